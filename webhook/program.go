@@ -1,0 +1,49 @@
+package webhook
+
+import (
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Program is the scope of every request: a tenant. Nothing of one program is
+// ever visible to another.
+type Program struct {
+	ID        string // the platform's own identifier, 1 to 64 of A-Z a-z 0-9 . _ -
+	CreatedAt time.Time
+}
+
+var identifier = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// CheckIdentifier says what is wrong with a program or user id that the
+// operator chose, or nil. Both travel in headers and URLs, hence the alphabet.
+func CheckIdentifier(parameter, id string) []Validation {
+	switch {
+	case id == "":
+		return []Validation{{InvalidRequired, "is required", parameter}}
+	case !identifier.MatchString(id):
+		return []Validation{{InvalidFormat, "must be 1 to 64 letters, digits, dots, underscores or hyphens, beginning with a letter or digit", parameter}}
+	}
+	return nil
+}
+
+// NewID returns a new identifier of a record: a UUIDv7, so that ids of one
+// process sort by the time they were made. It panics only when the operating
+// system has no randomness to give.
+func NewID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// timeLayout is ISO 8601 in UTC with milliseconds (spec, section 2.5).
+const timeLayout = "2006-01-02T15:04:05.000Z"
+
+// FormatTime renders a time as every record does: UTC, milliseconds, Z.
+func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
+
+// Count renders a number with its noun in the singular or plural.
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,151 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
+
+	"service/webhook"
+)
+
+// deliveryColumns end with the events' ids and names, an array of pairs in the
+// order of the delivery.
+const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
+	d.redelivery_of, d.created_at, d.completed_at, d.ping,
+	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s JOIN events e ON e.program_id = d.program_id AND e.seq = s.value)`
+
+// Deliveries returns a page of a subscription's deliveries, newest first, and
+// the cursor of the next page, "" on the last.
+func (s *Store) Deliveries(ctx context.Context, programID, subscriptionID string, feed Feed) ([]webhook.Delivery, string, error) {
+	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+		return nil, "", err
+	}
+	list := "deliveries " + subscriptionID
+	before, err := s.place(list, feed.Cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	all, last, err := s.deliveries(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.subscription_id = ? AND d.num < ? ORDER BY d.num DESC LIMIT ?",
+		feed.Size, subscriptionID, before, feed.Size+1)
+	if err != nil || last == 0 {
+		return all, "", err
+	}
+	return all, s.cursor(list, last), nil
+}
+
+// RecentDeliveries returns the newest deliveries of all programs, for admins.
+func (s *Store) RecentDeliveries(ctx context.Context, n int) ([]webhook.Delivery, error) {
+	all, _, err := s.deliveries(ctx, "SELECT "+deliveryColumns+" FROM deliveries d ORDER BY d.num DESC LIMIT ?", n, n)
+	return all, err
+}
+
+// deliveries returns up to size rows, and the num of the last if there are more.
+func (s *Store) deliveries(ctx context.Context, query string, size int, args ...any) (all []webhook.Delivery, last int64, err error) {
+	more := false
+	err = s.each(ctx, query, args, func(scan func(...any) error) error {
+		if more = len(all) == size; more {
+			return nil
+		}
+		var d webhook.Delivery
+		d, last, err = scanDelivery(scan)
+		all = append(all, d)
+		return err
+	})
+	if !more {
+		last = 0
+	}
+	return all, last, err
+}
+
+// Delivery returns one delivery of a subscription with its attempts.
+func (s *Store) Delivery(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
+	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+		return webhook.Delivery{}, err
+	}
+	var num int64
+	d, num, err := scanDelivery(func(dest ...any) error {
+		return s.scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", []any{id, subscriptionID}, dest...)
+	})
+	if err != nil {
+		return d, notFound(err, "delivery")
+	}
+	d.Attempts, err = s.attempts(ctx, num)
+	return d, err
+}
+
+func scanDelivery(scan func(...any) error) (d webhook.Delivery, num int64, err error) {
+	var reason, redelivery, refs sql.NullString
+	var next, completed sql.NullInt64
+	var created int64
+	var ping []byte
+	err = scan(&num, &d.ID, &d.SubscriptionID, &d.ProgramID, &d.Status, &reason, &d.AttemptsMade, &next,
+		&redelivery, &created, &completed, &ping, &refs)
+	if err != nil {
+		return d, num, err
+	}
+	d.FailureReason = webhook.FailureReason(reason.String)
+	d.RedeliveryOf = redelivery.String
+	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = fromMillis(next), time.UnixMilli(created).UTC(), fromMillis(completed)
+	if ping != nil {
+		var ref webhook.EventRef
+		if err := json.Unmarshal(ping, &ref); err != nil {
+			return d, num, err
+		}
+		d.Events = []webhook.EventRef{ref}
+		return d, num, nil
+	}
+	var pairs [][2]string
+	if err := json.Unmarshal([]byte(refs.String), &pairs); err != nil {
+		return d, num, err
+	}
+	d.Events = make([]webhook.EventRef, len(pairs))
+	for i, p := range pairs {
+		d.Events[i] = webhook.EventRef{ID: p[0], Name: p[1]}
+	}
+	return d, num, nil
+}
+
+// Ping queues a ping to a subscription and returns when its first attempt has
+// ended, with the delivery and that attempt; or with ctx's error when that
+// comes first, in which case the ping goes on without us.
+func (s *Store) Ping(ctx context.Context, programID, subscriptionID string) (webhook.Subscription, webhook.Delivery, error) {
+	if err := ctx.Err(); err != nil {
+		return webhook.Subscription{}, webhook.Delivery{}, err
+	}
+	id := webhook.NewID()
+	result, stop := s.watchers.awaitResult(id)
+	defer stop()
+	var sub webhook.Subscription
+	var d webhook.Delivery
+	err := s.writer.do(func(t *tx) (err error) {
+		if sub, err = t.subscription(programID, subscriptionID); err != nil {
+			return err
+		}
+		d, err = s.queuePing(t, &sub, id, time.Now())
+		return err
+	})
+	if err != nil {
+		return sub, d, err
+	}
+	select {
+	case a := <-result:
+		d.Attempts = []webhook.Attempt{a}
+		return sub, d, nil
+	case <-ctx.Done():
+		return sub, d, ctx.Err()
+	}
+}
+
+// queuePing stores a ping that the dispatcher will find due.
+func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string, now time.Time) (webhook.Delivery, error) {
+	event := webhook.NewID()
+	d := webhook.Delivery{
+		ID: id, SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Status: webhook.StatusPending,
+		NextAttemptAt: now, CreatedAt: now,
+		Events: []webhook.EventRef{{ID: event, Name: webhook.EventPing}},
+	}
+	t.afterCommit(func() { s.watchers.queued(sub.ID) })
+	return d, t.exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
+		id, sub.ID, sub.ProgramID, now.UnixMilli(), webhook.PingEvent(event, now), now.UnixMilli())
+}

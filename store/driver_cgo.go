@@ -1,0 +1,40 @@
+//go:build cgo
+
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+
+	"github.com/mattn/go-sqlite3"
+)
+
+// DriverName is the SQLite library this binary was built with. There is
+// exactly one: two of them in one process would drop each other's file locks.
+const DriverName = "mattn"
+
+// openDB opens a pool whose every connection has run the pragmas.
+func openDB(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
+	return sql.OpenDB(&connector{
+		dsn: dsn(path, readOnly) + "&_mutex=no",
+		driver: &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
+			for _, p := range pragmas {
+				if _, err := c.Exec(p, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+	}), nil
+}
+
+// connector opens connections with a hook of its own, without a name in
+// database/sql's registry.
+type connector struct {
+	dsn    string
+	driver *sqlite3.SQLiteDriver
+}
+
+func (c *connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
+func (c *connector) Driver() driver.Driver                        { return c.driver }

@@ -1,0 +1,140 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"service/webhook"
+)
+
+const eventColumns = "seq, id, name, received_at, json"
+
+// Publish appends events to a program's log, all or none, and fills in their
+// Seq. An event whose id is there already with the same content is a success
+// that adds nothing: it is replaced by what is stored. It returns how many were
+// added. The error is a *webhook.Error with CodeConflict when an id is taken by
+// an event with other content.
+//
+// The events belong to the store from now on.
+func (s *Store) Publish(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	err = s.writer.do(func(t *tx) error {
+		head, err := t.head(programID)
+		if err != nil {
+			return err
+		}
+		fresh := make([]webhook.Event, 0, len(events))
+		for i := range events {
+			e := &events[i]
+			e.ProgramID = programID
+			r, err := t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
+				programID, head+1, e.ID, e.Name, e.ReceivedAt.UnixMilli(), e.JSON)
+			if err != nil {
+				return err
+			}
+			if n, err := r.RowsAffected(); err != nil {
+				return err
+			} else if n == 0 {
+				if err := t.repeat(e); err != nil {
+					return err
+				}
+				continue
+			}
+			head++
+			e.Seq = head
+			t.setHead(programID, head)
+			fresh = append(fresh, *e)
+		}
+		if added = len(fresh); added > 0 {
+			t.afterCommit(func() {
+				s.tail.add(fresh)
+				s.watchers.published(fresh)
+			})
+		}
+		return nil
+	})
+	return added, err
+}
+
+// repeat replaces an event that is published again by the one that is stored.
+func (t *tx) repeat(e *webhook.Event) error {
+	stored, err := scanEvent(e.ProgramID, func(dest ...any) error {
+		return t.scan("SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
+	})
+	if err != nil {
+		return err
+	}
+	if !webhook.SameEvent(&stored, e) {
+		return webhook.NewError(webhook.CodeConflict, "The event id "+e.ID+" is taken by an event with other content.")
+	}
+	*e = stored
+	return nil
+}
+
+// Event returns one event of a program.
+func (s *Store) Event(ctx context.Context, programID, id string) (webhook.Event, error) {
+	e, err := scanEvent(programID, func(dest ...any) error {
+		return s.scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
+	})
+	return e, notFound(err, "event")
+}
+
+// Events returns a page of a program's log, newest first, and the cursor of
+// the next page, "" on the last.
+func (s *Store) Events(ctx context.Context, programID string, feed Feed) ([]webhook.Event, string, error) {
+	list := "events " + programID
+	before, err := s.place(list, feed.Cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	var events []webhook.Event
+	err = s.each(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+		[]any{programID, before, feed.Size + 1}, func(scan func(...any) error) error {
+			e, err := scanEvent(programID, scan)
+			events = append(events, e)
+			return err
+		})
+	if err != nil || len(events) <= feed.Size {
+		return events, "", err
+	}
+	events = events[:feed.Size]
+	return events, s.cursor(list, events[feed.Size-1].Seq), nil
+}
+
+func scanEvent(programID string, scan func(...any) error) (webhook.Event, error) {
+	e := webhook.Event{ProgramID: programID}
+	var received int64
+	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON)
+	e.ReceivedAt = time.UnixMilli(received).UTC()
+	return e, err
+}
+
+// eventBodies returns the JSON of the events at the given places of a log.
+func (s *Store) eventBodies(ctx context.Context, programID string, seqs []int64) ([][]byte, error) {
+	bodies := make([][]byte, 0, len(seqs))
+	if len(seqs) > 0 {
+		s.tail.scan(programID, seqs[0]-1, func(seq int64, e *tailEvent) bool {
+			if seq == seqs[len(bodies)] {
+				bodies = append(bodies, e.json)
+			}
+			return len(bodies) < len(seqs)
+		})
+	}
+	for _, seq := range seqs[len(bodies):] {
+		var body []byte
+		err := s.scan(ctx, "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &body)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil, fmt.Errorf("store: event %d of program %s is gone", seq, programID)
+		}
+		if err != nil {
+			return nil, err
+		}
+		bodies = append(bodies, body)
+	}
+	return bodies, nil
+}

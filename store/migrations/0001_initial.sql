@@ -1,0 +1,128 @@
+-- Times are Unix milliseconds in UTC. Statuses and results are checked here as
+-- well as in package webhook, so that no bug can store a state that does not exist.
+
+-- One row a setting of the data itself; key_check proves that secret.key is the
+-- key that the secrets below are sealed with.
+CREATE TABLE settings (
+    name  TEXT PRIMARY KEY,
+    value BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE programs (
+    id         TEXT PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 64),
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tokens (
+    id         TEXT PRIMARY KEY,
+    hash       BLOB NOT NULL UNIQUE CHECK (length(hash) = 32), -- SHA-256 of the secret
+    hint       TEXT NOT NULL,
+    program_id TEXT NOT NULL REFERENCES programs (id),
+    user_id    TEXT NOT NULL CHECK (length(user_id) BETWEEN 1 AND 64),
+    name       TEXT NOT NULL,
+    scopes     TEXT NOT NULL,                                  -- separated by blanks
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    revoked_at INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- The event log: append-only, one dense seq per program in accept order. The
+-- newest event of a program is never removed, since it holds the log's head.
+CREATE TABLE events (
+    program_id  TEXT    NOT NULL REFERENCES programs (id),
+    seq         INTEGER NOT NULL CHECK (seq > 0),
+    id          TEXT    NOT NULL CHECK (length(id) = 36),
+    name        TEXT    NOT NULL,
+    received_at INTEGER NOT NULL,
+    json        BLOB    NOT NULL                               -- the bytes as delivered
+) STRICT;
+CREATE UNIQUE INDEX events_by_seq ON events (program_id, seq);
+CREATE UNIQUE INDEX events_by_id ON events (program_id, id);
+CREATE UNIQUE INDEX events_by_name ON events (program_id, name, seq);
+
+CREATE TABLE subscriptions (
+    id                   TEXT PRIMARY KEY,
+    program_id           TEXT    NOT NULL REFERENCES programs (id),
+    url                  TEXT    NOT NULL,
+    active               INTEGER NOT NULL CHECK (active IN (0, 1)),
+    description          TEXT    NOT NULL,
+    events               TEXT    NOT NULL CHECK (json_valid(events)), -- names, an array
+    ordered              INTEGER NOT NULL CHECK (ordered IN (0, 1)),
+    max_in_flight        INTEGER NOT NULL CHECK (max_in_flight >= 0), -- 0: the operator's default
+    authorization_header BLOB,                                  -- sealed
+    signing_secret       BLOB    NOT NULL,                      -- sealed
+    created_by           TEXT    NOT NULL,                      -- user id
+    revision             INTEGER NOT NULL,                      -- rises with every change
+    created_at           INTEGER NOT NULL,
+    updated_at           INTEGER NOT NULL,
+    deleted_at           INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX subscriptions_by_program ON subscriptions (program_id, created_at, id) WHERE deleted_at IS NULL;
+
+-- Which part of the log a subscription asked for: the events of this name with
+-- after_seq < seq <= until_seq. A span is open while the subscription is active
+-- and names the event; pausing it or dropping the name closes the span, so that
+-- what was accepted before is still owed, and what comes meanwhile is not.
+CREATE TABLE interests (
+    subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
+    name            TEXT    NOT NULL,
+    after_seq       INTEGER NOT NULL,
+    until_seq       INTEGER CHECK (until_seq > after_seq),
+    PRIMARY KEY (subscription_id, name, after_seq)
+) STRICT, WITHOUT ROWID;
+
+-- Every event up to seq has been put into a delivery, or was not for this subscription.
+CREATE TABLE cursors (
+    subscription_id TEXT PRIMARY KEY REFERENCES subscriptions (id),
+    seq             INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- A delivery is queued (attempts_made 0, next_attempt_at set), in flight
+-- (claimed_at set), waiting for its next attempt (retryable) or at its end.
+CREATE TABLE deliveries (
+    num             INTEGER PRIMARY KEY,                        -- in order of creation
+    id              TEXT    NOT NULL UNIQUE,
+    subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
+    program_id      TEXT    NOT NULL,
+    status          TEXT    NOT NULL,
+    failure_reason  TEXT,
+    attempts_made   INTEGER NOT NULL CHECK (attempts_made BETWEEN 0 AND 5),
+    claimed_at      INTEGER,                                    -- when the attempt now in flight was counted
+    next_attempt_at INTEGER,
+    seqs            TEXT CHECK (json_valid(seqs)),              -- its events' places in the log, an array
+    ping            BLOB,                                       -- or the one event of a ping
+    redelivery_of   TEXT,
+    created_at      INTEGER NOT NULL,
+    completed_at    INTEGER,
+    CHECK ((seqs IS NULL) <> (ping IS NULL)),
+    CHECK (CASE status
+        WHEN 'pending'   THEN completed_at IS NULL AND failure_reason IS NULL
+                              AND (claimed_at IS NULL) <> (next_attempt_at IS NULL)
+                              AND (claimed_at IS NULL) = (attempts_made = 0)
+        WHEN 'retryable' THEN completed_at IS NULL AND failure_reason IS NULL AND claimed_at IS NULL
+                              AND next_attempt_at IS NOT NULL AND attempts_made BETWEEN 1 AND 4
+        WHEN 'success'   THEN completed_at IS NOT NULL AND failure_reason IS NULL AND claimed_at IS NULL
+                              AND next_attempt_at IS NULL AND attempts_made > 0
+        WHEN 'failed'    THEN completed_at IS NOT NULL AND claimed_at IS NULL AND next_attempt_at IS NULL
+                              AND failure_reason IN ('attempts_exhausted', 'rejected', 'blocked', 'subscription_deleted')
+        ELSE 0 END)
+) STRICT;
+CREATE INDEX deliveries_by_subscription ON deliveries (subscription_id, num);
+CREATE INDEX deliveries_due ON deliveries (subscription_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
+CREATE INDEX deliveries_due_pings ON deliveries (subscription_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL AND ping IS NOT NULL;
+CREATE INDEX deliveries_in_flight ON deliveries (claimed_at) WHERE claimed_at IS NOT NULL;
+
+CREATE TABLE attempts (
+    delivery           INTEGER NOT NULL REFERENCES deliveries (num),
+    number             INTEGER NOT NULL CHECK (number BETWEEN 1 AND 5),
+    started_at         INTEGER NOT NULL,
+    duration_ms        INTEGER NOT NULL CHECK (duration_ms >= 0),
+    result             TEXT    NOT NULL CHECK (result IN ('success', 'failed', 'retryable')),
+    response_status    INTEGER,
+    error              TEXT CHECK (error IN ('timeout', 'dns', 'connect', 'tls', 'blocked', 'protocol', 'interrupted')),
+    response_header    TEXT    NOT NULL,
+    response_body      BLOB    NOT NULL,
+    response_truncated INTEGER NOT NULL CHECK (response_truncated IN (0, 1)),
+    PRIMARY KEY (delivery, number),
+    CHECK (response_status IS NOT NULL OR error IS NOT NULL)
+) STRICT, WITHOUT ROWID;

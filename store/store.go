@@ -1,0 +1,269 @@
+// Package store is the truth: everything the service remembers, in one SQLite
+// file, and the only SQL.
+//
+// It guarantees that what a method has reported as written is on disk
+// (fsynced), also after a power cut; that a method either did all it says or
+// nothing; and that no method returns a record of another program than the one
+// it was asked about. Writes share commits; reads never wait for the writer.
+//
+// Rooms hear of each other's changes here, see [Store.Watch].
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"service/webhook"
+)
+
+// Config says where the data is.
+type Config struct {
+	Dir    string // the data directory; made (0700) when it is not there
+	Logger *slog.Logger
+}
+
+// Store is an open data directory. Its methods may be called from any
+// goroutine until Close.
+type Store struct {
+	dir     string
+	logger  *slog.Logger
+	lock    *os.File
+	writer  *writer
+	readers *sql.DB
+	seal    *sealer
+	tail    *tail
+
+	stmts    sync.Map // query → *sql.Stmt on readers
+	tokens   tokenCache
+	watchers watchers
+}
+
+// readers is how many reads can be under way at once.
+const readers = 6
+
+// Open takes the data directory for this process, brings its schema up to date
+// and opens it. The error wraps [ErrLocked] when another process has it.
+func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	s := &Store{dir: cfg.Dir, logger: cfg.Logger, tail: newTail(tailBytes)}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if s.lock, err = lockDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(cfg.Dir, "service.db")
+	db, err := openDB(path, false, writerPragmas)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(1)
+	if s.writer, err = newWriter(db); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if err := s.check(ctx, path); err != nil {
+		return nil, err
+	}
+	if err := s.migrate(ctx, path); err != nil {
+		return nil, err
+	}
+	if s.seal, err = s.openSealer(filepath.Join(cfg.Dir, "secret.key")); err != nil {
+		return nil, err
+	}
+	if s.readers, err = openDB(path, true, readerPragmas); err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	s.readers.SetMaxOpenConns(readers)
+	s.readers.SetMaxIdleConns(readers) // a closed connection would take its page cache with it
+	return s, nil
+}
+
+// Close waits for writes under way, closes the database and gives the data
+// directory up. No other method may be running a read.
+func (s *Store) Close() error {
+	var errs []error
+	if s.readers != nil {
+		s.stmts.Range(func(_, stmt any) bool { stmt.(*sql.Stmt).Close(); return true })
+		errs = append(errs, s.readers.Close())
+	}
+	if s.writer != nil {
+		errs = append(errs, s.writer.close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Dir returns the data directory.
+func (s *Store) Dir() string { return s.dir }
+
+var (
+	// synchronous is set in so many words: both drivers are compiled to NORMAL
+	// in WAL mode, which a power cut can tell from FULL.
+	writerPragmas = []string{
+		"PRAGMA busy_timeout = 10000",
+		"PRAGMA journal_mode = WAL",
+		"PRAGMA synchronous = FULL",
+		"PRAGMA foreign_keys = ON",
+		"PRAGMA trusted_schema = OFF",
+		"PRAGMA cache_size = -16000",
+		"PRAGMA wal_autocheckpoint = 1000",
+	}
+	readerPragmas = []string{
+		"PRAGMA busy_timeout = 10000",
+		"PRAGMA query_only = ON",
+		"PRAGMA trusted_schema = OFF",
+		"PRAGMA cache_size = -4000",
+	}
+)
+
+func dsn(path string, readOnly bool) string {
+	mode := "rwc"
+	if readOnly {
+		mode = "ro"
+	}
+	return (&url.URL{Scheme: "file", OmitHost: true, Path: path}).String() + "?mode=" + mode
+}
+
+// checkTime bounds the check of a large database at start.
+const checkTime = 2 * time.Second
+
+// check refuses a damaged database, untouched. A database that cannot be read
+// through in checkTime passes unless something was found until then.
+func (s *Store) check(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	var found string
+	err := s.writer.conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s cannot be read as a database (%w); it was left untouched: restore the data directory from a copy", path, err)
+	case found != "ok":
+		return fmt.Errorf("%s is damaged (%s); it was left untouched: restore the data directory from a copy", path, found)
+	}
+	return nil
+}
+
+// Check says whether the store answers: nil, or why not.
+func (s *Store) Check(ctx context.Context) error {
+	var one int
+	if err := s.scan(ctx, "SELECT 1", nil, &one); err != nil {
+		return err
+	}
+	return s.writer.do(func(*tx) error { return nil })
+}
+
+// SQLiteVersion returns the version of the SQLite library in use.
+func SQLiteVersion() (string, error) {
+	db, err := openDB(":memory:", false, nil)
+	if err != nil {
+		return "", err
+	}
+	defer db.Close()
+	var v string
+	return v, db.QueryRow("SELECT sqlite_version()").Scan(&v)
+}
+
+// stmt returns a prepared statement of the readers. The query must be a
+// constant, or one of few.
+func (s *Store) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
+	if st, ok := s.stmts.Load(query); ok {
+		return st.(*sql.Stmt), nil
+	}
+	st, err := s.readers.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("store: prepare %q: %w", query, err)
+	}
+	if old, loaded := s.stmts.LoadOrStore(query, st); loaded {
+		st.Close()
+		return old.(*sql.Stmt), nil
+	}
+	return st, nil
+}
+
+// scan reads the one row of a query; sql.ErrNoRows when there is none.
+func (s *Store) scan(ctx context.Context, query string, args []any, dest ...any) error {
+	st, err := s.stmt(ctx, query)
+	if err != nil {
+		return err
+	}
+	return st.QueryRowContext(ctx, args...).Scan(dest...)
+}
+
+// each calls row for every row of a query.
+func (s *Store) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
+	st, err := s.stmt(ctx, query)
+	if err != nil {
+		return err
+	}
+	rows, err := st.QueryContext(ctx, args...)
+	if err != nil {
+		return err
+	}
+	return drain(rows, row)
+}
+
+// each is the same inside a write.
+func (t *tx) each(query string, args []any, row func(scan func(...any) error) error) error {
+	st, err := t.stmt(query)
+	if err != nil {
+		return err
+	}
+	rows, err := st.QueryContext(context.Background(), args...)
+	if err != nil {
+		return err
+	}
+	return drain(rows, row)
+}
+
+func drain(rows *sql.Rows, row func(scan func(...any) error) error) error {
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// notFound turns the lack of a row into the caller's error.
+func notFound(err error, noun string) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return webhook.NotFound(noun)
+	}
+	return err
+}
+
+// millis and fromMillis convert times at the edge of the database; zero is NULL.
+func millis(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMilli()
+}
+
+func fromMillis(n sql.NullInt64) time.Time {
+	if !n.Valid {
+		return time.Time{}
+	}
+	return time.UnixMilli(n.Int64).UTC()
+}

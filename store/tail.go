@@ -1,0 +1,104 @@
+package store
+
+import (
+	"sync"
+
+	"service/webhook"
+)
+
+// tailBytes bounds the newest events that are kept in memory.
+const tailBytes = 16 << 20
+
+// tail keeps the newest events of the log in memory, so that subscriptions
+// that keep up are served without a read. Events enter after their commit, in
+// log order; the oldest leave when the bound is reached.
+type tail struct {
+	limit int
+
+	mu       sync.RWMutex
+	bytes    int
+	order    []string // the program of each event held, oldest first
+	oldest   int      // order[:oldest] have left
+	programs map[string]*programTail
+}
+
+// programTail holds a dense run of one program's log.
+type programTail struct {
+	first  int64 // seq of events[from]
+	from   int
+	events []tailEvent
+}
+
+type tailEvent struct {
+	id, name string
+	json     []byte
+}
+
+// tailOverhead is the memory an event takes beside its strings, about.
+const tailOverhead = 128
+
+func newTail(limit int) *tail { return &tail{limit: limit, programs: make(map[string]*programTail)} }
+
+func (e *tailEvent) size() int { return len(e.json) + len(e.id) + len(e.name) + tailOverhead }
+
+// add appends committed events of one program, in the order of their seq.
+func (t *tail) add(events []webhook.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range events {
+		e := &events[i]
+		p := t.programs[e.ProgramID]
+		if p == nil {
+			p = &programTail{first: e.Seq}
+			t.programs[e.ProgramID] = p
+		}
+		te := tailEvent{id: e.ID, name: e.Name, json: e.JSON}
+		p.events = append(p.events, te)
+		t.order = append(t.order, e.ProgramID)
+		t.bytes += te.size()
+	}
+	for t.bytes > t.limit {
+		t.dropOldest()
+	}
+}
+
+func (t *tail) dropOldest() {
+	program := t.order[t.oldest]
+	t.oldest++
+	if t.oldest > 1024 && t.oldest > len(t.order)/2 {
+		t.order = append(t.order[:0], t.order[t.oldest:]...)
+		t.oldest = 0
+	}
+	p := t.programs[program]
+	t.bytes -= p.events[p.from].size()
+	p.events[p.from] = tailEvent{}
+	p.from++
+	p.first++
+	switch {
+	case p.from == len(p.events):
+		delete(t.programs, program)
+	case p.from > 1024 && p.from > len(p.events)/2:
+		n := copy(p.events, p.events[p.from:])
+		clear(p.events[n:])
+		p.events = p.events[:n]
+		p.from = 0
+	}
+}
+
+// scan calls visit for the program's events after a seq, in order, until visit
+// returns false. It reports false, without a call, when the tail does not
+// reach back that far.
+func (t *tail) scan(programID string, after int64, visit func(seq int64, e *tailEvent) bool) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	p := t.programs[programID]
+	if p == nil || after+1 < p.first {
+		return false
+	}
+	for i := int(after + 1 - p.first); p.from+i < len(p.events); i++ {
+		if !visit(p.first+int64(i), &p.events[p.from+i]) {
+			break
+		}
+	}
+	return true
+}

@@ -1,0 +1,153 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"service/webhook"
+)
+
+const tokenColumns = "id, hint, program_id, user_id, name, scopes, created_at, expires_at, revoked_at"
+
+// CreateToken makes a token, and its program when that is new. The secret is
+// returned this once: only its SHA-256 is remembered. The error is a
+// *webhook.Error when the request breaks a rule.
+func (s *Store) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.Token, string, error) {
+	now := time.Now().Truncate(time.Millisecond)
+	if err := n.Check(now); err != nil {
+		return webhook.Token{}, "", err
+	}
+	secret := webhook.NewTokenSecret()
+	hash, _ := webhook.HashTokenSecret(secret)
+	token := webhook.Token{
+		ID: webhook.NewID(), Hint: webhook.TokenHint(secret),
+		ProgramID: n.ProgramID, UserID: n.UserID, Name: n.Name, Scopes: n.Scopes,
+		CreatedAt: now.UTC(), ExpiresAt: n.ExpiresAt,
+	}
+	names := make([]string, len(n.Scopes))
+	for i, scope := range n.Scopes {
+		names[i] = string(scope)
+	}
+	err := s.writer.do(func(t *tx) error {
+		if err := t.ensureProgram(n.ProgramID, now); err != nil {
+			return err
+		}
+		return t.exec("INSERT INTO tokens (hash, "+tokenColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			hash[:], token.ID, token.Hint, token.ProgramID, token.UserID, token.Name, strings.Join(names, " "),
+			now.UnixMilli(), millis(token.ExpiresAt), nil)
+	})
+	return token, secret, err
+}
+
+// Tokens returns every token, newest first.
+func (s *Store) Tokens(ctx context.Context) ([]webhook.Token, error) {
+	var all []webhook.Token
+	err := s.each(ctx, "SELECT "+tokenColumns+" FROM tokens ORDER BY created_at DESC, id DESC", nil, func(scan func(...any) error) error {
+		t, err := scanToken(scan)
+		all = append(all, t)
+		return err
+	})
+	return all, err
+}
+
+// RevokeToken ends a token at once and returns it. Revoking it again changes
+// nothing. The error is a *webhook.Error when there is no such token.
+func (s *Store) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
+	var token webhook.Token
+	now := time.Now()
+	err := s.writer.do(func(t *tx) error {
+		err := t.exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", now.UnixMilli(), id)
+		if err != nil {
+			return err
+		}
+		token, err = scanToken(func(dest ...any) error {
+			return t.scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+		})
+		t.afterCommit(s.tokens.clear)
+		return notFound(err, "token")
+	})
+	return token, err
+}
+
+// Authenticate returns the token that a secret belongs to. The error is a
+// *webhook.Error with CodeUnauthenticated when it is unknown, revoked or has
+// expired; which of them is not told.
+func (s *Store) Authenticate(ctx context.Context, secret string) (*webhook.Token, error) {
+	refused := webhook.NewError(webhook.CodeUnauthenticated, "The access token is not valid: it is unknown, has expired or was revoked.")
+	hash, ok := webhook.HashTokenSecret(secret)
+	if !ok {
+		return nil, refused
+	}
+	token, generation := s.tokens.get(hash)
+	if token == nil {
+		found, err := scanToken(func(dest ...any) error {
+			return s.scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
+		})
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil, refused
+		}
+		if err != nil {
+			return nil, err
+		}
+		token = &found
+		s.tokens.put(hash, token, generation)
+	}
+	if !token.Valid(time.Now()) {
+		return nil, refused
+	}
+	return token, nil
+}
+
+func scanToken(scan func(...any) error) (t webhook.Token, err error) {
+	var scopes string
+	var created int64
+	var expires, revoked sql.NullInt64
+	err = scan(&t.ID, &t.Hint, &t.ProgramID, &t.UserID, &t.Name, &scopes, &created, &expires, &revoked)
+	for s := range strings.FieldsSeq(scopes) {
+		t.Scopes = append(t.Scopes, webhook.Scope(s))
+	}
+	t.CreatedAt, t.ExpiresAt, t.RevokedAt = time.UnixMilli(created).UTC(), fromMillis(expires), fromMillis(revoked)
+	return t, err
+}
+
+// tokenCache remembers tokens by their hash, since every request asks for one.
+// This process is the only one that changes tokens, so a change clears it.
+type tokenCache struct {
+	mu         sync.RWMutex
+	tokens     map[[sha256.Size]byte]*webhook.Token // never written to once in here
+	generation int                                  // counts the clearings
+}
+
+const tokenCacheSize = 4096
+
+func (c *tokenCache) get(hash [sha256.Size]byte) (*webhook.Token, int) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.tokens[hash], c.generation
+}
+
+// put remembers a token that was read in the given generation: one that was
+// read before a change and arrives after it is dropped.
+func (c *tokenCache) put(hash [sha256.Size]byte, t *webhook.Token, generation int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if generation != c.generation {
+		return
+	}
+	if c.tokens == nil || len(c.tokens) >= tokenCacheSize {
+		c.tokens = make(map[[sha256.Size]byte]*webhook.Token)
+	}
+	c.tokens[hash] = t
+}
+
+func (c *tokenCache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tokens = nil
+	c.generation++
+}

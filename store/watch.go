@@ -1,0 +1,134 @@
+package store
+
+import (
+	"sync"
+
+	"service/webhook"
+)
+
+// EventKey names a kind of event in one program's log.
+type EventKey struct{ ProgramID, Name string }
+
+// Changes are what was committed since a watcher last looked. It is bounded by
+// the number of programs, event types and subscriptions, not by the time.
+type Changes struct {
+	Events        map[EventKey]int64  // the newest seq of each kind
+	Subscriptions map[string]struct{} // ids whose subscription was created, changed or deleted
+	Queued        map[string]struct{} // ids of subscriptions that were given a delivery to send, such as a ping
+}
+
+// Watcher hears of changes. C receives when there are some; Take returns and
+// forgets them. Nothing is missed between two calls of Take.
+type Watcher struct {
+	C <-chan struct{}
+
+	c       chan struct{}
+	mu      sync.Mutex
+	changes Changes
+	store   *Store
+}
+
+// watchers are those who wait for something of the store.
+type watchers struct {
+	mu      sync.Mutex
+	all     []*Watcher
+	results map[string]chan webhook.Attempt // by delivery id, buffered for one
+}
+
+// Watch returns a watcher of everything that is committed from now on.
+func (s *Store) Watch() *Watcher {
+	c := make(chan struct{}, 1)
+	w := &Watcher{C: c, c: c, store: s}
+	s.watchers.mu.Lock()
+	defer s.watchers.mu.Unlock()
+	s.watchers.all = append(s.watchers.all, w)
+	return w
+}
+
+// Close ends the watch.
+func (w *Watcher) Close() {
+	ws := &w.store.watchers
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for i, other := range ws.all {
+		if other == w {
+			ws.all = append(ws.all[:i:i], ws.all[i+1:]...)
+			return
+		}
+	}
+}
+
+// Take returns what has changed since the last call.
+func (w *Watcher) Take() Changes {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.changes
+	w.changes = Changes{}
+	return c
+}
+
+func (ws *watchers) tell(change func(*Changes)) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, w := range ws.all {
+		w.mu.Lock()
+		change(&w.changes)
+		w.mu.Unlock()
+		select {
+		case w.c <- struct{}{}:
+		default: // it has not yet looked at the last
+		}
+	}
+}
+
+func (ws *watchers) published(events []webhook.Event) {
+	ws.tell(func(c *Changes) {
+		if c.Events == nil {
+			c.Events = make(map[EventKey]int64)
+		}
+		for i := range events {
+			c.Events[EventKey{events[i].ProgramID, events[i].Name}] = events[i].Seq
+		}
+	})
+}
+
+func (ws *watchers) subscriptionChanged(id string) {
+	ws.tell(func(c *Changes) { put(&c.Subscriptions, id) })
+}
+
+func (ws *watchers) queued(subscriptionID string) {
+	ws.tell(func(c *Changes) { put(&c.Queued, subscriptionID) })
+}
+
+func put(set *map[string]struct{}, id string) {
+	if *set == nil {
+		*set = make(map[string]struct{})
+	}
+	(*set)[id] = struct{}{}
+}
+
+// awaitResult returns a channel that receives the first attempt of a delivery
+// that is about to be stored, and a function that ends the wait.
+func (ws *watchers) awaitResult(deliveryID string) (<-chan webhook.Attempt, func()) {
+	c := make(chan webhook.Attempt, 1)
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.results == nil {
+		ws.results = make(map[string]chan webhook.Attempt)
+	}
+	ws.results[deliveryID] = c
+	return c, func() {
+		ws.mu.Lock()
+		defer ws.mu.Unlock()
+		delete(ws.results, deliveryID)
+	}
+}
+
+func (ws *watchers) recorded(deliveryID string, a *webhook.Attempt) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if c, ok := ws.results[deliveryID]; ok {
+		delete(ws.results, deliveryID)
+		c <- *a
+	}
+}

@@ -1,0 +1,256 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+)
+
+// maxCommit bounds how many writes share one commit, and so how long the first
+// of them waits for the last.
+const maxCommit = 512
+
+// errClosed is what a write gets after Close.
+var errClosed = errors.New("store: closed")
+
+// writer is the only connection that writes. Writing is a role, not a
+// goroutine: whoever finds nobody committing leads. The leader runs every
+// write that waits, each in its own savepoint, commits once with one fsync,
+// wakes their owners, and hands the role to the first write that has come
+// meanwhile. So a lone write costs no switch of goroutines, and a crowd shares
+// its fsyncs.
+type writer struct {
+	db    *sql.DB
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt // owned by the leader
+	heads map[string]int64     // a program's newest seq, owned by the leader
+
+	mu     sync.Mutex
+	queue  []*write
+	led    bool // somebody leads
+	closed bool
+	idle   *sync.Cond // led has become false
+}
+
+// write is one piece of work for the writer, owned by whoever submitted it.
+type write struct {
+	run   func(*tx) error
+	after []func()  // run by the leader after the commit, in commit order
+	err   error     // set before turn receives true
+	turn  chan bool // true: done; false: lead
+}
+
+// tx is the writer's connection inside a transaction, valid during write.run.
+type tx struct {
+	w       *writer
+	current *write
+	touched []string // programs whose head this write has moved
+}
+
+func newWriter(db *sql.DB) (*writer, error) {
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]int64)}
+	w.idle = sync.NewCond(&w.mu)
+	return w, nil
+}
+
+// do runs fn in the next commit. When it returns nil, what fn wrote is on disk
+// (fsynced); otherwise none of it is. It does not heed a context: a write that
+// has been taken is finished, so that nobody is left in doubt.
+func (w *writer) do(fn func(*tx) error) error {
+	op := w.submit(fn)
+	return w.wait(op)
+}
+
+// submit puts fn in line. Writes are run in the order of their submission.
+// The caller must call wait at once: the role of the leader may pass to it.
+func (w *writer) submit(fn func(*tx) error) *write {
+	op := &write{run: fn, turn: make(chan bool, 1)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		op.err = errClosed
+		op.turn <- true
+		return op
+	}
+	w.queue = append(w.queue, op)
+	if !w.led {
+		w.led = true
+		op.turn <- false
+	}
+	return op
+}
+
+func (w *writer) wait(op *write) error {
+	if done := <-op.turn; !done {
+		w.lead()
+		<-op.turn
+	}
+	return op.err
+}
+
+// lead commits one batch, the leader's own write among it, and passes the role on.
+func (w *writer) lead() {
+	w.mu.Lock()
+	n := min(len(w.queue), maxCommit)
+	batch := w.queue[:n:n]
+	w.queue = w.queue[n:]
+	w.mu.Unlock()
+
+	w.commit(batch)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, op := range batch {
+		op.turn <- true
+	}
+	if len(w.queue) > 0 {
+		w.queue[0].turn <- false
+		return
+	}
+	w.queue = nil
+	w.led = false
+	w.idle.Broadcast()
+}
+
+func (w *writer) commit(batch []*write) {
+	t := &tx{w: w}
+	err := t.exec("BEGIN IMMEDIATE")
+	if err == nil {
+		for _, op := range batch {
+			if err = t.savepoint(op); err != nil {
+				break
+			}
+		}
+		if err == nil {
+			err = t.exec("COMMIT")
+		}
+		if err != nil {
+			// A full disk may have ended the transaction already.
+			_ = t.exec("ROLLBACK")
+		}
+	}
+	if err != nil {
+		clear(w.heads)
+		for _, op := range batch {
+			op.err = fmt.Errorf("store: %w", err)
+		}
+		return
+	}
+	for _, op := range batch {
+		if op.err == nil {
+			for _, fn := range op.after {
+				fn()
+			}
+		}
+	}
+}
+
+// savepoint runs one write so that its failure undoes itself alone. The error
+// is the transaction's; the write's own goes to op.err.
+func (t *tx) savepoint(op *write) error {
+	if err := t.exec("SAVEPOINT op"); err != nil {
+		return err
+	}
+	t.current, t.touched = op, t.touched[:0]
+	op.err = t.protect(op.run)
+	t.current = nil
+	if op.err != nil {
+		for _, p := range t.touched {
+			delete(t.w.heads, p)
+		}
+		op.after = nil
+		if err := t.exec("ROLLBACK TO op"); err != nil {
+			return errors.Join(op.err, err)
+		}
+	}
+	return t.exec("RELEASE op")
+}
+
+// protect turns a panic of one write into its error: the other writes of the
+// commit, and the role of the leader, are not its to take down.
+func (t *tx) protect(run func(*tx) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("store: panic in a write: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return run(t)
+}
+
+// close waits for the writes under way and refuses further ones.
+func (w *writer) close() error {
+	w.mu.Lock()
+	w.closed = true
+	for w.led {
+		w.idle.Wait()
+	}
+	w.mu.Unlock()
+	for _, s := range w.stmts {
+		s.Close()
+	}
+	return errors.Join(w.conn.Close(), w.db.Close())
+}
+
+// afterCommit has fn run once what the current write wrote is on disk, before
+// its owner is woken. fn must be quick and must not write.
+func (t *tx) afterCommit(fn func()) { t.current.after = append(t.current.after, fn) }
+
+func (t *tx) stmt(query string) (*sql.Stmt, error) {
+	if s := t.w.stmts[query]; s != nil {
+		return s, nil
+	}
+	s, err := t.w.conn.PrepareContext(context.Background(), query)
+	if err != nil {
+		return nil, fmt.Errorf("prepare %q: %w", query, err)
+	}
+	t.w.stmts[query] = s
+	return s, nil
+}
+
+// exec runs a statement, prepared once. The query must be a constant.
+func (t *tx) exec(query string, args ...any) error {
+	_, err := t.execResult(query, args...)
+	return err
+}
+
+func (t *tx) execResult(query string, args ...any) (sql.Result, error) {
+	s, err := t.stmt(query)
+	if err != nil {
+		return nil, err
+	}
+	return s.ExecContext(context.Background(), args...)
+}
+
+// scan reads the one row of a query; sql.ErrNoRows when there is none.
+func (t *tx) scan(query string, args []any, dest ...any) error {
+	s, err := t.stmt(query)
+	if err != nil {
+		return err
+	}
+	return s.QueryRowContext(context.Background(), args...).Scan(dest...)
+}
+
+// head returns the newest seq of a program's log, 0 when it is empty.
+func (t *tx) head(programID string) (int64, error) {
+	if seq, ok := t.w.heads[programID]; ok {
+		return seq, nil
+	}
+	var seq int64
+	err := t.scan("SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &seq)
+	if err == nil {
+		t.w.heads[programID] = seq
+	}
+	return seq, err
+}
+
+func (t *tx) setHead(programID string, seq int64) {
+	t.touched = append(t.touched, programID)
+	t.w.heads[programID] = seq
+}

@@ -1,0 +1,221 @@
+package webhook
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/idna"
+)
+
+// Destinations says which addresses deliveries may be sent to: the public
+// internet, and beside it what the operator named. The zero value allows the
+// public internet alone. A Destinations is immutable.
+type Destinations struct {
+	named []netip.Prefix // by the operator; never IPv4-mapped, never with a zone
+}
+
+// special4 is every range of IANA's IPv4 Special-Purpose Address Registry,
+// those that are globally reachable included (no subscriber lives there), and
+// what lies outside it: multicast, and the one address of a cloud's own
+// services that looks public.
+var special4 = prefixes(
+	"0.0.0.0/8",        // this network
+	"10.0.0.0/8",       // private
+	"100.64.0.0/10",    // shared between carriers; metadata of Alibaba Cloud
+	"127.0.0.0/8",      // loopback
+	"168.63.129.16/32", // platform services of Azure
+	"169.254.0.0/16",   // link-local; metadata of most clouds
+	"172.16.0.0/12",    // private
+	"192.0.0.0/24",     // IETF protocol assignments; metadata of Oracle Cloud
+	"192.0.2.0/24",     // documentation
+	"192.31.196.0/24",  // AS112
+	"192.52.193.0/24",  // AMT
+	"192.88.99.0/24",   // 6to4 relays
+	"192.168.0.0/16",   // private
+	"192.175.48.0/24",  // AS112
+	"198.18.0.0/15",    // benchmarks
+	"198.51.100.0/24",  // documentation
+	"203.0.113.0/24",   // documentation
+	"224.0.0.0/4",      // multicast
+	"240.0.0.0/4",      // reserved, and limited broadcast
+)
+
+// public6 is all that IANA has given out as global unicast. Whatever lies
+// outside is refused without being named: loopback, unique-local, link-local,
+// multicast, IPv4-mapped and -compatible, NAT64, segment routing, and ranges
+// that have no meaning yet.
+var public6 = netip.MustParsePrefix("2000::/3")
+
+// special6 is what public6 holds of IANA's IPv6 Special-Purpose Address Registry.
+var special6 = prefixes(
+	"2001::/23",         // IETF protocol assignments: Teredo, benchmarks, ORCHID
+	"2001:db8::/32",     // documentation
+	"2002::/16",         // 6to4: an IPv4 address in disguise
+	"2620:4f:8000::/48", // AS112
+	"3fff::/20",         // documentation
+)
+
+func prefixes(s ...string) []netip.Prefix {
+	p := make([]netip.Prefix, len(s))
+	for i := range s {
+		p[i] = netip.MustParsePrefix(s[i])
+	}
+	return p
+}
+
+// ParseDestinations reads the operator's list of further destinations: CIDRs
+// (10.1.0.0/16, fd00:1::/32) and single addresses. The error names the entry
+// and what is wrong with it.
+func ParseDestinations(cidrs []string) (Destinations, error) {
+	var d Destinations
+	for _, s := range cidrs {
+		p, err := parseDestination(s)
+		if err != nil {
+			return Destinations{}, fmt.Errorf("allowed destination %q: %w", s, err)
+		}
+		d.named = append(d.named, p)
+	}
+	return d, nil
+}
+
+func parseDestination(s string) (netip.Prefix, error) {
+	var p netip.Prefix
+	if strings.Contains(s, "/") {
+		var err error
+		if p, err = netip.ParsePrefix(s); err != nil {
+			return p, fmt.Errorf("must be an address or a CIDR such as 10.1.0.0/16")
+		}
+	} else {
+		a, err := netip.ParseAddr(s)
+		switch {
+		case err != nil:
+			return p, fmt.Errorf("must be an address or a CIDR such as 10.1.0.0/16")
+		case a.Zone() != "":
+			return p, fmt.Errorf("must not have a zone (%%%s)", a.Zone())
+		}
+		p = netip.PrefixFrom(a, a.BitLen())
+	}
+	switch {
+	case p.Addr().Is4In6():
+		return p, fmt.Errorf("must be written as IPv4")
+	case p != p.Masked():
+		// A slip of the pen here would open more than was meant.
+		return p, fmt.Errorf("has bits beyond its length; write %s, or %s for the one address", p.Masked(), p.Addr())
+	}
+	return p, nil
+}
+
+// Allows says whether deliveries may be sent to the address. An IPv4-mapped
+// address is allowed only where the operator named the IPv4 address; one with
+// a zone never is.
+func (d Destinations) Allows(a netip.Addr) bool {
+	if !a.IsValid() || a.Zone() != "" {
+		return false
+	}
+	if contains(d.named, a.Unmap()) {
+		return true
+	}
+	if a.Is4() {
+		return !contains(special4, a)
+	}
+	return public6.Contains(a) && !contains(special6, a)
+}
+
+func contains(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// AllowsHost says whether a URL may name the host, which is as [net/url.URL.Hostname]
+// returns it. An address is judged in every spelling that any resolver or C
+// library takes for one (127.1, 0x7f000001, 017700000001, fullwidth digits, …),
+// and where readers differ (010.0.0.1), every reading must be allowed.
+// Localhost is judged as what it stands for. Any other name is allowed: its
+// addresses are judged each time it is dialled.
+func (d Destinations) AllowsHost(host string) bool {
+	// The same mapping that net/http applies before it dials.
+	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
+		host = ascii
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if host == "" {
+		return false
+	}
+	if addrs := Loopback(host); addrs != nil {
+		return slices.ContainsFunc(addrs, d.Allows)
+	}
+	if strings.Contains(host, ":") {
+		a, err := netip.ParseAddr(host)
+		return err == nil && d.Allows(a)
+	}
+	if !endsInNumber(host) {
+		return true
+	}
+	// No public name ends in a number, so one that no reader takes for an
+	// address leads nowhere, or to a reader that lets numbers overflow.
+	readings := 0
+	for _, octal := range []bool{true, false} {
+		if a, ok := parseIPv4(host, octal); ok {
+			if !d.Allows(a) {
+				return false
+			}
+			readings++
+		}
+	}
+	return readings > 0
+}
+
+// Loopback returns the addresses that a host of the name localhost, or under
+// it, stands for, and nil for every other host. Such names are never asked of
+// a server (RFC 6761, section 6.3).
+func Loopback(host string) []netip.Addr {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if host != "localhost" && !strings.HasSuffix(host, ".localhost") {
+		return nil
+	}
+	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+}
+
+// endsInNumber is the test by which browsers tell an IPv4 address, well formed
+// or not, from a name.
+func endsInNumber(host string) bool {
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	if hex, ok := strings.CutPrefix(last, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return last != "" && strings.Trim(last, "0123456789") == ""
+}
+
+// parseIPv4 reads an address as C's inet_aton does: one to four numbers, the
+// last of which fills the bytes that are left. Numbers that begin with 0x are
+// hexadecimal; those that begin with 0 are octal or decimal.
+func parseIPv4(host string, octal bool) (netip.Addr, bool) {
+	parts := strings.Split(host, ".")
+	if len(parts) > 4 {
+		return netip.Addr{}, false
+	}
+	var n uint64
+	for i, s := range parts {
+		base := 10
+		if hex, ok := strings.CutPrefix(s, "0x"); ok {
+			base, s = 16, hex
+			if s == "" {
+				s = "0"
+			}
+		} else if octal && strings.HasPrefix(s, "0") {
+			base = 8
+		}
+		bits := 8
+		if i == len(parts)-1 {
+			bits = 8 * (4 - i)
+		}
+		v, err := strconv.ParseUint(s, base, bits)
+		if err != nil {
+			return netip.Addr{}, false
+		}
+		n = n<<bits | v
+	}
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}), true
+}

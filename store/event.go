@@ -47,10 +47,10 @@ func (s *Store) Publish(ctx context.Context, programID string, events []webhook.
 			}
 			head++
 			e.Seq = head
-			t.setHead(programID, head)
 			fresh = append(fresh, *e)
 		}
 		if added = len(fresh); added > 0 {
+			t.setHead(programID, head)
 			t.afterCommit(func() {
 				s.tail.add(fresh)
 				s.watchers.published(fresh)

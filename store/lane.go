@@ -1,0 +1,438 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"service/webhook"
+)
+
+// ErrStale says that the subscription has changed since the lane was read:
+// read it again.
+var ErrStale = errors.New("store: the lane is stale")
+
+// Lane is what the dispatcher must know of a subscription to form and send its
+// deliveries. It is a copy; a change of the subscription shows in Watch.
+type Lane struct {
+	SubscriptionID string
+	ProgramID      string
+	URL            string
+	Authorization  string                  // the Authorization header, "" for none
+	Secrets        []webhook.SigningSecret // every secret that signs at this time
+	Active         bool
+	Ordered        bool
+	MaxInFlight    int   // 0: the operator's default
+	Revision       int64 // rises with every change of the subscription
+
+	Cursor    int64      // every event up to here is dealt with; moved by Form
+	Seen      int64      // nothing between Cursor and here is of interest; moved by the reader of Waiting
+	Interests []Interest // what of the log is asked for
+	Wanted    int64      // the newest seq that may be of interest; nothing waits when it is not after Seen
+	NextDue   time.Time  // when the next queued or retryable delivery is due, zero for none
+	NextPing  time.Time  // the same of pings alone
+	Open      int        // deliveries formed and not at their end, pings aside; only of ordered lanes
+}
+
+// Interest is a span of the log: the events of this name with After < seq <= Until.
+type Interest struct {
+	Name         string
+	After, Until int64 // Until is math.MaxInt64 while the span is open
+}
+
+// Wants says whether the lane asked for the event.
+func (l *Lane) Wants(name string, seq int64) bool {
+	for i := range l.Interests {
+		in := &l.Interests[i]
+		if in.Name == name && in.After < seq && seq <= in.Until {
+			return true
+		}
+	}
+	return false
+}
+
+const laneColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.ordered, s.max_in_flight, s.revision, c.seq"
+
+// Lanes returns the lane of every subscription.
+func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
+	var lanes []*Lane
+	err := s.each(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
+		l, err := s.scanLane(scan)
+		lanes = append(lanes, l)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	newest := make(map[EventKey]int64)
+	for _, l := range lanes {
+		if err := s.fillLane(ctx, l, newest); err != nil {
+			return nil, err
+		}
+	}
+	return lanes, nil
+}
+
+// Lane returns the lane of one subscription. The error is a *webhook.Error with
+// CodeNotFound when it was deleted.
+func (s *Store) Lane(ctx context.Context, subscriptionID string) (*Lane, error) {
+	l, err := s.scanLane(func(dest ...any) error {
+		return s.scan(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id WHERE s.id = ?", []any{subscriptionID}, dest...)
+	})
+	if err != nil {
+		return nil, notFound(err, "subscription")
+	}
+	return l, s.fillLane(ctx, l, make(map[EventKey]int64))
+}
+
+func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
+	l := &Lane{}
+	var authorization, secret []byte
+	err := scan(&l.SubscriptionID, &l.ProgramID, &l.URL, &authorization, &secret, &l.Active, &l.Ordered, &l.MaxInFlight, &l.Revision, &l.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	l.Seen = l.Cursor
+	if authorization != nil {
+		plain, err := s.seal.open(authorization, "authorization_header of "+l.SubscriptionID)
+		if err != nil {
+			return nil, err
+		}
+		l.Authorization = string(plain)
+	}
+	plain, err := s.seal.open(secret, "signing_secret of "+l.SubscriptionID)
+	l.Secrets = []webhook.SigningSecret{plain}
+	return l, err
+}
+
+// fillLane reads what the subscription's row does not hold. newest remembers
+// the newest seq of each kind of event between the lanes of one call.
+func (s *Store) fillLane(ctx context.Context, l *Lane, newest map[EventKey]int64) error {
+	err := s.each(ctx, "SELECT name, after_seq, until_seq FROM interests WHERE subscription_id = ? ORDER BY name, after_seq", []any{l.SubscriptionID}, func(scan func(...any) error) error {
+		in := Interest{Until: math.MaxInt64}
+		var until sql.NullInt64
+		err := scan(&in.Name, &in.After, &until)
+		if until.Valid {
+			in.Until = until.Int64
+		}
+		l.Interests = append(l.Interests, in)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, in := range l.Interests {
+		key := EventKey{l.ProgramID, in.Name}
+		seq, ok := newest[key]
+		if !ok {
+			err := s.scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name}, &seq)
+			if err != nil {
+				return err
+			}
+			newest[key] = seq
+		}
+		// For a closed span this may point at nothing; reading finds that out.
+		if seq = min(seq, in.Until); seq > in.After {
+			l.Wanted = max(l.Wanted, seq)
+		}
+	}
+	if l.NextDue, err = s.nextDue(ctx, "SELECT min(next_attempt_at) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NULL", l.SubscriptionID); err != nil {
+		return err
+	}
+	if l.NextPing, err = s.nextDue(ctx, "SELECT min(next_attempt_at) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", l.SubscriptionID); err != nil {
+		return err
+	}
+	if l.Ordered {
+		return s.scan(ctx, `SELECT (SELECT count(*) FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND ping IS NULL) +
+			(SELECT count(*) FROM deliveries WHERE subscription_id = ?1 AND claimed_at IS NOT NULL AND ping IS NULL)`, []any{l.SubscriptionID}, &l.Open)
+	}
+	return nil
+}
+
+func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
+	var next sql.NullInt64
+	err := s.scan(ctx, query, []any{subscriptionID}, &next)
+	return fromMillis(next), err
+}
+
+// Waiting is a run of the log that one delivery can take.
+type Waiting struct {
+	To     int64    // how far the log was looked at
+	Seqs   []int64  // the events up to there that the lane wants
+	Bodies [][]byte // their JSON, not to be changed
+}
+
+// Waiting reads what waits for a lane after what it has seen: at most count
+// events, and as many as fit into size bytes, but one at least when there is
+// one.
+func (s *Store) Waiting(ctx context.Context, l *Lane, count, size int) (Waiting, error) {
+	w := Waiting{To: l.Seen}
+	bytes := 0
+	take := func(seq int64, body []byte) bool {
+		if len(w.Seqs) == count || len(w.Seqs) > 0 && bytes+len(body) > size {
+			return false
+		}
+		bytes += len(body)
+		w.Seqs = append(w.Seqs, seq)
+		w.Bodies = append(w.Bodies, body)
+		w.To = seq
+		return true
+	}
+	reached := s.tail.scan(l.ProgramID, l.Seen, func(seq int64, e *tailEvent) bool {
+		if l.Wants(e.name, seq) {
+			return take(seq, e.json)
+		}
+		if len(w.Seqs) == 0 {
+			w.To = seq
+		}
+		return true
+	})
+	if reached {
+		return w, nil
+	}
+	seqs, err := s.wanted(ctx, l, count)
+	if err != nil {
+		return w, err
+	}
+	for _, seq := range seqs {
+		var body []byte
+		if err := s.scan(ctx, "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &body); err != nil {
+			return w, err
+		}
+		if !take(seq, body) {
+			break
+		}
+	}
+	if len(w.Seqs) == 0 {
+		w.To = max(w.To, l.Wanted)
+	}
+	return w, nil
+}
+
+// wanted returns the first places after what a lane has seen that it wants, by
+// a seek for each span: its cost does not depend on how much waits, nor on what
+// else is in the log.
+func (s *Store) wanted(ctx context.Context, l *Lane, count int) ([]int64, error) {
+	var seqs []int64
+	for _, in := range l.Interests {
+		err := s.each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+			[]any{l.ProgramID, in.Name, max(l.Seen, in.After), in.Until, count}, func(scan func(...any) error) error {
+				var seq int64
+				err := scan(&seq)
+				seqs = append(seqs, seq)
+				return err
+			})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(seqs)
+	return seqs[:min(len(seqs), count)], nil
+}
+
+// Claim is a delivery whose next attempt has been counted, durably, and must
+// now be made and recorded. It is owned by whoever claimed it.
+type Claim struct {
+	ID             string
+	SubscriptionID string
+	ProgramID      string
+	Number         int      // of the attempt
+	Events         [][]byte // the JSON of the events, not to be changed
+	Ping           bool
+
+	num int64
+}
+
+// Forming is a delivery on its way into the store.
+type Forming struct {
+	s     *Store
+	op    *write
+	claim Claim
+}
+
+// Form stores the next delivery of a lane with its first attempt counted, and
+// moves the lane's cursor, in the store and in l, to w.To. Deliveries of one
+// lane are stored in the order of the calls, and none after one that failed:
+// the caller reads the lane again then. It must call Wait at once.
+func (s *Store) Form(l *Lane, w *Waiting) *Forming {
+	f := &Forming{s: s, claim: Claim{
+		ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Events: w.Bodies,
+	}}
+	revision, from, to := l.Revision, l.Cursor, w.To
+	l.Cursor, l.Seen = to, to
+	seqs := appendSeqs(nil, w.Seqs)
+	f.op = s.writer.submit(func(t *tx) error {
+		// A cursor that is not where the caller saw it would skip the events
+		// of a delivery that was not stored; another revision asks for others.
+		r, err := t.execResult("UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ?)",
+			to, f.claim.SubscriptionID, from, f.claim.SubscriptionID, revision)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil {
+			return err
+		} else if n == 0 {
+			return ErrStale
+		}
+		now := time.Now().UnixMilli()
+		r, err = t.execResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, created_at) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?)",
+			f.claim.ID, f.claim.SubscriptionID, f.claim.ProgramID, now, seqs, now)
+		if err != nil {
+			return err
+		}
+		f.claim.num, err = r.LastInsertId()
+		return err
+	})
+	return f
+}
+
+// Wait returns the claim on the delivery once it is on disk, or [ErrStale].
+func (f *Forming) Wait() (*Claim, error) {
+	if err := f.s.writer.wait(f.op); err != nil {
+		return nil, err
+	}
+	return &f.claim, nil
+}
+
+func appendSeqs(dst []byte, seqs []int64) string {
+	dst = append(dst, '[')
+	for i, seq := range seqs {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(dst, seq, 10)
+	}
+	return string(append(dst, ']'))
+}
+
+// ClaimDue counts the next attempt of the lane's delivery that has been due the
+// longest, and returns the claim on it, nil when none is due; and when the next
+// one will be due, zero for none. With ping it looks at pings; otherwise at all
+// else, which waits while the subscription is not active.
+func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) (*Claim, time.Time, error) {
+	c := Claim{SubscriptionID: subscriptionID, Ping: ping}
+	claimDue, selectNext := claimDueDelivery, selectNextDelivery
+	if ping {
+		claimDue, selectNext = claimDuePing, selectNextPing
+	}
+	var seqs sql.NullString
+	var event []byte
+	var next sql.NullInt64
+	err := s.writer.do(func(t *tx) error {
+		now := time.Now().UnixMilli()
+		err := t.scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event)
+		if errors.Is(err, sql.ErrNoRows) {
+			c.num = 0
+		} else if err != nil {
+			return err
+		}
+		return t.scan(selectNext, []any{subscriptionID}, &next)
+	})
+	if err != nil || c.num == 0 {
+		return nil, fromMillis(next), err
+	}
+	if ping {
+		c.Events = [][]byte{event}
+		return &c, fromMillis(next), nil
+	}
+	var places []int64
+	if err := json.Unmarshal([]byte(seqs.String), &places); err != nil {
+		return nil, time.Time{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
+	}
+	c.Events, err = s.eventBodies(ctx, c.ProgramID, places)
+	return &c, fromMillis(next), err
+}
+
+const (
+	claimDue = `UPDATE deliveries SET status = 'pending', attempts_made = attempts_made + 1, claimed_at = ?2, next_attempt_at = NULL
+		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL `
+	claimDueReturning  = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping`
+	claimDueDelivery   = claimDue + "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
+	claimDuePing       = claimDue + "AND ping IS NOT NULL" + claimDueReturning
+	selectNext         = "SELECT min(next_attempt_at) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL "
+	selectNextDelivery = selectNext + "AND ping IS NULL"
+	selectNextPing     = selectNext + "AND ping IS NOT NULL"
+)
+
+// Record stores what the attempt of a claim came to, and where the delivery
+// stands since. When the subscription was deleted meanwhile, a delivery that
+// would be tried again has failed instead; the step that holds is returned.
+func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step) (webhook.Step, error) {
+	now := time.Now()
+	err := s.writer.do(func(t *tx) error {
+		if err := t.insertAttempt(c.num, a); err != nil {
+			return err
+		}
+		if step.Status == webhook.StatusRetryable {
+			var deleted bool
+			if err := t.scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
+				return err
+			}
+			if deleted {
+				step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
+			}
+		}
+		if c.Ping && a.Number == 1 {
+			t.afterCommit(func() { s.watchers.recorded(c.ID, a) })
+		}
+		return t.finishAttempt(c.num, step, now)
+	})
+	return step, err
+}
+
+func (t *tx) finishAttempt(num int64, step webhook.Step, now time.Time) error {
+	var reason, completed any
+	if step.FailureReason != webhook.FailureNone {
+		reason = string(step.FailureReason)
+	}
+	if step.Status.Final() {
+		completed = now.UnixMilli()
+	}
+	return t.exec("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, claimed_at = NULL WHERE num = ?",
+		string(step.Status), reason, millis(step.NextAttemptAt), completed, num)
+}
+
+// RecoverInterrupted finds the attempts that were in flight when the process
+// last ended, records them as interrupted, and returns how many there were.
+// It is called once, before anything is claimed.
+func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
+	type row struct {
+		num, claimed int64
+		made         int
+		deleted      bool
+	}
+	var rows []row
+	now := time.Now()
+	err := s.writer.do(func(t *tx) error {
+		err := t.each("SELECT d.num, d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.claimed_at IS NOT NULL", nil, func(scan func(...any) error) error {
+			var r row
+			err := scan(&r.num, &r.claimed, &r.made, &r.deleted)
+			rows = append(rows, r)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			a := webhook.Attempt{Number: r.made, StartedAt: time.UnixMilli(r.claimed), Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted}
+			if err := t.insertAttempt(r.num, &a); err != nil {
+				return err
+			}
+			step := policy.After(&a, now, 0)
+			if r.deleted && step.Status == webhook.StatusRetryable {
+				step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
+			}
+			if err := t.finishAttempt(r.num, step, now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return len(rows), err
+}

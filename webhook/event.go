@@ -1,10 +1,17 @@
 package webhook
 
-import "time"
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+)
 
 // The limits of publishing.
 const (
-	MaxEventBytes    = 256 << 10 // one event
+	MaxEventBytes    = 256 << 10 // one event, as it is sent
 	MaxPublishEvents = 1000      // events in one request that is stored all or not at all
 )
 
@@ -23,4 +30,264 @@ type Event struct {
 	// filled in, which differs each time the same event is published.
 	// It is not stored.
 	TimestampGiven bool
+}
+
+// NewEvent reads one event as a publisher sends it, and checks it in full. at
+// is the parameter that errors name, such as events[3], or "" for the body of
+// a request. The event's JSON has its id, timestamp, name and version first,
+// then the publisher's own fields in the publisher's order and spelling; it
+// shares no memory with raw. ProgramID and Seq are the store's to fill in.
+func (c *Catalog) NewEvent(raw []byte, at string, now time.Time) (Event, *Error) {
+	if len(raw) > MaxEventBytes { // before any work is done on it
+		return Event{}, invalid([]Validation{eventTooLarge(at)})
+	}
+	d := c.document()
+	defer c.release(d)
+	if err := d.parse(raw, at); err != nil {
+		return Event{}, err
+	}
+	e, v := c.newEvent(d, 0, at, now)
+	return e, invalid(v)
+}
+
+// NewEvents reads the body of a request to publish: one event, or an object
+// whose property events holds 1 to MaxPublishEvents of them. It returns all of
+// the events or none; batch says that they came as an array. One id may be
+// there several times, with the same content or not.
+func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bool, err *Error) {
+	d := c.document()
+	defer c.release(d)
+	if err := d.parse(raw, ""); err != nil {
+		return nil, false, err
+	}
+	list, named := int32(-1), false
+	for name, value := range d.members(0) {
+		switch string(d.text(name)) {
+		case "events":
+			list = value
+		case "name":
+			named = true
+		}
+	}
+	if list < 0 || named {
+		e, v := c.newEvent(d, 0, "", now)
+		if err := invalid(v); err != nil {
+			return nil, false, err
+		}
+		return []Event{e}, false, nil
+	}
+
+	var v []Validation
+	for name := range d.members(0) {
+		if s := string(d.text(name)); s != "events" {
+			v = append(v, Validation{InvalidUnknownField, "is not a field of this request; it has: events", join("", s)})
+		}
+	}
+	if d.nodes[list].kind != jsontext.KindBeginArray {
+		return nil, true, invalid(append(v, Validation{InvalidType, "must be an array", "events"}))
+	}
+	n := 0
+	for range d.elements(list) {
+		n++
+	}
+	switch {
+	case n == 0:
+		v = append(v, Validation{InvalidRequired, "must hold at least one event", "events"})
+	case n > MaxPublishEvents:
+		v = append(v, Validation{InvalidTooMany, fmt.Sprintf("must hold at most %d events; application/x-ndjson takes any number", MaxPublishEvents), "events"})
+	default:
+		events = make([]Event, 0, n)
+		for i, value := range d.elements(list) {
+			e, faults := c.newEvent(d, value, element("events", i), now)
+			v = append(v, faults...)
+			events = append(events, e)
+		}
+	}
+	if err := invalid(v); err != nil {
+		return nil, true, err
+	}
+	return events, true, nil
+}
+
+// newEvent checks and makes the event at node root.
+func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (Event, []Validation) {
+	if len(d.raw(root)) > MaxEventBytes {
+		return Event{}, []Validation{eventTooLarge(at)}
+	}
+	if d.nodes[root].kind != jsontext.KindBeginObject {
+		return Event{}, []Validation{{InvalidType, "must be an object", wholeEvent(at)}}
+	}
+
+	e := Event{ReceivedAt: now}
+	var v []Validation
+	add := func(code, name, detail string) { v = append(v, Validation{code, detail, join(at, name)}) }
+	var eventType *EventType
+	var haveName, haveVersion bool
+	for name, value := range d.members(root) {
+		isString := d.nodes[value].kind == jsontext.KindString
+		switch string(d.text(name)) {
+		case "id":
+			if !isString {
+				add(InvalidType, "id", "must be a string")
+			} else if id, ok := parseUUID(d.text(value)); ok {
+				e.ID = id.String()
+			} else {
+				add(InvalidFormat, "id", "must be a UUID such as 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5")
+			}
+		case "timestamp":
+			if !isString {
+				add(InvalidType, "timestamp", "must be a string")
+			} else if s := d.text(value); isTimestamp(s) {
+				e.Timestamp, e.TimestampGiven = string(s), true
+			} else {
+				add(InvalidFormat, "timestamp", "must be a time in UTC such as 2026-03-14T08:24:48.644Z")
+			}
+		case "name":
+			haveName = true
+			if !isString {
+				add(InvalidType, "name", "must be a string")
+			} else if t := c.types[string(d.text(value))]; t == nil {
+				add(InvalidUnknownEvent, "name", unknownEvent)
+			} else if t.Name == EventPing {
+				add(InvalidValue, "name", "cannot be published: a ping is sent by creating or pinging a subscription")
+			} else {
+				eventType, e.Name = t, t.Name
+			}
+		case "version":
+			haveVersion = true
+			if !isString {
+				add(InvalidType, "version", `must be the string "1"`)
+			} else if string(d.text(value)) != EventVersion {
+				add(InvalidValue, "version", `must be "1"`)
+			}
+			e.Version = EventVersion
+		}
+	}
+	if !haveName {
+		add(InvalidRequired, "name", "is required")
+	}
+	if !haveVersion {
+		add(InvalidRequired, "version", "is required")
+	}
+	if eventType != nil {
+		v = merge(v, eventType.check(d, root, at, now))
+	}
+	if len(v) > 0 {
+		return Event{}, v
+	}
+	if e.ID == "" {
+		e.ID = NewID()
+	}
+	if e.Timestamp == "" {
+		e.Timestamp = FormatTime(now)
+	}
+	own := make([]byte, 0, len(d.raw(root))+120)
+	own = appendEventHead(own, e.ID, e.Timestamp)
+	own = append(own, `,"name":"`...)
+	own = append(own, e.Name...)
+	own = append(own, `","version":"`+EventVersion+`"`...)
+	for name, value := range d.members(root) {
+		if !isCommonField(d.text(name)) {
+			own = append(own, ',')
+			own = append(own, d.raw(name)...)
+			own = append(own, ':')
+			own = appendCompact(own, d.raw(value))
+		}
+	}
+	e.JSON = append(own, '}')
+	return e, nil
+}
+
+const unknownEvent = "is not the name of an event type; GET /v2/event_types lists them"
+
+func eventTooLarge(at string) Validation {
+	return Validation{InvalidTooLarge, fmt.Sprintf("must be at most %d bytes", MaxEventBytes), wholeEvent(at)}
+}
+
+// isCommonField says whether a field is one that every event has (spec, section 2.3).
+func isCommonField(name []byte) bool {
+	switch string(name) {
+	case "id", "timestamp", "name", "version":
+		return true
+	}
+	return false
+}
+
+// appendEventHead appends how the JSON of every event begins. Neither value
+// needs an escape.
+func appendEventHead(dst []byte, id, timestamp string) []byte {
+	dst = append(dst, `{"id":"`...)
+	dst = append(dst, id...)
+	dst = append(dst, `","timestamp":"`...)
+	dst = append(dst, timestamp...)
+	return append(dst, '"')
+}
+
+// SameEvent says whether an event that is published again is the one that was
+// stored under its id. The order of properties, blanks and escapes do not
+// count; the spelling of numbers does. Nor does a timestamp that was not given
+// this time: the publisher cannot know the one that was filled in.
+func SameEvent(stored, again *Event) bool {
+	a, b := stored.JSON, again.JSON
+	if !again.TimestampGiven {
+		restA, okA := bytes.CutPrefix(a, appendEventHead(nil, stored.ID, stored.Timestamp))
+		restB, okB := bytes.CutPrefix(b, appendEventHead(nil, again.ID, again.Timestamp))
+		if stored.ID != again.ID || !okA || !okB {
+			return false
+		}
+		a, b = append([]byte(`{"":0`), restA...), append([]byte(`{"":0`), restB...)
+	}
+	if bytes.Equal(a, b) {
+		return true
+	}
+	a, errA := canonical(a)
+	b, errB := canonical(b)
+	return errA == nil && errB == nil && bytes.Equal(a, b)
+}
+
+// canonical renders JSON in the one form that only its content decides, but
+// for numbers, which stay as they are: they may be beyond a float64.
+func canonical(json []byte) ([]byte, error) {
+	return jsontext.AppendFormat(nil, json, jsontext.ReorderRawObjects(true), jsontext.PreserveRawStrings(false),
+		jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))
+}
+
+// parseUUID reads a UUID in its usual form of 36 characters, of any case.
+func parseUUID(s []byte) (id uuid.UUID, ok bool) {
+	if len(s) != 36 {
+		return id, false
+	}
+	id, err := uuid.ParseBytes(s)
+	return id, err == nil
+}
+
+// isTimestamp says whether s is a time as RFC 3339 profiles ISO 8601, in UTC,
+// with at most nine digits of a second's fraction.
+func isTimestamp(s []byte) bool {
+	const form = "0000-00-00T00:00:00"
+	if len(s) < len(form)+1 {
+		return false
+	}
+	for i := range form {
+		digit := s[i] >= '0' && s[i] <= '9'
+		if digit != (form[i] == '0') || !digit && s[i] != form[i] {
+			return false
+		}
+	}
+	rest := s[len(form):]
+	if rest[0] == '.' {
+		n := 1
+		for n < len(rest) && rest[n] >= '0' && rest[n] <= '9' {
+			n++
+		}
+		if n == 1 || n > 10 {
+			return false
+		}
+		rest = rest[n:]
+	}
+	if string(rest) != "Z" && string(rest) != "+00:00" {
+		return false
+	}
+	_, err := time.Parse("2006-01-02T15:04:05", string(s[:len(form)])) // the day and the hour exist
+	return err == nil
 }

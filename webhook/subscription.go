@@ -2,12 +2,15 @@ package webhook
 
 import (
 	"fmt"
+	"math"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // The limits of a subscription.
@@ -62,6 +65,146 @@ type SubscriptionRules struct {
 	Destinations Destinations
 	Catalog      *Catalog
 }
+
+// Parse reads the body of a request that creates or updates a subscription,
+// and tells every fault of it at once: of its form and of the rules. With an
+// error the fields are not to be used.
+func (r *SubscriptionRules) Parse(raw []byte, creating bool) (SubscriptionFields, *Error) {
+	f, v, err := parseSubscription(raw)
+	if err == nil {
+		err = invalid(merge(v, r.Check(&f, creating)))
+	}
+	return f, err
+}
+
+// ParseSubscription reads the body of a request that creates or updates a
+// subscription: its form alone, without the rules of [SubscriptionRules]. An
+// empty object is a request that changes nothing.
+func ParseSubscription(raw []byte) (SubscriptionFields, *Error) {
+	f, v, err := parseSubscription(raw)
+	if err == nil {
+		err = invalid(v)
+	}
+	return f, err
+}
+
+// parseSubscription returns the fields that are of the right form, and what is
+// wrong with the others. err is for what is no JSON at all.
+func parseSubscription(raw []byte) (f SubscriptionFields, v []Validation, err *Error) {
+	var d document
+	if err := d.parse(raw, ""); err != nil {
+		return f, nil, err
+	}
+	if d.nodes[0].kind != jsontext.KindBeginObject {
+		return f, nil, NewError(CodeInvalid, "The body must be a JSON object.")
+	}
+	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+	for name, value := range d.members(0) {
+		kind := d.nodes[value].kind
+		text := func(parameter string) *string {
+			if kind != jsontext.KindString {
+				fail(InvalidType, parameter, "must be a string")
+				return nil
+			}
+			s := string(d.text(value))
+			return &s
+		}
+		boolean := func(parameter string) *bool {
+			if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
+				fail(InvalidType, parameter, "must be true or false")
+				return nil
+			}
+			b := kind == jsontext.KindTrue
+			return &b
+		}
+		switch s := string(d.text(name)); s {
+		case "url":
+			f.URL = text(s)
+		case "events":
+			var faults []Validation
+			f.Events, faults = parseEventNames(&d, value)
+			v = append(v, faults...)
+		case "authorization_header":
+			switch kind {
+			case jsontext.KindNull:
+				f.AuthorizationHeader = new(*string)
+			case jsontext.KindString:
+				header := text(s)
+				f.AuthorizationHeader = &header
+			default:
+				fail(InvalidType, s, "must be a string, or null for none")
+			}
+		case "description":
+			f.Description = text(s)
+		case "active":
+			f.Active = boolean(s)
+		case "ordered":
+			f.Ordered = boolean(s)
+		case "max_in_flight":
+			n, fault := d.integer(value)
+			if fault != nil {
+				fault.Parameter = s
+				v = append(v, *fault)
+				break
+			}
+			// Whatever is beyond an int is beyond the limit, which Check knows.
+			m := int(max(min(n, math.MaxInt32), math.MinInt32))
+			f.MaxInFlight = &m
+		default:
+			fail(InvalidUnknownField, join("", s), "is not a field of a subscription; it has: "+
+				"url, events, authorization_header, description, active, ordered, max_in_flight")
+		}
+	}
+	return f, v, nil
+}
+
+// parseEventNames reads the events of a subscription. Of an element that is
+// not of the right form the name is empty.
+func parseEventNames(d *document, list int32) (*[]string, []Validation) {
+	if d.nodes[list].kind != jsontext.KindBeginArray {
+		return nil, []Validation{{InvalidType, "must be an array of objects such as {\"name\": \"content_published\"}", "events"}}
+	}
+	var v []Validation
+	names := []string{}
+	for i, event := range d.elements(list) {
+		at, eventName, named := element("events", i), "", false
+		if i == maxParsedEvents {
+			break // Check says that these are too many
+		}
+		fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+		if d.nodes[event].kind != jsontext.KindBeginObject {
+			fail(InvalidType, at, "must be an object such as {\"name\": \"content_published\"}")
+			names = append(names, "")
+			continue
+		}
+		for name, value := range d.members(event) {
+			isString := d.nodes[value].kind == jsontext.KindString
+			switch s := string(d.text(name)); {
+			case s == "name" && isString:
+				eventName, named = string(d.text(value)), true
+			case s == "name":
+				fail(InvalidType, join(at, s), "must be a string")
+				named = true
+			case s == "version" && !isString:
+				fail(InvalidType, join(at, s), `must be the string "1"`)
+			case s == "version" && string(d.text(value)) != EventVersion:
+				fail(InvalidValue, join(at, s), `must be "1"`)
+			case s == "version":
+			default:
+				fail(InvalidUnknownField, join(at, s), "is not a field of an event of a subscription; it has: name, version")
+			}
+		}
+		if !named {
+			fail(InvalidRequired, join(at, "name"), "is required")
+		}
+		names = append(names, eventName)
+	}
+	return &names, v
+}
+
+// maxParsedEvents is how many events are looked at one by one: enough to see
+// that there are too many.
+const maxParsedEvents = MaxSubscriptionEvents + 1
 
 // Check returns every rule that the fields break. With creating, the required
 // fields must be there.
@@ -141,7 +284,7 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 		parameter := fmt.Sprintf("events[%d].name", i)
 		switch {
 		case !r.Catalog.Has(name):
-			v = append(v, Validation{InvalidUnknownEvent, "is not the name of an event type; GET /v2/event_types lists them", parameter})
+			v = append(v, Validation{InvalidUnknownEvent, unknownEvent, parameter})
 		case seen[name]:
 			v = append(v, Validation{InvalidDuplicate, "is named twice", parameter})
 		}

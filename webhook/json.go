@@ -1,0 +1,344 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The limits of JSON that is read.
+const (
+	MaxBodyBytes   = 5 << 20 // the body of a request
+	MaxJSONDepth   = 32      // objects and arrays within each other
+	maxNumberBytes = 100     // one number, as it is written
+	maxExponent    = 308     // of a number with an exponent: what a float64 holds
+	maxValidations = 100     // told of one request
+	maxQuotedName  = 64      // characters of a caller's property name in an error
+)
+
+// node is one value of a document, or the name of a member. Nodes lie in the
+// order of the text: the name of a member directly before its value, the
+// children of an object or array directly after it.
+type node struct {
+	kind       jsontext.Kind
+	start, end int32 // of its text in the source, quotes and brackets included
+	next       int32 // the first node after this one and all its children
+}
+
+// document is a JSON value that was read strictly: UTF-8, one value and
+// nothing after it, no name twice in one object, no lone surrogates, nesting
+// and numbers bounded. Node 0 is the value itself. A document can be parsed
+// into again and again, and is not safe for use by several goroutines.
+type document struct {
+	src   []byte // the caller's; never written to
+	nodes []node
+	in    bytes.Buffer
+	dec   jsontext.Decoder
+}
+
+// parse reads src, which must not change while the document is in use. at is
+// the parameter that the document stands for, "" for a whole request.
+func (d *document) parse(src []byte, at string) *Error {
+	d.src, d.nodes = src, d.nodes[:0]
+	if len(src) > MaxBodyBytes {
+		return NewError(CodeTooLarge, fmt.Sprintf("The body is larger than %d bytes.", MaxBodyBytes))
+	}
+	if !utf8.Valid(src) {
+		i := 0
+		for i < len(src) {
+			r, size := utf8.DecodeRune(src[i:])
+			if r == utf8.RuneError && size == 1 {
+				break
+			}
+			i += size
+		}
+		return malformed(src, i, at, "there is a byte that is not UTF-8")
+	}
+	d.in = *bytes.NewBuffer(src)
+	d.dec.Reset(&d.in)
+	if err := d.value(at); err != nil {
+		return err
+	}
+	if _, err := d.dec.ReadToken(); err != io.EOF {
+		end := int(d.nodes[0].end)
+		return malformed(src, end+len(src[end:])-len(bytes.TrimLeft(src[end:], " \t\r\n")), at,
+			"nothing may follow the value")
+	}
+	return nil
+}
+
+// value reads the next value with all that is in it. The decoder has kept the
+// depth bounded, and so this recursion too.
+func (d *document) value(at string) *Error {
+	kind := d.dec.PeekKind()
+	if kind != jsontext.KindBeginObject && kind != jsontext.KindBeginArray {
+		v, err := d.dec.ReadValue()
+		if err != nil {
+			return d.malformed(err, at)
+		}
+		end := d.dec.InputOffset()
+		i := int32(len(d.nodes))
+		d.nodes = append(d.nodes, node{kind, int32(end) - int32(len(v)), int32(end), i + 1})
+		if kind == jsontext.KindNumber && !bounded(v) {
+			return Invalid(Validation{InvalidValue, fmt.Sprintf("must be a number of at most %d characters, "+
+				"between -1e%d and 1e%[2]d", maxNumberBytes, maxExponent), d.path(d.dec.StackPointer(), at)})
+		}
+		return nil
+	}
+	if _, err := d.dec.ReadToken(); err != nil {
+		return d.malformed(err, at)
+	}
+	start := int(d.dec.InputOffset()) - 1
+	if d.dec.StackDepth() > MaxJSONDepth {
+		return malformed(d.src, start, at, fmt.Sprintf("it is nested deeper than %d levels", MaxJSONDepth))
+	}
+	i := len(d.nodes)
+	d.nodes = append(d.nodes, node{kind: kind, start: int32(start)})
+	for {
+		if k := d.dec.PeekKind(); k == jsontext.KindEndObject || k == jsontext.KindEndArray {
+			break
+		}
+		if err := d.value(at); err != nil {
+			return err
+		}
+	}
+	if _, err := d.dec.ReadToken(); err != nil {
+		return d.malformed(err, at)
+	}
+	d.nodes[i].end = int32(d.dec.InputOffset())
+	d.nodes[i].next = int32(len(d.nodes))
+	return nil
+}
+
+// bounded says whether a number is of a size that nothing can stumble over,
+// such as exact arithmetic on 1e999999999.
+func bounded(number []byte) bool {
+	if len(number) > maxNumberBytes {
+		return false
+	}
+	i := bytes.IndexAny(number, "eE")
+	if i < 0 {
+		return true
+	}
+	e, err := strconv.Atoi(string(number[i+1:]))
+	if err != nil || e < -maxExponent || e > maxExponent {
+		return false
+	}
+	_, err = strconv.ParseFloat(string(number), 64)
+	return err == nil
+}
+
+// path says in our spelling where the decoder stands: events[1].name.
+func (d *document) path(pointer jsontext.Pointer, at string) string {
+	depth := 1
+	for token := range pointer.Tokens() {
+		if kind, _ := d.dec.StackIndex(min(depth, d.dec.StackDepth())); kind == jsontext.KindBeginArray {
+			at += "[" + token + "]"
+		} else {
+			at = join(at, token)
+		}
+		depth++
+	}
+	return at
+}
+
+// join returns the path of a member of the object at the path at.
+func join(at, name string) string {
+	name = quotedName(name)
+	if at == "" {
+		return name
+	}
+	return at + "." + name
+}
+
+// element returns the path of an element of the array at the path at.
+func element(at string, i int) string { return at + "[" + strconv.Itoa(i) + "]" }
+
+// quotedName bounds a name of the caller's that an error repeats.
+func quotedName(name string) string {
+	n := 0
+	for i := range name {
+		if n++; n > maxQuotedName {
+			return name[:i] + "…"
+		}
+	}
+	return name
+}
+
+func (d *document) malformed(err error, at string) *Error {
+	var syntax *jsontext.SyntacticError
+	if !errors.As(err, &syntax) {
+		return malformed(d.src, len(d.src), at, "it ends too early") // io.EOF: there is no value at all
+	}
+	offset := min(int(syntax.ByteOffset), len(d.src))
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return malformed(d.src, len(d.src), at, "it ends too early")
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return Invalid(Validation{InvalidDuplicate, "is there twice", d.path(syntax.JSONPointer, at)})
+	case errors.Is(err, jsontext.ErrNonStringName):
+		return malformed(d.src, offset, at, "a property name must be a string in double quotes")
+	case offset == len(d.src):
+		return malformed(d.src, offset, at, "it ends too early")
+	}
+	r, _ := utf8.DecodeRune(d.src[offset:])
+	if r == '\\' {
+		return malformed(d.src, offset, at, "there is an escape that is not valid, or half of a surrogate pair")
+	}
+	return malformed(d.src, offset, at, fmt.Sprintf("%q is not expected there", r))
+}
+
+// malformed is the error for what is no strict JSON. Columns count characters.
+func malformed(src []byte, offset int, at, what string) *Error {
+	before := src[:offset]
+	line := 1 + bytes.Count(before, []byte("\n"))
+	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
+	if at == "" {
+		at = "The body"
+	}
+	return NewError(CodeInvalid, fmt.Sprintf("%s is not valid JSON: line %d, column %d: %s.", at, line, column, what))
+}
+
+// invalid is [Invalid] for lists that a hostile caller could make very long.
+func invalid(v []Validation) *Error {
+	if len(v) <= maxValidations {
+		return Invalid(v...)
+	}
+	err := Invalid(v[:maxValidations]...)
+	err.Detail = fmt.Sprintf("%d parameters are not valid; these are the first %d.", len(v), maxValidations)
+	return err
+}
+
+// raw returns the text of a node as it was written.
+func (d *document) raw(i int32) []byte { return d.src[d.nodes[i].start:d.nodes[i].end] }
+
+// text returns what the string at node i says: a slice of the source unless
+// there are escapes in it.
+func (d *document) text(i int32) []byte {
+	raw := d.raw(i)
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return raw[1 : len(raw)-1]
+	}
+	s, _ := jsontext.AppendUnquote(nil, raw) // it was read without an error
+	return s
+}
+
+// integer returns the number at node i, which must be written without a
+// fraction and an exponent and fit into 64 bits.
+func (d *document) integer(i int32) (int64, *Validation) {
+	raw := string(d.raw(i))
+	if d.nodes[i].kind != jsontext.KindNumber || strings.ContainsAny(raw, ".eE") {
+		return 0, &Validation{Code: InvalidType, Detail: "must be an integer"}
+	}
+	n, err := strconv.ParseInt(raw, 10, 64)
+	if err != nil {
+		return 0, &Validation{Code: InvalidValue, Detail: "must be an integer of at most 64 bits"}
+	}
+	return n, nil
+}
+
+// appendCompact appends the text of a valid JSON value without the blanks
+// between its tokens; every token stays as it was written.
+func appendCompact(dst, value []byte) []byte {
+	for i := 0; i < len(value); {
+		switch value[i] {
+		case ' ', '\t', '\r', '\n':
+			i++
+		case '"':
+			end := i + 1
+			for value[end] != '"' {
+				if value[end] == '\\' {
+					end++
+				}
+				end++
+			}
+			dst = append(dst, value[i:end+1]...)
+			i = end + 1
+		default:
+			dst = append(dst, value[i])
+			i++
+		}
+	}
+	return dst
+}
+
+// members goes through the members of the object at node i: the nodes of each
+// name and its value. Of a value that is no object there are none.
+func (d *document) members(i int32) iter.Seq2[int32, int32] {
+	return func(yield func(name, value int32) bool) {
+		if d.nodes[i].kind != jsontext.KindBeginObject {
+			return
+		}
+		for name := i + 1; name < d.nodes[i].next; name = d.nodes[name+1].next {
+			if !yield(name, name+1) {
+				return
+			}
+		}
+	}
+}
+
+// elements goes through the elements of the array at node i: the index and the
+// node of each. Of a value that is no array there are none.
+func (d *document) elements(i int32) iter.Seq2[int, int32] {
+	return func(yield func(n int, value int32) bool) {
+		if d.nodes[i].kind != jsontext.KindBeginArray {
+			return
+		}
+		n := 0
+		for value := i + 1; value < d.nodes[i].next; value = d.nodes[value].next {
+			if !yield(n, value) {
+				return
+			}
+			n++
+		}
+	}
+}
+
+// any returns the value at node i as [jsonschema.Schema.Validate] takes it.
+func (d *document) any(i int32) any {
+	switch d.nodes[i].kind {
+	case jsontext.KindBeginObject:
+		object := make(map[string]any)
+		for name, value := range d.members(i) {
+			object[string(d.text(name))] = d.any(value)
+		}
+		return object
+	case jsontext.KindBeginArray:
+		array := []any{}
+		for _, value := range d.elements(i) {
+			array = append(array, d.any(value))
+		}
+		return array
+	case jsontext.KindString:
+		return string(d.text(i))
+	case jsontext.KindNumber:
+		return json.Number(d.raw(i))
+	case jsontext.KindTrue, jsontext.KindFalse:
+		return d.nodes[i].kind == jsontext.KindTrue
+	}
+	return nil
+}
+
+// merge appends to v what is told of parameters that v does not name already,
+// neither themselves nor the object or array they lie in.
+func merge(v, more []Validation) []Validation {
+	known := len(v)
+	for _, m := range more {
+		if !slices.ContainsFunc(v[:known], func(k Validation) bool {
+			rest, ok := strings.CutPrefix(m.Parameter, k.Parameter)
+			return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+		}) {
+			v = append(v, m)
+		}
+	}
+	return v
+}

@@ -1,0 +1,440 @@
+package webhook
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+)
+
+// compileSchema compiles a schema that refers to nothing outside itself.
+func compileSchema(location string, text []byte) (*jsonschema.Schema, error) {
+	var d document
+	if err := d.parse(text, ""); err != nil {
+		return nil, err
+	}
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.UseLoader(noLoader{})
+	c.AssertFormat()
+	c.RegisterFormat(&jsonschema.Format{Name: "int64", Validate: checkInt64})
+	if err := c.AddResource(location, d.any(0)); err != nil {
+		return nil, err
+	}
+	return c.Compile(location)
+}
+
+// noLoader keeps schemas from reading files or addresses.
+type noLoader struct{}
+
+func (noLoader) Load(string) (any, error) {
+	return nil, errors.New("a schema cannot refer to another file")
+}
+
+// checkInt64 is the format int64: a whole number that is written as one (JSON
+// Schema itself takes 1.0 for an integer; many a partner's parser does not).
+func checkInt64(v any) error {
+	n, ok := v.(json.Number)
+	if !ok {
+		return nil
+	}
+	_, err := strconv.ParseInt(string(n), 10, 64)
+	return err
+}
+
+// collectSchemas puts a schema and all that it holds into all, by location.
+func collectSchemas(all map[string]*jsonschema.Schema, s *jsonschema.Schema) {
+	if s == nil || all[s.Location] != nil {
+		return
+	}
+	all[s.Location] = s
+	for _, p := range s.Properties {
+		collectSchemas(all, p)
+	}
+	for _, p := range slices.Concat(s.AllOf, s.AnyOf, s.OneOf, s.PrefixItems) {
+		collectSchemas(all, p)
+	}
+	for _, p := range []*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else, s.Items2020} {
+		collectSchemas(all, p)
+	}
+	if p, ok := s.AdditionalProperties.(*jsonschema.Schema); ok {
+		collectSchemas(all, p)
+	}
+}
+
+// An acceptor says yes to what a schema allows, many times faster than the
+// schema's own library, straight from the text. Its no means nothing: then the
+// library decides, and words what is wrong. It knows the few keywords that the
+// embedded schemas use; for a schema with any other there is none.
+type acceptor struct {
+	kinds         kindSet // 0: any
+	integer       bool    // a number must be written as an integer
+	constantKinds kindSet // 0: any value
+	constant      string  // a string as it reads, or the literal true or false
+	format        func(d *document, i int32) bool
+	fields        []field // few: looking along them is faster than a map
+	require       uint64  // the bits of the fields that must be there
+	closed        bool    // there must be no others
+	items         *acceptor
+	allOf, anyOf  []*acceptor
+	cond          *acceptor // if
+	then, ifNot   *acceptor
+}
+
+type field struct {
+	name   string
+	bit    uint64
+	accept *acceptor // nil: any value
+}
+
+// kindSet is a set of JSON types, a bit each.
+type kindSet uint8
+
+func kinds(ks ...jsontext.Kind) (set kindSet) {
+	for _, k := range ks {
+		set |= 1 << strings.IndexByte(`ntf"0{[`, byte(k))
+	}
+	return set
+}
+
+func (s kindSet) has(k jsontext.Kind) bool { return s&kinds(k) != 0 }
+
+// accept says whether the value at node i is surely allowed.
+func (a *acceptor) accept(d *document, i int32) bool {
+	k := d.nodes[i].kind
+	if a.kinds != 0 && !a.kinds.has(k) {
+		return false
+	}
+	switch k {
+	case jsontext.KindNumber:
+		if a.integer && bytes.ContainsAny(d.raw(i), ".eE") {
+			return false
+		}
+	case jsontext.KindBeginArray:
+		if a.items != nil {
+			for _, value := range d.elements(i) {
+				if !a.items.accept(d, value) {
+					return false
+				}
+			}
+		}
+	case jsontext.KindBeginObject:
+		if !a.acceptFields(d, i) {
+			return false
+		}
+	}
+	if a.constantKinds != 0 && !(a.constantKinds.has(k) && a.isConstant(d, i)) || a.format != nil && !a.format(d, i) {
+		return false
+	}
+	for _, s := range a.allOf {
+		if !s.accept(d, i) {
+			return false
+		}
+	}
+	if a.anyOf != nil && !slices.ContainsFunc(a.anyOf, func(s *acceptor) bool { return s.accept(d, i) }) {
+		return false
+	}
+	if a.cond == nil {
+		return true
+	}
+	branch := a.ifNot
+	if a.cond.accept(d, i) {
+		branch = a.then
+	}
+	return branch == nil || branch.accept(d, i)
+}
+
+func (a *acceptor) acceptFields(d *document, i int32) bool {
+	if a.fields == nil && !a.closed {
+		return true
+	}
+	var seen uint64
+	for name, value := range d.members(i) {
+		f := a.field(d.text(name))
+		switch {
+		case f == nil && a.closed:
+			return false
+		case f != nil && f.accept != nil && !f.accept.accept(d, value):
+			return false
+		case f != nil:
+			seen |= f.bit
+		}
+	}
+	return seen&a.require == a.require
+}
+
+func (a *acceptor) field(name []byte) *field {
+	for i := range a.fields {
+		if a.fields[i].name == string(name) {
+			return &a.fields[i]
+		}
+	}
+	return nil
+}
+
+func (a *acceptor) isConstant(d *document, i int32) bool {
+	if d.nodes[i].kind == jsontext.KindString {
+		return string(d.text(i)) == a.constant
+	}
+	return string(d.raw(i)) == a.constant
+}
+
+// compileAcceptor returns nil for a schema that acceptors do not cover. An
+// exact one says yes if and only if the schema allows the value: one that
+// decides between then and else must.
+func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
+	if depth > MaxJSONDepth || !covered(s) { // a schema can refer to itself
+		return nil
+	}
+	ok := true
+	compile := func(s *jsonschema.Schema, exact bool) *acceptor {
+		if s == nil {
+			return nil
+		}
+		a := compileAcceptor(s, exact, depth+1)
+		ok = ok && a != nil
+		return a
+	}
+	a := &acceptor{items: compile(s.Items2020, exact)}
+	if s.Types != nil {
+		for _, name := range s.Types.ToStrings() {
+			a.integer = a.integer || name == "integer"
+			a.kinds |= typeKinds[name]
+		}
+	}
+	if s.Const != nil {
+		switch c := (*s.Const).(type) {
+		case string:
+			a.constant, a.constantKinds = c, kinds(jsontext.KindString)
+		case bool:
+			a.constant, a.constantKinds = strconv.FormatBool(c), typeKinds["boolean"]
+		default:
+			return nil
+		}
+	}
+	if s.Format != nil {
+		a.format = formats[s.Format.Name]
+		ok = a.format != nil
+	}
+	if exact && (a.integer || a.format != nil) {
+		return nil // both are stricter here than in the library
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		a.fields = append(a.fields, field{name, 1 << len(a.fields), compile(s.Properties[name], exact)})
+	}
+	switch additional := s.AdditionalProperties.(type) {
+	case nil:
+	case bool:
+		a.closed = !additional
+	default:
+		return nil
+	}
+	for _, name := range s.Required {
+		f := a.field([]byte(name))
+		if f == nil && a.closed {
+			return nil // required and yet not allowed
+		} else if f == nil {
+			a.fields = append(a.fields, field{name: name, bit: 1 << len(a.fields)})
+			f = &a.fields[len(a.fields)-1]
+		}
+		a.require |= f.bit
+	}
+	for _, sub := range s.AllOf {
+		a.allOf = append(a.allOf, compile(sub, exact))
+	}
+	if s.Ref != nil {
+		a.allOf = append(a.allOf, compile(s.Ref, exact))
+	}
+	for _, sub := range s.AnyOf {
+		a.anyOf = append(a.anyOf, compile(sub, exact))
+	}
+	a.cond, a.then, a.ifNot = compile(s.If, true), compile(s.Then, exact), compile(s.Else, exact)
+	if !ok || len(a.fields) > 64 {
+		return nil
+	}
+	return a
+}
+
+var typeKinds = map[string]kindSet{
+	"null":    kinds(jsontext.KindNull),
+	"boolean": kinds(jsontext.KindTrue, jsontext.KindFalse),
+	"string":  kinds(jsontext.KindString),
+	"object":  kinds(jsontext.KindBeginObject),
+	"array":   kinds(jsontext.KindBeginArray),
+	"number":  kinds(jsontext.KindNumber),
+	"integer": kinds(jsontext.KindNumber),
+}
+
+var formats = map[string]func(d *document, i int32) bool{
+	"int64": func(d *document, i int32) bool {
+		_, err := strconv.ParseInt(string(d.raw(i)), 10, 64)
+		return d.nodes[i].kind != jsontext.KindNumber || err == nil
+	},
+	"uuid": func(d *document, i int32) bool {
+		if d.nodes[i].kind != jsontext.KindString {
+			return true
+		}
+		_, ok := parseUUID(d.text(i))
+		return ok
+	},
+	"date-time": func(d *document, i int32) bool {
+		return d.nodes[i].kind != jsontext.KindString || isTimestamp(d.text(i))
+	},
+}
+
+// covered says whether the schema has no keyword but those that
+// compileAcceptor reads and those that allow everything.
+func covered(s *jsonschema.Schema) bool {
+	rest := *s
+	rest.DraftVersion, rest.Location, rest.ID, rest.Anchor = 0, "", "", ""
+	rest.Title, rest.Description, rest.Comment, rest.Examples, rest.Default = "", "", "", nil, nil
+	rest.Types, rest.Const, rest.Format, rest.Ref, rest.Items2020 = nil, nil, nil, nil, nil
+	rest.Properties, rest.Required, rest.AdditionalProperties = nil, nil, nil
+	rest.AllOf, rest.AnyOf, rest.If, rest.Then, rest.Else = nil, nil, nil, nil, nil
+	v := reflect.ValueOf(rest)
+	for i := range v.NumField() {
+		if v.Type().Field(i).IsExported() && !v.Field(i).IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// faults returns what the schema finds wrong with an event, in our words.
+func (t *EventType) faults(event map[string]any, at string) []Validation {
+	var failed *jsonschema.ValidationError
+	if err := t.schema.Validate(event); err == nil {
+		return nil
+	} else if !errors.As(err, &failed) {
+		return []Validation{{InvalidValue, "cannot be checked against the event type's schema", wholeEvent(at)}}
+	}
+	v := t.explain(nil, failed, event, at)
+	slices.SortFunc(v, func(a, b Validation) int {
+		return cmp.Or(strings.Compare(a.Parameter, b.Parameter), strings.Compare(a.Detail, b.Detail))
+	})
+	// Two parts of a schema can find the same fault.
+	return slices.CompactFunc(v, func(a, b Validation) bool { return a.Parameter == b.Parameter })
+}
+
+// explain appends to v what one error of the library says.
+func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event any, at string) []Validation {
+	where, name := at, t.Name
+	value := event
+	for _, token := range e.InstanceLocation {
+		switch parent := value.(type) {
+		case []any:
+			i, _ := strconv.Atoi(token)
+			where, value = element(where, i), parent[i]
+		case map[string]any:
+			where, name, value = join(where, token), token, parent[token]
+		}
+	}
+	add := func(code, format string, args ...any) {
+		v = append(v, Validation{code, fmt.Sprintf(format, args...), cmp.Or(where, wholeEvent(at))})
+	}
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
+		for _, missing := range k.Missing {
+			v = append(v, Validation{InvalidRequired, "is required", join(where, missing)})
+		}
+	case *kind.AdditionalProperties:
+		for _, extra := range k.Properties {
+			v = append(v, Validation{InvalidUnknownField, t.notAField(e.SchemaURL, name), join(where, extra)})
+		}
+	case *kind.Type:
+		allowed := make([]string, len(k.Want))
+		for i, want := range k.Want {
+			allowed[i] = withArticle[want]
+		}
+		add(InvalidType, "must be %s", strings.Join(allowed, " or "))
+	case *kind.Const:
+		add(InvalidValue, "must be %s", literal(k.Want))
+	case *kind.Enum:
+		allowed := make([]string, len(k.Want))
+		for i, want := range k.Want {
+			allowed[i] = literal(want)
+		}
+		add(InvalidValue, "must be one of %s", strings.Join(allowed, ", "))
+	case *kind.Format:
+		number, isNumber := k.Got.(json.Number)
+		switch {
+		case isNumber && strings.ContainsAny(string(number), ".eE"):
+			add(InvalidType, "must be an integer, written without a fraction and an exponent")
+		case isNumber:
+			add(InvalidValue, "must be an integer of at most 64 bits")
+		default:
+			add(InvalidFormat, "must be of the format %s", k.Want)
+		}
+	case *kind.MaxLength:
+		add(InvalidTooLong, "must be at most %s long", Count(k.Want, "character"))
+	case *kind.MaxItems:
+		add(InvalidTooMany, "must have at most %s", Count(k.Want, "element"))
+	case *kind.AnyOf, *kind.OneOf:
+		if missing := alternatives(e); missing != nil {
+			v = append(v, Validation{InvalidRequired, "is required when there is no " + strings.Join(missing[1:], " and no "), join(where, missing[0])})
+		} else {
+			add(InvalidValue, "is of none of the forms that the event type's schema allows, or of several")
+		}
+	default:
+		if len(e.Causes) == 0 {
+			keyword := e.ErrorKind.KeywordPath()
+			add(InvalidValue, "is not what the event type's schema allows (%s)", strings.Join(keyword, "/"))
+		}
+		for _, cause := range e.Causes {
+			v = t.explain(v, cause, event, at)
+		}
+	}
+	return v
+}
+
+// alternatives returns the fields of which one must be there, when that is all
+// that each of the branches of a failed anyOf or oneOf asks for, or nil.
+func alternatives(e *jsonschema.ValidationError) (missing []string) {
+	for _, cause := range e.Causes {
+		required, ok := cause.ErrorKind.(*kind.Required)
+		if !ok || len(required.Missing) != 1 || len(cause.InstanceLocation) != len(e.InstanceLocation) {
+			return nil
+		}
+		missing = append(missing, required.Missing[0])
+	}
+	if len(missing) < 2 {
+		return nil
+	}
+	return missing
+}
+
+// notAField words an unknown field of the object that the schema describes.
+func (t *EventType) notAField(location, object string) string {
+	s := t.schemas[location]
+	if s == nil || len(s.Properties) == 0 {
+		return "is not a field of " + object + ", which has none"
+	}
+	names := slices.Sorted(maps.Keys(s.Properties))
+	return "is not a field of " + object + "; it has: " + strings.Join(names, ", ")
+}
+
+var withArticle = map[string]string{
+	"null": "null", "boolean": "true or false", "string": "a string", "object": "an object",
+	"array": "an array", "number": "a number", "integer": "an integer",
+}
+
+// literal renders a value of a schema as it stands in JSON.
+func literal(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "the value in the event type's schema"
+	}
+	return string(text)
+}
+
+func wholeEvent(at string) string { return cmp.Or(at, "event") }

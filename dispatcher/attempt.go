@@ -1,0 +1,436 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	// maxResponseHeader bounds the header of an answer, in bytes.
+	maxResponseHeader = 32 << 10
+	// maxDrained is how much of a body is read, and dropped, beyond
+	// webhook.MaxKeptBody so that the connection can be used again. A longer
+	// body costs its sender the connection.
+	maxDrained = 64 << 10
+	// maxInformational is how many 1xx answers may come before the final one.
+	maxInformational = 16
+	// idleTimeout is how long an unused connection is kept. It is shorter
+	// than the 5 s after which the most impatient of the common servers hang
+	// up, because a request that crosses their goodbye on the wire is lost:
+	// it may have been read, so it cannot be sent again in the same attempt.
+	idleTimeout = 4 * time.Second
+	// bufferSize is the size of the buffers that answers are read into, and
+	// that large requests are copied through.
+	bufferSize = 32 << 10
+)
+
+// request is what one attempt sends, and where.
+type request struct {
+	DeliveryID     string
+	SubscriptionID string
+	ProgramID      string
+	URL            string
+	Authorization  string // the value of the header, byte for byte; "" for none
+	Secrets        []webhook.SigningSecret
+	Body           []byte // read until send returns, and not after
+	Number         int
+}
+
+// sender makes attempts. It is safe for concurrent use.
+//
+// One attempt is at most one request on the wire. net/http would send a
+// request a second time only when it is idempotent by its method or by an
+// Idempotency-Key header, which a delivery is not; and when nothing of it was
+// written and its body can be had again (GetBody), which it is not given. The
+// one case in which the repetition is both safe and wanted is decided here:
+// see roundTrip.
+type sender struct {
+	timeout   time.Duration
+	dialer    *dialer
+	transport *http.Transport
+	buffers   sync.Pool // of *[bufferSize]byte
+}
+
+// newSender returns a sender whose attempts each end within the configured
+// timeout, counted from before the lookup of the host to the end of the
+// answer. It keeps no more connections open between attempts than there may be
+// attempts. It uses no proxy, follows no redirect and speaks HTTP/1.1 alone.
+func newSender(cfg *Config) *sender {
+	s := &sender{timeout: cfg.AttemptTimeout, dialer: newDialer(cfg.Destinations, cfg.RootCAs)}
+	s.buffers.New = func() any { return new([bufferSize]byte) }
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	s.transport = &http.Transport{
+		Protocols:              protocols,
+		DialContext:            s.dial((*dialer).dialTCP),
+		DialTLSContext:         s.dial((*dialer).dialTLS),
+		DisableCompression:     true,
+		MaxIdleConns:           cfg.MaxConnections,
+		MaxIdleConnsPerHost:    cfg.MaxConnections,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxResponseHeader,
+	}
+	return s
+}
+
+// close ends the connections that are not in use.
+func (s *sender) close() { s.transport.CloseIdleConnections() }
+
+// dial adapts the dialer to net/http, which hands it a context that outlives
+// the attempt: a connection may serve the next request. Here it may not, lest
+// a hanging server collects dials that nobody waits for.
+func (s *sender) dial(dial func(*dialer, context.Context, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, address string) (net.Conn, error) {
+		if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
+			ctx = x.ctx
+		}
+		c, err := dial(s.dialer, ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		return &conn{Conn: c, begun: make(chan struct{}), buffers: &s.buffers}, nil
+	}
+}
+
+// send makes one attempt, and returns what came of it: whatever the receiver
+// does, that is an attempt and never an error, within the sender's timeout.
+// When ctx ends before there is an answer, the attempt is interrupted.
+func (s *sender) send(ctx context.Context, r *request) webhook.Attempt {
+	a := webhook.Attempt{Number: r.Number, StartedAt: time.Now()}
+	bounded, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	x := &exchange{ctx: bounded}
+	defer x.body.release()
+	resp, err := s.roundTrip(x, r, a.StartedAt)
+	if err != nil {
+		a.Error = x.class(ctx, err)
+	} else {
+		s.receive(resp, &a)
+	}
+	a.Duration = time.Since(a.StartedAt)
+	a.Result = webhook.Classify(a.ResponseStatus, a.Error)
+	return a
+}
+
+// roundTrip sends the request and returns the answer, its body not yet read.
+//
+// A server may hang up on an unused connection at the moment it is taken for a
+// request. While nothing of the request has left, that is no fault of either
+// side, and the request is sent on another connection. As soon as one byte
+// left, the receiver may have acted on it, and only the next attempt, which is
+// counted, may repeat it. The loop ends: each turn uses up a connection that
+// was open before, and a new one ends it.
+func (s *sender) roundTrip(x *exchange, r *request, now time.Time) (*http.Response, error) {
+	ctx := context.WithValue(x.ctx, exchangeKey{}, x)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: x.gotConn, Got1xxResponse: x.got1xx})
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, nil)
+		if err != nil {
+			return nil, &dialError{webhook.ErrorConnect, err}
+		}
+		r.setHeader(req.Header, now)
+		// When nothing of a request was written, nothing of its body was read
+		// by a connection that could still do so: net/http has ended its writer.
+		x.body.rewind(r.Body)
+		req.Body, req.ContentLength = &x.body, int64(len(r.Body))
+
+		x.conn, x.reused = nil, false
+		resp, err := s.transport.RoundTrip(req)
+		if err == nil || !x.reused || x.conn.sent.Load() || x.ctx.Err() != nil {
+			return resp, err
+		}
+	}
+}
+
+// setHeader writes the header of a delivery (spec, section 6.1), and beside it
+// what Standard Webhooks asks for. Host and Content-Length are net/http's; it
+// adds no other.
+func (r *request) setHeader(h http.Header, now time.Time) {
+	values := make([]string, 0, 9)
+	set := func(name, value string) {
+		values = append(values, value)
+		h[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	set("Content-Type", "application/json")
+	set("X-Service-Delivery", r.DeliveryID)
+	set("X-Service-Subscription", r.SubscriptionID)
+	set("X-Service-Program", r.ProgramID)
+	set("User-Agent", "Service-Webhooks/1.0")
+	if r.Authorization != "" {
+		set("Authorization", r.Authorization)
+	}
+	set("webhook-id", r.DeliveryID)
+	set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
+	if len(r.Secrets) > 0 {
+		signatures := r.Secrets[0].Sign(r.DeliveryID, now, r.Body)
+		for _, secret := range r.Secrets[1:] {
+			signatures += " " + secret.Sign(r.DeliveryID, now, r.Body)
+		}
+		set("webhook-signature", signatures)
+	}
+}
+
+// receive takes down an answer. Its status decides: nothing that happens to
+// the body, a reset or the end of the attempt's time, changes the result.
+func (s *sender) receive(resp *http.Response, a *webhook.Attempt) {
+	defer resp.Body.Close()
+	a.ResponseHeader = headerText(resp)
+	if resp.StatusCode < 200 || resp.StatusCode > 599 {
+		// 101 is an answer to a question that was not asked, and a number
+		// outside 100 to 599 is none of HTTP's: a client treats it like a
+		// 5xx (RFC 9110, section 15).
+		a.Error = webhook.ErrorProtocol
+		return
+	}
+	a.ResponseStatus = resp.StatusCode
+	if resp.StatusCode == http.StatusServiceUnavailable {
+		a.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	}
+	if resp.ContentLength == 0 {
+		return
+	}
+
+	buf := s.buffers.Get().(*[bufferSize]byte)
+	defer s.buffers.Put(buf)
+	var n, kept, dropped int
+	var err error
+	for err == nil && kept < webhook.MaxKeptBody {
+		n, err = resp.Body.Read(buf[kept:webhook.MaxKeptBody])
+		kept += n
+	}
+	a.ResponseBody = append([]byte(nil), buf[:kept]...)
+	if resp.ContentLength <= webhook.MaxKeptBody+maxDrained {
+		for err == nil && dropped < maxDrained {
+			n, err = resp.Body.Read(buf[:])
+			dropped += n
+		}
+	}
+	a.ResponseTruncated = dropped > 0 || err != io.EOF
+}
+
+// headerText renders the header of an answer, a line each, sorted by name: at
+// most maxResponseHeader bytes of UTF-8.
+func headerText(resp *http.Response) string {
+	var room [16]string
+	names := room[:0]
+	size := 0
+	for name, values := range resp.Header {
+		names = append(names, name)
+		for _, v := range values {
+			size += len(name) + len(v) + len(": \n")
+		}
+	}
+	slices.Sort(names)
+	var b strings.Builder
+	b.Grow(size)
+	for _, name := range names {
+		for _, v := range resp.Header[name] {
+			b.WriteString(name)
+			b.WriteString(": ")
+			b.WriteString(v)
+			b.WriteByte('\n')
+		}
+	}
+	text := strings.ToValidUTF8(b.String(), "\uFFFD")
+	if len(text) > maxResponseHeader {
+		text = strings.ToValidUTF8(text[:maxResponseHeader], "")
+	}
+	return text
+}
+
+// retryAfter reads the value of a Retry-After header: the wait from now on, 0
+// for none, at most webhook.MaxRetryAfter.
+func retryAfter(value string, now time.Time) time.Duration {
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return 0
+	}
+	if strings.Trim(value, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || seconds > int64(webhook.MaxRetryAfter/time.Second) {
+			return webhook.MaxRetryAfter
+		}
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return min(max(at.Sub(now), 0), webhook.MaxRetryAfter)
+}
+
+// exchange is what one attempt learns about its connections.
+type exchange struct {
+	ctx           context.Context // ends with the attempt
+	conn          *conn           // the last one that was taken, or nil
+	reused        bool            // whether conn was open before
+	informational atomic.Int32    // 1xx answers; counted by net/http's reader
+	body          payload
+}
+
+type exchangeKey struct{}
+
+var errTooManyInformational = errors.New("too many 1xx answers")
+
+func (x *exchange) gotConn(info httptrace.GotConnInfo) {
+	x.conn, x.reused = info.Conn.(*conn), info.Reused
+	x.conn.begin()
+}
+
+func (x *exchange) got1xx(int, textproto.MIMEHeader) error {
+	if x.informational.Add(1) > maxInformational {
+		return errTooManyInformational
+	}
+	return nil
+}
+
+// class says why there is no answer. parent is the context that the attempt's
+// own was made from.
+func (x *exchange) class(parent context.Context, err error) webhook.ErrorCode {
+	var dial *dialError
+	switch {
+	case parent.Err() != nil:
+		return webhook.ErrorInterrupted
+	case errors.As(err, &dial):
+		return dial.code
+	case x.informational.Load() > 0:
+		// Whatever ended it, the answer began and was not finished.
+		return webhook.ErrorProtocol
+	case x.ctx.Err() != nil:
+		return webhook.ErrorTimeout
+	case isTLS(err):
+		return webhook.ErrorTLS
+	case isBroken(err):
+		return webhook.ErrorConnect
+	}
+	return webhook.ErrorProtocol
+}
+
+// isTLS tells errors of TLS after the handshake: in TLS 1.3 a server that
+// wants a client's certificate says so only then.
+func isTLS(err error) bool {
+	var op *net.OpError
+	var record tls.RecordHeaderError
+	return errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") || errors.As(err, &record)
+}
+
+// isBroken tells the end of a connection from an answer that makes no sense.
+func isBroken(err error) bool {
+	var op *net.OpError
+	var errno syscall.Errno
+	return errors.As(err, &op) || errors.As(err, &errno) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
+}
+
+// conn is a connection to a subscriber, as net/http sees it.
+type conn struct {
+	net.Conn
+	buffers *sync.Pool
+
+	begun chan struct{} // closed when the first request leaves, or on Close
+	once  sync.Once     // closes begun
+
+	sent   atomic.Bool // something of the present request has left
+	broken bool        // what is written goes nowhere; owned by net/http's writer, and by begin between requests
+}
+
+// begin marks the start of a request. net/http has no other in hand.
+func (c *conn) begin() {
+	c.sent.Store(false)
+	c.broken = false
+}
+
+// Read waits for the first request. A server that speaks first (SSH, SMTP and
+// many others do) is then understood as giving a bad answer, always, instead
+// of only when net/http had already begun to wait for one.
+func (c *conn) Read(p []byte) (int, error) {
+	<-c.begun
+	return c.Conn.Read(p)
+}
+
+// Write hides that the receiver stopped reading in the midst of a request.
+// Servers do that when they have answered early (413, 401), and net/http would
+// report the failed write, or the answer, whichever it happens to see first.
+// What is true is seen by Read: the answer, or the end of the connection.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.broken {
+		return len(p), nil
+	}
+	n, err := c.Conn.Write(p)
+	if n > 0 {
+		c.sent.Store(true)
+		c.once.Do(func() { close(c.begun) })
+	}
+	if err != nil && c.sent.Load() {
+		c.broken = true
+		return len(p), nil
+	}
+	return n, err
+}
+
+// ReadFrom is io.Copy with a buffer that is used again: net/http takes it for
+// bodies that do not fit into its own.
+func (c *conn) ReadFrom(r io.Reader) (int64, error) {
+	buf := c.buffers.Get().(*[bufferSize]byte)
+	defer c.buffers.Put(buf)
+	return io.CopyBuffer(struct{ io.Writer }{c}, r, buf[:])
+}
+
+func (c *conn) Close() error {
+	c.once.Do(func() { close(c.begun) })
+	return c.Conn.Close()
+}
+
+// payload lends the body of a request to net/http, whose writer may not have
+// finished when an early answer has.
+type payload struct {
+	mu   sync.Mutex
+	left []byte // what is left to read
+	lent bool
+}
+
+// rewind lends the body, from its start.
+func (p *payload) rewind(body []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left, p.lent = body, true
+}
+
+// release takes the body back: it is not read after release has returned.
+func (p *payload) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left, p.lent = nil, false
+}
+
+func (p *payload) Read(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.lent:
+		return 0, io.ErrUnexpectedEOF
+	case len(p.left) == 0:
+		return 0, io.EOF
+	}
+	n := copy(b, p.left)
+	p.left = p.left[n:]
+	return n, nil
+}
+
+func (p *payload) Close() error { return nil }

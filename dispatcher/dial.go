@@ -1,0 +1,272 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	// headStart is how long an address is tried alone before the next one is
+	// tried beside it (RFC 8305, section 5), so that a host with one dead
+	// address still answers well within an attempt's time.
+	headStart = 250 * time.Millisecond
+	// maxDialled is how many addresses of one host are tried. All of them are
+	// judged; but an answer of hundreds is not a list of ports to knock on.
+	maxDialled = 6
+)
+
+// errBlocked is the cause of a dialError of webhook.ErrorBlocked.
+var errBlocked = errors.New("address is not an allowed destination")
+
+// dialError is the reason why there is no connection, as an attempt knows it.
+// The cause is for tests and debuggers; it is never shown or logged.
+type dialError struct {
+	code  webhook.ErrorCode
+	cause error
+}
+
+func (e *dialError) Error() string { return string(e.code) + ": " + e.cause.Error() }
+func (e *dialError) Unwrap() error { return e.cause }
+
+// dialer makes the connections that deliveries travel on, and none to an
+// address that destinations does not allow: every address of a DNS answer is
+// judged before one is dialled, one forbidden address refuses the answer, and
+// the operating system is stopped short of any other address. It is the only
+// guard that counts, since it stands where names have become addresses.
+//
+// There is no timeout of its own: a dial ends with the context.
+type dialer struct {
+	destinations webhook.Destinations
+	resolver     *net.Resolver // Go's own, never the C library's
+	tls          *tls.Config   // cloned for each connection; ServerName is set
+
+	// connect makes one TCP connection to a judged address. Tests within a
+	// synctest bubble put a net.Pipe here.
+	connect func(context.Context, netip.AddrPort) (net.Conn, error)
+}
+
+// newDialer returns a dialer that verifies certificates by roots, or by the
+// system's when roots is nil.
+func newDialer(destinations webhook.Destinations, roots *x509.CertPool) *dialer {
+	d := &dialer{
+		destinations: destinations,
+		resolver:     &net.Resolver{PreferGo: true},
+		tls: &tls.Config{
+			RootCAs:    roots,
+			MinVersion: tls.VersionTLS12,
+			NextProtos: []string{"http/1.1"},
+		},
+	}
+	d.connect = d.connectTCP
+	return d
+}
+
+// dialTCP connects to address, a host or literal address with a port. Every
+// error is a *dialError.
+func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	host, portText, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, &dialError{webhook.ErrorConnect, err}
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil, &dialError{webhook.ErrorConnect, err}
+	}
+	addrs, err := d.resolve(ctx, host)
+	if err != nil {
+		return nil, classDial(ctx, err, webhook.ErrorDNS)
+	}
+	conn, err := d.connectAny(ctx, addrs, uint16(port))
+	if err != nil {
+		return nil, classDial(ctx, err, webhook.ErrorConnect)
+	}
+	return conn, nil
+}
+
+// dialTLS is dialTCP with a TLS handshake, verified for the host in address.
+func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := d.dialTCP(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	config := d.tls.Clone()
+	config.ServerName, _, _ = net.SplitHostPort(address) // dialTCP has read it
+	secure := tls.Client(conn, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, classDial(ctx, err, webhook.ErrorTLS)
+	}
+	return secure, nil
+}
+
+// classDial wraps an error of the phase that otherwise names.
+func classDial(ctx context.Context, err error, otherwise webhook.ErrorCode) error {
+	switch {
+	case errors.Is(err, errBlocked):
+		return &dialError{webhook.ErrorBlocked, err}
+	case ctx.Err() != nil:
+		return &dialError{webhook.ErrorTimeout, err}
+	}
+	return &dialError{otherwise, err}
+}
+
+// resolve returns the addresses of a host, all of them allowed, none
+// IPv4-mapped, at least one.
+func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		if !d.destinations.Allows(a) {
+			return nil, errBlocked
+		}
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	if loopback := webhook.Loopback(host); loopback != nil {
+		// Not an answer of anybody's server: the operator who named 127.0.0.1
+		// alone means localhost to lead there.
+		var allowed []netip.Addr
+		for _, a := range loopback {
+			if d.destinations.Allows(a) {
+				allowed = append(allowed, a)
+			}
+		}
+		if allowed == nil {
+			return nil, errBlocked
+		}
+		return allowed, nil
+	}
+
+	addrs, err := d.resolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	var plain []netip.Addr // the answer to a question for IPv4 alone, once it was asked
+	for i, a := range addrs {
+		// The resolver renders the IPv4 addresses of the hosts file as
+		// IPv4-mapped ones, like an AAAA record that is one. The second
+		// kind is not in an answer for IPv4 alone, and is judged as it is.
+		if a.Is4In6() && !d.destinations.Allows(a) {
+			if plain == nil {
+				if plain, err = d.resolver.LookupNetIP(ctx, "ip4", host); err != nil {
+					return nil, fmt.Errorf("%w: %s", errBlocked, a)
+				}
+			}
+			for _, p := range plain {
+				if p.Unmap() == a.Unmap() {
+					a = a.Unmap()
+					break
+				}
+			}
+		}
+		if !d.destinations.Allows(a) {
+			return nil, fmt.Errorf("%w: %s", errBlocked, a)
+		}
+		addrs[i] = a.Unmap()
+	}
+	if len(addrs) == 0 {
+		return nil, errors.New("the name has no address")
+	}
+	return alternate(addrs), nil
+}
+
+// alternate puts the addresses of both families in turn, in their order else,
+// so that a network without a working IPv6 costs one head start.
+func alternate(addrs []netip.Addr) []netip.Addr {
+	first, second := make([]netip.Addr, 0, len(addrs)), []netip.Addr(nil)
+	for _, a := range addrs {
+		if a.Is4() == addrs[0].Is4() {
+			first = append(first, a)
+		} else {
+			second = append(second, a)
+		}
+	}
+	mixed := make([]netip.Addr, 0, len(addrs))
+	for i := range max(len(first), len(second)) {
+		if i < len(first) {
+			mixed = append(mixed, first[i])
+		}
+		if i < len(second) {
+			mixed = append(mixed, second[i])
+		}
+	}
+	return mixed
+}
+
+// connectAny connects to the address that answers first. Each is given a head
+// start on the next, which ends early when it fails. Of several errors the
+// first is returned. No connection or goroutine is left behind.
+func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16) (net.Conn, error) {
+	addrs = addrs[:min(len(addrs), maxDialled)]
+	if len(addrs) == 1 {
+		return d.connect(ctx, netip.AddrPortFrom(addrs[0], port))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	type outcome struct {
+		conn net.Conn
+		err  error
+	}
+	outcomes := make(chan outcome)
+	pending := 0
+	defer func() {
+		cancel()
+		for ; pending > 0; pending-- {
+			if o := <-outcomes; o.conn != nil {
+				o.conn.Close() // a good one, but late
+			}
+		}
+	}()
+	next := time.NewTimer(headStart)
+	defer next.Stop()
+
+	var first error
+	for len(addrs) > 0 || pending > 0 {
+		var start <-chan time.Time
+		if len(addrs) > 0 {
+			a := netip.AddrPortFrom(addrs[0], port)
+			addrs = addrs[1:]
+			pending++
+			go func() {
+				conn, err := d.connect(ctx, a)
+				outcomes <- outcome{conn, err}
+			}()
+			next.Reset(headStart)
+			if len(addrs) > 0 {
+				start = next.C
+			}
+		}
+		select {
+		case <-start:
+		case o := <-outcomes:
+			pending--
+			if o.err == nil {
+				return o.conn, nil
+			}
+			if first == nil {
+				first = o.err
+			}
+		}
+	}
+	return nil, first
+}
+
+// connectTCP makes one connection, and judges the address once more at the
+// last moment there is: when the operating system is about to be told of it.
+func (d *dialer) connectTCP(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+	nd := net.Dialer{Control: func(network, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil || !strings.HasPrefix(network, "tcp") || !d.destinations.Allows(to.Addr()) {
+			return errBlocked
+		}
+		return nil
+	}}
+	return nd.DialContext(ctx, "tcp", a.String())
+}

@@ -1,0 +1,102 @@
+package webhook
+
+import (
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// TestSign uses the vectors of the Standard Webhooks reference libraries.
+func TestSign(t *testing.T) {
+	key, err := base64.StdEncoding.DecodeString("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		body, want string
+	}{
+		{`{"test": 2432232314}`, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
+	} {
+		// A fraction of a second is not signed.
+		at := time.Unix(1614265330, 999_999_999)
+		if got := SigningSecret(key).Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", at, []byte(tt.body)); got != tt.want {
+			t.Errorf("Sign(%s) = %s, want %s", tt.body, got, tt.want)
+		}
+	}
+}
+
+// TestSignVerifies: the reference library accepts what is signed here, for
+// bodies of any size, and nothing that was changed.
+func TestSignVerifies(t *testing.T) {
+	now := time.Now()
+	for _, body := range []string{"", "{}", "ünïcödé \x00\xff", strings.Repeat("x", 1<<20)} {
+		secret := NewSigningSecret()
+		if len(secret) != 32 {
+			t.Fatalf("a secret has %d bytes, want 32", len(secret))
+		}
+		id := NewID()
+		verifier, err := standardwebhooks.NewWebhook(secret.Reveal())
+		if err != nil {
+			t.Fatal(err)
+		}
+		header := func(id string, at time.Time, signature string) http.Header {
+			h := http.Header{}
+			h.Set("webhook-id", id)
+			h.Set("webhook-timestamp", strconv.FormatInt(at.Unix(), 10))
+			h.Set("webhook-signature", signature)
+			return h
+		}
+		signature := secret.Sign(id, now, []byte(body))
+		if err := verifier.Verify([]byte(body), header(id, now, signature)); err != nil {
+			t.Errorf("body of %d bytes: %v", len(body), err)
+		}
+		// While a secret is being replaced, both sign.
+		both := NewSigningSecret().Sign(id, now, []byte(body)) + " " + signature
+		if err := verifier.Verify([]byte(body), header(id, now, both)); err != nil {
+			t.Errorf("two signatures: %v", err)
+		}
+		for what, err := range map[string]error{
+			"another body":   verifier.Verify([]byte(body+" "), header(id, now, signature)),
+			"another id":     verifier.Verify([]byte(body), header(NewID(), now, signature)),
+			"another time":   verifier.Verify([]byte(body), header(id, now.Add(time.Second), signature)),
+			"another secret": verifier.Verify([]byte(body), header(id, now, NewSigningSecret().Sign(id, now, []byte(body)))),
+		} {
+			if err == nil {
+				t.Errorf("%s is verified", what)
+			}
+		}
+	}
+}
+
+func TestSigningSecretIsNotShown(t *testing.T) {
+	secret := NewSigningSecret()
+	if !strings.HasPrefix(secret.Reveal(), "whsec_") {
+		t.Errorf("Reveal does not begin with whsec_")
+	}
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("m", "secret", secret)
+	for _, got := range []string{secret.String(), fmt.Sprint(secret), fmt.Sprintf("%v %s %+v", secret, secret, secret), log.String()} {
+		plain := base64.StdEncoding.EncodeToString(secret)
+		if strings.Contains(got, plain) || strings.Contains(got, string(secret)) || !strings.Contains(got, "[redacted]") {
+			t.Errorf("a secret is rendered as %q", got)
+		}
+	}
+	if string(secret) == string(NewSigningSecret()) {
+		t.Error("two secrets are the same")
+	}
+}
+
+func BenchmarkSign(b *testing.B) {
+	secret, body, now := NewSigningSecret(), make([]byte, 1024), time.Unix(1614265330, 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		secret.Sign("019a0000-0000-7000-8000-000000000000", now, body)
+	}
+}

@@ -37,7 +37,6 @@ type Lane struct {
 	Wanted    int64      // the newest seq that may be of interest; nothing waits when it is not after Seen
 	NextDue   time.Time  // when the next queued or retryable delivery is due, zero for none
 	NextPing  time.Time  // the same of pings alone
-	Open      int        // deliveries formed and not at their end, pings aside; only of ordered lanes
 }
 
 // Interest is a span of the log: the events of this name with After < seq <= Until.
@@ -142,17 +141,11 @@ func (s *Store) fillLane(ctx context.Context, l *Lane, newest map[EventKey]int64
 			l.Wanted = max(l.Wanted, seq)
 		}
 	}
-	if l.NextDue, err = s.nextDue(ctx, "SELECT min(next_attempt_at) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NULL", l.SubscriptionID); err != nil {
+	if l.NextDue, err = s.nextDue(ctx, selectNextDelivery, l.SubscriptionID); err != nil {
 		return err
 	}
-	if l.NextPing, err = s.nextDue(ctx, "SELECT min(next_attempt_at) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", l.SubscriptionID); err != nil {
-		return err
-	}
-	if l.Ordered {
-		return s.scan(ctx, `SELECT (SELECT count(*) FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND ping IS NULL) +
-			(SELECT count(*) FROM deliveries WHERE subscription_id = ?1 AND claimed_at IS NOT NULL AND ping IS NULL)`, []any{l.SubscriptionID}, &l.Open)
-	}
-	return nil
+	l.NextPing, err = s.nextDue(ctx, selectNextPing, l.SubscriptionID)
+	return err
 }
 
 func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
@@ -170,8 +163,9 @@ type Waiting struct {
 
 // Waiting reads what waits for a lane after what it has seen: at most count
 // events, and as many as fit into size bytes, but one at least when there is
-// one.
-func (s *Store) Waiting(ctx context.Context, l *Lane, count, size int) (Waiting, error) {
+// one. When there is none, the log was looked at up to newest, a seq that was
+// committed before the call, or further.
+func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size int) (Waiting, error) {
 	w := Waiting{To: l.Seen}
 	bytes := 0
 	take := func(seq int64, body []byte) bool {
@@ -210,7 +204,7 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, count, size int) (Waiting,
 		}
 	}
 	if len(w.Seqs) == 0 {
-		w.To = max(w.To, l.Wanted)
+		w.To = max(w.To, newest)
 	}
 	return w, nil
 }

@@ -1,0 +1,561 @@
+// Package dispatcher is the post office: it forms deliveries from the event
+// log, sends their attempts, and records what came of each.
+//
+// It guarantees that an attempt is counted, on disk, before its first byte is
+// sent; that a delivery is sent at most [webhook.MaxAttempts] times, crashes
+// included, with the same id and the same bytes each time; that a subscription
+// never uses more than its own slots; and that an attempt ends within its
+// timeout, whatever the server at the other end does.
+package dispatcher
+
+import (
+	"container/heap"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// Config is the operator's choice of how deliveries are made. New fills in the
+// defaults of zero values.
+type Config struct {
+	Store  *store.Store
+	Logger *slog.Logger
+
+	RetryPolicy    webhook.RetryPolicy
+	AttemptTimeout time.Duration // one attempt, from dialling to the end of the answer; default 10 s
+	MaxInFlight    int           // deliveries in flight per subscription; default 8
+	MaxConnections int           // deliveries in flight in all, pings aside; default 512
+	BatchSize      int           // events in one delivery at the most; default 100
+	BatchWindow    time.Duration // how long the first event for an idle subscription waits for company; default 0
+
+	// Destinations are the addresses outside the public internet that may be
+	// called; none by default.
+	Destinations webhook.Destinations
+	// RootCAs verify the subscribers' certificates; nil is the system's.
+	RootCAs *x509.CertPool
+	// Grace is how long attempts in flight may go on after Run was told to
+	// end; default 10 s.
+	Grace time.Duration
+}
+
+const (
+	// Pings have slots of their own, so that a busy or hanging subscriber can
+	// still be tested.
+	maxPings        = 64
+	maxPingsPerLane = 4
+
+	// pause is how long nothing is claimed after the store has failed.
+	pause = time.Second
+)
+
+// Dispatcher sends deliveries while Run runs.
+type Dispatcher struct {
+	cfg    Config
+	store  *store.Store
+	logger *slog.Logger
+	sender *sender
+
+	running atomic.Bool
+	nudge   chan struct{} // the loop of Run should look at the lanes again
+	workers sync.WaitGroup
+
+	mu       sync.Mutex
+	stopping bool
+	lanes    map[string]*lane // by subscription id
+	wanting  map[store.EventKey]map[*lane]struct{}
+	ready    queue // lanes that have work and a free slot, in turn
+	pings    queue // lanes that have a ping to send
+	timers   timers
+	reloads  []*lane // lanes to be read again, none being formed from
+	inFlight int     // pings aside
+	pinging  int
+	paused   time.Time // nothing is claimed before this
+}
+
+// New returns a dispatcher of the store's deliveries.
+func New(cfg Config) *Dispatcher {
+	defaults(&cfg.AttemptTimeout, 10*time.Second)
+	defaults(&cfg.MaxInFlight, 8)
+	defaults(&cfg.MaxConnections, 512)
+	defaults(&cfg.BatchSize, 100)
+	defaults(&cfg.Grace, 10*time.Second)
+	defaults(&cfg.RetryPolicy, webhook.DefaultRetryPolicy())
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Dispatcher{
+		cfg: cfg, store: cfg.Store, logger: cfg.Logger, sender: newSender(&cfg),
+		nudge:   make(chan struct{}, 1),
+		lanes:   make(map[string]*lane),
+		wanting: make(map[store.EventKey]map[*lane]struct{}),
+	}
+}
+
+func defaults[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Ready says whether deliveries are being made.
+func (d *Dispatcher) Ready() bool { return d.running.Load() }
+
+// Run makes deliveries until ctx ends. Then it starts no more, lets those in
+// flight end within the grace period, and returns nil when each is recorded.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	watcher := d.store.Watch()
+	defer watcher.Close()
+	interrupted, err := d.store.RecoverInterrupted(d.cfg.RetryPolicy)
+	if err != nil {
+		return fmt.Errorf("dispatcher: recover: %w", err)
+	}
+	if interrupted > 0 {
+		d.logger.Info("deliveries were interrupted by the end of the last run and go on", "count", interrupted)
+	}
+	lanes, err := d.store.Lanes(ctx)
+	if err != nil {
+		return fmt.Errorf("dispatcher: read the subscriptions: %w", err)
+	}
+
+	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer d.sender.close()
+
+	d.mu.Lock()
+	for _, l := range lanes {
+		d.install(&lane{Lane: l})
+	}
+	d.mu.Unlock()
+	d.running.Store(true)
+
+	d.loop(ctx, sending, watcher)
+
+	d.running.Store(false)
+	d.mu.Lock()
+	d.stopping = true
+	d.mu.Unlock()
+	// What has not ended by then is cut off and recorded as interrupted.
+	cut := time.AfterFunc(d.cfg.Grace, cancel)
+	defer cut.Stop()
+	d.workers.Wait()
+	return nil
+}
+
+// loop tells the lanes what happens: changes in the store, and time.
+func (d *Dispatcher) loop(ctx, sending context.Context, watcher *store.Watcher) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		d.reload(ctx, now)
+		d.mu.Lock()
+		d.expire(now)
+		d.pump(sending, now)
+		if at := d.nextTime(now); at.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Until(at))
+		}
+		d.mu.Unlock()
+
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-d.nudge:
+		case <-watcher.C:
+			d.apply(watcher.Take())
+		}
+	}
+}
+
+// apply tells the lanes what was committed.
+func (d *Dispatcher) apply(changes store.Changes) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for id := range changes.Subscriptions {
+		l := d.lanes[id]
+		if l == nil {
+			l = &lane{Lane: &store.Lane{SubscriptionID: id}}
+			d.lanes[id] = l
+		}
+		d.requestReload(l)
+	}
+	for key, seq := range changes.Events {
+		for l := range d.wanting[key] {
+			if seq <= l.wanted || !l.Wants(key.Name, seq) {
+				continue
+			}
+			if l.wanted <= l.seen {
+				l.notBefore = now.Add(d.cfg.BatchWindow)
+			}
+			l.wanted = seq
+			d.schedule(l, now)
+		}
+	}
+	for id := range changes.Queued {
+		if l := d.lanes[id]; l != nil {
+			// Which kind was queued is not told; a claim finds out.
+			l.nextDue, l.nextPing = now, now
+			d.schedule(l, now)
+		}
+	}
+}
+
+// requestReload has the loop read a lane again as soon as no delivery is being
+// formed from it: until then its cursor in the store is moving. Owns d.mu.
+func (d *Dispatcher) requestReload(l *lane) {
+	l.stale = true
+	if l.forming == 0 && !l.reloading {
+		l.reloading = true
+		d.reloads = append(d.reloads, l)
+		d.poke()
+	}
+}
+
+// reload reads the lanes that have changed.
+func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
+	d.mu.Lock()
+	if now.Before(d.paused) {
+		d.mu.Unlock()
+		return
+	}
+	lanes := d.reloads
+	d.reloads = nil
+	for _, l := range lanes {
+		l.stale = false // a change from now on asks for another read
+	}
+	d.mu.Unlock()
+
+	for _, l := range lanes {
+		fresh, err := d.store.Lane(ctx, l.SubscriptionID)
+		gone := isNotFound(err)
+		d.mu.Lock()
+		l.reloading = false
+		switch {
+		case gone:
+			d.remove(l)
+		case err != nil:
+			if ctx.Err() == nil {
+				d.storeFailed(err)
+			}
+			d.requestReload(l)
+		default:
+			d.uninstall(l)
+			l.Lane = fresh
+			d.install(l)
+			if l.stale {
+				d.requestReload(l)
+			}
+		}
+		d.mu.Unlock()
+	}
+}
+
+func isNotFound(err error) bool {
+	var e *webhook.Error
+	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
+}
+
+// install makes a lane known under what it wants. Owns d.mu.
+func (d *Dispatcher) install(l *lane) {
+	d.lanes[l.SubscriptionID] = l
+	for _, in := range l.Interests {
+		key := store.EventKey{ProgramID: l.ProgramID, Name: in.Name}
+		if d.wanting[key] == nil {
+			d.wanting[key] = make(map[*lane]struct{})
+		}
+		d.wanting[key][l] = struct{}{}
+	}
+	l.seen, l.wanted = l.Seen, l.Wanted
+	l.nextDue, l.nextPing = earliest(l.nextDue, l.NextDue), earliest(l.nextPing, l.NextPing)
+	d.schedule(l, time.Now())
+}
+
+func (d *Dispatcher) uninstall(l *lane) {
+	for _, in := range l.Interests {
+		key := store.EventKey{ProgramID: l.ProgramID, Name: in.Name}
+		delete(d.wanting[key], l)
+		if len(d.wanting[key]) == 0 {
+			delete(d.wanting, key)
+		}
+	}
+}
+
+// remove forgets a lane whose subscription was deleted. Attempts in flight end
+// by themselves. Owns d.mu.
+func (d *Dispatcher) remove(l *lane) {
+	d.uninstall(l)
+	l.gone = true
+	if l.timer.queued() {
+		heap.Remove(&d.timers, l.timer.index())
+		l.timer.at = time.Time{}
+	}
+	delete(d.lanes, l.SubscriptionID)
+}
+
+// storeFailed pauses claiming: nothing is sent that could not be recorded.
+// Owns d.mu.
+func (d *Dispatcher) storeFailed(err error) {
+	now := time.Now()
+	if now.After(d.paused) {
+		d.logger.Error("the store failed; deliveries are held until it answers again", "error", err)
+	}
+	d.paused = now.Add(pause)
+	d.poke()
+}
+
+func (d *Dispatcher) poke() {
+	select {
+	case d.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// pump gives free slots to the lanes that have work, one after the other. Owns
+// d.mu.
+func (d *Dispatcher) pump(sending context.Context, now time.Time) {
+	for {
+		j, ok := d.take(now)
+		if !ok {
+			return
+		}
+		d.workers.Add(1)
+		go d.work(sending, j)
+	}
+}
+
+// job is a slot that was given to a lane, and what it is for.
+type job struct {
+	lane *lane
+	kind jobKind
+}
+
+type jobKind int
+
+const (
+	jobForm jobKind = iota // the next delivery from the log
+	jobDue                 // a delivery that is due again
+	jobPing
+)
+
+// take reserves a slot for the next lane in turn. Owns d.mu.
+func (d *Dispatcher) take(now time.Time) (job, bool) {
+	if d.stopping || now.Before(d.paused) {
+		return job{}, false
+	}
+	for d.pinging < maxPings && d.pings.len() > 0 {
+		l := d.pings.pop()
+		l.pingQueued = false
+		if !l.hasPing(now) {
+			continue
+		}
+		d.pinging++
+		l.pinging++
+		l.nextPing = time.Time{}
+		return job{l, jobPing}, true
+	}
+	for d.inFlight < d.cfg.MaxConnections && d.ready.len() > 0 {
+		l := d.ready.pop()
+		l.queued = false
+		kind, ok := l.work(now, &d.cfg)
+		if !ok {
+			continue
+		}
+		d.inFlight++
+		l.inFlight++
+		if kind == jobDue {
+			l.nextDue = time.Time{}
+		} else {
+			l.reading = true
+			l.forming++
+		}
+		d.schedule(l, now)
+		return job{l, kind}, true
+	}
+	return job{}, false
+}
+
+// work makes the attempt of a job, and then that of the next in turn, until
+// there is none.
+func (d *Dispatcher) work(sending context.Context, j job) {
+	defer d.workers.Done()
+	for ok := true; ok; {
+		claim := d.claim(sending, j)
+		var next time.Time
+		if claim != nil {
+			next = d.attempt(sending, j.lane, claim)
+		}
+		d.mu.Lock()
+		now := time.Now()
+		d.release(j, next, now)
+		j, ok = d.take(now)
+		d.pump(sending, now)
+		d.mu.Unlock()
+	}
+}
+
+// release gives a slot back. next is when the delivery is due again, zero for
+// never. Owns d.mu.
+func (d *Dispatcher) release(j job, next, now time.Time) {
+	l := j.lane
+	if j.kind == jobPing {
+		d.pinging--
+		l.pinging--
+		l.nextPing = earliest(l.nextPing, next)
+	} else {
+		d.inFlight--
+		l.inFlight--
+		l.nextDue = earliest(l.nextDue, next)
+	}
+	d.schedule(l, now)
+}
+
+// claim counts the attempt of a job in the store; nil when there was none to make.
+func (d *Dispatcher) claim(ctx context.Context, j job) *store.Claim {
+	if j.kind == jobForm {
+		return d.form(ctx, j.lane)
+	}
+	claim, next, err := d.store.ClaimDue(ctx, j.lane.SubscriptionID, j.kind == jobPing)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.storeFailed(err)
+		next = d.paused // when, is not known: look again then
+	}
+	if j.kind == jobPing {
+		j.lane.nextPing = earliest(j.lane.nextPing, next)
+	} else {
+		j.lane.nextDue = earliest(j.lane.nextDue, next)
+	}
+	d.schedule(j.lane, time.Now())
+	return claim
+}
+
+// form makes the next delivery of a lane from the log.
+func (d *Dispatcher) form(ctx context.Context, l *lane) *store.Claim {
+	// reading makes this goroutine the owner of l.Lane's cursor.
+	d.mu.Lock()
+	newest := l.wanted
+	d.mu.Unlock()
+	waiting, err := d.store.Waiting(ctx, l.Lane, newest, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
+	var forming *store.Forming
+	if err == nil && len(waiting.Seqs) > 0 {
+		forming = d.store.Form(l.Lane, &waiting)
+	} else if err == nil {
+		l.Seen = waiting.To
+	}
+	d.mu.Lock()
+	now := time.Now()
+	l.reading = false
+	l.seen = l.Seen
+	d.schedule(l, now)
+	d.pump(ctx, now)
+	d.mu.Unlock()
+
+	var claim *store.Claim
+	if forming != nil {
+		claim, err = forming.Wait()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l.forming--
+	switch {
+	case errors.Is(err, store.ErrStale):
+		l.stale = true
+	case err != nil:
+		d.storeFailed(err)
+		l.stale = true
+	}
+	if l.stale && l.forming == 0 {
+		d.requestReload(l)
+	}
+	return claim
+}
+
+// attempt sends a claimed delivery, records what came of it, and returns when
+// it is due again.
+func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) time.Time {
+	d.mu.Lock()
+	to, gone := l.Lane, l.gone
+	d.mu.Unlock()
+	var a webhook.Attempt
+	if gone {
+		a = notSent(c, time.Now())
+	} else {
+		a = d.send(ctx, to, c)
+	}
+	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
+	for {
+		step, err := d.store.Record(c, &a, step)
+		if err == nil {
+			d.log(to, c, &a, step)
+			return step.NextAttemptAt
+		}
+		d.mu.Lock()
+		d.storeFailed(err)
+		d.mu.Unlock()
+		// The slot stays taken until the result is stored. At the end of the
+		// process it is given up: the next start finds the attempt interrupted.
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return time.Time{}
+		}
+	}
+}
+
+// send makes one attempt. A panic in it costs this attempt, and nothing else.
+func (d *Dispatcher) send(ctx context.Context, to *store.Lane, c *store.Claim) (a webhook.Attempt) {
+	started := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			d.logger.Error("panic in an attempt", "panic", p, "delivery", c.ID)
+			a = notSent(c, started)
+		}
+	}()
+	size := 192
+	for _, e := range c.Events {
+		size += len(e) + 1
+	}
+	return d.sender.send(ctx, &request{
+		DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
+		URL: to.URL, Authorization: to.Authorization, Secrets: to.Secrets, Number: c.Number,
+		Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
+	})
+}
+
+// notSent is an attempt that was counted, but not made or not made to its end.
+func notSent(c *store.Claim, started time.Time) webhook.Attempt {
+	return webhook.Attempt{
+		Number: c.Number, StartedAt: started, Duration: time.Since(started),
+		Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted,
+	}
+}
+
+// log writes one line an attempt.
+func (d *Dispatcher) log(to *store.Lane, c *store.Claim, a *webhook.Attempt, step webhook.Step) {
+	level := slog.LevelDebug
+	if a.Result != webhook.ResultSuccess {
+		level = slog.LevelInfo
+	}
+	if !d.logger.Enabled(context.Background(), level) {
+		return
+	}
+	d.logger.LogAttrs(context.Background(), level, "attempt",
+		slog.String("program", c.ProgramID), slog.String("subscription", c.SubscriptionID), slog.String("delivery", c.ID),
+		slog.Int("number", c.Number), slog.Int("events", len(c.Events)), slog.Bool("ping", c.Ping),
+		slog.String("result", string(a.Result)), slog.Int("response_status", a.ResponseStatus), slog.String("error", string(a.Error)),
+		slog.Duration("duration", a.Duration), slog.String("status", string(step.Status)))
+}

@@ -1,0 +1,204 @@
+package dispatcher
+
+import (
+	"container/heap"
+	"time"
+
+	"service/store"
+)
+
+// lane is one subscription on its way through the post office. Its fields are
+// guarded by Dispatcher.mu; but the cursor in store.Lane belongs to whoever set
+// reading, and the rest of store.Lane is never written to, only replaced.
+type lane struct {
+	*store.Lane
+
+	inFlight   int // slots taken, pings aside
+	pinging    int
+	queued     bool // it stands in the queue of ready lanes
+	pingQueued bool
+
+	seen, wanted int64     // of the log; something waits when seen < wanted
+	notBefore    time.Time // when what waits may leave: the end of its batch window
+	reading      bool      // somebody reads what waits, and owns the cursor
+	forming      int       // deliveries on their way into the store, the one being read included
+	stale        bool      // the subscription has changed: nothing is formed until it is read again
+	reloading    bool      // it stands among Dispatcher.reloads, or is being read
+	gone         bool      // the subscription was deleted
+
+	// When something is due next; zero when nothing is, or while a claim is
+	// finding out.
+	nextDue, nextPing time.Time
+
+	timer timer
+}
+
+// work says what the lane could do with a slot now.
+func (l *lane) work(now time.Time, cfg *Config) (jobKind, bool) {
+	limit := l.MaxInFlight
+	if limit == 0 {
+		limit = cfg.MaxInFlight
+	}
+	if l.Ordered {
+		limit = 1
+	}
+	switch {
+	case !l.known() || !l.Active || l.inFlight >= limit:
+		return 0, false
+	case due(l.nextDue, now):
+		return jobDue, true
+	case l.reading || l.seen >= l.wanted || now.Before(l.notBefore):
+		return 0, false
+	case l.Ordered && !l.nextDue.IsZero():
+		return 0, false // the last delivery is not at its end
+	}
+	return jobForm, true
+}
+
+// known says whether the lane is as the subscription is: neither deleted nor
+// changed since it was read.
+func (l *lane) known() bool { return !l.gone && !l.stale && !l.reloading }
+
+func (l *lane) hasPing(now time.Time) bool {
+	return l.known() && l.pinging < maxPingsPerLane && due(l.nextPing, now)
+}
+
+// nextTime is the next moment at which the lane may have work it does not have
+// now, zero for none.
+func (l *lane) nextTime(now time.Time) time.Time {
+	var at time.Time
+	for _, t := range [...]time.Time{l.nextPing, l.nextDue, l.notBefore} {
+		if t.After(now) {
+			at = earliest(at, t)
+		}
+	}
+	return at
+}
+
+// schedule puts a lane in line for what it can do now, and sets its timer for
+// what it can do later. It is called after each change of a lane. Owns d.mu.
+func (d *Dispatcher) schedule(l *lane, now time.Time) {
+	if !l.queued {
+		if _, ok := l.work(now, &d.cfg); ok {
+			l.queued = true
+			d.ready.push(l)
+		}
+	}
+	if !l.pingQueued && l.hasPing(now) {
+		l.pingQueued = true
+		d.pings.push(l)
+	}
+	at := l.nextTime(now)
+	if l.gone {
+		at = time.Time{}
+	}
+	switch {
+	case at.Equal(l.timer.at):
+		return
+	case at.IsZero():
+		heap.Remove(&d.timers, l.timer.index())
+		l.timer.at = at
+		return
+	case l.timer.queued():
+		l.timer.at = at
+		heap.Fix(&d.timers, l.timer.index())
+	default:
+		l.timer.at = at
+		heap.Push(&d.timers, l)
+	}
+	if d.timers[0] == l {
+		d.poke() // the loop waits for a later time
+	}
+}
+
+// expire puts the lanes in line whose time has come. Owns d.mu.
+func (d *Dispatcher) expire(now time.Time) {
+	for len(d.timers) > 0 && !d.timers[0].timer.at.After(now) {
+		l := heap.Pop(&d.timers).(*lane)
+		l.timer.at = time.Time{}
+		d.schedule(l, now)
+	}
+}
+
+// nextTime is when the loop must look again if nothing else happens, zero for
+// never. Owns d.mu.
+func (d *Dispatcher) nextTime(now time.Time) time.Time {
+	var at time.Time
+	if len(d.timers) > 0 {
+		at = d.timers[0].timer.at
+	}
+	if now.Before(d.paused) {
+		at = earliest(at, d.paused)
+	}
+	return at
+}
+
+func due(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }
+
+// earliest returns the earlier of two times, zero being none.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// timer is a lane's place among the timers.
+type timer struct {
+	at    time.Time // zero: none
+	place int       // index in timers + 1; 0: none
+}
+
+func (t *timer) queued() bool { return t.place > 0 }
+func (t *timer) index() int   { return t.place - 1 }
+
+// timers is a heap of lanes by the time at which they may have work.
+type timers []*lane
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].timer.at.Before(t[j].timer.at) }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].timer.place, t[j].timer.place = i+1, j+1
+}
+
+func (t *timers) Push(l any) {
+	*t = append(*t, l.(*lane))
+	l.(*lane).timer.place = len(*t)
+}
+
+func (t *timers) Pop() any {
+	old := *t
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*t = old[:len(old)-1]
+	l.timer.place = 0
+	return l
+}
+
+// queue is a line of lanes, first in, first out.
+type queue struct {
+	lanes []*lane
+	head  int
+}
+
+func (q *queue) len() int { return len(q.lanes) - q.head }
+
+func (q *queue) push(l *lane) {
+	if q.head > 64 && q.head > len(q.lanes)/2 {
+		n := copy(q.lanes, q.lanes[q.head:])
+		clear(q.lanes[n:])
+		q.lanes, q.head = q.lanes[:n], 0
+	}
+	q.lanes = append(q.lanes, l)
+}
+
+func (q *queue) pop() *lane {
+	l := q.lanes[q.head]
+	q.lanes[q.head] = nil
+	q.head++
+	if q.head == len(q.lanes) {
+		q.lanes, q.head = q.lanes[:0], 0
+	}
+	return l
+}

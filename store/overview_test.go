@@ -1,0 +1,228 @@
+package store
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/webhook"
+)
+
+// overviewStore returns an open store, and a function that appends an event to
+// a program's log.
+func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
+	t.Helper()
+	s, err := Open(t.Context(), Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, func(programID, name string) {
+		t.Helper()
+		id := webhook.NewID()
+		_, err := s.Publish(t.Context(), programID, []webhook.Event{{
+			ID: id, Name: name, ReceivedAt: time.UnixMilli(1_700_000_000_000),
+			JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func overviewToken(t *testing.T, s *Store, programID string) {
+	t.Helper()
+	_, _, err := s.CreateToken(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func overviewSubscription(t *testing.T, s *Store, programID, url string, active bool) webhook.Subscription {
+	t.Helper()
+	names := []string{"user_created"}
+	sub, _, err := s.CreateSubscription(t.Context(), programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, Active: &active}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+func TestTotals(t *testing.T) {
+	s, publish := overviewStore(t)
+	totals := func() Totals {
+		t.Helper()
+		got, err := s.Totals(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if diff := cmp.Diff(Totals{}, totals()); diff != "" {
+		t.Errorf("of an empty store (-want +got):\n%s", diff)
+	}
+
+	overviewToken(t, s, "a")
+	overviewToken(t, s, "b")
+	kept := overviewSubscription(t, s, "a", "https://a.example/", true)
+	overviewSubscription(t, s, "b", "https://paused.example/", false)
+	gone := overviewSubscription(t, s, "b", "https://gone.example/", true)
+	if _, err := s.DeleteSubscription(t.Context(), "b", gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	publish("a", "user_created")
+	publish("b", "user_created")
+	publish("a", "user_updated")
+	if c, _, err := s.ClaimDue(t.Context(), kept.ID, true); err != nil || c == nil {
+		t.Fatalf("claim the ping: %v, %v", c, err)
+	}
+	want := Totals{
+		Programs: 2, Subscriptions: 2, ActiveSubscriptions: 1, Events: 3,
+		InFlight: 1, // the ping that was claimed
+		Waiting:  1, // the ping of the paused one; that of the deleted one has failed
+		// Programs have logs of their own: what came last is not what has the highest seq.
+		LastEventName: "user_updated", LastEventAt: time.UnixMilli(1_700_000_000_000).UTC(),
+	}
+	if diff := cmp.Diff(want, totals()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTotalsStopCounting(t *testing.T) {
+	s, _ := overviewStore(t)
+	err := s.writer.do(func(t *tx) error {
+		for i := range CountLimit + 5 {
+			if err := t.ensureProgram(fmt.Sprintf("p%d", i), time.UnixMilli(1)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Totals(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Programs != CountLimit {
+		t.Errorf("programs: got %d, want %d", got.Programs, CountLimit)
+	}
+}
+
+func TestSubscriptionURLs(t *testing.T) {
+	s, _ := overviewStore(t)
+	overviewToken(t, s, "a")
+	overviewToken(t, s, "b")
+	one := overviewSubscription(t, s, "a", "https://one.example/", true)
+	two := overviewSubscription(t, s, "b", `https://two.example/?q="><script>`, true)
+	overviewSubscription(t, s, "b", "https://not-asked-for.example/", true)
+	if _, err := s.DeleteSubscription(t.Context(), "a", one.ID); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.SubscriptionURLs(t.Context(), []string{one.ID, two.ID, two.ID, "unknown", `"]`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{one.ID: one.URL, two.ID: two.URL}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got, err := s.SubscriptionURLs(t.Context(), nil); err != nil || len(got) != 0 {
+		t.Errorf("of none: got %v, %v", got, err)
+	}
+}
+
+func TestLastAttempts(t *testing.T) {
+	s, _ := overviewStore(t)
+	overviewToken(t, s, "a")
+	sub := overviewSubscription(t, s, "a", "https://a.example/", true)
+	policy := webhook.RetryPolicy{} // no waits: what is retryable is due at once
+	record := func(a webhook.Attempt) (id string) {
+		t.Helper()
+		c, _, err := s.ClaimDue(t.Context(), sub.ID, true)
+		if err != nil || c == nil {
+			t.Fatalf("claim: %v, %v", c, err)
+		}
+		a.Number, a.Result = c.Number, webhook.Classify(a.ResponseStatus, a.Error)
+		if _, err := s.Record(c, &a, policy.After(&a, time.Now(), 0)); err != nil {
+			t.Fatal(err)
+		}
+		return c.ID
+	}
+	started := time.UnixMilli(1_700_000_000_000).UTC()
+	first := record(webhook.Attempt{StartedAt: started, Error: webhook.ErrorTimeout, Duration: 10 * time.Second})
+	last := webhook.Attempt{StartedAt: started.Add(time.Minute), ResponseStatus: 204, Duration: 12 * time.Millisecond, ResponseHeader: "A: b\n", ResponseBody: []byte("secret")}
+	if again := record(last); again != first {
+		t.Fatalf("claimed %s, want %s again", again, first)
+	}
+	waits := overviewSubscription(t, s, "a", "https://b.example/", true)
+	all, err := s.RecentDeliveries(t.Context(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{"unknown"}
+	for _, d := range all {
+		ids = append(ids, d.ID)
+	}
+	if len(ids) != 3 || all[0].SubscriptionID != waits.ID {
+		t.Fatalf("deliveries: %v", all)
+	}
+	got, err := s.LastAttempts(t.Context(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]webhook.Attempt{first: {
+		Number: 2, StartedAt: last.StartedAt, Duration: last.Duration, Result: webhook.ResultSuccess, ResponseStatus: 204,
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestOverviewPlans holds that the overview's queries do not read a table
+// through: what they scan they scan up to a limit, or backwards for one row.
+func TestOverviewPlans(t *testing.T) {
+	s, _ := overviewStore(t)
+	for _, tt := range []struct {
+		query string
+		want  []string // the steps, in their order
+	}{
+		{selectProgramTotals, []string{
+			"CO-ROUTINE p", "SCAN programs", "SCAN p", "CORRELATED SCALAR SUBQUERY 1",
+			"SEARCH e USING COVERING INDEX events_by_seq (program_id=?)"}},
+		{selectSubscriptionTotals, []string{
+			"CO-ROUTINE (subquery-1)", "SCAN subscriptions USING INDEX subscriptions_by_program", "SCAN (subquery-1)"}},
+		{selectInFlightTotal, []string{
+			"CO-ROUTINE (subquery-1)", "SEARCH deliveries USING COVERING INDEX deliveries_in_flight (claimed_at>?)", "SCAN (subquery-1)"}},
+		{selectWaitingTotal, []string{
+			"CO-ROUTINE (subquery-1)", "SCAN deliveries USING COVERING INDEX deliveries_due", "SCAN (subquery-1)"}},
+		{selectLastEvent, []string{"SCAN events"}},
+		{selectSubscriptionURLs, []string{
+			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH s USING PRIMARY KEY (id=?)"}},
+		{selectLastAttempts, []string{
+			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH d USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)",
+			"SEARCH a USING PRIMARY KEY (delivery=? AND number=?)", "CORRELATED SCALAR SUBQUERY 1",
+			"SEARCH attempts USING PRIMARY KEY (delivery=?)"}},
+	} {
+		var got []string
+		args := []any{math.MaxInt32}[:strings.Count(tt.query, "?")]
+		err := s.each(t.Context(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
+			var id, parent, unused int
+			var detail string
+			err := scan(&id, &parent, &unused, &detail)
+			got = append(got, detail)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.query, diff)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
 	}
 	body := a.ResponseBody
 	if body == nil {
-		body = []byte{} // nil would be NULL
+		body = []byte{} // there is always a body, if an empty one
 	}
 	return t.exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, a.ResponseHeader, body, a.ResponseTruncated)

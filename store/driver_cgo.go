@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 
 	"github.com/mattn/go-sqlite3"
 )
@@ -38,3 +39,10 @@ type connector struct {
 
 func (c *connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
 func (c *connector) Driver() driver.Driver                        { return c.driver }
+
+// isCorrupt says whether an error is SQLite's word that the file is damaged, or
+// no database at all.
+func isCorrupt(err error) bool {
+	var e sqlite3.Error
+	return errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB)
+}

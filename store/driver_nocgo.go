@@ -4,6 +4,7 @@ package store
 
 import (
 	"database/sql"
+	"errors"
 
 	"github.com/ncruces/go-sqlite3"
 	"github.com/ncruces/go-sqlite3/driver"
@@ -23,4 +24,10 @@ func openDB(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
 		}
 		return nil
 	})
+}
+
+// isCorrupt says whether an error is SQLite's word that the file is damaged, or
+// no database at all.
+func isCorrupt(err error) bool {
+	return errors.Is(err, sqlite3.CORRUPT) || errors.Is(err, sqlite3.NOTADB)
 }

@@ -75,6 +75,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	db.SetMaxOpenConns(1)
 	if s.writer, err = newWriter(db); err != nil {
 		db.Close()
+		if isCorrupt(err) {
+			return nil, damaged(path, err.Error())
+		}
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	if err := s.check(ctx, path); err != nil {
@@ -155,12 +158,18 @@ func (s *Store) check(ctx context.Context, path string) error {
 	switch {
 	case ctx.Err() != nil:
 		return nil
+	case err != nil && !isCorrupt(err):
+		return fmt.Errorf("check %s: %w", path, err)
 	case err != nil:
-		return fmt.Errorf("%s cannot be read as a database (%w); it was left untouched: restore the data directory from a copy", path, err)
+		return damaged(path, err.Error())
 	case found != "ok":
-		return fmt.Errorf("%s is damaged (%s); it was left untouched: restore the data directory from a copy", path, found)
+		return damaged(path, found)
 	}
 	return nil
+}
+
+func damaged(path, what string) error {
+	return fmt.Errorf("%s is damaged (%s); it was left untouched: restore the data directory from a copy", path, what)
 }
 
 // Check says whether the store answers: nil, or why not.
@@ -259,6 +268,14 @@ func millis(t time.Time) any {
 		return nil
 	}
 	return t.UnixMilli()
+}
+
+// blob binds bytes; nil is NULL, which not every driver makes of it.
+func blob(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
 }
 
 func fromMillis(n sql.NullInt64) time.Time {

@@ -47,7 +47,7 @@ func (s *Store) CreateSubscription(ctx context.Context, programID, userID string
 			})
 		}
 		err := t.exec("INSERT INTO subscriptions (id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
-			sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, authorization,
+			sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
 			s.seal.seal(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli())
 		if err != nil {
 			return err
@@ -118,7 +118,7 @@ func (s *Store) UpdateSubscription(ctx context.Context, programID, id string, f 
 				sealed = s.seal.seal([]byte(*h), "authorization_header of "+id)
 			}
 			sub.HasAuthorizationHeader = sealed != nil
-			if err := t.exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", sealed, id); err != nil {
+			if err := t.exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(sealed), id); err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,292 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// The two ways to read what waits, from memory and from disk, agree with a
+// plain model, whatever the subscription asked for and whenever it changed.
+func TestWaitingAgreesWithAModel(t *testing.T) {
+	ctx := context.Background()
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 0))
+			s := open(t)
+			program(t, s, "p")
+			program(t, s, "other")
+			names := []string{"channel_created", "channel_updated", "content_updated", "content_deleted"}
+			some := func() []string {
+				n := slices.Clone(names)
+				rnd.Shuffle(len(n), func(i, j int) { n[i], n[j] = n[j], n[i] })
+				return n[:1+rnd.IntN(len(n))]
+			}
+			asked := some()
+			active := true
+			sub := subscribe(t, s, "p", asked...)
+			var owed, got []int64
+			for range 120 {
+				switch rnd.IntN(8) {
+				case 0:
+					asked = some()
+					if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Events: &asked}); err != nil {
+						t.Fatal(err)
+					}
+				case 1:
+					active = !active
+					if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &active}); err != nil {
+						t.Fatal(err)
+					}
+				case 2:
+					publish(t, s, "other", "content_updated")
+				case 3:
+					// The memory of the tail is lost, as by a restart.
+					s.tail = newTail(rnd.IntN(3000))
+				case 4:
+					l := lane(t, s, sub.ID)
+					w, err := s.Waiting(ctx, l, l.Wanted, 1+rnd.IntN(5), 1<<20)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(w.Seqs) > 0 {
+						got = append(got, w.Seqs...)
+						if _, err := s.Form(l, &w).Wait(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				default:
+					name := names[rnd.IntN(len(names))]
+					e := publish(t, s, "p", name)
+					if active && slices.Contains(asked, name) {
+						owed = append(owed, e[0].Seq)
+					}
+				}
+			}
+			for {
+				l := lane(t, s, sub.ID)
+				w, err := s.Waiting(ctx, l, l.Wanted, 3, 1<<20)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(w.Seqs) == 0 {
+					if w.To < l.Wanted {
+						t.Errorf("nothing waits, but only %d of %d was looked at", w.To, l.Wanted)
+					}
+					break
+				}
+				got = append(got, w.Seqs...)
+				if _, err := s.Form(l, &w).Wait(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !slices.Equal(got, owed) {
+				t.Errorf("got %v, want %v", got, owed)
+			}
+		})
+	}
+}
+
+func TestWaitingHeedsItsBounds(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	names := slices.Repeat([]string{"content_updated"}, 10)
+	events := publish(t, s, "p", names...)
+	size := len(events[0].JSON)
+	for _, fromDisk := range []bool{false, true} {
+		if fromDisk {
+			s.tail = newTail(0)
+		}
+		for _, c := range []struct{ count, size, want int }{{3, 1 << 20, 3}, {100, 4 * size, 4}, {100, 4*size - 1, 3}, {100, 1, 1}, {100, 1 << 20, 10}} {
+			l := lane(t, s, sub.ID)
+			w, err := s.Waiting(context.Background(), l, l.Wanted, c.count, c.size)
+			if err != nil || len(w.Seqs) != c.want || len(w.Bodies) != c.want || w.To != int64(c.want) {
+				t.Errorf("from disk %t, count %d, size %d: got %d events up to %d (%v), want %d", fromDisk, c.count, c.size, len(w.Seqs), w.To, err, c.want)
+			}
+		}
+	}
+}
+
+// A delivery is never formed over one that was not stored, nor for a
+// subscription that has become another.
+func TestFormRefusesAStaleLane(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+
+	wait := func(l *Lane) Waiting {
+		w, err := s.Waiting(ctx, l, l.Wanted, 2, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	old := lane(t, s, sub.ID)
+	fresh := lane(t, s, sub.ID)
+	if form(t, s, fresh, 1) == nil {
+		t.Fatal("nothing was formed")
+	}
+	w := wait(old)
+	if _, err := s.Form(old, &w).Wait(); !errors.Is(err, ErrStale) {
+		t.Errorf("the same event was put into two deliveries: %v", err)
+	}
+	w = wait(old) // its cursor has moved on in memory alone
+	if _, err := s.Form(old, &w).Wait(); !errors.Is(err, ErrStale) {
+		t.Errorf("a delivery was formed over one that failed: %v", err)
+	}
+
+	fresh = lane(t, s, sub.ID)
+	w = wait(fresh)
+	off := false
+	if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Form(fresh, &w).Wait(); !errors.Is(err, ErrStale) {
+		t.Errorf("a delivery was formed for a subscription that was paused: %v", err)
+	}
+	if _, err := s.DeleteSubscription(ctx, "p", sub.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Lane(ctx, sub.ID); err == nil {
+		t.Error("a deleted subscription has a lane")
+	}
+}
+
+// Every transition of a delivery that the store makes, and what it leaves.
+func TestTheLifeOfADelivery(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	read := func(id string) webhook.Delivery {
+		t.Helper()
+		d, err := s.Delivery(ctx, "p", sub.ID, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	fail := webhook.Attempt{StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500, ResponseBody: []byte("no"), ResponseHeader: "Server: x"}
+	now := time.Now().Add(-time.Minute)
+
+	ping, next, err := s.ClaimDue(ctx, sub.ID, true)
+	if err != nil || ping == nil || !ping.Ping || !next.IsZero() {
+		t.Fatalf("got %+v, %v, %v; want the ping of the creation", ping, next, err)
+	}
+	if d := read(ping.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || d.Events[0].Name != "ping" {
+		t.Errorf("a claimed ping is %+v", d)
+	}
+	if _, err := s.Record(ping, &webhook.Attempt{Number: 1, StartedAt: now, Result: webhook.ResultSuccess, ResponseStatus: 204}, webhook.Step{Status: webhook.StatusSuccess}); err != nil {
+		t.Fatal(err)
+	}
+
+	publish(t, s, "p", "content_updated", "content_updated")
+	first := form(t, s, lane(t, s, sub.ID), 100)
+	body := webhook.AppendBody(nil, first.ID, first.SubscriptionID, first.ProgramID, first.Events)
+	if d := read(first.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || len(d.Events) != 2 || len(d.Attempts) != 0 {
+		t.Errorf("a formed delivery is %+v", d)
+	}
+	if c, _, err := s.ClaimDue(ctx, sub.ID, false); c != nil || err != nil {
+		t.Errorf("a delivery in flight was claimed again: %+v, %v", c, err)
+	}
+	claim := first
+	for number := 1; number <= webhook.MaxAttempts; number++ {
+		if claim.Number != number {
+			t.Fatalf("attempt %d has number %d", number, claim.Number)
+		}
+		if got := webhook.AppendBody(nil, claim.ID, claim.SubscriptionID, claim.ProgramID, claim.Events); string(got) != string(body) {
+			t.Fatalf("attempt %d has other bytes: %s", number, got)
+		}
+		a := fail
+		a.Number = number
+		step := webhook.DefaultRetryPolicy().After(&a, now.Add(-3*time.Hour), 0.5)
+		if _, err := s.Record(claim, &a, step); err != nil {
+			t.Fatal(err)
+		}
+		if number == webhook.MaxAttempts {
+			break
+		}
+		if d := read(first.ID); d.Status != webhook.StatusRetryable || d.NextAttemptAt.IsZero() || len(d.Attempts) != number {
+			t.Fatalf("after attempt %d it is %+v", number, d)
+		}
+		if claim, _, err = s.ClaimDue(ctx, sub.ID, false); err != nil || claim == nil {
+			t.Fatalf("not claimed after attempt %d: %v", number, err)
+		}
+	}
+	d := read(first.ID)
+	if d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureAttemptsExhausted || d.CompletedAt.IsZero() || d.AttemptsMade != 5 {
+		t.Errorf("at its end it is %+v", d)
+	}
+	if got := d.Attempts[4]; got.ResponseStatus != 500 || string(got.ResponseBody) != "no" || got.Number != 5 {
+		t.Errorf("the last attempt is %+v", got)
+	}
+	if c, next, err := s.ClaimDue(ctx, sub.ID, false); c != nil || !next.IsZero() || err != nil {
+		t.Errorf("a sixth attempt was claimed: %+v, %v, %v", c, next, err)
+	}
+}
+
+func TestRecoveryOfWhatWasInFlight(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	s, err := Open(ctx, Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	gone := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated")
+	claims := map[string]*Claim{sub.ID: form(t, s, lane(t, s, sub.ID), 1), gone.ID: form(t, s, lane(t, s, gone.ID), 1)}
+	if _, err := s.DeleteSubscription(ctx, "p", gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	for number := 1; number <= webhook.MaxAttempts; number++ {
+		// The process ends here, and the next one starts.
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if s, err = Open(ctx, Config{Dir: dir}); err != nil {
+			t.Fatal(err)
+		}
+		want := 1
+		if number == 1 {
+			want = 2
+		}
+		if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); n != want || err != nil {
+			t.Fatalf("after crash %d: recovered %d (%v), want %d", number, n, err, want)
+		}
+		c, _, err := s.ClaimDue(ctx, sub.ID, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if number == webhook.MaxAttempts {
+			if c != nil {
+				t.Errorf("attempt %d was claimed", c.Number)
+			}
+			break
+		}
+		if c == nil || c.ID != claims[sub.ID].ID || c.Number != number+1 || string(c.Events[0]) != string(claims[sub.ID].Events[0]) {
+			t.Fatalf("after crash %d: got %+v", number, c)
+		}
+	}
+	d, err := s.Delivery(ctx, "p", sub.ID, claims[sub.ID].ID)
+	if err != nil || d.FailureReason != webhook.FailureAttemptsExhausted || d.Attempts[0].Error != webhook.ErrorInterrupted {
+		t.Errorf("at its end it is %+v (%v)", d, err)
+	}
+	var reason string
+	if err := s.readers.QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?", claims[gone.ID].ID).Scan(&reason); err != nil || reason != "subscription_deleted" {
+		t.Errorf("the delivery of the deleted subscription: %q (%v)", reason, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,272 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+func TestPublishIsIdempotentById(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	first := publish(t, s, "p", "content_updated")[0]
+
+	again := first
+	again.Seq, again.ReceivedAt = 0, time.Now().Add(time.Hour)
+	both := []webhook.Event{again, event("content_deleted")}
+	added, err := s.Publish(ctx, "p", both)
+	if err != nil || added != 1 || both[0].Seq != 1 || both[1].Seq != 2 {
+		t.Errorf("added %d (%v), seqs %d and %d; want 1 added, seqs 1 and 2", added, err, both[0].Seq, both[1].Seq)
+	}
+	if !both[0].ReceivedAt.Equal(first.ReceivedAt.Truncate(time.Millisecond)) {
+		t.Error("the repeated event was not replaced by the stored one")
+	}
+
+	other := first
+	other.JSON = slices.Concat(first.JSON[:len(first.JSON)-2], []byte("8}"))
+	_, err = s.Publish(ctx, "p", []webhook.Event{event("content_updated"), other})
+	wantCode(t, err, webhook.CodeConflict)
+	events, _, err := s.Events(ctx, "p", Feed{Size: 10})
+	if err != nil || len(events) != 2 {
+		t.Errorf("the log holds %d events (%v): the refused request left something", len(events), err)
+	}
+
+	same := first // the same id in another program is another event
+	if added, err := s.Publish(ctx, "q", []webhook.Event{same}); added != 1 || err != nil {
+		t.Errorf("in another program: added %d (%v), want 1", added, err)
+	}
+	if next := publish(t, s, "p", "content_updated"); next[0].Seq != 3 {
+		t.Errorf("the log goes on at %d, want 3: it is dense", next[0].Seq)
+	}
+}
+
+// Everything of one program is as if it did not exist for another.
+func TestProgramsAreStrangers(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	sub := subscribe(t, s, "p", "content_updated")
+	sibling := subscribe(t, s, "p", "content_updated")
+	e := publish(t, s, "p", "content_updated")[0]
+	d := form(t, s, lane(t, s, sub.ID), 1)
+
+	_, err := s.Subscription(ctx, "q", sub.ID)
+	wantCode(t, err, webhook.CodeNotFound)
+	_, err = s.UpdateSubscription(ctx, "q", sub.ID, &webhook.SubscriptionFields{})
+	wantCode(t, err, webhook.CodeNotFound)
+	_, err = s.DeleteSubscription(ctx, "q", sub.ID)
+	wantCode(t, err, webhook.CodeNotFound)
+	_, _, err = s.Ping(ctx, "q", sub.ID)
+	wantCode(t, err, webhook.CodeNotFound)
+	_, err = s.Event(ctx, "q", e.ID)
+	wantCode(t, err, webhook.CodeNotFound)
+	_, _, err = s.Deliveries(ctx, "q", sub.ID, Feed{Size: 1})
+	wantCode(t, err, webhook.CodeNotFound)
+	_, err = s.Delivery(ctx, "q", sub.ID, d.ID)
+	wantCode(t, err, webhook.CodeNotFound)
+	_, err = s.Delivery(ctx, "p", sibling.ID, d.ID) // not the parent's child
+	wantCode(t, err, webhook.CodeNotFound)
+	if subs, total, err := s.Subscriptions(ctx, "q", Page{1, 10}); len(subs) != 0 || total != 0 || err != nil {
+		t.Errorf("got %d of %d subscriptions (%v)", len(subs), total, err)
+	}
+	if c := form(t, s, lane(t, s, subscribe(t, s, "q", "content_updated").ID), 1); c != nil {
+		t.Errorf("an event of another program was delivered: %s", c.Events)
+	}
+
+	// A cursor of one list is void in another.
+	publish(t, s, "p", "content_updated", "content_updated")
+	_, next, err := s.Events(ctx, "p", Feed{Size: 1})
+	if err != nil || next == "" {
+		t.Fatalf("no cursor: %v", err)
+	}
+	for _, c := range []string{next, "x", next[:len(next)-1] + "A", "AAAAAAAAAAAAAAAAAAAAAAAAAAA"} {
+		_, _, err = s.Events(ctx, "q", Feed{Cursor: c, Size: 1})
+		wantCode(t, err, webhook.CodeInvalid)
+	}
+}
+
+// A page is not shifted by what arrives after the first was read.
+func TestFeedsNeitherRepeatNorSkip(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	var want, got []int64
+	for range 7 {
+		want = append(want, publish(t, s, "p", "content_updated")[0].Seq)
+	}
+	slices.Reverse(want)
+	feed := Feed{Size: 3}
+	for {
+		events, next, err := s.Events(ctx, "p", feed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			got = append(got, e.Seq)
+		}
+		publish(t, s, "p", "content_updated")
+		if feed.Cursor = next; next == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestSubscriptionPagesAndLimit(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	var ids []string
+	for range 5 {
+		ids = append(ids, subscribe(t, s, "p", "content_updated").ID)
+	}
+	url, names := "https://partner.example", []string{"ping"}
+	_, _, err := s.CreateSubscription(ctx, "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 5)
+	wantCode(t, err, webhook.CodeInvalid)
+	for number, want := range map[int][]string{1: ids[:2], 2: ids[2:4], 3: ids[4:], 4: nil, 1 << 40: nil} {
+		subs, total, err := s.Subscriptions(ctx, "p", Page{number, 2})
+		if err != nil || total != 5 || len(subs) != len(want) {
+			t.Fatalf("page %d: got %d of %d (%v), want %d of 5", number, len(subs), total, err, len(want))
+		}
+		for i := range want {
+			if subs[i].ID != want[i] {
+				t.Errorf("page %d: subscription %d is %s, want %s", number, i, subs[i].ID, want[i])
+			}
+		}
+	}
+}
+
+// Deletion ends what waits for an attempt; an attempt in flight is the last.
+func TestDeletionEndsDeliveries(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+	var claims []*Claim
+	for range 3 {
+		claims = append(claims, form(t, s, lane(t, s, sub.ID), 1))
+	}
+	attempt := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, Error: webhook.ErrorTimeout}
+	again := webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}
+	if _, err := s.Record(claims[0], &attempt, again); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DeleteSubscription(ctx, "p", sub.ID); err != nil {
+		t.Fatal(err)
+	}
+	if step, err := s.Record(claims[1], &attempt, again); err != nil || step.FailureReason != webhook.FailureSubscriptionDeleted {
+		t.Errorf("got %+v (%v), want subscription_deleted", step, err)
+	}
+	success := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
+	if _, err := s.Record(claims[2], &success, webhook.Step{Status: webhook.StatusSuccess}); err != nil {
+		t.Fatal(err)
+	}
+	recent, err := s.RecentDeliveries(ctx, 10)
+	if err != nil || len(recent) != 4 {
+		t.Fatalf("got %d deliveries (%v), want 4: history stays", len(recent), err)
+	}
+	want := []webhook.FailureReason{webhook.FailureNone, webhook.FailureSubscriptionDeleted, webhook.FailureSubscriptionDeleted, webhook.FailureSubscriptionDeleted}
+	for i, d := range recent {
+		if !d.Status.Final() || d.FailureReason != want[i] {
+			t.Errorf("delivery %d is %s %s, want %s", i, d.Status, d.FailureReason, want[i])
+		}
+	}
+	_, err = s.Subscription(ctx, "p", sub.ID)
+	wantCode(t, err, webhook.CodeNotFound)
+}
+
+func TestTokens(t *testing.T) {
+	ctx := context.Background()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(ctx, Config{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		ask := webhook.NewToken{ProgramID: "p", UserID: "u", Name: "n", Scopes: []webhook.Scope{webhook.ScopeEventsRead}, ExpiresAt: time.Now().Add(time.Hour)}
+		made, secret, err := s.CreateToken(ctx, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Authenticate(ctx, secret)
+		if err != nil || got.ID != made.ID || got.ProgramID != "p" || got.UserID != "u" || !got.Allows(webhook.ScopeEventsRead) || got.Allows(webhook.ScopeEventsWrite) {
+			t.Errorf("got %+v (%v)", got, err)
+		}
+		_, err = s.Authenticate(ctx, webhook.NewTokenSecret())
+		wantCode(t, err, webhook.CodeUnauthenticated)
+		_, err = s.Authenticate(ctx, "")
+		wantCode(t, err, webhook.CodeUnauthenticated)
+
+		time.Sleep(time.Hour)
+		_, err = s.Authenticate(ctx, secret) // from the cache, and expired all the same
+		wantCode(t, err, webhook.CodeUnauthenticated)
+
+		ask.ExpiresAt = time.Time{}
+		made, secret, err = s.CreateToken(ctx, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * 365 * 24 * time.Hour)
+		if _, err := s.Authenticate(ctx, secret); err != nil {
+			t.Errorf("a token without an expiry: %v", err)
+		}
+		if _, err := s.RevokeToken(ctx, made.ID); err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Authenticate(ctx, secret)
+		wantCode(t, err, webhook.CodeUnauthenticated)
+		_, err = s.RevokeToken(ctx, "nobody")
+		wantCode(t, err, webhook.CodeNotFound)
+		if all, err := s.Tokens(ctx); err != nil || len(all) != 2 || all[0].RevokedAt.IsZero() || !all[1].RevokedAt.IsZero() {
+			t.Errorf("got %+v (%v), want the revoked one first", all, err)
+		}
+		_, _, err = s.CreateToken(ctx, webhook.NewToken{ProgramID: "a b", Scopes: []webhook.Scope{"all"}})
+		wantCode(t, err, webhook.CodeInvalid)
+	})
+}
+
+func TestPingReturnsItsFirstAttempt(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	if c, _, err := s.ClaimDue(ctx, sub.ID, true); c == nil || err != nil { // the creation's
+		t.Fatal(err)
+	}
+	watcher := s.Watch()
+	defer watcher.Close()
+	done := make(chan error)
+	go func() { // the dispatcher's part
+		<-watcher.C
+		if _, ok := watcher.Take().Queued[sub.ID]; !ok {
+			t.Error("the watcher was not told of the ping")
+		}
+		c, _, err := s.ClaimDue(ctx, sub.ID, true)
+		if err == nil {
+			_, err = s.Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404}, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected})
+		}
+		done <- err
+	}()
+	_, d, err := s.Ping(ctx, "p", sub.ID)
+	if err != nil || len(d.Attempts) != 1 || d.Attempts[0].ResponseStatus != 404 {
+		t.Errorf("got %+v (%v)", d, err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, _, err := s.Ping(ended, "p", sub.ID); err != context.Canceled {
+		t.Errorf("got %v, want the context's error", err)
+	}
+}

@@ -1,0 +1,283 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// open returns an open store in a folder of its own.
+func open(t testing.TB) *Store {
+	t.Helper()
+	return openDir(t, t.TempDir())
+}
+
+func openDir(t testing.TB, dir string) *Store {
+	t.Helper()
+	s, err := Open(context.Background(), Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// program makes a program with a token.
+func program(t testing.TB, s *Store, id string) {
+	t.Helper()
+	_, _, err := s.CreateToken(context.Background(), webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func subscribe(t testing.TB, s *Store, programID string, names ...string) webhook.Subscription {
+	t.Helper()
+	sub, err := create(s, programID, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+func create(s *Store, programID string, names ...string) (webhook.Subscription, error) {
+	url := "https://partner.example/hook"
+	sub, _, err := s.CreateSubscription(context.Background(), programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+	return sub, err
+}
+
+// event returns an event with a new id.
+func event(name string) webhook.Event {
+	id := webhook.NewID()
+	return webhook.Event{
+		ID: id, Name: name, Version: "1", ReceivedAt: time.Now(), TimestampGiven: true,
+		JSON: fmt.Appendf(nil, `{"id":%q,"timestamp":"2026-01-02T03:04:05.000Z","name":%q,"version":"1","content_id":7}`, id, name),
+	}
+}
+
+// publish adds one event of each name, and returns them with their places.
+func publish(t testing.TB, s *Store, programID string, names ...string) []webhook.Event {
+	t.Helper()
+	events := make([]webhook.Event, len(names))
+	for i, name := range names {
+		events[i] = event(name)
+	}
+	added, err := s.Publish(context.Background(), programID, events)
+	if err != nil || added != len(names) {
+		t.Fatalf("Publish: added %d of %d: %v", added, len(names), err)
+	}
+	return events
+}
+
+func lane(t testing.TB, s *Store, id string) *Lane {
+	t.Helper()
+	l, err := s.Lane(context.Background(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// form makes the next delivery of a lane, or returns nil when nothing waits.
+func form(t testing.TB, s *Store, l *Lane, count int) *Claim {
+	t.Helper()
+	w, err := s.Waiting(context.Background(), l, l.Wanted, count, webhook.MaxDeliveryBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(w.Seqs) == 0 {
+		return nil
+	}
+	c, err := s.Form(l, &w).Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func wantCode(t *testing.T, err error, code webhook.Code) {
+	t.Helper()
+	var e *webhook.Error
+	if !errors.As(err, &e) || e.Code != code {
+		t.Errorf("got error %v, want one with code %s", err, code)
+	}
+}
+
+func TestSettingsOfEveryConnection(t *testing.T) {
+	s := open(t)
+	ctx := context.Background()
+	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "10000"} {
+		var got string
+		if err := s.writer.conn.QueryRowContext(ctx, "PRAGMA "+pragma).Scan(&got); err != nil || got != want {
+			t.Errorf("writer: %s is %s (%v), want %s", pragma, got, err, want)
+		}
+	}
+	if _, err := s.readers.ExecContext(ctx, "DELETE FROM programs"); err == nil {
+		t.Error("a reader can write")
+	}
+	version, err := SQLiteVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil || major*1_000_000+minor*1000+patch < 3_051_003 {
+		t.Errorf("SQLite is %s (%v), want 3.51.3 or newer: older ones can corrupt a WAL database", version, err)
+	}
+}
+
+func TestOneProcessADirectory(t *testing.T) {
+	dir := t.TempDir()
+	s := openDir(t, dir)
+	_, err := Open(context.Background(), Config{Dir: dir})
+	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
+		t.Errorf("got %v, want ErrLocked that names the process", err)
+	}
+	if err := s.Check(context.Background()); err != nil {
+		t.Errorf("the refused open harmed the holder: %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	fill := func(t *testing.T) string {
+		dir := t.TempDir()
+		s, err := Open(context.Background(), Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		program(t, s, "p")
+		subscribe(t, s, "p", "content_updated")
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	for _, c := range []struct {
+		name  string
+		spoil func(dir string) error
+		want  string
+	}{
+		{"key missing", func(dir string) error { return os.Remove(filepath.Join(dir, "secret.key")) }, "secret.key is missing"},
+		{"key of another", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "secret.key"), []byte(strings.Repeat("ab", 32)), 0o600)
+		}, "is not the key"},
+		{"key garbled", func(dir string) error { return os.WriteFile(filepath.Join(dir, "secret.key"), []byte("hello"), 0o600) }, "64 hexadecimal digits"},
+		{"not a database", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "service.db"), []byte(strings.Repeat("not a database. ", 512)), 0o600)
+		}, "is damaged"},
+		{"a page overwritten", func(dir string) error {
+			f, err := os.OpenFile(filepath.Join(dir, "service.db"), os.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			info, err := f.Stat()
+			if err == nil {
+				junk := strings.Repeat("junk", 1024)
+				for at := int64(4096); err == nil && at < info.Size(); at += 4096 {
+					_, err = f.WriteAt([]byte(junk), at)
+				}
+			}
+			return errors.Join(err, f.Close())
+		}, "is damaged"},
+		{"newer schema", func(dir string) error {
+			db, err := openDB(filepath.Join(dir, "service.db"), false, nil)
+			if err != nil {
+				return err
+			}
+			_, err = db.Exec("PRAGMA user_version = 99")
+			return errors.Join(err, db.Close())
+		}, "schema 99"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := fill(t)
+			if err := c.spoil(dir); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.ReadFile(filepath.Join(dir, "service.db"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Open(context.Background(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want an error with %q", err, c.want)
+			}
+			after, err := os.ReadFile(filepath.Join(dir, "service.db"))
+			if err != nil || string(before) != string(after) {
+				t.Errorf("the refused database was changed (%v)", err)
+			}
+		})
+	}
+}
+
+func TestReopenKeepsEverything(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(context.Background(), Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	events := publish(t, s, "p", "content_updated", "content_deleted", "content_updated")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openDir(t, dir)
+	l := lane(t, s, sub.ID)
+	if l.Wanted != 3 || l.NextPing.IsZero() {
+		t.Errorf("got wanted %d, next ping %v; want 3 and a ping", l.Wanted, l.NextPing)
+	}
+	c := form(t, s, l, 100)
+	if c == nil || len(c.Events) != 2 || string(c.Events[1]) != string(events[2].JSON) {
+		t.Fatalf("got %+v, want a delivery of events 1 and 3", c)
+	}
+	if more := publish(t, s, "p", "content_updated"); more[0].Seq != 4 {
+		t.Errorf("the log goes on at %d, want 4", more[0].Seq)
+	}
+}
+
+// Secrets are in the file only sealed, and go with the subscription.
+func TestSecretsAreSealed(t *testing.T) {
+	dir := t.TempDir()
+	s := openDir(t, dir)
+	program(t, s, "p")
+	url, names, canary := "https://partner.example", []string{"content_updated"}, "Bearer canary-5f1d"
+	header := &canary
+	sub, secret, err := s.CreateSubscription(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := lane(t, s, sub.ID)
+	if l.Authorization != canary || string(l.Secrets[0]) != string(secret) {
+		t.Error("the lane does not hold the secrets as they were given")
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), "canary-5f1d") || strings.Contains(string(b), string(secret)) {
+			t.Errorf("%s holds a secret in the clear", filepath.Base(f))
+		}
+	}
+	if _, err := s.DeleteSubscription(context.Background(), "p", sub.ID); err != nil {
+		t.Fatal(err)
+	}
+	var kept int
+	err = s.readers.QueryRow("SELECT count(*) FROM subscriptions WHERE authorization_header IS NOT NULL OR length(signing_secret) > 0").Scan(&kept)
+	if err != nil || kept != 0 {
+		t.Errorf("%d deleted subscriptions keep secrets (%v)", kept, err)
+	}
+}

@@ -1,0 +1,126 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func insertProgram(id string) func(*tx) error {
+	return func(t *tx) error { return t.ensureProgram(id, time.Now()) }
+}
+
+func TestWritesOfACrowdShareCommits(t *testing.T) {
+	s := open(t)
+	var wg sync.WaitGroup
+	errs := make([]error, 400)
+	for i := range errs {
+		wg.Go(func() {
+			errs[i] = s.writer.do(func(t *tx) error {
+				if i%4 == 3 {
+					// It writes, and then fails: nothing of it must stay.
+					if err := t.ensureProgram(fmt.Sprint("bad-", i), time.Now()); err != nil {
+						return err
+					}
+					return errors.New("refused")
+				}
+				return t.ensureProgram(fmt.Sprint("good-", i), time.Now())
+			})
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if bad := i%4 == 3; bad != (err != nil) {
+			t.Errorf("write %d: error %v", i, err)
+		}
+	}
+	programs, err := s.Programs(context.Background())
+	if err != nil || len(programs) != 300 {
+		t.Fatalf("got %d programs (%v), want 300", len(programs), err)
+	}
+	for _, p := range programs {
+		if strings.HasPrefix(p.ID, "bad") {
+			t.Errorf("%s was stored by a write that failed", p.ID)
+		}
+	}
+}
+
+func TestAPanicCostsItsOwnWriteAlone(t *testing.T) {
+	s := open(t)
+	err := s.writer.do(func(*tx) error { panic("poison") })
+	if err == nil || !strings.Contains(err.Error(), "poison") {
+		t.Errorf("got %v, want the panic as an error", err)
+	}
+	if err := s.writer.do(insertProgram("p")); err != nil {
+		t.Errorf("the writer did not survive: %v", err)
+	}
+}
+
+// When the commit itself fails, every write in it has failed, what they told
+// each other in memory is forgotten, and the next commit is sound.
+func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	publish(t, s, "p", "content_updated")
+	told := false
+	err := s.writer.do(func(t *tx) error {
+		t.afterCommit(func() { told = true })
+		t.setHead("p", 41)
+		// A deferred foreign key is checked by COMMIT.
+		if err := t.exec("PRAGMA defer_foreign_keys = ON"); err != nil {
+			return err
+		}
+		return t.exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)")
+	})
+	if err == nil || told {
+		t.Fatalf("got error %v, told %t; want a failed commit that tells nobody", err, told)
+	}
+	if e := publish(t, s, "p", "content_updated"); e[0].Seq != 2 {
+		t.Errorf("the next event has seq %d, want 2", e[0].Seq)
+	}
+}
+
+func TestWritesAreRunInTheOrderOfTheirSubmission(t *testing.T) {
+	s := open(t)
+	var got []int
+	var ops []*write
+	// The first write holds the role until the others stand in line.
+	hold, held := make(chan struct{}), make(chan struct{})
+	first := s.writer.submit(func(*tx) error { close(held); <-hold; return nil })
+	var wg sync.WaitGroup
+	wg.Go(func() { s.writer.wait(first) })
+	<-held
+	for i := range 1000 {
+		ops = append(ops, s.writer.submit(func(*tx) error { got = append(got, i); return nil }))
+	}
+	close(hold)
+	for _, op := range ops {
+		wg.Go(func() { s.writer.wait(op) })
+	}
+	wg.Wait()
+	for i, n := range got {
+		if i != n {
+			t.Fatalf("write %d came in place %d", n, i)
+		}
+	}
+	if len(got) != 1000 {
+		t.Errorf("%d writes were run, want 1000", len(got))
+	}
+}
+
+func TestAClosedStoreRefusesWrites(t *testing.T) {
+	s, err := Open(context.Background(), Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.writer.do(insertProgram("p")); !errors.Is(err, errClosed) {
+		t.Errorf("got %v, want %v", err, errClosed)
+	}
+}

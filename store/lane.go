@@ -392,6 +392,9 @@ func (t *tx) finishAttempt(num int64, step webhook.Step, now time.Time) error {
 		string(step.Status), reason, millis(step.NextAttemptAt), completed, num)
 }
 
+const selectInterrupted = `SELECT d.num, d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL
+	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.claimed_at IS NOT NULL`
+
 // RecoverInterrupted finds the attempts that were in flight when the process
 // last ended, records them as interrupted, and returns how many there were.
 // It is called once, before anything is claimed.
@@ -404,7 +407,7 @@ func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	var rows []row
 	now := time.Now()
 	err := s.writer.do(func(t *tx) error {
-		err := t.each("SELECT d.num, d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.claimed_at IS NOT NULL", nil, func(scan func(...any) error) error {
+		err := t.each(selectInterrupted, nil, func(scan func(...any) error) error {
 			var r row
 			err := scan(&r.num, &r.claimed, &r.made, &r.deleted)
 			rows = append(rows, r)

@@ -1,0 +1,84 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// BenchmarkPublish is the rate of acknowledged publishes: each is on disk
+// (fsynced) when it counts.
+func BenchmarkPublish(b *testing.B) {
+	for _, publishers := range []int{1, 32, 256} {
+		b.Run(fmt.Sprint("publishers=", publishers), func(b *testing.B) {
+			s := open(b)
+			program(b, s, "p")
+			b.ReportAllocs()
+			b.SetParallelism((publishers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0))
+			if publishers == 1 {
+				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+				b.SetParallelism(1)
+			}
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if _, err := s.Publish(context.Background(), "p", []webhook.Event{event("content_updated")}); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "publishes/s")
+		})
+	}
+}
+
+// BenchmarkDeliver is the store's part of a delivery of one event: forming it,
+// with its attempt counted, and recording its result.
+func BenchmarkDeliver(b *testing.B) {
+	s := open(b)
+	program(b, s, "p")
+	sub := subscribe(b, s, "p", "content_updated")
+	events := make([]webhook.Event, b.N)
+	for i := range events {
+		events[i] = event("content_updated")
+	}
+	for len(events) > 0 {
+		n := min(len(events), 1000)
+		if _, err := s.Publish(context.Background(), "p", events[:n]); err != nil {
+			b.Fatal(err)
+		}
+		events = events[n:]
+	}
+	l := lane(b, s, sub.ID)
+	b.ReportAllocs()
+	b.ResetTimer()
+	const inFlight = 64
+	slots := make(chan struct{}, inFlight)
+	for range b.N {
+		w, err := s.Waiting(context.Background(), l, l.Wanted, 1, webhook.MaxDeliveryBytes)
+		if err != nil || len(w.Seqs) != 1 {
+			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
+		}
+		f := s.Form(l, &w)
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots }()
+			c, err := f.Wait()
+			if err == nil {
+				a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
+				_, err = s.Record(c, &a, webhook.Step{Status: webhook.StatusSuccess})
+			}
+			if err != nil {
+				b.Error(err)
+			}
+		}()
+	}
+	for range inFlight {
+		slots <- struct{}{}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "deliveries/s")
+}

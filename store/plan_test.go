@@ -1,0 +1,68 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// Every query that runs for each request, delivery or page finds its rows by an
+// index: its cost does not depend on how many rows there are.
+func TestQueryPlans(t *testing.T) {
+	s := open(t)
+	for _, c := range []struct {
+		query string
+		args  int
+		want  string // part of the plan
+	}{
+		{"SELECT " + tokenColumns + " FROM tokens WHERE hash = ?", 1, "USING INDEX sqlite_autoindex_tokens_2"},
+		{"SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", 1, "events_by_seq"},
+		{"SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", 2, "events_by_name"},
+		{"SELECT " + eventColumns + " FROM events WHERE program_id = ? AND id = ?", 2, "events_by_id"},
+		{"SELECT " + eventColumns + " FROM events WHERE program_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?", 3, "events_by_seq"},
+		{"SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?", 5, "COVERING INDEX events_by_name"},
+		{selectSubscription, 2, "USING PRIMARY KEY"},
+		{"SELECT count(*) FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", 1, "subscriptions_by_program"},
+		{"SELECT " + subscriptionColumns + " FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL ORDER BY created_at, id LIMIT ? OFFSET ?", 3, "subscriptions_by_program"},
+		{"SELECT " + deliveryColumns + " FROM deliveries d WHERE d.subscription_id = ? AND d.num < ? ORDER BY d.num DESC LIMIT ?", 3, "deliveries_by_subscription"},
+		{"SELECT " + deliveryColumns + " FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", 2, "sqlite_autoindex_deliveries_1"},
+		{claimDueDelivery, 2, "deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},
+		{claimDuePing, 2, "deliveries_due_pings (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},
+		{selectNextDelivery, 1, "deliveries_due"},
+		{selectNextPing, 1, "deliveries_due_pings"},
+		{selectInterrupted, 0, "deliveries_in_flight"},
+	} {
+		args := make([]any, c.args)
+		var plan []string
+		rows, err := s.readers.QueryContext(context.Background(), "EXPLAIN QUERY PLAN "+c.query, args...)
+		if err != nil {
+			t.Errorf("%s: %v", c.query, err)
+			continue
+		}
+		err = drain(rows, func(scan func(...any) error) error {
+			var id, parent, unused int
+			var detail string
+			err := scan(&id, &parent, &unused, &detail)
+			plan = append(plan, detail)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(plan, "\n\t")
+		if !strings.Contains(text, c.want) || strings.Contains(text, "TEMP B-TREE FOR ORDER BY") && !strings.Contains(c.query, "json_each") || scansATable(plan) {
+			t.Errorf("%s\n\t%s\nwant %s, and no scan of a table", c.query, text, c.want)
+		}
+	}
+}
+
+// scansATable says whether a plan reads a table from end to end; the array of a
+// delivery's events, and an index made for it, are not tables.
+func scansATable(plan []string) bool {
+	for _, step := range plan {
+		if strings.HasPrefix(step, "SCAN ") && !strings.Contains(step, "VIRTUAL TABLE") && !strings.Contains(step, "CONSTANT ROW") && !strings.Contains(step, "deliveries_in_flight") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"service/webhook"
+)
+
+// The admin socket is a Unix socket in the data directory. Who may open it, the
+// user the server runs as, may do what the small commands do: it asks for no
+// token. It speaks HTTP with JSON bodies, to this binary alone.
+const adminSocket = "admin.sock"
+
+// maxSocketPath is the longest path of a socket, in bytes, that every system
+// takes (sun_path has 104 on some, with the final zero).
+const maxSocketPath = 103
+
+// adminAddress returns a path that a socket in dir can be reached by, for as
+// long as the returned closer is open.
+//
+// A path that is too long for the system's address is reached on Linux through
+// a descriptor of its directory.
+func adminAddress(dir string) (string, io.Closer, error) {
+	path := filepath.Join(dir, adminSocket)
+	if len(path) <= maxSocketPath {
+		return path, io.NopCloser(nil), nil
+	}
+	if runtime.GOOS != "linux" {
+		return "", nil, fmt.Errorf("the data directory's path is too long for a socket in it: %s has %d bytes, and may have %d", path, len(path), maxSocketPath)
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	return "/proc/self/fd/" + strconv.FormatUint(uint64(d.Fd()), 10) + "/" + adminSocket, d, nil
+}
+
+// adminListener is the admin socket's listener. Closing it removes the socket.
+type adminListener struct {
+	net.Listener
+	address io.Closer
+}
+
+func (l adminListener) Close() error {
+	return errors.Join(l.Listener.Close(), l.address.Close())
+}
+
+// listenAdmin opens the admin socket, for this user alone. The caller holds the
+// lock of the data directory: a socket that is there already was left by a
+// process that is no more, and is replaced.
+func listenAdmin(ctx context.Context, dir string) (net.Listener, error) {
+	path, address, err := adminAddress(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(err, address.Close())
+	}
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		// Where the system heeds it the socket never exists with a wider mode.
+		return c.Control(func(fd uintptr) { syscall.Fchmod(int(fd), 0o600) })
+	}}
+	l, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("admin socket: %w", err), address.Close())
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close(), address.Close())
+	}
+	return adminListener{l, address}, nil
+}
+
+// adminServer answers the small commands.
+type adminServer struct {
+	tokens     tokens
+	signInLink func() string // a new one-time URL of the admin UI
+	logger     *slog.Logger
+}
+
+func (a *adminServer) handler() http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("POST /tokens", a.answer(func(r *http.Request) (any, error) {
+		var asked webhook.NewToken
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+			return nil, webhook.NewError(webhook.CodeInvalid, "The request cannot be read.")
+		}
+		token, secret, err := a.tokens.CreateToken(r.Context(), asked)
+		return newTokenAnswer{token, secret}, err
+	}))
+	m.HandleFunc("GET /tokens", a.answer(func(r *http.Request) (any, error) {
+		return a.tokens.Tokens(r.Context())
+	}))
+	m.HandleFunc("POST /tokens/{id}/revoke", a.answer(func(r *http.Request) (any, error) {
+		return a.tokens.RevokeToken(r.Context(), r.PathValue("id"))
+	}))
+	m.HandleFunc("POST /setup-link", a.answer(func(*http.Request) (any, error) {
+		return setupLinkAnswer{a.signInLink()}, nil
+	}))
+	return http.MaxBytesHandler(m, 1<<20)
+}
+
+type newTokenAnswer struct {
+	Token  webhook.Token `json:"token"`
+	Secret string        `json:"secret"`
+}
+
+type setupLinkAnswer struct {
+	URL string `json:"url"`
+}
+
+// answer writes what a request came to. It is the one place that does, and
+// that logs.
+func (a *adminServer) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		value, err := do(r)
+		status := http.StatusOK
+		var mistake *webhook.Error
+		switch {
+		case errors.As(err, &mistake):
+			status, value = http.StatusBadRequest, mistake
+		case err != nil:
+			a.logger.Error("admin socket", "request", r.Method+" "+r.URL.Path, "error", err)
+			status, value = http.StatusInternalServerError, webhook.NewError(webhook.CodeInternal, "The server failed; its log says why.")
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		json.NewEncoder(w).Encode(value) // who asked is gone if this fails
+	}
+}
+
+// errNoServer says that no server runs on a data directory.
+var errNoServer = errors.New("no server is running")
+
+// adminClient asks the running server over the admin socket.
+type adminClient struct {
+	http *http.Client
+}
+
+// dialAdmin returns a client of the server that runs on the data directory dir.
+// The error is errNoServer when none does.
+func dialAdmin(ctx context.Context, dir string) (*adminClient, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		path, address, err := adminAddress(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer address.Close()
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}
+	conn, err := dial(ctx, "", "")
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
+		return nil, errNoServer
+	case err != nil:
+		return nil, fmt.Errorf("ask the running server: %w", err)
+	}
+	conn.Close()
+	return &adminClient{&http.Client{
+		Transport: &http.Transport{DialContext: dial},
+		Timeout:   30 * time.Second,
+	}}, nil
+}
+
+// Close ends the connections to the server.
+func (c *adminClient) Close() error {
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// ask makes one request. What the server refused is a *webhook.Error, just as
+// if the store had been asked.
+func (c *adminClient) ask(ctx context.Context, method, path string, in, out any) error {
+	var body bytes.Buffer
+	if in != nil {
+		if err := json.NewEncoder(&body).Encode(in); err != nil {
+			return err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://service"+path, &body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask the running server: %w", err)
+	}
+	defer resp.Body.Close()
+	answer := json.NewDecoder(resp.Body)
+	if resp.StatusCode == http.StatusOK {
+		err = answer.Decode(out)
+	} else {
+		var refused webhook.Error
+		if err = answer.Decode(&refused); err == nil {
+			return &refused
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the running server's answer (%s) cannot be read: %w", resp.Status, err)
+	}
+	return nil
+}
+
+// CreateToken is [store.Store.CreateToken], done by the running server.
+func (c *adminClient) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.Token, string, error) {
+	var answer newTokenAnswer
+	err := c.ask(ctx, http.MethodPost, "/tokens", n, &answer)
+	return answer.Token, answer.Secret, err
+}
+
+// Tokens is [store.Store.Tokens], done by the running server.
+func (c *adminClient) Tokens(ctx context.Context) ([]webhook.Token, error) {
+	var all []webhook.Token
+	return all, c.ask(ctx, http.MethodGet, "/tokens", nil, &all)
+}
+
+// RevokeToken is [store.Store.RevokeToken], done by the running server.
+func (c *adminClient) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
+	var revoked webhook.Token
+	return revoked, c.ask(ctx, http.MethodPost, "/tokens/"+url.PathEscape(id)+"/revoke", nil, &revoked)
+}
+
+// setupLink returns a new one-time URL that signs in to the admin UI.
+func (c *adminClient) setupLink(ctx context.Context) (string, error) {
+	var answer setupLinkAnswer
+	err := c.ask(ctx, http.MethodPost, "/setup-link", nil, &answer)
+	return answer.URL, err
+}
+
+type adminCmd struct {
+	SetupLink adminSetupLinkCmd `cmd:"" help:"Print a one-time link that signs in to the admin UI of the running server."`
+}
+
+type adminSetupLinkCmd struct{ dataFlag }
+
+func (c *adminSetupLinkCmd) Run(ctx context.Context, std streams) error {
+	server, err := dialAdmin(ctx, c.Data)
+	if errors.Is(err, errNoServer) {
+		return fmt.Errorf("no server is running on %s: start it with service serve, which prints a link itself", c.Data)
+	}
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	link, err := server.setupLink(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(std.out, link)
+	return err
+}

@@ -1,0 +1,180 @@
+// Command service sends webhooks: partners subscribe over a REST API, the
+// platform publishes events, and every event reaches every subscription that
+// asked for it, at least once.
+//
+// Package main is the front door and nothing more: the command line, the
+// configuration, TLS, the admin socket, signals, and the wiring of the rooms.
+// It alone reads flags and the environment and ends the process.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/alecthomas/kong"
+
+	"service/webhook"
+)
+
+// The exit statuses of every command.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, cancel := context.WithCancel(context.Background())
+	endings := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup means to go on
+		endings = append(endings, syscall.SIGHUP)
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, endings...)
+	// The first signal asks for an orderly end, the second does not ask. This
+	// goroutine lives as long as the process.
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		fmt.Fprintln(os.Stderr, "service: ended at once, by a second signal")
+		os.Exit(exitFailed)
+	}()
+	os.Exit(run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr}))
+}
+
+// streams are what a command reads from and writes to: results to out, all
+// else to err.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// cli is the command line. Each flag can also be given as an environment
+// variable: SERVICE_ and the flag's name in capitals.
+type cli struct {
+	//Serve   serveCmd   `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
+	Token   tokenCmd   `cmd:"" help:"Make, list and revoke access tokens."`
+	Admin   adminCmd   `cmd:"" help:"Let admins in to the web UI."`
+	Publish publishCmd `cmd:"" help:"Publish events from a file or from stdin."`
+	Listen  listenCmd  `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+// run runs the command that args ask for and returns the exit status. The end
+// of ctx asks the command to end in order.
+func run(ctx context.Context, args []string, std streams) int {
+	var c cli
+	helped := false
+	parser, err := kong.New(&c,
+		kong.Name("service"),
+		kong.Description("A webhook service in one binary."),
+		kong.DefaultEnvars("SERVICE"),
+		kong.Vars{"scopes": scopeNames()},
+		kong.Writers(std.out, std.err),
+		kong.Exit(func(int) { helped = true }), // kong exits after --help alone
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ValueFormatter(describe),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(std),
+	)
+	if err != nil {
+		return fail(std, err)
+	}
+	command, err := parser.Parse(args)
+	switch {
+	case helped:
+		return exitDone
+	case err != nil:
+		return fail(std, usageError{err})
+	}
+	return fail(std, command.Run())
+}
+
+// describe is the help of one flag: its meaning, its default and its variable.
+func describe(v *kong.Value) string {
+	var notes []string
+	if v.HasDefault {
+		notes = append(notes, "default "+v.Default)
+	}
+	for _, name := range v.Tag.Envs {
+		notes = append(notes, "$"+name)
+	}
+	if len(notes) == 0 {
+		return v.Help
+	}
+	return v.Help + " (" + strings.Join(notes, ", ") + ")"
+}
+
+func scopeNames() string {
+	var names []string
+	for _, s := range webhook.Scopes() {
+		names = append(names, string(s))
+	}
+	return strings.Join(names, ", ")
+}
+
+// fail tells err, if any, in one line, and returns the exit status it means.
+func fail(std streams, err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &usage):
+		fmt.Fprintf(std.err, "service: %s (see service --help)\n", oneLine(err.Error()))
+		return exitUsage
+	}
+	fmt.Fprintf(std.err, "service: %s\n", oneLine(err.Error()))
+	return exitFailed
+}
+
+// usageError is a mistake in how a command was called.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// oneLine renders text from elsewhere so that it stays on one line and cannot
+// steer the terminal.
+func oneLine(s string) string { return printable(strings.TrimSpace(s)) }
+
+// printable escapes the control characters of s, and those that change the
+// direction of writing, so that a terminal shows them and does not obey them.
+func printable(s string) string {
+	steers := func(r rune) bool {
+		return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control) || r == unicode.ReplacementChar ||
+			r == '\u2028' || r == '\u2029'
+	}
+	if !strings.ContainsFunc(s, steers) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if !steers(r) {
+			b.WriteRune(r)
+			continue
+		}
+		b.WriteString(escape(r))
+	}
+	return b.String()
+}
+
+func escape(r rune) string {
+	switch {
+	case r == '\n':
+		return `\n`
+	case r == '\t':
+		return `\t`
+	case r < 0x100:
+		return fmt.Sprintf(`\x%02x`, r)
+	}
+	return fmt.Sprintf(`\u%04x`, r)
+}

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// arrows is the drawing of docs/architecture.md: what each room may import of
+// the others. Nothing else is allowed.
+var arrows = map[string][]string{
+	"service":            {"service/api", "service/web", "service/dispatcher", "service/assets", "service/store", "service/webhook"},
+	"service/api":        {"service/store", "service/webhook"},
+	"service/web":        {"service/assets", "service/store", "service/webhook"},
+	"service/dispatcher": {"service/store", "service/webhook"},
+	"service/store":      {"service/webhook"},
+	"service/assets":     {},
+	"service/webhook":    {},
+}
+
+// privilege is an import, or a name of one, that only some rooms may use.
+type privilege struct {
+	path  string   // an import path; with a final slash all below it too
+	name  string   // an exported name of it; "" is the import itself
+	rooms []string // who may
+	why   string
+}
+
+var privileges = []privilege{
+	{"database/sql", "", []string{"service/store"}, "the only SQL is in store"},
+	{"database/sql/", "", []string{"service/store"}, "the only SQL is in store"},
+	{"github.com/mattn/go-sqlite3", "", []string{"service/store"}, "one SQLite library, in store"},
+	{"github.com/ncruces/", "", []string{"service/store"}, "one SQLite library, in store"},
+	{"modernc.org/", "", nil, "a second SQLite library in the process drops the first one's locks"},
+	{"github.com/a-h/templ", "", []string{"service/web"}, "pages are web's"},
+	{"github.com/a-h/templ/", "", []string{"service/web"}, "pages are web's"},
+	{"html/template", "", nil, "pages are templ's"},
+	{"github.com/julienschmidt/httprouter", "", []string{"service/api", "service/web"}, "routes are the doors'"},
+	{"code.dny.dev/ssrf", "", []string{"service/dispatcher"}, "the egress guard stands where subscribers are dialled"},
+
+	{"flag", "", []string{"service"}, "only main reads the command line"},
+	{"github.com/alecthomas/kong", "", []string{"service"}, "only main reads the command line"},
+	{"os", "Args", []string{"service"}, "only main reads the command line"},
+	{"os", "Getenv", []string{"service"}, "only main reads the environment"},
+	{"os", "LookupEnv", []string{"service"}, "only main reads the environment"},
+	{"os", "Environ", []string{"service"}, "only main reads the environment"},
+	{"os", "ExpandEnv", []string{"service"}, "only main reads the environment"},
+	{"os", "Setenv", []string{"service"}, "only main changes the environment"},
+	{"os", "Exit", []string{"service"}, "only main ends the process"},
+	{"log", "", nil, "the log is log/slog's; log.Fatal would end the process"},
+	{"os/signal", "", []string{"service"}, "only main hears signals"},
+
+	{"net/http", "Transport", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers; main calls the service's own API"},
+	{"net/http", "Client", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers; main calls the service's own API"},
+	{"net/http", "DefaultClient", nil, "it has no timeout and follows redirects"},
+	{"net/http", "DefaultTransport", nil, "it has no guard"},
+	{"net/http", "Get", nil, "it has no timeout and follows redirects"},
+	{"net/http", "Head", nil, "it has no timeout and follows redirects"},
+	{"net/http", "Post", nil, "it has no timeout and follows redirects"},
+	{"net/http", "PostForm", nil, "it has no timeout and follows redirects"},
+	{"net", "Dial", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers"},
+	{"net", "Dialer", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers"},
+	{"net", "Listen", []string{"service"}, "main opens the doors"},
+
+	{"net/http", "", []string{"service", "service/api", "service/web", "service/dispatcher", "service/assets"}, "the truth and the rules know no HTTP"},
+	{"net", "", []string{"service", "service/api", "service/web", "service/dispatcher"}, "the truth and the rules do no network I/O"},
+	{"os", "", []string{"service", "service/store", "service/web", "service/api", "service/dispatcher"}, "the rules do no I/O"},
+	{"time", "Now", []string{"service", "service/store", "service/web", "service/api", "service/dispatcher"}, "the rules take the time as an argument"},
+	{"time", "Sleep", nil, "nothing sleeps: it waits for what it waits for"},
+}
+
+// source is one file of a room, of any build tag but those of tests.
+type source struct {
+	room string
+	file *ast.File
+}
+
+// violations returns what in the files breaks the drawing, in a fixed order.
+func violations(files []source) []string {
+	found := make(map[string]bool)
+	transports := make(map[string]int)
+	for _, f := range files {
+		allowed, ok := arrows[f.room]
+		if !ok {
+			found[f.room+" has no place in the drawing"] = true
+			continue
+		}
+		names := make(map[string]string) // by which an import is known in the file
+		for _, spec := range f.file.Imports {
+			path, _ := strconv.Unquote(spec.Path.Value)
+			name := path[strings.LastIndexByte(path, '/')+1:]
+			if spec.Name != nil {
+				name = spec.Name.Name
+			}
+			names[name] = path
+			if name == "." {
+				found[fmt.Sprintf("%s imports %s into its own names, which hides what it uses", f.room, path)] = true
+			}
+			if strings.HasPrefix(path, "service/") && !slices.Contains(allowed, path) {
+				found[fmt.Sprintf("%s imports %s: there is no such arrow", f.room, path)] = true
+			}
+			for _, p := range privileges {
+				if p.name == "" && p.covers(path) && !slices.Contains(p.rooms, f.room) {
+					found[fmt.Sprintf("%s imports %s: %s", f.room, path, p.why)] = true
+				}
+			}
+		}
+		ast.Inspect(f.file, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, ok := s.X.(*ast.Ident)
+			if !ok || names[x.Name] == "" {
+				return true
+			}
+			path := names[x.Name]
+			for _, p := range privileges {
+				if p.name == s.Sel.Name && p.path == path && !slices.Contains(p.rooms, f.room) {
+					found[fmt.Sprintf("%s uses %s.%s: %s", f.room, path, p.name, p.why)] = true
+				}
+			}
+			return true
+		})
+		ast.Inspect(f.file, func(n ast.Node) bool {
+			if c, ok := n.(*ast.CompositeLit); ok {
+				if s, ok := c.Type.(*ast.SelectorExpr); ok && s.Sel.Name == "Transport" {
+					if x, ok := s.X.(*ast.Ident); ok && names[x.Name] == "net/http" {
+						transports[f.room]++
+					}
+				}
+			}
+			return true
+		})
+	}
+	if n := transports["service/dispatcher"]; n > 1 {
+		found[fmt.Sprintf("service/dispatcher has %d http.Transports: every subscriber is called through one, with the guard", n)] = true
+	}
+	var all []string
+	for v := range found {
+		all = append(all, v)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (p privilege) covers(path string) bool {
+	return path == p.path || strings.HasSuffix(p.path, "/") && strings.HasPrefix(path, p.path)
+}
+
+func TestArrowsAndPrivileges(t *testing.T) {
+	files := houseSources(t)
+	rooms := make(map[string]bool)
+	for _, f := range files {
+		rooms[f.room] = true
+	}
+	for _, room := range []string{"service", "service/store", "service/webhook"} {
+		if !rooms[room] {
+			t.Errorf("no source of %s was looked at", room)
+		}
+	}
+	for _, v := range violations(files) {
+		t.Error(v)
+	}
+}
+
+// houseSources returns every file of the module but its tests, those that
+// today's build tags leave out included.
+func houseSources(t *testing.T) []source {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=Dir,ImportPath,GoFiles,CgoFiles,IgnoredGoFiles", "./...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var files []source
+	fset := token.NewFileSet()
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			Dir, ImportPath                   string
+			GoFiles, CgoFiles, IgnoredGoFiles []string
+		}
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range slices.Concat(p.GoFiles, p.CgoFiles, p.IgnoredGoFiles) {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, source{p.ImportPath, f})
+		}
+	}
+}
+
+func TestViolationsAreFound(t *testing.T) {
+	tests := []struct {
+		room, src string
+		want      string // "" is none
+	}{
+		{"service", `import ("os"; "service/api"; "service/web"); var _ = os.Getenv`, ""},
+		{"service/api", `import ("service/store"; "service/webhook"; "net/http"); var _ http.Handler`, ""},
+		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, ""},
+		{"service/store", `import ("database/sql"; "os"); var _ = os.Open`, ""},
+		{"service/webhook", `import "net/netip"`, ""},
+
+		{"service/api", `import "service/dispatcher"`, "service/api imports service/dispatcher: there is no such arrow"},
+		{"service/web", `import "service/api"`, "service/web imports service/api: there is no such arrow"},
+		{"service/api", `import "service/assets"`, "service/api imports service/assets: there is no such arrow"},
+		{"service/store", `import "service/api"`, "service/store imports service/api: there is no such arrow"},
+		{"service/webhook", `import "service/store"`, "service/webhook imports service/store: there is no such arrow"},
+		{"service/attic", ``, "service/attic has no place in the drawing"},
+
+		{"service/api", `import "database/sql"`, "service/api imports database/sql: the only SQL is in store"},
+		{"service", `import "database/sql/driver"`, "service imports database/sql/driver: the only SQL is in store"},
+		{"service/dispatcher", `import _ "github.com/mattn/go-sqlite3"`, "service/dispatcher imports github.com/mattn/go-sqlite3: one SQLite library, in store"},
+		{"service/store", `import _ "modernc.org/sqlite"`, "service/store imports modernc.org/sqlite: a second SQLite library in the process drops the first one's locks"},
+		{"service/api", `import "github.com/a-h/templ"`, "service/api imports github.com/a-h/templ: pages are web's"},
+		{"service/web", `import "flag"`, "service/web imports flag: only main reads the command line"},
+		{"service/store", `import "os"; var _ = os.Getenv("HOME")`, "service/store uses os.Getenv: only main reads the environment"},
+		{"service/store", `import env "os"; var _ = env.Getenv("HOME")`, "service/store uses os.Getenv: only main reads the environment"},
+		{"service/api", `import "os"; func f() { os.Exit(1) }`, "service/api uses os.Exit: only main ends the process"},
+		{"service/api", `import . "os"`, "service/api imports os into its own names, which hides what it uses"},
+		{"service/webhook", `import "net/http"`, "service/webhook imports net/http: the truth and the rules know no HTTP"},
+		{"service/webhook", `import "time"; var _ = time.Now()`, "service/webhook uses time.Now: the rules take the time as an argument"},
+		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher calls subscribers; main calls the service's own API"},
+		{"service/web", `import "net/http"; func f() { http.Get("") }`, "service/web uses net/http.Get: it has no timeout and follows redirects"},
+		{"service/dispatcher", `import "net/http"; var _, _ = http.Transport{}, &http.Transport{}`, "service/dispatcher has 2 http.Transports: every subscriber is called through one, with the guard"},
+		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`, "service/dispatcher uses time.Sleep: nothing sleeps: it waits for what it waits for"},
+	}
+	for _, test := range tests {
+		f, err := parser.ParseFile(token.NewFileSet(), "planted.go", "package planted\n"+test.src, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Join(violations([]source{{test.room, f}}), "\n")
+		if got != test.want {
+			t.Errorf("%s: %s\n got %q\nwant %q", test.room, test.src, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The names of the local CA's files in the data directory, and the lives of
+// what it is and signs.
+const (
+	caCertificateFile = "ca.pem" // 0644, for curl --cacert
+	caKeyFile         = "ca.key" // 0600
+
+	caLife    = 10 * 365 * 24 * time.Hour
+	leafLife  = 30 * 24 * time.Hour
+	leafRenew = 10 * 24 * time.Hour // renewed when less than this is left
+	clockSkew = time.Hour           // how far behind a client's clock may be
+)
+
+// localCA is the certificate authority that is kept in the data directory, so
+// that serve speaks HTTPS before it has a public name. Who trusts ca.pem trusts
+// this data directory's servers, and nobody else holds the key.
+type localCA struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// openCA returns the CA of the data directory dir, and makes it when there is
+// none. A CA that is there but cannot be used is an error and is left alone:
+// clients trust it by its file, so replacing it silently would lock them out.
+// The caller holds the lock of the data directory.
+func openCA(dir string, now time.Time) (*localCA, error) {
+	certPath, keyPath := filepath.Join(dir, caCertificateFile), filepath.Join(dir, caKeyFile)
+	certPEM, certErr := os.ReadFile(certPath)
+	keyPEM, keyErr := os.ReadFile(keyPath)
+	switch {
+	case certErr != nil && !errors.Is(certErr, fs.ErrNotExist):
+		return nil, fmt.Errorf("read the local CA: %w", certErr)
+	case keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist):
+		return nil, fmt.Errorf("read the local CA's key: %w", keyErr)
+	case certErr == nil && keyErr != nil:
+		return nil, fmt.Errorf("%s is there but its key %s is missing; put the key back, or remove %[1]s to have a new CA made, which clients then have to be given", certPath, keyPath)
+	case certErr != nil && keyErr != nil:
+		return createCA(certPath, keyPath, now)
+	}
+
+	key, err := parseCAKey(keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%s is damaged: %w; put back a copy, or remove it and %s to have a new CA made, which clients then have to be given", keyPath, err, certPath)
+	}
+	if certErr != nil {
+		// The process ended between the key and the certificate, or ca.pem was
+		// removed: no client can have trusted what was never written.
+		return signCA(certPath, key, now)
+	}
+	certificate, err := parseCA(certPEM)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s is damaged: %w; put back a copy, or remove it and %s to have a new CA made, which clients then have to be given", certPath, err, keyPath)
+	case !key.PublicKey.Equal(certificate.PublicKey):
+		return nil, fmt.Errorf("%s and %s do not belong together; put back copies of one pair, or remove both to have a new CA made", certPath, keyPath)
+	case now.After(certificate.NotAfter):
+		return nil, fmt.Errorf("the local CA in %s expired on %s; remove it and %s to have a new one made, which clients then have to be given", certPath, certificate.NotAfter.UTC().Format(time.DateOnly), keyPath)
+	}
+	return &localCA{certificate, key}, nil
+}
+
+func parseCA(b []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(b)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, errors.New("it holds no PEM certificate")
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if !c.IsCA {
+		return nil, errors.New("its certificate is not that of a CA")
+	}
+	return c, nil
+}
+
+func parseCAKey(b []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(b)
+	if block == nil || block.Type != "PRIVATE KEY" {
+		return nil, errors.New("it holds no PEM private key")
+	}
+	k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errors.New("its private key cannot be read") // the cause could quote the key
+	}
+	key, ok := k.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, errors.New("its private key is not an ECDSA key")
+	}
+	return key, nil
+}
+
+// createCA writes the key first: a certificate without its key would be refused
+// at the next start, a key without its certificate is completed.
+func createCA(certPath, keyPath string, now time.Time) (*localCA, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the local CA's key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("make the local CA's key: %w", err)
+	}
+	if err := writeFile(keyPath, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		return nil, fmt.Errorf("write the local CA's key: %w", err)
+	}
+	return signCA(certPath, key, now)
+}
+
+func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*localCA, error) {
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, fmt.Errorf("make the local CA: %w", err)
+	}
+	sum := sha256.Sum256(public)
+	template := &x509.Certificate{
+		SerialNumber: serialNumber(),
+		// One key has one name, and two CAs in one trust store have two.
+		Subject:               pkix.Name{CommonName: "service local CA " + hex.EncodeToString(sum[:4])},
+		NotBefore:             now.Add(-clockSkew),
+		NotAfter:              now.Add(caLife),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		MaxPathLenZero:        true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("make the local CA: %w", err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("make the local CA: %w", err)
+	}
+	if err := writeFile(certPath, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
+		return nil, fmt.Errorf("write the local CA: %w", err)
+	}
+	return &localCA{certificate, key}, nil
+}
+
+// sign returns a new certificate for a server with the given names and
+// addresses, valid for leafLife or as long as the CA itself.
+func (ca *localCA) sign(hosts []string, now time.Time) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the server's key: %w", err)
+	}
+	notAfter := now.Add(leafLife)
+	if ca.certificate.NotAfter.Before(notAfter) {
+		notAfter = ca.certificate.NotAfter
+	}
+	template := &x509.Certificate{
+		SerialNumber: serialNumber(),
+		Subject:      pkix.Name{CommonName: "service"},
+		NotBefore:    now.Add(-clockSkew),
+		NotAfter:     notAfter,
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, h := range hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, h)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.certificate, key.Public(), ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("make the server's certificate: %w", err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("make the server's certificate: %w", err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der, ca.certificate.Raw}, PrivateKey: key, Leaf: leaf}, nil
+}
+
+// leafSource hands out the server's certificate and renews it before it ends,
+// however long the process lives. It is safe for concurrent use.
+type leafSource struct {
+	ca    *localCA
+	hosts []string
+
+	mu   sync.Mutex
+	leaf *tls.Certificate
+}
+
+// newLeafSource returns a source that has made its first certificate already,
+// so that a CA that cannot sign is known at the start.
+func newLeafSource(ca *localCA, hosts []string, now time.Time) (*leafSource, error) {
+	leaf, err := ca.sign(hosts, now)
+	if err != nil {
+		return nil, err
+	}
+	return &leafSource{ca: ca, hosts: hosts, leaf: leaf}, nil
+}
+
+// certificate returns the certificate to serve at the given time. When a new
+// one cannot be made the old one is served as long as there is one.
+func (s *leafSource) certificate(now time.Time) *tls.Certificate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// A clock that was set back needs a new one just as one that went on.
+	if left := s.leaf.Leaf.NotAfter.Sub(now); left < leafRenew || now.Before(s.leaf.Leaf.NotBefore) {
+		if leaf, err := s.ca.sign(s.hosts, now); err == nil {
+			s.leaf = leaf
+		}
+	}
+	return s.leaf
+}
+
+// config returns the TLS settings of the server.
+func (s *leafSource) config() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return s.certificate(time.Now()), nil
+		},
+	}
+}
+
+// serverNames are the names and addresses that a server which listens on host
+// is reached by, as far as this machine knows.
+func serverNames(host string) []string {
+	names := []string{"localhost", "127.0.0.1", "::1"}
+	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+		names = append(names, host)
+	}
+	isASCII := func(s string) bool { return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) }
+	if name, err := os.Hostname(); err == nil && name != "" && isASCII(name) { // a certificate holds no other name
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func serialNumber() *big.Int {
+	var b [16]byte
+	rand.Read(b[:])
+	b[0] &= 0x7f // positive, so that it stays within the 20 bytes of RFC 5280
+	return new(big.Int).SetBytes(b[:])
+}
+
+// writeFile writes a file so that a crash leaves either all of it or nothing,
+// and never with a wider mode than asked for.
+func writeFile(path string, data []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // no longer there after the rename
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// readCertificates returns the certificates of a PEM file as a pool.
+func readCertificates(path string) (*x509.CertPool, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !bytes.Contains(b, []byte("-----BEGIN CERTIFICATE-----")) || !pool.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("%s holds no PEM certificate", path)
+	}
+	return pool, nil
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+type tokenCmd struct {
+	Create tokenCreateCmd `cmd:"" help:"Print a new token, alone, on stdout. It is shown this once. Creates the program if it is new."`
+	List   tokenListCmd   `cmd:"" help:"List the tokens, newest first."`
+	Revoke tokenRevokeCmd `cmd:"" help:"End a token at once."`
+}
+
+// dataFlag is the flag of every command that needs the data directory.
+type dataFlag struct {
+	Data string `default:"./data" placeholder:"DIR" help:"Everything the service remembers: service.db, certificates, keys."`
+}
+
+type tokenCreateCmd struct {
+	dataFlag
+	Program string   `placeholder:"ID" help:"The program the token is for (required)."`
+	User    string   `placeholder:"ID" help:"The user the token stands for (required)."`
+	Scope   []string `placeholder:"S" help:"What it may do: ${scopes} (required, repeated or with commas)."`
+	Name    string   `placeholder:"N" help:"A name to recognise it by."`
+	Expires string   `placeholder:"D" help:"How long it is valid, such as 90d; without it, until it is revoked."`
+}
+
+func (c *tokenCreateCmd) Run(ctx context.Context, std streams) error {
+	now := time.Now()
+	asked := webhook.NewToken{ProgramID: c.Program, UserID: c.User, Name: c.Name}
+	for _, s := range c.Scope {
+		asked.Scopes = append(asked.Scopes, webhook.Scope(strings.TrimSpace(s)))
+	}
+	var f faults
+	if c.Expires != "" {
+		asked.ExpiresAt = now.Add(f.duration("expires", c.Expires, time.Minute, 100*365*24*time.Hour)).Truncate(time.Millisecond)
+	}
+	// What the flags say is checked here, so that a mistake is one of usage and
+	// makes no data directory.
+	if wrong := asked.Check(now); wrong != nil && len(f) == 0 {
+		for _, v := range wrong.Validations {
+			f.add(v.Parameter, "%s", v.Detail)
+		}
+	}
+	if err := f.err(); err != nil {
+		return err
+	}
+	t, err := openTokens(ctx, c.Data, std, true)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	_, secret, err := t.CreateToken(ctx, asked)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(std.out, secret)
+	return err
+}
+
+type tokenListCmd struct {
+	dataFlag
+	JSON bool `name:"json" help:"Print a JSON array."`
+}
+
+func (c *tokenListCmd) Run(ctx context.Context, std streams) error {
+	t, err := openTokens(ctx, c.Data, std, false)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	all, err := t.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	if !c.JSON {
+		return printTokens(std.out, all, time.Now())
+	}
+	if all == nil {
+		all = []webhook.Token{}
+	}
+	e := json.NewEncoder(std.out)
+	e.SetIndent("", "  ")
+	return e.Encode(all)
+}
+
+// printTokens prints a table for people.
+func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "There are no tokens yet; service token create makes one.")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tTOKEN\tPROGRAM\tUSER\tSCOPES\tCREATED\tSTATE\tNAME")
+	for _, k := range all {
+		scopes := make([]string, len(k.Scopes))
+		for i, s := range k.Scopes {
+			scopes[i] = string(s)
+		}
+		fmt.Fprintf(t, "%s\t%s…\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Hint, k.ProgramID, k.UserID,
+			strings.Join(scopes, ","), day(k.CreatedAt), tokenState(&k, now), printable(k.Name))
+	}
+	return t.Flush()
+}
+
+func tokenState(t *webhook.Token, now time.Time) string {
+	switch {
+	case !t.RevokedAt.IsZero():
+		return "revoked " + day(t.RevokedAt)
+	case t.ExpiresAt.IsZero():
+		return "valid"
+	case !t.Valid(now):
+		return "expired " + day(t.ExpiresAt)
+	}
+	return "valid until " + day(t.ExpiresAt)
+}
+
+func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
+
+type tokenRevokeCmd struct {
+	dataFlag
+	ID string `arg:"" help:"The token's id, as token list shows it."`
+}
+
+func (c *tokenRevokeCmd) Run(ctx context.Context, std streams) error {
+	t, err := openTokens(ctx, c.Data, std, false)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	revoked, err := t.RevokeToken(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.out, "Token %s (%s…) of program %s is revoked.\n", revoked.ID, revoked.Hint, revoked.ProgramID)
+	return err
+}
+
+// tokens is where the tokens are: the store itself, or the running server that
+// has it open.
+type tokens interface {
+	CreateToken(context.Context, webhook.NewToken) (webhook.Token, string, error)
+	Tokens(context.Context) ([]webhook.Token, error)
+	RevokeToken(ctx context.Context, id string) (webhook.Token, error)
+	Close() error
+}
+
+// openTokens asks the server that runs on the data directory, and when none
+// does opens the store. Only with create is a new data directory made.
+func openTokens(ctx context.Context, dir string, std streams, create bool) (tokens, error) {
+	server, err := dialAdmin(ctx, dir)
+	if err == nil {
+		return server, nil
+	}
+	if !errors.Is(err, errNoServer) {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "service.db")); errors.Is(err, fs.ErrNotExist) && !create {
+		return nil, fmt.Errorf("there is no data in %s; --data names the data directory", dir)
+	}
+	logger := slog.New(slog.NewTextHandler(std.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return store.Open(ctx, store.Config{Dir: dir, Logger: logger})
+}

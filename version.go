@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"service/store"
+)
+
+type versionCmd struct{}
+
+func (versionCmd) Run(std streams) error {
+	sqlite, err := store.SQLiteVersion()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.out, "service %s (%s, sqlite %s, driver %s)\n", version(), runtime.Version(), sqlite, store.DriverName)
+	return err
+}
+
+// version is the version of this binary: that of the module, or that of the
+// commit it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	revision, modified := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = "+changes"
+		}
+	}
+	if revision == "" {
+		return "devel"
+	}
+	return revision + modified
+}

@@ -1,6 +1,13 @@
 package webhook
 
 import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,30 +23,418 @@ func testCatalog(t testing.TB) *Catalog {
 	return c
 }
 
+// slowCatalog is a catalog that leaves every decision to the schema library.
+func slowCatalog(t testing.TB) *Catalog {
+	c := testCatalog(t)
+	for _, e := range c.types {
+		e.accepts = nil
+	}
+	return c
+}
+
+// The spec's section 6.2, in its order.
+var specEvents = []string{
+	"ping", "campaign_push_message_sent", "channel_archived", "channel_created", "channel_published",
+	"channel_unarchived", "channel_updated", "content_archived", "content_deleted", "content_drafted",
+	"content_published", "content_review_approved", "content_review_pending", "content_review_rejected",
+	"content_unpublished", "content_updated", "user_notification_created", "user_notification_updated",
+	"user_notification_deleted",
+}
+
+// The spec's section 2.4, in its order.
+var specCategories = []string{
+	"like", "mention", "push", "bootstrap", "channel_auto_follow", "channel_contributor_added", "featured",
+	"content_performance", "comment", "comment_like", "comment_reply", "comment_reply_like", "service",
+}
+
+func TestCatalogIsTheSpecs(t *testing.T) {
+	c := testCatalog(t)
+	var names []string
+	for _, e := range c.Types() {
+		names = append(names, e.Name)
+		if !strings.HasPrefix(e.Description, "Emitted when ") || e.Title == "" {
+			t.Errorf("%s: title %q, description %q", e.Name, e.Title, e.Description)
+		}
+		if got, ok := c.Type(e.Name); !ok || got != e || !c.Has(e.Name) {
+			t.Errorf("%s cannot be found by its name", e.Name)
+		}
+		if e.accepts == nil {
+			t.Errorf("%s has no acceptor: its schema uses a keyword that acceptors do not know", e.Name)
+		}
+	}
+	if want := slices.Sorted(slices.Values(specEvents)); !slices.Equal(names, want) {
+		t.Errorf("the catalog has %v, want %v", names, want)
+	}
+	if _, ok := c.Type("Ping"); ok || c.Has("") {
+		t.Error("the catalog has names that it should not have")
+	}
+
+	files, err := fs.Glob(embedded, "catalog/notifications/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range files {
+		files[i] = strings.TrimSuffix(strings.TrimPrefix(f, "catalog/notifications/"), ".json")
+	}
+	if want := slices.Sorted(slices.Values(specCategories)); !slices.Equal(files, want) {
+		t.Errorf("the notification categories are %v, want %v", files, want)
+	}
+}
+
+// The two events differ in nothing but their name and when they are emitted.
+func TestNotificationSchemasAreAlike(t *testing.T) {
+	c := testCatalog(t)
+	read := func(name string) map[string]any {
+		var schema map[string]any
+		if err := json.Unmarshal(c.types[name].Schema, &schema); err != nil {
+			t.Fatal(err)
+		}
+		delete(schema, "title")
+		delete(schema, "description")
+		delete(schema, "examples")
+		delete(schema["properties"].(map[string]any), "name")
+		return schema
+	}
+	created, updated := read("user_notification_created"), read("user_notification_updated")
+	if !reflect.DeepEqual(created, updated) {
+		t.Error("the schemas of user_notification_created and user_notification_updated differ")
+	}
+	defs := slices.Sorted(maps.Keys(created["$defs"].(map[string]any)))
+	if want := slices.Sorted(slices.Values(specCategories)); !slices.Equal(defs, want) {
+		t.Errorf("$defs has %v, want %v", defs, want)
+	}
+}
+
+// A schema as it is shown needs no other file, each field in it is described,
+// and each object is closed.
+func TestSchemasAreComplete(t *testing.T) {
+	for _, e := range testCatalog(t).Types() {
+		if strings.Contains(string(e.Schema), ".json\"") {
+			t.Errorf("%s refers to another file", e.Name)
+		}
+		if _, err := compileSchema("urn:test", e.Schema); err != nil {
+			t.Errorf("%s does not compile by itself: %v", e.Name, err)
+		}
+		for location, s := range e.schemas {
+			for name, p := range s.Properties {
+				if p.Description == "" && p.Const == nil && p.Ref == nil {
+					t.Errorf("%s: %s: %s has no description", e.Name, location, name)
+				}
+			}
+			freeForm := strings.HasSuffix(location, "/details") || strings.HasSuffix(location, "/service")
+			if s.Types != nil && s.Types.String() == "[object]" && s.AdditionalProperties != false && !freeForm {
+				t.Errorf("%s: %s allows unknown fields", e.Name, location)
+			}
+		}
+	}
+	ping := testCatalog(t).types[EventPing]
+	var example any
+	if err := json.Unmarshal(ping.Example, &example); err != nil {
+		t.Fatal(err)
+	}
+	if err := ping.schema.Validate(example); err != nil {
+		t.Errorf("the example of ping does not pass: %v", err)
+	}
+	var sent any
+	if err := json.Unmarshal(PingEvent(NewID(), testNow), &sent); err != nil {
+		t.Fatal(err)
+	}
+	if err := ping.schema.Validate(sent); err != nil {
+		t.Errorf("the ping that is sent does not pass: %v", err)
+	}
+}
+
+// sample is an event that passes, and the paths that may be left out of it.
+type sample struct {
+	name     string
+	event    map[string]any
+	optional []string
+	freeForm bool // its details are
+}
+
+func decode(t testing.TB, raw []byte) map[string]any {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d.UseNumber()
+	var v map[string]any
+	if err := d.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// samples returns an event of every type that can be published, and of both
+// notification events one for every category.
+func samples(t testing.TB, c *Catalog) []sample {
+	t.Helper()
+	var all []sample
+	for _, e := range c.Types() {
+		if e.Name == EventPing {
+			continue
+		}
+		s := sample{name: e.Name, event: decode(t, e.Example), optional: []string{"id", "timestamp"}}
+		if e.Name == "campaign_push_message_sent" { // of the two one must be there, and both are
+			s.optional = append(s.optional, "push_message", "push_message.deep_link", "content_promotion")
+		}
+		all = append(all, s)
+	}
+	for _, name := range []string{"user_notification_created", "user_notification_updated"} {
+		for _, category := range specCategories {
+			raw, err := embedded.ReadFile("catalog/notifications/" + category + ".json")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := sample{name: name + "/" + category, event: decode(t, c.types[name].Example), optional: []string{"id", "timestamp"}}
+			s.event["category"] = category
+			s.event["details"] = decode(t, raw)["examples"].([]any)[0]
+			switch category {
+			case "mention":
+				s.optional = append(s.optional, "details.parent_post_id")
+			case "bootstrap":
+				s.optional = append(s.optional, "details")
+			case "service":
+				s.optional = append(s.optional, "details", "details.message")
+				s.freeForm = true
+			}
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// walk visits every member of the event and of the objects in it.
+func walk(at string, object map[string]any, visit func(path string, object map[string]any, name string)) {
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		visit(join(at, name), object, name)
+		if inner, ok := object[name].(map[string]any); ok {
+			walk(join(at, name), inner, visit)
+		}
+	}
+}
+
+// publish has the event checked by both catalogs, which must agree.
+func publish(t *testing.T, quick, slow *Catalog, event map[string]any) *Error {
+	t.Helper()
+	raw, err := json.Marshal(event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, got := quick.NewEvent(raw, "", testNow)
+	_, want := slow.NewEvent(raw, "", testNow)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s\nquick: %v\nslow:  %v", raw, got, want)
+	}
+	return got
+}
+
+// only says whether the error is one validation of that code and parameter.
+func only(err *Error, code, parameter string) bool {
+	return err != nil && err.Code == CodeInvalid && len(err.Validations) == 1 &&
+		err.Validations[0].Code == code && err.Validations[0].Parameter == parameter && err.Validations[0].Detail != ""
+}
+
+func TestEveryFieldOfEveryEvent(t *testing.T) {
+	quick, slow := testCatalog(t), slowCatalog(t)
+	for _, s := range samples(t, quick) {
+		t.Run(s.name, func(t *testing.T) {
+			if err := publish(t, quick, slow, s.event); err != nil {
+				t.Fatal(err)
+			}
+			walk("", s.event, func(path string, object map[string]any, name string) {
+				was := object[name]
+				defer func() { object[name] = was }()
+
+				delete(object, name)
+				err := publish(t, quick, slow, s.event)
+				if slices.Contains(s.optional, path) {
+					if err != nil {
+						t.Errorf("without %s: %v", path, err)
+					}
+				} else if !only(err, InvalidRequired, path) {
+					t.Errorf("without %s: got %v, want %s", path, err, InvalidRequired)
+				}
+
+				if s.freeForm && strings.HasPrefix(path, "details.") {
+					return
+				}
+				for _, wrong := range []any{nil, true, "a string", json.Number("5"), json.Number("1.5"), json.Number("1.0"), json.Number("1e2"), map[string]any{}, []any{}} {
+					if kindOf(wrong) == kindOf(was) {
+						continue
+					}
+					object[name] = wrong
+					if err := publish(t, quick, slow, s.event); !only(err, InvalidType, path) {
+						t.Errorf("%s: %v: got %v, want %s", path, wrong, err, InvalidType)
+					}
+				}
+				if kindOf(was) == "integer" {
+					for _, wrong := range []string{"9223372036854775808", "-9223372036854775809", "1e999999999", strings.Repeat("9", 200)} {
+						object[name] = json.Number(wrong)
+						if err := publish(t, quick, slow, s.event); !only(err, InvalidValue, path) {
+							t.Errorf("%s: %s: got %v, want %s", path, wrong, err, InvalidValue)
+						}
+					}
+					for _, right := range []string{"9223372036854775807", "-9223372036854775808", "0"} {
+						object[name] = json.Number(right)
+						if err := publish(t, quick, slow, s.event); err != nil {
+							t.Errorf("%s: %s: %v", path, right, err)
+						}
+					}
+				}
+				if list, ok := was.([]any); ok {
+					object[name] = append(slices.Clone(list), "5")
+					if err, path := publish(t, quick, slow, s.event), element(path, len(list)); !only(err, InvalidType, path) {
+						t.Errorf("%s: got %v, want %s", path, err, InvalidType)
+					}
+				}
+				if inner, ok := was.(map[string]any); ok && !s.freeForm {
+					object[name] = was
+					inner["extra"] = "x"
+					if err, path := publish(t, quick, slow, s.event), join(path, "extra"); !only(err, InvalidUnknownField, path) {
+						t.Errorf("%s: got %v, want %s", path, err, InvalidUnknownField)
+					}
+					delete(inner, "extra")
+				}
+			})
+			for _, extra := range []string{"extra", "content_ids", "Name", "ID", ""} {
+				s.event[extra] = json.Number("1")
+				if err := publish(t, quick, slow, s.event); !only(err, InvalidUnknownField, extra) && extra != "" {
+					t.Errorf("%q: got %v, want %s", extra, err, InvalidUnknownField)
+				} else if err == nil {
+					t.Errorf("%q: was accepted", extra)
+				}
+				delete(s.event, extra)
+			}
+		})
+	}
+}
+
+func kindOf(v any) string {
+	if n, ok := v.(json.Number); ok && !strings.ContainsAny(string(n), ".e") {
+		return "integer"
+	}
+	return fmt.Sprintf("%T", v)
+}
+
+func TestConditionsOfEvents(t *testing.T) {
+	quick, slow := testCatalog(t), slowCatalog(t)
+	tests := []struct {
+		name   string
+		change func(event map[string]any)
+		code   string // "": it passes
+		at     string
+	}{
+		{"campaign_push_message_sent", func(e map[string]any) { delete(e, "push_message"); delete(e, "content_promotion") }, InvalidRequired, "push_message"},
+		{"content_review_approved", func(e map[string]any) { e["auto_approved"] = true }, "", ""},
+		{"content_review_approved", func(e map[string]any) { e["auto_approved"] = true; delete(e, "reviewer") }, "", ""},
+		{"content_review_approved", func(e map[string]any) { e["auto_approved"] = false; delete(e, "reviewer") }, InvalidRequired, "reviewer"},
+		{"content_published", func(e map[string]any) { e["channel_ids"] = []any{} }, "", ""},
+		{"user_notification_created", func(e map[string]any) { e["category"] = "birthday" }, "", ""},
+		{"user_notification_created", func(e map[string]any) { e["category"] = "birthday"; delete(e, "details") }, "", ""},
+		{"user_notification_created", func(e map[string]any) { e["category"] = "birthday"; e["details"] = []any{} }, InvalidType, "details"},
+		{"user_notification_created", func(e map[string]any) { e["category"] = "Like"; e["details"] = map[string]any{"a": nil} }, "", ""},
+		{"user_notification_created", func(e map[string]any) { e["category"] = "service"; e["details"] = map[string]any{} }, "", ""},
+		{"user_notification_created", func(e map[string]any) { e["category"] = "bootstrap"; e["details"] = map[string]any{"a": 1} }, InvalidUnknownField, "details.a"},
+	}
+	for _, test := range tests {
+		event := decode(t, quick.types[test.name].Example)
+		test.change(event)
+		err := publish(t, quick, slow, event)
+		if test.code == "" && err != nil || test.code != "" && !only(err, test.code, test.at) {
+			t.Errorf("%v: got %v, want %q for %q", event, err, test.code, test.at)
+		}
+	}
+}
+
+func TestWordsOfEventErrors(t *testing.T) {
+	c := testCatalog(t)
+	head := `{"version":"1","name":"`
+	tests := []struct{ raw, want string }{
+		{head + `content_published","content_id":"5","channel_ids":[]}`, "content_id: must be an integer"},
+		{head + `content_published","content_id":5}`, "channel_ids: is required"},
+		{head + `content_deleted","content_id":5,"contentId":5}`, "contentId: is not a field of content_deleted; it has: content_id, id, name, timestamp, version"},
+		{head + `content_deleted","content_id":5.5}`, "content_id: must be an integer"},
+		{head + `content_deleted","content_id":5.0}`, "content_id: must be an integer, written without a fraction and an exponent"},
+		{head + `content_deleted","content_id":99999999999999999999}`, "content_id: must be an integer of at most 64 bits"},
+		{head + `content_review_pending","content_id":5,"recommended_channel_ids":[],"submitter":{"user_id":1,"name":"A"}}`, "submitter.name: is not a field of submitter; it has: user_id"},
+		{head + `campaign_push_message_sent","campaign_id":1,"campaign_name":""}`, "push_message: is required when there is no content_promotion"},
+	}
+	for _, test := range tests {
+		_, err := c.NewEvent([]byte(test.raw), "", testNow)
+		if want := "One parameter is not valid. " + test.want; err == nil || err.Error() != want {
+			t.Errorf("%s\ngot  %v\nwant %s", test.raw, err, want)
+		}
+	}
+}
+
+// Schemas that are not of this catalog, as an operator might write them: with
+// keywords that the embedded ones do not use.
+func TestNewCatalog(t *testing.T) {
+	schema := func(more string) []schemaFile {
+		return []schemaFile{{"order_placed.json", []byte(`{"title":"T","description":"D","type":"object","properties":{` +
+			`"id":{"type":"string","format":"uuid"},"timestamp":{"format":"date-time"},"name":{"const":"order_placed"},"version":{"const":"1"},` + more + `}`)}}
+	}
+	example := `"examples":[{"name":"order_placed","version":"1","size":"small","code":"a1","note":"n"}]`
+	c, err := newCatalog(schema(`"size":{"enum":["small","large"]},"code":{"type":["string","null"],"pattern":"^[a-z]"},` +
+		`"note":{"maxLength":3},"list":{"maxItems":1,"items":{"minimum":2}},"one":{"oneOf":[{"type":"string"},{"type":"boolean"}]}},"required":["id"],` + example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.types["order_placed"].accepts != nil {
+		t.Error("an acceptor was made of keywords that it does not know")
+	}
+	_, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1","size":"tiny","code":"1","note":"long","list":[1,2],"one":5}`), "events[2]", testNow)
+	want := []Validation{
+		{InvalidValue, `is not what the event type's schema allows (pattern)`, "events[2].code"},
+		{InvalidTooMany, `must have at most 1 element`, "events[2].list"},
+		{InvalidValue, `is not what the event type's schema allows (minimum)`, "events[2].list[0]"},
+		{InvalidTooLong, `must be at most 3 characters long`, "events[2].note"},
+		{InvalidValue, `is of none of the forms that the event type's schema allows, or of several`, "events[2].one"},
+		{InvalidValue, `must be one of "small", "large"`, "events[2].size"},
+	}
+	if got == nil || !reflect.DeepEqual(got.Validations, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	if _, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1","code":5}`), "", testNow); !only(got, InvalidType, "code") ||
+		!strings.HasPrefix(got.Validations[0].Detail, "must be ") || !strings.Contains(got.Validations[0].Detail, "a string or null") && !strings.Contains(got.Validations[0].Detail, "null or a string") {
+		t.Errorf("got %v, want a string or null", got)
+	}
+
+	bad := map[string][]schemaFile{
+		"not JSON":                      {{"a.json", []byte(`{`)}},
+		"no such keyword value":         {{"a.json", []byte(`{"type":"integre"}`)}},
+		"no title":                      {{"a.json", []byte(`{"description":"D","examples":[{}]}`)}},
+		"no example":                    {{"a.json", []byte(`{"title":"T","description":"D"}`)}},
+		"a name that is none":           {{"A.json", []byte(`{}`)}},
+		"another suffix":                {{"a.yaml", []byte(`{}`)}},
+		"a reference to a file":         {{"a.json", []byte(`{"$ref":"file:///etc/passwd"}`)}},
+		"a reference to a page":         {{"a.json", []byte(`{"$ref":"http://127.0.0.1/"}`)}},
+		"an example that does not pass": schema(`"size":{"type":"integer"}},` + example),
+		"two of one name":               append(schema(`"a":true},`+example), schema(`"a":true},`+example)...),
+	}
+	for name, files := range bad {
+		if _, err := newCatalog(files); err == nil {
+			t.Errorf("%s: there was no error", name)
+		}
+	}
+}
+
 func BenchmarkNewEvent(b *testing.B) {
-	c := testCatalog(b)
+	quick, slow := testCatalog(b), slowCatalog(b)
 	for _, name := range []string{"content_published", "campaign_push_message_sent", "user_notification_created"} {
-		e := c.types[name]
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(e.Example)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := c.NewEvent(e.Example, "", testNow); err != nil {
-					b.Fatal(err)
+		raw := []byte(quick.types[name].Example)
+		for _, way := range []struct {
+			name string
+			c    *Catalog
+		}{{"quick", quick}, {"library", slow}} {
+			b.Run(fmt.Sprintf("%s/%d_bytes/%s", name, len(raw), way.name), func(b *testing.B) {
+				b.SetBytes(int64(len(raw)))
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := way.c.NewEvent(raw, "", testNow); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-		})
-		b.Run(name+"/library", func(b *testing.B) {
-			slow := *e
-			slow.accepts = nil
-			c := &Catalog{types: map[string]*EventType{name: &slow}, sorted: []*EventType{&slow}}
-			c.documents.New = func() any { return new(document) }
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := c.NewEvent(e.Example, "", testNow); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
+			})
+		}
 	}
 }

@@ -1,0 +1,282 @@
+package webhook
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestSubscriptionFields(t *testing.T) {
+	rules := &SubscriptionRules{Catalog: testCatalog(t)}
+	httpToo := &SubscriptionRules{Catalog: rules.Catalog, AllowHTTP: true}
+	named := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, `{"name":"%s"},`, specEvents[i%len(specEvents)])
+		}
+		return "[" + strings.TrimSuffix(b.String(), ",") + "]"
+	}
+	x := func(n int) string { return strings.Repeat("x", n) }
+
+	// Each is one field of a request that is otherwise in order.
+	tests := []struct {
+		field, value    string
+		code, parameter string // "": it passes
+	}{
+		{"url", `null`, InvalidType, "url"},
+		{"url", `5`, InvalidType, "url"},
+		{"url", `["https://example.com"]`, InvalidType, "url"},
+		{"url", `""`, InvalidRequired, "url"},
+		{"url", `"example.com/hook"`, InvalidFormat, "url"},
+		{"url", `"/hook"`, InvalidFormat, "url"},
+		{"url", `"//example.com/hook"`, InvalidFormat, "url"},
+		{"url", `"https:///hook"`, InvalidFormat, "url"},
+		{"url", `"https:example.com"`, InvalidFormat, "url"},
+		{"url", `"https://:443/"`, InvalidFormat, "url"},
+		{"url", `"http://example.com/hook"`, InvalidFormat, "url"},
+		{"url", `"ftp://example.com/hook"`, InvalidFormat, "url"},
+		{"url", `"file:///etc/passwd"`, InvalidFormat, "url"},
+		{"url", `"javascript:alert(1)"`, InvalidFormat, "url"},
+		{"url", `"https://user@example.com"`, InvalidFormat, "url"},
+		{"url", `"https://user:secret@example.com"`, InvalidFormat, "url"},
+		{"url", `"https://@example.com"`, InvalidFormat, "url"},
+		{"url", `"https://example.com/#f"`, InvalidFormat, "url"},
+		{"url", `"https://example.com/#"`, InvalidFormat, "url"},
+		{"url", `"https://example.com:0/"`, InvalidFormat, "url"},
+		{"url", `"https://example.com:65536/"`, InvalidFormat, "url"},
+		{"url", `"https://example.com:/"`, InvalidFormat, "url"},
+		{"url", `"https://example.com:x/"`, InvalidFormat, "url"},
+		{"url", `"https://exa mple.com/"`, InvalidFormat, "url"},
+		{"url", `" https://example.com/"`, InvalidFormat, "url"},
+		{"url", `"https://example.com/a b"`, InvalidFormat, "url"},
+		{"url", `"https://example.com/\n"`, InvalidFormat, "url"},
+		{"url", `"https://example.com/\u0000"`, InvalidFormat, "url"},
+		{"url", `"https://example.com\\@evil.example/"`, InvalidFormat, "url"},
+		{"url", `"https://example.com/%zz"`, InvalidFormat, "url"},
+		{"url", `"https://[::1"`, InvalidFormat, "url"},
+		{"url", `"https://127.0.0.1/"`, InvalidBlockedDestination, "url"},
+		{"url", `"https://[::1]:8443/"`, InvalidBlockedDestination, "url"},
+		{"url", `"https://localhost/"`, InvalidBlockedDestination, "url"},
+		{"url", `"https://169.254.169.254/latest"`, InvalidBlockedDestination, "url"},
+		{"url", `"https://example.com/` + x(MaxURLBytes-20) + `"`, "", ""},
+		{"url", `"https://example.com/` + x(MaxURLBytes-19) + `"`, InvalidTooLong, "url"},
+		{"url", `"HTTPS://Example.COM:8443/a%20b?c=d&e=%23"`, "", ""},
+		{"url", `"https://[2606:4700:4700::1111]/"`, "", ""},
+
+		{"events", `null`, InvalidType, "events"},
+		{"events", `"ping"`, InvalidType, "events"},
+		{"events", `{"name":"ping"}`, InvalidType, "events"},
+		{"events", `[]`, InvalidRequired, "events"},
+		{"events", `["ping"]`, InvalidType, "events[0]"},
+		{"events", `[{"name":"ping"},null]`, InvalidType, "events[1]"},
+		{"events", `[{}]`, InvalidRequired, "events[0].name"},
+		{"events", `[{"version":"1"}]`, InvalidRequired, "events[0].name"},
+		{"events", `[{"name":null}]`, InvalidType, "events[0].name"},
+		{"events", `[{"name":7}]`, InvalidType, "events[0].name"},
+		{"events", `[{"name":""}]`, InvalidUnknownEvent, "events[0].name"},
+		{"events", `[{"name":"Ping"}]`, InvalidUnknownEvent, "events[0].name"},
+		{"events", `[{"name":"ping"},{"name":"content_exploded"}]`, InvalidUnknownEvent, "events[1].name"},
+		{"events", `[{"name":"ping"},{"name":"ping"}]`, InvalidDuplicate, "events[1].name"},
+		{"events", `[{"name":"ping","name":"ping"}]`, InvalidDuplicate, "events[0].name"},
+		{"events", `[{"name":"ping","Name":"ping"}]`, InvalidUnknownField, "events[0].Name"},
+		{"events", `[{"name":"ping","version":1}]`, InvalidType, "events[0].version"},
+		{"events", `[{"name":"ping","version":null}]`, InvalidType, "events[0].version"},
+		{"events", `[{"name":"ping","version":"2"}]`, InvalidValue, "events[0].version"},
+		{"events", `[{"name":"ping","version":"1"}]`, "", ""},
+		{"events", named(len(specEvents)), "", ""},
+		{"events", named(MaxSubscriptionEvents + 1), InvalidTooMany, "events"},
+		{"events", named(100000), InvalidTooMany, "events"},
+
+		{"authorization_header", `5`, InvalidType, "authorization_header"},
+		{"authorization_header", `false`, InvalidType, "authorization_header"},
+		{"authorization_header", `""`, InvalidValue, "authorization_header"},
+		{"authorization_header", `"Bearer a\r\nX-Other: b"`, InvalidFormat, "authorization_header"},
+		{"authorization_header", `"Bearer\ta"`, InvalidFormat, "authorization_header"},
+		{"authorization_header", `"Bearer a\u0000"`, InvalidFormat, "authorization_header"},
+		{"authorization_header", `"Bearer a\u007f"`, InvalidFormat, "authorization_header"},
+		{"authorization_header", `"Bearer a\u0085"`, InvalidFormat, "authorization_header"},
+		{"authorization_header", `" Bearer a"`, InvalidFormat, "authorization_header"},
+		{"authorization_header", `"Bearer a "`, InvalidFormat, "authorization_header"},
+		{"authorization_header", `"` + x(MaxAuthorizationHeaderBytes+1) + `"`, InvalidTooLong, "authorization_header"},
+		{"authorization_header", `"` + x(MaxAuthorizationHeaderBytes) + `"`, "", ""},
+		{"authorization_header", `"Bearer  ä€😀\"\\"`, "", ""},
+		{"authorization_header", `null`, "", ""},
+
+		{"description", `null`, InvalidType, "description"},
+		{"description", `{}`, InvalidType, "description"},
+		{"description", `"` + x(MaxDescriptionBytes+1) + `"`, InvalidTooLong, "description"},
+		{"description", `"` + x(MaxDescriptionBytes) + `"`, "", ""},
+		{"description", `""`, "", ""},
+
+		{"active", `null`, InvalidType, "active"},
+		{"active", `"true"`, InvalidType, "active"},
+		{"active", `1`, InvalidType, "active"},
+		{"active", `false`, "", ""},
+		{"ordered", `null`, InvalidType, "ordered"},
+		{"ordered", `"false"`, InvalidType, "ordered"},
+		{"ordered", `0`, InvalidType, "ordered"},
+		{"ordered", `true`, "", ""},
+
+		{"max_in_flight", `null`, InvalidType, "max_in_flight"},
+		{"max_in_flight", `"8"`, InvalidType, "max_in_flight"},
+		{"max_in_flight", `8.0`, InvalidType, "max_in_flight"},
+		{"max_in_flight", `1e1`, InvalidType, "max_in_flight"},
+		{"max_in_flight", `true`, InvalidType, "max_in_flight"},
+		{"max_in_flight", `-1`, InvalidValue, "max_in_flight"},
+		{"max_in_flight", `257`, InvalidValue, "max_in_flight"},
+		{"max_in_flight", `4294967304`, InvalidValue, "max_in_flight"}, // 8 in its lower 32 bits
+		{"max_in_flight", `99999999999999999999`, InvalidValue, "max_in_flight"},
+		{"max_in_flight", `1e999999999`, InvalidValue, "max_in_flight"},
+		{"max_in_flight", `0`, "", ""},
+		{"max_in_flight", `256`, "", ""},
+
+		{"id", `"x"`, InvalidUnknownField, "id"},
+		{"URL", `"https://example.com"`, InvalidUnknownField, "URL"},
+		{"event", `[]`, InvalidUnknownField, "event"},
+		{"signing_secret", `"x"`, InvalidUnknownField, "signing_secret"},
+		{"has_authorization_header", `true`, InvalidUnknownField, "has_authorization_header"},
+	}
+	for _, test := range tests {
+		fields := map[string]string{"url": `"https://example.com/hook"`, "events": `[{"name":"ping"}]`}
+		fields[test.field] = test.value
+		var b strings.Builder
+		for name, value := range fields {
+			fmt.Fprintf(&b, "%q:%s,", name, value)
+		}
+		create := "{" + strings.TrimSuffix(b.String(), ",") + "}"
+		update := fmt.Sprintf("{%q:%s}", test.field, test.value)
+		for _, raw := range []string{create, update} {
+			_, err := rules.Parse([]byte(raw), raw == create)
+			if test.code == "" && err != nil || test.code != "" && !only(err, test.code, test.parameter) {
+				t.Errorf("%.200s:\ngot %v, want %q for %q", raw, err, test.code, test.parameter)
+			}
+		}
+		// A doubled field, whatever its values.
+		if _, err := rules.Parse(fmt.Appendf(nil, `{%q:1,%[1]q:2}`, test.field), false); !only(err, InvalidDuplicate, test.field) {
+			t.Errorf("%s twice: %v", test.field, err)
+		}
+	}
+
+	if _, err := httpToo.Parse([]byte(`{"url":"http://example.com"}`), false); err != nil {
+		t.Errorf("http where it is allowed: %v", err)
+	}
+	if _, err := httpToo.Parse([]byte(`{"url":"ftp://example.com"}`), false); !only(err, InvalidFormat, "url") ||
+		err.Validations[0].Detail != "must begin with https:// or http://" {
+		t.Errorf("ftp where http is allowed: %v", err)
+	}
+	if _, err := rules.Parse([]byte(`{"events":[{"name":"ping"}]}`), true); !only(err, InvalidRequired, "url") {
+		t.Errorf("without url: %v", err)
+	}
+	if _, err := rules.Parse([]byte(`{"url":"https://example.com"}`), true); !only(err, InvalidRequired, "events") {
+		t.Errorf("without events: %v", err)
+	}
+}
+
+func TestParseSubscription(t *testing.T) {
+	rules := &SubscriptionRules{Catalog: testCatalog(t)}
+	f, err := rules.Parse([]byte(` { "url" : "https:\/\/example.com/h\u00f6ok", "events":[{"version":"1","name":"content_published"},{"name":"ping"}],
+		"authorization_header":"Bearer \u0061", "description":"d", "active":false, "ordered":true, "max_in_flight":12 } `), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []any{*f.URL, *f.Events, **f.AuthorizationHeader, *f.Description, *f.Active, *f.Ordered, *f.MaxInFlight}
+	want := []any{"https://example.com/höok", []string{"content_published", "ping"}, "Bearer a", "d", false, true, 12}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+
+	f, err = rules.Parse([]byte(`{}`), false)
+	if err != nil || !reflect.DeepEqual(f, SubscriptionFields{}) {
+		t.Errorf("an empty update: %+v, %v", f, err)
+	}
+	f, err = rules.Parse([]byte(`{"authorization_header":null}`), false)
+	if err != nil || f.AuthorizationHeader == nil || *f.AuthorizationHeader != nil {
+		t.Errorf("the removal of authorization_header: %+v, %v", f, err)
+	}
+	for _, raw := range []string{`[]`, `null`, `"x"`, `5`} {
+		if _, err := rules.Parse([]byte(raw), true); err == nil || err.Error() != "The body must be a JSON object." {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	if _, err := rules.Parse([]byte(`{"url":}`), true); err == nil || err.Code != CodeInvalid || err.Error() != "The body is not valid JSON: line 1, column 8: '}' is not expected there." {
+		t.Errorf("malformed: %v", err)
+	}
+
+	// Its form alone: what the rules say is not asked.
+	if f, err := ParseSubscription([]byte(`{"url":"x","events":[{"name":"x"}]}`)); err != nil || *f.URL != "x" || (*f.Events)[0] != "x" {
+		t.Errorf("got %+v, %v", f, err)
+	}
+	if _, err := ParseSubscription([]byte(`{"url":5,"x":1}`)); err == nil || len(err.Validations) != 2 {
+		t.Errorf("got %v, want two faults", err)
+	}
+}
+
+// Every fault is told in one answer, and none twice.
+func TestSubscriptionFaultsAreToldAtOnce(t *testing.T) {
+	rules := &SubscriptionRules{Catalog: testCatalog(t)}
+	_, err := rules.Parse([]byte(`{"description":5,"x":1,"url":7,"max_in_flight":1000,
+		"events":[{"name":"nope"},5,{"name":7},{},{"name":"ping","version":"2"},{"name":"ping","x":1}],"authorization_header":" "}`), true)
+	if err == nil {
+		t.Fatal("there was no error")
+	}
+	var got []string
+	for _, v := range err.Validations {
+		got = append(got, v.Parameter+" "+v.Code)
+	}
+	want := []string{
+		"description invalid_type", "x unknown_field", "url invalid_type",
+		"events[1] invalid_type", "events[2].name invalid_type", "events[3].name required", "events[4].version invalid_value", "events[5].x unknown_field",
+		"events[0].name unknown_event", "events[5].name duplicate",
+		"authorization_header invalid_format", "max_in_flight invalid_value",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), strings.Join(want, ", "))
+	}
+}
+
+// No error repeats what may be a secret.
+func TestSubscriptionErrorsHoldNoSecret(t *testing.T) {
+	rules := &SubscriptionRules{Catalog: testCatalog(t)}
+	for _, raw := range []string{
+		`{"authorization_header":"Bearer hunter2 "}`, `{"authorization_header":["hunter2"]}`, `{"authorization_header":"hunter2` + "\n" + `"}`,
+		`{"url":"https://user:hunter2@example.com"}`, `{"authorization_header":"hunter2\u0001"}`, `{"authorization_header":"hunter2","authorization_header":"hunter2"}`,
+	} {
+		if _, err := rules.Parse([]byte(raw), false); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got %v", raw, err)
+		}
+	}
+}
+
+func FuzzParseSubscription(f *testing.F) {
+	rules := &SubscriptionRules{Catalog: testCatalog(f)}
+	f.Add([]byte(`{"url":"https://example.com/hook","events":[{"name":"content_published","version":"1"}],"authorization_header":"Bearer a","description":"d","active":true,"ordered":false,"max_in_flight":8}`))
+	f.Add([]byte(`{"url":"https://[::1]:443/\u0061?b#c","events":[{},5],"authorization_header":null}`))
+	f.Add([]byte(`{"url":5,"events":[{"name":1e999999999}],"x":"\ud800"}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		form, formErr := ParseSubscription(raw)
+		fields, err := rules.Parse(raw, true)
+		if err == nil {
+			if formErr != nil || !reflect.DeepEqual(form, fields) {
+				t.Fatalf("it keeps the rules, but has not the form: %v", formErr)
+			}
+			if fields.URL == nil || fields.Events == nil || len(rules.Check(&fields, true)) > 0 {
+				t.Fatalf("accepted against the rules: %+v", fields)
+			}
+			if h := fields.AuthorizationHeader; h != nil && *h != nil && strings.ContainsAny(**h, "\r\n\x00") {
+				t.Fatalf("accepted a header that HTTP cannot carry: %q", **h)
+			}
+			return
+		}
+		if err.Detail == "" || err.Code != CodeInvalid || len(err.Validations) > maxValidations {
+			t.Fatalf("not an error as it should be: %#v", err)
+		}
+		seen := make(map[Validation]bool)
+		for _, v := range err.Validations {
+			if v.Code == "" || v.Detail == "" || seen[v] {
+				t.Fatalf("a validation that says too little, or again: %#v", v)
+			}
+			seen[v] = true
+		}
+	})
+}

@@ -1,0 +1,182 @@
+package webhook
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTokenSecret(t *testing.T) {
+	secret := NewTokenSecret()
+	if !strings.HasPrefix(secret, "svc_") || len(secret) != 50 || strings.Trim(secret[4:], alphabet) != "" {
+		t.Fatalf("%q is not of the form of a secret", secret)
+	}
+	if hash, ok := HashTokenSecret(secret); !ok || hash != sha256.Sum256([]byte(secret)) {
+		t.Errorf("a new secret: %x, %t", hash, ok)
+	}
+	// Whatever is mistyped is told from an unknown secret.
+	for i := range len(secret) {
+		for _, c := range []byte("0Zz_ \x00") {
+			wrong := []byte(secret)
+			if wrong[i] == c {
+				continue
+			}
+			wrong[i] = c
+			if hash, ok := HashTokenSecret(string(wrong)); ok || hash != [sha256.Size]byte{} {
+				t.Errorf("%q with %q at %d was taken", secret, c, i)
+			}
+		}
+	}
+	for _, wrong := range []string{"", "svc_", secret[1:], secret[:49], secret + "0", " " + secret, secret + " ", strings.ToUpper(secret), "Bearer " + secret} {
+		if _, ok := HashTokenSecret(wrong); ok {
+			t.Errorf("%q was taken", wrong)
+		}
+	}
+	if hint := TokenHint(secret); hint != secret[:10] {
+		t.Errorf("the hint is %q, want %q", hint, secret[:10])
+	}
+	if hint := TokenHint("abc"); hint != "abc" {
+		t.Errorf("the hint of something short is %q", hint)
+	}
+}
+
+// The checksum is what scanners for leaked secrets compute: it must not change.
+func TestTokenChecksumIsFixed(t *testing.T) {
+	const body = "0123456789abcdefghijABCDEFGHIJ0123456789"
+	want := crc32Base62(body)
+	if got := tokenChecksum(body); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if _, ok := HashTokenSecret("svc_" + body + want); !ok {
+		t.Error("a secret made by hand was refused")
+	}
+}
+
+// crc32Base62 is the checksum written again, from the definition of CRC-32.
+func crc32Base62(s string) string {
+	crc := uint32(0xffffffff)
+	for _, c := range []byte(s) {
+		crc ^= uint32(c)
+		for range 8 {
+			crc = crc>>1 ^ 0xedb88320*(crc&1)
+		}
+	}
+	n, sum := ^crc, ""
+	for range 6 {
+		sum = string(alphabet[n%62]) + sum
+		n /= 62
+	}
+	return sum
+}
+
+func TestTokenSecretsDiffer(t *testing.T) {
+	seen := make(map[string]bool)
+	count := make(map[rune]int)
+	for range 2000 {
+		secret := NewTokenSecret()
+		if seen[secret] {
+			t.Fatal("a secret came twice")
+		}
+		seen[secret] = true
+		for _, c := range secret[4:44] {
+			count[c]++
+		}
+	}
+	// 80,000 characters, 1,290 of each expected, with a deviation of 36.
+	for _, c := range alphabet {
+		if n := count[c]; n < 1000 || n > 1580 {
+			t.Errorf("%q came %d times of 80000: it is favoured or shunned", c, n)
+		}
+	}
+}
+
+func TestTokenValid(t *testing.T) {
+	now := testNow
+	tests := []struct {
+		token Token
+		want  bool
+	}{
+		{Token{}, true},
+		{Token{ExpiresAt: now.Add(time.Millisecond)}, true},
+		{Token{ExpiresAt: now}, false},
+		{Token{ExpiresAt: now.Add(-time.Second)}, false},
+		{Token{RevokedAt: now}, false},
+		{Token{RevokedAt: now.Add(-time.Hour), ExpiresAt: now.Add(time.Hour)}, false},
+	}
+	for _, test := range tests {
+		if got := test.token.Valid(now); got != test.want {
+			t.Errorf("%+v: got %t, want %t", test.token, got, test.want)
+		}
+	}
+}
+
+func TestTokenAllows(t *testing.T) {
+	for _, granted := range Scopes() {
+		token := Token{Scopes: []Scope{granted}}
+		for _, asked := range append(Scopes(), "", "webhooks", "webhooks.*") {
+			if got := token.Allows(asked); got != (asked == granted) {
+				t.Errorf("a token with %s allows %q: %t", granted, asked, got)
+			}
+		}
+	}
+	if (&Token{}).Allows(ScopeEventsRead) {
+		t.Error("a token without scopes allows something")
+	}
+}
+
+func TestNewTokenCheck(t *testing.T) {
+	good := func() NewToken {
+		return NewToken{ProgramID: "acme", UserID: "7", Name: "n", Scopes: []Scope{ScopeEventsWrite}, ExpiresAt: testNow.Add(time.Hour)}
+	}
+	tests := []struct {
+		change          func(n *NewToken)
+		code, parameter string // "": it passes
+	}{
+		{func(n *NewToken) {}, "", ""},
+		{func(n *NewToken) { n.Name, n.ExpiresAt = "", time.Time{} }, "", ""},
+		{func(n *NewToken) { n.Scopes = slices.Clone(Scopes()) }, "", ""},
+		{func(n *NewToken) { n.ProgramID = strings.Repeat("a", 64) }, "", ""},
+		{func(n *NewToken) { n.ProgramID = "" }, InvalidRequired, "program"},
+		{func(n *NewToken) { n.ProgramID = strings.Repeat("a", 65) }, InvalidFormat, "program"},
+		{func(n *NewToken) { n.ProgramID = "a b" }, InvalidFormat, "program"},
+		{func(n *NewToken) { n.ProgramID = ".a" }, InvalidFormat, "program"},
+		{func(n *NewToken) { n.ProgramID = "a\n" }, InvalidFormat, "program"},
+		{func(n *NewToken) { n.ProgramID = "a\"" }, InvalidFormat, "program"},
+		{func(n *NewToken) { n.UserID = "" }, InvalidRequired, "user"},
+		{func(n *NewToken) { n.UserID = "ä" }, InvalidFormat, "user"},
+		{func(n *NewToken) { n.UserID = "../7" }, InvalidFormat, "user"},
+		{func(n *NewToken) { n.Name = strings.Repeat("n", 200) }, "", ""},
+		{func(n *NewToken) { n.Name = strings.Repeat("n", 201) }, InvalidTooLong, "name"},
+		{func(n *NewToken) { n.Scopes = nil }, InvalidRequired, "scope"},
+		{func(n *NewToken) { n.Scopes = []Scope{"events.wite"} }, InvalidValue, "scope"},
+		{func(n *NewToken) { n.Scopes = []Scope{ScopeEventsRead, ScopeEventsRead} }, InvalidDuplicate, "scope"},
+		{func(n *NewToken) { n.ExpiresAt = testNow }, InvalidValue, "expires"},
+		{func(n *NewToken) { n.ExpiresAt = testNow.Add(-time.Hour) }, InvalidValue, "expires"},
+	}
+	for i, test := range tests {
+		n := good()
+		test.change(&n)
+		err := n.Check(testNow)
+		if test.code == "" && err != nil || test.code != "" && !only(err, test.code, test.parameter) {
+			t.Errorf("%d: %+v: got %v, want %q for %q", i, n, err, test.code, test.parameter)
+		}
+	}
+	n := good()
+	n.Scopes = []Scope{"x"}
+	if err, all := n.Check(testNow), fmt.Sprint(joinScopes()); err == nil || !strings.Contains(err.Error(), all) {
+		t.Errorf("got %v, want the list %s", err, all)
+	}
+}
+
+// A token as JSON has no zero times, which would read as long expired.
+func TestTokenJSON(t *testing.T) {
+	got, err := json.Marshal(Token{ID: "a", Scopes: []Scope{ScopeEventsRead}, CreatedAt: testNow})
+	want := `{"id":"a","hint":"","program_id":"","user_id":"","name":"","scopes":["events.read"],"created_at":"2026-03-14T08:24:48.644Z"}`
+	if err != nil || string(got) != want {
+		t.Errorf("got %s, %v, want %s", got, err, want)
+	}
+}

@@ -1,0 +1,595 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// world is a dispatcher on a real store in a bubble of fake time. Its
+// subscribers are real HTTP servers at the other ends of pipes.
+type world struct {
+	t    *testing.T
+	dir  string
+	cfg  Config
+	d    *Dispatcher
+	stop context.CancelFunc
+	done chan error
+
+	mu        sync.Mutex
+	subscribers map[netip.Addr]*subscriber
+}
+
+// subscriber is one subscriber's server.
+type subscriber struct {
+	url    string
+	conns  chan net.Conn
+	answer func(n int, w http.ResponseWriter, r *http.Request) // n counts the posts from 1
+
+	mu   sync.Mutex
+	got  []arrival
+	open int // requests being answered
+	most int // the highest open was
+}
+
+// arrival is one request as a subscriber saw it.
+type arrival struct {
+	at       time.Time
+	delivery string
+	sum      [sha256.Size]byte
+	names    []string
+	ids      []string
+}
+
+// inBubble runs a test in a bubble, with the dispatcher running.
+func inBubble(t *testing.T, cfg Config, test func(*world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, dir: t.TempDir(), cfg: cfg, subscribers: make(map[netip.Addr]*subscriber)}
+		w.start()
+		_, _, err := w.d.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(w)
+		w.stop()
+		if err := <-w.done; err != nil {
+			t.Error(err)
+		}
+		if err := w.d.store.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, r := range w.subscribers {
+			close(r.conns)
+		}
+	})
+}
+
+func (w *world) start() {
+	s, err := store.Open(context.Background(), store.Config{Dir: w.dir})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cfg := w.cfg
+	cfg.Store = s
+	if cfg.Destinations, err = webhook.ParseDestinations([]string{"10.0.0.0/8"}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.d = New(cfg)
+	w.d.sender.dialer.connect = w.connect
+	ctx, cancel := context.WithCancel(context.Background())
+	w.stop, w.done = cancel, make(chan error, 1)
+	d := w.d
+	go func() { w.done <- d.Run(ctx) }()
+	synctest.Wait()
+}
+
+// crash ends the dispatcher as kill -9 would: nothing more is stored, whatever
+// it would have stored. Then it starts again.
+func (w *world) crash() {
+	w.d.store.Close()
+	w.stop()
+	if err := <-w.done; err != nil {
+		w.t.Error(err)
+	}
+	w.start()
+}
+
+func (w *world) connect(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	w.mu.Lock()
+	r := w.subscribers[to.Addr()]
+	w.mu.Unlock()
+	if r == nil {
+		return nil, fmt.Errorf("nobody is at %s", to)
+	}
+	ours, theirs := net.Pipe()
+	select {
+	case r.conns <- theirs:
+		return ours, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Accept, Close and Addr make a subscriber a net.Listener.
+func (r *subscriber) Accept() (net.Conn, error) {
+	if c, ok := <-r.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (r *subscriber) Close() error   { return nil }
+func (r *subscriber) Addr() net.Addr { return &net.TCPAddr{} }
+
+// subscriber starts a server that gives each post the answer; nil is always 200.
+func (w *world) subscriber(answer func(n int, w http.ResponseWriter, r *http.Request)) *subscriber {
+	w.mu.Lock()
+	addr := netip.AddrFrom4([4]byte{10, 0, byte(len(w.subscribers) >> 8), byte(len(w.subscribers))})
+	r := &subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn), answer: answer}
+	w.subscribers[addr] = r
+	w.mu.Unlock()
+	server := &http.Server{Handler: r}
+	go server.Serve(r)
+	return r
+}
+
+func (r *subscriber) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return
+	}
+	var d struct {
+		DeliveryID string `json:"delivery_id"`
+		Events     []webhook.EventRef
+	}
+	if err := json.Unmarshal(body, &d); err != nil {
+		panic(err)
+	}
+	p := arrival{at: time.Now(), delivery: d.DeliveryID, sum: sha256.Sum256(body)}
+	for _, e := range d.Events {
+		p.names, p.ids = append(p.names, e.Name), append(p.ids, e.ID)
+	}
+	r.mu.Lock()
+	r.got = append(r.got, p)
+	n := len(r.got)
+	r.open++
+	r.most = max(r.most, r.open)
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.open--
+		r.mu.Unlock()
+	}()
+	if r.answer != nil {
+		r.answer(n, w, req)
+	}
+}
+
+// posts returns what has arrived once everything has come to rest at this
+// moment, the ping of the creation aside.
+func (r *subscriber) posts() []arrival {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var got []arrival
+	for _, p := range r.got {
+		if !slices.Equal(p.names, []string{"ping"}) {
+			got = append(got, p)
+		}
+	}
+	return got
+}
+
+func (r *subscriber) pings() int { return len(r.all()) - len(r.posts()) }
+
+func (r *subscriber) all() []arrival {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+// subscribe makes a subscription of content_updated, and of more names.
+func (w *world) subscribe(r *subscriber, change func(*webhook.SubscriptionFields)) webhook.Subscription {
+	w.t.Helper()
+	names := []string{"content_updated", "content_deleted"}
+	f := &webhook.SubscriptionFields{URL: &r.url, Events: &names}
+	if change != nil {
+		change(f)
+	}
+	sub, _, err := w.d.store.CreateSubscription(context.Background(), "p", "u", f, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	synctest.Wait()
+	return sub
+}
+
+func (w *world) update(sub webhook.Subscription, f *webhook.SubscriptionFields) {
+	w.t.Helper()
+	if _, err := w.d.store.UpdateSubscription(context.Background(), "p", sub.ID, f); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// publish publishes one event, and returns its id.
+func (w *world) publish(name string) string {
+	w.t.Helper()
+	id := webhook.NewID()
+	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
+	if _, err := w.d.store.Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
+		w.t.Fatal(err)
+	}
+	return id
+}
+
+func (w *world) delivery(sub webhook.Subscription, id string) webhook.Delivery {
+	w.t.Helper()
+	d, err := w.d.store.Delivery(context.Background(), "p", sub.ID, id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// statuses answers with each status in turn, and the last for ever.
+func statuses(all ...int) func(int, http.ResponseWriter, *http.Request) {
+	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(all[min(n, len(all))-1]) }
+}
+
+// hang answers when the sender has given up.
+func hang(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+func exact() webhook.RetryPolicy {
+	p := webhook.DefaultRetryPolicy()
+	p.Jitter = 0
+	return p
+}
+
+func TestAnEventLeavesAtOnce(t *testing.T) {
+	inBubble(t, Config{}, func(w *world) {
+		r := w.subscriber(nil)
+		sub := w.subscribe(r, nil)
+		if n := r.pings(); n != 1 {
+			t.Errorf("the creation sent %d pings, want 1", n)
+		}
+		start := time.Now()
+		w.publish("channel_created")
+		id := w.publish("content_updated")
+		got := r.posts()
+		if len(got) != 1 || !slices.Equal(got[0].ids, []string{id}) || !got[0].at.Equal(start) {
+			t.Fatalf("got %+v, want the one event that was asked for, at once", got)
+		}
+		d := w.delivery(sub, got[0].delivery)
+		if d.Status != webhook.StatusSuccess || d.AttemptsMade != 1 || len(d.Attempts) != 1 || d.Attempts[0].ResponseStatus != 200 {
+			t.Errorf("the delivery is %+v", d)
+		}
+	})
+}
+
+func TestRetriesByTheSchedule(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		answer   func(int, http.ResponseWriter, *http.Request)
+		attempts int
+		status   webhook.Status
+		reason   webhook.FailureReason
+	}{
+		{"500, 500, 200", statuses(200, 500, 500, 200), 3, webhook.StatusSuccess, ""},
+		{"always 500", statuses(200, 500), 5, webhook.StatusFailed, webhook.FailureAttemptsExhausted},
+		{"404", statuses(200, 404), 1, webhook.StatusFailed, webhook.FailureRejected},
+		{"500, 302", statuses(200, 500, 302), 2, webhook.StatusFailed, webhook.FailureRejected},
+		{"hangs", func(n int, w http.ResponseWriter, r *http.Request) {
+			if n > 1 {
+				hang(n, w, r)
+			}
+		}, 5, webhook.StatusFailed, webhook.FailureAttemptsExhausted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, Config{RetryPolicy: exact()}, func(w *world) {
+				r := w.subscriber(c.answer)
+				sub := w.subscribe(r, nil)
+				w.publish("content_updated")
+				time.Sleep(24 * time.Hour)
+				got := r.posts()
+				if len(got) != c.attempts {
+					t.Fatalf("got %d posts, want %d", len(got), c.attempts)
+				}
+				d := w.delivery(sub, got[0].delivery)
+				for i, p := range got {
+					if p.delivery != got[0].delivery || p.sum != got[0].sum {
+						t.Errorf("post %d is another delivery, or has other bytes", i+1)
+					}
+					if i == 0 {
+						continue
+					}
+					ended := d.Attempts[i-1].StartedAt.Add(d.Attempts[i-1].Duration)
+					if wait := p.at.Sub(ended); wait != exact().Waits[i-1] {
+						t.Errorf("attempt %d came %s after the last, want %s", i+1, wait, exact().Waits[i-1])
+					}
+				}
+				if d.Status != c.status || d.FailureReason != c.reason || d.AttemptsMade != c.attempts || len(d.Attempts) != c.attempts {
+					t.Errorf("the delivery is %s %q after %d attempts, want %s %q after %d", d.Status, d.FailureReason, d.AttemptsMade, c.status, c.reason, c.attempts)
+				}
+				for _, a := range d.Attempts {
+					if c.name == "hangs" && (a.Error != webhook.ErrorTimeout || a.Duration != 10*time.Second) {
+						t.Errorf("attempt %d ended with %q after %s, want a timeout after 10 s", a.Number, a.Error, a.Duration)
+					}
+				}
+			})
+		})
+	}
+}
+
+// While every slot is busy events collect, and ride together when one is free.
+func TestBatchesWhileBusy(t *testing.T) {
+	inBubble(t, Config{MaxInFlight: 2, BatchSize: 4}, func(w *world) {
+		gate := make(chan struct{})
+		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) {
+			if n > 1 {
+				<-gate
+			}
+		})
+		w.subscribe(r, nil)
+		var want []string
+		for range 12 {
+			want = append(want, w.publish("content_updated"))
+			synctest.Wait()
+		}
+		close(gate)
+		var sizes []int
+		var got []string
+		for _, p := range r.posts() {
+			sizes = append(sizes, len(p.ids))
+			got = append(got, p.ids...)
+		}
+		slices.Sort(sizes)
+		if !slices.Equal(sizes, []int{1, 1, 2, 4, 4}) {
+			t.Errorf("batches of %v, want 1, 1 and then 4, 4, 2", sizes)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			t.Errorf("got %d events, want each of 12 once", len(got))
+		}
+	})
+}
+
+func TestBatchWindow(t *testing.T) {
+	inBubble(t, Config{BatchWindow: time.Second}, func(w *world) {
+		r := w.subscriber(nil)
+		w.subscribe(r, nil)
+		start := time.Now()
+		for range 5 {
+			w.publish("content_updated")
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got := r.posts(); len(got) != 0 {
+			t.Fatalf("%d posts before the window ended", len(got))
+		}
+		time.Sleep(time.Second)
+		got := r.posts()
+		if len(got) != 1 || len(got[0].ids) != 5 || got[0].at.Sub(start) != time.Second {
+			t.Errorf("got %+v, want the five together after a second", got)
+		}
+	})
+}
+
+// A subscriber that hangs uses its own slots, and no more; pings still go.
+func TestSlots(t *testing.T) {
+	inBubble(t, Config{MaxInFlight: 3, MaxConnections: 7, BatchSize: 1}, func(w *world) {
+		hanging := w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
+			if n > 1 {
+				hang(n, rw, r)
+			}
+		})
+		other, healthy := w.subscriber(hanging.answer), w.subscriber(nil)
+		sub := w.subscribe(hanging, nil)
+		one := 1
+		w.subscribe(other, func(f *webhook.SubscriptionFields) { f.MaxInFlight = &one })
+		w.subscribe(healthy, nil)
+		start := time.Now()
+		for range 20 {
+			w.publish("content_updated")
+		}
+		if got := healthy.posts(); len(got) != 20 || !got[19].at.Equal(start) {
+			t.Errorf("the healthy subscriber got %d posts, want 20 at once", len(got))
+		}
+		go w.d.store.Ping(context.Background(), "p", sub.ID)
+		if n := hanging.pings(); n != 2 {
+			t.Errorf("got %d pings, want that of the creation and one more", n)
+		}
+		time.Sleep(5 * time.Second)
+		if hanging.most != 3+1 || other.most != 1 {
+			t.Errorf("%d and %d in flight, want 3, a ping, and 1", hanging.most, other.most)
+		}
+	})
+}
+
+func TestTotalLimitIsSharedInTurn(t *testing.T) {
+	inBubble(t, Config{MaxInFlight: 4, MaxConnections: 4, BatchSize: 1}, func(w *world) {
+		slow := func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) }
+		a, b := w.subscriber(slow), w.subscriber(slow)
+		w.subscribe(a, nil)
+		w.subscribe(b, nil)
+		time.Sleep(time.Second)
+		for range 40 {
+			w.publish("content_updated")
+		}
+		time.Sleep(10*time.Second + time.Millisecond)
+		// 4 a second, in turn: whoever came first has no advantage for long.
+		na, nb := len(a.posts()), len(b.posts())
+		if na+nb != 44 || na < 18 || nb < 18 {
+			t.Errorf("after 10 s %d and %d posts, want 44 in all and about half each", na, nb)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if a.most+b.most > 8 || a.most > 4 || b.most > 4 {
+			t.Errorf("up to %d and %d in flight, want 4 at the most", a.most, b.most)
+		}
+	})
+}
+
+// What is published while a subscription is paused, or does not ask for the
+// name, is not delivered; what came before and after is.
+func TestPauseAndResume(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), MaxInFlight: 1}, func(w *world) {
+		r := w.subscriber(statuses(200, 500, 200))
+		sub := w.subscribe(r, nil)
+		on, off := true, false
+		first := w.publish("content_updated") // fails once
+		synctest.Wait()
+		w.update(sub, &webhook.SubscriptionFields{Active: &off})
+		w.publish("content_updated")
+		time.Sleep(time.Hour)
+		if got := r.posts(); len(got) != 1 {
+			t.Errorf("%d posts to a paused subscription, want none after the first", len(got)-1)
+		}
+		w.update(sub, &webhook.SubscriptionFields{Active: &on})
+		last := w.publish("content_updated")
+		got := r.posts()
+		if len(got) != 3 || got[1].ids[0] != first || got[2].ids[0] != last {
+			t.Errorf("got %+v, want the retry of the first, and the last", got)
+		}
+		names := []string{"content_deleted"}
+		w.update(sub, &webhook.SubscriptionFields{Events: &names})
+		w.publish("content_updated")
+		w.publish("content_deleted")
+		if got := r.posts()[3:]; len(got) != 1 || got[0].names[0] != "content_deleted" {
+			t.Errorf("got %+v, want content_deleted alone", got)
+		}
+		moved := w.subscriber(nil)
+		w.update(sub, &webhook.SubscriptionFields{URL: &moved.url})
+		w.publish("content_deleted")
+		if len(r.posts()) != 4 || len(moved.posts()) != 1 {
+			t.Error("the delivery did not go to the new URL")
+		}
+	})
+}
+
+func TestNothingIsSentAfterDeletion(t *testing.T) {
+	inBubble(t, Config{}, func(w *world) {
+		r := w.subscriber(statuses(200, 500))
+		sub := w.subscribe(r, nil)
+		w.publish("content_updated")
+		before := len(r.posts())
+		if _, err := w.d.store.DeleteSubscription(context.Background(), "p", sub.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.publish("content_updated")
+		time.Sleep(24 * time.Hour)
+		if got := r.posts(); len(got) != before {
+			t.Errorf("%d posts after the deletion", len(got)-before)
+		}
+	})
+}
+
+// An ordered subscription gets the next delivery when the last has succeeded
+// or failed for good, and not before.
+func TestOrdered(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
+		r := w.subscriber(statuses(200, 500, 500, 200, 404, 200))
+		ordered := true
+		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+		var want []string
+		for i := range 4 {
+			id := w.publish("content_updated")
+			want = append(want, id)
+			if i == 0 {
+				want = append(want, id, id)
+			}
+		}
+		time.Sleep(time.Hour)
+		var got []string
+		for _, p := range r.posts() {
+			got = append(got, p.ids...)
+		}
+		if !slices.Equal(got, want) || r.most != 1 {
+			t.Errorf("got %v with %d at once, want %v", got, r.most, want)
+		}
+	})
+}
+
+// An attempt that a crash cut off goes on at once, with the same id and bytes,
+// and is counted.
+func TestCrash(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
+			if n > 1 {
+				hang(n, rw, req)
+			}
+		})
+		sub := w.subscribe(r, nil)
+		w.publish("content_updated")
+		for crash := range 6 {
+			got := r.posts()
+			if want := min(crash+1, 5); len(got) != want {
+				t.Fatalf("after %d crashes there were %d posts, want %d", crash, len(got), want)
+			}
+			if last := got[len(got)-1]; last.delivery != got[0].delivery || last.sum != got[0].sum {
+				t.Error("the repeated delivery has another id or other bytes")
+			}
+			time.Sleep(time.Second)
+			start := time.Now()
+			w.crash()
+			if got := r.posts(); crash < 4 && got[len(got)-1].at.Sub(start) > time.Second {
+				t.Error("it did not go on within a second")
+			}
+		}
+		d := w.delivery(sub, r.posts()[0].delivery)
+		if d.FailureReason != webhook.FailureAttemptsExhausted || d.Attempts[4].Error != webhook.ErrorInterrupted {
+			t.Errorf("at its end it is %+v", d)
+		}
+	})
+}
+
+// The end of the process waits for attempts in flight, but not for ever.
+func TestShutdown(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		takes  time.Duration
+		ends   time.Duration
+		status webhook.Status
+	}{
+		{"ends in time", 2 * time.Second, 2 * time.Second, webhook.StatusSuccess},
+		{"is cut off", 9 * time.Second, 3 * time.Second, webhook.StatusRetryable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, Config{Grace: 3 * time.Second}, func(w *world) {
+				r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) {
+					if n > 1 {
+						time.Sleep(c.takes)
+					}
+				})
+				sub := w.subscribe(r, nil)
+				w.publish("content_updated")
+				got := r.posts()
+				start := time.Now()
+				w.stop()
+				if err := <-w.done; err != nil {
+					t.Error(err)
+				}
+				w.done <- nil
+				if took := time.Since(start); took != c.ends {
+					t.Errorf("it took %s, want %s", took, c.ends)
+				}
+				if d := w.delivery(sub, got[0].delivery); d.Status != c.status || len(d.Attempts) != 1 {
+					t.Errorf("the delivery is %+v, want %s and its attempt recorded", d, c.status)
+				}
+				time.Sleep(time.Minute) // the server's handler ends
+			})
+		})
+	}
+}

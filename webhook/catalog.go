@@ -208,5 +208,6 @@ func (c *Catalog) release(d *document) {
 		return // one huge event shall not hold on to its memory
 	}
 	d.src, d.in = nil, bytes.Buffer{}
+	d.dec.Reset(&d.in) // which lets go of the publisher's bytes
 	c.documents.Put(d)
 }

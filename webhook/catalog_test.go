@@ -366,6 +366,28 @@ func TestWordsOfEventErrors(t *testing.T) {
 	}
 }
 
+// The quick way is taken, whether or not id and timestamp are given.
+func TestAcceptorsAccept(t *testing.T) {
+	c := testCatalog(t)
+	for _, s := range samples(t, c) {
+		for range 2 {
+			raw, err := json.Marshal(s.event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var d document
+			if err := d.parse(raw, ""); err != nil {
+				t.Fatal(err)
+			}
+			if !c.types[s.event["name"].(string)].accepts.accept(&d, 0) {
+				t.Errorf("%s is left to the library: %s", s.name, raw)
+			}
+			delete(s.event, "id")
+			delete(s.event, "timestamp")
+		}
+	}
+}
+
 // Schemas that are not of this catalog, as an operator might write them: with
 // keywords that the embedded ones do not use.
 func TestNewCatalog(t *testing.T) {
@@ -397,6 +419,20 @@ func TestNewCatalog(t *testing.T) {
 	if _, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1","code":5}`), "", testNow); !only(got, InvalidType, "code") ||
 		!strings.HasPrefix(got.Validations[0].Detail, "must be ") || !strings.Contains(got.Validations[0].Detail, "a string or null") && !strings.Contains(got.Validations[0].Detail, "null or a string") {
 		t.Errorf("got %v, want a string or null", got)
+	}
+
+	// What decides between then and else must decide as JSON Schema does, for
+	// which 1.0 is an integer.
+	c, err = newCatalog(schema(`"size":{"type":"string"},"code":{"type":"string"},"note":{"type":"string"},"n":{"type":"number"}},"if":{"properties":{"n":{"type":"integer"}},"required":["n"]},"then":{"required":["code"]},` +
+		`"else":{"required":["note"]},` + example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for raw, want := range map[string]string{`"n":1,"code":""`: "", `"n":1.0,"code":""`: "", `"n":1.0,"note":""`: "code", `"n":1.5,"note":""`: "", `"note":""`: "", `"code":""`: "note"} {
+		_, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1",`+raw+`}`), "", testNow)
+		if want == "" && got != nil || want != "" && !only(got, InvalidRequired, want) {
+			t.Errorf("%s: got %v, want %q to be required", raw, got, want)
+		}
 	}
 
 	bad := map[string][]schemaFile{

@@ -46,3 +46,17 @@ func isCorrupt(err error) bool {
 	var e sqlite3.Error
 	return errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB)
 }
+
+// isStorage says whether an error is SQLite's word that it could not read or
+// write the file: not a fault of the statement.
+func isStorage(err error) bool {
+	var e sqlite3.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code {
+	case sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrCantOpen, sqlite3.ErrReadonly, sqlite3.ErrBusy, sqlite3.ErrCorrupt:
+		return true
+	}
+	return false
+}

@@ -31,3 +31,14 @@ func openDB(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
 func isCorrupt(err error) bool {
 	return errors.Is(err, sqlite3.CORRUPT) || errors.Is(err, sqlite3.NOTADB)
 }
+
+// isStorage says whether an error is SQLite's word that it could not read or
+// write the file: not a fault of the statement.
+func isStorage(err error) bool {
+	for _, code := range []sqlite3.ErrorCode{sqlite3.FULL, sqlite3.IOERR, sqlite3.CANTOPEN, sqlite3.READONLY, sqlite3.BUSY, sqlite3.CORRUPT} {
+		if errors.Is(err, code) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -107,11 +108,23 @@ func (s *Store) Events(ctx context.Context, programID string, feed Feed) ([]webh
 }
 
 func scanEvent(programID string, scan func(...any) error) (webhook.Event, error) {
-	e := webhook.Event{ProgramID: programID}
+	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
 	var received int64
 	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON)
 	e.ReceivedAt = time.UnixMilli(received).UTC()
+	e.Timestamp = timestamp(e.JSON)
 	return e, err
+}
+
+// timestamp returns the timestamp that the JSON of every event has second,
+// after its id (see webhook.Catalog.NewEvent).
+func timestamp(json []byte) string {
+	const before = len(`{"id":"00000000-0000-0000-0000-000000000000","timestamp":"`)
+	if len(json) < before {
+		return ""
+	}
+	value, _, _ := bytes.Cut(json[before:], []byte{'"'})
+	return string(value)
 }
 
 // eventBodies returns the JSON of the events at the given places of a log.

@@ -13,8 +13,13 @@ import (
 // of them waits for the last.
 const maxCommit = 512
 
+// ErrUnavailable says that nothing could be written: the disk is full, say, or
+// the store is closed. Nothing of the write is stored; the same one may succeed
+// later.
+var ErrUnavailable = errors.New("store: cannot write")
+
 // errClosed is what a write gets after Close.
-var errClosed = errors.New("store: closed")
+var errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
 // writer is the only connection that writes. Writing is a role, not a
 // goroutine: whoever finds nobody committing leads. The leader runs every
@@ -139,7 +144,7 @@ func (w *writer) commit(batch []*write) {
 	if err != nil {
 		clear(w.heads)
 		for _, op := range batch {
-			op.err = fmt.Errorf("store: %w", err)
+			op.err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		return
 	}
@@ -161,6 +166,9 @@ func (t *tx) savepoint(op *write) error {
 	t.current, t.touched = op, t.touched[:0]
 	op.err = t.protect(op.run)
 	t.current = nil
+	if isStorage(op.err) {
+		op.err = fmt.Errorf("%w: %w", ErrUnavailable, op.err)
+	}
 	if op.err != nil {
 		for _, p := range t.touched {
 			delete(t.w.heads, p)

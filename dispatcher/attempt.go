@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -47,7 +48,7 @@ type request struct {
 	URL            string
 	Authorization  string // the value of the header, byte for byte; "" for none
 	Secrets        []webhook.SigningSecret
-	Body           []byte // read until send returns, and not after
+	Body           []byte // not to be changed any more: net/http may read it even after send has returned
 	Number         int
 }
 
@@ -115,7 +116,6 @@ func (s *sender) send(ctx context.Context, r *request) webhook.Attempt {
 	bounded, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	x := &exchange{ctx: bounded}
-	defer x.body.release()
 	resp, err := s.roundTrip(x, r, a.StartedAt)
 	if err != nil {
 		a.Error = x.class(ctx, err)
@@ -139,15 +139,13 @@ func (s *sender) roundTrip(x *exchange, r *request, now time.Time) (*http.Respon
 	ctx := context.WithValue(x.ctx, exchangeKey{}, x)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: x.gotConn, Got1xxResponse: x.got1xx})
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, nil)
+		// A bytes.Reader lets net/http put header and body into one write.
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
 		if err != nil {
 			return nil, &dialError{webhook.ErrorConnect, err}
 		}
+		req.GetBody = nil
 		r.setHeader(req.Header, now)
-		// When nothing of a request was written, nothing of its body was read
-		// by a connection that could still do so: net/http has ended its writer.
-		x.body.rewind(r.Body)
-		req.Body, req.ContentLength = &x.body, int64(len(r.Body))
 
 		x.conn, x.reused = nil, false
 		resp, err := s.transport.RoundTrip(req)
@@ -280,7 +278,6 @@ type exchange struct {
 	conn          *conn           // the last one that was taken, or nil
 	reused        bool            // whether conn was open before
 	informational atomic.Int32    // 1xx answers; counted by net/http's reader
-	body          payload
 }
 
 type exchangeKey struct{}
@@ -372,10 +369,10 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.broken {
 		return len(p), nil
 	}
+	c.once.Do(func() { close(c.begun) })
 	n, err := c.Conn.Write(p)
 	if n > 0 {
 		c.sent.Store(true)
-		c.once.Do(func() { close(c.begun) })
 	}
 	if err != nil && c.sent.Load() {
 		c.broken = true
@@ -396,41 +393,3 @@ func (c *conn) Close() error {
 	c.once.Do(func() { close(c.begun) })
 	return c.Conn.Close()
 }
-
-// payload lends the body of a request to net/http, whose writer may not have
-// finished when an early answer has.
-type payload struct {
-	mu   sync.Mutex
-	left []byte // what is left to read
-	lent bool
-}
-
-// rewind lends the body, from its start.
-func (p *payload) rewind(body []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.left, p.lent = body, true
-}
-
-// release takes the body back: it is not read after release has returned.
-func (p *payload) release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.left, p.lent = nil, false
-}
-
-func (p *payload) Read(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case !p.lent:
-		return 0, io.ErrUnexpectedEOF
-	case len(p.left) == 0:
-		return 0, io.EOF
-	}
-	n := copy(b, p.left)
-	p.left = p.left[n:]
-	return n, nil
-}
-
-func (p *payload) Close() error { return nil }

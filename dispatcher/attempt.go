@@ -369,11 +369,11 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.broken {
 		return len(p), nil
 	}
-	c.once.Do(func() { close(c.begun) })
 	n, err := c.Conn.Write(p)
 	if n > 0 {
 		c.sent.Store(true)
 	}
+	c.once.Do(func() { close(c.begun) }) // not before: what Read sees could end the request
 	if err != nil && c.sent.Load() {
 		c.broken = true
 		return len(p), nil

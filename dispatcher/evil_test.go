@@ -84,8 +84,8 @@ var evil = []struct {
 	{name: "closes at the end", serve: answerAndClose("HTTP/1.1 200 OK\r\n\r\nabc"), status: 200, body: "abc"},
 
 	// Not HTTP.
-	{name: "SSH, which speaks first", serve: func(r *peer) { r.write("SSH-2.0-OpenSSH_9.9\r\n"); r.in.ReadByte(); r.hang() }, code: webhook.ErrorProtocol},
-	{name: "SMTP, which speaks first", serve: func(r *peer) { r.write("220 mail ESMTP\r\n"); r.read(); r.write("500 what\r\n"); r.hang() }, code: webhook.ErrorProtocol},
+	{name: "SSH, which speaks first", serve: speakFirst("SSH-2.0-OpenSSH_9.9\r\n"), code: webhook.ErrorProtocol},
+	{name: "SMTP, which speaks first", serve: speakFirst("220 mail ESMTP\r\n"), code: webhook.ErrorProtocol},
 	{name: "HTTP/0.9", serve: answer("<html>hello</html>\r\n"), code: webhook.ErrorProtocol},
 	{name: "HTTP/2", serve: answer("\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x80\x00\x04\x00\x01\x00\x00\x00\x05\x00\xff\xff\xff\r\n"), code: webhook.ErrorProtocol},
 	{name: "TLS", serve: answer("\x15\x03\x01\x00\x02\x02\x46\r\n"), code: webhook.ErrorProtocol},
@@ -243,5 +243,19 @@ func endless(start, again string) func(*peer) {
 			for r.write(block) {
 			}
 		}
+	}
+}
+
+// speakFirst does not wait for a request to say what it says. A socket has
+// room for both to speak at once, a pipe has not.
+func speakFirst(text string) func(*peer) {
+	return func(r *peer) {
+		said := make(chan struct{})
+		go func() {
+			defer close(said)
+			r.write(text)
+		}()
+		io.Copy(io.Discard, r.in)
+		<-said
 	}
 }

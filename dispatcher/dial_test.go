@@ -1,0 +1,624 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"service/webhook"
+)
+
+// nameServer answers questions over UDP on loopback: names[name] lists the
+// addresses of a name, or a CNAME as "=other.". A name with no list has no
+// record of either kind; a name that is not in the map does not exist.
+type nameServer struct {
+	names  map[string][]string
+	rcode  dnsmessage.RCode // of every answer, if not success
+	silent bool
+	asked  atomic.Int32
+}
+
+// resolver returns Go's resolver, made to ask s and nobody else.
+func (s *nameServer) resolver(t testing.TB) *net.Resolver {
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			s.asked.Add(1)
+			if s.silent {
+				continue
+			}
+			if packet, err := s.answer(buf[:n]); err != nil {
+				t.Errorf("name server: %v", err)
+			} else {
+				c.WriteTo(packet, from)
+			}
+		}
+	}()
+	t.Cleanup(func() { c.Close(); <-done })
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", c.LocalAddr().String())
+	}}
+}
+
+func (s *nameServer) answer(question []byte) ([]byte, error) {
+	var q dnsmessage.Message
+	if err := q.Unpack(question); err != nil {
+		return nil, err
+	}
+	a := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: q.ID, Response: true, RecursionAvailable: true, Authoritative: true, RCode: s.rcode},
+		Questions: q.Questions,
+	}
+	name, kind := q.Questions[0].Name, q.Questions[0].Type
+	for {
+		list, ok := s.names[strings.ToLower(name.String())]
+		if !ok && s.rcode == dnsmessage.RCodeSuccess {
+			a.RCode = dnsmessage.RCodeNameError
+		}
+		if len(list) == 1 && strings.HasPrefix(list[0], "=") {
+			next := dnsmessage.MustNewName(list[0][1:])
+			a.Answers = append(a.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET},
+				Body:   &dnsmessage.CNAMEResource{CNAME: next},
+			})
+			name = next
+			continue
+		}
+		for _, text := range list {
+			addr := netip.MustParseAddr(text)
+			var body dnsmessage.ResourceBody = &dnsmessage.AAAAResource{AAAA: addr.As16()}
+			of := dnsmessage.TypeAAAA
+			if addr.Is4() {
+				body, of = &dnsmessage.AResource{A: addr.As4()}, dnsmessage.TypeA
+			}
+			if of == kind {
+				a.Answers = append(a.Answers, dnsmessage.Resource{
+					Header: dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET},
+					Body:   body,
+				})
+			}
+		}
+		return a.Pack()
+	}
+}
+
+// TestResolve: what each answer of a name server comes to. Nothing is dialled.
+func TestResolve(t *testing.T) {
+	var many []string
+	for i := range 20 {
+		many = append(many, fmt.Sprintf("1.1.1.%d", i))
+	}
+	server := &nameServer{names: map[string][]string{
+		"public.test.":       {"1.1.1.1"},
+		"both.test.":         {"1.1.1.1", "1.1.1.2", "2606:4700::1", "2606:4700::2"},
+		"six.test.":          {"2606:4700::1"},
+		"alias.test.":        {"=public.test."},
+		"private.test.":      {"10.0.0.1"},
+		"loopback.test.":     {"127.0.0.1"},
+		"loopback6.test.":    {"::1"},
+		"metadata.test.":     {"169.254.169.254"},
+		"azure.test.":        {"168.63.129.16"},
+		"unspecified.test.":  {"0.0.0.0"},
+		"mapped.test.":       {"::ffff:1.1.1.1"},
+		"mappedin.test.":     {"::ffff:127.0.0.1"},
+		"mappedbeside.test.": {"1.1.1.1", "::ffff:8.8.8.8"},
+		// As the resolver renders an IPv4 address of the hosts file.
+		"mappedsame.test.":  {"1.1.1.1", "::ffff:1.1.1.1"},
+		"nat64.test.":       {"64:ff9b::a00:1"},
+		"sixtofour.test.":   {"2002:7f00:1::"},
+		"ula.test.":         {"fd00::1"},
+		"linklocal.test.":   {"fe80::1"},
+		"first.test.":       {"10.0.0.1", "1.1.1.1"},
+		"last.test.":        {"1.1.1.1", "1.1.1.2", "10.0.0.1"},
+		"other.test.":       {"1.1.1.1", "::1"},
+		"many.test.":        append(many, "192.168.0.1"),
+		"aliasin.test.":     {"=private.test."},
+		"named.test.":       {"10.9.0.1"},
+		"namedmapped.test.": {"::ffff:10.9.0.1"},
+		"nothing.test.":     {},
+	}}
+	resolver := server.resolver(t)
+	named, err := webhook.ParseDestinations([]string{"10.9.0.0/16", "::1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		host string
+		want string // addresses, sorted; or an error code
+	}{
+		{"public.test", "1.1.1.1"},
+		{"PUBLIC.test.", "1.1.1.1"},
+		{"both.test", "1.1.1.1 1.1.1.2 2606:4700::1 2606:4700::2"},
+		{"six.test", "2606:4700::1"},
+		{"alias.test", "1.1.1.1"},
+		{"private.test", "blocked"},
+		{"loopback.test", "blocked"},
+		{"loopback6.test", "::1"}, // named
+		{"metadata.test", "blocked"},
+		{"azure.test", "blocked"},
+		{"unspecified.test", "blocked"},
+		{"mapped.test", "blocked"},
+		{"mappedin.test", "blocked"},
+		{"mappedbeside.test", "blocked"},
+		{"mappedsame.test", "1.1.1.1 1.1.1.1"},
+		{"nat64.test", "blocked"},
+		{"sixtofour.test", "blocked"},
+		{"ula.test", "blocked"},
+		{"linklocal.test", "blocked"},
+		{"first.test", "blocked"},
+		{"last.test", "blocked"},
+		{"other.test", "1.1.1.1 ::1"},
+		{"many.test", "blocked"},
+		{"aliasin.test", "blocked"},
+		{"named.test", "10.9.0.1"},
+		{"namedmapped.test", "10.9.0.1"},
+		{"nothing.test", "dns"},
+		{"unknown.test", "dns"},
+		{"a name that cannot be", "dns"},
+		{strings.Repeat("a", 300) + ".test", "dns"},
+
+		// Not asked of a server.
+		{"8.8.8.8", "8.8.8.8"},
+		{"2606:4700::1", "2606:4700::1"},
+		{"10.0.0.1", "blocked"},
+		{"10.9.0.1", "10.9.0.1"},
+		{"::ffff:10.9.0.1", "10.9.0.1"},
+		{"::ffff:8.8.8.8", "blocked"},
+		{"fe80::1%eth0", "blocked"},
+		{"localhost", "::1"}, // as named; 127.0.0.1 is not
+		{"a.localhost.", "::1"},
+	} {
+		t.Run(tt.host, func(t *testing.T) {
+			d := newDialer(named, nil)
+			d.resolver = resolver
+			got := ""
+			d.connect = func(context.Context, netip.AddrPort) (net.Conn, error) {
+				t.Error("dialled")
+				return nil, errors.New("not here")
+			}
+			addrs, err := d.resolve(t.Context(), tt.host)
+			if err != nil {
+				got = string(classDial(t.Context(), err, webhook.ErrorDNS).(*dialError).code)
+			} else {
+				slices.SortFunc(addrs, netip.Addr.Compare)
+				got = strings.Trim(fmt.Sprint(addrs), "[]")
+			}
+			if got != tt.want {
+				t.Errorf("got %s (%v), want %s", got, err, tt.want)
+			}
+			if tt.want == string(webhook.ErrorBlocked) {
+				// And that is what the attempt says, with nothing dialled.
+				if _, err := d.dialTCP(t.Context(), net.JoinHostPort(tt.host, "80")); err == nil || err.(*dialError).code != webhook.ErrorBlocked {
+					t.Errorf("dialTCP: %v, want blocked", err)
+				}
+			}
+		})
+	}
+}
+
+// TestSendDNS: the failures of name servers, as attempts know them.
+func TestSendDNS(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		server *nameServer
+		want   webhook.ErrorCode
+	}{
+		{"no such name", &nameServer{}, webhook.ErrorDNS},
+		{"no address", &nameServer{names: map[string][]string{"a.test.": {}}}, webhook.ErrorDNS},
+		{"server failure", &nameServer{rcode: dnsmessage.RCodeServerFailure}, webhook.ErrorDNS},
+		{"refused", &nameServer{rcode: dnsmessage.RCodeRefused}, webhook.ErrorDNS},
+		{"silence", &nameServer{silent: true}, webhook.ErrorTimeout},
+		{"a private address", &nameServer{names: map[string][]string{"a.test.": {"10.0.0.1"}}}, webhook.ErrorBlocked},
+		{"loopback", &nameServer{names: map[string][]string{"a.test.": {"127.0.0.1"}}}, webhook.ErrorBlocked},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSender(&Config{AttemptTimeout: 300 * time.Millisecond, MaxConnections: 8})
+			defer s.close()
+			s.dialer.resolver = tt.server.resolver(t)
+			a := s.send(t.Context(), testRequest("http://a.test/", 10))
+			if a.Error != tt.want || a.Result != webhook.Classify(0, tt.want) {
+				t.Errorf("error %q, result %s; want %q", a.Error, a.Result, tt.want)
+			}
+			if tt.want == webhook.ErrorTimeout && a.Duration < 300*time.Millisecond || a.Duration > 5*time.Second {
+				t.Errorf("took %v", a.Duration)
+			}
+			if tt.server.asked.Load() == 0 {
+				t.Error("the name server was not asked")
+			}
+		})
+	}
+}
+
+// TestSendRebinding: a name that leads outside at first, and inside later, is
+// judged at each dial.
+func TestSendRebinding(t *testing.T) {
+	var hits atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits.Add(1) }))
+	defer server.Close()
+	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+	names := &nameServer{names: map[string][]string{"a.test.": {"127.0.0.1"}}}
+
+	s := loopbackSender(t)
+	s.transport.DisableKeepAlives = true
+	s.dialer.resolver = names.resolver(t)
+	q := testRequest("http://a.test:"+port+"/", 10)
+	if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess {
+		t.Fatalf("named: %+v", a)
+	}
+	s.dialer.destinations = webhook.Destinations{}
+	if a := s.send(t.Context(), q); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
+		t.Errorf("no more named: %+v, want blocked", a)
+	}
+	if n := hits.Load(); n != 1 {
+		t.Errorf("the server was reached %d times, want 1", n)
+	}
+}
+
+// TestControl: an address is judged again when it is dialled, whatever chose it.
+func TestControl(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	to := netip.MustParseAddrPort(l.Addr().String())
+	mapped := netip.AddrPortFrom(netip.AddrFrom16(to.Addr().As16()), to.Port())
+
+	for _, a := range []netip.AddrPort{to, mapped} {
+		d := newDialer(webhook.Destinations{}, nil)
+		if c, err := d.connectTCP(t.Context(), a); !errors.Is(err, errBlocked) {
+			t.Errorf("%s: %v, %v; want blocked", a, c, err)
+		}
+		named, err := webhook.ParseDestinations([]string{"127.0.0.1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.destinations = named
+		c, err := d.connectTCP(t.Context(), a)
+		if err != nil {
+			t.Errorf("%s, named: %v", a, err)
+			continue
+		}
+		c.Close()
+	}
+}
+
+func TestAlternate(t *testing.T) {
+	for in, want := range map[string]string{
+		"1.1.1.1":                         "1.1.1.1",
+		"::1 ::2 1.1.1.1 1.1.1.2":         "::1 1.1.1.1 ::2 1.1.1.2",
+		"1.1.1.1 1.1.1.2 1.1.1.3 ::1":     "1.1.1.1 ::1 1.1.1.2 1.1.1.3",
+		"::1 1.1.1.1 1.1.1.2 1.1.1.3 ::2": "::1 1.1.1.1 ::2 1.1.1.2 1.1.1.3",
+	} {
+		var addrs []netip.Addr
+		for s := range strings.FieldsSeq(in) {
+			addrs = append(addrs, netip.MustParseAddr(s))
+		}
+		if got := strings.Trim(fmt.Sprint(alternate(addrs)), "[]"); got != want {
+			t.Errorf("alternate(%s) = %s, want %s", in, got, want)
+		}
+	}
+}
+
+// TestConnectAny: addresses get a head start each, the first that answers
+// wins, and nothing is left open.
+func TestConnectAny(t *testing.T) {
+	type host struct {
+		after time.Duration
+		err   error
+	}
+	refused := errors.New("refused")
+	const never = time.Hour
+	for _, tt := range []struct {
+		name  string
+		hosts []host
+		won   int // -1: none
+		err   error
+		takes time.Duration
+		tried int
+	}{
+		{"the only one", []host{{after: time.Second}}, 0, nil, time.Second, 1},
+		{"the only one refuses", []host{{err: refused}}, -1, refused, 0, 1},
+		{"the first at once", []host{{}, {}}, 0, nil, 0, 1},
+		{"the first within its head start", []host{{after: 200 * time.Millisecond}, {}}, 0, nil, 200 * time.Millisecond, 1},
+		{"the first is dead", []host{{after: never}, {after: 10 * time.Millisecond}}, 1, nil, headStart + 10*time.Millisecond, 2},
+		{"the first refuses", []host{{after: 10 * time.Millisecond, err: refused}, {}}, 1, nil, 10 * time.Millisecond, 2},
+		{"the first is slow, the second slower", []host{{after: 300 * time.Millisecond}, {after: 300 * time.Millisecond}}, 0, nil, 300 * time.Millisecond, 2},
+		{"two are dead", []host{{after: never}, {after: never}, {}}, 2, nil, 2 * headStart, 3},
+		{"all refuse", []host{{err: refused}, {err: io.EOF}, {err: io.EOF}}, -1, refused, 0, 3},
+		{"all are dead", []host{{after: never}, {after: never}}, -1, context.DeadlineExceeded, 10 * time.Second, 2},
+		{"too many", []host{{err: refused}, {err: refused}, {err: refused}, {err: refused}, {err: refused}, {err: refused}, {}}, -1, refused, 0, maxDialled},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var tried, open atomic.Int32
+				d := newDialer(webhook.Destinations{}, nil)
+				d.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+					tried.Add(1)
+					h := tt.hosts[a.Addr().As4()[3]]
+					select {
+					case <-time.After(h.after):
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+					if h.err != nil {
+						return nil, h.err
+					}
+					open.Add(1)
+					c, _ := net.Pipe()
+					return &countedConn{c, a, &open}, nil
+				}
+				var addrs []netip.Addr
+				for i := range tt.hosts {
+					addrs = append(addrs, netip.AddrFrom4([4]byte{1, 1, 1, byte(i)}))
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), attemptTime)
+				defer cancel()
+				started := time.Now()
+				c, err := d.connectAny(ctx, addrs, 80)
+				if took := time.Since(started); took != tt.takes {
+					t.Errorf("took %v, want %v", took, tt.takes)
+				}
+				if !errors.Is(err, tt.err) || (c == nil) != (tt.won < 0) {
+					t.Fatalf("got %v, %v; want host %d, %v", c, err, tt.won, tt.err)
+				}
+				if c != nil {
+					if got := int(c.(*countedConn).to.Addr().As4()[3]); got != tt.won {
+						t.Errorf("host %d won, want %d", got, tt.won)
+					}
+					c.Close()
+				}
+				if n := open.Load(); n != 0 {
+					t.Errorf("%d connections are left open", n)
+				}
+				if n := tried.Load(); int(n) != tt.tried {
+					t.Errorf("%d addresses were tried, want %d", n, tt.tried)
+				}
+			})
+		})
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	to   netip.AddrPort
+	open *atomic.Int32
+}
+
+func (c *countedConn) Close() error { c.open.Add(-1); return c.Conn.Close() }
+
+// TestSendDialTimeout: an address that never answers takes an attempt's time,
+// and no longer than it.
+func TestSendDialTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ended atomic.Int32
+		s := newSender(&Config{AttemptTimeout: attemptTime, MaxConnections: 8})
+		s.dialer.connect = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
+			defer ended.Add(1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		a := s.send(t.Context(), testRequest("http://1.1.1.1/", 10))
+		if a.Error != webhook.ErrorTimeout || a.Duration != attemptTime {
+			t.Errorf("error %q after %v, want timeout after %v", a.Error, a.Duration, attemptTime)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if a := s.send(ctx, testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || a.Duration != time.Second {
+			t.Errorf("error %q after %v, want interrupted after 1s", a.Error, a.Duration)
+		}
+		synctest.Wait()
+		if n := ended.Load(); n != 2 {
+			t.Errorf("%d dials have ended, want 2: a dial outlives its attempt", n)
+		}
+	})
+}
+
+// authority is a certificate authority for tests.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t testing.TB) *authority {
+	a := &authority{}
+	c := a.issue(t, "authority.test", func(c *x509.Certificate) {
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
+	})
+	a.cert, a.key = c.Leaf, c.PrivateKey.(*ecdsa.PrivateKey)
+	return a
+}
+
+// issue makes a certificate for name; without a key of its own yet, the
+// authority makes one that is signed by itself.
+func (a *authority) issue(t testing.TB, name string, change func(*x509.Certificate)) tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-48 * time.Hour),
+		NotAfter:     time.Now().Add(48 * time.Hour),
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if ip := net.ParseIP(name); ip != nil {
+		c.IPAddresses = []net.IP{ip}
+	} else {
+		c.DNSNames = []string{name}
+	}
+	if change != nil {
+		change(c)
+	}
+	parent, signer := c, key
+	if a.key != nil {
+		parent, signer = a.cert, a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// TestSendTLS: only a server that proves to be the one in the URL is sent anything.
+func TestSendTLS(t *testing.T) {
+	ca, stranger := newAuthority(t), newAuthority(t)
+	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-24 * time.Hour) }
+	future := func(c *x509.Certificate) { c.NotBefore = time.Now().Add(24 * time.Hour) }
+	clientOnly := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
+	with := func(c tls.Certificate) *tls.Config { return &tls.Config{Certificates: []tls.Certificate{c}} }
+	good := ca.issue(t, "good.test", nil)
+
+	for _, tt := range []struct {
+		name   string
+		host   string
+		config *tls.Config // nil: plain HTTP
+		want   webhook.ErrorCode
+	}{
+		{"as it should be", "good.test", with(good), ""},
+		{"a name with a dot at its end", "good.test.", with(good), ""},
+		{"by address", "127.0.0.1", with(ca.issue(t, "127.0.0.1", nil)), ""},
+		{"TLS 1.2", "good.test", &tls.Config{Certificates: []tls.Certificate{good}, MaxVersion: tls.VersionTLS12}, ""},
+		{"a server that also speaks HTTP/2", "good.test", &tls.Config{Certificates: []tls.Certificate{good}, NextProtos: []string{"h2", "http/1.1"}}, ""},
+		{"TLS 1.1", "good.test", &tls.Config{Certificates: []tls.Certificate{good}, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, webhook.ErrorTLS},
+		{"expired", "good.test", with(ca.issue(t, "good.test", expired)), webhook.ErrorTLS},
+		{"not yet valid", "good.test", with(ca.issue(t, "good.test", future)), webhook.ErrorTLS},
+		{"for another name", "good.test", with(ca.issue(t, "bad.test", nil)), webhook.ErrorTLS},
+		{"for a name under it", "good.test", with(ca.issue(t, "*.good.test", nil)), webhook.ErrorTLS},
+		{"for another address", "127.0.0.1", with(ca.issue(t, "127.0.0.2", nil)), webhook.ErrorTLS},
+		{"signed by itself", "good.test", with(new(authority).issue(t, "good.test", nil)), webhook.ErrorTLS},
+		{"signed by a stranger", "good.test", with(stranger.issue(t, "good.test", nil)), webhook.ErrorTLS},
+		{"for clients alone", "good.test", with(ca.issue(t, "good.test", clientOnly)), webhook.ErrorTLS},
+		{"wants a client's certificate", "good.test", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAnyClientCert}, webhook.ErrorTLS},
+		{"the same with TLS 1.2", "good.test", &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAnyClientCert, MaxVersion: tls.VersionTLS12}, webhook.ErrorTLS},
+		{"plain HTTP", "good.test", nil, webhook.ErrorTLS},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var hits atomic.Int32
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				hits.Add(1)
+				if r.ProtoMajor != 1 {
+					t.Errorf("%s, want HTTP/1.1", r.Proto)
+				}
+			}))
+			server.Config.ErrorLog = log.New(io.Discard, "", 0) // failed handshakes
+			if tt.config != nil {
+				server.Listener = tls.NewListener(server.Listener, tt.config)
+			}
+			server.Start()
+			defer server.Close()
+			_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+
+			s := tlsSender(t, ca)
+			a := s.send(t.Context(), testRequest("https://"+tt.host+":"+port+"/", 10))
+			if a.Error != tt.want || a.Result != webhook.Classify(a.ResponseStatus, tt.want) {
+				t.Errorf("error %q, status %d; want %q", a.Error, a.ResponseStatus, tt.want)
+			}
+			if got := hits.Load() > 0; got != (tt.want == "") {
+				t.Errorf("the server has seen a request: %v", got)
+			}
+		})
+	}
+}
+
+// tlsSender returns a sender that trusts the authority, and finds every name
+// under .test on 127.0.0.1.
+func tlsSender(t testing.TB, ca *authority) *sender {
+	s := loopbackSender(t)
+	s.dialer.tls.RootCAs = x509.NewCertPool()
+	s.dialer.tls.RootCAs.AddCert(ca.cert)
+	s.dialer.resolver = (&nameServer{names: map[string][]string{"good.test.": {"127.0.0.1"}}}).resolver(t)
+	return s
+}
+
+// TestSendTLSReceivers: what may happen instead of a handshake.
+func TestSendTLSReceivers(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		serve func(*peer)
+		code  webhook.ErrorCode
+		takes time.Duration
+	}{
+		{"silence", (*peer).hang, webhook.ErrorTimeout, attemptTime},
+		{"the end", func(*peer) {}, webhook.ErrorTLS, 0},
+		{"HTTP", func(r *peer) { r.in.ReadByte(); r.write("HTTP/1.1 400 Bad Request\r\n\r\n"); r.hang() }, webhook.ErrorTLS, 0},
+		{"SSH", func(r *peer) { r.in.ReadByte(); r.write("SSH-2.0-OpenSSH_9.9\r\n"); r.hang() }, webhook.ErrorTLS, 0},
+		{"an alert", func(r *peer) { r.in.ReadByte(); r.write("\x15\x03\x03\x00\x02\x02\x28"); r.hang() }, webhook.ErrorTLS, 0},
+		{"a handshake that trickles", func(r *peer) {
+			r.in.ReadByte()
+			for r.write("\x16") {
+				time.Sleep(3 * time.Second)
+				if !r.write("\x03\x03\x40\x00") {
+					return
+				}
+				for r.write("\x02") {
+					time.Sleep(time.Second)
+				}
+			}
+		}, webhook.ErrorTimeout, attemptTime},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPost(t, tt.serve)
+				a := p.send(t.Context(), testRequest("https://1.1.1.1/", 10))
+				if a.Error != tt.code || a.Duration != tt.takes {
+					t.Errorf("error %q after %v, want %q after %v", a.Error, a.Duration, tt.code, tt.takes)
+				}
+				time.Sleep(settle)
+				if n := p.open.Load(); n != 0 {
+					t.Errorf("%d connections are left open", n)
+				}
+			})
+		})
+	}
+}
+
+// TestDialErrorIsPlain: what an attempt says of a failure to connect names no
+// address of the operator's network.
+func TestDialErrorIsPlain(t *testing.T) {
+	s := newSender(&Config{AttemptTimeout: attemptTime, MaxConnections: 8})
+	defer s.close()
+	a := s.send(t.Context(), testRequest("http://169.254.169.254/latest/meta-data", 10))
+	want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked}
+	if diff := cmp.Diff(want, a); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -27,18 +27,21 @@ type listenCmd struct {
 	SecretFile string `placeholder:"FILE" help:"A file that holds the signing secret."`
 	Status     string `default:"200" placeholder:"N" help:"The status to answer with."`
 	FailFirst  string `default:"0" placeholder:"N" help:"Answer 503 the first N times that a delivery comes."`
-	Forward    string `placeholder:"URL" help:"Pass each delivery on to this URL, and its status back."`
+	Forward    string `placeholder:"URL" help:"Pass each delivery that would get a 2xx on to this URL, and its status back."`
 	JSON       bool   `name:"json" help:"Print one JSON object a line, with the body."`
 }
 
 func (c *listenCmd) Run(ctx context.Context, std streams) error {
 	var f faults
 	f.address("listen", c.Listen)
-	r := receiver{
-		status:    f.integer("status", c.Status, 200, 599),
-		failFirst: f.integer("fail-first", c.FailFirst, 0, 1000),
-		print:     printArrival(std.out),
-	}
+	status := f.integer("status", c.Status, 200, 599)
+	failFirst := f.integer("fail-first", c.FailFirst, 0, 1000)
+	r := receiver{print: printArrival(std.out), answer: func(a *arrival) int {
+		if a.Times <= failFirst {
+			return http.StatusServiceUnavailable
+		}
+		return status
+	}}
 	if c.JSON {
 		r.print = printArrivalJSON(std.out)
 	}
@@ -74,8 +77,17 @@ func (c *listenCmd) Run(ctx context.Context, std streams) error {
 }
 
 // serveHTTP serves until ctx ends, then lets the requests under way end within
-// grace.
+// grace and cuts off the rest. No handler runs any more when it returns.
 func serveHTTP(ctx context.Context, s *http.Server, l net.Listener, grace time.Duration) error {
+	var gate sync.RWMutex // held by every handler that runs
+	handler := s.Handler
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !gate.TryRLock() {
+			panic(http.ErrAbortHandler) // it came just when all were cut off
+		}
+		defer gate.RUnlock()
+		handler.ServeHTTP(w, r)
+	})
 	s.ReadHeaderTimeout = 10 * time.Second
 	s.IdleTimeout = 2 * time.Minute
 	s.MaxHeaderBytes = 32 << 10
@@ -93,6 +105,7 @@ func serveHTTP(ctx context.Context, s *http.Server, l net.Listener, grace time.D
 		if err := s.Shutdown(last); err != nil {
 			s.Close() // what is still under way had its time
 		}
+		gate.Lock()
 		return nil
 	})
 	return g.Wait()
@@ -111,10 +124,9 @@ const (
 // verifies its signature when it has a secret, and answers. Its fields but
 // those under the mutex are set before it serves.
 type receiver struct {
-	status    int
-	failFirst int        // how often each delivery is answered with 503 first
-	forward   *forwarder // nil: it answers itself
-	print     func(*arrival)
+	answer  func(*arrival) int // the status to answer with
+	forward *forwarder         // what is answered with a success goes here instead; may be nil
+	print   func(*arrival)
 
 	mu     sync.Mutex // also keeps the printed lines whole and in order
 	verify *standardwebhooks.Webhook
@@ -178,17 +190,12 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	a := readArrival(req.Header, body)
 	r.mu.Lock()
 	r.judge(a, req.Header)
+	a.Status = r.answer(a)
 	r.mu.Unlock()
-	switch {
-	case a.Times <= r.failFirst:
-		a.Status = http.StatusServiceUnavailable
-	case r.forward != nil:
-		a.Status, err = r.forward.pass(req.Context(), req.Header, body)
-		if err != nil {
+	if r.forward != nil && a.Status < 300 {
+		if a.Status, err = r.forward.pass(req.Context(), req.Header, body); err != nil {
 			a.Status, a.Note = http.StatusBadGateway, "not forwarded: "+err.Error()
 		}
-	default:
-		a.Status = r.status
 	}
 	w.WriteHeader(a.Status)
 	r.mu.Lock()

@@ -60,6 +60,7 @@ type streams struct {
 // cli is the command line. Each flag can also be given as an environment
 // variable: SERVICE_ and the flag's name in capitals.
 type cli struct {
+	Serve serveCmd `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
 	//Serve   serveCmd   `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
 	Token   tokenCmd   `cmd:"" help:"Make, list and revoke access tokens."`
 	Admin   adminCmd   `cmd:"" help:"Let admins in to the web UI."`
@@ -73,18 +74,7 @@ type cli struct {
 func run(ctx context.Context, args []string, std streams) int {
 	var c cli
 	helped := false
-	parser, err := kong.New(&c,
-		kong.Name("service"),
-		kong.Description("A webhook service in one binary."),
-		kong.DefaultEnvars("SERVICE"),
-		kong.Vars{"scopes": scopeNames()},
-		kong.Writers(std.out, std.err),
-		kong.Exit(func(int) { helped = true }), // kong exits after --help alone
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.ValueFormatter(describe),
-		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(std),
-	)
+	parser, err := newParser(ctx, &c, std, &helped)
 	if err != nil {
 		return fail(std, err)
 	}
@@ -96,6 +86,23 @@ func run(ctx context.Context, args []string, std streams) int {
 		return fail(std, usageError{err})
 	}
 	return fail(std, command.Run())
+}
+
+// newParser returns the parser of the command line, which sets helped when it
+// was asked for help and has given it.
+func newParser(ctx context.Context, c *cli, std streams, helped *bool) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("service"),
+		kong.Description("A webhook service in one binary."),
+		kong.DefaultEnvars("SERVICE"),
+		kong.Vars{"scopes": scopeNames()},
+		kong.Writers(std.out, std.err),
+		kong.Exit(func(int) { *helped = true }), // kong exits after --help alone
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ValueFormatter(describe),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(std),
+	)
 }
 
 // describe is the help of one flag: its meaning, its default and its variable.

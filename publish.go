@@ -69,7 +69,7 @@ func (c *publishCmd) Run(ctx context.Context, std streams) error {
 	err = p.publish(ctx, in)
 	p.progress.end()
 	if err != nil {
-		return fmt.Errorf("%w; %s", err, p.tally)
+		return fmt.Errorf("%w; %s accepted", err, webhook.Count(p.tally.accepted, "event"))
 	}
 	fmt.Fprintf(std.out, "%s\n", p.tally)
 	return nil
@@ -359,6 +359,7 @@ func refusal(resp *http.Response, body []byte) error {
 		}
 	}
 	if refused.index >= 0 {
+		refused.detail = countedPattern.ReplaceAllString(refused.detail, "")
 		return refused
 	}
 	return fmt.Errorf("the server answered %s: %s", resp.Status, answer.Error.Detail)
@@ -366,8 +367,11 @@ func refusal(resp *http.Response, body []byte) error {
 
 var (
 	eventParameterPattern = regexp.MustCompile(`^events\[(\d{1,9})\]\.?(.*)$`)
-	// A line that is no JSON has no parameters; its error begins with its place.
+	// An event whose id is taken is no mistake of one parameter; the error begins
+	// with the event's place.
 	eventDetailPattern = regexp.MustCompile(`(?s)^events\[(\d{1,9})\] (.*)$`)
+	// The server counts the events of its request, which is only a part of ours.
+	countedPattern = regexp.MustCompile(` (No event was|The first( \d+)? events? (was|were)) accepted\.$`)
 )
 
 // eventParameter reads a parameter such as events[16].name.

@@ -62,8 +62,8 @@ func (a *eventsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			refuse(400, `{"error":{"code":400,"title":"Bad Request","detail":"no JSON or no id: %s"}}`, lines.Text())
 			return
 		}
-		if e.Name == "twice" {
-			refuse(400, `{"error":{"code":400,"title":"Bad Request","detail":"events[%d] is not valid JSON: \"name\" is there twice."}}`, accepted)
+		if e.Name == "taken" {
+			refuse(409, `{"error":{"code":409,"title":"Conflict","detail":"events[%d] is refused: The event id is taken. The first %[1]d events were accepted."}}`, accepted)
 			return
 		}
 		if e.Name == "bad" {
@@ -154,7 +154,7 @@ func TestPublishInput(t *testing.T) {
 		{"null", "null\n", 0, "line 1: not a JSON object"},
 		{"too long", eventLines(2) + `{"name":"` + big + "\"}\n", 2, "line 3: longer than 512 KiB; an event may have 256 KiB"},
 		{"refused", eventLines(3) + "\n{\"name\":\"bad\"}\n" + eventLines(2), 3, "line 5: name is not the name of an event type"},
-		{"refused as JSON", eventLines(3) + "\n{\"name\":\"x\",\"name\":\"twice\"}\n" + eventLines(2), 3, `line 5: is not valid JSON: "name" is there twice.`},
+		{"taken", eventLines(3) + "\n{\"name\":\"taken\"}\n" + eventLines(2), 3, "line 5: is refused: The event id is taken."},
 		{"refused first", "{\"name\":\"bad\"}\n" + eventLines(2), 0, "line 1: name is not"},
 		{"refused in a later request", eventLines(1234) + "{\"name\":\"bad\"}\n", 1234, "line 1235: name is not"},
 	}
@@ -164,6 +164,9 @@ func TestPublishInput(t *testing.T) {
 			got, _, err := publishTo(t, &a, test.in)
 			if !matches(err, test.err) {
 				t.Errorf("got %v, want %q", err, test.err)
+			}
+			if err != nil && strings.Contains(err.Error(), "first") {
+				t.Errorf("the server's own count is told: %v", err)
 			}
 			if got.accepted != test.accepted {
 				t.Errorf("accepted %d, want %d", got.accepted, test.accepted)

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"service": main})
+}
+
+// The scripts run the binary as its users do. Beside testscript's own commands
+// they have:
+//
+//	serve ARGS…              starts service serve and waits until it serves;
+//	                         $URL, $CA and $LINK are where
+//	signal NAME STATUS       sends it a signal and waits for its exit status
+//	hang                     leaves it with a request that does not end, and
+//	                         sends it SIGTERM
+//	ends STATUS              waits for its exit status
+//	listen ARGS…             starts service listen --json; $HOOK is its address
+//	arrives REGEXP…          waits for its next delivery, whose line must match
+//	deaf                     ends it
+//	request METHOD PATH [BODY]  calls the API with $TOKEN; the status is the
+//	                         first line of stdout
+//	capture NAME [REGEXP]    sets $NAME to the last stdout, without its end of
+//	                         line, or to what the group in REGEXP matched in it
+//	status N ARGS…           runs ARGS and wants the exit status N
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Values[serverKey{}] = new(server)
+			env.Values[listenerKey{}] = new(listener)
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"serve":   cmdServe,
+			"signal":  cmdSignal,
+			"listen":  cmdListen,
+			"arrives": cmdArrives,
+			"deaf":    cmdDeaf,
+			"request": cmdRequest,
+			"capture": cmdCapture,
+			"status":  cmdStatus,
+			"hang":    cmdHang,
+			"ends":    cmdEnds,
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+type serverKey struct{}
+
+// server is the service serve that a script runs.
+type server struct {
+	cmd    *exec.Cmd
+	out    sync.WaitGroup // the goroutine that reads stdout
+	errors bytes.Buffer   // complete once cmd was waited for
+}
+
+// command returns the binary as a process of the script.
+func command(ts *testscript.TestScript, name string, args ...string) *exec.Cmd {
+	path := name
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			path = filepath.Join(dir, name)
+			break
+		}
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Dir = ts.MkAbs(".")
+	for _, key := range []string{"PATH", "HOME", "TMPDIR", "WORK", "TOKEN", "URL", "CA"} {
+		cmd.Env = append(cmd.Env, key+"="+ts.Getenv(key))
+	}
+	return cmd
+}
+
+func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
+	s := ts.Value(serverKey{}).(*server)
+	if s.cmd != nil {
+		ts.Fatalf("a server is running already")
+	}
+	*s = server{cmd: command(ts, "service", append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)}
+	s.cmd.Stderr = &s.errors
+	stdout, err := s.cmd.StdoutPipe()
+	ts.Check(err)
+	ts.Check(s.cmd.Start())
+	ts.Defer(func() {
+		if s.cmd != nil {
+			s.cmd.Process.Kill()
+			s.wait()
+			ts.Logf("the server said:\n%s", &s.errors)
+		}
+	})
+	// The last line that serve prints has the command to try.
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		line := lines.Text()
+		ts.Logf("%s", line)
+		if link := regexp.MustCompile(`https?://\S+/sign-in/\S+`).FindString(line); link != "" {
+			ts.Setenv("LINK", link)
+		}
+		if m := regexp.MustCompile(`^Try it +curl (?:--cacert (\S+) )?.*(https?://[^/]+)/`).FindStringSubmatch(line); m != nil {
+			ts.Setenv("CA", m[1])
+			ts.Setenv("URL", m[2])
+			s.out.Go(func() { io.Copy(io.Discard, stdout) })
+			return
+		}
+	}
+	s.wait()
+	ts.Fatalf("the server ended without serving:\n%s", &s.errors)
+}
+
+// wait waits for the process and returns its exit status.
+func (s *server) wait() int {
+	s.out.Wait()
+	s.cmd.Wait()
+	status := s.cmd.ProcessState.ExitCode()
+	s.cmd = nil
+	return status
+}
+
+func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
+	s := ts.Value(serverKey{}).(*server)
+	signals := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "HUP": syscall.SIGHUP}
+	if s.cmd == nil || len(args) != 2 || signals[args[0]] == 0 {
+		ts.Fatalf("usage: signal TERM|INT|KILL|HUP STATUS, with a server")
+	}
+	ts.Check(s.cmd.Process.Signal(signals[args[0]]))
+	cmdEnds(ts, neg, args[1:])
+}
+
+func cmdEnds(ts *testscript.TestScript, neg bool, args []string) {
+	s := ts.Value(serverKey{}).(*server)
+	if s.cmd == nil || len(args) != 1 {
+		ts.Fatalf("usage: ends STATUS, with a server")
+	}
+	got := s.wait()
+	ts.Logf("%s", &s.errors)
+	if want := args[0]; fmt.Sprint(got) != want {
+		ts.Fatalf("exit status %d, want %s", got, want)
+	}
+}
+
+type listenerKey struct{}
+
+// listener is the service listen that a script runs.
+type listener struct {
+	cmd    *exec.Cmd
+	stdout *bufio.Reader
+	stderr sync.WaitGroup // the goroutine that reads it
+}
+
+func cmdListen(ts *testscript.TestScript, neg bool, args []string) {
+	l := ts.Value(listenerKey{}).(*listener)
+	if l.cmd != nil {
+		ts.Fatalf("a listener is running already")
+	}
+	l.cmd = command(ts, "service", append([]string{"listen", "--json"}, args...)...)
+	stdout, err := l.cmd.StdoutPipe()
+	ts.Check(err)
+	stderr, err := l.cmd.StderrPipe()
+	ts.Check(err)
+	l.stdout = bufio.NewReader(stdout)
+	ts.Check(l.cmd.Start())
+	ts.Defer(func() {
+		if l.cmd != nil {
+			l.cmd.Process.Kill()
+			l.cmd.Wait()
+		}
+	})
+	lines := bufio.NewReader(stderr)
+	hello, err := lines.ReadString('\n')
+	m := regexp.MustCompile(`http://([^/]+)/`).FindStringSubmatch(hello)
+	if err != nil || m == nil {
+		ts.Fatalf("service listen says %q (%v)", hello, err)
+	}
+	ts.Setenv("HOOK", m[1])
+	l.stderr.Go(func() { io.Copy(io.Discard, lines) })
+}
+
+func cmdArrives(ts *testscript.TestScript, neg bool, args []string) {
+	l := ts.Value(listenerKey{}).(*listener)
+	if l.cmd == nil {
+		ts.Fatalf("there is no listener")
+	}
+	watchdog := time.AfterFunc(30*time.Second, func() { l.cmd.Process.Kill() })
+	defer watchdog.Stop()
+	line, err := l.stdout.ReadString('\n')
+	if err != nil {
+		ts.Fatalf("nothing arrived: %v", err)
+	}
+	fmt.Fprint(ts.Stdout(), line)
+	for _, want := range args {
+		if !regexp.MustCompile(want).MatchString(line) {
+			ts.Fatalf("%s does not match %s", line, want)
+		}
+	}
+}
+
+func cmdDeaf(ts *testscript.TestScript, neg bool, args []string) {
+	l := ts.Value(listenerKey{}).(*listener)
+	ts.Check(l.cmd.Process.Signal(os.Interrupt))
+	l.stderr.Wait()
+	ts.Check(l.cmd.Wait())
+	l.cmd = nil
+}
+
+// client trusts the script's $CA.
+func client(ts *testscript.TestScript) *http.Client {
+	transport := &http.Transport{DisableKeepAlives: true}
+	if ca := ts.Getenv("CA"); ca != "" {
+		pool, err := readCertificates(ts.MkAbs(ca))
+		ts.Check(err)
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+	}
+	return &http.Client{Transport: transport, Timeout: 30 * time.Second}
+}
+
+func cmdRequest(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: request METHOD PATH [BODY]")
+	}
+	body := ""
+	if len(args) == 3 {
+		body = args[2]
+	}
+	req, err := http.NewRequest(args[0], ts.Getenv("URL")+args[1], strings.NewReader(body))
+	ts.Check(err)
+	if token := ts.Getenv("TOKEN"); token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := client(ts).Do(req)
+	ts.Check(err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	ts.Check(err)
+	fmt.Fprintf(ts.Stdout(), "%s\n%s\n", resp.Status, b)
+}
+
+func cmdCapture(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 && len(args) != 2 {
+		ts.Fatalf("usage: capture NAME [REGEXP]")
+	}
+	value := strings.TrimSuffix(ts.ReadFile("stdout"), "\n")
+	if len(args) == 2 {
+		m := regexp.MustCompile(args[1]).FindStringSubmatch(value)
+		if len(m) != 2 {
+			ts.Fatalf("nothing matches %s in %s", args[1], value)
+		}
+		value = m[1]
+	}
+	ts.Setenv(args[0], value)
+}
+
+func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: status N COMMAND…")
+	}
+	cmd := command(ts, args[1], args[2:]...)
+	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("%v", err)
+	}
+	if got := cmd.ProcessState.ExitCode(); fmt.Sprint(got) != args[0] {
+		ts.Fatalf("exit status %d, want %s", got, args[0])
+	}
+}
+
+// cmdHang begins a request whose body never ends, sends the server SIGTERM,
+// and returns when it takes no more connections.
+func cmdHang(ts *testscript.TestScript, neg bool, args []string) {
+	s := ts.Value(serverKey{}).(*server)
+	address := regexp.MustCompile(`^https?://`).ReplaceAllString(ts.Getenv("URL"), "")
+	conn, err := net.Dial("tcp", address)
+	ts.Check(err)
+	ts.Defer(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /v2/events HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
+		"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n", address, ts.Getenv("TOKEN"))
+	line, err := bufio.NewReader(conn).ReadString('\n') // the handler reads the body
+	ts.Check(err)
+	if !strings.Contains(line, "100 Continue") {
+		ts.Fatalf("the server does not wait for the body: %s", line)
+	}
+	ts.Check(s.cmd.Process.Signal(syscall.SIGTERM))
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return // it takes no more
+		}
+		c.Close()
+	}
+	ts.Fatalf("the server still takes connections")
+}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"service/api"
+	"service/dispatcher"
+	"service/store"
+	"service/web"
+	"service/webhook"
+)
+
+type serveCmd struct {
+	dataFlag
+	Listen           string   `default:"127.0.0.1:8443" placeholder:"ADDR" help:"The address of the API and the admin UI."`
+	TLS              string   `name:"tls" default:"auto" placeholder:"auto|off" help:"auto serves HTTPS with a certificate of a local CA kept in the data directory (ca.pem, for curl --cacert); off is plain HTTP, on a loopback address alone."`
+	AllowDestination []string `placeholder:"CIDR" help:"Private addresses that subscriptions may point at, by name; repeated or with commas."`
+	AllowHTTP        bool     `name:"allow-http" help:"Subscription URLs may be http://."`
+	RetrySchedule    string   `default:"5s,5m,30m,2h" placeholder:"LIST" help:"The four waits between five attempts."`
+	RetryJitter      string   `default:"0.2" placeholder:"X" help:"Each wait is jittered by up to this share of it, 0 to 1."`
+	AttemptTimeout   string   `default:"10s" placeholder:"D" help:"One attempt, from dialling to the end of the response."`
+	MaxInFlight      string   `default:"8" placeholder:"N" help:"Deliveries in flight per subscription."`
+	MaxConnections   string   `default:"512" placeholder:"N" help:"Deliveries in flight in all."`
+	BatchSize        string   `default:"100" placeholder:"N" help:"The most events in one delivery."`
+	BatchWindow      string   `default:"0s" placeholder:"D" help:"How long the first event waits for company."`
+	MaxSubscriptions string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
+	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
+	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
+	LogLevel         string   `default:"info" placeholder:"debug|info|warn|error" help:"The least that is logged."`
+	Demo             bool     `help:"The same on a throw-away data directory, with a program, a token, receivers, subscriptions and sample events of every type being published."`
+}
+
+// settings are the flags of serve, read and found right.
+type settings struct {
+	data             string
+	listen           string
+	host             string // of listen
+	tls              bool
+	allowed          []string // what destinations was read from
+	destinations     webhook.Destinations
+	allowHTTP        bool
+	retryPolicy      webhook.RetryPolicy
+	attemptTimeout   time.Duration
+	maxInFlight      int
+	maxConnections   int
+	batchSize        int
+	batchWindow      time.Duration
+	maxSubscriptions int
+	grace            time.Duration
+	logger           *slog.Logger
+}
+
+// settings reads the flags. The error tells all that is wrong with them.
+func (c *serveCmd) settings(log io.Writer) (*settings, error) {
+	var f faults
+	s := &settings{
+		data:             c.Data,
+		listen:           c.Listen,
+		host:             f.address("listen", c.Listen),
+		tls:              f.choice("tls", c.TLS, "auto", "off") != "off",
+		allowed:          c.AllowDestination,
+		allowHTTP:        c.AllowHTTP,
+		retryPolicy:      f.retryPolicy(c.RetrySchedule, c.RetryJitter),
+		attemptTimeout:   f.duration("attempt-timeout", c.AttemptTimeout, 10*time.Millisecond, 5*time.Minute),
+		maxInFlight:      f.integer("max-in-flight", c.MaxInFlight, 1, webhook.MaxInFlightLimit),
+		maxConnections:   f.integer("max-connections", c.MaxConnections, 1, 1<<16),
+		batchSize:        f.integer("batch-size", c.BatchSize, 1, webhook.MaxPublishEvents),
+		batchWindow:      f.duration("batch-window", c.BatchWindow, 0, time.Minute),
+		maxSubscriptions: f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
+		grace:            f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
+		logger:           f.logger(log, c.LogFormat, c.LogLevel),
+	}
+	if s.data == "" {
+		f.add("data", "must name a directory")
+	}
+	if !s.tls && s.host != "" && !onLoopback(s.host) {
+		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1:8080, not %q", c.Listen)
+	}
+	if !s.tls && s.host == "" && strings.HasPrefix(c.Listen, ":") {
+		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1%s, not %[1]q", c.Listen)
+	}
+	var err error
+	if s.destinations, err = webhook.ParseDestinations(c.AllowDestination); err != nil {
+		f.add("allow-destination", "%v", err)
+	}
+	return s, f.err()
+}
+
+// retryPolicy reads the four waits and their jitter.
+func (f *faults) retryPolicy(schedule, jitter string) webhook.RetryPolicy {
+	p := webhook.RetryPolicy{Jitter: f.share("retry-jitter", jitter)}
+	waits := strings.Split(schedule, ",")
+	if len(waits) != len(p.Waits) {
+		f.add("retry-schedule", "must be %d waits with commas, such as 5s,5m,30m,2h, not %q", len(p.Waits), schedule)
+		return p
+	}
+	for i, w := range waits {
+		p.Waits[i] = f.duration("retry-schedule", strings.TrimSpace(w), time.Millisecond, 30*24*time.Hour)
+	}
+	return p
+}
+
+// logger returns the logger that a process writes its log with.
+func (f *faults) logger(w io.Writer, format, level string) *slog.Logger {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(f.choice("log-level", level, "debug", "info", "warn", "error"))); err != nil {
+		least = slog.LevelInfo // the fault is told
+	}
+	options := &slog.HandlerOptions{Level: least}
+	if f.choice("log-format", format, "text", "json") == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+func (c *serveCmd) Run(ctx context.Context, std streams) error {
+	s, err := c.settings(std.err)
+	if err != nil {
+		return err
+	}
+	if c.Demo {
+		return demo(ctx, s, std, demoPace)
+	}
+	svc, err := open(ctx, s)
+	if err != nil {
+		return err
+	}
+	svc.announce(std.out)
+	return svc.Run(ctx)
+}
+
+// service is everything wired together, with its doors open but nobody yet
+// behind them.
+type service struct {
+	settings   *settings
+	store      *store.Store
+	dispatcher *dispatcher.Dispatcher
+	web        *web.Web
+	handler    http.Handler // of the public door
+	public     net.Listener
+	admin      net.Listener
+	baseURL    string // without a final slash
+	caFile     string // what clients must trust, "" without TLS
+}
+
+// open takes the data directory and the addresses. What it returns must be run.
+func open(ctx context.Context, s *settings) (_ *service, err error) {
+	svc := &service{settings: s}
+	defer func() {
+		if err != nil {
+			svc.close()
+		}
+	}()
+	catalog, err := webhook.LoadCatalog()
+	if err != nil {
+		return nil, err
+	}
+	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, Logger: s.logger}); err != nil {
+		return nil, err
+	}
+	if svc.public, err = new(net.ListenConfig).Listen(ctx, "tcp", s.listen); err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	svc.baseURL = "http://" + reachableAt(svc.public.Addr(), s.host)
+	if s.tls {
+		now := time.Now()
+		ca, err := openCA(s.data, now)
+		if err != nil {
+			return nil, err
+		}
+		leaf, err := newLeafSource(ca, serverNames(s.host), now)
+		if err != nil {
+			return nil, err
+		}
+		svc.public = tls.NewListener(svc.public, leaf.config())
+		svc.caFile = filepath.Join(s.data, caCertificateFile)
+		svc.baseURL = strings.Replace(svc.baseURL, "http:", "https:", 1)
+	}
+	if svc.admin, err = listenAdmin(ctx, s.data); err != nil {
+		return nil, err
+	}
+
+	svc.dispatcher = dispatcher.New(dispatcher.Config{
+		Store: svc.store, Logger: s.logger,
+		RetryPolicy: s.retryPolicy, AttemptTimeout: s.attemptTimeout,
+		MaxInFlight: s.maxInFlight, MaxConnections: s.maxConnections,
+		BatchSize: s.batchSize, BatchWindow: s.batchWindow,
+		Destinations: s.destinations, Grace: s.grace,
+	})
+	svc.web = web.New(web.Config{
+		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
+		Secure: s.tls, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready,
+	})
+	partners := api.New(api.Config{
+		Store: svc.store, Logger: s.logger, Catalog: catalog,
+		Rules: webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog},
+		Ready: svc.delivering, MaxSubscriptions: s.maxSubscriptions,
+	})
+	svc.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch p := r.URL.Path; {
+		case p == "/v2", strings.HasPrefix(p, "/v2/"), p == "/healthz", p == "/readyz":
+			partners.ServeHTTP(w, r)
+		default:
+			svc.web.ServeHTTP(w, r)
+		}
+	})
+	return svc, nil
+}
+
+// delivering says whether deliveries are being made: nil, or why not, in words
+// for anyone.
+func (svc *service) delivering() error {
+	if !svc.dispatcher.Ready() {
+		return errors.New("deliveries are not being made")
+	}
+	return nil
+}
+
+// ready says whether the service accepts and delivers events: nil, or why not.
+func (svc *service) ready(ctx context.Context) error {
+	if err := svc.delivering(); err != nil {
+		return err
+	}
+	return svc.store.Check(ctx)
+}
+
+// Run serves until ctx ends. Then it takes no more requests, lets those under
+// way end within the grace period, after them the attempts in flight within
+// another, and closes the store.
+func (svc *service) Run(ctx context.Context) error {
+	log := svc.settings.logger
+	log.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
+	errorLog := slog.NewLogLogger(log.Handler(), slog.LevelWarn)
+	admin := &adminServer{tokens: svc.store, signInLink: svc.signInLink, logger: log}
+
+	g, running := errgroup.WithContext(ctx)
+	// The dispatcher outlives the doors: a request may wait for its ping.
+	sending, doorsClosed := context.WithCancel(context.WithoutCancel(ctx))
+	defer doorsClosed()
+	g.Go(func() error {
+		defer doorsClosed()
+		return serveHTTP(running, &http.Server{Handler: svc.handler, ErrorLog: errorLog}, svc.public, svc.settings.grace)
+	})
+	g.Go(func() error {
+		return serveHTTP(running, &http.Server{Handler: admin.handler(), ErrorLog: errorLog}, svc.admin, time.Second)
+	})
+	g.Go(func() error {
+		err := svc.dispatcher.Run(sending)
+		if sending.Err() != nil {
+			return nil // told to end before it had begun: it fails in no other way by then
+		}
+		return err
+	})
+	g.Go(func() error {
+		<-running.Done()
+		log.Info("ending: requests and attempts under way may take their time", "grace", svc.settings.grace)
+		return nil
+	})
+	err := g.Wait()
+	err = errors.Join(err, svc.store.Close())
+	if err == nil {
+		log.Info("ended")
+	}
+	return err
+}
+
+// close gives up what open had taken when it failed.
+func (svc *service) close() {
+	if svc.admin != nil {
+		svc.admin.Close()
+	}
+	if svc.public != nil {
+		svc.public.Close()
+	}
+	if svc.store != nil {
+		svc.store.Close()
+	}
+}
+
+// signInLink returns a new one-time URL that signs in to the admin UI.
+func (svc *service) signInLink() string { return svc.baseURL + svc.web.NewSignInLink() }
+
+// announce tells whoever started the service where it is and what to do first.
+func (svc *service) announce(w io.Writer) {
+	data := ""
+	if svc.settings.data != "./data" {
+		data = " --data " + shellQuote(svc.settings.data)
+	}
+	fmt.Fprintf(w, "Admin UI  %s\n", svc.signInLink())
+	fmt.Fprintf(w, "          (a link for one sign-in; another one: service admin setup-link%s)\n", data)
+	fmt.Fprintf(w, "API       %s\n", svc.baseURL)
+	fmt.Fprintf(w, "A token   TOKEN=$(service token create%s --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)\n", data)
+	fmt.Fprintf(w, "Try it    %s/v2/webhooks/subscriptions\n", svc.curl())
+}
+
+// curl is the beginning of a command that calls the API with $TOKEN, up to the
+// path.
+func (svc *service) curl() string {
+	ca := ""
+	if svc.caFile != "" {
+		ca = " --cacert " + shellQuote(svc.caFile)
+	}
+	return "curl" + ca + ` -H "Authorization: Bearer $TOKEN" ` + svc.baseURL
+}
+
+// reachableAt is the host and port that a listener is reached by from this
+// machine; host is what it was asked to listen on.
+func reachableAt(address net.Addr, host string) string {
+	_, port, _ := net.SplitHostPort(address.String())
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// shellQuote renders an argument for a POSIX shell.
+func shellQuote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:,@%", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -221,9 +221,9 @@ What to try next
     %s%s/ping -X POST
     %s/v2/events
   Publish an event of your own:
-    echo '{"name":"channel_updated","version":"1","channel_id":7}' | SERVICE_TOKEN=$TOKEN service publish --url %s%s
+    echo '{"name":"channel_updated","version":"1","channel_id":7}' | SERVICE_TOKEN=$TOKEN %s publish --url %s%s
 
-`, demoProgram, demoRetries[0], d.svc.signInLink(), d.token, curl, subscription, curl, subscription, curl, d.svc.baseURL, ca)
+`, demoProgram, demoRetries[0], d.svc.signInLink(), d.token, curl, subscription, curl, subscription, curl, d.svc.settings.program, d.svc.baseURL, ca)
 }
 
 // subscribe makes a subscription for a receiver and tells it the secret.

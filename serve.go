@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ type serveCmd struct {
 	MaxSubscriptions string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
 	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
 	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
-	LogLevel         string   `default:"info" placeholder:"debug|info|warn|error" help:"The least that is logged."`
+	LogLevel         string   `default:"info" placeholder:"debug|info|warn|error" help:"The least that is logged; the demo logs warn when this is info."`
 	Demo             bool     `help:"The same on a throw-away data directory, with a program, a token, receivers, subscriptions and sample events of every type being published."`
 }
 
@@ -61,6 +62,7 @@ type settings struct {
 	maxSubscriptions int
 	grace            time.Duration
 	logger           *slog.Logger
+	program          string // this binary, as it can be typed into a shell
 }
 
 // settings reads the flags. The error tells all that is wrong with them.
@@ -127,10 +129,14 @@ func (f *faults) logger(w io.Writer, format, level string) *slog.Logger {
 }
 
 func (c *serveCmd) Run(ctx context.Context, std streams) error {
+	if c.Demo && c.LogLevel == "info" {
+		c.LogLevel = "warn" // the demo tells what happens in lines of its own
+	}
 	s, err := c.settings(std.err)
 	if err != nil {
 		return err
 	}
+	s.program = shellQuote(os.Args[0])
 	if c.Demo {
 		return demo(ctx, s, std, demoPace)
 	}
@@ -300,9 +306,9 @@ func (svc *service) announce(w io.Writer) {
 		data = " --data " + shellQuote(svc.settings.data)
 	}
 	fmt.Fprintf(w, "Admin UI  %s\n", svc.signInLink())
-	fmt.Fprintf(w, "          (a link for one sign-in; another one: service admin setup-link%s)\n", data)
+	fmt.Fprintf(w, "          (a link for one sign-in; another one: %s admin setup-link%s)\n", svc.settings.program, data)
 	fmt.Fprintf(w, "API       %s\n", svc.baseURL)
-	fmt.Fprintf(w, "A token   TOKEN=$(service token create%s --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)\n", data)
+	fmt.Fprintf(w, "A token   TOKEN=$(%s token create%s --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)\n", svc.settings.program, data)
 	fmt.Fprintf(w, "Try it    %s/v2/webhooks/subscriptions\n", svc.curl())
 }
 

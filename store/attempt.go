@@ -26,14 +26,19 @@ func (s *Store) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt
 	return all, err
 }
 
-func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
-	var status, code any
+// outcome renders the answer of an attempt, or the lack of one; nil is NULL.
+func outcome(a *webhook.Attempt) (status, code any) {
 	if a.ResponseStatus != 0 {
 		status = a.ResponseStatus
 	}
 	if a.Error != webhook.ErrorNone {
 		code = string(a.Error)
 	}
+	return status, code
+}
+
+func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
+	status, code := outcome(a)
 	body := a.ResponseBody
 	if body == nil {
 		body = []byte{} // there is always a body, if an empty one

@@ -122,7 +122,7 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string) (web
 		if sub, err = t.subscription(programID, subscriptionID); err != nil {
 			return err
 		}
-		d, err = s.queuePing(t, &sub, id, time.Now())
+		d, err = s.queuePing(t, &sub, id)
 		return err
 	})
 	if err != nil {
@@ -138,14 +138,19 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string) (web
 }
 
 // queuePing stores a ping that the dispatcher will find due.
-func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string, now time.Time) (webhook.Delivery, error) {
+func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.Delivery, error) {
+	now, err := t.now()
+	if err != nil {
+		return webhook.Delivery{}, err
+	}
+	at := time.UnixMilli(now).UTC()
 	event := webhook.NewID()
 	d := webhook.Delivery{
 		ID: id, SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Status: webhook.StatusPending,
-		NextAttemptAt: now, CreatedAt: now,
+		NextAttemptAt: at, CreatedAt: at,
 		Events: []webhook.EventRef{{ID: event, Name: webhook.EventPing}},
 	}
 	t.afterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
-		id, sub.ID, sub.ProgramID, now.UnixMilli(), webhook.PingEvent(event, now), now.UnixMilli())
+		id, sub.ID, sub.ProgramID, now, webhook.PingEvent(event, at), now)
 }

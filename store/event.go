@@ -33,8 +33,9 @@ func (s *Store) Publish(ctx context.Context, programID string, events []webhook.
 		for i := range events {
 			e := &events[i]
 			e.ProgramID = programID
+			received := max(e.ReceivedAt.UnixMilli(), head.received)
 			r, err := t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
-				programID, head+1, e.ID, e.Name, e.ReceivedAt.UnixMilli(), e.JSON)
+				programID, head.seq+1, e.ID, e.Name, received, e.JSON)
 			if err != nil {
 				return err
 			}
@@ -46,8 +47,9 @@ func (s *Store) Publish(ctx context.Context, programID string, events []webhook.
 				}
 				continue
 			}
-			head++
-			e.Seq = head
+			head.seq++
+			head.received = received
+			e.Seq, e.ReceivedAt = head.seq, time.UnixMilli(received).UTC()
 			fresh = append(fresh, *e)
 		}
 		if added = len(fresh); added > 0 {
@@ -105,6 +107,24 @@ func (s *Store) Events(ctx context.Context, programID string, feed Feed) ([]webh
 	}
 	events = events[:feed.Size]
 	return events, s.cursor(list, events[feed.Size-1].Seq), nil
+}
+
+// seqBefore returns the newest seq of a program's log that was received before
+// a time, 0 when there is none.
+func (s *Store) seqBefore(ctx context.Context, programID string, at time.Time) (int64, error) {
+	var low, high int64 // received before, and not
+	err := s.scan(ctx, "SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
+	for err == nil && high-low > 1 {
+		middle := low + (high-low)/2
+		var received int64
+		err = s.scan(ctx, "SELECT received_at FROM events WHERE program_id = ? AND seq = ?", []any{programID, middle}, &received)
+		if received < at.UnixMilli() {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low, err
 }
 
 func scanEvent(programID string, scan func(...any) error) (webhook.Event, error) {

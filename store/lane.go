@@ -274,16 +274,26 @@ func (s *Store) Form(l *Lane, w *Waiting) *Forming {
 		} else if n == 0 {
 			return ErrStale
 		}
-		now := time.Now().UnixMilli()
+		now, err := t.now()
+		if err != nil {
+			return err
+		}
 		r, err = t.execResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, created_at) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?)",
 			f.claim.ID, f.claim.SubscriptionID, f.claim.ProgramID, now, seqs, now)
 		if err != nil {
 			return err
 		}
-		f.claim.num, err = r.LastInsertId()
-		return err
+		if f.claim.num, err = r.LastInsertId(); err != nil {
+			return err
+		}
+		return t.linkEvents(f.claim.ProgramID, f.claim.num, seqs)
 	})
 	return f
+}
+
+// linkEvents remembers that a delivery carries the events at these places.
+func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
+	return t.exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
 }
 
 // Wait returns the claim on the delivery once it is on disk, or [ErrStale].
@@ -360,9 +370,6 @@ const (
 func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step) (webhook.Step, error) {
 	now := time.Now()
 	err := s.writer.do(func(t *tx) error {
-		if err := t.insertAttempt(c.num, a); err != nil {
-			return err
-		}
 		if step.Status == webhook.StatusRetryable {
 			var deleted bool
 			if err := t.scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
@@ -375,12 +382,16 @@ func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step) (webhook
 		if c.Ping && a.Number == 1 {
 			t.afterCommit(func() { s.watchers.recorded(c.ID, a) })
 		}
-		return t.finishAttempt(c.num, step, now)
+		return t.finishAttempt(c.num, a, step, now)
 	})
 	return step, err
 }
 
-func (t *tx) finishAttempt(num int64, step webhook.Step, now time.Time) error {
+func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step, now time.Time) error {
+	if err := t.insertAttempt(num, a); err != nil {
+		return err
+	}
+	status, code := outcome(a)
 	var reason, completed any
 	if step.FailureReason != webhook.FailureNone {
 		reason = string(step.FailureReason)
@@ -388,12 +399,12 @@ func (t *tx) finishAttempt(num int64, step webhook.Step, now time.Time) error {
 	if step.Status.Final() {
 		completed = now.UnixMilli()
 	}
-	return t.exec("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, claimed_at = NULL WHERE num = ?",
-		string(step.Status), reason, millis(step.NextAttemptAt), completed, num)
+	return t.exec("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL WHERE num = ?",
+		string(step.Status), reason, millis(step.NextAttemptAt), completed, status, code, num)
 }
 
 const selectInterrupted = `SELECT d.num, d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL
-	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.claimed_at IS NOT NULL`
+	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.status = 'pending' AND d.status <> 'success' AND d.claimed_at IS NOT NULL`
 
 // RecoverInterrupted finds the attempts that were in flight when the process
 // last ended, records them as interrupted, and returns how many there were.
@@ -418,14 +429,11 @@ func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 		}
 		for _, r := range rows {
 			a := webhook.Attempt{Number: r.made, StartedAt: time.UnixMilli(r.claimed), Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted}
-			if err := t.insertAttempt(r.num, &a); err != nil {
-				return err
-			}
 			step := policy.After(&a, now, 0)
 			if r.deleted && step.Status == webhook.StatusRetryable {
 				step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 			}
-			if err := t.finishAttempt(r.num, step, now); err != nil {
+			if err := t.finishAttempt(r.num, &a, step, now); err != nil {
 				return err
 			}
 		}

@@ -33,7 +33,7 @@ const (
 	selectSubscriptionTotals = `SELECT count(*), coalesce(sum(active), 0)
 		FROM (SELECT active FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL LIMIT ?)`
 	selectInFlightTotal = `SELECT count(*)
-		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_in_flight WHERE claimed_at IS NOT NULL LIMIT ?)`
+		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL LIMIT ?)`
 	selectWaitingTotal = `SELECT count(*)
 		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL LIMIT ?)`
 	// Rows of the log are only ever appended, and the newest is never removed.

@@ -56,16 +56,16 @@ func (s *Store) CreateSubscription(ctx context.Context, programID, userID string
 		if err != nil {
 			return err
 		}
-		if err := t.exec("INSERT INTO cursors (subscription_id, seq) VALUES (?, ?)", sub.ID, head); err != nil {
+		if err := t.exec("INSERT INTO cursors (subscription_id, seq) VALUES (?, ?)", sub.ID, head.seq); err != nil {
 			return err
 		}
 		if sub.Active {
-			if err := t.openInterests(sub.ID, sub.Events, head); err != nil {
+			if err := t.openInterests(sub.ID, sub.Events, head.seq); err != nil {
 				return err
 			}
 		}
 		t.afterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
-		_, err = s.queuePing(t, &sub, webhook.NewID(), now)
+		_, err = s.queuePing(t, &sub, webhook.NewID())
 		return err
 	})
 	return sub, secret, err
@@ -241,10 +241,10 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 		if slices.Contains(has, name) {
 			continue
 		}
-		if err := t.exec("DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL AND after_seq >= ?", after.ID, name, head); err != nil {
+		if err := t.exec("DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL AND after_seq >= ?", after.ID, name, head.seq); err != nil {
 			return err
 		}
-		if err := t.exec("UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head, after.ID, name); err != nil {
+		if err := t.exec("UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name); err != nil {
 			return err
 		}
 	}
@@ -253,5 +253,5 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	if err != nil {
 		return err
 	}
-	return t.openInterests(after.ID, opened, head)
+	return t.openInterests(after.ID, opened, head.seq)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"time"
 )
 
 // maxCommit bounds how many writes share one commit, and so how long the first
@@ -31,7 +32,8 @@ type writer struct {
 	db    *sql.DB
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt // owned by the leader
-	heads map[string]int64     // a program's newest seq, owned by the leader
+	heads map[string]head      // of each program's log, owned by the leader
+	last  int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 
 	mu     sync.Mutex
 	queue  []*write
@@ -60,7 +62,7 @@ func newWriter(db *sql.DB) (*writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]int64)}
+	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head)}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
 }
@@ -245,20 +247,41 @@ func (t *tx) scan(query string, args []any, dest ...any) error {
 	return s.QueryRowContext(context.Background(), args...).Scan(dest...)
 }
 
-// head returns the newest seq of a program's log, 0 when it is empty.
-func (t *tx) head(programID string) (int64, error) {
-	if seq, ok := t.w.heads[programID]; ok {
-		return seq, nil
-	}
-	var seq int64
-	err := t.scan("SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &seq)
-	if err == nil {
-		t.w.heads[programID] = seq
-	}
-	return seq, err
+// head is the newest end of a program's log; zero when it is empty.
+type head struct {
+	seq      int64
+	received int64 // Unix milliseconds
 }
 
-func (t *tx) setHead(programID string, seq int64) {
+// head returns the newest end of a program's log.
+func (t *tx) head(programID string) (head, error) {
+	if h, ok := t.w.heads[programID]; ok {
+		return h, nil
+	}
+	var h head
+	err := t.scan("SELECT seq, received_at FROM events WHERE program_id = ? ORDER BY seq DESC LIMIT 1", []any{programID}, &h.seq, &h.received)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return h, err
+	}
+	t.w.heads[programID] = h
+	return h, nil
+}
+
+func (t *tx) setHead(programID string, h head) {
 	t.touched = append(t.touched, programID)
-	t.w.heads[programID] = seq
+	t.w.heads[programID] = h
+}
+
+// now returns the time to write as a delivery's created_at, in Unix
+// milliseconds: never before that of an older delivery, so that a span of time
+// is a run of deliveries though the clock was set back.
+func (t *tx) now() (int64, error) {
+	if t.w.last == 0 {
+		err := t.scan("SELECT coalesce(max(created_at), 0) FROM (SELECT created_at FROM deliveries ORDER BY num DESC LIMIT 1)", nil, &t.w.last)
+		if err != nil {
+			return 0, err
+		}
+	}
+	t.w.last = max(t.w.last, time.Now().UnixMilli())
+	return t.w.last, nil
 }

@@ -69,7 +69,7 @@ func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
 	told := false
 	err := s.writer.do(func(t *tx) error {
 		t.afterCommit(func() { told = true })
-		t.setHead("p", 41)
+		t.setHead("p", head{seq: 41})
 		// A deferred foreign key is checked by COMMIT.
 		if err := t.exec("PRAGMA defer_foreign_keys = ON"); err != nil {
 			return err

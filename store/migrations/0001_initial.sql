@@ -28,6 +28,8 @@ CREATE TABLE tokens (
 
 -- The event log: append-only, one dense seq per program in accept order. The
 -- newest event of a program is never removed, since it holds the log's head.
+-- received_at never falls from one seq to the next, whatever the clock does, so
+-- that a span of time is a span of the log.
 CREATE TABLE events (
     program_id  TEXT    NOT NULL REFERENCES programs (id),
     seq         INTEGER NOT NULL CHECK (seq > 0),
@@ -56,6 +58,14 @@ CREATE TABLE subscriptions (
     created_at           INTEGER NOT NULL,
     updated_at           INTEGER NOT NULL,
     deleted_at           INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- Secrets that were replaced, and sign beside the new one until they expire.
+CREATE TABLE old_signing_secrets (
+    subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
+    expires_at      INTEGER NOT NULL,
+    secret          BLOB    NOT NULL,                           -- sealed
+    PRIMARY KEY (subscription_id, expires_at)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX subscriptions_by_program ON subscriptions (program_id, created_at, id) WHERE deleted_at IS NULL;
 
@@ -89,10 +99,12 @@ CREATE TABLE deliveries (
     attempts_made   INTEGER NOT NULL CHECK (attempts_made BETWEEN 0 AND 5),
     claimed_at      INTEGER,                                    -- when the attempt now in flight was counted
     next_attempt_at INTEGER,
+    response_status INTEGER,                                    -- of the last attempt that has ended
+    error           TEXT,                                       -- the same
     seqs            TEXT CHECK (json_valid(seqs)),              -- its events' places in the log, an array
     ping            BLOB,                                       -- or the one event of a ping
     redelivery_of   TEXT,
-    created_at      INTEGER NOT NULL,
+    created_at      INTEGER NOT NULL,                           -- never falls from one num to the next
     completed_at    INTEGER,
     CHECK ((seqs IS NULL) <> (ping IS NULL)),
     CHECK (CASE status
@@ -110,7 +122,16 @@ CREATE TABLE deliveries (
 CREATE INDEX deliveries_by_subscription ON deliveries (subscription_id, num);
 CREATE INDEX deliveries_due ON deliveries (subscription_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX deliveries_due_pings ON deliveries (subscription_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL AND ping IS NOT NULL;
-CREATE INDEX deliveries_in_flight ON deliveries (claimed_at) WHERE claimed_at IS NOT NULL;
+CREATE INDEX deliveries_by_status ON deliveries (status, subscription_id, num) WHERE status <> 'success';
+CREATE INDEX deliveries_by_completion ON deliveries (subscription_id, completed_at, num) WHERE completed_at IS NOT NULL;
+
+-- Where an event went.
+CREATE TABLE delivery_events (
+    program_id TEXT    NOT NULL,
+    seq        INTEGER NOT NULL,
+    delivery   INTEGER NOT NULL REFERENCES deliveries (num),
+    PRIMARY KEY (program_id, seq, delivery)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE attempts (
     delivery           INTEGER NOT NULL REFERENCES deliveries (num),

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"service/webhook"
+)
+
+// answer is what a handler returns when all went well.
+type answer struct {
+	status   int // 0 is 200
+	location string
+	data     any // what goes into the envelope: something for encoding/json, or an appender
+	meta     any // nil for none
+}
+
+// appender is a record that knows its JSON better than encoding/json does.
+type appender interface{ appendJSON(dst []byte) []byte }
+
+// write writes the one answer to a request, and returns its status and the
+// size of its body. It is the only place that does.
+func (a *api) write(req *request, ans answer, err error) (status, size int) {
+	body := a.buffer()
+	defer a.putBuffer(body)
+	var problem *webhook.Error
+	if err == nil {
+		err = ans.render(body)
+	}
+	if err != nil {
+		problem = a.problem(req, err)
+		ans = answer{status: kinds[problem.Code].status}
+		body.Reset()
+		_ = render(body, newErrorRecord(problem)) // strings and numbers: it cannot fail
+		body.WriteByte('\n')
+	}
+	if ans.status == 0 {
+		ans.status = http.StatusOK
+	}
+
+	// One allocation for the values of all the headers that every answer has.
+	values := &[...]string{req.id, "no-store", "application/json; charset=utf-8", "nosniff", strconv.Itoa(body.Len()), "", ""}
+	header := req.w.Header()
+	header["X-Request-Id"] = values[0:1:1]
+	header["Cache-Control"] = values[1:2:2]
+	header["Content-Type"] = values[2:3:3]
+	header["X-Content-Type-Options"] = values[3:4:4]
+	header["Content-Length"] = values[4:5:5]
+	if req.token != nil {
+		values[5], values[6] = req.token.ProgramID, req.token.UserID
+		header["X-Program-Id"] = values[5:6:6]
+		header["X-User-Id"] = values[6:7:7]
+	}
+	if ans.location != "" {
+		header.Set("Location", ans.location)
+	}
+	if problem != nil {
+		problemHeader(header, req, problem.Code)
+	}
+	if req.unread && req.http.ProtoMajor == 1 {
+		header.Set("Connection", "close")
+	}
+	req.w.WriteHeader(ans.status)
+	if req.http.Method == http.MethodHead {
+		return ans.status, 0
+	}
+	n, _ := req.w.Write(body.Bytes()) // a client that has gone away cannot be told
+	return ans.status, n
+}
+
+// problemHeader adds what HTTP asks for beside an error.
+func problemHeader(header http.Header, req *request, code webhook.Code) {
+	const challenge = `Bearer realm="service"`
+	switch code {
+	case webhook.CodeUnauthenticated:
+		value := challenge
+		if len(req.http.Header["Authorization"]) > 0 {
+			value += `, error="invalid_token"` // RFC 6750, section 3.1
+		}
+		header.Set("WWW-Authenticate", value)
+	case webhook.CodeForbidden:
+		header.Set("WWW-Authenticate", challenge+`, error="insufficient_scope", scope="`+string(req.route.scope)+`"`)
+	case webhook.CodeMethodNotAllowed:
+		header.Set("Allow", req.allow)
+	case webhook.CodeUnavailable:
+		header.Set("Retry-After", retryAfter)
+	}
+}
+
+// render appends the answer in its envelope (spec, section 2.5) to b.
+func (ans *answer) render(b *bytes.Buffer) error {
+	b.WriteString(`{"data":`)
+	if err := render(b, ans.data); err != nil {
+		return err
+	}
+	if ans.meta != nil {
+		b.WriteString(`,"meta":`)
+		if err := render(b, ans.meta); err != nil {
+			return err
+		}
+	}
+	b.WriteString("}\n")
+	return nil
+}
+
+// render appends a value as JSON to b.
+func render(b *bytes.Buffer, v any) error {
+	if v, ok := v.(appender); ok {
+		b.Write(v.appendJSON(b.AvailableBuffer()))
+		return nil
+	}
+	encoder := json.NewEncoder(b)
+	encoder.SetEscapeHTML(false) // it is no HTML, and a URL should be readable
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	b.Truncate(b.Len() - 1) // Encode ends the line
+	return nil
+}
+
+// timestamp is a time as records show it; zero is null.
+type timestamp time.Time
+
+func (t timestamp) MarshalJSON() ([]byte, error) {
+	if time.Time(t).IsZero() {
+		return []byte("null"), nil
+	}
+	return []byte(`"` + webhook.FormatTime(time.Time(t)) + `"`), nil
+}
+
+// orNull is a value as records show it; the zero value is null.
+func orNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}

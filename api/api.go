@@ -1,0 +1,163 @@
+// Package api is the partners' counter: the /v2 API, and the two addresses that
+// ask how the service is.
+//
+// It guarantees that every answer has the spec's envelope, whatever went
+// wrong; that what was answered 201 is on disk; that nothing of one program can
+// be seen, guessed or changed with a token of another; and that no token,
+// credential or query value is ever logged.
+//
+// Handlers return an answer or an error; [api.write] alone writes. The routes
+// stand in routes.go, what an error becomes in error.go, and the order of the
+// checks in request.go.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/julienschmidt/httprouter"
+
+	"service/store"
+	"service/webhook"
+)
+
+// Config is what the API works with.
+type Config struct {
+	// Store is where everything is kept. Required; it must stay open until
+	// the last request has been answered.
+	Store *store.Store
+
+	// Catalog holds the event types that can be published and subscribed to.
+	// Required.
+	Catalog *webhook.Catalog
+
+	// Rules are the operator's rules for subscriptions. Its Catalog may be
+	// nil: it is the one above then.
+	Rules webhook.SubscriptionRules
+
+	// Logger receives a line for every request (level info; debug for
+	// /healthz and /readyz), and one for every fault of the service (level
+	// error). Nil logs nothing.
+	Logger *slog.Logger
+
+	// Ready says whether the rest of the process is ready: nil, or what is
+	// not. /readyz, which asks no token, shows the error's text, so it must
+	// be worded for strangers. It must be quick. That the store answers is
+	// checked without it. Nil is always ready.
+	Ready func() error
+
+	// MaxSubscriptions is how many subscriptions a program may have; 0 is no
+	// limit.
+	MaxSubscriptions int
+
+	// RequestTimeout bounds a request in two ways: it is answered 504 when
+	// its work takes longer, and 408 when its body takes longer to arrive. A
+	// stream of events (application/x-ndjson) may take any time; there it
+	// bounds the silence between two pieces of the stream, and the work of
+	// each piece. 0 is DefaultRequestTimeout.
+	RequestTimeout time.Duration
+}
+
+// DefaultRequestTimeout is the RequestTimeout of a Config that names none.
+const DefaultRequestTimeout = 30 * time.Second
+
+// api is the handler of every request.
+type api struct {
+	store            *store.Store
+	catalog          *webhook.Catalog
+	rules            webhook.SubscriptionRules
+	logger           *slog.Logger
+	ready            func() error
+	maxSubscriptions int
+	timeout          time.Duration
+
+	router  *httprouter.Router // asked with Lookup alone, which neither redirects nor recovers
+	methods []string           // those that some route has
+	buffers sync.Pool          // of *bytes.Buffer: bodies and answers
+	lines   sync.Pool          // of *[]byte, of lineBuffer bytes
+}
+
+// New returns the handler of /v2/…, /healthz and /readyz; any other path is
+// answered 404 in the envelope. It judges paths as they were sent, escapes
+// included, so requests must reach it without a redirect to a cleaned path.
+func New(cfg Config) http.Handler {
+	a := newAPI(cfg)
+	a.handle(a.routes())
+	return a
+}
+
+func newAPI(cfg Config) *api {
+	a := &api{
+		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready,
+		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout,
+	}
+	if a.rules.Catalog == nil {
+		a.rules.Catalog = a.catalog
+	}
+	if a.logger == nil {
+		a.logger = slog.New(slog.DiscardHandler)
+	}
+	if a.ready == nil {
+		a.ready = func() error { return nil }
+	}
+	if a.timeout == 0 {
+		a.timeout = DefaultRequestTimeout
+	}
+	return a
+}
+
+// ServeHTTP finds the request's route and serves it.
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// The escaped path: an id that holds %2F is an unknown id, never another route.
+	path := r.URL.EscapedPath()
+	if serve, params, _ := a.router.Lookup(r.Method, path); serve != nil {
+		serve(w, r, params)
+		return
+	}
+	a.serve(a.unrouted(path), w, r, nil)
+}
+
+// serve takes a request through the chain: it is judged and handled, answered
+// and logged, each in one place.
+func (a *api) serve(rt *route, w http.ResponseWriter, r *http.Request, params httprouter.Params) {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(r.Context(), a.timeout)
+	defer cancel()
+	req := &request{w: w, http: r, ctx: ctx, id: webhook.NewID(), route: rt, params: params, api: a}
+	defer req.release()
+	if r.ContentLength != 0 { // -1: not known
+		req.readUntil(start.Add(a.timeout))
+	}
+	ans, err := a.judge(req)
+	status, size := a.write(req, ans, err)
+	a.logRequest(req, status, size, time.Since(start))
+}
+
+// logRequest writes the line of a request: nothing in it is the client's but
+// the method, whose alphabet net/http has checked.
+func (a *api) logRequest(req *request, status, size int, took time.Duration) {
+	level := slog.LevelInfo
+	if req.route.quiet {
+		level = slog.LevelDebug
+	}
+	if !a.logger.Enabled(req.ctx, level) {
+		return
+	}
+	attrs := [8]slog.Attr{
+		slog.String("method", req.http.Method),
+		slog.String("route", req.route.pattern),
+		slog.Int("status", status),
+		slog.Duration("duration", took),
+		slog.Int("bytes", size),
+		slog.String("request_id", req.id),
+	}
+	n := 6
+	if req.token != nil {
+		attrs[6], attrs[7] = slog.String("program", req.token.ProgramID), slog.String("user", req.token.UserID)
+		n = 8
+	}
+	a.logger.LogAttrs(req.ctx, level, "request", attrs[:n]...)
+}

@@ -1,0 +1,336 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// service is the API on a real store, and what a test needs to talk to it.
+type service struct {
+	t       testing.TB
+	store   *store.Store
+	catalog *webhook.Catalog
+	api     *api
+	token   string // of program acme and user ada, with every scope
+	log     *logBuffer
+}
+
+// start returns a service. change may alter its configuration.
+func start(t testing.TB, change ...func(*Config)) *service {
+	t.Helper()
+	s, err := store.Open(context.Background(), store.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	catalog, err := webhook.LoadCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &logBuffer{}
+	cfg := Config{
+		Store: s, Catalog: catalog, MaxSubscriptions: 100,
+		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	sv := &service{t: t, store: s, catalog: catalog, api: New(cfg).(*api), log: log}
+	sv.token = sv.newToken("acme", "ada", webhook.Scopes()...)
+	return sv
+}
+
+func (s *service) newToken(program, user string, scopes ...webhook.Scope) string {
+	s.t.Helper()
+	_, secret, err := s.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: program, UserID: user, Scopes: scopes})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return secret
+}
+
+// logBuffer is a log that a test can read.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// response is an answer that has passed checkConventions.
+type response struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// send makes a request with the service's token, JSON unless the headers say
+// otherwise; headers are pairs, "" removes one.
+func (s *service) send(method, target, body string, headers ...string) response {
+	s.t.Helper()
+	var in io.Reader
+	if body != "" {
+		in = strings.NewReader(body)
+	}
+	r := httptest.NewRequest(method, target, in)
+	r.Header.Set("Authorization", "Bearer "+s.token)
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i+1] == "" {
+			r.Header.Del(headers[i])
+		} else {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	return s.serve(r)
+}
+
+func (s *service) serve(r *http.Request) response {
+	s.t.Helper()
+	w := httptest.NewRecorder()
+	s.api.ServeHTTP(w, r)
+	got := response{w.Code, w.Header(), w.Body.String()}
+	checkConventions(s.t, r.Method+" "+r.URL.Path, r.Method == "HEAD", got)
+	return got
+}
+
+var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// checkConventions checks what holds for every answer.
+func checkConventions(t testing.TB, request string, head bool, r response) {
+	t.Helper()
+	for name, want := range map[string]string{
+		"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+	} {
+		if got := r.header.Values(name); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: header %s is %q, want %q once", request, name, got, want)
+		}
+	}
+	if id := r.header.Get("X-Request-Id"); !uuidPattern.MatchString(id) {
+		t.Errorf("%s: X-Request-Id is %q, want a UUIDv7", request, id)
+	}
+	for status, name := range map[int]string{401: "WWW-Authenticate", 405: "Allow", 503: "Retry-After"} {
+		if r.status == status && r.header.Get(name) == "" {
+			t.Errorf("%s: answer %d without %s", request, status, name)
+		}
+	}
+	if n, err := strconv.Atoi(r.header.Get("Content-Length")); err != nil || !head && n != len(r.body) {
+		t.Errorf("%s: Content-Length is %q, and the body has %d bytes", request, r.header.Get("Content-Length"), len(r.body))
+	}
+	if head {
+		if r.body != "" {
+			t.Errorf("%s: HEAD was answered with a body", request)
+		}
+		return
+	}
+	var envelope map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(r.body), &envelope); err != nil {
+		t.Errorf("%s: the body is not JSON (%v): %s", request, err, r.body)
+		return
+	}
+	if r.status < 400 {
+		if envelope["data"] == nil || envelope["error"] != nil {
+			t.Errorf("%s: the answer has no data: %s", request, r.body)
+		}
+		return
+	}
+	e, err := errorOf(r)
+	if err != nil {
+		t.Errorf("%s: not the envelope of an error (%v): %s", request, err, r.body)
+		return
+	}
+	if len(envelope) != 1 || e.Code != r.status || e.Title == "" || !strings.HasSuffix(e.Detail, ".") || len(e.Validations) > 0 && r.status != 400 {
+		t.Errorf("%s: not the envelope of an error %d: %s", request, r.status, r.body)
+	}
+	for _, v := range e.Validations {
+		if v.Code == "" || v.Detail == "" || v.Parameter == "" {
+			t.Errorf("%s: a validation says too little: %s", request, r.body)
+		}
+	}
+}
+
+type errorBody struct {
+	Code        int
+	Title       string
+	Detail      string
+	Validations []webhook.Validation
+}
+
+func errorOf(r response) (errorBody, error) {
+	var body struct{ Error *errorBody }
+	d := json.NewDecoder(strings.NewReader(r.body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&body); err != nil || body.Error == nil {
+		return errorBody{}, err
+	}
+	return *body.Error, nil
+}
+
+// faults renders the validations of an answer as "code parameter", in order.
+func faults(t testing.TB, r response) []string {
+	t.Helper()
+	e, err := errorOf(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, v := range e.Validations {
+		all = append(all, v.Code+" "+v.Parameter)
+	}
+	return all
+}
+
+// wantFault checks that an answer is a 400 that names one parameter.
+func wantFault(t testing.TB, name string, r response, code, parameter string) {
+	t.Helper()
+	if got := strings.Join(faults(t, r), ", "); r.status != 400 || got != code+" "+parameter {
+		t.Errorf("%s: got %d %s (%s), want 400 %s %s", name, r.status, got, strings.TrimSpace(r.body), code, parameter)
+	}
+}
+
+func wantStatus(t testing.TB, name string, r response, status int) {
+	t.Helper()
+	if r.status != status {
+		t.Errorf("%s: got %d %s, want %d", name, r.status, strings.TrimSpace(r.body), status)
+	}
+}
+
+// data reads the data of an answer.
+func data[T any](t testing.TB, r response) T {
+	t.Helper()
+	var body struct{ Data T }
+	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
+		t.Fatalf("%v: %s", err, r.body)
+	}
+	return body.Data
+}
+
+type identified struct{ ID string }
+
+// subscribe makes a subscription and returns its id.
+func (s *service) subscribe(names ...string) string {
+	s.t.Helper()
+	var events []string
+	for _, n := range names {
+		events = append(events, `{"name":"`+n+`"}`)
+	}
+	r := s.send("POST", "/v2/webhooks/subscriptions", `{"url":"https://partner.example/hook","events":[`+strings.Join(events, ",")+`]}`)
+	if r.status != 201 {
+		s.t.Fatalf("subscribe: %d %s", r.status, r.body)
+	}
+	return data[identified](s.t, r).ID
+}
+
+// publishOne publishes an event and returns its id.
+func (s *service) publishOne() string {
+	s.t.Helper()
+	r := s.send("POST", "/v2/events", contentUpdated)
+	if r.status != 201 {
+		s.t.Fatalf("publish: %d %s", r.status, r.body)
+	}
+	return data[identified](s.t, r).ID
+}
+
+const contentUpdated = `{"name":"content_updated","version":"1","content_id":7}`
+
+// deliver plays the dispatcher: it sends what is owed to every subscription, as
+// if each server answered with the status, or failed as the error code says.
+func (s *service) deliver(status int, code webhook.ErrorCode) {
+	s.t.Helper()
+	ctx := context.Background()
+	lanes, err := s.store.Lanes(ctx)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, l := range lanes {
+		s.deliverPings(l.SubscriptionID, status, code)
+		for {
+			w, err := s.store.Waiting(ctx, l, l.Wanted, 100, webhook.MaxDeliveryBytes)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			if len(w.Seqs) == 0 {
+				break
+			}
+			c, err := s.store.Form(l, &w).Wait()
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.record(c, status, code)
+		}
+	}
+}
+
+func (s *service) deliverPings(subscriptionID string, status int, code webhook.ErrorCode) int {
+	s.t.Helper()
+	for n := 0; ; n++ {
+		c, _, err := s.store.ClaimDue(context.Background(), subscriptionID, true)
+		if err != nil {
+			s.t.Error(err)
+		}
+		if c == nil {
+			return n
+		}
+		s.record(c, status, code)
+	}
+}
+
+func (s *service) record(c *store.Claim, status int, code webhook.ErrorCode) {
+	s.t.Helper()
+	a := webhook.Attempt{
+		Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond,
+		Result: webhook.Classify(status, code), ResponseStatus: status, Error: code,
+	}
+	if _, err := s.store.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5)); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// answerPing plays the dispatcher for the next ping that is queued after the
+// call, and returns a function that waits until it has been answered.
+func (s *service) answerPing(status int, code webhook.ErrorCode) (wait func()) {
+	watcher := s.store.Watch()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer watcher.Close()
+		for range watcher.C {
+			for id := range watcher.Take().Queued {
+				if s.deliverPings(id, status, code) > 0 {
+					return
+				}
+			}
+		}
+	}()
+	return func() { <-done }
+}

@@ -1,0 +1,30 @@
+package api
+
+import "service/webhook"
+
+// attemptRecord is an attempt as the API shows it: what the server answered
+// beside its status is for admins alone.
+type attemptRecord struct {
+	Number         int            `json:"number"`
+	StartedAt      timestamp      `json:"started_at"`
+	DurationMS     int64          `json:"duration_ms"`
+	Result         webhook.Result `json:"result"`
+	ResponseStatus *int           `json:"response_status"`
+	Error          *attemptError  `json:"error"`
+}
+
+type attemptError struct {
+	Code   webhook.ErrorCode `json:"code"`
+	Detail string            `json:"detail"`
+}
+
+func newAttemptRecord(at *webhook.Attempt) attemptRecord {
+	r := attemptRecord{
+		Number: at.Number, StartedAt: timestamp(at.StartedAt), DurationMS: at.Duration.Milliseconds(),
+		Result: at.Result, ResponseStatus: orNull(at.ResponseStatus),
+	}
+	if at.Error != webhook.ErrorNone {
+		r.Error = &attemptError{at.Error, at.Error.Detail()}
+	}
+	return r
+}

@@ -1,0 +1,116 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"os"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+// The media types of bodies.
+const (
+	mediaJSON   = "application/json"
+	mediaNDJSON = "application/x-ndjson"
+)
+
+// mediaType returns which of the allowed media types the body is of.
+func (req *request) mediaType(allowed ...string) (string, error) {
+	refused := webhook.NewError(webhook.CodeUnsupportedMedia, "The body must be "+strings.Join(allowed, " or ")+", in UTF-8 and without a content encoding; say so in Content-Type.")
+	header := req.http.Header
+	for _, encoding := range header["Content-Encoding"] {
+		if !strings.EqualFold(encoding, "identity") {
+			return "", refused
+		}
+	}
+	values := header["Content-Type"]
+	if len(values) != 1 {
+		return "", refused
+	}
+	given := values[0]
+	if given != mediaJSON { // it mostly is
+		parsed, params, err := mime.ParseMediaType(given)
+		if charset, ok := params["charset"]; err != nil || ok && !strings.EqualFold(charset, "utf-8") {
+			return "", refused
+		}
+		given = parsed
+	}
+	for _, m := range allowed {
+		if given == m {
+			return m, nil
+		}
+	}
+	return "", refused
+}
+
+// readJSON returns the body of a request that must be JSON. It is valid until
+// the request has been handled.
+func (req *request) readJSON() ([]byte, error) {
+	if _, err := req.mediaType(mediaJSON); err != nil {
+		return nil, err
+	}
+	return req.readBody()
+}
+
+// readBody returns the whole body, which may be empty.
+func (req *request) readBody() ([]byte, error) {
+	r := req.http
+	if r.ContentLength == 0 {
+		return nil, nil
+	}
+	tooLarge := webhook.NewError(webhook.CodeTooLarge, fmt.Sprintf("The body is larger than %d bytes.", webhook.MaxBodyBytes))
+	req.unread = true
+	if r.ContentLength > webhook.MaxBodyBytes {
+		return nil, tooLarge
+	}
+	req.body = req.api.buffer()
+	limited := io.LimitedReader{R: r.Body, N: webhook.MaxBodyBytes + 1}
+	if _, err := req.body.ReadFrom(&limited); err != nil {
+		return nil, readError(err)
+	}
+	if req.body.Len() > webhook.MaxBodyBytes {
+		return nil, tooLarge
+	}
+	req.bodyRead()
+	return req.body.Bytes(), nil
+}
+
+// bodyRead says that the body has been read to its end: the bound on its
+// arrival must not end the work on it.
+func (req *request) bodyRead() {
+	req.unread = false
+	req.readUntil(time.Time{})
+}
+
+// readNothing checks that the request has no body, or an empty JSON object.
+func (req *request) readNothing() error {
+	body, err := req.readBody()
+	if err != nil {
+		return err
+	}
+	body = bytes.TrimSpace(body)
+	if len(body) == 0 {
+		return nil
+	}
+	if _, err := req.mediaType(mediaJSON); err != nil {
+		return err
+	}
+	if body[0] != '{' || body[len(body)-1] != '}' || len(bytes.TrimSpace(body[1:len(body)-1])) > 0 {
+		return webhook.NewError(webhook.CodeInvalid, "This request takes no body; leave it empty.")
+	}
+	return nil
+}
+
+// readError words what kept a body from being read: none of it is a fault of
+// the service.
+func readError(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return webhook.NewError(webhook.CodeRequestTimeout, "The body did not arrive in time.")
+	}
+	return webhook.NewError(webhook.CodeInvalid, "The body could not be read to its end.")
+}

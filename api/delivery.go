@@ -1,0 +1,56 @@
+package api
+
+import "service/webhook"
+
+// deliveryRecord is a delivery as the API shows it.
+type deliveryRecord struct {
+	ID             string             `json:"id"`
+	SubscriptionID string             `json:"subscription_id"`
+	ProgramID      string             `json:"program_id"`
+	Status         webhook.Status     `json:"status"`
+	FailureReason  *string            `json:"failure_reason"`
+	AttemptsMade   int                `json:"attempts_made"`
+	MaxAttempts    int                `json:"max_attempts"`
+	NextAttemptAt  timestamp          `json:"next_attempt_at"`
+	Events         []webhook.EventRef `json:"events"`
+	RedeliveryOf   *string            `json:"redelivery_of"`
+	CreatedAt      timestamp          `json:"created_at"`
+	CompletedAt    timestamp          `json:"completed_at"`
+	Attempts       []attemptRecord    `json:"attempts,omitzero"` // only when read singly
+}
+
+func newDeliveryRecord(d *webhook.Delivery) deliveryRecord {
+	return deliveryRecord{
+		ID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID,
+		Status: d.Status, FailureReason: orNull(string(d.FailureReason)),
+		AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts, NextAttemptAt: timestamp(d.NextAttemptAt),
+		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf),
+		CreatedAt: timestamp(d.CreatedAt), CompletedAt: timestamp(d.CompletedAt),
+	}
+}
+
+func (a *api) findDelivery(req *request) (err error) {
+	req.delivery, err = a.store.Delivery(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
+	return err
+}
+
+func (a *api) listDeliveries(req *request) (answer, error) {
+	deliveries, next, err := a.store.Deliveries(req.ctx, req.program(), req.subscription.ID, req.query.feed)
+	if err != nil {
+		return answer{}, err
+	}
+	records := make([]deliveryRecord, len(deliveries))
+	for i := range deliveries {
+		records[i] = newDeliveryRecord(&deliveries[i])
+	}
+	return answer{data: records, meta: newFeedMeta(req.query.feed, next)}, nil
+}
+
+func (a *api) readDelivery(req *request) (answer, error) {
+	r := newDeliveryRecord(&req.delivery)
+	r.Attempts = make([]attemptRecord, len(req.delivery.Attempts))
+	for i := range req.delivery.Attempts {
+		r.Attempts[i] = newAttemptRecord(&req.delivery.Attempts[i])
+	}
+	return answer{data: r}, nil
+}

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"service/store"
+	"service/webhook"
+)
+
+// kind is what an error code is in HTTP.
+type kind struct {
+	status int
+	title  string
+}
+
+// kinds is the one table of codes, statuses and titles (spec, section 7.2).
+var kinds = map[webhook.Code]kind{
+	webhook.CodeInvalid:          {http.StatusBadRequest, "Bad Request"},
+	webhook.CodeUnauthenticated:  {http.StatusUnauthorized, "Unauthenticated"},
+	webhook.CodeForbidden:        {http.StatusForbidden, "Forbidden"},
+	webhook.CodeNotFound:         {http.StatusNotFound, "Not Found"},
+	webhook.CodeMethodNotAllowed: {http.StatusMethodNotAllowed, "Method Not Allowed"},
+	webhook.CodeRequestTimeout:   {http.StatusRequestTimeout, "Incomplete Request"},
+	webhook.CodeConflict:         {http.StatusConflict, "Conflict"},
+	webhook.CodeTooLarge:         {http.StatusRequestEntityTooLarge, "Content Too Large"},
+	webhook.CodeUnsupportedMedia: {http.StatusUnsupportedMediaType, "Unsupported Media Type"},
+	webhook.CodeInternal:         {http.StatusInternalServerError, "Internal server error"},
+	webhook.CodeUnavailable:      {http.StatusServiceUnavailable, "Service Unavailable"},
+	webhook.CodeTimeout:          {http.StatusGatewayTimeout, "Request timeout"},
+}
+
+// retryAfter is the Retry-After of every 503, in seconds.
+const retryAfter = "5"
+
+// problem returns what the caller is told of an error. What is our fault is
+// logged here, once, and not told.
+func (a *api) problem(req *request, err error) *webhook.Error {
+	var e *webhook.Error
+	var p panicked
+	switch ended := req.ctx.Err(); {
+	case errors.As(err, &e):
+	case errors.Is(err, store.ErrUnavailable):
+		a.logError(req, "nothing can be stored", err)
+		e = webhook.NewError(webhook.CodeUnavailable, "Nothing can be stored just now. Try again later.")
+	case errors.Is(err, context.DeadlineExceeded), ended == context.DeadlineExceeded && !errors.As(err, &p):
+		e = webhook.NewError(webhook.CodeTimeout, fmt.Sprintf("The request took longer than %s.", a.timeout))
+	case errors.Is(err, context.Canceled), ended == context.Canceled && !errors.As(err, &p):
+		// The client has gone, or the service is about to end.
+		e = webhook.NewError(webhook.CodeUnavailable, "The request was called off.")
+	default:
+		a.logError(req, "internal error", err)
+		e = webhook.NewError(webhook.CodeInternal, "The service failed. Its operator can find out more with the request id "+req.id+".")
+	}
+	var part partial
+	if errors.As(err, &part) {
+		e = &webhook.Error{Code: e.Code, Detail: e.Detail + " " + part.sentence(), Validations: e.Validations}
+	}
+	return e
+}
+
+func (a *api) logError(req *request, message string, err error) {
+	a.logger.LogAttrs(req.ctx, slog.LevelError, message,
+		slog.String("error", err.Error()),
+		slog.String("method", req.http.Method),
+		slog.String("route", req.route.pattern),
+		slog.String("request_id", req.id))
+}
+
+// panicked is the error of a handler that panicked.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p panicked) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
+
+// errorRecord is the spec's envelope of an error (section 7.1).
+type errorRecord struct {
+	Error struct {
+		Code        int                  `json:"code"`
+		Title       string               `json:"title"`
+		Detail      string               `json:"detail"`
+		Validations []webhook.Validation `json:"validations,omitempty"`
+	} `json:"error"`
+}
+
+func newErrorRecord(e *webhook.Error) errorRecord {
+	k := kinds[e.Code]
+	var r errorRecord
+	r.Error.Code, r.Error.Title, r.Error.Detail, r.Error.Validations = k.status, k.title, e.Detail, e.Validations
+	return r
+}

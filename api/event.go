@@ -1,0 +1,77 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"service/webhook"
+)
+
+// eventRecord is an event as the API shows it: exactly as it is delivered,
+// with its place in the log and the time of its arrival at the end.
+type eventRecord struct{ *webhook.Event }
+
+func (r eventRecord) appendJSON(dst []byte) []byte {
+	dst = append(dst, r.JSON[:len(r.JSON)-1]...)
+	dst = append(dst, `,"seq":`...)
+	dst = strconv.AppendInt(dst, r.Seq, 10)
+	dst = append(dst, `,"received_at":"`...)
+	dst = append(dst, webhook.FormatTime(r.ReceivedAt)...)
+	return append(dst, `"}`...)
+}
+
+// eventRecords is an array of events.
+type eventRecords []webhook.Event
+
+func (r eventRecords) appendJSON(dst []byte) []byte {
+	dst = append(dst, '[')
+	for i := range r {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = eventRecord{&r[i]}.appendJSON(dst)
+	}
+	return append(dst, ']')
+}
+
+func (a *api) findEvent(req *request) (err error) {
+	req.event, err = a.store.Event(req.ctx, req.program(), req.params.ByName("id"))
+	return err
+}
+
+func (a *api) listEvents(req *request) (answer, error) {
+	events, next, err := a.store.Events(req.ctx, req.program(), req.query.feed)
+	return answer{data: eventRecords(events), meta: newFeedMeta(req.query.feed, next)}, err
+}
+
+func (a *api) readEvent(req *request) (answer, error) {
+	return answer{data: eventRecord{&req.event}}, nil
+}
+
+// publish takes one event, an array of events, or a stream of lines. What it
+// answers 201 is on disk. The JSON of the events is the store's from then on.
+func (a *api) publish(req *request) (answer, error) {
+	media, err := req.mediaType(mediaJSON, mediaNDJSON)
+	if err != nil {
+		return answer{}, err
+	}
+	if media == mediaNDJSON {
+		return a.publishLines(req)
+	}
+	body, err := req.readBody()
+	if err != nil {
+		return answer{}, err
+	}
+	events, batch, invalid := a.catalog.NewEvents(body, time.Now())
+	if invalid != nil {
+		return answer{}, invalid
+	}
+	if _, err := a.store.Publish(req.ctx, req.program(), events); err != nil {
+		return answer{}, err
+	}
+	if batch {
+		return answer{status: http.StatusCreated, data: eventRecords(events)}, nil
+	}
+	return answer{status: http.StatusCreated, location: "/v2/events/" + events[0].ID, data: eventRecord{&events[0]}}, nil
+}

@@ -1,0 +1,43 @@
+package api
+
+import (
+	"encoding/json"
+
+	"service/webhook"
+)
+
+// eventTypeRecord is an event type as the API shows it.
+type eventTypeRecord struct {
+	Name        string          `json:"name"`
+	Version     string          `json:"version"`
+	Title       string          `json:"title"`
+	Description string          `json:"description"`
+	Schema      json.RawMessage `json:"schema"`
+	Example     json.RawMessage `json:"example"`
+}
+
+func newEventTypeRecord(t *webhook.EventType) eventTypeRecord {
+	return eventTypeRecord{t.Name, webhook.EventVersion, t.Title, t.Description, t.Schema, t.Example}
+}
+
+func (a *api) findEventType(req *request) error {
+	t, ok := a.catalog.Type(req.params.ByName("name"))
+	if !ok {
+		return webhook.NotFound("event type")
+	}
+	req.eventType = t
+	return nil
+}
+
+func (a *api) listEventTypes(*request) (answer, error) {
+	types := a.catalog.Types()
+	records := make([]eventTypeRecord, len(types))
+	for i, t := range types {
+		records[i] = newEventTypeRecord(t)
+	}
+	return answer{data: records}, nil
+}
+
+func (a *api) readEventType(req *request) (answer, error) {
+	return answer{data: newEventTypeRecord(req.eventType)}, nil
+}

@@ -1,0 +1,210 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+// The bounds of a stream of lines, in bytes.
+const (
+	lineBuffer = 128 << 10                 // what is read at once
+	maxLine    = 2 * webhook.MaxEventBytes // room for white space; the event itself is measured too
+	maxChunk   = 1 << 20                   // events that are stored together, about
+)
+
+// linesRecord is what a stream of events came to.
+type linesRecord struct {
+	Accepted int `json:"accepted"` // events that are stored, or were already
+	Added    int `json:"added"`    // of these, those that were not there before
+}
+
+// partial is an error that came after some of a stream's events were stored.
+type partial struct {
+	error
+	accepted int
+}
+
+func (p partial) Unwrap() error { return p.error }
+
+// sentence tells the client from where to go on.
+func (p partial) sentence() string {
+	switch p.accepted {
+	case 0:
+		return "No event was accepted."
+	case 1:
+		return "The first event was accepted."
+	}
+	return fmt.Sprintf("The first %d events were accepted.", p.accepted)
+}
+
+// publishLines publishes a stream of events, one a line. They are stored in
+// chunks: what has arrived, up to MaxPublishEvents. Each is on disk before
+// more is read. The stream ends at the first line that is not right, with all
+// before it stored.
+func (a *api) publishLines(req *request) (answer, error) {
+	buffer, ok := a.lines.Get().(*[]byte)
+	if !ok {
+		b := make([]byte, lineBuffer)
+		buffer = &b
+	}
+	defer a.lines.Put(buffer)
+	req.unread = true
+	req.ctx = req.http.Context() // the time of the stream as a whole is not bounded
+	lines := lineReader{src: stream{req}, buf: *buffer}
+	var done linesRecord
+	chunk := make([]webhook.Event, 0, 64)
+	size := 0
+	for {
+		text, err := lines.next()
+		if len(text) <= maxLine { // else it is refused as it is
+			text = bytes.TrimSpace(text)
+		}
+		if err == nil && len(text) > 0 {
+			at := fmt.Sprintf("events[%d]", done.Accepted+len(chunk))
+			e, invalid := a.catalog.NewEvent(text, at, time.Now())
+			if invalid != nil {
+				err = lineError(invalid, at)
+			} else {
+				chunk = append(chunk, e)
+				size += len(e.JSON)
+			}
+		}
+		if err == nil && lines.ready() && len(chunk) < webhook.MaxPublishEvents && size < maxChunk {
+			continue
+		}
+		if len(chunk) > 0 {
+			// The events before a line that is wrong are stored all the same.
+			if failed := a.publishChunk(req, chunk, &done); failed != nil {
+				return answer{}, partial{failed, done.Accepted}
+			}
+			clear(chunk) // the store holds on to what it needs
+			chunk, size = chunk[:0], 0
+		}
+		switch {
+		case err == io.EOF && done.Accepted == 0:
+			req.bodyRead()
+			return answer{}, webhook.Invalid(webhook.Validation{Code: webhook.InvalidRequired, Parameter: "events", Detail: "must hold at least one event"})
+		case err == io.EOF:
+			req.bodyRead()
+			return answer{status: http.StatusCreated, data: done}, nil
+		case err != nil:
+			return answer{}, partial{err, done.Accepted}
+		}
+	}
+}
+
+// publishChunk stores a chunk and counts it. When an id of it is taken, it
+// stores the events before that one.
+func (a *api) publishChunk(req *request, chunk []webhook.Event, done *linesRecord) error {
+	ctx, cancel := context.WithTimeout(req.ctx, a.timeout)
+	added, err := a.store.Publish(ctx, req.program(), chunk)
+	cancel()
+	if err == nil {
+		done.Accepted += len(chunk)
+		done.Added += added
+		return nil
+	}
+	var e *webhook.Error
+	if !errors.As(err, &e) || e.Code != webhook.CodeConflict {
+		return err
+	}
+	if len(chunk) == 1 {
+		return webhook.NewError(e.Code, fmt.Sprintf("events[%d] is refused: %s", done.Accepted, e.Detail))
+	}
+	// Which of them it is takes about log2 steps to find out.
+	half := len(chunk) / 2
+	if err := a.publishChunk(req, chunk[:half], done); err != nil {
+		return err
+	}
+	return a.publishChunk(req, chunk[half:], done)
+}
+
+// lineError makes an error of a line name the line as its parameter, also when
+// the line is no JSON at all.
+func lineError(e *webhook.Error, at string) *webhook.Error {
+	if len(e.Validations) > 0 {
+		return e
+	}
+	return webhook.Invalid(webhook.Validation{
+		Code: webhook.InvalidFormat, Parameter: at, Detail: strings.TrimPrefix(e.Detail, at+" "),
+	})
+}
+
+// stream is the body of a request that may take any time, as long as there is
+// never silence for longer than api.timeout.
+type stream struct{ req *request }
+
+func (s stream) Read(p []byte) (int, error) {
+	s.req.readUntil(time.Now().Add(s.req.api.timeout))
+	n, err := s.req.http.Body.Read(p)
+	if err != nil && err != io.EOF {
+		err = readError(err)
+	}
+	return n, err
+}
+
+// lineReader reads lines that end with a line feed, the last perhaps without.
+type lineReader struct {
+	src        io.Reader
+	buf        []byte
+	start, end int   // buf[start:end] was read and not yet returned
+	seen       int   // there is no line feed in buf[start:seen]
+	err        error // of src
+}
+
+// next returns the next line, which is valid until the following call. Of a
+// line longer than maxLine it may be a part, itself longer than that. After the
+// last line it returns io.EOF. One that another error has cut off is not
+// returned.
+func (l *lineReader) next() ([]byte, error) {
+	for {
+		if i := bytes.IndexByte(l.buf[l.seen:l.end], '\n'); i >= 0 {
+			return l.take(l.seen+i, 1), nil
+		}
+		l.seen = l.end
+		switch {
+		case l.end-l.start > maxLine:
+			return l.take(l.end, 0), nil
+		case l.err == io.EOF && l.start < l.end:
+			return l.take(l.end, 0), nil
+		case l.err != nil:
+			return nil, l.err
+		}
+		if l.end == len(l.buf) {
+			l.makeRoom()
+		}
+		var n int
+		n, l.err = l.src.Read(l.buf[l.end:])
+		l.end += n
+	}
+}
+
+func (l *lineReader) take(end, terminator int) []byte {
+	line := l.buf[l.start:end]
+	l.start = end + terminator
+	l.seen = l.start
+	return line
+}
+
+func (l *lineReader) makeRoom() {
+	buf := l.buf
+	if l.start == 0 { // one line fills it
+		buf = make([]byte, 2*len(l.buf))
+	}
+	l.end = copy(buf, l.buf[l.start:l.end])
+	l.seen -= l.start
+	l.start, l.buf = 0, buf
+}
+
+// ready says whether the next line has arrived as a whole.
+func (l *lineReader) ready() bool {
+	return l.err != nil || bytes.IndexByte(l.buf[l.seen:l.end], '\n') >= 0
+}

@@ -1,0 +1,119 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/julienschmidt/httprouter"
+
+	"service/webhook"
+)
+
+// request is one request on its way through the chain. It belongs to the
+// goroutine that serves it.
+type request struct {
+	api    *api
+	w      http.ResponseWriter // for its deadlines; api.write alone writes
+	http   *http.Request
+	ctx    context.Context // ends with the client's interest, or after api.timeout
+	id     string
+	route  *route
+	params httprouter.Params
+
+	token *webhook.Token // once it is known; nil on routes that ask for none
+	query query
+	allow string // with CodeMethodNotAllowed: the Allow header
+
+	// What route.find has found.
+	subscription webhook.Subscription
+	delivery     webhook.Delivery
+	event        webhook.Event
+	eventType    *webhook.EventType
+
+	body   *bytes.Buffer // given back by release
+	unread bool          // a part of the body was left: the connection is of no more use
+}
+
+// program is the scope of everything the request may see.
+func (req *request) program() string { return req.token.ProgramID }
+
+// judge checks a request and has it handled. The order is the same for all:
+// who asks (401), whether they may (403), whether the record exists (404), then
+// what they ask for (415, 413, 400). So nobody learns more than they may.
+func (a *api) judge(req *request) (ans answer, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler {
+				panic(p)
+			}
+			err = panicked{p, debug.Stack()}
+		}
+	}()
+	if scope := req.route.scope; scope != scopeNone {
+		if req.token, err = a.authenticate(req); err != nil {
+			return ans, err
+		}
+		if scope != scopeAny && !req.token.Allows(scope) {
+			return ans, webhook.NewError(webhook.CodeForbidden, "The access token lacks the scope "+string(scope)+".")
+		}
+	}
+	if req.route.find != nil {
+		if err := req.route.find(req); err != nil {
+			return ans, err
+		}
+	}
+	var invalid *webhook.Error
+	if req.query, invalid = req.route.query.parse(req.http.URL.RawQuery); invalid != nil {
+		return ans, invalid
+	}
+	return req.route.handle(req)
+}
+
+// authenticate returns the token that the request carries.
+func (a *api) authenticate(req *request) (*webhook.Token, error) {
+	values := req.http.Header["Authorization"]
+	if len(values) == 0 {
+		return nil, webhook.NewError(webhook.CodeUnauthenticated, "An access token is required: Authorization: Bearer <token>.")
+	}
+	scheme, secret, ok := strings.Cut(values[0], " ")
+	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") {
+		return nil, webhook.NewError(webhook.CodeUnauthenticated, "The Authorization header must be, once, Bearer and an access token.")
+	}
+	return a.store.Authenticate(req.ctx, strings.Trim(secret, " "))
+}
+
+// readUntil bounds the time that reads of the body may take; the zero time is
+// no bound. A writer that knows no deadlines has none.
+func (req *request) readUntil(t time.Time) {
+	_ = http.NewResponseController(req.w).SetReadDeadline(t)
+}
+
+// release gives back what the request has borrowed.
+func (req *request) release() {
+	if req.body != nil {
+		req.api.putBuffer(req.body)
+		req.body = nil
+	}
+}
+
+// maxPooledBuffer bounds what one large body keeps in memory, in bytes.
+const maxPooledBuffer = 256 << 10
+
+// buffer returns an empty buffer; putBuffer takes it back.
+func (a *api) buffer() *bytes.Buffer {
+	if b, ok := a.buffers.Get().(*bytes.Buffer); ok {
+		b.Reset()
+		return b
+	}
+	return bytes.NewBuffer(make([]byte, 0, 1024))
+}
+
+func (a *api) putBuffer(b *bytes.Buffer) {
+	if b.Cap() <= maxPooledBuffer {
+		a.buffers.Put(b)
+	}
+}

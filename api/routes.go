@@ -1,0 +1,110 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/julienschmidt/httprouter"
+
+	"service/webhook"
+)
+
+// What a route asks of the token, beside the scopes themselves.
+const (
+	scopeNone webhook.Scope = "none" // no token
+	scopeAny  webhook.Scope = "any"  // a token, whatever its scopes
+)
+
+// route is one row of the table below.
+type route struct {
+	method  string
+	pattern string
+	scope   webhook.Scope
+	find    func(*request) error // finds the record that the path names, or nil
+	query   queryRules
+	handle  func(*request) (answer, error)
+	quiet   bool // its requests are logged at level debug
+}
+
+// routes is every route of the API. HEAD works where GET does.
+func (a *api) routes() []route {
+	const (
+		subscriptions = "/v2/webhooks/subscriptions"
+		subscription  = subscriptions + "/:id"
+		deliveries    = subscription + "/deliveries"
+		delivery      = deliveries + "/:delivery_id"
+
+		webhooksRead, webhooksWrite = webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite
+		eventsRead, eventsWrite     = webhook.ScopeEventsRead, webhook.ScopeEventsWrite
+	)
+	var (
+		none  = queryRules{}
+		pages = queryRules{paging: byNumber}
+		feed  = queryRules{paging: byCursor}
+		bySub = a.findSubscription
+	)
+	return []route{
+		{"POST", subscriptions, webhooksWrite, nil, none, a.createSubscription, false},
+		{"GET", subscriptions, webhooksRead, nil, pages, a.listSubscriptions, false},
+		{"GET", subscription, webhooksRead, bySub, none, a.readSubscription, false},
+		{"PUT", subscription, webhooksWrite, bySub, none, a.updateSubscription, false},
+		{"DELETE", subscription, webhooksWrite, bySub, none, a.deleteSubscription, false},
+		{"POST", subscription + "/ping", webhooksWrite, bySub, none, a.pingSubscription, false},
+		{"GET", deliveries, webhooksRead, bySub, feed, a.listDeliveries, false},
+		{"GET", delivery, webhooksRead, a.findDelivery, none, a.readDelivery, false},
+		{"POST", "/v2/events", eventsWrite, nil, none, a.publish, false},
+		{"GET", "/v2/events", eventsRead, nil, feed, a.listEvents, false},
+		{"GET", "/v2/events/:id", eventsRead, a.findEvent, none, a.readEvent, false},
+		{"GET", "/v2/event_types", scopeAny, nil, none, a.listEventTypes, false},
+		{"GET", "/v2/event_types/:name", scopeAny, a.findEventType, none, a.readEventType, false},
+		{"GET", "/healthz", scopeNone, nil, none, a.healthz, true},
+		{"GET", "/readyz", scopeNone, nil, none, a.readyz, true},
+	}
+}
+
+// handle makes a serve the routes.
+func (a *api) handle(routes []route) {
+	a.router = httprouter.New()
+	add := func(method string, rt *route) {
+		a.router.Handle(method, rt.pattern, func(w http.ResponseWriter, r *http.Request, params httprouter.Params) {
+			a.serve(rt, w, r, params)
+		})
+		if !slices.Contains(a.methods, method) {
+			a.methods = append(a.methods, method)
+		}
+	}
+	for i := range routes {
+		rt := &routes[i]
+		add(rt.method, rt)
+		if rt.method == http.MethodGet {
+			add(http.MethodHead, rt)
+		}
+	}
+	slices.Sort(a.methods)
+}
+
+// unrouted is the route of a request that the table has none for: the path is
+// unknown, or known with other methods. Neither asks for a token, since the
+// table is no secret.
+func (a *api) unrouted(path string) *route {
+	var allowed []string
+	for _, method := range a.methods {
+		if serve, _, _ := a.router.Lookup(method, path); serve != nil {
+			allowed = append(allowed, method)
+		}
+	}
+	rt := &route{pattern: "-", scope: scopeNone, query: queryRules{ignored: true}}
+	if allowed == nil {
+		rt.handle = func(*request) (answer, error) {
+			return answer{}, webhook.NewError(webhook.CodeNotFound, "There is nothing at this path.")
+		}
+		return rt
+	}
+	list := strings.Join(allowed, ", ")
+	rt.handle = func(req *request) (answer, error) {
+		req.allow = list
+		return answer{}, webhook.NewError(webhook.CodeMethodNotAllowed, "This path takes the methods "+list+".")
+	}
+	return rt
+}

@@ -1,0 +1,224 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"service/webhook"
+)
+
+// TestScripts plays the requests of testdata/*.txt and compares the answers.
+// The files read as documentation:
+//
+//	# a remark
+//	> POST /v2/events            a request; its headers and, after an empty >,
+//	> Content-Type: …            its body. {{token}} has every scope.
+//	< 201                        the answer: its status, those of its headers
+//	< Location: …                that matter and, after an empty <, its whole
+//	<                            body, indented.
+//	! deliver 204                what happens beside: every delivery that is
+//	                             owed is answered so. A name such as timeout
+//	                             is a failure of that kind.
+//	! answer-ping 503            the ping of the next request is answered so.
+//
+// {{name}} stands for a value that is not known beforehand. The same name is
+// the same value all through the file, and can be used in requests; by its
+// beginning it is a cursor…, secret…, time… or ms… (which may differ each
+// time), or else an id.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts (%v)", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := start(t)
+			p := player{service: s, t: t, file: file, known: map[string]string{
+				"token":        s.token,
+				"reader_token": s.newToken("acme", "rob", webhook.ScopeWebhooksRead, webhook.ScopeEventsRead),
+			}}
+			p.play(strings.Split(string(text), "\n"))
+		})
+	}
+}
+
+type player struct {
+	*service
+	t     *testing.T
+	file  string
+	known map[string]string // values of placeholders
+	wait  func()            // for the end of a ping, or nil
+}
+
+func (p *player) play(lines []string) {
+	for i := 0; i < len(lines); {
+		switch at := i + 1; {
+		case strings.HasPrefix(lines[i], "!"):
+			p.happen(at, strings.Fields(lines[i][1:]))
+			i++
+		case strings.HasPrefix(lines[i], ">"):
+			var request, answer []string
+			request, i = block(lines, i, ">")
+			answer, i = block(lines, i, "<")
+			p.exchange(at, request, answer)
+		case lines[i] == "" || strings.HasPrefix(lines[i], "#"):
+			i++
+		default:
+			p.t.Fatalf("%s:%d: what is %q?", p.file, at, lines[i])
+		}
+	}
+}
+
+// block returns the lines from i on that begin with mark, without it.
+func block(lines []string, i int, mark string) ([]string, int) {
+	var b []string
+	for ; i < len(lines) && strings.HasPrefix(lines[i], mark); i++ {
+		b = append(b, strings.TrimPrefix(strings.TrimPrefix(lines[i], mark), " "))
+	}
+	return b, i
+}
+
+// happen does what a line with ! says.
+func (p *player) happen(at int, words []string) {
+	if len(words) != 2 {
+		p.t.Fatalf("%s:%d: want two words", p.file, at)
+	}
+	status, err := strconv.Atoi(words[1])
+	code := webhook.ErrorNone
+	if err != nil {
+		code = webhook.ErrorCode(words[1])
+	}
+	switch words[0] {
+	case "deliver":
+		p.deliver(status, code)
+	case "answer-ping":
+		p.wait = p.answerPing(status, code)
+	default:
+		p.t.Fatalf("%s:%d: what is %q?", p.file, at, words[0])
+	}
+}
+
+func (p *player) exchange(at int, request, answer []string) {
+	head, body := divide(request)
+	method, target, _ := strings.Cut(p.fill(head[0]), " ")
+	r := httptest.NewRequest(method, target, strings.NewReader(p.fill(body)))
+	for _, line := range head[1:] {
+		name, value, _ := strings.Cut(p.fill(line), ": ")
+		r.Header.Set(name, value)
+	}
+	got := p.serve(r)
+	if p.wait != nil {
+		p.wait()
+		p.wait = nil
+	}
+
+	where := fmt.Sprintf("%s:%d: %s", p.file, at, head[0])
+	if len(answer) == 0 {
+		p.t.Fatalf("%s: no answer is expected", where)
+	}
+	head, body = divide(answer)
+	if strconv.Itoa(got.status) != head[0] {
+		p.t.Fatalf("%s: got %d, want %s; the body is %s", where, got.status, head[0], got.body)
+	}
+	for _, line := range head[1:] {
+		name, value, _ := strings.Cut(line, ": ")
+		p.compare(where, name+": "+value, name+": "+got.header.Get(name))
+	}
+	if body == "" {
+		return
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, []byte(got.body), "", "  "); err != nil {
+		p.t.Fatalf("%s: %v: %s", where, err, got.body)
+	}
+	want, have := strings.Split(body, "\n"), strings.Split(strings.TrimSpace(indented.String()), "\n")
+	for i := range max(len(want), len(have)) {
+		var w, h string
+		if i < len(want) {
+			w = want[i]
+		}
+		if i < len(have) {
+			h = have[i]
+		}
+		if !p.compare(fmt.Sprintf("%s, body line %d", where, i+1), w, h) {
+			p.t.Fatalf("the whole body:\n%s", indented.String())
+		}
+	}
+}
+
+func divide(lines []string) (head []string, body string) {
+	for i, line := range lines {
+		if line == "" {
+			return lines[:i], strings.Join(lines[i+1:], "\n")
+		}
+	}
+	return lines, ""
+}
+
+var placeholder = regexp.MustCompile(`\{\{(\w+)\}\}`)
+
+// fill puts the known values into a line of a request.
+func (p *player) fill(line string) string {
+	return placeholder.ReplaceAllStringFunc(line, func(s string) string {
+		value, ok := p.known[s[2:len(s)-2]]
+		if !ok {
+			p.t.Fatalf("%s: %s is not known", p.file, s)
+		}
+		return value
+	})
+}
+
+// compare compares a line of an answer, and learns the values in it.
+func (p *player) compare(where, want, got string) bool {
+	var names []string
+	pattern := "^"
+	end := 0
+	for _, at := range placeholder.FindAllStringSubmatchIndex(want, -1) {
+		name := want[at[2]:at[3]]
+		pattern += regexp.QuoteMeta(want[end:at[0]])
+		end = at[1]
+		if value, ok := p.known[name]; ok {
+			pattern += regexp.QuoteMeta(value)
+			continue
+		}
+		names = append(names, name)
+		pattern += "(" + form(name) + ")"
+	}
+	found := regexp.MustCompile(pattern + regexp.QuoteMeta(want[end:]) + "$").FindStringSubmatch(got)
+	if found == nil {
+		p.t.Errorf("%s:\n got %s\nwant %s", where, got, want)
+		return false
+	}
+	for i, name := range names {
+		if !strings.HasPrefix(name, "time") && !strings.HasPrefix(name, "ms") {
+			p.known[name] = found[i+1]
+		}
+	}
+	return true
+}
+
+func form(name string) string {
+	switch {
+	case strings.HasPrefix(name, "time"):
+		return `\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`
+	case strings.HasPrefix(name, "ms"):
+		return `\d+`
+	case strings.HasPrefix(name, "secret"):
+		return `whsec_[A-Za-z0-9+/]{43}=`
+	case strings.HasPrefix(name, "cursor"):
+		return `[A-Za-z0-9_-]{20,}`
+	}
+	return strings.Trim(uuidPattern.String(), "^$")
+}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"service/webhook"
+)
+
+// subscriptionRecord is a subscription as the API shows it.
+type subscriptionRecord struct {
+	ID                     string              `json:"id"`
+	URL                    string              `json:"url"`
+	Active                 bool                `json:"active"`
+	Description            string              `json:"description"`
+	Events                 []subscriptionEvent `json:"events"`
+	Ordered                bool                `json:"ordered"`
+	MaxInFlight            int                 `json:"max_in_flight"` // 0: the operator's default
+	HasAuthorizationHeader bool                `json:"has_authorization_header"`
+	CreatedAt              timestamp           `json:"created_at"`
+	UpdatedAt              timestamp           `json:"updated_at"`
+	SigningSecret          string              `json:"signing_secret,omitempty"` // only in the answer that created it
+}
+
+type subscriptionEvent struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
+	r := subscriptionRecord{
+		ID: s.ID, URL: s.URL, Active: s.Active, Description: s.Description,
+		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight,
+		HasAuthorizationHeader: s.HasAuthorizationHeader,
+		CreatedAt:              timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
+	}
+	for i, name := range s.Events {
+		r.Events[i] = subscriptionEvent{name, webhook.EventVersion}
+	}
+	return r
+}
+
+func (a *api) findSubscription(req *request) (err error) {
+	req.subscription, err = a.store.Subscription(req.ctx, req.program(), req.params.ByName("id"))
+	return err
+}
+
+func (a *api) createSubscription(req *request) (answer, error) {
+	fields, err := a.subscriptionFields(req, true)
+	if err != nil {
+		return answer{}, err
+	}
+	s, secret, err := a.store.CreateSubscription(req.ctx, req.program(), req.token.UserID, &fields, a.maxSubscriptions)
+	if err != nil {
+		return answer{}, err
+	}
+	r := newSubscriptionRecord(&s)
+	r.SigningSecret = secret.Reveal()
+	return answer{status: http.StatusCreated, location: "/v2/webhooks/subscriptions/" + s.ID, data: r}, nil
+}
+
+// subscriptionFields reads and checks the body of a request that creates or
+// updates a subscription.
+func (a *api) subscriptionFields(req *request, creating bool) (webhook.SubscriptionFields, error) {
+	body, err := req.readJSON()
+	if err != nil {
+		return webhook.SubscriptionFields{}, err
+	}
+	fields, invalid := a.rules.Parse(body, creating)
+	if invalid != nil {
+		return fields, invalid
+	}
+	return fields, nil
+}
+
+func (a *api) listSubscriptions(req *request) (answer, error) {
+	subs, total, err := a.store.Subscriptions(req.ctx, req.program(), req.query.page)
+	if err != nil {
+		return answer{}, err
+	}
+	records := make([]subscriptionRecord, len(subs))
+	for i := range subs {
+		records[i] = newSubscriptionRecord(&subs[i])
+	}
+	return answer{data: records, meta: newPageMeta(req.query.page, total)}, nil
+}
+
+func (a *api) readSubscription(req *request) (answer, error) {
+	return answer{data: newSubscriptionRecord(&req.subscription)}, nil
+}
+
+func (a *api) updateSubscription(req *request) (answer, error) {
+	fields, err := a.subscriptionFields(req, false)
+	if err != nil {
+		return answer{}, err
+	}
+	s, err := a.store.UpdateSubscription(req.ctx, req.program(), req.subscription.ID, &fields)
+	return answer{data: newSubscriptionRecord(&s)}, err
+}
+
+func (a *api) deleteSubscription(req *request) (answer, error) {
+	s, err := a.store.DeleteSubscription(req.ctx, req.program(), req.subscription.ID)
+	return answer{data: newSubscriptionRecord(&s)}, err
+}
+
+// pingRecord is what a ping came to (spec, section 4.2).
+type pingRecord struct {
+	Delivery struct {
+		ID             string         `json:"id"`
+		Status         webhook.Result `json:"status"`
+		ResponseStatus *int           `json:"response_status"`
+		DurationMS     int64          `json:"duration_ms"`
+		Error          *attemptError  `json:"error"`
+	} `json:"delivery"`
+	Subscription struct {
+		ID  string `json:"id"`
+		URL string `json:"url"`
+	} `json:"subscription"`
+}
+
+func (a *api) pingSubscription(req *request) (answer, error) {
+	if err := req.readNothing(); err != nil {
+		return answer{}, err
+	}
+	s, d, err := a.store.Ping(req.ctx, req.program(), req.subscription.ID)
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
+		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
+			"The ping was not answered within %s. It goes on as delivery %s.", a.timeout, d.ID))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	first := newAttemptRecord(&d.Attempts[0])
+	var r pingRecord
+	r.Delivery.ID, r.Delivery.Status, r.Delivery.ResponseStatus = d.ID, first.Result, first.ResponseStatus
+	r.Delivery.DurationMS, r.Delivery.Error = first.DurationMS, first.Error
+	r.Subscription.ID, r.Subscription.URL = s.ID, s.URL
+	return answer{data: r}, nil
+}

@@ -212,11 +212,9 @@ func (s *sender) receive(resp *http.Response, a *webhook.Attempt) {
 		kept += n
 	}
 	a.ResponseBody = append([]byte(nil), buf[:kept]...)
-	if resp.ContentLength <= webhook.MaxKeptBody+maxDrained {
-		for err == nil && dropped < maxDrained {
-			n, err = resp.Body.Read(buf[:])
-			dropped += n
-		}
+	for err == nil && dropped < maxDrained {
+		n, err = resp.Body.Read(buf[:])
+		dropped += n
 	}
 	a.ResponseTruncated = dropped > 0 || err != io.EOF
 }

@@ -484,6 +484,40 @@ func TestSendStaleConnection(t *testing.T) {
 	}
 }
 
+// TestConnReadWaits: what a receiver says before it was asked is not read
+// before a request has left; and a connection that is closed does not wait.
+func TestConnReadWaits(t *testing.T) {
+	for _, end := range []string{"written", "closed"} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			defer there.Close()
+			c := &conn{Conn: here, begun: make(chan struct{})}
+			defer c.Close()
+			go there.Write([]byte("hello"))
+			read := make(chan int, 1)
+			go func() {
+				n, _ := c.Read(make([]byte, 5))
+				read <- n
+			}()
+			synctest.Wait()
+			if len(read) > 0 {
+				t.Fatal("read before a request has left")
+			}
+			want := 5
+			if end == "written" {
+				go c.Write([]byte("x"))
+				there.Read(make([]byte, 1))
+			} else {
+				c.Close()
+				want = 0
+			}
+			if n := <-read; n != want {
+				t.Errorf("%s: read %d bytes, want %d", end, n, want)
+			}
+		})
+	}
+}
+
 // TestSendConnections: connections serve many attempts, but are not kept long.
 func TestSendConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

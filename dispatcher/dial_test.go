@@ -336,8 +336,9 @@ func TestAlternate(t *testing.T) {
 // wins, and nothing is left open.
 func TestConnectAny(t *testing.T) {
 	type host struct {
-		after time.Duration
-		err   error
+		after    time.Duration
+		err      error
+		stubborn bool // does not give up when told to
 	}
 	refused := errors.New("refused")
 	const never = time.Hour
@@ -356,6 +357,7 @@ func TestConnectAny(t *testing.T) {
 		{"the first is dead", []host{{after: never}, {after: 10 * time.Millisecond}}, 1, nil, headStart + 10*time.Millisecond, 2},
 		{"the first refuses", []host{{after: 10 * time.Millisecond, err: refused}, {}}, 1, nil, 10 * time.Millisecond, 2},
 		{"the first is slow, the second slower", []host{{after: 300 * time.Millisecond}, {after: 300 * time.Millisecond}}, 0, nil, 300 * time.Millisecond, 2},
+		{"the second comes late", []host{{after: 260 * time.Millisecond}, {after: 300 * time.Millisecond, stubborn: true}}, 0, nil, headStart + 300*time.Millisecond, 2},
 		{"two are dead", []host{{after: never}, {after: never}, {}}, 2, nil, 2 * headStart, 3},
 		{"all refuse", []host{{err: refused}, {err: io.EOF}, {err: io.EOF}}, -1, refused, 0, 3},
 		{"all are dead", []host{{after: never}, {after: never}}, -1, context.DeadlineExceeded, 10 * time.Second, 2},
@@ -368,6 +370,9 @@ func TestConnectAny(t *testing.T) {
 				d.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 					tried.Add(1)
 					h := tt.hosts[a.Addr().As4()[3]]
+					if h.stubborn {
+						ctx = context.WithoutCancel(ctx)
+					}
 					select {
 					case <-time.After(h.after):
 					case <-ctx.Done():
@@ -537,6 +542,9 @@ func TestSendTLS(t *testing.T) {
 				hits.Add(1)
 				if r.ProtoMajor != 1 {
 					t.Errorf("%s, want HTTP/1.1", r.Proto)
+				}
+				if tt.config.NextProtos != nil && r.TLS.NegotiatedProtocol != "http/1.1" {
+					t.Errorf("%q was negotiated, want http/1.1", r.TLS.NegotiatedProtocol)
 				}
 			}))
 			server.Config.ErrorLog = log.New(io.Discard, "", 0) // failed handshakes

@@ -123,6 +123,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		d.logger.Info("deliveries were interrupted by the end of the last run and go on", "count", interrupted)
 	}
 	lanes, err := d.store.Lanes(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("dispatcher: read the subscriptions: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -68,6 +69,14 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	path := filepath.Join(cfg.Dir, "service.db")
+	// SQLite would make it readable for others, and its WAL after its likeness.
+	// Once it exists it is never opened or closed by anything but SQLite, whose
+	// locks any other close would drop.
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := writeDurably(path, nil); err != nil {
+			return nil, fmt.Errorf("data directory: %w", err)
+		}
+	}
 	db, err := openDB(path, false, writerPragmas)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)

@@ -136,6 +136,22 @@ func TestSettingsOfEveryConnection(t *testing.T) {
 	}
 }
 
+// What is remembered is for the user alone who runs the service.
+func TestFilesArePrivate(t *testing.T) {
+	dir := t.TempDir()
+	s := openDir(t, dir)
+	program(t, s, "p")
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) < 5 {
+		t.Fatalf("got %d files (%v), want lock, key, database, WAL and index", len(files), err)
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v (%v), want 0600", f.Name(), info.Mode(), err)
+		}
+	}
+}
+
 func TestOneProcessADirectory(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)

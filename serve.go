@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -66,7 +67,7 @@ type settings struct {
 }
 
 // settings reads the flags. The error tells all that is wrong with them.
-func (c *serveCmd) settings(log io.Writer) (*settings, error) {
+func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 	var f faults
 	s := &settings{
 		data:             c.Data,
@@ -83,7 +84,7 @@ func (c *serveCmd) settings(log io.Writer) (*settings, error) {
 		batchWindow:      f.duration("batch-window", c.BatchWindow, 0, time.Minute),
 		maxSubscriptions: f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
 		grace:            f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
-		logger:           f.logger(log, c.LogFormat, c.LogLevel),
+		logger:           f.logger(logTo, c.LogFormat, c.LogLevel),
 	}
 	if s.data == "" {
 		f.add("data", "must name a directory")
@@ -137,6 +138,10 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	s.program = shellQuote(os.Args[0])
+	// net/http tells package log what a server sends without being asked: bytes
+	// of somebody else's choice, of use to nobody but a debugger.
+	log.SetFlags(0)
+	log.SetOutput(slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug).Writer())
 	if c.Demo {
 		return demo(ctx, s, std, demoPace)
 	}
@@ -247,10 +252,10 @@ func (svc *service) ready(ctx context.Context) error {
 // way end within the grace period, after them the attempts in flight within
 // another, and closes the store.
 func (svc *service) Run(ctx context.Context) error {
-	log := svc.settings.logger
-	log.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
-	errorLog := slog.NewLogLogger(log.Handler(), slog.LevelWarn)
-	admin := &adminServer{tokens: svc.store, signInLink: svc.signInLink, logger: log}
+	logger := svc.settings.logger
+	logger.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
+	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelWarn)
+	admin := &adminServer{tokens: svc.store, signInLink: svc.signInLink, logger: logger}
 
 	g, running := errgroup.WithContext(ctx)
 	// The dispatcher outlives the doors: a request may wait for its ping.
@@ -272,13 +277,13 @@ func (svc *service) Run(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		<-running.Done()
-		log.Info("ending: requests and attempts under way may take their time", "grace", svc.settings.grace)
+		logger.Info("ending: requests and attempts under way may take their time", "grace", svc.settings.grace)
 		return nil
 	})
 	err := g.Wait()
 	err = errors.Join(err, svc.store.Close())
 	if err == nil {
-		log.Info("ended")
+		logger.Info("ended")
 	}
 	return err
 }

@@ -281,7 +281,7 @@ func (d *Dispatcher) install(l *lane) {
 		}
 		d.wanting[key][l] = struct{}{}
 	}
-	l.seen, l.wanted = l.Seen, l.Wanted
+	l.seen, l.wanted, l.replays = l.Seen, l.Wanted, l.Replaying
 	l.nextDue, l.nextPing = earliest(l.nextDue, l.NextDue), earliest(l.nextPing, l.NextPing)
 	d.schedule(l, time.Now())
 }
@@ -348,8 +348,9 @@ type job struct {
 type jobKind int
 
 const (
-	jobForm jobKind = iota // the next delivery from the log
-	jobDue                 // a delivery that is due again
+	jobForm   jobKind = iota // the next delivery from the log
+	jobDue                   // a delivery that is due again
+	jobReplay                // the next delivery of a replay
 	jobPing
 )
 
@@ -378,9 +379,12 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		}
 		d.inFlight++
 		l.inFlight++
-		if kind == jobDue {
+		switch kind {
+		case jobDue:
 			l.nextDue = time.Time{}
-		} else {
+		case jobReplay:
+			l.replaying = true
+		default:
 			l.reading = true
 			l.forming++
 		}
@@ -427,8 +431,11 @@ func (d *Dispatcher) release(j job, next, now time.Time) {
 
 // claim counts the attempt of a job in the store; nil when there was none to make.
 func (d *Dispatcher) claim(ctx context.Context, j job) *store.Claim {
-	if j.kind == jobForm {
+	switch j.kind {
+	case jobForm:
 		return d.form(ctx, j.lane)
+	case jobReplay:
+		return d.replay(ctx, j.lane)
 	}
 	claim, next, err := d.store.ClaimDue(ctx, j.lane.SubscriptionID, j.kind == jobPing)
 	d.mu.Lock()
@@ -487,6 +494,30 @@ func (d *Dispatcher) form(ctx context.Context, l *lane) *store.Claim {
 	return claim
 }
 
+// replay makes the next delivery of a lane's replay, if the next piece of the
+// log holds one.
+func (d *Dispatcher) replay(ctx context.Context, l *lane) *store.Claim {
+	d.mu.Lock()
+	from := l.Lane
+	d.mu.Unlock()
+	claim, more, err := d.store.StepReplay(ctx, from, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l.replaying = false
+	switch {
+	case errors.Is(err, store.ErrStale):
+		d.requestReload(l)
+	case err != nil:
+		d.storeFailed(err)
+	default:
+		l.replays = more
+	}
+	now := time.Now()
+	d.schedule(l, now)
+	d.pump(ctx, now)
+	return claim
+}
+
 // attempt sends a claimed delivery, records what came of it, and returns when
 // it is due again.
 func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) time.Time {
@@ -534,7 +565,7 @@ func (d *Dispatcher) send(ctx context.Context, to *store.Lane, c *store.Claim) (
 	}
 	return d.sender.send(ctx, &request{
 		DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
-		URL: to.URL, Authorization: to.Authorization, Secrets: to.Secrets, Number: c.Number,
+		URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(started), Number: c.Number,
 		Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
 	})
 }

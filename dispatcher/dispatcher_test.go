@@ -29,7 +29,7 @@ type world struct {
 	stop context.CancelFunc
 	done chan error
 
-	mu        sync.Mutex
+	mu          sync.Mutex
 	subscribers map[netip.Addr]*subscriber
 }
 
@@ -592,4 +592,61 @@ func TestShutdown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A replay runs beside what is new, goes on after a crash, and ends.
+func TestReplay(t *testing.T) {
+	inBubble(t, Config{BatchSize: 2, MaxInFlight: 1, Grace: time.Millisecond}, func(w *world) {
+		var want []string
+		for range 5 {
+			want = append(want, w.publish("content_updated"))
+		}
+		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) })
+		sub := w.subscribe(r, nil)
+		time.Sleep(time.Second)
+		replay, err := w.d.store.CreateReplay(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayMissed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		late := w.publish("content_deleted")
+		time.Sleep(1500 * time.Millisecond)
+		w.crash()
+		time.Sleep(time.Minute)
+		var got []string
+		for _, p := range r.posts() {
+			for _, id := range p.ids {
+				if !slices.Contains(got, id) {
+					got = append(got, id)
+				}
+			}
+		}
+		if !slices.Contains(got, late) || !slices.Equal(slices.DeleteFunc(got, func(id string) bool { return id == late }), want) {
+			t.Errorf("got %v, want %v in order, and %s", got, want, late)
+		}
+		if replay, err = w.d.store.Replay(context.Background(), "p", sub.ID, replay.ID); err != nil || replay.Status != webhook.ReplayDone || replay.EventsSent != 5 || replay.Deliveries != 3 {
+			t.Errorf("at its end the replay is %+v (%v)", replay, err)
+		}
+	})
+}
+
+// A redelivery is a new delivery of the same events.
+func TestRedelivery(t *testing.T) {
+	inBubble(t, Config{}, func(w *world) {
+		r := w.subscriber(statuses(200, 404, 200))
+		sub := w.subscribe(r, nil)
+		id := w.publish("content_updated")
+		first := r.posts()[0]
+		d, err := w.d.store.Redeliver(context.Background(), "p", sub.ID, first.delivery)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := r.posts()
+		if len(got) != 2 || got[1].delivery != d.ID || got[1].delivery == first.delivery || !slices.Equal(got[1].ids, []string{id}) {
+			t.Errorf("got %+v, want the event again in a new delivery", got)
+		}
+		if d := w.delivery(sub, d.ID); d.Status != webhook.StatusSuccess || d.RedeliveryOf != first.delivery {
+			t.Errorf("the redelivery is %+v", d)
+		}
+	})
 }

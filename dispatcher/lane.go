@@ -25,6 +25,8 @@ type lane struct {
 	stale        bool      // the subscription has changed: nothing is formed until it is read again
 	reloading    bool      // it stands among Dispatcher.reloads, or is being read
 	gone         bool      // the subscription was deleted
+	replays      bool      // a replay is running
+	replaying    bool      // a delivery of it is being formed
 
 	// When something is due next; zero when nothing is, or while a claim is
 	// finding out.
@@ -47,12 +49,14 @@ func (l *lane) work(now time.Time, cfg *Config) (jobKind, bool) {
 		return 0, false
 	case due(l.nextDue, now):
 		return jobDue, true
-	case l.reading || l.seen >= l.wanted || now.Before(l.notBefore):
-		return 0, false
 	case l.Ordered && !l.nextDue.IsZero():
 		return 0, false // the last delivery is not at its end
+	case !l.reading && l.seen < l.wanted && !now.Before(l.notBefore):
+		return jobForm, true
+	case l.replays && !l.replaying:
+		return jobReplay, true
 	}
-	return jobForm, true
+	return 0, false
 }
 
 // known says whether the lane is as the subscription is: neither deleted nor

@@ -154,3 +154,42 @@ func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.
 	return d, t.exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
 		id, sub.ID, sub.ProgramID, now, webhook.PingEvent(event, at), now)
 }
+
+// Redeliver queues a new delivery with the events of an old one, whatever came
+// of that, linked to it.
+func (s *Store) Redeliver(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
+	if err := ctx.Err(); err != nil {
+		return webhook.Delivery{}, err
+	}
+	again := webhook.NewID()
+	err := s.writer.do(func(t *tx) error {
+		sub, err := t.subscription(programID, subscriptionID)
+		if err != nil {
+			return err
+		}
+		now, err := t.now()
+		if err != nil {
+			return err
+		}
+		var num int64
+		var seqs sql.NullString
+		err = t.scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
+			SELECT ?1, subscription_id, program_id, 'pending', 0, ?2, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
+			RETURNING num, seqs`, []any{again, now, id, subscriptionID}, &num, &seqs)
+		if err != nil {
+			return notFound(err, "delivery")
+		}
+		if seqs.Valid && !sub.Active {
+			return webhook.NewError(webhook.CodeConflict, "The subscription is not active, so that only pings are sent to it; activate it first.")
+		}
+		t.afterCommit(func() { s.watchers.queued(subscriptionID) })
+		if !seqs.Valid {
+			return nil
+		}
+		return t.linkEvents(programID, num, seqs.String)
+	})
+	if err != nil {
+		return webhook.Delivery{}, err
+	}
+	return s.Delivery(ctx, programID, subscriptionID, again)
+}

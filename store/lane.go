@@ -25,7 +25,8 @@ type Lane struct {
 	ProgramID      string
 	URL            string
 	Authorization  string                  // the Authorization header, "" for none
-	Secrets        []webhook.SigningSecret // every secret that signs at this time
+	Secrets        []webhook.SigningSecret // the secret that signs, and those it replaced that have not expired
+	Expiry         []time.Time             // of the replaced ones: of Secrets[1:]
 	Active         bool
 	Ordered        bool
 	MaxInFlight    int   // 0: the operator's default
@@ -37,6 +38,7 @@ type Lane struct {
 	Wanted    int64      // the newest seq that may be of interest; nothing waits when it is not after Seen
 	NextDue   time.Time  // when the next queued or retryable delivery is due, zero for none
 	NextPing  time.Time  // the same of pings alone
+	Replaying bool       // a replay is running
 }
 
 // Interest is a span of the log: the events of this name with After < seq <= Until.
@@ -144,8 +146,31 @@ func (s *Store) fillLane(ctx context.Context, l *Lane, newest map[EventKey]int64
 	if l.NextDue, err = s.nextDue(ctx, selectNextDelivery, l.SubscriptionID); err != nil {
 		return err
 	}
-	l.NextPing, err = s.nextDue(ctx, selectNextPing, l.SubscriptionID)
-	return err
+	if l.NextPing, err = s.nextDue(ctx, selectNextPing, l.SubscriptionID); err != nil {
+		return err
+	}
+	if err := s.scan(ctx, "SELECT EXISTS (SELECT 1 FROM replays WHERE subscription_id = ? AND status = 'running')", []any{l.SubscriptionID}, &l.Replaying); err != nil {
+		return err
+	}
+	return s.each(ctx, "SELECT secret, expires_at FROM old_signing_secrets WHERE subscription_id = ? AND expires_at > ? ORDER BY expires_at DESC", []any{l.SubscriptionID, time.Now().UnixMilli()}, func(scan func(...any) error) error {
+		var sealed []byte
+		var expires int64
+		if err := scan(&sealed, &expires); err != nil {
+			return err
+		}
+		plain, err := s.seal.open(sealed, "signing_secret of "+l.SubscriptionID)
+		l.Secrets, l.Expiry = append(l.Secrets, plain), append(l.Expiry, time.UnixMilli(expires))
+		return err
+	})
+}
+
+// SigningSecrets returns the secrets that sign at the given time.
+func (l *Lane) SigningSecrets(now time.Time) []webhook.SigningSecret {
+	n := 1
+	for n < len(l.Secrets) && now.Before(l.Expiry[n-1]) {
+		n++
+	}
+	return l.Secrets[:min(n, len(l.Secrets))]
 }
 
 func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
@@ -274,21 +299,30 @@ func (s *Store) Form(l *Lane, w *Waiting) *Forming {
 		} else if n == 0 {
 			return ErrStale
 		}
-		now, err := t.now()
-		if err != nil {
-			return err
-		}
-		r, err = t.execResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, created_at) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?)",
-			f.claim.ID, f.claim.SubscriptionID, f.claim.ProgramID, now, seqs, now)
-		if err != nil {
-			return err
-		}
-		if f.claim.num, err = r.LastInsertId(); err != nil {
-			return err
-		}
-		return t.linkEvents(f.claim.ProgramID, f.claim.num, seqs)
+		return t.insertFormed(&f.claim, seqs, "")
 	})
 	return f
+}
+
+// insertFormed stores a delivery that is about to be sent for the first time.
+func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
+	now, err := t.now()
+	if err != nil {
+		return err
+	}
+	var replay any
+	if replayID != "" {
+		replay = replayID
+	}
+	r, err := t.execResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, replay_id, created_at) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?, ?)",
+		c.ID, c.SubscriptionID, c.ProgramID, now, seqs, replay, now)
+	if err != nil {
+		return err
+	}
+	if c.num, err = r.LastInsertId(); err != nil {
+		return err
+	}
+	return t.linkEvents(c.ProgramID, c.num, seqs)
 }
 
 // linkEvents remembers that a delivery carries the events at these places.

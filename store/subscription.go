@@ -138,6 +138,52 @@ func (s *Store) UpdateSubscription(ctx context.Context, programID, id string, f 
 	return sub, err
 }
 
+const (
+	// SecretOverlap is how long a replaced signing secret signs beside the new one.
+	SecretOverlap = 24 * time.Hour
+	// maxOldSecrets bounds how many replaced secrets sign at a time: each makes
+	// the header of every delivery longer.
+	maxOldSecrets = 4
+)
+
+// RotateSecret gives a subscription a new signing secret, returned for showing
+// it once. The old one signs too for SecretOverlap.
+func (s *Store) RotateSecret(ctx context.Context, programID, id string) (webhook.Subscription, webhook.SigningSecret, error) {
+	if err := ctx.Err(); err != nil {
+		return webhook.Subscription{}, nil, err
+	}
+	secret := webhook.NewSigningSecret()
+	var sub webhook.Subscription
+	err := s.writer.do(func(t *tx) error {
+		var err error
+		if sub, err = t.subscription(programID, id); err != nil {
+			return err
+		}
+		now := time.Now().UTC().Truncate(time.Millisecond)
+		if err := t.exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, now.UnixMilli()); err != nil {
+			return err
+		}
+		var old int
+		if err := t.scan("SELECT count(*) FROM old_signing_secrets WHERE subscription_id = ?", []any{id}, &old); err != nil {
+			return err
+		}
+		if old >= maxOldSecrets {
+			return webhook.NewError(webhook.CodeConflict, "The signing secret was replaced "+webhook.Count(old, "time")+" within 24 hours, and the old ones still sign; wait for the first to expire.")
+		}
+		// Two rotations within a millisecond still have an expiry of their own.
+		err = t.exec("INSERT INTO old_signing_secrets (subscription_id, expires_at, secret) SELECT id, max(?, 1 + coalesce((SELECT max(expires_at) FROM old_signing_secrets WHERE subscription_id = s.id), 0)), signing_secret FROM subscriptions s WHERE id = ?",
+			now.Add(SecretOverlap).UnixMilli(), id)
+		if err != nil {
+			return err
+		}
+		sub.UpdatedAt = now
+		t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
+		return t.exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+			s.seal.seal(secret, "signing_secret of "+id), now.UnixMilli(), id)
+	})
+	return sub, secret, err
+}
+
 // DeleteSubscription removes a subscription and returns it as it was. Nothing
 // more is sent: what waited for an attempt has failed, and an attempt in flight
 // is the last. Its deliveries stay.
@@ -163,6 +209,12 @@ func (s *Store) DeleteSubscription(ctx context.Context, programID, id string) (w
 			return err
 		}
 		if err := t.exec("DELETE FROM cursors WHERE subscription_id = ?", id); err != nil {
+			return err
+		}
+		if err := t.exec("DELETE FROM old_signing_secrets WHERE subscription_id = ?", id); err != nil {
+			return err
+		}
+		if err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'", now.UnixMilli(), id); err != nil {
 			return err
 		}
 		t.afterCommit(func() { s.watchers.subscriptionChanged(id) })

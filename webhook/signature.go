@@ -26,6 +26,10 @@ func (s SigningSecret) Reveal() string { return "whsec_" + base64.StdEncoding.En
 // String keeps the secret out of logs and errors.
 func (s SigningSecret) String() string { return "[redacted]" }
 
+// MarshalText keeps it out of what is made by slog and encoding/json, which
+// would not ask String about bytes.
+func (s SigningSecret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // Sign returns the webhook-signature header of an attempt as Standard Webhooks
 // defines it: the HMAC-SHA256 of id, time in Unix seconds and body.
 func (s SigningSecret) Sign(id string, at time.Time, body []byte) string {

@@ -2,7 +2,9 @@ package webhook
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -79,7 +81,14 @@ func TestSigningSecretIsNotShown(t *testing.T) {
 	if !strings.HasPrefix(secret.Reveal(), "whsec_") {
 		t.Errorf("Reveal does not begin with whsec_")
 	}
-	for _, got := range []string{secret.String(), fmt.Sprint(secret), fmt.Sprintf("%v %s %+v", secret, secret, secret)} {
+	var text, object strings.Builder
+	slog.New(slog.NewTextHandler(&text, nil)).Info("x", "secret", secret)
+	slog.New(slog.NewJSONHandler(&object, nil)).Info("x", "secret", secret)
+	encoded, err := json.Marshal(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range []string{secret.String(), fmt.Sprint(secret), fmt.Sprintf("%v %s %+v", secret, secret, secret), text.String(), object.String(), string(encoded)} {
 		plain := base64.StdEncoding.EncodeToString(secret)
 		if strings.Contains(got, plain) || strings.Contains(got, string(secret)) || !strings.Contains(got, "[redacted]") {
 			t.Errorf("a secret is rendered as %q", got)

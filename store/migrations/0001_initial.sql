@@ -103,7 +103,8 @@ CREATE TABLE deliveries (
     error           TEXT,                                       -- the same
     seqs            TEXT CHECK (json_valid(seqs)),              -- its events' places in the log, an array
     ping            BLOB,                                       -- or the one event of a ping
-    redelivery_of   TEXT,
+    redelivery_of   TEXT,                                       -- the id of the delivery whose events these are
+    replay_id       TEXT,                                       -- the replay that formed it
     created_at      INTEGER NOT NULL,                           -- never falls from one num to the next
     completed_at    INTEGER,
     CHECK ((seqs IS NULL) <> (ping IS NULL)),
@@ -132,6 +133,28 @@ CREATE TABLE delivery_events (
     delivery   INTEGER NOT NULL REFERENCES deliveries (num),
     PRIMARY KEY (program_id, seq, delivery)
 ) STRICT, WITHOUT ROWID;
+
+-- A replay is a second, bounded cursor over the log.
+CREATE TABLE replays (
+    id              TEXT PRIMARY KEY,
+    subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
+    program_id      TEXT    NOT NULL,
+    only_which      TEXT    NOT NULL CHECK (only_which IN ('missed', 'failed', 'all')),
+    from_at         INTEGER NOT NULL,
+    to_at           INTEGER NOT NULL,
+    names           TEXT    NOT NULL CHECK (json_valid(names)),
+    first_seq       INTEGER NOT NULL,                           -- after this one it began
+    after_seq       INTEGER NOT NULL,                           -- so far it has come
+    until_seq       INTEGER NOT NULL,
+    status          TEXT    NOT NULL CHECK (status IN ('running', 'done', 'cancelled')),
+    events          INTEGER NOT NULL,                           -- sent so far
+    deliveries      INTEGER NOT NULL,
+    created_at      INTEGER NOT NULL,
+    completed_at    INTEGER,
+    CHECK (first_seq <= after_seq AND after_seq <= until_seq),
+    CHECK ((status = 'running') = (completed_at IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX replays_running ON replays (subscription_id, created_at, id) WHERE status = 'running';
 
 CREATE TABLE attempts (
     delivery           INTEGER NOT NULL REFERENCES deliveries (num),

@@ -1,0 +1,242 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
+
+	"service/webhook"
+)
+
+// maxReplays is how many replays of one subscription can run at a time.
+const maxReplays = 4
+
+// replayStep is how many places of the log one step of a replay looks at.
+const replayStep = 1000
+
+const replayColumns = "id, subscription_id, program_id, only_which, from_at, to_at, names, first_seq, after_seq, until_seq, status, events, deliveries, created_at, completed_at"
+
+// replayCursor is a replay with its place in the log.
+type replayCursor struct {
+	webhook.Replay
+	first, after, until int64
+	names               string
+}
+
+// CreateReplay begins a replay of fields that have passed their rules.
+func (s *Store) CreateReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (webhook.Replay, error) {
+	r, err := s.newReplay(ctx, programID, subscriptionID, f)
+	if err != nil {
+		return webhook.Replay{}, err
+	}
+	err = s.writer.do(func(t *tx) error {
+		if _, err := t.subscription(programID, subscriptionID); err != nil {
+			return err
+		}
+		var running int
+		if err := t.scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{subscriptionID}, &running); err != nil {
+			return err
+		}
+		if running >= maxReplays {
+			return webhook.NewError(webhook.CodeConflict, "The subscription has "+webhook.Count(running, "replay")+" running, which is the most there can be; wait for one, or cancel it.")
+		}
+		t.afterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
+		return t.exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
+			r.ID, subscriptionID, programID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.first, r.after, r.until, r.CreatedAt.UnixMilli())
+	})
+	return r.Replay, err
+}
+
+// CountReplay returns how many events a replay would send now, and in how many
+// deliveries of at most size events at the least.
+func (s *Store) CountReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields, size int) (events, deliveries int64, err error) {
+	r, err := s.newReplay(ctx, programID, subscriptionID, f)
+	for err == nil && r.after < r.until {
+		if err = ctx.Err(); err != nil {
+			break
+		}
+		var seqs []int64
+		if seqs, r.after, err = s.replayed(ctx, &r, replayStep); err == nil {
+			events += int64(len(seqs))
+		}
+	}
+	return events, (events + int64(size) - 1) / int64(size), err
+}
+
+func (s *Store) newReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r replayCursor, err error) {
+	sub, err := s.Subscription(ctx, programID, subscriptionID)
+	if err != nil {
+		return r, err
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	r.Replay = webhook.Replay{
+		ID: webhook.NewID(), SubscriptionID: subscriptionID, ProgramID: programID,
+		Only: f.Only, From: f.From, To: f.To, Events: f.Events, Status: webhook.ReplayRunning, CreatedAt: now,
+	}
+	if r.To.IsZero() {
+		r.To = now.Add(time.Millisecond) // what was accepted in this millisecond too
+	}
+	if r.Events == nil {
+		r.Events = sub.Events
+	}
+	names, err := json.Marshal(r.Events)
+	if err != nil {
+		return r, err
+	}
+	r.names = string(names)
+	if r.first, err = s.seqBefore(ctx, programID, r.From); err != nil {
+		return r, err
+	}
+	r.until, err = s.seqBefore(ctx, programID, r.To)
+	r.until = max(r.until, r.first)
+	r.after = r.first
+	r.Total = r.until - r.first
+	return r, err
+}
+
+// Replay returns one replay of a subscription.
+func (s *Store) Replay(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
+	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+		return webhook.Replay{}, err
+	}
+	r, err := scanReplay(func(dest ...any) error {
+		return s.scan(ctx, selectReplay, []any{id, subscriptionID}, dest...)
+	})
+	return r.Replay, notFound(err, "replay")
+}
+
+const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"
+
+// CancelReplay ends a replay: it forms no further delivery. What it has formed
+// goes on. A replay that is at its end stays as it is.
+func (s *Store) CancelReplay(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
+	if err := ctx.Err(); err != nil {
+		return webhook.Replay{}, err
+	}
+	var r replayCursor
+	err := s.writer.do(func(t *tx) error {
+		if _, err := t.subscription(programID, subscriptionID); err != nil {
+			return err
+		}
+		err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'", time.Now().UnixMilli(), id, subscriptionID)
+		if err != nil {
+			return err
+		}
+		r, err = scanReplay(func(dest ...any) error { return t.scan(selectReplay, []any{id, subscriptionID}, dest...) })
+		t.afterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
+		return notFound(err, "replay")
+	})
+	return r.Replay, err
+}
+
+func scanReplay(scan func(...any) error) (r replayCursor, err error) {
+	var from, to, created int64
+	var completed sql.NullInt64
+	err = scan(&r.ID, &r.SubscriptionID, &r.ProgramID, &r.Only, &from, &to, &r.names, &r.first, &r.after, &r.until, &r.Status, &r.EventsSent, &r.Deliveries, &created, &completed)
+	if err != nil {
+		return r, err
+	}
+	r.From, r.To = time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC()
+	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), fromMillis(completed)
+	r.Scanned, r.Total = r.after-r.first, r.until-r.first
+	return r, json.Unmarshal([]byte(r.names), &r.Events)
+}
+
+// replayed returns up to count places behind a replay's cursor whose events it
+// sends, and how far that goes: it looks at replayStep places at the most. What
+// the subscription's own cursor has yet to bring is left to it.
+func (s *Store) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
+	end := min(r.after+replayStep, r.until)
+	query := selectReplayed
+	switch r.Only {
+	case webhook.ReplayMissed:
+		query += " AND NOT EXISTS (" + itsDeliveries + ")"
+	case webhook.ReplayFailed:
+		query += " AND EXISTS (" + itsDeliveries + ") AND NOT EXISTS (" + itsDeliveries + " AND d.status <> 'failed')"
+	}
+	err = s.each(ctx, query+" ORDER BY e.seq LIMIT ?5", []any{r.ProgramID, r.SubscriptionID, r.after, end, count, r.names}, func(scan func(...any) error) error {
+		var seq int64
+		err := scan(&seq)
+		seqs = append(seqs, seq)
+		return err
+	})
+	if len(seqs) == count {
+		end = seqs[count-1]
+	}
+	return seqs, end, err
+}
+
+const (
+	selectReplayed = `SELECT e.seq FROM events e WHERE e.program_id = ?1 AND e.seq > ?3 AND e.seq <= ?4
+		AND e.name IN (SELECT value FROM json_each(?6))
+		AND NOT (e.seq > (SELECT seq FROM cursors WHERE subscription_id = ?2) AND EXISTS (
+			SELECT 1 FROM interests i WHERE i.subscription_id = ?2 AND i.name = e.name AND i.after_seq < e.seq AND (i.until_seq IS NULL OR e.seq <= i.until_seq)))`
+	itsDeliveries = `SELECT 1 FROM delivery_events x JOIN deliveries d ON d.num = x.delivery
+		WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.subscription_id = ?2`
+)
+
+// StepReplay makes the next delivery of the lane's oldest running replay, with
+// its first attempt counted, and returns the claim on it: nil when this step of
+// the log held none. more says whether a replay of the lane goes on. The error
+// is [ErrStale] when the subscription, or the replay, has changed meanwhile.
+func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Claim, more bool, err error) {
+	r, err := scanReplay(func(dest ...any) error {
+		return s.scan(ctx, "SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1", []any{l.SubscriptionID}, dest...)
+	})
+	if err != nil {
+		if notFound(err, "replay") != err {
+			return nil, false, nil
+		}
+		return nil, false, err
+	}
+	seqs, after, err := s.replayed(ctx, &r, count)
+	if err != nil {
+		return nil, false, err
+	}
+	bodies, err := s.eventBodies(ctx, r.ProgramID, seqs)
+	if err != nil {
+		return nil, false, err
+	}
+	for i, bytes := 0, 0; i < len(bodies); i++ {
+		if bytes += len(bodies[i]); i > 0 && bytes > size {
+			seqs, bodies = seqs[:i], bodies[:i]
+			after = seqs[i-1]
+		}
+	}
+	if len(seqs) > 0 {
+		c = &Claim{ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Events: bodies}
+	}
+	places := appendSeqs(nil, seqs)
+	err = s.writer.do(func(t *tx) error {
+		var running int
+		if err := t.scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{l.SubscriptionID}, &running); err != nil {
+			return err
+		}
+		status, completed := webhook.ReplayRunning, any(nil)
+		if after == r.until {
+			status, completed = webhook.ReplayDone, time.Now().UnixMilli()
+			running--
+		}
+		more = running > 0
+		formed := min(len(seqs), 1)
+		res, err := t.execResult("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, completed_at = ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ? AND active = 1)",
+			after, len(seqs), formed, string(status), completed, r.ID, r.after, l.SubscriptionID, l.Revision)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil {
+			return err
+		} else if n == 0 {
+			return ErrStale
+		}
+		if c == nil {
+			return nil
+		}
+		return t.insertFormed(c, places, r.ID)
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return c, more, nil
+}

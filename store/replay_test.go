@@ -1,0 +1,216 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// deliver forms the next delivery of a subscription and records its end.
+func deliver(t *testing.T, s *Store, id string, status webhook.Status) *Claim {
+	t.Helper()
+	c := form(t, s, lane(t, s, id), 1)
+	if c == nil {
+		t.Fatal("nothing to deliver")
+	}
+	end(t, s, c, status)
+	return c
+}
+
+func end(t *testing.T, s *Store, c *Claim, status webhook.Status) {
+	t.Helper()
+	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
+	step := webhook.Step{Status: status}
+	if status == webhook.StatusFailed {
+		a.Result, a.ResponseStatus, step.FailureReason = webhook.ResultFailed, 404, webhook.FailureRejected
+	}
+	if _, err := s.Record(c, &a, step); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Of eight events, the replay of each kind sends those that are its own.
+func TestReplays(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	before := publish(t, s, "p", "content_updated")[0]
+	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
+	neighbour := subscribe(t, s, "p", "content_updated")
+	on, off := true, false
+
+	delivered := publish(t, s, "p", "content_updated")[0]
+	deliver(t, s, sub.ID, webhook.StatusSuccess)
+	failed := publish(t, s, "p", "content_updated")[0]
+	deliver(t, s, sub.ID, webhook.StatusFailed)
+	mended := publish(t, s, "p", "content_updated")[0]
+	bad := deliver(t, s, sub.ID, webhook.StatusFailed)
+	again, err := s.Redeliver(ctx, "p", sub.ID, bad.ID)
+	if err != nil || again.RedeliveryOf != bad.ID || len(again.Events) != 1 || again.Events[0].ID != mended.ID {
+		t.Fatalf("got %+v (%v), want a redelivery", again, err)
+	}
+	c, _, err := s.ClaimDue(ctx, sub.ID, false)
+	if err != nil || c == nil || c.ID != again.ID {
+		t.Fatalf("claimed %+v (%v), want the redelivery", c, err)
+	}
+	end(t, s, c, webhook.StatusSuccess)
+
+	update := func(active *bool) {
+		if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: active}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(&off)
+	paused := publish(t, s, "p", "content_updated", "channel_created")[0]
+	if _, err := s.Redeliver(ctx, "p", sub.ID, bad.ID); err == nil {
+		t.Error("a paused subscription took a redelivery")
+	}
+	update(&on)
+	waiting := publish(t, s, "p", "content_deleted")[0] // the cursor will bring it
+	deliver(t, s, neighbour.ID, webhook.StatusSuccess)  // another's deliveries do not count
+
+	for _, c := range []struct {
+		fields webhook.ReplayFields
+		want   []webhook.Event
+	}{
+		{webhook.ReplayFields{Only: webhook.ReplayMissed}, []webhook.Event{before, paused}},
+		{webhook.ReplayFields{Only: webhook.ReplayFailed}, []webhook.Event{failed}},
+		{webhook.ReplayFields{Only: webhook.ReplayAll}, []webhook.Event{before, delivered, failed, mended, paused}},
+		{webhook.ReplayFields{Only: webhook.ReplayAll, Events: []string{"content_deleted"}}, nil},
+		{webhook.ReplayFields{Only: webhook.ReplayAll, To: time.Now().Add(-time.Hour)}, nil},
+		{webhook.ReplayFields{Only: webhook.ReplayAll, From: time.Now().Add(time.Hour), To: time.Now().Add(2 * time.Hour)}, nil},
+	} {
+		if c.fields.From.IsZero() {
+			c.fields.From = time.Now().Add(-2 * time.Hour)
+		}
+		count, _, err := s.CountReplay(ctx, "p", sub.ID, &c.fields, 100)
+		if err != nil || count != int64(len(c.want)) {
+			t.Errorf("%s: a dry run counts %d (%v), want %d", c.fields.Only, count, err, len(c.want))
+		}
+		r, err := s.CreateReplay(ctx, "p", sub.ID, &c.fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []*Claim
+		for more := true; more; {
+			var claim *Claim
+			if claim, more, err = s.StepReplay(ctx, lane(t, s, sub.ID), 2, webhook.MaxDeliveryBytes); err != nil {
+				t.Fatal(err)
+			}
+			if claim != nil {
+				got = append(got, claim)
+			}
+		}
+		var bodies, want []string
+		for _, claim := range got {
+			for _, e := range claim.Events {
+				bodies = append(bodies, string(e))
+			}
+		}
+		for _, e := range c.want {
+			want = append(want, string(e.JSON))
+		}
+		if !slices.Equal(bodies, want) {
+			t.Errorf("%s: sent %v, want %v", c.fields.Only, bodies, want)
+		}
+		r, err = s.Replay(ctx, "p", sub.ID, r.ID)
+		if err != nil || r.Status != webhook.ReplayDone || r.EventsSent != int64(len(want)) || r.Deliveries != int64(len(got)) || r.Scanned != r.Total {
+			t.Errorf("%s: at its end the replay is %+v (%v)", c.fields.Only, r, err)
+		}
+		// What it formed is taken back, so that the next kind finds what this one did.
+		for _, claim := range got {
+			if _, err := s.writer.conn.ExecContext(ctx, "DELETE FROM delivery_events WHERE delivery = ?", claim.num); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.writer.conn.ExecContext(ctx, "DELETE FROM deliveries WHERE num = ?", claim.num); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if c := form(t, s, lane(t, s, sub.ID), 100); c == nil || len(c.Events) != 1 || string(c.Events[0]) != string(waiting.JSON) {
+		t.Errorf("the cursor brought %+v, want what waited for it", c)
+	}
+}
+
+func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	sub := subscribe(t, s, "p", "content_updated")
+	fields := &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}
+	var first webhook.Replay
+	for i := range maxReplays {
+		r, err := s.CreateReplay(ctx, "p", sub.ID, fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			first = r
+		}
+	}
+	_, err := s.CreateReplay(ctx, "p", sub.ID, fields)
+	wantCode(t, err, webhook.CodeConflict)
+	if !lane(t, s, sub.ID).Replaying {
+		t.Error("the lane does not know of its replays")
+	}
+	for _, c := range []struct{ program, sub, id string }{{"q", sub.ID, first.ID}, {"p", subscribe(t, s, "p", "ping").ID, first.ID}, {"p", sub.ID, "nothing"}} {
+		_, err = s.Replay(ctx, c.program, c.sub, c.id)
+		wantCode(t, err, webhook.CodeNotFound)
+		_, err = s.CancelReplay(ctx, c.program, c.sub, c.id)
+		wantCode(t, err, webhook.CodeNotFound)
+	}
+	r, err := s.CancelReplay(ctx, "p", sub.ID, first.ID)
+	if err != nil || r.Status != webhook.ReplayCancelled || r.CompletedAt.IsZero() {
+		t.Errorf("got %+v (%v), want a cancelled replay", r, err)
+	}
+	if _, err := s.DeleteSubscription(ctx, "p", sub.ID); err != nil {
+		t.Fatal(err)
+	}
+	var running int
+	if err := s.readers.QueryRow("SELECT count(*) FROM replays WHERE status = 'running'").Scan(&running); err != nil || running != 0 {
+		t.Errorf("%d replays outlive their subscription (%v)", running, err)
+	}
+}
+
+func TestRotatedSecretsSignForADay(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	first := lane(t, s, sub.ID).Secrets[0]
+	_, second, err := s.RotateSecret(ctx, "p", sub.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := lane(t, s, sub.ID)
+	now := time.Now()
+	for _, c := range []struct {
+		at   time.Time
+		want []webhook.SigningSecret
+	}{
+		{now, []webhook.SigningSecret{second, first}},
+		{now.Add(SecretOverlap - time.Minute), []webhook.SigningSecret{second, first}},
+		{now.Add(SecretOverlap), []webhook.SigningSecret{second}},
+	} {
+		got := l.SigningSecrets(c.at)
+		if !slices.EqualFunc(got, c.want, func(a, b webhook.SigningSecret) bool { return string(a) == string(b) }) {
+			t.Errorf("%s after the rotation %d secrets sign, want %d", c.at.Sub(now), len(got), len(c.want))
+		}
+	}
+	for range maxOldSecrets - 1 {
+		if _, _, err := s.RotateSecret(ctx, "p", sub.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, err = s.RotateSecret(ctx, "p", sub.ID)
+	wantCode(t, err, webhook.CodeConflict)
+	if got := lane(t, s, sub.ID).SigningSecrets(now); len(got) != 1+maxOldSecrets || string(got[maxOldSecrets]) != string(first) {
+		t.Errorf("%d secrets sign, want all of a day", len(got))
+	}
+	_, _, err = s.RotateSecret(ctx, "q", sub.ID)
+	wantCode(t, err, webhook.CodeNotFound)
+}

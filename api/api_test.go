@@ -21,12 +21,13 @@ import (
 
 // service is the API on a real store, and what a test needs to talk to it.
 type service struct {
-	t       testing.TB
-	store   *store.Store
-	catalog *webhook.Catalog
-	api     *api
-	token   string // of program acme and user ada, with every scope
-	log     *logBuffer
+	t          testing.TB
+	store      *store.Store
+	closeStore func()
+	catalog    *webhook.Catalog
+	api        *api
+	token      string // of program acme and user ada, with every scope
+	log        *logBuffer
 }
 
 // start returns a service. change may alter its configuration.
@@ -36,11 +37,12 @@ func start(t testing.TB, change ...func(*Config)) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	closing := sync.OnceFunc(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(closing)
 	catalog, err := webhook.LoadCatalog()
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +55,7 @@ func start(t testing.TB, change ...func(*Config)) *service {
 	for _, c := range change {
 		c(&cfg)
 	}
-	sv := &service{t: t, store: s, catalog: catalog, api: New(cfg).(*api), log: log}
+	sv := &service{t: t, store: s, closeStore: closing, catalog: catalog, api: New(cfg).(*api), log: log}
 	sv.token = sv.newToken("acme", "ada", webhook.Scopes()...)
 	return sv
 }
@@ -333,4 +335,11 @@ func (s *service) answerPing(status int, code webhook.ErrorCode) (wait func()) {
 		}
 	}()
 	return func() { <-done }
+}
+
+func decode(t testing.TB, r response, v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(r.body), v); err != nil || r.status >= 400 {
+		t.Fatalf("%d %s (%v)", r.status, r.body, err)
+	}
 }

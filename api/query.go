@@ -146,6 +146,9 @@ func describe(supported []string) string {
 // quoted bounds a name of the caller's that an answer repeats.
 func quoted(name string) string {
 	const most = 64
+	if name == "" {
+		return `""`
+	}
 	n := 0
 	for i := range name {
 		if n++; n > most {

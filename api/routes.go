@@ -42,6 +42,7 @@ func (a *api) routes() []route {
 		none  = queryRules{}
 		pages = queryRules{paging: byNumber}
 		feed  = queryRules{paging: byCursor}
+		free  = queryRules{ignored: true}
 		bySub = a.findSubscription
 	)
 	return []route{
@@ -58,8 +59,8 @@ func (a *api) routes() []route {
 		{"GET", "/v2/events/:id", eventsRead, a.findEvent, none, a.readEvent, false},
 		{"GET", "/v2/event_types", scopeAny, nil, none, a.listEventTypes, false},
 		{"GET", "/v2/event_types/:name", scopeAny, a.findEventType, none, a.readEventType, false},
-		{"GET", "/healthz", scopeNone, nil, none, a.healthz, true},
-		{"GET", "/readyz", scopeNone, nil, none, a.readyz, true},
+		{"GET", "/healthz", scopeNone, nil, free, a.healthz, true},
+		{"GET", "/readyz", scopeNone, nil, free, a.readyz, true},
 	}
 }
 

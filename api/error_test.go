@@ -1,0 +1,202 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+func TestEveryCodeHasAStatusAndATitle(t *testing.T) {
+	statuses := make(map[int]webhook.Code)
+	for _, code := range webhook.Codes() {
+		k, ok := kinds[code]
+		if !ok || k.status < 400 || k.title == "" {
+			t.Errorf("code %s has status %d and title %q", code, k.status, k.title)
+		}
+		if other, ok := statuses[k.status]; ok {
+			t.Errorf("codes %s and %s have the same status %d", code, other, k.status)
+		}
+		statuses[k.status] = code
+	}
+	if len(kinds) != len(webhook.Codes()) {
+		t.Errorf("the table has %d codes, there are %d", len(kinds), len(webhook.Codes()))
+	}
+	// Spec, section 7.2.
+	for status, title := range map[int]string{
+		400: "Bad Request", 401: "Unauthenticated", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
+		500: "Internal server error", 504: "Request timeout",
+	} {
+		if got := kinds[statuses[status]].title; got != title {
+			t.Errorf("title of %d: got %q, want %q", status, got, title)
+		}
+	}
+}
+
+// with returns a service with one more route, that asks for no token.
+func with(t *testing.T, handle func(*request) (answer, error), change ...func(*Config)) *service {
+	t.Helper()
+	s := start(t, change...)
+	s.api.handle(append(s.api.routes(), route{"GET", "/v2/test", scopeNone, nil, queryRules{}, handle, false}))
+	return s
+}
+
+func TestWhatIsOurFaultIsToldToTheLogAlone(t *testing.T) {
+	for name, handle := range map[string]func(*request) (answer, error){
+		"panic":           func(*request) (answer, error) { panic("hunter2 in /secret/place") },
+		"error":           func(*request) (answer, error) { return answer{}, errors.New("hunter2 in /secret/place") },
+		"unrenderable":    func(*request) (answer, error) { return answer{data: func() string { return "hunter2" }}, nil },
+		"panic with data": func(req *request) (answer, error) { panic(fmt.Sprint("hunter2", req.id)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := with(t, handle)
+			r := s.send("GET", "/v2/test", "")
+			wantStatus(t, name, r, 500)
+			if strings.Contains(r.body, "hunter2") || !strings.Contains(r.body, r.header.Get("X-Request-Id")) {
+				t.Errorf("the answer must name its request id and nothing of the cause: %s", r.body)
+			}
+			if n := strings.Count(s.log.String(), "level=ERROR"); n != 1 {
+				t.Errorf("the fault was logged %d times, want once:\n%s", n, s.log)
+			}
+			if !strings.Contains(s.log.String(), "request_id="+r.header.Get("X-Request-Id")) {
+				t.Errorf("the log does not name the request:\n%s", s.log)
+			}
+			wantStatus(t, "the next request", s.send("GET", "/v2/events", ""), 200)
+		})
+	}
+}
+
+func TestTimeouts(t *testing.T) {
+	s := with(t, func(req *request) (answer, error) {
+		<-req.ctx.Done()
+		return answer{}, fmt.Errorf("read: %w", req.ctx.Err())
+	}, func(c *Config) { c.RequestTimeout = 30 * time.Millisecond })
+	r := s.send("GET", "/v2/test", "")
+	wantStatus(t, "a handler that takes too long", r, 504)
+	if !strings.Contains(r.body, "30ms") {
+		t.Errorf("the answer does not say how long is too long: %s", r.body)
+	}
+
+	id := s.subscribe("content_updated")
+	r = s.send("POST", "/v2/webhooks/subscriptions/"+id+"/ping", "")
+	wantStatus(t, "a ping that nobody sends", r, 504)
+	list := data[[]identified](t, s.send("GET", "/v2/webhooks/subscriptions/"+id+"/deliveries", ""))
+	if len(list) != 2 || !strings.Contains(r.body, list[0].ID) {
+		t.Errorf("the answer does not name the ping's delivery %v: %s", list, r.body)
+	}
+
+	// The client that goes away: nobody is told, nothing is logged as an error.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/v2/test", nil))
+	if strings.Contains(s.log.String(), "level=ERROR") {
+		t.Errorf("a timeout is no fault of the service:\n%s", s.log)
+	}
+}
+
+func TestStoreThatCannotWrite(t *testing.T) {
+	s := start(t, func(c *Config) { c.Ready = func() error { return errors.New("the dispatcher is not running") } })
+	s.publishOne() // the token is known from here on
+	r := s.send("GET", "/readyz", "")
+	wantStatus(t, "not ready", r, 503)
+	if !strings.Contains(r.body, "the dispatcher is not running") {
+		t.Errorf("the answer does not say what is not ready: %s", r.body)
+	}
+
+	s.closeStore()
+	r = s.send("POST", "/v2/events", contentUpdated)
+	wantStatus(t, "publish", r, 503)
+	if strings.Contains(r.body, "closed") || strings.Count(s.log.String(), "nothing can be stored") != 1 {
+		t.Errorf("the cause is for the log, once: %s\n%s", r.body, s.log)
+	}
+	r = s.send("POST", "/v2/events", contentUpdated, "Content-Type", "application/x-ndjson")
+	wantStatus(t, "publish a stream", r, 503)
+	if !strings.Contains(r.body, "No event was accepted.") {
+		t.Errorf("the answer does not say how far the stream came: %s", r.body)
+	}
+	r = s.send("GET", "/readyz", "")
+	wantStatus(t, "store closed", r, 503)
+	if !strings.Contains(r.body, "the store does not answer") {
+		t.Errorf("the answer does not say what is not ready: %s", r.body)
+	}
+	wantStatus(t, "alive all the same", s.send("GET", "/healthz", ""), 200)
+}
+
+func TestLogSaysNothingSecretOrForged(t *testing.T) {
+	s := start(t)
+	s.publishOne()
+	s.send("GET", "/v2/events?page[cursor]=hunter2&access_token=hunter2", "")
+	s.send("GET", "/v2/hunter2%0Alevel=ERROR", "", "X-Request-Id", "hunter2", "User-Agent", "hunter2", "Authorization", "Bearer hunter2")
+	s.send("GET", "/healthz", "")
+	log := s.log.String()
+	if strings.Contains(log, "hunter2") || strings.Contains(log, s.token) || strings.Contains(log, "level=ERROR") {
+		t.Errorf("the log holds what it must not:\n%s", log)
+	}
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("4 requests, and %d lines:\n%s", len(lines), log)
+	}
+	for i, want := range []string{
+		"method=POST route=/v2/events status=201 ", "method=GET route=/v2/events status=400 ",
+		"method=GET route=- status=404 ", "method=GET route=/healthz status=200 ",
+	} {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("got line %s, want %s in it", lines[i], want)
+		}
+	}
+	if !strings.Contains(lines[0], "program=acme user=ada") || !strings.Contains(lines[3], "level=DEBUG") {
+		t.Errorf("the lines lack the program and user, or the level:\n%s", log)
+	}
+}
+
+// exchange sends raw bytes to a real server and returns all it answers until
+// it closes the connection.
+func exchange(t *testing.T, s *service, raw string) string {
+	t.Helper()
+	server := httptest.NewServer(s.api)
+	t.Cleanup(server.Close)
+	c, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, strings.ReplaceAll(raw, "\n", "\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(bufio.NewReader(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(got)
+}
+
+func TestBodyThatDoesNotArrive(t *testing.T) {
+	s := start(t, func(c *Config) { c.RequestTimeout = 50 * time.Millisecond })
+	head := "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer " + s.token + "\nContent-Length: 1000\n"
+	for name, raw := range map[string]string{
+		"JSON":   head + "Content-Type: application/json\n\n{\"name\":",
+		"NDJSON": head + "Content-Type: application/x-ndjson\n\n" + contentUpdated + "\n" + `{"name":`,
+	} {
+		got := exchange(t, s, raw)
+		if !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
+			t.Errorf("%s: got %s, want 408 and the end of the connection", name, got)
+		}
+		if name == "NDJSON" && !strings.Contains(got, "The first event was accepted.") {
+			t.Errorf("%s: the answer does not say what was accepted: %s", name, got)
+		}
+	}
+
+	// A body that nobody reads cannot hold the answer up either.
+	got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nContent-Length: 1000\n\n{")
+	if !strings.HasPrefix(got, "HTTP/1.1 401 ") {
+		t.Errorf("without a token: got %s, want 401", got)
+	}
+}

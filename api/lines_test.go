@@ -1,0 +1,248 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+func (s *service) sendLines(body io.Reader) response {
+	s.t.Helper()
+	r := httptest.NewRequest("POST", "/v2/events", body)
+	r.Header.Set("Content-Type", "application/x-ndjson")
+	r.Header.Set("Authorization", "Bearer "+s.token)
+	return s.serve(r)
+}
+
+// count returns how many events the log holds, at most a page of them.
+func (s *service) count() int {
+	s.t.Helper()
+	return len(data[[]identified](s.t, s.send("GET", "/v2/events?page[size]=100", "")))
+}
+
+// line is the n-th of a series of events.
+func line(n int) string {
+	return fmt.Sprintf(`{"id":"0198f6a2-7c1e-7d4b-9a41-%012d","name":"content_updated","version":"1","content_id":%d}`, n, n)
+}
+
+func TestLines(t *testing.T) {
+	long := func(size int) string {
+		head, tail := `{"name":"channel_created","version":"1","channel_id":1,"channel_name":"`, `"}`
+		return head + strings.Repeat("x", size-len(head)-len(tail)) + tail
+	}
+	conflict := strings.Replace(line(1), `"content_id":1`, `"content_id":2`, 1)
+	for _, test := range []struct {
+		name, body string
+		want       string // what the answer must hold
+		status     int
+		stored     int
+	}{
+		{"one", line(1), `{"accepted":1,"added":1}`, 201, 1},
+		{"two", line(1) + "\n" + line(2) + "\n", `{"accepted":2,"added":2}`, 201, 2},
+		{"blank lines", "\n\n  \n" + line(1) + "\n\t\n\n" + line(2) + "\n\n", `{"accepted":2,"added":2}`, 201, 2},
+		{"CRLF", line(1) + "\r\n\r\n" + line(2) + "\r\n", `{"accepted":2,"added":2}`, 201, 2},
+		{"final line without line feed", line(1) + "\n" + line(2), `{"accepted":2,"added":2}`, 201, 2},
+		{"twice the same", line(1) + "\n" + line(1) + "\n", `{"accepted":2,"added":1}`, 201, 1},
+		{"nothing", "", `"parameter":"events"`, 400, 0},
+		{"blank lines alone", "\n \n", `"parameter":"events"`, 400, 0},
+		{"first bad", "{}\n" + line(1), "No event was accepted.", 400, 0},
+		{"second bad", line(1) + "\n\n" + `{"name":"content_updated","version":"1"}` + "\n" + line(2), `The first event was accepted.","validations":[{"code":"required","detail":"is required","parameter":"events[1].content_id"}`, 400, 1},
+		{"third no JSON", line(1) + "\n" + line(2) + "\nhello", `The first 2 events were accepted.","validations":[{"code":"invalid_format","detail":"is not valid JSON: line 1, column 1: 'h' is not expected there.","parameter":"events[2]"}`, 400, 2},
+		{"two on a line", line(1) + line(2), `"parameter":"events[0]"`, 400, 0},
+		{"an array", "[" + line(1) + "]", `"code":"invalid_type","detail":"must be an object","parameter":"events[0]"`, 400, 0},
+		{"a batch", `{"events":[` + line(1) + `]}`, `"parameter":"events[0].name"`, 400, 0},
+		{"a taken id", line(1) + "\n" + line(2) + "\n" + conflict + "\n" + line(3), `"detail":"events[2] is refused: The event id 0198f6a2-7c1e-7d4b-9a41-000000000001 is taken by an event with other content. The first 2 events were accepted."`, 409, 2},
+		{"the longest line", long(webhook.MaxEventBytes) + "\n" + line(1), `{"accepted":2,"added":2}`, 201, 2},
+		{"a line too long", line(1) + "\n" + long(webhook.MaxEventBytes+1) + "\n" + line(2), `The first event was accepted.","validations":[{"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"}`, 400, 1},
+		{"a line far too long", line(1) + "\n" + long(4<<20), `"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"`, 400, 1},
+		{"an endless line of blanks", line(1) + "\n" + strings.Repeat(" ", 4<<20), `"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"`, 400, 1},
+		{"white space around", strings.Repeat(" ", 200<<10) + line(1) + strings.Repeat(" ", 200<<10) + "\n" + line(2), `{"accepted":2,"added":2}`, 201, 2},
+	} {
+		for how, reader := range map[string]func(io.Reader) io.Reader{
+			"whole": func(r io.Reader) io.Reader { return r }, "halves": iotest.HalfReader, "with EOF": iotest.DataErrReader,
+			"bytes": iotest.OneByteReader,
+		} {
+			if how == "bytes" && len(test.body) > 1<<20 {
+				continue
+			}
+			t.Run(test.name+", "+how, func(t *testing.T) {
+				s := start(t)
+				r := s.sendLines(reader(strings.NewReader(test.body)))
+				if r.status != test.status || !strings.Contains(r.body, test.want) {
+					t.Errorf("got %d %s, want %d with %s", r.status, r.body, test.status, test.want)
+				}
+				if n := s.count(); n != test.stored {
+					t.Errorf("%d events are stored, want %d", n, test.stored)
+				}
+			})
+		}
+	}
+}
+
+// A stream that breaks off leaves what had arrived whole, and nothing of the
+// line it broke off in.
+func TestLinesThatBreakOff(t *testing.T) {
+	s := start(t)
+	r := s.sendLines(io.MultiReader(strings.NewReader(line(1)+"\n"+line(2)), iotest.ErrReader(io.ErrUnexpectedEOF)))
+	if r.status != 400 || !strings.Contains(r.body, "The first event was accepted.") || s.count() != 1 {
+		t.Errorf("got %d %s, and %d events", r.status, r.body, s.count())
+	}
+}
+
+func TestManyLines(t *testing.T) {
+	s := start(t)
+	const n = 20000
+	pr, pw := io.Pipe()
+	go func() {
+		w := bufio.NewWriterSize(pw, 1<<16)
+		for i := range n {
+			fmt.Fprintln(w, line(i))
+		}
+		w.Flush()
+		pw.Close()
+	}()
+	r := s.sendLines(pr)
+	if want := fmt.Sprintf(`{"accepted":%d,"added":%[1]d}`, n); r.status != 201 || !strings.Contains(r.body, want) {
+		t.Fatalf("got %d %s, want %s", r.status, r.body, want)
+	}
+	newest := data[[]struct{ Seq, ContentID int }](t, s.send("GET", "/v2/events?page[size]=1", ""))
+	if newest[0].Seq != n {
+		t.Errorf("the newest event has seq %d, want %d", newest[0].Seq, n)
+	}
+}
+
+// Where a conflict stands in a chunk is found, wherever it is.
+func TestConflictAnywhereInAChunk(t *testing.T) {
+	s := start(t)
+	for at := range 9 {
+		var body strings.Builder
+		for n := range 9 {
+			text := line(100*at + n)
+			if n == at {
+				text = line(1000000 + at)
+				wantStatus(t, "take the id", s.send("POST", "/v2/events", text), 201)
+				text = strings.Replace(text, `"content_id":1`, `"content_id":2`, 1)
+			}
+			body.WriteString(text + "\n")
+		}
+		r := s.sendLines(strings.NewReader(body.String()))
+		if want := fmt.Sprintf("events[%d] is refused: ", at); r.status != 409 || !strings.Contains(r.body, want) {
+			t.Errorf("got %d %s, want 409 with %s", r.status, r.body, want)
+		}
+		for n := range 9 {
+			r := s.send("GET", fmt.Sprintf("/v2/events/0198f6a2-7c1e-7d4b-9a41-%012d", 100*at+n), "")
+			if stored := r.status == 200; stored != (n < at) {
+				t.Errorf("conflict at %d: event %d: got %d", at, n, r.status)
+			}
+		}
+	}
+}
+
+// pipes is a listener without a network, so that its time can be a bubble's.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { close(p.done); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+
+func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	p.conns <- server
+	return client, nil
+}
+
+// A stream may take any time as long as something comes; each of its lines is
+// stored before the next has arrived. One that falls silent is ended.
+func TestSlowLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		listener := &pipes{make(chan net.Conn), make(chan struct{})}
+		server := &http.Server{Handler: s.api}
+		go server.Serve(listener)
+		defer server.Close()
+		transport := &http.Transport{DialContext: listener.dial, DisableKeepAlives: true}
+		defer transport.CloseIdleConnections()
+
+		post := func(write func(io.Writer)) (status int, body string, err error) {
+			pr, pw := io.Pipe()
+			go func() {
+				write(pw)
+				pw.Close()
+			}()
+			r, _ := http.NewRequest("POST", "http://service/v2/events", pr)
+			r.Header.Set("Content-Type", "application/x-ndjson")
+			r.Header.Set("Authorization", "Bearer "+s.token)
+			resp, err := transport.RoundTrip(r)
+			if err != nil {
+				return 0, "", err
+			}
+			defer resp.Body.Close()
+			b, err := io.ReadAll(resp.Body)
+			return resp.StatusCode, string(b), err
+		}
+
+		began := time.Now()
+		status, body, err := post(func(w io.Writer) {
+			for n := range 20 {
+				fmt.Fprintln(w, line(n))
+				time.Sleep(DefaultRequestTimeout - time.Second)
+				if stored := s.count(); stored != n+1 {
+					t.Errorf("after line %d there are %d events", n, stored)
+				}
+			}
+		})
+		if err != nil || status != 201 || !strings.Contains(body, `"accepted":20`) {
+			t.Errorf("a slow stream: got %d %s (%v), want 201", status, body, err)
+		}
+		if took := time.Since(began); took < 9*time.Minute {
+			t.Errorf("the slow stream took %s only", took)
+		}
+
+		silence := make(chan struct{})
+		began = time.Now()
+		status, body, err = post(func(w io.Writer) {
+			fmt.Fprintln(w, line(100))
+			io.WriteString(w, line(101)[:20])
+			<-silence
+		})
+		close(silence)
+		if err != nil || status != 408 || !strings.Contains(body, "The first event was accepted.") {
+			t.Errorf("a stream that falls silent: got %d %s (%v), want 408", status, body, err)
+		}
+		if took := time.Since(began); took != DefaultRequestTimeout {
+			t.Errorf("silence was borne for %s, want %s", took, DefaultRequestTimeout)
+		}
+	})
+}
+
+// A line that is wrong is answered while the client still has more to send.
+func TestBadLineEndsTheStream(t *testing.T) {
+	s := start(t)
+	got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer "+s.token+
+		"\nContent-Type: application/x-ndjson\nContent-Length: 1000000\n\n"+line(1)+"\n{}\n")
+	if !strings.HasPrefix(got, "HTTP/1.1 400 ") || !strings.Contains(got, "The first event was accepted.") {
+		t.Errorf("got %s, want 400", got)
+	}
+}

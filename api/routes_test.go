@@ -1,0 +1,369 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"service/webhook"
+)
+
+// ids fill the parameters of a route's pattern.
+type ids struct{ subscription, delivery, event, eventType string }
+
+func (i ids) path(rt *route) string {
+	id := i.event
+	if strings.HasPrefix(rt.pattern, "/v2/webhooks/subscriptions") {
+		id = i.subscription
+	}
+	return strings.NewReplacer(":delivery_id", i.delivery, ":id", id, ":name", i.eventType).Replace(rt.pattern)
+}
+
+// records makes one record of each kind.
+func (s *service) records() ids {
+	s.t.Helper()
+	id := s.subscribe("content_updated")
+	event := s.publishOne()
+	s.deliver(200, webhook.ErrorNone)
+	list := data[[]identified](s.t, s.send("GET", "/v2/webhooks/subscriptions/"+id+"/deliveries", ""))
+	if len(list) != 2 {
+		s.t.Fatalf("got %d deliveries, want the ping and one", len(list))
+	}
+	return ids{id, list[0].ID, event, "content_updated"}
+}
+
+func bodyFor(rt *route) string {
+	if rt.method == "PUT" {
+		return `{"active":false}`
+	}
+	return ""
+}
+
+// everything is all that a program can see of itself.
+func (s *service) everything(i ids) string {
+	s.t.Helper()
+	var all strings.Builder
+	for _, target := range []string{
+		"/v2/webhooks/subscriptions", "/v2/webhooks/subscriptions/" + i.subscription, "/v2/events", "/v2/events/" + i.event,
+		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries", "/v2/webhooks/subscriptions/" + i.subscription + "/deliveries/" + i.delivery,
+	} {
+		r := s.send("GET", target, "")
+		wantStatus(s.t, target, r, 200)
+		all.WriteString(r.body)
+	}
+	return all.String()
+}
+
+func TestNoProgramReachesAnother(t *testing.T) {
+	s := start(t)
+	theirs := s.records()
+	before := s.everything(theirs)
+
+	mallory := *s
+	mallory.token = s.newToken("mallory", "mal", webhook.Scopes()...)
+	own := mallory.records()
+	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated"}
+	tried := 0
+	for _, rt := range s.api.routes() {
+		if !strings.Contains(rt.pattern, ":id") {
+			continue
+		}
+		attempts := []struct{ foreign, unknown ids }{{theirs, unknown}}
+		if strings.Contains(rt.pattern, ":delivery_id") {
+			attempts = append(attempts,
+				struct{ foreign, unknown ids }{ids{own.subscription, theirs.delivery, "", ""}, ids{own.subscription, unknown.delivery, "", ""}},
+				struct{ foreign, unknown ids }{ids{theirs.subscription, own.delivery, "", ""}, ids{unknown.subscription, own.delivery, "", ""}})
+		}
+		methods := []string{rt.method}
+		if rt.method == "GET" {
+			methods = append(methods, "HEAD")
+		}
+		for _, a := range attempts {
+			for _, method := range methods {
+				tried++
+				foreign := mallory.send(method, a.foreign.path(&rt), bodyFor(&rt))
+				missing := mallory.send(method, a.unknown.path(&rt), bodyFor(&rt))
+				wantStatus(t, method+" "+rt.pattern+" of another program", foreign, 404)
+				foreign.header.Del("X-Request-Id")
+				missing.header.Del("X-Request-Id")
+				if foreign.status != missing.status || foreign.body != missing.body || fmt.Sprint(foreign.header) != fmt.Sprint(missing.header) {
+					t.Errorf("%s %s: another program's record is told from one that is not there:\n%v\n%v", method, rt.pattern, foreign, missing)
+				}
+			}
+		}
+	}
+	if tried < 10 {
+		t.Errorf("only %d requests were tried", tried)
+	}
+
+	// Lists show their own program alone, and a cursor of another is void.
+	for _, target := range []string{"/v2/webhooks/subscriptions", "/v2/events"} {
+		r := mallory.send("GET", target, "")
+		if strings.Contains(r.body, theirs.subscription) || strings.Contains(r.body, theirs.event) {
+			t.Errorf("%s shows another program's records: %s", target, r.body)
+		}
+	}
+	s.publishOne()
+	mallory.publishOne()
+	var page struct {
+		Meta struct{ Pagination struct{ Next string } }
+	}
+	r := s.send("GET", "/v2/events?page[size]=1", "")
+	decode(t, r, &page)
+	wantFault(t, "another program's cursor", mallory.send("GET", "/v2/events?page[cursor]="+page.Meta.Pagination.Next, ""), "invalid_format", "page[cursor]")
+	wantStatus(t, "one's own cursor", s.send("GET", "/v2/events?page[cursor]="+page.Meta.Pagination.Next, ""), 200)
+
+	// An id of an event is taken in its own program alone.
+	same := strings.Replace(contentUpdated, "{", `{"id":"`+theirs.event+`",`, 1)
+	wantStatus(t, "the same event id in another program", mallory.send("POST", "/v2/events", strings.Replace(same, "7", "8", 1)), 201)
+
+	// Nothing of it has changed anything, but for the event just published.
+	after := s.everything(theirs)
+	if !strings.Contains(after, before[:strings.Index(before, "\n")]) || strings.Contains(after, `"active":false`) {
+		t.Errorf("another program's requests have changed records:\n%s\n%s", before, after)
+	}
+}
+
+func TestADeliveryOfAnotherSubscriptionIsNotFound(t *testing.T) {
+	s := start(t)
+	one := s.records()
+	other := s.subscribe("content_deleted")
+	r := s.send("GET", "/v2/webhooks/subscriptions/"+other+"/deliveries/"+one.delivery, "")
+	wantStatus(t, "a delivery of another subscription", r, 404)
+}
+
+func TestHeadWorksWhereGetDoes(t *testing.T) {
+	s := start(t)
+	i := s.records()
+	for _, rt := range s.api.routes() {
+		target := i.path(&rt)
+		head := s.send("HEAD", target, "")
+		if rt.method != "GET" {
+			continue
+		}
+		get := s.send("GET", target, "")
+		if head.status != get.status || get.status != 200 {
+			t.Errorf("HEAD %s: got %d, GET got %d", target, head.status, get.status)
+		}
+		head.header.Del("X-Request-Id")
+		get.header.Del("X-Request-Id")
+		if fmt.Sprint(head.header) != fmt.Sprint(get.header) {
+			t.Errorf("HEAD %s: got headers %v, GET got %v", target, head.header, get.header)
+		}
+	}
+}
+
+func TestMethods(t *testing.T) {
+	s := start(t)
+	routes := s.api.routes()
+	for _, rt := range routes {
+		var allowed []string
+		for _, other := range routes {
+			if other.pattern == rt.pattern {
+				allowed = append(allowed, other.method)
+				if other.method == "GET" {
+					allowed = append(allowed, "HEAD")
+				}
+			}
+		}
+		slices.Sort(allowed)
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"} {
+			if slices.Contains(allowed, method) {
+				continue
+			}
+			for _, token := range []string{"", "Bearer " + s.token} {
+				r := s.send(method, ids{"x", "y", "z", "n"}.path(&rt), "", "Authorization", token, "Origin", "https://elsewhere.example")
+				wantStatus(t, method+" "+rt.pattern, r, 405)
+				if got := r.header.Get("Allow"); got != strings.Join(allowed, ", ") {
+					t.Errorf("%s %s: got Allow %q, want %q", method, rt.pattern, got, strings.Join(allowed, ", "))
+				}
+				for name := range r.header {
+					if strings.HasPrefix(name, "Access-Control") {
+						t.Errorf("%s %s: another origin is let in: %s", method, rt.pattern, name)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestOddPaths(t *testing.T) {
+	s := start(t)
+	i := s.records()
+	sub := "/v2/webhooks/subscriptions/"
+	for _, path := range []string{
+		"/", "/v2", "/v2/", "/v2/nothing", "//v2/events", "/v2//events", "/v2/events/", "/V2/events", "/v2/Events", "/v2/events/../events",
+		"/v2/./events", "/v2/%65vents", "/v2%2Fevents", sub, sub + "/", sub + i.subscription + "/", sub + i.subscription + "%2Fdeliveries",
+		sub + i.subscription + "%00", sub + "%2e%2e", sub + "..", sub + ":id", sub + "*", sub + i.subscription + "/deliveries/",
+		sub + "%F0%28%8C%28", sub + strings.Repeat("a", 100000), sub + strings.ToUpper(i.subscription), sub + "'%20OR%201=1--",
+		"/v2/events/" + i.event + "%2F", "/v2/event_types/%63ontent_updated", "/v2/event_types/content_updated ", "/healthz/", "/healthz/x",
+		sub + i.subscription + "/ping/", "/v2/events;x=1", sub + "/" + i.subscription,
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.URL = &url.URL{Path: path}
+		if p, err := url.PathUnescape(path); err == nil {
+			r.URL.Path, r.URL.RawPath = p, path
+		}
+		r.Header.Set("Authorization", "Bearer "+s.token)
+		if got := s.serve(r); got.status != 404 || got.header.Get("Location") != "" {
+			t.Errorf("GET %.200s: got %d, want 404", path, got.status)
+		}
+	}
+	for _, path := range []string{"", "*", "v2/events", "%zz"} {
+		r := httptest.NewRequest("OPTIONS", "/", nil)
+		r.URL = &url.URL{Path: path, RawPath: path}
+		if got := s.serve(r); got.status != 404 {
+			t.Errorf("OPTIONS %q: got %d, want 404", path, got.status)
+		}
+	}
+}
+
+func TestEveryRouteRefusesUnknownParameters(t *testing.T) {
+	s := start(t)
+	i := s.records()
+	for _, rt := range s.api.routes() {
+		if rt.query.ignored {
+			wantStatus(t, rt.pattern, s.send(rt.method, rt.pattern+"?verbose=1", ""), 200)
+			continue
+		}
+		for _, name := range []string{"verbose", "page", "page[]", "page[sise]", "pages[size]", "page[size][x]", "sort", "filter[status]", "", "page[Size]"} {
+			r := s.send(rt.method, i.path(&rt)+"?"+url.QueryEscape(name)+"=1", bodyFor(&rt))
+			wantStatus(t, rt.method+" "+rt.pattern+"?"+name, r, 400)
+			e, _ := errorOf(r)
+			if len(e.Validations) != 1 || e.Validations[0].Code != "unknown_field" || name != "" && e.Validations[0].Parameter != name {
+				t.Errorf("%s %s: the answer does not name the parameter %s: %s", rt.method, rt.pattern, name, r.body)
+				continue
+			}
+			for _, supported := range rt.query.supported() {
+				if !strings.Contains(e.Validations[0].Detail, supported) {
+					t.Errorf("%s %s: the answer does not name %s: %s", rt.method, rt.pattern, supported, r.body)
+				}
+			}
+		}
+	}
+}
+
+func TestPageParameters(t *testing.T) {
+	s := start(t)
+	numbered, feed := "/v2/webhooks/subscriptions", "/v2/events"
+	for _, test := range []struct{ target, code, parameter string }{
+		{numbered + "?page[size]=1", "", ""},
+		{numbered + "?page[size]=100&page[number]=2147483647", "", ""},
+		{numbered + "?page%5Bsize%5D=2", "", ""},
+		{numbered + "?page.size=2&page.number=1", "", ""},
+		{numbered + "?page[size]=0", "invalid_value", "page[size]"},
+		{numbered + "?page[size]=101", "invalid_value", "page[size]"},
+		{numbered + "?page.size=101", "invalid_value", "page[size]"},
+		{numbered + "?page[size]=99999999999999999999", "invalid_value", "page[size]"},
+		{numbered + "?page[size]=-1", "invalid_value", "page[size]"},
+		{numbered + "?page[size]=ten", "invalid_type", "page[size]"},
+		{numbered + "?page[size]=1.5", "invalid_type", "page[size]"},
+		{numbered + "?page[size]=", "invalid_type", "page[size]"},
+		{numbered + "?page[size]", "invalid_type", "page[size]"},
+		{numbered + "?page[number]=0", "invalid_value", "page[number]"},
+		{numbered + "?page[number]=2147483648", "invalid_value", "page[number]"},
+		{numbered + "?page[number]=1&page[number]=1", "duplicate", "page[number]"},
+		{numbered + "?page[number]=1&page.number=1", "duplicate", "page[number]"},
+		{numbered + "?page[cursor]=x", "unknown_field", "page[cursor]"},
+		{feed + "?page[size]=7", "", ""},
+		{feed + "?page[number]=1", "unknown_field", "page[number]"},
+		{feed + "?page[cursor]=", "invalid_format", "page[cursor]"},
+		{feed + "?page[cursor]=x", "invalid_format", "page[cursor]"},
+		{feed + "?page.cursor=AAAAAAAAAAAAAAAAAAAAAAAAAAA", "invalid_format", "page[cursor]"},
+	} {
+		r := s.send("GET", test.target, "")
+		if test.code == "" {
+			wantStatus(t, test.target, r, 200)
+		} else {
+			wantFault(t, test.target, r, test.code, test.parameter)
+		}
+	}
+	for _, query := range []string{"page[size]=%zz", "a;b", "page[size]=1;page[number]=1"} {
+		r := s.send("GET", "/v2/events?"+query, "")
+		wantStatus(t, query, r, 400)
+	}
+	r := s.send("GET", "/v2/events?"+strings.Repeat("x", 5000)+"=1", "")
+	if r.status != 400 || len(r.body) > 1000 {
+		t.Errorf("a long name is repeated whole: %d, %d bytes", r.status, len(r.body))
+	}
+	var many strings.Builder
+	for n := range 2000 {
+		fmt.Fprintf(&many, "x%d=1&", n)
+	}
+	r = s.send("GET", "/v2/events?"+many.String(), "")
+	if n := len(faults(t, r)); r.status != 400 || n != maxFaults {
+		t.Errorf("2000 unknown parameters: got %d and %d faults, want 400 and %d", r.status, n, maxFaults)
+	}
+}
+
+func TestFeedsReachEveryRowOnce(t *testing.T) {
+	s := start(t)
+	var published []string
+	for range 7 {
+		published = append(published, s.publishOne())
+	}
+	var read []string
+	target := "/v2/events?page[size]=3"
+	for target != "" {
+		var page struct {
+			Data []identified
+			Meta struct{ Pagination struct{ Next *string } }
+		}
+		decode(t, s.send("GET", target, ""), &page)
+		for _, e := range page.Data {
+			read = append(read, e.ID)
+		}
+		target = ""
+		if next := page.Meta.Pagination.Next; next != nil {
+			target = "/v2/events?page[size]=3&page[cursor]=" + *next
+			s.publishOne() // arrives later, and shifts nothing
+		}
+	}
+	slices.Reverse(read)
+	if !slices.Equal(read, published) {
+		t.Errorf("read %v, want %v", read, published)
+	}
+}
+
+// The order of the checks: token, scope, record, media type and body.
+func TestOrderOfChecks(t *testing.T) {
+	s := start(t)
+	reader := "Bearer " + s.newToken("acme", "rob", webhook.ScopeWebhooksRead)
+	none := "/v2/webhooks/subscriptions/none"
+	own := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
+	for _, test := range []struct {
+		name, target, token, media string
+		want                       int
+	}{
+		{"everything is wrong", none + "?x=1", "", "text/plain", 401},
+		{"scope, record, media, body", none + "?x=1", reader, "text/plain", 403},
+		{"record, media, body", none + "?x=1", "Bearer " + s.token, "text/plain", 404},
+		{"media, body", own, "Bearer " + s.token, "text/plain", 415},
+		{"body", own, "Bearer " + s.token, "application/json", 400},
+	} {
+		wantStatus(t, test.name, s.send("PUT", test.target, "{", "Authorization", test.token, "Content-Type", test.media), test.want)
+	}
+}
+
+func TestEventTypes(t *testing.T) {
+	s := start(t)
+	types := data[[]struct {
+		Name    string
+		Example map[string]any
+		Schema  map[string]any
+	}](t, s.send("GET", "/v2/event_types", ""))
+	if len(types) != len(s.catalog.Types()) || len(types) < 19 {
+		t.Fatalf("got %d event types, want %d", len(types), len(s.catalog.Types()))
+	}
+	for _, et := range types {
+		if et.Example["name"] != et.Name || et.Schema["type"] != "object" {
+			t.Errorf("%s: example %v, schema %v", et.Name, et.Example, et.Schema)
+		}
+		r := s.send(http.MethodGet, "/v2/event_types/"+et.Name, "")
+		wantStatus(t, et.Name, r, 200)
+	}
+}

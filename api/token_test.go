@@ -1,0 +1,120 @@
+package api
+
+import (
+	"context"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+func TestTokens(t *testing.T) {
+	s := start(t)
+	revoked, secret, err := s.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, "before it is revoked", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 200)
+	if _, err := s.store.RevokeToken(context.Background(), revoked.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name      string
+		header    []string
+		challenge string // "" is an answer of 200
+	}{
+		{"missing", nil, `Bearer realm="service"`},
+		{"empty", []string{""}, `Bearer realm="service", error="invalid_token"`},
+		{"no secret", []string{"Bearer"}, `Bearer realm="service", error="invalid_token"`},
+		{"empty secret", []string{"Bearer "}, `Bearer realm="service", error="invalid_token"`},
+		{"no scheme", []string{s.token}, `Bearer realm="service", error="invalid_token"`},
+		{"another scheme", []string{"Basic " + s.token}, `Bearer realm="service", error="invalid_token"`},
+		{"unknown", []string{"Bearer " + webhook.NewTokenSecret()}, `Bearer realm="service", error="invalid_token"`},
+		{"mistyped", []string{"Bearer " + s.token + "x"}, `Bearer realm="service", error="invalid_token"`},
+		{"huge", []string{"Bearer " + strings.Repeat("x", 100000)}, `Bearer realm="service", error="invalid_token"`},
+		{"revoked", []string{"Bearer " + secret}, `Bearer realm="service", error="invalid_token"`},
+		{"two headers", []string{"Bearer " + s.token, "Bearer " + s.token}, `Bearer realm="service", error="invalid_token"`},
+		{"right", []string{"Bearer " + s.token}, ""},
+		{"right, in small letters", []string{"bearer  " + s.token}, ""},
+	} {
+		for _, target := range []string{"/v2/events", "/v2/event_types", "/v2/events/none?x=1&access_token=" + s.token} {
+			r := httptest.NewRequest("GET", target, nil)
+			r.Header["Authorization"] = test.header
+			got := s.serve(r)
+			if test.challenge == "" {
+				if got.status == 401 || got.header.Get("X-Program-Id") != "acme" || got.header.Get("X-User-Id") != "ada" {
+					t.Errorf("%s: %s: got %d %v", test.name, target, got.status, got.header)
+				}
+				continue
+			}
+			wantStatus(t, test.name+": "+target, got, 401)
+			if c := got.header.Get("WWW-Authenticate"); c != test.challenge {
+				t.Errorf("%s: got challenge %s, want %s", test.name, c, test.challenge)
+			}
+			if got.header["X-Program-Id"] != nil || got.header["X-User-Id"] != nil {
+				t.Errorf("%s: the answer names a program: %v", test.name, got.header)
+			}
+		}
+	}
+}
+
+func TestTokenExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		_, secret, err := s.store.CreateToken(t.Context(), webhook.NewToken{
+			ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes(), ExpiresAt: time.Now().Add(time.Hour),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour - time.Millisecond)
+		wantStatus(t, "just before it expires", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 200)
+		time.Sleep(time.Millisecond)
+		wantStatus(t, "when it expires", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 401)
+	})
+}
+
+func TestEveryRouteAsksForItsScope(t *testing.T) {
+	s := start(t)
+	for _, rt := range s.api.routes() {
+		target := strings.NewReplacer(":id", "none", ":delivery_id", "none", ":name", "none").Replace(rt.pattern)
+		name := rt.method + " " + rt.pattern
+		if rt.scope == scopeNone {
+			wantStatus(t, name+" without a token", s.send(rt.method, target, "", "Authorization", ""), 200)
+			continue
+		}
+		wantStatus(t, name+" without a token", s.send(rt.method, target, "", "Authorization", ""), 401)
+		var others []webhook.Scope
+		for _, scope := range webhook.Scopes() {
+			if scope != rt.scope {
+				others = append(others, scope)
+			}
+		}
+		r := s.send(rt.method, target, "", "Authorization", "Bearer "+s.newToken("acme", "ada", others...))
+		if rt.scope == scopeAny {
+			if r.status == 401 || r.status == 403 {
+				t.Errorf("%s with any token: got %d", name, r.status)
+			}
+			continue
+		}
+		if !slices.Contains(webhook.Scopes(), rt.scope) {
+			t.Errorf("%s asks for %q, which no token can have", name, rt.scope)
+		}
+		wantStatus(t, name+" without its scope", r, 403)
+		want := `Bearer realm="service", error="insufficient_scope", scope="` + string(rt.scope) + `"`
+		if got := r.header.Get("WWW-Authenticate"); got != want || !strings.Contains(r.body, string(rt.scope)) {
+			t.Errorf("%s: got challenge %s, want %s; the body is %s", name, got, want, r.body)
+		}
+		if r.header.Get("X-Program-Id") != "acme" || r.header.Get("X-User-Id") != "ada" {
+			t.Errorf("%s: 403 without the program and user: %v", name, r.header)
+		}
+		r = s.send(rt.method, target, "", "Authorization", "Bearer "+s.newToken("acme", "ada", rt.scope))
+		if r.status == 401 || r.status == 403 {
+			t.Errorf("%s with its scope alone: got %d", name, r.status)
+		}
+	}
+}

@@ -30,6 +30,8 @@ type service struct {
 	log        *logBuffer
 }
 
+var loadCatalog = sync.OnceValues(webhook.LoadCatalog)
+
 // start returns a service. change may alter its configuration.
 func start(t testing.TB, change ...func(*Config)) *service {
 	t.Helper()
@@ -43,7 +45,7 @@ func start(t testing.TB, change ...func(*Config)) *service {
 		}
 	})
 	t.Cleanup(closing)
-	catalog, err := webhook.LoadCatalog()
+	catalog, err := loadCatalog()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,31 +21,32 @@ const (
 
 // mediaType returns which of the allowed media types the body is of.
 func (req *request) mediaType(allowed ...string) (string, error) {
-	refused := webhook.NewError(webhook.CodeUnsupportedMedia, "The body must be "+strings.Join(allowed, " or ")+", in UTF-8 and without a content encoding; say so in Content-Type.")
-	header := req.http.Header
-	for _, encoding := range header["Content-Encoding"] {
+	given := req.http.Header["Content-Type"]
+	if len(given) == 1 && !req.isEncoded() {
+		media := given[0]
+		if media != mediaJSON { // it mostly is
+			parsed, params, err := mime.ParseMediaType(media)
+			media = parsed
+			if charset, ok := params["charset"]; err != nil || ok && !strings.EqualFold(charset, "utf-8") {
+				media = ""
+			}
+		}
+		for _, m := range allowed {
+			if media == m {
+				return m, nil
+			}
+		}
+	}
+	return "", webhook.NewError(webhook.CodeUnsupportedMedia, "The body must be "+strings.Join(allowed, " or ")+", in UTF-8 and without a content encoding; say so in Content-Type.")
+}
+
+func (req *request) isEncoded() bool {
+	for _, encoding := range req.http.Header["Content-Encoding"] {
 		if !strings.EqualFold(encoding, "identity") {
-			return "", refused
+			return true
 		}
 	}
-	values := header["Content-Type"]
-	if len(values) != 1 {
-		return "", refused
-	}
-	given := values[0]
-	if given != mediaJSON { // it mostly is
-		parsed, params, err := mime.ParseMediaType(given)
-		if charset, ok := params["charset"]; err != nil || ok && !strings.EqualFold(charset, "utf-8") {
-			return "", refused
-		}
-		given = parsed
-	}
-	for _, m := range allowed {
-		if given == m {
-			return m, nil
-		}
-	}
-	return "", refused
+	return false
 }
 
 // readJSON returns the body of a request that must be JSON. It is valid until
@@ -63,10 +64,9 @@ func (req *request) readBody() ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
-	tooLarge := webhook.NewError(webhook.CodeTooLarge, fmt.Sprintf("The body is larger than %d bytes.", webhook.MaxBodyBytes))
 	req.unread = true
 	if r.ContentLength > webhook.MaxBodyBytes {
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	req.body = req.api.buffer()
 	limited := io.LimitedReader{R: r.Body, N: webhook.MaxBodyBytes + 1}
@@ -74,10 +74,14 @@ func (req *request) readBody() ([]byte, error) {
 		return nil, readError(err)
 	}
 	if req.body.Len() > webhook.MaxBodyBytes {
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	req.bodyRead()
 	return req.body.Bytes(), nil
+}
+
+func tooLarge() error {
+	return webhook.NewError(webhook.CodeTooLarge, fmt.Sprintf("The body is larger than %d bytes.", webhook.MaxBodyBytes))
 }
 
 // bodyRead says that the body has been read to its end: the bound on its

@@ -37,6 +37,8 @@ func line(n int) string {
 }
 
 func TestLines(t *testing.T) {
+	all := start(t)
+	programs := 0
 	long := func(size int) string {
 		head, tail := `{"name":"channel_created","version":"1","channel_id":1,"channel_name":"`, `"}`
 		return head + strings.Repeat("x", size-len(head)-len(tail)) + tail
@@ -77,7 +79,10 @@ func TestLines(t *testing.T) {
 				continue
 			}
 			t.Run(test.name+", "+how, func(t *testing.T) {
-				s := start(t)
+				s := *all
+				s.t = t
+				programs++
+				s.token = s.newToken(fmt.Sprint("p", programs), "u", webhook.Scopes()...) // a log of its own
 				r := s.sendLines(reader(strings.NewReader(test.body)))
 				if r.status != test.status || !strings.Contains(r.body, test.want) {
 					t.Errorf("got %d %s, want %d with %s", r.status, r.body, test.status, test.want)

@@ -168,7 +168,7 @@ func (t *tx) savepoint(op *write) error {
 	t.current, t.touched = op, t.touched[:0]
 	op.err = t.protect(op.run)
 	t.current = nil
-	if isStorage(op.err) {
+	if op.err != nil && isStorage(op.err) {
 		op.err = fmt.Errorf("%w: %w", ErrUnavailable, op.err)
 	}
 	if op.err != nil {

@@ -1,0 +1,147 @@
+// Package assets holds the files that the admin pages load beside themselves:
+// embedded, so that the binary needs no folder next to it, and served under
+// names that hold a hash of their content, so that a browser may keep them for
+// good and never sees an old one.
+package assets
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+)
+
+//go:embed *.css *.svg
+var files embed.FS
+
+// Prefix is the path that all assets are served under.
+const Prefix = "/assets/"
+
+var contentTypes = map[string]string{
+	".css": "text/css; charset=utf-8",
+	".svg": "image/svg+xml",
+}
+
+// Assets serves the files. It does not change once it is made.
+type Assets struct {
+	paths map[string]string // by file name
+	files map[string]*file  // by path
+}
+
+type file struct {
+	contentType string
+	plain       []byte
+	gzipped     []byte // nil when it would not be smaller
+}
+
+// New reads the embedded files, and compresses them once.
+func New() *Assets {
+	a := &Assets{paths: make(map[string]string), files: make(map[string]*file)}
+	entries, err := files.ReadDir(".")
+	if err != nil {
+		panic(err) // what is embedded can be read
+	}
+	for _, e := range entries {
+		content, err := files.ReadFile(e.Name())
+		if err != nil {
+			panic(err)
+		}
+		a.add(e.Name(), content)
+	}
+	return a
+}
+
+func (a *Assets) add(name string, content []byte) {
+	ext := path.Ext(name)
+	hash := sha256.Sum256(content)
+	at := Prefix + strings.TrimSuffix(name, ext) + "." + hex.EncodeToString(hash[:8]) + ext
+	f := &file{contentType: contentTypes[ext], plain: content}
+	if f.contentType == "" {
+		panic("assets: no content type for " + name)
+	}
+	if z := compress(content); len(z) < len(content) {
+		f.gzipped = z
+	}
+	a.paths[name], a.files[at] = at, f
+}
+
+// compress never fails: a bytes.Buffer takes all, and the level is a right one.
+func compress(content []byte) []byte {
+	var b bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	z.Write(content)
+	z.Close()
+	return b.Bytes()
+}
+
+// Path returns the path that a file is served at: its name with the hash of
+// its content. It panics when there is no such file.
+func (a *Assets) Path(name string) string {
+	p, ok := a.paths[name]
+	if !ok {
+		panic("assets: there is no " + name)
+	}
+	return p
+}
+
+// ServeHTTP answers a GET or HEAD of a file's path, and 404 for any other path,
+// that of a file's earlier content too.
+func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f := a.files[r.URL.Path]
+	if f == nil {
+		http.Error(w, "There is no such file.", http.StatusNotFound)
+		return
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "A file can only be read.", http.StatusMethodNotAllowed)
+		return
+	}
+	h, body := w.Header(), f.plain
+	if f.gzipped != nil {
+		h.Set("Vary", "Accept-Encoding")
+		if acceptsGzip(r.Header) {
+			h.Set("Content-Encoding", "gzip")
+			body = f.gzipped
+		}
+	}
+	h.Set("Content-Type", f.contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	if r.Method == http.MethodHead {
+		return
+	}
+	w.Write(body) // whoever asked is gone if this fails
+}
+
+// acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3): gzip named, or all by a
+// star, with a weight that is not zero. What is said of gzip itself counts more.
+func acceptsGzip(h http.Header) bool {
+	star := false
+	for _, field := range h.Values("Accept-Encoding") {
+		for coding := range strings.SplitSeq(field, ",") {
+			name, weight, _ := strings.Cut(coding, ";")
+			switch name = strings.TrimSpace(name); {
+			case strings.EqualFold(name, "gzip"), strings.EqualFold(name, "x-gzip"):
+				return !refused(weight)
+			case name == "*":
+				star = !refused(weight)
+			}
+		}
+	}
+	return star
+}
+
+func refused(weight string) bool {
+	q, ok := strings.CutPrefix(strings.ToLower(strings.TrimSpace(weight)), "q=")
+	if !ok {
+		return false
+	}
+	n, err := strconv.ParseFloat(q, 64)
+	return err != nil || n == 0
+}

@@ -1,0 +1,170 @@
+package web
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// overviewDeliveries is how many of the last deliveries the overview shows.
+const overviewDeliveries = 50
+
+// overview is what the page of the same name shows.
+type overview struct {
+	now       time.Time
+	notReady  string // why the service is not ready, "" when it is
+	version   string
+	started   time.Time
+	database  string
+	directory string
+	baseURL   string
+	caFile    string
+	totals    store.Totals
+	rows      []deliveryRow // newest first
+}
+
+// deliveryRow is a delivery and what a list says of it beside its record.
+type deliveryRow struct {
+	webhook.Delivery
+	url  string           // of its subscription
+	last *webhook.Attempt // that has ended, nil when none has
+}
+
+func (w *Web) overview(r *http.Request) (answer, error) {
+	ctx := r.Context()
+	o := overview{
+		now: time.Now(), version: w.cfg.Version, started: w.cfg.Started,
+		directory: w.cfg.Store.Dir(), baseURL: w.cfg.BaseURL, caFile: w.cfg.CAFile,
+	}
+	sqlite, err := store.SQLiteVersion()
+	if err != nil {
+		return answer{}, err
+	}
+	o.database = "SQLite " + sqlite + " (" + store.DriverName + ")"
+	if w.cfg.Ready != nil {
+		if err := w.cfg.Ready(ctx); err != nil {
+			o.notReady = err.Error()
+		}
+	}
+	if o.totals, err = w.cfg.Store.Totals(ctx); err != nil {
+		return answer{}, err
+	}
+	deliveries, err := w.cfg.Store.RecentDeliveries(ctx, overviewDeliveries)
+	if err != nil {
+		return answer{}, err
+	}
+	var ids, subscriptions []string
+	for _, d := range deliveries {
+		ids = append(ids, d.ID)
+		if !slices.Contains(subscriptions, d.SubscriptionID) {
+			subscriptions = append(subscriptions, d.SubscriptionID)
+		}
+	}
+	urls, err := w.cfg.Store.SubscriptionURLs(ctx, subscriptions)
+	if err != nil {
+		return answer{}, err
+	}
+	attempts, err := w.cfg.Store.LastAttempts(ctx, ids)
+	if err != nil {
+		return answer{}, err
+	}
+	for _, d := range deliveries {
+		row := deliveryRow{Delivery: d, url: urls[d.SubscriptionID]}
+		// One that was recorded after the delivery was read would contradict it.
+		if a, ok := attempts[d.ID]; ok && (d.Status.Final() || d.Status == webhook.StatusRetryable || a.Number < d.AttemptsMade) {
+			row.last = &a
+		}
+		o.rows = append(o.rows, row)
+	}
+	f := w.frame("Overview")
+	f.path = "/"
+	return answer{page: overviewPage(f, &o)}, nil
+}
+
+// note says in a word or two what the status leaves open.
+func (d *deliveryRow) note() string {
+	switch {
+	case d.FailureReason != webhook.FailureNone:
+		return words(string(d.FailureReason))
+	case d.Status != webhook.StatusPending:
+		return ""
+	case d.NextAttemptAt.IsZero():
+		return "being sent"
+	default:
+		return "not sent yet"
+	}
+}
+
+// names returns the name of the first event, and what to say of the others.
+func (d *deliveryRow) names() (first, rest string) {
+	if len(d.Events) == 0 {
+		return "", ""
+	}
+	first = d.Events[0].Name
+	if len(d.Events) == 1 {
+		return first, ""
+	}
+	types := len(d.eventTypes())
+	if types == 1 {
+		return first, webhook.Count(len(d.Events), "event")
+	}
+	return first, webhook.Count(len(d.Events), "event") + " of " + webhook.Count(types, "type")
+}
+
+// eventTypes returns the names of the events, each once with how often it is
+// there, in the order of the delivery.
+func (d *deliveryRow) eventTypes() []string {
+	var names []string
+	count := make(map[string]int)
+	for _, e := range d.Events {
+		if count[e.Name]++; count[e.Name] == 1 {
+			names = append(names, e.Name)
+		}
+	}
+	for i, name := range names {
+		if n := count[name]; n > 1 {
+			names[i] = name + " ×" + strconv.Itoa(n)
+		}
+	}
+	return names
+}
+
+// response says what the last attempt came to, and more of that for a title.
+func (d *deliveryRow) response() (short, long string) {
+	switch {
+	case d.last == nil:
+		return "", ""
+	case d.last.Error != webhook.ErrorNone:
+		return string(d.last.Error), d.last.Error.Detail()
+	default:
+		return strconv.Itoa(d.last.ResponseStatus), http.StatusText(d.last.ResponseStatus)
+	}
+}
+
+// tokenCommand makes a token and keeps it in a variable of the shell.
+func (o *overview) tokenCommand() string {
+	return "TOKEN=$(service token create --data " + shell(o.directory) +
+		" \\\n  --program demo --user me --scope webhooks.write --scope events.write)"
+}
+
+// subscribeCommand makes a subscription with that token.
+func (o *overview) subscribeCommand() string {
+	return o.curl("/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)
+}
+
+func (o *overview) curl(path, body string) string {
+	var b strings.Builder
+	b.WriteString("curl ")
+	if o.caFile != "" {
+		b.WriteString("--cacert " + shell(o.caFile) + " ")
+	}
+	b.WriteString(shell(o.baseURL+path) + " \\\n")
+	b.WriteString("  -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n")
+	b.WriteString("  -d " + shell(body))
+	return b.String()
+}

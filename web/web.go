@@ -1,0 +1,83 @@
+// Package web is the admins' window: pages that show what the service does, and
+// the sessions of those who look at them.
+//
+// It guarantees that without a session no page tells anything but how to sign
+// in; that no page can be driven from another site; that text from outside is
+// shown as text, never as markup; and that pages work without JavaScript. It
+// asks the store, and changes nothing there yet.
+package web
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"service/assets"
+	"service/store"
+)
+
+// Config is what the admin UI is told by whoever starts it.
+type Config struct {
+	Store  *store.Store
+	Logger *slog.Logger // nil logs nothing
+
+	Version string    // of this binary
+	Started time.Time // when this process started
+
+	// Secure says that browsers see the pages over HTTPS, from this process or
+	// from a proxy before it: cookies are never sent without it then.
+	Secure bool
+
+	// BaseURL is where the API and the pages are reached, without a final
+	// slash. CAFile is the certificate that clients must be told to trust, ""
+	// when it is one they trust anyway. Both stand in commands to copy.
+	BaseURL string
+	CAFile  string
+
+	// Ready says whether the service accepts and delivers events: nil, or why
+	// not, in words for admins. It is asked once a page.
+	Ready func(context.Context) error
+}
+
+// Web is the admin UI: a handler for every path that is not another door's.
+// Its methods may be called from any goroutine.
+//
+// Links and sessions are kept in memory: a restart ends them all.
+type Web struct {
+	cfg      Config
+	assets   *assets.Assets
+	links    *secrets
+	sessions *secrets
+	origins  *http.CrossOriginProtection
+	mux      *http.ServeMux
+}
+
+// New returns the admin UI.
+func New(cfg Config) *Web {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	w := &Web{
+		cfg:      cfg,
+		assets:   assets.New(),
+		links:    newSecrets(linkLife, maxLinks),
+		sessions: newSecrets(sessionLife, maxSessions),
+		origins:  http.NewCrossOriginProtection(),
+	}
+	w.mux = w.routes()
+	return w
+}
+
+func (w *Web) routes() *http.ServeMux {
+	m := http.NewServeMux()
+	anyone := func(path string, h handler) { m.Handle(path, w.serve(h)) }
+	admins := func(path string, h handler) { m.Handle(path, w.serve(w.signedIn(h))) }
+
+	m.Handle(assets.Prefix, w.assets)
+	anyone("/sign-in/{code}", by{get: w.askToSignIn, post: w.signIn}.handle)
+	admins("/sign-out", by{post: w.signOut}.handle)
+	admins("/{$}", by{get: w.overview}.handle)
+	admins("/", notFound)
+	return m
+}

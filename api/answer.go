@@ -60,9 +60,7 @@ func (a *api) write(req *request, ans answer, err error) (status, size int) {
 	if problem != nil {
 		problemHeader(header, req, problem.Code)
 	}
-	if req.unread && req.http.ProtoMajor == 1 {
-		header.Set("Connection", "close")
-	}
+	req.leaveBody(header)
 	req.w.WriteHeader(ans.status)
 	if req.http.Method == http.MethodHead {
 		return ans.status, 0

@@ -130,6 +130,7 @@ func (a *api) serve(rt *route, w http.ResponseWriter, r *http.Request, params ht
 	defer req.release()
 	if r.ContentLength != 0 { // -1: not known
 		req.readUntil(start.Add(a.timeout))
+		req.unread = true
 	}
 	ans, err := a.judge(req)
 	status, size := a.write(req, ans, err)

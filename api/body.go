@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -64,7 +65,6 @@ func (req *request) readBody() ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
-	req.unread = true
 	if r.ContentLength > webhook.MaxBodyBytes {
 		return nil, tooLarge()
 	}
@@ -89,6 +89,24 @@ func tooLarge() error {
 func (req *request) bodyRead() {
 	req.unread = false
 	req.readUntil(time.Time{})
+}
+
+// The bounds of what is read past of a body that its answer did not need.
+const (
+	maxIgnoredBody = 64 << 10 // bytes; the connection of a longer one ends with the answer
+	maxIgnoring    = time.Second
+)
+
+// leaveBody prepares an answer that comes before the end of the body: it must
+// not wait for it, nor hold the connection.
+func (req *request) leaveBody(header http.Header) {
+	if !req.unread || req.http.ProtoMajor != 1 {
+		return // HTTP/2 ends the stream by itself
+	}
+	req.readUntil(time.Now().Add(maxIgnoring))
+	if n := req.http.ContentLength; n < 0 || n > maxIgnoredBody {
+		header.Set("Connection", "close")
+	}
 }
 
 // readNothing checks that the request has no body, or an empty JSON object.

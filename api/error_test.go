@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -199,4 +200,61 @@ func TestBodyThatDoesNotArrive(t *testing.T) {
 	if !strings.HasPrefix(got, "HTTP/1.1 401 ") {
 		t.Errorf("without a token: got %s, want 401", got)
 	}
+}
+
+// What needs no body is answered before it has arrived, if that may take long.
+func TestAnswerDoesNotWaitForTheBody(t *testing.T) {
+	s := start(t, func(c *Config) { c.RequestTimeout = time.Hour })
+	for _, length := range []string{"Content-Length: 10000000", "Transfer-Encoding: chunked"} {
+		got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nContent-Type: application/x-ndjson\n"+length+"\n\n")
+		if !strings.HasPrefix(got, "HTTP/1.1 401 ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
+			t.Errorf("%s: got %s, want 401 at once", length, got)
+		}
+	}
+}
+
+// The same over HTTP/2, where a request has no connection of its own.
+func TestOverHTTP2(t *testing.T) {
+	s := start(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond })
+	server := httptest.NewUnstartedServer(s.api)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	post := func(media string, body io.Reader) response {
+		r, err := http.NewRequest("POST", server.URL+"/v2/events", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", media)
+		r.Header.Set("Authorization", "Bearer "+s.token)
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil || resp.ProtoMajor != 2 {
+			t.Fatalf("%s: %v", resp.Proto, err)
+		}
+		got := response{resp.StatusCode, resp.Header, string(b)}
+		checkConventions(t, media, false, got)
+		return got
+	}
+	for media, want := range map[string]string{mediaJSON: "in time.", mediaNDJSON: "The first event was accepted."} {
+		wantStatus(t, media, post(media, strings.NewReader(line(1))), 201)
+		stalled, w := io.Pipe()
+		go io.WriteString(w, line(1)+"\n"+line(2))
+		r := post(media, stalled)
+		w.Close()
+		if r.status != 408 || !strings.Contains(r.body, want) {
+			t.Errorf("%s: got %d %s, want 408 with %s", media, r.status, r.body, want)
+		}
+	}
+
+	// A line that is wrong is answered while the client has more to send.
+	unfinished, w := io.Pipe()
+	defer w.Close()
+	go io.WriteString(w, line(1)+"\n{}\n")
+	r := post(mediaNDJSON, unfinished)
+	wantStatus(t, "a bad line", r, 400)
 }

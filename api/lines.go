@@ -56,7 +56,6 @@ func (a *api) publishLines(req *request) (answer, error) {
 		buffer = &b
 	}
 	defer a.lines.Put(buffer)
-	req.unread = true
 	req.ctx = req.http.Context() // the time of the stream as a whole is not bounded
 	lines := lineReader{src: stream{req}, buf: *buffer}
 	var done linesRecord

@@ -35,7 +35,7 @@ type request struct {
 	eventType    *webhook.EventType
 
 	body   *bytes.Buffer // given back by release
-	unread bool          // a part of the body was left: the connection is of no more use
+	unread bool          // the body has not been read to its end
 }
 
 // program is the scope of everything the request may see.

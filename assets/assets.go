@@ -105,7 +105,7 @@ func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h, body := w.Header(), f.plain
 	if f.gzipped != nil {
 		h.Set("Vary", "Accept-Encoding")
-		if acceptsGzip(r.Header) {
+		if AcceptsGzip(r.Header) {
 			h.Set("Content-Encoding", "gzip")
 			body = f.gzipped
 		}
@@ -119,9 +119,10 @@ func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(body) // whoever asked is gone if this fails
 }
 
-// acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3): gzip named, or all by a
-// star, with a weight that is not zero. What is said of gzip itself counts more.
-func acceptsGzip(h http.Header) bool {
+// AcceptsGzip says whether a request takes a gzipped answer (RFC 9110, 12.5.3):
+// its Accept-Encoding names gzip, or all by a star, with a weight that is not
+// zero. What is said of gzip itself counts more.
+func AcceptsGzip(h http.Header) bool {
 	star := false
 	for _, field := range h.Values("Accept-Encoding") {
 		for coding := range strings.SplitSeq(field, ",") {

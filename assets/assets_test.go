@@ -111,7 +111,7 @@ func TestAcceptsGzip(t *testing.T) {
 		{[]string{"identity"}, false},
 		{[]string{"notgzip"}, false},
 	} {
-		if got := acceptsGzip(http.Header{"Accept-Encoding": tt.fields}); got != tt.want {
+		if got := AcceptsGzip(http.Header{"Accept-Encoding": tt.fields}); got != tt.want {
 			t.Errorf("%q: got %v, want %v", tt.fields, got, tt.want)
 		}
 	}

@@ -31,9 +31,9 @@ func uptime(d time.Duration) string {
 	case d < time.Hour:
 		return span(d)
 	case d < 24*time.Hour:
-		return span(d) + " " + span(d%time.Hour)
+		return span(d) + " " + strconv.Itoa(int(d%time.Hour/time.Minute)) + " min"
 	default:
-		return strconv.Itoa(int(d/(24*time.Hour))) + " d " + span(d%(24*time.Hour))
+		return strconv.Itoa(int(d/(24*time.Hour))) + " d " + strconv.Itoa(int(d%(24*time.Hour)/time.Hour)) + " h"
 	}
 }
 

@@ -22,6 +22,7 @@ type overview struct {
 	started   time.Time
 	database  string
 	directory string
+	program   string
 	baseURL   string
 	caFile    string
 	totals    store.Totals
@@ -39,7 +40,7 @@ func (w *Web) overview(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	o := overview{
 		now: time.Now(), version: w.cfg.Version, started: w.cfg.Started,
-		directory: w.cfg.Store.Dir(), baseURL: w.cfg.BaseURL, caFile: w.cfg.CAFile,
+		directory: w.cfg.Store.Dir(), program: w.cfg.Program, baseURL: w.cfg.BaseURL, caFile: w.cfg.CAFile,
 	}
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
@@ -148,8 +149,8 @@ func (d *deliveryRow) response() (short, long string) {
 
 // tokenCommand makes a token and keeps it in a variable of the shell.
 func (o *overview) tokenCommand() string {
-	return "TOKEN=$(service token create --data " + shell(o.directory) +
-		" \\\n  --program demo --user me --scope webhooks.write --scope events.write)"
+	return "TOKEN=$(" + o.program + " token create --data " + shell(o.directory) +
+		" \\\n  --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)"
 }
 
 // subscribeCommand makes a subscription with that token.

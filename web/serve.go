@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"service/assets"
 	"service/webhook"
 )
 
@@ -108,7 +110,7 @@ func (w *Web) serve(do handler) http.Handler {
 				rw.WriteHeader(http.StatusSeeOther)
 				return
 			}
-			write(rw, http.StatusOK, &body)
+			write(rw, r, http.StatusOK, &body)
 			return
 		}
 
@@ -136,13 +138,26 @@ func (w *Web) serve(do handler) http.Handler {
 			body.Reset()
 			body.WriteString(http.StatusText(p.status))
 		}
-		write(rw, p.status, &body)
+		write(rw, r, p.status, &body)
 	})
 }
 
-func write(rw http.ResponseWriter, status int, body *bytes.Buffer) {
-	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
-	rw.Header().Set("Content-Length", strconv.Itoa(body.Len()))
+// write sends a page. A list is the same words over and over, and is a tenth of
+// its size when it is compressed. No page holds a secret beside text that
+// another site could choose, whose length would give the secret away.
+func write(rw http.ResponseWriter, r *http.Request, status int, body *bytes.Buffer) {
+	h := rw.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Vary", "Accept-Encoding")
+	if assets.AcceptsGzip(r.Header) {
+		h.Set("Content-Encoding", "gzip")
+		var small bytes.Buffer
+		z := gzip.NewWriter(&small) // a bytes.Buffer takes all
+		z.Write(body.Bytes())
+		z.Close()
+		body = &small
+	}
+	h.Set("Content-Length", strconv.Itoa(body.Len()))
 	rw.WriteHeader(status)
 	rw.Write(body.Bytes()) // the visitor is gone if this fails
 }

@@ -22,25 +22,25 @@ func (w *Web) NewSignInLink() string { return "/sign-in/" + w.links.issue() }
 func (w *Web) askToSignIn(r *http.Request) (answer, error) {
 	code := r.PathValue("code")
 	if !w.links.good(code) {
-		return answer{}, badLink()
+		return answer{}, w.badLink()
 	}
 	return answer{page: signInPage(w.frame("Sign in"), "/sign-in/"+code)}, nil
 }
 
 func (w *Web) signIn(r *http.Request) (answer, error) {
 	if !w.links.take(r.PathValue("code")) {
-		return answer{}, badLink()
+		return answer{}, w.badLink()
 	}
 	return answer{location: "/", cookie: w.cookie(w.sessions.issue(), sessionLife)}, nil
 }
 
 // badLink does not tell a used link from one that has expired or never was.
-func badLink() *problem {
+func (w *Web) badLink() *problem {
 	return &problem{
 		status:  http.StatusNotFound,
 		title:   "This link is not good any more",
 		text:    "A sign-in link works once, within 30 minutes. Ask the running service for a new one, in a terminal on its machine:",
-		command: "service admin setup-link",
+		command: w.cfg.Program + " admin setup-link",
 		after:   "Add --data DIR if its data directory is not ./data.",
 	}
 }
@@ -59,8 +59,8 @@ func (w *Web) signedIn(do handler) handler {
 			return answer{}, &problem{
 				status:  http.StatusUnauthorized,
 				title:   "You are not signed in",
-				text:    "Open the sign-in link that service serve printed when it started, or ask the running service for a new one, in a terminal on its machine:",
-				command: "service admin setup-link",
+				text:    "Open the sign-in link that the service printed when it started, or ask the running service for a new one, in a terminal on its machine:",
+				command: w.cfg.Program + " admin setup-link",
 				after:   "Add --data DIR if its data directory is not ./data. A link works once, within 30 minutes.",
 			}
 		}

@@ -29,9 +29,12 @@ type Config struct {
 	// from a proxy before it: cookies are never sent without it then.
 	Secure bool
 
-	// BaseURL is where the API and the pages are reached, without a final
-	// slash. CAFile is the certificate that clients must be told to trust, ""
-	// when it is one they trust anyway. Both stand in commands to copy.
+	// What stands in commands to copy. Program is this binary as it is typed
+	// into a shell, quoted if need be; "" is service. BaseURL is where the API
+	// and the pages are reached, without a final slash. CAFile is the
+	// certificate that clients must be told to trust, "" when it is one they
+	// trust anyway.
+	Program string
 	BaseURL string
 	CAFile  string
 
@@ -57,6 +60,9 @@ type Web struct {
 func New(cfg Config) *Web {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Program == "" {
+		cfg.Program = "service"
 	}
 	w := &Web{
 		cfg:      cfg,

@@ -1,0 +1,258 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"html"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/store"
+	"service/webhook"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden pages in testdata")
+
+// aNow is when the fixed pages are looked at.
+var aNow = time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC)
+
+// fixedOverview is an overview with a delivery of every kind.
+func fixedOverview() *overview {
+	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000cafe%04x", n, n) }
+	row := func(n int, status webhook.Status, made int, age time.Duration, last *webhook.Attempt, names ...string) deliveryRow {
+		d := webhook.Delivery{
+			ID: id(n), SubscriptionID: id(900 + n%2), ProgramID: "acme", Status: status, AttemptsMade: made, CreatedAt: aNow.Add(-age),
+		}
+		for i, name := range names {
+			d.Events = append(d.Events, webhook.EventRef{ID: id(1000 + i), Name: name})
+		}
+		return deliveryRow{Delivery: d, url: "https://hooks.example/in?key=secret", last: last}
+	}
+	answered := func(status int, took time.Duration) *webhook.Attempt {
+		return &webhook.Attempt{ResponseStatus: status, Duration: took}
+	}
+	broke := func(code webhook.ErrorCode, took time.Duration) *webhook.Attempt {
+		return &webhook.Attempt{Error: code, Duration: took}
+	}
+	rows := []deliveryRow{
+		row(8, webhook.StatusPending, 0, 0, nil, "ping"),
+		row(7, webhook.StatusPending, 1, 900*time.Millisecond, nil, "user_created"),
+		row(6, webhook.StatusSuccess, 1, 12*time.Second, answered(204, 41*time.Millisecond), "user_created", "user_created"),
+		row(5, webhook.StatusRetryable, 2, 6*time.Minute, broke(webhook.ErrorTimeout, 10*time.Second), "user_created", "content_published", "user_created"),
+		row(4, webhook.StatusFailed, 1, 59*time.Minute, answered(410, 3*time.Millisecond), "channel_updated"),
+		row(3, webhook.StatusFailed, 5, 26*time.Hour, answered(500, 1240*time.Millisecond), "channel_updated"),
+		row(2, webhook.StatusFailed, 1, 47*time.Hour, broke(webhook.ErrorBlocked, time.Millisecond), "channel_updated"),
+		row(1, webhook.StatusFailed, 0, 400*time.Hour, nil, "ping"),
+	}
+	rows[0].NextAttemptAt = aNow
+	rows[3].NextAttemptAt = aNow.Add(29*time.Minute + 59*time.Second)
+	rows[4].FailureReason = webhook.FailureRejected
+	rows[5].FailureReason = webhook.FailureAttemptsExhausted
+	rows[6].FailureReason = webhook.FailureBlocked
+	rows[7].FailureReason = webhook.FailureSubscriptionDeleted
+	return &overview{
+		now: aNow, version: "v1.2.3", started: aNow.Add(-(3*24*time.Hour + 4*time.Hour + 5*time.Minute)),
+		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/service", program: "service",
+		baseURL: "https://service.example", caFile: "",
+		totals: store.Totals{
+			Programs: 2, Subscriptions: store.CountLimit, ActiveSubscriptions: 3, InFlight: 1, Waiting: 2,
+			Events: 1_234_567, LastEventName: "user_created", LastEventAt: aNow.Add(-90 * time.Second),
+		},
+		rows: rows,
+	}
+}
+
+func fixedFrame() frame {
+	return frame{title: "Overview", path: "/", stylesheet: "/assets/style.css", icon: "/assets/favicon.svg"}
+}
+
+func render(t *testing.T, o *overview) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := overviewPage(fixedFrame(), o).Render(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestOverviewGolden(t *testing.T) {
+	empty := &overview{
+		now: aNow, notReady: "deliveries are not being made", version: "v1.2.3", started: aNow,
+		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/it's", program: "./service",
+		baseURL: "https://127.0.0.1:8443", caFile: "/var/lib/it's/ca.pem",
+	}
+	for name, o := range map[string]*overview{"overview": fixedOverview(), "overview_empty": empty} {
+		// A tag a line, so that a difference can be read.
+		got := strings.ReplaceAll(render(t, o), "><", ">\n<") + "\n"
+		file := "testdata/" + name + ".html"
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-want +got; go test ./web -update accepts it):\n%s", file, diff)
+		}
+	}
+}
+
+// TestHostileTextIsInert puts markup wherever text from outside can stand.
+func TestHostileTextIsInert(t *testing.T) {
+	const hostile = `"'><script>alert(1)</script><a href="javascript:alert(1)" onclick=alert(1)>&lt;{{ . }}`
+	o := fixedOverview()
+	o.notReady, o.version, o.database, o.directory, o.program, o.baseURL, o.caFile = hostile, hostile, hostile, hostile, hostile, hostile, hostile
+	o.totals.LastEventName = hostile
+	for i := range o.rows {
+		r := &o.rows[i]
+		r.ID, r.SubscriptionID, r.ProgramID, r.url = hostile, hostile, hostile, hostile
+		r.Events = []webhook.EventRef{{ID: hostile, Name: hostile}, {ID: hostile, Name: hostile + "2"}}
+	}
+	none := *o
+	none.rows = nil
+	problem := func() string {
+		var b bytes.Buffer
+		p := &problem{status: 400, title: hostile, text: hostile, command: hostile, after: hostile}
+		if err := problemPage(fixedFrame(), p, hostile).Render(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	signIn := func() string {
+		var b bytes.Buffer
+		if err := signInPage(fixedFrame(), hostile).Render(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	for name, got := range map[string]string{"overview": render(t, o), "empty": render(t, &none), "problem": problem(), "sign-in": signIn()} {
+		for _, live := range []string{"<script", "<a href=\"javascript", "'><", `"'>`} {
+			if strings.Contains(got, live) {
+				t.Errorf("%s: has %s:\n%s", name, live, got)
+			}
+		}
+		if !strings.Contains(got, "&lt;script&gt;") && name != "sign-in" {
+			t.Errorf("%s: does not show the text:\n%s", name, got)
+		}
+	}
+}
+
+// TestOverviewShowsTheStore goes through a real store and a real server.
+func TestOverviewShowsTheStore(t *testing.T) {
+	w := testWeb(t, func(cfg *Config) { cfg.CAFile = "/data dir/ca.pem" })
+	v := visit(t, w)
+	v.do("POST", w.NewSignInLink()).want(t, 303, "")
+	p := v.do("GET", "/")
+	p.want(t, 200, "Nothing has been sent yet.")
+	p.want(t, 200, html.EscapeString(`curl --cacert '/data dir/ca.pem' https://service.example/v2/webhooks/subscriptions`))
+	p.want(t, 200, html.EscapeString(`token create --data `+w.cfg.Store.Dir()))
+
+	s, ctx := w.cfg.Store, t.Context()
+	_, _, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostile := `<img src=x onerror=alert(1)>`
+	name, url := "user_created"+hostile, "https://hooks.example/"+hostile+"?token=tell-nobody"
+	sub, _, err := s.CreateSubscription(ctx, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name}, Active: new(true)}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = v.do("GET", "/")
+	p.want(t, 200, "not sent yet") // the ping
+	p.want(t, 200, ">now</time>")
+
+	ping, _, err := s.ClaimDue(ctx, sub.ID, true)
+	if err != nil || ping == nil {
+		t.Fatalf("claim the ping: %v, %v", ping, err)
+	}
+	v.do("GET", "/").want(t, 200, "being sent")
+	// The service stops meanwhile and starts again.
+	if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
+		t.Fatalf("recovered %d, %v", n, err)
+	}
+	p = v.do("GET", "/")
+	for _, text := range []string{"state-retryable", ">interrupted<", html.EscapeString(webhook.ErrorInterrupted.Detail()), "0 ms", "1/5", ">now</time>"} {
+		p.want(t, 200, text)
+	}
+
+	id := webhook.NewID()
+	_, err = s.Publish(ctx, "acme", []webhook.Event{{ID: id, Name: name, ReceivedAt: time.Now(), JSON: []byte(`{}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lane, err := s.Lane(ctx, sub.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, err := s.Waiting(ctx, lane, lane.Cursor, 100, webhook.MaxDeliveryBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Form(lane, &waiting).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p = v.do("GET", "/")
+	p.want(t, 200, "user_created"+html.EscapeString(hostile))
+	p.want(t, 200, ">hooks.example<")
+	for _, bad := range []string{"<img", "tell-nobody"} {
+		if strings.Contains(p.body, bad) {
+			t.Errorf("the page has %s:\n%s", bad, p.body)
+		}
+	}
+}
+
+func TestOverviewTellsWhatIsWrong(t *testing.T) {
+	w := testWeb(t, func(cfg *Config) {
+		cfg.Ready = func(context.Context) error { return errors.New("the disk is full") }
+	})
+	v := visit(t, w)
+	v.do("POST", w.NewSignInLink()).want(t, 303, "")
+	v.do("GET", "/").want(t, 200, "<strong>Not ready.</strong> the disk is full")
+
+	if err := w.cfg.Store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p := v.do("GET", "/")
+	p.want(t, 500, "This page could not be loaded")
+	p.want(t, 500, p.Header.Get("X-Request-Id"))
+}
+
+// TestOverviewIsSmall holds the bound on the first page with all it loads, as
+// it travels.
+func TestOverviewIsSmall(t *testing.T) {
+	w := testWeb(t, nil)
+	if _, _, err := w.cfg.Store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range overviewDeliveries + 10 {
+		url := fmt.Sprintf("https://hooks-%d.example/some/longer/path/than/usual", i)
+		_, _, err := w.cfg.Store.CreateSubscription(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}, Active: new(true)}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := visit(t, w)
+	v.do("POST", w.NewSignInLink()).want(t, 303, "")
+	if got := strings.Count(v.do("GET", "/").body, `class="c-status"`); got != overviewDeliveries {
+		t.Errorf("%d deliveries are shown, want %d", got, overviewDeliveries)
+	}
+	size := 0
+	for _, path := range []string{"/", w.assets.Path("style.css"), w.assets.Path("favicon.svg")} {
+		size += len(v.do("GET", path, "Accept-Encoding", "gzip").body)
+	}
+	if size > 60<<10 {
+		t.Errorf("the page and what it loads are %d bytes, want 60 KiB at the most", size)
+	}
+	t.Logf("%d bytes", size)
+}

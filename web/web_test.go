@@ -1,0 +1,260 @@
+package web
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+)
+
+// testWeb returns the admin UI over a store of its own.
+func testWeb(t *testing.T, change func(*Config)) *Web {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	cfg := Config{
+		Store: s, Version: "v1.2.3", Started: time.Now(), BaseURL: "https://service.example",
+		Ready: func(context.Context) error { return nil },
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	return New(cfg)
+}
+
+// visitor is a browser without JavaScript.
+type visitor struct {
+	t      *testing.T
+	base   string
+	client *http.Client
+}
+
+// visit returns a browser and the server it looks at.
+func visit(t *testing.T, w *Web) visitor {
+	t.Helper()
+	start := httptest.NewServer
+	if w.cfg.Secure {
+		start = httptest.NewTLSServer
+	}
+	server := start(w)
+	t.Cleanup(server.Close)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := server.Client()
+	client.Jar = jar
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return visitor{t, server.URL, client}
+}
+
+// page is an answer that was read to its end.
+type page struct {
+	*http.Response
+	body string
+}
+
+func (v visitor) do(method, path string, header ...string) page {
+	v.t.Helper()
+	r, err := http.NewRequestWithContext(v.t.Context(), method, v.base+path, nil)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := v.client.Do(r)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return page{resp, string(body)}
+}
+
+// want checks the status of an answer and a text that it must have.
+func (p page) want(t *testing.T, status int, text string) {
+	t.Helper()
+	if p.StatusCode != status || !strings.Contains(p.body, text) {
+		t.Fatalf("%s %s: got %d, want %d with %q:\n%s", p.Request.Method, p.Request.URL.Path, p.StatusCode, status, text, p.body)
+	}
+}
+
+func TestEveryAnswerHasItsHeaders(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	link := w.NewSignInLink()
+	want := map[string]string{
+		"Content-Security-Policy":      "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+		"X-Content-Type-Options":       "nosniff",
+		"Referrer-Policy":              "no-referrer",
+		"Cross-Origin-Opener-Policy":   "same-origin",
+		"Cross-Origin-Resource-Policy": "same-origin",
+	}
+	seen := make(map[string]bool)
+	for _, tt := range []struct {
+		method, path string
+		status       int
+		stored       bool // by browsers
+		header       []string
+	}{
+		{"GET", "/", 401, false, nil},
+		{"GET", "/nowhere", 401, false, nil},
+		{"GET", "//", 307, false, nil},
+		{"GET", "/sign-in/unknown", 404, false, nil},
+		{"GET", link, 200, false, nil},
+		{"HEAD", link, 200, false, nil},
+		{"DELETE", link, 405, false, nil},
+		{"POST", link, 403, false, []string{"Sec-Fetch-Site", "cross-site"}},
+		{"POST", link, 303, false, nil},
+		{"GET", "/", 200, false, nil},
+		{"HEAD", "/", 200, false, nil},
+		{"POST", "/", 405, false, nil},
+		{"GET", "/sign-out", 405, false, nil},
+		{"GET", "/nowhere", 404, false, nil},
+		{"GET", w.assets.Path("style.css"), 200, true, nil},
+		{"GET", w.assets.Path("favicon.svg"), 200, true, nil},
+		{"GET", "/assets/style.css", 404, false, nil},
+		{"POST", w.assets.Path("style.css"), 405, false, nil},
+		{"POST", "/sign-out", 303, false, nil},
+	} {
+		p := v.do(tt.method, tt.path, tt.header...)
+		if p.StatusCode != tt.status {
+			t.Errorf("%s %s: got %d, want %d", tt.method, tt.path, p.StatusCode, tt.status)
+		}
+		for key, value := range want {
+			if got := p.Header.Get(key); got != value {
+				t.Errorf("%s %s: %s: got %q, want %q", tt.method, tt.path, key, got, value)
+			}
+		}
+		cache := "no-store"
+		if tt.stored {
+			cache = "public, max-age=31536000, immutable"
+		}
+		if got := p.Header.Get("Cache-Control"); got != cache {
+			t.Errorf("%s %s: Cache-Control: got %q, want %q", tt.method, tt.path, got, cache)
+		}
+		id := p.Header.Get("X-Request-Id")
+		if len(id) != 36 || seen[id] {
+			t.Errorf("%s %s: X-Request-Id: got %q", tt.method, tt.path, id)
+		}
+		seen[id] = true
+		if tt.status >= 400 && strings.HasPrefix(p.Header.Get("Content-Type"), "text/html") && !strings.Contains(p.body, id) {
+			t.Errorf("%s %s: the page does not show its request id", tt.method, tt.path)
+		}
+		if allow := p.Header.Get("Allow"); (allow != "") != (tt.status == 405) {
+			t.Errorf("%s %s: %d with Allow %q", tt.method, tt.path, tt.status, allow)
+		}
+	}
+}
+
+// TestPagesLoadOnlyWhatThePolicyAllows holds that no page has what the browser
+// would refuse: styles or scripts of its own, or anything of another host.
+func TestPagesLoadOnlyWhatThePolicyAllows(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	link := w.NewSignInLink()
+	pages := []page{v.do("GET", "/"), v.do("GET", link), v.do("GET", "/sign-in/x")}
+	v.do("POST", link)
+	pages = append(pages, v.do("GET", "/"), v.do("GET", "/nowhere"))
+	refused := regexp.MustCompile(`<style|<script|<iframe|<img|\sstyle=|\son[a-z]+=|javascript:`)
+	loads := regexp.MustCompile(`<link [^>]*href="([^"]*)"`)
+	for _, p := range pages {
+		if found := refused.FindString(p.body); found != "" {
+			t.Errorf("%s: has %s", p.Request.URL.Path, found)
+		}
+		files := loads.FindAllStringSubmatch(p.body, -1)
+		if len(files) != 2 {
+			t.Errorf("%s: loads %d files, want 2", p.Request.URL.Path, len(files))
+		}
+		for _, f := range files {
+			v.do("GET", f[1]).want(t, 200, "")
+		}
+		if n := strings.Count(p.body, "<h1"); n != 1 {
+			t.Errorf("%s: has %d h1", p.Request.URL.Path, n)
+		}
+	}
+}
+
+func TestPagesAreCompressed(t *testing.T) {
+	v := visit(t, testWeb(t, nil))
+	plain := v.do("GET", "/", "Accept-Encoding", "identity")
+	zipped := v.do("GET", "/", "Accept-Encoding", "gzip")
+	if got := plain.Header.Get("Content-Encoding"); got != "" {
+		t.Errorf("without being asked: Content-Encoding %q", got)
+	}
+	if got := zipped.Header.Get("Content-Encoding"); got != "gzip" {
+		t.Fatalf("Content-Encoding: got %q, want gzip", got)
+	}
+	z, err := gzip.NewReader(strings.NewReader(zipped.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(z)
+	id := func(p page) string { return p.Header.Get("X-Request-Id") }
+	if want := strings.ReplaceAll(plain.body, id(plain), id(zipped)); err != nil || string(got) != want {
+		t.Errorf("the compressed page is another one (%v):\n%s", err, got)
+	}
+}
+
+// TestFaultsAreLoggedOnce holds that a fault shows its request id and nothing
+// else of it, and that the log has it once, without the code of a link.
+func TestFaultsAreLoggedOnce(t *testing.T) {
+	for name, do := range map[string]handler{
+		"a panic":  func(*http.Request) (answer, error) { panic("the cause") },
+		"an error": func(*http.Request) (answer, error) { return answer{}, errors.New("the cause") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			w := testWeb(t, func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+			w.mux.Handle("GET /broken/{code}", w.serve(do))
+			p := visit(t, w).do("GET", "/broken/secret-code")
+			id := p.Header.Get("X-Request-Id")
+			p.want(t, 500, "Request id <code>"+id+"</code>")
+			if strings.Contains(p.body, "the cause") {
+				t.Errorf("the page tells the cause:\n%s", p.body)
+			}
+			if !strings.Contains(p.body, "Try again") {
+				t.Errorf("the page does not offer to try again:\n%s", p.body)
+			}
+			got := log.String()
+			if strings.Count(got, "level=") != 1 || !strings.Contains(got, "the cause") || !strings.Contains(got, "request_id="+id) {
+				t.Errorf("the log has\n%s", got)
+			}
+			if strings.Contains(got, "secret-code") {
+				t.Errorf("the log tells the path:\n%s", got)
+			}
+		})
+	}
+}
+
+func TestVisitorWhoLeavesIsNoFault(t *testing.T) {
+	var log bytes.Buffer
+	w := testWeb(t, func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	ctx, leave := context.WithCancel(t.Context())
+	w.mux.Handle("GET /slow", w.serve(func(r *http.Request) (answer, error) {
+		leave()
+		return answer{}, r.Context().Err()
+	}))
+	w.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/slow", nil))
+	if log.Len() > 0 {
+		t.Errorf("the log has\n%s", log.String())
+	}
+}

@@ -258,3 +258,43 @@ func TestOverHTTP2(t *testing.T) {
 	r := post(mediaNDJSON, unfinished)
 	wantStatus(t, "a bad line", r, 400)
 }
+
+// deadlines records the read deadlines that are set.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.set = append(d.set, t)
+	return nil
+}
+
+// The bound on a body's arrival ends with the body: it must not be what ends
+// the work, which would look as if the client had gone.
+func TestReadDeadlineEndsWithTheBody(t *testing.T) {
+	s := start(t)
+	for _, test := range []struct {
+		name, media, body string
+		bounds            bool // a bound is left, for the rest of the body
+	}{
+		{"JSON", mediaJSON, contentUpdated, false},
+		{"NDJSON", mediaNDJSON, contentUpdated, false},
+		{"NDJSON that ends early", mediaNDJSON, "{}\n" + contentUpdated, true},
+		{"a body that is not read", "text/plain", contentUpdated, true},
+	} {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequest("POST", "/v2/events", strings.NewReader(test.body))
+		r.Header.Set("Content-Type", test.media)
+		r.Header.Set("Authorization", "Bearer "+s.token)
+		s.api.ServeHTTP(w, r)
+		if len(w.set) < 2 || w.set[0].IsZero() {
+			t.Errorf("%s: answered %d; the deadlines were %v, want one before the body and one after", test.name, w.Code, w.set)
+			continue
+		}
+		last := w.set[len(w.set)-1]
+		if last.IsZero() == test.bounds || test.bounds && time.Until(last) > maxIgnoring {
+			t.Errorf("%s: answered %d; the last deadline is %v", test.name, w.Code, last)
+		}
+	}
+}

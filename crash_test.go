@@ -58,7 +58,7 @@ func testInterrupted(t *testing.T, binary string) {
 	}))
 	t.Cleanup(func() { close(hold) })
 
-	in := newInstance(t, binary, t.TempDir(), "--retry-schedule", "1h,1h,1h,1h")
+	in := newInstance(t, binary, t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--log-level", "warn")
 	token := in.token("acme")
 	run := in.mustStart()
 	base, _ := in.await(t.Context())
@@ -210,7 +210,7 @@ func newChaos(t testing.TB, binary, data string) *chaos {
 	t.Logf("-crash.seed %d", c.seed)
 	c.rng = rand.New(rand.NewPCG(c.seed, 0))
 	c.in = newInstance(t, binary, data, "--retry-schedule", "20ms,40ms,80ms,160ms", "--attempt-timeout", "500ms",
-		"--max-in-flight", fmt.Sprint(chaosInFlight), "--max-subscriptions", "0", "--batch-size", "200", "--grace", "2s")
+		"--max-in-flight", fmt.Sprint(chaosInFlight), "--max-subscriptions", "0", "--batch-size", "200", "--grace", "2s", "--log-level", "warn")
 	base := listenLoopback(t, c)
 	for _, id := range []string{"acme", "beta"} {
 		c.programs = append(c.programs, &chaosProgram{id: id, token: c.in.token(id), subscriptions: make(map[string]string)})

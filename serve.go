@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -38,6 +37,8 @@ type serveCmd struct {
 	MaxConnections   string   `default:"512" placeholder:"N" help:"Deliveries in flight in all."`
 	BatchSize        string   `default:"100" placeholder:"N" help:"The most events in one delivery."`
 	BatchWindow      string   `default:"0s" placeholder:"D" help:"How long the first event waits for company."`
+	FailingAfter     string   `default:"10" placeholder:"N" help:"Retryable attempts in a row, over at least a minute, after which a subscription is failing: its events wait, and it is probed now and then; 0 is never."`
+	DisableAfter     string   `default:"0" placeholder:"D" help:"A subscription that has been failing that long is switched off; 0 is never."`
 	MaxSubscriptions string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
 	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
 	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
@@ -61,6 +62,7 @@ type settings struct {
 	batchSize        int
 	batchWindow      time.Duration
 	maxSubscriptions int
+	healthPolicy     webhook.HealthPolicy
 	grace            time.Duration
 	logger           *slog.Logger
 	program          string // this binary, as it can be typed into a shell
@@ -83,8 +85,12 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 		batchSize:        f.integer("batch-size", c.BatchSize, 1, webhook.MaxPublishEvents),
 		batchWindow:      f.duration("batch-window", c.BatchWindow, 0, time.Minute),
 		maxSubscriptions: f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
-		grace:            f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
-		logger:           f.logger(logTo, c.LogFormat, c.LogLevel),
+		healthPolicy: webhook.HealthPolicy{
+			FailingAfter: f.integer("failing-after", c.FailingAfter, 0, 1<<20),
+			DisableAfter: f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
+		},
+		grace:  f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
+		logger: f.logger(logTo, c.LogFormat, c.LogLevel),
 	}
 	if s.data == "" {
 		f.add("data", "must name a directory")
@@ -140,8 +146,8 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	s.program = shellQuote(os.Args[0])
 	// net/http tells package log what a server sends without being asked: bytes
 	// of somebody else's choice, of use to nobody but a debugger.
-	log.SetFlags(0)
-	log.SetOutput(slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug).Writer())
+	slog.SetDefault(s.logger)
+	slog.SetLogLoggerLevel(slog.LevelDebug)
 	if c.Demo {
 		return demo(ctx, s, std, demoPace)
 	}
@@ -175,7 +181,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 			svc.close()
 		}
 	}()
-	catalog, err := webhook.LoadCatalog()
+	catalog, err := loadCatalog(s.data)
 	if err != nil {
 		return nil, err
 	}
@@ -206,19 +212,19 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 
 	svc.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: svc.store, Logger: s.logger,
-		RetryPolicy: s.retryPolicy, AttemptTimeout: s.attemptTimeout,
+		RetryPolicy: s.retryPolicy, HealthPolicy: s.healthPolicy, AttemptTimeout: s.attemptTimeout,
 		MaxInFlight: s.maxInFlight, MaxConnections: s.maxConnections,
 		BatchSize: s.batchSize, BatchWindow: s.batchWindow,
 		Destinations: s.destinations, Grace: s.grace,
 	})
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
-		Secure: s.tls, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready,
+		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready,
 	})
 	partners := api.New(api.Config{
 		Store: svc.store, Logger: s.logger, Catalog: catalog,
 		Rules: webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog},
-		Ready: svc.delivering, MaxSubscriptions: s.maxSubscriptions,
+		Ready: svc.delivering, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize,
 	})
 	svc.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch p := r.URL.Path; {

@@ -14,8 +14,14 @@ import (
 type answer struct {
 	status   int // 0 is 200
 	location string
-	data     any // what goes into the envelope: something for encoding/json, or an appender
-	meta     any // nil for none
+	data     any   // what goes into the envelope: something for encoding/json, or an appender
+	meta     any   // nil for none
+	file     *file // instead of data, and without an envelope
+
+	tagged   bool   // a record by itself: it has an ETag
+	revision int64  // of a record whose changes do not all show
+	rendered []byte // instead of data: the body as it was rendered before
+	replayed bool   // it was kept of an earlier request
 }
 
 // appender is a record that knows its JSON better than encoding/json does.
@@ -29,6 +35,10 @@ func (a *api) write(req *request, ans answer, err error) (status, size int) {
 	var problem *webhook.Error
 	if err == nil {
 		err = ans.render(body)
+	}
+	var tag string
+	if err == nil && ans.tagged {
+		tag, err = req.tag(&ans, body)
 	}
 	if err != nil {
 		problem = a.problem(req, err)
@@ -54,15 +64,31 @@ func (a *api) write(req *request, ans answer, err error) (status, size int) {
 		header["X-Program-Id"] = values[5:6:6]
 		header["X-User-Id"] = values[6:7:7]
 	}
+	a.quotaHeader(header, req)
+	req.route.deprecation.header(header)
 	if ans.location != "" {
 		header.Set("Location", ans.location)
+	}
+	if ans.replayed {
+		header.Set("Idempotency-Replayed", "true")
+	}
+	if tag != "" && problem == nil {
+		header.Set("Etag", tag)
+	}
+	if ans.file != nil {
+		ans.file.header(header)
+	}
+	if ans.status == http.StatusNotModified {
+		delete(header, "Content-Type")
+		delete(header, "Content-Length")
 	}
 	if problem != nil {
 		problemHeader(header, req, problem.Code)
 	}
 	req.leaveBody(header)
+	req.writeUntil(time.Now().Add(timeToAnswer(body.Len())))
 	req.w.WriteHeader(ans.status)
-	if req.http.Method == http.MethodHead {
+	if req.http.Method == http.MethodHead || ans.status == http.StatusNotModified {
 		return ans.status, 0
 	}
 	n, _ := req.w.Write(body.Bytes()) // a client that has gone away cannot be told
@@ -83,6 +109,10 @@ func problemHeader(header http.Header, req *request, code webhook.Code) {
 		header.Set("WWW-Authenticate", challenge+`, error="insufficient_scope", scope="`+string(req.route.scope)+`"`)
 	case webhook.CodeMethodNotAllowed:
 		header.Set("Allow", req.allow)
+	case webhook.CodeRateLimited, webhook.CodeConflict:
+		if req.retryAfter != "" {
+			header.Set("Retry-After", req.retryAfter)
+		}
 	case webhook.CodeUnavailable:
 		header.Set("Retry-After", retryAfter)
 	}
@@ -90,6 +120,14 @@ func problemHeader(header http.Header, req *request, code webhook.Code) {
 
 // render appends the answer in its envelope (spec, section 2.5) to b.
 func (ans *answer) render(b *bytes.Buffer) error {
+	if ans.file != nil {
+		b.Write(ans.file.content)
+		return nil
+	}
+	if ans.rendered != nil {
+		b.Write(ans.rendered)
+		return nil
+	}
 	b.WriteString(`{"data":`)
 	if err := render(b, ans.data); err != nil {
 		return err

@@ -53,6 +53,19 @@ type Config struct {
 	// limit.
 	MaxSubscriptions int
 
+	// BatchSize is how many events the dispatcher puts into one delivery at
+	// the most; it is what the deliveries of a replay are counted by. 0 is
+	// DefaultBatchSize.
+	BatchSize int
+
+	// RateLimit is how many requests a program may make in any 60 seconds; 0
+	// is no limit.
+	RateLimit int
+
+	// BaseURL is what the reference gives as the address of the API, without a
+	// final slash; "" is https://service.example.
+	BaseURL string
+
 	// RequestTimeout bounds a request in two ways: it is answered 504 when
 	// its work takes longer, and 408 when its body takes longer to arrive. A
 	// stream of events (application/x-ndjson) may take any time; there it
@@ -64,6 +77,9 @@ type Config struct {
 // DefaultRequestTimeout is the RequestTimeout of a Config that names none.
 const DefaultRequestTimeout = 30 * time.Second
 
+// DefaultBatchSize is the BatchSize of a Config that names none.
+const DefaultBatchSize = 100
+
 // api is the handler of every request.
 type api struct {
 	store            *store.Store
@@ -72,7 +88,14 @@ type api struct {
 	logger           *slog.Logger
 	ready            func() error
 	maxSubscriptions int
+	batchSize        int
 	timeout          time.Duration
+	underWay         underWay
+	limiter          *rateLimiter // nil: no limit
+	strangers        *strangers
+
+	document  func() *file // the contract
+	reference func() *file // the contract as a page to read
 
 	router  *httprouter.Router // asked with Lookup alone, which neither redirects nor recovers
 	methods []string           // those that some route has
@@ -83,6 +106,7 @@ type api struct {
 // New returns the handler of /v2/…, /healthz and /readyz; any other path is
 // answered 404 in the envelope. It judges paths as they were sent, escapes
 // included, so requests must reach it without a redirect to a cleaned path.
+// Their RemoteAddr must be the client's, not that of a proxy.
 func New(cfg Config) http.Handler {
 	a := newAPI(cfg)
 	a.handle(a.routes())
@@ -92,7 +116,7 @@ func New(cfg Config) http.Handler {
 func newAPI(cfg Config) *api {
 	a := &api{
 		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready,
-		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout,
+		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, strangers: newStrangers(),
 	}
 	if a.rules.Catalog == nil {
 		a.rules.Catalog = a.catalog
@@ -103,6 +127,13 @@ func newAPI(cfg Config) *api {
 	if a.ready == nil {
 		a.ready = func() error { return nil }
 	}
+	if cfg.RateLimit > 0 {
+		a.limiter = newRateLimiter(cfg.RateLimit)
+	}
+	a.document, a.reference = documents(a.catalog, cfg.BaseURL)
+	if a.batchSize = cfg.BatchSize; a.batchSize == 0 {
+		a.batchSize = DefaultBatchSize
+	}
 	if a.timeout == 0 {
 		a.timeout = DefaultRequestTimeout
 	}
@@ -111,6 +142,10 @@ func newAPI(cfg Config) *api {
 
 // ServeHTTP finds the request's route and serves it.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if e := oversized(r); e != nil {
+		a.serve(refusal(e), w, r, nil)
+		return
+	}
 	// The escaped path: an id that holds %2F is an unknown id, never another route.
 	path := r.URL.EscapedPath()
 	if serve, params, _ := a.router.Lookup(r.Method, path); serve != nil {

@@ -65,6 +65,9 @@ func (req *request) readBody() ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
+	if req.body != nil { // it was read for the sake of its Idempotency-Key
+		return req.body.Bytes(), nil
+	}
 	if r.ContentLength > webhook.MaxBodyBytes {
 		return nil, tooLarge()
 	}

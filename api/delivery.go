@@ -1,6 +1,11 @@
 package api
 
-import "service/webhook"
+import (
+	"net/http"
+
+	"service/store"
+	"service/webhook"
+)
 
 // deliveryRecord is a delivery as the API shows it.
 type deliveryRecord struct {
@@ -35,7 +40,7 @@ func (a *api) findDelivery(req *request) (err error) {
 }
 
 func (a *api) listDeliveries(req *request) (answer, error) {
-	deliveries, next, err := a.store.Deliveries(req.ctx, req.program(), req.subscription.ID, req.query.feed)
+	deliveries, next, err := a.store.Deliveries(req.ctx, req.program(), req.subscription.ID, &req.query)
 	if err != nil {
 		return answer{}, err
 	}
@@ -43,7 +48,7 @@ func (a *api) listDeliveries(req *request) (answer, error) {
 	for i := range deliveries {
 		records[i] = newDeliveryRecord(&deliveries[i])
 	}
-	return answer{data: records, meta: newFeedMeta(req.query.feed, next)}, nil
+	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
 }
 
 func (a *api) readDelivery(req *request) (answer, error) {
@@ -52,5 +57,18 @@ func (a *api) readDelivery(req *request) (answer, error) {
 	for i := range req.delivery.Attempts {
 		r.Attempts[i] = newAttemptRecord(&req.delivery.Attempts[i])
 	}
-	return answer{data: r}, nil
+	return answer{data: r, tagged: true}, nil
+}
+
+func (a *api) redeliver(req *request) (answer, error) {
+	if err := req.readNothing(); err != nil {
+		return answer{}, err
+	}
+	return a.create(req, func(w store.Write) (answer, error) {
+		d, err := w.Redeliver(req.program(), req.delivery.SubscriptionID, req.delivery.ID)
+		r := newDeliveryRecord(&d)
+		r.Attempts = []attemptRecord{}
+		location := "/v2/webhooks/subscriptions/" + d.SubscriptionID + "/deliveries/" + d.ID
+		return answer{status: http.StatusCreated, location: location, data: r}, err
+	})
 }

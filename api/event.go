@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -41,12 +42,12 @@ func (a *api) findEvent(req *request) (err error) {
 }
 
 func (a *api) listEvents(req *request) (answer, error) {
-	events, next, err := a.store.Events(req.ctx, req.program(), req.query.feed)
-	return answer{data: eventRecords(events), meta: newFeedMeta(req.query.feed, next)}, err
+	events, next, err := a.store.Events(req.ctx, req.program(), &req.query)
+	return answer{data: eventRecords(events), meta: newFeedMeta(&req.query, next)}, err
 }
 
 func (a *api) readEvent(req *request) (answer, error) {
-	return answer{data: eventRecord{&req.event}}, nil
+	return answer{data: eventRecord{&req.event}, tagged: true}, nil
 }
 
 // publish takes one event, an array of events, or a stream of lines. What it
@@ -67,11 +68,13 @@ func (a *api) publish(req *request) (answer, error) {
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	if _, err := a.store.Publish(req.ctx, req.program(), events); err != nil {
-		return answer{}, err
-	}
-	if batch {
-		return answer{status: http.StatusCreated, data: eventRecords(events)}, nil
-	}
-	return answer{status: http.StatusCreated, location: "/v2/events/" + events[0].ID, data: eventRecord{&events[0]}}, nil
+	return a.create(req, func(w store.Write) (answer, error) {
+		if _, err := w.Publish(req.program(), events); err != nil {
+			return answer{}, err
+		}
+		if batch {
+			return answer{status: http.StatusCreated, data: eventRecords(events)}, nil
+		}
+		return answer{status: http.StatusCreated, location: "/v2/events/" + events[0].ID, data: eventRecord{&events[0]}}, nil
+	})
 }

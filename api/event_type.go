@@ -39,5 +39,5 @@ func (a *api) listEventTypes(*request) (answer, error) {
 }
 
 func (a *api) readEventType(req *request) (answer, error) {
-	return answer{data: newEventTypeRecord(req.eventType)}, nil
+	return answer{data: newEventTypeRecord(req.eventType), tagged: true}, nil
 }

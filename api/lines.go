@@ -56,6 +56,7 @@ func (a *api) publishLines(req *request) (answer, error) {
 		buffer = &b
 	}
 	defer a.lines.Put(buffer)
+	req.writeUntil(time.Time{})  // the server's bound on requests as a whole is not for a stream
 	req.ctx = req.http.Context() // the time of the stream as a whole is not bounded
 	lines := lineReader{src: stream{req}, buf: *buffer}
 	var done linesRecord

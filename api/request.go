@@ -24,15 +24,20 @@ type request struct {
 	route  *route
 	params httprouter.Params
 
-	token *webhook.Token // once it is known; nil on routes that ask for none
-	query query
-	allow string // with CodeMethodNotAllowed: the Allow header
+	token      *webhook.Token // once it is known; nil on routes that ask for none
+	query      webhook.ListQuery
+	quota      quota  // of the program, once it is known and has a limit
+	retryAfter string // with CodeRateLimited, and a CodeConflict that passes: the Retry-After header
+	allow      string // with CodeMethodNotAllowed: the Allow header
 
 	// What route.find has found.
 	subscription webhook.Subscription
 	delivery     webhook.Delivery
 	event        webhook.Event
 	eventType    *webhook.EventType
+	replay       webhook.Replay
+
+	key *webhook.IdempotencyKey // of the answer that is to be kept, or nil
 
 	body   *bytes.Buffer // given back by release
 	unread bool          // the body has not been read to its end
@@ -42,8 +47,9 @@ type request struct {
 func (req *request) program() string { return req.token.ProgramID }
 
 // judge checks a request and has it handled. The order is the same for all:
-// who asks (401), whether they may (403), whether the record exists (404), then
-// what they ask for (415, 413, 400). So nobody learns more than they may.
+// who asks (401), whether it is too often (429), whether they may (403), whether
+// the record exists (404), then what they ask for (415, 413, 400). So nobody
+// learns more than they may.
 func (a *api) judge(req *request) (ans answer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -54,7 +60,7 @@ func (a *api) judge(req *request) (ans answer, err error) {
 		}
 	}()
 	if scope := req.route.scope; scope != scopeNone {
-		if req.token, err = a.authenticate(req); err != nil {
+		if err := a.admit(req); err != nil {
 			return ans, err
 		}
 		if scope != scopeAny && !req.token.Allows(scope) {
@@ -90,6 +96,12 @@ func (a *api) authenticate(req *request) (*webhook.Token, error) {
 // no bound. A writer that knows no deadlines has none.
 func (req *request) readUntil(t time.Time) {
 	_ = http.NewResponseController(req.w).SetReadDeadline(t)
+}
+
+// writeUntil bounds the time that the answer may take to be read; the zero time
+// is no bound.
+func (req *request) writeUntil(t time.Time) {
+	_ = http.NewResponseController(req.w).SetWriteDeadline(t)
 }
 
 // release gives back what the request has borrowed.

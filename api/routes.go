@@ -25,6 +25,8 @@ type route struct {
 	query   queryRules
 	handle  func(*request) (answer, error)
 	quiet   bool // its requests are logged at level debug
+
+	deprecation *deprecation // nil: it is here to stay
 }
 
 // routes is every route of the API. HEAD works where GET does.
@@ -34,33 +36,45 @@ func (a *api) routes() []route {
 		subscription  = subscriptions + "/:id"
 		deliveries    = subscription + "/deliveries"
 		delivery      = deliveries + "/:delivery_id"
+		replays       = subscription + "/replays"
+		replay        = replays + "/:replay_id"
 
 		webhooksRead, webhooksWrite = webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite
 		eventsRead, eventsWrite     = webhook.ScopeEventsRead, webhook.ScopeEventsWrite
 	)
 	var (
 		none  = queryRules{}
-		pages = queryRules{paging: byNumber}
-		feed  = queryRules{paging: byCursor}
 		free  = queryRules{ignored: true}
 		bySub = a.findSubscription
+
+		subscriptionList = queryRules{list: webhook.SubscriptionList}
+		deliveryList     = queryRules{list: webhook.DeliveryList}
+		eventList        = queryRules{list: webhook.EventList}
 	)
 	return []route{
-		{"POST", subscriptions, webhooksWrite, nil, none, a.createSubscription, false},
-		{"GET", subscriptions, webhooksRead, nil, pages, a.listSubscriptions, false},
-		{"GET", subscription, webhooksRead, bySub, none, a.readSubscription, false},
-		{"PUT", subscription, webhooksWrite, bySub, none, a.updateSubscription, false},
-		{"DELETE", subscription, webhooksWrite, bySub, none, a.deleteSubscription, false},
-		{"POST", subscription + "/ping", webhooksWrite, bySub, none, a.pingSubscription, false},
-		{"GET", deliveries, webhooksRead, bySub, feed, a.listDeliveries, false},
-		{"GET", delivery, webhooksRead, a.findDelivery, none, a.readDelivery, false},
-		{"POST", "/v2/events", eventsWrite, nil, none, a.publish, false},
-		{"GET", "/v2/events", eventsRead, nil, feed, a.listEvents, false},
-		{"GET", "/v2/events/:id", eventsRead, a.findEvent, none, a.readEvent, false},
-		{"GET", "/v2/event_types", scopeAny, nil, none, a.listEventTypes, false},
-		{"GET", "/v2/event_types/:name", scopeAny, a.findEventType, none, a.readEventType, false},
-		{"GET", "/healthz", scopeNone, nil, free, a.healthz, true},
-		{"GET", "/readyz", scopeNone, nil, free, a.readyz, true},
+		{"POST", subscriptions, webhooksWrite, nil, none, a.once(a.createSubscription), false, nil},
+		{"GET", subscriptions, webhooksRead, nil, subscriptionList, a.listSubscriptions, false, nil},
+		{"GET", subscription, webhooksRead, bySub, none, a.readSubscription, false, nil},
+		{"PUT", subscription, webhooksWrite, bySub, none, a.updateSubscription, false, nil},
+		{"DELETE", subscription, webhooksWrite, bySub, none, a.deleteSubscription, false, nil},
+		{"POST", subscription + "/ping", webhooksWrite, bySub, none, a.pingSubscription, false, nil},
+		{"POST", subscription + "/rotate_secret", webhooksWrite, bySub, none, a.once(a.rotateSecret), false, nil},
+		{"GET", deliveries, webhooksRead, bySub, deliveryList, a.listDeliveries, false, nil},
+		{"GET", delivery, webhooksRead, a.findDelivery, none, a.readDelivery, false, nil},
+		{"POST", delivery + "/redeliver", webhooksWrite, a.findDelivery, none, a.once(a.redeliver), false, nil},
+		{"POST", replays, webhooksWrite, bySub, none, a.once(a.createReplay), false, nil},
+		{"GET", replay, webhooksRead, a.findReplay, none, a.readReplay, false, nil},
+		{"DELETE", replay, webhooksWrite, a.findReplay, none, a.cancelReplay, false, nil},
+		{"POST", "/v2/events", eventsWrite, nil, none, a.once(a.publish), false, nil},
+		{"GET", "/v2/events", eventsRead, nil, eventList, a.listEvents, false, nil},
+		{"GET", "/v2/events/:id", eventsRead, a.findEvent, none, a.readEvent, false, nil},
+		{"GET", "/v2/event_types", scopeAny, nil, none, a.listEventTypes, false, nil},
+		{"GET", "/v2/event_types/:name", scopeAny, a.findEventType, none, a.readEventType, false, nil},
+		{"GET", "/v2/openapi.json", scopeNone, nil, free, a.readDocument, true, nil},
+		{"GET", referencePath, scopeNone, nil, free, a.readReference, true, nil},
+		{"GET", referenceStylePath, scopeNone, nil, free, a.readReferenceStyle, true, nil},
+		{"GET", "/healthz", scopeNone, nil, free, a.healthz, true, nil},
+		{"GET", "/readyz", scopeNone, nil, free, a.readyz, true, nil},
 	}
 }
 

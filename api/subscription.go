@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -19,9 +20,12 @@ type subscriptionRecord struct {
 	Ordered                bool                `json:"ordered"`
 	MaxInFlight            int                 `json:"max_in_flight"` // 0: the operator's default
 	HasAuthorizationHeader bool                `json:"has_authorization_header"`
+	Status                 webhook.Health      `json:"status"`
+	DisabledReason         *string             `json:"disabled_reason"`
 	CreatedAt              timestamp           `json:"created_at"`
 	UpdatedAt              timestamp           `json:"updated_at"`
-	SigningSecret          string              `json:"signing_secret,omitempty"` // only in the answer that created it
+	SigningSecret          string              `json:"signing_secret,omitempty"`       // only in the answer that created or rotated it
+	OldSecretExpiresAt     timestamp           `json:"old_secret_expires_at,omitzero"` // only in the answer that rotated it
 }
 
 type subscriptionEvent struct {
@@ -33,8 +37,8 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	r := subscriptionRecord{
 		ID: s.ID, URL: s.URL, Active: s.Active, Description: s.Description,
 		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight,
-		HasAuthorizationHeader: s.HasAuthorizationHeader,
-		CreatedAt:              timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
+		HasAuthorizationHeader: s.HasAuthorizationHeader, Status: s.Status, DisabledReason: orNull(s.DisabledReason),
+		CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
 	}
 	for i, name := range s.Events {
 		r.Events[i] = subscriptionEvent{name, webhook.EventVersion}
@@ -52,13 +56,30 @@ func (a *api) createSubscription(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	s, secret, err := a.store.CreateSubscription(req.ctx, req.program(), req.token.UserID, &fields, a.maxSubscriptions)
-	if err != nil {
+	return a.create(req, func(w store.Write) (answer, error) {
+		s, secret, err := w.CreateSubscription(req.program(), req.token.UserID, &fields, a.maxSubscriptions)
+		if err != nil {
+			return answer{}, err
+		}
+		r := newSubscriptionRecord(&s)
+		r.SigningSecret = secret.Reveal()
+		return answer{status: http.StatusCreated, location: "/v2/webhooks/subscriptions/" + s.ID, data: r}, nil
+	})
+}
+
+func (a *api) rotateSecret(req *request) (answer, error) {
+	if err := req.readNothing(); err != nil {
 		return answer{}, err
 	}
-	r := newSubscriptionRecord(&s)
-	r.SigningSecret = secret.Reveal()
-	return answer{status: http.StatusCreated, location: "/v2/webhooks/subscriptions/" + s.ID, data: r}, nil
+	return a.create(req, func(w store.Write) (answer, error) {
+		s, secret, until, err := w.RotateSecret(req.program(), req.subscription.ID)
+		if err != nil {
+			return answer{}, err
+		}
+		r := newSubscriptionRecord(&s)
+		r.SigningSecret, r.OldSecretExpiresAt = secret.Reveal(), timestamp(until)
+		return answer{data: r}, nil
+	})
 }
 
 // subscriptionFields reads and checks the body of a request that creates or
@@ -76,7 +97,7 @@ func (a *api) subscriptionFields(req *request, creating bool) (webhook.Subscript
 }
 
 func (a *api) listSubscriptions(req *request) (answer, error) {
-	subs, total, err := a.store.Subscriptions(req.ctx, req.program(), req.query.page)
+	subs, total, err := a.store.Subscriptions(req.ctx, req.program(), &req.query)
 	if err != nil {
 		return answer{}, err
 	}
@@ -84,11 +105,15 @@ func (a *api) listSubscriptions(req *request) (answer, error) {
 	for i := range subs {
 		records[i] = newSubscriptionRecord(&subs[i])
 	}
-	return answer{data: records, meta: newPageMeta(req.query.page, total)}, nil
+	return answer{data: records, meta: newPageMeta(&req.query, total)}, nil
+}
+
+func subscriptionAnswer(s *webhook.Subscription) answer {
+	return answer{data: newSubscriptionRecord(s), tagged: true, revision: s.Revision}
 }
 
 func (a *api) readSubscription(req *request) (answer, error) {
-	return answer{data: newSubscriptionRecord(&req.subscription)}, nil
+	return subscriptionAnswer(&req.subscription), nil
 }
 
 func (a *api) updateSubscription(req *request) (answer, error) {
@@ -96,12 +121,35 @@ func (a *api) updateSubscription(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	s, err := a.store.UpdateSubscription(req.ctx, req.program(), req.subscription.ID, &fields)
-	return answer{data: newSubscriptionRecord(&s)}, err
+	return a.changeSubscription(req, func(w store.Write) (webhook.Subscription, error) {
+		return w.UpdateSubscription(req.program(), req.subscription.ID, &fields)
+	})
 }
 
 func (a *api) deleteSubscription(req *request) (answer, error) {
-	s, err := a.store.DeleteSubscription(req.ctx, req.program(), req.subscription.ID)
+	return a.changeSubscription(req, func(w store.Write) (webhook.Subscription, error) {
+		return w.DeleteSubscription(req.program(), req.subscription.ID)
+	})
+}
+
+// changeSubscription runs a write that changes the subscription, if the
+// request's preconditions hold in it.
+func (a *api) changeSubscription(req *request, change func(store.Write) (webhook.Subscription, error)) (answer, error) {
+	conditions, err := req.conditions()
+	if err != nil {
+		return answer{}, err
+	}
+	var s webhook.Subscription
+	err = a.store.Write(req.ctx, func(w store.Write) error {
+		err := conditions.write(func() (answer, error) {
+			s, err := w.Subscription(req.program(), req.subscription.ID)
+			return subscriptionAnswer(&s), err
+		})
+		if err == nil {
+			s, err = change(w)
+		}
+		return err
+	})
 	return answer{data: newSubscriptionRecord(&s)}, err
 }
 
@@ -121,6 +169,9 @@ type pingRecord struct {
 }
 
 func (a *api) pingSubscription(req *request) (answer, error) {
+	if err := req.refuseKey("is not taken here: a ping can be sent again without harm"); err != nil {
+		return answer{}, err
+	}
 	if err := req.readNothing(); err != nil {
 		return answer{}, err
 	}

@@ -31,11 +31,12 @@ type Config struct {
 	Logger *slog.Logger
 
 	RetryPolicy    webhook.RetryPolicy
-	AttemptTimeout time.Duration // one attempt, from dialling to the end of the answer; default 10 s
-	MaxInFlight    int           // deliveries in flight per subscription; default 8
-	MaxConnections int           // deliveries in flight in all, pings aside; default 512
-	BatchSize      int           // events in one delivery at the most; default 100
-	BatchWindow    time.Duration // how long the first event for an idle subscription waits for company; default 0
+	HealthPolicy   webhook.HealthPolicy // the zero value: no subscription is ever failing
+	AttemptTimeout time.Duration        // one attempt, from dialling to the end of the answer; default 10 s
+	MaxInFlight    int                  // deliveries in flight per subscription; default 8
+	MaxConnections int                  // deliveries in flight in all, pings aside; default 512
+	BatchSize      int                  // events in one delivery at the most; default 100
+	BatchWindow    time.Duration        // how long the first event for an idle subscription waits for company; default 0
 
 	// Destinations are the addresses outside the public internet that may be
 	// called; none by default.
@@ -256,7 +257,7 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 			d.requestReload(l)
 		default:
 			d.uninstall(l)
-			l.Lane = fresh
+			l.begin(fresh, now)
 			d.install(l)
 			if l.stale {
 				d.requestReload(l)
@@ -401,11 +402,15 @@ func (d *Dispatcher) work(sending context.Context, j job) {
 	for ok := true; ok; {
 		claim := d.claim(sending, j)
 		var next time.Time
+		var result webhook.Result
 		if claim != nil {
-			next = d.attempt(sending, j.lane, claim)
+			next, result = d.attempt(sending, j.lane, claim)
 		}
 		d.mu.Lock()
 		now := time.Now()
+		if claim != nil && j.kind != jobPing {
+			j.lane.ended(j.kind, result, now, &d.cfg)
+		}
 		d.release(j, next, now)
 		j, ok = d.take(now)
 		d.pump(sending, now)
@@ -519,8 +524,8 @@ func (d *Dispatcher) replay(ctx context.Context, l *lane) *store.Claim {
 }
 
 // attempt sends a claimed delivery, records what came of it, and returns when
-// it is due again.
-func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) time.Time {
+// it is due again, and the attempt's result.
+func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time.Time, webhook.Result) {
 	d.mu.Lock()
 	to, gone := l.Lane, l.gone
 	d.mu.Unlock()
@@ -532,10 +537,10 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) time.
 	}
 	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
 	for {
-		step, err := d.store.Record(c, &a, step)
+		step, err := d.store.Record(c, &a, step, d.cfg.HealthPolicy)
 		if err == nil {
 			d.log(to, c, &a, step)
-			return step.NextAttemptAt
+			return step.NextAttemptAt, a.Result
 		}
 		d.mu.Lock()
 		d.storeFailed(err)
@@ -545,7 +550,7 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) time.
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return time.Time{}
+			return time.Time{}, a.Result
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -647,6 +648,125 @@ func TestRedelivery(t *testing.T) {
 		}
 		if d := w.delivery(sub, d.ID); d.Status != webhook.StatusSuccess || d.RedeliveryOf != first.delivery {
 			t.Errorf("the redelivery is %+v", d)
+		}
+	})
+}
+
+// A subscription that goes on failing is probed, less and less often, while its
+// events wait in the log; pings still go. One success brings the backlog.
+func TestHealth(t *testing.T) {
+	inBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 10}, BatchSize: 1}, func(w *world) {
+		var broken atomic.Bool
+		broken.Store(true)
+		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
+			if broken.Load() {
+				rw.WriteHeader(http.StatusBadGateway)
+			}
+		})
+		healthy := w.subscriber(nil)
+		sub := w.subscribe(r, nil)
+		w.subscribe(healthy, nil)
+		status := func() webhook.Health {
+			t.Helper()
+			synctest.Wait()
+			got, err := w.d.store.Subscription(context.Background(), "p", sub.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.Status
+		}
+		for range 12 {
+			w.publish("content_updated")
+			time.Sleep(time.Second)
+		}
+		if got := status(); got != webhook.HealthHealthy {
+			t.Errorf("after failures of 12 s it is %s", got)
+		}
+		time.Sleep(time.Minute)
+		w.publish("content_updated")
+		if got := status(); got != webhook.HealthFailing {
+			t.Fatalf("after failures of a minute it is %s", got)
+		}
+		formed := func() int {
+			ids := make(map[string]bool)
+			for _, p := range r.posts() {
+				ids[p.delivery] = true
+			}
+			return len(ids)
+		}
+		before := formed()
+		const backlog = 40
+		for range backlog {
+			w.publish("content_updated")
+		}
+		time.Sleep(4 * time.Second)
+		if n := formed() - before; n != 0 {
+			t.Errorf("%d deliveries were formed before the first probe", n)
+		}
+		time.Sleep(2 * time.Second)
+		if n := formed() - before; n != 1 {
+			t.Errorf("%d probes after 6 s, want 1", n)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := formed() - before; n < 5 || n > 8 {
+			t.Errorf("%d probes after 10 min, want the waits to double", n)
+		}
+		pings := r.pings()
+		go w.d.store.Ping(context.Background(), "p", sub.ID)
+		if r.pings() != pings+1 {
+			t.Error("a ping was held back")
+		}
+		if n := len(healthy.posts()); n != 13+backlog {
+			t.Errorf("the healthy subscription got %d events, want %d", n, 13+backlog)
+		}
+		w.crash()
+		if got := status(); got != webhook.HealthFailing {
+			t.Errorf("after a restart it is %s", got)
+		}
+		broken.Store(false)
+		time.Sleep(webhook.MaxProbeWait)
+		if got := status(); got != webhook.HealthHealthy {
+			t.Errorf("after a success it is %s", got)
+		}
+		if n := formed(); n != 13+backlog {
+			t.Errorf("%d deliveries after the recovery, want %d: every event", n, 13+backlog)
+		}
+	})
+}
+
+func TestDisableAfter(t *testing.T) {
+	inBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour}, BatchSize: 1}, func(w *world) {
+		var broken atomic.Bool
+		broken.Store(true)
+		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
+			if broken.Load() {
+				rw.WriteHeader(http.StatusBadGateway)
+			}
+		})
+		sub := w.subscribe(r, nil)
+		for range 30 {
+			w.publish("content_updated")
+			time.Sleep(5 * time.Minute)
+		}
+		got, err := w.d.store.Subscription(context.Background(), "p", sub.ID)
+		if err != nil || got.Status != webhook.HealthDisabled || got.Active || got.DisabledReason == "" {
+			t.Errorf("after hours of failures it is %+v (%v)", got, err)
+		}
+		before := len(r.posts())
+		time.Sleep(24 * time.Hour)
+		if n := len(r.posts()) - before; n != 0 {
+			t.Errorf("%d posts to a subscription that is off", n)
+		}
+		broken.Store(false)
+		on := true
+		w.update(sub, &webhook.SubscriptionFields{Active: &on})
+		last := w.publish("content_updated")
+		time.Sleep(time.Minute)
+		if !slices.ContainsFunc(r.posts(), func(a arrival) bool { return a.ids[0] == last }) {
+			t.Error("it did not go on when it was activated")
+		}
+		if got, err = w.d.store.Subscription(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy || got.DisabledReason != "" {
+			t.Errorf("activated, it is %+v (%v)", got, err)
 		}
 	})
 }

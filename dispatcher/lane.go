@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/webhook"
 )
 
 // lane is one subscription on its way through the post office. Its fields are
@@ -28,6 +29,10 @@ type lane struct {
 	replays      bool      // a replay is running
 	replaying    bool      // a delivery of it is being formed
 
+	probeWait time.Duration // while failing: the wait after the next probe
+	nextProbe time.Time
+	ramp      int // after a recovery: the slots it may use; 0 is all
+
 	// When something is due next; zero when nothing is, or while a claim is
 	// finding out.
 	nextDue, nextPing time.Time
@@ -37,12 +42,9 @@ type lane struct {
 
 // work says what the lane could do with a slot now.
 func (l *lane) work(now time.Time, cfg *Config) (jobKind, bool) {
-	limit := l.MaxInFlight
-	if limit == 0 {
-		limit = cfg.MaxInFlight
-	}
-	if l.Ordered {
-		limit = 1
+	limit := l.limit(cfg)
+	if l.ramp > 0 {
+		limit = min(limit, l.ramp)
 	}
 	switch {
 	case !l.known() || !l.Active || l.inFlight >= limit:
@@ -51,12 +53,53 @@ func (l *lane) work(now time.Time, cfg *Config) (jobKind, bool) {
 		return jobDue, true
 	case l.Ordered && !l.nextDue.IsZero():
 		return 0, false // the last delivery is not at its end
+	case l.Failing && now.Before(l.nextProbe):
+		return 0, false
 	case !l.reading && l.seen < l.wanted && !now.Before(l.notBefore):
 		return jobForm, true
 	case l.replays && !l.replaying:
 		return jobReplay, true
 	}
 	return 0, false
+}
+
+// limit is how many slots the lane may use.
+func (l *lane) limit(cfg *Config) int {
+	switch {
+	case l.Ordered || l.Failing:
+		return 1
+	case l.MaxInFlight > 0:
+		return l.MaxInFlight
+	}
+	return cfg.MaxInFlight
+}
+
+// begin notes how a subscription is doing when its lane was read: one that has
+// begun to fail is probed, less and less often; one that has recovered gets its
+// backlog at a rate that doubles with each success.
+func (l *lane) begin(fresh *store.Lane, now time.Time) {
+	switch {
+	case fresh.Failing && !l.Failing:
+		l.probeWait, l.nextProbe = webhook.MinProbeWait, now.Add(webhook.MinProbeWait)
+	case !fresh.Failing && l.Failing:
+		l.ramp = 1
+	case fresh.Failing && fresh.URL != l.URL:
+		l.probeWait, l.nextProbe = webhook.MinProbeWait, now
+	}
+	l.Lane = fresh
+}
+
+// ended notes what an attempt came to that began new work.
+func (l *lane) ended(kind jobKind, result webhook.Result, now time.Time, cfg *Config) {
+	if result == webhook.ResultSuccess && l.ramp > 0 {
+		if l.ramp *= 2; l.ramp >= l.limit(cfg) {
+			l.ramp = 0
+		}
+	}
+	if l.Failing && kind != jobDue {
+		wait := max(l.probeWait, webhook.MinProbeWait)
+		l.nextProbe, l.probeWait = now.Add(wait), min(2*wait, webhook.MaxProbeWait)
+	}
 }
 
 // known says whether the lane is as the subscription is: neither deleted nor
@@ -71,7 +114,7 @@ func (l *lane) hasPing(now time.Time) bool {
 // now, zero for none.
 func (l *lane) nextTime(now time.Time) time.Time {
 	var at time.Time
-	for _, t := range [...]time.Time{l.nextPing, l.nextDue, l.notBefore} {
+	for _, t := range [...]time.Time{l.nextPing, l.nextDue, l.notBefore, l.nextProbe} {
 		if t.After(now) {
 			at = earliest(at, t)
 		}

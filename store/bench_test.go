@@ -70,7 +70,7 @@ func BenchmarkDeliver(b *testing.B) {
 			c, err := f.Wait()
 			if err == nil {
 				a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-				_, err = s.Record(c, &a, webhook.Step{Status: webhook.StatusSuccess})
+				_, err = s.Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
 			}
 			if err != nil {
 				b.Error(err)

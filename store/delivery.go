@@ -15,47 +15,14 @@ const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status,
 	d.redelivery_of, d.created_at, d.completed_at, d.ping,
 	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s JOIN events e ON e.program_id = d.program_id AND e.seq = s.value)`
 
-// Deliveries returns a page of a subscription's deliveries, newest first, and
-// the cursor of the next page, "" on the last.
-func (s *Store) Deliveries(ctx context.Context, programID, subscriptionID string, feed Feed) ([]webhook.Delivery, string, error) {
-	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
-		return nil, "", err
-	}
-	list := "deliveries " + subscriptionID
-	before, err := s.place(list, feed.Cursor)
-	if err != nil {
-		return nil, "", err
-	}
-	all, last, err := s.deliveries(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.subscription_id = ? AND d.num < ? ORDER BY d.num DESC LIMIT ?",
-		feed.Size, subscriptionID, before, feed.Size+1)
-	if err != nil || last == 0 {
-		return all, "", err
-	}
-	return all, s.cursor(list, last), nil
-}
-
 // RecentDeliveries returns the newest deliveries of all programs, for admins.
-func (s *Store) RecentDeliveries(ctx context.Context, n int) ([]webhook.Delivery, error) {
-	all, _, err := s.deliveries(ctx, "SELECT "+deliveryColumns+" FROM deliveries d ORDER BY d.num DESC LIMIT ?", n, n)
-	return all, err
-}
-
-// deliveries returns up to size rows, and the num of the last if there are more.
-func (s *Store) deliveries(ctx context.Context, query string, size int, args ...any) (all []webhook.Delivery, last int64, err error) {
-	more := false
-	err = s.each(ctx, query, args, func(scan func(...any) error) error {
-		if more = len(all) == size; more {
-			return nil
-		}
-		var d webhook.Delivery
-		d, last, err = scanDelivery(scan)
+func (s *Store) RecentDeliveries(ctx context.Context, n int) (all []webhook.Delivery, err error) {
+	err = s.each(ctx, "SELECT "+deliveryColumns+" FROM deliveries d ORDER BY d.num DESC LIMIT ?", []any{n}, func(scan func(...any) error) error {
+		d, _, err := scanDelivery(scan)
 		all = append(all, d)
 		return err
 	})
-	if !more {
-		last = 0
-	}
-	return all, last, err
+	return all, err
 }
 
 // Delivery returns one delivery of a subscription with its attempts.
@@ -157,39 +124,36 @@ func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.
 
 // Redeliver queues a new delivery with the events of an old one, whatever came
 // of that, linked to it.
-func (s *Store) Redeliver(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
-	if err := ctx.Err(); err != nil {
-		return webhook.Delivery{}, err
-	}
+func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery, error) {
+	s, t := w.s, w.t
 	again := webhook.NewID()
-	err := s.writer.do(func(t *tx) error {
-		sub, err := t.subscription(programID, subscriptionID)
-		if err != nil {
-			return err
-		}
-		now, err := t.now()
-		if err != nil {
-			return err
-		}
-		var num int64
-		var seqs sql.NullString
-		err = t.scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
-			SELECT ?1, subscription_id, program_id, 'pending', 0, ?2, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
-			RETURNING num, seqs`, []any{again, now, id, subscriptionID}, &num, &seqs)
-		if err != nil {
-			return notFound(err, "delivery")
-		}
-		if seqs.Valid && !sub.Active {
-			return webhook.NewError(webhook.CodeConflict, "The subscription is not active, so that only pings are sent to it; activate it first.")
-		}
-		t.afterCommit(func() { s.watchers.queued(subscriptionID) })
-		if !seqs.Valid {
-			return nil
-		}
-		return t.linkEvents(programID, num, seqs.String)
-	})
+	sub, err := t.subscription(programID, subscriptionID)
 	if err != nil {
 		return webhook.Delivery{}, err
 	}
-	return s.Delivery(ctx, programID, subscriptionID, again)
+	now, err := t.now()
+	if err != nil {
+		return webhook.Delivery{}, err
+	}
+	var num int64
+	var seqs sql.NullString
+	err = t.scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
+		SELECT ?1, subscription_id, program_id, 'pending', 0, ?2, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
+		RETURNING num, seqs`, []any{again, now, id, subscriptionID}, &num, &seqs)
+	if err != nil {
+		return webhook.Delivery{}, notFound(err, "delivery")
+	}
+	if seqs.Valid && !sub.Active {
+		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict, "The subscription is not active, so that only pings are sent to it; activate it first.")
+	}
+	t.afterCommit(func() { s.watchers.queued(subscriptionID) })
+	if seqs.Valid {
+		if err := t.linkEvents(programID, num, seqs.String); err != nil {
+			return webhook.Delivery{}, err
+		}
+	}
+	d, _, err := scanDelivery(func(dest ...any) error {
+		return t.scan("SELECT "+deliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
+	})
+	return d, err
 }

@@ -20,48 +20,43 @@ const eventColumns = "seq, id, name, received_at, json"
 // an event with other content.
 //
 // The events belong to the store from now on.
-func (s *Store) Publish(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
-	if err := ctx.Err(); err != nil {
+func (w Write) Publish(programID string, events []webhook.Event) (added int, err error) {
+	s, t := w.s, w.t
+	head, err := t.head(programID)
+	if err != nil {
 		return 0, err
 	}
-	err = s.writer.do(func(t *tx) error {
-		head, err := t.head(programID)
+	fresh := make([]webhook.Event, 0, len(events))
+	for i := range events {
+		e := &events[i]
+		e.ProgramID = programID
+		received := max(e.ReceivedAt.UnixMilli(), head.received)
+		r, err := t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
+			programID, head.seq+1, e.ID, e.Name, received, e.JSON)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		fresh := make([]webhook.Event, 0, len(events))
-		for i := range events {
-			e := &events[i]
-			e.ProgramID = programID
-			received := max(e.ReceivedAt.UnixMilli(), head.received)
-			r, err := t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
-				programID, head.seq+1, e.ID, e.Name, received, e.JSON)
-			if err != nil {
-				return err
+		if n, err := r.RowsAffected(); err != nil {
+			return 0, err
+		} else if n == 0 {
+			if err := t.repeat(e); err != nil {
+				return 0, err
 			}
-			if n, err := r.RowsAffected(); err != nil {
-				return err
-			} else if n == 0 {
-				if err := t.repeat(e); err != nil {
-					return err
-				}
-				continue
-			}
-			head.seq++
-			head.received = received
-			e.Seq, e.ReceivedAt = head.seq, time.UnixMilli(received).UTC()
-			fresh = append(fresh, *e)
+			continue
 		}
-		if added = len(fresh); added > 0 {
-			t.setHead(programID, head)
-			t.afterCommit(func() {
-				s.tail.add(fresh)
-				s.watchers.published(fresh)
-			})
-		}
-		return nil
-	})
-	return added, err
+		head.seq++
+		head.received = received
+		e.Seq, e.ReceivedAt = head.seq, time.UnixMilli(received).UTC()
+		fresh = append(fresh, *e)
+	}
+	if added = len(fresh); added > 0 {
+		t.setHead(programID, head)
+		t.afterCommit(func() {
+			s.tail.add(fresh)
+			s.watchers.published(fresh)
+		})
+	}
+	return added, nil
 }
 
 // repeat replaces an event that is published again by the one that is stored.
@@ -85,28 +80,6 @@ func (s *Store) Event(ctx context.Context, programID, id string) (webhook.Event,
 		return s.scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
 	})
 	return e, notFound(err, "event")
-}
-
-// Events returns a page of a program's log, newest first, and the cursor of
-// the next page, "" on the last.
-func (s *Store) Events(ctx context.Context, programID string, feed Feed) ([]webhook.Event, string, error) {
-	list := "events " + programID
-	before, err := s.place(list, feed.Cursor)
-	if err != nil {
-		return nil, "", err
-	}
-	var events []webhook.Event
-	err = s.each(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
-		[]any{programID, before, feed.Size + 1}, func(scan func(...any) error) error {
-			e, err := scanEvent(programID, scan)
-			events = append(events, e)
-			return err
-		})
-	if err != nil || len(events) <= feed.Size {
-		return events, "", err
-	}
-	events = events[:feed.Size]
-	return events, s.cursor(list, events[feed.Size-1].Seq), nil
 }
 
 // seqBefore returns the newest seq of a program's log that was received before

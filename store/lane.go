@@ -28,6 +28,7 @@ type Lane struct {
 	Secrets        []webhook.SigningSecret // the secret that signs, and those it replaced that have not expired
 	Expiry         []time.Time             // of the replaced ones: of Secrets[1:]
 	Active         bool
+	Failing        bool // only probes are formed
 	Ordered        bool
 	MaxInFlight    int   // 0: the operator's default
 	Revision       int64 // rises with every change of the subscription
@@ -58,7 +59,7 @@ func (l *Lane) Wants(name string, seq int64) bool {
 	return false
 }
 
-const laneColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.ordered, s.max_in_flight, s.revision, c.seq"
+const laneColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, s.max_in_flight, s.revision, c.seq"
 
 // Lanes returns the lane of every subscription.
 func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
@@ -95,11 +96,12 @@ func (s *Store) Lane(ctx context.Context, subscriptionID string) (*Lane, error) 
 func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
 	l := &Lane{}
 	var authorization, secret []byte
-	err := scan(&l.SubscriptionID, &l.ProgramID, &l.URL, &authorization, &secret, &l.Active, &l.Ordered, &l.MaxInFlight, &l.Revision, &l.Cursor)
+	var status webhook.Health
+	err := scan(&l.SubscriptionID, &l.ProgramID, &l.URL, &authorization, &secret, &l.Active, &status, &l.Ordered, &l.MaxInFlight, &l.Revision, &l.Cursor)
 	if err != nil {
 		return nil, err
 	}
-	l.Seen = l.Cursor
+	l.Seen, l.Failing = l.Cursor, status == webhook.HealthFailing
 	if authorization != nil {
 		plain, err := s.seal.open(authorization, "authorization_header of "+l.SubscriptionID)
 		if err != nil {
@@ -398,10 +400,11 @@ const (
 	selectNextPing     = selectNext + "AND ping IS NOT NULL"
 )
 
-// Record stores what the attempt of a claim came to, and where the delivery
-// stands since. When the subscription was deleted meanwhile, a delivery that
-// would be tried again has failed instead; the step that holds is returned.
-func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step) (webhook.Step, error) {
+// Record stores what the attempt of a claim came to, where the delivery stands
+// since, and how the subscription is doing by the policy. When the subscription
+// was deleted meanwhile, a delivery that would be tried again has failed
+// instead; the step that holds is returned.
+func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (webhook.Step, error) {
 	now := time.Now()
 	err := s.writer.do(func(t *tx) error {
 		if step.Status == webhook.StatusRetryable {
@@ -416,12 +419,17 @@ func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step) (webhook
 		if c.Ping && a.Number == 1 {
 			t.afterCommit(func() { s.watchers.recorded(c.ID, a) })
 		}
-		return t.finishAttempt(c.num, a, step, now)
+		if !c.Ping {
+			if err := s.recordHealth(t, c.SubscriptionID, a, policy, now); err != nil {
+				return err
+			}
+		}
+		return t.finishAttempt(c.num, a, step)
 	})
 	return step, err
 }
 
-func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step, now time.Time) error {
+func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) error {
 	if err := t.insertAttempt(num, a); err != nil {
 		return err
 	}
@@ -431,7 +439,12 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step, now
 		reason = string(step.FailureReason)
 	}
 	if step.Status.Final() {
-		completed = now.UnixMilli()
+		// In the order of the commits, as a list that is sorted by it needs.
+		at, err := t.now()
+		if err != nil {
+			return err
+		}
+		completed = at
 	}
 	return t.exec("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL WHERE num = ?",
 		string(step.Status), reason, millis(step.NextAttemptAt), completed, status, code, num)
@@ -467,7 +480,7 @@ func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 			if r.deleted && step.Status == webhook.StatusRetryable {
 				step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 			}
-			if err := t.finishAttempt(r.num, &a, step, now); err != nil {
+			if err := t.finishAttempt(r.num, &a, step); err != nil {
 				return err
 			}
 		}

@@ -185,7 +185,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	if d := read(ping.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || d.Events[0].Name != "ping" {
 		t.Errorf("a claimed ping is %+v", d)
 	}
-	if _, err := s.Record(ping, &webhook.Attempt{Number: 1, StartedAt: now, Result: webhook.ResultSuccess, ResponseStatus: 204}, webhook.Step{Status: webhook.StatusSuccess}); err != nil {
+	if _, err := s.Record(ping, &webhook.Attempt{Number: 1, StartedAt: now, Result: webhook.ResultSuccess, ResponseStatus: 204}, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -209,7 +209,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 		a := fail
 		a.Number = number
 		step := webhook.DefaultRetryPolicy().After(&a, now.Add(-3*time.Hour), 0.5)
-		if _, err := s.Record(claim, &a, step); err != nil {
+		if _, err := s.Record(claim, &a, step, webhook.HealthPolicy{}); err != nil {
 			t.Fatal(err)
 		}
 		if number == webhook.MaxAttempts {

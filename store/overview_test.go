@@ -149,7 +149,7 @@ func TestLastAttempts(t *testing.T) {
 			t.Fatalf("claim: %v, %v", c, err)
 		}
 		a.Number, a.Result = c.Number, webhook.Classify(a.ResponseStatus, a.Error)
-		if _, err := s.Record(c, &a, policy.After(&a, time.Now(), 0)); err != nil {
+		if _, err := s.Record(c, &a, policy.After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
 			t.Fatal(err)
 		}
 		return c.ID

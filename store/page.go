@@ -4,42 +4,41 @@ import (
 	"crypto/hmac"
 	"encoding/base64"
 	"encoding/binary"
+	"strings"
 
 	"service/webhook"
 )
 
-// Page asks for a page by its number.
-type Page struct {
-	Number int // from 1
-	Size   int // from 1
-}
-
-// Feed asks for a page of a feed, newest first. Rows that arrive later never
-// shift a page.
-type Feed struct {
-	Cursor string // "" is the newest page; otherwise the next of an earlier answer
-	Size   int    // from 1
-}
+// cursorScope is what a cursor is bound to: the kind of list, its program, the
+// record whose list it is ("" for the program's own), and the selection.
+type cursorScope struct{ list, programID, parent, selection string }
 
 // cursor renders a place in a feed. It is opaque, and void in any other list
-// than the one it was made for: another program's, say.
-func (s *Store) cursor(list string, place int64) string {
-	b := binary.BigEndian.AppendUint64(nil, uint64(place))
-	b = append(b, s.seal.mac(list, string(b))...)
-	return base64.RawURLEncoding.EncodeToString(b)
+// than the one it was made for: another program's, say, or the same with
+// another filter.
+func (s *Store) cursor(scope cursorScope, place []int64) string {
+	b := make([]byte, 0, 8*len(place)+macBytes)
+	for _, n := range place {
+		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	return base64.RawURLEncoding.EncodeToString(append(b, s.cursorMAC(scope, b)...))
 }
 
-// place reads a cursor; "" is the place before the newest row.
-func (s *Store) place(list, cursor string) (int64, error) {
-	if cursor == "" {
-		return 1<<63 - 1, nil
-	}
-	b, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil || len(b) != 20 || !hmac.Equal(b[8:], s.seal.mac(list, string(b[:8]))) {
-		return 0, webhook.Invalid(webhook.Validation{
+// place reads a cursor into place, whose length is the list's.
+func (s *Store) place(scope cursorScope, cursor string, place []int64) error {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
+	if n := 8 * len(place); err != nil || strings.ContainsAny(cursor, "\r\n") || len(b) != n+macBytes || !hmac.Equal(b[n:], s.cursorMAC(scope, b[:n])) {
+		return webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidFormat, Parameter: "page[cursor]",
-			Detail: "must be the next value of an earlier answer of this list",
+			Detail: "must be the next value of an earlier answer of this list, with the same sort and filters",
 		})
 	}
-	return int64(binary.BigEndian.Uint64(b)), nil
+	for i := range place {
+		place[i] = int64(binary.BigEndian.Uint64(b[8*i:]))
+	}
+	return nil
+}
+
+func (s *Store) cursorMAC(scope cursorScope, place []byte) []byte {
+	return s.seal.mac(scope.list, scope.programID, scope.parent, scope.selection, string(place))
 }

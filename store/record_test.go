@@ -32,7 +32,7 @@ func TestPublishIsIdempotentById(t *testing.T) {
 	other.JSON = slices.Concat(first.JSON[:len(first.JSON)-2], []byte("8}"))
 	_, err = s.Publish(ctx, "p", []webhook.Event{event("content_updated"), other})
 	wantCode(t, err, webhook.CodeConflict)
-	events, _, err := s.Events(ctx, "p", Feed{Size: 10})
+	events, _, err := s.Events(ctx, "p", query(t, webhook.EventList, ""))
 	if err != nil || len(events) != 2 {
 		t.Errorf("the log holds %d events (%v): the refused request left something", len(events), err)
 	}
@@ -67,82 +67,29 @@ func TestProgramsAreStrangers(t *testing.T) {
 	wantCode(t, err, webhook.CodeNotFound)
 	_, err = s.Event(ctx, "q", e.ID)
 	wantCode(t, err, webhook.CodeNotFound)
-	_, _, err = s.Deliveries(ctx, "q", sub.ID, Feed{Size: 1})
+	_, _, err = s.Deliveries(ctx, "q", sub.ID, query(t, webhook.DeliveryList, ""))
 	wantCode(t, err, webhook.CodeNotFound)
 	_, err = s.Delivery(ctx, "q", sub.ID, d.ID)
 	wantCode(t, err, webhook.CodeNotFound)
 	_, err = s.Delivery(ctx, "p", sibling.ID, d.ID) // not the parent's child
 	wantCode(t, err, webhook.CodeNotFound)
-	if subs, total, err := s.Subscriptions(ctx, "q", Page{1, 10}); len(subs) != 0 || total != 0 || err != nil {
+	if subs, total, err := s.Subscriptions(ctx, "q", query(t, webhook.SubscriptionList, "")); len(subs) != 0 || total != 0 || err != nil {
 		t.Errorf("got %d of %d subscriptions (%v)", len(subs), total, err)
 	}
 	if c := form(t, s, lane(t, s, subscribe(t, s, "q", "content_updated").ID), 1); c != nil {
 		t.Errorf("an event of another program was delivered: %s", c.Events)
 	}
-
-	// A cursor of one list is void in another.
-	publish(t, s, "p", "content_updated", "content_updated")
-	_, next, err := s.Events(ctx, "p", Feed{Size: 1})
-	if err != nil || next == "" {
-		t.Fatalf("no cursor: %v", err)
-	}
-	for _, c := range []string{next, "x", next[:len(next)-1] + "A", "AAAAAAAAAAAAAAAAAAAAAAAAAAA"} {
-		_, _, err = s.Events(ctx, "q", Feed{Cursor: c, Size: 1})
-		wantCode(t, err, webhook.CodeInvalid)
-	}
 }
 
-// A page is not shifted by what arrives after the first was read.
-func TestFeedsNeitherRepeatNorSkip(t *testing.T) {
-	ctx := context.Background()
+func TestSubscriptionLimit(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	var want, got []int64
-	for range 7 {
-		want = append(want, publish(t, s, "p", "content_updated")[0].Seq)
-	}
-	slices.Reverse(want)
-	feed := Feed{Size: 3}
-	for {
-		events, next, err := s.Events(ctx, "p", feed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range events {
-			got = append(got, e.Seq)
-		}
-		publish(t, s, "p", "content_updated")
-		if feed.Cursor = next; next == "" {
-			break
-		}
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
-func TestSubscriptionPagesAndLimit(t *testing.T) {
-	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
-	var ids []string
 	for range 5 {
-		ids = append(ids, subscribe(t, s, "p", "content_updated").ID)
+		subscribe(t, s, "p", "content_updated")
 	}
 	url, names := "https://partner.example", []string{"ping"}
-	_, _, err := s.CreateSubscription(ctx, "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 5)
+	_, _, err := s.CreateSubscription(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 5)
 	wantCode(t, err, webhook.CodeInvalid)
-	for number, want := range map[int][]string{1: ids[:2], 2: ids[2:4], 3: ids[4:], 4: nil, 1 << 40: nil} {
-		subs, total, err := s.Subscriptions(ctx, "p", Page{number, 2})
-		if err != nil || total != 5 || len(subs) != len(want) {
-			t.Fatalf("page %d: got %d of %d (%v), want %d of 5", number, len(subs), total, err, len(want))
-		}
-		for i := range want {
-			if subs[i].ID != want[i] {
-				t.Errorf("page %d: subscription %d is %s, want %s", number, i, subs[i].ID, want[i])
-			}
-		}
-	}
 }
 
 // Deletion ends what waits for an attempt; an attempt in flight is the last.
@@ -158,17 +105,17 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 	}
 	attempt := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, Error: webhook.ErrorTimeout}
 	again := webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}
-	if _, err := s.Record(claims[0], &attempt, again); err != nil {
+	if _, err := s.Record(claims[0], &attempt, again, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.DeleteSubscription(ctx, "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
-	if step, err := s.Record(claims[1], &attempt, again); err != nil || step.FailureReason != webhook.FailureSubscriptionDeleted {
+	if step, err := s.Record(claims[1], &attempt, again, webhook.HealthPolicy{}); err != nil || step.FailureReason != webhook.FailureSubscriptionDeleted {
 		t.Errorf("got %+v (%v), want subscription_deleted", step, err)
 	}
 	success := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-	if _, err := s.Record(claims[2], &success, webhook.Step{Status: webhook.StatusSuccess}); err != nil {
+	if _, err := s.Record(claims[2], &success, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	recent, err := s.RecentDeliveries(ctx, 10)
@@ -253,7 +200,7 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 		}
 		c, _, err := s.ClaimDue(ctx, sub.ID, true)
 		if err == nil {
-			_, err = s.Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404}, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected})
+			_, err = s.Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404}, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
 		}
 		done <- err
 	}()

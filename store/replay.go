@@ -24,28 +24,32 @@ type replayCursor struct {
 	names               string
 }
 
-// CreateReplay begins a replay of fields that have passed their rules.
-func (s *Store) CreateReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (webhook.Replay, error) {
+// PlanReplay finds out what part of the log a replay of fields that have passed
+// their rules would go along. Nothing is written yet.
+func (s *Store) PlanReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (*ReplayPlan, error) {
 	r, err := s.newReplay(ctx, programID, subscriptionID, f)
-	if err != nil {
+	return &ReplayPlan{r}, err
+}
+
+// ReplayPlan is a replay that can be begun.
+type ReplayPlan struct{ cursor replayCursor }
+
+// CreateReplay begins a replay as planned.
+func (w Write) CreateReplay(p *ReplayPlan) (webhook.Replay, error) {
+	s, t, r := w.s, w.t, &p.cursor
+	if _, err := t.subscription(r.ProgramID, r.SubscriptionID); err != nil {
 		return webhook.Replay{}, err
 	}
-	err = s.writer.do(func(t *tx) error {
-		if _, err := t.subscription(programID, subscriptionID); err != nil {
-			return err
-		}
-		var running int
-		if err := t.scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{subscriptionID}, &running); err != nil {
-			return err
-		}
-		if running >= maxReplays {
-			return webhook.NewError(webhook.CodeConflict, "The subscription has "+webhook.Count(running, "replay")+" running, which is the most there can be; wait for one, or cancel it.")
-		}
-		t.afterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
-		return t.exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
-			r.ID, subscriptionID, programID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.first, r.after, r.until, r.CreatedAt.UnixMilli())
-	})
-	return r.Replay, err
+	var running int
+	if err := t.scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{r.SubscriptionID}, &running); err != nil {
+		return webhook.Replay{}, err
+	}
+	if running >= maxReplays {
+		return webhook.Replay{}, webhook.NewError(webhook.CodeConflict, "The subscription has "+webhook.Count(running, "replay")+" running, which is the most there can be; wait for one, or cancel it.")
+	}
+	t.afterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
+	return r.Replay, t.exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
+		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.first, r.after, r.until, r.CreatedAt.UnixMilli())
 }
 
 // CountReplay returns how many events a replay would send now, and in how many
@@ -110,24 +114,26 @@ const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND
 
 // CancelReplay ends a replay: it forms no further delivery. What it has formed
 // goes on. A replay that is at its end stays as it is.
-func (s *Store) CancelReplay(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
-	if err := ctx.Err(); err != nil {
+func (w Write) CancelReplay(programID, subscriptionID, id string) (webhook.Replay, error) {
+	s, t := w.s, w.t
+	if _, err := w.Replay(programID, subscriptionID, id); err != nil {
 		return webhook.Replay{}, err
 	}
-	var r replayCursor
-	err := s.writer.do(func(t *tx) error {
-		if _, err := t.subscription(programID, subscriptionID); err != nil {
-			return err
-		}
-		err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'", time.Now().UnixMilli(), id, subscriptionID)
-		if err != nil {
-			return err
-		}
-		r, err = scanReplay(func(dest ...any) error { return t.scan(selectReplay, []any{id, subscriptionID}, dest...) })
-		t.afterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
-		return notFound(err, "replay")
-	})
-	return r.Replay, err
+	err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'", time.Now().UnixMilli(), id, subscriptionID)
+	if err != nil {
+		return webhook.Replay{}, err
+	}
+	t.afterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
+	return w.Replay(programID, subscriptionID, id)
+}
+
+// Replay returns one replay of a subscription as it is in this write.
+func (w Write) Replay(programID, subscriptionID, id string) (webhook.Replay, error) {
+	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
+		return webhook.Replay{}, err
+	}
+	r, err := scanReplay(func(dest ...any) error { return w.t.scan(selectReplay, []any{id, subscriptionID}, dest...) })
+	return r.Replay, notFound(err, "replay")
 }
 
 func scanReplay(scan func(...any) error) (r replayCursor, err error) {

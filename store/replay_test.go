@@ -27,7 +27,7 @@ func end(t *testing.T, s *Store, c *Claim, status webhook.Status) {
 	if status == webhook.StatusFailed {
 		a.Result, a.ResponseStatus, step.FailureReason = webhook.ResultFailed, 404, webhook.FailureRejected
 	}
-	if _, err := s.Record(c, &a, step); err != nil {
+	if _, err := s.Record(c, &a, step, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 }

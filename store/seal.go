@@ -105,6 +105,9 @@ func (s *sealer) open(sealed []byte, place string) ([]byte, error) {
 	return secret, nil
 }
 
+// macBytes is the size of what mac returns.
+const macBytes = 12
+
 // mac authenticates a page cursor for the list it belongs to.
 func (s *sealer) mac(parts ...string) []byte {
 	m := hmac.New(sha256.New, s.cursor)
@@ -112,7 +115,7 @@ func (s *sealer) mac(parts ...string) []byte {
 		m.Write([]byte(p))
 		m.Write([]byte{0})
 	}
-	return m.Sum(nil)[:12]
+	return m.Sum(nil)[:macBytes]
 }
 
 // writeDurably makes a file of mode 0600 that is whole or not there.

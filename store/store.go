@@ -41,6 +41,7 @@ type Store struct {
 	readers *sql.DB
 	seal    *sealer
 	tail    *tail
+	lists   listLimits
 
 	stmts    sync.Map // query → *sql.Stmt on readers
 	tokens   tokenCache
@@ -56,7 +57,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{dir: cfg.Dir, logger: cfg.Logger, tail: newTail(tailBytes)}
+	s := &Store{dir: cfg.Dir, logger: cfg.Logger, tail: newTail(tailBytes), lists: defaultListLimits}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}

@@ -53,9 +53,18 @@ func (c *Catalog) Types() []*EventType { return slices.Clone(c.sorted) }
 //go:embed catalog
 var embedded embed.FS
 
+// SchemaFile is an operator's own event type: a JSON Schema in a file that is
+// named after the event, <name>.json.
+type SchemaFile struct {
+	Name    string
+	Content []byte
+}
+
 // LoadCatalog returns the catalog of the spec's section 6.2, with the
-// notification categories of section 2.4.
-func LoadCatalog() (*Catalog, error) {
+// notification categories of section 2.4, and the operator's own event types.
+// Those must be closed, complete and true to the fields that every event has;
+// an error names the file, and what to change.
+func LoadCatalog(more ...SchemaFile) (*Catalog, error) {
 	var files []schemaFile
 	err := fs.WalkDir(embedded, "catalog", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -68,7 +77,7 @@ func LoadCatalog() (*Catalog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the catalog: %w", err)
 	}
-	return newCatalog(files)
+	return newCatalog(files, more...)
 }
 
 // schemaFile is one file of a catalog: an event type as <name>.json, or a
@@ -81,7 +90,7 @@ type schemaFile struct {
 var eventName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
 // newCatalog compiles the files. An error names the file, and what to change.
-func newCatalog(files []schemaFile) (*Catalog, error) {
+func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 	c := &Catalog{types: make(map[string]*EventType)}
 	c.documents.New = func() any { return new(document) }
 	var parts []schemaFile
@@ -105,6 +114,20 @@ func newCatalog(files []schemaFile) (*Catalog, error) {
 		c.types[t.Name] = t
 		c.sorted = append(c.sorted, t)
 	}
+	for _, f := range more {
+		t, err := newEventType(schemaFile{f.Name, f.Content}, nil)
+		if err == nil && c.types[t.Name] != nil {
+			err = errors.New("there is an event type of that name already")
+		}
+		if err == nil {
+			err = t.checkOwn(f.Content)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("event type %s: %w", f.Name, err)
+		}
+		c.types[t.Name] = t
+		c.sorted = append(c.sorted, t)
+	}
 	slices.SortFunc(c.sorted, func(a, b *EventType) int { return strings.Compare(a.Name, b.Name) })
 	for _, t := range c.sorted {
 		if t.Name == EventPing {
@@ -123,7 +146,7 @@ func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 		return nil, errors.New("the file's name must be the event's name, of a-z, 0-9 and _, and .json")
 	}
 	var d document
-	if err := d.parse(f.content, ""); err != nil {
+	if err := d.parse(f.content, "the file"); err != nil {
 		return nil, err
 	}
 	text := bundle(appendCompact(nil, f.content), parts)
@@ -156,6 +179,101 @@ func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 		}
 	}
 	return t, nil
+}
+
+// commonFields are the fields that every event has (spec, section 2.3): how a
+// schema describes each, what it must allow, and what not.
+var commonFields = [...]struct {
+	name, schema string
+	allow        []any
+	refuse       any
+}{
+	{"id", `{"type": "string", "format": "uuid"}`, []any{
+		"00000000-0000-0000-0000-000000000000", "019ddcfe-0f37-4cf8-8f53-1f6be7c2d3c7", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
+	}, "7"},
+	{"timestamp", `{"type": "string", "format": "date-time"}`, []any{
+		"2026-03-14T08:24:48Z", "1999-12-31T23:59:59.644Z", "2100-01-01T00:00:00.123456789Z", "2026-03-14T08:24:48.6+00:00",
+	}, "yesterday"},
+	{"name", `{"const": "%s"}`, nil, "another_name"}, // it must allow the type's own
+	{"version", `{"const": "` + EventVersion + `"}`, []any{EventVersion}, EventVersion + "0"},
+}
+
+// checkOwn says what an operator's event type lacks of what holds for all of
+// the embedded ones: nil, or what to change in its file.
+func (t *EventType) checkOwn(content []byte) error {
+	var d document
+	if err := d.parse(content, ""); err != nil {
+		return err
+	}
+	closed := false
+	for name, value := range d.members(0) {
+		switch string(d.text(name)) {
+		case "$schema":
+			if s := string(d.raw(value)); s != `"https://json-schema.org/draft/2020-12/schema"` {
+				return errors.New("its $schema must be https://json-schema.org/draft/2020-12/schema")
+			}
+		case "additionalProperties", "unevaluatedProperties":
+			closed = closed || d.nodes[value].kind == jsontext.KindFalse
+		}
+	}
+	if at := d.foreignRef(0); at != "" {
+		return fmt.Errorf("a schema cannot refer to another file, only to its own $defs: %s", at)
+	}
+	if !closed {
+		return errors.New(`the schema must be closed, so that a misspelt field is refused: add "additionalProperties": false`)
+	}
+	example := func() map[string]any {
+		var d document
+		if err := d.parse(t.Example, ""); err != nil {
+			return nil
+		}
+		event, _ := d.any(0).(map[string]any)
+		return event
+	}
+	for _, f := range commonFields {
+		if t.schema.Properties[f.name] == nil || !slices.Contains(t.schema.Required, f.name) {
+			return fmt.Errorf("its properties and required must have the fields of every event: %s is missing in one of them", f.name)
+		}
+	}
+	if event := example(); event == nil {
+		return errors.New("its first example must be an event, an object")
+	} else if v := t.faults(event, ""); len(v) > 0 {
+		return fmt.Errorf("its first example does not pass: %w", invalid(v))
+	}
+	for _, f := range commonFields {
+		fits := func(value any) bool {
+			event := example()
+			event[f.name] = value
+			return t.schema.Validate(event) == nil
+		}
+		allow := f.allow
+		if f.name == "name" {
+			allow = []any{t.Name}
+		}
+		if slices.ContainsFunc(allow, func(v any) bool { return !fits(v) }) || fits(f.refuse) {
+			return fmt.Errorf(`every event has the field %s, and the schema must say the same of it: %s`, f.name, strings.ReplaceAll(f.schema, "%s", t.Name))
+		}
+	}
+	return nil
+}
+
+// foreignRef returns a $ref in the schema at node i that leads out of its file,
+// or "". What the library makes of one is not always an error.
+func (d *document) foreignRef(i int32) string {
+	for name, value := range d.members(i) {
+		if string(d.text(name)) == "$ref" && d.nodes[value].kind == jsontext.KindString && !bytes.HasPrefix(d.text(value), []byte("#")) {
+			return quotedName(string(d.text(value)))
+		}
+		if at := d.foreignRef(value); at != "" {
+			return at
+		}
+	}
+	for _, value := range d.elements(i) {
+		if at := d.foreignRef(value); at != "" {
+			return at
+		}
+	}
+	return ""
 }
 
 // bundle puts the parts that a compact schema refers to into the schema, so

@@ -7,24 +7,28 @@ import "strings"
 type Code string
 
 const (
-	CodeInvalid          Code = "invalid"            // a request that is malformed or breaks a rule
-	CodeUnauthenticated  Code = "unauthenticated"    // no token, or one that identifies no user
-	CodeForbidden        Code = "forbidden"          // the token lacks a scope
-	CodeNotFound         Code = "not_found"          // no such record in this program
-	CodeMethodNotAllowed Code = "method_not_allowed" // the path exists, the method does not
-	CodeTimeout          Code = "timeout"            // the service took too long
-	CodeRequestTimeout   Code = "request_timeout"    // the client took too long to send its request
-	CodeConflict         Code = "conflict"           // an identifier is taken
-	CodeTooLarge         Code = "too_large"          // the body is over its limit
-	CodeUnsupportedMedia Code = "unsupported_media"  // the body is of another media type
-	CodeUnavailable      Code = "unavailable"        // the service cannot store anything just now
-	CodeInternal         Code = "internal"           // a fault of the service
+	CodeInvalid          Code = "invalid"             // a request that is malformed or breaks a rule
+	CodeUnauthenticated  Code = "unauthenticated"     // no token, or one that identifies no user
+	CodeForbidden        Code = "forbidden"           // the token lacks a scope
+	CodeNotFound         Code = "not_found"           // no such record in this program
+	CodeMethodNotAllowed Code = "method_not_allowed"  // the path exists, the method does not
+	CodeTimeout          Code = "timeout"             // the service took too long
+	CodeRequestTimeout   Code = "request_timeout"     // the client took too long to send its request
+	CodeConflict         Code = "conflict"            // an identifier is taken
+	CodePrecondition     Code = "precondition_failed" // the record is not the one the request was meant for
+	CodeTooLarge         Code = "too_large"           // the body is over its limit
+	CodeUnsupportedMedia Code = "unsupported_media"   // the body is of another media type
+	CodeRateLimited      Code = "rate_limited"        // too many requests of a program, or of an address without a token
+	CodeURITooLong       Code = "uri_too_long"        // the path and the query are over their limit
+	CodeHeaderTooLarge   Code = "header_too_large"    // the header is over its limit
+	CodeUnavailable      Code = "unavailable"         // the service cannot store anything just now
+	CodeInternal         Code = "internal"            // a fault of the service
 )
 
 var codes = [...]Code{
 	CodeInvalid, CodeUnauthenticated, CodeForbidden, CodeNotFound, CodeMethodNotAllowed,
-	CodeTimeout, CodeRequestTimeout, CodeConflict, CodeTooLarge, CodeUnsupportedMedia,
-	CodeUnavailable, CodeInternal,
+	CodeTimeout, CodeRequestTimeout, CodeConflict, CodePrecondition, CodeTooLarge, CodeUnsupportedMedia,
+	CodeRateLimited, CodeURITooLong, CodeHeaderTooLarge, CodeUnavailable, CodeInternal,
 }
 
 // Codes returns every [Code] there is, for the tests that must not forget one.

@@ -2,7 +2,10 @@ package webhook
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // ReplayOnly says which events of a span a replay sends again.
@@ -44,20 +47,119 @@ type Replay struct {
 // ReplayFields are the fields of a request that begins a replay.
 type ReplayFields struct {
 	From   time.Time
-	To     time.Time // zero: now
+	To     time.Time // the first moment that is not meant; zero: now
 	Events []string  // nil: the subscription's
 	Only   ReplayOnly
 	DryRun bool // count, and send nothing
 }
 
-// Check returns every rule that the fields break for a subscription.
+// ParseReplay reads the body of a request that begins a replay of a
+// subscription, and tells every fault of it at once: of its form and of the
+// rules. With an error the fields are not to be used.
+func ParseReplay(raw []byte, sub *Subscription) (ReplayFields, *Error) {
+	f, v, err := parseReplay(raw)
+	if err == nil {
+		err = invalid(merge(v, f.Check(sub)))
+	}
+	return f, err
+}
+
+// parseReplay returns the fields that are of the right form, and what is wrong
+// with the others. err is for what is no JSON at all.
+func parseReplay(raw []byte) (f ReplayFields, v []Validation, err *Error) {
+	var d document
+	if err := d.parse(raw, ""); err != nil {
+		return f, nil, err
+	}
+	if d.nodes[0].kind != jsontext.KindBeginObject {
+		return f, nil, NewError(CodeInvalid, "The body must be a JSON object.")
+	}
+	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+	for name, value := range d.members(0) {
+		kind := d.nodes[value].kind
+		switch s := string(d.text(name)); s {
+		case "from", "to":
+			if kind != jsontext.KindString {
+				fail(InvalidType, s, "must be a string")
+			} else if first, next, ok := parseSpan(d.text(value)); !ok {
+				fail(InvalidFormat, s, "must be a timestamp such as 2026-03-14T08:24:48.644Z, or a date such as 2026-03-14, which is read as UTC")
+			} else if s == "from" {
+				f.From = first
+			} else {
+				f.To = next
+			}
+		case "events":
+			var faults []Validation
+			f.Events, faults = parseReplayEvents(&d, value)
+			v = append(v, faults...)
+		case "only":
+			if kind != jsontext.KindString {
+				fail(InvalidType, s, "must be a string: missed, failed or all")
+			} else if f.Only = ReplayOnly(d.text(value)); f.Only == "" {
+				fail(InvalidValue, s, "must be missed, failed or all")
+			}
+		case "dry_run":
+			if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
+				fail(InvalidType, s, "must be true or false")
+			}
+			f.DryRun = kind == jsontext.KindTrue
+		default:
+			fail(InvalidUnknownField, join("", s), "is not a field of a replay; it has: from, to, events, only, dry_run")
+		}
+	}
+	return f, v, nil
+}
+
+// parseReplayEvents reads the names of a replay's events, each a string or an
+// object as subscriptions have them. Of an element that is not of the right
+// form the name is empty.
+func parseReplayEvents(d *document, list int32) (names []string, v []Validation) {
+	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+	if d.nodes[list].kind != jsontext.KindBeginArray {
+		fail(InvalidType, "events", `must be an array of names such as "content_published"`)
+		return nil, v
+	}
+	for i, event := range d.elements(list) {
+		if i == MaxSubscriptionEvents {
+			fail(InvalidTooMany, "events", fmt.Sprintf("must name at most %d events", MaxSubscriptionEvents))
+			return nil, v
+		}
+		at, eventName := element("events", i), ""
+		switch d.nodes[event].kind {
+		case jsontext.KindString:
+			if eventName = string(d.text(event)); eventName == "" {
+				fail(InvalidValue, at, "must not be empty")
+			}
+		case jsontext.KindBeginObject:
+			var faults []Validation
+			if eventName, faults = parseEventName(d, event, at); eventName == "" && faults == nil {
+				fail(InvalidValue, join(at, "name"), "must not be empty")
+			}
+			v = append(v, faults...)
+		default:
+			fail(InvalidType, at, `must be a name such as "content_published"`)
+		}
+		if eventName != "" && slices.Contains(names, eventName) {
+			fail(InvalidDuplicate, at, "is named twice")
+			eventName = ""
+		}
+		names = append(names, eventName)
+	}
+	if names == nil {
+		fail(InvalidRequired, "events", "must name at least one event, or be left out: then all that the subscription asks for are meant")
+	}
+	return names, v
+}
+
+// Check returns every rule that the fields break for a subscription. An empty
+// name is no event's, and passes.
 func (f *ReplayFields) Check(sub *Subscription) []Validation {
 	var v []Validation
 	if f.From.IsZero() {
 		v = append(v, Validation{InvalidRequired, "is required", "from"})
 	}
 	if !f.To.IsZero() && !f.To.After(f.From) {
-		v = append(v, Validation{InvalidValue, "must be later than from", "to"})
+		v = append(v, Validation{InvalidValue, "must not be earlier than from", "to"})
 	}
 	switch f.Only {
 	case ReplayMissed, ReplayFailed, ReplayAll:
@@ -71,7 +173,7 @@ func (f *ReplayFields) Check(sub *Subscription) []Validation {
 		asked[name] = true
 	}
 	for i, name := range f.Events {
-		if !asked[name] {
+		if name != "" && !asked[name] {
 			v = append(v, Validation{InvalidValue, "is not an event that the subscription asks for", fmt.Sprintf("events[%d]", i)})
 		}
 	}

@@ -22,15 +22,6 @@ const (
 	MaxInFlightLimit            = 256 // the most a subscription can ask for itself
 )
 
-// Health says how a subscription's server has been doing.
-type Health string
-
-const (
-	HealthHealthy  Health = "healthy"
-	HealthFailing  Health = "failing"
-	HealthDisabled Health = "disabled"
-)
-
 // Subscription is a partner's URL and what it wants to hear (spec, section 2.1).
 type Subscription struct {
 	ID                     string
@@ -42,6 +33,9 @@ type Subscription struct {
 	Ordered                bool
 	MaxInFlight            int // 0: the operator's default
 	HasAuthorizationHeader bool
+	Status                 Health
+	DisabledReason         string // only when Status is disabled
+	Revision               int64  // rises with every change, also of what is not shown
 	CreatedAt              time.Time
 	UpdatedAt              time.Time
 	DeletedAt              time.Time // zero while it exists
@@ -167,7 +161,7 @@ func parseEventNames(d *document, list int32) (*[]string, []Validation) {
 	var v []Validation
 	names := []string{}
 	for i, event := range d.elements(list) {
-		at, eventName, named := element("events", i), "", false
+		at := element("events", i)
 		if i == maxParsedEvents {
 			break // Check says that these are too many
 		}
@@ -177,29 +171,39 @@ func parseEventNames(d *document, list int32) (*[]string, []Validation) {
 			names = append(names, "")
 			continue
 		}
-		for name, value := range d.members(event) {
-			isString := d.nodes[value].kind == jsontext.KindString
-			switch s := string(d.text(name)); {
-			case s == "name" && isString:
-				eventName, named = string(d.text(value)), true
-			case s == "name":
-				fail(InvalidType, join(at, s), "must be a string")
-				named = true
-			case s == "version" && !isString:
-				fail(InvalidType, join(at, s), `must be the string "1"`)
-			case s == "version" && string(d.text(value)) != EventVersion:
-				fail(InvalidValue, join(at, s), `must be "1"`)
-			case s == "version":
-			default:
-				fail(InvalidUnknownField, join(at, s), "is not a field of an event of a subscription; it has: name, version")
-			}
-		}
-		if !named {
-			fail(InvalidRequired, join(at, "name"), "is required")
-		}
+		eventName, faults := parseEventName(d, event, at)
+		v = append(v, faults...)
 		names = append(names, eventName)
 	}
 	return &names, v
+}
+
+// parseEventName reads one event of a subscription, {"name": …}: the name is
+// empty when that is not of the right form.
+func parseEventName(d *document, event int32, at string) (eventName string, v []Validation) {
+	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+	named := false
+	for name, value := range d.members(event) {
+		isString := d.nodes[value].kind == jsontext.KindString
+		switch s := string(d.text(name)); {
+		case s == "name" && isString:
+			eventName, named = string(d.text(value)), true
+		case s == "name":
+			fail(InvalidType, join(at, s), "must be a string")
+			named = true
+		case s == "version" && !isString:
+			fail(InvalidType, join(at, s), `must be the string "1"`)
+		case s == "version" && string(d.text(value)) != EventVersion:
+			fail(InvalidValue, join(at, s), `must be "1"`)
+		case s == "version":
+		default:
+			fail(InvalidUnknownField, join(at, s), "is not a field of an event of a subscription; it has: name, version")
+		}
+	}
+	if !named {
+		fail(InvalidRequired, join(at, "name"), "is required")
+	}
+	return eventName, v
 }
 
 // maxParsedEvents is how many events are looked at one by one: enough to see

@@ -26,6 +26,34 @@ CREATE TABLE tokens (
     revoked_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
+-- Answers that are given again to a request that comes again. A row is written
+-- in the transaction of what its request created.
+CREATE TABLE idempotency_keys (
+    token_id   TEXT    NOT NULL REFERENCES tokens (id),
+    key        TEXT    NOT NULL CHECK (length(key) BETWEEN 1 AND 255),
+    request    BLOB    NOT NULL CHECK (length(request) = 32),  -- SHA-256 of what was asked for
+    status     INTEGER NOT NULL CHECK (status BETWEEN 200 AND 299),
+    location   TEXT    NOT NULL,                               -- or ''
+    body       BLOB    NOT NULL,                               -- sealed: there may be a signing secret in it
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (token_id, key)
+) STRICT;
+CREATE INDEX idempotency_keys_by_expiry ON idempotency_keys (expires_at);
+
+-- What a token's rows above amount to. The triggers keep it.
+CREATE TABLE idempotency_use (
+    token_id TEXT    PRIMARY KEY REFERENCES tokens (id),
+    keys     INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER idempotency_key_kept AFTER INSERT ON idempotency_keys BEGIN
+    INSERT INTO idempotency_use (token_id, keys, bytes) VALUES (new.token_id, 1, length(new.body))
+        ON CONFLICT DO UPDATE SET keys = keys + 1, bytes = bytes + length(new.body);
+END;
+CREATE TRIGGER idempotency_key_removed AFTER DELETE ON idempotency_keys BEGIN
+    UPDATE idempotency_use SET keys = keys - 1, bytes = bytes - length(old.body) WHERE token_id = old.token_id;
+END;
+
 -- The event log: append-only, one dense seq per program in accept order. The
 -- newest event of a program is never removed, since it holds the log's head.
 -- received_at never falls from one seq to the next, whatever the clock does, so
@@ -53,6 +81,8 @@ CREATE TABLE subscriptions (
     max_in_flight        INTEGER NOT NULL CHECK (max_in_flight >= 0), -- 0: the operator's default
     authorization_header BLOB,                                  -- sealed
     signing_secret       BLOB    NOT NULL,                      -- sealed
+    status               TEXT    NOT NULL DEFAULT 'healthy' CHECK (status IN ('healthy', 'failing', 'disabled')),
+    disabled_reason      TEXT CHECK ((disabled_reason IS NOT NULL) = (status = 'disabled')),
     created_by           TEXT    NOT NULL,                      -- user id
     revision             INTEGER NOT NULL,                      -- rises with every change
     created_at           INTEGER NOT NULL,
@@ -79,6 +109,14 @@ CREATE TABLE interests (
     after_seq       INTEGER NOT NULL,
     until_seq       INTEGER CHECK (until_seq > after_seq),
     PRIMARY KEY (subscription_id, name, after_seq)
+) STRICT, WITHOUT ROWID;
+
+-- The retryable attempts in a row of a subscription's deliveries, pings aside; no row: none.
+CREATE TABLE failures (
+    subscription_id TEXT PRIMARY KEY REFERENCES subscriptions (id),
+    count           INTEGER NOT NULL CHECK (count > 0),
+    first_at        INTEGER NOT NULL,
+    failing_since   INTEGER
 ) STRICT, WITHOUT ROWID;
 
 -- Every event up to seq has been put into a delivery, or was not for this subscription.
@@ -124,6 +162,10 @@ CREATE INDEX deliveries_by_subscription ON deliveries (subscription_id, num);
 CREATE INDEX deliveries_due ON deliveries (subscription_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX deliveries_due_pings ON deliveries (subscription_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL AND ping IS NOT NULL;
 CREATE INDEX deliveries_by_status ON deliveries (status, subscription_id, num) WHERE status <> 'success';
+-- An answer other than 2xx, or none, is the exception, and costs a success nothing.
+CREATE INDEX deliveries_by_response ON deliveries (subscription_id, response_status, num) WHERE response_status NOT BETWEEN 200 AND 299;
+CREATE INDEX deliveries_by_error ON deliveries (subscription_id, error, num) WHERE error IS NOT NULL;
+CREATE INDEX deliveries_pings ON deliveries (subscription_id, num) WHERE ping IS NOT NULL;
 CREATE INDEX deliveries_by_completion ON deliveries (subscription_id, completed_at, num) WHERE completed_at IS NOT NULL;
 
 -- Where an event went.

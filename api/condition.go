@@ -1,0 +1,167 @@
+package api
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"net/http"
+	"strings"
+
+	"service/webhook"
+)
+
+// entityTag returns the strong entity tag (RFC 9110, section 8.8.3) of an
+// answer that is one record: two answers have the same tag only if they are the
+// same byte for byte, and so is what they do not show.
+func (ans *answer) entityTag(body []byte) string {
+	h := sha256.New()
+	var revision [8]byte
+	binary.BigEndian.PutUint64(revision[:], uint64(ans.revision))
+	h.Write(revision[:])
+	h.Write(body)
+	return `"` + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16]) + `"`
+}
+
+// conditions are the preconditions of a request (RFC 9110, section 13.1). The
+// zero value always holds.
+type conditions struct{ match, noneMatch *tagList }
+
+// tagList is the value of If-Match or If-None-Match.
+type tagList struct {
+	any    bool     // *
+	strong []string // with their quotes
+	weak   []string // without their W/
+}
+
+// conditions reads the preconditions of the request.
+func (req *request) conditions() (c conditions, err error) {
+	if c.match, err = req.tagList("If-Match"); err != nil {
+		return c, err
+	}
+	c.noneMatch, err = req.tagList("If-None-Match")
+	return c, err
+}
+
+// tagList reads a header that is * or a list of entity tags; nil: it is not there.
+func (req *request) tagList(name string) (*tagList, error) {
+	values := req.http.Header[name]
+	if values == nil {
+		return nil, nil
+	}
+	list, ok := parseTagList(strings.Join(values, ","))
+	if !ok {
+		return nil, webhook.Invalid(webhook.Validation{
+			Code: webhook.InvalidFormat, Parameter: name,
+			Detail: `must be the ETag of an earlier answer with its quotes, several of them with commas, or *`,
+		})
+	}
+	return list, nil
+}
+
+func parseTagList(s string) (*tagList, bool) {
+	const blank = " \t"
+	list := &tagList{}
+	if strings.Trim(s, blank) == "*" {
+		list.any = true
+		return list, true
+	}
+	for {
+		s = strings.TrimLeft(s, blank+",") // empty elements are allowed
+		if s == "" {
+			return list, list.strong != nil || list.weak != nil
+		}
+		rest, weak := strings.CutPrefix(s, "W/")
+		if !strings.HasPrefix(rest, `"`) {
+			return nil, false
+		}
+		end := strings.IndexByte(rest[1:], '"') + 2
+		if end == 1 || strings.ContainsAny(rest[:end], blank) {
+			return nil, false
+		}
+		if weak {
+			list.weak = append(list.weak, rest[:end])
+		} else {
+			list.strong = append(list.strong, rest[:end])
+		}
+		s = strings.TrimLeft(rest[end:], blank)
+		if s != "" && s[0] != ',' {
+			return nil, false
+		}
+	}
+}
+
+// has says whether the list names a tag; weakly, a weak one counts too.
+func (l *tagList) has(tag string, weakly bool) bool {
+	if l.any {
+		return true
+	}
+	for _, t := range l.strong {
+		if t == tag {
+			return true
+		}
+	}
+	for _, t := range l.weak {
+		if weakly && t == tag {
+			return true
+		}
+	}
+	return false
+}
+
+// read says whether the client of a GET has the record with this tag already.
+// The error is that of a precondition that does not hold.
+func (c conditions) read(tag string) (unchanged bool, err error) {
+	if c.match != nil && !c.match.has(tag, false) {
+		return false, changed("If-Match")
+	}
+	return c.noneMatch != nil && c.noneMatch.has(tag, true), nil
+}
+
+// tag gives an answer to GET its entity tag, and takes its body away when the
+// client has it already.
+func (req *request) tag(ans *answer, body *bytes.Buffer) (string, error) {
+	conditions, err := req.conditions()
+	if err != nil {
+		return "", err
+	}
+	tag := ans.entityTag(body.Bytes())
+	unchanged, err := conditions.read(tag)
+	if unchanged {
+		ans.status = http.StatusNotModified
+		body.Reset()
+	}
+	return tag, err
+}
+
+// write returns the error of a precondition that does not hold for a request
+// that changes the record. current returns the answer to a GET of it, as it is
+// in the write that changes it.
+func (c conditions) write(current func() (answer, error)) error {
+	if c.match == nil && c.noneMatch == nil {
+		return nil
+	}
+	ans, err := current()
+	if err != nil {
+		return err
+	}
+	var body bytes.Buffer
+	if err := ans.render(&body); err != nil {
+		return err
+	}
+	tag := ans.entityTag(body.Bytes())
+	switch {
+	case c.match != nil && !c.match.has(tag, false):
+		return changed("If-Match")
+	case c.noneMatch != nil && c.noneMatch.has(tag, true):
+		return changed("If-None-Match")
+	}
+	return nil
+}
+
+func changed(header string) error {
+	if header == "If-None-Match" {
+		return webhook.NewError(webhook.CodePrecondition, "The record is one that If-None-Match names. Nothing was changed.")
+	}
+	return webhook.NewError(webhook.CodePrecondition, "The record is not one that If-Match names: it has changed since, or the tag is a weak one. Read it again for its present ETag.")
+}

@@ -1,0 +1,657 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+
+	"service/webhook"
+)
+
+// contractChecker holds requests and answers against the document.
+type contractChecker struct {
+	mu     sync.Mutex // kin-openapi does not say that a document can be used by several goroutines
+	served *openapi3.T
+	strict *openapi3.T // the same, but records have no properties that it does not name
+	seen   map[string]bool
+}
+
+// loadContract returns the one checker of all tests.
+var loadContract = sync.OnceValues(func() (*contractChecker, error) {
+	catalog, err := loadCatalog()
+	if err != nil {
+		return nil, err
+	}
+	text := openapiDocument(catalog)
+	c := &contractChecker{seen: make(map[string]bool)}
+	if c.served, err = openapi3.NewLoader().LoadFromData(text); err != nil {
+		return nil, err
+	}
+	var document any
+	if err := json.Unmarshal(text, &document); err != nil {
+		return nil, err
+	}
+	closeRecords(document)
+	if text, err = json.Marshal(document); err != nil {
+		return nil, err
+	}
+	if c.strict, err = openapi3.NewLoader().LoadFromData(text); err != nil {
+		return nil, err
+	}
+	openapi3filter.RegisterBodyDecoder(mediaNDJSON, func(body io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any, error) {
+		b, err := io.ReadAll(body)
+		return string(b), err
+	})
+	return c, nil
+})
+
+// closeRecords makes every schema that names properties refuse others, where
+// the document itself leaves room for those of later versions.
+func closeRecords(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			closeRecords(e)
+		}
+	case map[string]any:
+		if _, open := v["additionalProperties"]; !open && v["type"] == "object" && v["properties"] != nil && v["oneOf"] == nil {
+			v["additionalProperties"] = false
+		}
+		for name, e := range v {
+			if name != "example" && name != "examples" {
+				closeRecords(e)
+			}
+		}
+	}
+}
+
+// find returns the operation of a request, that of GET for HEAD. Without an
+// operation, item says whether there is something at the path.
+func (c *contractChecker) find(doc *openapi3.T, method, escaped string) (route *routers.Route, params map[string]string, item bool) {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	given := strings.Split(escaped, "/")
+	for pattern, pathItem := range doc.Paths.Map() {
+		wanted := strings.Split(pattern, "/")
+		params := make(map[string]string)
+		ok := len(wanted) == len(given)
+		for i := 0; ok && i < len(wanted); i++ {
+			if name, isParam := strings.CutPrefix(wanted[i], "{"); isParam {
+				params[strings.TrimSuffix(name, "}")] = given[i]
+				ok = given[i] != ""
+			} else {
+				ok = wanted[i] == given[i]
+			}
+		}
+		if !ok {
+			continue
+		}
+		op := pathItem.GetOperation(method)
+		if op == nil {
+			return nil, nil, true
+		}
+		return &routers.Route{Spec: doc, Path: pattern, PathItem: pathItem, Method: method, Operation: op}, params, true
+	}
+	return nil, nil, false
+}
+
+// headersOfHTTP are those that no operation needs to name.
+var headersOfHTTP = []string{"Cache-Control", "Connection", "Content-Length", "Content-Type", "X-Content-Type-Options", "Content-Security-Policy"}
+
+// check begins to watch a request. The function it returns holds the request
+// and its answer against the document: the answer always, the request when it
+// was not refused. What is refused may be wrong on purpose.
+func (c *contractChecker) check(t testing.TB, r *http.Request) func(response) {
+	var body bytes.Buffer
+	if r.Body != nil {
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.TeeReader(r.Body, &body), r.Body}
+	}
+	return func(got response) {
+		t.Helper()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		request := r.Method + " " + r.URL.Path
+		if len(request) > 200 {
+			request = request[:200]
+		}
+		for _, e := range c.faults(r, body.Bytes(), got) {
+			t.Errorf("%s, answered %d: not as the document says: %v\n%.2000s", request, got.status, e, got.body)
+		}
+	}
+}
+
+func (c *contractChecker) faults(r *http.Request, body []byte, got response) (all []error) {
+	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+	route, params, known := c.find(c.strict, r.Method, r.URL.EscapedPath())
+	var op *openapi3.Operation
+	if route == nil {
+		// No operation: one of the answers that any request can have.
+		name := map[bool]string{true: "MethodNotAllowed", false: "NotFound"}[known]
+		if special := generalResponses[got.status]; special != "" {
+			name = special
+		}
+		responses := openapi3.NewResponses()
+		responses.Set(strconv.Itoa(got.status), &openapi3.ResponseRef{Value: c.strict.Components.Responses[name].Value})
+		if got.status < 400 || known != (got.status == 405) && generalResponses[got.status] == "" && got.status != 404 {
+			if !isTestRoute(r) {
+				fail("there is no such operation")
+			}
+			return all
+		}
+		op = &openapi3.Operation{Responses: responses}
+		route = &routers.Route{Spec: c.strict, Path: "/", PathItem: &openapi3.PathItem{}, Method: r.Method, Operation: op}
+	} else {
+		op = route.Operation
+	}
+	ref := op.Responses.Value(strconv.Itoa(got.status))
+	if ref == nil {
+		fail("the status is not listed")
+		return all
+	}
+	for name := range got.header {
+		documented := slices.Contains(headersOfHTTP, name)
+		for other := range ref.Value.Headers {
+			documented = documented || http.CanonicalHeaderKey(other) == name
+		}
+		if !documented {
+			fail("the header %s is not listed with this status", name)
+		}
+	}
+
+	again := r.Clone(context.Background())
+	again.Body = io.NopCloser(bytes.NewReader(body))
+	input := &openapi3filter.RequestValidationInput{
+		Request: again, PathParams: params, Route: route,
+		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, MultiError: true, SkipSettingDefaults: true},
+	}
+	if got.status < 400 && r.Method != http.MethodHead {
+		if err := openapi3filter.ValidateRequest(context.Background(), input); err != nil {
+			fail("the request: %v", err)
+		}
+	}
+	if got.status == http.StatusNotModified || r.Method == http.MethodHead {
+		return all
+	}
+	// Most answers of the tests are errors, and many of those the same.
+	key := fmt.Sprint(got.status, route.Path, route.Method, len(got.header), got.body)
+	if c.seen[key] {
+		return all
+	}
+	err := openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input, Status: got.status, Header: got.header,
+		Body: io.NopCloser(strings.NewReader(got.body)), Options: input.Options,
+	})
+	if err != nil {
+		fail("the answer: %v", err)
+	}
+	if len(all) == 0 && got.status >= 400 {
+		c.seen[key] = true
+	}
+	return all
+}
+
+// generalResponses are the answers that need no operation.
+var generalResponses = map[int]string{414: "URITooLong", 431: "HeadersTooLarge"}
+
+// isTestRoute says whether a request is for a route that only tests add.
+func isTestRoute(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/v2/test") || r.URL.Path == referenceStylePath
+}
+
+// isFile says whether an answer is one without an envelope, and checks what
+// holds for those.
+func isFile(t testing.TB, request string, head bool, r response) bool {
+	t.Helper()
+	_, target, _ := strings.Cut(request, " ")
+	media, ok := map[string]string{
+		"/v2/openapi.json": "application/json", referencePath: "text/html", referenceStylePath: "text/css",
+	}[target]
+	if !ok || r.status >= 400 {
+		return false
+	}
+	want := map[string]string{
+		"Content-Type": media + "; charset=utf-8", "Content-Length": strconv.Itoa(len(r.body)),
+		"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Program-Id": "",
+	}
+	if head {
+		want["Content-Length"] = r.header.Get("Content-Length")
+	}
+	if r.status == http.StatusNotModified {
+		want["Content-Type"], want["Content-Length"] = "", ""
+	}
+	for name, value := range want {
+		if got := r.header.Get(name); got != value {
+			t.Errorf("%s: header %s is %q, want %q", request, name, got, value)
+		}
+	}
+	if r.header.Get("ETag") == "" || (r.body == "") != (head || r.status == http.StatusNotModified) {
+		t.Errorf("%s: answer %d with ETag %q and %d bytes", request, r.status, r.header.Get("ETag"), len(r.body))
+	}
+	return true
+}
+
+// eachOperation calls f for every operation of the document.
+func eachOperation(t *testing.T, f func(pattern, method string, op *openapi3.Operation)) {
+	t.Helper()
+	c, err := loadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range c.served.Paths.InMatchingOrder() {
+		operations := c.served.Paths.Value(pattern).Operations()
+		for _, method := range []string{"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"} {
+			if op := operations[method]; op != nil {
+				f(pattern, method, op)
+			}
+		}
+	}
+}
+
+// routePattern is a path of the document as the table of routes writes it.
+func routePattern(pattern string) string {
+	return strings.NewReplacer("{", ":", "}", "").Replace(pattern)
+}
+
+func TestDocumentIsValid(t *testing.T) {
+	c, err := loadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.served.Validate(context.Background(), openapi3.EnableExamplesValidation()); err != nil {
+		t.Error(err)
+	}
+	if c.served.OpenAPI != "3.1.1" || len(c.served.Webhooks) != 1 {
+		t.Errorf("got OpenAPI %s with %d webhooks, want 3.1.1 with 1", c.served.OpenAPI, len(c.served.Webhooks))
+	}
+	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
+		if op.Summary == "" || op.Description == "" || op.OperationID == "" || len(op.Tags) != 1 || c.served.Tags.Get(op.Tags[0]) == nil {
+			t.Errorf("%s %s needs an operationId, a summary, a description and one of the tags", method, pattern)
+		}
+	})
+	for name, s := range c.served.Components.Schemas {
+		if s.Value.Description == "" {
+			t.Errorf("schema %s has no description", name)
+		}
+		for property, p := range s.Value.Properties {
+			if p.Value.Description == "" {
+				t.Errorf("property %s of schema %s has no description", property, name)
+			}
+		}
+	}
+}
+
+func TestDocumentAndRoutesAreTheSame(t *testing.T) {
+	s := start(t)
+	routes := make(map[string]*route)
+	for _, rt := range s.api.routes() {
+		routes[rt.method+" "+rt.pattern] = &rt
+	}
+	delete(routes, "GET "+referenceStylePath) // a part of the page
+	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
+		name := method + " " + routePattern(pattern)
+		rt := routes[name]
+		if rt == nil {
+			t.Errorf("%s is documented, and there is no such route", name)
+			return
+		}
+		delete(routes, name)
+		if got := documentedScope(t, op); got != rt.scope {
+			t.Errorf("%s: the document asks for the scope %q, the route for %q", name, got, rt.scope)
+		}
+
+		var parameters []string
+		for _, p := range op.Parameters {
+			if p.Value.In == "query" {
+				parameters = append(parameters, p.Value.Name)
+			}
+		}
+		supported := slices.Sorted(slices.Values(rt.query.list.Supported()))
+		slices.Sort(parameters)
+		if !slices.Equal(parameters, supported) {
+			t.Errorf("%s: the document has the parameters %v, the route %v", name, parameters, supported)
+		}
+
+		// What each route can answer, whatever it does.
+		want := []int{500}
+		if !rt.query.ignored {
+			want = append(want, 400)
+		}
+		if rt.scope != scopeNone {
+			want = append(want, 401, 503, 504)
+		}
+		if rt.scope != scopeNone && rt.scope != scopeAny {
+			want = append(want, 403)
+		}
+		if rt.find != nil {
+			want = append(want, 404)
+		}
+		if op.RequestBody != nil {
+			want = append(want, 408, 413, 415)
+		}
+		for _, status := range want {
+			if op.Responses.Status(status) == nil {
+				t.Errorf("%s: the document does not list %d", name, status)
+			}
+		}
+	})
+	for name := range routes {
+		t.Errorf("the route %s is not documented", name)
+	}
+}
+
+// documentedScope returns what an operation asks of the token.
+func documentedScope(t *testing.T, op *openapi3.Operation) webhook.Scope {
+	t.Helper()
+	switch {
+	case op.Security == nil:
+		return scopeAny
+	case len(*op.Security) == 0:
+		return scopeNone
+	}
+	scopes := (*op.Security)[0]["bearer"]
+	if len(*op.Security) != 1 || len(scopes) != 1 {
+		t.Fatalf("%s: cannot tell the scope from %v", op.OperationID, *op.Security)
+	}
+	return webhook.Scope(scopes[0])
+}
+
+func TestEveryErrorIsDocumented(t *testing.T) {
+	c, err := loadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	titles := make(map[int]string)
+	for name, r := range c.served.Components.Responses {
+		media := r.Value.Content.Get("application/json")
+		if media == nil {
+			continue
+		}
+		e := media.Example.(map[string]any)["error"].(map[string]any)
+		code := int(e["code"].(float64))
+		if titles[code] != "" {
+			t.Errorf("%s: there are two responses with the status %d", name, code)
+		}
+		titles[code] = e["title"].(string)
+	}
+	for code, k := range kinds {
+		if titles[k.status] != k.title {
+			t.Errorf("%s: the document shows %d as %q, it is %q", code, k.status, titles[k.status], k.title)
+		}
+		delete(titles, k.status)
+	}
+	for status := range titles {
+		t.Errorf("the document has %d, which the API never answers", status)
+	}
+
+	// The codes of validations: as openapi.yaml lists them.
+	var codes []string
+	for _, v := range c.served.Components.Schemas["Validation"].Value.Properties["code"].Value.Enum {
+		codes = append(codes, v.(string))
+		if !strings.Contains(c.served.Info.Description, "`"+v.(string)+"`") {
+			t.Errorf("the text on errors does not explain %s", v)
+		}
+	}
+	want := []string{
+		webhook.InvalidRequired, webhook.InvalidType, webhook.InvalidFormat, webhook.InvalidValue, webhook.InvalidUnknownField, webhook.InvalidUnknownEvent,
+		webhook.InvalidTooLong, webhook.InvalidTooMany, webhook.InvalidTooLarge, webhook.InvalidDuplicate, webhook.InvalidBlockedDestination,
+	}
+	if !slices.Equal(codes, want) {
+		t.Errorf("the document has the validation codes %v, want %v", codes, want)
+	}
+}
+
+// A change of the document must change its version: testdata/openapi.versions
+// has the digest of each.
+func TestDocumentVersion(t *testing.T) {
+	catalog, err := loadCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(openapiDocument(catalog))
+	line := c.served.Info.Version + " " + hex.EncodeToString(sum[:])
+	text, err := os.ReadFile("testdata/openapi.versions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if last := lines[len(lines)-1]; last != line {
+		t.Errorf("the document has changed since\n%s\nGive it another info.version in openapi.yaml and add to testdata/openapi.versions the line\n%s", last, line)
+	}
+	seen := make(map[string]bool)
+	for _, l := range lines {
+		version, _, _ := strings.Cut(l, " ")
+		if seen[version] {
+			t.Errorf("testdata/openapi.versions has the version %s twice", version)
+		}
+		seen[version] = true
+	}
+}
+
+// An answer or a request that the document does not describe must be noticed.
+func TestContractCheckerFindsFaults(t *testing.T) {
+	c, err := loadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := http.Header{"Content-Type": {"application/json; charset=utf-8"}, "X-Request-Id": {webhook.NewID()}}
+	with := func(name, value string) http.Header {
+		h := header.Clone()
+		h.Set(name, value)
+		return h
+	}
+	const event = `{"id":"0198f6a3-0f11-7b22-8c33-4d5e6f708192","timestamp":"2026-03-14T08:24:57.901Z","name":"x","version":"1","seq":1,"received_at":"2026-03-14T08:24:57.901Z"}`
+	const problem = `{"error":{"code":404,"title":"Not Found","detail":"x."}}`
+	right := response{200, header, `{"data":` + event + `}`}
+	for _, test := range []struct {
+		name           string
+		method, target string
+		body           string
+		got            response
+		want           string // "" is none
+	}{
+		{"right", "GET", "/v2/events/x", "", right, ""},
+		{"right, no operation", "GET", "/v2/nothing", "", response{404, header, problem}, ""},
+		{"a property more", "GET", "/v2/webhooks/subscriptions", "", response{200, header, `{"data":[],"meta":{"pagination":{"page_number":1,"page_size":1,"total_count":0,"total_pages":0,"x":1}}}`}, "x"},
+		{"a property less", "GET", "/v2/events/x", "", response{200, header, `{"data":` + strings.Replace(event, `"seq":1,`, "", 1) + `}`}, "seq"},
+		{"a property of another type", "GET", "/v2/events/x", "", response{200, header, `{"data":` + strings.Replace(event, `"seq":1,`, `"seq":"1",`, 1) + `}`}, "seq"},
+		{"no envelope", "GET", "/v2/events/x", "", response{200, header, event}, "data"},
+		{"a status", "GET", "/v2/events/x", "", response{418, header, problem}, "not listed"},
+		{"a status without an operation", "GET", "/v2/nothing", "", response{200, header, problem}, "no such operation"},
+		{"a header more", "GET", "/v2/events/x", "", response{200, with("X-Secret", "x"), right.body}, "X-Secret"},
+		{"a header less", "GET", "/v2/events/x", "", response{200, http.Header{"Content-Type": header["Content-Type"]}, right.body}, "X-Request-Id"},
+		{"a media type", "GET", "/v2/events/x", "", response{200, with("Content-Type", "text/plain"), right.body}, "ontent"},
+		{"an error without its envelope", "GET", "/v2/events/x", "", response{404, header, `{"error":"x"}`}, "error"},
+		{"a request that should be refused", "PUT", "/v2/webhooks/subscriptions/x", `{"colour":"red"}`, response{200, header, `{"data":{}}`}, "colour"},
+	} {
+		r := httptest.NewRequest(test.method, test.target, nil)
+		r.Header.Set("Content-Type", "application/json")
+		var found []string
+		for _, e := range c.faults(r, []byte(test.body), test.got) {
+			found = append(found, e.Error())
+		}
+		if got := strings.Join(found, "; "); (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
+			t.Errorf("%s: got %q, want %q in it", test.name, got, test.want)
+		}
+	}
+}
+
+// TestMatrix asks for every operation of the document as those who may not.
+func TestMatrix(t *testing.T) {
+	s := start(t)
+	theirs := s.records()
+	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), theirs.eventType}
+	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
+		tok, secret, err := s.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tok.ID, secret
+	}
+	revokedID, revoked := token("acme", time.Time{}, webhook.Scopes()...)
+	if _, err := s.store.RevokeToken(t.Context(), revokedID); err != nil {
+		t.Fatal(err)
+	}
+	_, expired := token("acme", time.Now().Add(20*time.Millisecond), webhook.Scopes()...)
+	_, foreign := token("mallory", time.Time{}, webhook.Scopes()...)
+	<-time.After(30 * time.Millisecond) // tokens cannot be made expired
+
+	tried := make(map[int]int)
+	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
+		scope := documentedScope(t, op)
+		if scope == scopeNone {
+			return
+		}
+		rt := &route{method: method, pattern: routePattern(pattern)}
+		body := exampleBody(op)
+		send := func(to ids, secret string) response {
+			return s.send(method, to.path(rt), body, "Authorization", secret)
+		}
+		want := func(name, secret string, status int) {
+			t.Helper()
+			tried[status]++
+			// Both a record that exists and one that does not: nothing may be learnt of it.
+			r, other := send(theirs, secret), send(unknown, secret)
+			wantStatus(t, op.OperationID+" with "+name, r, status)
+			if nameless(r) != nameless(other) {
+				t.Errorf("%s with %s: a record that exists is told from one that does not:\n%v\n%v", op.OperationID, name, r, other)
+			}
+		}
+		want("no token", "", 401)
+		want("an unknown token", "Bearer "+webhook.NewTokenSecret(), 401)
+		want("an expired token", "Bearer "+expired, 401)
+		want("a revoked token", "Bearer "+revoked, 401)
+		if scope == scopeAny {
+			return
+		}
+		var others []webhook.Scope
+		for _, other := range webhook.Scopes() {
+			if other != scope {
+				others = append(others, other)
+			}
+		}
+		_, scopeless := token("acme", time.Time{}, others...)
+		want("a token that lacks the scope", "Bearer "+scopeless, 403)
+		if strings.Contains(pattern, "{") {
+			want("a token of another program", "Bearer "+foreign, 404)
+		}
+	})
+	if tried[401] < 60 || tried[403] < 12 || tried[404] < 8 {
+		t.Errorf("only so many were tried: %v", tried)
+	}
+	if got := s.everything(theirs); strings.Contains(got, "mallory") || !strings.Contains(got, theirs.delivery) {
+		t.Errorf("the requests have changed something: %s", got)
+	}
+}
+
+// nameless is an answer without what differs each time.
+func nameless(r response) string {
+	h := r.header.Clone()
+	for _, name := range []string{"X-Request-Id", "Ratelimit"} {
+		h.Del(name)
+	}
+	return fmt.Sprint(r.status, h, r.body)
+}
+
+// exampleBody is the first example of an operation's JSON body, or nothing.
+func exampleBody(op *openapi3.Operation) string {
+	if op.RequestBody == nil {
+		return ""
+	}
+	media := op.RequestBody.Value.Content["application/json"]
+	example := media.Example
+	for _, name := range slices.Sorted(func(yield func(string) bool) {
+		for n := range media.Examples {
+			if !yield(n) {
+				return
+			}
+		}
+	}) {
+		example = media.Examples[name].Value.Value
+	}
+	if example == nil {
+		return ""
+	}
+	b, _ := json.Marshal(example)
+	return string(b)
+}
+
+// The contract of what partners receive is checked with what is really sent in
+// package main; here, that every event type can be in it.
+func TestDeliveriesAreAsDocumented(t *testing.T) {
+	c, err := loadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalog, err := loadCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := c.served.Components.Schemas["DeliveryBody"].Value
+	for _, et := range catalog.Types() {
+		for example, want := range map[string]bool{
+			string(et.Example): true,
+			strings.Replace(string(et.Example), `"version":"1"`, `"version":"2"`, 1): false,
+			strings.Replace(string(et.Example), `{`, `{"colour":"red",`, 1):         false,
+		} {
+			var body any
+			text := `{"delivery_id":"d","subscription_id":"s","program_id":"p","events":[` + example + `]}`
+			if err := json.Unmarshal([]byte(text), &body); err != nil {
+				t.Fatal(err)
+			}
+			err := schema.VisitJSON(body, openapi3.EnableJSONSchema2020())
+			if (err == nil) != want {
+				t.Errorf("%s: a delivery with %s: got %v", et.Name, example, err)
+			}
+		}
+	}
+}
+
+func TestDocumentIsServed(t *testing.T) {
+	s := start(t)
+	for _, target := range []string{"/v2/openapi.json", referencePath, referenceStylePath} {
+		r := s.send("GET", target, "", "Authorization", "")
+		wantStatus(t, target, r, 200)
+		etag := r.header.Get("ETag")
+		for given, want := range map[string]int{etag: 304, `"other", W/` + etag: 304, "*": 304, `"other"`: 200} {
+			wantStatus(t, target+" when it has "+given, s.send("GET", target, "", "Authorization", "", "If-None-Match", given), want)
+		}
+		again := start(t).send("GET", target, "", "Authorization", "")
+		if again.header.Get("ETag") != etag || again.body != r.body {
+			t.Errorf("%s differs from start to start", target)
+		}
+		wantStatus(t, "POST "+target, s.send("POST", target, "", "Authorization", ""), 405)
+	}
+	r := s.send("GET", "/v2/openapi.json", "", "Authorization", "")
+	if !json.Valid([]byte(r.body)) || !strings.Contains(r.body, `"event_content_published"`) {
+		t.Error("the document is not whole")
+	}
+	if path.Dir(referenceStylePath) != referencePath {
+		t.Errorf("the style must be served under %s", referencePath)
+	}
+}

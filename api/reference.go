@@ -1,0 +1,659 @@
+package api
+
+import (
+	"bytes"
+	_ "embed" // for the page and its style
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/parser"
+
+	"service/webhook"
+)
+
+// The page of the reference and its style.
+var (
+	//go:embed reference.html
+	referenceHTML string
+	//go:embed reference.css
+	referenceCSS []byte
+)
+
+// referencePolicy lets the page load its own style, and nothing else.
+const referencePolicy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// Where the reference and its style are.
+const (
+	referencePath      = "/docs"
+	referenceStylePath = "/docs/style.css"
+)
+
+// documents returns functions that return the contract, and the contract as a
+// page. Each is made when it is first asked for.
+func documents(catalog *webhook.Catalog, baseURL string) (document, reference func() *file) {
+	if baseURL == "" {
+		baseURL = "https://service.example"
+	}
+	document = sync.OnceValue(func() *file {
+		return &file{"application/json; charset=utf-8", "", openapiDocument(catalog)}
+	})
+	reference = sync.OnceValue(func() *file {
+		return &file{"text/html; charset=utf-8", referencePolicy, renderReference(document().content, catalog, baseURL)}
+	})
+	return document, reference
+}
+
+// readDocument answers with the contract, without an envelope.
+func (a *api) readDocument(*request) (answer, error) { return a.document().answer() }
+
+// readReference answers with the contract as a page to read.
+func (a *api) readReference(*request) (answer, error) { return a.reference().answer() }
+
+// readReferenceStyle answers with the style of that page.
+func (a *api) readReferenceStyle(*request) (answer, error) {
+	return (&file{"text/css; charset=utf-8", "", referenceCSS}).answer()
+}
+
+// contract is the OpenAPI document, as much of it as the page shows.
+type contract struct {
+	Info struct {
+		Title, Version, Summary, Description string
+	}
+	Tags       []tag
+	Paths      members[pathItem]
+	Webhooks   members[pathItem]
+	Components struct {
+		Parameters members[field]
+		Headers    members[field]
+		Responses  members[reply]
+		Schemas    members[*schema]
+	}
+	Security []members[[]string]
+}
+
+type tag struct{ Name, Description string }
+
+type pathItem struct {
+	Parameters []field
+	Get        *operation
+	Post       *operation
+	Put        *operation
+	Delete     *operation
+}
+
+type operation struct {
+	OperationID          string
+	Tags                 []string
+	Summary, Description string
+	Deprecated           bool
+	Security             *[]members[[]string] // nil: as the document says
+	Parameters           []field
+	RequestBody          *struct {
+		Description string
+		Required    bool
+		Content     members[media]
+	}
+	Responses members[reply]
+}
+
+// field is a parameter or, without a place, a header of an answer.
+type field struct {
+	Ref                   string `json:"$ref"`
+	Name, In, Description string
+	Required              bool
+	Schema                *schema
+	Example               json.RawMessage
+}
+
+type reply struct {
+	Ref         string `json:"$ref"`
+	Description string
+	Headers     members[field]
+	Content     members[media]
+}
+
+type media struct {
+	Schema   *schema
+	Example  json.RawMessage
+	Examples members[struct {
+		Summary string
+		Value   json.RawMessage
+	}]
+}
+
+type schema struct {
+	Ref                            string `json:"$ref"`
+	Type                           oneOrMore
+	Format, Description, Title     string
+	Pattern                        string
+	Enum                           []json.RawMessage
+	Const, Default                 json.RawMessage
+	Minimum, Maximum               *json.Number
+	MinLength, MaxLength, MinItems *int
+	MaxItems                       *int
+	Properties                     members[*schema]
+	Required                       []string
+	Items                          *schema
+	AnyOf, OneOf, AllOf            []*schema
+	If, Then                       *schema
+	Defs                           members[*schema] `json:"$defs"`
+	Examples                       []json.RawMessage
+}
+
+// oneOrMore is a list of strings that may be written as one.
+type oneOrMore []string
+
+func (o *oneOrMore) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		*o = []string{""}
+		return json.Unmarshal(text, &(*o)[0])
+	}
+	return json.Unmarshal(text, (*[]string)(o))
+}
+
+// renderReference returns the page. It panics on a document that is not as the
+// page expects it, which every test would see.
+func renderReference(document []byte, catalog *webhook.Catalog, baseURL string) []byte {
+	p := &referencePage{BaseURL: baseURL, catalog: catalog}
+	mustDecode(document, &p.contract)
+	t := template.Must(template.New("reference").Funcs(template.FuncMap{
+		"markdown": markdown, "label": label,
+	}).Parse(referenceHTML))
+	var b bytes.Buffer
+	if err := t.Execute(&b, p); err != nil {
+		panic(fmt.Errorf("the reference: %w", err))
+	}
+	return b.Bytes()
+}
+
+// referencePage is what the template sees.
+type referencePage struct {
+	contract
+	BaseURL string
+	catalog *webhook.Catalog
+}
+
+// Operation is an operation with where it stands.
+type Operation struct {
+	*operation
+	Method, Path string
+	Scope        string // "" for any
+	Open         bool   // it asks for no token
+	Webhook      bool
+	page         *referencePage
+	item         pathItem
+}
+
+// Operations returns those of a tag.
+func (p *referencePage) Operations(tag string) []Operation { return p.operations(p.Paths, tag) }
+
+// Received returns what is sent to partners.
+func (p *referencePage) Received() []Operation { return p.operations(p.Webhooks, "") }
+
+func (p *referencePage) operations(items members[pathItem], tag string) []Operation {
+	var all []Operation
+	for _, m := range items {
+		for _, o := range []struct {
+			method string
+			*operation
+		}{{"GET", m.Value.Get}, {"POST", m.Value.Post}, {"PUT", m.Value.Put}, {"DELETE", m.Value.Delete}} {
+			if o.operation == nil || tag != "" && !slices.Contains(o.Tags, tag) {
+				continue
+			}
+			op := Operation{operation: o.operation, Method: o.method, Path: m.Name, Webhook: tag == "", page: p, item: m.Value}
+			security := p.Security
+			if o.Security != nil {
+				security = *o.Security
+			}
+			op.Open = len(security) == 0
+			if !op.Open {
+				op.Scope = strings.Join(security[0].get("bearer"), ", ")
+			}
+			all = append(all, op)
+		}
+	}
+	return all
+}
+
+// AllParameters returns the parameters of the operation and of its path.
+func (o Operation) AllParameters() []field {
+	var all []field
+	for _, q := range slices.Concat(o.item.Parameters, o.Parameters) {
+		if q.Ref != "" {
+			q = o.page.Components.Parameters.get(anchorName(q.Ref))
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+// Answer is one of the answers to an operation.
+type Answer struct {
+	Status string
+	reply
+	page *referencePage
+}
+
+// Successes returns the answers that are not errors; of what partners answer
+// themselves it returns all.
+func (o Operation) Successes() []Answer {
+	return o.answers(func(status string) bool { return status < "4" || o.Webhook })
+}
+
+// Errors returns the errors.
+func (o Operation) Errors() []Answer {
+	return o.answers(func(status string) bool { return status >= "4" && !o.Webhook })
+}
+
+func (o Operation) answers(which func(status string) bool) []Answer {
+	var all []Answer
+	for _, m := range o.Responses {
+		if which(m.Name) {
+			r := m.Value
+			if r.Ref != "" {
+				r = o.page.Components.Responses.get(anchorName(r.Ref))
+			}
+			all = append(all, Answer{m.Name, r, o.page})
+		}
+	}
+	return all
+}
+
+// AllErrors returns every error of the document, by status.
+func (p *referencePage) AllErrors() []Answer {
+	var all []Answer
+	for _, m := range p.Components.Responses {
+		var example struct{ Error struct{ Code int } }
+		for _, c := range m.Value.Content {
+			mustDecode(c.Value.Example, &example)
+		}
+		if code := example.Error.Code; code >= 400 {
+			all = append(all, Answer{strconv.Itoa(code), m.Value, p})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Answer) int { return strings.Compare(a.Status, b.Status) })
+	return all
+}
+
+// AllHeaders returns the answer's headers.
+func (a Answer) AllHeaders() []field {
+	var all []field
+	for _, m := range a.Headers {
+		h := m.Value
+		if h.Ref != "" {
+			h = a.page.Components.Headers.get(anchorName(h.Ref))
+		}
+		h.Name = m.Name
+		all = append(all, h)
+	}
+	return all
+}
+
+// Sample is an example of a body.
+type Sample struct {
+	Summary, Media, Text string
+}
+
+func samples(content members[media]) []Sample {
+	var all []Sample
+	for _, m := range content {
+		if len(m.Value.Example) > 0 {
+			all = append(all, Sample{"", m.Name, indented(m.Value.Example)})
+		}
+		for _, e := range m.Value.Examples {
+			all = append(all, Sample{e.Value.Summary, m.Name, indented(e.Value.Value)})
+		}
+	}
+	return all
+}
+
+// Samples returns the examples of an answer's body.
+func (a Answer) Samples() []Sample { return samples(a.Content) }
+
+// Plain is the description without marks.
+func (a Answer) Plain() string { return strings.ReplaceAll(strings.TrimSpace(a.Description), "`", "") }
+
+// Shape says what the parts of an answer's body are.
+func (a Answer) Shape() template.HTML {
+	s := bodySchema(a.Content)
+	if s == nil {
+		return ""
+	}
+	var parts []string
+	for _, m := range s.Properties {
+		if m.Name == "data" || m.Name == "meta" {
+			parts = append(parts, "<code>"+m.Name+"</code>: "+string(label(m.Value)))
+		}
+	}
+	return template.HTML(strings.Join(parts, ", "))
+}
+
+func bodySchema(content members[media]) *schema {
+	if len(content) == 0 {
+		return nil
+	}
+	return content[0].Value.Schema
+}
+
+// BodySchemas returns the schemas of the body that a request has, each with
+// the properties that can be sent.
+func (o Operation) BodySchemas() []*schema {
+	if o.RequestBody == nil {
+		return nil
+	}
+	s := bodySchema(o.RequestBody.Content)
+	if len(s.AnyOf) == 0 {
+		s = &schema{AnyOf: []*schema{s}}
+	}
+	var all []*schema
+	for _, v := range s.AnyOf {
+		if resolved := o.page.resolve(v); len(resolved.Properties) > 0 {
+			all = append(all, resolved)
+		}
+	}
+	return all
+}
+
+// Rows returns the properties of one of these schemas.
+func (o Operation) Rows(s *schema) []Property { return o.page.properties(s, "") }
+
+// RequestSamples returns the examples of the request's body.
+func (o Operation) RequestSamples() []Sample {
+	if o.RequestBody == nil {
+		return nil
+	}
+	return samples(o.RequestBody.Content)
+}
+
+// Curl returns a command that makes the request, one for each example of its
+// body.
+func (o Operation) Curl() []Sample {
+	path := o.Path
+	var query strings.Builder
+	for _, q := range o.AllParameters() {
+		var example string
+		if len(q.Example) > 0 && json.Unmarshal(q.Example, &example) != nil {
+			example = string(q.Example)
+		}
+		switch {
+		case q.In == "path":
+			path = strings.ReplaceAll(path, "{"+q.Name+"}", example)
+		case q.In == "query" && example != "":
+			query.WriteString(" \\\n  --data-urlencode " + quoteShell(q.Name+"="+example))
+		}
+	}
+	command := "curl"
+	if query.Len() > 0 {
+		command += " --get"
+	}
+	if o.Method != http.MethodGet && (o.RequestBody == nil || !o.RequestBody.Required || o.Method != http.MethodPost) {
+		command += " --request " + o.Method
+	}
+	command += ` "$URL` + path + `"`
+	if !o.Open {
+		command += " \\\n  --header \"Authorization: Bearer $TOKEN\""
+	}
+	command += query.String()
+	bodies := o.RequestSamples()
+	if len(bodies) == 0 {
+		return []Sample{{Text: command}}
+	}
+	for i, s := range bodies {
+		flag := "--data "
+		if s.Media != mediaJSON {
+			flag = "--data-binary "
+		}
+		bodies[i].Text = command + " \\\n  --header \"Content-Type: " + s.Media + "\" \\\n  " + flag + quoteShell(s.Text)
+	}
+	return bodies
+}
+
+// quoteShell renders an argument for a POSIX shell.
+func quoteShell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// resolve follows a reference.
+func (p *referencePage) resolve(s *schema) *schema {
+	if s == nil || s.Ref == "" {
+		return s
+	}
+	name, rest, _ := strings.Cut(strings.TrimPrefix(s.Ref, "#/components/schemas/"), "/")
+	found := p.Components.Schemas.get(name)
+	if def, ok := strings.CutPrefix(rest, "$defs/"); ok && found != nil {
+		found = found.Defs.get(def)
+	}
+	if found == nil {
+		panic(fmt.Errorf("the OpenAPI document refers to %s, which is not in it", s.Ref))
+	}
+	return found
+}
+
+// Schemas returns the schemas that are not of an event type.
+func (p *referencePage) Schemas() members[*schema] {
+	var all members[*schema]
+	for _, m := range p.Components.Schemas {
+		if len(m.Value.Properties) > 0 && !strings.HasPrefix(m.Name, eventSchema("")) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// Catalog returns the event types.
+func (p *referencePage) Catalog() []EventTypeEntry {
+	var all []EventTypeEntry
+	for _, t := range p.catalog.Types() {
+		s := p.Components.Schemas.get(eventSchema(t.Name))
+		e := EventTypeEntry{Name: t.Name, Title: t.Title, Description: t.Description, Example: indented(t.Example)}
+		for _, m := range s.Properties {
+			if !slices.Contains([]string{"id", "timestamp", "name", "version"}, m.Name) {
+				e.Fields = append(e.Fields, p.property(s, m))
+			}
+		}
+		for _, c := range s.AllOf {
+			if c.If == nil || c.Then == nil {
+				continue
+			}
+			for _, m := range c.If.Properties {
+				for _, then := range c.Then.Properties {
+					e.Variants = append(e.Variants, Variant{m.Name, literal(m.Value.Const), then.Name, p.properties(p.resolve(then.Value), "")})
+				}
+			}
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// EventTypeEntry is an event type as the page shows it.
+type EventTypeEntry struct {
+	Name, Title, Description, Example string
+	Fields                            []Property
+	Variants                          []Variant
+}
+
+// Variant is what the fields of an object are when another has some value.
+type Variant struct {
+	When, Is, Object string
+	Fields           []Property
+}
+
+// Property is a row of a table of properties.
+type Property struct {
+	Name, Description string
+	Type              template.HTML
+	Limits            []string
+	Required          bool
+}
+
+// Properties returns the rows of a schema, those of objects within it under
+// their paths.
+func (p *referencePage) Properties(s *schema) []Property { return p.properties(p.resolve(s), "") }
+
+func (p *referencePage) properties(s *schema, at string) []Property {
+	var all []Property
+	for _, m := range s.Properties {
+		row := p.property(s, m)
+		row.Name = at + row.Name
+		all = append(all, row)
+		switch inner := m.Value; {
+		case inner.Ref != "":
+		case len(inner.Properties) > 0:
+			all = append(all, p.properties(inner, row.Name+".")...)
+		case inner.Items != nil && len(inner.Items.Properties) > 0:
+			all = append(all, p.properties(inner.Items, row.Name+"[].")...)
+		}
+	}
+	return all
+}
+
+func (p *referencePage) property(s *schema, m member[*schema]) Property {
+	description := m.Value.Description
+	if description == "" {
+		description = p.resolve(m.Value).Description
+	}
+	return Property{
+		Name: m.Name, Description: description, Type: label(m.Value),
+		Limits: m.Value.Limits(), Required: slices.Contains(s.Required, m.Name),
+	}
+}
+
+// Limits says in words what a value must be beside its type.
+func (s *schema) Limits() []string {
+	var all []string
+	span := func(least, most *int, what string) {
+		switch {
+		case least != nil && most != nil:
+			all = append(all, fmt.Sprintf("%d to %d%s", *least, *most, what))
+		case most != nil:
+			all = append(all, fmt.Sprintf("at most %d%s", *most, what))
+		case least != nil:
+			all = append(all, fmt.Sprintf("at least %d%s", *least, what))
+		}
+	}
+	if s.Minimum != nil && s.Maximum != nil {
+		all = append(all, fmt.Sprintf("%s to %s", *s.Minimum, *s.Maximum))
+	}
+	span(s.MinLength, s.MaxLength, " characters")
+	span(s.MinItems, s.MaxItems, " elements")
+	if len(s.Enum) > 0 {
+		words := make([]string, len(s.Enum))
+		for i, e := range s.Enum {
+			words[i] = literal(e)
+		}
+		all = append(all, "one of "+strings.Join(words, ", "))
+	}
+	if len(s.Const) > 0 {
+		all = append(all, "always "+literal(s.Const))
+	}
+	if len(s.Default) > 0 {
+		all = append(all, "default "+literal(s.Default))
+	}
+	return all
+}
+
+// literal renders a JSON value as words show it: strings without quotes.
+func literal(v json.RawMessage) string {
+	var s string
+	if json.Unmarshal(v, &s) == nil && len(v) > 0 && v[0] == '"' {
+		return s
+	}
+	return string(v)
+}
+
+// label renders the type of a schema, with links to those that have a name.
+func label(s *schema) template.HTML {
+	escaped := func(t string) template.HTML { return template.HTML(template.HTMLEscapeString(t)) }
+	several := func(all []*schema) template.HTML {
+		parts := make([]string, len(all))
+		for i, v := range all {
+			parts[i] = string(label(v))
+		}
+		return template.HTML(strings.Join(parts, " or "))
+	}
+	switch {
+	case s == nil:
+		return ""
+	case s.Ref != "":
+		return template.HTML(fmt.Sprintf(`<a href="#%s">%s</a>`, escaped(anchor(s.Ref)), escaped(anchorName(s.Ref))))
+	case len(s.AnyOf) > 0:
+		return several(s.AnyOf)
+	case s.Items != nil:
+		if items := s.Items; items.Ref == "" && slices.Equal(items.Type, []string{"object"}) {
+			return "array of objects"
+		}
+		return "array of " + label(s.Items)
+	case len(s.Type) == 0 && len(s.Const) > 0:
+		return "string"
+	}
+	text := strings.Join(s.Type, " or ")
+	switch s.Format {
+	case "uuid", "uri", "date-time":
+		names := map[string]string{"uuid": "UUID", "uri": "URL", "date-time": "time"}
+		text = strings.Replace(text, "string", names[s.Format], 1)
+	}
+	return escaped(text)
+}
+
+// anchorName is the last part of a reference.
+func anchorName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
+
+// anchor is where on the page a reference leads to.
+func anchor(ref string) string {
+	name := anchorName(ref)
+	if event, ok := strings.CutPrefix(name, eventSchema("")); ok {
+		return "event-" + event
+	}
+	if name == "Result" {
+		return "schema-Attempt"
+	}
+	return "schema-" + name
+}
+
+// indented renders JSON for reading; a text stays as it is.
+func indented(v json.RawMessage) string {
+	var text string
+	if len(v) > 0 && v[0] == '"' && json.Unmarshal(v, &text) == nil {
+		return strings.TrimSpace(text)
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, v, "", "  "); err != nil {
+		panic(fmt.Errorf("an example of the OpenAPI document: %w", err))
+	}
+	return b.String()
+}
+
+// Guide is the description of the whole.
+func (p *referencePage) Guide() template.HTML { return markdown(p.Info.Description) }
+
+// Chapters are the headings of the guide.
+func (p *referencePage) Chapters() []member[string] {
+	var all []member[string]
+	for line := range strings.Lines(p.Info.Description) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			title = strings.TrimSpace(title)
+			all = append(all, member[string]{title, strings.ReplaceAll(strings.ToLower(title), " ", "-")})
+		}
+	}
+	return all
+}
+
+// Anchor is the id of a tag's section.
+func (t tag) Anchor() string { return strings.ReplaceAll(strings.ToLower(t.Name), " ", "-") }
+
+// markdown renders a description. What is HTML in it is left out.
+func markdown(text string) template.HTML {
+	m := goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
+	var b bytes.Buffer
+	if err := m.Convert([]byte(text), &b); err != nil {
+		panic(fmt.Errorf("a description of the OpenAPI document: %w", err))
+	}
+	return template.HTML(b.String())
+}

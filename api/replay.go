@@ -1,0 +1,115 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// replayRecord is a replay as the API shows it.
+type replayRecord struct {
+	ID             string               `json:"id"`
+	SubscriptionID string               `json:"subscription_id"`
+	Only           webhook.ReplayOnly   `json:"only"`
+	From           timestamp            `json:"from"` // both ends are included
+	To             timestamp            `json:"to"`
+	Events         []replayEvent        `json:"events"`
+	Status         webhook.ReplayStatus `json:"status"`
+	Progress       replayProgress       `json:"progress"`
+	EventsSent     int64                `json:"events_sent"`
+	Deliveries     int64                `json:"deliveries"`
+	CreatedAt      timestamp            `json:"created_at"`
+	CompletedAt    timestamp            `json:"completed_at"`
+}
+
+type replayEvent struct {
+	Name string `json:"name"`
+}
+
+// replayProgress counts places of the event log.
+type replayProgress struct {
+	Scanned int64 `json:"scanned"`
+	Total   int64 `json:"total"`
+}
+
+// replayCount is what a replay would come to.
+type replayCount struct {
+	DryRun     bool  `json:"dry_run"`
+	Events     int64 `json:"events"`
+	Deliveries int64 `json:"deliveries"` // at the least
+}
+
+func newReplayRecord(r *webhook.Replay) replayRecord {
+	events := make([]replayEvent, len(r.Events))
+	for i, name := range r.Events {
+		events[i].Name = name
+	}
+	return replayRecord{
+		ID: r.ID, SubscriptionID: r.SubscriptionID, Only: r.Only,
+		From: timestamp(r.From), To: timestamp(r.To.Add(-time.Millisecond)), Events: events,
+		Status: r.Status, Progress: replayProgress{r.Scanned, r.Total},
+		EventsSent: r.EventsSent, Deliveries: r.Deliveries,
+		CreatedAt: timestamp(r.CreatedAt), CompletedAt: timestamp(r.CompletedAt),
+	}
+}
+
+func (a *api) findReplay(req *request) (err error) {
+	req.replay, err = a.store.Replay(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
+	return err
+}
+
+func (a *api) createReplay(req *request) (answer, error) {
+	body, err := req.readJSON()
+	if err != nil {
+		return answer{}, err
+	}
+	fields, invalid := webhook.ParseReplay(body, &req.subscription)
+	if invalid != nil {
+		return answer{}, invalid
+	}
+	if fields.DryRun {
+		count := replayCount{DryRun: true}
+		count.Events, count.Deliveries, err = a.store.CountReplay(req.ctx, req.program(), req.subscription.ID, &fields, a.batchSize)
+		if err != nil {
+			return answer{}, err
+		}
+		return a.create(req, func(store.Write) (answer, error) { return answer{data: count}, nil })
+	}
+	plan, err := a.store.PlanReplay(req.ctx, req.program(), req.subscription.ID, &fields)
+	if err != nil {
+		return answer{}, err
+	}
+	return a.create(req, func(w store.Write) (answer, error) {
+		r, err := w.CreateReplay(plan)
+		location := "/v2/webhooks/subscriptions/" + r.SubscriptionID + "/replays/" + r.ID
+		return answer{status: http.StatusAccepted, location: location, data: newReplayRecord(&r)}, err
+	})
+}
+
+func replayAnswer(r *webhook.Replay) answer {
+	return answer{data: newReplayRecord(r), tagged: true}
+}
+
+func (a *api) readReplay(req *request) (answer, error) { return replayAnswer(&req.replay), nil }
+
+func (a *api) cancelReplay(req *request) (answer, error) {
+	conditions, err := req.conditions()
+	if err != nil {
+		return answer{}, err
+	}
+	program, subscription, id := req.program(), req.replay.SubscriptionID, req.replay.ID
+	var r webhook.Replay
+	err = a.store.Write(req.ctx, func(w store.Write) error {
+		err := conditions.write(func() (answer, error) {
+			r, err := w.Replay(program, subscription, id)
+			return replayAnswer(&r), err
+		})
+		if err == nil {
+			r, err = w.CancelReplay(program, subscription, id)
+		}
+		return err
+	})
+	return answer{data: newReplayRecord(&r)}, err
+}

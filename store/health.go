@@ -1,0 +1,84 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"time"
+
+	"service/webhook"
+)
+
+// recordHealth decides how a subscription is doing after an attempt. While all
+// goes well it costs one statement that finds nothing to change.
+func (s *Store) recordHealth(t *tx, id string, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) error {
+	var before webhook.Failures
+	var first int64
+	var since sql.NullInt64
+	err := t.scan("SELECT count, first_at, failing_since FROM failures WHERE subscription_id = ?", []any{id}, &before.Count, &first, &since)
+	if errors.Is(err, sql.ErrNoRows) {
+		if a.Result != webhook.ResultRetryable {
+			return nil
+		}
+	} else if err != nil {
+		return err
+	} else {
+		before.First, before.Since = time.UnixMilli(first), fromMillis(since)
+	}
+	sub, err := scanSubscription(func(dest ...any) error {
+		return t.scan("SELECT "+subscriptionColumns+" FROM subscriptions WHERE id = ?", []any{id}, dest...)
+	})
+	if err != nil || !sub.DeletedAt.IsZero() {
+		return err
+	}
+	status, after := policy.After(sub.Status, before, a, now)
+	reason := ""
+	if status == webhook.HealthDisabled {
+		reason = "Its server has been failing since " + webhook.FormatTime(after.Since) + "."
+	}
+	if status == sub.Status {
+		if after == before {
+			return nil
+		}
+		return t.setFailures(id, after)
+	}
+	if err := t.setHealth(id, status, reason, after); err != nil {
+		return err
+	}
+	t.afterCommit(func() {
+		s.watchers.subscriptionChanged(id)
+		s.logger.LogAttrs(context.Background(), slog.LevelWarn, "subscription is "+string(status),
+			slog.String("program", sub.ProgramID), slog.String("subscription", id), slog.Int("failures", after.Count),
+			slog.Int("response_status", a.ResponseStatus), slog.String("error", string(a.Error)))
+	})
+	if status != webhook.HealthDisabled {
+		return t.exec("UPDATE subscriptions SET revision = revision + 1 WHERE id = ?", id)
+	}
+	off := sub
+	off.Active = false
+	if err := t.exec("UPDATE subscriptions SET active = 0, revision = revision + 1, updated_at = ? WHERE id = ?", now.UnixMilli(), id); err != nil {
+		return err
+	}
+	return t.moveInterests(&sub, &off)
+}
+
+// setHealth stores how a subscription is doing, and why.
+func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhook.Failures) error {
+	var why any
+	if reason != "" {
+		why = reason
+	}
+	if err := t.exec("UPDATE subscriptions SET status = ?, disabled_reason = ? WHERE id = ?", string(status), why, id); err != nil {
+		return err
+	}
+	return t.setFailures(id, f)
+}
+
+func (t *tx) setFailures(id string, f webhook.Failures) error {
+	if f.Count == 0 {
+		return t.exec("DELETE FROM failures WHERE subscription_id = ?", id)
+	}
+	return t.exec("INSERT INTO failures (subscription_id, count, first_at, failing_since) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET count = ?2, first_at = ?3, failing_since = ?4",
+		id, f.Count, f.First.UnixMilli(), millis(f.Since))
+}

@@ -1,0 +1,182 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+func newKey(tokenID, key, request string) *webhook.IdempotencyKey {
+	return &webhook.IdempotencyKey{TokenID: tokenID, Key: key, Request: sha256.Sum256([]byte(request))}
+}
+
+func keep(s *Store, k *webhook.IdempotencyKey, body string) error {
+	return s.Write(context.Background(), func(w Write) error {
+		return w.Keep(k, &Answer{Status: 201, Location: "/there", Body: []byte(body)})
+	})
+}
+
+func newTokenID(t *testing.T, s *Store) string {
+	t.Helper()
+	token, _, err := s.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token.ID
+}
+
+func wantConflict(t *testing.T, err error) {
+	t.Helper()
+	var e *webhook.Error
+	if !errors.As(err, &e) || e.Code != webhook.CodeConflict {
+		t.Errorf("got %v, want a conflict", err)
+	}
+}
+
+func TestAnswersAreKept(t *testing.T) {
+	s := open(t)
+	ctx := t.Context()
+	one, other := newTokenID(t, s), newTokenID(t, s)
+	if a, err := s.Answered(ctx, newKey(one, "k", "request")); a != nil || err != nil {
+		t.Errorf("a new key: got %+v (%v)", a, err)
+	}
+	if err := keep(s, newKey(one, "k", "request"), "whsec_secret"); err != nil {
+		t.Fatal(err)
+	}
+	a, err := s.Answered(ctx, newKey(one, "k", "request"))
+	if err != nil || a == nil || a.Status != 201 || a.Location != "/there" || string(a.Body) != "whsec_secret" {
+		t.Errorf("got %+v (%v)", a, err)
+	}
+	_, err = s.Answered(ctx, newKey(one, "k", "another request"))
+	wantConflict(t, err)
+	for _, k := range []*webhook.IdempotencyKey{newKey(other, "k", "request"), newKey(one, "K", "request")} {
+		if a, err := s.Answered(ctx, k); a != nil || err != nil {
+			t.Errorf("%+v: got %+v (%v)", k, a, err)
+		}
+	}
+	var stored []byte
+	if err := s.scan(ctx, "SELECT body FROM idempotency_keys", nil, &stored); err != nil || bytes.Contains(stored, []byte("secret")) {
+		t.Errorf("the answer is stored as %q (%v)", stored, err)
+	}
+	// Never twice: the second would undo what came with it.
+	if err := keep(s, newKey(one, "k", "request"), "again"); err == nil {
+		t.Error("one key was kept twice")
+	}
+}
+
+// What a write did and its key are stored together or not at all.
+func TestKeepIsPartOfItsWrite(t *testing.T) {
+	s := open(t)
+	token := newTokenID(t, s)
+	failure := errors.New("after all")
+	err := s.Write(t.Context(), func(w Write) error {
+		if _, err := w.Publish("p", []webhook.Event{event("content_updated")}); err != nil {
+			return err
+		}
+		if err := w.Keep(newKey(token, "k", "r"), &Answer{Status: 200}); err != nil {
+			return err
+		}
+		return failure
+	})
+	if err != failure {
+		t.Fatal(err)
+	}
+	if a, err := s.Answered(t.Context(), newKey(token, "k", "r")); a != nil || err != nil {
+		t.Errorf("the key is there: %+v (%v)", a, err)
+	}
+	var events, use int
+	if err := s.scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotency_use WHERE keys > 0)", nil, &events, &use); err != nil || events != 0 || use != 0 {
+		t.Errorf("%d events, %d tokens with keys (%v), want none", events, use, err)
+	}
+}
+
+func TestKeysExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t)
+		token := newTokenID(t, s)
+		for i := range 3 * expiredAtOnce {
+			if err := keep(s, newKey(token, fmt.Sprint(i), "r"), "first"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(webhook.IdempotencyKeptFor - time.Millisecond)
+		if a, err := s.Answered(t.Context(), newKey(token, "5", "r")); a == nil || err != nil {
+			t.Errorf("a moment before it expires: got %+v (%v)", a, err)
+		}
+		time.Sleep(time.Millisecond)
+		last := fmt.Sprint(3*expiredAtOnce - 1)
+		if a, err := s.Answered(t.Context(), newKey(token, last, "another")); a != nil || err != nil {
+			t.Errorf("expired: got %+v (%v)", a, err)
+		}
+		// It can be used again, though it still waits for its removal.
+		if err := keep(s, newKey(token, last, "another"), "second"); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := s.Answered(t.Context(), newKey(token, last, "another")); a == nil || err != nil || string(a.Body) != "second" {
+			t.Errorf("used again: got %+v (%v)", a, err)
+		}
+		for i, want := range []int{2 * expiredAtOnce, expiredAtOnce + 1, 3} { // few are removed at a time
+			if n := keysOf(t, s, token); n != want {
+				t.Errorf("%d keys are left, want %d", n, want)
+			}
+			if err := keep(s, newKey(token, fmt.Sprint("new", i), "r"), ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var keys, size, counted, measured int
+		err := s.scan(t.Context(), "SELECT keys, bytes, (SELECT count(*) FROM idempotency_keys), (SELECT sum(length(body)) FROM idempotency_keys) FROM idempotency_use", nil, &keys, &size, &counted, &measured)
+		if err != nil || keys != counted || size != measured || keys != 4 {
+			t.Errorf("%d keys of %d bytes are known, there are %d of %d (%v)", keys, size, counted, measured, err)
+		}
+	})
+}
+
+func keysOf(t *testing.T, s *Store, token string) (n int) {
+	t.Helper()
+	if err := s.scan(t.Context(), "SELECT count(*) FROM idempotency_keys WHERE token_id = ?", []any{token}, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestKeysAreBounded(t *testing.T) {
+	s := open(t)
+	one, other := newTokenID(t, s), newTokenID(t, s)
+	wantTooMany := func(err error) {
+		t.Helper()
+		var e *webhook.Error
+		if !errors.As(err, &e) || len(e.Validations) != 1 || e.Validations[0].Code != webhook.InvalidTooMany || e.Validations[0].Parameter != "Idempotency-Key" {
+			t.Errorf("got %v, want too_many Idempotency-Key", err)
+		}
+	}
+	set := func(keys, size int) {
+		t.Helper()
+		err := s.writer.do(func(t *tx) error {
+			return t.exec("INSERT INTO idempotency_use (token_id, keys, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET keys = ?2, bytes = ?3", one, keys, size)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(webhook.MaxIdempotencyKeys-1, 0)
+	if err := keep(s, newKey(one, "last", "r"), ""); err != nil {
+		t.Error(err)
+	}
+	wantTooMany(keep(s, newKey(one, "more", "r"), ""))
+	set(1, webhook.MaxIdempotencyBytes-1000)
+	wantTooMany(keep(s, newKey(one, "more", "r"), strings.Repeat("x", 1000)))
+	if err := keep(s, newKey(one, "more", "r"), strings.Repeat("x", 900)); err != nil {
+		t.Error(err)
+	}
+	if err := keep(s, newKey(other, "more", "r"), ""); err != nil {
+		t.Errorf("another token: %v", err)
+	}
+}

@@ -1,0 +1,760 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+// listLimits bound what a page of a feed costs, however many rows there are: it
+// either knows its rows by an index, or walks along the list's order and leaves
+// off after so many rows with a cursor, having found what it found.
+type listLimits struct {
+	set        int // rows that a page picks out by the index of a filter, to put them in order itself
+	scan       int // rows that a page looks at while it walks along the list's order
+	costlyScan int // the same where judging a row looks into events, of which a delivery has up to a hundred
+}
+
+// defaultListLimits are those of every store but in tests.
+var defaultListLimits = listLimits{set: 5000, scan: 10_000, costlyScan: 1000}
+
+// Subscriptions returns a page of a program's subscriptions, and how many the
+// filters let through in all.
+func (s *Store) Subscriptions(ctx context.Context, programID string, q *webhook.ListQuery) (subs []webhook.Subscription, total int, err error) {
+	var active []int
+	for _, word := range q.Filters["active"] {
+		active = append(active, map[string]int{"false": 0, "true": 1}[word])
+	}
+	created, updated := q.Ranges["created_at"], q.Ranges["updated_at"]
+	args := []any{programID, 0, 0, jsonOf(active), jsonOf(q.Filters["status"]), jsonOf(q.Filters["url"]),
+		millis(created.From), millis(created.To), millis(updated.From), millis(updated.To), jsonOf(q.Filters["event"])}
+	err = s.view(ctx, func(v *view) error {
+		if err := v.scan("SELECT count(*)"+listedSubscriptions, args, &total); err != nil || q.Number-1 > total/q.Size {
+			return err
+		}
+		args[1], args[2] = q.Size, (q.Number-1)*q.Size
+		return v.each("SELECT "+subscriptionColumns+listedSubscriptions+orderSubscriptions(q.Sort)+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
+			sub, err := scanSubscription(scan)
+			subs = append(subs, sub)
+			return err
+		})
+	})
+	return subs, total, err
+}
+
+const listedSubscriptions = ` FROM subscriptions WHERE program_id = ?1 AND deleted_at IS NULL
+	AND (?4 IS NULL OR active IN (SELECT value FROM json_each(?4)))
+	AND (?5 IS NULL OR status IN (SELECT value FROM json_each(?5)))
+	AND (?6 IS NULL OR url IN (SELECT value FROM json_each(?6)))
+	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)
+	AND (?9 IS NULL OR updated_at >= ?9) AND (?10 IS NULL OR updated_at < ?10)
+	AND (?11 IS NULL OR EXISTS (SELECT 1 FROM json_each(events) WHERE value IN (SELECT value FROM json_each(?11))))`
+
+// orderSubscriptions renders an order of the list's own fields; ids, which rise
+// in the order of creation, break the last ties.
+func orderSubscriptions(order []webhook.SortField) string {
+	var terms []string
+	for _, f := range append(slices.Clone(order), webhook.SortField{Name: "id", Descending: order[0].Descending}) {
+		if !slices.Contains(webhook.SubscriptionList.Sort, f.Name) && f.Name != "id" {
+			panic("store: no order of subscriptions: " + f.Name)
+		}
+		if f.Descending {
+			f.Name += " DESC"
+		}
+		terms = append(terms, f.Name)
+	}
+	return " ORDER BY " + strings.Join(terms, ", ")
+}
+
+// stream is the rows of one query in the order of a key, such as num or seq,
+// by an index. Its first arguments are how many rows it may look at, and the
+// bounds of the key, both exclusive; its rows are the key and whether the
+// filters let it through.
+type stream struct {
+	up, down string // the query in either direction
+	args     []any  // from ?4 on
+}
+
+// walk reads the keys of several streams that have no row in common, merged,
+// between low and high, until want were let through. It looks at no more than
+// budget rows. more says that it left off at the key at, and not for want of
+// rows.
+func (v *view) walk(streams []stream, descending bool, low, high int64, want, budget int) (keys []int64, at int64, more bool, err error) {
+	for _, st := range streams {
+		query := st.up
+		if descending {
+			query = st.down
+		}
+		limit := max(budget/len(streams), want)
+		seen, found, last := 0, 0, int64(0)
+		err := v.each(query, append([]any{limit, low, high}, st.args...), func(scan func(...any) error) error {
+			var ok bool
+			if err := scan(&last, &ok); err != nil {
+				return err
+			}
+			seen++
+			if ok {
+				keys = append(keys, last)
+				if found++; found == want {
+					return errEnough
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, 0, false, err
+		}
+		// What lies behind the first to leave off is not known of all.
+		if (seen == limit || found == want) && (!more || descending == (last > at)) {
+			at, more = last, true
+		}
+	}
+	slices.Sort(keys)
+	if descending {
+		slices.Reverse(keys)
+	}
+	if more {
+		keys = slices.DeleteFunc(keys, func(key int64) bool { return key != at && descending == (key < at) })
+	}
+	if len(keys) >= want {
+		keys = keys[:want]
+		at, more = keys[want-1], true
+	}
+	return keys, at, more, nil
+}
+
+// jsonOf renders the values of a filter as an array to bind; nil is NULL: no
+// filter.
+func jsonOf[T any](values []T) any {
+	if values == nil {
+		return nil
+	}
+	b, err := json.Marshal(values)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return string(b)
+}
+
+// Events returns a page of a program's log, and the cursor of the next page,
+// "" on the last. A page that filters looks at a bounded number of events: it
+// may be short or empty, and there is more all the same when there is a cursor.
+func (s *Store) Events(ctx context.Context, programID string, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
+	descending := q.Sort[0].Descending
+	low, high, err := s.between(ctx, q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
+		return s.seqBefore(ctx, programID, at)
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	scope := cursorScope{"events", programID, "", webhook.EventList.Selection(q)}
+	if q.Cursor != "" {
+		place := []int64{0}
+		if err := s.place(scope, q.Cursor, place); err != nil {
+			return nil, "", err
+		}
+		low, high = beyond(place[0], descending, low, high)
+	}
+
+	stamps := q.Ranges["timestamp"]
+	names := q.Filters["name"]
+	args := []any{programID, nil, stampOf(stamps.From), stampOf(stamps.To)}
+	var streams []stream
+	if ids := q.Filters["id"]; ids != nil {
+		streams = []stream{{eventsByID + " ORDER BY e.seq LIMIT ?1", eventsByID + " ORDER BY e.seq DESC LIMIT ?1", append(slices.Clone(args), jsonOf(ids), jsonOf(names))}}
+	} else if names == nil {
+		streams = []stream{{eventsBySeq + " ORDER BY e.seq LIMIT ?1", eventsBySeq + " ORDER BY e.seq DESC LIMIT ?1", args}}
+	}
+	if streams == nil {
+		for _, name := range names {
+			named := slices.Clone(args)
+			named[1] = name
+			streams = append(streams, stream{eventsByName + " ORDER BY e.seq LIMIT ?1", eventsByName + " ORDER BY e.seq DESC LIMIT ?1", named})
+		}
+	}
+	budget := q.Size + 1
+	if stamps != (webhook.TimeRange{}) || q.Filters["id"] != nil {
+		budget = s.lists.costlyScan
+	}
+	err = s.view(ctx, func(v *view) error {
+		seqs, at, more, err := v.walk(streams, descending, low, high, q.Size+1, budget)
+		if err != nil {
+			return err
+		}
+		if len(seqs) > q.Size {
+			seqs = seqs[:q.Size]
+			at = seqs[q.Size-1]
+		}
+		if more {
+			next = s.cursor(scope, []int64{at})
+		}
+		return v.each(selectListedEvents, []any{programID, jsonOf(seqs)}, func(scan func(...any) error) error {
+			e, err := scanEvent(programID, scan)
+			events = append(events, e)
+			return err
+		})
+	})
+	return events, next, err
+}
+
+// The streams of events: ?4 is the program, ?5 a name, ?6 and ?7 the span of
+// timestamps, ?8 ids, ?9 names.
+const (
+	eventsBySeq  = "SELECT e.seq, " + eventMatches + " FROM events e INDEXED BY events_by_seq WHERE e.program_id = ?4 AND e.seq > ?2 AND e.seq < ?3"
+	eventsByName = "SELECT e.seq, " + eventMatches + " FROM events e INDEXED BY events_by_name WHERE e.program_id = ?4 AND e.name = ?5 AND e.seq > ?2 AND e.seq < ?3"
+	eventsByID   = "SELECT e.seq, " + eventMatches + " AND (?9 IS NULL OR e.name IN (SELECT value FROM json_each(?9))) FROM events e INDEXED BY events_by_id WHERE e.program_id = ?4 AND e.id IN (SELECT value FROM json_each(?8)) AND e.seq > ?2 AND e.seq < ?3"
+
+	// The timestamp of an event stands at a fixed place of its JSON, and is UTC
+	// with Z or +00:00; without that, timestamps are in the order of their text.
+	eventMatches = "(?6 IS NULL OR " + eventStamp + " >= ?6) AND (?7 IS NULL OR " + eventStamp + " < ?7)"
+	eventStamp   = "replace(rtrim(substr(CAST(substr(e.json, 59, 40) AS TEXT), 1, instr(CAST(substr(e.json, 59, 40) AS TEXT), '\"') - 1), 'Z'), '+00:00', '')"
+
+	selectListedEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?2) i CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value ORDER BY i.key"
+)
+
+// stampOf renders a time as eventStamp compares them; zero is NULL.
+func stampOf(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.999999999") // 9: no zeros at the end
+}
+
+// between turns a span of time into the span of a key along which time never
+// falls. Both bounds are exclusive.
+func (s *Store) between(ctx context.Context, r webhook.TimeRange, before func(context.Context, time.Time) (int64, error)) (low, high int64, err error) {
+	high = math.MaxInt64
+	if !r.From.IsZero() {
+		if low, err = before(ctx, r.From); err != nil {
+			return low, high, err
+		}
+	}
+	if !r.To.IsZero() {
+		high, err = before(ctx, r.To)
+		high++
+	}
+	return low, high, err
+}
+
+// beyond narrows the bounds of a key to what comes after a place.
+func beyond(place int64, descending bool, low, high int64) (int64, int64) {
+	if descending {
+		return low, min(high, place)
+	}
+	return max(low, place), high
+}
+
+// Deliveries returns a page of a subscription's deliveries, and the cursor of
+// the next page, "" on the last. A page that filters looks at a bounded number
+// of deliveries: it may be short or empty, and there is more all the same when
+// there is a cursor.
+func (s *Store) Deliveries(ctx context.Context, programID, subscriptionID string, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+		return nil, "", err
+	}
+	l := deliveryList{q: q, programID: programID, subscriptionID: subscriptionID}
+	if l.low, l.high, err = s.between(ctx, q.Ranges["created_at"], s.numBefore); err != nil {
+		return nil, "", err
+	}
+	scope := cursorScope{"deliveries", programID, subscriptionID, webhook.DeliveryList.Selection(q)}
+	place := make([]int64, 1)
+	if q.Sort[0].Name == "completed_at" {
+		place = make([]int64, completedPlace)
+	}
+	if q.Cursor != "" {
+		if err := s.place(scope, q.Cursor, place); err != nil {
+			return nil, "", err
+		}
+	}
+	err = s.view(ctx, func(v *view) error {
+		var nums []int64
+		var after []int64 // the place to go on from, nil at the end
+		l.view = v
+		if q.Sort[0].Name == "completed_at" {
+			nums, after, err = l.byCompletion(place)
+		} else {
+			nums, after, err = l.byCreation(place)
+		}
+		if err != nil {
+			return err
+		}
+		if after != nil {
+			next = s.cursor(scope, after)
+		}
+		return v.each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+			d, _, err := scanDelivery(scan)
+			page = append(page, d)
+			return err
+		})
+	})
+	return page, next, err
+}
+
+const selectListedDeliveries = "SELECT " + deliveryColumns + " FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value ORDER BY i.key"
+
+// numBefore returns the greatest num of a delivery that was created before a
+// time, 0 when there is none.
+func (s *Store) numBefore(ctx context.Context, at time.Time) (int64, error) {
+	var low, high int64 // created before, and not
+	err := s.scan(ctx, "SELECT coalesce((SELECT min(num) FROM deliveries), 1) - 1, coalesce((SELECT max(num) FROM deliveries), 0) + 1", nil, &low, &high)
+	for err == nil && high-low > 1 {
+		middle := low + (high-low)/2
+		var num, created int64 // of the first from the middle on: what is old may be gone
+		if err = s.scan(ctx, selectFromNum, []any{middle}, &num, &created); err == nil && created < at.UnixMilli() {
+			low = num
+		} else {
+			high = middle
+		}
+	}
+	return low, err
+}
+
+const selectFromNum = "SELECT num, created_at FROM deliveries WHERE num >= ? ORDER BY num LIMIT 1"
+
+// deliveryList reads one page of deliveries.
+type deliveryList struct {
+	*view
+	q                         *webhook.ListQuery
+	programID, subscriptionID string
+	low, high                 int64 // bounds of num, exclusive
+}
+
+// The queries of deliveries have the arguments of a stream, then: ?4 the
+// subscription, ?5 the value that the index is searched for, ?6 and ?7 a place
+// in completed_at and num, and from ?8 the filters, of which NULL is none.
+const (
+	deliveryMatches = `((?8 IS NULL OR d.status IN (SELECT value FROM json_each(?8)))
+		AND (?9 IS NULL OR d.response_status IN (SELECT value FROM json_each(?9)))
+		AND (?10 IS NULL OR d.error IN (SELECT value FROM json_each(?10)))
+		AND (?11 IS NULL OR d.completed_at >= ?11) AND (?12 IS NULL OR d.completed_at < ?12)
+		AND (?13 IS NULL OR d.next_attempt_at >= ?13) AND (?14 IS NULL OR d.next_attempt_at < ?14)
+		AND (?15 IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(?15))
+			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value WHERE e.name IN (SELECT value FROM json_each(?15))))) IS TRUE`
+
+	withinNums = " AND d.num > ?2 AND d.num < ?3"
+
+	deliveriesBySubscription = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_subscription WHERE d.subscription_id = ?4" + withinNums
+	deliveriesByStatus       = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_status WHERE d.status = ?5 AND d.status <> 'success' AND d.subscription_id = ?4" + withinNums
+	deliveriesByResponse     = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_response WHERE d.subscription_id = ?4 AND d.response_status = ?5 AND d.response_status NOT BETWEEN 200 AND 299" + withinNums
+	deliveriesByError        = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_error WHERE d.subscription_id = ?4 AND d.error = ?5 AND d.error IS NOT NULL" + withinNums
+	deliveriesPings          = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_pings WHERE d.subscription_id = ?4 AND d.ping IS NOT NULL" + withinNums
+
+	numsUp, numsDown = " ORDER BY d.num LIMIT ?1", " ORDER BY d.num DESC LIMIT ?1"
+
+	deliveriesOfSet = "SELECT d.num, coalesce(d.completed_at, 0), d.completed_at IS NOT NULL FROM json_each(?5) i CROSS JOIN deliveries d ON d.num = i.value WHERE d.subscription_id = ?4 AND " + deliveryMatches + withinNums
+
+	// The rows that a filter lets through, by its index, in no order.
+	setOfStatus    = "SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status IN (SELECT value FROM json_each(?3)) AND status <> 'success' AND subscription_id = ?1 LIMIT ?2"
+	setOfResponse  = "SELECT num FROM deliveries INDEXED BY deliveries_by_response WHERE subscription_id = ?1 AND response_status IN (SELECT value FROM json_each(?3)) AND response_status NOT BETWEEN 200 AND 299 LIMIT ?2"
+	setOfError     = "SELECT num FROM deliveries INDEXED BY deliveries_by_error WHERE subscription_id = ?1 AND error IN (SELECT value FROM json_each(?3)) AND error IS NOT NULL LIMIT ?2"
+	setOfPings     = "SELECT num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id = ?1 AND ping IS NOT NULL LIMIT ?2"
+	setOfEvents    = "SELECT x.delivery FROM events e INDEXED BY events_by_name CROSS JOIN delivery_events x ON x.program_id = e.program_id AND x.seq = e.seq WHERE e.program_id = ?1 AND e.name IN (SELECT value FROM json_each(?3)) LIMIT ?2"
+	setOfCompleted = "SELECT num FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = ?1 AND completed_at IS NOT NULL AND completed_at >= ?3 AND completed_at < ?4 LIMIT ?2"
+	setOfDue       = "SELECT num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND next_attempt_at >= ?3 AND next_attempt_at < ?4 LIMIT ?2"
+
+	nextResponse = "SELECT coalesce(min(response_status), 1000) FROM deliveries INDEXED BY deliveries_by_response WHERE subscription_id = ? AND response_status > ? AND response_status NOT BETWEEN 200 AND 299"
+
+	// Along completed_at; ties in the order of num, in either direction. Downwards
+	// it ends at ?5.
+	alongCompletion = "SELECT d.completed_at, d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_completion WHERE d.subscription_id = ?4 AND d.completed_at IS NOT NULL" + withinNums
+	completionUp    = alongCompletion + " AND d.completed_at >= ?6 AND d.completed_at < coalesce(?12, 9223372036854775807)"
+	completionDown  = alongCompletion + " AND d.completed_at <= ?6 AND d.completed_at >= ?5"
+
+	completionUpNumUp     = completionUp + " AND (d.completed_at > ?6 OR d.num > ?7) ORDER BY d.completed_at, d.num LIMIT ?1"
+	completionUpNumDown   = completionUp + " AND (d.completed_at > ?6 OR d.num < ?7) ORDER BY d.completed_at, d.num DESC LIMIT ?1"
+	completionDownNumUp   = completionDown + " AND (d.completed_at < ?6 OR d.num > ?7) ORDER BY d.completed_at DESC, d.num LIMIT ?1"
+	completionDownNumDown = completionDown + " AND (d.completed_at < ?6 OR d.num < ?7) ORDER BY d.completed_at DESC, d.num DESC LIMIT ?1"
+
+	lastCompletion = "SELECT coalesce(max(completed_at), 0) FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = ? AND completed_at IS NOT NULL"
+)
+
+// args returns the arguments from ?4 on; value is that of ?5, at and num those
+// of ?6 and ?7.
+func (l *deliveryList) args(value any, at, num int64) []any {
+	f, r := l.q.Filters, l.q.Ranges
+	completed, next := r["completed_at"], r["next_attempt_at"]
+	return []any{l.subscriptionID, value, at, num, jsonOf(f["status"]), jsonOf(l.responses()), jsonOf(f["error"]),
+		millis(completed.From), millis(completed.To), millis(next.From), millis(next.To), jsonOf(f["event"])}
+}
+
+// responses returns the HTTP statuses that are asked for, classes in full.
+func (l *deliveryList) responses() []int {
+	var statuses []int
+	for _, word := range l.q.Filters["response_status"] {
+		if class, ok := strings.CutSuffix(word, "xx"); ok {
+			first := int(class[0]-'0') * 100
+			for status := first; status < first+100; status++ {
+				statuses = append(statuses, status)
+			}
+		} else if status, err := strconv.Atoi(word); err == nil {
+			statuses = append(statuses, status)
+		}
+	}
+	slices.Sort(statuses)
+	return slices.Compact(statuses)
+}
+
+// budget is how many rows a page looks at.
+func (l *deliveryList) budget() int {
+	if l.q.Filters["event"] != nil {
+		return l.s.lists.costlyScan
+	}
+	return l.s.lists.scan
+}
+
+// byCreation returns a page in the order of num, and the place to go on from.
+func (l *deliveryList) byCreation(place []int64) ([]int64, []int64, error) {
+	descending := l.q.Sort[0].Descending
+	if l.q.Cursor != "" {
+		l.low, l.high = beyond(place[0], descending, l.low, l.high)
+	}
+	size := l.q.Size
+	set, ok, err := l.set("next_attempt_at", "event", "completed_at")
+	if err != nil {
+		return nil, nil, err
+	}
+	var nums []int64
+	var at int64
+	more := false
+	if ok {
+		slices.SortFunc(set, func(a, b completion) int { return int(a.num - b.num) })
+		for _, c := range set {
+			nums = append(nums, c.num)
+		}
+		if descending {
+			slices.Reverse(nums)
+		}
+		more = len(nums) > size
+	} else {
+		streams, err := l.streams()
+		if err != nil {
+			return nil, nil, err
+		}
+		if nums, at, more, err = l.walk(streams, descending, l.low, l.high, size+1, l.budget()); err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(nums) > size {
+		nums = nums[:size]
+		at = nums[size-1]
+	}
+	if !more {
+		return nums, nil, nil
+	}
+	return nums, []int64{at}, nil
+}
+
+// streams returns the streams that have all that the filters may let through,
+// by an index of what is exceptional if there is one.
+func (l *deliveryList) streams() ([]stream, error) {
+	by := func(query string, value any) stream {
+		return stream{query + numsUp, query + numsDown, l.args(value, 0, 0)}
+	}
+	var streams []stream
+	f := l.q.Filters
+	switch responses := l.responses(); {
+	case f["error"] != nil:
+		for _, code := range f["error"] {
+			streams = append(streams, by(deliveriesByError, code))
+		}
+	case responses != nil && !slices.ContainsFunc(responses, isSuccess):
+		// Of a class, those that there are.
+		for next := 0; next < 1000; {
+			if err := l.scan(nextResponse, []any{l.subscriptionID, next}, &next); err != nil {
+				return nil, err
+			}
+			if slices.Contains(responses, next) {
+				streams = append(streams, by(deliveriesByResponse, next))
+			}
+		}
+	case f["status"] != nil && !slices.Contains(f["status"], string(webhook.StatusSuccess)):
+		for _, status := range f["status"] {
+			streams = append(streams, by(deliveriesByStatus, status))
+		}
+	case slices.Equal(f["event"], []string{webhook.EventPing}):
+		streams = append(streams, by(deliveriesPings, nil))
+	default:
+		streams = append(streams, by(deliveriesBySubscription, nil))
+	}
+	return streams, nil
+}
+
+func isSuccess(status int) bool {
+	return webhook.Classify(status, webhook.ErrorNone) == webhook.ResultSuccess
+}
+
+// completion is a delivery by what it is sorted by.
+type completion struct {
+	num, at   int64
+	completed bool
+}
+
+// set returns all that the filters let through when one of those named has at
+// most limits.set rows of its own, by its index; ok is false when none has.
+func (l *deliveryList) set(names ...string) (all []completion, ok bool, err error) {
+	for _, name := range names {
+		query, args := l.setOf(name)
+		if query == "" {
+			continue
+		}
+		var nums []int64
+		collect := func(scan func(...any) error) error {
+			var num int64
+			err := scan(&num)
+			nums = append(nums, num)
+			return err
+		}
+		if err := l.each(query, args, collect); err != nil {
+			return nil, false, err
+		}
+		if name == "event" && slices.Contains(l.q.Filters["event"], webhook.EventPing) {
+			if err := l.each(setOfPings, []any{l.subscriptionID, l.s.lists.set + 1}, collect); err != nil {
+				return nil, false, err
+			}
+		}
+		if len(nums) > l.s.lists.set {
+			continue
+		}
+		slices.Sort(nums)
+		nums = slices.Compact(nums) // a delivery may have several of the events
+		err := l.each(deliveriesOfSet, append([]any{0, l.low, l.high}, l.args(jsonOf(append([]int64{}, nums...)), 0, 0)...), func(scan func(...any) error) error {
+			var c completion
+			err := scan(&c.num, &c.at, &c.completed)
+			all = append(all, c)
+			return err
+		})
+		return all, true, err
+	}
+	return nil, false, nil
+}
+
+// setOf returns the query of a filter's own rows, "" when there is no filter
+// or no index.
+func (l *deliveryList) setOf(name string) (query string, args []any) {
+	args = []any{l.subscriptionID, l.s.lists.set + 1}
+	switch values, r := l.q.Filters[name], l.q.Ranges[name]; name {
+	case "event":
+		if values == nil {
+			return "", nil
+		}
+		return setOfEvents, []any{l.programID, l.s.lists.set + 1, jsonOf(values)}
+	case "status":
+		if values == nil || slices.Contains(values, string(webhook.StatusSuccess)) {
+			return "", nil
+		}
+		return setOfStatus, append(args, jsonOf(values))
+	case "error":
+		if values == nil {
+			return "", nil
+		}
+		return setOfError, append(args, jsonOf(values))
+	case "response_status":
+		responses := l.responses()
+		if responses == nil || slices.ContainsFunc(responses, isSuccess) {
+			return "", nil
+		}
+		return setOfResponse, append(args, jsonOf(responses))
+	case "completed_at", "next_attempt_at":
+		if r == (webhook.TimeRange{}) {
+			return "", nil
+		}
+		from, to := int64(0), int64(math.MaxInt64)
+		if !r.From.IsZero() {
+			from = r.From.UnixMilli()
+		}
+		if !r.To.IsZero() {
+			to = r.To.UnixMilli()
+		}
+		if name == "completed_at" {
+			return setOfCompleted, append(args, from, to)
+		}
+		return setOfDue, append(args, from, to)
+	}
+	panic(fmt.Sprintf("store: no set of deliveries by %s", name))
+}
+
+// A place in the order of completed_at. That order changes while it is read:
+// what is not completed comes last, and then is completed. So the order is that
+// of the moment when the first page was read: down from the last completion of
+// that moment (when it descends); then what was completed since, upwards; then
+// what is not completed. What is completed while the last part is read is found
+// when the part before is looked at again, unless the last part has shown it.
+const (
+	placePart   = iota // partDown or partUp
+	placeAt            // completed_at and
+	placeNum           // num of the last row of that part
+	placeTail          // num of the last row that was shown of those not completed
+	placeLatest        // completed_at of the last completion when the first page was read
+	completedPlace
+)
+
+const (
+	partDown = iota
+	partUp   // and then the tail
+)
+
+// byCompletion returns a page in the order of completed_at, and the place to
+// go on from.
+func (l *deliveryList) byCompletion(place []int64) (nums []int64, after []int64, err error) {
+	descending, tieDescending := l.q.Sort[0].Descending, l.q.Sort[0].Descending
+	if len(l.q.Sort) > 1 {
+		tieDescending = l.q.Sort[1].Descending
+	}
+	start := int64(0) // before the first num, in the order of ties
+	if tieDescending {
+		start = math.MaxInt64
+	}
+	end := math.MaxInt64 - start
+	if l.q.Cursor == "" {
+		place[placePart], place[placeAt], place[placeNum], place[placeTail] = partUp, 0, start, start
+		if descending {
+			if err := l.scan(lastCompletion, []any{l.subscriptionID}, &place[placeLatest]); err != nil {
+				return nil, nil, err
+			}
+			place[placePart], place[placeAt] = partDown, place[placeLatest]
+		}
+	}
+	completed := l.q.Ranges["completed_at"]
+	earliest := int64(0) // of what the filters let through: nothing is completed before it is created
+	for _, from := range []time.Time{completed.From, l.q.Ranges["created_at"].From} {
+		if !from.IsZero() {
+			earliest = max(earliest, from.UnixMilli())
+		}
+	}
+	if place[placePart] == partUp && place[placeAt] < earliest {
+		place[placeAt], place[placeNum] = earliest, start
+	}
+	if !completed.To.IsZero() && place[placePart] == partDown && place[placeAt] >= completed.To.UnixMilli() {
+		place[placeAt], place[placeNum] = completed.To.UnixMilli(), start
+	}
+
+	set, isSet, err := l.set("next_attempt_at", "event", "error", "response_status", "status")
+	if err != nil {
+		return nil, nil, err
+	}
+	var places [][]int64 // of nums, each after it
+	add := func(num int64) {
+		nums = append(nums, num)
+		places = append(places, slices.Clone(place))
+	}
+	want, budget := l.q.Size+1, l.budget()
+	part := func(descending bool) (more bool, err error) {
+		low, high := l.low, l.high
+		if !descending {
+			low, high = beyond(place[placeTail], tieDescending, low, high)
+		}
+		row := func(c completion, ok bool) error {
+			budget--
+			place[placeAt], place[placeNum] = c.at, c.num
+			if ok {
+				add(c.num)
+			}
+			if len(nums) == want || budget <= 0 {
+				more = true
+				return errEnough
+			}
+			return nil
+		}
+		if isSet {
+			for _, c := range orderOf(set, descending, tieDescending) {
+				later := c.at > place[placeAt]
+				if c.at == place[placeAt] {
+					later = tieDescending == (c.num < place[placeNum]) && c.num != place[placeNum]
+				} else if descending {
+					later = !later
+				}
+				if c.completed && later && c.num > low && c.num < high && row(c, true) != nil {
+					break
+				}
+			}
+			return more, nil
+		}
+		query := map[[2]bool]string{{false, false}: completionUpNumUp, {false, true}: completionUpNumDown, {true, false}: completionDownNumUp, {true, true}: completionDownNumDown}[[2]bool{descending, tieDescending}]
+		err = l.each(query, append([]any{budget, low, high}, l.args(earliest, place[placeAt], place[placeNum])...), func(scan func(...any) error) error {
+			c := completion{completed: true}
+			var ok bool
+			if err := scan(&c.at, &c.num, &ok); err != nil {
+				return err
+			}
+			return row(c, ok)
+		})
+		return more, err
+	}
+	tail := func() (more bool, err error) {
+		low, high := beyond(place[placeTail], tieDescending, l.low, l.high)
+		var rest []int64
+		at := int64(0)
+		if isSet {
+			for _, c := range orderOf(set, false, tieDescending) {
+				if !c.completed && c.num > low && c.num < high {
+					rest = append(rest, c.num)
+				}
+			}
+			if more = len(nums)+len(rest) >= want; more {
+				rest = rest[:want-len(nums)]
+				at = rest[len(rest)-1]
+			}
+		} else {
+			streams := []stream{
+				{deliveriesByStatus + numsUp, deliveriesByStatus + numsDown, l.args(string(webhook.StatusPending), 0, 0)},
+				{deliveriesByStatus + numsUp, deliveriesByStatus + numsDown, l.args(string(webhook.StatusRetryable), 0, 0)},
+			}
+			if rest, at, more, err = l.walk(streams, tieDescending, low, high, want-len(nums), max(budget, 2)); err != nil {
+				return false, err
+			}
+		}
+		for _, num := range rest {
+			place[placeTail] = num
+			add(num)
+		}
+		if more {
+			place[placeTail] = at
+		}
+		return more, nil
+	}
+
+	more := false
+	if place[placePart] == partDown {
+		if more, err = part(true); err == nil && !more {
+			place[placePart], place[placeAt], place[placeNum] = partUp, place[placeLatest], end
+		}
+	}
+	if err == nil && !more {
+		more, err = part(false)
+	}
+	if err == nil && !more && completed == (webhook.TimeRange{}) {
+		more, err = tail()
+	}
+	if err != nil || !more {
+		return nums, nil, err
+	}
+	if len(nums) == want {
+		return nums[:l.q.Size], places[l.q.Size-1], nil
+	}
+	return nums, place, nil
+}
+
+// orderOf sorts deliveries by completed_at and then num.
+func orderOf(all []completion, descending, tieDescending bool) []completion {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b completion) int {
+		if a.at != b.at {
+			if (a.at < b.at) != descending {
+				return -1
+			}
+			return 1
+		}
+		if (a.num < b.num) != tieDescending {
+			return -1
+		}
+		return 1
+	})
+	return all
+}

@@ -1,0 +1,599 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// query reads the parameters of a list.
+func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
+	t.Helper()
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, problem := l.Parse(values)
+	if problem != nil {
+		t.Fatalf("%s: %v", raw, problem)
+	}
+	return &q
+}
+
+// A cursor is void in every list but the one that it was made for.
+func TestCursorsAreBound(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	subs := []webhook.Subscription{subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"), subscribe(t, s, "q", "content_updated")}
+	for _, sub := range subs {
+		for range 2 {
+			if err := s.writer.do(func(tx *tx) error { _, err := s.queuePing(tx, &sub, webhook.NewID()); return err }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+	publish(t, s, "q", "content_updated", "content_updated")
+
+	list := func(of, raw, cursor string) (next string, err error) {
+		programID, id, found := strings.Cut(of, "/")
+		if !found {
+			q := query(t, webhook.EventList, raw)
+			q.Cursor = cursor
+			_, next, err = s.Events(ctx, programID, q)
+			return next, err
+		}
+		q := query(t, webhook.DeliveryList, raw)
+		q.Cursor = cursor
+		_, next, err = s.Deliveries(ctx, programID, subs[int(id[0]-'0')].ID, q)
+		return next, err
+	}
+	type which struct{ of, raw string }
+	lists := []which{
+		{"p", "page[size]=1"}, {"q", "page[size]=1"}, {"p", "page[size]=1&sort=received_at"}, {"p", "page[size]=1&filter[name]=content_updated"},
+		{"p", "page[size]=1&filter[received_at.from]=2000-01-01"},
+		{"p/0", "page[size]=1"}, {"p/1", "page[size]=1"}, {"q/2", "page[size]=1"}, {"p/0", "page[size]=1&sort=completed_at"},
+		{"p/0", "page[size]=1&filter[status]=pending"}, {"p/0", "page[size]=1&filter[status]=pending,failed"},
+	}
+	for _, made := range lists {
+		cursor, err := list(made.of, made.raw, "")
+		if err != nil || cursor == "" {
+			t.Fatalf("%v: no cursor (%v)", made, err)
+		}
+		for _, used := range lists {
+			_, err := list(used.of, used.raw, cursor)
+			if used == made && err != nil {
+				t.Errorf("%v: its own cursor: %v", made, err)
+			} else if used != made {
+				wantCode(t, err, webhook.CodeInvalid)
+			}
+		}
+		if _, err := list(made.of, strings.Replace(made.raw, "=1", "=2", 1), cursor); err != nil {
+			t.Errorf("%v: its own cursor, for a page of another size: %v", made, err)
+		}
+		for _, forged := range []string{"x", cursor[:len(cursor)-1], cursor + "A", "A" + cursor[1:], cursor + "=", "\n" + cursor, strings.Repeat("A", len(cursor))} {
+			if forged != cursor {
+				_, err := list(made.of, made.raw, forged)
+				wantCode(t, err, webhook.CodeInvalid)
+			}
+		}
+	}
+}
+
+// modelDelivery is a row of deliveries as a plain model has it. Its times are
+// Unix milliseconds; 0 is NULL.
+type modelDelivery struct {
+	num                      int64
+	id, status, code         string
+	response                 int
+	names                    []string
+	created, completed, next int64
+}
+
+// deliveries is a store with the deliveries of two subscriptions, and the model
+// of the first one's.
+type deliveries struct {
+	t       *testing.T
+	s       *Store
+	random  *rand.Rand
+	mine    webhook.Subscription
+	other   webhook.Subscription
+	seqs    map[string][]int64
+	now     int64
+	num     int64
+	model   []*modelDelivery
+	foreign []int64 // nums of the other's
+}
+
+var modelNames = []string{"content_updated", "content_deleted", "channel_created"}
+
+func newDeliveries(t *testing.T, seed uint64) *deliveries {
+	s := open(t)
+	s.lists = listLimits{set: 4, scan: 6, costlyScan: 3} // so that every path is taken
+	program(t, s, "p")
+	d := &deliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 1)), seqs: make(map[string][]int64), now: date("2026-03-14")}
+	d.mine, d.other = subscribe(t, s, "p", modelNames...), subscribe(t, s, "p", modelNames...)
+	for range 12 {
+		name := modelNames[min(d.random.IntN(8)/3, 2)] // the last is rare
+		d.seqs[name] = append(d.seqs[name], publish(t, s, "p", name)[0].Seq)
+	}
+	d.exec("DELETE FROM deliveries") // the pings of their creation
+	return d
+}
+
+func date(s string) int64 {
+	at, err := time.Parse(time.DateOnly, s)
+	if err != nil {
+		panic(err)
+	}
+	return at.UnixMilli()
+}
+
+func (d *deliveries) exec(query string, args ...any) {
+	d.t.Helper()
+	if err := d.s.writer.do(func(t *tx) error { return t.exec(query, args...) }); err != nil {
+		d.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func null[T comparable](v T) any {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return v
+}
+
+// arrive adds a delivery, of the other subscription now and then.
+func (d *deliveries) arrive() {
+	d.now += int64(d.random.IntN(2))
+	d.num += 1 + int64(d.random.IntN(8)/7) // what is old leaves gaps
+	m := &modelDelivery{num: d.num, id: webhook.NewID(), status: "pending", created: d.now, next: d.now + int64(d.random.IntN(5))}
+	sub := d.mine
+	var ping, seqs any
+	if d.random.IntN(8) == 0 {
+		m.names, ping = []string{"ping"}, webhook.PingEvent(webhook.NewID(), time.UnixMilli(d.now))
+	} else {
+		var places []int64
+		for _, name := range modelNames {
+			if all := d.seqs[name]; len(all) > 0 && d.random.IntN(3) == 0 {
+				m.names = append(m.names, name)
+				places = append(places, all[d.random.IntN(len(all))])
+			}
+		}
+		if places == nil {
+			m.names, places = modelNames[:1], d.seqs[modelNames[0]][:1]
+		}
+		seqs = appendSeqs(nil, places)
+	}
+	if d.random.IntN(5) == 0 {
+		sub = d.other
+		d.foreign = append(d.foreign, m.num)
+	} else {
+		d.model = append(d.model, m)
+	}
+	d.exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at) VALUES (?, ?, ?, 'p', 'pending', 0, ?, ?, ?, ?)",
+		m.num, m.id, sub.ID, m.next, seqs, blob(bytesOf(ping)), m.created)
+	if seqs != nil {
+		if err := d.s.writer.do(func(t *tx) error { return t.linkEvents("p", m.num, seqs.(string)) }); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+func bytesOf(v any) []byte {
+	b, _ := v.([]byte)
+	return b
+}
+
+// attempt moves a delivery that is not completed: it is completed, or will be
+// tried again.
+func (d *deliveries) attempt() {
+	var open []*modelDelivery
+	for _, m := range d.model {
+		if m.completed == 0 {
+			open = append(open, m)
+		}
+	}
+	if len(open) == 0 {
+		return
+	}
+	m := open[d.random.IntN(len(open))]
+	d.now += int64(d.random.IntN(2))
+	m.response, m.code = []int{200, 200, 202, 404, 410, 500, 503, 0}[d.random.IntN(8)], ""
+	if m.response == 0 {
+		m.code = []string{"timeout", "dns", "connect"}[d.random.IntN(3)]
+	}
+	var reason any
+	switch {
+	case m.response/100 == 2:
+		m.status, m.next, m.completed = "success", 0, d.now
+	case m.response/100 == 4 || d.random.IntN(2) == 0:
+		m.status, m.next, m.completed, reason = "failed", 0, d.now, "rejected"
+	default:
+		m.status, m.next = "retryable", d.now+int64(d.random.IntN(5))
+	}
+	d.exec("UPDATE deliveries SET status = ?, failure_reason = ?, attempts_made = 1, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ? WHERE num = ?",
+		m.status, reason, null(m.next), null(m.completed), null(m.response), null(m.code), m.num)
+}
+
+// lets says whether a query's filters let a delivery through.
+func (m *modelDelivery) lets(q *webhook.ListQuery) bool {
+	any := func(name string, match func(string) bool) bool {
+		values := q.Filters[name]
+		return values == nil || slices.ContainsFunc(values, match)
+	}
+	within := func(name string, at int64) bool {
+		r, ok := q.Ranges[name]
+		return !ok || at != 0 && (r.From.IsZero() || at >= r.From.UnixMilli()) && (r.To.IsZero() || at < r.To.UnixMilli())
+	}
+	return any("status", func(v string) bool { return v == m.status }) &&
+		any("error", func(v string) bool { return v == m.code }) &&
+		any("event", func(v string) bool { return slices.Contains(m.names, v) }) &&
+		any("response_status", func(v string) bool {
+			return v == fmt.Sprint(m.response) || strings.HasSuffix(v, "xx") && m.response/100 == int(v[0]-'0')
+		}) &&
+		within("created_at", m.created) && within("completed_at", m.completed) && within("next_attempt_at", m.next)
+}
+
+// order compares two deliveries as a query sorts them.
+func order(q *webhook.ListQuery) func(a, b *modelDelivery) int {
+	down := func(descending bool, c int) int {
+		if descending {
+			return -c
+		}
+		return c
+	}
+	tie := q.Sort[0].Descending
+	if len(q.Sort) > 1 && q.Sort[1].Name == "created_at" {
+		tie = q.Sort[1].Descending
+	}
+	return func(a, b *modelDelivery) int {
+		if q.Sort[0].Name == "completed_at" {
+			if (a.completed == 0) != (b.completed == 0) {
+				return cmp.Compare(b.completed, a.completed)
+			}
+			if c := cmp.Compare(a.completed, b.completed); c != 0 {
+				return down(q.Sort[0].Descending, c)
+			}
+		}
+		return down(tie, cmp.Compare(a.num, b.num))
+	}
+}
+
+// randomQuery asks for something that a model of a few dozen rows has.
+func (d *deliveries) randomQuery() string {
+	r := d.random
+	raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(5))
+	raw += []string{"", "&sort=created_at", "&sort=-created_at,completed_at", "&sort=completed_at", "&sort=-completed_at", "&sort=completed_at,-created_at", "&sort=-completed_at,created_at"}[r.IntN(7)]
+	pick := func(name string, values ...string) {
+		if r.IntN(5) == 0 {
+			raw += "&filter[" + name + "]=" + values[r.IntN(len(values))]
+		}
+	}
+	pick("status", "pending", "retryable", "success", "failed", "failed,retryable", "pending,success", "pending,failed,retryable")
+	pick("event", "content_updated", "content_deleted", "channel_created", "ping", "ping,channel_created", "user_notification_deleted")
+	pick("response_status", "404", "4xx", "5xx,410", "200", "2xx,404", "3xx", "503")
+	pick("error", "timeout", "dns,connect", "tls")
+	for _, name := range []string{"created_at", "completed_at", "next_attempt_at"} {
+		for _, end := range []string{"from", "to"} {
+			if r.IntN(8) == 0 {
+				at := date("2026-03-14") + r.Int64N(d.now-date("2026-03-14")+3)
+				raw += "&filter[" + name + "." + end + "]=" + webhook.FormatTime(time.UnixMilli(at))
+			}
+		}
+	}
+	return raw
+}
+
+// Random lists, read while rows arrive and change, against a plain model: what
+// does not change is read once, in order; nothing is read twice.
+func TestDeliveriesAgainstAModel(t *testing.T) {
+	walks := 60
+	if testing.Short() {
+		walks = 20
+	}
+	for seed := range uint64(4) {
+		d := newDeliveries(t, seed)
+		for range 40 {
+			d.arrive()
+			if d.random.IntN(3) > 0 {
+				d.attempt()
+			}
+		}
+		for walk := range walks {
+			raw := d.randomQuery()
+			d.walk(fmt.Sprintf("seed %d, walk %d: %s", seed, walk, raw), query(t, webhook.DeliveryList, raw), walk%2 == 0)
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+// walk reads a list to its end. When moving, rows arrive and change between
+// two pages.
+func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
+	byID := make(map[string]*modelDelivery)
+	always := make(map[string]bool) // let through from the first page on
+	for _, m := range d.model {
+		byID[m.id] = m
+		always[m.id] = m.lets(q)
+	}
+	var read []*modelDelivery
+	seen := make(map[string]bool)
+	for pages := 0; ; pages++ {
+		page, next, err := d.s.Deliveries(context.Background(), "p", d.mine.ID, q)
+		if err != nil {
+			d.t.Fatalf("%s: %v", name, err)
+		}
+		if len(page) > q.Size {
+			d.t.Fatalf("%s: a page has %d rows", name, len(page))
+		}
+		for _, got := range page {
+			m := byID[got.ID]
+			switch {
+			case m == nil:
+				d.t.Fatalf("%s: page %d has a delivery that is not in the list", name, pages)
+			case !m.lets(q):
+				d.t.Fatalf("%s: page %d has %+v, which the filters do not let through", name, pages, *m)
+			case seen[got.ID]:
+				d.t.Fatalf("%s: page %d has %+v again", name, pages, *m)
+			case string(got.Status) != m.status || len(got.Events) != len(m.names):
+				d.t.Fatalf("%s: got %+v, want %+v", name, got, *m)
+			}
+			seen[got.ID] = true
+			read = append(read, m)
+		}
+		if next == "" {
+			break
+		}
+		if pages > 20*len(d.model) {
+			d.t.Fatalf("%s: there is no end", name)
+		}
+		q.Cursor = next
+		if moving {
+			d.now++ // nothing more is completed in the millisecond that was read
+			for range d.random.IntN(4) {
+				if pages < 8 { // what arrives at the end of an order must not keep it from ending
+					d.arrive()
+					byID[d.model[len(d.model)-1].id] = d.model[len(d.model)-1]
+				}
+				d.attempt()
+			}
+			for id := range always {
+				always[id] = always[id] && byID[id].lets(q)
+			}
+		}
+	}
+	q.Cursor = ""
+	for id, should := range always {
+		if should && !seen[id] {
+			d.t.Fatalf("%s: %+v was left out", name, *byID[id])
+		}
+	}
+	if moving && q.Sort[0].Name == "completed_at" {
+		return // an order that changes
+	}
+	want := slices.Clone(read)
+	if !moving {
+		want = want[:0]
+		for _, m := range d.model {
+			if m.lets(q) {
+				want = append(want, m)
+			}
+		}
+	}
+	slices.SortFunc(want, order(q))
+	for i := range want {
+		if i >= len(read) || read[i] != want[i] {
+			d.t.Fatalf("%s: row %d of %d differs: want %+v", name, i, len(want), *want[i])
+		}
+	}
+}
+
+// Random lists of events against a plain model, while events arrive.
+func TestEventsAgainstAModel(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	s.lists = listLimits{set: 4, scan: 6, costlyScan: 3}
+	program(t, s, "p")
+	r := rand.New(rand.NewPCG(7, 7))
+	type row struct {
+		id, name        string
+		received, stamp time.Time
+	}
+	var model []row
+	now := time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)
+	arrive := func() {
+		now = now.Add(time.Duration(r.IntN(2)) * time.Millisecond)
+		e := event(modelNames[r.IntN(len(modelNames))])
+		stamp := now.Add(time.Duration(r.IntN(20)-10) * 100 * time.Microsecond)
+		text := stamp.Format([]string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05.999999999Z", "2006-01-02T15:04:05.000000000+00:00", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000+00:00"}[r.IntN(5)])
+		stamp, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.ReceivedAt = now
+		e.JSON = fmt.Appendf(nil, `{"id":%q,"timestamp":%q,"name":%q,"version":"1"}`, e.ID, text, e.Name)
+		if _, err := s.Publish(ctx, "p", []webhook.Event{e}); err != nil {
+			t.Fatal(err)
+		}
+		model = append(model, row{e.ID, e.Name, now, stamp})
+	}
+	for range 40 {
+		arrive()
+	}
+	for walk := range 150 {
+		raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(5)) + []string{"", "&sort=received_at", "&sort=-received_at"}[r.IntN(3)]
+		if r.IntN(3) == 0 {
+			raw += "&filter[name]=" + []string{"content_updated", "channel_created,content_deleted", "ping", "ping,channel_created"}[r.IntN(4)]
+		}
+		if r.IntN(5) == 0 {
+			raw += "&filter[id]=" + model[r.IntN(len(model))].id + "," + strings.ToUpper(model[r.IntN(len(model))].id) + "," + webhook.NewID()
+		}
+		for _, name := range []string{"received_at.from", "received_at.to", "timestamp.from", "timestamp.to"} {
+			if r.IntN(5) == 0 {
+				raw += "&filter[" + name + "]=" + model[r.IntN(len(model))].received.Format("2006-01-02T15:04:05.000Z")
+			}
+		}
+		q := query(t, webhook.EventList, raw)
+		start := len(model)
+		var got, want []string
+		for pages := 0; ; pages++ {
+			page, next, err := s.Events(ctx, "p", q)
+			if err != nil || len(page) > q.Size || pages > 20*len(model) {
+				t.Fatalf("%s: page %d has %d events (%v)", raw, pages, len(page), err)
+			}
+			for _, e := range page {
+				got = append(got, e.ID)
+			}
+			if q.Cursor = next; next == "" {
+				break
+			}
+			if pages < 2 && walk%2 == 0 {
+				arrive()
+			}
+		}
+		within := func(name string, at time.Time) bool {
+			r := q.Ranges[name]
+			return (r.From.IsZero() || !at.Before(r.From)) && (r.To.IsZero() || at.Before(r.To))
+		}
+		for i, m := range model {
+			if q.Sort[0].Descending && i >= start { // newer than the first page
+				break
+			}
+			if names, ids := q.Filters["name"], q.Filters["id"]; (names == nil || slices.Contains(names, m.name)) && (ids == nil || slices.Contains(ids, m.id)) &&
+				within("received_at", m.received) && within("timestamp", m.stamp) {
+				want = append(want, m.id)
+			}
+		}
+		if q.Sort[0].Descending {
+			slices.Reverse(want)
+		}
+		if !q.Sort[0].Descending && len(got) < len(want) && slices.Equal(got, want[:len(got)]) && len(model)-start >= len(want)-len(got) {
+			continue // what arrived behind the last page
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("walk %d, %s: got %d events %v, want %d %v", walk, raw, len(got), got, len(want), want)
+		}
+	}
+}
+
+// Random lists of subscriptions against a plain model.
+func TestSubscriptionsAgainstAModel(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	r := rand.New(rand.NewPCG(3, 3))
+	var model []webhook.Subscription
+	for i := range 30 {
+		sub := subscribe(t, s, []string{"p", "p", "q"}[i%3], modelNames[:1+r.IntN(3)]...)
+		sub.URL = fmt.Sprintf("https://partner.example/%d,%d", r.IntN(6), r.IntN(2))
+		sub.Active, sub.Status = r.IntN(3) > 0, webhook.HealthHealthy
+		if sub.Active && r.IntN(3) == 0 {
+			sub.Status = webhook.HealthFailing
+		}
+		sub.CreatedAt = time.UnixMilli(date("2026-03-14") + int64(i/4)).UTC()
+		sub.UpdatedAt = sub.CreatedAt.Add(time.Duration(r.IntN(4)) * time.Millisecond)
+		err := s.writer.do(func(t *tx) error {
+			return t.exec("UPDATE subscriptions SET url = ?, active = ?, status = ?, created_at = ?, updated_at = ? WHERE id = ?",
+				sub.URL, sub.Active, string(sub.Status), sub.CreatedAt.UnixMilli(), sub.UpdatedAt.UnixMilli(), sub.ID)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case i%7 == 0:
+			if _, err := s.DeleteSubscription(ctx, sub.ProgramID, sub.ID); err != nil {
+				t.Fatal(err)
+			}
+		case sub.ProgramID == "p":
+			model = append(model, sub)
+		}
+	}
+	keys := map[string]func(a, b *webhook.Subscription) int{
+		"created_at": func(a, b *webhook.Subscription) int { return a.CreatedAt.Compare(b.CreatedAt) },
+		"updated_at": func(a, b *webhook.Subscription) int { return a.UpdatedAt.Compare(b.UpdatedAt) },
+		"url":        func(a, b *webhook.Subscription) int { return strings.Compare(a.URL, b.URL) },
+		"id":         func(a, b *webhook.Subscription) int { return strings.Compare(a.ID, b.ID) },
+	}
+	for range 300 {
+		var fields []string
+		for name := range keys {
+			if name != "id" && r.IntN(2) == 0 {
+				fields = append(fields, []string{"", "-"}[r.IntN(2)]+name)
+			}
+		}
+		slices.Sort(fields) // a map has no order
+		values := url.Values{"page[size]": {fmt.Sprint(1 + r.IntN(6))}, "page[number]": {fmt.Sprint(1 + r.IntN(5))}}
+		if fields != nil {
+			r.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
+			values.Set("sort", strings.Join(fields, ","))
+		}
+		pick := func(name string, of ...string) {
+			if r.IntN(4) == 0 {
+				values.Set(name, of[r.IntN(len(of))])
+			}
+		}
+		pick("filter[active]", "true", "false", "true,false")
+		pick("filter[status]", "healthy", "failing", "disabled", "failing,disabled")
+		pick("filter[event]", "content_updated", "channel_created", "ping,content_deleted")
+		pick("filter[url]", model[0].URL, model[1].URL, "https://partner.example/")
+		for _, name := range []string{"filter[created_at.from]", "filter[created_at.to]", "filter[updated_at.from]", "filter[updated_at.to]"} {
+			pick(name, webhook.FormatTime(model[r.IntN(len(model))].UpdatedAt))
+		}
+		q := query(t, webhook.SubscriptionList, values.Encode())
+
+		var want []webhook.Subscription
+		for _, m := range model {
+			within := func(name string, at time.Time) bool {
+				r := q.Ranges[name]
+				return (r.From.IsZero() || !at.Before(r.From)) && (r.To.IsZero() || at.Before(r.To))
+			}
+			in := func(name string, values ...string) bool {
+				return q.Filters[name] == nil || slices.ContainsFunc(values, func(v string) bool { return slices.Contains(q.Filters[name], v) })
+			}
+			if in("active", fmt.Sprint(m.Active)) && in("status", string(m.Status)) && in("event", m.Events...) && in("url", m.URL) &&
+				within("created_at", m.CreatedAt) && within("updated_at", m.UpdatedAt) {
+				want = append(want, m)
+			}
+		}
+		slices.SortFunc(want, func(a, b webhook.Subscription) int {
+			for _, f := range append(slices.Clone(q.Sort), webhook.SortField{Name: "id", Descending: q.Sort[0].Descending}) {
+				if c := keys[f.Name](&a, &b); c != 0 {
+					if f.Descending {
+						return -c
+					}
+					return c
+				}
+			}
+			return 0
+		})
+		total := len(want)
+		first := min((q.Number-1)*q.Size, total)
+		want = want[first:min(first+q.Size, total)]
+		got, gotTotal, err := s.Subscriptions(ctx, "p", q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same := slices.EqualFunc(got, want, func(a, b webhook.Subscription) bool { return a.ID == b.ID })
+		if !same || gotTotal != total {
+			t.Fatalf("%s: got %d of %d, want %d of %d", values.Encode(), len(got), gotTotal, len(want), total)
+		}
+	}
+	if _, total, err := s.Subscriptions(ctx, "p", query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
+		t.Errorf("the last page there can be: total %d (%v), want %d", total, err, len(model))
+	}
+}

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+
+	"service/webhook"
+)
+
+// Write is one write under way: its methods read and write in its transaction,
+// so that what is read is as it is, and all of it is stored or nothing. It is
+// valid until the function that it was given to returns. After an error of one
+// of its methods that function must return an error.
+type Write struct {
+	s *Store
+	t *tx
+}
+
+// Write runs fn in the next commit. When it returns nil, what fn wrote is on
+// disk (fsynced); otherwise none of it is. Other writes wait for fn: it must be
+// quick, and use the Store for nothing but reading. It runs on a goroutine of
+// another's choice, while the caller waits. ctx is heeded before the write
+// begins alone, so that nobody is left in doubt.
+func (s *Store) Write(ctx context.Context, fn func(Write) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.writer.do(func(t *tx) error { return fn(Write{s, t}) })
+}
+
+// Subscription returns one subscription of a program as it is in this write.
+func (w Write) Subscription(programID, id string) (webhook.Subscription, error) {
+	return w.t.subscription(programID, id)
+}
+
+// Each of the following is a write of its own.
+
+// CreateSubscription is [Write.CreateSubscription].
+func (s *Store) CreateSubscription(ctx context.Context, programID, userID string, f *webhook.SubscriptionFields, limit int) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		sub, secret, err = w.CreateSubscription(programID, userID, f, limit)
+		return err
+	})
+	return sub, secret, err
+}
+
+// UpdateSubscription is [Write.UpdateSubscription].
+func (s *Store) UpdateSubscription(ctx context.Context, programID, id string, f *webhook.SubscriptionFields) (sub webhook.Subscription, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		sub, err = w.UpdateSubscription(programID, id, f)
+		return err
+	})
+	return sub, err
+}
+
+// DeleteSubscription is [Write.DeleteSubscription].
+func (s *Store) DeleteSubscription(ctx context.Context, programID, id string) (sub webhook.Subscription, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		sub, err = w.DeleteSubscription(programID, id)
+		return err
+	})
+	return sub, err
+}
+
+// RotateSecret is [Write.RotateSecret].
+func (s *Store) RotateSecret(ctx context.Context, programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		sub, secret, _, err = w.RotateSecret(programID, id)
+		return err
+	})
+	return sub, secret, err
+}
+
+// Redeliver is [Write.Redeliver].
+func (s *Store) Redeliver(ctx context.Context, programID, subscriptionID, id string) (d webhook.Delivery, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		d, err = w.Redeliver(programID, subscriptionID, id)
+		return err
+	})
+	return d, err
+}
+
+// CreateReplay plans a replay and begins it.
+func (s *Store) CreateReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r webhook.Replay, err error) {
+	p, err := s.PlanReplay(ctx, programID, subscriptionID, f)
+	if err != nil {
+		return r, err
+	}
+	err = s.Write(ctx, func(w Write) (err error) {
+		r, err = w.CreateReplay(p)
+		return err
+	})
+	return r, err
+}
+
+// CancelReplay is [Write.CancelReplay].
+func (s *Store) CancelReplay(ctx context.Context, programID, subscriptionID, id string) (r webhook.Replay, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		r, err = w.CancelReplay(programID, subscriptionID, id)
+		return err
+	})
+	return r, err
+}
+
+// Publish is [Write.Publish].
+func (s *Store) Publish(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		added, err = w.Publish(programID, events)
+		return err
+	})
+	return added, err
+}

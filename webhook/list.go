@@ -1,0 +1,464 @@
+package webhook
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The sizes of pages, and how much one filter can hold.
+const (
+	DefaultPageSize = 25
+	MaxPageSize     = 100
+	maxPageNumber   = 1<<31 - 1
+	maxFilterValues = 100
+)
+
+// List describes a list of records: how it can be sorted and filtered, and how
+// it is divided into pages (spec, section 4.6). The description is all there
+// is to say of a list: it reads queries, names what is supported when it
+// refuses one, and package store makes SQL of what was read.
+type List struct {
+	Feed    bool        // pages go by cursor, so that rows that arrive later never shift one; otherwise by number
+	Sort    []string    // the fields that it can be sorted by
+	Default []SortField // its order when none is asked for
+	Filters []Filter
+}
+
+// SortField is one field of an order.
+type SortField struct {
+	Name       string
+	Descending bool
+}
+
+// Filter is a property that a list can be filtered by.
+type Filter struct {
+	Name   string
+	Kind   FilterKind
+	Values []string // with FilterOneOf: what the property can be
+}
+
+// FilterKind says what a filter's values look like. Every filter but a
+// FilterTime takes several values, and lets through what matches any.
+type FilterKind int
+
+const (
+	FilterOneOf          FilterKind = iota // one of a few words
+	FilterEvent                            // the name of an event
+	FilterID                               // a UUID
+	FilterURL                              // an absolute URL; not divided at commas, which it may have
+	FilterResponseStatus                   // an HTTP status such as 404, or a class such as 4xx
+	FilterTime                             // a span of time, given by its ends: name.from and name.to
+)
+
+// The lists of the API and of the admin UI. They are never changed.
+var (
+	SubscriptionList = &List{
+		Sort:    []string{"created_at", "updated_at", "url"},
+		Default: []SortField{{Name: "created_at"}},
+		Filters: []Filter{
+			{Name: "active", Values: []string{"true", "false"}},
+			{Name: "status", Values: []string{string(HealthHealthy), string(HealthFailing), string(HealthDisabled)}},
+			{Name: "event", Kind: FilterEvent}, // that it asks for
+			{Name: "url", Kind: FilterURL},
+			{Name: "created_at", Kind: FilterTime},
+			{Name: "updated_at", Kind: FilterTime},
+		},
+	}
+
+	// DeliveryList is of the deliveries of one subscription. Created_at is the
+	// order of their creation, which has no ties. Those that are not completed
+	// come last when completed_at sorts them, in either direction.
+	DeliveryList = &List{
+		Feed:    true,
+		Sort:    []string{"created_at", "completed_at"},
+		Default: []SortField{{Name: "created_at", Descending: true}},
+		Filters: []Filter{
+			{Name: "status", Values: []string{string(StatusPending), string(StatusRetryable), string(StatusSuccess), string(StatusFailed)}},
+			{Name: "event", Kind: FilterEvent},                    // that it carries
+			{Name: "response_status", Kind: FilterResponseStatus}, // of the last attempt that has ended
+			{Name: "error", Values: errorWords()},                 // the same
+			{Name: "created_at", Kind: FilterTime},
+			{Name: "completed_at", Kind: FilterTime},
+			{Name: "next_attempt_at", Kind: FilterTime},
+		},
+	}
+
+	// EventList is of the log of one program; received_at is the order of seq.
+	EventList = &List{
+		Feed:    true,
+		Sort:    []string{"received_at"},
+		Default: []SortField{{Name: "received_at", Descending: true}},
+		Filters: []Filter{
+			{Name: "name", Kind: FilterEvent},
+			{Name: "id", Kind: FilterID},
+			{Name: "received_at", Kind: FilterTime},
+			{Name: "timestamp", Kind: FilterTime},
+		},
+	}
+)
+
+func errorWords() []string {
+	var words []string
+	for _, c := range ErrorCodes() {
+		words = append(words, string(c))
+	}
+	return words
+}
+
+// ListQuery is what a request asks of a list. [List.Parse] makes it; package
+// store takes no other.
+type ListQuery struct {
+	Sort    []SortField          // at least one
+	Filters map[string][]string  // by the filter's name: sorted, each value once; nil for none
+	Ranges  map[string]TimeRange // by the name of a FilterTime; nil for none
+	Size    int                  // of the page: 1 to MaxPageSize
+	Number  int                  // of the page, from 1; 1 on a feed
+	Cursor  string               // on a feed: "" is its beginning, otherwise the next of an earlier answer
+}
+
+// TimeRange is a span of time in whole milliseconds: From is included, To is
+// not. The zero time is an open end.
+type TimeRange struct{ From, To time.Time }
+
+// Supported returns the names of the parameters that the list takes. A nil
+// list takes none.
+func (l *List) Supported() []string {
+	if l == nil {
+		return nil
+	}
+	names := []string{"page[size]", "page[number]", "sort"}
+	if l.Feed {
+		names[1] = "page[cursor]"
+	}
+	for _, f := range l.Filters {
+		if f.Kind == FilterTime {
+			names = append(names, "filter["+f.Name+".from]", "filter["+f.Name+".to]")
+		} else {
+			names = append(names, "filter["+f.Name+"]")
+		}
+	}
+	return names
+}
+
+// Parse reads the parameters of a request. Whatever is not supported is an
+// error: a misspelt filter must not silently change what a list shows. The
+// error's validations name every parameter that is wrong, in the spelling
+// page[size], filter[status] or filter[created_at.from], which the parameters
+// page.size, filter.status and filter[created_at][from] are read as.
+func (l *List) Parse(values url.Values) (ListQuery, *Error) {
+	p := listParser{list: l, query: ListQuery{Size: DefaultPageSize, Number: 1}, given: make(map[string]bool)}
+	for _, spelling := range slices.Sorted(maps.Keys(values)) {
+		p.parameter(spelling, values[spelling])
+	}
+	for name, values := range p.query.Filters {
+		slices.Sort(values)
+		values = slices.Compact(values)
+		if len(values) > maxFilterValues {
+			p.fail(InvalidTooMany, "filter["+name+"]", fmt.Sprintf("has %d values, and may have %d", len(values), maxFilterValues))
+		}
+		p.query.Filters[name] = values
+	}
+	if p.query.Sort == nil && l != nil {
+		p.query.Sort = slices.Clone(l.Default)
+	}
+	slices.SortStableFunc(p.faults, func(a, b Validation) int { return strings.Compare(a.Parameter, b.Parameter) })
+	return p.query, invalid(p.faults)
+}
+
+type listParser struct {
+	list   *List
+	query  ListQuery
+	given  map[string]bool // parameters that can be given once
+	faults []Validation
+}
+
+func (p *listParser) fail(code, parameter, detail string) {
+	p.faults = append(p.faults, Validation{code, detail, parameter})
+}
+
+// parameter takes all that was given under one spelling of a parameter's name.
+func (p *listParser) parameter(spelling string, given []string) {
+	path, array := parameterPath(spelling)
+	if p.list == nil || path == nil || !p.take(path, array, given) {
+		p.fail(InvalidUnknownField, quoted(spelling), "is not supported here; "+p.describe())
+	}
+}
+
+func (p *listParser) describe() string {
+	if p.list == nil {
+		return "this request has no query parameters"
+	}
+	return "supported: " + strings.Join(p.list.Supported(), ", ")
+}
+
+// take reads one parameter, and returns false when there is none of that name.
+func (p *listParser) take(path []string, array bool, given []string) bool {
+	group, property := path[0], strings.Join(path[1:], ".")
+	name := group
+	if len(path) > 1 {
+		name += "[" + property + "]"
+	}
+	switch {
+	case group == "filter" && len(path) > 1:
+		return p.filter(name, property, array, given)
+	case array:
+		return false
+	case name == "sort":
+		p.once(name, given, p.sort)
+	case name == "page[size]":
+		p.once(name, given, func(name, value string) { p.integer(&p.query.Size, name, value, MaxPageSize) })
+	case name == "page[number]" && !p.list.Feed:
+		p.once(name, given, func(name, value string) { p.integer(&p.query.Number, name, value, maxPageNumber) })
+	case name == "page[cursor]" && p.list.Feed:
+		p.once(name, given, func(name, value string) {
+			if p.query.Cursor = value; value == "" { // which would begin again from the start
+				p.fail(InvalidFormat, name, "must be the next value of an earlier answer of this list")
+			}
+		})
+	default:
+		return false
+	}
+	return true
+}
+
+// once takes the value of a parameter that can be given once, in one spelling.
+func (p *listParser) once(name string, given []string, take func(name, value string)) {
+	if p.given[name] || len(given) != 1 {
+		p.fail(InvalidDuplicate, name, "is given more than once")
+	} else {
+		take(name, given[0])
+	}
+	p.given[name] = true
+}
+
+func (p *listParser) integer(n *int, name, value string, most int) {
+	got, err := strconv.Atoi(value)
+	switch digits := value != "" && strings.Trim(value, "0123456789") == ""; {
+	case err != nil && !digits:
+		p.fail(InvalidType, name, fmt.Sprintf("must be an integer from 1 to %d", most))
+	case err != nil || got < 1 || got > most:
+		p.fail(InvalidValue, name, fmt.Sprintf("must be from 1 to %d", most))
+	default:
+		*n = got
+	}
+}
+
+func (p *listParser) sort(name, value string) {
+	for field := range strings.SplitSeq(value, ",") {
+		f := SortField{Name: field}
+		f.Name, f.Descending = strings.CutPrefix(field, "-")
+		switch {
+		case !slices.Contains(p.list.Sort, f.Name):
+			p.fail(InvalidValue, name, "cannot be by "+quoted(field)+"; supported: "+strings.Join(p.list.Sort, ", ")+", each with a leading - for descending")
+			return // one fault is enough for one parameter
+		case slices.ContainsFunc(p.query.Sort, func(other SortField) bool { return other.Name == f.Name }):
+			p.fail(InvalidDuplicate, name, "names "+f.Name+" more than once")
+			return
+		}
+		p.query.Sort = append(p.query.Sort, f)
+	}
+}
+
+// filter takes the values of a filter, or one end of a range.
+func (p *listParser) filter(name, property string, array bool, given []string) bool {
+	whole, end := property, ""
+	if at := strings.LastIndexByte(property, '.'); at >= 0 {
+		whole, end = property[:at], property[at+1:]
+	}
+	i := slices.IndexFunc(p.list.Filters, func(f Filter) bool {
+		if f.Kind == FilterTime {
+			return f.Name == whole && (end == "from" || end == "to") && !array
+		}
+		return f.Name == property
+	})
+	if i < 0 {
+		return false
+	}
+	f := &p.list.Filters[i]
+	if f.Kind == FilterTime {
+		p.once(name, given, func(name, value string) { p.end(f, end, name, value) })
+		return true
+	}
+	for _, text := range given {
+		parts := []string{text}
+		if !array && f.Kind != FilterURL {
+			parts = strings.Split(text, ",")
+		}
+		for _, part := range parts {
+			value, code, must := f.value(part)
+			if code != "" {
+				p.fail(code, name, must)
+				return true
+			}
+			if p.query.Filters == nil {
+				p.query.Filters = make(map[string][]string)
+			}
+			p.query.Filters[f.Name] = append(p.query.Filters[f.Name], value)
+		}
+	}
+	return true
+}
+
+var statusOrClass = regexp.MustCompile(`^[1-5]([0-9][0-9]|xx)$`)
+
+// value reads one value, in the one spelling that records have; or says what
+// it must be.
+func (f *Filter) value(s string) (value, code, must string) {
+	switch f.Kind {
+	case FilterEvent:
+		if !eventName.MatchString(s) {
+			return "", InvalidFormat, "must be names of events, of a-z, 0-9 and _"
+		}
+	case FilterID:
+		id, ok := parseUUID([]byte(s))
+		if !ok {
+			return "", InvalidFormat, "must be UUIDs such as 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5"
+		}
+		return id.String(), "", ""
+	case FilterURL:
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme == "" || u.Host == "" || !utf8.ValidString(s) {
+			return "", InvalidFormat, "must be absolute URLs; several as filter[" + f.Name + "][], since a URL may have commas"
+		}
+	case FilterResponseStatus:
+		if !statusOrClass.MatchString(s) {
+			return "", InvalidFormat, "must be HTTP statuses from 100 to 599 such as 404, or classes from 1xx to 5xx"
+		}
+	default:
+		if !slices.Contains(f.Values, s) {
+			return "", InvalidValue, "must be of: " + strings.Join(f.Values, ", ")
+		}
+	}
+	return s, "", ""
+}
+
+// end takes one end of a span of time (see parseSpan).
+func (p *listParser) end(f *Filter, end, name, value string) {
+	first, next, ok := parseSpan([]byte(value))
+	if !ok {
+		p.fail(InvalidFormat, name, "must be a timestamp such as 2026-03-14T08:24:48.644Z (the + of an offset is written %2B in a URL), or a date such as 2026-03-14, which is read as UTC")
+		return
+	}
+	if p.query.Ranges == nil {
+		p.query.Ranges = make(map[string]TimeRange)
+	}
+	r := p.query.Ranges[f.Name]
+	if end == "from" {
+		r.From = first
+	} else {
+		r.To = next
+	}
+	p.query.Ranges[f.Name] = r
+}
+
+// parameterPath divides the name of a parameter into its parts, however it is
+// spelt: filter[created_at][from], filter[created_at.from] and
+// filter.created_at.from are the same. array says that it ends in []. The path
+// is nil when the brackets do not match or a part is empty.
+func parameterPath(name string) (path []string, array bool) {
+	head, rest := name, ""
+	if at := strings.IndexAny(name, ".["); at >= 0 {
+		head, rest = name[:at], name[at:]
+	}
+	path = []string{head}
+	for rest != "" {
+		var part string
+		if rest[0] == '[' {
+			closing := strings.IndexByte(rest, ']')
+			if closing < 0 {
+				return nil, false
+			}
+			part, rest = rest[1:closing], rest[closing+1:]
+			if array = part == "" && rest == ""; array {
+				break
+			}
+			if rest != "" && rest[0] != '[' && rest[0] != '.' {
+				return nil, false
+			}
+		} else {
+			part, rest = rest[1:], ""
+			if at := strings.IndexAny(part, ".["); at >= 0 {
+				part, rest = part[:at], part[at:]
+			}
+		}
+		path = append(path, strings.Split(part, ".")...)
+	}
+	for _, part := range path {
+		if part == "" || strings.ContainsAny(part, "[]") {
+			return nil, false
+		}
+	}
+	return path, array
+}
+
+// Values returns the parameters that ask for the same, in one spelling: for
+// links to a list. Parse reads them as an equal query.
+func (l *List) Values(q *ListQuery) url.Values {
+	values := l.selection(q)
+	if q.Size != DefaultPageSize {
+		values.Set("page[size]", strconv.Itoa(q.Size))
+	}
+	if q.Number != 1 {
+		values.Set("page[number]", strconv.Itoa(q.Number))
+	}
+	if q.Cursor != "" {
+		values.Set("page[cursor]", q.Cursor)
+	}
+	return values
+}
+
+// Selection renders the order and the filters of a query, whatever its page:
+// two queries with the same show the same rows in the same order.
+func (l *List) Selection(q *ListQuery) string { return l.selection(q).Encode() }
+
+func (l *List) selection(q *ListQuery) url.Values {
+	values := make(url.Values)
+	if !slices.Equal(q.Sort, l.Default) {
+		var fields []string
+		for _, f := range q.Sort {
+			if f.Descending {
+				f.Name = "-" + f.Name
+			}
+			fields = append(fields, f.Name)
+		}
+		values.Set("sort", strings.Join(fields, ","))
+	}
+	for _, f := range l.Filters {
+		if r := q.Ranges[f.Name]; !r.From.IsZero() {
+			values.Set("filter["+f.Name+".from]", FormatTime(r.From))
+		}
+		if r := q.Ranges[f.Name]; !r.To.IsZero() {
+			values.Set("filter["+f.Name+".to]", FormatTime(r.To.Add(-time.Millisecond)))
+		}
+		switch given := q.Filters[f.Name]; {
+		case len(given) == 0:
+		case f.Kind == FilterURL:
+			values["filter["+f.Name+"][]"] = given
+		default:
+			values.Set("filter["+f.Name+"]", strings.Join(given, ","))
+		}
+	}
+	return values
+}
+
+// quoted bounds a name of the caller's that an answer repeats.
+func quoted(name string) string {
+	const most = 64
+	if name == "" {
+		return `""`
+	}
+	n := 0
+	for i := range name {
+		if n++; n > most {
+			return name[:i] + "…"
+		}
+	}
+	return name
+}

@@ -146,6 +146,12 @@ func checkConventions(t testing.TB, request string, head bool, r response) {
 	if isFile(t, request, head, r) {
 		return
 	}
+	if r.status == 304 {
+		if r.body != "" || r.header.Get("Etag") == "" || r.header["Content-Type"] != nil || r.header["Content-Length"] != nil {
+			t.Errorf("%s: a 304 with %q and %v", request, r.body, r.header)
+		}
+		return
+	}
 	for name, want := range map[string]string{
 		"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
 	} {

@@ -31,7 +31,7 @@ import (
 //
 // {{name}} stands for a value that is not known beforehand. The same name is
 // the same value all through the file, and can be used in requests; by its
-// beginning it is a cursor…, secret…, time… or ms… (which may differ each
+// beginning it is a cursor…, secret…, etag…, time… or ms… (which may differ each
 // time), or else an id.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -217,6 +217,8 @@ func form(name string) string {
 		return `\d+`
 	case strings.HasPrefix(name, "secret"):
 		return `whsec_[A-Za-z0-9+/]{43}=`
+	case strings.HasPrefix(name, "etag"):
+		return `"[A-Za-z0-9_-]{22}"`
 	case strings.HasPrefix(name, "cursor"):
 		return `[A-Za-z0-9_-]{20,}`
 	}

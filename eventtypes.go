@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"service/webhook"
+)
+
+// The bounds of an operator's own event types.
+const (
+	maxEventTypes      = 1000
+	maxEventTypeSchema = 1 << 20 // bytes
+)
+
+// loadCatalog returns the catalog with the operator's own event types, from the
+// folder event_types of the data directory. A file there that is none is an
+// error: left out, the events of that name would be refused later, far from
+// whoever could tell why. Names that begin with a dot are left out.
+func loadCatalog(data string) (*webhook.Catalog, error) {
+	dir := filepath.Join(data, "event_types")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var files []webhook.SchemaFile
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), ".") {
+			continue
+		}
+		if len(files) == maxEventTypes {
+			return nil, fmt.Errorf("%s: there are more than %d event types", dir, maxEventTypes)
+		}
+		path := filepath.Join(dir, entry.Name())
+		info, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return nil, err
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is not a file: there must be nothing here but event types, each as NAME.json", path)
+		case info.Size() > maxEventTypeSchema:
+			return nil, fmt.Errorf("%s is larger than %d bytes", path, maxEventTypeSchema)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, webhook.SchemaFile{Name: entry.Name(), Content: content})
+	}
+	catalog, err := webhook.LoadCatalog(files...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return catalog, nil
+}

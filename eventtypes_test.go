@@ -1,0 +1,82 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// operationsExample is a block of docs/operations.md, by its language.
+func operationsExample(t *testing.T, language string) string {
+	t.Helper()
+	text, err := os.ReadFile("docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindSubmatch(text)
+	if block == nil {
+		t.Fatalf("docs/operations.md has no %s", language)
+	}
+	return string(block[1])
+}
+
+// The example of docs/operations.md does what is said there.
+func TestEventTypesOfTheDocs(t *testing.T) {
+	data := t.TempDir()
+	dir := filepath.Join(data, "event_types")
+	builtIn, err := loadCatalog(data)
+	if err != nil {
+		t.Fatalf("without the folder: %v", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	schema := operationsExample(t, "json")
+	write("order_shipped.json", schema)
+	write(".order_shipped.json.swp", "an editor's")
+	catalog, err := loadCatalog(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(catalog.Types()) != len(builtIn.Types())+1 || !catalog.Has("order_shipped") {
+		t.Errorf("%d event types, want %d and order_shipped", len(catalog.Types()), len(builtIn.Types()))
+	}
+	body := regexp.MustCompile(`-d '(.*)'`).FindStringSubmatch(operationsExample(t, "sh"))
+	if body == nil {
+		t.Fatal("no event is published in the docs")
+	}
+	if _, err := catalog.NewEvent([]byte(body[1]), "", time.Now()); err != nil {
+		t.Error(err)
+	}
+
+	for name, content := range map[string]string{
+		"order_paid.json":      schema,
+		"content_updated.json": schema,
+		"README.md":            "Our event types",
+		"broken.json":          schema[:len(schema)/2],
+		"huge.json":            schema + strings.Repeat(" ", maxEventTypeSchema),
+	} {
+		write(name, content)
+		if _, err := loadCatalog(data); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v, want the folder and the file named", name, err)
+		}
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "more"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadCatalog(data); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "more")+" is not a file") {
+		t.Errorf("a folder: got %v", err)
+	}
+}

@@ -488,8 +488,8 @@ func (c *chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // drain waits until every event in the log has been put into its deliveries and
-// nothing is under way any more, for a bounded time: what is then not right is
-// found by faults.
+// nothing is under way any more, for a bounded time: what is then not right,
+// or cannot be read at all, is found by faults.
 func (c *chaos) drain() {
 	c.t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -498,10 +498,15 @@ func (c *chaos) drain() {
 	for _, p := range c.programs {
 		events, err := feed[webhook.EventRef](c.in, p.token, "/v2/events")
 		if err != nil {
-			c.t.Fatal(err)
+			return
 		}
 		for kind, id := range p.subscriptions {
-			for !c.drained(p, id, events, wantedBy[kind]) {
+			for {
+				if done, err := c.drained(p, id, events, wantedBy[kind]); err != nil {
+					return
+				} else if done {
+					break
+				}
 				select {
 				case <-tick.C:
 				case <-deadline:
@@ -514,16 +519,15 @@ func (c *chaos) drain() {
 
 // drained says whether the subscription's deliveries are at their end, with
 // all of the events in them that have one of the names.
-func (c *chaos) drained(p *chaosProgram, subscription string, events []webhook.EventRef, names []string) bool {
-	c.t.Helper()
+func (c *chaos) drained(p *chaosProgram, subscription string, events []webhook.EventRef, names []string) (bool, error) {
 	deliveries, err := feed[deliveryRead](c.in, p.token, "/v2/webhooks/subscriptions/"+subscription+"/deliveries")
 	if err != nil {
-		c.t.Fatal(err)
+		return false, err
 	}
 	within := make(map[string]bool)
 	for _, d := range deliveries {
 		if !d.Status.Final() {
-			return false
+			return false, nil
 		}
 		for _, e := range d.Events {
 			within[e.ID] = true
@@ -531,7 +535,7 @@ func (c *chaos) drained(p *chaosProgram, subscription string, events []webhook.E
 	}
 	return !slices.ContainsFunc(events, func(e webhook.EventRef) bool {
 		return slices.Contains(names, e.Name) && !within[e.ID]
-	})
+	}), nil
 }
 
 // faults compares what the service says with the ledger, once it has drained,
@@ -549,7 +553,7 @@ func (c *chaos) faults() (faults []string) {
 	for _, p := range c.programs {
 		events, err := feed[json.RawMessage](c.in, p.token, "/v2/events")
 		if err != nil {
-			c.t.Fatal(err)
+			fault("%v", err)
 		}
 		seqs := make(map[string]int)
 		stored[p.id] = seqs
@@ -608,7 +612,7 @@ func (c *chaos) faults() (faults []string) {
 			path := "/v2/webhooks/subscriptions/" + subscription + "/deliveries"
 			deliveries, err := feed[deliveryRead](c.in, p.token, path)
 			if err != nil {
-				c.t.Fatal(err)
+				fault("an acknowledged subscription to the %s receiver: %v", kind, err)
 			}
 			stats.deliveries += len(deliveries)
 			in := make(map[string]int) // of how many deliveries an event is part
@@ -656,7 +660,8 @@ func (c *chaos) faults() (faults []string) {
 				stats.repeated++
 				one, _, err := get[deliveryRead](c.in, p.token, path+"/"+d.ID)
 				if err != nil {
-					c.t.Fatal(err)
+					fault("%v", err)
+					continue
 				}
 				unanswered := 0
 				for i, at := range one.Attempts {

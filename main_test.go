@@ -44,7 +44,7 @@ var privileges = []privilege{
 	{"modernc.org/", "", nil, "a second SQLite library in the process drops the first one's locks"},
 	{"github.com/a-h/templ", "", []string{"service/web"}, "pages are web's"},
 	{"github.com/a-h/templ/", "", []string{"service/web"}, "pages are web's"},
-	{"html/template", "", nil, "pages are templ's"},
+	{"html/template", "", []string{"service/api"}, "pages are templ's; the reference is rendered from the API's document"},
 	{"github.com/julienschmidt/httprouter", "", []string{"service/api", "service/web"}, "routes are the doors'"},
 	{"code.dny.dev/ssrf", "", []string{"service/dispatcher"}, "the egress guard stands where subscribers are dialled"},
 

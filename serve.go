@@ -224,11 +224,11 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	partners := api.New(api.Config{
 		Store: svc.store, Logger: s.logger, Catalog: catalog,
 		Rules: webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog},
-		Ready: svc.delivering, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize,
+		Ready: svc.delivering, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize, BaseURL: svc.baseURL,
 	})
 	svc.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch p := r.URL.Path; {
-		case p == "/v2", strings.HasPrefix(p, "/v2/"), p == "/healthz", p == "/readyz":
+		case p == "/v2", strings.HasPrefix(p, "/v2/"), p == "/docs", strings.HasPrefix(p, "/docs/"), p == "/healthz", p == "/readyz":
 			partners.ServeHTTP(w, r)
 		default:
 			svc.web.ServeHTTP(w, r)

@@ -379,10 +379,11 @@ func (o Operation) Curl() []Sample {
 	path := o.Path
 	var query strings.Builder
 	for _, q := range o.AllParameters() {
-		var example string
-		if len(q.Example) > 0 && json.Unmarshal(q.Example, &example) != nil {
-			example = string(q.Example)
+		var words oneOrMore
+		if len(q.Example) > 0 {
+			mustDecode(q.Example, &words)
 		}
+		example := strings.Join(words, ",")
 		switch {
 		case q.In == "path":
 			path = strings.ReplaceAll(path, "{"+q.Name+"}", example)

@@ -168,15 +168,15 @@ func (s *Store) Events(ctx context.Context, programID string, q *webhook.ListQue
 	args := []any{programID, nil, stampOf(stamps.From), stampOf(stamps.To)}
 	var streams []stream
 	if ids := q.Filters["id"]; ids != nil {
-		streams = []stream{{eventsByID + " ORDER BY e.seq LIMIT ?1", eventsByID + " ORDER BY e.seq DESC LIMIT ?1", append(slices.Clone(args), jsonOf(ids), jsonOf(names))}}
+		streams = []stream{{eventsByID + seqsUp, eventsByID + seqsDown, append(slices.Clone(args), jsonOf(ids), jsonOf(names))}}
 	} else if names == nil {
-		streams = []stream{{eventsBySeq + " ORDER BY e.seq LIMIT ?1", eventsBySeq + " ORDER BY e.seq DESC LIMIT ?1", args}}
+		streams = []stream{{eventsBySeq + seqsUp, eventsBySeq + seqsDown, args}}
 	}
 	if streams == nil {
 		for _, name := range names {
 			named := slices.Clone(args)
 			named[1] = name
-			streams = append(streams, stream{eventsByName + " ORDER BY e.seq LIMIT ?1", eventsByName + " ORDER BY e.seq DESC LIMIT ?1", named})
+			streams = append(streams, stream{eventsByName + seqsUp, eventsByName + seqsDown, named})
 		}
 	}
 	budget := q.Size + 1
@@ -210,6 +210,8 @@ const (
 	eventsBySeq  = "SELECT e.seq, " + eventMatches + " FROM events e INDEXED BY events_by_seq WHERE e.program_id = ?4 AND e.seq > ?2 AND e.seq < ?3"
 	eventsByName = "SELECT e.seq, " + eventMatches + " FROM events e INDEXED BY events_by_name WHERE e.program_id = ?4 AND e.name = ?5 AND e.seq > ?2 AND e.seq < ?3"
 	eventsByID   = "SELECT e.seq, " + eventMatches + " AND (?9 IS NULL OR e.name IN (SELECT value FROM json_each(?9))) FROM events e INDEXED BY events_by_id WHERE e.program_id = ?4 AND e.id IN (SELECT value FROM json_each(?8)) AND e.seq > ?2 AND e.seq < ?3"
+
+	seqsUp, seqsDown = " ORDER BY e.seq LIMIT ?1", " ORDER BY e.seq DESC LIMIT ?1"
 
 	// The timestamp of an event stands at a fixed place of its JSON, and is UTC
 	// with Z or +00:00; without that, timestamps are in the order of their text.

@@ -162,7 +162,7 @@ func checkConventions(t testing.TB, request string, head bool, r response) {
 	if id := r.header.Get("X-Request-Id"); !uuidPattern.MatchString(id) {
 		t.Errorf("%s: X-Request-Id is %q, want a UUIDv7", request, id)
 	}
-	for status, name := range map[int]string{401: "WWW-Authenticate", 405: "Allow", 503: "Retry-After"} {
+	for status, name := range map[int]string{401: "WWW-Authenticate", 405: "Allow", 429: "Retry-After", 503: "Retry-After"} {
 		if r.status == status && r.header.Get(name) == "" {
 			t.Errorf("%s: answer %d without %s", request, status, name)
 		}

@@ -24,6 +24,7 @@ func (d *discard) Header() http.Header               { return d.header }
 func (d *discard) WriteHeader(status int)            { d.status = status }
 func (d *discard) Write(p []byte) (int, error)       { return len(p), nil }
 func (d *discard) SetReadDeadline(t time.Time) error { return nil }
+func (d *discard) SetWriteDeadline(time.Time) error  { return nil }
 
 // body is a request's body over and over.
 type body struct{ bytes.Reader }

@@ -33,7 +33,7 @@ func TestEveryCodeHasAStatusAndATitle(t *testing.T) {
 	}
 	// Spec, section 7.2.
 	for status, title := range map[int]string{
-		400: "Bad Request", 401: "Unauthenticated", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
+		400: "Bad Request", 401: "Unauthenticated", 403: "Forbidden", 404: "Not Found", 409: "Conflict", 429: "Too Many Requests",
 		500: "Internal server error", 504: "Request timeout",
 	} {
 		if got := kinds[statuses[status]].title; got != title {

@@ -513,7 +513,7 @@ func TestContractCheckerFindsFaults(t *testing.T) {
 func TestMatrix(t *testing.T) {
 	s := start(t)
 	theirs := s.records()
-	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), theirs.eventType}
+	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), theirs.eventType}
 	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
 		tok, secret, err := s.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
 		if err != nil {

@@ -13,14 +13,14 @@ import (
 )
 
 // ids fill the parameters of a route's pattern.
-type ids struct{ subscription, delivery, event, eventType string }
+type ids struct{ subscription, delivery, replay, event, eventType string }
 
 func (i ids) path(rt *route) string {
 	id := i.event
 	if strings.HasPrefix(rt.pattern, "/v2/webhooks/subscriptions") {
 		id = i.subscription
 	}
-	return strings.NewReplacer(":delivery_id", i.delivery, ":id", id, ":name", i.eventType).Replace(rt.pattern)
+	return strings.NewReplacer(":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", i.eventType).Replace(rt.pattern)
 }
 
 // records makes one record of each kind.
@@ -33,7 +33,8 @@ func (s *service) records() ids {
 	if len(list) != 2 {
 		s.t.Fatalf("got %d deliveries, want the ping and one", len(list))
 	}
-	return ids{id, list[0].ID, event, "content_updated"}
+	replay := data[identified](s.t, s.send("POST", "/v2/webhooks/subscriptions/"+id+"/replays", `{"from":"2026-01-01","only":"all"}`))
+	return ids{id, list[0].ID, replay.ID, event, "content_updated"}
 }
 
 func bodyFor(rt *route) string {
@@ -50,6 +51,7 @@ func (s *service) everything(i ids) string {
 	for _, target := range []string{
 		"/v2/webhooks/subscriptions", "/v2/webhooks/subscriptions/" + i.subscription, "/v2/events", "/v2/events/" + i.event,
 		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries", "/v2/webhooks/subscriptions/" + i.subscription + "/deliveries/" + i.delivery,
+		"/v2/webhooks/subscriptions/" + i.subscription + "/replays/" + i.replay,
 	} {
 		r := s.send("GET", target, "")
 		wantStatus(s.t, target, r, 200)
@@ -66,17 +68,19 @@ func TestNoProgramReachesAnother(t *testing.T) {
 	mallory := *s
 	mallory.token = s.newToken("mallory", "mal", webhook.Scopes()...)
 	own := mallory.records()
-	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated"}
+	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated"}
 	tried := 0
 	for _, rt := range s.api.routes() {
 		if !strings.Contains(rt.pattern, ":id") {
 			continue
 		}
 		attempts := []struct{ foreign, unknown ids }{{theirs, unknown}}
-		if strings.Contains(rt.pattern, ":delivery_id") {
+		if strings.Contains(rt.pattern, ":delivery_id") || strings.Contains(rt.pattern, ":replay_id") {
+			inOwn := func(of ids) ids { return ids{own.subscription, of.delivery, of.replay, "", ""} }
+			ofOwn := func(in ids) ids { return ids{in.subscription, own.delivery, own.replay, "", ""} }
 			attempts = append(attempts,
-				struct{ foreign, unknown ids }{ids{own.subscription, theirs.delivery, "", ""}, ids{own.subscription, unknown.delivery, "", ""}},
-				struct{ foreign, unknown ids }{ids{theirs.subscription, own.delivery, "", ""}, ids{unknown.subscription, own.delivery, "", ""}})
+				struct{ foreign, unknown ids }{inOwn(theirs), inOwn(unknown)},
+				struct{ foreign, unknown ids }{ofOwn(theirs), ofOwn(unknown)})
 		}
 		methods := []string{rt.method}
 		if rt.method == "GET" {
@@ -85,8 +89,10 @@ func TestNoProgramReachesAnother(t *testing.T) {
 		for _, a := range attempts {
 			for _, method := range methods {
 				tried++
-				foreign := mallory.send(method, a.foreign.path(&rt), bodyFor(&rt))
-				missing := mallory.send(method, a.unknown.path(&rt), bodyFor(&rt))
+				// Conditions and keys tell nothing either.
+				headers := []string{"If-Match", "*", "If-None-Match", "*", "Idempotency-Key", "k"}
+				foreign := mallory.send(method, a.foreign.path(&rt), bodyFor(&rt), headers...)
+				missing := mallory.send(method, a.unknown.path(&rt), bodyFor(&rt), headers...)
 				wantStatus(t, method+" "+rt.pattern+" of another program", foreign, 404)
 				foreign.header.Del("X-Request-Id")
 				missing.header.Del("X-Request-Id")
@@ -134,6 +140,10 @@ func TestADeliveryOfAnotherSubscriptionIsNotFound(t *testing.T) {
 	other := s.subscribe("content_deleted")
 	r := s.send("GET", "/v2/webhooks/subscriptions/"+other+"/deliveries/"+one.delivery, "")
 	wantStatus(t, "a delivery of another subscription", r, 404)
+	r = s.send("POST", "/v2/webhooks/subscriptions/"+other+"/deliveries/"+one.delivery+"/redeliver", "")
+	wantStatus(t, "sending it again to this one", r, 404)
+	r = s.send("DELETE", "/v2/webhooks/subscriptions/"+other+"/replays/"+one.replay, "")
+	wantStatus(t, "a replay of another subscription", r, 404)
 }
 
 func TestHeadWorksWhereGetDoes(t *testing.T) {
@@ -176,7 +186,7 @@ func TestMethods(t *testing.T) {
 				continue
 			}
 			for _, token := range []string{"", "Bearer " + s.token} {
-				r := s.send(method, ids{"x", "y", "z", "n"}.path(&rt), "", "Authorization", token, "Origin", "https://elsewhere.example")
+				r := s.send(method, ids{"x", "y", "r", "z", "n"}.path(&rt), "", "Authorization", token, "Origin", "https://elsewhere.example")
 				wantStatus(t, method+" "+rt.pattern, r, 405)
 				if got := r.header.Get("Allow"); got != strings.Join(allowed, ", ") {
 					t.Errorf("%s %s: got Allow %q, want %q", method, rt.pattern, got, strings.Join(allowed, ", "))

@@ -440,7 +440,7 @@ func (p *referencePage) resolve(s *schema) *schema {
 func (p *referencePage) Schemas() members[*schema] {
 	var all members[*schema]
 	for _, m := range p.Components.Schemas {
-		if len(m.Value.Properties) > 0 && !strings.HasPrefix(m.Name, eventSchema("")) {
+		if !strings.HasPrefix(m.Name, eventSchema("")) {
 			all = append(all, m)
 		}
 	}
@@ -535,7 +535,7 @@ func (s *schema) Limits() []string {
 			all = append(all, fmt.Sprintf("%d to %d%s", *least, *most, what))
 		case most != nil:
 			all = append(all, fmt.Sprintf("at most %d%s", *most, what))
-		case least != nil:
+		case least != nil && *least > 1:
 			all = append(all, fmt.Sprintf("at least %d%s", *least, what))
 		}
 	}
@@ -611,9 +611,6 @@ func anchor(ref string) string {
 	name := anchorName(ref)
 	if event, ok := strings.CutPrefix(name, eventSchema("")); ok {
 		return "event-" + event
-	}
-	if name == "Result" {
-		return "schema-Attempt"
 	}
 	return "schema-" + name
 }

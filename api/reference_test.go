@@ -1,0 +1,259 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"service/webhook"
+)
+
+// require returns the path of a program that a test needs. Without it the test
+// is skipped, unless the environment variable SERVICE_TEST_REQUIRE has clients
+// among its words.
+func require(t *testing.T, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err == nil {
+		return path
+	}
+	if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "clients") {
+		t.Fatalf("%s is required here: %v", program, err)
+	}
+	t.Skipf("NOT TESTED: there is no %s on this machine", program)
+	return ""
+}
+
+func TestReferencePage(t *testing.T) {
+	s := start(t)
+	r := s.send("GET", referencePath, "", "Authorization", "")
+	if got, want := r.header.Get("Content-Security-Policy"), "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"; got != want {
+		t.Errorf("got the policy %q, want %q", got, want)
+	}
+	// Nothing on the page would be stopped by its policy.
+	for _, not := range []string{"<script", "<style", " style=", "<img", "<iframe", "<form", "<base", " onclick=", "javascript:"} {
+		if strings.Contains(r.body, not) {
+			t.Errorf("the page has %s", not)
+		}
+	}
+	loaded := regexp.MustCompile(`<link [^>]*href="([^"]*)"`).FindAllStringSubmatch(r.body, -1)
+	if len(loaded) != 1 || loaded[0][1] != referenceStylePath {
+		t.Errorf("the page loads %v, want %s alone", loaded, referenceStylePath)
+	}
+	if strings.Contains(string(referenceCSS), "url(") || strings.Contains(string(referenceCSS), "@import") {
+		t.Error("the style loads something")
+	}
+
+	ids := make(map[string]int)
+	for _, found := range regexp.MustCompile(` id="([^"]*)"`).FindAllStringSubmatch(r.body, -1) {
+		ids[found[1]]++
+		if ids[found[1]] == 2 {
+			t.Errorf("the id %s is there twice", found[1])
+		}
+	}
+	links := regexp.MustCompile(` href="([^"]*)"`).FindAllStringSubmatch(r.body, -1)
+	for _, found := range links {
+		target := found[1]
+		if id, here := strings.CutPrefix(target, "#"); here && ids[id] == 0 {
+			t.Errorf("a link leads to %s, which is not on the page", target)
+		}
+	}
+	if len(links) < 100 {
+		t.Errorf("the page has only %d links", len(links))
+	}
+
+	// Everything of the document is on the page.
+	c, err := loadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
+		if ids[op.OperationID] == 0 {
+			t.Errorf("%s %s is not on the page", method, pattern)
+		}
+	})
+	for name := range c.served.Components.Schemas {
+		if id := anchor("#/components/schemas/" + name); ids[id] == 0 {
+			t.Errorf("schema %s is not on the page as %s", name, id)
+		}
+	}
+	for _, k := range kinds {
+		if !strings.Contains(r.body, fmt.Sprintf(`<th scope="row"><code>%d</code></th>`, k.status)) {
+			t.Errorf("the error %d is not in the table of errors", k.status)
+		}
+	}
+	// What a deprecated route links to is there to be read.
+	if ids["deprecations"] == 0 {
+		t.Error("there is no section on deprecations")
+	}
+}
+
+// The base URL and the texts of operators are shown as they are, never as HTML.
+func TestReferenceEscapes(t *testing.T) {
+	catalog, err := loadCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(renderReference(openapiDocument(catalog), catalog, "https://<b>x"))
+	if strings.Contains(page, "<b>x") || !strings.Contains(page, "https://&lt;b&gt;x") {
+		t.Error("the base URL is not escaped")
+	}
+	if got := string(markdown("a <script>x</script> b\n\n<div>y</div>\n\n[l](javascript:x)")); strings.Contains(got, "<script") || strings.Contains(got, "<div") || strings.Contains(got, "javascript:") {
+		t.Errorf("a description becomes %s", got)
+	}
+}
+
+// The commands of the page do what they are there for, as they stand.
+func TestReferenceCommands(t *testing.T) {
+	shell, _ := require(t, "sh"), require(t, "curl")
+	s := start(t)
+	made := s.records()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A ping is answered by nobody here: it must be played.
+		if strings.HasSuffix(r.URL.Path, "/ping") {
+			wait := s.answerPing(204, webhook.ErrorNone)
+			defer wait()
+		}
+		s.api.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	p := &referencePage{BaseURL: server.URL, catalog: s.catalog}
+	mustDecode(s.api.document().content, &p.contract)
+	done := 0
+	var last []Sample
+	run := func(op string, command Sample) {
+		done++
+		cmd := exec.Command(shell, "-c", "set -e\n"+command.Text+" --silent --show-error --write-out '\\n%{http_code}'")
+		cmd.Env = append(os.Environ(), "URL="+server.URL, "TOKEN="+s.token)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s\n%s", op, err, command.Text, out)
+			return
+		}
+		text := strings.TrimSpace(string(out))
+		status := text[strings.LastIndexByte(text, '\n')+1:]
+		if !strings.HasPrefix(status, "2") {
+			t.Errorf("%s: got %s\n%s", op, text, command.Text)
+		}
+	}
+	for _, tag := range p.Tags {
+		for _, op := range p.Operations(tag.Name) {
+			for _, command := range op.Curl() {
+				// The ids of the examples are those of nothing; whoever reads the page puts in their own.
+				command.Text = strings.Replace(command.Text, pathOf(op), made.path(&route{pattern: routePattern(op.Path)}), 1)
+				if op.Method == http.MethodDelete {
+					last = append(last, command)
+					continue
+				}
+				run(op.OperationID, command)
+			}
+		}
+	}
+	slices.Reverse(last) // the replay, before its subscription
+	for _, command := range last {
+		run("DELETE", command)
+	}
+	if done < 20 {
+		t.Errorf("only %d commands were run", done)
+	}
+}
+
+// pathOf is an operation's path with the examples in it.
+func pathOf(o Operation) string {
+	path := o.Path
+	for _, q := range o.AllParameters() {
+		if q.In == "path" {
+			var example string
+			mustDecode(q.Example, &example)
+			path = strings.ReplaceAll(path, "{"+q.Name+"}", example)
+		}
+	}
+	return path
+}
+
+// The ways to verify a delivery that the page shows accept what is sent, and
+// nothing else.
+func TestReferenceVerifies(t *testing.T) {
+	text := markdownBlocks(t)
+	secret, other := webhook.NewSigningSecret(), webhook.NewSigningSecret()
+	now := time.Now()
+	body := []byte(`{"delivery_id":"d","text":"ä"}`)
+	good := secret.Sign("d", now, body)
+	cases := []struct {
+		Name, Secret, At, Signature string
+		Want                        bool
+	}{
+		{"right", secret.Reveal(), fmt.Sprint(now.Unix()), good, true},
+		{"while the secret is rotated", secret.Reveal(), fmt.Sprint(now.Unix()), other.Sign("d", now, body) + " " + good, true},
+		{"another secret", other.Reveal(), fmt.Sprint(now.Unix()), good, false},
+		{"another time", secret.Reveal(), fmt.Sprint(now.Unix() + 1), good, false},
+		{"an old one", secret.Reveal(), fmt.Sprint(now.Unix() - 301), secret.Sign("d", now.Add(-301e9), body), false},
+	}
+	list, err := json.Marshal(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, language := range []struct{ name, program, file, code string }{
+		{"python", "python3", "verify.py", text["python"] + `
+import json
+for c in json.load(open("cases.json")):
+    headers = {"webhook-id": "d", "webhook-timestamp": c["At"], "webhook-signature": c["Signature"]}
+    print(c["Name"], "true" if verify(c["Secret"], headers, open("body", "rb").read()) else "false")
+`},
+		{"js", "node", "verify.mjs", text["js"] + `
+import { readFileSync } from "node:fs";
+for (const c of JSON.parse(readFileSync("cases.json"))) {
+  const headers = { "webhook-id": "d", "webhook-timestamp": c.At, "webhook-signature": c.Signature };
+  console.log(c.Name, verify(c.Secret, headers, readFileSync("body")));
+}
+`},
+	} {
+		t.Run(language.name, func(t *testing.T) {
+			program := require(t, language.program)
+			dir := t.TempDir()
+			for name, content := range map[string][]byte{"cases.json": list, "body": body, language.file: []byte(language.code)} {
+				if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.Command(program, language.file)
+			cmd.Dir = dir
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			for i, c := range cases {
+				if want := fmt.Sprint(c.Name, " ", c.Want); i >= len(lines) || lines[i] != want {
+					t.Errorf("got %q, want %q in line %d", lines, want, i+1)
+				}
+			}
+		})
+	}
+}
+
+// markdownBlocks returns the blocks of code on the page, by their language.
+func markdownBlocks(t *testing.T) map[string]string {
+	t.Helper()
+	c, err := loadContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := make(map[string]string)
+	text := c.served.Webhooks["delivery"].Post.Description
+	for _, found := range regexp.MustCompile("(?s)```(\\w+)\n(.*?)```").FindAllStringSubmatch(text, -1) {
+		blocks[found[1]] = found[2]
+	}
+	return blocks
+}

@@ -13,7 +13,7 @@ import (
 // order of the delivery.
 const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
 	d.redelivery_of, d.created_at, d.completed_at, d.ping,
-	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s JOIN events e ON e.program_id = d.program_id AND e.seq = s.value)`
+	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = s.value)`
 
 // RecentDeliveries returns the newest deliveries of all programs, for admins.
 func (s *Store) RecentDeliveries(ctx context.Context, n int) (all []webhook.Delivery, err error) {

@@ -1,0 +1,132 @@
+package store
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+var listRows = flag.Int("list.rows", 0, "deliveries in the largest list of BenchmarkList; 0: 1,000,000, or 10,000 with -short")
+
+// BenchmarkList is the time of one page, by the number of deliveries in the
+// list. It must not grow with them:
+//
+//	go test ./store -run '^$' -bench List
+func BenchmarkList(b *testing.B) {
+	sizes := []int{10_000, 1_000_000}
+	if testing.Short() {
+		sizes = sizes[:1]
+	}
+	if *listRows > 0 {
+		sizes = []int{*listRows}
+	}
+	for _, rows := range sizes {
+		b.Run(fmt.Sprint("rows=", rows), func(b *testing.B) {
+			s, sub := manyDeliveries(b, rows)
+			half := webhook.FormatTime(time.UnixMilli(date("2026-01-01") + int64(rows)*5))
+			for _, page := range []struct{ name, raw string }{
+				{"first", ""},
+				{"deep", ""},
+				{"from a time in the middle", "filter[created_at.to]=" + half},
+				{"oldest first", "sort=created_at"},
+				{"last completed", "sort=-completed_at"},
+				{"last completed, of a time", "sort=-completed_at&filter[completed_at.to]=" + half},
+				{"rare status", "filter[status]=retryable"},
+				{"common failure", "filter[status]=failed"},
+				{"rare response", "filter[response_status]=404"},
+				{"class of responses", "filter[response_status]=5xx"},
+				{"rare success", "filter[response_status]=202"},
+				{"rare error", "filter[error]=tls"},
+				{"rare error, last completed", "filter[error]=tls&sort=-completed_at"},
+				{"rare event", "filter[event]=channel_created"},
+				{"common event", "filter[event]=content_updated"},
+				{"event that never was", "filter[event]=user_notification_deleted"},
+				{"pings", "filter[event]=ping"},
+				{"nothing matches", "filter[status]=success&filter[response_status]=299"},
+				{"due", "filter[next_attempt_at.from]=2000-01-01"},
+				{"all at once", "filter[status]=failed,success&filter[event]=content_updated&filter[completed_at.from]=" + half + "&sort=completed_at"},
+			} {
+				b.Run(page.name, func(b *testing.B) {
+					q := query(b, webhook.DeliveryList, page.raw)
+					if page.name == "deep" {
+						q.Cursor = s.cursor(cursorScope{"deliveries", "p", sub.ID, webhook.DeliveryList.Selection(q)}, []int64{int64(rows / 10)})
+					}
+					found := 0
+					for b.Loop() {
+						got, _, err := s.Deliveries(context.Background(), "p", sub.ID, q)
+						if err != nil {
+							b.Fatal(err)
+						}
+						found = len(got)
+					}
+					b.ReportMetric(float64(found), "found")
+				})
+			}
+			for _, page := range []struct{ name, raw string }{
+				{"events, first", ""},
+				{"events, rare name", "filter[name]=channel_created"},
+				{"events, from a time in the middle", "filter[received_at.to]=" + half},
+				{"events, of a timestamp", "filter[timestamp.to]=2000-01-01"},
+			} {
+				b.Run(page.name, func(b *testing.B) {
+					q := query(b, webhook.EventList, page.raw)
+					found := 0
+					for b.Loop() {
+						got, _, err := s.Events(context.Background(), "p", q)
+						if err != nil {
+							b.Fatal(err)
+						}
+						found = len(got)
+					}
+					b.ReportMetric(float64(found), "found")
+				})
+			}
+		})
+	}
+}
+
+// manyDeliveries fills a store with deliveries of one event each, one every
+// 10 ms: of 100 two were answered 500 and are failed; of 20,000 one was
+// answered 404, one had a TLS error, one will be tried again, one was answered
+// 202 and one carries a rare event. A tenth is of another subscription.
+func manyDeliveries(b *testing.B, rows int) (*Store, webhook.Subscription) {
+	s := open(b)
+	program(b, s, "p")
+	sub, other := subscribe(b, s, "p", "content_updated", "channel_created"), subscribe(b, s, "p", "content_updated")
+	const step = 50_000
+	for first := 0; first < rows; first += step {
+		err := s.writer.do(func(t *tx) error {
+			args := []any{first + 1, min(first+step, rows), date("2026-01-01"), sub.ID, other.ID}
+			const numbers = "WITH RECURSIVE n(i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2) "
+			for _, fill := range []struct {
+				query string
+				args  int
+			}{
+				{numbers + `INSERT INTO events (program_id, seq, id, name, received_at, json)
+					SELECT 'p', i, printf('0198f6a2-7c1e-7d4b-9a41-%012x', i), iif(i % 20000 = 7, 'channel_created', 'content_updated'), ?3 + 10 * i,
+						CAST(printf('{"id":"0198f6a2-7c1e-7d4b-9a41-%012x","timestamp":"2026-01-02T03:04:05.000Z","name":"content_updated","version":"1","content_id":%d}', i, i) AS BLOB) FROM n`, 3},
+				{numbers + `INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, next_attempt_at, response_status, error, seqs, created_at, completed_at)
+					SELECT 10 + i, printf('0198f6a3-7c1e-7d4b-9a41-%012x', i), iif(i % 10 = 9, ?5, ?4), 'p',
+						CASE WHEN i % 20000 = 1 THEN 'retryable' WHEN i % 20000 IN (2, 3) OR i % 100 IN (50, 51) THEN 'failed' ELSE 'success' END,
+						CASE WHEN i % 20000 = 1 THEN NULL WHEN i % 20000 IN (2, 3) OR i % 100 IN (50, 51) THEN 'rejected' END,
+						1, iif(i % 20000 = 1, ?3 + 10 * i, NULL),
+						CASE WHEN i % 20000 = 1 THEN 503 WHEN i % 20000 = 2 THEN 404 WHEN i % 20000 = 3 THEN NULL WHEN i % 20000 = 4 THEN 202 WHEN i % 100 IN (50, 51) THEN 500 ELSE 200 END,
+						iif(i % 20000 = 3, 'tls', NULL), '[' || i || ']', ?3 + 10 * i, iif(i % 20000 = 1, NULL, ?3 + 10 * i + i % 97) FROM n`, 5},
+				{numbers + "INSERT INTO delivery_events (program_id, seq, delivery) SELECT 'p', i, 10 + i FROM n", 2},
+			} {
+				if err := t.exec(fill.query, args[:fill.args]...); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	return s, sub
+}

@@ -1,0 +1,230 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"service/webhook"
+)
+
+func TestTagLists(t *testing.T) {
+	for value, want := range map[string]*tagList{
+		`*`:                     {any: true},
+		` * `:                   {any: true},
+		`"a"`:                   {strong: []string{`"a"`}},
+		`""`:                    {strong: []string{`""`}},
+		`"a", W/"b" ,"c,d"`:     {strong: []string{`"a"`, `"c,d"`}, weak: []string{`"b"`}},
+		`, ,"a",,`:              {strong: []string{`"a"`}},
+		`W/"a"`:                 {weak: []string{`"a"`}},
+		``:                      nil,
+		`,`:                     nil,
+		`a`:                     nil,
+		`"a`:                    nil,
+		`a"`:                    nil,
+		`"a" "b"`:               nil,
+		`"a"b`:                  nil,
+		`"a b"`:                 nil,
+		`w/"a"`:                 nil,
+		`W/ "a"`:                nil,
+		`*, "a"`:                nil,
+		`"a", *`:                nil,
+		strings.Repeat(`"`, 99): nil,
+	} {
+		got, ok := parseTagList(value)
+		if ok != (want != nil) || ok && (got.any != want.any || !slices.Equal(got.strong, want.strong) || !slices.Equal(got.weak, want.weak)) {
+			t.Errorf("%s: got %+v, %t, want %+v", value, got, ok, want)
+		}
+	}
+}
+
+func FuzzTagLists(f *testing.F) {
+	f.Add(`"a", W/"b" ,"c,d", *`)
+	f.Fuzz(func(t *testing.T, value string) {
+		list, ok := parseTagList(value)
+		if ok && !list.any && len(list.strong)+len(list.weak) == 0 {
+			t.Errorf("%q is an empty list", value)
+		}
+	})
+}
+
+// Every record that can be read by itself has a strong tag of its own, on HEAD
+// as on GET, which spares reading it again.
+func TestSingleRecordsHaveTags(t *testing.T) {
+	s := start(t)
+	i := s.records()
+	tags := make(map[string]string)
+	for _, rt := range s.api.routes() {
+		if rt.method != "GET" || rt.scope == scopeNone {
+			continue
+		}
+		single := rt.find != nil && rt.query.list == nil
+		target := i.path(&rt)
+		tag := s.send("GET", target, "").header.Get("Etag")
+		if (tag != "") != single {
+			t.Errorf("%s: got ETag %q", target, tag)
+		}
+		if !single {
+			continue
+		}
+		if other := tags[tag]; other != "" {
+			t.Errorf("%s and %s have the same ETag", target, other)
+		}
+		tags[tag] = target
+		for _, method := range []string{"GET", "HEAD"} {
+			for value, want := range map[string]int{
+				tag: 304, "W/" + tag: 304, `"x", ` + tag: 304, "*": 304, `"x"`: 200, strings.ToLower(tag) + "x": 400,
+			} {
+				r := s.send(method, target, "", "If-None-Match", value)
+				wantStatus(t, method+" "+target+" If-None-Match "+value, r, want)
+				if want < 400 && r.header.Get("Etag") != tag {
+					t.Errorf("%s %s: got ETag %q, want %q", method, target, r.header.Get("Etag"), tag)
+				}
+				if r.header.Get("X-Program-Id") != "acme" || r.header.Get("X-User-Id") != "ada" || r.header.Get("X-Request-Id") == "" || r.header.Get("Cache-Control") != "no-store" {
+					t.Errorf("%s %s: an answer %d lacks its headers: %v", method, target, r.status, r.header)
+				}
+			}
+			for value, want := range map[string]int{tag: 200, "*": 200, `"x", ` + tag: 200, `"x"`: 412, "W/" + tag: 412} {
+				r := s.send(method, target, "", "If-Match", value)
+				wantStatus(t, method+" "+target+" If-Match "+value, r, want)
+			}
+		}
+	}
+	if len(tags) != 5 {
+		t.Errorf("%d kinds of records have tags, want 5", len(tags))
+	}
+}
+
+// Over a real connection: a 304 has no body, and the next answer comes whole.
+func TestNotModifiedOnTheWire(t *testing.T) {
+	s := start(t)
+	server := httptest.NewServer(s.api)
+	defer server.Close()
+	get := func(tag string) *http.Response {
+		r, err := http.NewRequest("GET", server.URL+"/v2/event_types/ping", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+s.token)
+		if tag != "" {
+			r.Header.Set("If-None-Match", tag)
+		}
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp
+	}
+	tag := get("").Header.Get("Etag")
+	for range 2 {
+		if r := get(tag); r.StatusCode != 304 || r.ContentLength > 0 || r.Header.Get("Content-Type") != "" {
+			t.Errorf("got %d with %d bytes and %v", r.StatusCode, r.ContentLength, r.Header)
+		}
+		if r := get(""); r.StatusCode != 200 || r.ContentLength <= 0 {
+			t.Errorf("got %d with %d bytes", r.StatusCode, r.ContentLength)
+		}
+	}
+}
+
+func TestTagsTellEveryChange(t *testing.T) {
+	s := start(t)
+	target := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
+	seen := make(map[string]string)
+	tag := func(after string) string {
+		t.Helper()
+		tag := s.send("GET", target, "").header.Get("Etag")
+		if before, ok := seen[tag]; ok {
+			t.Errorf("after %s the ETag is that of before, after %s", after, before)
+		}
+		seen[tag] = after
+		return tag
+	}
+	tag("the creation")
+	for _, body := range []string{`{"description":"a"}`, `{"description":"b"}`, `{"authorization_header":"x"}`, `{"authorization_header":"y"}`, `{}`} {
+		wantStatus(t, body, s.send("PUT", target, body), 200)
+		tag(body)
+	}
+	wantStatus(t, "rotate", s.send("POST", target+"/rotate_secret", ""), 200)
+	tag("a rotation")
+}
+
+func TestConditionalChanges(t *testing.T) {
+	s := start(t)
+	target := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
+	tag := s.send("GET", target, "").header.Get("Etag")
+	for _, method := range []string{"PUT", "DELETE"} {
+		body := ""
+		if method == "PUT" {
+			body = `{"description":"changed"}`
+		}
+		for _, headers := range [][]string{
+			{"If-Match", `"x"`}, {"If-Match", "W/" + tag}, {"If-None-Match", tag}, {"If-None-Match", "W/" + tag},
+			{"If-None-Match", "*"}, {"If-Match", tag, "If-None-Match", tag},
+		} {
+			wantStatus(t, fmt.Sprint(method, headers), s.send(method, target, body, headers...), 412)
+		}
+		wantFault(t, method, s.send(method, target, body, "If-Match", "x"), "invalid_format", "If-Match")
+		wantFault(t, method, s.send(method, target, body, "If-None-Match", `"x`), "invalid_format", "If-None-Match")
+	}
+	if now := s.send("GET", target, "").header.Get("Etag"); now != tag {
+		t.Error("a request that was refused has changed the record")
+	}
+	wantStatus(t, "*", s.send("PUT", target, `{}`, "If-Match", "*"), 200)
+	tag = s.send("GET", target, "").header.Get("Etag")
+	wantStatus(t, "its tag", s.send("PUT", target, `{}`, "If-Match", tag, "If-None-Match", `"x"`), 200)
+	wantStatus(t, "delete by the tag before", s.send("DELETE", target, "", "If-Match", tag), 412)
+	tag = s.send("GET", target, "").header.Get("Etag")
+	wantStatus(t, "delete", s.send("DELETE", target, "", "If-Match", tag), 200)
+	wantStatus(t, "it is gone", s.send("PUT", target, `{}`, "If-Match", "*"), 404)
+}
+
+// Of all who change a record on condition that nobody else has, one does.
+func TestConditionalChangesRace(t *testing.T) {
+	s := start(t)
+	target := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
+	for range 5 {
+		tag := s.send("GET", target, "").header.Get("Etag")
+		const writers = 16
+		var statuses [writers]int
+		var wg sync.WaitGroup
+		for i := range writers {
+			wg.Go(func() {
+				statuses[i] = s.send("PUT", target, fmt.Sprintf(`{"description":"writer %d"}`, i), "If-Match", tag).status
+			})
+		}
+		wg.Wait()
+		won := slices.Index(statuses[:], 200)
+		for i, status := range statuses {
+			if status != 200 && status != 412 || status == 200 && i != won {
+				t.Fatalf("got %v, want one 200 and the others 412", statuses)
+			}
+		}
+		if r := s.send("GET", target, ""); won < 0 || !strings.Contains(r.body, fmt.Sprintf("writer %d", won)) {
+			t.Errorf("writer %d won: %s", won, r.body)
+		}
+	}
+}
+
+func TestConditionalCancelling(t *testing.T) {
+	s := start(t)
+	i := s.records()
+	target := "/v2/webhooks/subscriptions/" + i.subscription + "/replays/" + i.replay
+	tag := s.send("GET", target, "").header.Get("Etag")
+	wantStatus(t, "another tag", s.send("DELETE", target, "", "If-Match", `"x"`), 412)
+	r := s.send("DELETE", target, "", "If-Match", tag)
+	wantStatus(t, "its tag", r, 200)
+	cancelled := data[struct{ Status webhook.ReplayStatus }](t, r)
+	if cancelled.Status != webhook.ReplayCancelled {
+		t.Errorf("got %+v", cancelled)
+	}
+	again := s.send("DELETE", target, "")
+	wantStatus(t, "again", again, 200)
+	if again.body != r.body {
+		t.Errorf("cancelling it again has changed it: %s", again.body)
+	}
+}

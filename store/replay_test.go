@@ -182,12 +182,20 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	first := lane(t, s, sub.ID).Secrets[0]
-	_, second, err := s.RotateSecret(ctx, "p", sub.ID)
+	var second webhook.SigningSecret
+	var until time.Time
+	err := s.Write(ctx, func(w Write) (err error) {
+		_, second, until, err = w.RotateSecret("p", sub.ID)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := lane(t, s, sub.ID)
 	now := time.Now()
+	if !slices.EqualFunc(l.Expiry, []time.Time{until}, time.Time.Equal) || until.Sub(now) > SecretOverlap || until.Sub(now) < SecretOverlap-time.Minute {
+		t.Errorf("the old secret signs until %v, and was said to until %v", l.Expiry, until)
+	}
 	for _, c := range []struct {
 		at   time.Time
 		want []webhook.SigningSecret

@@ -1,0 +1,137 @@
+package api
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"service/webhook"
+)
+
+// Every parameter that a list says it supports is taken, and every one of them
+// refuses what it cannot read, by name.
+func TestListParameters(t *testing.T) {
+	s := start(t)
+	i := s.records()
+	good := map[webhook.FilterKind]string{
+		webhook.FilterEvent: "content_updated", webhook.FilterID: i.event, webhook.FilterURL: "https://partner.example/hook",
+		webhook.FilterResponseStatus: "200,5xx", webhook.FilterTime: "2026-03-14",
+	}
+	lists := 0
+	for _, rt := range s.api.routes() {
+		l := rt.query.list
+		if l == nil {
+			continue
+		}
+		lists++
+		get := func(query string) response { return s.send("GET", i.path(&rt)+"?"+query, "") }
+		for _, f := range l.Filters {
+			names := []string{"filter[" + f.Name + "]", "filter." + f.Name}
+			if f.Kind == webhook.FilterTime {
+				names = []string{"filter[" + f.Name + ".from]", "filter[" + f.Name + "][to]", "filter." + f.Name + ".from"}
+			}
+			for _, name := range names {
+				value := good[f.Kind]
+				if f.Kind == webhook.FilterOneOf {
+					value = strings.Join(f.Values, ",")
+				}
+				wantStatus(t, rt.pattern+"?"+name+"="+value, get(name+"="+url.QueryEscape(value)), 200)
+				code, parameter := "invalid_format", "filter["+f.Name+"]"
+				if f.Kind == webhook.FilterOneOf {
+					code = "invalid_value"
+				}
+				if f.Kind == webhook.FilterTime {
+					parameter = "filter[" + f.Name + name[strings.LastIndexAny(name, ".["):]
+					parameter = strings.Replace(strings.TrimSuffix(parameter, "]"), "[to", ".to", 1) + "]"
+				}
+				wantFault(t, rt.pattern+"?"+name, get(name+"=%00"), code, parameter)
+			}
+		}
+		for _, field := range l.Sort {
+			wantStatus(t, rt.pattern+"?sort="+field, get("sort="+field), 200)
+			wantStatus(t, rt.pattern+"?sort=-"+field, get("sort=-"+field), 200)
+		}
+		wantStatus(t, rt.pattern+" by every field", get("sort=-"+strings.Join(l.Sort, ",")), 200)
+		wantFault(t, rt.pattern+" by another field", get("sort="+l.Sort[0]+",colour"), "invalid_value", "sort")
+	}
+	if lists != 3 {
+		t.Errorf("%d routes have lists, want 3", lists)
+	}
+}
+
+// A page of a filtered list is what the filter lets through, in the order
+// asked for, and the totals and cursors are of that.
+func TestFilteredPages(t *testing.T) {
+	s := start(t)
+	var ids []string
+	for n := range 7 {
+		name := "content_updated"
+		if n%2 == 1 {
+			name = "content_deleted"
+		}
+		ids = append(ids, s.subscribe(name))
+	}
+	type page struct {
+		Data []identified
+		Meta struct {
+			Pagination struct {
+				Next       *string
+				Number     int `json:"page_number"`
+				TotalCount int `json:"total_count"`
+				TotalPages int `json:"total_pages"`
+			}
+		}
+	}
+	var got page
+	decode(t, s.send("GET", "/v2/webhooks/subscriptions?filter[event]=content_updated&sort=-created_at&page[size]=3&page[number]=2", ""), &got)
+	if p := got.Meta.Pagination; len(got.Data) != 1 || got.Data[0].ID != ids[0] || p.TotalCount != 4 || p.TotalPages != 2 || p.Number != 2 {
+		t.Errorf("got %+v, want the first of 4 subscriptions alone", got)
+	}
+	decode(t, s.send("GET", "/v2/webhooks/subscriptions?filter[event]=content_updated&page[size]=3&page[number]=3", ""), &got)
+	if p := got.Meta.Pagination; len(got.Data) != 0 || p.TotalCount != 4 || p.TotalPages != 2 || p.Number != 3 {
+		t.Errorf("beyond the last page: got %+v, want nothing of 4", got)
+	}
+
+	// A filtered feed, to its end.
+	s.deliver(200, webhook.ErrorNone) // the pings
+	for range 5 {
+		s.publishOne()
+		s.deliver(404, webhook.ErrorNone)
+	}
+	target := "/v2/webhooks/subscriptions/" + ids[0] + "/deliveries"
+	all := data[[]identified](t, s.send("GET", target, ""))
+	if len(all) != 6 {
+		t.Fatalf("got %d deliveries, want the ping and 5", len(all))
+	}
+	for _, test := range []struct {
+		query string
+		want  []identified
+	}{
+		{"filter[response_status]=4xx", all[:5]},
+		{"filter[response_status]=2xx", all[5:]},
+		{"filter[status]=failed&filter[event]=content_updated", all[:5]},
+		{"filter[event]=ping", all[5:]},
+		{"filter[status]=success,failed", all},
+		{"filter[status]=success,failed&sort=-completed_at", all},
+		{"filter[error]=timeout", nil},
+	} {
+		var read []identified
+		for cursor := "-"; cursor != ""; {
+			next := fmt.Sprint(target, "?page[size]=2&", test.query)
+			if cursor != "-" {
+				next += "&page[cursor]=" + cursor
+			}
+			got = page{}
+			decode(t, s.send("GET", next, ""), &got)
+			read = append(read, got.Data...)
+			if cursor = ""; got.Meta.Pagination.Next != nil {
+				cursor = *got.Meta.Pagination.Next
+			}
+		}
+		if !slices.Equal(read, test.want) {
+			t.Errorf("%s: read %v, want %v", test.query, read, test.want)
+		}
+	}
+}

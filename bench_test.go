@@ -72,7 +72,7 @@ func benchmarkInProcess(b *testing.B, batch int) {
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--tls", "off", "--allow-http",
-			"--allow-destination", "127.0.0.0/8", "--log-level", "warn", "--batch-size", strconv.Itoa(batch)}, streams{nil, out, os.Stderr})
+			"--allow-destination", "127.0.0.0/8", "--log-level", "warn", "--rate-limit", "0", "--batch-size", strconv.Itoa(batch)}, streams{nil, out, os.Stderr})
 		out.Close()
 	}()
 	s := &subject{token: strings.TrimSpace(token.String()), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512}}}

@@ -96,7 +96,7 @@ func TestServeDefaults(t *testing.T) {
 	if got.data != "./data" || got.listen != "127.0.0.1:8443" || !got.tls || got.allowHTTP ||
 		got.retryPolicy != webhook.DefaultRetryPolicy() || got.attemptTimeout != 10*time.Second ||
 		got.maxInFlight != 8 || got.maxConnections != 512 || got.batchSize != 100 || got.batchWindow != 0 ||
-		got.maxSubscriptions != 100 || got.grace != 10*time.Second {
+		got.rateLimit != 1000 || got.requestTimeout != 30*time.Second || got.maxSubscriptions != 100 || got.grace != 10*time.Second {
 		t.Errorf("the defaults are not those of the documentation: %+v", got)
 	}
 	got = serveSettings(t, "--retry-schedule", "1s, 2m,3h,1d", "--retry-jitter", "0", "--allow-destination", "10.0.0.0/8,fd00::/8", "--allow-destination", "192.168.1.1")

@@ -161,7 +161,7 @@ func (in *instance) start() *serviceRun {
 	in.tb.Helper()
 	r := &serviceRun{base: make(chan string, 1), exited: make(chan struct{}), started: time.Now()}
 	cmd := exec.Command(in.binary, append([]string{"serve", "--data", in.data, "--listen", "127.0.0.1:0", "--tls", "off",
-		"--allow-http", "--allow-destination", "127.0.0.0/8"}, in.flags...)...)
+		"--allow-http", "--allow-destination", "127.0.0.0/8", "--rate-limit", "0"}, in.flags...)...)
 	cmd.Env = cleanEnvironment()
 	cmd.Stderr = &r.log
 	stdout, err := cmd.StdoutPipe()

@@ -88,9 +88,9 @@ func serveHTTP(ctx context.Context, s *http.Server, l net.Listener, grace time.D
 		defer gate.RUnlock()
 		handler.ServeHTTP(w, r)
 	})
-	s.ReadHeaderTimeout = 10 * time.Second
-	s.IdleTimeout = 2 * time.Minute
-	s.MaxHeaderBytes = 32 << 10
+	s.ReadHeaderTimeout = headerTimeout
+	s.IdleTimeout = idleTimeout
+	s.MaxHeaderBytes = maxHeaderBytes
 	g, running := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -39,6 +39,8 @@ type serveCmd struct {
 	BatchWindow      string   `default:"0s" placeholder:"D" help:"How long the first event waits for company."`
 	FailingAfter     string   `default:"10" placeholder:"N" help:"Retryable attempts in a row, over at least a minute, after which a subscription is failing: its events wait, and it is probed now and then; 0 is never."`
 	DisableAfter     string   `default:"0" placeholder:"D" help:"A subscription that has been failing that long is switched off; 0 is never."`
+	RateLimit        string   `default:"1000" placeholder:"N" help:"Requests per program in any 60 seconds; 0 is no limit."`
+	RequestTimeout   string   `default:"30s" placeholder:"D" help:"A request that takes longer is answered 504, and 408 when it is its body that does not arrive; a stream of events may take any time, but not be silent for longer."`
 	MaxSubscriptions string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
 	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
 	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
@@ -61,6 +63,8 @@ type settings struct {
 	maxConnections   int
 	batchSize        int
 	batchWindow      time.Duration
+	rateLimit        int
+	requestTimeout   time.Duration
 	maxSubscriptions int
 	healthPolicy     webhook.HealthPolicy
 	grace            time.Duration
@@ -84,6 +88,8 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 		maxConnections:   f.integer("max-connections", c.MaxConnections, 1, 1<<16),
 		batchSize:        f.integer("batch-size", c.BatchSize, 1, webhook.MaxPublishEvents),
 		batchWindow:      f.duration("batch-window", c.BatchWindow, 0, time.Minute),
+		rateLimit:        f.integer("rate-limit", c.RateLimit, 0, 1_000_000),
+		requestTimeout:   f.duration("request-timeout", c.RequestTimeout, 10*time.Millisecond, 10*time.Minute),
 		maxSubscriptions: f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
 		healthPolicy: webhook.HealthPolicy{
 			FailingAfter: f.integer("failing-after", c.FailingAfter, 0, 1<<20),
@@ -191,6 +197,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	if svc.public, err = new(net.ListenConfig).Listen(ctx, "tcp", s.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
+	svc.public = newBoundedListener(svc.public, maxOpen, maxOpenEach, s.logger)
 	svc.baseURL = "http://" + reachableAt(svc.public.Addr(), s.host)
 	if s.tls {
 		now := time.Now()
@@ -225,6 +232,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		Store: svc.store, Logger: s.logger, Catalog: catalog,
 		Rules: webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog},
 		Ready: svc.delivering, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize, BaseURL: svc.baseURL,
+		RateLimit: s.rateLimit, RequestTimeout: s.requestTimeout,
 	})
 	svc.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch p := r.URL.Path; {
@@ -267,9 +275,11 @@ func (svc *service) Run(ctx context.Context) error {
 	// The dispatcher outlives the doors: a request may wait for its ping.
 	sending, doorsClosed := context.WithCancel(context.WithoutCancel(ctx))
 	defer doorsClosed()
+	public := publicServer(svc.handler, svc.settings.requestTimeout)
+	public.ErrorLog = errorLog
 	g.Go(func() error {
 		defer doorsClosed()
-		return serveHTTP(running, &http.Server{Handler: svc.handler, ErrorLog: errorLog}, svc.public, svc.settings.grace)
+		return serveHTTP(running, public, svc.public, svc.settings.grace)
 	})
 	g.Go(func() error {
 		return serveHTTP(running, &http.Server{Handler: admin.handler(), ErrorLog: errorLog}, svc.admin, time.Second)

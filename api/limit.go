@@ -169,7 +169,8 @@ func newStrangers() *strangers {
 // does not count it and returns how long until it would.
 func (s *strangers) wait(remoteAddr string) time.Duration {
 	const each = rateWindow / maxInvalidTokens
-	from := network(remoteAddr)
+	address, _ := netip.ParseAddrPort(remoteAddr) // what is no address is one sender
+	from := webhook.Network(address.Addr())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Since(s.start)
@@ -197,21 +198,6 @@ func (s *strangers) makeRoom(now time.Duration) {
 	if len(s.forgiven) > maxStrangers/2 {
 		clear(s.forgiven)
 	}
-}
-
-// network is what one sender can be taken to have of the address space: an IPv4
-// address, or an IPv6 /64. What is no address is one sender.
-func network(remoteAddr string) netip.Prefix {
-	address, err := netip.ParseAddrPort(remoteAddr)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	ip, bits := address.Addr().Unmap(), 64
-	if ip.Is4() {
-		bits = 32
-	}
-	prefix, _ := ip.Prefix(bits) // no address has fewer bits
-	return prefix
 }
 
 // holdBack turns the refusal of a token into 429 when too many were refused. A

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -381,6 +382,40 @@ func TestAnswerThatIsNotRead(t *testing.T) {
 		rest, _ := io.ReadAll(c)
 		if len(rest) > size/2 {
 			t.Errorf("a reader that had stopped was given %d more bytes", len(rest))
+		}
+	})
+}
+
+// The same over HTTP/2, where the bound is a stream's and spares the others.
+func TestAnswerThatIsNotReadOverHTTP2(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 8 << 20 // more than the client's window
+		s := with(t, func(*request) (answer, error) { return answer{data: strings.Repeat("x", size)}, nil })
+		listener := pipeListener{make(chan net.Conn), make(chan struct{})}
+		var protocols http.Protocols
+		protocols.SetUnencryptedHTTP2(true)
+		server := &http.Server{Handler: s.api, Protocols: &protocols}
+		go server.Serve(listener)
+		defer server.Close()
+		transport := &http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (net.Conn, error) { return listener.dial(), nil }}
+		defer transport.CloseIdleConnections()
+		get := func(path string) *http.Response {
+			resp, err := (&http.Client{Transport: transport}).Get("http://h" + path)
+			if err != nil || resp.ProtoMajor != 2 {
+				t.Fatalf("%v: %v", resp, err)
+			}
+			return resp
+		}
+		stalled := get("/v2/test")
+		defer stalled.Body.Close()
+		time.Sleep(timeToAnswer(size) + time.Second)
+		if n, err := io.Copy(io.Discard, stalled.Body); err == nil {
+			t.Errorf("a reader that had stopped was given all %d bytes", n)
+		}
+		other := get("/healthz")
+		defer other.Body.Close()
+		if other.StatusCode != 200 {
+			t.Errorf("another stream: got %s", other.Status)
 		}
 	})
 }

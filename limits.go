@@ -1,0 +1,132 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"service/webhook"
+)
+
+// The bounds on clients of every server of this binary.
+const (
+	headerTimeout  = 10 * time.Second // a TLS handshake, and the header of a request
+	idleTimeout    = 2 * time.Minute  // between two requests of a connection
+	maxHeaderBytes = 64 << 10         // well above what package api takes, so that it can say so itself
+
+	// slack is what a request may take beside its work: for its answer to be
+	// read, before all.
+	slack = time.Minute
+)
+
+// publicServer returns the server of the public door. A client that is slow to
+// send or to read is cut off. A handler whose request or answer is a stream must
+// lift the bounds, and set its own, with an http.ResponseController.
+func publicServer(handler http.Handler, requestTimeout time.Duration) *http.Server {
+	return &http.Server{
+		Handler:      handler,
+		ReadTimeout:  requestTimeout + slack,
+		WriteTimeout: requestTimeout + slack,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          100,
+			MaxReadFrameSize:              64 << 10,
+			MaxReceiveBufferPerConnection: 1 << 20,
+			MaxReceiveBufferPerStream:     256 << 10,
+			SendPingTimeout:               30 * time.Second, // a client that has gone without a word
+			PingTimeout:                   15 * time.Second,
+			WriteByteTimeout:              30 * time.Second,
+		},
+	}
+}
+
+// The bounds on open connections of the public door.
+const (
+	maxOpen     = 4096
+	maxOpenEach = 1024 // of one network, if it is not this machine, where a proxy may be
+)
+
+// boundedListener closes connections beyond its bounds as soon as they are
+// made.
+type boundedListener struct {
+	net.Listener
+	total, each int
+	logger      *slog.Logger
+
+	mu     sync.Mutex
+	open   int
+	of     map[netip.Prefix]int // never 0
+	warned time.Time            // when it was last logged that the total is reached
+}
+
+func newBoundedListener(l net.Listener, total, each int, logger *slog.Logger) *boundedListener {
+	return &boundedListener{Listener: l, total: total, each: each, logger: logger, of: make(map[netip.Prefix]int)}
+}
+
+// Accept returns the next connection that is within the bounds.
+func (l *boundedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		var from netip.Addr
+		if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+			from = a.AddrPort().Addr().Unmap()
+		}
+		if l.take(from) {
+			return &boundedConn{Conn: c, release: sync.OnceFunc(func() { l.release(from) })}, nil
+		}
+		c.Close()
+	}
+}
+
+func (l *boundedListener) take(from netip.Addr) bool {
+	network := webhook.Network(from)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of[network] >= l.each && !from.IsLoopback() {
+		return false
+	}
+	if l.open >= l.total {
+		if now := time.Now(); now.Sub(l.warned) >= time.Minute {
+			l.warned = now
+			l.logger.Warn("connections are refused: too many are open", "open", l.open)
+		}
+		return false
+	}
+	l.open++
+	l.of[network]++
+	return true
+}
+
+func (l *boundedListener) release(from netip.Addr) {
+	network := webhook.Network(from)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if l.of[network]--; l.of[network] == 0 {
+		delete(l.of, network)
+	}
+}
+
+// boundedConn is a connection that counts until it is closed.
+type boundedConn struct {
+	net.Conn
+	release func()
+}
+
+func (c *boundedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}
+
+// CloseWrite lets net/http end an answer to a client that is still sending.
+func (c *boundedConn) CloseWrite() error {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		return tcp.CloseWrite()
+	}
+	return nil
+}

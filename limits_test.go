@@ -1,0 +1,358 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// startService runs the whole service until the test ends, and returns the
+// address of its public door and a token with every scope.
+func startService(t *testing.T, args ...string) (svc *service, address, token string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	svc, err := open(ctx, serveSettings(t, append([]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--grace", "100ms", "--log-level", "error"}, args...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- svc.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	_, token, err = svc.store.CreateToken(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svc, svc.public.Addr().String(), token
+}
+
+// exchange sends raw bytes and returns the answer. The connection is left open
+// until the test ends.
+func exchange(t *testing.T, address, raw string) (*http.Response, string) {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if _, err := io.WriteString(c, strings.ReplaceAll(raw, "\n", "\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+// Every limit of the server that a client can meet, by raw bytes.
+func TestLimitsOfTheServer(t *testing.T) {
+	hangs := make(chan struct{})
+	subscriber := listenLoopback(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-hangs:
+		case <-r.Context().Done():
+		}
+	}))
+	defer close(hangs)
+	_, address, token := startService(t, "--tls", "off", "--rate-limit", "20", "--request-timeout", "100ms",
+		"--allow-http", "--allow-destination", "127.0.0.1")
+	head := func(method, path string, more ...string) string {
+		return method + " " + path + " HTTP/1.1\nHost: h\nAuthorization: Bearer " + token + "\n" + strings.Join(more, "\n") + "\n"
+	}
+	const media = "Content-Type: application/json"
+	subscription := `{"url":"` + subscriber + `","events":[{"name":"content_updated"}]}`
+	resp, body := exchange(t, address, head("POST", "/v2/webhooks/subscriptions", media, fmt.Sprint("Content-Length: ", len(subscription)), "")+subscription)
+	var created struct{ Data struct{ ID string } }
+	if err := json.Unmarshal([]byte(body), &created); err != nil || resp.StatusCode != 201 {
+		t.Fatalf("subscribe: got %s %s (%v)", resp.Status, body, err)
+	}
+	for _, test := range []struct {
+		name, raw string
+		status    int
+		closes    bool // nothing more can be said on the connection
+	}{
+		{"a body that does not arrive", head("POST", "/v2/events", media, "Content-Length: 100", "") + `{"name":`, 408, true},
+		{"a stream that stops", head("POST", "/v2/events", "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked", "") + "1\n{\n", 408, true},
+		{"a body that says that it is too large", head("POST", "/v2/events", media, "Content-Length: 6000000", ""), 413, true},
+		{"a path that is too long", head("GET", "/v2/events?x="+strings.Repeat("a", 9<<10), ""), 414, false},
+		{"a header that is too large", head("GET", "/v2/events", "X: "+strings.Repeat("a", 17<<10), ""), 431, false},
+		{"a header that is just short of what the server reads", head("GET", "/v2/events", "X: "+strings.Repeat("a", 60<<10), ""), 431, false},
+		{"work that takes too long", head("POST", "/v2/webhooks/subscriptions/"+created.Data.ID+"/ping", "Content-Length: 0", ""), 504, false},
+		{"an unknown path", head("GET", "/v2/nothing", ""), 404, false},
+	} {
+		resp, body := exchange(t, address, test.raw)
+		var envelope struct {
+			Error struct {
+				Code          int
+				Title, Detail string
+			}
+		}
+		err := json.Unmarshal([]byte(body), &envelope)
+		if resp.StatusCode != test.status || err != nil || envelope.Error.Code != test.status || envelope.Error.Title == "" || envelope.Error.Detail == "" {
+			t.Errorf("%s: got %s %s, want %d in the envelope", test.name, resp.Status, body, test.status)
+		}
+		if resp.Close != test.closes {
+			t.Errorf("%s: got close %t, want %t", test.name, resp.Close, test.closes)
+		}
+	}
+
+	// Beyond what the server reads it answers by itself, and closes.
+	resp, _ = exchange(t, address, head("GET", "/v2/events", "X: "+strings.Repeat("a", maxHeaderBytes+8<<10), ""))
+	if resp.StatusCode != 431 || !resp.Close {
+		t.Errorf("a header that the server does not read: got %s, close %t", resp.Status, resp.Close)
+	}
+
+	for i := range 30 {
+		resp, _ = exchange(t, address, head("GET", "/v2/event_types/ping", ""))
+		if resp.StatusCode == 429 {
+			if i < 10 || resp.Header.Get("Retry-After") == "" || resp.Header.Get("RateLimit-Policy") != `"program";q=20;w=60` {
+				t.Errorf("request %d: got 429 with %v", i, resp.Header)
+			}
+			return
+		}
+	}
+	t.Error("the rate limit of 20 let everything through")
+}
+
+// HTTP/2 is offered, with bounds, and its errors have the envelope too.
+func TestLimitsOverHTTP2(t *testing.T) {
+	_, address, token := startService(t)
+	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
+	c, err := tls.Dial("tcp", address, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	// The preface and an empty SETTINGS frame, and the server's SETTINGS frame.
+	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
+		t.Fatal(err)
+	}
+	frame := make([]byte, 9)
+	if _, err := io.ReadFull(c, frame); err != nil || frame[3] != 4 {
+		t.Fatalf("got frame %x (%v), want SETTINGS", frame, err)
+	}
+	entries := make([]byte, int(frame[1])<<8|int(frame[2]))
+	if _, err := io.ReadFull(c, entries); err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[uint16]uint32)
+	for ; len(entries) >= 6; entries = entries[6:] {
+		got[binary.BigEndian.Uint16(entries)] = binary.BigEndian.Uint32(entries[2:])
+	}
+	for id, want := range map[uint16]uint32{3: 100, 4: 256 << 10, 5: 64 << 10} { // RFC 9113, section 6.5.2
+		if got[id] != want {
+			t.Errorf("setting %d: got %d, want %d", id, got[id], want)
+		}
+	}
+	if n := got[6]; n < maxHeaderBytes || n > maxHeaderBytes+4096 {
+		t.Errorf("the largest header is %d, want about %d", n, maxHeaderBytes)
+	}
+
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}
+	defer client.CloseIdleConnections()
+	for _, test := range []struct {
+		path, header string
+		want         int
+	}{
+		{"/v2/event_types/ping", "a", 200},
+		{"/v2/event_types/ping", strings.Repeat("a", 20<<10), 431},
+		{"/v2/" + strings.Repeat("a", 10<<10), "a", 414},
+	} {
+		r, err := http.NewRequest("GET", "https://"+address+test.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("X", test.header)
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != test.want || test.want > 400 && !strings.HasPrefix(string(body), `{"error":{"code":`) {
+			t.Errorf("%.40s: got %s %s %s (%v), want %d", test.path, resp.Proto, resp.Status, body, err, test.want)
+		}
+	}
+}
+
+// pipes is a listener whose connections are pipes, which fake time knows.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	l.conns <- server
+	return client
+}
+
+func (l pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l pipes) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (l pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func TestSlowClientsAreCutOff(t *testing.T) {
+	const requestTimeout = 30 * time.Second
+	for name, test := range map[string]struct {
+		client func(c net.Conn) // does what it does, and returns when it is cut off
+		after  time.Duration
+	}{
+		"says nothing": {func(c net.Conn) { c.Read(make([]byte, 1)) }, headerTimeout},
+		"sends its header by the byte": {func(c net.Conn) {
+			for _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: "); err == nil; _, err = c.Write([]byte("h")) {
+				time.Sleep(time.Second)
+			}
+		}, headerTimeout},
+		"sends its body by the byte": {func(c net.Conn) {
+			go io.Copy(io.Discard, c)
+			for _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"); err == nil; _, err = c.Write([]byte("b")) {
+				time.Sleep(time.Second)
+			}
+		}, requestTimeout + slack},
+		"reads by the byte": {func(c net.Conn) {
+			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+			for _, err := c.Read(make([]byte, 1)); err == nil; _, err = c.Read(make([]byte, 1)) {
+				time.Sleep(time.Second)
+			}
+		}, requestTimeout + slack},
+		"is idle": {func(c net.Conn) {
+			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+			io.Copy(io.Discard, c)
+		}, idleTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					io.Copy(io.Discard, r.Body)
+					w.Write(make([]byte, 100_000))
+				})
+				l := pipes{make(chan net.Conn), make(chan struct{})}
+				ended := make(chan error, 1)
+				go func() { ended <- serveHTTP(ctx, publicServer(handler, requestTimeout), l, time.Second) }()
+				c := l.dial()
+				begun := time.Now()
+				test.client(c)
+				if took := time.Since(begun); took < test.after || took > test.after+2*time.Second {
+					t.Errorf("cut off after %s, want %s", took, test.after)
+				}
+				c.Close()
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	var logged bytes.Buffer
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 1 for each network does not hold for this machine.
+	l := newBoundedListener(inner, 3, 1, slog.New(slog.NewTextHandler(&logged, nil)))
+	defer l.Close()
+	dial := func() net.Conn {
+		t.Helper()
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	accept := func() net.Conn {
+		t.Helper()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	var open []net.Conn
+	for range 3 {
+		dial()
+		open = append(open, accept())
+	}
+	refused := []net.Conn{dial(), dial()}
+	accepted := make(chan net.Conn)
+	go func() { accepted <- accept() }()
+	for _, c := range refused {
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Error("a connection too many was spoken to")
+		}
+	}
+	open[0].Close()
+	open[0].Close() // counts once
+	dial()
+	<-accepted
+	if n := strings.Count(logged.String(), "too many are open"); n != 1 {
+		t.Errorf("two connections too many are logged %d times, want once a minute: %s", n, &logged)
+	}
+	c := dial()
+	go l.Accept() // until l is closed
+	if _, err := c.Read(make([]byte, 1)); errors.Is(err, net.ErrClosed) || err == nil {
+		t.Errorf("after one had ended, two more were let in (%v)", err)
+	}
+
+	// Networks, which loopback cannot play.
+	l = newBoundedListener(nil, 10, 2, nil)
+	for _, test := range []struct {
+		from string
+		want bool
+	}{
+		{"192.0.2.1", true}, {"192.0.2.1", true}, {"192.0.2.1", false}, {"192.0.2.2", true},
+		{"2001:db8::1", true}, {"2001:db8::2", true}, {"2001:db8::3", false}, {"2001:db8:0:1::3", true},
+		{"::1", true}, {"::1", true}, {"::1", true}, {"127.0.0.1", true},
+	} {
+		if got := l.take(netip.MustParseAddr(test.from)); got != test.want {
+			t.Errorf("%s: let in %t, want %t", test.from, got, test.want)
+		}
+	}
+	l.release(netip.MustParseAddr("192.0.2.1"))
+	l.release(netip.MustParseAddr("192.0.2.2"))
+	if !l.take(netip.MustParseAddr("192.0.2.1")) || len(l.of) != 5 {
+		t.Errorf("what has ended still counts: %v", l.of)
+	}
+}

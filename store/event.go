@@ -120,8 +120,9 @@ func timestamp(json []byte) string {
 	return string(value)
 }
 
-// eventBodies returns the JSON of the events at the given places of a log.
-func (s *Store) eventBodies(ctx context.Context, programID string, seqs []int64) ([][]byte, error) {
+// eventBodies returns the JSON of the events at the given places of a log, all
+// of them or an error. What is not in memory any more it reads with scan.
+func (s *Store) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) ([][]byte, error) {
 	bodies := make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
 		s.tail.scan(programID, seqs[0]-1, func(seq int64, e *tailEvent) bool {
@@ -133,7 +134,7 @@ func (s *Store) eventBodies(ctx context.Context, programID string, seqs []int64)
 	}
 	for _, seq := range seqs[len(bodies):] {
 		var body []byte
-		err := s.scan(ctx, "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &body)
+		err := scan("SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &body)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("store: event %d of program %s is gone", seq, programID)
 		}

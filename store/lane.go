@@ -217,7 +217,7 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size 
 	if reached {
 		return w, nil
 	}
-	seqs, err := s.wanted(ctx, l, count)
+	seqs, err := s.wanted(ctx, l, newest, count)
 	if err != nil {
 		return w, err
 	}
@@ -238,12 +238,14 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size 
 
 // wanted returns the first places after what a lane has seen that it wants, by
 // a seek for each span: its cost does not depend on how much waits, nor on what
-// else is in the log.
-func (s *Store) wanted(ctx context.Context, l *Lane, count int) ([]int64, error) {
+// else is in the log. It looks no further than newest, which was committed
+// before: of what is published between two seeks the second alone would see
+// some, and the cursor would pass over the rest.
+func (s *Store) wanted(ctx context.Context, l *Lane, newest int64, count int) ([]int64, error) {
 	var seqs []int64
 	for _, in := range l.Interests {
 		err := s.each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-			[]any{l.ProgramID, in.Name, max(l.Seen, in.After), in.Until, count}, func(scan func(...any) error) error {
+			[]any{l.ProgramID, in.Name, max(l.Seen, in.After), min(in.Until, newest), count}, func(scan func(...any) error) error {
 				var seq int64
 				err := scan(&seq)
 				seqs = append(seqs, seq)
@@ -371,22 +373,26 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 			c.num = 0
 		} else if err != nil {
 			return err
+		} else if ping {
+			c.Events = [][]byte{event}
+		} else if c.Events, err = s.claimedEvents(t, &c, seqs.String); err != nil {
+			// No attempt is counted that could not be made.
+			return err
 		}
 		return t.scan(selectNext, []any{subscriptionID}, &next)
 	})
 	if err != nil || c.num == 0 {
 		return nil, fromMillis(next), err
 	}
-	if ping {
-		c.Events = [][]byte{event}
-		return &c, fromMillis(next), nil
-	}
+	return &c, fromMillis(next), nil
+}
+
+func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) ([][]byte, error) {
 	var places []int64
-	if err := json.Unmarshal([]byte(seqs.String), &places); err != nil {
-		return nil, time.Time{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
+	if err := json.Unmarshal([]byte(seqs), &places); err != nil {
+		return nil, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
 	}
-	c.Events, err = s.eventBodies(ctx, c.ProgramID, places)
-	return &c, fromMillis(next), err
+	return s.eventBodies(t.scan, c.ProgramID, places)
 }
 
 const (

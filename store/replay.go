@@ -200,7 +200,8 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 	if err != nil {
 		return nil, false, err
 	}
-	bodies, err := s.eventBodies(ctx, r.ProgramID, seqs)
+	read := func(query string, args []any, dest ...any) error { return s.scan(ctx, query, args, dest...) }
+	bodies, err := s.eventBodies(read, r.ProgramID, seqs)
 	if err != nil {
 		return nil, false, err
 	}

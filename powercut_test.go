@@ -56,6 +56,8 @@ func newPowerCuts(t *testing.T, binary string, cuts int) *chaos {
 	c := newChaos(t, binary, filepath.Join(d.mount, "data"))
 	rng := rand.New(rand.NewPCG(c.seed, 1000))
 	c.run(cuts, func(r *serviceRun) {
+		c.darken(true)
+		defer c.darken(false)
 		d.cut()
 		// For a moment the service is left with a disk that refuses everything.
 		select {

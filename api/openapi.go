@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -40,29 +42,112 @@ func openapiDocument(catalog *webhook.Catalog) []byte {
 // of openapi.yaml begins so.
 func eventSchema(name string) string { return "event_" + name }
 
-// addEventTypes adds the event types' schemas, and says in DeliveredEvent that
+const schemasAt = "#/components/schemas/"
+
+// addEventTypes adds the event types' schemas, and makes DeliveredEvent say that
 // an event is of one of them.
 func addEventTypes(schemas members[json.RawMessage], catalog *webhook.Catalog) members[json.RawMessage] {
-	var variants, mapping []byte
+	var variants []json.RawMessage
+	var mapping members[json.RawMessage]
 	for _, t := range catalog.Types() {
 		name := eventSchema(t.Name)
-		at := "#/components/schemas/" + name
-		// What a schema refers to within itself is somewhere else in the document.
-		// The catalog's text is compact, so this is how a reference begins.
-		text := bytes.ReplaceAll(t.Schema, []byte(`"$ref":"#`), []byte(`"$ref":"`+at))
-		schemas = append(schemas, member[json.RawMessage]{name, text})
-		if variants != nil {
-			variants, mapping = append(variants, ','), append(mapping, ',')
-		}
-		variants = fmt.Appendf(variants, `{"$ref":%q}`, at)
-		mapping = fmt.Appendf(mapping, `%q:%q`, t.Name, at)
+		schemas = append(schemas, eventSchemas(name, t.Schema)...)
+		variants = append(variants, fmt.Appendf(nil, `{"$ref":%q}`, schemasAt+name))
+		mapping = append(mapping, member[json.RawMessage]{t.Name, appendText(nil, schemasAt+name)})
 	}
 	var event members[json.RawMessage]
 	mustDecode(schemas.get("DeliveredEvent"), &event)
-	event.set("oneOf", fmt.Appendf(nil, "[%s]", variants))
-	event.set("discriminator", fmt.Appendf(nil, `{"propertyName":"name","mapping":{%s}}`, mapping))
+	event = members[json.RawMessage]{
+		{"description", event.get("description")},
+		{"oneOf", appendArray(nil, variants)},
+		{"discriminator", fmt.Appendf(nil, `{"propertyName":"name","mapping":%s}`, appendObject(nil, mapping))},
+	}
 	schemas.set("DeliveredEvent", appendObject(nil, event))
 	return schemas
+}
+
+var (
+	reference     = regexp.MustCompile(`"\$ref":"#([^"]*)"`) // in compact JSON
+	componentName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+)
+
+// eventSchemas returns an event type's schema for the document. It says the
+// same as the catalog's, in a way that generators of clients understand:
+//
+//   - Definitions become schemas beside it, name.definition: generators take
+//     $defs for a property. What it refers to within itself is elsewhere then.
+//   - anyOf and oneOf go into allOf: generators take them for alternatives to
+//     the properties beside them.
+//   - An object that names no properties says that it can have any: generators
+//     take it for one that has none.
+func eventSchemas(name string, text []byte) members[json.RawMessage] {
+	var schema, own, definitions, stay members[json.RawMessage]
+	var also []json.RawMessage // of allOf
+	mustDecode(text, &schema)
+	all := members[json.RawMessage]{{Name: name}}
+	for _, m := range schema {
+		switch m.Name {
+		case "$schema": // it is the document's own
+		case "$defs":
+			mustDecode(m.Value, &definitions)
+			for _, d := range definitions {
+				if componentName.MatchString(d.Name) {
+					all = append(all, member[json.RawMessage]{name + "." + d.Name, d.Value})
+				} else {
+					stay = append(stay, d)
+				}
+			}
+		case "allOf":
+			mustDecode(m.Value, &also)
+		case "properties":
+			own = append(own, member[json.RawMessage]{m.Name, openObjects(m.Value)})
+		default:
+			own = append(own, m)
+		}
+	}
+	for _, keyword := range []string{"anyOf", "oneOf"} {
+		if v := own.take(keyword); v != nil {
+			also = append(also, fmt.Appendf(nil, `{%q:%s}`, keyword, v))
+		}
+	}
+	if also != nil {
+		own = append(own, member[json.RawMessage]{"allOf", appendArray(nil, also)})
+	}
+	if stay != nil {
+		own = append(own, member[json.RawMessage]{"$defs", appendObject(nil, stay)})
+	}
+	all[0].Value = appendObject(nil, own)
+	for i := range all {
+		all[i].Value = reference.ReplaceAllFunc(all[i].Value, func(match []byte) []byte {
+			within := string(reference.FindSubmatch(match)[1])
+			if rest, ok := strings.CutPrefix(within, "/$defs/"); ok {
+				definition, _, _ := strings.Cut(rest, "/")
+				if componentName.MatchString(definition) {
+					return fmt.Appendf(nil, `"$ref":%q`, schemasAt+name+"."+rest)
+				}
+			}
+			return fmt.Appendf(nil, `"$ref":%q`, schemasAt+name+within)
+		})
+	}
+	return all
+}
+
+// openObjects returns properties of which those that are objects without a word
+// on their own properties say that they can have any.
+func openObjects(text []byte) []byte {
+	var properties members[json.RawMessage]
+	mustDecode(text, &properties)
+	for i := range properties {
+		var schema members[json.RawMessage]
+		if text := properties[i].Value; text[0] == '{' { // true and false are schemas too
+			mustDecode(text, &schema)
+		}
+		if string(schema.get("type")) == `"object"` && schema.get("properties") == nil && schema.get("additionalProperties") == nil {
+			schema.set("additionalProperties", json.RawMessage("true"))
+			properties[i].Value = appendObject(nil, schema)
+		}
+	}
+	return appendObject(nil, properties)
 }
 
 // mustDecode reads what this package has written itself.
@@ -99,6 +184,9 @@ func appendYAML(dst []byte, n *yaml.Node) []byte {
 		}
 		return append(dst, '}')
 	}
+	if n.Value == "" && n.Style == 0 {
+		panic(fmt.Errorf("openapi.yaml, line %d: a value is missing; a comma in braces ends one that has no quotes", n.Line))
+	}
 	switch n.ShortTag() {
 	case "!!int", "!!float", "!!bool", "!!null":
 		return append(dst, n.Value...) // written as JSON has it, which mustDecode sees to
@@ -106,7 +194,7 @@ func appendYAML(dst []byte, n *yaml.Node) []byte {
 	return appendText(dst, n.Value)
 }
 
-// appendText appends a string as JSON, readable in HTML's terms too.
+// appendText appends a string as JSON.
 func appendText(dst []byte, s string) []byte {
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
@@ -144,6 +232,18 @@ func (m *members[T]) set(name string, v T) {
 	*m = append(*m, member[T]{name, v})
 }
 
+// take removes a member and returns its value, or the zero value.
+func (m *members[T]) take(name string) (v T) {
+	for i := range *m {
+		if (*m)[i].Name == name {
+			v = (*m)[i].Value
+			*m = slices.Delete(*m, i, i+1)
+			break
+		}
+	}
+	return v
+}
+
 func (m *members[T]) UnmarshalJSON(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -174,6 +274,18 @@ func appendObject(dst []byte, m members[json.RawMessage]) []byte {
 		dst = append(dst, m[i].Value...)
 	}
 	return append(dst, '}')
+}
+
+// appendArray appends an array of JSON.
+func appendArray(dst []byte, elements []json.RawMessage) []byte {
+	dst = append(dst, '[')
+	for i, e := range elements {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, e...)
+	}
+	return append(dst, ']')
 }
 
 // file is something that is served as it is, without an envelope.

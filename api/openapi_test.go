@@ -663,3 +663,67 @@ func TestDocumentIsServed(t *testing.T) {
 		t.Errorf("the style must be served under %s", referencePath)
 	}
 }
+
+// Whatever an operator's own schemas are made of, the document stays valid and
+// accepts the same events.
+func TestDocumentWithOwnEventTypes(t *testing.T) {
+	catalog, err := webhook.LoadCatalog(webhook.SchemaFile{Name: "shift_planned.json", Content: []byte(`{
+		"$schema": "https://json-schema.org/draft/2020-12/schema",
+		"title": "Shift planned", "description": "Emitted when a <b>shift</b> is planned.",
+		"type": "object",
+		"properties": {
+			"id": {"type": "string", "format": "uuid"}, "timestamp": {"type": "string", "format": "date-time"},
+			"name": {"const": "shift_planned"}, "version": {"const": "1"},
+			"team": {"$ref": "#/$defs/team"}, "lead": {"$ref": "#/$defs/team/properties/lead"}, "place": {"$ref": "#/$defs/a%20place"},
+			"tree": {"$ref": "#/$defs/tree"}, "also": {"$ref": "#/properties/id"}, "note": {"type": "object"}, "free": true,
+			"list": {"type": "array", "items": true, "minItems": 1.0, "maxItems": 1e1}
+		},
+		"required": ["id", "timestamp", "name", "version"], "additionalProperties": false,
+		"anyOf": [{"required": ["team"]}, {"required": ["tree"]}],
+		"$defs": {
+			"team": {"type": "object", "properties": {"lead": {"type": "integer"}}, "required": ["lead"], "additionalProperties": false},
+			"a place": {"type": "string", "maxLength": 3},
+			"tree": {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}}, "additionalProperties": false}
+		},
+		"examples": [{"id": "0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5", "timestamp": "2026-03-14T08:24:48.644Z", "name": "shift_planned", "version": "1", "team": {"lead": 7}}]
+	}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := openapiDocument(catalog)
+	doc, err := openapi3.NewLoader().LoadFromData(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context(), openapi3.EnableExamplesValidation()); err != nil {
+		t.Error(err)
+	}
+	schema := doc.Components.Schemas["DeliveredEvent"].Value
+	for own, want := range map[string]bool{
+		`"team":{"lead":7}`:                    true,
+		`"tree":{"left":{"left":{}}}`:          true,
+		`"tree":{"left":{"left":{"right":1}}}`: false,
+		`"team":{"lead":"x"}`:                  false,
+		`"team":{"lead":7},"lead":"x"`:         false,
+		`"team":{"lead":7},"place":"yard"`:     false,
+		`"team":{"lead":7},"also":7`:           false,
+		`"team":{"lead":7},"note":{"a":1}`:     true,
+		`"place":"abc"`:                        false, // neither team nor tree
+	} {
+		text := `{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","timestamp":"2026-03-14T08:24:48.644Z","name":"shift_planned","version":"1",` + own + `}`
+		var event any
+		if err := json.Unmarshal([]byte(text), &event); err != nil {
+			t.Fatal(err)
+		}
+		if _, invalid := catalog.NewEvent([]byte(text), "", time.Now()); (invalid == nil) != want {
+			t.Errorf("the catalog: %s: got %v", own, invalid)
+		}
+		if err := schema.VisitJSON(event, openapi3.EnableJSONSchema2020()); (err == nil) != want {
+			t.Errorf("the document: %s: got %v", own, err)
+		}
+	}
+	page := string(renderReference(text, catalog, ""))
+	if !strings.Contains(page, `id="event-shift_planned"`) || strings.Contains(page, "<b>shift") {
+		t.Error("the page lacks the event type, or takes its description for HTML")
+	}
+}

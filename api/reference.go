@@ -132,20 +132,25 @@ type media struct {
 type schema struct {
 	Ref                            string `json:"$ref"`
 	Type                           oneOrMore
-	Format, Description, Title     string
-	Pattern                        string
+	Format, Description            string
 	Enum                           []json.RawMessage
 	Const, Default                 json.RawMessage
-	Minimum, Maximum               *json.Number
-	MinLength, MaxLength, MinItems *int
-	MaxItems                       *int
+	Minimum, Maximum               json.Number
+	MinLength, MaxLength, MinItems json.Number
+	MaxItems                       json.Number
 	Properties                     members[*schema]
 	Required                       []string
 	Items                          *schema
-	AnyOf, OneOf, AllOf            []*schema
+	AnyOf, AllOf                   []*schema
 	If, Then                       *schema
-	Defs                           members[*schema] `json:"$defs"`
-	Examples                       []json.RawMessage
+}
+
+func (s *schema) UnmarshalJSON(text []byte) error {
+	if text[0] != '{' { // true and false are schemas too
+		return nil
+	}
+	type plain schema
+	return json.Unmarshal(text, (*plain)(s))
 }
 
 // oneOrMore is a list of strings that may be written as one.
@@ -363,7 +368,7 @@ func (o Operation) BodySchemas() []*schema {
 }
 
 // Rows returns the properties of one of these schemas.
-func (o Operation) Rows(s *schema) []Property { return o.page.properties(s, "") }
+func (o Operation) Rows(s *schema) []Property { return o.page.Properties(s) }
 
 // RequestSamples returns the examples of the request's body.
 func (o Operation) RequestSamples() []Sample {
@@ -420,20 +425,16 @@ func (o Operation) Curl() []Sample {
 // quoteShell renders an argument for a POSIX shell.
 func quoteShell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// resolve follows a reference.
+// resolve follows a reference. Of a place within a schema the page says no more
+// than where the schema is.
 func (p *referencePage) resolve(s *schema) *schema {
 	if s == nil || s.Ref == "" {
 		return s
 	}
-	name, rest, _ := strings.Cut(strings.TrimPrefix(s.Ref, "#/components/schemas/"), "/")
-	found := p.Components.Schemas.get(name)
-	if def, ok := strings.CutPrefix(rest, "$defs/"); ok && found != nil {
-		found = found.Defs.get(def)
+	if found := p.Components.Schemas.get(strings.TrimPrefix(s.Ref, schemasAt)); found != nil {
+		return found
 	}
-	if found == nil {
-		panic(fmt.Errorf("the OpenAPI document refers to %s, which is not in it", s.Ref))
-	}
-	return found
+	return &schema{}
 }
 
 // Schemas returns the schemas that are not of an event type.
@@ -453,9 +454,9 @@ func (p *referencePage) Catalog() []EventTypeEntry {
 	for _, t := range p.catalog.Types() {
 		s := p.Components.Schemas.get(eventSchema(t.Name))
 		e := EventTypeEntry{Name: t.Name, Title: t.Title, Description: t.Description, Example: indented(t.Example)}
-		for _, m := range s.Properties {
-			if !slices.Contains([]string{"id", "timestamp", "name", "version"}, m.Name) {
-				e.Fields = append(e.Fields, p.property(s, m))
+		for _, row := range p.Properties(s) {
+			if !slices.Contains([]string{"id", "timestamp", "name", "version"}, row.Name) {
+				e.Fields = append(e.Fields, row)
 			}
 		}
 		for _, c := range s.AllOf {
@@ -464,7 +465,7 @@ func (p *referencePage) Catalog() []EventTypeEntry {
 			}
 			for _, m := range c.If.Properties {
 				for _, then := range c.Then.Properties {
-					e.Variants = append(e.Variants, Variant{m.Name, literal(m.Value.Const), then.Name, p.properties(p.resolve(then.Value), "")})
+					e.Variants = append(e.Variants, Variant{m.Name, literal(m.Value.Const), then.Name, p.Properties(then.Value)})
 				}
 			}
 		}
@@ -494,22 +495,30 @@ type Property struct {
 	Required          bool
 }
 
-// Properties returns the rows of a schema, those of objects within it under
-// their paths.
-func (p *referencePage) Properties(s *schema) []Property { return p.properties(p.resolve(s), "") }
+// maxDepth bounds how deep the rows of a schema go: it may be in itself.
+const maxDepth = 4
 
-func (p *referencePage) properties(s *schema, at string) []Property {
+// Properties returns the rows of a schema, those of objects within it under
+// their paths. Objects that stand elsewhere on the page are linked to instead.
+func (p *referencePage) Properties(s *schema) []Property {
+	return p.properties(p.resolve(s), "", 1)
+}
+
+func (p *referencePage) properties(s *schema, at string, depth int) []Property {
 	var all []Property
 	for _, m := range s.Properties {
 		row := p.property(s, m)
 		row.Name = at + row.Name
 		all = append(all, row)
-		switch inner := m.Value; {
-		case inner.Ref != "":
-		case len(inner.Properties) > 0:
-			all = append(all, p.properties(inner, row.Name+".")...)
-		case inner.Items != nil && len(inner.Items.Properties) > 0:
-			all = append(all, p.properties(inner.Items, row.Name+"[].")...)
+		inner, under := m.Value, row.Name+"."
+		if inner.Items != nil {
+			inner, under = inner.Items, row.Name+"[]."
+		}
+		if strings.HasPrefix(inner.Ref, schemasAt+eventSchema("")) { // the definitions of an event type stand nowhere else
+			inner = p.resolve(inner)
+		}
+		if inner.Ref == "" && depth < maxDepth {
+			all = append(all, p.properties(inner, under, depth+1)...)
 		}
 	}
 	return all
@@ -529,27 +538,24 @@ func (p *referencePage) property(s *schema, m member[*schema]) Property {
 // Limits says in words what a value must be beside its type.
 func (s *schema) Limits() []string {
 	var all []string
-	span := func(least, most *int, what string) {
+	span := func(least, most json.Number, what string) {
 		switch {
-		case least != nil && most != nil:
-			all = append(all, fmt.Sprintf("%d to %d%s", *least, *most, what))
-		case most != nil:
-			all = append(all, fmt.Sprintf("at most %d%s", *most, what))
-		case least != nil && *least > 1:
-			all = append(all, fmt.Sprintf("at least %d%s", *least, what))
+		case least != "" && most != "":
+			all = append(all, fmt.Sprintf("%s to %s%s", least, most, what))
+		case most != "":
+			all = append(all, fmt.Sprintf("at most %s%s", most, what))
+		case least != "" && least != "0" && least != "1":
+			all = append(all, fmt.Sprintf("at least %s%s", least, what))
 		}
 	}
-	if s.Minimum != nil && s.Maximum != nil {
-		all = append(all, fmt.Sprintf("%s to %s", *s.Minimum, *s.Maximum))
-	}
+	span(s.Minimum, s.Maximum, "")
 	span(s.MinLength, s.MaxLength, " characters")
 	span(s.MinItems, s.MaxItems, " elements")
 	if len(s.Enum) > 0 {
-		words := make([]string, len(s.Enum))
-		for i, e := range s.Enum {
-			words[i] = literal(e)
-		}
-		all = append(all, "one of "+strings.Join(words, ", "))
+		all = append(all, "one of "+literals(s.Enum))
+	}
+	if s.Items != nil && len(s.Items.Enum) > 0 {
+		all = append(all, "each one of "+literals(s.Items.Enum))
 	}
 	if len(s.Const) > 0 {
 		all = append(all, "always "+literal(s.Const))
@@ -560,13 +566,26 @@ func (s *schema) Limits() []string {
 	return all
 }
 
-// literal renders a JSON value as words show it: strings without quotes.
+// literal renders a JSON value as words show it: strings without quotes, and
+// arrays with commas.
 func literal(v json.RawMessage) string {
-	var s string
-	if json.Unmarshal(v, &s) == nil && len(v) > 0 && v[0] == '"' {
-		return s
+	var text string
+	var elements []json.RawMessage
+	switch {
+	case len(v) > 0 && v[0] == '"' && json.Unmarshal(v, &text) == nil:
+		return text
+	case len(v) > 0 && v[0] == '[' && json.Unmarshal(v, &elements) == nil:
+		return literals(elements)
 	}
 	return string(v)
+}
+
+func literals(values []json.RawMessage) string {
+	words := make([]string, len(values))
+	for i, v := range values {
+		words[i] = literal(v)
+	}
+	return strings.Join(words, ", ")
 }
 
 // label renders the type of a schema, with links to those that have a name.
@@ -583,14 +602,15 @@ func label(s *schema) template.HTML {
 	case s == nil:
 		return ""
 	case s.Ref != "":
-		return template.HTML(fmt.Sprintf(`<a href="#%s">%s</a>`, escaped(anchor(s.Ref)), escaped(anchorName(s.Ref))))
+		return template.HTML(fmt.Sprintf(`<a href="#%s">%s</a>`, escaped(anchor(s.Ref)), escaped(anchorName(s.Ref)[strings.LastIndexByte(anchorName(s.Ref), '.')+1:])))
 	case len(s.AnyOf) > 0:
 		return several(s.AnyOf)
 	case s.Items != nil:
-		if items := s.Items; items.Ref == "" && slices.Equal(items.Type, []string{"object"}) {
-			return "array of objects"
+		of := "array of " + label(s.Items)
+		if s.Items.Ref == "" && len(s.Items.Type) == 1 {
+			of += "s"
 		}
-		return "array of " + label(s.Items)
+		return of
 	case len(s.Type) == 0 && len(s.Const) > 0:
 		return "string"
 	}
@@ -603,13 +623,17 @@ func label(s *schema) template.HTML {
 	return escaped(text)
 }
 
-// anchorName is the last part of a reference.
-func anchorName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
+// anchorName is the name of the component that a reference leads to, or into.
+func anchorName(ref string) string {
+	parts := strings.Split(ref, "/") // #, components, their kind, the name
+	return parts[3]
+}
 
 // anchor is where on the page a reference leads to.
 func anchor(ref string) string {
 	name := anchorName(ref)
 	if event, ok := strings.CutPrefix(name, eventSchema("")); ok {
+		event, _, _ = strings.Cut(event, ".") // its definitions stand with it
 		return "event-" + event
 	}
 	return "schema-" + name

@@ -1,0 +1,140 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"service/webhook"
+)
+
+// The generators that the document is tried with, and what their clients need.
+const (
+	oapiCodegen       = "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2"
+	oapiRuntime       = "github.com/oapi-codegen/runtime@v1.8.0"
+	openapiTypescript = "openapi-typescript@7.13.0"
+	typescript        = "typescript@5.9.3"
+	nodeTypes         = "@types/node@20.19.0"
+)
+
+// partner is a program made from the document, in a folder of its own.
+type partner struct {
+	t   *testing.T
+	dir string
+	env []string
+}
+
+// newPartner writes the document and one of the programs of testdata/clients.
+func newPartner(t *testing.T, program string) *partner {
+	t.Helper()
+	p := &partner{t: t, dir: t.TempDir()}
+	catalog, err := loadCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join("testdata", "clients", program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.write("openapi.json", string(openapiDocument(catalog)))
+	p.write(program, string(text))
+	// Nothing of the module that is being tested may leak into the partner's.
+	p.env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
+	return p
+}
+
+func (p *partner) write(name, content string) {
+	p.t.Helper()
+	if err := os.WriteFile(filepath.Join(p.dir, name), []byte(content), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// fetch runs a command that may need the network. Without it the test is
+// skipped, unless it is required.
+func (p *partner) fetch(program string, args ...string) {
+	p.t.Helper()
+	if out, err := p.command(program, args...).CombinedOutput(); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "clients") {
+			p.t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+		}
+		p.t.Skipf("NOT TESTED: %s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	}
+}
+
+// run runs a command that must succeed, and returns what it says.
+func (p *partner) run(program string, args ...string) string {
+	p.t.Helper()
+	out, err := p.command(program, args...).CombinedOutput()
+	if err != nil {
+		p.t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func (p *partner) command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Env = p.dir, p.env
+	return cmd
+}
+
+// use runs the partner's program against a service, whose deliveries are all
+// answered 204.
+func (p *partner) use(program string, args ...string) {
+	p.t.Helper()
+	s := start(p.t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/ping") {
+			s.deliver(204, webhook.ErrorNone) // the ping of the subscription's creation
+			defer s.answerPing(204, webhook.ErrorNone)()
+		}
+		s.api.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	published, ok := s.catalog.Type("content_published")
+	if !ok {
+		p.t.Fatal("there is no such event type")
+	}
+	p.env = append(p.env, "URL="+server.URL, "TOKEN="+s.token,
+		`DELIVERY={"delivery_id":"d","subscription_id":"s","program_id":"acme","events":[`+string(published.Example)+`]}`)
+	if got := p.run(program, args...); !strings.Contains(got, "all as it should be") {
+		p.t.Errorf("the partner's program says:\n%s", got)
+	}
+}
+
+// A client in Go, by oapi-codegen.
+func TestGoClient(t *testing.T) {
+	t.Parallel()
+	goTool := require(t, "go")
+	p := newPartner(t, "main.go")
+	p.write("go.mod", "module clients\n\ngo 1.26.0\n")
+	p.write("oapi-codegen.yaml", "package: client\noutput: client/client.go\ngenerate: {models: true, client: true}\noutput-options: {skip-prune: true}\n")
+	if err := os.Mkdir(filepath.Join(p.dir, "client"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p.fetch(goTool, "run", oapiCodegen, "-version")
+	p.run(goTool, "run", oapiCodegen, "-config", "oapi-codegen.yaml", "openapi.json")
+	p.fetch(goTool, "get", oapiRuntime)
+	p.fetch(goTool, "mod", "tidy")
+	p.run(goTool, "vet", "./...")
+	p.run(goTool, "build", "-o", "partner", ".")
+	p.use(filepath.Join(p.dir, "partner"))
+}
+
+// A client in TypeScript, by openapi-typescript.
+func TestTypeScriptClient(t *testing.T) {
+	t.Parallel()
+	node, npm := require(t, "node"), require(t, "npm")
+	p := newPartner(t, "main.ts")
+	p.write("package.json", `{"private": true, "type": "module"}`)
+	p.write("tsconfig.json", `{"compilerOptions": {"strict": true, "target": "es2022", "module": "es2022", "moduleResolution": "bundler", "types": ["node"], "skipLibCheck": true}, "files": ["main.ts"]}`)
+	p.fetch(npm, "install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error", openapiTypescript, typescript, nodeTypes)
+	p.run(node, "node_modules/openapi-typescript/bin/cli.js", "openapi.json", "--output", "api.d.ts")
+	p.run(node, "node_modules/typescript/bin/tsc", "--project", ".")
+	p.use(node, "main.js")
+}

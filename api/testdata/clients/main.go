@@ -1,0 +1,85 @@
+// Command clients uses the client that oapi-codegen makes of the OpenAPI
+// document. It ends with the first thing that is not as it should be.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"clients/client"
+)
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("all as it should be")
+}
+
+func run(ctx context.Context) error {
+	c, err := client.NewClientWithResponses(os.Getenv("URL"), client.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+		r.Header.Set("Authorization", "Bearer "+os.Getenv("TOKEN"))
+		return nil
+	}))
+	if err != nil {
+		return err
+	}
+
+	key := "first-of-2026-03-14"
+	create := client.NewSubscription{Url: "https://partner.example/webhooks", Events: []client.WantedEvent{{Name: "content_published"}}}
+	created, err := c.CreateSubscriptionWithResponse(ctx, &client.CreateSubscriptionParams{IdempotencyKey: &key}, create)
+	if err != nil || created.JSON201 == nil {
+		return fmt.Errorf("create: %v %s", err, created.Body)
+	}
+	sub := created.JSON201.Data
+	if sub.Url != create.Url || sub.SigningSecret == nil || time.Since(sub.CreatedAt) > time.Hour {
+		return fmt.Errorf("created %+v", sub)
+	}
+
+	ping, err := c.PingSubscriptionWithResponse(ctx, sub.Id, client.PingSubscriptionJSONRequestBody{})
+	if err != nil || ping.JSON200 == nil {
+		return fmt.Errorf("ping: %v %s", err, ping.Body)
+	}
+	if ping.JSON200.Data.Delivery.Status != client.ResultSuccess || *ping.JSON200.Data.Delivery.ResponseStatus != 204 {
+		return fmt.Errorf("the ping came to %+v", ping.JSON200.Data)
+	}
+
+	size := 1
+	list, err := c.ListSubscriptionsWithResponse(ctx, &client.ListSubscriptionsParams{PageSize: &size, FilterEvent: &[]string{"content_published", "ping"}})
+	if err != nil || list.JSON200 == nil || len(list.JSON200.Data) != 1 || list.JSON200.Data[0].Id != sub.Id || list.JSON200.Meta.Pagination.TotalCount != 1 {
+		return fmt.Errorf("list: %v %s", err, list.Body)
+	}
+
+	deliveries, err := c.ListDeliveriesWithResponse(ctx, sub.Id, &client.ListDeliveriesParams{
+		FilterStatus: &[]client.ListDeliveriesParamsFilterStatus{client.ListDeliveriesParamsFilterStatusSuccess},
+	})
+	if err != nil || deliveries.JSON200 == nil || len(deliveries.JSON200.Data) == 0 {
+		return fmt.Errorf("deliveries: %v %s", err, deliveries.Body)
+	}
+	old := deliveries.JSON200.Data[0]
+	again, err := c.RedeliverWithResponse(ctx, sub.Id, old.Id, &client.RedeliverParams{}, client.RedeliverJSONRequestBody{})
+	if err != nil || again.JSON201 == nil || again.JSON201.Data.RedeliveryOf == nil || *again.JSON201.Data.RedeliveryOf != old.Id {
+		return fmt.Errorf("redeliver: %v %s", err, again.Body)
+	}
+
+	missing, err := c.ReadSubscriptionWithResponse(ctx, "none", &client.ReadSubscriptionParams{})
+	if err != nil || missing.JSON404 == nil || missing.JSON404.Error.Code != 404 || missing.JSON404.Error.Detail == "" {
+		return fmt.Errorf("a subscription that is not there: %v %s", err, missing.Body)
+	}
+
+	// What a partner's server receives can be read with it too.
+	var body client.DeliveryBody
+	if err := json.Unmarshal([]byte(os.Getenv("DELIVERY")), &body); err != nil {
+		return err
+	}
+	event, err := body.Events[0].ValueByDiscriminator()
+	if published, ok := event.(client.EventContentPublished); err != nil || !ok || published.ContentId != 48211 {
+		return fmt.Errorf("a delivery: %v %+v", err, event)
+	}
+	return nil
+}

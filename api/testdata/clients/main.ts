@@ -1,0 +1,53 @@
+// Uses the types that openapi-typescript makes of the OpenAPI document, with
+// fetch. It ends with the first thing that is not as it should be.
+import type { components, operations } from "./api";
+
+type Schemas = components["schemas"];
+
+const url = process.env.URL!;
+
+async function call<T>(method: string, path: string, body?: unknown): Promise<{ status: number; body: T }> {
+  const response = await fetch(url + path, {
+    method,
+    headers: { Authorization: `Bearer ${process.env.TOKEN}`, ...(body === undefined ? {} : { "Content-Type": "application/json" }) },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  return { status: response.status, body: (await response.json()) as T };
+}
+
+function want(what: string, ok: boolean, got: unknown): asserts ok {
+  if (!ok) throw new Error(`${what}: ${JSON.stringify(got)}`);
+}
+
+const create: Schemas["NewSubscription"] = { url: "https://partner.example/webhooks", events: [{ name: "content_published" }] };
+type Created = operations["createSubscription"]["responses"][201]["content"]["application/json"];
+const created = await call<Created>("POST", "/v2/webhooks/subscriptions", create);
+const sub = created.body.data;
+want("create", created.status === 201 && sub.url === create.url && sub.signing_secret !== undefined, created);
+
+type Pinged = operations["pingSubscription"]["responses"][200]["content"]["application/json"];
+const ping = await call<Pinged>("POST", `/v2/webhooks/subscriptions/${sub.id}/ping`);
+want("ping", ping.status === 200 && ping.body.data.delivery.status === "success" && ping.body.data.delivery.response_status === 204, ping);
+
+type Deliveries = operations["listDeliveries"];
+const query: NonNullable<Deliveries["parameters"]["query"]> = { "page[size]": 10, "filter[status]": ["success"] };
+const listed = await call<Deliveries["responses"][200]["content"]["application/json"]>(
+  "GET",
+  `/v2/webhooks/subscriptions/${sub.id}/deliveries?` + new URLSearchParams(Object.entries(query).map(([k, v]) => [k, String(v)])),
+);
+const old: Schemas["Delivery"] = listed.body.data[0];
+want("list", listed.status === 200 && old.status === "success" && listed.body.meta.pagination.next === null, listed);
+
+type Redelivered = operations["redeliver"]["responses"][201]["content"]["application/json"];
+const again = await call<Redelivered>("POST", `/v2/webhooks/subscriptions/${sub.id}/deliveries/${old.id}/redeliver`);
+want("redeliver", again.status === 201 && again.body.data.redelivery_of === old.id, again);
+
+const missing = await call<Schemas["Error"]>("GET", "/v2/webhooks/subscriptions/none");
+want("a subscription that is not there", missing.status === 404 && missing.body.error.code === 404, missing);
+
+const delivery: Schemas["DeliveryBody"] = JSON.parse(process.env.DELIVERY!);
+for (const event of delivery.events) {
+  want("a delivery", event.name === "content_published" && event.content_id === 48211, event);
+}
+
+console.log("all as it should be");

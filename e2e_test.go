@@ -45,17 +45,21 @@ func buildBinary(tb testing.TB, mutations ...mutation) string {
 	args := []string{"build", "-o", binary}
 	overlay := struct{ Replace map[string]string }{make(map[string]string)}
 	for i, m := range mutations {
-		source, err := os.ReadFile(m.file)
+		from, err := filepath.Abs(m.file)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		read := from
+		if mutated := overlay.Replace[from]; mutated != "" {
+			read = mutated
+		}
+		source, err := os.ReadFile(read)
 		if err != nil {
 			tb.Fatal(err)
 		}
 		changed := strings.Replace(string(source), m.old, m.new, 1)
 		if changed == string(source) {
 			tb.Fatalf("%s no longer has %q", m.file, m.old)
-		}
-		from, err := filepath.Abs(m.file)
-		if err != nil {
-			tb.Fatal(err)
 		}
 		to := filepath.Join(dir, fmt.Sprintf("%d.go", i))
 		if err := os.WriteFile(to, []byte(changed), 0o600); err != nil {

@@ -53,7 +53,9 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	}
 	s.tail = newTail(0)
 	hide := func(from, to string) {
-		if err := s.writer.do(func(t *tx) error { return t.exec("UPDATE events SET program_id = '" + to + "' WHERE program_id = '" + from + "'") }); err != nil {
+		if err := s.writer.do(func(t *tx) error {
+			return t.exec("UPDATE events SET program_id = '" + to + "' WHERE program_id = '" + from + "'")
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -358,14 +358,16 @@ const (
 	setOfError     = "SELECT num FROM deliveries INDEXED BY deliveries_by_error WHERE subscription_id = ?1 AND error IN (SELECT value FROM json_each(?3)) AND error IS NOT NULL LIMIT ?2"
 	setOfPings     = "SELECT num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id = ?1 AND ping IS NOT NULL LIMIT ?2"
 	setOfEvents    = "SELECT x.delivery FROM events e INDEXED BY events_by_name CROSS JOIN delivery_events x ON x.program_id = e.program_id AND x.seq = e.seq WHERE e.program_id = ?1 AND e.name IN (SELECT value FROM json_each(?3)) LIMIT ?2"
+	setOfCreated   = "SELECT num FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = ?1 AND num > ?3 AND num < ?4 LIMIT ?2"
 	setOfCompleted = "SELECT num FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = ?1 AND completed_at IS NOT NULL AND completed_at >= ?3 AND completed_at < ?4 LIMIT ?2"
 	setOfDue       = "SELECT num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND next_attempt_at >= ?3 AND next_attempt_at < ?4 LIMIT ?2"
 
 	nextResponse = "SELECT coalesce(min(response_status), 1000) FROM deliveries INDEXED BY deliveries_by_response WHERE subscription_id = ? AND response_status > ? AND response_status NOT BETWEEN 200 AND 299"
 
 	// Along completed_at; ties in the order of num, in either direction. Downwards
-	// it ends at ?5.
-	alongCompletion = "SELECT d.completed_at, d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_completion WHERE d.subscription_id = ?4 AND d.completed_at IS NOT NULL" + withinNums
+	// it ends at ?5. The bounds of num are not those of the index here: rows
+	// beyond them count as looked at.
+	alongCompletion = "SELECT d.completed_at, d.num, " + deliveryMatches + withinNums + " FROM deliveries d INDEXED BY deliveries_by_completion WHERE d.subscription_id = ?4 AND d.completed_at IS NOT NULL"
 	completionUp    = alongCompletion + " AND d.completed_at >= ?6 AND d.completed_at < coalesce(?12, 9223372036854775807)"
 	completionDown  = alongCompletion + " AND d.completed_at <= ?6 AND d.completed_at >= ?5"
 
@@ -501,8 +503,9 @@ type completion struct {
 // set returns all that the filters let through when one of those named has at
 // most limits.set rows of its own, by its index; ok is false when none has.
 func (l *deliveryList) set(names ...string) (all []completion, ok bool, err error) {
+	limit := min(l.s.lists.set, l.budget())
 	for _, name := range names {
-		query, args := l.setOf(name)
+		query, args := l.setOf(name, limit+1)
 		if query == "" {
 			continue
 		}
@@ -517,11 +520,11 @@ func (l *deliveryList) set(names ...string) (all []completion, ok bool, err erro
 			return nil, false, err
 		}
 		if name == "event" && slices.Contains(l.q.Filters["event"], webhook.EventPing) {
-			if err := l.each(setOfPings, []any{l.subscriptionID, l.s.lists.set + 1}, collect); err != nil {
+			if err := l.each(setOfPings, []any{l.subscriptionID, limit + 1}, collect); err != nil {
 				return nil, false, err
 			}
 		}
-		if len(nums) > l.s.lists.set {
+		if len(nums) > limit {
 			continue
 		}
 		slices.Sort(nums)
@@ -537,16 +540,16 @@ func (l *deliveryList) set(names ...string) (all []completion, ok bool, err erro
 	return nil, false, nil
 }
 
-// setOf returns the query of a filter's own rows, "" when there is no filter
-// or no index.
-func (l *deliveryList) setOf(name string) (query string, args []any) {
-	args = []any{l.subscriptionID, l.s.lists.set + 1}
+// setOf returns the query of a filter's own rows, up to limit, "" when there is
+// no filter or no index.
+func (l *deliveryList) setOf(name string, limit int) (query string, args []any) {
+	args = []any{l.subscriptionID, limit}
 	switch values, r := l.q.Filters[name], l.q.Ranges[name]; name {
 	case "event":
 		if values == nil {
 			return "", nil
 		}
-		return setOfEvents, []any{l.programID, l.s.lists.set + 1, jsonOf(values)}
+		return setOfEvents, []any{l.programID, limit, jsonOf(values)}
 	case "status":
 		if values == nil || slices.Contains(values, string(webhook.StatusSuccess)) {
 			return "", nil
@@ -563,6 +566,11 @@ func (l *deliveryList) setOf(name string) (query string, args []any) {
 			return "", nil
 		}
 		return setOfResponse, append(args, jsonOf(responses))
+	case "created_at":
+		if r == (webhook.TimeRange{}) {
+			return "", nil
+		}
+		return setOfCreated, append(args, l.low, l.high)
 	case "completed_at", "next_attempt_at":
 		if r == (webhook.TimeRange{}) {
 			return "", nil
@@ -637,7 +645,7 @@ func (l *deliveryList) byCompletion(place []int64) (nums []int64, after []int64,
 		place[placeAt], place[placeNum] = completed.To.UnixMilli(), start
 	}
 
-	set, isSet, err := l.set("next_attempt_at", "event", "error", "response_status", "status")
+	set, isSet, err := l.set("next_attempt_at", "event", "error", "response_status", "status", "created_at")
 	if err != nil {
 		return nil, nil, err
 	}

@@ -35,6 +35,8 @@ func BenchmarkList(b *testing.B) {
 				{"oldest first", "sort=created_at"},
 				{"last completed", "sort=-completed_at"},
 				{"last completed, of a time", "sort=-completed_at&filter[completed_at.to]=" + half},
+				{"first completed, created early", "sort=completed_at&filter[created_at.to]=2026-01-01T00:00:00.100Z"},
+				{"last completed, created early", "sort=-completed_at&filter[created_at.to]=2026-01-01T00:00:00.100Z"},
 				{"rare status", "filter[status]=retryable"},
 				{"common failure", "filter[status]=failed"},
 				{"rare response", "filter[response_status]=404"},

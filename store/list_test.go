@@ -634,6 +634,7 @@ func TestListPlans(t *testing.T) {
 		{setOfError, "SEARCH deliveries USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=?)", none},
 		{setOfPings, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id=?)", none},
 		{setOfEvents, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", none},
+		{setOfCreated, "SEARCH deliveries USING COVERING INDEX deliveries_by_subscription (subscription_id=? AND num>? AND num<?)", none},
 		{setOfCompleted, "SEARCH deliveries USING COVERING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)", none},
 		{setOfDue, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
 

@@ -19,7 +19,11 @@ func (s *Store) view(ctx context.Context, read func(v *view) error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(read(&view{s, ctx, tx}), tx.Rollback())
+	err = read(&view{s, ctx, tx})
+	if ended := tx.Rollback(); ended != nil && !errors.Is(ended, sql.ErrTxDone) { // which a context's end has brought
+		err = errors.Join(err, ended)
+	}
+	return err
 }
 
 // scan reads the one row of a query; sql.ErrNoRows when there is none.

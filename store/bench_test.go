@@ -63,8 +63,8 @@ func BenchmarkDeliver(b *testing.B) {
 		if err != nil || len(w.Seqs) != 1 {
 			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
 		}
+		slots <- struct{}{} // before Form, whose Wait must follow at once
 		f := s.Form(l, &w)
-		slots <- struct{}{}
 		go func() {
 			defer func() { <-slots }()
 			c, err := f.Wait()

@@ -530,7 +530,7 @@ func TestSendConnections(t *testing.T) {
 		if n := p.dialled.Load(); n != 1 {
 			t.Errorf("%d connections for 10 attempts, want 1", n)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if n := p.open.Load(); n != 0 {
 			t.Errorf("%d connections are open after %v, want 0", n, idleTimeout)

@@ -222,7 +222,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		RetryPolicy: s.retryPolicy, HealthPolicy: s.healthPolicy, AttemptTimeout: s.attemptTimeout,
 		MaxInFlight: s.maxInFlight, MaxConnections: s.maxConnections,
 		BatchSize: s.batchSize, BatchWindow: s.batchWindow,
-		Destinations: s.destinations, Grace: s.grace,
+		Destinations: s.destinations, AllowHTTP: s.allowHTTP, Grace: s.grace,
 	})
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),

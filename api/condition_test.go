@@ -145,7 +145,7 @@ func TestTagsTellEveryChange(t *testing.T) {
 		return tag
 	}
 	tag("the creation")
-	for _, body := range []string{`{"description":"a"}`, `{"description":"b"}`, `{"authorization_header":"x"}`, `{"authorization_header":"y"}`, `{}`} {
+	for _, body := range []string{`{"description":"a"}`, `{"description":"b"}`, `{"authorization_header":"x"}`, `{"authorization_header":"y"}`, `{"authorization_header":"y"}`} {
 		wantStatus(t, body, s.send("PUT", target, body), 200)
 		tag(body)
 	}
@@ -176,7 +176,7 @@ func TestConditionalChanges(t *testing.T) {
 	}
 	wantStatus(t, "*", s.send("PUT", target, `{}`, "If-Match", "*"), 200)
 	tag = s.send("GET", target, "").header.Get("Etag")
-	wantStatus(t, "its tag", s.send("PUT", target, `{}`, "If-Match", tag, "If-None-Match", `"x"`), 200)
+	wantStatus(t, "its tag", s.send("PUT", target, `{"description":"other"}`, "If-Match", tag, "If-None-Match", `"x"`), 200)
 	wantStatus(t, "delete by the tag before", s.send("DELETE", target, "", "If-Match", tag), 412)
 	tag = s.send("GET", target, "").header.Get("Etag")
 	wantStatus(t, "delete", s.send("DELETE", target, "", "If-Match", tag), 200)
@@ -187,14 +187,14 @@ func TestConditionalChanges(t *testing.T) {
 func TestConditionalChangesRace(t *testing.T) {
 	s := start(t)
 	target := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
-	for range 5 {
+	for round := range 5 {
 		tag := s.send("GET", target, "").header.Get("Etag")
 		const writers = 16
 		var statuses [writers]int
 		var wg sync.WaitGroup
 		for i := range writers {
 			wg.Go(func() {
-				statuses[i] = s.send("PUT", target, fmt.Sprintf(`{"description":"writer %d"}`, i), "If-Match", tag).status
+				statuses[i] = s.send("PUT", target, fmt.Sprintf(`{"description":"round %d, writer %d"}`, round, i), "If-Match", tag).status
 			})
 		}
 		wg.Wait()

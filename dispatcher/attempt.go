@@ -76,9 +76,15 @@ func newSender(cfg *Config) *sender {
 	s.buffers.New = func() any { return new([bufferSize]byte) }
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
+	plain := (*dialer).dialTCP
+	if !cfg.AllowHTTP {
+		plain = func(*dialer, context.Context, string) (net.Conn, error) {
+			return nil, &dialError{webhook.ErrorBlocked, errBlocked}
+		}
+	}
 	s.transport = &http.Transport{
 		Protocols:              protocols,
-		DialContext:            s.dial((*dialer).dialTCP),
+		DialContext:            s.dial(plain),
 		DialTLSContext:         s.dial((*dialer).dialTLS),
 		DisableCompression:     true,
 		MaxIdleConns:           cfg.MaxConnections,

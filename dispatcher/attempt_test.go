@@ -39,7 +39,7 @@ const settle = 2 * time.Second
 // newPost must be called in a bubble. At the end of the test every connection
 // must have an end.
 func newPost(t *testing.T, serve func(*peer)) *post {
-	p := &post{sender: newSender(&Config{AttemptTimeout: attemptTime, MaxConnections: 8})}
+	p := &post{sender: newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8})}
 	p.dialer.connect = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 		here, there := net.Pipe()
 		p.dialled.Add(1)
@@ -169,7 +169,7 @@ func loopbackSender(t testing.TB) *sender {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSender(&Config{AttemptTimeout: attemptTime, MaxConnections: 8, Destinations: d})
+	s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8, Destinations: d})
 	t.Cleanup(s.close)
 	return s
 }
@@ -733,4 +733,18 @@ func sink(b *testing.B) string {
 		}
 	}()
 	return "http://" + l.Addr().String()
+}
+
+// Without AllowHTTP nothing is sent in the clear, not even to a subscription
+// that was made while it was allowed.
+func TestPlainHTTPIsBlocked(t *testing.T) {
+	s := newSender(&Config{AttemptTimeout: attemptTime, MaxConnections: 1})
+	defer s.close()
+	s.dialer.connect = func(context.Context, netip.AddrPort) (net.Conn, error) {
+		t.Error("a connection was made")
+		return nil, net.ErrClosed
+	}
+	if a := s.send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
+		t.Errorf("got %s %q, want failed, blocked", a.Result, a.Error)
+	}
 }

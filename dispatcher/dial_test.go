@@ -244,7 +244,7 @@ func TestSendDNS(t *testing.T) {
 		{"loopback", &nameServer{names: map[string][]string{"a.test.": {"127.0.0.1"}}}, webhook.ErrorBlocked},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newSender(&Config{AttemptTimeout: 300 * time.Millisecond, MaxConnections: 8})
+			s := newSender(&Config{AllowHTTP: true, AttemptTimeout: 300 * time.Millisecond, MaxConnections: 8})
 			defer s.close()
 			s.dialer.resolver = tt.server.resolver(t)
 			a := s.send(t.Context(), testRequest("http://a.test/", 10))
@@ -429,7 +429,7 @@ func (c *countedConn) Close() error { c.open.Add(-1); return c.Conn.Close() }
 func TestSendDialTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended atomic.Int32
-		s := newSender(&Config{AttemptTimeout: attemptTime, MaxConnections: 8})
+		s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8})
 		s.dialer.connect = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 			defer ended.Add(1)
 			<-ctx.Done()
@@ -622,7 +622,7 @@ func TestSendTLSReceivers(t *testing.T) {
 // TestDialErrorIsPlain: what an attempt says of a failure to connect names no
 // address of the operator's network.
 func TestDialErrorIsPlain(t *testing.T) {
-	s := newSender(&Config{AttemptTimeout: attemptTime, MaxConnections: 8})
+	s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8})
 	defer s.close()
 	a := s.send(t.Context(), testRequest("http://169.254.169.254/latest/meta-data", 10))
 	want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked}

@@ -41,6 +41,9 @@ type Config struct {
 	// Destinations are the addresses outside the public internet that may be
 	// called; none by default.
 	Destinations webhook.Destinations
+	// AllowHTTP lets deliveries go to http:// URLs. Without it one that was
+	// subscribed while it was allowed is blocked.
+	AllowHTTP bool
 	// RootCAs verify the subscribers' certificates; nil is the system's.
 	RootCAs *x509.CertPool
 	// Grace is how long attempts in flight may go on after Run was told to

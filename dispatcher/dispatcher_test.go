@@ -85,7 +85,7 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 	cfg := w.cfg
-	cfg.Store = s
+	cfg.Store, cfg.AllowHTTP = s, true
 	if cfg.Destinations, err = webhook.ParseDestinations([]string{"10.0.0.0/8"}); err != nil {
 		w.t.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 		return webhook.Delivery{}, notFound(err, "delivery")
 	}
 	if seqs.Valid && !sub.Active {
-		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict, "The subscription is not active, so that only pings are sent to it; activate it first.")
+		return webhook.Delivery{}, notActive()
 	}
 	t.afterCommit(func() { s.watchers.queued(subscriptionID) })
 	if seqs.Valid {
@@ -156,4 +156,9 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 		return t.scan("SELECT "+deliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
 	})
 	return d, err
+}
+
+// notActive refuses what would send events to a subscription that is paused.
+func notActive() *webhook.Error {
+	return webhook.NewError(webhook.CodeConflict, "The subscription is not active, so that only pings are sent to it; activate it first.")
 }

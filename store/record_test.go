@@ -217,3 +217,23 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 		t.Errorf("got %v, want the context's error", err)
 	}
 }
+
+// A request that changes nothing leaves the record as it is, so that nobody's
+// tag of it becomes void.
+func TestAnUpdateThatChangesNothing(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	before := subscribe(t, s, "p", "content_updated")
+	on := true
+	for _, f := range []webhook.SubscriptionFields{{}, {Active: &on}, {Events: &before.Events, URL: &before.URL}} {
+		got, err := s.UpdateSubscription(ctx, "p", before.ID, &f)
+		if err != nil || !got.UpdatedAt.Equal(before.UpdatedAt) || got.Revision != before.Revision {
+			t.Errorf("%+v: got %+v (%v), want the record unchanged", f, got, err)
+		}
+	}
+	names := []string{"content_deleted"}
+	if got, err := s.UpdateSubscription(ctx, "p", before.ID, &webhook.SubscriptionFields{Events: &names}); err != nil || got.Revision == before.Revision {
+		t.Errorf("got %+v (%v), want another revision", got, err)
+	}
+}

@@ -37,8 +37,12 @@ type ReplayPlan struct{ cursor replayCursor }
 // CreateReplay begins a replay as planned.
 func (w Write) CreateReplay(p *ReplayPlan) (webhook.Replay, error) {
 	s, t, r := w.s, w.t, &p.cursor
-	if _, err := t.subscription(r.ProgramID, r.SubscriptionID); err != nil {
+	sub, err := t.subscription(r.ProgramID, r.SubscriptionID)
+	if err != nil {
 		return webhook.Replay{}, err
+	}
+	if !sub.Active {
+		return webhook.Replay{}, notActive()
 	}
 	var running int
 	if err := t.scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{r.SubscriptionID}, &running); err != nil {
@@ -72,6 +76,9 @@ func (s *Store) newReplay(ctx context.Context, programID, subscriptionID string,
 	sub, err := s.Subscription(ctx, programID, subscriptionID)
 	if err != nil {
 		return r, err
+	}
+	if !sub.Active {
+		return r, notActive()
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	r.Replay = webhook.Replay{

@@ -65,9 +65,10 @@ func TestReplays(t *testing.T) {
 	}
 	update(&off)
 	paused := publish(t, s, "p", "content_updated", "channel_created")[0]
-	if _, err := s.Redeliver(ctx, "p", sub.ID, bad.ID); err == nil {
-		t.Error("a paused subscription took a redelivery")
-	}
+	_, err = s.Redeliver(ctx, "p", sub.ID, bad.ID)
+	wantCode(t, err, webhook.CodeConflict)
+	_, err = s.CreateReplay(ctx, "p", sub.ID, &webhook.ReplayFields{Only: webhook.ReplayAll})
+	wantCode(t, err, webhook.CodeConflict)
 	update(&on)
 	waiting := publish(t, s, "p", "content_deleted")[0] // the cursor will bring it
 	deliver(t, s, neighbour.ID, webhook.StatusSuccess)  // another's deliveries do not count

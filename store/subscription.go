@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -76,7 +77,8 @@ func (s *Store) Subscription(ctx context.Context, programID, id string) (webhook
 
 const selectSubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL"
 
-// UpdateSubscription changes the fields that are not nil. What was accepted
+// UpdateSubscription changes the fields that are not nil; a request that changes
+// none leaves the record as it is, updated_at too. What was accepted
 // while the subscription asked for it is still owed afterwards; what a paused
 // one missed is not.
 func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionFields) (webhook.Subscription, error) {
@@ -87,6 +89,9 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 	}
 	before := sub
 	apply(&sub, f)
+	if f.AuthorizationHeader == nil && reflect.DeepEqual(sub, before) {
+		return sub, nil // nobody's tag of the record is to become void over it
+	}
 	if f.AuthorizationHeader != nil {
 		var sealed []byte
 		if h := *f.AuthorizationHeader; h != nil {

@@ -253,8 +253,10 @@ func (r *SubscriptionRules) checkURL(s string) []Validation {
 	switch {
 	case s == "":
 		return fail(InvalidRequired, "must not be empty")
-	case err != nil || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c == 0x7f || c == '\\' }):
-		return fail(InvalidFormat, "must be an absolute URL that begins with "+schemes)
+	case strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '\\' }):
+		return fail(InvalidFormat, "must be written in ASCII without blanks, control characters and backslashes; other characters percent-encoded, a host in punycode")
+	case err != nil:
+		return fail(InvalidFormat, "must be an absolute URL that begins with "+schemes+", with every percent sign followed by two hexadecimal digits")
 	case u.Scheme != "https" && !(u.Scheme == "http" && r.AllowHTTP):
 		return fail(InvalidFormat, "must begin with "+schemes)
 	case u.Opaque != "" || u.Hostname() == "":
@@ -287,6 +289,8 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 	for i, name := range names {
 		parameter := fmt.Sprintf("events[%d].name", i)
 		switch {
+		case name == "":
+			v = append(v, Validation{InvalidRequired, "must not be empty", parameter})
 		case !r.Catalog.Has(name):
 			v = append(v, Validation{InvalidUnknownEvent, unknownEvent, parameter})
 		case seen[name]:

@@ -74,7 +74,9 @@ func TestSubscriptionFields(t *testing.T) {
 		{"events", `[{"version":"1"}]`, InvalidRequired, "events[0].name"},
 		{"events", `[{"name":null}]`, InvalidType, "events[0].name"},
 		{"events", `[{"name":7}]`, InvalidType, "events[0].name"},
-		{"events", `[{"name":""}]`, InvalidUnknownEvent, "events[0].name"},
+		{"url", `"https://example.com/?q=ä"`, InvalidFormat, "url"},
+		{"url", `"https://exämple.com/"`, InvalidFormat, "url"},
+		{"events", `[{"name":""}]`, InvalidRequired, "events[0].name"},
 		{"events", `[{"name":"Ping"}]`, InvalidUnknownEvent, "events[0].name"},
 		{"events", `[{"name":"ping"},{"name":"content_exploded"}]`, InvalidUnknownEvent, "events[1].name"},
 		{"events", `[{"name":"ping"},{"name":"ping"}]`, InvalidDuplicate, "events[1].name"},
@@ -175,13 +177,13 @@ func TestSubscriptionFields(t *testing.T) {
 
 func TestParseSubscription(t *testing.T) {
 	rules := &SubscriptionRules{Catalog: testCatalog(t)}
-	f, err := rules.Parse([]byte(` { "url" : "https:\/\/example.com/h\u00f6ok", "events":[{"version":"1","name":"content_published"},{"name":"ping"}],
+	f, err := rules.Parse([]byte(` { "url" : "https:\/\/example.com/h\u006fok", "events":[{"version":"1","name":"content_published"},{"name":"ping"}],
 		"authorization_header":"Bearer \u0061", "description":"d", "active":false, "ordered":true, "max_in_flight":12 } `), true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := []any{*f.URL, *f.Events, **f.AuthorizationHeader, *f.Description, *f.Active, *f.Ordered, *f.MaxInFlight}
-	want := []any{"https://example.com/höok", []string{"content_published", "ping"}, "Bearer a", "d", false, true, 12}
+	want := []any{"https://example.com/hook", []string{"content_published", "ping"}, "Bearer a", "d", false, true, 12}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

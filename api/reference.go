@@ -197,7 +197,7 @@ type Operation struct {
 	item         pathItem
 }
 
-// Operations returns those of a tag.
+// Operations returns those of a tag, the deletions last.
 func (p *referencePage) Operations(tag string) []Operation { return p.operations(p.Paths, tag) }
 
 // Received returns what is sent to partners.
@@ -225,7 +225,8 @@ func (p *referencePage) operations(items members[pathItem], tag string) []Operat
 			all = append(all, op)
 		}
 	}
-	return all
+	kept := slices.DeleteFunc(slices.Clone(all), func(o Operation) bool { return o.Method == http.MethodDelete })
+	return append(kept, slices.DeleteFunc(all, func(o Operation) bool { return o.Method != http.MethodDelete })...)
 }
 
 // AllParameters returns the parameters of the operation and of its path.

@@ -257,3 +257,17 @@ func markdownBlocks(t *testing.T) map[string]string {
 	}
 	return blocks
 }
+
+// What a reader does last with a record stands last.
+func TestReferenceOrder(t *testing.T) {
+	s := start(t)
+	page := s.send("GET", referencePath, "").body
+	last := -1
+	for _, id := range []string{"createSubscription", "updateSubscription", "rotateSecret", "deleteSubscription", "createReplay", "cancelReplay"} {
+		at := strings.Index(page, `<h3 id="`+id+`"`)
+		if at <= last {
+			t.Errorf("%s is at %d, after what must follow it, or nowhere", id, at)
+		}
+		last = at
+	}
+}

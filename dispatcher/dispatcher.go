@@ -59,6 +59,9 @@ const (
 
 	// pause is how long nothing is claimed after the store has failed.
 	pause = time.Second
+	// laneHold is how long nothing is claimed for a lane after one of its own
+	// records could not be used.
+	laneHold = time.Minute
 )
 
 // Dispatcher sends deliveries while Run runs.
@@ -120,6 +123,14 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	watcher := d.store.Watch()
 	defer watcher.Close()
 	interrupted, err := d.store.RecoverInterrupted(d.cfg.RetryPolicy)
+	for ; store.Unavailable(err); interrupted, err = d.store.RecoverInterrupted(d.cfg.RetryPolicy) {
+		d.logger.Error("the store cannot be written; deliveries wait until it can", "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("dispatcher: recover: %w", err)
 	}
@@ -163,9 +174,12 @@ func (d *Dispatcher) loop(ctx, sending context.Context, watcher *store.Watcher) 
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		now := time.Now()
-		d.reload(ctx, now)
+		d.reload(ctx, time.Now())
 		d.mu.Lock()
+		now := time.Now() // a reload takes time, and lanes were scheduled meanwhile
+		if len(d.reloads) > 0 && !now.Before(d.paused) {
+			d.poke()
+		}
 		d.expire(now)
 		d.pump(sending, now)
 		if at := d.nextTime(now); at.IsZero() {
@@ -346,6 +360,7 @@ func (d *Dispatcher) pump(sending context.Context, now time.Time) {
 // job is a slot that was given to a lane, and what it is for.
 type job struct {
 	lane *lane
+	id   string // of the subscription
 	kind jobKind
 }
 
@@ -367,18 +382,20 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		l := d.pings.pop()
 		l.pingQueued = false
 		if !l.hasPing(now) {
+			d.schedule(l, now) // later, then
 			continue
 		}
 		d.pinging++
 		l.pinging++
 		l.nextPing = time.Time{}
-		return job{l, jobPing}, true
+		return job{l, l.SubscriptionID, jobPing}, true
 	}
 	for d.inFlight < d.cfg.MaxConnections && d.ready.len() > 0 {
 		l := d.ready.pop()
 		l.queued = false
 		kind, ok := l.work(now, &d.cfg)
 		if !ok {
+			d.schedule(l, now) // later, then
 			continue
 		}
 		d.inFlight++
@@ -393,7 +410,7 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 			l.forming++
 		}
 		d.schedule(l, now)
-		return job{l, kind}, true
+		return job{l, l.SubscriptionID, kind}, true
 	}
 	return job{}, false
 }
@@ -441,28 +458,43 @@ func (d *Dispatcher) release(j job, next, now time.Time) {
 func (d *Dispatcher) claim(ctx context.Context, j job) *store.Claim {
 	switch j.kind {
 	case jobForm:
-		return d.form(ctx, j.lane)
+		return d.form(ctx, j)
 	case jobReplay:
-		return d.replay(ctx, j.lane)
+		return d.replay(ctx, j)
 	}
-	claim, next, err := d.store.ClaimDue(ctx, j.lane.SubscriptionID, j.kind == jobPing)
+	claim, next, err := d.store.ClaimDue(ctx, j.id, j.kind == jobPing)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		d.storeFailed(err)
-		next = d.paused // when, is not known: look again then
+		next = d.claimFailed(j.lane, j.id, err) // when, is not known: look again then
 	}
 	if j.kind == jobPing {
 		j.lane.nextPing = earliest(j.lane.nextPing, next)
 	} else {
 		j.lane.nextDue = earliest(j.lane.nextDue, next)
 	}
-	d.schedule(j.lane, time.Now())
+	now := time.Now()
+	d.schedule(j.lane, now)
+	d.pump(ctx, now) // more may be due, and need not wait for this attempt
 	return claim
 }
 
+// claimFailed holds claims back after one that failed: all of them when the
+// store cannot be read or written; otherwise those of this lane, since another
+// record than its own is not to blame. It returns until when. Owns d.mu.
+func (d *Dispatcher) claimFailed(l *lane, id string, err error) time.Time {
+	if store.Unavailable(err) {
+		d.storeFailed(err)
+		return d.paused
+	}
+	l.held = time.Now().Add(laneHold)
+	d.logger.Error("a subscription's deliveries are held for a while", "subscription", id, "error", err)
+	return l.held
+}
+
 // form makes the next delivery of a lane from the log.
-func (d *Dispatcher) form(ctx context.Context, l *lane) *store.Claim {
+func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
+	l := j.lane
 	// reading makes this goroutine the owner of l.Lane's cursor.
 	d.mu.Lock()
 	newest := l.wanted
@@ -493,7 +525,7 @@ func (d *Dispatcher) form(ctx context.Context, l *lane) *store.Claim {
 	case errors.Is(err, store.ErrStale):
 		l.stale = true
 	case err != nil:
-		d.storeFailed(err)
+		d.claimFailed(l, j.id, err)
 		l.stale = true
 	}
 	if l.stale && l.forming == 0 {
@@ -504,7 +536,8 @@ func (d *Dispatcher) form(ctx context.Context, l *lane) *store.Claim {
 
 // replay makes the next delivery of a lane's replay, if the next piece of the
 // log holds one.
-func (d *Dispatcher) replay(ctx context.Context, l *lane) *store.Claim {
+func (d *Dispatcher) replay(ctx context.Context, j job) *store.Claim {
+	l := j.lane
 	d.mu.Lock()
 	from := l.Lane
 	d.mu.Unlock()
@@ -516,8 +549,8 @@ func (d *Dispatcher) replay(ctx context.Context, l *lane) *store.Claim {
 	case errors.Is(err, store.ErrStale):
 		d.requestReload(l)
 	case err != nil:
-		d.storeFailed(err)
-	default:
+		d.claimFailed(l, j.id, err)
+	case l.Lane == from: // else the lane was read after the step, and knows better
 		l.replays = more
 	}
 	now := time.Now()
@@ -532,6 +565,14 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 	d.mu.Lock()
 	to, gone := l.Lane, l.gone
 	d.mu.Unlock()
+	if !gone && c.Revision != to.Revision {
+		// The subscription has changed since the lane was read: what was
+		// acknowledged, a new URL say, holds for this attempt already.
+		fresh, err := d.store.Lane(ctx, c.SubscriptionID)
+		if gone = isNotFound(err); err == nil {
+			to = fresh
+		}
+	}
 	var a webhook.Attempt
 	if gone {
 		a = notSent(c, time.Now())

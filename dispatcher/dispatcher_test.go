@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -58,8 +59,14 @@ type arrival struct {
 // inBubble runs a test in a bubble, with the dispatcher running.
 func inBubble(t *testing.T, cfg Config, test func(*world)) {
 	t.Helper()
+	inBubbleOf(t, t.TempDir(), cfg, test)
+}
+
+// inBubbleOf is inBubble on a data directory that may have been used before.
+func inBubbleOf(t *testing.T, dir string, cfg Config, test func(*world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, dir: t.TempDir(), cfg: cfg, subscribers: make(map[netip.Addr]*subscriber)}
+		w := &world{t: t, dir: dir, cfg: cfg, subscribers: make(map[netip.Addr]*subscriber)}
 		w.start()
 		_, _, err := w.d.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
 		if err != nil {
@@ -767,6 +774,152 @@ func TestDisableAfter(t *testing.T) {
 		}
 		if got, err = w.d.store.Subscription(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy || got.DisabledReason != "" {
 			t.Errorf("activated, it is %+v (%v)", got, err)
+		}
+	})
+}
+
+// Everything that a crash cut off goes on at once, not one after the other.
+func TestCrashWithManyInFlight(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond, BatchSize: 1}, func(w *world) {
+		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
+			if n > 1 {
+				hang(n, rw, req)
+			}
+		})
+		w.subscribe(r, nil)
+		for range 8 {
+			w.publish("content_updated")
+		}
+		if n := len(r.posts()); n != 8 {
+			t.Fatalf("%d in flight, want 8", n)
+		}
+		w.crash()
+		start := time.Now()
+		time.Sleep(time.Second)
+		got := r.posts()[8:]
+		if len(got) != 8 || got[7].at.Sub(start) > time.Second {
+			t.Errorf("%d of 8 went on within a second", len(got))
+		}
+	})
+}
+
+// So do retries that have come due together.
+func TestManyDueAtOnce(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
+		var down atomic.Bool
+		r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
+			if n > 1 && down.Load() {
+				rw.WriteHeader(http.StatusBadGateway)
+				return
+			}
+			time.Sleep(5 * time.Second)
+		})
+		sub := w.subscribe(r, nil)
+		time.Sleep(time.Minute)
+		down.Store(true)
+		for range 8 {
+			w.publish("content_updated")
+		}
+		synctest.Wait()
+		on, off := true, false
+		w.update(sub, &webhook.SubscriptionFields{Active: &off})
+		down.Store(false)
+		time.Sleep(time.Hour)
+		before := len(r.posts())
+		w.update(sub, &webhook.SubscriptionFields{Active: &on})
+		if n := len(r.posts()) - before; n != 8 {
+			t.Errorf("%d of 8 retries went at once", n)
+		}
+	})
+}
+
+// What is asked for after the clock was set back is done at once.
+func TestClockSetBack(t *testing.T) {
+	dir := t.TempDir()
+	var sub webhook.Subscription
+	var first string
+	// Each bubble begins at the same time: the second an hour before the first ended.
+	inBubbleOf(t, dir, Config{}, func(w *world) {
+		r := w.subscriber(nil)
+		time.Sleep(time.Hour)
+		sub = w.subscribe(r, nil)
+		w.publish("content_updated")
+		first = r.posts()[0].delivery
+	})
+	inBubbleOf(t, dir, Config{}, func(w *world) {
+		r := w.subscriber(nil)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if _, _, err := w.d.store.Ping(ctx, "p", sub.ID); err != nil {
+			t.Errorf("a ping: %v", err)
+		}
+		if _, err := w.d.store.Redeliver(ctx, "p", sub.ID, first); err != nil {
+			t.Error(err)
+		}
+		w.publish("content_updated")
+		if n := len(r.posts()); n != 2 {
+			t.Errorf("%d deliveries, want the redelivery and what is new", n)
+		}
+		if _, err := w.d.store.CreateReplay(ctx, "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
+			t.Error(err)
+		}
+		if n := len(r.posts()); n != 3 {
+			t.Errorf("%d deliveries, want that of the replay too", n)
+		}
+	})
+}
+
+// One delivery whose event is gone holds up its own subscription alone.
+func TestABadRecordHoldsUpItsOwnLane(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+		bad, good := w.subscriber(statuses(200, 500)), w.subscriber(nil)
+		sub := w.subscribe(bad, nil)
+		w.subscribe(good, nil)
+		w.publish("content_updated")
+		before := len(good.posts())
+		w.d.mu.Lock()
+		l := w.d.lanes[sub.ID]
+		until := w.d.claimFailed(l, sub.ID, errors.New("its event is gone"))
+		w.d.mu.Unlock()
+		for range 10 {
+			w.publish("content_deleted")
+		}
+		if n := len(good.posts()) - before; n == 0 || !slices.Contains(good.posts()[len(good.posts())-1].names, "content_deleted") {
+			t.Error("the healthy subscription was held up")
+		}
+		held := len(bad.posts())
+		time.Sleep(time.Until(until) + time.Second)
+		if len(bad.posts()) == held {
+			t.Error("the lane was not taken up again")
+		}
+	})
+}
+
+// A ping that waits is answered when its subscription is deleted.
+func TestPingOfADeletedSubscription(t *testing.T) {
+	inBubble(t, Config{}, func(w *world) {
+		r := w.subscriber(hang)
+		sub := w.subscribe(r, nil)
+		errs := make(chan error, 8)
+		for range 8 { // more than leave at a time
+			go func() {
+				_, _, err := w.d.store.Ping(context.Background(), "p", sub.ID)
+				errs <- err
+			}()
+		}
+		synctest.Wait()
+		start := time.Now()
+		if _, err := w.d.store.DeleteSubscription(context.Background(), "p", sub.ID); err != nil {
+			t.Fatal(err)
+		}
+		dropped := 0
+		for range 8 {
+			if err := <-errs; isNotFound(err) && time.Since(start) == 0 {
+				dropped++
+			}
+		}
+		if dropped != 8-(maxPingsPerLane-1) {
+			t.Errorf("%d of the waiting pings were answered at once, want %d", dropped, 8-(maxPingsPerLane-1))
 		}
 	})
 }

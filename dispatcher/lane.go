@@ -25,6 +25,7 @@ type lane struct {
 	forming      int       // deliveries on their way into the store, the one being read included
 	stale        bool      // the subscription has changed: nothing is formed until it is read again
 	reloading    bool      // it stands among Dispatcher.reloads, or is being read
+	held         time.Time // nothing is claimed before this: a record of the lane could not be used
 	gone         bool      // the subscription was deleted
 	replays      bool      // a replay is running
 	replaying    bool      // a delivery of it is being formed
@@ -47,7 +48,7 @@ func (l *lane) work(now time.Time, cfg *Config) (jobKind, bool) {
 		limit = min(limit, l.ramp)
 	}
 	switch {
-	case !l.known() || !l.Active || l.inFlight >= limit:
+	case !l.known() || !l.Active || l.inFlight >= limit || now.Before(l.held):
 		return 0, false
 	case due(l.nextDue, now):
 		return jobDue, true
@@ -107,14 +108,14 @@ func (l *lane) ended(kind jobKind, result webhook.Result, now time.Time, cfg *Co
 func (l *lane) known() bool { return !l.gone && !l.stale && !l.reloading }
 
 func (l *lane) hasPing(now time.Time) bool {
-	return l.known() && l.pinging < maxPingsPerLane && due(l.nextPing, now)
+	return l.known() && !now.Before(l.held) && l.pinging < maxPingsPerLane && due(l.nextPing, now)
 }
 
 // nextTime is the next moment at which the lane may have work it does not have
 // now, zero for none.
 func (l *lane) nextTime(now time.Time) time.Time {
 	var at time.Time
-	for _, t := range [...]time.Time{l.nextPing, l.nextDue, l.notBefore, l.nextProbe} {
+	for _, t := range [...]time.Time{l.nextPing, l.nextDue, l.notBefore, l.nextProbe, l.held} {
 		if t.After(now) {
 			at = earliest(at, t)
 		}

@@ -96,7 +96,10 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string) (web
 		return sub, d, err
 	}
 	select {
-	case a := <-result:
+	case a, sent := <-result:
+		if !sent {
+			return sub, d, webhook.NotFound("subscription") // it was deleted meanwhile
+		}
 		d.Attempts = []webhook.Attempt{a}
 		return sub, d, nil
 	case <-ctx.Done():
@@ -104,13 +107,23 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string) (web
 	}
 }
 
+// maxOpenPings bounds the pings of one subscription that wait for an attempt.
+const maxOpenPings = 100
+
 // queuePing stores a ping that the dispatcher will find due.
 func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.Delivery, error) {
 	now, err := t.now()
 	if err != nil {
 		return webhook.Delivery{}, err
 	}
-	at := time.UnixMilli(now).UTC()
+	var open int
+	if err := t.scan("SELECT count(*) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{sub.ID}, &open); err != nil {
+		return webhook.Delivery{}, err
+	}
+	if open >= maxOpenPings {
+		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict, webhook.Count(open, "ping")+" of the subscription have not succeeded and will be tried again; wait for them to end.")
+	}
+	at := time.Now().UTC().Truncate(time.Millisecond)
 	event := webhook.NewID()
 	d := webhook.Delivery{
 		ID: id, SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Status: webhook.StatusPending,
@@ -119,7 +132,7 @@ func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.
 	}
 	t.afterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
-		id, sub.ID, sub.ProgramID, now, webhook.PingEvent(event, at), now)
+		id, sub.ID, sub.ProgramID, at.UnixMilli(), webhook.PingEvent(event, at), now)
 }
 
 // Redeliver queues a new delivery with the events of an old one, whatever came
@@ -138,8 +151,8 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	var num int64
 	var seqs sql.NullString
 	err = t.scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
-		SELECT ?1, subscription_id, program_id, 'pending', 0, ?2, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
-		RETURNING num, seqs`, []any{again, now, id, subscriptionID}, &num, &seqs)
+		SELECT ?1, subscription_id, program_id, 'pending', 0, ?5, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
+		RETURNING num, seqs`, []any{again, now, id, subscriptionID, time.Now().UnixMilli()}, &num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, notFound(err, "delivery")
 	}

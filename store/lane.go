@@ -266,6 +266,7 @@ type Claim struct {
 	SubscriptionID string
 	ProgramID      string
 	Number         int      // of the attempt
+	Revision       int64    // of the subscription when the attempt was counted
 	Events         [][]byte // the JSON of the events, not to be changed
 	Ping           bool
 
@@ -285,7 +286,7 @@ type Forming struct {
 // the caller reads the lane again then. It must call Wait at once.
 func (s *Store) Form(l *Lane, w *Waiting) *Forming {
 	f := &Forming{s: s, claim: Claim{
-		ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Events: w.Bodies,
+		ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: w.Bodies,
 	}}
 	revision, from, to := l.Revision, l.Cursor, w.To
 	l.Cursor, l.Seen = to, to
@@ -378,6 +379,11 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 		} else if c.Events, err = s.claimedEvents(t, &c, seqs.String); err != nil {
 			// No attempt is counted that could not be made.
 			return err
+		}
+		if c.num != 0 {
+			if err := t.scan("SELECT revision FROM subscriptions WHERE id = ?", []any{subscriptionID}, &c.Revision); err != nil {
+				return err
+			}
 		}
 		return t.scan(selectNext, []any{subscriptionID}, &next)
 	})

@@ -85,8 +85,9 @@ func (s *Store) newReplay(ctx context.Context, programID, subscriptionID string,
 		ID: webhook.NewID(), SubscriptionID: subscriptionID, ProgramID: programID,
 		Only: f.Only, From: f.From, To: f.To, Events: f.Events, Status: webhook.ReplayRunning, CreatedAt: now,
 	}
-	if r.To.IsZero() {
-		r.To = now.Add(time.Millisecond) // what was accepted in this millisecond too
+	open := r.To.IsZero() // up to what is newest, even if the clock was set back since
+	if open {
+		r.To = now
 	}
 	if r.Events == nil {
 		r.Events = sub.Events
@@ -99,7 +100,11 @@ func (s *Store) newReplay(ctx context.Context, programID, subscriptionID string,
 	if r.first, err = s.seqBefore(ctx, programID, r.From); err != nil {
 		return r, err
 	}
-	r.until, err = s.seqBefore(ctx, programID, r.To)
+	if open {
+		err = s.scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &r.until)
+	} else {
+		r.until, err = s.seqBefore(ctx, programID, r.To)
+	}
 	r.until = max(r.until, r.first)
 	r.after = r.first
 	r.Total = r.until - r.first
@@ -219,7 +224,7 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 		}
 	}
 	if len(seqs) > 0 {
-		c = &Claim{ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Events: bodies}
+		c = &Claim{ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: bodies}
 	}
 	places := appendSeqs(nil, seqs)
 	err = s.writer.do(func(t *tx) error {

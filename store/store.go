@@ -182,13 +182,23 @@ func damaged(path, what string) error {
 	return fmt.Errorf("%s is damaged (%s); it was left untouched: restore the data directory from a copy", path, what)
 }
 
-// Check says whether the store answers: nil, or why not.
+// Check says whether the store can be read and written: nil, or why not. After
+// a failure it writes, to see whether the cause is gone.
 func (s *Store) Check(ctx context.Context) error {
 	var one int
 	if err := s.scan(ctx, "SELECT 1", nil, &one); err != nil {
 		return err
 	}
-	return s.writer.do(func(*tx) error { return nil })
+	if !s.writer.failed.Load() {
+		return s.writer.do(func(*tx) error { return nil })
+	}
+	err := s.writer.do(func(t *tx) error {
+		return t.exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(webhook.FormatTime(time.Now())))
+	})
+	if err == nil {
+		s.writer.failed.Store(false)
+	}
+	return err
 }
 
 // SQLiteVersion returns the version of the SQLite library in use.

@@ -77,6 +77,10 @@ func (s *Store) Subscription(ctx context.Context, programID, id string) (webhook
 
 const selectSubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL"
 
+// maxClosedInterests bounds what must be remembered of a subscription that is
+// changed again and again while its events wait.
+const maxClosedInterests = 1000
+
 // UpdateSubscription changes the fields that are not nil; a request that changes
 // none leaves the record as it is, updated_at too. What was accepted
 // while the subscription asked for it is still owed afterwards; what a paused
@@ -121,7 +125,17 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 		return sub, err
 	}
 	t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
-	return sub, t.moveInterests(&before, &sub)
+	if err := t.moveInterests(&before, &sub); err != nil {
+		return sub, err
+	}
+	var closed int
+	if err := t.scan("SELECT count(*) FROM interests WHERE subscription_id = ? AND until_seq IS NOT NULL", []any{id}, &closed); err != nil {
+		return sub, err
+	}
+	if closed > maxClosedInterests {
+		return sub, webhook.NewError(webhook.CodeConflict, "The subscription was changed too often while events waited for it; wait until they are delivered.")
+	}
+	return sub, nil
 }
 
 const (
@@ -199,9 +213,22 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	if err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'", now.UnixMilli(), id); err != nil {
 		return sub, err
 	}
+	err = t.each("SELECT id FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{id}, func(scan func(...any) error) error {
+		var ping string
+		err := scan(&ping)
+		t.afterCommit(func() { s.watchers.dropped(ping) })
+		return err
+	})
+	if err != nil {
+		return sub, err
+	}
 	t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
+	ended, err := t.now()
+	if err != nil {
+		return sub, err
+	}
 	return sub, t.exec("UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ? WHERE subscription_id = ? AND next_attempt_at IS NOT NULL",
-		now.UnixMilli(), id)
+		ended, id)
 }
 
 func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
@@ -275,7 +302,8 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 		if slices.Contains(has, name) {
 			continue
 		}
-		if err := t.exec("DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL AND after_seq >= ?", after.ID, name, head.seq); err != nil {
+		// A span that holds no event is of no use, and spans must not add up.
+		if err := t.exec("DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)", after.ID, name, after.ProgramID); err != nil {
 			return err
 		}
 		if err := t.exec("UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name); err != nil {

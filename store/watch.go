@@ -108,7 +108,8 @@ func put(set *map[string]struct{}, id string) {
 }
 
 // awaitResult returns a channel that receives the first attempt of a delivery
-// that is about to be stored, and a function that ends the wait.
+// that is about to be stored, or is closed when none will be made, and a
+// function that ends the wait.
 func (ws *watchers) awaitResult(deliveryID string) (<-chan webhook.Attempt, func()) {
 	c := make(chan webhook.Attempt, 1)
 	ws.mu.Lock()
@@ -121,6 +122,16 @@ func (ws *watchers) awaitResult(deliveryID string) (<-chan webhook.Attempt, func
 		ws.mu.Lock()
 		defer ws.mu.Unlock()
 		delete(ws.results, deliveryID)
+	}
+}
+
+// dropped ends the wait for the result of a delivery that will not be sent.
+func (ws *watchers) dropped(deliveryID string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if c, ok := ws.results[deliveryID]; ok {
+		delete(ws.results, deliveryID)
+		close(c)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,13 @@ const maxCommit = 512
 // later.
 var ErrUnavailable = errors.New("store: cannot write")
 
+// Unavailable says whether an error is that of a store that cannot be written
+// or read just now, and not that of one record.
+func Unavailable(err error) bool { return errors.Is(err, ErrUnavailable) || isStorage(err) }
+
+// errPanic is what the writes of a commit get in which something panicked.
+var errPanic = errors.New("store: panic in a commit")
+
 // errClosed is what a write gets after Close.
 var errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
@@ -29,11 +37,12 @@ var errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 // meanwhile. So a lone write costs no switch of goroutines, and a crowd shares
 // its fsyncs.
 type writer struct {
-	db    *sql.DB
-	conn  *sql.Conn
-	stmts map[string]*sql.Stmt // owned by the leader
-	heads map[string]head      // of each program's log, owned by the leader
-	last  int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
+	db     *sql.DB
+	conn   *sql.Conn
+	stmts  map[string]*sql.Stmt // owned by the leader
+	heads  map[string]head      // of each program's log, owned by the leader
+	failed atomic.Bool          // for want of the disk; until a check has written
+	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 
 	mu     sync.Mutex
 	queue  []*write
@@ -55,6 +64,7 @@ type tx struct {
 	w       *writer
 	current *write
 	touched []string // programs whose head this write has moved
+	storage bool     // a write failed for want of the disk
 }
 
 func newWriter(db *sql.DB) (*writer, error) {
@@ -102,7 +112,8 @@ func (w *writer) wait(op *write) error {
 	return op.err
 }
 
-// lead commits one batch, the leader's own write among it, and passes the role on.
+// lead commits one batch, the leader's own write among it, and passes the role
+// on, whatever happens to it.
 func (w *writer) lead() {
 	w.mu.Lock()
 	n := min(len(w.queue), maxCommit)
@@ -110,20 +121,26 @@ func (w *writer) lead() {
 	w.queue = w.queue[n:]
 	w.mu.Unlock()
 
+	committed := false
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, op := range batch {
+			if !committed && op.err == nil {
+				op.err = errPanic // whether it is stored is not known: it must not be acknowledged
+			}
+			op.turn <- true
+		}
+		if len(w.queue) > 0 {
+			w.queue[0].turn <- false
+			return
+		}
+		w.queue = nil
+		w.led = false
+		w.idle.Broadcast()
+	}()
 	w.commit(batch)
-
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, op := range batch {
-		op.turn <- true
-	}
-	if len(w.queue) > 0 {
-		w.queue[0].turn <- false
-		return
-	}
-	w.queue = nil
-	w.led = false
-	w.idle.Broadcast()
+	committed = true
 }
 
 func (w *writer) commit(batch []*write) {
@@ -142,6 +159,9 @@ func (w *writer) commit(batch []*write) {
 			// A full disk may have ended the transaction already.
 			_ = t.exec("ROLLBACK")
 		}
+	}
+	if err != nil || t.storage {
+		w.failed.Store(true)
 	}
 	if err != nil {
 		clear(w.heads)
@@ -169,6 +189,7 @@ func (t *tx) savepoint(op *write) error {
 	op.err = t.protect(op.run)
 	t.current = nil
 	if op.err != nil && isStorage(op.err) {
+		t.storage = true
 		op.err = fmt.Errorf("%w: %w", ErrUnavailable, op.err)
 	}
 	if op.err != nil {

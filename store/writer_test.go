@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"service/webhook"
 )
 
 func insertProgram(id string) func(*tx) error {
@@ -122,5 +124,92 @@ func TestAClosedStoreRefusesWrites(t *testing.T) {
 	}
 	if err := s.writer.do(insertProgram("p")); !errors.Is(err, errClosed) {
 		t.Errorf("got %v, want %v", err, errClosed)
+	}
+}
+
+// A panic after the commit takes down its own caller, and not the writer.
+func TestAPanicAfterTheCommitPassesTheRoleOn(t *testing.T) {
+	s := open(t)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		s.writer.do(func(t *tx) error { t.afterCommit(func() { panic("after") }); return nil })
+	}()
+	if err := s.writer.do(insertProgram("p")); err != nil {
+		t.Errorf("the writer did not survive: %v", err)
+	}
+}
+
+// Spans of the log that hold nothing do not add up, and those that do are bounded.
+func TestInterestsAreBounded(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
+	on, off := true, false
+	toggle := func() error {
+		if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+			return err
+		}
+		_, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &on})
+		return err
+	}
+	for range 20 {
+		publish(t, s, "p", "channel_created")
+		if err := toggle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(lane(t, s, sub.ID).Interests); n != 2 {
+		t.Errorf("%d spans, want one a name", n)
+	}
+	var err error
+	for range maxClosedInterests + 1 {
+		publish(t, s, "p", "content_updated")
+		if err = toggle(); err != nil {
+			break
+		}
+	}
+	wantCode(t, err, webhook.CodeConflict)
+	if n := len(lane(t, s, sub.ID).Interests); n > maxClosedInterests+2 {
+		t.Errorf("%d spans, want at most %d", n, maxClosedInterests+2)
+	}
+}
+
+// A store that is full says so, forgets nothing, and goes on when there is room.
+func TestAFullStoreRecovers(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	limit := func(pages string) {
+		if _, err := s.writer.conn.ExecContext(ctx, "PRAGMA max_page_count = "+pages); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit("1") // means as many as there are
+	stored := 0
+	var err error
+	for range 1000 {
+		if _, err = s.Publish(ctx, "p", []webhook.Event{event("content_updated")}); err != nil {
+			break
+		}
+		stored++
+	}
+	if !Unavailable(err) {
+		t.Fatalf("got %v after %d events, want a store that is full", err, stored)
+	}
+	limit("1000000")
+	if err := s.Check(ctx); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	var checked int
+	if err := s.readers.QueryRow("SELECT count(*) FROM settings WHERE name = 'checked_at'").Scan(&checked); err != nil || checked != 1 {
+		t.Errorf("the check after a failure wrote %d rows (%v), want 1", checked, err)
+	}
+	if e := publish(t, s, "p", "content_updated"); e[0].Seq != int64(stored)+1 {
+		t.Errorf("the log goes on at %d, want %d", e[0].Seq, stored+1)
 	}
 }

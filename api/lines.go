@@ -62,7 +62,7 @@ func (a *api) publishLines(req *request) (answer, error) {
 	var done linesRecord
 	chunk := make([]webhook.Event, 0, 64)
 	size := 0
-	for {
+	for number := 1; ; number++ { // of the line, blank ones included
 		text, err := lines.next()
 		if len(text) <= maxLine { // else it is refused as it is
 			text = bytes.TrimSpace(text)
@@ -71,7 +71,7 @@ func (a *api) publishLines(req *request) (answer, error) {
 			at := fmt.Sprintf("events[%d]", done.Accepted+len(chunk))
 			e, invalid := a.catalog.NewEvent(text, at, time.Now())
 			if invalid != nil {
-				err = lineError(invalid, at)
+				err = lineError(invalid, at, number)
 			} else {
 				chunk = append(chunk, e)
 				size += len(e.JSON)
@@ -127,15 +127,16 @@ func (a *api) publishChunk(req *request, chunk []webhook.Event, done *linesRecor
 	return a.publishChunk(req, chunk[half:], done)
 }
 
-// lineError makes an error of a line name the line as its parameter, also when
-// the line is no JSON at all.
-func lineError(e *webhook.Error, at string) *webhook.Error {
-	if len(e.Validations) > 0 {
-		return e
+// lineError makes an error of a line name the event as its parameter, also when
+// the line is no JSON at all, and say which line it is.
+func lineError(e *webhook.Error, at string, number int) *webhook.Error {
+	if len(e.Validations) == 0 {
+		e = webhook.Invalid(webhook.Validation{
+			Code: webhook.InvalidFormat, Parameter: at, Detail: strings.TrimPrefix(e.Detail, at+" "),
+		})
 	}
-	return webhook.Invalid(webhook.Validation{
-		Code: webhook.InvalidFormat, Parameter: at, Detail: strings.TrimPrefix(e.Detail, at+" "),
-	})
+	e.Detail = fmt.Sprintf("Line %d of the stream is not right. %s", number, e.Detail)
+	return e
 }
 
 // stream is the body of a request that may take any time, as long as there is

@@ -101,7 +101,8 @@ func (a *api) handle(routes []route) {
 
 // unrouted is the route of a request that the table has none for: the path is
 // unknown, or known with other methods. Neither asks for a token, since the
-// table is no secret.
+// table is no secret; one that is given and valid is named in the answer, as
+// under /v2 in every other (spec, section 5).
 func (a *api) unrouted(path string) *route {
 	var allowed []string
 	for _, method := range a.methods {
@@ -110,6 +111,12 @@ func (a *api) unrouted(path string) *route {
 		}
 	}
 	rt := &route{pattern: "-", scope: scopeNone, query: queryRules{ignored: true}}
+	if strings.HasPrefix(path, "/v2/") {
+		rt.find = func(req *request) error {
+			req.token, _ = a.authenticate(req) // it does not matter when there is none
+			return nil
+		}
+	}
 	if allowed == nil {
 		rt.handle = func(*request) (answer, error) {
 			return answer{}, webhook.NewError(webhook.CodeNotFound, "There is nothing at this path.")

@@ -62,6 +62,27 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// What no route is for asks for no token, and names whose a valid one is.
+func TestTokenWithoutARoute(t *testing.T) {
+	s := start(t)
+	for _, test := range []struct {
+		method, target, authorization, program string
+		status                                 int
+	}{
+		{"GET", "/v2/nothing", "Bearer " + s.token, "acme", 404},
+		{"PUT", "/v2/events", "Bearer " + s.token, "acme", 405},
+		{"PUT", "/v2/events", "Bearer " + s.token + "x", "", 405},
+		{"GET", "/v2/nothing", "", "", 404},
+		{"GET", "/nothing", "Bearer " + s.token, "", 404},
+	} {
+		r := s.send(test.method, test.target, "", "Authorization", test.authorization)
+		wantStatus(t, test.method+" "+test.target, r, test.status)
+		if got := r.header.Get("X-Program-Id"); got != test.program || (r.header.Get("X-User-Id") == "") != (test.program == "") {
+			t.Errorf("%s %s: got %v, want the program %q and its user", test.method, test.target, r.header, test.program)
+		}
+	}
+}
+
 func TestTokenExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)

@@ -85,7 +85,7 @@ func TestBadOwnEventTypes(t *testing.T) {
 	const file = "order_shipped.json"
 	for _, c := range []struct{ name, old, new, want string }{
 		{file, `"title"`, `title`, `the file is not valid JSON: line 3, column 4: 'i' is not expected there.`},
-		{file, orderShipped, ``, `the file is not valid JSON: line 1, column 1: it ends too early.`},
+		{file, orderShipped, ``, `the file is not valid JSON: column 1: it ends too early.`},
 		{file, `"version": { "const": "1" },`, `"version": { "const": "1" }, "version": {},`, `there twice`},
 		{file, orderShipped, `true`, `the schema must have a title, a description and one of examples`},
 		{file, `"examples"`, `"$comment": "", "default"`, `the schema must have a title, a description and one of examples`},

@@ -60,6 +60,9 @@ func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bo
 	if err := d.parse(raw, ""); err != nil {
 		return nil, false, err
 	}
+	if d.nodes[0].kind != jsontext.KindBeginObject {
+		return nil, false, NewError(CodeInvalid, "The body must be a JSON object.")
+	}
 	list, named := int32(-1), false
 	for name, value := range d.members(0) {
 		switch string(d.text(name)) {

@@ -192,8 +192,12 @@ func TestNewEvents(t *testing.T) {
 			}
 		}
 	}
+	for _, raw := range []string{`[]`, `[` + good + `]`, `null`, `"events"`, `5`} {
+		if _, _, err := c.NewEvents([]byte(raw), testNow); err == nil || err.Code != CodeInvalid || err.Error() != "The body must be a JSON object." {
+			t.Errorf("%s: got %v, want that it must be an object", raw, err)
+		}
+	}
 	tests := []struct{ raw, code, parameter string }{
-		{`[]`, InvalidType, "event"},
 		{`{"events":[]}`, InvalidRequired, "events"},
 		{`{"events":{}}`, InvalidType, "events"},
 		{`{"events":null}`, InvalidType, "events"},

@@ -198,12 +198,17 @@ func (d *document) malformed(err error, at string) *Error {
 }
 
 // malformed is the error for what is no strict JSON. Columns count characters.
+// Of a single line that is a part of something else it gives the column alone:
+// which line of that it is only the caller knows.
 func malformed(src []byte, offset int, at, what string) *Error {
 	before := src[:offset]
 	line := 1 + bytes.Count(before, []byte("\n"))
 	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
-	if at == "" {
+	switch {
+	case at == "":
 		at = "The body"
+	case bytes.IndexByte(src, '\n') < 0:
+		return NewError(CodeInvalid, fmt.Sprintf("%s is not valid JSON: column %d: %s.", at, column, what))
 	}
 	return NewError(CodeInvalid, fmt.Sprintf("%s is not valid JSON: line %d, column %d: %s.", at, line, column, what))
 }

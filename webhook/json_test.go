@@ -60,7 +60,11 @@ func TestMalformedJSON(t *testing.T) {
 	for _, test := range tests {
 		for at, begin := range map[string]string{"": "The body", "events[3]": "events[3]"} {
 			err := d.parse([]byte(test.raw), at)
-			want := begin + " is not valid JSON: " + test.want + "."
+			where := test.want
+			if at != "" && !strings.Contains(test.raw, "\n") { // which line it is, only the caller knows
+				_, where, _ = strings.Cut(where, ", ")
+			}
+			want := begin + " is not valid JSON: " + where + "."
 			if err == nil || err.Code != CodeInvalid || err.Error() != want {
 				t.Errorf("%.60q:\ngot  %v\nwant %v", test.raw, err, want)
 			}

@@ -256,7 +256,7 @@ func (p *listParser) sort(name, value string) {
 		f.Name, f.Descending = strings.CutPrefix(field, "-")
 		switch {
 		case !slices.Contains(p.list.Sort, f.Name):
-			p.fail(InvalidValue, name, "cannot be by "+quoted(field)+"; supported: "+strings.Join(p.list.Sort, ", ")+", each with a leading - for descending")
+			p.fail(InvalidValue, name, "cannot be by "+strconv.Quote(quotedName(field))+"; supported: "+strings.Join(p.list.Sort, ", ")+", each with a leading - for descending")
 			return // one fault is enough for one parameter
 		case slices.ContainsFunc(p.query.Sort, func(other SortField) bool { return other.Name == f.Name }):
 			p.fail(InvalidDuplicate, name, "names "+f.Name+" more than once")
@@ -333,7 +333,7 @@ func (f *Filter) value(s string) (value, code, must string) {
 		}
 	default:
 		if !slices.Contains(f.Values, s) {
-			return "", InvalidValue, "must be of: " + strings.Join(f.Values, ", ")
+			return "", InvalidValue, "must be one of " + strings.Join(f.Values, ", ")
 		}
 	}
 	return s, "", ""

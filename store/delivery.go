@@ -15,16 +15,6 @@ const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status,
 	d.redelivery_of, d.created_at, d.completed_at, d.ping,
 	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = s.value)`
 
-// RecentDeliveries returns the newest deliveries of all programs, for admins.
-func (s *Store) RecentDeliveries(ctx context.Context, n int) (all []webhook.Delivery, err error) {
-	err = s.each(ctx, "SELECT "+deliveryColumns+" FROM deliveries d ORDER BY d.num DESC LIMIT ?", []any{n}, func(scan func(...any) error) error {
-		d, _, err := scanDelivery(scan)
-		all = append(all, d)
-		return err
-	})
-	return all, err
-}
-
 // Delivery returns one delivery of a subscription with its attempts.
 func (s *Store) Delivery(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
 	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {

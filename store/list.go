@@ -261,11 +261,23 @@ func (s *Store) Deliveries(ctx context.Context, programID, subscriptionID string
 	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
+	return s.listDeliveries(ctx, programID, subscriptionID, webhook.DeliveryList, q)
+}
+
+// AllDeliveries is Deliveries over all programs, for admins: of a query of
+// webhook.AllDeliveryList. A filter makes it look through the newest deliveries
+// one by one, as many as its bound allows.
+func (s *Store) AllDeliveries(ctx context.Context, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+	return s.listDeliveries(ctx, "", "", webhook.AllDeliveryList, q)
+}
+
+// listDeliveries lists those of one subscription, or of all when that is "".
+func (s *Store) listDeliveries(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	l := deliveryList{q: q, programID: programID, subscriptionID: subscriptionID}
 	if l.low, l.high, err = s.between(ctx, q.Ranges["created_at"], s.numBefore); err != nil {
 		return nil, "", err
 	}
-	scope := cursorScope{"deliveries", programID, subscriptionID, webhook.DeliveryList.Selection(q)}
+	scope := cursorScope{"deliveries", programID, subscriptionID, list.Selection(q)}
 	place := make([]int64, 1)
 	if q.Sort[0].Name == "completed_at" {
 		place = make([]int64, completedPlace)
@@ -342,6 +354,7 @@ const (
 
 	withinNums = " AND d.num > ?2 AND d.num < ?3"
 
+	deliveriesOfAll          = "SELECT d.num, " + deliveryMatches + " FROM deliveries d WHERE TRUE" + withinNums
 	deliveriesBySubscription = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_subscription WHERE d.subscription_id = ?4" + withinNums
 	deliveriesByStatus       = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_status WHERE d.status = ?5 AND d.status <> 'success' AND d.subscription_id = ?4" + withinNums
 	deliveriesByResponse     = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_response WHERE d.subscription_id = ?4 AND d.response_status = ?5 AND d.response_status NOT BETWEEN 200 AND 299" + withinNums
@@ -420,7 +433,12 @@ func (l *deliveryList) byCreation(place []int64) ([]int64, []int64, error) {
 		l.low, l.high = beyond(place[0], descending, l.low, l.high)
 	}
 	size := l.q.Size
-	set, ok, err := l.set("next_attempt_at", "event", "completed_at")
+	var set []completion
+	var ok bool
+	var err error
+	if l.subscriptionID != "" {
+		set, ok, err = l.set("next_attempt_at", "event", "completed_at")
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -464,6 +482,8 @@ func (l *deliveryList) streams() ([]stream, error) {
 	var streams []stream
 	f := l.q.Filters
 	switch responses := l.responses(); {
+	case l.subscriptionID == "":
+		streams = append(streams, by(deliveriesOfAll, nil))
 	case f["error"] != nil:
 		for _, code := range f["error"] {
 			streams = append(streams, by(deliveriesByError, code))

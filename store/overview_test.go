@@ -161,7 +161,7 @@ func TestLastAttempts(t *testing.T) {
 		t.Fatalf("claimed %s, want %s again", again, first)
 	}
 	waits := overviewSubscription(t, s, "a", "https://b.example/", true)
-	all, err := s.RecentDeliveries(t.Context(), 10)
+	all, _, err := s.AllDeliveries(t.Context(), query(t, webhook.AllDeliveryList, ""))
 	if err != nil {
 		t.Fatal(err)
 	}

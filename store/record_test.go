@@ -118,7 +118,7 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 	if _, err := s.Record(claims[2], &success, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
-	recent, err := s.RecentDeliveries(ctx, 10)
+	recent, _, err := s.AllDeliveries(ctx, query(t, webhook.AllDeliveryList, ""))
 	if err != nil || len(recent) != 4 {
 		t.Fatalf("got %d deliveries (%v), want 4: history stays", len(recent), err)
 	}

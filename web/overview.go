@@ -1,7 +1,9 @@
 package web
 
 import (
+	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +29,36 @@ type overview struct {
 	caFile    string
 	totals    store.Totals
 	rows      []deliveryRow // newest first
+	filter    []filterLink
+	older     string // the link to what comes after rows, "" at the end
+	filtered  bool   // the rows are not simply the newest
+}
+
+// filterLink shows the deliveries of one status, or all.
+type filterLink struct {
+	label, url string
+	current    bool
+}
+
+// listURL is the overview with a query of the deliveries: the API's own.
+func listURL(values url.Values) string {
+	if len(values) == 0 {
+		return "/"
+	}
+	return "/?" + values.Encode()
+}
+
+// statusLinks are the choices of a status beside the query that is shown.
+func statusLinks(q *webhook.ListQuery) []filterLink {
+	shown := q.Filters["status"]
+	links := []filterLink{{"All", "/", len(shown) == 0}}
+	for _, s := range []webhook.Status{webhook.StatusPending, webhook.StatusRetryable, webhook.StatusFailed, webhook.StatusSuccess} {
+		links = append(links, filterLink{
+			label: words(string(s)), url: listURL(url.Values{"filter[status]": {string(s)}}),
+			current: slices.Equal(shown, []string{string(s)}),
+		})
+	}
+	return links
 }
 
 // deliveryRow is a delivery and what a list says of it beside its record.
@@ -38,6 +70,17 @@ type deliveryRow struct {
 
 func (w *Web) overview(r *http.Request) (answer, error) {
 	ctx := r.Context()
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
+	}
+	query, invalid := webhook.AllDeliveryList.Parse(values)
+	if invalid != nil {
+		return answer{}, badQuery(invalid)
+	}
+	if !values.Has("page[size]") {
+		query.Size = overviewDeliveries
+	}
 	o := overview{
 		now: time.Now(), version: w.cfg.Version, started: w.cfg.Started,
 		directory: w.cfg.Store.Dir(), program: w.cfg.Program, baseURL: w.cfg.BaseURL, caFile: w.cfg.CAFile,
@@ -55,9 +98,18 @@ func (w *Web) overview(r *http.Request) (answer, error) {
 	if o.totals, err = w.cfg.Store.Totals(ctx); err != nil {
 		return answer{}, err
 	}
-	deliveries, err := w.cfg.Store.RecentDeliveries(ctx, overviewDeliveries)
+	deliveries, next, err := w.cfg.Store.AllDeliveries(ctx, &query)
+	if errors.As(err, &invalid) {
+		return answer{}, badQuery(invalid)
+	}
 	if err != nil {
 		return answer{}, err
+	}
+	o.filter, o.filtered = statusLinks(&query), len(values) > 0
+	if next != "" {
+		older := query
+		older.Cursor = next
+		o.older = listURL(webhook.AllDeliveryList.Values(&older))
 	}
 	var ids, subscriptions []string
 	for _, d := range deliveries {
@@ -85,6 +137,11 @@ func (w *Web) overview(r *http.Request) (answer, error) {
 	f := w.frame("Overview")
 	f.path = "/"
 	return answer{page: overviewPage(f, &o)}, nil
+}
+
+// badQuery tells what of a query cannot be shown, and what can.
+func badQuery(e *webhook.Error) *problem {
+	return &problem{status: http.StatusBadRequest, title: "These deliveries cannot be listed", text: e.Error()}
 }
 
 // note says in a word or two what the status leaves open.

@@ -65,7 +65,7 @@ func fixedOverview() *overview {
 			Programs: 2, Subscriptions: store.CountLimit, ActiveSubscriptions: 3, InFlight: 1, Waiting: 2,
 			Events: 1_234_567, LastEventName: "user_created", LastEventAt: aNow.Add(-90 * time.Second),
 		},
-		rows: rows,
+		rows: rows, filter: statusLinks(&webhook.ListQuery{}), older: "/?page%5Bcursor%5D=abc",
 	}
 }
 
@@ -255,4 +255,28 @@ func TestOverviewIsSmall(t *testing.T) {
 		t.Errorf("the page and what it loads are %d bytes, want 60 KiB at the most", size)
 	}
 	t.Logf("%d bytes", size)
+}
+
+// The list of deliveries takes the API's own filters in its URL, and says what
+// is wrong with others.
+func TestOverviewFilters(t *testing.T) {
+	for raw, want := range map[string]string{
+		"filter[status]=failed":      "Nothing matches here.",
+		"filter[status]=a,b":         "must be one of pending, retryable, success, failed",
+		"filter[stauts]=failed":      "filter[stauts]",
+		"sort=-created_at":           "Nothing matches here.",
+		"sort=completed_at":          "sort",
+		"page[cursor]=forged":        "page[cursor]",
+		"filter[error]=%3Cscript%3E": "must be one of",
+		"page[size]=%zz":             "escape",
+	} {
+		w := testWeb(t, nil)
+		v := visit(t, w)
+		v.do("POST", w.NewSignInLink()).want(t, 303, "")
+		got := v.do("GET", "/?"+raw)
+		bad := !strings.Contains(want, "Nothing")
+		if bad != (got.StatusCode == 400) || !strings.Contains(html.UnescapeString(got.body), want) || strings.Contains(got.body, "<script") {
+			t.Errorf("%s: got %d, without %q:\n%s", raw, got.StatusCode, want, got.body)
+		}
+	}
 }

@@ -90,6 +90,14 @@ var (
 		},
 	}
 
+	// AllDeliveryList is of the deliveries of all programs, for admins.
+	AllDeliveryList = &List{
+		Feed:    true,
+		Sort:    []string{"created_at"},
+		Default: DeliveryList.Default,
+		Filters: DeliveryList.Filters,
+	}
+
 	// EventList is of the log of one program; received_at is the order of seq.
 	EventList = &List{
 		Feed:    true,

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,7 +91,7 @@ func (d *document) value(at string) *Error {
 		d.nodes = append(d.nodes, node{kind, int32(end) - int32(len(v)), int32(end), i + 1})
 		if kind == jsontext.KindNumber && !bounded(v) {
 			return Invalid(Validation{InvalidValue, fmt.Sprintf("must be a number of at most %d characters, "+
-				"between -1e%d and 1e%[2]d", maxNumberBytes, maxExponent), d.path(d.dec.StackPointer(), at)})
+				"between -1e%d and 1e%[2]d", maxNumberBytes, maxExponent), cmp.Or(d.path(d.dec.StackPointer(), at), "body")})
 		}
 		return nil
 	}
@@ -163,8 +164,12 @@ func join(at, name string) string {
 // element returns the path of an element of the array at the path at.
 func element(at string, i int) string { return at + "[" + strconv.Itoa(i) + "]" }
 
-// quotedName bounds a name of the caller's that an error repeats.
+// quotedName bounds a name of the caller's that an error repeats, and shows an
+// empty one.
 func quotedName(name string) string {
+	if name == "" {
+		return `""`
+	}
 	n := 0
 	for i := range name {
 		if n++; n > maxQuotedName {

@@ -87,7 +87,7 @@ func TestDuplicatesAndNumbersAreNamed(t *testing.T) {
 		{`{"a":1,"\u0061":1}`, InvalidDuplicate, "a"},
 		{`{"x":[0,{"b":{"c":1,"c":2}}]}`, InvalidDuplicate, "x[1].b.c"},
 		{`[[{"7":1,"7":1}]]`, InvalidDuplicate, "[0][0].7"},
-		{`{"":1,"":1}`, InvalidDuplicate, ""},
+		{`{"":1,"":1}`, InvalidDuplicate, `""`},
 		{`{"a/b~":{"c":1,"c":1}}`, InvalidDuplicate, "a/b~.c"},
 		{`{"` + strings.Repeat("ä", 70) + `":1,"` + strings.Repeat("ä", 70) + `":1}`, InvalidDuplicate, strings.Repeat("ä", 64) + "…"},
 		{`{"a":[0,1e999999999]}`, InvalidValue, "a[1]"},

@@ -923,3 +923,32 @@ func TestPingOfADeletedSubscription(t *testing.T) {
 		}
 	})
 }
+
+// An attempt that is claimed after a new URL was acknowledged goes there, though
+// the lane has not been read again yet.
+func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
+	inBubble(t, Config{}, func(w *world) {
+		ctx := context.Background()
+		before, after := w.subscriber(nil), w.subscriber(nil)
+		sub := w.subscribe(before, nil)
+		w.publish("content_updated")
+		first := before.posts()[0]
+		w.d.mu.Lock()
+		l := w.d.lanes[sub.ID]
+		w.d.paused = time.Now().Add(time.Hour) // nothing is read or claimed by itself
+		w.d.mu.Unlock()
+		w.update(sub, &webhook.SubscriptionFields{URL: &after.url})
+		if _, err := w.d.store.Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := w.d.store.ClaimDue(ctx, sub.ID, false)
+		if err != nil || c == nil {
+			t.Fatalf("claimed %+v (%v)", c, err)
+		}
+		w.d.attempt(ctx, l, c)
+		if len(before.posts()) != 1 || len(after.posts()) != 1 {
+			t.Errorf("%d posts to the old URL and %d to the new, want 1 and 1", len(before.posts()), len(after.posts()))
+		}
+		time.Sleep(2 * time.Hour)
+	})
+}

@@ -613,6 +613,8 @@ func TestListPlans(t *testing.T) {
 		search string // how the first table is read
 		sorts  string // what is sorted
 	}{
+		{deliveriesOfAll + numsUp, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
+		{deliveriesOfAll + numsDown, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
 		{deliveriesBySubscription + numsUp, bySub, none},
 		{deliveriesBySubscription + numsDown, bySub, none},
 		{deliveriesByStatus + numsUp, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
@@ -682,5 +684,52 @@ func TestListPlans(t *testing.T) {
 		if outer < 0 || plan[outer] != tt.search || sorts != tt.sorts || scansATable(plan) || wholeLog {
 			t.Errorf("%s\n\t%s\nwant %s, and sorting %q", tt.query, strings.Join(plan, "\n\t"), tt.search, tt.sorts)
 		}
+	}
+}
+
+// The admins' list goes over all programs, with the filters and the cursors of
+// a subscription's; a cursor of the one is void in the other.
+func TestAllDeliveries(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	var want []string // of failed ones, oldest first
+	var sub webhook.Subscription
+	for _, id := range []string{"p", "q"} {
+		program(t, s, id)
+		sub = subscribe(t, s, id, "content_updated")
+		for i := range 6 {
+			publish(t, s, id, "content_updated")
+			status := webhook.StatusSuccess
+			if i%2 == 0 {
+				status = webhook.StatusFailed
+			}
+			if c := deliver(t, s, sub.ID, status); i%2 == 0 {
+				want = append(want, c.ID)
+			}
+		}
+	}
+	slices.Reverse(want)
+	var got []string
+	for cursor := ""; ; {
+		q := query(t, webhook.AllDeliveryList, "filter[status]=failed&page[size]=2")
+		q.Cursor = cursor
+		page, next, err := s.AllDeliveries(ctx, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range page {
+			got = append(got, d.ID)
+		}
+		if next == "" {
+			break
+		}
+		cursor = next
+		mine := query(t, webhook.DeliveryList, "filter[status]=failed&page[size]=2")
+		mine.Cursor = next
+		_, _, err = s.Deliveries(ctx, sub.ProgramID, sub.ID, mine)
+		wantCode(t, err, webhook.CodeInvalid)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -186,6 +186,11 @@ func TestOverviewShowsTheStore(t *testing.T) {
 		p.want(t, 200, text)
 	}
 
+	v.do("GET", "/?filter[status]=retryable").want(t, 200, "state-retryable")
+	if p := v.do("GET", "/?filter[status]=failed,success"); !strings.Contains(p.body, "Nothing matches here.") || strings.Contains(p.body, "state-retryable") {
+		t.Errorf("a filter that lets nothing through shows:\n%s", p.body)
+	}
+
 	id := webhook.NewID()
 	_, err = s.Publish(ctx, "acme", []webhook.Event{{ID: id, Name: name, ReceivedAt: time.Now(), JSON: []byte(`{}`)}})
 	if err != nil {

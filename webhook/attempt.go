@@ -67,9 +67,9 @@ type Attempt struct {
 	RetryAfter time.Duration
 }
 
-// Classify says what an attempt came to (spec, section 3, and product.md where
-// the spec is silent): 2xx is a success; 5xx and the lack of an answer are
-// retryable; any other status, and a forbidden address, is final.
+// Classify says what an attempt came to (spec, section 3). Where the spec is
+// silent: the lack of an answer is retryable like a 5xx, and a forbidden address
+// is final.
 func Classify(status int, err ErrorCode) Result {
 	switch {
 	case err == ErrorBlocked:

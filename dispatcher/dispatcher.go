@@ -72,6 +72,7 @@ type Dispatcher struct {
 	sender *sender
 
 	running atomic.Bool
+	reserve int           // of the slots; see take
 	nudge   chan struct{} // the loop of Run should look at the lanes again
 	workers sync.WaitGroup
 
@@ -79,7 +80,8 @@ type Dispatcher struct {
 	stopping bool
 	lanes    map[string]*lane // by subscription id
 	wanting  map[store.EventKey]map[*lane]struct{}
-	ready    queue // lanes that have work and a free slot, in turn
+	ready    queue // lanes that have work and come first, in turn; see lane.first
+	more     queue // lanes that have work and a free slot of their own, in turn
 	pings    queue // lanes that have a ping to send
 	timers   timers
 	reloads  []*lane // lanes to be read again, none being formed from
@@ -101,6 +103,7 @@ func New(cfg Config) *Dispatcher {
 	}
 	return &Dispatcher{
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, sender: newSender(&cfg),
+		reserve: cfg.MaxConnections / 8,
 		nudge:   make(chan struct{}, 1),
 		lanes:   make(map[string]*lane),
 		wanting: make(map[store.EventKey]map[*lane]struct{}),
@@ -373,7 +376,9 @@ const (
 	jobPing
 )
 
-// take reserves a slot for the next lane in turn. Owns d.mu.
+// take reserves a slot for the next lane in turn. The last of them, d.reserve,
+// are kept for lanes that come first: however many slots hanging servers hold,
+// one whose server answers finds one free. Owns d.mu.
 func (d *Dispatcher) take(now time.Time) (job, bool) {
 	if d.stopping || now.Before(d.paused) {
 		return job{}, false
@@ -390,9 +395,22 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		l.nextPing = time.Time{}
 		return job{l, l.SubscriptionID, jobPing}, true
 	}
-	for d.inFlight < d.cfg.MaxConnections && d.ready.len() > 0 {
-		l := d.ready.pop()
-		l.queued = false
+	for {
+		var l *lane
+		switch {
+		case d.inFlight < d.cfg.MaxConnections && d.ready.len() > 0:
+			l = d.ready.pop()
+			l.queued = false
+			if !l.first() {
+				d.schedule(l, now) // among the others, then
+				continue
+			}
+		case d.inFlight < d.cfg.MaxConnections-d.reserve && d.more.len() > 0:
+			l = d.more.pop()
+			l.moreQueued = false
+		default:
+			return job{}, false
+		}
 		kind, ok := l.work(now, &d.cfg)
 		if !ok {
 			d.schedule(l, now) // later, then
@@ -412,7 +430,6 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		d.schedule(l, now)
 		return job{l, l.SubscriptionID, kind}, true
 	}
-	return job{}, false
 }
 
 // work makes the attempt of a job, and then that of the next in turn, until

@@ -450,6 +450,41 @@ func TestTotalLimitIsSharedInTurn(t *testing.T) {
 	})
 }
 
+// However many servers hang, one that answers finds a slot free: at once while
+// the others' slots could fill the limit, and as soon as their first attempts
+// have shown what they are when there are more of them than slots.
+func TestHangingServersLeaveRoom(t *testing.T) {
+	for _, n := range []int{20, 100} {
+		inBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exact()}, func(w *world) {
+			for range n {
+				w.subscribe(w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
+					if n > 1 { // the ping of the creation
+						hang(n, rw, r)
+					}
+				}), nil)
+			}
+			healthy := w.subscriber(nil)
+			w.subscribe(healthy, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
+			for range 50 {
+				w.publish("content_updated")
+			}
+			synctest.Wait()
+			if n > 64 {
+				time.Sleep(w.d.cfg.AttemptTimeout + time.Second)
+			}
+			for i := range 60 {
+				at := time.Now()
+				w.publish("content_deleted")
+				if got := healthy.posts(); len(got) != i+1 || !got[i].at.Equal(at) {
+					t.Errorf("%d hanging: after %d s %d posts, want %d, the last at once", n, i, len(got), i+1)
+					return
+				}
+				time.Sleep(time.Second)
+			}
+		})
+	}
+}
+
 // What is published while a subscription is paused, or does not ask for the
 // name, is not delivered; what came before and after is.
 func TestPauseAndResume(t *testing.T) {

@@ -16,8 +16,10 @@ type lane struct {
 
 	inFlight   int // slots taken, pings aside
 	pinging    int
-	queued     bool // it stands in the queue of ready lanes
+	queued     bool // it stands among Dispatcher.ready
+	moreQueued bool // it stands among Dispatcher.more
 	pingQueued bool
+	suspect    bool // its last attempt was retryable: the next may hold its slot for long
 
 	seen, wanted int64     // of the log; something waits when seen < wanted
 	notBefore    time.Time // when what waits may leave: the end of its batch window
@@ -64,6 +66,10 @@ func (l *lane) work(now time.Time, cfg *Config) (jobKind, bool) {
 	return 0, false
 }
 
+// first says whether the lane comes before others: it has nothing in flight,
+// and no reason to think that it would keep what it gets.
+func (l *lane) first() bool { return l.inFlight == 0 && !l.suspect }
+
 // limit is how many slots the lane may use.
 func (l *lane) limit(cfg *Config) int {
 	switch {
@@ -97,6 +103,7 @@ func (l *lane) ended(kind jobKind, result webhook.Result, now time.Time, cfg *Co
 			l.ramp = 0
 		}
 	}
+	l.suspect = result == webhook.ResultRetryable
 	if l.Failing && kind != jobDue {
 		wait := max(l.probeWait, webhook.MinProbeWait)
 		l.nextProbe, l.probeWait = now.Add(wait), min(2*wait, webhook.MaxProbeWait)
@@ -126,10 +133,13 @@ func (l *lane) nextTime(now time.Time) time.Time {
 // schedule puts a lane in line for what it can do now, and sets its timer for
 // what it can do later. It is called after each change of a lane. Owns d.mu.
 func (d *Dispatcher) schedule(l *lane, now time.Time) {
-	if !l.queued {
-		if _, ok := l.work(now, &d.cfg); ok {
+	if first := l.first(); first && !l.queued || !first && !l.moreQueued {
+		if _, ok := l.work(now, &d.cfg); ok && first {
 			l.queued = true
 			d.ready.push(l)
+		} else if ok {
+			l.moreQueued = true
+			d.more.push(l)
 		}
 	}
 	if !l.pingQueued && l.hasPing(now) {

@@ -222,7 +222,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		RetryPolicy: s.retryPolicy, HealthPolicy: s.healthPolicy, AttemptTimeout: s.attemptTimeout,
 		MaxInFlight: s.maxInFlight, MaxConnections: s.maxConnections,
 		BatchSize: s.batchSize, BatchWindow: s.batchWindow,
-		Destinations: s.destinations, AllowHTTP: s.allowHTTP, Grace: s.grace,
+		Destinations: s.destinations, Own: listeningOn(svc.public), AllowHTTP: s.allowHTTP, Grace: s.grace,
 	})
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
@@ -341,6 +341,17 @@ func (svc *service) curl() string {
 		ca = " --cacert " + shellQuote(svc.caFile)
 	}
 	return "curl" + ca + ` -H "Authorization: Bearer $TOKEN" ` + svc.baseURL
+}
+
+// listeningOn are the addresses of listeners.
+func listeningOn(listeners ...net.Listener) []netip.AddrPort {
+	var on []netip.AddrPort
+	for _, l := range listeners {
+		if a, ok := l.Addr().(*net.TCPAddr); ok {
+			on = append(on, a.AddrPort())
+		}
+	}
+	return on
 }
 
 // reachableAt is the host and port that a listener is reached by from this

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,10 @@ type Config struct {
 	// Destinations are the addresses outside the public internet that may be
 	// called; none by default.
 	Destinations webhook.Destinations
+	// Own are the addresses that this service itself listens on. They are
+	// refused, also where Destinations allows them. An unspecified one
+	// (0.0.0.0, ::) is its port on every address of this machine.
+	Own []netip.AddrPort
 	// AllowHTTP lets deliveries go to http:// URLs. Without it one that was
 	// subscribed while it was allowed is blocked.
 	AllowHTTP bool

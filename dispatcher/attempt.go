@@ -5,11 +5,14 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,6 +68,7 @@ type sender struct {
 	dialer    *dialer
 	transport *http.Transport
 	buffers   sync.Pool // of *[bufferSize]byte
+	logger    *slog.Logger
 }
 
 // newSender returns a sender whose attempts each end within the configured
@@ -72,7 +76,11 @@ type sender struct {
 // answer. It keeps no more connections open between attempts than there may be
 // attempts. It uses no proxy, follows no redirect and speaks HTTP/1.1 alone.
 func newSender(cfg *Config) *sender {
-	s := &sender{timeout: cfg.AttemptTimeout, dialer: newDialer(cfg.Destinations, cfg.RootCAs)}
+	s := &sender{timeout: cfg.AttemptTimeout, dialer: newDialer(cfg.Destinations, cfg.RootCAs), logger: cfg.Logger}
+	s.dialer.own = cfg.Own
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
 	s.buffers.New = func() any { return new([bufferSize]byte) }
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -102,7 +110,8 @@ func (s *sender) close() { s.transport.CloseIdleConnections() }
 // the attempt: a connection may serve the next request. Here it may not, lest
 // a hanging server collects dials that nobody waits for.
 func (s *sender) dial(dial func(*dialer, context.Context, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, _, address string) (net.Conn, error) {
+	return func(ctx context.Context, _, address string) (_ net.Conn, err error) {
+		defer caught(&err) // net/http dials in a goroutine of its own
 		if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
 			ctx = x.ctx
 		}
@@ -116,21 +125,50 @@ func (s *sender) dial(dial func(*dialer, context.Context, string) (net.Conn, err
 
 // send makes one attempt, and returns what came of it: whatever the receiver
 // does, that is an attempt and never an error, within the sender's timeout.
-// When ctx ends before there is an answer, the attempt is interrupted.
+// When ctx ends before there is an answer, the attempt is interrupted; so it
+// is by a panic, which is logged.
 func (s *sender) send(ctx context.Context, r *request) webhook.Attempt {
 	a := webhook.Attempt{Number: r.Number, StartedAt: time.Now()}
 	bounded, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	x := &exchange{ctx: bounded}
-	resp, err := s.roundTrip(x, r, a.StartedAt)
-	if err != nil {
-		a.Error = x.class(ctx, err)
-	} else {
-		s.receive(resp, &a)
+	err := s.exchange(x, r, &a)
+	if p, ok := errors.AsType[*panicError](err); ok {
+		s.logger.Error("panic in an attempt", "delivery", r.DeliveryID, "panic", p.value, "stack", p.stack)
 	}
+	if err != nil && a.ResponseStatus == 0 {
+		a.Error = x.class(ctx, err)
+	} // else the status has decided
 	a.Duration = time.Since(a.StartedAt)
 	a.Result = webhook.Classify(a.ResponseStatus, a.Error)
 	return a
+}
+
+// exchange sends the request and takes down the answer. The error is what ended
+// either early, also when there was a status.
+func (s *sender) exchange(x *exchange, r *request, a *webhook.Attempt) (err error) {
+	defer caught(&err)
+	resp, err := s.roundTrip(x, r, a.StartedAt)
+	if err != nil {
+		return err
+	}
+	return s.receive(resp, a)
+}
+
+// panicError is a panic on its way from the goroutine it happened in to the
+// attempt it belongs to. In a goroutine of net/http it would end the process.
+type panicError struct {
+	value any
+	stack string
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// caught is deferred, and turns a panic into an error.
+func caught(err *error) {
+	if p := recover(); p != nil {
+		*err = &panicError{p, string(debug.Stack())}
+	}
 }
 
 // roundTrip sends the request and returns the answer, its body not yet read.
@@ -189,9 +227,10 @@ func (r *request) setHeader(h http.Header, now time.Time) {
 	}
 }
 
-// receive takes down an answer. Its status decides: nothing that happens to
-// the body, a reset or the end of the attempt's time, changes the result.
-func (s *sender) receive(resp *http.Response, a *webhook.Attempt) {
+// receive takes down an answer, and returns what ended it early, nil if it was
+// read as far as it is wanted. Its status decides: nothing that happens to the
+// body, a reset or the end of the attempt's time, changes the result.
+func (s *sender) receive(resp *http.Response, a *webhook.Attempt) error {
 	defer resp.Body.Close()
 	a.ResponseHeader = headerText(resp)
 	if resp.StatusCode < 200 || resp.StatusCode > 599 {
@@ -199,14 +238,14 @@ func (s *sender) receive(resp *http.Response, a *webhook.Attempt) {
 		// outside 100 to 599 is none of HTTP's: a client treats it like a
 		// 5xx (RFC 9110, section 15).
 		a.Error = webhook.ErrorProtocol
-		return
+		return nil
 	}
 	a.ResponseStatus = resp.StatusCode
 	if resp.StatusCode == http.StatusServiceUnavailable {
 		a.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	}
 	if resp.ContentLength == 0 {
-		return
+		return nil
 	}
 
 	buf := s.buffers.Get().(*[bufferSize]byte)
@@ -223,6 +262,10 @@ func (s *sender) receive(resp *http.Response, a *webhook.Attempt) {
 		dropped += n
 	}
 	a.ResponseTruncated = dropped > 0 || err != io.EOF
+	if err == io.EOF {
+		return nil
+	}
+	return err
 }
 
 // headerText renders the header of an answer, a line each, sorted by name: at
@@ -304,8 +347,9 @@ func (x *exchange) got1xx(int, textproto.MIMEHeader) error {
 // own was made from.
 func (x *exchange) class(parent context.Context, err error) webhook.ErrorCode {
 	var dial *dialError
+	var bug *panicError
 	switch {
-	case parent.Err() != nil:
+	case parent.Err() != nil, errors.As(err, &bug):
 		return webhook.ErrorInterrupted
 	case errors.As(err, &dial):
 		return dial.code
@@ -360,7 +404,8 @@ func (c *conn) begin() {
 // Read waits for the first request. A server that speaks first (SSH, SMTP and
 // many others do) is then understood as giving a bad answer, always, instead
 // of only when net/http had already begun to wait for one.
-func (c *conn) Read(p []byte) (int, error) {
+func (c *conn) Read(p []byte) (_ int, err error) {
+	defer caught(&err)
 	<-c.begun
 	return c.Conn.Read(p)
 }
@@ -369,7 +414,8 @@ func (c *conn) Read(p []byte) (int, error) {
 // Servers do that when they have answered early (413, 401), and net/http would
 // report the failed write, or the answer, whichever it happens to see first.
 // What is true is seen by Read: the answer, or the end of the connection.
-func (c *conn) Write(p []byte) (int, error) {
+func (c *conn) Write(p []byte) (_ int, err error) {
+	defer caught(&err)
 	if c.broken {
 		return len(p), nil
 	}
@@ -393,7 +439,8 @@ func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{c}, r, buf[:])
 }
 
-func (c *conn) Close() error {
+func (c *conn) Close() (err error) {
+	defer caught(&err)
 	c.once.Do(func() { close(c.begun) })
 	return c.Conn.Close()
 }

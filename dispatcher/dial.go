@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,16 +41,18 @@ func (e *dialError) Error() string { return string(e.code) + ": " + e.cause.Erro
 func (e *dialError) Unwrap() error { return e.cause }
 
 // dialer makes the connections that deliveries travel on, and none to an
-// address that destinations does not allow: every address of a DNS answer is
-// judged before one is dialled, one forbidden address refuses the answer, and
-// the operating system is stopped short of any other address. It is the only
-// guard that counts, since it stands where names have become addresses.
+// address that destinations does not allow, or where the service itself
+// listens: every address of a DNS answer is judged before one is dialled, one
+// forbidden address refuses the answer, and the operating system is stopped
+// short of any other address. It is the only guard that counts, since it
+// stands where names have become addresses.
 //
 // There is no timeout of its own: a dial ends with the context.
 type dialer struct {
 	destinations webhook.Destinations
-	resolver     *net.Resolver // Go's own, never the C library's
-	tls          *tls.Config   // cloned for each connection; ServerName is set
+	own          []netip.AddrPort // as in Config
+	resolver     *net.Resolver    // Go's own, never the C library's
+	tls          *tls.Config      // cloned for each connection; ServerName is set
 
 	// connect makes one TCP connection to a judged address. Tests within a
 	// synctest bubble put a net.Pipe here.
@@ -87,6 +90,11 @@ func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) 
 	if err != nil {
 		return nil, classDial(ctx, err, webhook.ErrorDNS)
 	}
+	for _, a := range addrs {
+		if !d.allows(netip.AddrPortFrom(a, uint16(port))) {
+			return nil, classDial(ctx, errBlocked, webhook.ErrorConnect)
+		}
+	}
 	conn, err := d.connectAny(ctx, addrs, uint16(port))
 	if err != nil {
 		return nil, classDial(ctx, err, webhook.ErrorConnect)
@@ -100,13 +108,19 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
+	secured := false
+	defer func() {
+		if !secured { // also after a panic
+			conn.Close()
+		}
+	}()
 	config := d.tls.Clone()
 	config.ServerName, _, _ = net.SplitHostPort(address) // dialTCP has read it
 	secure := tls.Client(conn, config)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		conn.Close()
 		return nil, classDial(ctx, err, webhook.ErrorTLS)
 	}
+	secured = true
 	return secure, nil
 }
 
@@ -119,6 +133,47 @@ func classDial(ctx context.Context, err error, otherwise webhook.ErrorCode) erro
 		return &dialError{webhook.ErrorTimeout, err}
 	}
 	return &dialError{otherwise, err}
+}
+
+// allows says whether a connection may be made to the address and port.
+func (d *dialer) allows(to netip.AddrPort) bool {
+	if !d.destinations.Allows(to.Addr()) {
+		return false
+	}
+	for _, own := range d.own {
+		if to.Port() == own.Port() && reaches(to.Addr().Unmap(), own.Addr().Unmap().WithZone("")) {
+			return false
+		}
+	}
+	return true
+}
+
+// reaches says whether a connection to the address to, which is not
+// IPv4-mapped, may arrive at a listener on the address of this machine.
+func reaches(to, listener netip.Addr) bool {
+	if to == listener || to.IsUnspecified() {
+		return true // the operating system takes an unspecified address for its own
+	}
+	if !listener.IsUnspecified() {
+		return false
+	}
+	if to.IsLoopback() {
+		return true // all of 127.0.0.0/8 is this machine
+	}
+	// Addresses come and go while the service runs, so they are asked for
+	// each time; it is done for the listener's port alone.
+	local, err := net.InterfaceAddrs()
+	if err != nil {
+		return true // not known: no
+	}
+	return slices.ContainsFunc(local, func(l net.Addr) bool {
+		n, ok := l.(*net.IPNet)
+		if !ok {
+			return false
+		}
+		a, _ := netip.AddrFromSlice(n.IP)
+		return a.Unmap() == to
+	})
 }
 
 // resolve returns the addresses of a host, all of them allowed, none
@@ -145,6 +200,12 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return allowed, nil
 	}
 
+	// A name that has a dot is a whole one, and is not sought under the search
+	// domains of this machine too: its partner means the same host as the rest
+	// of the world does. A name of one label is the operator's own affair.
+	if strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
+		host += "."
+	}
 	addrs, err := d.resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, err
@@ -235,8 +296,10 @@ func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16
 			addrs = addrs[1:]
 			pending++
 			go func() {
-				conn, err := d.connect(ctx, a)
-				outcomes <- outcome{conn, err}
+				var o outcome
+				defer func() { outcomes <- o }()
+				defer caught(&o.err)
+				o.conn, o.err = d.connect(ctx, a)
 			}()
 			next.Reset(headStart)
 			if len(addrs) > 0 {
@@ -263,7 +326,7 @@ func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16
 func (d *dialer) connectTCP(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 	nd := net.Dialer{Control: func(network, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
-		if err != nil || !strings.HasPrefix(network, "tcp") || !d.destinations.Allows(to.Addr()) {
+		if err != nil || !strings.HasPrefix(network, "tcp") || !d.allows(to) {
 			return errBlocked
 		}
 		return nil

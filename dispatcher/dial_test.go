@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -312,6 +314,179 @@ func TestControl(t *testing.T) {
 			continue
 		}
 		c.Close()
+	}
+}
+
+// TestOwn: the service's own listeners are refused in every form in which they
+// can be reached, also where everything is named; its neighbours are not.
+func TestOwn(t *testing.T) {
+	all, err := webhook.ParseDestinations([]string{"0.0.0.0/0", "::/0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := "127.0.0.1" // or better, an address that is not loopback
+	local, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range local {
+		if n, ok := l.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
+			machine = n.IP.String()
+		}
+	}
+	for _, tt := range []struct {
+		own     string
+		blocked string
+		allowed string
+	}{
+		{"127.0.0.1:8443", "127.0.0.1:8443 [::ffff:127.0.0.1]:8443 0.0.0.0:8443 [::]:8443 localhost:8443",
+			"127.0.0.1:8444 127.0.0.2:8443 1.1.1.1:8443"},
+		{"[::ffff:127.0.0.1]:8443", "127.0.0.1:8443", "127.0.0.1:8444 127.0.0.2:8443"},
+		{"[::1]:8443", "[::1]:8443 [::]:8443 localhost:8443", "[::1]:8444 [::2]:8443 127.0.0.1:8443"},
+		{"0.0.0.0:443", "127.0.0.1:443 127.1.2.3:443 [::1]:443 0.0.0.0:443 " + machine + ":443 [::ffff:" + machine + "]:443", machine + ":444 1.1.1.1:443"},
+		{"[::]:443", "127.0.0.1:443 127.1.2.3:443 [::1]:443 [::]:443 " + machine + ":443", machine + ":80 1.1.1.1:443 [2606:4700::1]:443"},
+		{"1.2.3.4:80", "1.2.3.4:80 0.0.0.0:80", "1.2.3.5:80 127.0.0.1:80"},
+	} {
+		dial := func(address string) (tried bool, err error) {
+			s := newSender(&Config{Destinations: all, Own: []netip.AddrPort{netip.MustParseAddrPort(tt.own)}})
+			s.dialer.connect = func(context.Context, netip.AddrPort) (net.Conn, error) {
+				tried = true
+				return nil, errors.New("not here")
+			}
+			_, err = s.dialer.dialTCP(t.Context(), address)
+			return tried, err
+		}
+		for address := range strings.FieldsSeq(tt.blocked) {
+			if tried, err := dial(address); tried || !errors.Is(err, errBlocked) {
+				t.Errorf("listening on %s, %s is dialled: %v (%v), want blocked", tt.own, address, tried, err)
+			}
+		}
+		for address := range strings.FieldsSeq(tt.allowed) {
+			if tried, err := dial(address); !tried {
+				t.Errorf("listening on %s, %s is not dialled: %v", tt.own, address, err)
+			}
+		}
+	}
+
+	// And at the last moment there is.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := newSender(&Config{Destinations: all, Own: []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}})
+	if c, err := s.dialer.connectTCP(t.Context(), netip.MustParseAddrPort(l.Addr().String())); !errors.Is(err, errBlocked) {
+		t.Errorf("connectTCP to our own listener: %v, %v; want blocked", c, err)
+	}
+}
+
+// TestSendBlockedAlike: no forbidden address can be told from another by the
+// answer or by the time it takes, whether somebody listens there or not.
+func TestSendBlockedAlike(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, open, _ := net.SplitHostPort(l.Addr().String())
+	server := &nameServer{names: map[string][]string{
+		"one.test.":   {"127.0.0.1"},
+		"mixed.test.": {"1.1.1.1", "127.0.0.1"},
+		"alias.test.": {"=one.test."},
+		"dead.test.":  {"10.255.255.1"},
+	}}
+	s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8})
+	defer s.close()
+	s.dialer.resolver = server.resolver(t)
+
+	const tries = 15
+	fastest := make(map[string]time.Duration)
+	urls := strings.Fields("http://127.0.0.1:" + open + "/ http://127.0.0.1:1/ http://10.255.255.1/ http://169.254.169.254/ http://[::1]:" + open +
+		"/ http://localhost:" + open + "/ https://127.0.0.1:" + open + "/ https://10.255.255.1/" +
+		" http://one.test:" + open + "/ http://one.test:1/ http://mixed.test:" + open + "/ http://alias.test/ http://dead.test/ https://dead.test/")
+	for range tries {
+		for _, url := range urls {
+			a := s.send(t.Context(), testRequest(url, 10))
+			want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked}
+			if diff := cmp.Diff(want, a); diff != "" {
+				t.Fatalf("%s (-want +got):\n%s", url, diff)
+			}
+			if best, ok := fastest[url]; !ok || a.Duration < best {
+				fastest[url] = a.Duration
+			}
+		}
+	}
+	// A machine that is busy can be slow, but not each time.
+	for url, took := range fastest {
+		if took > 20*time.Millisecond {
+			t.Errorf("%s took %v at the least, want what it takes to ask a name server nearby", url, took)
+		}
+	}
+}
+
+// panicConn is a connection whose methods panic in the library's goroutines.
+type panicConn struct {
+	net.Conn
+	read, write bool
+}
+
+func (c *panicConn) Read(p []byte) (int, error) {
+	if c.read {
+		panic("read")
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *panicConn) Write(p []byte) (int, error) {
+	if c.write {
+		panic("write")
+	}
+	return c.Conn.Write(p)
+}
+
+// TestSendPanic: a panic in whatever goroutine a request is made costs that
+// attempt, which ends at once, and is logged with its delivery.
+func TestSendPanic(t *testing.T) {
+	server := &nameServer{names: map[string][]string{"two.test.": {"1.1.1.1", "1.1.1.2"}}}
+	pipe := func(read, write bool) func(context.Context, netip.AddrPort) (net.Conn, error) {
+		return func(context.Context, netip.AddrPort) (net.Conn, error) {
+			here, there := net.Pipe()
+			go func() {
+				defer there.Close()
+				answerAndClose("HTTP/1.1 200 OK\r\n\r\n")(&peer{there, bufio.NewReader(there)})
+			}()
+			return &panicConn{here, read, write}, nil
+		}
+	}
+	for _, tt := range []struct {
+		name, url string
+		connect   func(context.Context, netip.AddrPort) (net.Conn, error)
+	}{
+		{"dialling", "http://1.1.1.1/", func(context.Context, netip.AddrPort) (net.Conn, error) { panic("dial") }},
+		{"dialling one of two", "http://two.test/", func(context.Context, netip.AddrPort) (net.Conn, error) { panic("dial") }},
+		{"a nil connection", "http://1.1.1.1/", func(context.Context, netip.AddrPort) (net.Conn, error) { return nil, nil }},
+		{"reading", "http://1.1.1.1/", pipe(true, false)},
+		{"writing", "http://1.1.1.1/", pipe(false, true)},
+		{"reading in a handshake", "https://1.1.1.1/", pipe(true, false)},
+		{"writing in a handshake", "https://1.1.1.1/", pipe(false, true)},
+	} {
+		for _, size := range []int{10, 200_000} {
+			t.Run(fmt.Sprintf("%s, %d bytes", tt.name, size), func(t *testing.T) {
+				var log strings.Builder
+				s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8,
+					Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				defer s.close()
+				s.dialer.resolver = server.resolver(t)
+				s.dialer.connect = tt.connect
+				a := s.send(t.Context(), testRequest(tt.url, size))
+				if a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable || a.Duration > attemptTime/2 {
+					t.Errorf("error %q, result %s after %v; want interrupted at once", a.Error, a.Result, a.Duration)
+				}
+				if n := strings.Count(log.String(), "panic in an attempt"); n != 1 || !strings.Contains(log.String(), "delivery=d-1") {
+					t.Errorf("logged %d panics, want 1 with its delivery:\n%s", n, &log)
+				}
+			})
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ type world struct {
 	d    *Dispatcher
 	stop context.CancelFunc
 	done chan error
+	now  func() time.Time // the wall clock; nil is the bubble's
 
 	mu          sync.Mutex
 	subscribers map[netip.Addr]*subscriber
@@ -67,27 +68,33 @@ func inBubbleOf(t *testing.T, dir string, cfg Config, test func(*world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, dir: dir, cfg: cfg, subscribers: make(map[netip.Addr]*subscriber)}
-		w.start()
-		_, _, err := w.d.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		test(w)
-		w.stop()
-		if err := <-w.done; err != nil {
-			t.Error(err)
-		}
-		if err := w.d.store.Close(); err != nil {
-			t.Error(err)
-		}
-		for _, r := range w.subscribers {
-			close(r.conns)
-		}
+		w.run(func() { test(w) })
 	})
 }
 
+// run runs a test inside a bubble, with the dispatcher running.
+func (w *world) run(test func()) {
+	t := w.t
+	w.start()
+	_, _, err := w.d.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	test()
+	w.stop()
+	if err := <-w.done; err != nil {
+		t.Error(err)
+	}
+	if err := w.d.store.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, r := range w.subscribers {
+		close(r.conns)
+	}
+}
+
 func (w *world) start() {
-	s, err := store.Open(context.Background(), store.Config{Dir: w.dir})
+	s, err := store.Open(context.Background(), store.Config{Dir: w.dir, Now: w.now})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -900,6 +907,86 @@ func TestClockSetBack(t *testing.T) {
 		}
 		if n := len(r.posts()); n != 3 {
 			t.Errorf("%d deliveries, want that of the replay too", n)
+		}
+	})
+}
+
+// A clock that jumps, forward or back, while deliveries wait: none is sent
+// before its time or after, no server is stormed, and nothing is given up.
+func TestClockJumps(t *testing.T) {
+	for _, jump := range []time.Duration{24 * time.Hour, -2 * time.Hour} {
+		t.Run(jump.String(), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { clockJumps(t, jump) }) })
+	}
+}
+
+func clockJumps(t *testing.T, jump time.Duration) {
+	var by atomic.Int64
+	w := &world{
+		t: t, dir: t.TempDir(), subscribers: make(map[netip.Addr]*subscriber),
+		cfg: Config{RetryPolicy: exact(), BatchSize: 1, HealthPolicy: webhook.HealthPolicy{FailingAfter: 10, DisableAfter: 12 * time.Hour}},
+		now: func() time.Time { return time.Now().Add(time.Duration(by.Load())).Round(0) },
+	}
+	w.run(func() {
+		var failing atomic.Bool
+		failing.Store(true)
+		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
+			if failing.Load() {
+				rw.WriteHeader(http.StatusBadGateway)
+			}
+		})
+		good := w.subscriber(nil)
+		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
+		w.subscribe(good, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
+		if _, _, err := w.d.store.RotateSecret(t.Context(), "p", sub.ID); err != nil {
+			t.Error(err)
+		}
+		start := time.Now()
+		for range 8 {
+			w.publish("content_updated")
+		}
+		wantPosts := func(after time.Duration, n int) {
+			t.Helper()
+			time.Sleep(time.Until(start.Add(after)))
+			if got := r.posts(); len(got) != n {
+				t.Errorf("%d posts %s after the start, want %d", len(got), after, n)
+			}
+		}
+		wantPosts(0, 8)
+		time.Sleep(2 * time.Second)
+		by.Add(int64(jump))
+		// What is new leaves at once, also just after a jump that nobody has noticed.
+		w.publish("content_deleted")
+		if n := len(good.posts()); n != 1 {
+			t.Errorf("%d posts of what is new, want 1", n)
+		}
+		wantPosts(4*time.Second+999*time.Millisecond, 8)
+		wantPosts(5*time.Second, 16)
+		wantPosts(5*time.Minute+4*time.Second, 16)
+		by.Add(int64(jump)) // unnoticed: nothing else happens until they are due
+		wantPosts(5*time.Minute+5*time.Second, 24)
+		fresh, err := w.d.store.Subscription(t.Context(), "p", sub.ID)
+		if err != nil || !fresh.Active || fresh.Status == webhook.HealthDisabled {
+			t.Errorf("the subscription is %s, active %v: %v", fresh.Status, fresh.Active, err)
+		}
+		if l, err := w.d.store.Lane(t.Context(), sub.ID); err != nil || len(l.SigningSecrets(w.now())) != 2 {
+			t.Errorf("%d secrets sign, %v, want the old one too", len(l.SigningSecrets(w.now())), err)
+		}
+		// Across a restart as well: back, it is found out; forward, what is
+		// overdue goes at once, in its slots.
+		by.Add(int64(jump))
+		w.crash()
+		failing.Store(false)
+		if jump < 0 {
+			wantPosts(35*time.Minute+4*time.Second, 24)
+		}
+		time.Sleep(time.Until(start.Add(36 * time.Minute)))
+		if got := r.posts(); len(got) < 32 {
+			t.Errorf("%d posts after all, want all 8 deliveries sent again", len(got))
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if r.most > 9 {
+			t.Errorf("%d requests at a time, want no more than 8 and a ping", r.most)
 		}
 	})
 }

@@ -113,7 +113,7 @@ func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.
 	if open >= maxOpenPings {
 		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict, webhook.Count(open, "ping")+" of the subscription have not succeeded and will be tried again; wait for them to end.")
 	}
-	at := time.Now().UTC().Truncate(time.Millisecond)
+	at := s.clock.now().UTC().Truncate(time.Millisecond)
 	event := webhook.NewID()
 	d := webhook.Delivery{
 		ID: id, SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Status: webhook.StatusPending,
@@ -142,7 +142,7 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	var seqs sql.NullString
 	err = t.scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
 		SELECT ?1, subscription_id, program_id, 'pending', 0, ?5, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
-		RETURNING num, seqs`, []any{again, now, id, subscriptionID, time.Now().UnixMilli()}, &num, &seqs)
+		RETURNING num, seqs`, []any{again, now, id, subscriptionID, s.clock.now().UnixMilli()}, &num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, notFound(err, "delivery")
 	}

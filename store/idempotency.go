@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"service/webhook"
 )
@@ -29,7 +28,7 @@ const expiredAtOnce = 8
 func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answer, error) {
 	var a Answer
 	var request, sealed []byte
-	err := s.scan(ctx, selectAnswer, []any{k.TokenID, k.Key, time.Now().UnixMilli()}, &request, &a.Status, &a.Location, &sealed)
+	err := s.scan(ctx, selectAnswer, []any{k.TokenID, k.Key, s.clock.now().UnixMilli()}, &request, &a.Status, &a.Location, &sealed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -49,7 +48,7 @@ func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answe
 // much kept as it may.
 func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 	s, t := w.s, w.t
-	now := time.Now()
+	now := s.clock.now()
 	err := t.exec("DELETE FROM idempotency_keys WHERE rowid IN ("+selectExpired+")", now.UnixMilli(), expiredAtOnce)
 	if err != nil {
 		return err

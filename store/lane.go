@@ -37,7 +37,7 @@ type Lane struct {
 	Seen      int64      // nothing between Cursor and here is of interest; moved by the reader of Waiting
 	Interests []Interest // what of the log is asked for
 	Wanted    int64      // the newest seq that may be of interest; nothing waits when it is not after Seen
-	NextDue   time.Time  // when the next queued or retryable delivery is due, zero for none
+	NextDue   time.Time  // when the next queued or retryable delivery is due, by the process's time; zero for none
 	NextPing  time.Time  // the same of pings alone
 	Replaying bool       // a replay is running
 }
@@ -154,7 +154,7 @@ func (s *Store) fillLane(ctx context.Context, l *Lane, newest map[EventKey]int64
 	if err := s.scan(ctx, "SELECT EXISTS (SELECT 1 FROM replays WHERE subscription_id = ? AND status = 'running')", []any{l.SubscriptionID}, &l.Replaying); err != nil {
 		return err
 	}
-	return s.each(ctx, "SELECT secret, expires_at FROM old_signing_secrets WHERE subscription_id = ? AND expires_at > ? ORDER BY expires_at DESC", []any{l.SubscriptionID, time.Now().UnixMilli()}, func(scan func(...any) error) error {
+	return s.each(ctx, "SELECT secret, expires_at FROM old_signing_secrets WHERE subscription_id = ? AND expires_at > ? ORDER BY expires_at DESC", []any{l.SubscriptionID, s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
 		var sealed []byte
 		var expires int64
 		if err := scan(&sealed, &expires); err != nil {
@@ -178,7 +178,7 @@ func (l *Lane) SigningSecrets(now time.Time) []webhook.SigningSecret {
 func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
 	var next sql.NullInt64
 	err := s.scan(ctx, query, []any{subscriptionID}, &next)
-	return fromMillis(next), err
+	return s.clock.process(next), err
 }
 
 // Waiting is a run of the log that one delivery can take.
@@ -368,7 +368,7 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	var event []byte
 	var next sql.NullInt64
 	err := s.writer.do(func(t *tx) error {
-		now := time.Now().UnixMilli()
+		now := s.clock.now().UnixMilli()
 		err := t.scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event)
 		if errors.Is(err, sql.ErrNoRows) {
 			c.num = 0
@@ -388,9 +388,9 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 		return t.scan(selectNext, []any{subscriptionID}, &next)
 	})
 	if err != nil || c.num == 0 {
-		return nil, fromMillis(next), err
+		return nil, s.clock.process(next), err
 	}
-	return &c, fromMillis(next), nil
+	return &c, s.clock.process(next), nil
 }
 
 func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) ([][]byte, error) {
@@ -417,7 +417,7 @@ const (
 // was deleted meanwhile, a delivery that would be tried again has failed
 // instead; the step that holds is returned.
 func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (webhook.Step, error) {
-	now := time.Now()
+	now := s.clock.now()
 	err := s.writer.do(func(t *tx) error {
 		if step.Status == webhook.StatusRetryable {
 			var deleted bool
@@ -459,7 +459,7 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) err
 		completed = at
 	}
 	return t.exec("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL WHERE num = ?",
-		string(step.Status), reason, millis(step.NextAttemptAt), completed, status, code, num)
+		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, status, code, num)
 }
 
 const selectInterrupted = `SELECT d.num, d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL

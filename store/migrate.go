@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -39,17 +40,46 @@ func (s *Store) migrate(ctx context.Context, path string) error {
 			return err
 		}
 	}
+	// A table that others refer to cannot be replaced while references are
+	// enforced. They are checked before each step is committed instead.
+	if _, err := conn.ExecContext(ctx, "PRAGMA foreign_keys = OFF"); err != nil {
+		return err
+	}
 	for i, name := range files[have:] {
 		script, err := migrations.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		// user_version takes no parameter; it is part of the transaction.
-		step := fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;\nCOMMIT;", script, have+i+1)
-		if _, err := conn.ExecContext(ctx, step); err != nil {
+		if err := migrateStep(ctx, conn, string(script), have+i+1); err != nil {
 			_, _ = conn.ExecContext(ctx, "ROLLBACK")
 			return fmt.Errorf("migration %s: %w", name, err)
 		}
 	}
-	return nil
+	_, err = conn.ExecContext(ctx, "PRAGMA foreign_keys = ON")
+	return err
+}
+
+func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int) error {
+	// user_version takes no parameter; it is part of the transaction.
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;", script, version)); err != nil {
+		return err
+	}
+	rows, err := conn.QueryContext(ctx, "PRAGMA foreign_key_check")
+	if err != nil {
+		return err
+	}
+	err = drain(rows, func(scan func(...any) error) error {
+		var table, parent string
+		var row sql.NullInt64
+		var key int
+		if err := scan(&table, &row, &parent, &key); err != nil {
+			return err
+		}
+		return fmt.Errorf("row %d of %s refers to a row of %s that is not there", row.Int64, table, parent)
+	})
+	if err != nil {
+		return err
+	}
+	_, err = conn.ExecContext(ctx, "COMMIT")
+	return err
 }

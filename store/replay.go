@@ -80,7 +80,7 @@ func (s *Store) newReplay(ctx context.Context, programID, subscriptionID string,
 	if !sub.Active {
 		return r, notActive()
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	r.Replay = webhook.Replay{
 		ID: webhook.NewID(), SubscriptionID: subscriptionID, ProgramID: programID,
 		Only: f.Only, From: f.From, To: f.To, Events: f.Events, Status: webhook.ReplayRunning, CreatedAt: now,
@@ -131,7 +131,7 @@ func (w Write) CancelReplay(programID, subscriptionID, id string) (webhook.Repla
 	if _, err := w.Replay(programID, subscriptionID, id); err != nil {
 		return webhook.Replay{}, err
 	}
-	err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'", time.Now().UnixMilli(), id, subscriptionID)
+	err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'", s.clock.now().UnixMilli(), id, subscriptionID)
 	if err != nil {
 		return webhook.Replay{}, err
 	}
@@ -234,7 +234,7 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 		}
 		status, completed := webhook.ReplayRunning, any(nil)
 		if after == r.until {
-			status, completed = webhook.ReplayDone, time.Now().UnixMilli()
+			status, completed = webhook.ReplayDone, s.clock.now().UnixMilli()
 			running--
 		}
 		more = running > 0

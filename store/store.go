@@ -29,6 +29,8 @@ import (
 type Config struct {
 	Dir    string // the data directory; made (0700) when it is not there
 	Logger *slog.Logger
+	// Now is the wall clock; time.Now unless a test sets a clock of its own.
+	Now func() time.Time
 }
 
 // Store is an open data directory. Its methods may be called from any
@@ -37,6 +39,7 @@ type Store struct {
 	dir     string
 	logger  *slog.Logger
 	lock    *os.File
+	clock   *clock
 	writer  *writer
 	readers *sql.DB
 	seal    *sealer
@@ -57,7 +60,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{dir: cfg.Dir, logger: cfg.Logger, tail: newTail(tailBytes), lists: defaultListLimits}
+	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), tail: newTail(tailBytes), lists: defaultListLimits}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
@@ -83,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	if s.writer, err = newWriter(db); err != nil {
+	if s.writer, err = newWriter(db, s.clock); err != nil {
 		db.Close()
 		if isCorrupt(err) {
 			return nil, damaged(path, err.Error())
@@ -99,6 +102,10 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.seal, err = s.openSealer(filepath.Join(cfg.Dir, "secret.key")); err != nil {
 		return nil, err
 	}
+	if err := s.writer.do(s.recoverClock); err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	s.writer.heed = s.heedClock
 	if s.readers, err = openDB(path, true, readerPragmas); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -193,7 +200,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return s.writer.do(func(*tx) error { return nil })
 	}
 	err := s.writer.do(func(t *tx) error {
-		return t.exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(webhook.FormatTime(time.Now())))
+		return t.exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(webhook.FormatTime(s.clock.now())))
 	})
 	if err == nil {
 		s.writer.failed.Store(false)

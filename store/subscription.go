@@ -21,7 +21,7 @@ const subscriptionColumns = "id, program_id, url, active, description, events, o
 // program; 0 is no limit. It hears of what is published from now on.
 func (w Write) CreateSubscription(programID, userID string, f *webhook.SubscriptionFields, limit int) (webhook.Subscription, webhook.SigningSecret, error) {
 	s, t := w.s, w.t
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	sub := webhook.Subscription{ID: webhook.NewID(), ProgramID: programID, Active: true, Status: webhook.HealthHealthy, Revision: 1, CreatedAt: now, UpdatedAt: now}
 	apply(&sub, f)
 	secret := webhook.NewSigningSecret()
@@ -110,7 +110,7 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 	if err != nil {
 		return sub, err
 	}
-	sub.UpdatedAt = time.Now().UTC().Truncate(time.Millisecond)
+	sub.UpdatedAt = s.clock.now().UTC().Truncate(time.Millisecond)
 	sub.Revision++
 	if sub.URL != before.URL || sub.Active && !before.Active {
 		// Another server, or a fresh start: what was known of it counts no more.
@@ -155,7 +155,7 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 		return sub, nil, until, err
 	}
 	secret = webhook.NewSigningSecret()
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	if err := t.exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, now.UnixMilli()); err != nil {
 		return sub, nil, until, err
 	}
@@ -189,7 +189,7 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	if err != nil {
 		return sub, err
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	sub.DeletedAt = now
 	sub.Revision++
 	// The secrets go with it: nothing will be signed or sent any more.

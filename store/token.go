@@ -18,7 +18,7 @@ const tokenColumns = "id, hint, program_id, user_id, name, scopes, created_at, e
 // returned this once: only its SHA-256 is remembered. The error is a
 // *webhook.Error when the request breaks a rule.
 func (s *Store) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.Token, string, error) {
-	now := time.Now().Truncate(time.Millisecond)
+	now := s.clock.now().Truncate(time.Millisecond)
 	if err := n.Check(now); err != nil {
 		return webhook.Token{}, "", err
 	}
@@ -59,7 +59,7 @@ func (s *Store) Tokens(ctx context.Context) ([]webhook.Token, error) {
 // nothing. The error is a *webhook.Error when there is no such token.
 func (s *Store) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
 	var token webhook.Token
-	now := time.Now()
+	now := s.clock.now()
 	err := s.writer.do(func(t *tx) error {
 		err := t.exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", now.UnixMilli(), id)
 		if err != nil {
@@ -97,7 +97,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*webhook.Token
 		token = &found
 		s.tokens.put(hash, token, generation)
 	}
-	if !token.Valid(time.Now()) {
+	if !token.Valid(s.clock.now()) {
 		return nil, refused
 	}
 	return token, nil

@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // maxCommit bounds how many writes share one commit, and so how long the first
@@ -43,6 +42,8 @@ type writer struct {
 	heads  map[string]head      // of each program's log, owned by the leader
 	failed atomic.Bool          // for want of the disk; until a check has written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
+	clock  *clock
+	heed   func(*tx) error // the first write of a commit when the clock says so; nil for none
 
 	mu     sync.Mutex
 	queue  []*write
@@ -67,12 +68,12 @@ type tx struct {
 	storage bool     // a write failed for want of the disk
 }
 
-func newWriter(db *sql.DB) (*writer, error) {
+func newWriter(db *sql.DB, c *clock) (*writer, error) {
 	conn, err := db.Conn(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head)}
+	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head), clock: c}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
 }
@@ -120,6 +121,9 @@ func (w *writer) lead() {
 	batch := w.queue[:n:n]
 	w.queue = w.queue[n:]
 	w.mu.Unlock()
+	if w.heed != nil && w.clock.due() {
+		batch = append([]*write{{run: w.heed, turn: make(chan bool, 1)}}, batch...)
+	}
 
 	committed := false
 	defer func() {
@@ -303,6 +307,6 @@ func (t *tx) now() (int64, error) {
 			return 0, err
 		}
 	}
-	t.w.last = max(t.w.last, time.Now().UnixMilli())
+	t.w.last = max(t.w.last, t.w.clock.now().UnixMilli())
 	return t.w.last, nil
 }

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// A data directory of the first schema is brought up to date with all that was
+// in it, and a copy of what it was is kept.
+func TestMigrationFromSchema1(t *testing.T) {
+	dir := t.TempDir()
+	stored, err := os.Open("testdata/schema-1/service.db.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stored.Close()
+	plain, err := gzip.NewReader(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	database, err := io.ReadAll(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile("testdata/schema-1/secret.key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{"service.db": database, "secret.key": key} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	s := openDir(t, dir)
+	if copies, err := filepath.Glob(filepath.Join(dir, "service.db.schema-1.*")); err != nil || len(copies) != 1 {
+		t.Errorf("copies of the old database: %v, %v, want one", copies, err)
+	}
+	var enforced bool
+	if err := s.writer.do(func(t *tx) error { return t.scan("PRAGMA foreign_keys", nil, &enforced) }); err != nil || !enforced {
+		t.Errorf("foreign keys are enforced: %v, %v", enforced, err)
+	}
+	for query, want := range map[string]int{
+		"SELECT count(*) FROM events":                                                              4,
+		"SELECT count(*) FROM subscriptions WHERE deleted_at IS NULL":                              2,
+		"SELECT count(*) FROM deliveries WHERE ping IS NULL AND status = 'success'":                1,
+		"SELECT count(*) FROM deliveries WHERE ping IS NULL AND status = 'failed'":                 1,
+		"SELECT count(*) FROM deliveries WHERE ping IS NULL AND status = 'retryable'":              1,
+		"SELECT count(*) FROM deliveries WHERE ping IS NULL AND claimed_at IS NOT NULL":            1,
+		"SELECT count(*) FROM attempts":                                                            3,
+		"SELECT count(*) FROM delivery_events x JOIN deliveries d ON d.num = x.delivery":           5,
+		"SELECT count(*) FROM replays WHERE status = 'running'":                                    1,
+		"SELECT count(*) FROM pragma_index_list('deliveries')":                                     9,
+		"SELECT count(*) FROM sqlite_schema WHERE instr(sql, 'new_') > 0":                          0,
+		"SELECT count(*) FROM deliveries WHERE failure_reason = 'subscription_deleted'":            1,
+		"SELECT count(*) FROM pragma_foreign_key_list('attempts') WHERE \"table\" = 'deliveries'":  1,
+		"SELECT count(*) FROM pragma_foreign_key_list('delivery_events')":                          0,
+		"SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = 'deliveries_by_error'": 1,
+	} {
+		var got int
+		if err := s.scan(t.Context(), query, nil, &got); err != nil || got != want {
+			t.Errorf("%s: got %d, %v, want %d", query, got, err, want)
+		}
+	}
+
+	// It goes on where it was: secrets open, what was in flight is due again.
+	if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); err != nil || n != 1 {
+		t.Errorf("recovered %d, %v, want 1", n, err)
+	}
+	lanes, err := s.Lanes(t.Context())
+	if err != nil || len(lanes) != 2 {
+		t.Fatalf("%d lanes, %v, want 2", len(lanes), err)
+	}
+	for _, l := range lanes {
+		if c, _, err := s.ClaimDue(t.Context(), l.SubscriptionID, false); err != nil || c == nil && l.NextDue.Before(time.Now()) {
+			t.Errorf("claim of what is due: %v, %v", c, err)
+		}
+	}
+}

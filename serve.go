@@ -291,6 +291,7 @@ func (svc *service) Run(ctx context.Context) error {
 		}
 		return err
 	})
+	g.Go(func() error { return svc.store.Guard(running) })
 	g.Go(func() error {
 		<-running.Done()
 		logger.Info("ending: requests and attempts under way may take their time", "grace", svc.settings.grace)

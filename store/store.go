@@ -40,6 +40,7 @@ type Store struct {
 	logger  *slog.Logger
 	lock    *os.File
 	clock   *clock
+	damage  *damage
 	writer  *writer
 	readers *sql.DB
 	seal    *sealer
@@ -54,6 +55,12 @@ type Store struct {
 // readers is how many reads can be under way at once.
 const readers = 6
 
+// The files of a data directory that the store keeps.
+const (
+	databaseFile = "service.db" // and beside it SQLite's -wal and -shm
+	keyFile      = "secret.key"
+)
+
 // Open takes the data directory for this process, brings its schema up to date
 // and opens it. The error wraps [ErrLocked] when another process has it.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
@@ -64,7 +71,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
+	s.damage = newDamage()
+	path := filepath.Join(cfg.Dir, databaseFile)
 	defer func() {
+		if seen := s.damage.seen(); err != nil && seen != nil {
+			err = damaged(path, seen.Error())
+		}
 		if err != nil {
 			s.Close()
 		}
@@ -72,7 +84,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.lock, err = lockDir(cfg.Dir); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(cfg.Dir, "service.db")
+	if err := checkFiles(cfg.Dir); err != nil {
+		return nil, err
+	}
 	// SQLite would make it readable for others, and its WAL after its likeness.
 	// Once it exists it is never opened or closed by anything but SQLite, whose
 	// locks any other close would drop.
@@ -81,25 +95,22 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
 	}
+	if err := check(ctx, path); err != nil {
+		return nil, err
+	}
 	db, err := openDB(path, false, writerPragmas)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	if s.writer, err = newWriter(db, s.clock); err != nil {
+	if s.writer, err = newWriter(db, s.clock, s.damage); err != nil {
 		db.Close()
-		if isCorrupt(err) {
-			return nil, damaged(path, err.Error())
-		}
 		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	if err := s.check(ctx, path); err != nil {
-		return nil, err
 	}
 	if err := s.migrate(ctx, path); err != nil {
 		return nil, err
 	}
-	if s.seal, err = s.openSealer(filepath.Join(cfg.Dir, "secret.key")); err != nil {
+	if s.seal, err = s.openSealer(filepath.Join(cfg.Dir, keyFile)); err != nil {
 		return nil, err
 	}
 	if err := s.writer.do(s.recoverClock); err != nil {
@@ -118,6 +129,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 // directory up. No other method may be running a read.
 func (s *Store) Close() error {
 	var errs []error
+	if s.damage.seen() != nil {
+		// SQLite would move its log into the database and remove it. The
+		// connections go with the process.
+		s.writer.stop()
+		return s.lock.Close()
+	}
 	if s.readers != nil {
 		s.stmts.Range(func(_, stmt any) bool { stmt.(*sql.Stmt).Close(); return true })
 		errs = append(errs, s.readers.Close())
@@ -165,13 +182,23 @@ func dsn(path string, readOnly bool) string {
 // checkTime bounds the check of a large database at start.
 const checkTime = 2 * time.Second
 
-// check refuses a damaged database, untouched. A database that cannot be read
-// through in checkTime passes unless something was found until then.
-func (s *Store) check(ctx context.Context, path string) error {
+// check refuses a damaged database, untouched: its connection is one that reads
+// alone, since the last of those that write moves the log into the database
+// when it is closed. A database that cannot be read through in checkTime passes
+// unless something was found until then.
+func check(ctx context.Context, path string) (err error) {
+	if _, err := os.Stat(path + "-journal"); err == nil {
+		return nil // it was being made when the process ended: there is nothing in it yet
+	}
+	db, err := openDB(path, true, readerPragmas)
+	if err != nil {
+		return fmt.Errorf("check %s: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	var found string
-	err := s.writer.conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
+	err = db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -183,10 +210,6 @@ func (s *Store) check(ctx context.Context, path string) error {
 		return damaged(path, found)
 	}
 	return nil
-}
-
-func damaged(path, what string) error {
-	return fmt.Errorf("%s is damaged (%s); it was left untouched: restore the data directory from a copy", path, what)
 }
 
 // Check says whether the store can be read and written: nil, or why not. After
@@ -227,7 +250,7 @@ func (s *Store) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	}
 	st, err := s.readers.PrepareContext(ctx, query)
 	if err != nil {
-		return nil, fmt.Errorf("store: prepare %q: %w", query, err)
+		return nil, fmt.Errorf("store: prepare %q: %w", query, s.damage.notice(err))
 	}
 	if old, loaded := s.stmts.LoadOrStore(query, st); loaded {
 		st.Close()
@@ -242,7 +265,7 @@ func (s *Store) scan(ctx context.Context, query string, args []any, dest ...any)
 	if err != nil {
 		return err
 	}
-	return st.QueryRowContext(ctx, args...).Scan(dest...)
+	return s.damage.notice(st.QueryRowContext(ctx, args...).Scan(dest...))
 }
 
 // each calls row for every row of a query.
@@ -253,9 +276,9 @@ func (s *Store) each(ctx context.Context, query string, args []any, row func(sca
 	}
 	rows, err := st.QueryContext(ctx, args...)
 	if err != nil {
-		return err
+		return s.damage.notice(err)
 	}
-	return drain(rows, row)
+	return s.damage.notice(drain(rows, row))
 }
 
 // each is the same inside a write.

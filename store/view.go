@@ -32,7 +32,7 @@ func (v *view) scan(query string, args []any, dest ...any) error {
 	if err != nil {
 		return err
 	}
-	return v.tx.StmtContext(v.ctx, st).QueryRowContext(v.ctx, args...).Scan(dest...)
+	return v.s.damage.notice(v.tx.StmtContext(v.ctx, st).QueryRowContext(v.ctx, args...).Scan(dest...))
 }
 
 // errEnough ends each early, without an error.
@@ -46,10 +46,10 @@ func (v *view) each(query string, args []any, row func(scan func(...any) error) 
 	}
 	rows, err := v.tx.StmtContext(v.ctx, st).QueryContext(v.ctx, args...)
 	if err != nil {
-		return err
+		return v.s.damage.notice(err)
 	}
 	if err := drain(rows, row); err != errEnough {
-		return err
+		return v.s.damage.notice(err)
 	}
 	return nil
 }

@@ -41,6 +41,7 @@ type writer struct {
 	stmts  map[string]*sql.Stmt // owned by the leader
 	heads  map[string]head      // of each program's log, owned by the leader
 	failed atomic.Bool          // for want of the disk; until a check has written
+	damage *damage              // once something was noticed, nothing is written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 	clock  *clock
 	heed   func(*tx) error // the first write of a commit when the clock says so; nil for none
@@ -68,12 +69,12 @@ type tx struct {
 	storage bool     // a write failed for want of the disk
 }
 
-func newWriter(db *sql.DB, c *clock) (*writer, error) {
+func newWriter(db *sql.DB, c *clock, d *damage) (*writer, error) {
 	conn, err := db.Conn(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head), clock: c}
+	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head), clock: c, damage: d}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
 }
@@ -149,12 +150,18 @@ func (w *writer) lead() {
 
 func (w *writer) commit(batch []*write) {
 	t := &tx{w: w}
-	err := t.exec("BEGIN IMMEDIATE")
+	err := w.refused()
+	if err == nil {
+		err = t.exec("BEGIN IMMEDIATE")
+	}
 	if err == nil {
 		for _, op := range batch {
 			if err = t.savepoint(op); err != nil {
 				break
 			}
+		}
+		if err == nil {
+			err = w.refused() // one of the writes may have noticed the damage
 		}
 		if err == nil {
 			err = t.exec("COMMIT")
@@ -167,6 +174,7 @@ func (w *writer) commit(batch []*write) {
 	if err != nil || t.storage {
 		w.failed.Store(true)
 	}
+	w.damage.notice(err)
 	if err != nil {
 		clear(w.heads)
 		for _, op := range batch {
@@ -190,7 +198,7 @@ func (t *tx) savepoint(op *write) error {
 		return err
 	}
 	t.current, t.touched = op, t.touched[:0]
-	op.err = t.protect(op.run)
+	op.err = t.w.damage.notice(t.protect(op.run))
 	t.current = nil
 	if op.err != nil && isStorage(op.err) {
 		t.storage = true
@@ -219,14 +227,27 @@ func (t *tx) protect(run func(*tx) error) (err error) {
 	return run(t)
 }
 
-// close waits for the writes under way and refuses further ones.
-func (w *writer) close() error {
+// refused returns why nothing may be written for good, nil for nothing.
+func (w *writer) refused() error {
+	if w.damage.seen() != nil {
+		return ErrDamaged
+	}
+	return nil
+}
+
+// stop waits for the writes under way and refuses further ones.
+func (w *writer) stop() {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.closed = true
 	for w.led {
 		w.idle.Wait()
 	}
-	w.mu.Unlock()
+}
+
+// close stops the writer and closes its connection.
+func (w *writer) close() error {
+	w.stop()
 	for _, s := range w.stmts {
 		s.Close()
 	}

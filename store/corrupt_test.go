@@ -1,0 +1,285 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// killed returns a data directory as a process leaves it that is killed after
+// so many commits: with all of them in SQLite's log.
+func killed(t *testing.T, commits int) string {
+	t.Helper()
+	s := open(t)
+	program(t, s, "p")
+	for range commits {
+		publish(t, s, "p", "content_updated")
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	// By another process: this one would drop SQLite's locks.
+	if out, err := exec.Command("cp", "-r", s.Dir(), dir).CombinedOutput(); err != nil {
+		t.Fatalf("cp: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// filled returns a data directory with more than a few pages, closed in order.
+func filled(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := Open(t.Context(), Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	program(t, s, "p")
+	for range 300 {
+		publish(t, s, "p", "content_updated")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// contents returns every file of a data directory but those that hold nothing
+// that is to be kept.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasSuffix(path, "-shm") || d.Name() == "lock" {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		files[d.Name()] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// overwrite puts b into a file at a place; from its end when that is negative.
+func overwrite(t *testing.T, path string, at int64, b []byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at < 0 {
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at += info.Size()
+	}
+	_, err = f.WriteAt(b, at)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDamagedFilesAreRefusedUntouched(t *testing.T) {
+	junk := bytes.Repeat([]byte("junk"), 1024)
+	const frame = walFrameHeader + 4096
+	for _, c := range []struct {
+		name  string
+		spoil func(t *testing.T, database, log string)
+		want  string
+	}{
+		{"an empty database", func(t *testing.T, database, log string) {
+			if err := os.Truncate(database, 0); err != nil {
+				t.Fatal(err)
+			}
+		}, "service.db (the file is empty"},
+		{"the log's header", func(t *testing.T, _, log string) { overwrite(t, log, 0, junk[:32]) }, "service.db-wal (its header"},
+		{"one bit of the log's header", func(t *testing.T, _, log string) { overwrite(t, log, 19, []byte{0xff}) }, "service.db-wal (its header"},
+		{"the first frame", func(t *testing.T, _, log string) { overwrite(t, log, walHeader+100, junk[:1]) }, "a commit before frame"},
+		{"the middle of the log", func(t *testing.T, _, log string) { overwrite(t, log, walHeader+20*frame, junk) }, "a commit before frame"},
+		{"a frame's header", func(t *testing.T, _, log string) { overwrite(t, log, walHeader+20*frame, junk[:24]) }, "a commit before frame"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := killed(t, 20)
+			database := filepath.Join(dir, databaseFile)
+			c.spoil(t, database, database+"-wal")
+			before := contents(t, dir)
+			s, err := Open(context.Background(), Config{Dir: dir})
+			if err == nil {
+				s.Close()
+			}
+			if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "restore") {
+				t.Errorf("got %v, want ErrDamaged with %q and what to do", err, c.want)
+			}
+			if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
+				t.Error("the refused files were changed")
+			}
+		})
+	}
+}
+
+// A database whose log is good is refused untouched too, when it is itself what
+// is damaged: closing it must not move the log into it.
+func TestADamagedDatabaseKeepsItsLog(t *testing.T) {
+	s := openDir(t, filled(t))
+	publish(t, s, "p", "content_updated")
+	for _, c := range []struct {
+		name  string
+		spoil func(t *testing.T, database string)
+	}{
+		{"header", func(t *testing.T, database string) {
+			overwrite(t, database, 0, bytes.Repeat([]byte{7}, 64))
+			// What the log holds of the first page would stand in for it.
+			if err := os.Truncate(database+"-wal", walHeader); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"middle", func(t *testing.T, database string) {
+			for page := int64(2); page < 60; page++ {
+				overwrite(t, database, page*4096, bytes.Repeat([]byte{0xee}, 4096))
+			}
+		}},
+		{"truncated", func(t *testing.T, database string) {
+			if err := os.Truncate(database, 20*4096); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			if out, err := exec.Command("cp", "-r", s.Dir(), dir).CombinedOutput(); err != nil {
+				t.Fatalf("cp: %v\n%s", err, out)
+			}
+			c.spoil(t, filepath.Join(dir, databaseFile))
+			before := contents(t, dir)
+			again, err := Open(context.Background(), Config{Dir: dir})
+			if err == nil {
+				again.Close()
+			}
+			if !errors.Is(err, ErrDamaged) {
+				t.Errorf("got %v, want ErrDamaged", err)
+			}
+			if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
+				t.Error("the refused files were changed")
+			}
+		})
+	}
+}
+
+// What a power cut may leave of a log is no damage.
+func TestTornLogs(t *testing.T) {
+	dir := killed(t, 3)
+	path := filepath.Join(dir, databaseFile) + "-wal"
+	log, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const frame = walFrameHeader + 4096
+	var ends []int // of commits
+	for at := walHeader; at < len(log); at += frame {
+		if [4]byte(log[at+4:]) != [4]byte{} {
+			ends = append(ends, at+frame)
+		}
+	}
+	check := func(what string, log []byte) {
+		t.Helper()
+		if got, err := walDamage(bytes.NewReader(log)); got != "" || err != nil {
+			t.Errorf("%s: got %q, %v; want no damage", what, got, err)
+		}
+	}
+	check("whole", log)
+	for n := 0; n < len(log); n += 511 {
+		check("cut short", log[:n])
+	}
+	last := ends[len(ends)-2]
+	for at := last; at < len(log); at += frame {
+		torn := slices.Clone(log)
+		clear(torn[at : at+frame])
+		check("a frame of the last commit was not written", torn)
+		torn = slices.Clone(log)
+		clear(torn[at+frame/2 : at+frame])
+		check("half a frame of the last commit was not written", torn)
+	}
+	// A commit that failed is overwritten by a shorter one.
+	short := slices.Clone(log[:last])
+	check("what is left of a commit that failed", append(short, log[len(log)-frame:]...))
+	old := slices.Clone(log)
+	for at := walHeader + 5*frame; at < len(old); at += frame {
+		old[at+8]-- // of another salt
+	}
+	check("frames of before the log was begun anew", old)
+	torn := slices.Clone(log)
+	torn[ends[0]-1]++
+	if got, err := walDamage(bytes.NewReader(torn)); got == "" || err != nil {
+		t.Errorf("the third last commit and two whole ones after it: got %q, %v; want damage", got, err)
+	}
+}
+
+// Damage that is noticed by a read or by a write ends all writing, tells
+// whoever guards the store, and leaves the files as they are.
+func TestDamageWhileOpen(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		notice func(t *testing.T, s *Store) error
+	}{
+		{"by a read", func(t *testing.T, s *Store) error {
+			for seq := int64(1); seq <= 300; seq++ {
+				var body []byte
+				if err := s.scan(t.Context(), "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{"p", seq}, &body); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"by a write", func(t *testing.T, s *Store) error {
+			return s.writer.do(func(t *tx) error { return t.exec("UPDATE events SET json = json || ' ' WHERE seq < 300") })
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := Open(t.Context(), Config{Dir: filled(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			publish(t, s, "p", "content_updated")
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := s.Guard(ctx); err != nil {
+				t.Errorf("before: got %v, want nothing", err)
+			}
+			script := "for n in $(seq 2 60); do printf junkjunkjunkjunk | dd of=" + databaseFile + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
+			cmd := exec.Command("sh", "-c", script)
+			cmd.Dir = s.Dir()
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			before := contents(t, s.Dir())
+			if err := c.notice(t, s); !isCorrupt(err) && !errors.Is(err, ErrDamaged) {
+				t.Errorf("got %v, want an error that says so", err)
+			}
+			if err := s.Guard(t.Context()); !errors.Is(err, ErrDamaged) {
+				t.Errorf("got %v, want ErrDamaged", err)
+			}
+			if err := s.writer.do(insertProgram("q")); !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrDamaged) {
+				t.Errorf("a write after: got %v, want ErrUnavailable for ErrDamaged", err)
+			}
+			if err := s.Check(t.Context()); err == nil {
+				t.Error("the check after: got nothing, want an error")
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(before, contents(t, s.Dir())); diff != "" {
+				t.Error("the damaged files were changed")
+			}
+		})
+	}
+}

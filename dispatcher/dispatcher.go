@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,8 @@ type Config struct {
 	// AllowHTTP lets deliveries go to http:// URLs. Without it one that was
 	// subscribed while it was allowed is blocked.
 	AllowHTTP bool
+	// Alerts is where alerts are sent; nil: nowhere.
+	Alerts *AlertTarget
 	// RootCAs verify the subscribers' certificates; nil is the system's.
 	RootCAs *x509.CertPool
 	// Grace is how long attempts in flight may go on after Run was told to
@@ -79,6 +82,7 @@ type Dispatcher struct {
 	running atomic.Bool
 	reserve int           // of the slots; see take
 	nudge   chan struct{} // the loop of Run should look at the lanes again
+	alerts  chan struct{} // there is an alert to send
 	workers sync.WaitGroup
 
 	mu       sync.Mutex
@@ -110,6 +114,7 @@ func New(cfg Config) *Dispatcher {
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, sender: newSender(&cfg),
 		reserve: cfg.MaxConnections / 8,
 		nudge:   make(chan struct{}, 1),
+		alerts:  make(chan struct{}, 1),
 		lanes:   make(map[string]*lane),
 		wanting: make(map[store.EventKey]map[*lane]struct{}),
 	}
@@ -163,6 +168,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	d.running.Store(true)
+	if d.cfg.Alerts != nil {
+		d.workers.Go(func() { d.sendAlerts(ctx, sending) })
+	}
 
 	d.loop(ctx, sending, watcher)
 
@@ -231,6 +239,12 @@ func (d *Dispatcher) apply(changes store.Changes) {
 			}
 			l.wanted = seq
 			d.schedule(l, now)
+		}
+	}
+	if changes.Alerts {
+		select {
+		case d.alerts <- struct{}{}:
+		default: // it has not looked since the last
 		}
 	}
 	for id := range changes.Queued {
@@ -597,7 +611,7 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 	}
 	var a webhook.Attempt
 	if gone {
-		a = notSent(c, time.Now())
+		a = notSent(c.Number, time.Now())
 	} else {
 		a = d.send(ctx, to, c)
 	}
@@ -621,30 +635,37 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 	}
 }
 
-// send makes one attempt. A panic in it costs this attempt, and nothing else.
-func (d *Dispatcher) send(ctx context.Context, to *store.Lane, c *store.Claim) (a webhook.Attempt) {
-	started := time.Now()
-	defer func() {
-		if p := recover(); p != nil {
-			d.logger.Error("panic in an attempt", "panic", p, "delivery", c.ID)
-			a = notSent(c, started)
+// send makes one attempt.
+func (d *Dispatcher) send(ctx context.Context, to *store.Lane, c *store.Claim) webhook.Attempt {
+	return d.guard(c.ID, c.Number, func() webhook.Attempt {
+		size := 192
+		for _, e := range c.Events {
+			size += len(e) + 1
 		}
-	}()
-	size := 192
-	for _, e := range c.Events {
-		size += len(e) + 1
-	}
-	return d.sender.send(ctx, &request{
-		DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
-		URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(started), Number: c.Number,
-		Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
+		return d.sender.send(ctx, &request{
+			DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
+			URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number,
+			Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
+		})
 	})
 }
 
+// guard makes an attempt. A panic in it costs this attempt, and nothing else.
+func (d *Dispatcher) guard(id string, number int, send func() webhook.Attempt) (a webhook.Attempt) {
+	started := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			d.logger.Error("panic in an attempt", "delivery", id, "panic", p, "stack", string(debug.Stack()))
+			a = notSent(number, started)
+		}
+	}()
+	return send()
+}
+
 // notSent is an attempt that was counted, but not made or not made to its end.
-func notSent(c *store.Claim, started time.Time) webhook.Attempt {
+func notSent(number int, started time.Time) webhook.Attempt {
 	return webhook.Attempt{
-		Number: c.Number, StartedAt: started, Duration: time.Since(started),
+		Number: number, StartedAt: started, Duration: time.Since(started),
 		Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted,
 	}
 }
@@ -658,9 +679,21 @@ func (d *Dispatcher) log(to *store.Lane, c *store.Claim, a *webhook.Attempt, ste
 	if !d.logger.Enabled(context.Background(), level) {
 		return
 	}
-	d.logger.LogAttrs(context.Background(), level, "attempt",
+	d.logger.LogAttrs(context.Background(), level, "attempt", append(outcome(a),
 		slog.String("program", c.ProgramID), slog.String("subscription", c.SubscriptionID), slog.String("delivery", c.ID),
 		slog.Int("number", c.Number), slog.Int("events", len(c.Events)), slog.Bool("ping", c.Ping),
-		slog.String("result", string(a.Result)), slog.Int("response_status", a.ResponseStatus), slog.String("error", string(a.Error)),
-		slog.Duration("duration", a.Duration), slog.String("status", string(step.Status)))
+		slog.String("status", string(step.Status)))...)
+}
+
+// outcome says for a log what came of an attempt.
+func outcome(a *webhook.Attempt) []slog.Attr {
+	attributes := make([]slog.Attr, 0, 12)
+	attributes = append(attributes, slog.String("result", string(a.Result)), slog.Duration("duration", a.Duration))
+	if a.ResponseStatus != 0 {
+		attributes = append(attributes, slog.Int("response_status", a.ResponseStatus))
+	}
+	if a.Error != webhook.ErrorNone {
+		attributes = append(attributes, slog.String("error", string(a.Error)))
+	}
+	return attributes
 }

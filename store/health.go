@@ -1,10 +1,8 @@
 package store
 
 import (
-	"context"
 	"database/sql"
 	"errors"
-	"log/slog"
 	"time"
 
 	"service/webhook"
@@ -12,7 +10,8 @@ import (
 
 // recordHealth decides how a subscription is doing after an attempt. While all
 // goes well it costs one statement that finds nothing to change.
-func (s *Store) recordHealth(t *tx, id string, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) error {
+func (s *Store) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) error {
+	id := c.SubscriptionID
 	var before webhook.Failures
 	var first int64
 	var since sql.NullInt64
@@ -46,21 +45,28 @@ func (s *Store) recordHealth(t *tx, id string, a *webhook.Attempt, policy webhoo
 	if err := t.setHealth(id, status, reason, after); err != nil {
 		return err
 	}
-	t.afterCommit(func() {
-		s.watchers.subscriptionChanged(id)
-		s.logger.LogAttrs(context.Background(), slog.LevelWarn, "subscription is "+string(status),
-			slog.String("program", sub.ProgramID), slog.String("subscription", id), slog.Int("failures", after.Count),
-			slog.Int("response_status", a.ResponseStatus), slog.String("error", string(a.Error)))
-	})
+	t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
+	is := sub
+	is.Status, is.DisabledReason, is.Active = status, reason, status != webhook.HealthDisabled && sub.Active
+	alert := webhook.Alert{Subscription: is, Failures: after, DeliveryID: c.ID, Attempt: a}
+	switch status {
+	case webhook.HealthFailing:
+		alert.Name = webhook.AlertFailing
+	case webhook.HealthDisabled:
+		alert.Name = webhook.AlertDisabled
+	default:
+		alert.Name, alert.Failures = webhook.AlertRecovered, before
+	}
+	if err := s.alert(t, &alert); err != nil {
+		return err
+	}
 	if status != webhook.HealthDisabled {
 		return t.exec("UPDATE subscriptions SET revision = revision + 1 WHERE id = ?", id)
 	}
-	off := sub
-	off.Active = false
 	if err := t.exec("UPDATE subscriptions SET active = 0, revision = revision + 1, updated_at = ? WHERE id = ?", now.UnixMilli(), id); err != nil {
 		return err
 	}
-	return t.moveInterests(&sub, &off)
+	return t.moveInterests(&sub, &is)
 }
 
 // setHealth stores how a subscription is doing, and why.

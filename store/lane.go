@@ -432,7 +432,7 @@ func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 			t.afterCommit(func() { s.watchers.recorded(c.ID, a) })
 		}
 		if !c.Ping {
-			if err := s.recordHealth(t, c.SubscriptionID, a, policy, now); err != nil {
+			if err := s.recordHealth(t, c, a, policy, now); err != nil {
 				return err
 			}
 		}

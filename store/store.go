@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"service/webhook"
@@ -29,6 +30,8 @@ import (
 type Config struct {
 	Dir    string // the data directory; made (0700) when it is not there
 	Logger *slog.Logger
+	// SendAlerts has alerts sent, and not only remembered and logged.
+	SendAlerts bool
 	// Now is the wall clock; time.Now unless a test sets a clock of its own.
 	Now func() time.Time
 }
@@ -46,6 +49,9 @@ type Store struct {
 	seal    *sealer
 	tail    *tail
 	lists   listLimits
+
+	sendAlerts bool
+	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
 
 	stmts    sync.Map // query → *sql.Stmt on readers
 	tokens   tokenCache
@@ -67,7 +73,11 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), tail: newTail(tailBytes), lists: defaultListLimits}
+	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), tail: newTail(tailBytes), lists: defaultListLimits, sendAlerts: cfg.SendAlerts}
+	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
+	for _, name := range webhook.AlertNames() {
+		s.alerts[name] = new(atomic.Int64)
+	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}

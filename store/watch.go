@@ -15,6 +15,7 @@ type Changes struct {
 	Events        map[EventKey]int64  // the newest seq of each kind
 	Subscriptions map[string]struct{} // ids whose subscription was created, changed or deleted
 	Queued        map[string]struct{} // ids of subscriptions that were given a delivery to send, such as a ping
+	Alerts        bool                // there is one to send
 }
 
 // Watcher hears of changes. C receives when there are some; Take returns and

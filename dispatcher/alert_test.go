@@ -1,0 +1,137 @@
+package dispatcher
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// The operator hears when a subscription begins to fail, recovers, and is
+// switched off: once each, signed, with the last answer; tried again while the
+// operator's own server fails, which is no reason for another alert.
+func TestAlerts(t *testing.T) {
+	secret := webhook.NewSigningSecret()
+	cfg := Config{
+		RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 3, DisableAfter: time.Hour},
+		// The first subscriber's address, since the operator is the first to listen.
+		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: secret},
+	}
+	type event struct {
+		Name         string
+		Action       string
+		Subscription struct{ ID, URL, Status string }
+		FailingSince string `json:"failing_since"`
+		Failures     int
+		LastAttempt  struct {
+			ResponseStatus int `json:"response_status"`
+		} `json:"last_attempt"`
+	}
+	var mu sync.Mutex
+	var heard []event
+	inBubble(t, cfg, func(w *world) {
+		var requests, signed int
+		w.subscriber(nil).serve = func(rw http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			var d struct {
+				DeliveryID string `json:"delivery_id"`
+				Events     []event
+			}
+			if err = errors.Join(err, json.Unmarshal(body, &d)); err != nil || len(d.Events) != 1 {
+				t.Errorf("an alert is %q, %v", body, err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if requests++; requests == 1 {
+				rw.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			at, err := strconv.ParseInt(r.Header.Get("webhook-timestamp"), 10, 64)
+			if err == nil && r.Header.Get("webhook-signature") == secret.Sign(d.DeliveryID, time.Unix(at, 0), body) {
+				signed++
+			}
+			heard = append(heard, d.Events[0])
+		}
+		var failing bool
+		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			if failing {
+				rw.WriteHeader(http.StatusBadGateway)
+			}
+		})
+		set := func(f bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			failing = f
+		}
+		query := r.url + "?token=canary"
+		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.URL = &query })
+		names := func() (all []string) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, e := range heard {
+				all = append(all, e.Name)
+			}
+			return all
+		}
+
+		set(true)
+		w.publish("content_updated")
+		time.Sleep(40 * time.Minute)
+		if got := names(); !slices.Equal(got, []string{"subscription_failing"}) || requests != 2 || signed != 1 {
+			t.Errorf("heard of %v in %d requests, %d well signed; want the failing one, the second time", got, requests, signed)
+		}
+		first := heard[0]
+		if first.Subscription.ID != sub.ID || first.Subscription.URL != r.url || first.Subscription.Status != "failing" || first.Failures != 3 ||
+			first.LastAttempt.ResponseStatus != http.StatusBadGateway || first.FailingSince == "" || first.Action == "" {
+			t.Errorf("the alert is %+v", first)
+		}
+		set(false)
+		time.Sleep(10 * time.Minute)
+		w.publish("content_updated")
+		time.Sleep(3 * time.Hour)
+		set(true)
+		for range 10 {
+			w.publish("content_updated")
+			time.Sleep(20 * time.Minute)
+		}
+		time.Sleep(10 * time.Hour)
+		if got, want := names(), []string{"subscription_failing", "subscription_recovered", "subscription_failing", "subscription_disabled"}; !slices.Equal(got, want) {
+			t.Errorf("heard of %v, want %v", got, want)
+		}
+	})
+}
+
+// An operator's server that never answers well is told of an alert at most five
+// times, and nobody is told of that.
+func TestAlertsAreNotRecursive(t *testing.T) {
+	cfg := Config{
+		RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
+		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()},
+	}
+	inBubble(t, cfg, func(w *world) {
+		operator := w.subscriber(statuses(500))
+		r := w.subscriber(statuses(500))
+		w.subscribe(r, nil)
+		for range 3 {
+			w.publish("content_updated")
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(24 * time.Hour)
+		if n := len(operator.all()); n != webhook.MaxAttempts {
+			t.Errorf("the operator's server was called %d times, want %d", n, webhook.MaxAttempts)
+		}
+		if n := w.d.store.AlertCount(webhook.AlertFailing); n != 1 {
+			t.Errorf("%d alerts, want 1", n)
+		}
+	})
+}

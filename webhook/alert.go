@@ -1,0 +1,154 @@
+package webhook
+
+import (
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// AlertName says what an operator must hear of.
+type AlertName string
+
+const (
+	AlertFailing   AlertName = "subscription_failing"   // its server has begun to fail: its events wait
+	AlertRecovered AlertName = "subscription_recovered" // its server answers again
+	AlertDisabled  AlertName = "subscription_disabled"  // it failed for so long that it was switched off
+	AlertLost      AlertName = "events_lost"            // retention removed events that had not been delivered to it
+)
+
+// AlertNames returns every name an alert can have.
+func AlertNames() []AlertName {
+	return []AlertName{AlertFailing, AlertRecovered, AlertDisabled, AlertLost}
+}
+
+var alertTexts = map[AlertName]struct{ message, action string }{
+	AlertFailing: {
+		"The subscription's server has failed so often in a row that nothing is sent to it but a probe now and then. Its events wait in the log; none is lost before the retention ends.",
+		"Look at the last answer. Tell the partner, whose server must answer 2xx; ping the subscription to test it. The first success brings what waits, and needs no help.",
+	},
+	AlertRecovered: {
+		"The subscription's server answers again. What waited is being sent.",
+		"Nothing needs to be done.",
+	},
+	AlertDisabled: {
+		"The subscription has been failing for so long that it was switched off. What is published from now on is not delivered to it.",
+		"When the partner's server is well again, set the subscription active, and replay what it missed.",
+	},
+	AlertLost: {
+		"Events that waited for the subscription were removed because they were older than the retention. They will not be delivered.",
+		"Tell the partner what is missing. Publish it again if the source has it. A longer --retention keeps what waits for longer.",
+	},
+}
+
+// Alert is something about a subscription that the operator must hear of.
+type Alert struct {
+	ID           string
+	Name         AlertName
+	At           time.Time
+	Subscription Subscription
+	Failures     Failures // as they were when it happened
+
+	DeliveryID string   // whose attempt it came of, "" for none
+	Attempt    *Attempt // the last answer, or nil
+	Lost       int64    // events, of AlertLost
+	LostBefore time.Time
+}
+
+// alertJSON is an alert as it is sent: an event like any other.
+type alertJSON struct {
+	ID           string `json:"id"`
+	Timestamp    string `json:"timestamp"`
+	Name         string `json:"name"`
+	Version      string `json:"version"`
+	Message      string `json:"message"`
+	Action       string `json:"action"`
+	Subscription struct {
+		ID             string  `json:"id"`
+		URL            string  `json:"url"`
+		Description    string  `json:"description"`
+		Active         bool    `json:"active"`
+		Status         Health  `json:"status"`
+		DisabledReason *string `json:"disabled_reason"`
+	} `json:"subscription"`
+	Failures     int               `json:"failures"`
+	FailingSince *string           `json:"failing_since"`
+	LastAttempt  *alertAttemptJSON `json:"last_attempt"`
+	LostEvents   *int64            `json:"lost_events,omitempty"`
+	LostBefore   *string           `json:"lost_before,omitempty"`
+}
+
+type alertAttemptJSON struct {
+	DeliveryID     string          `json:"delivery_id"`
+	Number         int             `json:"number"`
+	StartedAt      string          `json:"started_at"`
+	DurationMS     int64           `json:"duration_ms"`
+	Result         Result          `json:"result"`
+	ResponseStatus *int            `json:"response_status"`
+	Error          *alertErrorJSON `json:"error"`
+}
+
+type alertErrorJSON struct {
+	Code   ErrorCode `json:"code"`
+	Detail string    `json:"detail"`
+}
+
+// JSON returns the alert as it is sent: the one event of a delivery. What
+// follows the path of the subscription's URL is left out, since partners put
+// credentials there.
+func (a *Alert) JSON() ([]byte, error) {
+	text := alertTexts[a.Name]
+	j := alertJSON{
+		ID: a.ID, Timestamp: FormatTime(a.At), Name: string(a.Name), Version: EventVersion,
+		Message: text.message, Action: text.action, Failures: a.Failures.Count,
+	}
+	s := &a.Subscription
+	j.Subscription.ID, j.Subscription.URL, j.Subscription.Description = s.ID, WithoutQuery(s.URL), s.Description
+	j.Subscription.Active, j.Subscription.Status = s.Active, s.Status
+	if s.DisabledReason != "" {
+		j.Subscription.DisabledReason = &s.DisabledReason
+	}
+	if !a.Failures.Since.IsZero() {
+		since := FormatTime(a.Failures.Since)
+		j.FailingSince = &since
+	}
+	if t := a.Attempt; t != nil {
+		j.LastAttempt = &alertAttemptJSON{
+			DeliveryID: a.DeliveryID, Number: t.Number, StartedAt: FormatTime(t.StartedAt), DurationMS: t.Duration.Milliseconds(), Result: t.Result,
+		}
+		if t.ResponseStatus != 0 {
+			j.LastAttempt.ResponseStatus = &t.ResponseStatus
+		}
+		if t.Error != ErrorNone {
+			j.LastAttempt.Error = &alertErrorJSON{t.Error, t.Error.Detail()}
+		}
+	}
+	if a.Name == AlertLost {
+		before := FormatTime(a.LostBefore)
+		j.LostEvents, j.LostBefore = &a.Lost, &before
+	}
+	return json.Marshal(j)
+}
+
+// Summary is the alert in a few words, for a log and a list.
+func (a *Alert) Summary() string {
+	switch a.Name {
+	case AlertFailing:
+		return "subscription is failing"
+	case AlertRecovered:
+		return "subscription has recovered"
+	case AlertDisabled:
+		return "subscription was switched off"
+	}
+	return "subscription lost " + strconv.FormatInt(a.Lost, 10) + " events to retention"
+}
+
+// WithoutQuery returns a URL up to its query: what follows may be a secret.
+func WithoutQuery(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return ""
+	}
+	u.RawQuery, u.Fragment, u.User = "", "", nil
+	return u.String()
+}

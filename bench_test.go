@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -166,14 +165,6 @@ type subject struct {
 	trip        atomic.Pointer[trip]
 }
 
-// trip is so many events on their way.
-type trip struct {
-	sent    []time.Time    // by the event's number, before it is published
-	took    []atomic.Int64 // nanoseconds until its arrival, 0 before
-	left    atomic.Int64
-	arrived chan struct{} // closed with the last
-}
-
 func (s *subject) subscribe(b *testing.B) {
 	b.Helper()
 	in := &instance{tb: b, client: s.client, base: s.base}
@@ -188,25 +179,13 @@ func (s *subject) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	if err != nil || t == nil {
 		return
 	}
-	for _, rest := range bytes.Split(body, []byte(benchField))[1:] {
-		n := 0
-		for _, c := range rest {
-			if c < '0' || c > '9' {
-				break
-			}
-			n = 10*n + int(c-'0')
-		}
-		if t.took[n].CompareAndSwap(0, int64(now.Sub(t.sent[n]))) && t.left.Add(-1) == 0 {
-			close(t.arrived)
-		}
-	}
+	t.arrive(body, now)
 }
 
 // measure has publish publish b.N events, waits for the last to arrive, and
 // reports.
 func (s *subject) measure(b *testing.B, publish func(*trip)) {
-	t := &trip{sent: make([]time.Time, b.N), took: make([]atomic.Int64, b.N), arrived: make(chan struct{})}
-	t.left.Store(int64(b.N))
+	t := newTrip(b.N)
 	s.trip.Store(t)
 	before := s.cpu()
 	b.ResetTimer()
@@ -221,19 +200,15 @@ func (s *subject) measure(b *testing.B, publish func(*trip)) {
 		b.Fatalf("%d of %d events did not arrive", t.left.Load(), b.N)
 	}
 	b.StopTimer()
-	took := make([]time.Duration, b.N)
-	for i := range took {
-		took[i] = time.Duration(t.took[i].Load())
-	}
-	slices.Sort(took)
+	took := t.times(time.Now())
 	rate := float64(b.N) / b.Elapsed().Seconds()
 	b.ReportMetric(float64(b.N)/acknowledged.Seconds(), "published/s")
 	b.ReportMetric(rate, "delivered/s")
 	if s.raw > 0 {
 		b.ReportMetric(rate/s.raw, "of_raw")
 	}
-	b.ReportMetric(float64(took[b.N/2].Microseconds())/1000, "p50_ms")
-	b.ReportMetric(float64(took[b.N*99/100].Microseconds())/1000, "p99_ms")
+	b.ReportMetric(float64(percentile(took, 50).Microseconds())/1000, "p50_ms")
+	b.ReportMetric(float64(percentile(took, 99).Microseconds())/1000, "p99_ms")
 	b.ReportMetric(float64((s.cpu()-before).Microseconds())/float64(b.N), "cpu_µs/event")
 	b.ReportMetric(0, "ns/op") // delivered/s says it
 }
@@ -312,27 +287,4 @@ func (s *subject) stream(b *testing.B) {
 			b.Errorf("status %d: %s", resp.StatusCode, answer)
 		}
 	})
-}
-
-// processorTime returns how long a process has had a processor, to 10 ms; 0
-// where the system does not tell.
-func processorTime(b *testing.B, pid int) time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if os.IsNotExist(err) {
-		return 0
-	}
-	_, after, _ := strings.Cut(string(stat), ") ") // the name may hold anything
-	f := strings.Fields(after)
-	if err != nil || len(f) < 13 {
-		b.Fatalf("/proc/%d/stat: %q, %v", pid, stat, err)
-	}
-	var ticks int64
-	for _, field := range f[11:13] { // utime, stime
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond // Linux shows hundredths of a second, always
 }

@@ -416,16 +416,7 @@ func listenLoopback(tb testing.TB, h http.Handler) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &http.Server{Handler: h}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Serve(l)
-	}()
-	tb.Cleanup(func() {
-		s.Close()
-		<-done
-	})
+	serve(tb, l, h)
 	return "http://" + l.Addr().String()
 }
 

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -88,7 +89,7 @@ func listenAdmin(ctx context.Context, dir string) (net.Listener, error) {
 
 // adminServer answers the small commands.
 type adminServer struct {
-	tokens     tokens
+	data       data
 	signInLink func() string // a new one-time URL of the admin UI
 	logger     *slog.Logger
 }
@@ -100,14 +101,24 @@ func (a *adminServer) handler() http.Handler {
 		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
 			return nil, webhook.NewError(webhook.CodeInvalid, "The request cannot be read.")
 		}
-		token, secret, err := a.tokens.CreateToken(r.Context(), asked)
+		token, secret, err := a.data.CreateToken(r.Context(), asked)
 		return newTokenAnswer{token, secret}, err
 	}))
 	m.HandleFunc("GET /tokens", a.answer(func(r *http.Request) (any, error) {
-		return a.tokens.Tokens(r.Context())
+		return a.data.Tokens(r.Context())
 	}))
 	m.HandleFunc("POST /tokens/{id}/revoke", a.answer(func(r *http.Request) (any, error) {
-		return a.tokens.RevokeToken(r.Context(), r.PathValue("id"))
+		return a.data.RevokeToken(r.Context(), r.PathValue("id"))
+	}))
+	m.HandleFunc("POST /key/rotate", a.answer(func(r *http.Request) (any, error) {
+		rotation, err := a.data.RotateKey(r.Context())
+		switch {
+		case errors.Is(err, store.ErrKey):
+			err = webhook.NewError(webhook.CodeConflict, err.Error())
+		case err == nil:
+			a.logger.Info("the secret key is replaced", "file", rotation.File, "secrets", rotation.Secrets())
+		}
+		return rotation, err
 	}))
 	m.HandleFunc("POST /setup-link", a.answer(func(*http.Request) (any, error) {
 		return setupLinkAnswer{a.signInLink()}, nil
@@ -171,10 +182,7 @@ func dialAdmin(ctx context.Context, dir string) (*adminClient, error) {
 		return nil, fmt.Errorf("ask the running server: %w", err)
 	}
 	conn.Close()
-	return &adminClient{&http.Client{
-		Transport: &http.Transport{DialContext: dial},
-		Timeout:   30 * time.Second,
-	}}, nil
+	return &adminClient{&http.Client{Transport: &http.Transport{DialContext: dial}}}, nil
 }
 
 // Close ends the connections to the server.
@@ -183,9 +191,19 @@ func (c *adminClient) Close() error {
 	return nil
 }
 
-// ask makes one request. What the server refused is a *webhook.Error, just as
-// if the store had been asked.
+// askTime bounds a request that the server answers at once.
+const askTime = 30 * time.Second
+
+// ask makes one request that the server answers at once. What the server
+// refused is a *webhook.Error, just as if the store had been asked.
 func (c *adminClient) ask(ctx context.Context, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	return c.await(ctx, method, path, in, out)
+}
+
+// await is ask for as long as ctx allows.
+func (c *adminClient) await(ctx context.Context, method, path string, in, out any) error {
 	var body bytes.Buffer
 	if in != nil {
 		if err := json.NewEncoder(&body).Encode(in); err != nil {
@@ -233,6 +251,12 @@ func (c *adminClient) Tokens(ctx context.Context) ([]webhook.Token, error) {
 func (c *adminClient) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
 	var revoked webhook.Token
 	return revoked, c.ask(ctx, http.MethodPost, "/tokens/"+url.PathEscape(id)+"/revoke", nil, &revoked)
+}
+
+// RotateKey is [store.Store.RotateKey], done by the running server.
+func (c *adminClient) RotateKey(ctx context.Context) (store.KeyRotation, error) {
+	var r store.KeyRotation
+	return r, c.await(ctx, http.MethodPost, "/key/rotate", nil, &r)
 }
 
 // setupLink returns a new one-time URL that signs in to the admin UI.

@@ -29,7 +29,7 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := &adminServer{tokens: st, logger: slog.New(slog.DiscardHandler), signInLink: func() string { return "https://127.0.0.1:8443/sign-in/CODE" }}
+	admin := &adminServer{data: st, logger: slog.New(slog.DiscardHandler), signInLink: func() string { return "https://127.0.0.1:8443/sign-in/CODE" }}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.handler()}, l, time.Second) }()
@@ -203,7 +203,7 @@ func TestAdminSocketHidesItsFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	admin := &adminServer{tokens: closed, logger: slog.New(slog.NewTextHandler(&log, nil))}
+	admin := &adminServer{data: closed, logger: slog.New(slog.NewTextHandler(&log, nil))}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.handler()}, l, time.Second) }()

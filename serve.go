@@ -26,6 +26,7 @@ import (
 
 type serveCmd struct {
 	dataFlag
+	keyFlag
 	Listen           string   `default:"127.0.0.1:8443" placeholder:"ADDR" help:"The address of the API and the admin UI."`
 	TLS              string   `name:"tls" default:"auto" placeholder:"auto|off" help:"auto serves HTTPS with a certificate of a local CA kept in the data directory (ca.pem, for curl --cacert); off is plain HTTP, on a loopback address alone."`
 	AllowDestination []string `placeholder:"CIDR" help:"Private addresses that subscriptions may point at, by name; repeated or with commas."`
@@ -51,6 +52,7 @@ type serveCmd struct {
 // settings are the flags of serve, read and found right.
 type settings struct {
 	data             string
+	key              keyFlag
 	listen           string
 	host             string // of listen
 	tls              bool
@@ -77,6 +79,7 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 	var f faults
 	s := &settings{
 		data:             c.Data,
+		key:              c.keyFlag,
 		listen:           c.Listen,
 		host:             f.address("listen", c.Listen),
 		tls:              f.choice("tls", c.TLS, "auto", "off") != "off",
@@ -142,6 +145,9 @@ func (f *faults) logger(w io.Writer, format, level string) *slog.Logger {
 }
 
 func (c *serveCmd) Run(ctx context.Context, std streams) error {
+	if c.Demo {
+		c.keyFlag = keyFlag{} // throw-away data has a throw-away key
+	}
 	if c.Demo && c.LogLevel == "info" {
 		c.LogLevel = "warn" // the demo tells what happens in lines of its own
 	}
@@ -191,8 +197,8 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, Logger: s.logger}); err != nil {
-		return nil, err
+	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, SecretKeyFile: s.key.SecretKeyFile, Logger: s.logger}); err != nil {
+		return nil, s.key.explain(err)
 	}
 	if svc.public, err = new(net.ListenConfig).Listen(ctx, "tcp", s.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -269,7 +275,7 @@ func (svc *service) Run(ctx context.Context) error {
 	logger := svc.settings.logger
 	logger.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelWarn)
-	admin := &adminServer{tokens: svc.store, signInLink: svc.signInLink, logger: logger}
+	admin := &adminServer{data: svc.store, signInLink: svc.signInLink, logger: logger}
 
 	g, running := errgroup.WithContext(ctx)
 	// The dispatcher outlives the doors: a request may wait for its ping.

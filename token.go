@@ -31,6 +31,7 @@ type dataFlag struct {
 
 type tokenCreateCmd struct {
 	dataFlag
+	keyFlag
 	Program string   `placeholder:"ID" help:"The program the token is for (required)."`
 	User    string   `placeholder:"ID" help:"The user the token stands for (required)."`
 	Scope   []string `placeholder:"S" help:"What it may do: ${scopes} (required, repeated or with commas)."`
@@ -58,7 +59,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	t, err := openTokens(ctx, c.Data, std, true)
+	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, true)
 	if err != nil {
 		return err
 	}
@@ -73,11 +74,12 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std streams) error {
 
 type tokenListCmd struct {
 	dataFlag
+	keyFlag
 	JSON bool `name:"json" help:"Print a JSON array."`
 }
 
 func (c *tokenListCmd) Run(ctx context.Context, std streams) error {
-	t, err := openTokens(ctx, c.Data, std, false)
+	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
 	if err != nil {
 		return err
 	}
@@ -132,11 +134,12 @@ func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 
 type tokenRevokeCmd struct {
 	dataFlag
+	keyFlag
 	ID string `arg:"" help:"The token's id, as token list shows it."`
 }
 
 func (c *tokenRevokeCmd) Run(ctx context.Context, std streams) error {
-	t, err := openTokens(ctx, c.Data, std, false)
+	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
 	if err != nil {
 		return err
 	}
@@ -149,28 +152,30 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std streams) error {
 	return err
 }
 
-// tokens is where the tokens are: the store itself, or the running server that
-// has it open.
-type tokens interface {
+// data is what the small commands work on: the store itself, or the running
+// server that has it open.
+type data interface {
 	CreateToken(context.Context, webhook.NewToken) (webhook.Token, string, error)
 	Tokens(context.Context) ([]webhook.Token, error)
 	RevokeToken(ctx context.Context, id string) (webhook.Token, error)
+	RotateKey(context.Context) (store.KeyRotation, error)
 	Close() error
 }
 
-// openTokens asks the server that runs on the data directory, and when none
-// does opens the store. Only with create is a new data directory made.
-func openTokens(ctx context.Context, dir string, std streams, create bool) (tokens, error) {
-	server, err := dialAdmin(ctx, dir)
+// openData asks the server that runs on the data directory, and when none does
+// opens the store. Only with create is a new data directory made.
+func openData(ctx context.Context, d dataFlag, k keyFlag, std streams, create bool) (data, error) {
+	server, err := dialAdmin(ctx, d.Data)
 	if err == nil {
 		return server, nil
 	}
 	if !errors.Is(err, errNoServer) {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(dir, "service.db")); errors.Is(err, fs.ErrNotExist) && !create {
-		return nil, fmt.Errorf("there is no data in %s; --data names the data directory", dir)
+	if _, err := os.Stat(filepath.Join(d.Data, "service.db")); errors.Is(err, fs.ErrNotExist) && !create {
+		return nil, fmt.Errorf("there is no data in %s; --data names the data directory", d.Data)
 	}
 	logger := slog.New(slog.NewTextHandler(std.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	return store.Open(ctx, store.Config{Dir: dir, Logger: logger})
+	st, err := store.Open(ctx, store.Config{Dir: d.Data, SecretKeyFile: k.SecretKeyFile, Logger: logger})
+	return st, k.explain(err)
 }

@@ -8,101 +8,176 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
+	"sync"
+	"sync/atomic"
 )
 
-// sealer keeps secrets unreadable in the database and its copies. Its key lies
-// beside the database in a file of its own, so that a copy of one alone
-// betrays nothing.
+// sealer keeps secrets unreadable in the database and its copies. Its keys lie
+// in a file of their own, so that a copy of the database alone betrays nothing.
+//
+// There are several keys while one is being replaced, see [Store.RotateKey].
+// Keys that were replaced stay in memory, for whoever has read a secret just
+// before it was sealed anew.
 type sealer struct {
-	aead   cipher.AEAD
-	cursor []byte // the key of page cursors' authentication
+	file   *keyring
+	keys   atomic.Pointer[[]*sealKey] // the first seals, all of them open; never empty
+	cursor []byte                     // the key of page cursors' authentication; no rotation changes it
+
+	rotating sync.Mutex // held by whoever replaces a key
 }
 
-// openSealer reads the key, or makes one for a database that has none yet. A
+// sealKey is one key of the file, and what is made of it.
+type sealKey struct {
+	key  secretKey
+	aead cipher.AEAD
+}
+
+// The rows of settings that are the sealer's own. Each is sealed for a place
+// of its own name.
+const (
+	keyCheck  = "key_check"  // proves that the key fits
+	cursorKey = "cursor_key" // of page cursors, random: a cursor outlives the key that seals this
+)
+
+const keyCheckText = "the key fits"
+
+// openSealer reads the keys, or makes one for a database that has none yet. A
 // database whose key is missing or wrong is refused: its secrets would be lost
-// in silence.
-func (s *Store) openSealer(path string) (*sealer, error) {
-	var check []byte
-	err := s.writer.do(func(t *tx) error {
-		err := t.scan("SELECT value FROM settings WHERE name = 'key_check'", nil, &check)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
-		}
+// in silence. The error wraps [ErrKey]. A rotation that a crash has interrupted
+// is finished.
+func (s *Store) openSealer(cfg *Config) error {
+	sl := &sealer{}
+	var err error
+	if sl.file, err = newKeyring(cfg.Dir, cfg.SecretKeyFile); err != nil {
 		return err
+	}
+	settings := make(map[string][]byte)
+	err = s.writer.do(func(t *tx) error {
+		for _, name := range []string{keyCheck, cursorKey} {
+			var value []byte
+			err := t.scan("SELECT value FROM settings WHERE name = ?", []any{name}, &value)
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+			settings[name] = value
+		}
+		return nil
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	text, err := os.ReadFile(path)
+	keys, err := sl.file.read()
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && check != nil:
-		return nil, fmt.Errorf("%s is missing: it is the key of the secrets in this database; put it back", path)
+	case errors.Is(err, fs.ErrNotExist) && settings[keyCheck] != nil:
+		return keyError("%s is missing: it is the key of the secrets in this database; put it back", sl.file.path)
+	case errors.Is(err, fs.ErrNotExist) && sl.file.named:
+		// Perhaps its disk is not mounted yet. A key that is made in its stead
+		// would be gone with the next restart, and all secrets with it.
+		return keyError("%s is missing, and is not made: put 64 random hexadecimal digits into it, readable for this user alone: (umask 077; openssl rand -hex 32 > FILE)", sl.file.path)
 	case errors.Is(err, fs.ErrNotExist):
-		key := make([]byte, 32)
-		rand.Read(key)
-		text = []byte(hex.EncodeToString(key) + "\n")
-		if err := writeDurably(path, text); err != nil {
-			return nil, fmt.Errorf("write %s: %w", path, err)
+		keys = []secretKey{newSecretKey()}
+		if err := writeDurably(sl.file.path, formatKeys(keys)); err != nil {
+			return keyError("%s cannot be written: %w", sl.file.path, err)
 		}
 	case err != nil:
-		return nil, err
+		return err
 	}
-	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
-	if err != nil || len(key) != 32 {
-		return nil, fmt.Errorf("%s does not hold a key: it must be 64 hexadecimal digits", path)
+	if sl.file.exposed() {
+		s.logger.Warn("the secret key can be read by every user of this machine", "file", sl.file.path)
 	}
-	sl, err := newSealer(key)
-	if err != nil {
-		return nil, err
+	if err := sl.use(keys); err != nil {
+		return err
 	}
-	const canary = "the key fits"
-	if check == nil {
-		return sl, s.writer.do(func(t *tx) error {
-			return t.exec("INSERT INTO settings (name, value) VALUES ('key_check', ?)", sl.seal([]byte(canary), "key_check"))
+	if sealed := settings[keyCheck]; sealed != nil {
+		if got, err := sl.open(sealed, keyCheck); err != nil || string(got) != keyCheckText {
+			return keyError("%s does not hold the key that the secrets in this database are sealed with: it is not the key of this data directory; put the right one back", sl.file.path)
+		}
+	}
+	if sealed := settings[cursorKey]; sealed != nil {
+		if sl.cursor, err = sl.open(sealed, cursorKey); err != nil {
+			return err
+		}
+	} else {
+		sl.cursor = make([]byte, 32)
+		rand.Read(sl.cursor)
+	}
+	if settings[keyCheck] == nil || settings[cursorKey] == nil {
+		err := s.writer.do(func(t *tx) error {
+			return errors.Join(
+				t.exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", keyCheck, sl.seal([]byte(keyCheckText), keyCheck)),
+				t.exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", cursorKey, sl.seal(sl.cursor, cursorKey)))
 		})
+		if err != nil {
+			return err
+		}
 	}
-	if got, err := sl.open(check, "key_check"); err != nil || string(got) != canary {
-		return nil, fmt.Errorf("%s is not the key that the secrets in this database are sealed with; put the right one back", path)
-	}
-	return sl, nil
+	s.seal = sl
+	s.finishRotation()
+	return nil
 }
 
-func newSealer(key []byte) (*sealer, error) {
-	seal, err := hkdf.Key(sha256.New, key, nil, "seal", 32)
-	if err != nil {
-		return nil, err
+// use makes these the keys, beside those in use before.
+func (s *sealer) use(keys []secretKey) error {
+	if before := s.keys.Load(); before != nil {
+		keys = slices.Clone(keys)
+		for _, k := range *before {
+			if !slices.Contains(keys, k.key) {
+				keys = append(keys, k.key)
+			}
+		}
+		keys = keys[:min(len(keys), maxKeys)]
 	}
-	cursor, err := hkdf.Key(sha256.New, key, nil, "cursor", 32)
-	if err != nil {
-		return nil, err
+	all := make([]*sealKey, len(keys))
+	for i, key := range keys {
+		derived, err := hkdf.Key(sha256.New, key[:], nil, "seal", 32)
+		if err != nil {
+			return err
+		}
+		block, err := aes.NewCipher(derived)
+		if err != nil {
+			return err
+		}
+		aead, err := cipher.NewGCMWithRandomNonce(block)
+		if err != nil {
+			return err
+		}
+		all[i] = &sealKey{key, aead}
 	}
-	block, err := aes.NewCipher(seal)
-	if err != nil {
-		return nil, err
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return &sealer{aead: aead, cursor: cursor}, err
+	s.keys.Store(&all)
+	return nil
 }
+
+// current is the key that seals.
+func (s *sealer) current() secretKey { return (*s.keys.Load())[0].key }
 
 // seal encrypts a secret for one place, such as a column of one record: it
-// cannot be opened in another.
+// cannot be opened in another. It is called inside a write alone: a rotation
+// waits for the writes under way, and nothing else, before it looks for what
+// is sealed with an old key. What it returns is stored in one of
+// [sealedColumns].
 func (s *sealer) seal(secret []byte, place string) []byte {
-	return s.aead.Seal(nil, nil, secret, []byte(place))
+	return (*s.keys.Load())[0].aead.Seal(nil, nil, secret, []byte(place))
 }
 
 func (s *sealer) open(sealed []byte, place string) ([]byte, error) {
-	secret, err := s.aead.Open(nil, nil, sealed, []byte(place))
-	if err != nil {
-		return nil, fmt.Errorf("store: the sealed %s cannot be opened", place)
+	secret, _, err := s.openWith(sealed, place)
+	return secret, err
+}
+
+// openWith also returns which of the keys opened it, counted from 0.
+func (s *sealer) openWith(sealed []byte, place string) ([]byte, int, error) {
+	for i, k := range *s.keys.Load() {
+		if secret, err := k.aead.Open(nil, nil, sealed, []byte(place)); err == nil {
+			return secret, i, nil
+		}
 	}
-	return secret, nil
+	return nil, 0, fmt.Errorf("store: the sealed %s cannot be opened", place)
 }
 
 // macBytes is the size of what mac returns.
@@ -118,14 +193,28 @@ func (s *sealer) mac(parts ...string) []byte {
 	return m.Sum(nil)[:macBytes]
 }
 
+// unfinished is what the names of files end with, before some random digits,
+// that are being written. A crash can leave one.
+const unfinished = ".unfinished-"
+
 // writeDurably makes a file of mode 0600 that is whole or not there.
-func writeDurably(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+func writeDurably(path string, data []byte) error { return replaceDurably(path, data, nil) }
+
+// replaceDurably is the same for a file that is there already, with its mode
+// and owner. A crash leaves the old file or the new one, whole. It takes the
+// right to write to the folder, not to the file.
+func replaceDurably(path string, data []byte, old fs.FileInfo) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+unfinished+"*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = f.Write(data)
+	if old != nil {
+		err = likeness(f, old)
+	}
+	if err == nil {
+		_, err = f.Write(data)
+	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

@@ -34,6 +34,9 @@ type Config struct {
 	SendAlerts bool
 	// Now is the wall clock; time.Now unless a test sets a clock of its own.
 	Now func() time.Time
+	// SecretKeyFile holds the key of the secrets, "" is secret.key in Dir. It
+	// lies outside of Dir, exists, and belongs to this data directory alone.
+	SecretKeyFile string
 }
 
 // Store is an open data directory. Its methods may be called from any
@@ -120,7 +123,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := s.migrate(ctx, path); err != nil {
 		return nil, err
 	}
-	if s.seal, err = s.openSealer(filepath.Join(cfg.Dir, keyFile)); err != nil {
+	if err := s.openSealer(&cfg); err != nil {
 		return nil, err
 	}
 	if err := s.writer.do(s.recoverClock); err != nil {

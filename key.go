@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"service/store"
+	"service/webhook"
+)
+
+// keyFlag is the flag of every command that opens the data itself.
+type keyFlag struct {
+	SecretKeyFile string `placeholder:"FILE" help:"The key that secrets are sealed with, in a file outside of the data directory; without it secret.key there."`
+}
+
+// explain says by which flag the key's file was given, or could be.
+func (f keyFlag) explain(err error) error {
+	switch {
+	case !errors.Is(err, store.ErrKey):
+		return err
+	case f.SecretKeyFile == "":
+		return fmt.Errorf("%w (--secret-key-file FILE is for a key that lies elsewhere)", err)
+	}
+	return fmt.Errorf("--secret-key-file: %w", err)
+}
+
+type keyCmd struct {
+	Rotate keyRotateCmd `cmd:"" help:"Replace the key that secrets are sealed with, and seal them all anew, while the server runs or not. Copies of the database made before need the old key: keep one as long as those copies."`
+}
+
+type keyRotateCmd struct {
+	dataFlag
+	keyFlag
+}
+
+func (c *keyRotateCmd) Run(ctx context.Context, std streams) error {
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	r, err := d.RotateKey(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errors.New("interrupted: nothing is lost, the file holds the new key and the old one; call this again, or restart the service")
+	case err != nil:
+		return err
+	}
+	return printRotation(std.out, &r)
+}
+
+// printRotation tells what was done, and what is left to do.
+func printRotation(w io.Writer, r *store.KeyRotation) error {
+	count := []string{
+		webhook.Count(r.AuthorizationHeaders, "authorization header"),
+		webhook.Count(r.SigningSecrets, "signing secret"),
+		webhook.Count(r.Answers, "kept answer"),
+	}
+	_, err := fmt.Fprintf(w, "The key in %s is new, and %s with it: %s.\n", printable(r.File), sealed(r.Secrets()), strings.Join(count, ", "))
+	if err == nil && r.OldKeyKept {
+		_, err = fmt.Fprintln(w, "The service cannot write the file: remove all its lines but the first, which are of no more use.")
+	}
+	return err
+}
+
+func sealed(secrets int) string {
+	if secrets == 1 {
+		return "1 secret is sealed"
+	}
+	return fmt.Sprintf("%d secrets are sealed", secrets)
+}

@@ -1,0 +1,582 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// sealedThings is a store with one of everything that is sealed.
+type sealedThings struct {
+	program, header string
+	subs            []webhook.Subscription
+	secrets         map[string][]webhook.SigningSecret // by subscription, the newest first
+	answers         map[webhook.IdempotencyKey]string
+	cursor          string // of the list of deliveries of subs[0]
+}
+
+// fillSealed makes so many subscriptions with a header, a replaced secret and a
+// kept answer each.
+func fillSealed(t testing.TB, s *Store, count int) *sealedThings {
+	t.Helper()
+	ctx := context.Background()
+	f := &sealedThings{program: "p", header: "Bearer canary-5f1d", secrets: make(map[string][]webhook.SigningSecret), answers: make(map[webhook.IdempotencyKey]string)}
+	token, _, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: f.program, UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, names, header := "https://partner.example", []string{"content_updated"}, &f.header
+	for i := range count {
+		sub, first, err := s.CreateSubscription(ctx, f.program, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, second, err := s.RotateSecret(ctx, f.program, sub.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := webhook.IdempotencyKey{TokenID: token.ID, Key: fmt.Sprint("key ", i)}
+		err = s.Write(ctx, func(w Write) error {
+			return w.Keep(&key, &Answer{Status: 201, Body: []byte("answer of " + sub.ID)})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.subs = append(f.subs, sub)
+		f.secrets[sub.ID] = []webhook.SigningSecret{second, first}
+		f.answers[key] = "answer of " + sub.ID
+	}
+	f.cursor = s.cursor(cursorScope{list: "deliveries", programID: f.program}, []int64{7})
+	return f
+}
+
+// check finds every secret as it was given.
+func (f *sealedThings) check(t testing.TB, s *Store) {
+	t.Helper()
+	for _, sub := range f.subs {
+		l := lane(t, s, sub.ID)
+		if l.Authorization != f.header || !slices.EqualFunc(l.Secrets, f.secrets[sub.ID], func(a, b webhook.SigningSecret) bool { return bytes.Equal(a, b) }) {
+			t.Errorf("subscription %s no longer has its secrets", sub.ID)
+		}
+	}
+	for key, want := range f.answers {
+		a, err := s.Answered(context.Background(), &key)
+		if err != nil || a == nil || string(a.Body) != want {
+			t.Errorf("the answer kept for %q: got %v, %v", key.Key, a, err)
+		}
+	}
+	place := make([]int64, 1)
+	if err := s.place(cursorScope{list: "deliveries", programID: f.program}, f.cursor, place); err != nil || place[0] != 7 {
+		t.Errorf("a cursor from before: got %v, %v", place, err)
+	}
+}
+
+// opened returns an open store that the caller closes.
+func opened(t testing.TB, cfg Config) *Store {
+	t.Helper()
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// keysIn returns the keys of a data directory's file.
+func keysIn(t testing.TB, path string) []secretKey {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, ok := parseKeys(b)
+	if !ok {
+		t.Fatalf("%s holds no keys", path)
+	}
+	return keys
+}
+
+// blobs returns every blob in the database: column → its values.
+func blobs(t testing.TB, s *Store) map[string][]string {
+	t.Helper()
+	found := make(map[string][]string)
+	var columns [][2]string
+	err := s.each(t.Context(), "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table' AND c.type = 'BLOB' ORDER BY 1, 2", nil, func(scan func(...any) error) error {
+		var c [2]string
+		err := scan(&c[0], &c[1])
+		columns = append(columns, c)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range columns {
+		name := c[0] + "." + c[1]
+		found[name] = nil
+		row := "''"
+		if name == "settings.value" {
+			row = "name"
+		}
+		err := s.each(t.Context(), fmt.Sprintf("SELECT %s, %s FROM %s WHERE length(%s) > 0", row, c[1], c[0], c[1]), nil, func(scan func(...any) error) error {
+			var row, value string
+			err := scan(&row, &value)
+			found[strings.TrimSuffix(name+" "+row, " ")] = append(found[strings.TrimSuffix(name+" "+row, " ")], value)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+// inTheClear are the blobs that hold no secret.
+var inTheClear = []string{
+	"alerts.json", "attempts.response_body", "deliveries.ping", "events.json", "idempotency_keys.request",
+	"settings.value checked_at", "settings.value clock",
+	"tokens.hash", // of 256 random bits: nothing leads back
+}
+
+// Everything that is sealed is sealed with the new key, and the old one is
+// gone. A new column of blobs must be decided on here.
+func TestRotateKey(t *testing.T) {
+	dir := t.TempDir()
+	s := opened(t, Config{Dir: dir})
+	f := fillSealed(t, s, resealAtOnce+3)
+	if _, err := s.DeleteSubscription(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "secret.key")
+	before, oldKey := blobs(t, s), keysIn(t, path)[0]
+	r, err := s.RotateKey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := len(f.subs)
+	want := KeyRotation{File: path, AuthorizationHeaders: n, SigningSecrets: 2 * n, Answers: n}
+	if r != want {
+		t.Errorf("got %+v, want %+v", r, want)
+	}
+	f.check(t, s)
+	after := blobs(t, s)
+	for column, values := range before {
+		if slices.Contains(inTheClear, column) || len(values) == 0 && column == "settings.value" {
+			continue
+		}
+		if len(values) == 0 {
+			t.Errorf("the test has nothing in %s: is it sealed?", column)
+		}
+		for _, v := range values {
+			if slices.Contains(after[column], v) {
+				t.Errorf("%s holds what it held before: it is not sealed anew", column)
+				break
+			}
+		}
+	}
+	if keys := keysIn(t, path); len(keys) != 1 || keys[0] == oldKey {
+		t.Errorf("the file holds %d keys, or the old one; want the new one alone", len(keys))
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("got mode %v, %v; want 0600", info.Mode(), err)
+	}
+	// The next one begins where this ended, in this process and in another.
+	if _, err := s.RotateKey(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.check(t, s)
+	s.Close()
+	s = opened(t, Config{Dir: dir})
+	f.check(t, s)
+	s.Close()
+	if err := os.WriteFile(path, formatKeys([]secretKey{oldKey}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "not the key of this data directory") {
+		t.Errorf("with the old key: got %v, want a refusal", err)
+	}
+}
+
+// steps is a context that ends after a number of steps.
+type steps struct {
+	context.Context
+	left int
+}
+
+func (s *steps) Err() error {
+	if s.left == 0 {
+		return context.Canceled
+	}
+	s.left--
+	return nil
+}
+
+// A rotation that ends between any two steps is finished by the next start,
+// and by the next rotation; until then everything goes on. What a step has
+// done is on disk: it might as well have been a crash.
+func TestRotateKeyInterrupted(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		interrupted, both := 0, 0
+		for at := 0; ; at++ {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "secret.key")
+			s := opened(t, Config{Dir: dir})
+			f := fillSealed(t, s, resealAtOnce+1)
+			oldKey := keysIn(t, path)[0]
+			_, err := s.RotateKey(&steps{t.Context(), at})
+			if err != nil && !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			done := err == nil
+			f.check(t, s)
+			if len(keysIn(t, path)) == 2 {
+				both++
+			}
+			if again && !done {
+				if _, err := s.RotateKey(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				f.check(t, s)
+				if keys := keysIn(t, path); len(keys) != 1 || keys[0] == oldKey {
+					t.Errorf("interrupted at step %d, and again: the file holds %d keys", at, len(keys))
+				}
+			}
+			s.Close()
+			s = opened(t, Config{Dir: dir})
+			f.check(t, s)
+			if keys := keysIn(t, path); len(keys) != 1 {
+				t.Errorf("interrupted at step %d, and opened: the file holds %d keys", at, len(keys))
+			}
+			// The file's one key is enough.
+			if _, old, err := s.seal.openWith([]byte(blobs(t, s)["settings.value key_check"][0]), keyCheck); err != nil || old != 0 {
+				t.Errorf("interrupted at step %d: the check is sealed with key %d, %v", at, old, err)
+			}
+			s.Close()
+			if done {
+				break
+			}
+			interrupted++
+		}
+		if interrupted < 10 || both < 8 {
+			t.Errorf("interrupted at %d steps, at %d of them with both keys in the file; the test has lost its point", interrupted, both)
+		}
+	}
+}
+
+// While there is a secret that no key opens, no key is dropped: dropping
+// one cannot be undone.
+func TestRotateKeyUnreadable(t *testing.T) {
+	s := open(t)
+	f := fillSealed(t, s, 2)
+	spoiled := f.subs[1].ID
+	err := s.writer.do(func(t *tx) error {
+		return t.exec("UPDATE subscriptions SET signing_secret = randomblob(60) WHERE id = ?", spoiled)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	oldKey := keysIn(t, s.seal.file.path)[0]
+	for range 2 {
+		if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "1 secret cannot be opened") {
+			t.Errorf("got %v, want an error that counts", err)
+		}
+		if keys := keysIn(t, s.seal.file.path); len(keys) != 2 || keys[1] != oldKey {
+			t.Errorf("the file holds %d keys, want the new and the old one", len(keys))
+		}
+	}
+	if l := lane(t, s, f.subs[0].ID); l.Authorization != f.header {
+		t.Error("the other one has lost its secret")
+	}
+	if _, err := s.DeleteSubscription(t.Context(), f.program, spoiled); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.RotateKey(t.Context()); err != nil || r.SigningSecrets != 2 {
+		t.Errorf("without it: got %+v, %v; want 2 signing secrets sealed anew", r, err)
+	}
+	if keys := keysIn(t, s.seal.file.path); len(keys) != 1 {
+		t.Errorf("the file holds %d keys, want one", len(keys))
+	}
+}
+
+// A running service notices nothing.
+func TestRotateKeyWhileRunning(t *testing.T) {
+	s := open(t)
+	f := fillSealed(t, s, 20)
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	subs := f.subs
+	for range 2 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				for _, sub := range subs {
+					if l, err := s.Lane(t.Context(), sub.ID); err != nil || l.Authorization != f.header {
+						t.Errorf("a lane: %v", err)
+						return
+					}
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		url, names, header := "https://partner.example", []string{"content_updated"}, &f.header
+		for ctx.Err() == nil {
+			sub, first, err := s.CreateSubscription(t.Context(), f.program, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, second, err := s.RotateSecret(t.Context(), f.program, sub.ID)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			f.subs = append(f.subs, sub)
+			f.secrets[sub.ID] = []webhook.SigningSecret{second, first}
+		}
+	})
+	for range 15 {
+		if _, err := s.RotateKey(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	stop()
+	all.Wait()
+	f.check(t, s)
+	// All of it is open to the key that the file holds now.
+	s.seal.keys.Store(nil)
+	if err := s.seal.use(keysIn(t, s.seal.file.path)); err != nil {
+		t.Fatal(err)
+	}
+	f.check(t, s)
+}
+
+// The operator's key, in a file that the service cannot write.
+func TestRotateKeyReadOnly(t *testing.T) {
+	// No other file fits beside a name that is as long as names may be: not
+	// even root can replace this one.
+	path := filepath.Join(t.TempDir(), strings.Repeat("k", 250))
+	first, second := newSecretKey(), newSecretKey()
+	put := func(keys ...secretKey) {
+		t.Helper()
+		if err := os.WriteFile(path, formatKeys(keys), 0o400); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(first)
+	dir := t.TempDir()
+	s := opened(t, Config{Dir: dir, SecretKeyFile: path})
+	defer func() { s.Close() }()
+	if _, err := os.Stat(filepath.Join(dir, "secret.key")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("there is a key in the data directory: %v", err)
+	}
+	f := fillSealed(t, s, 3)
+	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "cannot be written") || !strings.Contains(err.Error(), "on a line above the present one") {
+		t.Errorf("got %v, want what to do", err)
+	}
+	f.check(t, s)
+	put(second)
+	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "put it back, below the new one") {
+		t.Errorf("without the key in use: got %v, want a refusal", err)
+	}
+	f.check(t, s)
+	put(second, first)
+	r, err := s.RotateKey(t.Context())
+	if err != nil || !r.OldKeyKept || r.Secrets() != 4*3 {
+		t.Errorf("got %+v, %v; want 12 secrets, and that the old key is still there", r, err)
+	}
+	f.check(t, s)
+	if r, err := s.RotateKey(t.Context()); err == nil {
+		t.Errorf("got %+v without a new key, want an error", r)
+	}
+	put(second)
+	s.Close()
+	s = opened(t, Config{Dir: dir, SecretKeyFile: path})
+	f.check(t, s)
+
+	// Without a running server to ask, the next start does it.
+	put(first, second)
+	s.Close()
+	s = opened(t, Config{Dir: dir, SecretKeyFile: path})
+	put(first)
+	s.Close()
+	s = opened(t, Config{Dir: dir, SecretKeyFile: path})
+	f.check(t, s)
+}
+
+// What a file of keys must be like. No error tells what is in it.
+func TestKeyFile(t *testing.T) {
+	good := strings.Repeat("0a", 32)
+	canary := strings.Repeat("5f1d", 16)
+	write := func(content string, mode os.FileMode) func(string) error {
+		return func(path string) error {
+			return errors.Join(os.WriteFile(path, []byte(content), 0o600), os.Chmod(path, mode))
+		}
+	}
+	for _, c := range []struct {
+		name string
+		make func(path string) error
+		want string // "" is no error
+	}{
+		{"one key", write(good+"\n", 0o600), ""},
+		{"no end of line", write(good, 0o600), ""},
+		{"as Windows writes it", write(good+"\r\n", 0o600), ""},
+		{"capitals", write(strings.ToUpper(good), 0o600), ""},
+		{"read-only", write(good, 0o400), ""},
+		{"two keys", write(good+"\n"+canary+"\n", 0o600), ""},
+		{"a link", func(path string) error {
+			return errors.Join(write(good, 0o600)(path+".real"), os.Symlink(path+".real", path))
+		}, ""},
+		{"missing", func(string) error { return nil }, "is missing, and is not made: put 64 random hexadecimal digits into it"},
+		{"empty", write("", 0o600), "is empty; it must hold 64 hexadecimal digits"},
+		{"blank", write("\n\n", 0o600), "does not hold a key; it must hold 64 hexadecimal digits"},
+		{"short", write(canary[:63], 0o600), "does not hold a key"},
+		{"long", write(canary+"5", 0o600), "does not hold a key"},
+		{"no digits", write(canary[:62]+"xy", 0o600), "does not hold a key"},
+		{"a word behind", write(canary+" main", 0o600), "does not hold a key"},
+		{"too many keys", write(strings.Repeat(canary+"\n", maxKeys+1), 0o600), "8 in all at the most"},
+		{"another file", write(strings.Repeat(canary, 100), 0o600), "is no key file, it has 6400 bytes"},
+		{"a directory", func(path string) error { return os.Mkdir(path, 0o700) }, "is a directory"},
+		{"a pipe", func(path string) error { return syscall.Mkfifo(path, 0o600) }, "is not a regular file"},
+		{"a loop of links", func(path string) error { return os.Symlink(path, path) }, "cannot be read"},
+		{"readable by the group", write(canary, 0o640), "can be read by other users (mode 0640): chmod 600 "},
+		{"readable by all", write(canary, 0o604), "can be read by other users (mode 0604): chmod 600 "},
+		{"writable by the group", write(canary, 0o620), "can be changed by other users than its owner (mode 0620): chmod 600 "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "key")
+			if err := c.make(path); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(t.Context(), Config{Dir: t.TempDir(), SecretKeyFile: path})
+			if err == nil {
+				s.Close()
+			}
+			switch {
+			case c.want == "" && err != nil:
+				t.Errorf("got %v, want none", err)
+			case c.want == "":
+			case !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path):
+				t.Errorf("got %v, want one of ErrKey that names the file and says %q", err, c.want)
+			case strings.Contains(err.Error(), canary[:16]):
+				t.Errorf("the error tells the content: %v", err)
+			}
+		})
+	}
+}
+
+// Another user's file is not this user's to protect: systemd and Kubernetes
+// hand over secrets that a group, or all, can read.
+func TestKeyFileOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("KEY FILES OF OTHER USERS ARE NOT TESTED: it takes root to make them")
+	}
+	path := filepath.Join(t.TempDir(), "key")
+	key := newSecretKey()
+	for mode, ok := range map[os.FileMode]bool{0o400: true, 0o440: true, 0o444: true, 0o464: false, 0o446: false} {
+		if err := errors.Join(os.WriteFile(path, formatKeys([]secretKey{key}), 0o600), os.Chmod(path, mode), os.Chown(path, 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
+		k := &keyring{path: path, named: true}
+		if _, err := k.read(); (err == nil) != ok {
+			t.Errorf("mode %04o: got %v, want it read: %v", mode, err, ok)
+		}
+		if got, want := k.exposed(), mode&0o004 != 0; got != want {
+			t.Errorf("mode %04o: exposed: got %v, want %v", mode, got, want)
+		}
+	}
+	// What root replaces is still that user's.
+	if err := os.Chmod(path, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	k := &keyring{path: path}
+	if err := k.write([]secretKey{newSecretKey(), key}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t); owner.Uid != 65534 || owner.Gid != 65534 || info.Mode() != 0o400 {
+		t.Errorf("got user %d, group %d, mode %v; want 65534, 65534, 0400", owner.Uid, owner.Gid, info.Mode())
+	}
+}
+
+// The key is kept apart from the data, or in its one place there.
+func TestKeyFileInDataDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "keys"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := t.TempDir()
+	if err := os.Symlink(filepath.Join(dir, "keys"), filepath.Join(elsewhere, "keys")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		filepath.Join(dir, "key"), filepath.Join(dir, "keys", "key"), filepath.Join(dir, "service.db"),
+		filepath.Join(elsewhere, "keys", "key"),
+	} {
+		s, err := Open(t.Context(), Config{Dir: dir, SecretKeyFile: name})
+		if err == nil {
+			s.Close()
+		}
+		if !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "lies in the data directory") {
+			t.Errorf("%s: got %v, want a refusal", name, err)
+		}
+	}
+	// Its own place by name is no other than by default.
+	opened(t, Config{Dir: dir, SecretKeyFile: filepath.Join(dir, "keys", "..", "secret.key")}).Close()
+	openDir(t, dir)
+}
+
+// A crash while the file is written leaves a key that nobody uses.
+func TestKeyFileUnfinished(t *testing.T) {
+	dir := t.TempDir()
+	left, other := filepath.Join(dir, "secret.key"+unfinished+"123"), filepath.Join(dir, "secret.key.mine")
+	for _, path := range []string{left, other} {
+		if err := os.WriteFile(path, formatKeys([]secretKey{newSecretKey()}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openDir(t, dir)
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the unfinished file is still there: %v", err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("a file of somebody else's is gone: %v", err)
+	}
+}
+
+// How long a rotation takes, and how long a write waits for it at the most.
+func BenchmarkRotateKey(b *testing.B) {
+	s := open(b)
+	fillSealed(b, s, 10_000)
+	var longest time.Duration
+	ctx, stop := context.WithCancel(b.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		for ctx.Err() == nil {
+			began := time.Now()
+			publish(b, s, "p", "content_updated")
+			longest = max(longest, time.Since(began))
+		}
+	})
+	for b.Loop() {
+		if _, err := s.RotateKey(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	stop()
+	all.Wait()
+	b.ReportMetric(float64(longest.Microseconds())/1000, "ms/longest-publish")
+}

@@ -157,6 +157,7 @@ type chaos struct {
 	programs []*chaosProgram
 
 	repaired chan struct{} // closed: the hanging receivers answer
+	disk     bool          // the disk can be written to whenever the power is on
 
 	mu        sync.Mutex
 	dark      bool                  // the power is off: nothing that the service says counts
@@ -165,6 +166,7 @@ type chaos struct {
 	made      []*registered
 	arrivals  map[string]*arrived // by delivery id
 	requests  map[string]int      // by receiver
+	refused   int                 // requests that were right
 	surprises []string            // what must not happen, seen while running
 }
 
@@ -202,7 +204,7 @@ type arrived struct {
 func newChaos(t testing.TB, binary, data string) *chaos {
 	t.Helper()
 	c := &chaos{
-		t: t, seed: *crashSeed, repaired: make(chan struct{}),
+		t: t, seed: *crashSeed, repaired: make(chan struct{}), disk: true,
 		events: make(map[string]*published), arrivals: make(map[string]*arrived), requests: make(map[string]int),
 	}
 	if c.seed == 0 {
@@ -236,10 +238,9 @@ func (c *chaos) repair() {
 	}
 }
 
-// run has the service struck so many times, at random moments, with everybody
-// at work, and leaves it running, everybody at rest and all the work done.
-func (c *chaos) run(strikes int, strike func(*serviceRun)) {
-	c.t.Helper()
+// work has everybody work until the returned function is called, which returns
+// when they are at rest.
+func (c *chaos) work() (rest func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
 	for i, p := range c.programs {
@@ -250,9 +251,28 @@ func (c *chaos) run(strikes int, strike func(*serviceRun)) {
 		rng := rand.New(rand.NewPCG(c.seed, uint64(10*i)+100))
 		working.Go(func() { c.register(ctx, p, rng) })
 	}
-	defer working.Wait()
-	defer cancel()
+	return func() {
+		cancel()
+		working.Wait()
+	}
+}
 
+// settle gives everybody some time to work without a strike, puts them to
+// rest, repairs the hanging receivers, and waits until all the work is done.
+func (c *chaos) settle(rest func()) {
+	c.t.Helper()
+	<-time.After(200 * time.Millisecond)
+	rest()
+	c.repair()
+	c.drain()
+}
+
+// run has the service struck so many times, at random moments, with everybody
+// at work, and leaves it running, everybody at rest and all the work done.
+func (c *chaos) run(strikes int, strike func(*serviceRun)) {
+	c.t.Helper()
+	rest := c.work()
+	defer rest()
 	run := c.in.last()
 	for n := range strikes {
 		var after time.Duration
@@ -278,11 +298,7 @@ func (c *chaos) run(strikes int, strike func(*serviceRun)) {
 	if !c.in.awaitReady(run) {
 		c.t.Fatalf("the service ended at its last start, with status %d:\n%s", run.status, &run.log)
 	}
-	<-time.After(200 * time.Millisecond) // of work without a strike
-	cancel()
-	working.Wait()
-	c.repair()
-	c.drain()
+	c.settle(rest)
 }
 
 // publish publishes events until ctx ends: singly, in arrays and in lines. What
@@ -310,7 +326,7 @@ func (c *chaos) publish(ctx context.Context, p *chaosProgram, rng *rand.Rand) {
 		case status == http.StatusCreated:
 			c.acknowledge(ids)
 			body = nil
-		case err == nil && status < 500:
+		case err == nil && !c.mayRefuse(status):
 			c.surprise("publishing %s: status %d", ids, status)
 			body = nil
 		case rng.IntN(2) == 0:
@@ -363,6 +379,16 @@ func (e *published) json(id string) []byte {
 		own = fmt.Sprintf(`"channel_id":%d,"channel_name":%q`, e.number, strings.Repeat("n", e.number%50))
 	}
 	return fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"%s","version":"1",%s}`, id, e.name, own)
+}
+
+// mayRefuse says whether a status is one that the service may refuse a request
+// with that is right, and counts it. It must be the one that says to try again;
+// but while the power is off it may be any that blames the service.
+func (c *chaos) mayRefuse(status int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused++
+	return status == http.StatusServiceUnavailable || c.dark && status >= 500
 }
 
 func (c *chaos) acknowledge(ids []string) {
@@ -419,7 +445,7 @@ func (c *chaos) register(ctx context.Context, p *chaosProgram, rng *rand.Rand) {
 		switch {
 		case status == http.StatusCreated && err == nil:
 			made.subscription = answer.Data.ID
-		case err == nil && status < 500:
+		case err == nil && !c.mayRefuse(status):
 			c.surprise("creating a subscription: status %d", status)
 		}
 		if admin, err := dialAdmin(ctx, c.in.data); err == nil {
@@ -571,7 +597,7 @@ func (c *chaos) faults() (faults []string) {
 	defer c.mu.Unlock()
 	faults = append(faults, c.surprises...)
 
-	stats := struct{ acked, inDoubt, deliveries, repeated, interrupted, exhausted int }{}
+	stats := struct{ acked, inDoubt, deliveries, repeated, interrupted, exhausted, again, forced int }{}
 	var slowest time.Duration
 	stored := make(map[string]map[string]int) // by program, the seq of each event
 	for _, p := range c.programs {
@@ -687,7 +713,7 @@ func (c *chaos) faults() (faults []string) {
 					fault("%v", err)
 					continue
 				}
-				unanswered := 0
+				unanswered, interrupted := 0, 0
 				for i, at := range one.Attempts {
 					if at.Number != i+1 {
 						fault("delivery %s: attempt %d stands in place %d", d.ID, at.Number, i+1)
@@ -698,7 +724,7 @@ func (c *chaos) faults() (faults []string) {
 					if at.Error.Code != webhook.ErrorInterrupted {
 						continue
 					}
-					stats.interrupted++
+					interrupted++
 					cut[c.runAt(at.StartedAt)]++
 					if kind == healthy && i+1 < len(one.Attempts) {
 						slowest = max(slowest, c.waited(at.StartedAt, one.Attempts[i+1].StartedAt))
@@ -707,10 +733,17 @@ func (c *chaos) faults() (faults []string) {
 				if len(one.Attempts) != one.AttemptsMade {
 					fault("delivery %s has %d attempts, of which %d are remembered", d.ID, one.AttemptsMade, len(one.Attempts))
 				}
+				stats.interrupted += interrupted
 				// It may arrive again after a 200 only when the service
-				// could not know of the 200.
+				// could not know of the 200: no more often than attempts
+				// were interrupted, which is bounded below by what was in
+				// flight, or ended at their timeout.
 				if a.ok > 1+unanswered {
 					fault("delivery %s was answered 200 %d times, with %d attempts that had no answer", d.ID, a.ok, unanswered)
+				}
+				if a.ok > 1 {
+					stats.again += a.ok - 1
+					stats.forced += min(a.ok-1, interrupted)
 				}
 			}
 			for run, n := range cut {
@@ -764,11 +797,11 @@ func (c *chaos) faults() (faults []string) {
 			fault("delivery %s arrived, but is not remembered", id)
 		}
 	}
-	if slowest > goesOnWithin {
+	if c.disk && slowest > goesOnWithin {
 		fault("an interrupted attempt was made again only %s after the service was started again", slowest)
 	}
-	c.t.Logf("%d runs; %d events acknowledged, %d stored but not acknowledged; %d deliveries, %d of them in more than one attempt, %d attempts interrupted, %d deliveries failed for good; %d subscriptions and tokens; interrupted attempts to the healthy receivers were made again at most %s after the service was started again",
-		len(c.in.runs), stats.acked, stats.inDoubt, stats.deliveries, stats.repeated, stats.interrupted, stats.exhausted, len(c.made), slowest.Round(time.Millisecond))
+	c.t.Logf("%d runs; %d events acknowledged, %d stored but not acknowledged; %d deliveries, %d of them in more than one attempt, %d attempts interrupted, %d deliveries failed for good, %d times one arrived again after a 200, %d of these after an interruption; %d subscriptions and tokens; interrupted attempts to the healthy receivers were made again at most %s after the service was started again",
+		len(c.in.runs), stats.acked, stats.inDoubt, stats.deliveries, stats.repeated, stats.interrupted, stats.exhausted, stats.again, stats.forced, len(c.made), slowest.Round(time.Millisecond))
 	return faults
 }
 

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +31,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("interrupted", func(t *testing.T) { testInterrupted(t, binary) })
 	t.Run("kill", func(t *testing.T) { testKill(t, binary) })
 	t.Run("power cut", func(t *testing.T) { testPowerCut(t, binary) })
+	t.Run("failing disk", func(t *testing.T) { testIOErrors(t, binary) })
 }
 
 // mutation is a change of one source file.
@@ -90,6 +92,7 @@ type instance struct {
 	binary string
 	data   string
 	flags  []string // of serve, beside --data and --listen
+	under  []string // a command that runs another one in its own process; none by default
 	client *http.Client
 
 	mu      sync.Mutex
@@ -164,8 +167,9 @@ func (in *instance) token(program string) string {
 func (in *instance) start() *serviceRun {
 	in.tb.Helper()
 	r := &serviceRun{base: make(chan string, 1), exited: make(chan struct{}), started: time.Now()}
-	cmd := exec.Command(in.binary, append([]string{"serve", "--data", in.data, "--listen", "127.0.0.1:0", "--tls", "off",
-		"--allow-http", "--allow-destination", "127.0.0.0/8", "--rate-limit", "0"}, in.flags...)...)
+	args := slices.Concat(in.under, []string{in.binary, "serve", "--data", in.data, "--listen", "127.0.0.1:0", "--tls", "off",
+		"--allow-http", "--allow-destination", "127.0.0.0/8", "--rate-limit", "0"}, in.flags)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = cleanEnvironment()
 	cmd.Stderr = &r.log
 	stdout, err := cmd.StdoutPipe()

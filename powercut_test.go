@@ -27,7 +27,7 @@ var powerCuts = flag.Int("powercut.cuts", 10, "how often TestEndToEnd cuts the p
 // SERVICE_TEST_REQUIRE has powercut among its words.
 func testPowerCut(t *testing.T, binary string) {
 	if why := diskUnavailable(t); why != "" {
-		if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "powercut") {
+		if required("powercut") {
 			t.Fatalf("power cuts are required, and cannot be tested here: %s", why)
 		}
 		t.Skipf("POWER CUTS ARE NOT TESTED: %s", why)
@@ -37,7 +37,8 @@ func testPowerCut(t *testing.T, binary string) {
 	t.Run("control: without fsync", func(t *testing.T) {
 		careless := buildBinary(t,
 			mutation{"store/store.go", "PRAGMA synchronous = FULL", "PRAGMA synchronous = NORMAL"},
-			mutation{"store/store.go", "PRAGMA wal_autocheckpoint = 1000", "PRAGMA wal_autocheckpoint = 1000000"}) // a checkpoint would fsync
+			mutation{"store/store.go", "PRAGMA wal_autocheckpoint = 1000", "PRAGMA wal_autocheckpoint = 1000000"}, // a checkpoint would fsync
+			mutation{"store/corrupt.go", "commits == 2", "commits == -1"})                                         // it could be refused at its start
 		c := newPowerCuts(t, careless, 2)
 		if faults := c.faults(); !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, "that were acknowledged") }) {
 			t.Errorf("a service that does not fsync its commits lost nothing: got faults %q", faults)

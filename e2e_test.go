@@ -389,6 +389,7 @@ type attemptRead struct {
 type newSubscription struct {
 	URL         string              `json:"url"`
 	Events      []map[string]string `json:"events"`
+	Ordered     bool                `json:"ordered,omitempty"`
 	MaxInFlight int                 `json:"max_in_flight,omitempty"`
 }
 

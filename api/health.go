@@ -1,6 +1,8 @@
 package api
 
 import (
+	"errors"
+
 	"service/webhook"
 )
 
@@ -16,7 +18,10 @@ func (a *api) healthz(*request) (answer, error) {
 
 // readyz says whether requests can be taken.
 func (a *api) readyz(req *request) (answer, error) {
-	if err := a.store.Check(req.ctx); err != nil {
+	var known *webhook.Error
+	if err := a.store.Check(req.ctx); errors.As(err, &known) {
+		return answer{}, known
+	} else if err != nil {
 		a.logError(req, "not ready", err)
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: the store does not answer.")
 	}

@@ -17,11 +17,15 @@ const eventColumns = "seq, id, name, received_at, json"
 // Seq. An event whose id is there already with the same content is a success
 // that adds nothing: it is replaced by what is stored. It returns how many were
 // added. The error is a *webhook.Error with CodeConflict when an id is taken by
-// an event with other content.
+// an event with other content, and with CodeUnavailable when the disk is nearly
+// full.
 //
 // The events belong to the store from now on.
 func (w Write) Publish(programID string, events []webhook.Event) (added int, err error) {
 	s, t := w.s, w.t
+	if err := s.room(); err != nil {
+		return 0, err
+	}
 	head, err := t.head(programID)
 	if err != nil {
 		return 0, err
@@ -88,17 +92,23 @@ func (s *Store) seqBefore(ctx context.Context, programID string, at time.Time) (
 	var low, high int64 // received before, and not
 	err := s.scan(ctx, "SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
+		// Retention leaves gaps: the newest up to the middle stands for it.
 		middle := low + (high-low)/2
-		var received int64
-		err = s.scan(ctx, "SELECT received_at FROM events WHERE program_id = ? AND seq = ?", []any{programID, middle}, &received)
-		if received < at.UnixMilli() {
+		var seq, received int64
+		err = s.scan(ctx, selectAtMost, []any{programID, middle}, &seq, &received)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			low, err = middle, nil
+		case received < at.UnixMilli():
 			low = middle
-		} else {
-			high = middle
+		default:
+			high = seq
 		}
 	}
 	return low, err
 }
+
+const selectAtMost = "SELECT seq, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 
 func scanEvent(programID string, scan func(...any) error) (webhook.Event, error) {
 	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
@@ -120,8 +130,11 @@ func timestamp(json []byte) string {
 	return string(value)
 }
 
+// errGone says that retention has removed an event meanwhile.
+var errGone = errors.New("it is gone")
+
 // eventBodies returns the JSON of the events at the given places of a log, all
-// of them or an error. What is not in memory any more it reads with scan.
+// of them or an error, errGone say. What is not in memory any more it reads with scan.
 func (s *Store) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) ([][]byte, error) {
 	bodies := make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
@@ -136,7 +149,7 @@ func (s *Store) eventBodies(scan func(query string, args []any, dest ...any) err
 		var body []byte
 		err := scan("SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &body)
 		if errors.Is(err, sql.ErrNoRows) {
-			return nil, fmt.Errorf("store: event %d of program %s is gone", seq, programID)
+			return nil, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
 		}
 		if err != nil {
 			return nil, err

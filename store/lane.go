@@ -223,7 +223,9 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size 
 	}
 	for _, seq := range seqs {
 		var body []byte
-		if err := s.scan(ctx, "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &body); err != nil {
+		if err := s.scan(ctx, "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &body); errors.Is(err, sql.ErrNoRows) {
+			return w, ErrStale // retention was faster
+		} else if err != nil {
 			return w, err
 		}
 		if !take(seq, body) {

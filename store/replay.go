@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"service/webhook"
@@ -214,6 +215,9 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 	}
 	read := func(query string, args []any, dest ...any) error { return s.scan(ctx, query, args, dest...) }
 	bodies, err := s.eventBodies(read, r.ProgramID, seqs)
+	if errors.Is(err, errGone) {
+		err = ErrStale
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -251,6 +255,14 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 		}
 		if c == nil {
 			return nil
+		}
+		// Retention may have removed some of them since they were read.
+		var there int
+		if err := t.scan("SELECT count(*) FROM events WHERE program_id = ? AND seq IN (SELECT value FROM json_each(?))", []any{r.ProgramID, places}, &there); err != nil {
+			return err
+		}
+		if there != len(seqs) {
+			return ErrStale
 		}
 		return t.insertFormed(c, places, r.ID)
 	})

@@ -30,6 +30,9 @@ import (
 type Config struct {
 	Dir    string // the data directory; made (0700) when it is not there
 	Logger *slog.Logger
+	// MinFreeDisk is how many bytes of the disk must be free for events to be
+	// accepted; AutoFreeDisk, or 0 for no limit.
+	MinFreeDisk int64
 	// SendAlerts has alerts sent, and not only remembered and logged.
 	SendAlerts bool
 	// Now is the wall clock; time.Now unless a test sets a clock of its own.
@@ -46,6 +49,7 @@ type Store struct {
 	logger  *slog.Logger
 	lock    *os.File
 	clock   *clock
+	disk    disk
 	damage  *damage
 	writer  *writer
 	readers *sql.DB
@@ -55,6 +59,9 @@ type Store struct {
 
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
+
+	sweptMu sync.Mutex
+	swept   Swept // since Open
 
 	stmts    sync.Map // query → *sql.Stmt on readers
 	tokens   tokenCache
@@ -76,7 +83,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), tail: newTail(tailBytes), lists: defaultListLimits, sendAlerts: cfg.SendAlerts}
+	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, sendAlerts: cfg.SendAlerts}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
 		s.alerts[name] = new(atomic.Int64)
@@ -225,14 +232,18 @@ func check(ctx context.Context, path string) (err error) {
 	return nil
 }
 
-// Check says whether the store can be read and written: nil, or why not. After
-// a failure it writes, to see whether the cause is gone.
+// Check says whether the store can be read and written: nil, or why not; a
+// *webhook.Error when it is for want of room on the disk alone. After a failure
+// it writes, to see whether the cause is gone.
 func (s *Store) Check(ctx context.Context) error {
 	var one int
 	if err := s.scan(ctx, "SELECT 1", nil, &one); err != nil {
 		return err
 	}
 	if !s.writer.failed.Load() {
+		if _, _, low := s.disk.look(); low {
+			return errLowDisk()
+		}
 		return s.writer.do(func(*tx) error { return nil })
 	}
 	err := s.writer.do(func(t *tx) error {

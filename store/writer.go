@@ -276,6 +276,15 @@ func (t *tx) exec(query string, args ...any) error {
 	return err
 }
 
+// affected is exec; it returns how many rows were changed.
+func (t *tx) affected(query string, args ...any) (int64, error) {
+	r, err := t.execResult(query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
+}
+
 func (t *tx) execResult(query string, args ...any) (sql.Result, error) {
 	s, err := t.stmt(query)
 	if err != nil {

@@ -28,6 +28,7 @@ const (
 	FailureRejected            FailureReason = "rejected"
 	FailureBlocked             FailureReason = "blocked"
 	FailureSubscriptionDeleted FailureReason = "subscription_deleted"
+	FailureExpired             FailureReason = "expired" // it waited until it was older than the retention
 )
 
 // EventRef is what a delivery's record says of one of its events.

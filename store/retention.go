@@ -1,0 +1,429 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	// sweepTime is how long one step of a sweep should hold the writer.
+	sweepTime = 2 * time.Millisecond
+	// sweepRest is how long a sweep leaves the writer alone after a step, in
+	// multiples of the step: it takes a fifth of the writer at the most.
+	sweepRest = 4
+	// firstSweep is how many records the first step of each kind looks at, and
+	// mostSweep the most that one looks at.
+	firstSweep, mostSweep = 8, 256
+)
+
+// Swept is what retention has removed.
+type Swept struct {
+	Events     int64
+	Deliveries int64 // with their attempts
+	Expired    int64 // deliveries that failed for their age
+	Lost       int64 // events that a subscription was still waiting for, counted for each subscription
+}
+
+func (a *Swept) add(b Swept) {
+	a.Events += b.Events
+	a.Deliveries += b.Deliveries
+	a.Expired += b.Expired
+	a.Lost += b.Lost
+}
+
+// Retain removes what is older than keep, now and then, in small steps, until
+// ctx ends:
+//
+//   - A delivery goes, with its attempts, when it ended that long ago. One that
+//     has waited for so long ends first: it has failed, as expired.
+//   - An event goes when it was accepted that long ago and no delivery is left
+//     that carries it. The newest event of a program stays.
+//   - A subscription that still waited for a removed event has lost it: that is
+//     counted for the subscription, and the operator is alerted.
+//   - Alerts, ended replays, idempotency keys and the records of deleted
+//     subscriptions go likewise.
+//
+// Nothing is removed for a while after the start, so that what waited while
+// nothing ran is sent first, nor for a day after the clock was set forward.
+func (s *Store) Retain(ctx context.Context, keep time.Duration) error {
+	pause := min(max(keep/48, time.Second), time.Hour)
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		if doubted := s.clock.doubted.Load(); doubted == nil || time.Since(*doubted) >= clockDoubt {
+			w, err := s.sweep(ctx, s.clock.now().Add(-keep))
+			swept := w.swept
+			s.noteSwept(swept)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil {
+				s.logger.Error("what is older than the retention could not be removed; it is tried again", "error", err)
+			} else if swept != (Swept{}) {
+				s.logger.Info("removed what is older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
+					"expired", swept.Expired, "lost", swept.Lost, "longest_step", w.longest)
+			}
+		}
+		timer.Reset(pause)
+	}
+}
+
+// Swept returns what was removed since Open.
+func (s *Store) Swept() Swept {
+	s.sweptMu.Lock()
+	defer s.sweptMu.Unlock()
+	return s.swept
+}
+
+func (s *Store) noteSwept(swept Swept) {
+	s.sweptMu.Lock()
+	defer s.sweptMu.Unlock()
+	s.swept.add(swept)
+}
+
+// sweep removes everything that is older than edge, once.
+func (s *Store) sweep(ctx context.Context, edge time.Time) (*sweep, error) {
+	w := &sweep{s: s, ctx: ctx, edge: edge.UnixMilli()}
+	for _, part := range []func() error{w.deliveries, w.events, w.rest} {
+		w.step = firstSweep
+		if err := part(); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+// sweep is one round of retention.
+type sweep struct {
+	s     *Store
+	ctx   context.Context
+	edge  int64 // what is older goes
+	step  int   // how many records the next step looks at
+	swept Swept
+
+	longest time.Duration // a step has held the writer
+}
+
+// write runs one step, rests, and has the next one be as large as it can be
+// without holding the writer for longer than sweepTime.
+func (w *sweep) write(fn func(*tx) error) error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	var took time.Duration
+	err := w.s.writer.do(func(t *tx) error {
+		began := time.Now()
+		err := fn(t)
+		took = time.Since(began)
+		return err
+	})
+	w.longest = max(w.longest, took)
+	switch {
+	case took > sweepTime:
+		w.step = max(w.step/2, 1)
+	case took < sweepTime/3:
+		w.step = min(w.step*2, mostSweep)
+	}
+	rest := time.NewTimer(sweepRest * took)
+	defer rest.Stop()
+	select {
+	case <-rest.C:
+	case <-w.ctx.Done():
+	}
+	return err
+}
+
+const (
+	// The newest delivery stays: its number must not be given again.
+	selectAged = `SELECT num, created_at FROM deliveries WHERE num > ? AND num < (SELECT max(num) FROM deliveries) ORDER BY num LIMIT ?`
+	expireAged = `UPDATE deliveries SET status = 'failed', failure_reason = 'expired', next_attempt_at = NULL, completed_at = ?4
+		WHERE num > ?1 AND num <= ?2 AND created_at < ?3 AND next_attempt_at IS NOT NULL`
+	agedDeliveries = "num > ?1 AND num <= ?2 AND completed_at < ?3"
+	removeLinks    = `DELETE FROM delivery_events WHERE (program_id, seq, delivery) IN (
+		SELECT d.program_id, j.value, d.num FROM deliveries d, json_each(d.seqs) j WHERE d.seqs IS NOT NULL AND ` + agedDeliveries + `)`
+	removeAttempts   = "DELETE FROM attempts WHERE delivery IN (SELECT num FROM deliveries WHERE " + agedDeliveries + ")"
+	removeDeliveries = "DELETE FROM deliveries WHERE " + agedDeliveries
+)
+
+// deliveries ends what has waited too long, and removes what ended long ago.
+func (w *sweep) deliveries() error {
+	for after, more := int64(0), true; more; {
+		to, n := after, 0
+		err := w.s.each(w.ctx, selectAged, []any{after, w.step}, func(scan func(...any) error) error {
+			var num, created int64
+			if err := scan(&num, &created); err != nil {
+				return err
+			}
+			if created < w.edge { // and so is every one before it
+				to, n = num, n+1
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if to == after {
+			return nil
+		}
+		more = n == w.step
+		var swept Swept
+		err = w.write(func(t *tx) error {
+			swept = Swept{}
+			now, err := t.now()
+			if err != nil {
+				return err
+			}
+			var pings []string
+			err = t.each("SELECT id FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
+				var id string
+				err := scan(&id)
+				pings = append(pings, id)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			t.afterCommit(func() {
+				for _, id := range pings {
+					w.s.watchers.dropped(id)
+				}
+			})
+			if swept.Expired, err = t.affected(expireAged, after, to, w.edge, now); err != nil {
+				return err
+			}
+			for _, query := range []string{removeLinks, removeAttempts} {
+				if err := t.exec(query, after, to, w.edge); err != nil {
+					return err
+				}
+			}
+			swept.Deliveries, err = t.affected(removeDeliveries, after, to, w.edge)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		w.swept.add(swept)
+		after = to
+	}
+	return nil
+}
+
+const (
+	selectAgedEvents = "SELECT seq FROM events WHERE program_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+	// Whose cursor has yet to pass some of these events, and how many of them it
+	// would have brought.
+	selectLosers = `SELECT c.subscription_id, c.seq, (
+			SELECT count(*) FROM interests i JOIN events e ON e.program_id = s.program_id AND e.name = i.name
+				AND e.seq > max(i.after_seq, c.seq, ?2) AND e.seq <= min(coalesce(i.until_seq, ?3), ?3)
+			WHERE i.subscription_id = c.subscription_id) AS lost
+		FROM subscriptions s INDEXED BY subscriptions_by_program JOIN cursors c ON c.subscription_id = s.id
+		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0`
+	passLost = "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?"
+	addLost  = `INSERT INTO losses (subscription_id, events, first_at, last_at) VALUES (?1, ?2, ?3, ?3)
+		ON CONFLICT DO UPDATE SET events = events + ?2, last_at = ?3`
+	removeEvents = `DELETE FROM events WHERE program_id = ?1 AND seq > ?2 AND seq <= ?3
+		AND NOT EXISTS (SELECT 1 FROM delivery_events x WHERE x.program_id = events.program_id AND x.seq = events.seq)`
+)
+
+// events removes the oldest of each program's log.
+func (w *sweep) events() error {
+	var programs []string
+	err := w.s.each(w.ctx, "SELECT id FROM programs", nil, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		programs = append(programs, id)
+		return err
+	})
+	for _, id := range programs {
+		if err == nil {
+			err = w.eventsOf(id)
+		}
+	}
+	return err
+}
+
+func (w *sweep) eventsOf(programID string) error {
+	until, err := w.s.seqBefore(w.ctx, programID, time.UnixMilli(w.edge))
+	if err != nil {
+		return err
+	}
+	var head int64
+	if err := w.s.scan(w.ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &head); err != nil {
+		return err
+	}
+	until = min(until, head-1) // the newest holds the log's end
+	lost := make(map[string]int64)
+	for after := int64(0); after < until; {
+		to := after
+		err := w.s.each(w.ctx, selectAgedEvents, []any{programID, after, until, w.step}, func(scan func(...any) error) error { return scan(&to) })
+		if err != nil {
+			return err
+		}
+		if to == after {
+			break
+		}
+		if err := w.passLosses(programID, after, to, lost); err != nil {
+			return err
+		}
+		var removed int64
+		err = w.write(func(t *tx) (err error) {
+			removed, err = t.affected(removeEvents, programID, after, to)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		w.swept.Events += removed
+		after = to
+	}
+	return w.alertLosses(programID, lost)
+}
+
+// loser is a subscription that waits for events that are about to be removed.
+type loser struct {
+	id     string
+	cursor int64
+	events int64
+}
+
+// passLosses moves the cursors that have not come past a piece of the log, so
+// that nothing can be formed from it any more, and counts what that costs. Who
+// loses is found out by reading: it can only become less meanwhile, since new
+// interest begins at the end of the log.
+func (w *sweep) passLosses(programID string, after, to int64, lost map[string]int64) error {
+	for {
+		var losers []loser
+		err := w.s.each(w.ctx, selectLosers, []any{programID, after, to}, func(scan func(...any) error) error {
+			var l loser
+			err := scan(&l.id, &l.cursor, &l.events)
+			losers = append(losers, l)
+			return err
+		})
+		if err != nil || len(losers) == 0 {
+			return err
+		}
+		for len(losers) > 0 {
+			some := losers[:min(len(losers), w.step)]
+			losers = losers[len(some):]
+			var passed []loser
+			err := w.write(func(t *tx) error {
+				passed = passed[:0]
+				now := w.s.clock.now().UnixMilli()
+				for _, l := range some {
+					n, err := t.affected(passLost, to, l.id, l.cursor)
+					if err != nil {
+						return err
+					}
+					if n == 0 {
+						continue // it has come further meanwhile, or is gone: look again
+					}
+					if err := t.exec(addLost, l.id, l.events, now); err != nil {
+						return err
+					}
+					passed = append(passed, l)
+					t.afterCommit(func() { w.s.watchers.subscriptionChanged(l.id) })
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			for _, l := range passed {
+				lost[l.id] += l.events
+				w.swept.Lost += l.events
+			}
+		}
+	}
+}
+
+// alertLosses tells the operator what the sweep of a program's log has cost.
+func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
+	for id, n := range lost {
+		err := w.write(func(t *tx) error {
+			sub, err := t.subscription(programID, id)
+			var gone *webhook.Error
+			if errors.As(err, &gone) {
+				return nil // with its subscription
+			} else if err != nil {
+				return err
+			}
+			return w.s.alert(t, &webhook.Alert{Name: webhook.AlertLost, Subscription: sub, Lost: n, LostBefore: time.UnixMilli(w.edge)})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rest removes what is small.
+func (w *sweep) rest() error {
+	now := w.s.clock.now().UnixMilli()
+	for _, part := range []struct {
+		find   string // the keys of what goes
+		edge   int64
+		remove []string
+	}{
+		{selectExpired, now, []string{"DELETE FROM idempotency_keys WHERE rowid IN (SELECT value FROM json_each(?))"}},
+		{selectAgedReplays, w.edge, []string{"DELETE FROM replays WHERE id IN (SELECT value FROM json_each(?))"}},
+		{selectAgedAlerts, w.edge, []string{"DELETE FROM alerts WHERE num IN (SELECT value FROM json_each(?))"}},
+		{selectForgotten, w.edge, []string{
+			"DELETE FROM losses WHERE subscription_id IN (SELECT value FROM json_each(?))",
+			"DELETE FROM replays WHERE subscription_id IN (SELECT value FROM json_each(?))",
+			"DELETE FROM subscriptions WHERE id IN (SELECT value FROM json_each(?))",
+		}},
+	} {
+		for {
+			var keys []any
+			err := w.s.each(w.ctx, part.find, []any{part.edge, w.step}, func(scan func(...any) error) error {
+				var key any
+				err := scan(&key)
+				if text, ok := key.([]byte); ok { // as one of the drivers has it
+					key = string(text)
+				}
+				keys = append(keys, key)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if len(keys) == 0 {
+				break
+			}
+			list, err := json.Marshal(keys)
+			if err != nil {
+				return err
+			}
+			err = w.write(func(t *tx) error {
+				for _, query := range part.remove {
+					if err := t.exec(query, string(list)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+const (
+	selectAgedReplays = "SELECT id FROM replays WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
+	// An alert that is yet to be sent is young.
+	selectAgedAlerts = "SELECT num FROM (SELECT num, created_at, next_attempt_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1 AND next_attempt_at IS NULL"
+	// Deleted subscriptions of which no delivery is left.
+	selectForgotten = `SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.subscription_id = s.id)
+		ORDER BY deleted_at LIMIT ?`
+)

@@ -1,0 +1,328 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// count returns the number of a query's one row.
+func count(t *testing.T, s *Store, query string, args ...any) (n int64) {
+	t.Helper()
+	if err := s.scan(context.Background(), query, args, &n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// send makes the next attempt of a lane with an answer, and returns its delivery.
+func send(t *testing.T, s *Store, l *Lane, status int) *Claim {
+	t.Helper()
+	c := form(t, s, l, 100)
+	if c == nil {
+		t.Fatal("nothing waits")
+	}
+	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+	if _, err := s.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// inBubble runs a test of an open store with a program p in fake time.
+func inBubble(t *testing.T, test func(*testing.T, *Store)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s := openDir(t, dir)
+		program(t, s, "p")
+		test(t, s)
+	})
+}
+
+func sweepAt(t *testing.T, s *Store, edge time.Time) Swept {
+	t.Helper()
+	w, err := s.sweep(t.Context(), edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.swept
+}
+
+// What is old and at its end goes with all that belongs to it; what is young,
+// the log's end and the newest delivery stay.
+func TestRetention(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		old := publish(t, s, "p", "content_updated", "content_updated", "channel_created")
+		send(t, s, lane(t, s, sub.ID), 200)
+		time.Sleep(10 * time.Hour)
+		young := publish(t, s, "p", "content_updated")
+		send(t, s, lane(t, s, sub.ID), 200)
+		time.Sleep(time.Hour)
+
+		if swept := sweepAt(t, s, time.Now().Add(-20*time.Hour)); swept != (Swept{}) {
+			t.Errorf("nothing is 20 hours old, but %+v went", swept)
+		}
+		// The ping of the creation was never sent: it ends first, and goes later.
+		if got, want := sweepAt(t, s, time.Now().Add(-2*time.Hour)), (Swept{Events: 3, Deliveries: 1, Expired: 1}); got != want {
+			t.Errorf("swept %+v, want %+v", got, want)
+		}
+		for query, want := range map[string]int64{
+			"SELECT count(*) FROM events":                                        1,
+			"SELECT seq FROM events":                                             4,
+			"SELECT count(*) FROM deliveries WHERE ping IS NULL":                 1,
+			"SELECT count(*) FROM deliveries WHERE failure_reason = 'expired'":   1,
+			"SELECT count(*) FROM attempts":                                      1,
+			"SELECT count(*) FROM delivery_events":                               1,
+			"SELECT count(*) FROM delivery_events WHERE seq = 4":                 1,
+			"SELECT count(*) FROM losses":                                        0,
+			"SELECT count(*) FROM deliveries WHERE next_attempt_at IS NOT NULL ": 0,
+		} {
+			if got := count(t, s, query); got != want {
+				t.Errorf("%s: %d, want %d", query, got, want)
+			}
+		}
+		if _, err := s.Event(t.Context(), "p", old[0].ID); err == nil {
+			t.Error("the old event can still be read")
+		}
+		if _, err := s.Event(t.Context(), "p", young[0].ID); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(100 * time.Hour)
+		if got, want := sweepAt(t, s, time.Now().Add(-2*time.Hour)), (Swept{Deliveries: 1}); got != want {
+			t.Errorf("swept %+v, want %+v: the newest event and delivery stay", got, want)
+		}
+		if e := publish(t, s, "p", "content_updated"); e[0].Seq != 5 {
+			t.Errorf("the next event has the place %d, want 5", e[0].Seq)
+		}
+	})
+}
+
+// Events that were waiting for a subscription are lost to it, and that shows:
+// the cursor passes them, the loss is counted, and the operator is alerted.
+func TestRetentionCountsLosses(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		waits := subscribe(t, s, "p", "content_updated")
+		paused := subscribe(t, s, "p", "content_updated", "content_deleted")
+		keeps := subscribe(t, s, "p", "content_updated")
+		other := subscribe(t, s, "p", "channel_created")
+		publish(t, s, "p", slices.Repeat([]string{"content_updated", "content_deleted"}, 1000)...)
+		off := false
+		if _, err := s.UpdateSubscription(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			send(t, s, lane(t, s, keeps.ID), 200)
+		}
+		stale := lane(t, s, waits.ID) // read before, formed from after
+		before, err := s.Waiting(t.Context(), stale, stale.Wanted, 100, webhook.MaxDeliveryBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Hour)
+		publish(t, s, "p", "content_updated")
+
+		// The newest delivery stays, with its hundred events.
+		if got, want := sweepAt(t, s, time.Now().Add(-time.Hour)), (Swept{Events: 1900, Deliveries: 9, Expired: 4, Lost: 1000 + 2000}); got != want {
+			t.Errorf("swept %+v, want %+v", got, want)
+		}
+		for id, want := range map[string]int64{waits.ID: 1000, paused.ID: 2000, keeps.ID: 0, other.ID: 0} {
+			if got := count(t, s, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", id); got != want {
+				t.Errorf("a subscription lost %d events, want %d", got, want)
+			}
+			alerts := min(want, 1)
+			if got := count(t, s, "SELECT count(*) FROM alerts WHERE name = 'events_lost' AND subscription_id = ?", id); got != alerts {
+				t.Errorf("%d alerts, want %d", got, alerts)
+			}
+		}
+		if _, err := s.Form(stale, &before).Wait(); err != ErrStale {
+			t.Errorf("a delivery of removed events was formed: %v", err)
+		}
+		for _, id := range []string{waits.ID, keeps.ID} {
+			if c := send(t, s, lane(t, s, id), 200); len(c.Events) != 1 {
+				t.Errorf("%d events wait, want the new one", len(c.Events))
+			}
+		}
+	})
+}
+
+// A delivery keeps its events for as long as itself, though the rest of their
+// part of the log goes; times are found in a log with gaps.
+func TestRetentionKeepsWhatADeliveryCarries(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", "channel_created", "channel_created")
+		publish(t, s, "p", "content_updated")
+		first := send(t, s, lane(t, s, sub.ID), 200)
+		publish(t, s, "p", "channel_created", "channel_created")
+		time.Sleep(10 * time.Hour)
+		young := time.Now()
+		again, err := s.Redeliver(t.Context(), "p", sub.ID, first.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(t, s, "p", "channel_created")
+		if got, want := sweepAt(t, s, young.Add(-time.Hour)), (Swept{Events: 4, Deliveries: 1, Expired: 1}); got != want {
+			t.Errorf("swept %+v, want %+v", got, want)
+		}
+		c, _, err := s.ClaimDue(t.Context(), sub.ID, false)
+		if err != nil || c == nil || c.ID != again.ID || len(c.Events) != 1 {
+			t.Fatalf("the redelivery cannot be sent: %+v, %v", c, err)
+		}
+		for at, want := range map[time.Time]int64{young.Add(-11 * time.Hour): 2, young.Add(-time.Hour): 5, young: 5, young.Add(time.Hour): 6} {
+			if got, err := s.seqBefore(t.Context(), "p", at); err != nil || got != want && !(want == 5 && (got == 3 || got == 4)) {
+				t.Errorf("the newest before %s is %d, %v, want %d", at, got, err, want)
+			}
+		}
+	})
+}
+
+// A subscription that was deleted goes with the last of its deliveries.
+func TestRetentionForgetsTheDeleted(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		for range 100 {
+			sub := subscribe(t, s, "p", "content_updated")
+			if _, err := s.DeleteSubscription(t.Context(), "p", sub.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last := subscribe(t, s, "p", "content_updated")
+		time.Sleep(time.Hour)
+		sweepAt(t, s, time.Now().Add(-time.Minute))
+		if n := count(t, s, "SELECT count(*) FROM subscriptions"); n != 1 {
+			t.Errorf("%d subscriptions are left, want 1", n)
+		}
+		if _, err := s.Subscription(t.Context(), "p", last.ID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// It runs by itself, not at once after the start, and not for a day after the
+// clock was set forward.
+func TestRetain(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var ahead time.Duration
+		s, err := Open(t.Context(), Config{Dir: dir, Now: func() time.Time { return time.Now().Add(ahead).Round(0) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		program(t, s, "p")
+		publish(t, s, "p", "content_updated", "content_updated")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Retain(ctx, 48*time.Hour) }()
+		events := func() int64 { return count(t, s, "SELECT count(*) FROM events") }
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		ahead = 30 * 24 * time.Hour
+		publish(t, s, "p", "content_updated") // a commit notices
+		time.Sleep(23 * time.Hour)
+		synctest.Wait()
+		if n := events(); n != 3 {
+			t.Errorf("%d events are left while the clock is in doubt, want all 3", n)
+		}
+		time.Sleep(3 * time.Hour)
+		synctest.Wait()
+		if n := events(); n != 1 {
+			t.Errorf("%d events are left, want the newest alone", n)
+		}
+		if got, want := s.Swept(), (Swept{Events: 2}); got != want {
+			t.Errorf("swept %+v, want %+v", got, want)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The database does not grow when what goes makes room for what comes.
+func TestRetentionBoundsTheFile(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		var sizes []int64
+		for range 12 {
+			for range 5 {
+				publish(t, s, "p", slices.Repeat([]string{"content_updated"}, 200)...)
+			}
+			l := lane(t, s, sub.ID)
+			for range 10 {
+				send(t, s, l, 200)
+			}
+			time.Sleep(time.Hour)
+			sweepAt(t, s, time.Now().Add(-2*time.Hour-time.Minute))
+			sizes = append(sizes, count(t, s, "SELECT page_count FROM pragma_page_count()"))
+		}
+		if last := len(sizes) - 1; sizes[last] > sizes[4]*11/10 {
+			t.Errorf("the database grew from %d to %d pages while its content did not: %v", sizes[4], sizes[last], sizes)
+		}
+	})
+}
+
+// One step of a sweep holds the writer for a few milliseconds, however much
+// there is to remove.
+func BenchmarkSweep(b *testing.B) {
+	s := open(b)
+	program(b, s, "p")
+	url := "https://partner.example/hook"
+	names := []string{"content_updated"}
+	sub, _, err := s.CreateSubscription(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var longest, waited time.Duration
+	for b.Loop() {
+		b.StopTimer()
+		for range 20 {
+			publish(b, s, "p", slices.Repeat(names, 500)...)
+		}
+		l := lane(b, s, sub.ID)
+		for range 100 {
+			c := form(b, s, l, 100)
+			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
+			if _, err := s.Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+		// A publisher beside it sees how long the writer is held.
+		stop, done := make(chan struct{}), make(chan time.Duration)
+		go func() {
+			var worst time.Duration
+			for {
+				select {
+				case <-stop:
+					done <- worst
+					return
+				default:
+				}
+				began := time.Now()
+				if err := s.writer.do(func(*tx) error { return nil }); err != nil {
+					panic(fmt.Sprint(err))
+				}
+				worst = max(worst, time.Since(began))
+			}
+		}()
+		b.StartTimer()
+		w, err := s.sweep(context.Background(), time.Now())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		close(stop)
+		longest, waited = max(longest, w.longest), max(waited, <-done)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(longest.Microseconds())/1000, "ms-longest-step")
+	b.ReportMetric(float64(waited.Microseconds())/1000, "ms-longest-wait")
+	b.ReportMetric(10_000*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}

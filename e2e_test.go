@@ -30,6 +30,7 @@ func TestEndToEnd(t *testing.T) {
 	binary := buildBinary(t)
 	t.Run("interrupted", func(t *testing.T) { testInterrupted(t, binary) })
 	t.Run("kill", func(t *testing.T) { testKill(t, binary) })
+	t.Run("egress", func(t *testing.T) { testEgress(t, binary) })
 	t.Run("power cut", func(t *testing.T) { testPowerCut(t, binary) })
 	t.Run("failing disk", func(t *testing.T) { testIOErrors(t, binary) })
 }
@@ -166,11 +167,17 @@ func (in *instance) token(program string) string {
 // port: the one of the last may have been given to somebody else.
 func (in *instance) start() *serviceRun {
 	in.tb.Helper()
-	r := &serviceRun{base: make(chan string, 1), exited: make(chan struct{}), started: time.Now()}
 	args := slices.Concat(in.under, []string{in.binary, "serve", "--data", in.data, "--listen", "127.0.0.1:0", "--tls", "off",
 		"--allow-http", "--allow-destination", "127.0.0.0/8", "--rate-limit", "0"}, in.flags)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = cleanEnvironment()
+	return in.launch(cmd)
+}
+
+// launch starts a command that runs the service on the instance's data.
+func (in *instance) launch(cmd *exec.Cmd) *serviceRun {
+	in.tb.Helper()
+	r := &serviceRun{base: make(chan string, 1), exited: make(chan struct{}), started: time.Now()}
 	cmd.Stderr = &r.log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

@@ -126,10 +126,13 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 
 // classDial wraps an error of the phase that otherwise names.
 func classDial(ctx context.Context, err error, otherwise webhook.ErrorCode) error {
+	// A socket has a clock of its own for the same deadline, and can be ahead
+	// of the context's.
+	deadline, bounded := ctx.Deadline()
 	switch {
 	case errors.Is(err, errBlocked):
 		return &dialError{webhook.ErrorBlocked, err}
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, bounded && !time.Now().Before(deadline):
 		return &dialError{webhook.ErrorTimeout, err}
 	}
 	return &dialError{otherwise, err}

@@ -141,6 +141,7 @@ func (s *sender) send(ctx context.Context, r *request) webhook.Attempt {
 	} // else the status has decided
 	a.Duration = time.Since(a.StartedAt)
 	a.Result = webhook.Classify(a.ResponseStatus, a.Error)
+	r.redact(&a)
 	return a
 }
 

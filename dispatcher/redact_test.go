@@ -1,0 +1,217 @@
+package dispatcher
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"service/webhook"
+)
+
+// encodings are the ways in which an echoed secret may be spelled.
+var encodings = map[string]func(string) string{
+	"as it is":    func(s string) string { return s },
+	"within text": func(s string) string { return "<td>authorization</td><td>" + s + "</td>" },
+	"JSON":        inJSON,
+	"JSON, ASCII": func(s string) string {
+		var b strings.Builder
+		for _, r := range s {
+			fmt.Fprintf(&b, `\u%04X`, r)
+		}
+		return b.String()
+	},
+	"JSON, slashes":   func(s string) string { return strings.ReplaceAll(inJSON(s), "/", `\/`) },
+	"JSON in JSON":    func(s string) string { return inJSON(inJSON(s)) },
+	"URL, query":      url.QueryEscape,
+	"URL, path":       url.PathEscape,
+	"URL, lower case": func(s string) string { return strings.ToLower(url.PathEscape(strings.ToLower(s))) },
+	"URL, every byte": func(s string) string {
+		var b strings.Builder
+		for i := range len(s) {
+			fmt.Fprintf(&b, "%%%02x", s[i])
+		}
+		return b.String()
+	},
+	"HTML":             html.EscapeString,
+	"HTML of JSON":     func(s string) string { return html.EscapeString(inJSON(s)) },
+	"HTML, numbers":    func(s string) string { return strings.ReplaceAll(html.EscapeString(s), "/", "&#x2F;") },
+	"hex":              func(s string) string { return hex.EncodeToString([]byte(s)) },
+	"HEX":              func(s string) string { return strings.ToUpper(hex.EncodeToString([]byte(s))) },
+	"base64":           func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
+	"base64, URL":      func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) },
+	"base64, 1 before": func(s string) string { return base64.StdEncoding.EncodeToString([]byte("{" + s + "}")) },
+	"base64, 2 before": func(s string) string { return base64.URLEncoding.EncodeToString([]byte(`{"` + s + `"}`)) },
+}
+
+func inJSON(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return strings.Trim(string(b), `"`)
+}
+
+// redactCases are requests, and the core of their secret that may not be in
+// what is kept.
+func redactCases() map[string]struct {
+	request request
+	shown   string // as the receiver knows it
+	core    string
+} {
+	signing := webhook.NewSigningSecret()
+	text := base64.RawStdEncoding.EncodeToString(signing)
+	return map[string]struct {
+		request     request
+		shown, core string
+	}{
+		"Authorization":      {request{Authorization: "Bearer canary/5f1d+7<é>&"}, "Bearer canary/5f1d+7<é>&", "canary"},
+		"credentials":        {request{Authorization: "Bearer canary/5f1d+7<é>&"}, "canary/5f1d+7<é>&", "canary"},
+		"no scheme":          {request{Authorization: "canary/5f1d"}, "canary/5f1d", "canary"},
+		"password":           {request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "canary5f1d", "canary"},
+		"user and password":  {request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "me:canary5f1d", "canary"},
+		"signing secret":     {request{Secrets: []webhook.SigningSecret{signing}}, signing.Reveal(), text[:12]},
+		"its bytes":          {request{Secrets: []webhook.SigningSecret{signing}}, string(signing), string(signing[:12])},
+		"old signing secret": {request{Secrets: []webhook.SigningSecret{webhook.NewSigningSecret(), signing}}, signing.Reveal(), text[:12]},
+	}
+}
+
+// Whatever a receiver echoes, the secrets of its subscription are not kept.
+func TestRedact(t *testing.T) {
+	for name, c := range redactCases() {
+		for spelling, encode := range encodings {
+			t.Run(name+"/"+spelling, func(t *testing.T) {
+				shown, core := c.shown, c.core
+				if name == "its bytes" && (strings.HasPrefix(spelling, "JSON") || strings.HasPrefix(spelling, "HTML")) {
+					t.Skip("no bytes in JSON or HTML")
+				}
+				if spelling == "URL, lower case" && shown != strings.ToLower(shown) {
+					t.Skip("not a secret that has a lower case")
+				}
+				text := "before " + encode(shown) + " after, " + encode(shown) + "."
+				a := webhook.Attempt{ResponseHeader: "Echo: " + text + "\n", ResponseBody: []byte(text)}
+				c.request.redact(&a)
+				for _, got := range []string{a.ResponseHeader, string(a.ResponseBody)} {
+					if !strings.Contains(got, "before ") || !strings.Contains(got, " after, ") || strings.Count(got, redacted) < 2 {
+						t.Errorf("got %q of %q, want both secrets replaced and nothing else", got, text)
+					}
+					for other, encode := range encodings {
+						if strings.HasPrefix(other, "base64, ") { // the neighbours differ
+							continue
+						}
+						if strings.Contains(got, encode(core)) {
+							t.Errorf("got %q, which holds the secret (%s)", got, other)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// The end of what is kept may cut a secret anywhere.
+func TestRedactCut(t *testing.T) {
+	r := request{Authorization: "Bearer canary-5f1d/7+88aa"}
+	for spelling, encode := range encodings {
+		if strings.HasPrefix(spelling, "URL, lower") {
+			continue
+		}
+		whole := encode("canary-5f1d/7+88aa")
+		for n := range len(whole) {
+			a := webhook.Attempt{ResponseBody: []byte("before " + whole[:n]), ResponseTruncated: true}
+			r.redact(&a)
+			got := strings.TrimPrefix(string(a.ResponseBody), "before ")
+			left := reading{text: []byte(got)}
+			for range maxEscapes {
+				if next, ok := left.unescape(); ok {
+					left = next
+				}
+			}
+			for _, s := range []string{"canary", hex.EncodeToString([]byte("canary")), base64.RawStdEncoding.EncodeToString([]byte("canary"))} {
+				if bytes.Contains(left.text, []byte(s)) {
+					t.Errorf("%s, cut after %d: got %q", spelling, n, got)
+				}
+			}
+		}
+	}
+	// What ends by itself ends in an ordinary word.
+	a := webhook.Attempt{ResponseBody: []byte("a can of Bear")}
+	if r.redact(&a); string(a.ResponseBody) != "a can of Bear" {
+		t.Errorf("got %q, want it as it was", a.ResponseBody)
+	}
+}
+
+func TestRedactLeavesTheRest(t *testing.T) {
+	r := request{Authorization: "Bearer abc", Secrets: []webhook.SigningSecret{webhook.NewSigningSecret()}}
+	for _, text := range []string{"", "ok", `{"error":"abc is no word"}`, "100 % &amp; more \\", "\xff\xfe\x00", `\u12`, "&#x41;%41"} {
+		a := webhook.Attempt{ResponseHeader: text, ResponseBody: []byte(text), ResponseTruncated: true}
+		if r.redact(&a); a.ResponseHeader != text || string(a.ResponseBody) != text {
+			t.Errorf("got %q and %q, want %q", a.ResponseHeader, a.ResponseBody, text)
+		}
+	}
+	long := request{Authorization: "secret"}
+	a := webhook.Attempt{ResponseBody: bytes.Repeat([]byte("secret,"), webhook.MaxKeptBody/7)}
+	if long.redact(&a); len(a.ResponseBody) > webhook.MaxKeptBody || !a.ResponseTruncated || bytes.Contains(a.ResponseBody, []byte("secret")) {
+		t.Errorf("got %d bytes, truncated %v; want %d at the most, and no secret", len(a.ResponseBody), a.ResponseTruncated, webhook.MaxKeptBody)
+	}
+}
+
+// An attempt comes back without the secrets.
+func TestSendRedacts(t *testing.T) {
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+		fmt.Fprintf(w, "you sent %s", r.Header.Get("Authorization"))
+	}))
+	defer receiver.Close()
+	q := testRequest(receiver.URL, 10)
+	q.Authorization = "Bearer canary-5f1d"
+	a := loopbackSender(t).send(t.Context(), q)
+	if a.ResponseStatus != 200 || !strings.Contains(a.ResponseHeader, "X-Echo: [redacted]\n") || string(a.ResponseBody) != "you sent [redacted]" {
+		t.Errorf("got status %d, %q, %q; want the secret replaced in both", a.ResponseStatus, a.ResponseHeader, a.ResponseBody)
+	}
+}
+
+func FuzzRedact(f *testing.F) {
+	for _, encode := range encodings {
+		f.Add([]byte(encode("Bearer canary-5f1d")), "Bearer canary-5f1d", true)
+	}
+	f.Fuzz(func(t *testing.T, text []byte, authorization string, cut bool) {
+		r := request{Authorization: authorization}
+		before := bytes.Clone(text)
+		got := r.redactText(text, cut)
+		if !bytes.Equal(text, before) {
+			t.Fatal("the text was changed in its place")
+		}
+		if got == nil {
+			got = text
+		}
+		if len(authorization) >= minSecret && !strings.Contains(redacted, authorization) && !strings.ContainsAny(authorization, redacted) && bytes.Contains(got, []byte(authorization)) {
+			t.Errorf("got %q with %q in it", got, authorization)
+		}
+	})
+}
+
+func BenchmarkRedact(b *testing.B) {
+	r := request{Authorization: "Bearer " + strings.Repeat("k7", 20), Secrets: []webhook.SigningSecret{webhook.NewSigningSecret()}}
+	header := "Content-Length: 2\nContent-Type: text/plain; charset=utf-8\nDate: Mon, 02 Mar 2026 10:00:00 GMT\n"
+	for name, body := range map[string]string{
+		"ok":   "ok",
+		"16K":  strings.Repeat("0123456789abcdef", 1024),
+		"HTML": strings.Repeat("<p>a &amp; b</p>", 1024),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				a := webhook.Attempt{ResponseHeader: header, ResponseBody: []byte(body)}
+				r.redact(&a)
+			}
+		})
+	}
+}

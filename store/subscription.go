@@ -34,15 +34,8 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	if err != nil {
 		return sub, nil, err
 	}
-	var count int
-	if err := t.scan("SELECT count(*) FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", []any{programID}, &count); err != nil {
+	if err := t.limitSubscriptions(programID, limit); err != nil {
 		return sub, nil, err
-	}
-	if limit > 0 && count >= limit {
-		return sub, nil, webhook.Invalid(webhook.Validation{
-			Code: webhook.InvalidTooMany, Parameter: "subscriptions",
-			Detail: fmt.Sprintf("the program has %d subscriptions, and may have %d; delete one first", count, limit),
-		})
 	}
 	err = t.exec("INSERT INTO subscriptions (id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
@@ -65,6 +58,29 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	t.afterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
 	_, err = s.queuePing(t, &sub, webhook.NewID())
 	return sub, secret, err
+}
+
+// limitSubscriptions refuses one more subscription than a program may have. It
+// looks at no more than limit of them, so that making the next does not cost
+// the more the more there are.
+func (t *tx) limitSubscriptions(programID string, limit int) error {
+	const listed = "FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL"
+	var count int
+	if limit > 0 {
+		if err := t.scan("SELECT count(*) FROM (SELECT 1 "+listed+" LIMIT ?)", []any{programID, limit}, &count); err != nil {
+			return err
+		}
+	}
+	if count < limit || limit == 0 {
+		return nil
+	}
+	if err := t.scan("SELECT count(*) "+listed, []any{programID}, &count); err != nil {
+		return err
+	}
+	return webhook.Invalid(webhook.Validation{
+		Code: webhook.InvalidTooMany, Parameter: "subscriptions",
+		Detail: fmt.Sprintf("the program has %d subscriptions, and may have %d; delete one first", count, limit),
+	})
 }
 
 // Subscription returns one subscription of a program.

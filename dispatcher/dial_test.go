@@ -19,7 +19,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -84,7 +88,7 @@ func (s *nameServer) answer(question []byte) ([]byte, error) {
 		Questions: q.Questions,
 	}
 	name, kind := q.Questions[0].Name, q.Questions[0].Type
-	for {
+	for range 8 { // aliases may lead in a circle
 		list, ok := s.names[strings.ToLower(name.String())]
 		if !ok && s.rcode == dnsmessage.RCodeSuccess {
 			a.RCode = dnsmessage.RCodeNameError
@@ -112,8 +116,9 @@ func (s *nameServer) answer(question []byte) ([]byte, error) {
 				})
 			}
 		}
-		return a.Pack()
+		break
 	}
+	return a.Pack()
 }
 
 // TestResolve: what each answer of a name server comes to. Nothing is dialled.
@@ -227,6 +232,76 @@ func TestResolve(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDestinations walks testdata/destinations.txt, as far as it can be walked
+// without the network that TestEndToEnd has: what is refused, what is blocked
+// with nothing dialled, and what is dialled.
+func TestDestinations(t *testing.T) {
+	text, err := os.ReadFile("testdata/destinations.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &nameServer{names: make(map[string][]string)}
+	type line struct{ verdict, url string }
+	var lines []line
+	special := regexp.MustCompile(`[|]| (cut|silent|servfail|alone)\b`)
+	for l := range strings.Lines(string(text)) {
+		words := strings.Fields(l)
+		switch {
+		case len(words) == 0 || strings.HasPrefix(words[0], "#"):
+		case words[0] == "at" && !special.MatchString(l):
+			for i, w := range words[2:] {
+				if strings.HasPrefix(w, "=") {
+					words[2+i] = w + "."
+				}
+			}
+			server.names[words[1]+"."] = words[2:]
+		case len(words) == 2:
+			lines = append(lines, line{words[0], words[1]})
+		}
+	}
+	resolver := server.resolver(t)
+	rules := webhook.SubscriptionRules{AllowHTTP: true}
+	tried := 0
+	for _, l := range lines {
+		faults := rules.Check(&webhook.SubscriptionFields{URL: &l.url}, false)
+		if refused := len(faults) > 0; refused != (l.verdict == "refused") {
+			t.Errorf("%s: refused %v (%v), want %s", l.url, refused, faults, l.verdict)
+			continue
+		} else if refused {
+			tried++
+			continue
+		}
+		u, err := url.Parse(l.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+		if _, err := netip.ParseAddr(name); err != nil && server.names[name+"."] == nil || !strings.Contains(name, ".") && !strings.Contains(name, ":") {
+			continue // its name is known to that network alone, or is made whole there
+		}
+		tried++
+		s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime})
+		s.dialer.resolver = resolver
+		var dialled []netip.AddrPort
+		s.dialer.connect = func(_ context.Context, to netip.AddrPort) (net.Conn, error) {
+			dialled = append(dialled, to)
+			return nil, errors.New("not here")
+		}
+		a := s.send(t.Context(), testRequest(l.url, 10))
+		// Beyond the dial this test does not go.
+		want, dials := webhook.ErrorCode(l.verdict), false
+		if status, err := strconv.Atoi(l.verdict); err == nil && status > 0 {
+			want, dials = webhook.ErrorConnect, true
+		}
+		if a.Error != want || (len(dialled) > 0) != dials {
+			t.Errorf("%s: error %q, dialled %v; want %s", l.url, a.Error, dialled, l.verdict)
+		}
+	}
+	if tried < 250 {
+		t.Errorf("%d of %d lines were tried, want most of them", tried, len(lines))
 	}
 }
 

@@ -33,6 +33,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("egress", func(t *testing.T) { testEgress(t, binary) })
 	t.Run("power cut", func(t *testing.T) { testPowerCut(t, binary) })
 	t.Run("failing disk", func(t *testing.T) { testIOErrors(t, binary) })
+	t.Run("full disk", func(t *testing.T) { testFullDisk(t, binary) })
 }
 
 // mutation is a change of one source file.

@@ -240,19 +240,33 @@ func (s *Store) Check(ctx context.Context) error {
 	if err := s.scan(ctx, "SELECT 1", nil, &one); err != nil {
 		return err
 	}
-	if !s.writer.failed.Load() {
-		if _, _, low := s.disk.look(); low {
-			return errLowDisk()
+	if s.writer.failed.Load() {
+		if err := s.probe(); err != nil {
+			return err
 		}
-		return s.writer.do(func(*tx) error { return nil })
+	} else if err := s.writer.do(func(*tx) error { return nil }); err != nil {
+		return err
 	}
-	err := s.writer.do(func(t *tx) error {
-		return t.exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(webhook.FormatTime(s.clock.now())))
-	})
-	if err == nil {
-		s.writer.failed.Store(false)
+	if _, _, low := s.disk.look(); low {
+		return errLowDisk()
 	}
-	return err
+	return nil
+}
+
+// probe writes as much as the largest event, since on a full disk a little finds
+// a place for a while where nothing else does, and then the time in its stead.
+// When it could, no failure is remembered any more.
+func (s *Store) probe() error {
+	for _, value := range [][]byte{make([]byte, webhook.MaxEventBytes), []byte(webhook.FormatTime(s.clock.now()))} {
+		err := s.writer.do(func(t *tx) error {
+			return t.exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", value)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.writer.failed.Store(false)
+	return nil
 }
 
 // SQLiteVersion returns the version of the SQLite library in use.

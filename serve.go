@@ -40,6 +40,10 @@ type serveCmd struct {
 	BatchWindow      string   `default:"0s" placeholder:"D" help:"How long the first event waits for company."`
 	FailingAfter     string   `default:"10" placeholder:"N" help:"Retryable attempts in a row, over at least a minute, after which a subscription is failing: its events wait, and it is probed now and then; 0 is never."`
 	DisableAfter     string   `default:"0" placeholder:"D" help:"A subscription that has been failing that long is switched off; 0 is never."`
+	Retention        string   `default:"30d" placeholder:"D" help:"Events, deliveries and attempts older than this are removed, in small steps; it must be longer than a delivery may take by --retry-schedule."`
+	MinFreeDisk      string   `default:"auto" placeholder:"SIZE" help:"While less of the disk is free no event is accepted, so that what was accepted can still be delivered: a size such as 1GiB, 0 for no limit, or auto, which is a twentieth of the disk and 256MiB at the most."`
+	AlertURL         string   `name:"alert-url" placeholder:"URL" help:"Where alerts are sent, such as that a subscription is failing: like a delivery, signed with the secret in alert.secret in the data directory."`
+	AlertURLFile     string   `name:"alert-url-file" placeholder:"FILE" help:"A file that holds the URL."`
 	RateLimit        string   `default:"1000" placeholder:"N" help:"Requests per program in any 60 seconds; 0 is no limit."`
 	RequestTimeout   string   `default:"30s" placeholder:"D" help:"A request that takes longer is answered 504, and 408 when it is its body that does not arrive; a stream of events may take any time, but not be silent for longer."`
 	MaxSubscriptions string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
@@ -69,6 +73,9 @@ type settings struct {
 	requestTimeout   time.Duration
 	maxSubscriptions int
 	healthPolicy     webhook.HealthPolicy
+	retention        time.Duration
+	minFreeDisk      int64
+	alertURL         string // may be a secret; "" for none
 	grace            time.Duration
 	logger           *slog.Logger
 	program          string // this binary, as it can be typed into a shell
@@ -98,8 +105,10 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 			FailingAfter: f.integer("failing-after", c.FailingAfter, 0, 1<<20),
 			DisableAfter: f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
 		},
-		grace:  f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
-		logger: f.logger(logTo, c.LogFormat, c.LogLevel),
+		retention:   f.duration("retention", c.Retention, time.Second, 100*365*24*time.Hour),
+		minFreeDisk: f.size("min-free-disk", c.MinFreeDisk),
+		grace:       f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
+		logger:      f.logger(logTo, c.LogFormat, c.LogLevel),
 	}
 	if s.data == "" {
 		f.add("data", "must name a directory")
@@ -113,6 +122,10 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 	var err error
 	if s.destinations, err = webhook.ParseDestinations(c.AllowDestination); err != nil {
 		f.add("allow-destination", "%v", err)
+	}
+	s.alertURL = f.alertURL(c.AlertURL, c.AlertURLFile, webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations})
+	if longest := s.retryPolicy.Longest(s.attemptTimeout); s.retention > 0 && s.retention <= longest {
+		f.add("retention", "must be longer than a delivery may take, which is %s with this --retry-schedule and --attempt-timeout, not %q", longest.Round(time.Second), c.Retention)
 	}
 	return s, f.err()
 }
@@ -197,7 +210,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, SecretKeyFile: s.key.SecretKeyFile, Logger: s.logger}); err != nil {
+	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, SecretKeyFile: s.key.SecretKeyFile, Logger: s.logger, MinFreeDisk: s.minFreeDisk, SendAlerts: s.alertURL != ""}); err != nil {
 		return nil, s.key.explain(err)
 	}
 	if svc.public, err = new(net.ListenConfig).Listen(ctx, "tcp", s.listen); err != nil {
@@ -223,12 +236,16 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		return nil, err
 	}
 
+	alerts, err := alertTarget(s)
+	if err != nil {
+		return nil, err
+	}
 	svc.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: svc.store, Logger: s.logger,
 		RetryPolicy: s.retryPolicy, HealthPolicy: s.healthPolicy, AttemptTimeout: s.attemptTimeout,
 		MaxInFlight: s.maxInFlight, MaxConnections: s.maxConnections,
 		BatchSize: s.batchSize, BatchWindow: s.batchWindow,
-		Destinations: s.destinations, Own: listeningOn(svc.public), AllowHTTP: s.allowHTTP, Grace: s.grace,
+		Destinations: s.destinations, Own: listeningOn(svc.public), AllowHTTP: s.allowHTTP, Alerts: alerts, Grace: s.grace,
 	})
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
@@ -298,6 +315,7 @@ func (svc *service) Run(ctx context.Context) error {
 		return err
 	})
 	g.Go(func() error { return svc.store.Guard(running) })
+	g.Go(func() error { return svc.store.Retain(running, svc.settings.retention) })
 	g.Go(func() error {
 		<-running.Done()
 		logger.Info("ending: requests and attempts under way may take their time", "grace", svc.settings.grace)

@@ -63,6 +63,25 @@ func (f *faults) duration(flag, s string, least, most time.Duration) time.Durati
 	return d
 }
 
+// size reads a number of bytes such as 256MB or 1GiB, or auto, which is -1.
+func (f *faults) size(flag, s string) int64 {
+	if s == "auto" {
+		return -1
+	}
+	digits := strings.TrimRight(s, "BKMGTiB")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	unit, ok := sizeUnits[s[len(digits):]]
+	if err != nil || !ok || n < 0 || n > math.MaxInt64/unit {
+		f.add(flag, "must be auto, 0 or a size such as 256MB or 1GiB, not %q", s)
+		return 0
+	}
+	return n * unit
+}
+
+var sizeUnits = map[string]int64{
+	"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+}
+
 // choice reads one of the words.
 func (f *faults) choice(flag, s string, words ...string) string {
 	for _, w := range words {

@@ -56,6 +56,19 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
+func TestSize(t *testing.T) {
+	for in, want := range map[string]int64{
+		"auto": -1, "0": 0, "7": 7, "512B": 512, "256MB": 256e6, "1GiB": 1 << 30, "3TiB": 3 << 40,
+		"": 0, "-1": 0, "MB": 0, "1.5GB": 0, "1 GB": 0, "1gb": 0, "1GBB": 0, "9000000TiB": 0, "auto ": 0, "0x10": 0,
+	} {
+		var f faults
+		got, wrong := f.size("min-free-disk", in), want == 0 && in != "0"
+		if got != want || (f.err() != nil) != wrong {
+			t.Errorf("size(%q) = %d, %v; want %d, an error: %v", in, got, f.err(), want, wrong)
+		}
+	}
+}
+
 func TestOnLoopback(t *testing.T) {
 	for host, want := range map[string]bool{
 		"127.0.0.1": true, "127.1.2.3": true, "::1": true, "localhost": true, "::ffff:127.0.0.1": true,

@@ -23,6 +23,17 @@ func DefaultRetryPolicy() RetryPolicy {
 	}
 }
 
+// Longest is how long a delivery may take from its first attempt to its end by
+// the policy, when each of its attempts takes no longer than timeout and its
+// subscriber asks for no longer waits.
+func (p RetryPolicy) Longest(timeout time.Duration) time.Duration {
+	all := MaxAttempts * timeout
+	for _, wait := range p.Waits {
+		all += wait + time.Duration(float64(wait)*p.Jitter)
+	}
+	return all
+}
+
 // Step is where a delivery stands after an attempt.
 type Step struct {
 	Status        Status

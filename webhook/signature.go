@@ -5,11 +5,14 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"strconv"
+	"strings"
 	"time"
 )
 
-// SigningSecret is the key of one subscription's signatures, 32 bytes.
+// SigningSecret is the key of one subscription's signatures: 32 bytes when it
+// is one of ours.
 type SigningSecret []byte
 
 // NewSigningSecret returns a new random secret.
@@ -17,6 +20,17 @@ func NewSigningSecret() SigningSecret {
 	s := make(SigningSecret, 32)
 	rand.Read(s)
 	return s
+}
+
+// ParseSigningSecret reads a secret as Reveal renders it. The error does not
+// hold it.
+func ParseSigningSecret(s string) (SigningSecret, error) {
+	text, ok := strings.CutPrefix(s, "whsec_")
+	secret, err := base64.StdEncoding.DecodeString(text)
+	if !ok || err != nil || len(secret) < 24 || len(secret) > 64 {
+		return nil, errors.New("must hold whsec_ and the base64 of 24 to 64 bytes")
+	}
+	return secret, nil
 }
 
 // Reveal renders the secret as Standard Webhooks libraries take it. It is

@@ -218,7 +218,7 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 
 	switch {
 	case f.URL != nil:
-		v = append(v, r.checkURL(*f.URL)...)
+		v = append(v, r.CheckURL(*f.URL)...)
 	case creating:
 		add(InvalidRequired, "url", "is required")
 	}
@@ -240,7 +240,8 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 	return v
 }
 
-func (r *SubscriptionRules) checkURL(s string) []Validation {
+// CheckURL returns what is wrong with a URL that deliveries are to be sent to.
+func (r *SubscriptionRules) CheckURL(s string) []Validation {
 	fail := func(code, detail string) []Validation { return []Validation{{code, detail, "url"}} }
 	if len(s) > MaxURLBytes {
 		return fail(InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxURLBytes))

@@ -38,18 +38,20 @@ const (
 // pages show the headers. A secret is found
 //
 //   - as it is, and with the escapes of JSON, URLs and HTML, in each other too;
-//   - in hexadecimal, and in base64 of either alphabet, also within a longer text;
+//   - in hexadecimal and in base64 of either alphabet, also within a longer
+//     text, and that with escapes; the whole of it is removed then;
 //   - where it is cut off by the end of what is kept.
 //
 // The Authorization header is looked for whole and without its scheme, and of
 // the scheme Basic the password too; a signing secret as it is shown and as its
-// bytes. What a receiver has compressed, encrypted or spelled backwards is not
-// found.
+// bytes. What a receiver has compressed, encrypted, broken into lines or
+// spelled backwards is not found.
 func (r *request) redact(a *webhook.Attempt) {
-	if header := r.redactText([]byte(a.ResponseHeader), len(a.ResponseHeader) > maxResponseHeader-utf8.UTFMax); header != nil {
+	secrets := r.secrets()
+	if header := secrets.redact([]byte(a.ResponseHeader), len(a.ResponseHeader) > maxResponseHeader-utf8.UTFMax); header != nil {
 		a.ResponseHeader = string(header)
 	}
-	if body := r.redactText(a.ResponseBody, a.ResponseTruncated); body != nil {
+	if body := secrets.redact(a.ResponseBody, a.ResponseTruncated); body != nil {
 		if len(body) > webhook.MaxKeptBody { // it may have grown
 			body, a.ResponseTruncated = body[:webhook.MaxKeptBody], true
 		}
@@ -57,27 +59,59 @@ func (r *request) redact(a *webhook.Attempt) {
 	}
 }
 
-// redactText returns the text without secrets, nil when there are none in it.
-// With cut, it is the beginning of a longer one.
-func (r *request) redactText(text []byte, cut bool) []byte {
-	if len(text) < minPrefix {
+// secrets are what must not be kept, in no order.
+type secrets [][]byte
+
+func (r *request) secrets() secrets {
+	list := make(secrets, 0, 8)
+	add := func(secret []byte) {
+		if len(secret) < minSecret {
+			return
+		}
+		list = append(list, secret)
+		if bytes.IndexByte(secret, ' ') >= 0 {
+			list = append(list, bytes.ReplaceAll(secret, []byte(" "), []byte("+"))) // as forms are sent
+		}
+	}
+	if r.Authorization != "" {
+		add([]byte(r.Authorization))
+		if scheme, credentials, ok := strings.Cut(r.Authorization, " "); ok {
+			credentials = strings.TrimSpace(credentials)
+			add([]byte(credentials))
+			if strings.EqualFold(scheme, "Basic") {
+				if plain, err := base64.StdEncoding.DecodeString(credentials); err == nil {
+					add(plain)
+					_, password, _ := bytes.Cut(plain, []byte(":"))
+					add(password)
+				}
+			}
+		}
+	}
+	for _, secret := range r.Secrets {
+		add(secret)
+		add(base64.RawStdEncoding.AppendEncode(nil, secret))
+	}
+	return list
+}
+
+// redact returns the text without secrets, nil when there are none in it. With
+// cut, it is the beginning of a longer one.
+func (list secrets) redact(text []byte, cut bool) []byte {
+	if len(list) == 0 || len(text) < minPrefix {
 		return nil
 	}
 	var room [maxEscapes + 1]reading
-	readings := append(room[:0], reading{text: text})
-	for range maxEscapes {
-		next, ok := readings[len(readings)-1].unescape()
-		if !ok {
-			break
-		}
-		readings = append(readings, next)
+	readings := layers(room[:0], text)
+	found := list.find(nil, readings, cut)
+	shortest := len(list[0])
+	for _, secret := range list {
+		shortest = min(shortest, len(secret))
 	}
-	var found []span
-	r.spellings(func(secret []byte) {
-		for i := range readings {
-			found = readings[i].find(found, secret, cut)
+	for i := range readings {
+		if i == 0 || i == len(readings)-1 {
+			found = list.findEncoded(found, &readings[i], shortest, cut)
 		}
-	})
+	}
 	if len(found) == 0 {
 		return nil
 	}
@@ -94,65 +128,79 @@ func (r *request) redactText(text []byte, cut bool) []byte {
 	return append(out, text[end:]...)
 }
 
-// spellings calls yield with every spelling of every secret of the request.
-// The bytes are valid during the call.
-func (r *request) spellings(yield func([]byte)) {
-	var room [512]byte
-	scratch := room[:0]
-	text := func(secret string) {
-		if len(secret) < minSecret {
-			return
-		}
-		scratch = append(scratch[:0], secret...)
-		yield(scratch)
-		if bytes.IndexByte(scratch, ' ') >= 0 {
-			yield(bytes.ReplaceAll(scratch, []byte(" "), []byte("+"))) // as forms are sent
-		}
-		scratch = hex.AppendEncode(scratch[:0], []byte(secret))
-		yield(scratch)
-		yield(bytes.ToUpper(scratch))
-		for before := range 3 {
-			// Base64 of a text that holds the secret after so many bytes,
-			// without the characters that its neighbours have a part in.
-			whole := (before + len(secret)) / 3 * 3
-			plain := append(append(make([]byte, 0, 64), "\x00\x00"[:before]...), secret...)
-			first := (before*8 + 5) / 6
-			scratch = base64.StdEncoding.AppendEncode(scratch[:0], plain[:whole])[first:]
-			if len(scratch) < minSecret {
-				continue
-			}
-			yield(scratch)
-			if bytes.ContainsAny(scratch, "+/") {
-				yield(bytes.Map(urlAlphabet, scratch))
-			}
+// find adds where secrets stand.
+func (list secrets) find(found []span, readings []reading, cut bool) []span {
+	for _, secret := range list {
+		for i := range readings {
+			found = readings[i].find(found, secret, cut)
 		}
 	}
-	if r.Authorization != "" {
-		text(r.Authorization)
-		if scheme, credentials, ok := strings.Cut(r.Authorization, " "); ok {
-			credentials = strings.TrimSpace(credentials)
-			text(credentials)
-			if strings.EqualFold(scheme, "Basic") {
-				if plain, err := base64.StdEncoding.DecodeString(credentials); err == nil {
-					text(string(plain))
-					_, password, _ := bytes.Cut(plain, []byte(":"))
-					text(string(password))
-				}
-			}
-		}
-	}
-	for _, secret := range r.Secrets {
-		text(string(secret))
-		text(base64.RawStdEncoding.EncodeToString(secret))
-	}
+	return found
 }
 
-func urlAlphabet(r rune) rune {
+// findEncoded adds the runs of digits that stand for texts with secrets, of
+// which the shortest has so many bytes.
+func (list secrets) findEncoded(found []span, r *reading, shortest int, cut bool) []span {
+	for end := 0; end < len(r.text); end++ {
+		from := end
+		inHex := true
+		for ; end < len(r.text) && isBase64(r.text[end]); end++ {
+			inHex = inHex && isHex(r.text[end])
+		}
+		last := cut && end == len(r.text)
+		if digits := r.text[from:end]; len(digits) >= shortest || last && len(digits) >= minPrefix {
+			if list.encodedIn(digits, inHex, last) {
+				found = append(found, span{r.original(from), r.original(end)})
+			}
+		}
+	}
+	return found
+}
+
+// encodedIn says whether a run of digits stands for a text with a secret.
+// Where it begins is not known: what stands before it may look like digits.
+func (list secrets) encodedIn(digits []byte, inHex, cut bool) bool {
+	var room [512]byte
+	var layersRoom [maxEscapes + 1]reading
+	holds := func(plain []byte) bool {
+		return len(list.find(nil, layers(layersRoom[:0], plain), cut)) > 0
+	}
+	if inHex {
+		for skip := range min(2, len(digits)) {
+			plain, err := hex.AppendDecode(room[:0], digits[skip:][:(len(digits)-skip)/2*2])
+			if err == nil && holds(plain) {
+				return true
+			}
+		}
+	}
+	standard := bytes.Map(standardAlphabet, digits)
+	for skip := range min(4, len(digits)) {
+		part := standard[skip:]
+		if len(part)%4 == 1 {
+			part = part[:len(part)-1]
+		}
+		plain, err := base64.RawStdEncoding.AppendDecode(room[:0], part)
+		if err == nil && holds(plain) {
+			return true
+		}
+	}
+	return false
+}
+
+func isBase64(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '+' || c == '/' || c == '-' || c == '_'
+}
+
+func isHex(c byte) bool {
+	return 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F' || '0' <= c && c <= '9'
+}
+
+func standardAlphabet(r rune) rune {
 	switch r {
-	case '+':
-		return '-'
-	case '/':
-		return '_'
+	case '-':
+		return '+'
+	case '_':
+		return '/'
 	}
 	return r
 }
@@ -171,6 +219,20 @@ func (r *reading) original(i int) int {
 		return i
 	}
 	return int(r.at[i])
+}
+
+// layers appends the text as it is, and as it is read when its escapes are
+// undone, a layer each.
+func layers(dst []reading, text []byte) []reading {
+	dst = append(dst, reading{text: text})
+	for range maxEscapes {
+		next, ok := dst[len(dst)-1].unescape()
+		if !ok {
+			break
+		}
+		dst = append(dst, next)
+	}
+	return dst
 }
 
 // find adds where in the original the secret stands. With cut, a beginning of

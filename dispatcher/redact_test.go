@@ -40,13 +40,18 @@ var encodings = map[string]func(string) string{
 		}
 		return b.String()
 	},
-	"HTML":             html.EscapeString,
-	"HTML of JSON":     func(s string) string { return html.EscapeString(inJSON(s)) },
-	"HTML, numbers":    func(s string) string { return strings.ReplaceAll(html.EscapeString(s), "/", "&#x2F;") },
-	"hex":              func(s string) string { return hex.EncodeToString([]byte(s)) },
-	"HEX":              func(s string) string { return strings.ToUpper(hex.EncodeToString([]byte(s))) },
-	"base64":           func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
-	"base64, URL":      func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) },
+	"HTML":          html.EscapeString,
+	"HTML of JSON":  func(s string) string { return html.EscapeString(inJSON(s)) },
+	"HTML, numbers": func(s string) string { return strings.ReplaceAll(html.EscapeString(s), "/", "&#x2F;") },
+	"hex":           func(s string) string { return hex.EncodeToString([]byte(s)) },
+	"HEX":           func(s string) string { return strings.ToUpper(hex.EncodeToString([]byte(s))) },
+	"base64":        func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
+	"base64, URL":   func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) },
+	"base64 of JSON": func(s string) string {
+		return base64.StdEncoding.EncodeToString([]byte(strings.ReplaceAll(inJSON(s), "/", `\/`)))
+	},
+	"hex of HTML":      func(s string) string { return hex.EncodeToString([]byte(html.EscapeString(s))) },
+	"base64, path":     func(s string) string { return "https://a.example/x/" + base64.RawURLEncoding.EncodeToString([]byte(s)) },
 	"base64, 1 before": func(s string) string { return base64.StdEncoding.EncodeToString([]byte("{" + s + "}")) },
 	"base64, 2 before": func(s string) string { return base64.URLEncoding.EncodeToString([]byte(`{"` + s + `"}`)) },
 }
@@ -89,7 +94,7 @@ func TestRedact(t *testing.T) {
 		for spelling, encode := range encodings {
 			t.Run(name+"/"+spelling, func(t *testing.T) {
 				shown, core := c.shown, c.core
-				if name == "its bytes" && (strings.HasPrefix(spelling, "JSON") || strings.HasPrefix(spelling, "HTML")) {
+				if name == "its bytes" && (strings.Contains(spelling, "JSON") || strings.Contains(spelling, "HTML")) {
 					t.Skip("no bytes in JSON or HTML")
 				}
 				if spelling == "URL, lower case" && shown != strings.ToLower(shown) {
@@ -185,7 +190,7 @@ func FuzzRedact(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, authorization string, cut bool) {
 		r := request{Authorization: authorization}
 		before := bytes.Clone(text)
-		got := r.redactText(text, cut)
+		got := r.secrets().redact(text, cut)
 		if !bytes.Equal(text, before) {
 			t.Fatal("the text was changed in its place")
 		}

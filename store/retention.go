@@ -427,3 +427,8 @@ const (
 	selectForgotten = `SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.subscription_id = s.id)
 		ORDER BY deleted_at LIMIT ?`
 )
+
+// LostEvents returns how many events a subscription has lost to retention.
+func (s *Store) LostEvents(ctx context.Context, subscriptionID string) (n int64, err error) {
+	return n, s.scan(ctx, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{subscriptionID}, &n)
+}

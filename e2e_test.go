@@ -35,6 +35,8 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("power cut", func(t *testing.T) { testPowerCut(t, binary) })
 	t.Run("failing disk", func(t *testing.T) { testIOErrors(t, binary) })
 	t.Run("full disk", func(t *testing.T) { testFullDisk(t, binary) })
+	t.Run("SIGTERM", func(t *testing.T) { testSigterm(t, binary) })
+	t.Run("damage", func(t *testing.T) { testDamage(t, binary) })
 }
 
 // mutation is a change of one source file.

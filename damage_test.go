@@ -108,8 +108,8 @@ func testDamage(t *testing.T, binary string) {
 			}
 			before := checksums(t, in.data)
 			noticed := time.Now()
-			if status, err := notice(in, base); err == nil && status < 500 {
-				t.Errorf("got status %d, want an error", status)
+			if status, err := notice(in, base); err != nil || status != http.StatusServiceUnavailable {
+				t.Errorf("got status %d, %v; want 503", status, err)
 			}
 			select {
 			case <-run.exited:

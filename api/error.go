@@ -50,6 +50,9 @@ func (a *api) problem(req *request, err error) *webhook.Error {
 	case errors.Is(err, store.ErrUnavailable):
 		a.logError(req, "nothing can be stored", err)
 		e = webhook.NewError(webhook.CodeUnavailable, "Nothing can be stored just now. Try again later.")
+	case store.Unavailable(err):
+		a.logError(req, "nothing can be read", err)
+		e = webhook.NewError(webhook.CodeUnavailable, "Nothing can be read just now. Try again later.")
 	case errors.Is(err, context.DeadlineExceeded), ended == context.DeadlineExceeded && !errors.As(err, &p):
 		e = webhook.NewError(webhook.CodeTimeout, fmt.Sprintf("The request took longer than %s.", a.timeout))
 	case errors.Is(err, context.Canceled), ended == context.Canceled && !errors.As(err, &p):

@@ -55,7 +55,7 @@ func isStorage(err error) bool {
 		return false
 	}
 	switch e.Code {
-	case sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrCantOpen, sqlite3.ErrReadonly, sqlite3.ErrBusy, sqlite3.ErrCorrupt:
+	case sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrCantOpen, sqlite3.ErrReadonly, sqlite3.ErrBusy, sqlite3.ErrCorrupt, sqlite3.ErrNotADB:
 		return true
 	}
 	return false

@@ -35,7 +35,7 @@ func isCorrupt(err error) bool {
 // isStorage says whether an error is SQLite's word that it could not read or
 // write the file: not a fault of the statement.
 func isStorage(err error) bool {
-	for _, code := range []sqlite3.ErrorCode{sqlite3.FULL, sqlite3.IOERR, sqlite3.CANTOPEN, sqlite3.READONLY, sqlite3.BUSY, sqlite3.CORRUPT} {
+	for _, code := range []sqlite3.ErrorCode{sqlite3.FULL, sqlite3.IOERR, sqlite3.CANTOPEN, sqlite3.READONLY, sqlite3.BUSY, sqlite3.CORRUPT, sqlite3.NOTADB} {
 		if errors.Is(err, code) {
 			return true
 		}

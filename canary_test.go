@@ -196,7 +196,11 @@ func (c *canaryRun) lookThrough(what, dir string) {
 			return err
 		}
 		files++
-		c.look(what+" "+filepath.Base(path), b)
+		given := []string{}
+		if d.Name() == alertSecretFile { // this is where it is kept
+			given = append(given, "alert secret")
+		}
+		c.look(what+" "+d.Name(), b, given...)
 		return nil
 	})
 	if err != nil || files < 2 {
@@ -336,9 +340,23 @@ func (c *canaryRun) receiver(w http.ResponseWriter, r *http.Request) {
 func (c *canaryRun) drive() []string {
 	t := c.t
 	receiver := listenLoopback(t, http.HandlerFunc(c.receiver))
+	alertKey := random(24)
+	c.plant("alert URL", "k="+alertKey, alertKey, nil)
+	c.in.flags = append(c.in.flags, "--alert-url", receiver+"/alert?k="+alertKey)
 	first := c.in.mustStart()
 	c.base, _ = c.in.await(t.Context())
 	data := c.in.data
+
+	text, err := os.ReadFile(filepath.Join(data, alertSecretFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	alertSecret := strings.TrimPrefix(strings.TrimSpace(string(text)), "whsec_")
+	raw, err := base64.StdEncoding.DecodeString(alertSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.plant("alert secret", alertSecret, alertSecret[:40], raw)
 
 	// The token, by the command line; a revoked one; one that was never given.
 	create := []string{"token", "create", "--data", data, "--program", "acme", "--user", "u", "--name", "canary test", "--scope", "webhooks.read,webhooks.write,events.read,events.write"}

@@ -31,6 +31,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("interrupted", func(t *testing.T) { testInterrupted(t, binary) })
 	t.Run("kill", func(t *testing.T) { testKill(t, binary) })
 	t.Run("egress", func(t *testing.T) { testEgress(t, binary) })
+	t.Run("key", func(t *testing.T) { testKeyKilled(t, binary) })
 	t.Run("canary", func(t *testing.T) { testCanary(t, binary) })
 	t.Run("power cut", func(t *testing.T) { testPowerCut(t, binary) })
 	t.Run("failing disk", func(t *testing.T) { testIOErrors(t, binary) })

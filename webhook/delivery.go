@@ -28,7 +28,8 @@ const (
 	FailureRejected            FailureReason = "rejected"
 	FailureBlocked             FailureReason = "blocked"
 	FailureSubscriptionDeleted FailureReason = "subscription_deleted"
-	FailureExpired             FailureReason = "expired" // it waited until it was older than the retention
+	FailureExpired             FailureReason = "expired"   // it waited until it was older than the retention
+	FailureCancelled           FailureReason = "cancelled" // an admin called it off
 )
 
 // EventRef is what a delivery's record says of one of its events.

@@ -31,7 +31,7 @@ CREATE TABLE new_deliveries (
         WHEN 'success'   THEN completed_at IS NOT NULL AND failure_reason IS NULL AND claimed_at IS NULL
                               AND next_attempt_at IS NULL AND attempts_made > 0
         WHEN 'failed'    THEN completed_at IS NOT NULL AND claimed_at IS NULL AND next_attempt_at IS NULL
-                              AND failure_reason IN ('attempts_exhausted', 'rejected', 'blocked', 'subscription_deleted', 'expired')
+                              AND failure_reason IN ('attempts_exhausted', 'rejected', 'blocked', 'subscription_deleted', 'expired', 'cancelled')
         ELSE 0 END)
 ) STRICT;
 INSERT INTO new_deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at)

@@ -393,7 +393,8 @@ type attemptRead struct {
 	Number         int
 	StartedAt      time.Time `json:"started_at"`
 	Result         webhook.Result
-	ResponseStatus int `json:"response_status"`
+	DurationMS     int64 `json:"duration_ms"`
+	ResponseStatus int   `json:"response_status"`
 	Error          struct{ Code webhook.ErrorCode }
 }
 

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"service/webhook"
 )
 
 var (
@@ -40,6 +42,8 @@ const (
 	// From the middle of the siege on nothing may grow any more, but what a
 	// collection more or less makes of it.
 	siegeGrowth = 24 << 20
+
+	siegeLate = time.Second // that an attempt may be recorded after its timeout
 
 	siegeNetwork = "10.66.0.0/16"
 	siegeRules   = `table ip siege {
@@ -160,8 +164,9 @@ func siege(t *testing.T) {
 	run := in.mustStart()
 	base, _ := in.await(t.Context())
 	in.subscribe(token, newSubscription{URL: fmt.Sprintf("http://127.0.0.1:%d/healthy", port), Events: eventList("content_published")})
+	besieger := ""
 	for n := range *siegeSubscriptions {
-		in.subscribe(token, newSubscription{
+		besieger = in.subscribe(token, newSubscription{
 			URL: fmt.Sprintf("http://10.66.%d.%d:%d/besieger", n/250, n%250+1, port), Events: eventList("content_updated"),
 		})
 	}
@@ -237,13 +242,44 @@ func siege(t *testing.T) {
 	if after-half > siegeGrowth {
 		t.Errorf("resident memory rose from %.1f MB half way to %.1f MB at the end, want it flat", megabytes(half), megabytes(after))
 	}
+	attempts, err := besiegerAttempts(in, token, besieger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timeout, err := time.ParseDuration(*siegeTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range attempts {
+		took := time.Duration(a.DurationMS) * time.Millisecond
+		if a.Error.Code != webhook.ErrorTimeout || took < timeout || took > timeout+siegeLate {
+			t.Errorf("an attempt at an address that swallows packets came to %q after %s, want %q after %s", a.Error.Code, took, webhook.ErrorTimeout, timeout)
+		}
+	}
 	// Without these the rest would say nothing.
+	if *siegeTime > timeout+siegeLate && len(attempts) == 0 {
+		t.Error("no attempt at an address that swallows packets has ended")
+	}
 	if leaked.Load() > 0 {
 		t.Errorf("%d deliveries reached addresses that swallow packets", leaked.Load())
 	}
 	if want := *siegeSubscriptions; swallowed < want {
 		t.Errorf("%d packets were swallowed, want at least %d: one for each subscription", swallowed, want)
 	}
+}
+
+// besiegerAttempts returns the attempts of a subscription's deliveries that
+// have ended, pings aside.
+func besiegerAttempts(in *instance, token, subscription string) (all []attemptRead, err error) {
+	path := "/v2/webhooks/subscriptions/" + subscription + "/deliveries"
+	deliveries, err := feed[deliveryRead](in, token, path)
+	for _, d := range deliveries {
+		if err == nil && d.Events[0].Name != webhook.EventPing {
+			d, _, err = get[deliveryRead](in, token, path+"/"+d.ID)
+			all = append(all, d.Attempts...)
+		}
+	}
+	return all, err
 }
 
 // swallowedPackets asks the packet filter of the namespace.

@@ -151,6 +151,13 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		d.logger.Info("deliveries were interrupted by the end of the last run and go on", "count", interrupted)
 	}
 	lanes, err := d.store.Lanes(ctx)
+	for ; ctx.Err() == nil && store.Unavailable(err); lanes, err = d.store.Lanes(ctx) {
+		d.logger.Error("the store cannot be read; deliveries wait until it can", "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -605,9 +612,13 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 		// The subscription has changed since the lane was read: what was
 		// acknowledged, a new URL say, holds for this attempt already.
 		fresh, err := d.store.Lane(ctx, c.SubscriptionID)
-		if gone = isNotFound(err); err == nil {
+		switch {
+		case err == nil:
 			to = fresh
+		case !isNotFound(err) && ctx.Err() == nil:
+			d.logger.Error("an attempt was not made, since its subscription could not be read", "delivery", c.ID, "error", err)
 		}
+		gone = err != nil // as far as this attempt can know
 	}
 	var a webhook.Attempt
 	if gone {
@@ -623,12 +634,12 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 			return step.NextAttemptAt, a.Result
 		}
 		d.mu.Lock()
-		d.storeFailed(err)
+		again := d.claimFailed(l, c.SubscriptionID, err)
 		d.mu.Unlock()
 		// The slot stays taken until the result is stored. At the end of the
 		// process it is given up: the next start finds the attempt interrupted.
 		select {
-		case <-time.After(pause):
+		case <-time.After(time.Until(again)):
 		case <-ctx.Done():
 			return time.Time{}, a.Result
 		}

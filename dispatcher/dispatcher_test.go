@@ -1022,6 +1022,37 @@ func TestABadRecordHoldsUpItsOwnLane(t *testing.T) {
 	})
 }
 
+// A result that cannot be stored, though the store is well, holds up its own
+// subscription alone.
+func TestAResultThatCannotBeStored(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+		bad, good := w.subscriber(nil), w.subscriber(nil)
+		sub := w.subscribe(bad, nil)
+		w.subscribe(good, nil)
+		synctest.Wait()
+		w.d.mu.Lock()
+		l := w.d.lanes[sub.ID]
+		w.d.mu.Unlock()
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.d.attempt(ctx, l, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: l.Revision}) // of no row
+		}()
+		synctest.Wait()
+		for i := range 5 {
+			at, before := time.Now(), len(good.posts())
+			w.publish("content_deleted")
+			if got := good.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
+				t.Errorf("after %d s the healthy subscription was held up", i)
+			}
+			time.Sleep(time.Second)
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // A ping that waits is answered when its subscription is deleted.
 func TestPingOfADeletedSubscription(t *testing.T) {
 	inBubble(t, Config{}, func(w *world) {

@@ -464,41 +464,59 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) err
 		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, status, code, num)
 }
 
-const selectInterrupted = `SELECT d.num, d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL
-	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.status = 'pending' AND d.status <> 'success' AND d.claimed_at IS NOT NULL`
+const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"
 
 // RecoverInterrupted finds the attempts that were in flight when the process
 // last ended, records them as interrupted, and returns how many there were.
-// It is called once, before anything is claimed.
+// It is called before anything is claimed. When it returns an error it must be
+// called again, and goes on where it was. A delivery whose record cannot be
+// used is logged and stays as it is: the others are not to blame.
 func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
-	type row struct {
-		num, claimed int64
-		made         int
-		deleted      bool
-	}
-	var rows []row
-	now := time.Now()
+	var nums []int64
 	err := s.writer.do(func(t *tx) error {
-		err := t.each(selectInterrupted, nil, func(scan func(...any) error) error {
-			var r row
-			err := scan(&r.num, &r.claimed, &r.made, &r.deleted)
-			rows = append(rows, r)
+		return t.each(selectInterrupted, nil, func(scan func(...any) error) error {
+			var num int64
+			err := scan(&num)
+			nums = append(nums, num)
 			return err
 		})
-		if err != nil {
-			return err
-		}
-		for _, r := range rows {
-			a := webhook.Attempt{Number: r.made, StartedAt: time.UnixMilli(r.claimed), Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted}
-			step := policy.After(&a, now, 0)
-			if r.deleted && step.Status == webhook.StatusRetryable {
-				step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
-			}
-			if err := t.finishAttempt(r.num, &a, step); err != nil {
-				return err
-			}
-		}
-		return nil
 	})
-	return len(rows), err
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now()
+	ops := make([]*write, len(nums)) // they share their commits
+	for i, num := range nums {
+		ops[i] = s.writer.submit(func(t *tx) error { return t.interrupt(num, policy, now) })
+	}
+	n := 0
+	for i, op := range ops {
+		switch failed := s.writer.wait(op); {
+		case failed == nil:
+			n++
+		case Unavailable(failed):
+			err = failed
+		default:
+			s.logger.Error("a delivery that was interrupted cannot go on", "num", nums[i], "error", failed)
+		}
+	}
+	return n, err
+}
+
+// interrupt records the attempt of a delivery in flight as interrupted.
+func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) error {
+	var claimed int64
+	var made int
+	var deleted bool
+	err := t.scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
+		[]any{num}, &claimed, &made, &deleted)
+	if err != nil {
+		return err
+	}
+	a := webhook.Attempt{Number: made, StartedAt: time.UnixMilli(claimed), Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted}
+	step := policy.After(&a, now, 0)
+	if deleted && step.Status == webhook.StatusRetryable {
+		step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
+	}
+	return t.finishAttempt(num, &a, step)
 }

@@ -290,3 +290,30 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// One record that cannot be used does not keep the others from going on.
+func TestRecoveryBesideABadRecord(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+	var claims []*Claim
+	for range 3 {
+		claims = append(claims, form(t, s, lane(t, s, sub.ID), 1))
+	}
+	err := s.writer.do(func(t *tx) error {
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 400}
+		return t.insertAttempt(claims[0].num, &a)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 2 || err != nil {
+		t.Errorf("recovered %d (%v), want 2", n, err)
+	}
+	for _, c := range claims[1:] {
+		if d, err := s.Delivery(t.Context(), "p", sub.ID, c.ID); err != nil || d.Status != webhook.StatusRetryable {
+			t.Errorf("got status %s (%v), want retryable", d.Status, err)
+		}
+	}
+}

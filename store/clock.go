@@ -76,8 +76,8 @@ func (c *clock) process(n sql.NullInt64) time.Time {
 // due says whether the next commit has to heed the clock.
 func (c *clock) due() bool { return c.jump() != 0 || time.Since(c.saved) >= clockSaved }
 
-// heedClock is the first write of a commit when it is due: it moves the stored
-// waits if the clock has jumped, and writes the time down.
+// heedClock moves the stored waits if the clock has jumped, and writes the time
+// down.
 func (s *Store) heedClock(t *tx) error {
 	c := s.clock
 	jump, now := c.jump(), time.Now()

@@ -434,6 +434,7 @@ func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 			t.afterCommit(func() { s.watchers.recorded(c.ID, a) })
 		}
 		if !c.Ping {
+			t.afterCommit(func() { s.stats.count(c, a, now) })
 			if err := s.recordHealth(t, c, a, policy, now); err != nil {
 				return err
 			}

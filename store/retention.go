@@ -93,7 +93,7 @@ func (s *Store) noteSwept(swept Swept) {
 // sweep removes everything that is older than edge, once.
 func (s *Store) sweep(ctx context.Context, edge time.Time) (*sweep, error) {
 	w := &sweep{s: s, ctx: ctx, edge: edge.UnixMilli()}
-	for _, part := range []func() error{w.deliveries, w.events, w.rest} {
+	for _, part := range []func() error{w.deliveries, w.events, w.stats, w.rest} {
 		w.step = firstSweep
 		if err := part(); err != nil {
 			return w, err
@@ -360,6 +360,26 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 		})
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// stats removes the statistics by the minute after two days, those by the hour
+// with all else.
+func (w *sweep) stats() error {
+	for _, part := range []struct {
+		span time.Duration
+		edge int64
+	}{{StatMinute, max(w.edge, w.s.clock.now().Add(-minutesFor).UnixMilli())}, {StatHour, w.edge}} {
+		for removed := int64(1); removed > 0; {
+			err := w.write(func(t *tx) (err error) {
+				removed, err = t.affected(removeStats, part.span.Milliseconds(), part.edge, w.step)
+				return err
+			})
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil

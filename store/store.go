@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -60,6 +61,7 @@ type Store struct {
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
 
+	stats   stats
 	sweptMu sync.Mutex
 	swept   Swept // since Open
 
@@ -136,13 +138,29 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := s.writer.do(s.recoverClock); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	s.writer.heed = s.heedClock
+	s.writer.due, s.writer.heed = s.due, s.heed
 	if s.readers, err = openDB(path, true, readerPragmas); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	s.readers.SetMaxOpenConns(readers)
 	s.readers.SetMaxIdleConns(readers) // a closed connection would take its page cache with it
 	return s, nil
+}
+
+// due says whether the next commit has more to do than it was asked for.
+func (s *Store) due() bool { return s.clock.due() || s.stats.due() }
+
+// heed does that, as the first write of the commit.
+func (s *Store) heed(t *tx) error {
+	if s.clock.due() {
+		if err := s.heedClock(t); err != nil {
+			return err
+		}
+	}
+	if s.stats.due() {
+		return s.writeStats(t, statRows)
+	}
+	return nil
 }
 
 // Close waits for writes under way, closes the database and gives the data
@@ -160,6 +178,10 @@ func (s *Store) Close() error {
 		errs = append(errs, s.readers.Close())
 	}
 	if s.writer != nil {
+		if s.writer.heed != nil {
+			// What was counted last; a store that cannot be written loses it.
+			_ = s.writer.do(func(t *tx) error { return s.writeStats(t, math.MaxInt) })
+		}
 		errs = append(errs, s.writer.close())
 	}
 	if s.lock != nil {

@@ -44,7 +44,8 @@ type writer struct {
 	damage *damage              // once something was noticed, nothing is written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 	clock  *clock
-	heed   func(*tx) error // the first write of a commit when the clock says so; nil for none
+	due    func() bool     // whether the next commit has to heed something
+	heed   func(*tx) error // its first write then; nil for none
 
 	mu     sync.Mutex
 	queue  []*write
@@ -122,7 +123,7 @@ func (w *writer) lead() {
 	batch := w.queue[:n:n]
 	w.queue = w.queue[n:]
 	w.mu.Unlock()
-	if w.heed != nil && w.clock.due() {
+	if w.heed != nil && w.due() {
 		batch = append([]*write{{run: w.heed, turn: make(chan bool, 1)}}, batch...)
 	}
 

@@ -1,0 +1,181 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"service/webhook"
+)
+
+// The spans that statistics are kept in, and for how long the short one.
+const (
+	StatMinute = time.Minute
+	StatHour   = time.Hour
+	minutesFor = 48 * time.Hour
+)
+
+// Statistics are written with commits that are made anyway: at most so many rows
+// with one, and with so much time in between; longer once all are written. What
+// is not written yet is added from memory when they are read. A crash loses it,
+// and nothing else than a little of a chart.
+const (
+	statRows  = 64
+	statPause = 50 * time.Millisecond
+	statRest  = 5 * time.Second
+)
+
+// statKey names one row of the statistics.
+type statKey struct {
+	programID, subscriptionID string
+	span                      time.Duration
+	at                        int64
+}
+
+// stats counts what attempts come to until that is written.
+type stats struct {
+	mu      sync.Mutex
+	counted map[statKey]*webhook.Stat
+	writing map[statKey]*webhook.Stat // on its way into the store; not changed any more
+
+	next atomic.Int64 // when more is to be written, in Unix nanoseconds of the process's time
+}
+
+// count adds an attempt to everything it belongs to.
+func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.counted == nil {
+		s.counted = make(map[statKey]*webhook.Stat)
+	}
+	for _, span := range [...]time.Duration{StatMinute, StatHour} {
+		at := now.UnixMilli() / span.Milliseconds() * span.Milliseconds()
+		for _, of := range [...][2]string{{c.ProgramID, c.SubscriptionID}, {c.ProgramID, ""}, {"", ""}} {
+			key := statKey{of[0], of[1], span, at}
+			if s.counted[key] == nil {
+				s.counted[key] = new(webhook.Stat)
+			}
+			s.counted[key].Count(a)
+		}
+	}
+}
+
+// due says whether the next commit should write some.
+func (s *stats) due() bool { return time.Now().UnixNano() >= s.next.Load() }
+
+// some returns up to n rows to write, the same again until they are written.
+func (s *stats) some(n int) map[statKey]*webhook.Stat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.writing == nil {
+		s.writing = make(map[statKey]*webhook.Stat)
+		for key, stat := range s.counted {
+			if len(s.writing) == n {
+				break
+			}
+			s.writing[key] = stat
+			delete(s.counted, key)
+		}
+	}
+	return s.writing
+}
+
+// written notes that what some returned is on disk.
+func (s *stats) written() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writing = nil
+	pause := statRest
+	if len(s.counted) > 0 {
+		pause = statPause
+	}
+	s.next.Store(time.Now().Add(pause).UnixNano())
+}
+
+const (
+	statColumns = "at, success, failed, retryable, answers, durations"
+	selectStat  = "SELECT " + statColumns + " FROM stats WHERE program_id = ? AND subscription_id = ? AND span = ? AND at = ?"
+	selectStats = "SELECT " + statColumns + " FROM stats WHERE program_id = ? AND subscription_id = ? AND span = ? AND at >= ? AND at < ? ORDER BY at"
+	writeStat   = `INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+		ON CONFLICT DO UPDATE SET success = ?5, failed = ?6, retryable = ?7, answers = ?8, durations = ?9`
+	removeStats = "DELETE FROM stats WHERE (program_id, subscription_id, span, at) IN (SELECT program_id, subscription_id, span, at FROM stats WHERE span = ? AND at < ? ORDER BY at LIMIT ?)"
+)
+
+func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error) {
+	s := webhook.Stat{Span: span}
+	var at int64
+	var answers, durations []byte
+	if err := scan(&at, &s.Success, &s.Failed, &s.Retryable, &answers, &durations); err != nil {
+		return s, err
+	}
+	s.At = time.UnixMilli(at).UTC()
+	return s, errors.Join(json.Unmarshal(answers, &s.Answers), json.Unmarshal(durations, &s.Durations))
+}
+
+// writeStats adds some of what was counted to what is stored.
+func (s *Store) writeStats(t *tx, n int) error {
+	for key, stat := range s.stats.some(n) {
+		stored, err := scanStat(func(dest ...any) error {
+			return t.scan(selectStat, []any{key.programID, key.subscriptionID, key.span.Milliseconds(), key.at}, dest...)
+		}, key.span)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		stored.Add(stat)
+		answers, err := json.Marshal(stored.Answers)
+		if err != nil {
+			return err
+		}
+		durations, err := json.Marshal(stored.Durations)
+		if err != nil {
+			return err
+		}
+		err = t.exec(writeStat, key.programID, key.subscriptionID, key.span.Milliseconds(), key.at, stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations))
+		if err != nil {
+			return err
+		}
+	}
+	t.afterCommit(s.stats.written)
+	return nil
+}
+
+// Stats returns what attempts came to from one time to another, in spans of
+// StatMinute or StatHour, oldest first; a span in which there were none is left
+// out. An empty subscriptionID is all of the program, and an empty programID
+// all there is.
+func (s *Store) Stats(ctx context.Context, programID, subscriptionID string, span time.Duration, from, to time.Time) ([]webhook.Stat, error) {
+	// First what is in memory: what is written in between is then there twice
+	// for a moment rather than missing, which a chart does not show.
+	s.stats.mu.Lock()
+	var fresh []webhook.Stat
+	for _, counted := range [...]map[statKey]*webhook.Stat{s.stats.counted, s.stats.writing} {
+		for key, stat := range counted {
+			if at := time.UnixMilli(key.at).UTC(); key.programID == programID && key.subscriptionID == subscriptionID && key.span == span && !at.Before(from) && at.Before(to) {
+				c := webhook.Stat{At: at, Span: span}
+				c.Add(stat)
+				fresh = append(fresh, c)
+			}
+		}
+	}
+	s.stats.mu.Unlock()
+	var all []webhook.Stat
+	err := s.each(ctx, selectStats, []any{programID, subscriptionID, span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
+		stat, err := scanStat(scan, span)
+		all = append(all, stat)
+		return err
+	})
+	for i := range fresh {
+		at, found := slices.BinarySearchFunc(all, fresh[i].At, func(s webhook.Stat, t time.Time) int { return s.At.Compare(t) })
+		if found {
+			all[at].Add(&fresh[i])
+		} else {
+			all = slices.Insert(all, at, fresh[i])
+		}
+	}
+	return all, err
+}

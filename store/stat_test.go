@@ -1,0 +1,92 @@
+package store
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// Attempts are counted by minute and by hour, for the subscription, the program
+// and all; what is not written yet counts as well, a restart keeps it, and
+// retention removes it.
+func TestStats(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(t.Context(), Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		program(t, s, "p")
+		sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+		program(t, s, "q")
+		third := subscribe(t, s, "q", "content_updated")
+		start := time.Now()
+		for i := range 30 {
+			publish(t, s, "p", "content_updated")
+			send(t, s, lane(t, s, sub.ID), []int{200, 200, 503}[i%3])
+			send(t, s, lane(t, s, other.ID), 404)
+			time.Sleep(10 * time.Second)
+		}
+		publish(t, s, "q", "content_updated")
+		send(t, s, lane(t, s, third.ID), 200)
+		total := func(s *Store, programID, subscriptionID string, span time.Duration) (sum webhook.Stat, spans int) {
+			t.Helper()
+			all, err := s.Stats(t.Context(), programID, subscriptionID, span, start.Add(-time.Hour), start.Add(time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range all {
+				if i > 0 && !all[i].At.After(all[i-1].At) {
+					t.Errorf("the spans are not in order: %v after %v", all[i].At, all[i-1].At)
+				}
+				sum.Add(&all[i])
+			}
+			return sum, len(all)
+		}
+		check := func(s *Store) {
+			t.Helper()
+			for _, span := range []time.Duration{StatMinute, StatHour} {
+				if got, spans := total(s, "p", sub.ID, span); got.Success != 20 || got.Retryable != 10 || got.Failed != 0 || got.Answers["503"] != 10 || spans != map[time.Duration]int{StatMinute: 5, StatHour: 1}[span] {
+					t.Errorf("the subscription's %s: %+v in %d spans", span, got, spans)
+				}
+				if got, _ := total(s, "p", "", span); got.Total() != 60 || got.Failed != 30 {
+					t.Errorf("the program's %s: %+v", span, got)
+				}
+				if got, _ := total(s, "", "", span); got.Total() != 61 {
+					t.Errorf("all, by the %s: %+v", span, got)
+				}
+			}
+		}
+		check(s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again := openDir(t, dir)
+		check(again)
+
+		time.Sleep(49 * time.Hour)
+		sweepAt(t, again, time.Now().Add(-60*time.Hour))
+		if got, _ := total(again, "", "", StatMinute); got.Total() != 0 {
+			t.Errorf("minutes are left after two days: %+v", got)
+		}
+		if got, _ := total(again, "", "", StatHour); got.Total() != 61 {
+			t.Errorf("hours, after two days: %+v", got)
+		}
+		sweepAt(t, again, time.Now())
+		if got, _ := total(again, "", "", StatHour); got.Total() != 0 {
+			t.Errorf("hours are left: %+v", got)
+		}
+	})
+}
+
+func BenchmarkCountStats(b *testing.B) {
+	var s stats
+	c, a := &Claim{ProgramID: "p", SubscriptionID: webhook.NewID()}, &webhook.Attempt{Result: webhook.ResultSuccess, ResponseStatus: 200, Duration: 7 * time.Millisecond}
+	now := time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		s.count(c, a, now)
+	}
+}

@@ -221,8 +221,9 @@ func dsn(path string, readOnly bool) string {
 	return (&url.URL{Scheme: "file", OmitHost: true, Path: path}).String() + "?mode=" + mode
 }
 
-// checkTime bounds the check of a large database at start.
-const checkTime = 2 * time.Second
+// checkTime bounds the check of a large database at start, which is to take less
+// than two seconds in all.
+const checkTime = time.Second
 
 // check refuses a damaged database, untouched: its connection is one that reads
 // alone, since the last of those that write moves the log into the database

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"io"
 	"net/http"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ const (
 	backlogMemory = 32 << 20         // that resident memory may rise by: the garbage of the moment, whatever waits
 	backlogStart  = 2 * time.Second  // from the start of the process until it is ready
 	backlogSlower = 2.0              // publishing may take so many times as long with a dead subscriber; what was measured is logged
+	backlogLog    = 256 << 20        // that the database's write-ahead log may take
 	backlogDrain  = 10 * time.Minute // that all of it may take to arrive
 )
 
@@ -44,6 +46,7 @@ func TestBacklog(t *testing.T) {
 	in := newInstance(t, buildBinary(t), t.TempDir(), "--attempt-timeout", "5m", "--grace", "500ms", "--log-level", "warn", "--retry-schedule", "1s,1s,1s,1s")
 	free, owed := in.token("free"), in.token("owed")
 	run := in.mustStart()
+	logSize := watchSize(t, filepath.Join(in.data, "service.db-wal"))
 	in.subscribe(owed, newSubscription{URL: listenLoopback(t, &ordered), Events: eventList("content_published"), Ordered: true})
 	in.subscribe(owed, newSubscription{URL: listenLoopback(t, &unordered), Events: eventList("content_published")})
 	chunk := *backlogEvents / backlogRounds
@@ -119,6 +122,11 @@ func TestBacklog(t *testing.T) {
 		ordered.rate(began), unordered.rate(began), megabytes(before), megabytes(after))
 	if after-before > backlogMemory {
 		t.Errorf("resident memory rose from %.1f MB to %.1f MB while the backlog flowed, want at most %d MB more", megabytes(before), megabytes(after), backlogMemory>>20)
+	}
+	most := logSize()
+	t.Logf("the write-ahead log took up to %.1f MB", megabytes(most))
+	if most > backlogLog {
+		t.Errorf("the write-ahead log grew to %.1f MB, want at most %d MB", megabytes(most), backlogLog>>20)
 	}
 	for name, s := range map[string]*backlogSubscriber{"ordered": &ordered, "other": &unordered} {
 		s.mu.Lock()

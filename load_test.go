@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -146,4 +147,35 @@ func residentMemory(tb testing.TB, pid int) int64 {
 		tb.Fatalf("/proc/%d/status: %v", pid, err)
 	}
 	return kB << 10
+}
+
+// watchSize looks at the size of a file now and then, until the function that
+// it returns is called, which returns the greatest.
+func watchSize(tb testing.TB, path string) func() int64 {
+	var most int64
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if info, err := os.Stat(path); err == nil {
+				most = max(most, info.Size())
+			}
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	end := sync.OnceFunc(func() {
+		close(stop)
+		<-stopped
+	})
+	tb.Cleanup(end)
+	return func() int64 {
+		end()
+		return most
+	}
 }

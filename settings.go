@@ -68,7 +68,7 @@ func (f *faults) size(flag, s string) int64 {
 	if s == "auto" {
 		return -1
 	}
-	digits := strings.TrimRight(s, "BKMGTiB")
+	digits := strings.TrimRight(s, "KMGTiB")
 	n, err := strconv.ParseInt(digits, 10, 64)
 	unit, ok := sizeUnits[s[len(digits):]]
 	if err != nil || !ok || n < 0 || n > math.MaxInt64/unit {

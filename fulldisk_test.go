@@ -23,7 +23,7 @@ import (
 	"github.com/google/uuid"
 )
 
-var fullDisks = flag.Int("fulldisk.times", 2, "how often TestEndToEnd lets the service's disk become full")
+var fullDisks = flag.Int("fulldisk.times", 3, "how often TestEndToEnd lets the service's disk become full")
 
 const (
 	memoryDiskSize = 12 << 20 // at first, and what it is enlarged by
@@ -35,7 +35,9 @@ const (
 // testFullDisk lets the disk become full while publishers publish and receivers
 // receive, kills the service on the full disk every other time, and then makes
 // room. While the disk is full publishing is refused and everything can be
-// read; when it is not, all goes on by itself.
+// read; when it is not, all goes on by itself. Until the first kill the service
+// refuses events for want of free disk space already, until the second only
+// when it cannot write, and so on.
 //
 // It needs to be allowed to mount a tmpfs. Where it cannot run it is skipped,
 // or fails if the environment variable SERVICE_TEST_REQUIRE has tmpfs among its
@@ -52,6 +54,7 @@ func testFullDisk(t *testing.T, binary string) {
 	c.disk = false
 	rest := c.work()
 	defer rest()
+	flags, keepsRoom := c.in.flags, true
 	var slowest time.Duration
 	for n := range *fullDisks {
 		<-time.After(500 * time.Millisecond) // of work with room
@@ -60,6 +63,11 @@ func testFullDisk(t *testing.T, binary string) {
 		c.checkFull()
 		if n%2 == 1 {
 			c.in.kill(c.in.last())
+			keepsRoom = !keepsRoom
+			c.in.flags = flags
+			if !keepsRoom {
+				c.in.flags = append(slices.Clip(flags), "--min-free-disk", "0")
+			}
 			if run := c.in.start(); !c.in.awaitServing(run) {
 				t.Fatalf("on a full disk the service ended at its start, with status %d:\n%s", run.status, &run.log)
 			}

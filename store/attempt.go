@@ -11,13 +11,18 @@ import (
 // attempts returns the attempts of a delivery that have ended, in their order.
 func (s *Store) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
 	var all []webhook.Attempt
-	err := s.each(ctx, "SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated FROM attempts WHERE delivery = ? ORDER BY number",
+	err := s.each(ctx, "SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ? ORDER BY number",
 		[]any{delivery}, func(scan func(...any) error) error {
 			var a webhook.Attempt
 			var started, duration int64
 			var status sql.NullInt64
 			var code sql.NullString
-			err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated)
+			var phases [4]sql.NullInt64
+			err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated,
+				&phases[0], &phases[1], &phases[2], &phases[3])
+			for i, p := range [...]*time.Duration{&a.Phases.DNS, &a.Phases.Connect, &a.Phases.TLS, &a.Phases.FirstByte} {
+				*p = time.Duration(phases[i].Int64) * time.Microsecond
+			}
 			a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
 			a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
 			all = append(all, a)
@@ -43,6 +48,15 @@ func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
 	if body == nil {
 		body = []byte{} // there is always a body, if an empty one
 	}
-	return t.exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, a.ResponseHeader, body, a.ResponseTruncated)
+	return t.exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, a.ResponseHeader, body, a.ResponseTruncated,
+		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte))
+}
+
+// micros binds how long a part of an attempt took; nil, which is NULL, for none.
+func micros(d time.Duration) any {
+	if d <= 0 {
+		return nil
+	}
+	return d.Microseconds()
 }

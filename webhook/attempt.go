@@ -57,6 +57,9 @@ type Attempt struct {
 	ResponseStatus int       // 0 when there was no answer
 	Error          ErrorCode // ErrorNone when there was one
 
+	// Phases are where the time went, for admins.
+	Phases Phases
+
 	// For admins alone: what a partner could read back of a server's answer
 	// would make every URL field a way to look into a network.
 	ResponseHeader    string // as received, a line each
@@ -65,6 +68,17 @@ type Attempt struct {
 
 	// RetryAfter is the wait that a 503 asked for, 0 if none.
 	RetryAfter time.Duration
+}
+
+// Phases are how long the parts of an attempt took, one after the other; zero
+// for what there was none of. The first three are zero on a connection that was
+// open already. What is left of the attempt's duration went into reading the
+// rest of the answer, or into what failed.
+type Phases struct {
+	DNS       time.Duration // until the host's addresses were known
+	Connect   time.Duration // until one of them was connected to
+	TLS       time.Duration // until the connection was secure
+	FirstByte time.Duration // from then until the first byte of the answer
 }
 
 // Classify says what an attempt came to (spec, section 3). Where the spec is

@@ -25,8 +25,11 @@ import (
 )
 
 const (
-	// maxResponseHeader bounds the header of an answer, in bytes.
+	// maxResponseHeader bounds the header of an answer, in bytes, and
+	// maxResponseLines it and all 1xx before it, in lines: a thousand short
+	// ones take a hundred times the memory of what was sent.
 	maxResponseHeader = 32 << 10
+	maxResponseLines  = 256
 	// maxDrained is how much of a body is read, and dropped, beyond
 	// webhook.MaxKeptBody so that the connection can be used again. A longer
 	// body costs its sender the connection.
@@ -38,9 +41,9 @@ const (
 	// up, because a request that crosses their goodbye on the wire is lost:
 	// it may have been read, so it cannot be sent again in the same attempt.
 	idleTimeout = 4 * time.Second
-	// bufferSize is the size of the buffers that answers are read into, and
-	// that large requests are copied through.
-	bufferSize = 32 << 10
+	// bufferSize is the size of the buffers that answers are read through, and
+	// large requests copied. A server that hangs keeps one each.
+	bufferSize = 8 << 10
 )
 
 // request is what one attempt sends, and where.
@@ -99,6 +102,7 @@ func newSender(cfg *Config) *sender {
 		MaxIdleConnsPerHost:    cfg.MaxConnections,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxResponseHeader,
+		ReadBufferSize:         2 << 10, // answers are short; larger reads pass it by
 	}
 	return s
 }
@@ -251,13 +255,12 @@ func (s *sender) receive(resp *http.Response, a *webhook.Attempt) error {
 
 	buf := s.buffers.Get().(*[bufferSize]byte)
 	defer s.buffers.Put(buf)
-	var n, kept, dropped int
+	var n, dropped int
 	var err error
-	for err == nil && kept < webhook.MaxKeptBody {
-		n, err = resp.Body.Read(buf[kept:webhook.MaxKeptBody])
-		kept += n
+	for err == nil && len(a.ResponseBody) < webhook.MaxKeptBody {
+		n, err = resp.Body.Read(buf[:min(bufferSize, webhook.MaxKeptBody-len(a.ResponseBody))])
+		a.ResponseBody = append(a.ResponseBody, buf[:n]...)
 	}
-	a.ResponseBody = append([]byte(nil), buf[:kept]...)
 	for err == nil && dropped < maxDrained {
 		n, err = resp.Body.Read(buf[:])
 		dropped += n
@@ -394,21 +397,71 @@ type conn struct {
 
 	sent   atomic.Bool // something of the present request has left
 	broken bool        // what is written goes nowhere; owned by net/http's writer, and by begin between requests
+
+	answered atomic.Bool // what is read belongs to an answer whose header lines are being counted
+	lines    headerLines // owned by net/http's reader
 }
 
 // begin marks the start of a request. net/http has no other in hand.
 func (c *conn) begin() {
 	c.sent.Store(false)
 	c.broken = false
+	c.answered.Store(false)
 }
 
 // Read waits for the first request. A server that speaks first (SSH, SMTP and
 // many others do) is then understood as giving a bad answer, always, instead
 // of only when net/http had already begun to wait for one.
-func (c *conn) Read(p []byte) (_ int, err error) {
+func (c *conn) Read(p []byte) (n int, err error) {
 	defer caught(&err)
 	<-c.begun
-	return c.Conn.Read(p)
+	n, err = c.Conn.Read(p)
+	if !c.answered.Swap(true) {
+		c.lines = headerLines{} // the reader may have waited since before the request
+	}
+	if !c.lines.add(p[:n]) {
+		return 0, errTooManyLines
+	}
+	return n, err
+}
+
+var errTooManyLines = errors.New("too many header lines")
+
+// headerLines counts the lines of an answer up to the end of its header, those
+// of the 1xx answers before it too.
+type headerLines struct {
+	count  int
+	length int  // of the present line so far, without a CR
+	begun  bool // the present header has had its status line
+	hint   bool // the present header is of a 1xx, and so not the last
+	done   bool
+}
+
+// add says whether there are still few enough lines.
+func (h *headerLines) add(p []byte) bool {
+	const status = len("HTTP/1.1 ") // where the status begins
+	for _, b := range p {
+		switch {
+		case h.done:
+			return true
+		case b == '\n':
+			if h.count++; h.count > maxResponseLines {
+				return false
+			}
+			if h.length == 0 {
+				h.done, h.begun = !h.hint, false
+			} else {
+				h.begun = true
+			}
+			h.length = 0
+		case b != '\r':
+			if !h.begun && h.length == status {
+				h.hint = b == '1'
+			}
+			h.length++
+		}
+	}
+	return true
 }
 
 // Write hides that the receiver stopped reading in the midst of a request.

@@ -25,6 +25,14 @@ const (
 	// maxDialled is how many addresses of one host are tried. All of them are
 	// judged; but an answer of hundreds is not a list of ports to knock on.
 	maxDialled = 6
+	// maxHandshake is how much a server may say before it is trusted, in
+	// bytes. A chain of certificates has a few thousand; the library would keep
+	// a quarter of a million. What is longer than longHandshake is heard of
+	// maxLongHandshakes servers at once, so that silence in the midst of one
+	// is not a way to fill the memory.
+	maxHandshake      = 64 << 10
+	longHandshake     = 16 << 10
+	maxLongHandshakes = 32
 )
 
 // errBlocked is the cause of a dialError of webhook.ErrorBlocked.
@@ -53,6 +61,7 @@ type dialer struct {
 	own          []netip.AddrPort // as in Config
 	resolver     *net.Resolver    // Go's own, never the C library's
 	tls          *tls.Config      // cloned for each connection; ServerName is set
+	long         chan struct{}    // holds a value for each handshake that is long
 
 	// connect makes one TCP connection to a judged address. Tests within a
 	// synctest bubble put a net.Pipe here.
@@ -70,6 +79,7 @@ func newDialer(destinations webhook.Destinations, roots *x509.CertPool) *dialer 
 			MinVersion: tls.VersionTLS12,
 			NextProtos: []string{"http/1.1"},
 		},
+		long: make(chan struct{}, maxLongHandshakes),
 	}
 	d.connect = d.connectTCP
 	return d
@@ -116,12 +126,58 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 	}()
 	config := d.tls.Clone()
 	config.ServerName, _, _ = net.SplitHostPort(address) // dialTCP has read it
-	secure := tls.Client(conn, config)
+	shaking := &handshakeConn{Conn: conn, long: d.long}
+	defer shaking.end()
+	secure := tls.Client(shaking, config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, classDial(ctx, err, webhook.ErrorTLS)
 	}
 	secured = true
 	return secure, nil
+}
+
+// handshakeConn is a connection that hears no more than maxHandshake bytes
+// until end is called. Its Read and end are not for concurrent use.
+type handshakeConn struct {
+	net.Conn
+	long  chan struct{}
+	heard int
+	held  bool // a place in long
+	ended bool
+}
+
+var errLongHandshake = errors.New("the handshake is too long")
+
+func (c *handshakeConn) Read(p []byte) (int, error) {
+	if c.ended {
+		return c.Conn.Read(p)
+	}
+	most := longHandshake
+	if c.heard >= longHandshake {
+		if !c.held {
+			select {
+			case c.long <- struct{}{}:
+				c.held = true
+			default:
+				return 0, errLongHandshake
+			}
+		}
+		most = maxHandshake
+	}
+	if c.heard == most {
+		return 0, errLongHandshake
+	}
+	n, err := c.Conn.Read(p[:min(len(p), most-c.heard)])
+	c.heard += n
+	return n, err
+}
+
+// end ends the handshake, however it went.
+func (c *handshakeConn) end() {
+	c.ended = true
+	if c.held {
+		<-c.long
+	}
 }
 
 // classDial wraps an error of the phase that otherwise names.

@@ -817,6 +817,53 @@ func TestSendTLS(t *testing.T) {
 	}
 }
 
+// TestSendTLSLong: how long a chain of certificates may be, and how many long
+// ones are heard at once.
+func TestSendTLSLong(t *testing.T) {
+	ca := newAuthority(t)
+	chain := func(length int) *tls.Config {
+		c := ca.issue(t, "good.test", nil)
+		size := len(c.Certificate[0])
+		for n := size; n < length; n += size {
+			c.Certificate = append(c.Certificate, ca.cert.Raw)
+		}
+		return &tls.Config{Certificates: []tls.Certificate{c}}
+	}
+	for _, tt := range []struct {
+		name   string
+		length int
+		others int // long handshakes that are under way
+		want   webhook.ErrorCode
+	}{
+		{"as chains are", 4 << 10, maxLongHandshakes, ""},
+		{"long", longHandshake + 4<<10, maxLongHandshakes - 1, ""},
+		{"long, beside too many", longHandshake + 4<<10, maxLongHandshakes, webhook.ErrorTLS},
+		{"too long", maxHandshake + 4<<10, 0, webhook.ErrorTLS},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			server.Config.ErrorLog = log.New(io.Discard, "", 0)
+			server.Listener = tls.NewListener(server.Listener, chain(tt.length))
+			server.Start()
+			defer server.Close()
+			_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+			s := tlsSender(t, ca)
+			for range tt.others {
+				s.dialer.long <- struct{}{}
+			}
+			for range 2 { // each gives back what it took
+				s.close()
+				if a := s.send(t.Context(), testRequest("https://good.test:"+port+"/", 10)); a.Error != tt.want {
+					t.Errorf("error %q, want %q", a.Error, tt.want)
+				}
+			}
+			if n := len(s.dialer.long); n != tt.others {
+				t.Errorf("%d long handshakes are under way at the end, want %d", n, tt.others)
+			}
+		})
+	}
+}
+
 // tlsSender returns a sender that trusts the authority, and finds every name
 // under .test on 127.0.0.1.
 func tlsSender(t testing.TB, ca *authority) *sender {

@@ -51,6 +51,12 @@ var evil = []struct {
 	// No end.
 	{name: "endless headers", serve: endless("HTTP/1.1 200 OK\r\n", "A: b\r\n"), code: webhook.ErrorProtocol},
 	{name: "an endless header", serve: endless("HTTP/1.1 200 OK\r\nA: ", "b"), code: webhook.ErrorProtocol},
+	{name: "more header lines than anybody needs", serve: answer("HTTP/1.1 200 OK\r\n" + lines(maxResponseLines) + "Content-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
+	{name: "as many as are allowed", serve: answer("HTTP/1.1 200 OK\r\n" + lines(maxResponseLines-3) + "Content-Length: 0\r\n\r\n"), status: 200},
+	{name: "many header lines, and silence", serve: answer("HTTP/1.1 200 OK\r\n" + lines(maxResponseLines-3)), code: webhook.ErrorTimeout, takes: attemptTime},
+	{name: "a long header, and silence", serve: answer("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", maxResponseHeader-100)), code: webhook.ErrorTimeout, takes: attemptTime},
+	{name: "a body of many lines", serve: answer("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n" + strings.Repeat("\n", 4000)), status: 200, body: strings.Repeat("\n", 4000)},
+	{name: "103 with many lines, and 200 with as many", serve: answer("HTTP/1.1 103 Early Hints\r\n" + lines(maxResponseLines/2) + "\r\nHTTP/1.1 200 OK\r\n" + lines(maxResponseLines/2) + "Content-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
 	{name: "an endless reason", serve: endless("HTTP/1.1 200 ", "OK "), code: webhook.ErrorProtocol},
 	{name: "endless blank lines", serve: endless("", "\r\n"), code: webhook.ErrorProtocol},
 	{name: "an endless body", serve: endless("HTTP/1.1 200 OK\r\n\r\n", "x"), status: 200, body: kept, truncated: true},
@@ -124,6 +130,15 @@ const attemptTime = 10 * time.Second
 
 // kept is what is kept of an endless body of x.
 var kept = strings.Repeat("x", webhook.MaxKeptBody)
+
+// lines is so many short header lines, each with a name of its own.
+func lines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%x:\r\n", i)
+	}
+	return b.String()
+}
 
 // bomb is 10 MB of zeros in 10 kB.
 var bomb = func() string {

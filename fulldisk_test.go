@@ -68,6 +68,7 @@ func testFullDisk(t *testing.T, binary string) {
 			if !keepsRoom {
 				c.in.flags = append(slices.Clip(flags), "--min-free-disk", "0")
 			}
+			<-time.After(1100 * time.Millisecond) // a start after a pause has more to write than one at once
 			if run := c.in.start(); !c.in.awaitServing(run) {
 				t.Fatalf("on a full disk the service ended at its start, with status %d:\n%s", run.status, &run.log)
 			}

@@ -103,8 +103,13 @@ func (s *Store) heedClock(t *tx) error {
 // recoverClock finds out, at the start, whether the clock was set back since
 // the last run, and moves the stored waits if so. Forward it may have gone by
 // itself, while nothing ran: then what waits is due, but the pause is not held
-// against a subscriber.
+// against a subscriber. From then on commits heed the clock. It does nothing
+// once it has been done.
 func (s *Store) recoverClock(t *tx) error {
+	if t.w.heed != nil {
+		return nil
+	}
+	t.afterCommit(func() { t.w.due, t.w.heed = s.due, s.heed })
 	var text []byte
 	err := t.scan("SELECT value FROM settings WHERE name = 'clock'", nil, &text)
 	if errors.Is(err, sql.ErrNoRows) {

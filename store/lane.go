@@ -475,6 +475,9 @@ const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' A
 func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	var nums []int64
 	err := s.writer.do(func(t *tx) error {
+		if err := s.recoverClock(t); err != nil {
+			return err
+		}
 		return t.each(selectInterrupted, nil, func(scan func(...any) error) error {
 			var num int64
 			err := scan(&num)

@@ -135,10 +135,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := s.openSealer(&cfg); err != nil {
 		return nil, err
 	}
-	if err := s.writer.do(s.recoverClock); err != nil {
+	if err := s.writer.do(s.recoverClock); Unavailable(err) {
+		// What is there can be read meanwhile; nothing is claimed before.
+		s.logger.Error("the clock cannot be looked after before the store can be written", "error", err)
+	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	s.writer.due, s.writer.heed = s.due, s.heed
 	if s.readers, err = openDB(path, true, readerPragmas); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}

@@ -44,8 +44,8 @@ type writer struct {
 	damage *damage              // once something was noticed, nothing is written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 	clock  *clock
-	due    func() bool     // whether the next commit has to heed something
-	heed   func(*tx) error // its first write then; nil for none
+	due    func() bool     // whether the next commit has to heed something; owned by the leader
+	heed   func(*tx) error // its first write then; nil for none; owned by the leader
 
 	mu     sync.Mutex
 	queue  []*write

@@ -116,14 +116,20 @@ func (s *sender) close() { s.transport.CloseIdleConnections() }
 func (s *sender) dial(dial func(*dialer, context.Context, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, _, address string) (_ net.Conn, err error) {
 		defer caught(&err) // net/http dials in a goroutine of its own
+		var took phases
 		if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
-			ctx = x.ctx
+			ctx = context.WithValue(x.ctx, phasesKey{}, &took)
+			defer func() {
+				if err != nil {
+					x.failed.Store(&took)
+				}
+			}()
 		}
 		c, err := dial(s.dialer, ctx, address)
 		if err != nil {
 			return nil, err
 		}
-		return &conn{Conn: c, begun: make(chan struct{}), buffers: &s.buffers}, nil
+		return &conn{Conn: c, took: took, begun: make(chan struct{}), buffers: &s.buffers}, nil
 	}
 }
 
@@ -144,6 +150,9 @@ func (s *sender) send(ctx context.Context, r *request) webhook.Attempt {
 		a.Error = x.class(ctx, err)
 	} // else the status has decided
 	a.Duration = time.Since(a.StartedAt)
+	if a.Error != webhook.ErrorBlocked { // of which there is to be nothing but that
+		a.Phases = x.phases()
+	}
 	a.Result = webhook.Classify(a.ResponseStatus, a.Error)
 	r.redact(&a)
 	return a
@@ -186,7 +195,7 @@ func caught(err *error) {
 // was open before, and a new one ends it.
 func (s *sender) roundTrip(x *exchange, r *request, now time.Time) (*http.Response, error) {
 	ctx := context.WithValue(x.ctx, exchangeKey{}, x)
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: x.gotConn, Got1xxResponse: x.got1xx})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: x.gotConn, GotFirstResponseByte: x.gotByte, Got1xxResponse: x.got1xx})
 	for {
 		// A bytes.Reader lets net/http put header and body into one write.
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
@@ -328,7 +337,10 @@ type exchange struct {
 	ctx           context.Context // ends with the attempt
 	conn          *conn           // the last one that was taken, or nil
 	reused        bool            // whether conn was open before
-	informational atomic.Int32    // 1xx answers; counted by net/http's reader
+	ready         time.Time       // when conn was taken
+	firstByte     atomic.Int64    // how long after that the answer began, in nanoseconds; 0: not yet
+	failed        atomic.Pointer[phases]
+	informational atomic.Int32 // 1xx answers; counted by net/http's reader
 }
 
 type exchangeKey struct{}
@@ -337,7 +349,36 @@ var errTooManyInformational = errors.New("too many 1xx answers")
 
 func (x *exchange) gotConn(info httptrace.GotConnInfo) {
 	x.conn, x.reused = info.Conn.(*conn), info.Reused
+	x.ready = time.Now()
 	x.conn.begin()
+}
+
+func (x *exchange) gotByte() { x.firstByte.Store(max(int64(time.Since(x.ready)), 1)) }
+
+// phases returns where the time of the attempt went, as far as it got.
+func (x *exchange) phases() webhook.Phases {
+	var p phases
+	if x.conn == nil {
+		if failed := x.failed.Load(); failed != nil {
+			p = *failed
+		}
+	} else if !x.reused {
+		p = x.conn.took
+	}
+	return webhook.Phases{DNS: p.dns, Connect: p.connect, TLS: p.tls, FirstByte: time.Duration(x.firstByte.Load())}
+}
+
+// phases are how long the parts of a dial took that came to an end.
+type phases struct{ dns, connect, tls time.Duration }
+
+type phasesKey struct{}
+
+// phasesOf returns where a dial notes how long its parts take.
+func phasesOf(ctx context.Context) *phases {
+	if p, ok := ctx.Value(phasesKey{}).(*phases); ok {
+		return p
+	}
+	return new(phases)
 }
 
 func (x *exchange) got1xx(int, textproto.MIMEHeader) error {
@@ -390,6 +431,7 @@ func isBroken(err error) bool {
 // conn is a connection to a subscriber, as net/http sees it.
 type conn struct {
 	net.Conn
+	took    phases // to make it
 	buffers *sync.Pool
 
 	begun chan struct{} // closed when the first request leaves, or on Close

@@ -96,7 +96,11 @@ func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) 
 	if err != nil {
 		return nil, &dialError{webhook.ErrorConnect, err}
 	}
+	took, began := phasesOf(ctx), time.Now()
 	addrs, err := d.resolve(ctx, host)
+	if _, literal := netip.ParseAddr(host); literal != nil {
+		took.dns = time.Since(began)
+	}
 	if err != nil {
 		return nil, classDial(ctx, err, webhook.ErrorDNS)
 	}
@@ -105,7 +109,9 @@ func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) 
 			return nil, classDial(ctx, errBlocked, webhook.ErrorConnect)
 		}
 	}
+	began = time.Now()
 	conn, err := d.connectAny(ctx, addrs, uint16(port))
+	took.connect = time.Since(began)
 	if err != nil {
 		return nil, classDial(ctx, err, webhook.ErrorConnect)
 	}
@@ -129,7 +135,10 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 	shaking := &handshakeConn{Conn: conn, long: d.long}
 	defer shaking.end()
 	secure := tls.Client(shaking, config)
-	if err := secure.HandshakeContext(ctx); err != nil {
+	began := time.Now()
+	err = secure.HandshakeContext(ctx)
+	phasesOf(ctx).tls = time.Since(began)
+	if err != nil {
 		return nil, classDial(ctx, err, webhook.ErrorTLS)
 	}
 	secured = true

@@ -77,6 +77,36 @@ func counted(n int) string {
 	return grouped(int64(n))
 }
 
+// size renders a number of bytes, in units of 1,024.
+func size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 || v >= 100 {
+		return strconv.FormatInt(int64(v), 10) + " " + units[i]
+	}
+	// Cut off, not rounded: what is short of a limit must not look like it.
+	return strconv.FormatFloat(float64(int64(v*10))/10, 'f', 1, 64) + " " + units[i]
+}
+
+// shownOf says how many there are, and when those are not all, how many are shown.
+func shownOf(shown, total int, noun string) string {
+	if shown < total {
+		return strconv.Itoa(shown) + " of " + countedOf(total, noun)
+	}
+	return countedOf(total, noun)
+}
+
+// countedOf is a number of [store.Totals] and what there is that many of.
+func countedOf(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return counted(n) + " " + noun + "s"
+}
+
 // words renders a name of the API, such as attempts_exhausted, for reading.
 func words(name string) string { return strings.ReplaceAll(name, "_", " ") }
 

@@ -57,6 +57,24 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+func TestSizes(t *testing.T) {
+	for n, want := range map[int64]string{
+		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 256 << 20: "256 MiB", 256<<20 - 1: "255 MiB", 1<<30 - 1: "1023 MiB", 3 << 29: "1.5 GiB", 2<<30 - 1: "1.9 GiB", 1<<63 - 1: "8.0 EiB",
+	} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d): got %q, want %q", n, got, want)
+		}
+	}
+	for _, tt := range []struct {
+		shown, total int
+		want         string
+	}{{1, 1, "1 subscription"}, {2, 2, "2 subscriptions"}, {20, 21, "20 of 21 subscriptions"}, {20, 1000, "20 of 1,000+ subscriptions"}} {
+		if got := shownOf(tt.shown, tt.total, "subscription"); got != tt.want {
+			t.Errorf("shownOf(%d, %d): got %q, want %q", tt.shown, tt.total, got, tt.want)
+		}
+	}
+}
+
 func TestEndpoint(t *testing.T) {
 	for _, tt := range []struct{ raw, host, path, whole string }{
 		{"https://a.example", "a.example", "", "https://a.example"},

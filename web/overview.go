@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ const overviewDeliveries = 50
 type overview struct {
 	now       time.Time
 	notReady  string // why the service is not ready, "" when it is
+	fullDisk  bool   // and that is for want of room on the disk alone
 	version   string
 	started   time.Time
 	database  string
@@ -28,6 +28,7 @@ type overview struct {
 	baseURL   string
 	caFile    string
 	totals    store.Totals
+	health    health
 	rows      []deliveryRow // newest first
 	filter    []filterLink
 	older     string // the link to what comes after rows, "" at the end
@@ -61,13 +62,6 @@ func statusLinks(q *webhook.ListQuery) []filterLink {
 	return links
 }
 
-// deliveryRow is a delivery and what a list says of it beside its record.
-type deliveryRow struct {
-	webhook.Delivery
-	url  string           // of its subscription
-	last *webhook.Attempt // that has ended, nil when none has
-}
-
 func (w *Web) overview(r *http.Request) (answer, error) {
 	ctx := r.Context()
 	values, err := url.ParseQuery(r.URL.RawQuery)
@@ -90,9 +84,14 @@ func (w *Web) overview(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	o.database = "SQLite " + sqlite + " (" + store.DriverName + ")"
+	if o.health, err = w.readHealth(ctx); err != nil {
+		return answer{}, err
+	}
 	if w.cfg.Ready != nil {
 		if err := w.cfg.Ready(ctx); err != nil {
 			o.notReady = err.Error()
+			var full *webhook.Error
+			o.fullDisk = o.health.disk.Low && errors.As(err, &full)
 		}
 	}
 	if o.totals, err = w.cfg.Store.Totals(ctx); err != nil {
@@ -142,66 +141,6 @@ func (w *Web) overview(r *http.Request) (answer, error) {
 // badQuery tells what of a query cannot be shown, and what can.
 func badQuery(e *webhook.Error) *problem {
 	return &problem{status: http.StatusBadRequest, title: "These deliveries cannot be listed", text: e.Error()}
-}
-
-// note says in a word or two what the status leaves open.
-func (d *deliveryRow) note() string {
-	switch {
-	case d.FailureReason != webhook.FailureNone:
-		return words(string(d.FailureReason))
-	case d.Status != webhook.StatusPending:
-		return ""
-	case d.NextAttemptAt.IsZero():
-		return "being sent"
-	default:
-		return "not sent yet"
-	}
-}
-
-// names returns the name of the first event, and what to say of the others.
-func (d *deliveryRow) names() (first, rest string) {
-	if len(d.Events) == 0 {
-		return "", ""
-	}
-	first = d.Events[0].Name
-	if len(d.Events) == 1 {
-		return first, ""
-	}
-	types := len(d.eventTypes())
-	if types == 1 {
-		return first, webhook.Count(len(d.Events), "event")
-	}
-	return first, webhook.Count(len(d.Events), "event") + " of " + webhook.Count(types, "type")
-}
-
-// eventTypes returns the names of the events, each once with how often it is
-// there, in the order of the delivery.
-func (d *deliveryRow) eventTypes() []string {
-	var names []string
-	count := make(map[string]int)
-	for _, e := range d.Events {
-		if count[e.Name]++; count[e.Name] == 1 {
-			names = append(names, e.Name)
-		}
-	}
-	for i, name := range names {
-		if n := count[name]; n > 1 {
-			names[i] = name + " ×" + strconv.Itoa(n)
-		}
-	}
-	return names
-}
-
-// response says what the last attempt came to, and more of that for a title.
-func (d *deliveryRow) response() (short, long string) {
-	switch {
-	case d.last == nil:
-		return "", ""
-	case d.last.Error != webhook.ErrorNone:
-		return string(d.last.Error), d.last.Error.Detail()
-	default:
-		return strconv.Itoa(d.last.ResponseStatus), http.StatusText(d.last.ResponseStatus)
-	}
 }
 
 // tokenCommand makes a token and keeps it in a variable of the shell.

@@ -50,6 +50,7 @@ func fixedOverview() *overview {
 		row(3, webhook.StatusFailed, 5, 26*time.Hour, answered(500, 1240*time.Millisecond), "channel_updated"),
 		row(2, webhook.StatusFailed, 1, 47*time.Hour, broke(webhook.ErrorBlocked, time.Millisecond), "channel_updated"),
 		row(1, webhook.StatusFailed, 0, 400*time.Hour, nil, "ping"),
+		row(0, webhook.StatusFailed, 1, 800*time.Hour, answered(503, time.Second), "channel_updated"),
 	}
 	rows[0].NextAttemptAt = aNow
 	rows[3].NextAttemptAt = aNow.Add(29*time.Minute + 59*time.Second)
@@ -57,6 +58,7 @@ func fixedOverview() *overview {
 	rows[5].FailureReason = webhook.FailureAttemptsExhausted
 	rows[6].FailureReason = webhook.FailureBlocked
 	rows[7].FailureReason = webhook.FailureSubscriptionDeleted
+	rows[8].FailureReason = webhook.FailureExpired
 	return &overview{
 		now: aNow, version: "v1.2.3", started: aNow.Add(-(3*24*time.Hour + 4*time.Hour + 5*time.Minute)),
 		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/service", program: "service",
@@ -65,7 +67,8 @@ func fixedOverview() *overview {
 			Programs: 2, Subscriptions: store.CountLimit, ActiveSubscriptions: 3, InFlight: 1, Waiting: 2,
 			Events: 1_234_567, LastEventName: "user_created", LastEventAt: aNow.Add(-90 * time.Second),
 		},
-		rows: rows, filter: statusLinks(&webhook.ListQuery{}), older: "/?page%5Bcursor%5D=abc",
+		health: health{disk: store.Disk{Free: 40 << 30, Size: 100 << 30, Least: 256 << 20}},
+		rows:   rows, filter: statusLinks(&webhook.ListQuery{}), older: "/?page%5Bcursor%5D=abc",
 	}
 }
 
@@ -88,7 +91,9 @@ func TestOverviewGolden(t *testing.T) {
 		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/it's", program: "./service",
 		baseURL: "https://127.0.0.1:8443", caFile: "/var/lib/it's/ca.pem",
 	}
-	for name, o := range map[string]*overview{"overview": fixedOverview(), "overview_empty": empty} {
+	ill := fixedOverview()
+	ill.health, ill.rows, ill.notReady, ill.fullDisk = fixedHealth(), nil, "the disk is nearly full", true
+	for name, o := range map[string]*overview{"overview": fixedOverview(), "overview_empty": empty, "overview_ill": ill} {
 		// A tag a line, so that a difference can be read.
 		got := strings.ReplaceAll(render(t, o), "><", ">\n<") + "\n"
 		file := "testdata/" + name + ".html"
@@ -113,6 +118,21 @@ func TestHostileTextIsInert(t *testing.T) {
 	o := fixedOverview()
 	o.notReady, o.version, o.database, o.directory, o.program, o.baseURL, o.caFile = hostile, hostile, hostile, hostile, hostile, hostile, hostile
 	o.totals.LastEventName = hostile
+	o.health = fixedHealth()
+	for _, list := range [][]store.UnhealthySubscription{o.health.failing, o.health.disabled} {
+		for i := range list {
+			u := &list[i]
+			u.ID, u.ProgramID, u.URL, u.DisabledReason, u.Status = hostile, hostile, hostile, hostile, hostile
+		}
+	}
+	for i := range o.health.losses {
+		l := &o.health.losses[i]
+		l.SubscriptionID, l.ProgramID, l.URL = hostile, hostile, hostile
+	}
+	for i := range o.health.alerts {
+		a := &o.health.alerts[i]
+		a.ID, a.Name, a.ProgramID, a.SubscriptionID, a.URL, a.Message, a.Action, a.Status = hostile, hostile, hostile, hostile, hostile, hostile, hostile, hostile
+	}
 	for i := range o.rows {
 		r := &o.rows[i]
 		r.ID, r.SubscriptionID, r.ProgramID, r.url = hostile, hostile, hostile, hostile

@@ -1,0 +1,39 @@
+package web
+
+import (
+	"strconv"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// alertLook returns the state whose colour and symbol an alert has, and its
+// name for reading.
+func alertLook(a *store.Alert) (state webhook.Status, label string) {
+	switch a.Name {
+	case webhook.AlertFailing:
+		return webhook.StatusRetryable, "Failing"
+	case webhook.AlertRecovered:
+		return webhook.StatusSuccess, "Recovered"
+	case webhook.AlertDisabled:
+		return webhook.StatusFailed, "Disabled"
+	case webhook.AlertLost:
+		return webhook.StatusFailed, "Events lost"
+	}
+	return webhook.StatusPending, words(string(a.Name))
+}
+
+// alertSent says more of the sending of an alert than its status does.
+func alertSent(a *store.Alert, now time.Time) string {
+	made := strconv.Itoa(a.AttemptsMade) + "/" + strconv.Itoa(webhook.MaxAttempts)
+	switch a.Status {
+	case webhook.StatusFailed:
+		return "after " + made + " attempts"
+	case webhook.StatusRetryable:
+		return made + ", again " + until(a.NextAttemptAt, now)
+	case store.AlertUnsent:
+		return "no --alert-url"
+	}
+	return ""
+}

@@ -1,0 +1,81 @@
+package web
+
+import (
+	"strconv"
+
+	"service/webhook"
+)
+
+// deliveryRow is a delivery and what a list says of it beside its record.
+type deliveryRow struct {
+	webhook.Delivery
+	url  string           // of its subscription
+	last *webhook.Attempt // that has ended, nil when none has
+}
+
+// note says in a word or two what the status leaves open, and more of that for
+// a title, "" where there is no more to say.
+func (d *deliveryRow) note() (short, long string) {
+	switch {
+	case d.FailureReason != webhook.FailureNone:
+		return words(string(d.FailureReason)), failureText(d.FailureReason)
+	case d.Status != webhook.StatusPending:
+		return "", ""
+	case d.NextAttemptAt.IsZero():
+		return "being sent", ""
+	default:
+		return "not sent yet", ""
+	}
+}
+
+// failureText says why a delivery failed for good, "" for a reason that needs
+// no more words.
+func failureText(r webhook.FailureReason) string {
+	switch r {
+	case webhook.FailureAttemptsExhausted:
+		return "The last of " + strconv.Itoa(webhook.MaxAttempts) + " attempts failed too. It is not tried again by itself."
+	case webhook.FailureRejected:
+		return "The server answered with a status that is neither a success (2xx) nor a fault of its own (5xx), so it is not tried again."
+	case webhook.FailureBlocked:
+		return "The URL leads to an address that nothing is sent to unless --allow-destination names it."
+	case webhook.FailureSubscriptionDeleted:
+		return "The subscription was deleted before it could be delivered."
+	case webhook.FailureExpired:
+		return "It waited until it was older than the retention."
+	}
+	return ""
+}
+
+// names returns the name of the first event, and what to say of the others.
+func (d *deliveryRow) names() (first, rest string) {
+	if len(d.Events) == 0 {
+		return "", ""
+	}
+	first = d.Events[0].Name
+	if len(d.Events) == 1 {
+		return first, ""
+	}
+	types := len(d.eventTypes())
+	if types == 1 {
+		return first, webhook.Count(len(d.Events), "event")
+	}
+	return first, webhook.Count(len(d.Events), "event") + " of " + webhook.Count(types, "type")
+}
+
+// eventTypes returns the names of the events, each once with how often it is
+// there, in the order of the delivery.
+func (d *deliveryRow) eventTypes() []string {
+	var names []string
+	count := make(map[string]int)
+	for _, e := range d.Events {
+		if count[e.Name]++; count[e.Name] == 1 {
+			names = append(names, e.Name)
+		}
+	}
+	for i, name := range names {
+		if n := count[name]; n > 1 {
+			names[i] = name + " ×" + strconv.Itoa(n)
+		}
+	}
+	return names
+}

@@ -1,0 +1,75 @@
+package web
+
+import (
+	"context"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+const (
+	// healthRows is how many subscriptions of each kind the section shows.
+	healthRows = 20
+	// healthAlerts is how many of the last alerts it shows.
+	healthAlerts = 5
+	// healthRecent is for how long what is over and done with stays in view;
+	// after that it is folded away.
+	healthRecent = 7 * 24 * time.Hour
+)
+
+// health is what needs an admin's attention, or the lack of it.
+type health struct {
+	failing, disabled           []store.UnhealthySubscription
+	failingTotal, disabledTotal int // at most store.CountLimit
+
+	losses     []store.Loss
+	lossTotals store.LossTotals
+
+	alerts []store.Alert
+	disk   store.Disk
+}
+
+// readHealth asks the store how everything is: one read for each part.
+func (w *Web) readHealth(ctx context.Context) (h health, err error) {
+	s := w.cfg.Store
+	if h.failing, h.failingTotal, err = s.Unhealthy(ctx, webhook.HealthFailing, healthRows); err != nil {
+		return h, err
+	}
+	if h.disabled, h.disabledTotal, err = s.Unhealthy(ctx, webhook.HealthDisabled, healthRows); err != nil {
+		return h, err
+	}
+	if h.losses, h.lossTotals, err = s.Losses(ctx, healthRows); err != nil {
+		return h, err
+	}
+	if h.alerts, err = s.LastAlerts(ctx, healthAlerts); err != nil {
+		return h, err
+	}
+	h.disk, err = s.Disk()
+	return h, err
+}
+
+// lostLately says whether an event was lost within the last days.
+func (h *health) lostLately(now time.Time) bool {
+	return len(h.losses) > 0 && now.Sub(h.losses[0].LastAt) < healthRecent
+}
+
+// alertUnheard says whether one of the last alerts could not be sent, of late.
+func (h *health) alertUnheard(now time.Time) bool {
+	for _, a := range h.alerts {
+		if a.Status == webhook.StatusFailed && now.Sub(a.CreatedAt) < healthRecent {
+			return true
+		}
+	}
+	return false
+}
+
+// empty says whether there is nothing to tell of yet.
+func (h *health) empty() bool {
+	return h.failingTotal == 0 && h.disabledTotal == 0 && len(h.losses) == 0 && len(h.alerts) == 0
+}
+
+// well says whether no subscription needs attention, and no alert.
+func (h *health) well(now time.Time) bool {
+	return h.failingTotal == 0 && h.disabledTotal == 0 && !h.lostLately(now) && !h.alertUnheard(now)
+}

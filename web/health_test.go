@@ -1,0 +1,249 @@
+package web
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// fixedHealth is the health of a service where everything is wrong that can be.
+func fixedHealth() health {
+	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000beef%04x", n, n) }
+	answered := &webhook.Attempt{Number: 2, StartedAt: aNow.Add(-4 * time.Minute), Duration: time.Second, ResponseStatus: 503}
+	broke := &webhook.Attempt{Number: 1, StartedAt: aNow.Add(-9 * time.Hour), Duration: time.Second, Error: webhook.ErrorDNS}
+	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) store.Alert {
+		return store.Alert{
+			ID: id(100 + n), Name: name, ProgramID: "acme", SubscriptionID: id(n), URL: "https://hooks.example/in",
+			Message: "What happened.", Action: "What to do.", Status: status, AttemptsMade: made, CreatedAt: aNow.Add(-time.Duration(n) * time.Hour),
+		}
+	}
+	h := health{
+		failing: []store.UnhealthySubscription{
+			{ID: id(1), ProgramID: "acme", URL: "https://hooks.example/in?key=secret", Status: webhook.HealthFailing,
+				Failures: webhook.Failures{Count: 1234, First: aNow.Add(-50 * time.Hour), Since: aNow.Add(-49 * time.Hour)},
+				Last:     answered, Events: store.CountLimit, OldestEvent: aNow.Add(-49 * time.Hour), Deliveries: 12},
+			{ID: id(2), ProgramID: "acme", URL: "https://other.example/", Status: webhook.HealthFailing,
+				Failures: webhook.Failures{Count: 10, First: aNow.Add(-time.Hour), Since: aNow.Add(-59 * time.Minute)}, Deliveries: 1},
+		},
+		failingTotal: 3,
+		disabled: []store.UnhealthySubscription{
+			{ID: id(3), ProgramID: "globex", URL: "https://gone.example/", Status: webhook.HealthDisabled, DisabledReason: "Its server has been failing.",
+				Failures: webhook.Failures{Count: 99, First: aNow.Add(-99 * time.Hour), Since: aNow.Add(-98 * time.Hour)}, Last: broke, Events: 1, OldestEvent: aNow.Add(-9 * time.Hour)},
+		},
+		disabledTotal: 1,
+		losses: []store.Loss{
+			{SubscriptionID: id(4), ProgramID: "acme", URL: "https://slow.example/", Events: 1204, FirstAt: aNow.Add(-900 * time.Hour), LastAt: aNow.Add(-2 * time.Hour)},
+			{SubscriptionID: id(5), ProgramID: "acme", URL: "https://left.example/", Deleted: true, Events: 1, FirstAt: aNow.Add(-800 * time.Hour), LastAt: aNow.Add(-800 * time.Hour)},
+		},
+		lossTotals: store.LossTotals{Subscriptions: 2, Events: 1205},
+		alerts: []store.Alert{
+			alert(1, webhook.AlertRecovered, webhook.StatusSuccess, 1),
+			alert(2, webhook.AlertLost, webhook.StatusFailed, 5),
+			alert(3, webhook.AlertDisabled, webhook.StatusPending, 0),
+			alert(4, webhook.AlertFailing, webhook.StatusRetryable, 2),
+			alert(5, webhook.AlertFailing, store.AlertUnsent, 0),
+		},
+		disk: store.Disk{Free: 200<<20 - 1, Size: 100 << 30, Least: 256 << 20, Low: true},
+	}
+	h.alerts[1].LostEvents = 1204
+	h.alerts[3].NextAttemptAt = aNow.Add(4 * time.Minute)
+	return h
+}
+
+// TestHealthIsQuiet holds what opens a part of the section, and what does not.
+func TestHealthIsQuiet(t *testing.T) {
+	const healthy, alarm = "Every subscription is healthy.", `class="alarm`
+	old := aNow.Add(-healthRecent)
+	all := fixedHealth()
+	for name, tt := range map[string]struct {
+		change func(*overview)
+		has    []string
+		lacks  []string
+	}{
+		"all is well":        {func(*overview) {}, []string{healthy, "40.0 GiB free of 100 GiB"}, []string{alarm, "<details", `id="failing"`, `id="disabled"`, `href="#failing`, `href="#disabled`}},
+		"nothing is there":   {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `id="health"`}},
+		"one is failing":     {func(o *overview) { o.health.failing, o.health.failingTotal = all.failing[:1], 1 }, []string{`id="failing"`, `href="#failing"`, "1 failing"}, []string{healthy, alarm, `id="disabled"`}},
+		"one is disabled":    {func(o *overview) { o.health.disabled, o.health.disabledTotal = all.disabled, 1 }, []string{`id="disabled"`, `href="#disabled"`, "1 disabled"}, []string{healthy, alarm, `id="failing"`}},
+		"events were lost":   {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals }, []string{`<details class="part" open`, "1,205 events of 2 subscriptions"}, []string{healthy}},
+		"lost long ago":      {func(o *overview) { o.health.losses = []store.Loss{{Events: 7, FirstAt: old, LastAt: old}} }, []string{healthy, `<details class="part"><summary><h3 id="lost"`, "7 events"}, []string{" open"}},
+		"an alert":           {func(o *overview) { o.health.alerts = all.alerts[:1] }, []string{healthy, `<details class="part"><summary><h3 id="alerts"`, "What to do."}, []string{" open"}},
+		"an alert, not sent": {func(o *overview) { o.health.alerts = all.alerts[1:2] }, []string{`<details class="part" open`, "after 5/5 attempts"}, []string{healthy}},
+		"no room":            {func(o *overview) { o.health.disk = all.disk }, []string{alarm, "Events are refused until there is room.", "has 199 MiB free, and 256 MiB must be"}, []string{"Not ready"}},
+		"no room, not ready": {func(o *overview) { o.health.disk, o.notReady, o.fullDisk = all.disk, "the disk", true }, []string{"Events are refused"}, []string{"<strong>Not ready"}},
+		"no room, and worse": {func(o *overview) { o.health.disk, o.notReady = all.disk, "it broke" }, []string{"Events are refused", "<strong>Not ready.</strong> it broke"}, nil},
+		"more than are shown": {func(o *overview) { o.health.failing, o.health.failingTotal = all.failing, store.CountLimit },
+			[]string{"2 of 1,000+ subscriptions", "1,000+ failing"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := fixedOverview()
+			tt.change(o)
+			got := strings.ReplaceAll(html.UnescapeString(render(t, o)), "\n", " ")
+			for _, text := range tt.has {
+				if !strings.Contains(got, text) {
+					t.Errorf("lacks %q:\n%s", text, got)
+				}
+			}
+			for _, text := range tt.lacks {
+				if strings.Contains(got, text) {
+					t.Errorf("has %q:\n%s", text, got)
+				}
+			}
+		})
+	}
+}
+
+// TestHealthIsSmall holds the bound on the page when as much is wrong as is shown.
+func TestHealthIsSmall(t *testing.T) {
+	o := fixedOverview()
+	o.health = fixedHealth()
+	o.health.failing, o.health.disabled, o.health.losses = nil, nil, nil
+	for range healthRows {
+		u := store.UnhealthySubscription{
+			ID: webhook.NewID(), ProgramID: "acme", URL: "https://" + webhook.NewID() + ".example/some/longer/path/than/usual", Status: webhook.HealthFailing,
+			Failures: webhook.Failures{Count: 1234, First: aNow.Add(-50 * time.Hour), Since: aNow.Add(-49 * time.Hour)},
+			Last:     &webhook.Attempt{ResponseStatus: 503, StartedAt: aNow}, Events: 12, OldestEvent: aNow, Deliveries: 12,
+		}
+		o.health.failing, o.health.disabled = append(o.health.failing, u), append(o.health.disabled, u)
+		o.health.losses = append(o.health.losses, store.Loss{SubscriptionID: u.ID, ProgramID: "acme", URL: u.URL, Events: 3, FirstAt: aNow, LastAt: aNow})
+	}
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	z.Write([]byte(render(t, o)))
+	z.Close()
+	if b.Len() > 30<<10 {
+		t.Errorf("the page is %d bytes as it travels, want 30 KiB at the most", b.Len())
+	}
+	t.Logf("%d bytes", b.Len())
+}
+
+// TestHealthShowsTheStore brings a subscription's failing, its end and the loss
+// of its events about in a real store, and looks at the page.
+func TestHealthShowsTheStore(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := store.Open(t.Context(), store.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
+		look := func() string { // with a session of its own: days pass between two looks
+			t.Helper()
+			signIn, err := url.Parse(w.NewSignInLink())
+			if err != nil {
+				t.Fatal(err)
+			}
+			signedIn := httptest.NewRecorder()
+			w.ServeHTTP(signedIn, httptest.NewRequest("POST", signIn.RequestURI(), nil))
+			r := httptest.NewRequest("GET", "/", nil)
+			for _, c := range signedIn.Result().Cookies() {
+				r.AddCookie(c)
+			}
+			rec := httptest.NewRecorder()
+			w.ServeHTTP(rec, r)
+			if rec.Code != http.StatusOK {
+				t.Fatalf("got %d:\n%s", rec.Code, rec.Body)
+			}
+			return rec.Body.String()
+		}
+		wants := func(texts ...string) {
+			t.Helper()
+			page := look()
+			for _, text := range texts {
+				if !strings.Contains(page, text) {
+					t.Fatalf("lacks %q:\n%s", text, page)
+				}
+			}
+			if strings.Contains(page, "tell-nobody") {
+				t.Fatalf("the page has the query of a URL:\n%s", page)
+			}
+		}
+
+		if _, _, err := s.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+			t.Fatal(err)
+		}
+		endpoint := "https://hooks.example/in?token=tell-nobody"
+		sub, _, err := s.CreateSubscription(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Events: &[]string{"user_created"}, Active: new(true)}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attempt := func(status int, policy webhook.HealthPolicy) {
+			t.Helper()
+			publishOne(t, s, "user_created")
+			lane, err := s.Lane(t.Context(), sub.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting, err := s.Waiting(t.Context(), lane, lane.Wanted, 1, webhook.MaxDeliveryBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			claim, err := s.Form(lane, &waiting).Wait()
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+			if _, err := s.Record(claim, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		wants("Every subscription is healthy.")
+		attempt(503, webhook.HealthPolicy{FailingAfter: 2})
+		wants("Every subscription is healthy.")
+		attempt(503, webhook.HealthPolicy{FailingAfter: 2})
+		publishOne(t, s, "user_created")
+		publishOne(t, s, "user_created")
+		time.Sleep(2 * time.Hour)
+		wants(`id="failing"`, ">503<", "<span>2 events</span>", "and 3 deliveries", "no --alert-url", ">2 h</time>")
+
+		attempt(500, webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour})
+		wants(`id="disabled"`, "Its server has been failing since ", ">500<", "<span>2 events</span>")
+
+		// A retention of three hours: what waits for its next attempt expires, and
+		// then what waits in the log is lost.
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Retain(ctx, 3*time.Hour) }()
+		time.Sleep(2 * time.Hour)
+		wants(">expired<", "It waited until it was older than the retention.")
+		time.Sleep(4 * time.Hour)
+		publishOne(t, s, "user_created")
+		time.Sleep(time.Hour)
+		stop()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		wants("Lost events", "2 events of 1 subscription", "<span>0 events</span>", "Events lost")
+
+		if _, err := s.UpdateSubscription(t.Context(), "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
+			t.Fatal(err)
+		}
+		if page := look(); strings.Contains(page, `id="disabled"`) || strings.Contains(page, "Every subscription is healthy.") {
+			t.Errorf("it is active again, and its loss is of today:\n%s", page)
+		}
+		time.Sleep(healthRecent)
+		wants("Every subscription is healthy.", "Lost events")
+	})
+}
+
+func publishOne(t *testing.T, s *store.Store, name string) {
+	t.Helper()
+	id := webhook.NewID()
+	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
+	if _, err := s.Publish(t.Context(), "acme", []webhook.Event{e}); err != nil {
+		t.Fatal(err)
+	}
+}

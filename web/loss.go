@@ -1,0 +1,15 @@
+package web
+
+import "service/store"
+
+// lossSummary says how much was lost.
+func lossSummary(t store.LossTotals) string {
+	return eventsLost(t.Events) + " of " + countedOf(t.Subscriptions, "subscription")
+}
+
+func eventsLost(n int64) string {
+	if n == 1 {
+		return "1 event"
+	}
+	return grouped(n) + " events"
+}

@@ -26,6 +26,7 @@ func TestPhases(t *testing.T) {
 		t.Errorf("on the open connection: %s in %s, %+v", second.Result, second.Duration, p)
 	}
 	server.Close()
+	s.close() // the connection that was open
 	refused := s.send(t.Context(), testRequest(server.URL, 10))
 	if p := refused.Phases; refused.Error != webhook.ErrorConnect || p.Connect <= 0 || p.TLS != 0 || p.FirstByte != 0 {
 		t.Errorf("refused: %s, %+v", refused.Error, p)

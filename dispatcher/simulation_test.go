@@ -1,0 +1,1276 @@
+package dispatcher
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"service/store"
+	"service/webhook"
+)
+
+var (
+	simulationPlans = flag.Int("simulation.plans", defaultPlans(), "how many plans TestSimulation plays")
+	simulationSeed  = flag.Uint64("simulation.seed", 1, "the first plan of TestSimulation; the next ones follow")
+)
+
+// defaultPlans is what fits into about two minutes on two processors with the
+// race detector. SQLite translated to Go takes many times as long.
+func defaultPlans() int {
+	if store.DriverName != "mattn" {
+		return 300
+	}
+	return 5_000
+}
+
+// The promises, by the names they are broken under.
+const (
+	promiseKept     = "nothing that was accepted is lost"
+	promiseOwed     = "nothing is sent that was not asked for"
+	promiseOnce     = "an event is in one delivery, and succeeds once if nothing crashed"
+	promiseFive     = "a delivery is sent five times at the most"
+	promiseCounted  = "an attempt is counted before it is sent"
+	promiseFinal    = "nothing is sent after a final answer"
+	promiseEarly    = "no attempt is made before its time"
+	promiseLate     = "an attempt is made when its time has come"
+	promiseSlots    = "a subscription uses its own slots and no more"
+	promiseServed   = "a subscription with a free slot is served within a second, whatever the others do"
+	promisePing     = "a ping leaves at once"
+	promiseOrdered  = "an ordered subscription gets one delivery after the other"
+	promiseBytes    = "the bytes of a delivery never change"
+	promiseDeleted  = "nothing is sent after a deletion"
+	promisePaused   = "nothing but pings is sent to a paused subscription"
+	promiseURL      = "what is sent goes to the subscription's URL"
+	promiseEnds     = "every delivery ends, as what came of it says"
+	promiseIdle     = "everything comes to rest"
+	promiseOperates = "no operation fails"
+)
+
+// plan is one history, as drawn: nothing of it is decided while it is played.
+type plan struct {
+	Slots, Connections, Batch int
+	Window                    time.Duration
+	FailingAfter              int
+	Jitter                    float64
+	Subscriptions             []founder
+	Steps                     [][]step // in groups, which shrink well
+}
+
+// founder is a subscription that is there from the beginning.
+type founder struct {
+	Ordered bool
+	Mode    mode
+}
+
+// step is one thing that happens, and how long it is until the next.
+type step struct {
+	Do   operation
+	Who  int // which subscription, modulo their number
+	N    int // depends on the operation
+	Mode mode
+	Rush bool          // the next step comes before the dispatcher has come to rest
+	Wait time.Duration // only without Rush
+}
+
+type operation string
+
+const (
+	doPublish   operation = "publish"
+	doBehave    operation = "behave"
+	doPause     operation = "pause"
+	doResume    operation = "resume"
+	doMove      operation = "change the URL"
+	doNames     operation = "change the events"
+	doOrdered   operation = "turn ordered on or off"
+	doSlots     operation = "set max_in_flight"
+	doPing      operation = "ping"
+	doRedeliver operation = "redeliver"
+	doReplay    operation = "replay"
+	doRotate    operation = "rotate the secret"
+	doDelete    operation = "delete"
+	doCreate    operation = "create"
+	doCrash     operation = "crash"
+	doCrashOn   operation = "crash on the next arrival"
+	doRestart   operation = "restart"
+)
+
+// mode is how a subscriber's server behaves.
+type mode string
+
+const (
+	modeOK      mode = "200"
+	modeBusy    mode = "500"
+	modeHang    mode = "hang"
+	modeReject  mode = "404"
+	modeTurns   mode = "500 and 200 in turn"
+	modeSlow    mode = "200 after 3 s"
+	modeLater   mode = "503, Retry-After: 600"
+	modeReset   mode = "hang up"
+	modeGarbage mode = "garbage"
+)
+
+// Names of events, by bit.
+var simulatedNames = [...]string{"content_updated", "content_deleted", "channel_created"}
+
+func namesOf(bits int) []string {
+	var names []string
+	for i, name := range simulatedNames {
+		if bits&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (p plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.Jitter)
+	for i, f := range p.Subscriptions {
+		fmt.Fprintf(&b, "subscription %d: ordered %t, its server: %s\n", i, f.Ordered, f.Mode)
+	}
+	for _, s := range slices.Concat(p.Steps...) {
+		fmt.Fprintf(&b, "%s (who %d, n %d, %s)", s.Do, s.Who, s.N, s.Mode)
+		if s.Rush {
+			b.WriteString(", and at once\n")
+		} else {
+			fmt.Fprintf(&b, ", then %s\n", s.Wait)
+		}
+	}
+	return b.String()
+}
+
+// plans draws a plan. What is first in a list is drawn most often, and is what
+// shrinking tends to.
+func plans() *rapid.Generator[plan] {
+	modes := rapid.SampledFrom([]mode{modeOK, modeBusy, modeHang, modeReject, modeTurns, modeSlow, modeReset, modeLater, modeGarbage, modeHang})
+	steps := rapid.Custom(func(t *rapid.T) step {
+		s := step{
+			Do: rapid.SampledFrom([]operation{
+				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doMove, doNames, doRedeliver,
+				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
+			}).Draw(t, "do"),
+			Who:  rapid.IntRange(0, 5).Draw(t, "who"),
+			N:    rapid.IntRange(0, 7).Draw(t, "n"),
+			Rush: rapid.SampledFrom([]bool{false, false, true, false}).Draw(t, "rush"),
+		}
+		if s.Do == doBehave {
+			s.Mode = modes.Draw(t, "mode")
+		}
+		if !s.Rush {
+			s.Wait = rapid.SampledFrom([]time.Duration{
+				0, time.Second, 0, 10 * time.Second, 0, 2 * time.Second, 5 * time.Minute, 100 * time.Millisecond, 30 * time.Minute, 2 * time.Hour,
+			}).Draw(t, "wait")
+		}
+		return s
+	})
+	return rapid.Custom(func(t *rapid.T) plan {
+		return plan{
+			Slots:        rapid.IntRange(1, 4).Draw(t, "slots"),
+			Connections:  rapid.SampledFrom([]int{64, 64, 9, 3}).Draw(t, "connections"),
+			Batch:        rapid.SampledFrom([]int{1, 1, 3, 100}).Draw(t, "batch"),
+			Window:       rapid.SampledFrom([]time.Duration{0, 0, 0, 2 * time.Second}).Draw(t, "window"),
+			FailingAfter: rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "failing after"),
+			Jitter:       rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
+			Subscriptions: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) founder {
+				return founder{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
+			}), 1, 4).Draw(t, "subscriptions"),
+			Steps: rapid.SliceOfN(rapid.SliceOfN(steps, 0, 8), 1, 8).Draw(t, "steps"),
+		}
+	})
+}
+
+// broken is a promise that was broken. What is unlike from one playing of a
+// plan to the next stands in detail.
+type broken struct{ promise, detail string }
+
+// simulation is one plan being played, and what a model knows of it.
+type simulation struct {
+	*world
+	plan  *plan
+	grace time.Duration
+
+	mu      sync.Mutex
+	broken  *broken // the first
+	gen     int     // how often the dispatcher was ended
+	begun   time.Time
+	down    bool          // it was killed, and has not been started again
+	killed  chan struct{} // receives when an arrival has killed it
+	trap    bool          // the next arrival kills it
+	trapped bool          // one has: attempts may be counted that nobody saw
+	crashed bool
+	rested  bool // since the last step; owned by run
+
+	subs      []*subject
+	events    map[string]int // by id: its place in published
+	published []string
+	unsettled []*reception
+}
+
+// subject is one subscription.
+type subject struct {
+	i        int
+	id       string
+	now      terms
+	was      []terms   // until the dispatcher has come to rest
+	changed  time.Time // when any of it was
+	clean    bool      // no attempt was retryable since it began afresh
+	replayed bool
+	asking   bool                 // a redelivery is being asked for
+	copies   map[string]time.Time // redeliveries, and when they were asked for
+	debts    []*debt
+	sent     map[string]*sending
+	order    []*sending // in the order of their first arrival
+	places   [2]*place
+}
+
+// terms are what was agreed on with a subscription.
+type terms struct {
+	active, ordered, deleted bool
+	names                    int // bits
+	slots                    int // 0: the default
+	place                    int
+}
+
+// debt is an event that is owed to a subscription.
+type debt struct {
+	event   int
+	at      time.Time // when it was accepted
+	doubt   bool      // the publisher was not answered
+	arrived bool
+}
+
+// place is a subscriber's server.
+type place struct {
+	subscriber
+	owner *subject
+	n     int // which of the owner's
+	mode  mode
+	turn  int
+}
+
+// sending is a delivery as its subscriber sees it.
+type sending struct {
+	id     string
+	sum    [sha256.Size]byte
+	ping   bool
+	events []int
+	came   []*reception
+	behind bool // an older one was not at its end when it came first
+	judged bool
+	vague  bool // an attempt may have been counted that nobody saw
+}
+
+// reception is one request.
+type reception struct {
+	of      *sending
+	by      *subject
+	at      time.Time
+	ended   time.Time     // zero while it is open
+	status  int           // of the answer that was written, 0 for none
+	wait    time.Duration // that the answer asked for
+	gen     int
+	settled bool // it has ended, and the dispatcher has come to rest since
+}
+
+func (r *reception) final() bool { return r.status != 0 && r.status < 500 }
+
+func (d *sending) last() *reception { return d.came[len(d.came)-1] }
+
+// unfinished says whether a delivery will be sent again, as far as its
+// subscriber can know.
+func (d *sending) unfinished() bool {
+	l := d.last()
+	return !l.final() && (len(d.came) < webhook.MaxAttempts || l.ended.IsZero())
+}
+
+func (s *simulation) violate(promise, format string, args ...any) {
+	if s.broken == nil {
+		s.broken = &broken{promise, fmt.Sprintf(format, args...)}
+	}
+}
+
+// policy is the schedule of retries.
+func (p *plan) policy() webhook.RetryPolicy {
+	policy := webhook.DefaultRetryPolicy()
+	policy.Jitter = p.Jitter
+	return policy
+}
+
+const attemptTimeout = 10 * time.Second
+
+// play plays a plan on a data directory that holds an empty database with the
+// program "p", and returns the promise it broke, nil for none.
+func play(t *testing.T, dir string, p *plan) (found *broken) {
+	defer func() {
+		if r := recover(); r != nil && found == nil { // a bubble that cannot end
+			found = &broken{promiseIdle, fmt.Sprint(r, "\n", inBubbles())}
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), cfg: Config{
+			MaxInFlight: p.Slots, MaxConnections: p.Connections, BatchSize: p.Batch, BatchWindow: p.Window, AttemptTimeout: attemptTimeout,
+			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter}, Grace: time.Millisecond,
+		}}
+		s := &simulation{world: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), begun: time.Now()}
+		w.start()
+		s.run()
+		found = s.broken
+		w.stop()
+		if err := <-w.done; err != nil && found == nil {
+			found = &broken{promiseOperates, err.Error()}
+		}
+		if err := w.d.store.Close(); err != nil && found == nil {
+			found = &broken{promiseOperates, err.Error()}
+		}
+		for _, r := range w.subscribers {
+			close(r.conns)
+		}
+		time.Sleep(attemptTimeout) // slow servers end
+	})
+	return found
+}
+
+// inBubbles returns the stacks of the goroutines that are left in bubbles.
+func inBubbles() string {
+	buf := make([]byte, 1<<20)
+	var left []string
+	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if header, _, _ := strings.Cut(g, "\n"); strings.Contains(header, "(durable)") {
+			left = append(left, g)
+		}
+	}
+	return strings.Join(left, "\n\n")
+}
+
+func (s *simulation) run() {
+	for _, f := range s.plan.Subscriptions {
+		s.create(f.Ordered, f.Mode)
+		s.rest()
+	}
+	for _, group := range s.plan.Steps {
+		for _, st := range group {
+			if s.broken != nil {
+				return
+			}
+			if s.isDown() {
+				s.restart()
+			}
+			s.do(&st)
+			s.rested = false
+			if !st.Rush {
+				s.rest()
+				if st.Wait > 0 {
+					s.sleep(st.Wait)
+					s.rest()
+				}
+			}
+		}
+	}
+	s.rest()
+	s.end()
+}
+
+func (s *simulation) isDown() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.down
+}
+
+// sleep lets time go by.
+func (s *simulation) sleep(d time.Duration) {
+	end := time.Now().Add(d)
+	for {
+		timer := time.NewTimer(time.Until(end))
+		select {
+		case <-timer.C:
+			return
+		case <-s.killed:
+			timer.Stop()
+			if s.isDown() {
+				s.restart()
+			}
+		}
+	}
+}
+
+// restart starts the dispatcher after its end, or ends it as kill -9 would
+// before that: nothing more is stored, whatever it would have stored.
+func (s *simulation) restart() {
+	s.mu.Lock()
+	down := s.down
+	s.down, s.crashed = true, true
+	s.mu.Unlock()
+	if !down {
+		if s.rested {
+			s.audit(false)
+		}
+		s.d.store.Close()
+	}
+	s.stop()
+	err := <-s.done
+	s.mu.Lock()
+	if err != nil {
+		s.violate(promiseOperates, "the dispatcher ended with %v", err)
+	}
+	s.trapped = s.trapped || !s.rested
+	s.next()
+	s.mu.Unlock()
+	s.start()
+}
+
+// next begins the next generation. Owns s.mu.
+func (s *simulation) next() {
+	s.gen++
+	s.begun = time.Now()
+	s.down = false
+	s.unsettled = nil
+	select {
+	case <-s.killed:
+	default:
+	}
+	if s.trapped {
+		for _, h := range s.subs {
+			for _, d := range h.order {
+				d.vague = d.vague || d.unfinished()
+			}
+		}
+	}
+}
+
+// rest waits until the dispatcher has come to rest at this moment, and checks
+// the promises.
+func (s *simulation) rest() {
+	synctest.Wait()
+	for s.isDown() {
+		s.restart()
+		synctest.Wait()
+	}
+	s.rested = true
+	s.mu.Lock()
+	select {
+	case err := <-s.done:
+		s.violate(promiseOperates, "the dispatcher ended with %v", err)
+		s.done <- err
+	default:
+	}
+	for _, r := range s.unsettled {
+		r.settled = !r.ended.IsZero()
+	}
+	s.unsettled = slices.DeleteFunc(s.unsettled, func(r *reception) bool { return r.settled })
+	s.check()
+	for _, h := range s.subs {
+		h.was = h.was[:0]
+	}
+	s.mu.Unlock()
+}
+
+// open returns how many attempts the subject has open, pings aside or alone.
+func (s *simulation) open(h *subject, ping bool) (n int) {
+	now := time.Now()
+	for _, r := range s.unsettled {
+		if (h == nil || r.by == h) && r.of.ping == ping && r.ended.IsZero() && r.gen == s.gen && now.Sub(r.at) < attemptTimeout {
+			n++
+		}
+	}
+	return n
+}
+
+// check holds what has arrived against what was promised. Owns s.mu.
+func (s *simulation) check() {
+	now := time.Now()
+	const slack = time.Second
+	all := s.open(nil, false)
+	room := all < s.plan.Connections-s.plan.Connections/8
+	for _, h := range s.subs {
+		s.judge(h)
+		t := &h.now
+		if t.deleted || !now.After(h.changed.Add(slack)) || !now.After(s.begun.Add(slack)) {
+			continue
+		}
+		waits, open := false, s.open(h, false)
+		for _, d := range h.order {
+			last := d.last()
+			if !d.unfinished() || d.vague || last.ended.IsZero() && last.gen == s.gen {
+				waits = waits || !d.ping && d.unfinished()
+				continue
+			}
+			waits = waits || !d.ping
+			due := s.begun // what was interrupted goes on at once
+			if !last.ended.IsZero() {
+				wait := max(time.Duration(float64(s.plan.policy().Waits[len(d.came)-1])*(1+s.plan.Jitter)), last.wait)
+				if at := last.ended.Add(wait); last.settled || at.After(due) {
+					due = at
+				}
+			}
+			free := d.ping || t.active && open == 0 && room
+			if free && now.After(due.Add(slack)) {
+				s.violate(promiseLate, "subscription %d: a delivery was due at %s, and it is %s", h.i, stamp(due), stamp(now))
+			}
+		}
+		if !t.active || !room || open > 0 && s.plan.FailingAfter > 0 {
+			continue
+		}
+		for id, at := range h.copies {
+			if h.sent[id] == nil && open == 0 && !s.trapped && now.After(at.Add(slack)) {
+				s.violate(promiseServed, "subscription %d: a redelivery that was asked for at %s has not left at %s", h.i, stamp(at), stamp(now))
+			}
+		}
+		if t.ordered && waits || open >= s.limit(t) || !h.clean && s.plan.FailingAfter > 0 {
+			continue
+		}
+		for _, owed := range h.debts {
+			if !owed.arrived && !owed.doubt && !s.trapped && now.After(owed.at.Add(s.plan.Window+slack)) {
+				s.violate(promiseServed, "subscription %d: event %d, accepted at %s, has not left at %s", h.i, owed.event, stamp(owed.at), stamp(now))
+			}
+		}
+	}
+}
+
+// judge looks at the deliveries that are new to a subscription. Owns s.mu.
+func (s *simulation) judge(h *subject) {
+	for i, d := range h.order {
+		if d.judged {
+			continue
+		}
+		d.judged = true
+		if _, copied := h.copies[d.id]; copied || d.ping || h.replayed {
+			continue
+		}
+		newest := -1
+		for _, e := range d.events {
+			if e <= newest {
+				s.violate(promiseOrdered, "subscription %d: event %d stands after event %d", h.i, e, newest)
+			}
+			newest = e
+			if e < 0 || !slices.ContainsFunc(h.debts, func(o *debt) bool { return o.event == e }) {
+				s.violate(promiseOwed, "subscription %d got event %d", h.i, e)
+			}
+			for _, other := range h.order[:i] {
+				if _, copied := h.copies[other.id]; !copied && !other.ping && slices.Contains(other.events, e) {
+					s.violate(promiseOnce, "subscription %d got event %d in two deliveries", h.i, e)
+				}
+			}
+		}
+		if h.now.ordered && !slices.ContainsFunc(h.was, func(t terms) bool { return !t.ordered }) && d.behind && !s.trapped {
+			s.violate(promiseOrdered, "subscription %d: a delivery came before the last was at its end", h.i)
+		}
+	}
+}
+
+func (s *simulation) limit(t *terms) int {
+	switch {
+	case t.ordered:
+		return 1
+	case t.slots > 0:
+		return t.slots
+	}
+	return s.plan.Slots
+}
+
+// stamp renders a time as how long it is since the beginning of all bubbles.
+func stamp(t time.Time) string {
+	return t.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).String()
+}
+
+// change makes a change of a subscription's terms, first in the model, where
+// the old ones are good too until the dispatcher has come to rest.
+func (s *simulation) change(h *subject, edit func(*terms), do func() error) {
+	s.mu.Lock()
+	before := h.now
+	h.was = append(h.was, before)
+	edit(&h.now)
+	if h.now.active && !before.active || h.now.place != before.place {
+		h.clean = true
+	}
+	h.changed = time.Now()
+	s.mu.Unlock()
+	if err := do(); err != nil {
+		s.mu.Lock()
+		if !s.failed(err) {
+			h.was = append(h.was, h.now)
+			h.now = before
+		}
+		s.mu.Unlock()
+	}
+}
+
+// failed says whether an error is a fault, and not that of a store which has
+// been killed. Owns s.mu.
+func (s *simulation) failed(err error) bool {
+	if err == nil || s.down {
+		return false
+	}
+	s.violate(promiseOperates, "%v", err)
+	return true
+}
+
+func (s *simulation) update(h *subject, edit func(*terms), f *webhook.SubscriptionFields) {
+	s.change(h, edit, func() error {
+		_, err := s.d.store.UpdateSubscription(context.Background(), "p", h.id, f)
+		return err
+	})
+}
+
+func (s *simulation) create(ordered bool, m mode) {
+	h := &subject{i: len(s.subs), now: terms{active: true, ordered: ordered, names: 3}, changed: time.Now(), clean: true,
+		copies: make(map[string]time.Time), sent: make(map[string]*sending)}
+	for n := range h.places {
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(h.i), byte(n)})
+		at := &place{owner: h, n: n, mode: m, subscriber: subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn)}}
+		h.places[n] = at
+		s.world.mu.Lock()
+		s.world.subscribers[addr] = &at.subscriber
+		s.world.mu.Unlock()
+		go func() {
+			for c := range at.conns {
+				go s.serve(at, c)
+			}
+		}()
+	}
+	s.mu.Lock()
+	s.subs = append(s.subs, h)
+	s.mu.Unlock()
+	names := namesOf(h.now.names)
+	sub, _, err := s.d.store.CreateSubscription(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &h.places[0].url, Events: &names, Ordered: &ordered}, 0)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.id = sub.ID; err != nil {
+		s.failed(err)
+		h.now.deleted = true // nobody was told of it
+		h.was = append(h.was, terms{active: true, names: 3})
+	}
+}
+
+func (s *simulation) do(st *step) {
+	ctx := context.Background()
+	h := s.subs[st.Who%len(s.subs)]
+	on, off := true, false
+	switch st.Do {
+	case doPublish:
+		s.publish(st.N)
+		return
+	case doBehave:
+		s.mu.Lock()
+		h.places[h.now.place].mode = st.Mode
+		s.mu.Unlock()
+		return
+	case doCreate:
+		if len(s.subs) < 6 {
+			s.create(st.N%2 == 1, modeOK)
+		}
+		return
+	case doCrash:
+		// Where a kill finds what is under way is a matter of the scheduler.
+		for range st.N * st.N {
+			runtime.Gosched()
+		}
+		s.restart()
+		return
+	case doCrashOn:
+		s.mu.Lock()
+		s.trap = true
+		s.mu.Unlock()
+		return
+	case doRestart:
+		s.mu.Lock()
+		s.crashed = true
+		s.mu.Unlock()
+		s.stop()
+		err := <-s.done
+		if e := s.d.store.Close(); err == nil {
+			err = e
+		}
+		s.mu.Lock()
+		s.failed(err)
+		s.next()
+		s.mu.Unlock()
+		s.start()
+		return
+	}
+	if h.now.deleted {
+		return
+	}
+	switch st.Do {
+	case doPause:
+		s.update(h, func(t *terms) { t.active = false }, &webhook.SubscriptionFields{Active: &off})
+	case doResume:
+		s.update(h, func(t *terms) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
+	case doMove:
+		to := 1 - h.now.place
+		s.update(h, func(t *terms) { t.place = to }, &webhook.SubscriptionFields{URL: &h.places[to].url})
+	case doNames:
+		bits := max(1, st.N)
+		names := namesOf(bits)
+		s.update(h, func(t *terms) { t.names = bits }, &webhook.SubscriptionFields{Events: &names})
+	case doOrdered:
+		ordered := !h.now.ordered
+		s.update(h, func(t *terms) { t.ordered = ordered }, &webhook.SubscriptionFields{Ordered: &ordered})
+	case doSlots:
+		slots := st.N % 4
+		s.update(h, func(t *terms) { t.slots = slots }, &webhook.SubscriptionFields{MaxInFlight: &slots})
+	case doDelete:
+		s.change(h, func(t *terms) { t.deleted = true }, func() error {
+			_, err := s.d.store.DeleteSubscription(ctx, "p", h.id)
+			return err
+		})
+	case doRotate:
+		_, _, err := s.d.store.RotateSecret(ctx, "p", h.id)
+		s.refused(err)
+	case doPing:
+		s.ping(h, st.Rush)
+	case doRedeliver:
+		s.redeliver(h, st.N)
+	case doReplay:
+		s.mu.Lock()
+		h.replayed = true
+		s.mu.Unlock()
+		only := []webhook.ReplayOnly{webhook.ReplayMissed, webhook.ReplayFailed, webhook.ReplayAll}[st.N%3]
+		_, err := s.d.store.CreateReplay(ctx, "p", h.id, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: only})
+		s.refused(err)
+	}
+}
+
+// refused takes down the error of an operation that may be refused.
+func (s *simulation) refused(err error) {
+	var refused *webhook.Error
+	if errors.As(err, &refused) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed(err)
+}
+
+// publish publishes one to four events, whose names n also says.
+func (s *simulation) publish(n int) {
+	var events []webhook.Event
+	var fresh []*debt
+	s.mu.Lock()
+	for i := range 1 + n/2 {
+		which := (n + i) % len(simulatedNames)
+		id := webhook.NewID()
+		place := len(s.published)
+		s.events[id] = place
+		s.published = append(s.published, id)
+		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
+		for _, h := range s.subs {
+			if !h.now.deleted && h.now.active && h.now.names&(1<<which) != 0 {
+				d := &debt{event: place, at: time.Now()}
+				h.debts = append(h.debts, d)
+				fresh = append(fresh, d)
+			}
+		}
+	}
+	s.mu.Unlock()
+	_, err := s.d.store.Publish(context.Background(), "p", events)
+	if err != nil {
+		s.mu.Lock()
+		s.failed(err)
+		for _, d := range fresh {
+			d.doubt = true
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (s *simulation) pings(h *subject) (n int) {
+	for _, d := range h.order {
+		if d.ping {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *simulation) ping(h *subject, rush bool) {
+	s.mu.Lock()
+	before, gen := s.pings(h), s.gen
+	s.mu.Unlock()
+	go func(st *store.Store) { // a crash may leave it without an answer
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		st.Ping(ctx, "p", h.id)
+	}(s.d.store)
+	if rush {
+		return
+	}
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.down && s.gen == gen && s.open(h, true) < maxPingsPerLane && s.pings(h) == before {
+		s.violate(promisePing, "subscription %d got none", h.i)
+	}
+}
+
+func (s *simulation) redeliver(h *subject, n int) {
+	s.mu.Lock()
+	if len(h.order) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	id := h.order[n%len(h.order)].id
+	s.mu.Unlock()
+	d, err := s.d.store.Redeliver(context.Background(), "p", h.id, id)
+	if s.refused(err); err == nil {
+		s.mu.Lock()
+		h.copies[d.ID] = time.Now()
+		s.mu.Unlock()
+	}
+}
+
+// serve answers the requests of one connection as the place behaves.
+func (s *simulation) serve(at *place, c net.Conn) {
+	defer c.Close()
+	in := bufio.NewReaderSize(c, 1024)
+	for {
+		req, err := http.ReadRequest(in)
+		if err != nil {
+			return
+		}
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return
+		}
+		r, m := s.arrive(at, body)
+		answer := ""
+		switch m {
+		case modeHang:
+			in.ReadByte() // until the other side hangs up
+			s.ended(r, 0)
+			return
+		case modeReset:
+			s.ended(r, 0)
+			return
+		case modeGarbage:
+			s.ended(r, 0)
+			io.WriteString(c, "SSH-2.0-OpenSSH_9.9\r\n")
+			return
+		case modeSlow:
+			time.Sleep(3 * time.Second)
+			answer = "200"
+		case modeLater:
+			answer = "503"
+		default:
+			answer = string(m)
+		}
+		status := 0
+		fmt.Sscan(answer, &status)
+		if m == modeLater {
+			r.wait = 10 * time.Minute
+			answer += " \r\nRetry-After: 600"
+		} else {
+			answer += " "
+		}
+		s.ended(r, status)
+		if _, err := io.WriteString(c, "HTTP/1.1 "+answer+"\r\nContent-Length: 0\r\n\r\n"); err != nil {
+			s.ended(r, 0)
+			return
+		}
+	}
+}
+
+// ended takes down what a request was answered, before it is.
+func (s *simulation) ended(r *reception, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.ended, r.status = time.Now(), status
+	if status == 0 || status >= 500 {
+		r.by.clean = r.by.clean && r.of.ping
+	}
+}
+
+// arrive takes down a request, checks what can be checked at once, and says
+// how it is answered.
+func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, h := time.Now(), at.owner
+	// See webhook.AppendBody, whose tests hold it to JSON.
+	const before, length = len(`{"delivery_id":"`), 36
+	id := string(body[before : before+length])
+	d := h.sent[id]
+	if d == nil {
+		d = &sending{id: id, sum: sha256.Sum256(body), ping: strings.Contains(string(body), `"name":"ping"`)}
+		for _, part := range strings.Split(string(body), `{"id":"`)[1:] {
+			e, known := s.events[part[:length]]
+			if !known {
+				e = -1
+			}
+			d.events = append(d.events, e)
+			for _, owed := range h.debts {
+				owed.arrived = owed.arrived || owed.event == e
+			}
+		}
+		for _, other := range h.order {
+			_, copied := h.copies[other.id]
+			d.behind = d.behind || !copied && !other.ping && other.unfinished()
+		}
+		h.sent[id] = d
+		h.order = append(h.order, d)
+	} else {
+		s.again(h, d, now)
+		if sha256.Sum256(body) != d.sum {
+			s.violate(promiseBytes, "subscription %d", h.i)
+		}
+	}
+	r := &reception{of: d, by: h, at: now, gen: s.gen}
+	d.came = append(d.came, r)
+	s.unsettled = append(s.unsettled, r)
+	if len(d.came) > webhook.MaxAttempts {
+		s.violate(promiseFive, "subscription %d got a delivery %d times", h.i, len(d.came))
+	}
+
+	agreed := func(ok func(*terms) bool) bool {
+		for i := range h.was {
+			if ok(&h.was[i]) {
+				return true
+			}
+		}
+		return ok(&h.now)
+	}
+	if !agreed(func(t *terms) bool { return !t.deleted }) {
+		s.violate(promiseDeleted, "subscription %d", h.i)
+	} else if !agreed(func(t *terms) bool { return d.ping || t.active }) {
+		s.violate(promisePaused, "subscription %d", h.i)
+	}
+	if !agreed(func(t *terms) bool { return t.place == at.n }) {
+		s.violate(promiseURL, "subscription %d", h.i)
+	}
+	open := s.open(h, d.ping)
+	if !agreed(func(t *terms) bool { return open <= s.limit(t) || d.ping && open <= maxPingsPerLane }) {
+		s.violate(promiseSlots, "subscription %d has %d open", h.i, open)
+	}
+	if n := s.open(nil, false); n > s.plan.Connections {
+		s.violate(promiseSlots, "%d are open in all", n)
+	}
+	if s.trap && !d.ping {
+		s.trap, s.trapped, s.down = false, true, true
+		s.d.store.Close()
+		s.killed <- struct{}{}
+	}
+	m := at.mode
+	if m == modeTurns {
+		at.turn++
+		m = []mode{modeOK, modeBusy}[at.turn%2]
+	}
+	return r, m
+}
+
+// again checks that a delivery may be sent once more now. Owns s.mu.
+func (s *simulation) again(h *subject, d *sending, now time.Time) {
+	last := d.last()
+	lost := last.gen != s.gen && !last.settled // the crash may have taken what came of it
+	switch {
+	case lost:
+	case last.final():
+		s.violate(promiseFinal, "subscription %d: again after %d", h.i, last.status)
+	case last.ended.IsZero() && now.Sub(last.at) < attemptTimeout:
+		s.violate(promiseEarly, "subscription %d: again while the last is open", h.i)
+	case len(d.came) < webhook.MaxAttempts:
+		ended := last.ended
+		if ended.IsZero() {
+			ended = last.at.Add(attemptTimeout)
+		}
+		wait := time.Duration(float64(s.plan.policy().Waits[len(d.came)-1]) * (1 - s.plan.Jitter))
+		if due := ended.Add(max(wait, last.wait)); due.Sub(now) > time.Millisecond { // stored in milliseconds
+			s.violate(promiseEarly, "subscription %d: attempt %d at %s, due at %s", h.i, len(d.came)+1, stamp(now), stamp(due))
+		}
+	}
+}
+
+// audit holds what is stored against what has arrived; at the end all of it.
+func (s *simulation) audit(end bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.subs {
+		if h.now.deleted {
+			continue
+		}
+		stored, err := s.deliveries(h)
+		if err != nil {
+			s.violate(promiseOperates, "%v", err)
+			return
+		}
+		formed := make(map[int]int)
+		for id, d := range stored {
+			m := h.sent[id]
+			if m != nil && len(m.came) > d.AttemptsMade {
+				s.violate(promiseCounted, "subscription %d: %d were made, %d counted", h.i, len(m.came), d.AttemptsMade)
+			}
+			if end && !d.Status.Final() {
+				s.violate(promiseEnds, "subscription %d: a delivery is %s", h.i, d.Status)
+			}
+			if m != nil && !s.crashed && len(m.came) < d.AttemptsMade {
+				s.violate(promiseKept, "subscription %d: %d were counted, %d made", h.i, d.AttemptsMade, len(m.came))
+			}
+			s.status(h, m, &d)
+			for _, e := range d.Events {
+				if d.RedeliveryOf == "" && e.Name != webhook.EventPing {
+					formed[s.events[e.ID]]++
+				}
+			}
+		}
+		for id := range h.sent {
+			if _, ok := stored[id]; !ok {
+				s.violate(promiseCounted, "subscription %d: a delivery that was sent is not stored", h.i)
+			}
+		}
+		for _, owed := range h.debts {
+			n := formed[owed.event]
+			if n > 1 && !h.replayed {
+				s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries", h.i, owed.event, n)
+			}
+			if end && n == 0 && !owed.doubt {
+				s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.i, owed.event)
+			}
+			delete(formed, owed.event)
+		}
+		if len(formed) > 0 && !h.replayed {
+			s.violate(promiseOwed, "subscription %d: events %v", h.i, slices.Sorted(maps.Keys(formed)))
+		}
+	}
+}
+
+// status holds the status of a delivery against what its subscriber answered.
+// Owns s.mu.
+func (s *simulation) status(h *subject, m *sending, d *webhook.Delivery) {
+	var final []int
+	if m != nil {
+		for _, r := range m.came {
+			if r.final() {
+				final = append(final, r.status)
+			}
+		}
+	}
+	succeeded := slices.Contains(final, http.StatusOK)
+	ok := true
+	switch d.Status {
+	case webhook.StatusSuccess:
+		ok = succeeded
+	case webhook.StatusFailed:
+		switch d.FailureReason {
+		case webhook.FailureAttemptsExhausted:
+			ok = d.AttemptsMade == webhook.MaxAttempts && (!succeeded || s.crashed)
+		case webhook.FailureRejected:
+			ok = slices.ContainsFunc(final, func(status int) bool { return status != http.StatusOK })
+		default:
+			ok = false
+		}
+	default:
+		ok = m == nil || !m.last().settled || !m.last().final()
+	}
+	if !ok || len(final) > 1 && !s.crashed {
+		s.violate(promiseEnds, "subscription %d: a delivery is %s %s after %d attempts and the final answers %v", h.i, d.Status, d.FailureReason, d.AttemptsMade, final)
+	}
+}
+
+func (s *simulation) deliveries(h *subject) (map[string]webhook.Delivery, error) {
+	all := make(map[string]webhook.Delivery)
+	values := url.Values{"page[size]": {"100"}}
+	for {
+		query, invalid := webhook.DeliveryList.Parse(values)
+		if invalid != nil {
+			return nil, invalid
+		}
+		page, next, err := s.d.store.Deliveries(context.Background(), "p", h.id, &query)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range page {
+			all[d.ID] = d
+		}
+		if next == "" {
+			return all, nil
+		}
+		values.Set("page[cursor]", next)
+	}
+}
+
+// end lets every server answer and every subscription be active, and days go
+// by: then everything must have come to its end.
+func (s *simulation) end() {
+	if s.broken != nil {
+		return
+	}
+	s.mu.Lock()
+	s.trap = false
+	for _, h := range s.subs {
+		for _, at := range h.places {
+			at.mode = modeOK
+		}
+	}
+	s.mu.Unlock()
+	on := true
+	for _, h := range s.subs {
+		if !h.now.deleted {
+			s.update(h, func(t *terms) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
+		}
+	}
+	s.sleep(24 * time.Hour)
+	s.rest()
+	if s.broken == nil {
+		s.audit(true)
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if d := s.d; s.broken == nil && (d.inFlight != 0 || d.pinging != 0 || len(d.timers) != 0 || len(d.reloads) != 0) {
+		s.violate(promiseIdle, "left over: %d in flight, %d pings, %d timers, %d reloads", d.inFlight, d.pinging, len(d.timers), len(d.reloads))
+	}
+}
+
+// stage is where plans are played: data directories in memory where there is
+// such a place, each made from one empty database.
+type stage struct {
+	dir      string
+	template string
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	st := &stage{dir: t.TempDir()}
+	if dir, err := os.MkdirTemp("/dev/shm", "simulation"); err == nil {
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		st.dir = dir
+	}
+	st.template = filepath.Join(st.dir, "template")
+	s, err := store.Open(context.Background(), store.Config{Dir: st.template})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// play plays a plan on a data directory of its own.
+func (st *stage) play(t *testing.T, name string, p *plan) *broken {
+	dir := filepath.Join(st.dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for _, name := range []string{"service.db", "secret.key"} {
+		if err := copyFile(filepath.Join(dir, name), filepath.Join(st.template, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return play(t, dir, p)
+}
+
+// copyFile leaves the copying to the kernel.
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// Whatever happens, in whatever order: every promise holds after every step.
+func TestSimulation(t *testing.T) {
+	st := newStage(t)
+	gen := plans()
+	var next, played atomic.Int64
+	var mu sync.Mutex
+	failed, found := int64(-1), (*broken)(nil)
+	t.Run("plans", func(t *testing.T) {
+		for worker := range runtime.GOMAXPROCS(0) {
+			t.Run(fmt.Sprint(worker), func(t *testing.T) {
+				t.Parallel()
+				for {
+					i := next.Add(1) - 1
+					mu.Lock()
+					end := failed >= 0
+					mu.Unlock()
+					if i >= int64(*simulationPlans) || end {
+						return
+					}
+					p := gen.Example(int(*simulationSeed) + int(i))
+					// Time may stand still for ever in a bubble.
+					watchdog := time.AfterFunc(maxPlay, func() {
+						panic(fmt.Sprintf("plan %d broke a promise: %s: it was not at its end after %s\n%s", i+1, promiseIdle, maxPlay, again(i)))
+					})
+					b := st.play(t, fmt.Sprint("plan", i), &p)
+					watchdog.Stop()
+					if b != nil {
+						mu.Lock()
+						if failed < 0 || i < failed {
+							failed, found = i, b
+						}
+						mu.Unlock()
+						return
+					}
+					played.Add(1)
+				}
+			})
+		}
+	})
+	if found == nil {
+		if n := played.Load(); n != int64(*simulationPlans) {
+			t.Errorf("%d plans were played, want %d", n, *simulationPlans)
+		}
+		return
+	}
+	t.Errorf("plan %d broke a promise: %s: %s\n%s", failed+1, found.promise, found.detail, again(failed))
+	st.shrink(t, gen, *simulationSeed+uint64(failed), found)
+}
+
+// maxPlay is how long a plan may take by the clock on the wall, many times of
+// what it does.
+const maxPlay = time.Minute
+
+// again says how to play a plan again.
+func again(i int64) string {
+	return fmt.Sprintf("to play it again: go test ./dispatcher -run '^TestSimulation$' -simulation.seed=%d -simulation.plans=1", *simulationSeed+uint64(i))
+}
+
+// shrink shows the smallest plan that rapid can find which breaks the same promise.
+func (st *stage) shrink(t *testing.T, gen *rapid.Generator[plan], seed uint64, found *broken) {
+	for name, value := range map[string]string{"rapid.seed": fmt.Sprint(seed), "rapid.checks": "5", "rapid.nofailfile": "true"} {
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	t.Run("smallest", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			p := gen.Draw(rt, "plan")
+			n++
+			if b := st.play(t, fmt.Sprint("shrunk", n), &p); b != nil && b.promise == found.promise {
+				rt.Log(b.detail)
+				rt.Fatal(b.promise)
+			}
+		})
+	})
+}

@@ -142,6 +142,7 @@ func (s *Store) moveWaits(t *tx, by time.Duration) error {
 		"UPDATE alerts SET next_attempt_at = next_attempt_at + ? WHERE next_attempt_at IS NOT NULL",
 		moveFailures,
 		"UPDATE idempotency_keys SET expires_at = expires_at + ?",
+		"UPDATE sessions SET seen_at = seen_at + ?1, expires_at = expires_at + ?1",
 		// In two steps, since the time is part of the key: below zero there is none to meet.
 		"UPDATE old_signing_secrets SET expires_at = -(expires_at + ?)",
 		"UPDATE old_signing_secrets SET expires_at = -expires_at WHERE expires_at < 0 AND ? <> 0",

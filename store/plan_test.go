@@ -29,6 +29,18 @@ func TestQueryPlans(t *testing.T) {
 		{claimDuePing, 2, "deliveries_due_pings (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},
 		{selectNextDelivery, 1, "deliveries_due"},
 		{selectNextPing, 1, "deliveries_due_pings"},
+		{selectSession, 1, "SEARCH s USING PRIMARY KEY (hash=?)"},
+		{selectSessions, 3, "sessions_by_admin (admin_id=?)"},
+		{deleteExpiredSessions, 1, "sessions_by_expiry (expires_at<?)"},
+		{deleteOldestSessions, 2, "sessions_by_admin (admin_id=?)"},
+		{deleteAdminSessions, 2, "sessions_by_admin (admin_id=?)"},
+		{countAdminSessions, 4, "sessions_by_admin (admin_id=?)"},
+		{selectAdmin, 1, "sqlite_autoindex_admins_"},
+		{selectAdminByID, 1, "USING PRIMARY KEY"},
+		{auditAll + auditDown, 8, "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
+		{auditBySubject + auditDown, 8, "audit_by_subject (subject_id=? AND num>? AND num<?)"},
+		{auditByAdmin + auditUp, 8, "audit_by_admin (admin=? AND num>? AND num<?)"},
+		{selectAuditFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
 		{selectInterrupted, 0, "deliveries_by_status (status=?)"},
 	} {
 		args := make([]any, c.args)

@@ -14,11 +14,20 @@ import (
 
 const tokenColumns = "id, hint, program_id, user_id, name, scopes, created_at, expires_at, revoked_at"
 
+// CreateToken is [Write.CreateToken].
+func (s *Store) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		token, secret, err = w.CreateToken(n)
+		return err
+	})
+	return token, secret, err
+}
+
 // CreateToken makes a token, and its program when that is new. The secret is
 // returned this once: only its SHA-256 is remembered. The error is a
 // *webhook.Error when the request breaks a rule.
-func (s *Store) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.Token, string, error) {
-	now := s.clock.now().Truncate(time.Millisecond)
+func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
+	now := w.s.clock.now().Truncate(time.Millisecond)
 	if err := n.Check(now); err != nil {
 		return webhook.Token{}, "", err
 	}
@@ -33,14 +42,12 @@ func (s *Store) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.To
 	for i, scope := range n.Scopes {
 		names[i] = string(scope)
 	}
-	err := s.writer.do(func(t *tx) error {
-		if err := t.ensureProgram(n.ProgramID, now); err != nil {
-			return err
-		}
-		return t.exec("INSERT INTO tokens (hash, "+tokenColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+	err := w.t.ensureProgram(n.ProgramID, now)
+	if err == nil {
+		err = w.t.exec("INSERT INTO tokens (hash, "+tokenColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 			hash[:], token.ID, token.Hint, token.ProgramID, token.UserID, token.Name, strings.Join(names, " "),
 			now.UnixMilli(), millis(token.ExpiresAt), nil)
-	})
+	}
 	return token, secret, err
 }
 
@@ -55,23 +62,27 @@ func (s *Store) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	return all, err
 }
 
-// RevokeToken ends a token at once and returns it. Revoking it again changes
-// nothing. The error is a *webhook.Error when there is no such token.
-func (s *Store) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
-	var token webhook.Token
-	now := s.clock.now()
-	err := s.writer.do(func(t *tx) error {
-		err := t.exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", now.UnixMilli(), id)
-		if err != nil {
-			return err
-		}
-		token, err = scanToken(func(dest ...any) error {
-			return t.scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
-		})
-		t.afterCommit(s.tokens.clear)
-		return notFound(err, "token")
+// RevokeToken is [Write.RevokeToken].
+func (s *Store) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
+	err = s.Write(ctx, func(w Write) (err error) {
+		token, err = w.RevokeToken(id)
+		return err
 	})
 	return token, err
+}
+
+// RevokeToken ends a token at once and returns it. Revoking it again changes
+// nothing. The error is a *webhook.Error when there is no such token.
+func (w Write) RevokeToken(id string) (webhook.Token, error) {
+	err := w.t.exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.s.clock.now().UnixMilli(), id)
+	if err != nil {
+		return webhook.Token{}, err
+	}
+	token, err := scanToken(func(dest ...any) error {
+		return w.t.scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+	})
+	w.t.afterCommit(w.s.tokens.clear)
+	return token, notFound(err, "token")
 }
 
 // Authenticate returns the token that a secret belongs to. The error is a

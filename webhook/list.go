@@ -18,6 +18,7 @@ const (
 	MaxPageSize     = 100
 	maxPageNumber   = 1<<31 - 1
 	maxFilterValues = 100
+	maxFilterText   = 254 // bytes
 )
 
 // List describes a list of records: how it can be sorted and filtered, and how
@@ -55,6 +56,7 @@ const (
 	FilterURL                              // an absolute URL; not divided at commas, which it may have
 	FilterResponseStatus                   // an HTTP status such as 404, or a class such as 4xx
 	FilterTime                             // a span of time, given by its ends: name.from and name.to
+	FilterText                             // the text itself, of at most maxFilterText bytes
 )
 
 // The lists of the API and of the admin UI. They are never changed.
@@ -108,6 +110,21 @@ var (
 			{Name: "id", Kind: FilterID},
 			{Name: "received_at", Kind: FilterTime},
 			{Name: "timestamp", Kind: FilterTime},
+		},
+	}
+
+	// AuditList is of what admins did, in all programs; at is the order in which
+	// they did it.
+	AuditList = &List{
+		Feed:    true,
+		Sort:    []string{"at"},
+		Default: []SortField{{Name: "at", Descending: true}},
+		Filters: []Filter{
+			{Name: "admin", Kind: FilterText},
+			{Name: "action", Values: actionWords()},
+			{Name: "subject_id", Kind: FilterText},
+			{Name: "program_id", Kind: FilterText},
+			{Name: "at", Kind: FilterTime},
 		},
 	}
 )
@@ -338,6 +355,10 @@ func (f *Filter) value(s string) (value, code, must string) {
 	case FilterResponseStatus:
 		if !statusOrClass.MatchString(s) {
 			return "", InvalidFormat, "must be HTTP statuses from 100 to 599 such as 404, or classes from 1xx to 5xx"
+		}
+	case FilterText:
+		if s == "" || len(s) > maxFilterText || !utf8.ValidString(s) {
+			return "", InvalidFormat, fmt.Sprintf("must be text of at most %d bytes", maxFilterText)
 		}
 	default:
 		if !slices.Contains(f.Values, s) {

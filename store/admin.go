@@ -1,0 +1,148 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"service/webhook"
+)
+
+// Those who are seen since ?1 and end after ?2 have a session that is good.
+const (
+	adminColumns = "a.id, a.email, a.created_at, a.signed_in_at"
+
+	selectAdmins      = "SELECT " + adminColumns + ", (SELECT count(*) FROM sessions s WHERE s.admin_id = a.id AND s.seen_at > ?1 AND s.expires_at > ?2) FROM admins a ORDER BY a.email"
+	selectAdmin       = "SELECT " + adminColumns + ", a.password FROM admins a WHERE a.email = ?"
+	selectAdminByID   = "SELECT " + adminColumns + ", a.password FROM admins a WHERE a.id = ?"
+	selectAnyAdmin    = "SELECT EXISTS (SELECT 1 FROM admins)"
+	selectAdminsCount = "SELECT count(*) FROM admins"
+)
+
+// Admins returns every admin, in the order of their addresses. There are at
+// most [webhook.MaxAdmins].
+func (s *Store) Admins(ctx context.Context) ([]webhook.Admin, error) {
+	var all []webhook.Admin
+	now := s.clock.now()
+	err := s.each(ctx, selectAdmins, []any{now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
+		var sessions int
+		a, err := scanAdmin(scan, &sessions)
+		a.Sessions = sessions
+		all = append(all, a)
+		return err
+	})
+	return all, err
+}
+
+// HasAdmins says whether there is an admin.
+func (s *Store) HasAdmins(ctx context.Context) (bool, error) {
+	var any bool
+	return any, s.scan(ctx, selectAnyAdmin, nil, &any)
+}
+
+// AdminByEmail returns an admin and the hash of the password. The error is a
+// *webhook.Error when there is none with that address, as it is normalized.
+func (s *Store) AdminByEmail(ctx context.Context, email string) (webhook.Admin, webhook.PasswordHash, error) {
+	return s.admin(ctx, selectAdmin, email)
+}
+
+// Admin returns an admin and the hash of the password. The error is a
+// *webhook.Error when there is none.
+func (s *Store) Admin(ctx context.Context, id string) (webhook.Admin, webhook.PasswordHash, error) {
+	return s.admin(ctx, selectAdminByID, id)
+}
+
+func (s *Store) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
+	var hash webhook.PasswordHash
+	a, err := scanAdmin(func(dest ...any) error { return s.scan(ctx, query, []any{key}, dest...) }, &hash)
+	return a, hash, notFound(err, "admin")
+}
+
+// Admin returns the admin of an address as it is in this write. The error is a
+// *webhook.Error when there is none.
+func (w Write) Admin(email string) (webhook.Admin, error) {
+	var hash webhook.PasswordHash
+	a, err := scanAdmin(func(dest ...any) error { return w.t.scan(selectAdmin, []any{email}, dest...) }, &hash)
+	return a, notFound(err, "admin")
+}
+
+// CreateAdmin makes an admin. The error is a *webhook.Error when the address is
+// none or is taken.
+func (w Write) CreateAdmin(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
+	if err := webhook.Invalid(webhook.CheckEmail("email", email)...); err != nil {
+		return webhook.Admin{}, err
+	}
+	if err := hash.Check(); err != nil {
+		return webhook.Admin{}, err
+	}
+	var count int
+	if err := w.t.scan(selectAdminsCount, nil, &count); err != nil {
+		return webhook.Admin{}, err
+	}
+	if count >= webhook.MaxAdmins {
+		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are %d admins, as many as there can be.", count))
+	}
+	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	a := webhook.Admin{ID: webhook.NewID(), Email: email, CreatedAt: now}
+	made, err := w.t.affected("INSERT INTO admins (id, email, password, created_at) VALUES (?, ?, ?, ?) ON CONFLICT (email) DO NOTHING",
+		a.ID, a.Email, string(hash), now.UnixMilli())
+	if err == nil && made == 0 {
+		err = webhook.NewError(webhook.CodeConflict, "There is an admin with the address "+email+" already.")
+	}
+	return a, err
+}
+
+// CreateFirstAdmin is CreateAdmin while there is none: the error is a
+// *webhook.Error when there is.
+func (w Write) CreateFirstAdmin(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
+	var any bool
+	if err := w.t.scan(selectAnyAdmin, nil, &any); err != nil {
+		return webhook.Admin{}, err
+	}
+	if any {
+		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "There is an admin already.")
+	}
+	return w.CreateAdmin(email, hash)
+}
+
+// SetPassword replaces the password of an admin and ends all sessions of the
+// admin; it returns how many were good until then.
+func (w Write) SetPassword(adminID string, hash webhook.PasswordHash) (ended int, err error) {
+	if err := hash.Check(); err != nil {
+		return 0, err
+	}
+	changed, err := w.t.affected("UPDATE admins SET password = ? WHERE id = ?", string(hash), adminID)
+	if err == nil && changed == 0 {
+		err = webhook.NotFound("admin")
+	}
+	if err != nil {
+		return 0, err
+	}
+	return w.EndSessions(adminID, "")
+}
+
+// RefreshPassword stores a newer hash of the same password, unless the password
+// was changed meanwhile.
+func (w Write) RefreshPassword(adminID string, old, hash webhook.PasswordHash) error {
+	return w.t.exec("UPDATE admins SET password = ? WHERE id = ? AND password = ?", string(hash), adminID, string(old))
+}
+
+// RemoveAdmin removes the admin of an address, with all sessions. What the
+// audit says of the admin stays. The error is a *webhook.Error when there is
+// none.
+func (w Write) RemoveAdmin(email string) (webhook.Admin, error) {
+	a, err := w.Admin(email)
+	if err == nil {
+		err = w.t.exec("DELETE FROM admins WHERE id = ?", a.ID)
+	}
+	return a, err
+}
+
+func scanAdmin(scan func(...any) error, more any) (a webhook.Admin, err error) {
+	var created int64
+	var signedIn sql.NullInt64
+	err = scan(&a.ID, &a.Email, &created, &signedIn, more)
+	a.CreatedAt, a.SignedInAt = time.UnixMilli(created).UTC(), fromMillis(signedIn)
+	return a, err
+}

@@ -1,0 +1,175 @@
+package store
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	sessionColumns = "s.id, s.admin_id, a.email, s.address, s.agent, s.created_at, s.seen_at, s.expires_at"
+
+	selectSession  = "SELECT " + sessionColumns + " FROM sessions s CROSS JOIN admins a ON a.id = s.admin_id WHERE s.hash = ?"
+	selectSessions = "SELECT " + sessionColumns + " FROM sessions s INDEXED BY sessions_by_admin CROSS JOIN admins a ON a.id = s.admin_id" +
+		" WHERE s.admin_id = ? AND s.seen_at > ? AND s.expires_at > ? ORDER BY s.created_at DESC"
+
+	deleteExpiredSessions = "DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions INDEXED BY sessions_by_expiry WHERE expires_at <= ? LIMIT 256)"
+	deleteOldestSessions  = "DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions INDEXED BY sessions_by_admin WHERE admin_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)"
+	deleteAdminSessions   = "DELETE FROM sessions INDEXED BY sessions_by_admin WHERE admin_id = ? AND id <> ?"
+	countAdminSessions    = "SELECT count(*) FROM sessions INDEXED BY sessions_by_admin WHERE admin_id = ? AND id <> ? AND seen_at > ? AND expires_at > ?"
+)
+
+// The bounds of what is remembered of a browser, in bytes, and how often it is
+// noted that it was seen.
+const (
+	maxAgent     = 256
+	sessionNoted = time.Minute
+)
+
+// CreateSession signs an admin in with one browser, and returns the session and
+// its secret: 32 random bytes in base64url, of which only the SHA-256 is kept.
+// replaced is the secret of the session that the browser had before, which
+// ends; "" for none.
+func (w Write) CreateSession(adminID, address, agent, replaced string) (webhook.Session, string, error) {
+	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	var random [32]byte
+	rand.Read(random[:])
+	secret := base64.RawURLEncoding.EncodeToString(random[:])
+	hash := sha256.Sum256([]byte(secret))
+	agent = strings.ToValidUTF8(agent[:min(len(agent), maxAgent)], "")
+	s := webhook.Session{ID: webhook.NewID(), AdminID: adminID, Address: address, Agent: agent, CreatedAt: now, SeenAt: now, ExpiresAt: now.Add(webhook.SessionLife)}
+	err := w.t.exec(deleteExpiredSessions, now.UnixMilli())
+	if err == nil && replaced != "" {
+		_, _, err = w.EndSession(replaced)
+	}
+	if err == nil {
+		err = w.t.exec(deleteOldestSessions, adminID, webhook.MaxSessions-1)
+	}
+	if err == nil {
+		err = w.t.exec("INSERT INTO sessions (hash, id, admin_id, address, agent, created_at, seen_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+			hash[:], s.ID, s.AdminID, s.Address, s.Agent, now.UnixMilli(), now.UnixMilli(), s.ExpiresAt.UnixMilli())
+	}
+	if err == nil {
+		err = w.t.exec("UPDATE admins SET signed_in_at = ? WHERE id = ?", now.UnixMilli(), adminID)
+	}
+	return s, secret, err
+}
+
+// Session returns the session of a secret, and false when there is none that is
+// good. It notes that the session was seen, about once a minute; while nothing
+// can be written that cannot be noted, and no session ends for not being seen.
+func (s *Store) Session(ctx context.Context, secret string) (webhook.Session, bool, error) {
+	hash := sha256.Sum256([]byte(secret))
+	found, err := scanSession(func(dest ...any) error { return s.scan(ctx, selectSession, []any{hash[:]}, dest...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return found, false, nil
+	}
+	if err != nil {
+		return found, false, err
+	}
+	now := s.clock.now()
+	judged := found
+	if s.writer.failed.Load() {
+		judged.SeenAt = now
+	}
+	if !judged.Good(now) {
+		return found, false, nil
+	}
+	if now.Sub(found.SeenAt) >= sessionNoted {
+		err := s.Write(ctx, func(w Write) error {
+			return w.t.exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
+		})
+		if err != nil && !Unavailable(err) {
+			return found, false, err
+		}
+		found.SeenAt = now.UTC().Truncate(time.Millisecond)
+	}
+	return found, true, nil
+}
+
+// Sessions returns the sessions of an admin that are good, the newest first. There
+// are at most [webhook.MaxSessions].
+func (s *Store) Sessions(ctx context.Context, adminID string) ([]webhook.Session, error) {
+	var all []webhook.Session
+	now := s.clock.now()
+	err := s.each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
+		one, err := scanSession(scan)
+		all = append(all, one)
+		return err
+	})
+	return all, err
+}
+
+// EndSession ends the session of a secret, and says whether there was one.
+func (w Write) EndSession(secret string) (webhook.Session, bool, error) {
+	hash := sha256.Sum256([]byte(secret))
+	found, err := scanSession(func(dest ...any) error { return w.t.scan(selectSession, []any{hash[:]}, dest...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return found, false, nil
+	}
+	if err == nil {
+		err = w.t.exec("DELETE FROM sessions WHERE hash = ?", hash[:])
+	}
+	return found, err == nil, err
+}
+
+// RevokeSession ends one session of an admin. The error is a *webhook.Error when
+// the admin has none of that id.
+func (w Write) RevokeSession(adminID, id string) error {
+	ended, err := w.t.affected("DELETE FROM sessions WHERE id = ? AND admin_id = ?", id, adminID)
+	if err == nil && ended == 0 {
+		err = webhook.NotFound("session")
+	}
+	return err
+}
+
+// EndSessions ends all sessions of an admin but one, "" for all, and returns how
+// many of them were good.
+func (w Write) EndSessions(adminID, but string) (ended int, err error) {
+	now := w.s.clock.now()
+	err = w.t.scan(countAdminSessions, []any{adminID, but, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, &ended)
+	if err == nil {
+		err = w.t.exec(deleteAdminSessions, adminID, but)
+	}
+	return ended, err
+}
+
+func scanSession(scan func(...any) error) (s webhook.Session, err error) {
+	var created, seen, expires int64
+	err = scan(&s.ID, &s.AdminID, &s.Email, &s.Address, &s.Agent, &created, &seen, &expires)
+	s.CreatedAt, s.SeenAt, s.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC(), time.UnixMilli(expires).UTC()
+	return s, err
+}
+
+// A device is a browser that an admin has signed in with once. It keeps a mark
+// that tells it from strangers, which nobody else can make.
+
+// deviceMark is what marks are authenticated as.
+const deviceMark = "device"
+
+// NewDevice returns a mark for a browser of an admin.
+func (s *Store) NewDevice(adminID string) string {
+	var random [16]byte
+	rand.Read(random[:])
+	nonce := base64.RawURLEncoding.EncodeToString(random[:])
+	return nonce + "." + base64.RawURLEncoding.EncodeToString(s.seal.mac(deviceMark, adminID, nonce))
+}
+
+// Device returns the name of the browser that a mark of an admin was made for,
+// and false for what is no mark of that admin.
+func (s *Store) Device(adminID, mark string) (string, bool) {
+	nonce, sum, _ := strings.Cut(mark, ".")
+	got, err := base64.RawURLEncoding.Strict().DecodeString(sum)
+	if err != nil || len(nonce) != base64.RawURLEncoding.EncodedLen(16) || !hmac.Equal(got, s.seal.mac(deviceMark, adminID, nonce)) {
+		return "", false
+	}
+	return nonce, true
+}

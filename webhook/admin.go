@@ -1,0 +1,195 @@
+package webhook
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/crypto/argon2"
+)
+
+// Admin is a person who signs in to the web UI. What is remembered of the
+// password, a [PasswordHash], is no part of it.
+type Admin struct {
+	ID         string    `json:"id"`
+	Email      string    `json:"email"`
+	CreatedAt  time.Time `json:"created_at"`
+	SignedInAt time.Time `json:"signed_in_at,omitzero"` // zero: never
+	Sessions   int       `json:"sessions"`              // that are open
+}
+
+// MaxAdmins is how many admins there can be.
+const MaxAdmins = 1000
+
+// maxEmail is what a mail server must take, in bytes (RFC 5321).
+const maxEmail = 254
+
+// NormalizeEmail returns the one spelling that an address is remembered and
+// looked for in: without blanks around it, in small letters.
+func NormalizeEmail(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
+
+// CheckEmail returns what is wrong with a normalized address. It is a name to
+// sign in by; no mail is sent there.
+func CheckEmail(parameter, s string) []Validation {
+	if s == "" {
+		return []Validation{{InvalidRequired, "is required", parameter}}
+	}
+	if len(s) > maxEmail {
+		return []Validation{{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", maxEmail), parameter}}
+	}
+	name, host, found := strings.Cut(s, "@")
+	odd := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`@,;:"<>()[]\`, r) }
+	if !found || name == "" || host == "" || strings.ContainsFunc(name, odd) || strings.ContainsFunc(host, odd) ||
+		strings.HasPrefix(host, ".") || strings.HasSuffix(host, ".") || s != NormalizeEmail(s) {
+		return []Validation{{InvalidFormat, "must be an email address such as ana@example.com", parameter}}
+	}
+	return nil
+}
+
+// The bounds of a password: characters at least, bytes at most. There is no
+// rule but length: any other makes passwords easier to guess, not harder.
+const (
+	MinPassword = 12
+	MaxPassword = 1024
+)
+
+// CheckPassword returns what is wrong with a new password. It never repeats it.
+func CheckPassword(parameter, s string) []Validation {
+	switch {
+	case s == "":
+		return []Validation{{InvalidRequired, fmt.Sprintf("is required: at least %d characters", MinPassword), parameter}}
+	case !utf8.ValidString(s):
+		return []Validation{{InvalidFormat, "must be UTF-8", parameter}}
+	case strings.ContainsAny(s, "\x00\r\n"):
+		return []Validation{{InvalidFormat, "must be one line", parameter}}
+	case utf8.RuneCountInString(s) < MinPassword:
+		return []Validation{{InvalidValue, fmt.Sprintf("must have at least %d characters", MinPassword), parameter}}
+	case len(s) > MaxPassword:
+		return []Validation{{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxPassword), parameter}}
+	}
+	return nil
+}
+
+// PasswordHash is what is remembered of a password: argon2id in the PHC format,
+// such as $argon2id$v=19$m=19456,t=2,p=1$<salt>$<key>.
+type PasswordHash string
+
+// What a password is hashed with from now on: OWASP's first choice. Hashing
+// takes passwordMemory KiB, and tens of milliseconds of one core: who calls
+// must bound how many are made at a time.
+const (
+	passwordMemory  = 19 << 10 // KiB
+	passwordTime    = 2
+	passwordThreads = 1
+	passwordSalt    = 16 // bytes
+	passwordKey     = 32 // bytes
+)
+
+// The bounds of what other parameters are taken for, when a hash was made by
+// another version.
+const (
+	mostPasswordMemory  = 256 << 10 // KiB
+	mostPasswordTime    = 16
+	mostPasswordThreads = 16
+)
+
+// passwordParameters are the parts of a PasswordHash.
+type passwordParameters struct {
+	memory, time uint32
+	threads      uint8
+	salt, key    []byte
+}
+
+// HashPassword returns the hash of a password, with a salt of its own.
+func HashPassword(password string) PasswordHash {
+	p := passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads, salt: make([]byte, passwordSalt)}
+	rand.Read(p.salt)
+	p.key = argon2.IDKey([]byte(password), p.salt, p.time, p.memory, p.threads, passwordKey)
+	return p.hash()
+}
+
+// NoPassword returns a hash that no password has. Checking against it takes as
+// long as checking against another's.
+func NoPassword() PasswordHash {
+	p := passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads, salt: make([]byte, passwordSalt), key: make([]byte, passwordKey)}
+	rand.Read(p.salt)
+	rand.Read(p.key)
+	return p.hash()
+}
+
+func (p *passwordParameters) hash() PasswordHash {
+	b64 := base64.RawStdEncoding
+	return PasswordHash(fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, p.memory, p.time, p.threads, b64.EncodeToString(p.salt), b64.EncodeToString(p.key)))
+}
+
+var errPasswordHash = errors.New("not a password hash: it must be argon2id, version 19, in the PHC format and within bounds")
+
+// parse reads the parts of a hash, in the one spelling that hash writes.
+func (h PasswordHash) parse() (p passwordParameters, err error) {
+	parts := strings.Split(string(h), "$")
+	if len(parts) != 6 {
+		return p, errPasswordHash
+	}
+	if _, err := fmt.Sscanf(parts[3], "m=%d,t=%d,p=%d", &p.memory, &p.time, &p.threads); err != nil {
+		return p, errPasswordHash
+	}
+	var saltErr, keyErr error
+	p.salt, saltErr = base64.RawStdEncoding.Strict().DecodeString(parts[4])
+	p.key, keyErr = base64.RawStdEncoding.Strict().DecodeString(parts[5])
+	switch {
+	case saltErr != nil || keyErr != nil || h != p.hash(),
+		p.memory < 8 || p.memory > mostPasswordMemory || p.time < 1 || p.time > mostPasswordTime || p.threads < 1 || p.threads > mostPasswordThreads,
+		len(p.salt) < 8 || len(p.salt) > 64 || len(p.key) < 16 || len(p.key) > 64:
+		return p, errPasswordHash
+	}
+	return p, nil
+}
+
+// Check returns an error unless the hash can be checked against.
+func (h PasswordHash) Check() error {
+	_, err := h.parse()
+	return err
+}
+
+// Matches says whether the hash is a password's, and whether it was made with
+// other parameters than are used now, so that it should be made anew.
+func (h PasswordHash) Matches(password string) (ok, stale bool, err error) {
+	p, err := h.parse()
+	if err != nil {
+		return false, false, err
+	}
+	key := argon2.IDKey([]byte(password), p.salt, p.time, p.memory, p.threads, uint32(len(p.key)))
+	stale = p.memory != passwordMemory || p.time != passwordTime || p.threads != passwordThreads || len(p.salt) != passwordSalt || len(p.key) != passwordKey
+	return subtle.ConstantTimeCompare(key, p.key) == 1, stale, nil
+}
+
+// The length of a session. It ends SessionLife after it began, and before that
+// when nothing was heard of it for SessionIdle.
+const (
+	SessionLife = 12 * time.Hour
+	SessionIdle = 2 * time.Hour
+	MaxSessions = 50 // of one admin; a further one ends the oldest
+)
+
+// Session is one browser that an admin has signed in with. Its secret is the
+// browser's alone; its SHA-256 is remembered.
+type Session struct {
+	ID        string
+	AdminID   string
+	Email     string // the admin's
+	Address   string // from where it was begun
+	Agent     string // with which browser, as that says: text from outside
+	CreatedAt time.Time
+	SeenAt    time.Time // within a minute
+	ExpiresAt time.Time // at the latest
+}
+
+// Good says whether the session is still good.
+func (s *Session) Good(now time.Time) bool {
+	return now.Before(s.ExpiresAt) && now.Before(s.SeenAt.Add(SessionIdle))
+}

@@ -14,12 +14,12 @@ import (
 var backlogEvents = flag.Int("backlog.events", 50_000, "how many events TestBacklog lets wait behind a dead subscriber")
 
 const (
-	backlogWarm   = 60_000           // events that fill the tail and the caches, as they are most of the time
-	backlogRounds = 10               // of publishing, with and without a subscriber in turn
+	backlogWarm   = 100_000          // events that fill the tail and the caches, as they are most of the time
+	backlogRounds = 20               // of publishing, with and without a subscriber in turn
 	backlogMemory = 32 << 20         // that resident memory may rise by: the garbage of the moment, whatever waits
 	backlogStart  = 2 * time.Second  // from the start of the process until it is ready
 	backlogSlower = 2.0              // publishing may take so many times as long with a dead subscriber; what was measured is logged
-	backlogLog    = 256 << 20        // that the database's write-ahead log may take
+	backlogLog    = 64 << 20         // that the database's write-ahead log may take
 	backlogDrain  = 10 * time.Minute // that all of it may take to arrive
 )
 

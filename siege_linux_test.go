@@ -36,6 +36,8 @@ const (
 	siegeAlone      = 5 * time.Second        // of the healthy subscription, for comparison
 	siegeHarm       = 250 * time.Millisecond // that its p99 may rise by
 
+	siegeCores = 0.5 // The promise is one; a machine that is busy with other things would not give it more.
+
 	// Each of 512 attempts may need some tens of KiB; what is allowed here
 	// beyond that is the garbage collector's.
 	siegeMemory = 64 << 20
@@ -233,8 +235,8 @@ func siege(t *testing.T) {
 	if p99 > p99Alone+siegeHarm {
 		t.Errorf("from publishing to arrival: p99 %s alone, %s beside %d subscriptions that hang; want at most %s more", p99Alone, p99, *siegeSubscriptions, siegeHarm)
 	}
-	if cores >= 1 {
-		t.Errorf("the service used %.2f of a core, want less than one", cores)
+	if cores >= siegeCores {
+		t.Errorf("the service used %.2f of a core, want less than %.1f", cores, siegeCores)
 	}
 	if after-before > siegeMemory {
 		t.Errorf("resident memory rose from %.1f MB to %.1f MB, want at most %d MB more", megabytes(before), megabytes(after), siegeMemory>>20)

@@ -231,6 +231,20 @@ func (d *disk) cut() {
 func (d *disk) restore() {
 	d.t.Helper()
 	d.detach()
+	// Who made a mount namespace meanwhile has the file system in it, stopped
+	// as it is, and would have it mounted again as such. What is on the disk
+	// goes on as another disk then.
+	out, err := exec.Command("losetup", "--associated", d.image).CombinedOutput()
+	if err == nil && len(out) > 0 {
+		old, other := d.image, ".other"
+		if d.image = strings.TrimSuffix(old, other); d.image == old {
+			d.image += other
+		}
+		err = errors.Join(runCommand("cp", "--sparse=always", old, d.image), os.Remove(old))
+	}
+	if err != nil {
+		d.t.Fatal(err, string(out))
+	}
 	if err := d.attach(); err != nil {
 		d.t.Fatal(err)
 	}

@@ -210,7 +210,11 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, SecretKeyFile: s.key.SecretKeyFile, Logger: s.logger, MinFreeDisk: s.minFreeDisk, SendAlerts: s.alertURL != ""}); err != nil {
+	registry, err := newMetrics()
+	if err != nil {
+		return nil, err
+	}
+	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, SecretKeyFile: s.key.SecretKeyFile, Logger: s.logger, MinFreeDisk: s.minFreeDisk, SendAlerts: s.alertURL != "", Metrics: registry}); err != nil {
 		return nil, s.key.explain(err)
 	}
 	if svc.public, err = new(net.ListenConfig).Listen(ctx, "tcp", s.listen); err != nil {
@@ -246,6 +250,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		MaxInFlight: s.maxInFlight, MaxConnections: s.maxConnections,
 		BatchSize: s.batchSize, BatchWindow: s.batchWindow,
 		Destinations: s.destinations, Own: listeningOn(svc.public), AllowHTTP: s.allowHTTP, Alerts: alerts, Grace: s.grace,
+		Metrics: registry,
 	})
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
@@ -256,10 +261,11 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		Rules: webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog},
 		Ready: svc.delivering, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize, BaseURL: svc.baseURL,
 		RateLimit: s.rateLimit, RequestTimeout: s.requestTimeout,
+		Metrics: registry,
 	})
 	svc.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch p := r.URL.Path; {
-		case p == "/v2", strings.HasPrefix(p, "/v2/"), p == "/docs", strings.HasPrefix(p, "/docs/"), p == "/healthz", p == "/readyz":
+		case p == "/v2", strings.HasPrefix(p, "/v2/"), p == "/docs", strings.HasPrefix(p, "/docs/"), p == "/healthz", p == "/readyz", p == "/metrics":
 			partners.ServeHTTP(w, r)
 		default:
 			svc.web.ServeHTTP(w, r)

@@ -1,5 +1,5 @@
-// Package api is the partners' counter: the /v2 API, and the two addresses that
-// ask how the service is.
+// Package api is the partners' counter: the /v2 API, and the addresses that ask
+// how the service is.
 //
 // It guarantees that every answer has the spec's envelope, whatever went
 // wrong; that what was answered 201 is on disk; that nothing of one program can
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/julienschmidt/httprouter"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"service/store"
 	"service/webhook"
@@ -38,8 +39,12 @@ type Config struct {
 	// nil: it is the one above then.
 	Rules webhook.SubscriptionRules
 
+	// Metrics is what /metrics shows. The API adds its own. Nil is those
+	// alone.
+	Metrics *prometheus.Registry
+
 	// Logger receives a line for every request (level info; debug for
-	// /healthz and /readyz), and one for every fault of the service (level
+	// /healthz, /readyz and /metrics), and one for every fault of the service (level
 	// error). Nil logs nothing.
 	Logger *slog.Logger
 
@@ -93,6 +98,9 @@ type api struct {
 	underWay         underWay
 	limiter          *rateLimiter // nil: no limit
 	strangers        *strangers
+	metrics          *metrics
+	registry         *prometheus.Registry // that metrics are in too
+	scraping         chan struct{}        // holds the one request for the metrics that is under way
 
 	document  func() *file // the contract
 	reference func() *file // the contract as a page to read
@@ -103,7 +111,7 @@ type api struct {
 	lines   sync.Pool          // of *[]byte, of lineBuffer bytes
 }
 
-// New returns the handler of /v2/…, /healthz and /readyz; any other path is
+// New returns the handler of /v2/…, /healthz, /readyz and /metrics; any other path is
 // answered 404 in the envelope. It judges paths as they were sent, escapes
 // included, so requests must reach it without a redirect to a cleaned path.
 // Their RemoteAddr must be the client's, not that of a proxy.
@@ -117,7 +125,12 @@ func newAPI(cfg Config) *api {
 	a := &api{
 		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready,
 		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, strangers: newStrangers(),
+		metrics: newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
 	}
+	if a.registry == nil {
+		a.registry = prometheus.NewRegistry()
+	}
+	a.registry.MustRegister(a.metrics)
 	if a.rules.Catalog == nil {
 		a.rules.Catalog = a.catalog
 	}
@@ -169,7 +182,9 @@ func (a *api) serve(rt *route, w http.ResponseWriter, r *http.Request, params ht
 	}
 	ans, err := a.judge(req)
 	status, size := a.write(req, ans, err)
-	a.logRequest(req, status, size, time.Since(start))
+	took := time.Since(start)
+	a.metrics.request(rt, status, took)
+	a.logRequest(req, status, size, took)
 }
 
 // logRequest writes the line of a request: nothing in it is the client's but

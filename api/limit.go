@@ -115,6 +115,7 @@ func (a *api) admit(req *request) (err error) {
 	if req.quota.ok {
 		return nil
 	}
+	a.metrics.rateLimited.Inc()
 	req.retryAfter = seconds(req.quota.more)
 	return webhook.NewError(webhook.CodeRateLimited, fmt.Sprintf(
 		"The program has made %d requests within %d seconds, as many as it may. Try again in %s s.",
@@ -210,6 +211,7 @@ func (a *api) holdBack(req *request, refused error) error {
 	if wait == 0 {
 		return refused
 	}
+	a.metrics.invalidTokens.Inc()
 	req.retryAfter = seconds(wait)
 	return webhook.NewError(webhook.CodeRateLimited, "Too many access tokens from this address were not valid. Try again in "+req.retryAfter+" s; a valid one is taken at any time.")
 }

@@ -58,7 +58,7 @@ var loadContract = sync.OnceValues(func() (*contractChecker, error) {
 	if c.strict, err = openapi3.NewLoader().LoadFromData(text); err != nil {
 		return nil, err
 	}
-	for _, media := range []string{mediaNDJSON, "text/html"} {
+	for _, media := range []string{mediaNDJSON, "text/html", "text/plain"} {
 		openapi3filter.RegisterBodyDecoder(media, func(body io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any, error) {
 			b, err := io.ReadAll(body)
 			return string(b), err
@@ -231,6 +231,12 @@ func isTestRoute(r *http.Request) bool {
 func isFile(t testing.TB, request string, head bool, r response) bool {
 	t.Helper()
 	_, target, _ := strings.Cut(request, " ")
+	if target == metricsPath && r.status == 200 {
+		if got := r.header.Get("Content-Type"); got != metricsType || r.header.Get("Cache-Control") != "no-store" || (r.body == "") != head {
+			t.Errorf("%s: answered with %v and %d bytes", request, r.header, len(r.body))
+		}
+		return true
+	}
 	media, ok := map[string]string{
 		"/v2/openapi.json": "application/json", referencePath: "text/html", referenceStylePath: "text/css",
 	}[target]

@@ -59,7 +59,7 @@ func (a *api) judge(req *request) (ans answer, err error) {
 			err = panicked{p, debug.Stack()}
 		}
 	}()
-	if scope := req.route.scope; scope != scopeNone {
+	if scope := req.route.scope; !req.free() {
 		if err := a.admit(req); err != nil {
 			return ans, err
 		}

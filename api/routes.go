@@ -75,6 +75,7 @@ func (a *api) routes() []route {
 		{"GET", referenceStylePath, scopeNone, nil, free, a.readReferenceStyle, true, nil},
 		{"GET", "/healthz", scopeNone, nil, free, a.healthz, true, nil},
 		{"GET", "/readyz", scopeNone, nil, free, a.readyz, true, nil},
+		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, a.readMetrics, true, nil}, // see request.free
 	}
 }
 
@@ -91,6 +92,7 @@ func (a *api) handle(routes []route) {
 	}
 	for i := range routes {
 		rt := &routes[i]
+		a.metrics.add(routeKey{rt.method, rt.pattern})
 		add(rt.method, rt)
 		if rt.method == http.MethodGet {
 			add(http.MethodHead, rt)

@@ -161,6 +161,10 @@ func TestHeadWorksWhereGetDoes(t *testing.T) {
 		}
 		head.header.Del("X-Request-Id")
 		get.header.Del("X-Request-Id")
+		if rt.pattern == metricsPath { // they change from one request to the next
+			head.header.Del("Content-Length")
+			get.header.Del("Content-Length")
+		}
 		if fmt.Sprint(head.header) != fmt.Sprint(get.header) {
 			t.Errorf("HEAD %s: got headers %v, GET got %v", target, head.header, get.header)
 		}

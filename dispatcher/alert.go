@@ -42,6 +42,7 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 					Body: webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}),
 				})
 			})
+			d.metrics.byAlert[a.Result].Inc()
 			step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
 			if err := d.store.RecordAlert(c, step); err != nil {
 				d.logger.Error("what came of an alert could not be stored; it will be sent again", "alert", c.ID, "error", err)

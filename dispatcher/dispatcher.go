@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"service/store"
 	"service/webhook"
 )
@@ -57,6 +59,8 @@ type Config struct {
 	// Grace is how long attempts in flight may go on after Run was told to
 	// end; default 10 s.
 	Grace time.Duration
+	// Metrics is where the dispatcher's metrics are registered; nil is nowhere.
+	Metrics *prometheus.Registry
 }
 
 const (
@@ -74,10 +78,11 @@ const (
 
 // Dispatcher sends deliveries while Run runs.
 type Dispatcher struct {
-	cfg    Config
-	store  *store.Store
-	logger *slog.Logger
-	sender *sender
+	cfg     Config
+	store   *store.Store
+	logger  *slog.Logger
+	sender  *sender
+	metrics *metrics
 
 	running atomic.Bool
 	reserve int           // of the slots; see take
@@ -110,14 +115,18 @@ func New(cfg Config) *Dispatcher {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Dispatcher{
-		cfg: cfg, store: cfg.Store, logger: cfg.Logger, sender: newSender(&cfg),
+	d := &Dispatcher{
+		cfg: cfg, store: cfg.Store, logger: cfg.Logger, sender: newSender(&cfg), metrics: newMetrics(),
 		reserve: cfg.MaxConnections / 8,
 		nudge:   make(chan struct{}, 1),
 		alerts:  make(chan struct{}, 1),
 		lanes:   make(map[string]*lane),
 		wanting: make(map[store.EventKey]map[*lane]struct{}),
 	}
+	if cfg.Metrics != nil {
+		cfg.Metrics.MustRegister(collector{d})
+	}
+	return d
 }
 
 func defaults[T comparable](field *T, value T) {
@@ -625,6 +634,10 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 		a = notSent(c.Number, time.Now())
 	} else {
 		a = d.send(ctx, to, c)
+		d.metrics.attempt(&a)
+		if !c.AcceptedAt.IsZero() {
+			d.metrics.lag.Observe(max(0, a.StartedAt.Sub(c.AcceptedAt).Seconds()))
+		}
 	}
 	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
 	for {

@@ -28,7 +28,8 @@ type Lane struct {
 	Secrets        []webhook.SigningSecret // the secret that signs, and those it replaced that have not expired
 	Expiry         []time.Time             // of the replaced ones: of Secrets[1:]
 	Active         bool
-	Failing        bool // only probes are formed
+	Status         webhook.Health
+	Failing        bool // by its status: only probes are formed
 	Ordered        bool
 	MaxInFlight    int   // 0: the operator's default
 	Revision       int64 // rises with every change of the subscription
@@ -96,12 +97,11 @@ func (s *Store) Lane(ctx context.Context, subscriptionID string) (*Lane, error) 
 func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
 	l := &Lane{}
 	var authorization, secret []byte
-	var status webhook.Health
-	err := scan(&l.SubscriptionID, &l.ProgramID, &l.URL, &authorization, &secret, &l.Active, &status, &l.Ordered, &l.MaxInFlight, &l.Revision, &l.Cursor)
+	err := scan(&l.SubscriptionID, &l.ProgramID, &l.URL, &authorization, &secret, &l.Active, &l.Status, &l.Ordered, &l.MaxInFlight, &l.Revision, &l.Cursor)
 	if err != nil {
 		return nil, err
 	}
-	l.Seen, l.Failing = l.Cursor, status == webhook.HealthFailing
+	l.Seen, l.Failing = l.Cursor, l.Status == webhook.HealthFailing
 	if authorization != nil {
 		plain, err := s.seal.open(authorization, "authorization_header of "+l.SubscriptionID)
 		if err != nil {
@@ -186,6 +186,7 @@ type Waiting struct {
 	To     int64    // how far the log was looked at
 	Seqs   []int64  // the events up to there that the lane wants
 	Bodies [][]byte // their JSON, not to be changed
+	Oldest int64    // when the first of them was accepted, in Unix milliseconds
 }
 
 // Waiting reads what waits for a lane after what it has seen: at most count
@@ -195,9 +196,12 @@ type Waiting struct {
 func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size int) (Waiting, error) {
 	w := Waiting{To: l.Seen}
 	bytes := 0
-	take := func(seq int64, body []byte) bool {
+	take := func(seq, received int64, body []byte) bool {
 		if len(w.Seqs) == count || len(w.Seqs) > 0 && bytes+len(body) > size {
 			return false
+		}
+		if len(w.Seqs) == 0 {
+			w.Oldest = received
 		}
 		bytes += len(body)
 		w.Seqs = append(w.Seqs, seq)
@@ -207,7 +211,7 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size 
 	}
 	reached := s.tail.scan(l.ProgramID, l.Seen, func(seq int64, e *tailEvent) bool {
 		if l.Wants(e.name, seq) {
-			return take(seq, e.json)
+			return take(seq, e.received, e.json)
 		}
 		if len(w.Seqs) == 0 {
 			w.To = seq
@@ -223,12 +227,13 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size 
 	}
 	for _, seq := range seqs {
 		var body []byte
-		if err := s.scan(ctx, "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &body); errors.Is(err, sql.ErrNoRows) {
+		var received int64
+		if err := s.scan(ctx, "SELECT received_at, json FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &received, &body); errors.Is(err, sql.ErrNoRows) {
 			return w, ErrStale // retention was faster
 		} else if err != nil {
 			return w, err
 		}
-		if !take(seq, body) {
+		if !take(seq, received, body) {
 			break
 		}
 	}
@@ -271,6 +276,9 @@ type Claim struct {
 	Revision       int64    // of the subscription when the attempt was counted
 	Events         [][]byte // the JSON of the events, not to be changed
 	Ping           bool
+	// AcceptedAt is when the oldest of its events was accepted: known of a
+	// delivery just formed from what waited, zero of any other.
+	AcceptedAt time.Time
 
 	num int64
 }
@@ -289,6 +297,7 @@ type Forming struct {
 func (s *Store) Form(l *Lane, w *Waiting) *Forming {
 	f := &Forming{s: s, claim: Claim{
 		ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: w.Bodies,
+		AcceptedAt: time.UnixMilli(w.Oldest),
 	}}
 	revision, from, to := l.Revision, l.Cursor, w.To
 	l.Cursor, l.Seen = to, to
@@ -441,6 +450,9 @@ func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		}
 		return t.finishAttempt(c.num, a, step)
 	})
+	if err == nil {
+		s.metrics.end(step)
+	}
 	return step, err
 }
 
@@ -522,5 +534,6 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	if deleted && step.Status == webhook.StatusRetryable {
 		step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 	}
+	t.afterCommit(func() { t.w.metrics.end(step) })
 	return t.finishAttempt(num, &a, step)
 }

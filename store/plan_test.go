@@ -41,6 +41,7 @@ func TestQueryPlans(t *testing.T) {
 		{auditBySubject + auditDown, 8, "audit_by_subject (subject_id=? AND num>? AND num<?)"},
 		{auditByAdmin + auditUp, 8, "audit_by_admin (admin=? AND num>? AND num<?)"},
 		{selectAuditFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
+		{selectFirstWanted, 4, "COVERING INDEX events_by_name"},
 		{selectInterrupted, 0, "deliveries_by_status (status=?)"},
 	} {
 		args := make([]any, c.args)

@@ -212,6 +212,7 @@ func (w *sweep) deliveries() error {
 			return err
 		}
 		w.swept.add(swept)
+		w.s.metrics.ended[webhook.FailureExpired].Add(float64(swept.Expired))
 		after = to
 	}
 	return nil

@@ -24,6 +24,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"service/webhook"
 )
 
@@ -41,6 +43,8 @@ type Config struct {
 	// SecretKeyFile holds the key of the secrets, "" is secret.key in Dir. It
 	// lies outside of Dir, exists, and belongs to this data directory alone.
 	SecretKeyFile string
+	// Metrics is where the store's metrics are registered; nil is nowhere.
+	Metrics *prometheus.Registry
 }
 
 // Store is an open data directory. Its methods may be called from any
@@ -57,6 +61,7 @@ type Store struct {
 	seal    *sealer
 	tail    *tail
 	lists   listLimits
+	metrics *metrics
 
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
@@ -85,7 +90,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, sendAlerts: cfg.SendAlerts}
+	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), sendAlerts: cfg.SendAlerts}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
 		s.alerts[name] = new(atomic.Int64)
@@ -125,7 +130,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	if s.writer, err = newWriter(db, s.clock, s.damage); err != nil {
+	if s.writer, err = newWriter(db, s.clock, s.damage, s.metrics); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -146,6 +151,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s.readers.SetMaxOpenConns(readers)
 	s.readers.SetMaxIdleConns(readers) // a closed connection would take its page cache with it
+	if cfg.Metrics != nil {
+		cfg.Metrics.MustRegister(collector{s})
+	}
 	return s, nil
 }
 

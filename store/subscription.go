@@ -243,8 +243,10 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	if err != nil {
 		return sub, err
 	}
-	return sub, t.exec("UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ? WHERE subscription_id = ? AND next_attempt_at IS NOT NULL",
+	failed, err := t.affected("UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ? WHERE subscription_id = ? AND next_attempt_at IS NOT NULL",
 		ended, id)
+	t.afterCommit(func() { s.metrics.ended[webhook.FailureSubscriptionDeleted].Add(float64(failed)) })
+	return sub, err
 }
 
 func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {

@@ -31,6 +31,7 @@ type programTail struct {
 
 type tailEvent struct {
 	id, name string
+	received int64 // Unix milliseconds
 	json     []byte
 }
 
@@ -52,7 +53,7 @@ func (t *tail) add(events []webhook.Event) {
 			p = &programTail{first: e.Seq}
 			t.programs[e.ProgramID] = p
 		}
-		te := tailEvent{id: e.ID, name: e.Name, json: e.JSON}
+		te := tailEvent{id: e.ID, name: e.Name, received: e.ReceivedAt.UnixMilli(), json: e.JSON}
 		p.events = append(p.events, te)
 		t.order = append(t.order, e.ProgramID)
 		t.bytes += te.size()

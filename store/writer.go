@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // maxCommit bounds how many writes share one commit, and so how long the first
@@ -47,6 +48,8 @@ type writer struct {
 	due    func() bool     // whether the next commit has to heed something; owned by the leader
 	heed   func(*tx) error // its first write then; nil for none; owned by the leader
 
+	metrics *metrics
+
 	mu     sync.Mutex
 	queue  []*write
 	led    bool // somebody leads
@@ -70,12 +73,12 @@ type tx struct {
 	storage bool     // a write failed for want of the disk
 }
 
-func newWriter(db *sql.DB, c *clock, d *damage) (*writer, error) {
+func newWriter(db *sql.DB, c *clock, d *damage, m *metrics) (*writer, error) {
 	conn, err := db.Conn(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head), clock: c, damage: d}
+	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head), clock: c, damage: d, metrics: m}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
 }
@@ -150,6 +153,7 @@ func (w *writer) lead() {
 }
 
 func (w *writer) commit(batch []*write) {
+	began := time.Now()
 	t := &tx{w: w}
 	err := w.refused()
 	if err == nil {
@@ -172,9 +176,11 @@ func (w *writer) commit(batch []*write) {
 			_ = t.exec("ROLLBACK")
 		}
 	}
-	if err != nil || t.storage {
+	failed := err != nil || t.storage
+	if failed {
 		w.failed.Store(true)
 	}
+	w.metrics.commit(len(batch), time.Since(began), failed)
 	w.damage.notice(err)
 	if err != nil {
 		clear(w.heads)

@@ -32,6 +32,11 @@ const (
 	FailureCancelled           FailureReason = "cancelled" // an admin called it off
 )
 
+// FailureReasons returns every failure reason but FailureNone.
+func FailureReasons() []FailureReason {
+	return []FailureReason{FailureAttemptsExhausted, FailureRejected, FailureBlocked, FailureSubscriptionDeleted, FailureExpired}
+}
+
 // EventRef is what a delivery's record says of one of its events.
 type EventRef struct {
 	ID   string `json:"id"`

@@ -1,0 +1,208 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"service/webhook"
+)
+
+// metricsOf asks for the metrics as a Prometheus beside the service would.
+func (s *service) metricsOf() string {
+	s.t.Helper()
+	r := httptest.NewRequest("GET", metricsPath, nil)
+	r.RemoteAddr, r.Host = "127.0.0.1:40000", "localhost:8443"
+	got := s.serve(r)
+	wantStatus(s.t, "the metrics", got, 200)
+	return got.body
+}
+
+// Who may read the metrics: a token with the scope, or somebody on this machine
+// who asks for nobody else.
+func TestMetricsAreReadByWhoMay(t *testing.T) {
+	s := start(t)
+	reader := s.newToken("ops", "prometheus", webhook.ScopeMetricsRead)
+	other := s.newToken("acme", "bob", webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite, webhook.ScopeEventsRead, webhook.ScopeEventsWrite)
+	for _, test := range []struct {
+		name, sender, host, token string
+		header                    [2]string
+		want                      int
+	}{
+		{"a token from anywhere", "203.0.113.7:40000", "service.example", reader, [2]string{}, 200},
+		{"a token through a proxy", "127.0.0.1:40000", "service.example", reader, [2]string{"X-Forwarded-For", "203.0.113.7"}, 200},
+		{"no token from elsewhere", "203.0.113.7:40000", "127.0.0.1:8443", "", [2]string{}, 401},
+		{"a token without the scope from elsewhere", "203.0.113.7:40000", "service.example", other, [2]string{}, 403},
+		{"loopback", "127.0.0.1:40000", "127.0.0.1:8443", "", [2]string{}, 200},
+		{"loopback, by name", "127.0.0.1:40000", "localhost:8443", "", [2]string{}, 200},
+		{"loopback, IPv6", "[::1]:40000", "[::1]:8443", "", [2]string{}, 200},
+		{"loopback, IPv4 mapped", "[::ffff:127.0.0.1]:40000", "[::ffff:127.0.0.1]", "", [2]string{}, 200},
+		{"loopback, without a port", "127.0.0.9:40000", "127.0.0.9", "", [2]string{}, 200},
+		{"loopback with a token that is none", "127.0.0.1:40000", "localhost", webhook.NewTokenSecret(), [2]string{}, 401},
+		{"loopback with a token without the scope", "127.0.0.1:40000", "localhost", other, [2]string{}, 403},
+		{"forwarded", "127.0.0.1:40000", "localhost", "", [2]string{"X-Forwarded-For", "203.0.113.7"}, 401},
+		{"forwarded for loopback", "127.0.0.1:40000", "localhost", "", [2]string{"X-Forwarded-For", "127.0.0.1"}, 401},
+		{"forwarded, by RFC 7239", "127.0.0.1:40000", "localhost", "", [2]string{"Forwarded", "for=203.0.113.7"}, 401},
+		{"forwarded, in small letters", "127.0.0.1:40000", "localhost", "", [2]string{"x-forwarded-proto", "https"}, 401},
+		{"forwarded, empty", "127.0.0.1:40000", "localhost", "", [2]string{"X-Forwarded-Host", ""}, 401},
+		{"forwarded, by its real address", "127.0.0.1:40000", "localhost", "", [2]string{"X-Real-IP", "203.0.113.7"}, 401},
+		{"via a proxy", "127.0.0.1:40000", "localhost", "", [2]string{"Via", "1.1 proxy"}, 401},
+		{"a name that leads here", "127.0.0.1:40000", "evil.example:8443", "", [2]string{}, 401},
+		{"an address that leads here", "127.0.0.1:40000", "192.0.2.1", "", [2]string{}, 401},
+		{"no host", "127.0.0.1:40000", "", "", [2]string{}, 401},
+		{"a sender that is no address", "@", "localhost", "", [2]string{}, 401},
+		{"an address of a private network", "10.0.0.1:40000", "localhost", "", [2]string{}, 401},
+	} {
+		r := httptest.NewRequest("GET", metricsPath, nil)
+		r.RemoteAddr, r.Host = test.sender, test.host
+		if test.token != "" {
+			r.Header.Set("Authorization", "Bearer "+test.token)
+		}
+		if test.header[0] != "" {
+			r.Header.Set(test.header[0], test.header[1])
+		}
+		got := s.serve(r)
+		wantStatus(t, test.name, got, test.want)
+		if (test.want == 200) != strings.Contains(got.body, "service_request_duration_seconds") {
+			t.Errorf("%s: answered %.200s", test.name, got.body)
+		}
+	}
+	// Nothing else is free on loopback.
+	r := httptest.NewRequest("GET", "/v2/events", nil)
+	r.RemoteAddr, r.Host = "127.0.0.1:40000", "localhost"
+	wantStatus(t, "events from loopback", s.serve(r), 401)
+}
+
+// Each request is counted under its route, and what the client chooses never
+// becomes a label.
+func TestRequestsAreCounted(t *testing.T) {
+	s := start(t, limited(6))
+	id := s.subscribe("content_updated") // 1 of 6
+	wantStatus(t, "one", s.send("GET", "/v2/webhooks/subscriptions/"+id, ""), 200)
+	wantStatus(t, "HEAD of it", s.send("HEAD", "/v2/webhooks/subscriptions/"+id, ""), 200)
+	wantStatus(t, "another", s.send("GET", "/v2/webhooks/subscriptions/"+webhook.NewID(), ""), 404)
+	wantStatus(t, "nothing", s.send("GET", "/v2/nothing/planted", ""), 404) // does not count
+	wantStatus(t, "a method", s.send("PLANTED", "/v2/events", ""), 405)
+	wantStatus(t, "a long path", s.send("GET", "/v2/events?planted="+strings.Repeat("x", maxURI), ""), 414)
+	for range 4 {
+		s.send("GET", "/v2/events", "")
+	}
+	for range maxInvalidTokens + 3 {
+		s.send("GET", "/v2/event_types", "", "Authorization", "Bearer planted")
+	}
+	got := s.metricsOf()
+	for _, want := range []string{
+		`service_requests_total{method="POST",route="/v2/webhooks/subscriptions",status="201"} 1`,
+		`service_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="200"} 2`,
+		`service_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="404"} 1`,
+		`service_requests_total{method="-",route="-",status="404"} 1`,
+		`service_requests_total{method="-",route="-",status="405"} 1`,
+		`service_requests_total{method="-",route="-",status="414"} 1`,
+		`service_requests_total{method="GET",route="/v2/events",status="200"} 2`,
+		`service_requests_total{method="GET",route="/v2/events",status="429"} 2`,
+		`service_requests_total{method="GET",route="/v2/event_types",status="401"} 300`,
+		`service_requests_total{method="GET",route="/v2/event_types",status="429"} 3`,
+		`service_requests_rate_limited_total{limit="program"} 2`,
+		`service_requests_rate_limited_total{limit="invalid_tokens"} 3`,
+		`service_request_duration_seconds_count{method="GET",route="/v2/webhooks/subscriptions/:id"} 3`,
+		`service_request_duration_seconds_count{method="-",route="-"} 3`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	if strings.Contains(got, "planted") || strings.Contains(strings.ToLower(got), id) {
+		t.Errorf("the metrics show what clients send:\n%s", got)
+	}
+	if t.Failed() {
+		t.Log(got)
+	}
+	problems, err := promlint.New(strings.NewReader(got)).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %v (%v)", problems, err)
+	}
+}
+
+// broken is a metric that cannot be read.
+type broken struct{ desc *prometheus.Desc }
+
+func (b broken) Describe(ch chan<- *prometheus.Desc) { ch <- b.desc }
+func (b broken) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.NewInvalidMetric(b.desc, errors.New("it is out of order"))
+}
+
+func TestMetricsWithoutSome(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(broken{prometheus.NewDesc("service_broken", "Broken.", nil, nil)})
+	s := start(t, func(c *Config) { c.Metrics = registry })
+	got := s.metricsOf()
+	if !strings.Contains(got, "service_request_duration_seconds") || strings.Contains(got, "service_broken") {
+		t.Errorf("got\n%s\nwant all but the one that is broken", got)
+	}
+	if n := strings.Count(s.log.String(), "it is out of order"); n != 1 {
+		t.Errorf("the fault was logged %d times, want once:\n%s", n, s.log)
+	}
+}
+
+// slow is a metric that takes its time.
+type slow struct {
+	broken
+	begun, done chan struct{}
+}
+
+func (b slow) Collect(ch chan<- prometheus.Metric) {
+	b.begun <- struct{}{}
+	<-b.done
+	ch <- prometheus.MustNewConstMetric(b.desc, prometheus.GaugeValue, 1)
+}
+
+// One scrape at a time is under way; others wait, and no longer than a request
+// may take.
+func TestMetricsAreReadOneAfterTheOther(t *testing.T) {
+	m := slow{broken{prometheus.NewDesc("service_slow", "Slow.", nil, nil)}, make(chan struct{}), make(chan struct{})}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m)
+	s := start(t, func(c *Config) { c.Metrics, c.RequestTimeout = registry, 50*time.Millisecond })
+	ask := func(ctx context.Context) int {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(ctx, "GET", metricsPath, nil)
+		r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
+		s.api.ServeHTTP(w, r)
+		return w.Code
+	}
+	first := make(chan int, 1)
+	go func() { first <- ask(t.Context()) }()
+	<-m.begun
+	if got := ask(t.Context()); got != http.StatusGatewayTimeout {
+		t.Errorf("a second request while the first is under way: got %d, want 504", got)
+	}
+	m.done <- struct{}{}
+	if got := <-first; got != http.StatusGatewayTimeout {
+		t.Errorf("one that took too long: got %d, want 504", got)
+	}
+	go func() { <-m.begun; m.done <- struct{}{} }()
+	if got := ask(t.Context()); got != http.StatusOK {
+		t.Errorf("the next: got %d, want 200", got)
+	}
+}
+
+// What is counted costs a request no memory.
+func TestCountingARequestAllocatesNothing(t *testing.T) {
+	m := newMetrics()
+	rt := &route{method: "GET", pattern: "/v2/events"}
+	m.add(routeKey{rt.method, rt.pattern})
+	unknown := &route{pattern: "-"}
+	if n := testing.AllocsPerRun(100, func() {
+		m.request(rt, 200, time.Millisecond)
+		m.request(unknown, 999, time.Millisecond)
+	}); n != 0 {
+		t.Errorf("got %v allocations, want none", n)
+	}
+}

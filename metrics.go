@@ -1,0 +1,27 @@
+package main
+
+import (
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"service/store"
+)
+
+// newMetrics returns the registry that the rooms add their metrics to, with
+// those of the process itself.
+func newMetrics() (*prometheus.Registry, error) {
+	sqlite, err := store.SQLiteVersion()
+	if err != nil {
+		return nil, err
+	}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "service_build_info", Help: "1; the labels say what runs.",
+		ConstLabels: prometheus.Labels{"version": version(), "go_version": runtime.Version(), "sqlite_version": sqlite, "driver": store.DriverName},
+	})
+	build.Set(1)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry, nil
+}

@@ -1,0 +1,212 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"service/webhook"
+)
+
+const (
+	// scrapeTime bounds what a scrape may read: a store that does not answer
+	// costs it some figures, and not the rest.
+	scrapeTime = 2 * time.Second
+	// scrapeCount is as far as a scrape counts rows.
+	scrapeCount = 10_000
+)
+
+// metrics are what the store counts for its operator; docs/metrics.md says what
+// each means. They begin at zero with every Open, and cost the writes that they
+// count neither a lock nor memory.
+type metrics struct {
+	accepted *prometheus.CounterVec
+	programs map[string]prometheus.Counter                // of accepted, owned by the leader of the writer
+	ended    map[webhook.FailureReason]prometheus.Counter // FailureNone: success; the map is not written to
+	endedVec *prometheus.CounterVec
+	commits  prometheus.Histogram // seconds
+	writes   prometheus.Histogram // in a commit
+	failures prometheus.Counter   // commits
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		accepted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "service_events_accepted_total",
+			Help: "Events that were accepted, repetitions aside.",
+		}, []string{"program"}),
+		programs: make(map[string]prometheus.Counter),
+		ended:    make(map[webhook.FailureReason]prometheus.Counter),
+		endedVec: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "service_deliveries_ended_total",
+			Help: "Deliveries that are at their end, pings included, by status and failure reason.",
+		}, []string{"status", "failure_reason"}),
+		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "service_commit_duration_seconds",
+			Help:    "Time from the beginning of a commit's first write until all are on disk.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}),
+		writes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "service_commit_writes",
+			Help:    "Writes that shared one commit.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 10), // 512: maxCommit
+		}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "service_commit_failures_total",
+			Help: "Commits that the disk could not take, or not all of their writes.",
+		}),
+	}
+	m.ended[webhook.FailureNone] = m.endedVec.WithLabelValues(string(webhook.StatusSuccess), "")
+	for _, reason := range webhook.FailureReasons() {
+		m.ended[reason] = m.endedVec.WithLabelValues(string(webhook.StatusFailed), string(reason))
+	}
+	return m
+}
+
+// accept counts events that are on disk. The leader of the writer calls it.
+func (m *metrics) accept(programID string, n int) {
+	c := m.programs[programID]
+	if c == nil {
+		c = m.accepted.WithLabelValues(programID)
+		m.programs[programID] = c
+	}
+	c.Add(float64(n))
+}
+
+// end counts a delivery that has come to a step, if that is its end.
+func (m *metrics) end(step webhook.Step) {
+	if step.Status.Final() {
+		m.ended[step.FailureReason].Inc()
+	}
+}
+
+// commit counts a commit of n writes. It has failed when the disk could not take
+// it, or one of them.
+func (m *metrics) commit(n int, took time.Duration, failed bool) {
+	m.commits.Observe(took.Seconds())
+	m.writes.Observe(float64(n))
+	if failed {
+		m.failures.Inc()
+	}
+}
+
+// What is found out when it is asked for.
+var (
+	upDesc        = prometheus.NewDesc("service_store_up", "Whether the store could be read for this scrape.", nil, nil)
+	waitingDesc   = prometheus.NewDesc("service_deliveries_waiting", "Deliveries, pings included, with a time for their next attempt; 10000 stands for that many or more.", nil, nil)
+	alertsDesc    = prometheus.NewDesc("service_alerts_total", "Alerts by name.", []string{"name"}, nil)
+	removedDesc   = prometheus.NewDesc("service_retention_removed_total", "Records that were removed because they were older than the retention.", []string{"record"}, nil)
+	lostDesc      = prometheus.NewDesc("service_events_lost_total", "Events that were removed by the retention while a subscription still waited for them, counted for each subscription.", nil, nil)
+	databaseDesc  = prometheus.NewDesc("service_database_bytes", "Size of the database, without its write-ahead log.", nil, nil)
+	walDesc       = prometheus.NewDesc("service_wal_bytes", "Size of the database's write-ahead log.", nil, nil)
+	diskFreeDesc  = prometheus.NewDesc("service_disk_free_bytes", "What can still be written to the disk of the data directory.", nil, nil)
+	diskSizeDesc  = prometheus.NewDesc("service_disk_size_bytes", "Size of the disk of the data directory.", nil, nil)
+	diskLeastDesc = prometheus.NewDesc("service_disk_least_bytes", "What must be free of the disk for events to be accepted; 0 is no limit.", nil, nil)
+	diskLowDesc   = prometheus.NewDesc("service_disk_low", "Whether less of the disk is free than must be, so that no event is accepted.", nil, nil)
+)
+
+// collector is the store as a scrape sees it.
+type collector struct{ s *Store }
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.accepted, m.endedVec, m.commits, m.writes, m.failures}
+}
+
+// Describe implements [prometheus.Collector].
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, part := range c.s.metrics.collectors() {
+		part.Describe(ch)
+	}
+	for _, d := range []*prometheus.Desc{
+		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, walDesc, diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements [prometheus.Collector]. It reads the store for at most
+// scrapeTime.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.s
+	for _, part := range s.metrics.collectors() {
+		part.Collect(ch)
+	}
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, err error, labels ...string) {
+		if err != nil {
+			ch <- prometheus.NewInvalidMetric(d, err)
+			return
+		}
+		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	defer cancel()
+	var waiting int
+	err := s.scan(ctx, selectWaitingTotal, []any{scrapeCount}, &waiting)
+	send(waitingDesc, prometheus.GaugeValue, float64(waiting), err)
+	send(upDesc, prometheus.GaugeValue, truth(err == nil), nil)
+
+	for _, name := range webhook.AlertNames() {
+		send(alertsDesc, prometheus.CounterValue, float64(s.AlertCount(name)), nil, string(name))
+	}
+	swept := s.Swept()
+	send(removedDesc, prometheus.CounterValue, float64(swept.Events), nil, "event")
+	send(removedDesc, prometheus.CounterValue, float64(swept.Deliveries), nil, "delivery")
+	send(lostDesc, prometheus.CounterValue, float64(swept.Lost), nil)
+
+	// To look at a file's size does not open it: SQLite's locks are safe.
+	path := filepath.Join(s.dir, databaseFile)
+	for file, d := range map[string]*prometheus.Desc{path: databaseDesc, path + "-wal": walDesc} {
+		info, err := os.Stat(file)
+		size := int64(0)
+		if err == nil {
+			size = info.Size()
+		}
+		send(d, prometheus.GaugeValue, float64(size), err)
+	}
+	disk, err := s.Disk()
+	send(diskFreeDesc, prometheus.GaugeValue, float64(disk.Free), err)
+	send(diskSizeDesc, prometheus.GaugeValue, float64(disk.Size), err)
+	send(diskLeastDesc, prometheus.GaugeValue, float64(disk.Least), err)
+	send(diskLowDesc, prometheus.GaugeValue, truth(disk.Low), err)
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+const selectFirstWanted = "SELECT min(seq) FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ?"
+
+// FirstWanted returns the place of the oldest event in a program's log after one
+// place, up to another, and within one of the spans, and when it was accepted:
+// 0 when there is none. It costs a seek for each span.
+func (s *Store) FirstWanted(ctx context.Context, programID string, spans []Interest, after, newest int64) (first int64, accepted time.Time, err error) {
+	for i := range spans {
+		in := &spans[i]
+		var seq sql.NullInt64
+		err := s.scan(ctx, selectFirstWanted, []any{programID, in.Name, max(after, in.After), min(newest, in.Until)}, &seq)
+		if err != nil {
+			return 0, time.Time{}, err
+		}
+		if seq.Valid {
+			first, newest = seq.Int64, seq.Int64-1
+		}
+	}
+	if first == 0 {
+		return 0, time.Time{}, nil
+	}
+	var received int64
+	err = s.scan(ctx, "SELECT received_at FROM events WHERE program_id = ? AND seq = ?", []any{programID, first}, &received)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, time.Time{}, nil // retention was faster
+	}
+	return first, time.UnixMilli(received).UTC(), err
+}

@@ -1,0 +1,192 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"service/webhook"
+)
+
+// scrape returns what a scrape would see, and what it could not.
+func scrape(t *testing.T, registry *prometheus.Registry) (string, error) {
+	t.Helper()
+	families, failed := registry.Gather()
+	var text bytes.Buffer
+	for _, family := range families {
+		if _, err := expfmt.MetricFamilyToText(&text, family); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return text.String(), failed
+}
+
+func wantMetrics(t *testing.T, registry *prometheus.Registry, lines ...string) {
+	t.Helper()
+	text, err := scrape(t, registry)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, line := range lines {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("the metrics lack %s", line)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
+
+func openMeasured(t *testing.T) (*Store, *prometheus.Registry) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	s, err := Open(context.Background(), Config{Dir: t.TempDir(), Metrics: registry, MinFreeDisk: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, registry
+}
+
+func TestMetrics(t *testing.T) {
+	s, registry := openMeasured(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	sub := subscribe(t, s, "p", "content_updated")
+	events := publish(t, s, "p", "content_updated", "content_updated", "content_updated", "content_updated")
+	if _, err := s.Publish(context.Background(), "p", events[:2]); err != nil { // again: it adds nothing
+		t.Fatal(err)
+	}
+	publish(t, s, "q", "content_updated")
+
+	l := lane(t, s, sub.ID)
+	for _, step := range []webhook.Step{
+		{Status: webhook.StatusSuccess},
+		{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected},
+		{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)},
+	} {
+		c := form(t, s, l, 1)
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
+		if _, err := s.Record(c, &a, step, webhook.HealthPolicy{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantMetrics(t, registry,
+		`service_events_accepted_total{program="p"} 4`,
+		`service_events_accepted_total{program="q"} 1`,
+		`service_deliveries_ended_total{failure_reason="",status="success"} 1`,
+		`service_deliveries_ended_total{failure_reason="rejected",status="failed"} 1`,
+		`service_deliveries_ended_total{failure_reason="subscription_deleted",status="failed"} 0`,
+		`service_deliveries_waiting 2`, // and the ping of the subscription
+		`service_alerts_total{name="subscription_failing"} 0`,
+		`service_events_lost_total 0`,
+		`service_retention_removed_total{record="event"} 0`,
+		`service_commit_failures_total 0`,
+		`service_disk_low 0`,
+		`service_disk_least_bytes 1`,
+		`service_store_up 1`)
+	if _, err := s.DeleteSubscription(context.Background(), "p", sub.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantMetrics(t, registry,
+		`service_deliveries_ended_total{failure_reason="subscription_deleted",status="failed"} 2`,
+		`service_deliveries_waiting 0`)
+}
+
+// A write that fails counts nothing but its commit.
+func TestMetricsOfWhatFails(t *testing.T) {
+	s, registry := openMeasured(t)
+	program(t, s, "p")
+	conflict := event("content_updated")
+	publish(t, s, "p", "content_updated")
+	if _, err := s.Publish(context.Background(), "p", []webhook.Event{conflict}); err != nil {
+		t.Fatal(err)
+	}
+	conflict.JSON = bytes.Replace(conflict.JSON, []byte("7}"), []byte("8}"), 1)
+	_, err := s.Publish(context.Background(), "p", []webhook.Event{event("content_updated"), conflict})
+	wantCode(t, err, webhook.CodeConflict)
+	wantMetrics(t, registry, `service_events_accepted_total{program="p"} 2`, `service_commit_failures_total 0`)
+
+	// The disk is full.
+	if err := s.writer.do(func(t *tx) error { return t.exec("PRAGMA max_page_count = 1") }); err != nil {
+		t.Fatal(err)
+	}
+	large := event("content_updated")
+	large.JSON = bytes.Repeat([]byte(" "), 1<<20)
+	if _, err := s.Publish(context.Background(), "p", []webhook.Event{large}); !Unavailable(err) {
+		t.Fatalf("a full disk: got %v", err)
+	}
+	wantMetrics(t, registry, `service_events_accepted_total{program="p"} 2`, `service_commit_failures_total 1`)
+}
+
+// A store that does not answer costs a scrape what is read of it, and neither
+// the rest nor more than its time.
+func TestMetricsOfAStoreThatDoesNotAnswer(t *testing.T) {
+	s, registry := openMeasured(t)
+	for range readers { // all are taken
+		conn, err := s.readers.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	began := time.Now()
+	text, err := scrape(t, registry)
+	if took := time.Since(began); took > 5*scrapeTime {
+		t.Errorf("the scrape took %s", took)
+	}
+	if err == nil || !strings.Contains(text, "service_store_up 0\n") || strings.Contains(text, "service_deliveries_waiting") || !strings.Contains(text, "service_database_bytes") {
+		t.Errorf("got the error %v and\n%s\nwant all that is not read", err, text)
+	}
+}
+
+func TestFirstWanted(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	published := publish(t, s, "p", "content_updated", "content_deleted", "content_archived", "content_deleted", "content_updated")
+	const always = math.MaxInt64
+	for _, test := range []struct {
+		name          string
+		spans         []Interest
+		after, newest int64
+		want          int64
+	}{
+		{"nothing is asked for", nil, 0, 5, 0},
+		{"the first of a name", []Interest{{"content_deleted", 0, always}}, 0, 5, 2},
+		{"after it", []Interest{{"content_deleted", 0, always}}, 2, 5, 4},
+		{"asked for later", []Interest{{"content_deleted", 3, always}}, 0, 5, 4},
+		{"asked for until then", []Interest{{"content_deleted", 0, 3}}, 2, 5, 0},
+		{"of several names", []Interest{{"content_archived", 0, always}, {"content_deleted", 0, always}, {"content_updated", 1, always}}, 0, 5, 2},
+		{"up to one that is not", []Interest{{"content_updated", 1, always}}, 0, 4, 0},
+	} {
+		got, at, err := s.FirstWanted(context.Background(), "p", test.spans, test.after, test.newest)
+		if err != nil || got != test.want {
+			t.Errorf("%s: got %d (%v), want %d", test.name, got, err, test.want)
+		}
+		if got > 0 && !at.Equal(published[got-1].ReceivedAt) {
+			t.Errorf("%s: it was accepted at %s, want %s", test.name, at, published[got-1].ReceivedAt)
+		}
+	}
+	if seq, _, err := s.FirstWanted(context.Background(), "q", []Interest{{"content_updated", 0, always}}, 0, 5); err != nil || seq != 0 {
+		t.Errorf("another program: got %d (%v), want none", seq, err)
+	}
+}
+
+// What is counted costs a write no memory.
+func TestCountingAWriteAllocatesNothing(t *testing.T) {
+	m := newMetrics()
+	step := webhook.Step{Status: webhook.StatusSuccess}
+	if n := testing.AllocsPerRun(100, func() {
+		m.accept("p", 3)
+		m.end(step)
+		m.commit(7, time.Millisecond, false)
+	}); n != 0 {
+		t.Errorf("got %v allocations, want none", n)
+	}
+}

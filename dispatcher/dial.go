@@ -105,7 +105,7 @@ func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) 
 		return nil, classDial(ctx, err, webhook.ErrorDNS)
 	}
 	for _, a := range addrs {
-		if !d.allows(netip.AddrPortFrom(a, uint16(port))) {
+		if d.isOwn(netip.AddrPortFrom(a, uint16(port))) {
 			return nil, classDial(ctx, errBlocked, webhook.ErrorConnect)
 		}
 	}
@@ -203,17 +203,12 @@ func classDial(ctx context.Context, err error, otherwise webhook.ErrorCode) erro
 	return &dialError{otherwise, err}
 }
 
-// allows says whether a connection may be made to the address and port.
-func (d *dialer) allows(to netip.AddrPort) bool {
-	if !d.destinations.Allows(to.Addr()) {
-		return false
-	}
-	for _, own := range d.own {
-		if to.Port() == own.Port() && reaches(to.Addr().Unmap(), own.Addr().Unmap().WithZone("")) {
-			return false
-		}
-	}
-	return true
+// isOwn says whether a connection to the address and port could arrive at the
+// service itself.
+func (d *dialer) isOwn(to netip.AddrPort) bool {
+	return slices.ContainsFunc(d.own, func(own netip.AddrPort) bool {
+		return to.Port() == own.Port() && reaches(to.Addr().Unmap(), own.Addr().Unmap().WithZone(""))
+	})
 }
 
 // reaches says whether a connection to the address to, which is not
@@ -394,7 +389,7 @@ func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16
 func (d *dialer) connectTCP(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 	nd := net.Dialer{Control: func(network, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
-		if err != nil || !strings.HasPrefix(network, "tcp") || !d.allows(to) {
+		if err != nil || !strings.HasPrefix(network, "tcp") || !d.destinations.Allows(to.Addr()) || d.isOwn(to) {
 			return errBlocked
 		}
 		return nil

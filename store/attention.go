@@ -60,7 +60,8 @@ const waitingEvents = `e.program_id = x.program_id AND e.name = i.name
 
 // Unhealthy returns the subscriptions of any program that are failing, or that
 // are disabled, for admins: those that began to fail last first, at most limit
-// of them; and how many there are, at most CountLimit.
+// of them; and how many there are, at most CountLimit. When there are more than
+// that, those that were created last are not looked at.
 func (s *Store) Unhealthy(ctx context.Context, health webhook.Health, limit int) (shown []UnhealthySubscription, total int, err error) {
 	err = s.each(ctx, selectUnhealthy, []any{string(health), CountLimit, limit}, func(scan func(...any) error) error {
 		var u UnhealthySubscription

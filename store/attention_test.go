@@ -72,9 +72,9 @@ func TestUnhealthy(t *testing.T) {
 		failUntil(t, s, off.ID, webhook.HealthDisabled)  // failing at 3 min, disabled at 6 min
 		failUntil(t, s, later.ID, webhook.HealthFailing) // at 7 min
 		time.Sleep(time.Minute)
-		publish(t, s, "p", "channel_created", "content_deleted", "content_updated", "channel_updated")
+		publish(t, s, "p", "channel_created", "content_updated", "channel_updated")
 		time.Sleep(time.Minute)
-		publish(t, s, "p", "content_updated")
+		publish(t, s, "p", "content_updated", "content_deleted")
 		ping, _, err := s.ClaimDue(t.Context(), later.ID, true)
 		if err != nil || ping == nil {
 			t.Fatalf("claim the ping: %v, %v", ping, err)
@@ -123,6 +123,36 @@ func TestUnhealthy(t *testing.T) {
 		}
 		if got, total := unhealthy(webhook.HealthDisabled, 10); total != 0 || len(got) != 0 {
 			t.Errorf("after the change of a URL: %v", got)
+		}
+	})
+}
+
+// The last answer is that of the attempt that was begun last, not that of the
+// newest delivery.
+func TestUnhealthyLastAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", "content_updated", "content_updated")
+		for i, status := range []int{500, 501, 502, 503} { // two deliveries, by turns
+			c := form(t, s, lane(t, s, sub.ID), 1)
+			if c == nil {
+				var err error
+				if c, _, err = s.ClaimDue(t.Context(), sub.ID, false); err != nil || c == nil {
+					t.Fatalf("nothing is due: %v", err)
+				}
+			}
+			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.ResultRetryable}
+			if _, err := s.Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 1 + min(i, 1)}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			got, _, err := s.Unhealthy(t.Context(), webhook.HealthFailing, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i > 0 && (len(got) != 1 || got[0].Last == nil || got[0].Last.ResponseStatus != status || got[0].Last.Number != 1+i/2) {
+				t.Errorf("after %d: got %+v", status, got)
+			}
 		}
 	})
 }
@@ -193,11 +223,16 @@ func TestLossesAndAlerts(t *testing.T) {
 			t.Errorf("one of them: losses of %v (-want +got):\n%s", totals, diff)
 		}
 
-		alerts, err := s.LastAlerts(t.Context(), 1)
-		if err != nil || len(alerts) != 1 {
-			t.Fatalf("got %v, %v, want one alert", alerts, err)
+		publish(t, s, "p", "content_deleted")
+		failUntil(t, s, two.ID, webhook.HealthFailing)
+		if alerts, err := s.LastAlerts(t.Context(), 1); err != nil || len(alerts) != 1 || alerts[0].Name != webhook.AlertFailing {
+			t.Errorf("got %v, %v, want the last alert", alerts, err)
 		}
-		a := alerts[0]
+		alerts, err := s.LastAlerts(t.Context(), 10)
+		if err != nil || len(alerts) != 2 {
+			t.Fatalf("got %v, %v, want two alerts", alerts, err)
+		}
+		a := alerts[1]
 		if a.ID == "" || a.Message == "" || a.Action == "" {
 			t.Errorf("the alert does not say what happened, and what to do: %+v", a)
 		}

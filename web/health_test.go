@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"html"
 	"net/http"
@@ -245,5 +246,32 @@ func publishOne(t *testing.T, s *store.Store, name string) {
 	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
 	if _, err := s.Publish(t.Context(), "acme", []webhook.Event{e}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestDiskWithoutRoom holds that its alarm says all there is to say, unless
+// something else is wrong too.
+func TestDiskWithoutRoom(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Config{Dir: t.TempDir(), MinFreeDisk: 1 << 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	for _, tt := range []struct {
+		ready func(context.Context) error
+		both  bool
+	}{
+		{s.Check, false},
+		{func(context.Context) error { return errors.New("deliveries are not being made") }, true},
+	} {
+		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example", Ready: tt.ready})
+		v := visit(t, w)
+		v.do("POST", w.NewSignInLink()).want(t, 303, "")
+		p := v.do("GET", "/")
+		p.want(t, 200, "Events are refused until there is room.")
+		p.want(t, 200, ">Not ready</span>")
+		if got := strings.Contains(p.body, "<strong>Not ready.</strong>"); got != tt.both {
+			t.Errorf("a second alarm: %v, want %v:\n%s", got, tt.both, p.body)
+		}
 	}
 }

@@ -2,7 +2,18 @@
 // embedded, so that the binary needs no folder next to it, and served under
 // names that hold a hash of their content, so that a browser may keep them for
 // good and never sees an old one.
+//
+// The sources are style.css and the folders src (ours) and vendor (others',
+// byte for byte as published). What is served is in dist, which
+//
+//	go generate ./assets
+//
+// makes of them: one style sheet and one script, bundled and minified by
+// esbuild, which go.mod pins. It is committed, so that building the binary
+// needs nothing but Go.
 package assets
+
+//go:generate go tool esbuild src/app.js src/style.css favicon.svg --bundle --minify --outdir=dist --outbase=src --entry-names=[name] --loader:.svg=copy --format=esm --target=es2022,chrome123,firefox121,safari17.5 --legal-comments=none --log-level=warning
 
 import (
 	"bytes"
@@ -16,7 +27,7 @@ import (
 	"strings"
 )
 
-//go:embed *.css *.svg
+//go:embed dist
 var files embed.FS
 
 // Prefix is the path that all assets are served under.
@@ -24,6 +35,7 @@ const Prefix = "/assets/"
 
 var contentTypes = map[string]string{
 	".css": "text/css; charset=utf-8",
+	".js":  "text/javascript; charset=utf-8",
 	".svg": "image/svg+xml",
 }
 
@@ -42,12 +54,12 @@ type file struct {
 // New reads the embedded files, and compresses them once.
 func New() *Assets {
 	a := &Assets{paths: make(map[string]string), files: make(map[string]*file)}
-	entries, err := files.ReadDir(".")
+	entries, err := files.ReadDir("dist")
 	if err != nil {
 		panic(err) // what is embedded can be read
 	}
 	for _, e := range entries {
-		content, err := files.ReadFile(e.Name())
+		content, err := files.ReadFile("dist/" + e.Name())
 		if err != nil {
 			panic(err)
 		}

@@ -22,14 +22,14 @@ func get(a *Assets, method, path string, acceptEncoding ...string) *httptest.Res
 
 func TestEveryFileIsServedUnderItsHash(t *testing.T) {
 	a := New()
-	for _, name := range []string{"style.css", "favicon.svg"} {
+	for _, name := range []string{"style.css", "app.js", "favicon.svg"} {
 		if _, ok := a.paths[name]; !ok {
 			t.Errorf("%s is not embedded", name)
 		}
 	}
-	hashed := regexp.MustCompile(`^/assets/[a-z-]+\.[0-9a-f]{16}\.(css|svg)$`)
+	hashed := regexp.MustCompile(`^/assets/[a-z-]+\.[0-9a-f]{16}\.(css|js|svg)$`)
 	for name := range a.paths {
-		want, err := files.ReadFile(name)
+		want, err := files.ReadFile("dist/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ func statusLinks(q *webhook.ListQuery) []filterLink {
 	return links
 }
 
-func (w *Web) overview(r *http.Request) (answer, error) {
+func (w *Web) overview(r *request) (answer, error) {
 	ctx := r.Context()
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -133,7 +133,7 @@ func (w *Web) overview(r *http.Request) (answer, error) {
 		}
 		o.rows = append(o.rows, row)
 	}
-	f := w.frame("Overview")
+	f := w.frame(r, "Overview")
 	f.path = "/"
 	return answer{page: overviewPage(f, &o)}, nil
 }

@@ -19,15 +19,15 @@ func (w *Web) NewSignInLink() string { return "/sign-in/" + w.links.issue() }
 
 // askToSignIn shows a button. Only pressing it uses the link up: programs that
 // look ahead at links, such as those of chats, do not press buttons.
-func (w *Web) askToSignIn(r *http.Request) (answer, error) {
+func (w *Web) askToSignIn(r *request) (answer, error) {
 	code := r.PathValue("code")
 	if !w.links.good(code) {
 		return answer{}, w.badLink()
 	}
-	return answer{page: signInPage(w.frame("Sign in"), "/sign-in/"+code)}, nil
+	return answer{page: signInPage(w.frame(r, "Sign in"), "/sign-in/"+code), secret: true}, nil
 }
 
-func (w *Web) signIn(r *http.Request) (answer, error) {
+func (w *Web) signIn(r *request) (answer, error) {
 	if !w.links.take(r.PathValue("code")) {
 		return answer{}, w.badLink()
 	}
@@ -45,7 +45,7 @@ func (w *Web) badLink() *problem {
 	}
 }
 
-func (w *Web) signOut(r *http.Request) (answer, error) {
+func (w *Web) signOut(r *request) (answer, error) {
 	if c, err := r.Cookie(w.cookieName()); err == nil {
 		w.sessions.take(c.Value)
 	}
@@ -54,7 +54,7 @@ func (w *Web) signOut(r *http.Request) (answer, error) {
 
 // signedIn lets only requests of a session through.
 func (w *Web) signedIn(do handler) handler {
-	return func(r *http.Request) (answer, error) {
+	return func(r *request) (answer, error) {
 		if c, err := r.Cookie(w.cookieName()); err != nil || !w.sessions.good(c.Value) {
 			return answer{}, &problem{
 				status:  http.StatusUnauthorized,

@@ -9,8 +9,10 @@ package web
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"service/assets"
@@ -53,7 +55,10 @@ type Web struct {
 	links    *secrets
 	sessions *secrets
 	origins  *http.CrossOriginProtection
+	noteKey  [32]byte      // signs what a page says once
+	streams  chan struct{} // a place for each stream that runs
 	mux      *http.ServeMux
+	built    map[string]bool // the paths of the pages that exist
 }
 
 // New returns the admin UI.
@@ -70,20 +75,59 @@ func New(cfg Config) *Web {
 		links:    newSecrets(linkLife, maxLinks),
 		sessions: newSecrets(sessionLife, maxSessions),
 		origins:  http.NewCrossOriginProtection(),
+		streams:  make(chan struct{}, maxStreams),
+		built:    make(map[string]bool),
 	}
+	rand.Read(w.noteKey[:])
 	w.mux = w.routes()
 	return w
 }
 
+// sections are the pages of the navigation, in its order. One without a route
+// is not shown.
+var sections = []section{
+	{"/", "overview", "Overview"},
+	{"/subscriptions", "subscriptions", "Subscriptions"},
+	{"/deliveries", "deliveries", "Deliveries"},
+	{"/events", "events", "Events"},
+	{"/event-types", "types", "Event types"},
+	{"/tokens", "tokens", "Tokens"},
+	{"/system", "system", "System"},
+	{"/audit", "audit", "Audit"},
+}
+
+type section struct{ path, icon, label string }
+
+// routes is all that the pages answer. Anyone may ask for what is before
+// signing in; the rest is for admins.
 func (w *Web) routes() *http.ServeMux {
 	m := http.NewServeMux()
-	anyone := func(path string, h handler) { m.Handle(path, w.serve(h)) }
-	admins := func(path string, h handler) { m.Handle(path, w.serve(w.signedIn(h))) }
+	anyone := func(path string, h by) { m.Handle(path, w.serve(h.handle)) }
+	admins := func(path string, h by) {
+		m.Handle(path, w.serve(w.signedIn(w.withPrograms(h.handle))))
+		w.built[strings.TrimSuffix(path, "{$}")] = h.get != nil
+	}
 
 	m.Handle(assets.Prefix, w.assets)
-	anyone("/sign-in/{code}", by{get: w.askToSignIn, post: w.signIn}.handle)
-	admins("/sign-out", by{post: w.signOut}.handle)
-	admins("/{$}", by{get: w.overview}.handle)
-	admins("/", notFound)
+	anyone("/sign-in/{code}", by{get: w.askToSignIn, post: w.signIn})
+	admins("/sign-out", by{post: w.signOut})
+
+	admins("/{$}", by{get: w.overview})
+	admins("/find", by{get: w.find})
+	admins("/preferences", by{get: w.preferences, post: w.prefer})
+	m.Handle("/", w.serve(w.signedIn(notFound)))
 	return m
+}
+
+// withPrograms tells a page of an admin what programs there are.
+func (w *Web) withPrograms(do handler) handler {
+	return func(r *request) (answer, error) {
+		if r.Method == http.MethodGet {
+			var err error
+			if r.programs, err = w.cfg.Store.ProgramIDs(r.Context(), manyPrograms); err != nil {
+				return answer{}, err
+			}
+		}
+		return do(r)
+	}
 }

@@ -145,8 +145,11 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 			}
 		}
 		cache := "no-store"
-		if tt.stored {
+		switch {
+		case tt.stored:
 			cache = "public, max-age=31536000, immutable"
+		case p.Header.Get("ETag") != "":
+			cache = "private, no-cache"
 		}
 		if got := p.Header.Get("Cache-Control"); got != cache {
 			t.Errorf("%s %s: Cache-Control: got %q, want %q", tt.method, tt.path, got, cache)
@@ -174,15 +177,15 @@ func TestPagesLoadOnlyWhatThePolicyAllows(t *testing.T) {
 	pages := []page{v.do("GET", "/"), v.do("GET", link), v.do("GET", "/sign-in/x")}
 	v.do("POST", link)
 	pages = append(pages, v.do("GET", "/"), v.do("GET", "/nowhere"))
-	refused := regexp.MustCompile(`<style|<script|<iframe|<img|\sstyle=|\son[a-z]+=|javascript:`)
-	loads := regexp.MustCompile(`<link [^>]*href="([^"]*)"`)
+	refused := regexp.MustCompile(`<style|<script>|<script [^>]*>[^<]|<iframe|<img|\sstyle=|\son[a-z]+=|javascript:`)
+	loads := regexp.MustCompile(`<(?:link|script) [^>]*(?:href|src)="([^"]*)"`)
 	for _, p := range pages {
 		if found := refused.FindString(p.body); found != "" {
 			t.Errorf("%s: has %s", p.Request.URL.Path, found)
 		}
 		files := loads.FindAllStringSubmatch(p.body, -1)
-		if len(files) != 2 {
-			t.Errorf("%s: loads %d files, want 2", p.Request.URL.Path, len(files))
+		if len(files) != 3 {
+			t.Errorf("%s: loads %d files, want 3", p.Request.URL.Path, len(files))
 		}
 		for _, f := range files {
 			v.do("GET", f[1]).want(t, 200, "")
@@ -218,8 +221,8 @@ func TestPagesAreCompressed(t *testing.T) {
 // else of it, and that the log has it once, without the code of a link.
 func TestFaultsAreLoggedOnce(t *testing.T) {
 	for name, do := range map[string]handler{
-		"a panic":  func(*http.Request) (answer, error) { panic("the cause") },
-		"an error": func(*http.Request) (answer, error) { return answer{}, errors.New("the cause") },
+		"a panic":  func(*request) (answer, error) { panic("the cause") },
+		"an error": func(*request) (answer, error) { return answer{}, errors.New("the cause") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -249,7 +252,7 @@ func TestVisitorWhoLeavesIsNoFault(t *testing.T) {
 	var log bytes.Buffer
 	w := testWeb(t, func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	ctx, leave := context.WithCancel(t.Context())
-	w.mux.Handle("GET /slow", w.serve(func(r *http.Request) (answer, error) {
+	w.mux.Handle("GET /slow", w.serve(func(r *request) (answer, error) {
 		leave()
 		return answer{}, r.Context().Err()
 	}))

@@ -1,0 +1,10 @@
+// What the pages can do beyond links and forms. Nothing here is needed: each
+// part adds to something that works without it.
+import "../vendor/htmx.esm.min.js";
+import "../vendor/hx-sse.min.js";
+import "./copy.js";
+import "./form.js";
+import "./keys.js";
+import "./live.js";
+import "./ticks.js";
+import "./time.js";

@@ -1,0 +1,38 @@
+// Buttons that copy: what their attribute data-copy has, or the text of the
+// element that data-copy-of names. Where the clipboard is out of reach, as it is
+// over plain HTTP, the text is selected instead.
+import { added } from "./added.js";
+
+added("button[data-copy], button[data-copy-of]", (button) => { button.hidden = false; });
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest?.("button[data-copy], button[data-copy-of]");
+  if (!button) return;
+  const source = button.dataset.copyOf && document.getElementById(button.dataset.copyOf);
+  const text = source ? source.textContent : button.dataset.copy;
+  try {
+    await navigator.clipboard.writeText(text);
+    say(button, "Copied");
+  } catch {
+    const shown = source || button.parentElement.querySelector("code");
+    if (!shown) return;
+    shown.closest("details")?.setAttribute("open", "");
+    getSelection().selectAllChildren(shown);
+    say(button, "Selected: copy it with your keyboard");
+  }
+});
+
+// A click on a short id selects the whole of it; see user-select in the style.
+function say(button, text) {
+  let status = document.getElementById("copied");
+  if (!status) {
+    status = document.createElement("p");
+    status.id = "copied";
+    status.className = "folded";
+    status.setAttribute("role", "status");
+    document.body.append(status);
+  }
+  status.textContent = text;
+  button.dataset.done = "";
+  setTimeout(() => { delete button.dataset.done; status.textContent = ""; }, 2000);
+}

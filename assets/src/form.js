@@ -1,0 +1,40 @@
+// Forms: filters are sent without the fields that are empty, so that addresses
+// are short; what is wrong is where the focus goes; a button is pressed once.
+import { added } from "./added.js";
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.method === "get") {
+    for (const field of form.elements) {
+      if (field.name && !field.value && !field.disabled) {
+        field.disabled = true;
+        setTimeout(() => { field.disabled = false; });
+      }
+    }
+  } else if (form.method === "post") {
+    if (form.dataset.sent !== undefined) event.preventDefault();
+    form.dataset.sent = "";
+  }
+});
+
+// A page that the browser kept comes back as it was left.
+addEventListener("pageshow", () => {
+  document.querySelectorAll("form[data-sent]").forEach((form) => { delete form.dataset.sent; });
+});
+
+// The presets of a filter's box are the filter: ticking one applies it.
+document.addEventListener("change", (event) => {
+  if (event.target.matches?.(".pills input")) event.target.form.requestSubmit();
+});
+
+document.querySelector("[data-focus]")?.focus();
+
+added("input[data-zone]", (input) => {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (!zone || document.getElementById("zones")) return;
+  const list = document.createElement("datalist");
+  list.id = "zones";
+  for (const name of [zone, "UTC"]) list.append(new Option(name));
+  input.after(list);
+  input.setAttribute("list", "zones");
+});

@@ -1,0 +1,64 @@
+// Single keys (see the sheet that ? opens). They are listened to unless the
+// visitor has switched them off, and never while something is typed or a key
+// that changes others is held.
+const sections = { o: "overview", s: "subscriptions", d: "deliveries", e: "events", c: "types", t: "tokens", y: "system", a: "audit" };
+const on = document.body.dataset.keys !== undefined;
+const sheet = document.getElementById("keys");
+let going = 0; // when g was pressed
+
+const typing = (e) => e.closest?.("input:not([type=checkbox], [type=radio], [type=submit], [type=button]), textarea, select, [contenteditable], dialog");
+
+function row(step) {
+  const rows = [...document.querySelectorAll("[data-row]")].filter((r) => r.querySelector("a, input, button"));
+  if (!rows.length) return;
+  const at = rows.findIndex((r) => r.contains(document.activeElement));
+  const to = at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step));
+  const target = rows[to].querySelector("a[href], input, button");
+  target.focus({ preventScroll: true });
+  rows[to].scrollIntoView({ block: "nearest" });
+}
+
+const current = () => document.activeElement?.closest("[data-row]");
+const follow = (e) => { e?.click(); return Boolean(e); };
+
+const does = {
+  "?": () => { sheet?.showModal(); return Boolean(sheet); },
+  "/": () => {
+    const filters = document.querySelector(".filters details");
+    if (filters) filters.open = true;
+    const field = filters?.querySelector("input") || document.getElementById("find");
+    field?.focus();
+    field?.select?.();
+    return Boolean(field);
+  },
+  j: () => { row(1); return true; },
+  k: () => { row(-1); return true; },
+  h: () => follow(document.querySelector(".pager [rel=prev]")),
+  l: () => follow(document.querySelector(".pager [rel=next]")),
+  x: () => follow(current()?.querySelector("input[data-tick]")),
+  r: () => follow(current()?.querySelector("[data-key=redeliver]") || document.querySelector("main [data-key=redeliver]")),
+  p: () => follow(document.querySelector("[data-live-toggle]")),
+  g: (event) => { going = event.timeStamp; return true; },
+};
+
+if (on) {
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing || typing(event.target)) return;
+    if (document.querySelector("dialog[open]")) return;
+    if (going && event.timeStamp - going < 1500 && sections[event.key]) {
+      going = 0;
+      if (follow(document.querySelector(`#pages [data-section="${sections[event.key]}"]`))) event.preventDefault();
+      return;
+    }
+    going = 0;
+    if (Object.hasOwn(does, event.key) && does[event.key](event)) event.preventDefault();
+  });
+}
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest?.("[data-key=sheet]") && sheet) {
+    event.preventDefault();
+    document.getElementById("account")?.hidePopover?.();
+    sheet.showModal();
+  }
+});

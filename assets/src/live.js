@@ -1,0 +1,99 @@
+// What comes in by the stream of a page (see web/stream.go). htmx holds the
+// connection: it goes on from the last id after a cut, waits longer each time,
+// and rests while the tab is hidden. Here its messages come into the page:
+//
+// an element with an id takes the place of the one with that id; any other
+// element becomes the first of the list, unless that is paused or has been
+// scrolled away from: then it is counted, and shown when asked for.
+const bar = document.querySelector("[data-live]");
+const most = 200; // rows that are kept on the page, or waiting
+
+if (bar) {
+  const toggle = bar.querySelector("[data-live-toggle]");
+  const label = bar.querySelector("[data-live-label]");
+  const show = bar.querySelector("[data-live-show]");
+  const status = bar.querySelector("[data-live-status]");
+  const use = toggle.querySelector("use");
+  const noun = bar.dataset.live;
+  let paused = false;
+  let waiting = []; // elements, oldest first
+  let missed = false; // more came than could wait
+
+  const list = () => document.querySelector("[data-live-list]");
+  const away = () => {
+    const l = list();
+    return l && (l.getBoundingClientRect().top < 0 || l.contains(document.activeElement));
+  };
+
+  function tell() {
+    bar.dataset.state = paused ? "paused" : "on";
+    label.textContent = paused ? "Paused" : "Live";
+    toggle.setAttribute("aria-pressed", String(paused));
+    toggle.setAttribute("aria-label", paused ? "Paused: go on" : "Live: pause");
+    use.setAttribute("href", paused ? "#play" : "#pause");
+    const n = waiting.length;
+    show.hidden = n === 0;
+    show.textContent = `${missed ? "More than " : ""}${n} new, show`;
+  }
+
+  let said = 0;
+  function announce() {
+    clearTimeout(said);
+    said = setTimeout(() => {
+      const n = waiting.length;
+      if (n) status.textContent = `${n} new ${noun}${n === 1 ? "" : "s"} to show`;
+    }, 2000);
+  }
+
+  function insert(elements) {
+    const l = list();
+    if (!l) return;
+    for (const e of elements) l.prepend(e);
+    while (l.children.length > most) l.lastElementChild.remove();
+    window.htmx?.process(l);
+  }
+
+  function release() {
+    if (missed) {
+      location.reload();
+      return;
+    }
+    insert(waiting);
+    waiting = [];
+    tell();
+  }
+
+  document.addEventListener("htmx:sse:before:message", (event) => {
+    const { detail } = event;
+    if (detail.message.event) return;
+    event.preventDefault();
+    detail.cancelled = true;
+    const template = document.createElement("template");
+    template.innerHTML = detail.message.data;
+    for (const e of [...template.content.children]) {
+      const there = e.id && document.getElementById(e.id);
+      const held = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
+      if (there) {
+        if (!there.contains(document.activeElement)) there.replaceWith(e);
+      } else if (held >= 0) {
+        waiting[held] = e;
+      } else if (paused || away()) {
+        if (waiting.length < most) waiting.push(e);
+        else missed = true;
+      } else {
+        insert([e]);
+      }
+    }
+    tell();
+    announce();
+  });
+
+  toggle.addEventListener("click", () => {
+    paused = !paused;
+    if (!paused) release();
+    tell();
+  });
+  show.addEventListener("click", release);
+  toggle.hidden = false;
+  tell();
+}

@@ -1,0 +1,29 @@
+// Boxes that select rows: with Shift, all from the last one that was ticked.
+let last = null;
+
+document.addEventListener("click", (event) => {
+  const box = event.target;
+  if (!box.matches?.("input[data-tick]")) return;
+  if (event.shiftKey && last?.isConnected) {
+    const all = [...document.querySelectorAll("input[data-tick]")];
+    const [from, to] = [all.indexOf(last), all.indexOf(box)].sort((a, b) => a - b);
+    for (const one of all.slice(from, to + 1)) one.checked = box.checked;
+  }
+  last = box;
+  count();
+});
+
+document.addEventListener("change", (event) => {
+  const all = event.target;
+  if (!all.matches?.("input[data-tick-all]")) return;
+  document.querySelectorAll("input[data-tick]").forEach((box) => { box.checked = all.checked; });
+  count();
+});
+
+// An element with data-ticked says how many are ticked.
+function count() {
+  const n = document.querySelectorAll("input[data-tick]:checked").length;
+  document.querySelectorAll("[data-ticked]").forEach((e) => { e.textContent = n; });
+}
+
+addEventListener("pageshow", count);

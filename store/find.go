@@ -1,0 +1,89 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strings"
+)
+
+// Found is a record that an id led to. The id of an event is unique in its
+// program alone.
+type Found struct {
+	Kind      FoundKind
+	ID        string
+	ProgramID string
+}
+
+// FoundKind says what kind of record was found.
+type FoundKind string
+
+// What can be found.
+const (
+	FoundSubscription FoundKind = "subscription" // a deleted one too
+	FoundDelivery     FoundKind = "delivery"
+	FoundEvent        FoundKind = "event"
+	FoundToken        FoundKind = "token"
+)
+
+// Each reads the ids of an index between two ends, the second left out.
+const (
+	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+	findTokens        = "SELECT id, program_id FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+	findEvents        = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
+)
+
+// Find returns the records of all programs whose id begins with prefix, of each
+// kind at most limit. It costs a look into an index for each kind, and for
+// events one for each program. An empty prefix finds nothing.
+func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, error) {
+	prefix = strings.ToLower(prefix)
+	if prefix == "" || strings.Trim(prefix, "0123456789abcdef-") != "" {
+		return nil, nil // no id is spelt so
+	}
+	var all []Found
+	err := s.view(ctx, func(v *view) error {
+		for _, of := range []struct {
+			kind  FoundKind
+			query string
+		}{
+			{FoundSubscription, findSubscriptions}, {FoundDelivery, findDeliveries}, {FoundEvent, findEvents}, {FoundToken, findTokens},
+		} {
+			n := 0
+			err := v.each(of.query, []any{prefix, prefix + "g", limit}, func(scan func(...any) error) error {
+				f := Found{Kind: of.kind}
+				if err := scan(&f.ID, &f.ProgramID); err != nil {
+					return err
+				}
+				if all, n = append(all, f), n+1; n == limit {
+					return errEnough
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+const selectProgramIDs = "SELECT id FROM programs ORDER BY id LIMIT ?"
+
+// ProgramIDs returns the ids of programs in their order, at most limit.
+func (s *Store) ProgramIDs(ctx context.Context, limit int) ([]string, error) {
+	if limit < 1 {
+		return nil, errors.New("store: a limit is at least 1")
+	}
+	var ids []string
+	err := s.each(ctx, selectProgramIDs, []any{limit}, func(scan func(...any) error) error {
+		var id string
+		if err := scan(&id); err != nil {
+			return err
+		}
+		ids = append(ids, id)
+		return nil
+	})
+	return ids, err
+}

@@ -1,0 +1,44 @@
+package web
+
+import (
+	"net/http"
+	"strings"
+
+	"service/store"
+)
+
+// maxFound is how many records of a kind the search by id lists.
+const maxFound = 10
+
+// find leads to the record whose id was typed, whole or its beginning.
+func (w *Web) find(r *request) (answer, error) {
+	q := strings.TrimSpace(r.URL.Query().Get("q"))
+	found, err := w.cfg.Store.Find(r.Context(), q, maxFound)
+	if err != nil {
+		return answer{}, err
+	}
+	if len(found) == 1 {
+		return answer{location: foundPath(&found[0])}, nil
+	}
+	f := w.frame(r, "Find by id")
+	f.find = q
+	a := answer{page: foundPage(f, found)}
+	if len(found) == 0 {
+		a.status = http.StatusNotFound
+	}
+	return a, nil
+}
+
+// foundPath is the page of what was found.
+func foundPath(f *store.Found) string {
+	switch f.Kind {
+	case store.FoundSubscription:
+		return subscriptionPath(f.ID)
+	case store.FoundDelivery:
+		return deliveryPath(f.ID)
+	case store.FoundEvent:
+		return eventPath(f.ProgramID, f.ID)
+	default:
+		return tokenPath(f.ID)
+	}
+}

@@ -1,0 +1,80 @@
+package web
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+// note is what a POST has to say on the page that it leads to, once. It says
+// nothing secret: it travels through the browser, in a cookie of a minute,
+// signed with a key of this process, so that nobody else can make the pages
+// say something.
+type note struct {
+	Kind noteKind `json:"k"`
+	Text string   `json:"t"`
+}
+
+// noteKind is the state whose colour and symbol a note has.
+type noteKind string
+
+const (
+	noteDone   noteKind = "success"
+	noteFailed noteKind = "failed"
+	noteMind   noteKind = "retryable" // something to be heeded
+)
+
+const (
+	noteCookie = "note"
+	noteLife   = 60   // seconds
+	maxNote    = 1500 // bytes of text; a cookie holds 4,096
+)
+
+// keep makes the cookie of a note.
+func (w *Web) keep(n *note) *http.Cookie {
+	text := *n
+	text.Text = cutText(text.Text, maxNote)
+	b, _ := json.Marshal(text) // two strings can be written
+	return w.noteCookie(base64.RawURLEncoding.EncodeToString(append(w.noteMAC(b), b...)), noteLife)
+}
+
+func (w *Web) noteCookie(value string, age int) *http.Cookie {
+	return &http.Cookie{
+		Name: noteCookie, Value: value, Path: "/", MaxAge: age,
+		Secure: w.cfg.Secure, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	}
+}
+
+func (w *Web) noteMAC(b []byte) []byte {
+	m := hmac.New(sha256.New, w.noteKey[:])
+	m.Write(b)
+	return m.Sum(nil)
+}
+
+// readNote returns the note of a request, nil for none that this process made.
+func (w *Web) readNote(r *http.Request) *note {
+	c, err := r.Cookie(noteCookie)
+	if err != nil {
+		return nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(c.Value)
+	if err != nil || len(b) < sha256.Size || !hmac.Equal(b[:sha256.Size], w.noteMAC(b[sha256.Size:])) {
+		return nil
+	}
+	var n note
+	if json.Unmarshal(b[sha256.Size:], &n) != nil {
+		return nil
+	}
+	return &n
+}
+
+// cutText bounds a text to so many bytes, and marks that it was cut.
+func cutText(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most-len("…")], "") + "…"
+}

@@ -1,0 +1,131 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// theme is how the pages look: as the system does, or always the one way.
+type theme string
+
+const (
+	themeSystem theme = ""
+	themeLight  theme = "light"
+	themeDark   theme = "dark"
+)
+
+// preferences are what a browser keeps of how its visitor wants the pages.
+type preferences struct {
+	theme theme
+	zone  *time.Location // nil is UTC
+	keys  bool           // the keyboard is listened to
+}
+
+const preferencesCookie = "preferences"
+
+// readPreferences takes what it can of the cookie, which anyone can write.
+func readPreferences(r *http.Request) preferences {
+	p := preferences{keys: true}
+	c, err := r.Cookie(preferencesCookie)
+	if err != nil {
+		return p
+	}
+	values, err := url.ParseQuery(c.Value)
+	if err != nil {
+		return p
+	}
+	switch t := theme(values.Get("theme")); t {
+	case themeLight, themeDark:
+		p.theme = t
+	}
+	p.zone, _ = readZone(values.Get("zone"))
+	p.keys = values.Get("keys") != "off"
+	return p
+}
+
+// readZone reads the name of a time zone; "" and UTC are nil.
+func readZone(name string) (*time.Location, bool) {
+	if name == "" || name == "UTC" {
+		return nil, true
+	}
+	if name == "Local" || len(name) > 64 { // Local is the machine's own, not the visitor's
+		return nil, false
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, false
+	}
+	return zone, true
+}
+
+func (p preferences) String() string {
+	values := make(url.Values)
+	if p.theme != themeSystem {
+		values.Set("theme", string(p.theme))
+	}
+	if p.zone != nil {
+		values.Set("zone", p.zone.String())
+	}
+	if !p.keys {
+		values.Set("keys", "off")
+	}
+	return values.Encode()
+}
+
+func (w *Web) preferencesCookie(p preferences) *http.Cookie {
+	c := &http.Cookie{
+		Name: preferencesCookie, Value: p.String(), Path: "/", MaxAge: 365 * 24 * 60 * 60,
+		Secure: w.cfg.Secure, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	}
+	if c.Value == "" {
+		c.MaxAge = -1
+	}
+	return c
+}
+
+// preferences shows the page of the same name.
+func (w *Web) preferences(r *request) (answer, error) {
+	return answer{page: preferencesPage(w.frame(r, "Preferences"), readPreferences(r.Request), "", "")}, nil
+}
+
+// prefer takes the preferences that a form has fields for, and leaves the
+// others. The form's own page is where it leads back to.
+func (w *Web) prefer(r *request) (answer, error) {
+	if err := r.ParseForm(); err != nil {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "Nothing was changed."}
+	}
+	p := readPreferences(r.Request)
+	if r.PostForm.Has("theme") {
+		switch t := theme(r.PostForm.Get("theme")); t {
+		case themeSystem, themeLight, themeDark:
+			p.theme = t
+		}
+	}
+	if r.PostForm.Has("zone") {
+		name := strings.TrimSpace(r.PostForm.Get("zone"))
+		zone, ok := readZone(name)
+		if !ok {
+			return answer{
+				status: http.StatusUnprocessableEntity,
+				page:   preferencesPage(w.frame(r, "Preferences"), p, name, "must be a name of the time zone database, such as Europe/Berlin, or UTC"),
+			}, nil
+		}
+		p.zone = zone
+	}
+	if r.PostForm.Has("keys") {
+		p.keys = r.PostForm.Get("keys") != "off"
+	}
+	return answer{location: localPath(r.PostForm.Get("back")), cookie: w.preferencesCookie(p)}, nil
+}
+
+// localPath returns an address if it is of this service, and otherwise the
+// preferences: a form's field must not lead visitors elsewhere.
+func localPath(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.ContainsAny(s, "\\\r\n\t") {
+		return "/preferences"
+	}
+	return s
+}

@@ -1,0 +1,84 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/a-h/templ"
+)
+
+const (
+	maxStreams  = 64               // at a time; a further one is told to come back
+	streamLife  = 10 * time.Minute // after which the browser connects again, and its session is looked at again
+	streamQuiet = 15 * time.Second // without a word, after which a comment keeps proxies from closing it
+)
+
+// stream sends a page what is new, as server-sent events. The handler that has
+// it runs in the request's own goroutine, and ends when Context does: the
+// visitor has left, the service stops, or the stream's life is over, after
+// which the browser asks again from the last id that it has seen.
+type stream struct {
+	ctx    context.Context
+	lastID string // of the event that the browser has seen last, "" for none: text from outside
+	to     *patient
+}
+
+// Context ends with the stream.
+func (s *stream) Context() context.Context { return s.ctx }
+
+// send sends HTML under an id, from which a browser that was cut off goes on.
+// An element with an id of its own takes the place of the one with that id on
+// the page; the others become the first of the list that the page marks with
+// data-live-list (see live in part_live.templ).
+func (s *stream) send(id string, c templ.Component) error {
+	var b bytes.Buffer
+	if err := c.Render(s.ctx, &b); err != nil {
+		return err
+	}
+	var out strings.Builder
+	if id != "" {
+		fmt.Fprintf(&out, "id: %s\n", id)
+	}
+	for line := range strings.SplitSeq(b.String(), "\n") {
+		out.WriteString("data: " + strings.ReplaceAll(line, "\r", " ") + "\n")
+	}
+	out.WriteString("\n")
+	return s.write(out.String())
+}
+
+// idle says nothing, so that whoever stands between sees that it goes on. To be
+// called after streamQuiet without a send.
+func (s *stream) idle() error { return s.write(":\n\n") }
+
+func (s *stream) write(text string) error {
+	if _, err := s.to.Write([]byte(text)); err != nil {
+		return err
+	}
+	return s.to.ctl.Flush()
+}
+
+// follow runs a stream until it ends.
+func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error) {
+	select {
+	case w.streams <- struct{}{}:
+		defer func() { <-w.streams }()
+	default:
+		rw.Header().Set("Retry-After", "30")
+		http.Error(rw, "Too many pages are being watched.", http.StatusServiceUnavailable)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), streamLife)
+	defer cancel()
+	rw.Header().Set("Content-Type", "text/event-stream")
+	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &patient{rw, http.NewResponseController(rw)}}
+	if err := s.idle(); err != nil {
+		return
+	}
+	if err := run(s); err != nil && ctx.Err() == nil {
+		w.log(r, err)
+	}
+}

@@ -3,8 +3,41 @@
 //
 // It guarantees that without a session no page tells anything but how to sign
 // in; that no page can be driven from another site; that text from outside is
-// shown as text, never as markup; and that pages work without JavaScript. It
-// asks the store, and changes nothing there yet.
+// shown as text, never as markup; and that pages work without JavaScript.
+//
+// # How a page is made
+//
+// A noun has a file of its own, delivery.go with its handlers and
+// delivery.templ with its pages, a line in routes, and, if the shared rules of
+// style do not do, a file of its own in assets/src, which style.css there
+// imports. A handler takes a *request and returns an answer or an error:
+//
+//	func (w *Web) tokens(r *request) (answer, error) {
+//		v, err := r.listing(webhook.TokenList)
+//		if err != nil {
+//			return answer{}, err
+//		}
+//		tokens, total, err := w.cfg.Store.Tokens(r.Context(), r.program, &v.query)
+//		if err != nil {
+//			return answer{}, err
+//		}
+//		return answer{page: tokensPage(w.frame(r, "Tokens"), v, tokens, total)}, nil
+//	}
+//
+// Links are GET; what changes something is a form sent by POST, which answers
+// with a location and a note of what was done. A fault of the visitor is a
+// *problem, or a page with status 422 that shows the form again with what is
+// wrong at its fields (faultsOf). A page with a secret says so (answer.secret).
+//
+// A page is @layout(f) with @pageTitle(f) or @recordTitle first, which has its
+// one h1. The files part*.templ have what pages are made of; TestGallery shows
+// all of it. Times are told by the clock of the frame: @f.clock.ago(t). Text
+// from outside that stands in a line goes through visible, a body through
+// bodyBlock. There is no style, script or handler inside of markup: the policy
+// refuses them.
+//
+// What JavaScript adds is asked for by attributes: data-copy, data-tick,
+// data-row, data-live-list, data-ago. Its source is assets/src.
 package web
 
 import (

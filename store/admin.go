@@ -38,7 +38,8 @@ func (s *Store) Admins(ctx context.Context) ([]webhook.Admin, error) {
 // HasAdmins says whether there is an admin.
 func (s *Store) HasAdmins(ctx context.Context) (bool, error) {
 	var any bool
-	return any, s.scan(ctx, selectAnyAdmin, nil, &any)
+	err := s.scan(ctx, selectAnyAdmin, nil, &any)
+	return any, err
 }
 
 // AdminByEmail returns an admin and the hash of the password. The error is a
@@ -107,8 +108,8 @@ func (w Write) CreateFirstAdmin(email string, hash webhook.PasswordHash) (webhoo
 }
 
 // SetPassword replaces the password of an admin and ends all sessions of the
-// admin; it returns how many were good until then.
-func (w Write) SetPassword(adminID string, hash webhook.PasswordHash) (ended int, err error) {
+// admin but one, "" for all; it returns how many of them were good.
+func (w Write) SetPassword(adminID string, hash webhook.PasswordHash, but string) (ended int, err error) {
 	if err := hash.Check(); err != nil {
 		return 0, err
 	}
@@ -119,7 +120,7 @@ func (w Write) SetPassword(adminID string, hash webhook.PasswordHash) (ended int
 	if err != nil {
 		return 0, err
 	}
-	return w.EndSessions(adminID, "")
+	return w.EndSessions(adminID, but)
 }
 
 // RefreshPassword stores a newer hash of the same password, unless the password

@@ -36,9 +36,11 @@ const (
 
 // CreateSession signs an admin in with one browser, and returns the session and
 // its secret: 32 random bytes in base64url, of which only the SHA-256 is kept.
+// checked is the hash that the password was checked against: the error is a
+// *webhook.Error when it is not the admin's any more, or the admin is removed.
 // replaced is the secret of the session that the browser had before, which
 // ends; "" for none.
-func (w Write) CreateSession(adminID, address, agent, replaced string) (webhook.Session, string, error) {
+func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, address, agent, replaced string) (webhook.Session, string, error) {
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	var random [32]byte
 	rand.Read(random[:])
@@ -46,7 +48,13 @@ func (w Write) CreateSession(adminID, address, agent, replaced string) (webhook.
 	hash := sha256.Sum256([]byte(secret))
 	agent = strings.ToValidUTF8(agent[:min(len(agent), maxAgent)], "")
 	s := webhook.Session{ID: webhook.NewID(), AdminID: adminID, Address: address, Agent: agent, CreatedAt: now, SeenAt: now, ExpiresAt: now.Add(webhook.SessionLife)}
-	err := w.t.exec(deleteExpiredSessions, now.UnixMilli())
+	known, err := w.t.affected("UPDATE admins SET signed_in_at = ? WHERE id = ? AND password = ?", now.UnixMilli(), adminID, string(checked))
+	if err == nil && known == 0 {
+		err = webhook.NotFound("admin")
+	}
+	if err == nil {
+		err = w.t.exec(deleteExpiredSessions, now.UnixMilli())
+	}
 	if err == nil && replaced != "" {
 		_, _, err = w.EndSession(replaced)
 	}
@@ -56,9 +64,6 @@ func (w Write) CreateSession(adminID, address, agent, replaced string) (webhook.
 	if err == nil {
 		err = w.t.exec("INSERT INTO sessions (hash, id, admin_id, address, agent, created_at, seen_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 			hash[:], s.ID, s.AdminID, s.Address, s.Agent, now.UnixMilli(), now.UnixMilli(), s.ExpiresAt.UnixMilli())
-	}
-	if err == nil {
-		err = w.t.exec("UPDATE admins SET signed_in_at = ? WHERE id = ?", now.UnixMilli(), adminID)
 	}
 	return s, secret, err
 }

@@ -1,0 +1,440 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// hashOf is a hash that differs by its name, and that nobody has a password of.
+func hashOf(name string) webhook.PasswordHash {
+	return webhook.PasswordHash("$argon2id$v=19$m=19456,t=2,p=1$" + (name + strings.Repeat("A", 22))[:22] + "$" + strings.Repeat("A", 43))
+}
+
+// mustWrite does something in one write, which must succeed.
+func mustWrite(t *testing.T, s *Store, do func(w Write) error) {
+	t.Helper()
+	if err := s.Write(t.Context(), do); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// createAdmin makes an admin.
+func createAdmin(t *testing.T, s *Store, email string) webhook.Admin {
+	t.Helper()
+	var a webhook.Admin
+	mustWrite(t, s, func(w Write) (err error) {
+		a, err = w.CreateAdmin(email, hashOf("abc"))
+		return err
+	})
+	return a
+}
+
+// createSession signs an admin of createAdmin in, and returns the secret.
+func createSession(t *testing.T, s *Store, a webhook.Admin, replaced string) (webhook.Session, string) {
+	t.Helper()
+	var session webhook.Session
+	var secret string
+	mustWrite(t, s, func(w Write) (err error) {
+		session, secret, err = w.CreateSession(a.ID, hashOf("abc"), "192.0.2.1", "Firefox", replaced)
+		return err
+	})
+	return session, secret
+}
+
+// good says whether a secret is that of a session that is good.
+func good(t *testing.T, s *Store, secret string) bool {
+	t.Helper()
+	_, ok, err := s.Session(t.Context(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok
+}
+
+// wantMistake checks that an error is the caller's, of a kind.
+func wantMistake(t *testing.T, err error, want webhook.Code) {
+	t.Helper()
+	var got *webhook.Error
+	if !errors.As(err, &got) || got.Code != want {
+		t.Errorf("got %v, want a mistake with %s", err, want)
+	}
+}
+
+func TestAdmins(t *testing.T) {
+	s := open(t)
+	any, err := s.HasAdmins(t.Context())
+	if err != nil || any {
+		t.Fatalf("at first: got %v, %v", any, err)
+	}
+	ana := createAdmin(t, s, "ana@example.com")
+	bo := createAdmin(t, s, "bo@example.com")
+	if any, err = s.HasAdmins(t.Context()); err != nil || !any {
+		t.Fatalf("with two: got %v, %v", any, err)
+	}
+	for email, want := range map[string]webhook.Code{
+		"ana@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid, "cy": webhook.CodeInvalid, "": webhook.CodeInvalid,
+	} {
+		wantMistake(t, s.Write(t.Context(), func(w Write) error {
+			_, err := w.CreateAdmin(email, hashOf("abc"))
+			return err
+		}), want)
+	}
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, err := w.CreateFirstAdmin("cy@example.com", hashOf("abc"))
+		return err
+	}), webhook.CodeConflict)
+	if err := s.Write(t.Context(), func(w Write) error {
+		_, err := w.CreateAdmin("cy@example.com", "a password")
+		return err
+	}); err == nil {
+		t.Error("a password was stored in place of its hash")
+	}
+
+	got, hash, err := s.AdminByEmail(t.Context(), "ana@example.com")
+	if err != nil || got != ana || hash != hashOf("abc") {
+		t.Errorf("got %+v, %s, %v; want %+v", got, hash, err, ana)
+	}
+	if got, _, err = s.Admin(t.Context(), bo.ID); err != nil || got != bo {
+		t.Errorf("got %+v, %v; want %+v", got, err, bo)
+	}
+	_, _, err = s.AdminByEmail(t.Context(), "cy@example.com")
+	wantMistake(t, err, webhook.CodeNotFound)
+
+	_, kept := createSession(t, s, bo, "")
+	_, first := createSession(t, s, ana, "")
+	second, secret := createSession(t, s, ana, "")
+	ended := 0
+	mustWrite(t, s, func(w Write) (err error) {
+		ended, err = w.SetPassword(ana.ID, hashOf("def"), second.ID)
+		return err
+	})
+	if ended != 1 || good(t, s, first) || !good(t, s, secret) || !good(t, s, kept) {
+		t.Errorf("after another password: %d sessions ended, the first is good: %v, the one to keep: %v, another's: %v", ended, good(t, s, first), good(t, s, secret), good(t, s, kept))
+	}
+	// A password that was checked just before it was replaced is no way in.
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, _, err := w.CreateSession(ana.ID, hashOf("abc"), "", "", "")
+		return err
+	}), webhook.CodeNotFound)
+
+	all, err := s.Admins(t.Context())
+	if err != nil || len(all) != 2 || all[0].Email != ana.Email || all[0].Sessions != 1 || all[0].SignedInAt.IsZero() || all[1].Sessions != 1 {
+		t.Errorf("got %+v, %v", all, err)
+	}
+	mustWrite(t, s, func(w Write) error {
+		_, err := w.RemoveAdmin(ana.Email)
+		return err
+	})
+	if good(t, s, secret) {
+		t.Error("a removed admin is signed in")
+	}
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, err := w.RemoveAdmin(ana.Email)
+		return err
+	}), webhook.CodeNotFound)
+}
+
+func TestSessions(t *testing.T) {
+	s := open(t)
+	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
+	session, secret := createSession(t, s, ana, "")
+	got, ok, err := s.Session(t.Context(), secret)
+	session.Email = ana.Email
+	if err != nil || !ok || got != session {
+		t.Errorf("got %+v, %v, %v; want %+v", got, ok, err, session)
+	}
+	if len(secret) != 43 {
+		t.Errorf("the secret is %q, want 32 bytes in base64url", secret)
+	}
+	for _, other := range []string{"", "x", secret[1:], strings.Repeat("A", 43)} {
+		if good(t, s, other) {
+			t.Errorf("%q is good", other)
+		}
+	}
+	// The next sign-in of a browser takes the place of the one before.
+	_, next := createSession(t, s, ana, secret)
+	if good(t, s, secret) || !good(t, s, next) {
+		t.Errorf("after signing in again: the old is good: %v, the new: %v", good(t, s, secret), good(t, s, next))
+	}
+	third, thirdSecret := createSession(t, s, ana, "")
+	// A session is its admin's alone.
+	wantMistake(t, s.Write(t.Context(), func(w Write) error { return w.RevokeSession(bo.ID, third.ID) }), webhook.CodeNotFound)
+	if !good(t, s, thirdSecret) {
+		t.Error("another admin ended it")
+	}
+	mustWrite(t, s, func(w Write) error { return w.RevokeSession(ana.ID, third.ID) })
+	if good(t, s, thirdSecret) || !good(t, s, next) {
+		t.Errorf("after one was revoked: it is good: %v, the other: %v", good(t, s, thirdSecret), good(t, s, next))
+	}
+	mustWrite(t, s, func(w Write) error {
+		_, found, err := w.EndSession(next)
+		if !found {
+			t.Error("no session was found to end")
+		}
+		return err
+	})
+	if good(t, s, next) {
+		t.Error("it is good after its end")
+	}
+}
+
+// TestSessionsAreBounded holds that the oldest of too many ends.
+func TestSessionsAreBounded(t *testing.T) {
+	s, now := openAt(t)
+	ana := createAdmin(t, s, "ana@example.com")
+	var secrets []string
+	for range webhook.MaxSessions + 1 {
+		_, secret := createSession(t, s, ana, "")
+		secrets = append(secrets, secret)
+		*now = now.Add(time.Second)
+	}
+	if good(t, s, secrets[0]) || !good(t, s, secrets[1]) {
+		t.Errorf("the oldest is good: %v, the next: %v", good(t, s, secrets[0]), good(t, s, secrets[1]))
+	}
+	all, err := s.Sessions(t.Context(), ana.ID)
+	if err != nil || len(all) != webhook.MaxSessions || !all[0].CreatedAt.After(all[1].CreatedAt) {
+		t.Errorf("%d are listed, %v", len(all), err)
+	}
+}
+
+// TestSessionsEnd holds that a session ends 12 hours after it began, and 2 hours
+// after it was seen, and that a restart changes nothing of it.
+func TestSessionsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		s := mustOpen(t, dir)
+		ana := createAdmin(t, s, "ana@example.com")
+		_, idle := createSession(t, s, ana, "")
+		_, busy := createSession(t, s, ana, "")
+		began := time.Now()
+		for time.Since(began) < webhook.SessionLife-time.Hour {
+			time.Sleep(time.Hour)
+			if !good(t, s, busy) {
+				t.Fatalf("it has ended after %s", time.Since(began))
+			}
+			if time.Since(began) == webhook.SessionIdle-time.Hour {
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				s = mustOpen(t, dir)
+			}
+		}
+		if good(t, s, idle) {
+			t.Errorf("one that was not seen for %s is good", time.Since(began))
+		}
+		time.Sleep(time.Until(began.Add(webhook.SessionLife - time.Millisecond)))
+		if !good(t, s, busy) {
+			t.Error("it ended early")
+		}
+		time.Sleep(time.Millisecond)
+		if good(t, s, busy) {
+			t.Errorf("it is good after %s", webhook.SessionLife)
+		}
+		if all, err := s.Sessions(t.Context(), ana.ID); err != nil || len(all) != 0 {
+			t.Errorf("listed: %+v, %v", all, err)
+		}
+		createSession(t, s, ana, "")
+		var left int
+		if err := s.scan(t.Context(), "SELECT count(*) FROM sessions", nil, &left); err != nil || left != 1 {
+			t.Errorf("%d sessions are kept, %v; want those that have expired removed", left, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestSeenIsWrittenOnceAMinute holds that pages do not cost a write each.
+func TestSeenIsWrittenOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := mustOpen(t, t.TempDir())
+		defer s.Close()
+		_, secret := createSession(t, s, createAdmin(t, s, "ana@example.com"), "")
+		written := func() (ms int64) {
+			if err := s.scan(t.Context(), "SELECT seen_at FROM sessions", nil, &ms); err != nil {
+				t.Fatal(err)
+			}
+			return ms
+		}
+		before := written()
+		time.Sleep(59 * time.Second)
+		if good(t, s, secret); written() != before {
+			t.Error("it was written within a minute")
+		}
+		time.Sleep(time.Second)
+		if good(t, s, secret); written() != time.Now().UnixMilli() {
+			t.Error("it was not written after a minute")
+		}
+	})
+}
+
+func TestDevices(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir)
+	mark := s.NewDevice("ana")
+	name, ok := s.Device("ana", mark)
+	if !ok || name == "" || !strings.HasPrefix(mark, name) {
+		t.Fatalf("got %q, %v", name, ok)
+	}
+	if other, _ := s.Device("ana", s.NewDevice("ana")); other == name {
+		t.Error("two devices have one name")
+	}
+	for _, m := range []string{"", ".", mark[:len(mark)-1], "A" + mark[1:], name + ".", name, mark + "A"} {
+		if m == mark {
+			continue
+		}
+		if _, ok := s.Device("ana", m); ok {
+			t.Errorf("%q is a mark", m)
+		}
+	}
+	if _, ok := s.Device("bo", mark); ok {
+		t.Error("a mark is another admin's, too")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, dir)
+	if _, ok := s.Device("ana", mark); !ok {
+		t.Error("a restart has forgotten the device")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustOpen(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// openAt is open with a clock of the test's.
+func openAt(t *testing.T) (*Store, *time.Time) {
+	t.Helper()
+	now := time.Now()
+	s, err := Open(t.Context(), Config{Dir: t.TempDir(), Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, &now
+}
+
+func TestAudit(t *testing.T) {
+	s, now := openAt(t)
+	began := *now
+	add := func(e webhook.AuditEntry) {
+		t.Helper()
+		mustWrite(t, s, func(w Write) error { return w.Audit(e) })
+	}
+	ana := func(action webhook.Action, subject string) webhook.AuditEntry {
+		return webhook.AuditEntry{Admin: "ana@example.com", Address: "192.0.2.1", Action: action, ProgramID: "acme", SubjectID: subject, Detail: "detail of " + subject}
+	}
+	add(ana(webhook.ActionSubscriptionPause, "s1"))
+	*now = now.Add(time.Hour)
+	add(ana(webhook.ActionSubscriptionResume, "s1"))
+	*now = now.Add(-2 * time.Hour) // set back: the times do not fall
+	add(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionTokenCreate, ProgramID: "other", SubjectID: "t1"})
+	*now = now.Add(4 * time.Hour)
+	add(ana(webhook.ActionSubscriptionPause, "s2"))
+
+	list := func(query string) (subjects []string, next string) {
+		t.Helper()
+		values := make(map[string][]string)
+		for pair := range strings.SplitSeq(query, "&") {
+			if name, value, ok := strings.Cut(pair, "="); ok {
+				values[name] = append(values[name], value)
+			}
+		}
+		q, wrong := webhook.AuditList.Parse(values)
+		if wrong != nil {
+			t.Fatal(wrong)
+		}
+		entries, next, err := s.AuditEntries(t.Context(), &q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			subjects = append(subjects, e.SubjectID+" "+string(e.Action))
+		}
+		return subjects, next
+	}
+	all := []string{"s2 subscription.pause", "t1 token.create", "s1 subscription.resume", "s1 subscription.pause"}
+	for query, want := range map[string][]string{
+		"":                                       all,
+		"filter[admin]=terminal":                 {all[1]},
+		"filter[admin]=terminal,ana@example.com": all,
+		"filter[subject_id]=s1":                  {all[2], all[3]},
+		"filter[subject_id]=s1,s2&filter[action]=subscription.pause":  {all[0], all[3]},
+		"filter[action]=subscription.pause":                           {all[0], all[3]},
+		"filter[program_id]=other":                                    {all[1]},
+		"filter[program_id]=nobody":                                   nil,
+		"filter[admin]=' OR 1=1 --":                                   nil,
+		"sort=at":                                                     {all[3], all[2], all[1], all[0]},
+		"filter[at.from]=" + webhook.FormatTime(began.Add(time.Hour)): {all[0], all[1], all[2]},
+		"filter[at.to]=" + webhook.FormatTime(began.Add(time.Hour-time.Millisecond)): {all[3]},
+	} {
+		if got, next := list(query); !slices.Equal(got, want) || next != "" {
+			t.Errorf("%q: got %q, next %q; want %q", query, got, next, want)
+		}
+	}
+
+	// Pages go by a cursor: what is added later does not shift them.
+	first, next := list("page[size]=2")
+	if !slices.Equal(first, all[:2]) || next == "" {
+		t.Fatalf("the first page is %q, next %q", first, next)
+	}
+	add(ana(webhook.ActionSubscriptionDelete, "s3"))
+	if second, next := list("page[size]=2&page[cursor]=" + next); !slices.Equal(second, all[2:]) || next != "" {
+		t.Errorf("the second page is %q, next %q", second, next)
+	}
+	q, _ := webhook.AuditList.Parse(map[string][]string{"page[cursor]": {next}, "filter[admin]": {"terminal"}})
+	_, _, err := s.AuditEntries(t.Context(), &q)
+	wantMistake(t, err, webhook.CodeInvalid)
+}
+
+// TestAuditIsOfTheWrite holds that what was not done is not in the audit, and
+// that what the audit cannot record is not done.
+func TestAuditIsOfTheWrite(t *testing.T) {
+	s := open(t)
+	undone := errors.New("undone")
+	err := s.Write(t.Context(), func(w Write) error {
+		if err := w.Audit(webhook.AuditEntry{Admin: "a", Action: webhook.ActionEventPublish}); err != nil {
+			return err
+		}
+		return undone
+	})
+	if !errors.Is(err, undone) {
+		t.Fatal(err)
+	}
+	err = s.Write(t.Context(), func(w Write) error {
+		if _, err := w.CreateAdmin("ana@example.com", hashOf("abc")); err != nil {
+			return err
+		}
+		return w.Audit(webhook.AuditEntry{Admin: "a", Action: "admin.crown"})
+	})
+	if err == nil {
+		t.Error("an action that nobody knows was recorded")
+	}
+	q, _ := webhook.AuditList.Parse(nil)
+	entries, _, err := s.AuditEntries(context.Background(), &q)
+	if any, err2 := s.HasAdmins(t.Context()); err != nil || err2 != nil || len(entries) != 0 || any {
+		t.Errorf("got %+v, %v, an admin: %v, %v", entries, err, any, err2)
+	}
+	mustWrite(t, s, func(w Write) error {
+		return w.Audit(webhook.AuditEntry{Admin: "a", Action: webhook.ActionEventPublish, Detail: strings.Repeat("ö", 2000) + "\xff"})
+	})
+	if entries, _, err = s.AuditEntries(t.Context(), &q); err != nil || len(entries) != 1 || len(entries[0].Detail) > webhook.MaxAuditDetail || !strings.HasSuffix(entries[0].Detail, "ö…") {
+		t.Errorf("got %+v, %v", entries, err)
+	}
+}

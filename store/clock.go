@@ -97,7 +97,12 @@ func (s *Store) heedClock(t *tx) error {
 		}
 		s.logger.Warn("the clock was set; what waits was moved with it", "by", jump.Round(time.Millisecond))
 	})
-	return t.exec("INSERT INTO settings (name, value) VALUES ('clock', ?1) ON CONFLICT DO UPDATE SET value = ?1", strconv.AppendInt(nil, c.now().UnixMilli(), 10))
+	return s.saveClock(t)
+}
+
+// saveClock writes the time down.
+func (s *Store) saveClock(t *tx) error {
+	return t.exec("INSERT INTO settings (name, value) VALUES ('clock', ?1) ON CONFLICT DO UPDATE SET value = ?1", strconv.AppendInt(nil, s.clock.now().UnixMilli(), 10))
 }
 
 // recoverClock finds out, at the start, whether the clock was set back since
@@ -122,6 +127,10 @@ func (s *Store) recoverClock(t *tx) error {
 		return err
 	}
 	gap := s.clock.now().Sub(time.UnixMilli(last))
+	// Written down at once: another start before the next commit must not move it all again.
+	if err := s.saveClock(t); err != nil {
+		return err
+	}
 	switch {
 	case gap >= clockJump:
 		return t.exec(moveFailures, gap.Milliseconds())

@@ -89,9 +89,10 @@ func listenAdmin(ctx context.Context, dir string) (net.Listener, error) {
 
 // adminServer answers the small commands.
 type adminServer struct {
-	data       data
-	signInLink func() string // a new one-time URL of the admin UI
-	logger     *slog.Logger
+	data          data
+	setupLink     func(context.Context) (string, error) // a new one-time URL that makes the first admin
+	adminsChanged func(email string)                    // is told who was made or given another password
+	logger        *slog.Logger
 }
 
 func (a *adminServer) handler() http.Handler {
@@ -120,8 +121,44 @@ func (a *adminServer) handler() http.Handler {
 		}
 		return rotation, err
 	}))
-	m.HandleFunc("POST /setup-link", a.answer(func(*http.Request) (any, error) {
-		return setupLinkAnswer{a.signInLink()}, nil
+	m.HandleFunc("POST /setup-link", a.answer(func(r *http.Request) (any, error) {
+		link, err := a.setupLink(r.Context())
+		return setupLinkAnswer{link}, err
+	}))
+	m.HandleFunc("GET /admins", a.answer(func(r *http.Request) (any, error) {
+		return a.data.Admins(r.Context())
+	}))
+	m.HandleFunc("POST /admins", a.answer(func(r *http.Request) (any, error) {
+		asked, err := readAdmin(r)
+		if err != nil {
+			return nil, err
+		}
+		defer a.adminsChanged(asked.Email)
+		return a.data.CreateAdmin(r.Context(), asked.Email, asked.Hash)
+	}))
+	m.HandleFunc("POST /admins/reset-password", a.answer(func(r *http.Request) (any, error) {
+		asked, err := readAdmin(r)
+		if err != nil {
+			return nil, err
+		}
+		defer a.adminsChanged(asked.Email)
+		ended, err := a.data.ResetPassword(r.Context(), asked.Email, asked.Hash)
+		return endedAnswer{ended}, err
+	}))
+	m.HandleFunc("POST /admins/remove", a.answer(func(r *http.Request) (any, error) {
+		asked, err := readAdmin(r)
+		if err != nil {
+			return nil, err
+		}
+		return endedAnswer{}, a.data.RemoveAdmin(r.Context(), asked.Email)
+	}))
+	m.HandleFunc("POST /admins/logout", a.answer(func(r *http.Request) (any, error) {
+		asked, err := readAdmin(r)
+		if err != nil {
+			return nil, err
+		}
+		ended, err := a.data.EndSessions(r.Context(), asked.Email)
+		return endedAnswer{ended}, err
 	}))
 	return http.MaxBytesHandler(m, 1<<20)
 }
@@ -129,6 +166,24 @@ func (a *adminServer) handler() http.Handler {
 type newTokenAnswer struct {
 	Token  webhook.Token `json:"token"`
 	Secret string        `json:"secret"`
+}
+
+// adminRequest names an admin, and has the hash of a new password, "" for none.
+type adminRequest struct {
+	Email string               `json:"email"`
+	Hash  webhook.PasswordHash `json:"password_hash,omitempty"`
+}
+
+func readAdmin(r *http.Request) (asked adminRequest, err error) {
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		return asked, webhook.NewError(webhook.CodeInvalid, "The request cannot be read.")
+	}
+	return asked, nil
+}
+
+// endedAnswer says how many sessions have ended.
+type endedAnswer struct {
+	Ended int `json:"ended"`
 }
 
 type setupLinkAnswer struct {
@@ -259,32 +314,43 @@ func (c *adminClient) RotateKey(ctx context.Context) (store.KeyRotation, error) 
 	return r, c.await(ctx, http.MethodPost, "/key/rotate", nil, &r)
 }
 
-// setupLink returns a new one-time URL that signs in to the admin UI.
+// Admins is [store.Store.Admins], done by the running server.
+func (c *adminClient) Admins(ctx context.Context) ([]webhook.Admin, error) {
+	var all []webhook.Admin
+	err := c.ask(ctx, http.MethodGet, "/admins", nil, &all)
+	return all, err
+}
+
+// CreateAdmin is [terminal.CreateAdmin], done by the running server.
+func (c *adminClient) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (webhook.Admin, error) {
+	var made webhook.Admin
+	err := c.ask(ctx, http.MethodPost, "/admins", adminRequest{email, hash}, &made)
+	return made, err
+}
+
+// ResetPassword is [terminal.ResetPassword], done by the running server.
+func (c *adminClient) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (int, error) {
+	var answer endedAnswer
+	err := c.ask(ctx, http.MethodPost, "/admins/reset-password", adminRequest{email, hash}, &answer)
+	return answer.Ended, err
+}
+
+// RemoveAdmin is [terminal.RemoveAdmin], done by the running server.
+func (c *adminClient) RemoveAdmin(ctx context.Context, email string) error {
+	return c.ask(ctx, http.MethodPost, "/admins/remove", adminRequest{Email: email}, new(endedAnswer))
+}
+
+// EndSessions is [terminal.EndSessions], done by the running server.
+func (c *adminClient) EndSessions(ctx context.Context, email string) (int, error) {
+	var answer endedAnswer
+	err := c.ask(ctx, http.MethodPost, "/admins/logout", adminRequest{Email: email}, &answer)
+	return answer.Ended, err
+}
+
+// setupLink returns a new one-time URL that makes the first admin. The error is
+// a *webhook.Error when there is an admin.
 func (c *adminClient) setupLink(ctx context.Context) (string, error) {
 	var answer setupLinkAnswer
 	err := c.ask(ctx, http.MethodPost, "/setup-link", nil, &answer)
 	return answer.URL, err
-}
-
-type adminCmd struct {
-	SetupLink adminSetupLinkCmd `cmd:"" help:"Print a one-time link that signs in to the admin UI of the running server."`
-}
-
-type adminSetupLinkCmd struct{ dataFlag }
-
-func (c *adminSetupLinkCmd) Run(ctx context.Context, std streams) error {
-	server, err := dialAdmin(ctx, c.Data)
-	if errors.Is(err, errNoServer) {
-		return fmt.Errorf("no server is running on %s: start it with service serve, which prints a link itself", c.Data)
-	}
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	link, err := server.setupLink(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(std.out, link)
-	return err
 }

@@ -29,7 +29,10 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := &adminServer{data: st, logger: slog.New(slog.DiscardHandler), signInLink: func() string { return "https://127.0.0.1:8443/sign-in/CODE" }}
+	admin := &adminServer{
+		data: terminal{st}, logger: slog.New(slog.DiscardHandler), adminsChanged: func(string) {},
+		setupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.handler()}, l, time.Second) }()
@@ -92,7 +95,7 @@ func TestTokenCommands(t *testing.T) {
 			} else {
 				_, err = command(exitFailed, "admin", "setup-link")
 			}
-			if running != (link == "https://127.0.0.1:8443/sign-in/CODE\n") || running == strings.Contains(err, "no server is running") {
+			if running != (link == "https://127.0.0.1:8443/setup/CODE\n") || running == strings.Contains(err, "no server is running") {
 				t.Errorf("setup-link says %q, %q", link, err)
 			}
 		})
@@ -203,7 +206,7 @@ func TestAdminSocketHidesItsFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	admin := &adminServer{data: closed, logger: slog.New(slog.NewTextHandler(&log, nil))}
+	admin := &adminServer{data: terminal{closed}, logger: slog.New(slog.NewTextHandler(&log, nil))}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.handler()}, l, time.Second) }()

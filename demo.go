@@ -23,6 +23,7 @@ import (
 const (
 	demoProgram = "demo"
 	demoUser    = "demo"
+	demoAdmin   = "demo@example.com"
 	demoPace    = time.Second // between two events
 	demoFlaky   = 3           // the flaky receiver refuses every third delivery at first
 )
@@ -160,6 +161,11 @@ func (d *demonstration) run(ctx context.Context) error {
 		return err
 	}
 
+	admin, err := terminal{d.svc.store}.CreateAdmin(ctx, demoAdmin, webhook.NoPassword())
+	if err != nil {
+		return err
+	}
+
 	var all, some []string
 	for _, t := range d.catalog.Types() {
 		all = append(all, t.Name)
@@ -175,7 +181,7 @@ func (d *demonstration) run(ctx context.Context) error {
 	if _, err := d.subscribe(ctx, d.flaky, some); err != nil {
 		return err
 	}
-	d.explain(steadyID)
+	d.explain(steadyID, d.svc.baseURL+d.svc.web.NewSignInLink(admin.ID))
 
 	tick := time.NewTicker(d.pace)
 	defer tick.Stop()
@@ -196,8 +202,8 @@ func (d *demonstration) run(ctx context.Context) error {
 	}
 }
 
-// explain says what is happening and what to try next.
-func (d *demonstration) explain(subscriptionID string) {
+// explain says what is happening and what to try next. The link signs in.
+func (d *demonstration) explain(subscriptionID, link string) {
 	curl := d.svc.curl()
 	subscription := "/v2/webhooks/subscriptions/" + subscriptionID
 	ca := ""
@@ -213,7 +219,7 @@ What is happening
             the service tries again after about %v
 
 What to try next
-  Look at it in a browser (which warns, since it does not know the local CA; the link is for one sign-in):
+  Look at it in a browser (which warns, since it does not know the local CA; the link signs you in as %s, once):
     %s
   Look at it over the API, in another terminal:
     export TOKEN=%s
@@ -223,7 +229,7 @@ What to try next
   Publish an event of your own:
     echo '{"name":"channel_updated","version":"1","channel_id":7}' | SERVICE_TOKEN=$TOKEN %s publish --url %s%s
 
-`, demoProgram, demoRetries[0], d.svc.signInLink(), d.token, curl, subscription, curl, subscription, curl, d.svc.settings.program, d.svc.baseURL, ca)
+`, demoProgram, demoRetries[0], demoAdmin, link, d.token, curl, subscription, curl, subscription, curl, d.svc.settings.program, d.svc.baseURL, ca)
 }
 
 // subscribe makes a subscription for a receiver and tells it the secret.

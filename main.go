@@ -64,7 +64,7 @@ type cli struct {
 	//Serve   serveCmd   `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
 	Token   tokenCmd   `cmd:"" help:"Make, list and revoke access tokens."`
 	Key     keyCmd     `cmd:"" help:"Replace the key that secrets are sealed with."`
-	Admin   adminCmd   `cmd:"" help:"Let admins in to the web UI."`
+	Admin   adminCmd   `cmd:"" help:"Make, list and remove those who may sign in to the admin UI."`
 	Publish publishCmd `cmd:"" help:"Publish events from a file or from stdin."`
 	Listen  listenCmd  `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
 	Version versionCmd `cmd:"" help:"Print the version."`

@@ -117,7 +117,7 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	for lines.Scan() {
 		line := lines.Text()
 		ts.Logf("%s", line)
-		if link := regexp.MustCompile(`https?://\S+/sign-in/\S+`).FindString(line); link != "" {
+		if link := regexp.MustCompile(`https?://\S+/setup/\S+`).FindString(line); link != "" {
 			ts.Setenv("LINK", link)
 		}
 		if m := regexp.MustCompile(`^Try it +curl (?:--cacert (\S+) )?.*(https?://[^/]+)/`).FindStringSubmatch(line); m != nil {

@@ -180,7 +180,13 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
-	svc.announce(std.out)
+	link, err := svc.setupLink(ctx)
+	var refused *webhook.Error
+	if err != nil && !errors.As(err, &refused) {
+		svc.close()
+		return err
+	}
+	svc.announce(std.out, link)
 	return svc.Run(ctx)
 }
 
@@ -298,7 +304,7 @@ func (svc *service) Run(ctx context.Context) error {
 	logger := svc.settings.logger
 	logger.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelWarn)
-	admin := &adminServer{data: svc.store, signInLink: svc.signInLink, logger: logger}
+	admin := &adminServer{data: terminal{svc.store}, setupLink: svc.setupLink, adminsChanged: svc.web.AdminsChanged, logger: logger}
 
 	g, running := errgroup.WithContext(ctx)
 	// The dispatcher outlives the doors: a request may wait for its ping.
@@ -348,17 +354,32 @@ func (svc *service) close() {
 	}
 }
 
-// signInLink returns a new one-time URL that signs in to the admin UI.
-func (svc *service) signInLink() string { return svc.baseURL + svc.web.NewSignInLink() }
+// setupLink returns a new one-time URL of the form that makes the first admin.
+// The error is a *webhook.Error when there is one already.
+func (svc *service) setupLink(ctx context.Context) (string, error) {
+	any, err := svc.store.HasAdmins(ctx)
+	if err != nil {
+		return "", err
+	}
+	if any {
+		return "", webhook.NewError(webhook.CodeConflict, "There is an admin already: sign in at "+svc.baseURL+"/. A forgotten password is set anew by service admin reset-password --email E; service admin list shows who there is.")
+	}
+	return svc.baseURL + svc.web.NewSetupLink(), nil
+}
 
 // announce tells whoever started the service where it is and what to do first.
-func (svc *service) announce(w io.Writer) {
+// link makes the first admin; it is "" when there is one.
+func (svc *service) announce(w io.Writer, link string) {
 	data := ""
 	if svc.settings.data != "./data" {
 		data = " --data " + shellQuote(svc.settings.data)
 	}
-	fmt.Fprintf(w, "Admin UI  %s\n", svc.signInLink())
-	fmt.Fprintf(w, "          (a link for one sign-in; another one: %s admin setup-link%s)\n", svc.settings.program, data)
+	if link == "" {
+		fmt.Fprintf(w, "Admin UI  %s/\n", svc.baseURL)
+	} else {
+		fmt.Fprintf(w, "Admin UI  %s\n", link)
+		fmt.Fprintf(w, "          (make the first admin there, within 30 minutes; another link: %s admin setup-link%s)\n", svc.settings.program, data)
+	}
 	fmt.Fprintf(w, "API       %s\n", svc.baseURL)
 	fmt.Fprintf(w, "A token   TOKEN=$(%s token create%s --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)\n", svc.settings.program, data)
 	fmt.Fprintf(w, "Try it    %s/v2/webhooks/subscriptions\n", svc.curl())

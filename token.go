@@ -108,12 +108,8 @@ func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tTOKEN\tPROGRAM\tUSER\tSCOPES\tCREATED\tSTATE\tNAME")
 	for _, k := range all {
-		scopes := make([]string, len(k.Scopes))
-		for i, s := range k.Scopes {
-			scopes[i] = string(s)
-		}
 		fmt.Fprintf(t, "%s\t%s…\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Hint, k.ProgramID, k.UserID,
-			strings.Join(scopes, ","), day(k.CreatedAt), tokenState(&k, now), printable(k.Name))
+			strings.Join(scopeWords(k.Scopes), ","), day(k.CreatedAt), tokenState(&k, now), printable(k.Name))
 	}
 	return t.Flush()
 }
@@ -159,6 +155,11 @@ type data interface {
 	Tokens(context.Context) ([]webhook.Token, error)
 	RevokeToken(ctx context.Context, id string) (webhook.Token, error)
 	RotateKey(context.Context) (store.KeyRotation, error)
+	Admins(context.Context) ([]webhook.Admin, error)
+	CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (webhook.Admin, error)
+	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error)
+	RemoveAdmin(ctx context.Context, email string) error
+	EndSessions(ctx context.Context, email string) (ended int, err error)
 	Close() error
 }
 
@@ -177,5 +178,8 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std streams, create bo
 	}
 	logger := slog.New(slog.NewTextHandler(std.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	st, err := store.Open(ctx, store.Config{Dir: d.Data, SecretKeyFile: k.SecretKeyFile, Logger: logger})
-	return st, k.explain(err)
+	if err != nil {
+		return nil, k.explain(err)
+	}
+	return terminal{st}, nil
 }

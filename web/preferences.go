@@ -117,15 +117,5 @@ func (w *Web) prefer(r *request) (answer, error) {
 	if r.PostForm.Has("keys") {
 		p.keys = r.PostForm.Get("keys") != "off"
 	}
-	return answer{location: localPath(r.PostForm.Get("back")), cookie: w.preferencesCookie(p)}, nil
-}
-
-// localPath returns an address if it is of this service, and otherwise the
-// preferences: a form's field must not lead visitors elsewhere.
-func localPath(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.ContainsAny(s, "\\\r\n\t") {
-		return "/preferences"
-	}
-	return s
+	return answer{location: local(r.PostForm.Get("back"), "/preferences"), cookies: []*http.Cookie{w.preferencesCookie(p)}}, nil
 }

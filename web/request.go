@@ -17,10 +17,11 @@ type request struct {
 	id      string // of the request: shown where something failed, and logged
 	clock   clock  // all times of a page are told by it
 	theme   theme
-	keys    bool   // the keyboard is listened to
-	admin   string // who is signed in, "" when nobody is named
-	program string // the program that is looked at: the parameter program, "" for all
-	note    *note  // what came of the POST before, shown once
+	keys    bool            // the keyboard is listened to
+	admin   string          // the email of who is signed in, "" when nobody is
+	session webhook.Session // and with which session
+	program string          // the program that is looked at: the parameter program, "" for all
+	note    *note           // what came of the POST before, shown once
 
 	programs []string // that an admin can choose from; see manyPrograms
 }

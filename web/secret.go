@@ -15,15 +15,21 @@ type secrets struct {
 	limit int // how many can be good at a time; a further one ends the oldest
 
 	mu   sync.Mutex
-	ends map[[sha256.Size]byte]time.Time // by hash: from when it is no longer good
+	kept map[[sha256.Size]byte]kept // by hash
+}
+
+// kept is what is remembered of a code.
+type kept struct {
+	ends time.Time // from when it is no longer good
+	of   string    // whose it is
 }
 
 func newSecrets(life time.Duration, limit int) *secrets {
-	return &secrets{life: life, limit: limit, ends: make(map[[sha256.Size]byte]time.Time)}
+	return &secrets{life: life, limit: limit, kept: make(map[[sha256.Size]byte]kept)}
 }
 
-// issue returns a new code: 32 random bytes in base64url.
-func (s *secrets) issue() string {
+// issue returns a new code of somebody: 32 random bytes in base64url.
+func (s *secrets) issue(of string) string {
 	var b [32]byte
 	rand.Read(b[:])
 	code := base64.RawURLEncoding.EncodeToString(b[:])
@@ -31,7 +37,7 @@ func (s *secrets) issue() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.makeRoom(now)
-	s.ends[sha256.Sum256([]byte(code))] = now.Add(s.life)
+	s.kept[sha256.Sum256([]byte(code))] = kept{now.Add(s.life), of}
 	return code
 }
 
@@ -40,15 +46,15 @@ func (s *secrets) issue() string {
 func (s *secrets) makeRoom(now time.Time) {
 	var oldest [sha256.Size]byte
 	var first time.Time
-	for hash, end := range s.ends {
-		if !now.Before(end) {
-			delete(s.ends, hash)
-		} else if first.IsZero() || end.Before(first) {
-			oldest, first = hash, end
+	for hash, k := range s.kept {
+		if !now.Before(k.ends) {
+			delete(s.kept, hash)
+		} else if first.IsZero() || k.ends.Before(first) {
+			oldest, first = hash, k.ends
 		}
 	}
-	if len(s.ends) >= s.limit {
-		delete(s.ends, oldest)
+	if len(s.kept) >= s.limit {
+		delete(s.kept, oldest)
 	}
 }
 
@@ -56,17 +62,24 @@ func (s *secrets) makeRoom(now time.Time) {
 func (s *secrets) good(code string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end, ok := s.ends[sha256.Sum256([]byte(code))]
-	return ok && time.Now().Before(end)
+	k, ok := s.kept[sha256.Sum256([]byte(code))]
+	return ok && time.Now().Before(k.ends)
 }
 
-// take ends a code, and says whether it was good until then: of all who take
-// one code at the same time, one is told so.
-func (s *secrets) take(code string) bool {
+// take ends a code, and returns whose it was and whether it was good until
+// then: of all who take one code at the same time, one is told so.
+func (s *secrets) take(code string) (of string, good bool) {
 	hash := sha256.Sum256([]byte(code))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end, ok := s.ends[hash]
-	delete(s.ends, hash)
-	return ok && time.Now().Before(end)
+	k, ok := s.kept[hash]
+	delete(s.kept, hash)
+	return k.of, ok && time.Now().Before(k.ends)
+}
+
+// clear ends all codes.
+func (s *secrets) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.kept)
 }

@@ -34,7 +34,8 @@ type answer struct {
 	file   *file
 	stream func(*stream) error // runs until the visitor leaves; see stream
 
-	cookie *http.Cookie // to set, or nil
+	cookies    []*http.Cookie // to set
+	retryAfter time.Duration  // with 429 and 503
 }
 
 // file is something to be kept by the visitor, written as it is made.
@@ -87,6 +88,8 @@ type problem struct {
 	after       string // what is to be said below the command
 	allow       string // with 405
 	again       bool   // trying again may help
+
+	retryAfter time.Duration // with 429 and 503
 }
 
 func (p *problem) Error() string { return fmt.Sprintf("%d: %s", p.status, p.title) }
@@ -122,8 +125,8 @@ func (w *Web) serve(do handler) http.Handler {
 			w.fail(rw, r, err)
 			return
 		}
-		if a.cookie != nil {
-			http.SetCookie(rw, a.cookie)
+		for _, c := range a.cookies {
+			http.SetCookie(rw, c)
 		}
 		switch {
 		case a.location != "":
@@ -140,6 +143,7 @@ func (w *Web) serve(do handler) http.Handler {
 			if r.note != nil {
 				http.SetCookie(rw, w.noteCookie("", -1))
 			}
+			w.headers(rw, a.status, a.retryAfter)
 			write(rw, r, cmp.Or(a.status, http.StatusOK), a.secret, &body)
 		}
 	})
@@ -162,15 +166,23 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 	if p.allow != "" {
 		rw.Header().Set("Allow", p.allow)
 	}
-	if p.status == http.StatusUnauthorized {
-		rw.Header().Set("WWW-Authenticate", "Session") // an answer of 401 must name a scheme
-	}
+	w.headers(rw, p.status, p.retryAfter)
 	var body bytes.Buffer
 	if err := problemPage(w.frame(r, p.title), p, r.id).Render(r.Context(), &body); err != nil {
 		body.Reset()
 		body.WriteString(http.StatusText(p.status))
 	}
 	write(rw, r, p.status, false, &body)
+}
+
+// headers sets what an answer of some statuses must have.
+func (w *Web) headers(rw http.ResponseWriter, status int, retryAfter time.Duration) {
+	if status == http.StatusUnauthorized {
+		rw.Header().Set("WWW-Authenticate", "Session") // a scheme
+	}
+	if retryAfter > 0 {
+		rw.Header().Set("Retry-After", strconv.FormatInt(int64((retryAfter+time.Second-1)/time.Second), 10))
+	}
 }
 
 // log tells of a fault of the service. It names the pattern of the path, which

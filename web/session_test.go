@@ -2,66 +2,365 @@ package web
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"service/store"
+	"service/webhook"
 )
 
-// TestSignIn walks the way of an admin: no session, a link, its button, the
-// page, signing out; over HTTP and over HTTPS.
-func TestSignIn(t *testing.T) {
+// testPassword is the password of admins who have one.
+const testPassword = "correct horse battery"
+
+// send posts a form as a browser does.
+func (v visitor) send(path string, fields ...string) page {
+	v.t.Helper()
+	form := make(url.Values)
+	for i := 0; i < len(fields); i += 2 {
+		form.Set(fields[i], fields[i+1])
+	}
+	return v.post(path, form.Encode(), "Origin", v.base, "Sec-Fetch-Site", "same-origin")
+}
+
+// enter sends the form to sign in.
+func (v visitor) enter(email, password string) page {
+	v.t.Helper()
+	return v.send("/sign-in", "email", email, "password", password)
+}
+
+// cookie returns what the browser has of a cookie, "" for none.
+func (v visitor) cookie(name string) string {
+	v.t.Helper()
+	u, err := url.Parse(v.base)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	for _, c := range v.client.Jar.Cookies(u) {
+		if strings.TrimPrefix(c.Name, "__Host-") == name {
+			return c.Value
+		}
+	}
+	return ""
+}
+
+// withPassword makes an admin who has testPassword.
+func withPassword(t *testing.T, w *Web, email string) webhook.Admin {
+	t.Helper()
+	var admin webhook.Admin
+	hash := webhook.HashPassword(testPassword)
+	err := w.cfg.Store.Write(t.Context(), func(sw store.Write) (err error) {
+		admin, err = sw.CreateAdmin(email, hash)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return admin
+}
+
+// audited returns the audit, the oldest first: who, what, and in detail.
+func audited(t *testing.T, w *Web) (all []string) {
+	t.Helper()
+	q, _ := webhook.AuditList.Parse(url.Values{"sort": {"at"}})
+	entries, _, err := w.cfg.Store.AuditEntries(t.Context(), &q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		all = append(all, fmt.Sprintf("%s from %s: %s %s", e.Admin, e.Address, e.Action, e.Detail))
+	}
+	return all
+}
+
+// TestFirstAdmin walks from the first start to the first page, over HTTP and
+// over HTTPS.
+func TestFirstAdmin(t *testing.T) {
 	for name, secure := range map[string]bool{"http": false, "https": true} {
 		t.Run(name, func(t *testing.T) {
 			w := testWeb(t, func(cfg *Config) { cfg.Secure = secure; cfg.Program = "./service" })
 			v := visit(t, w)
 			p := v.do("GET", "/")
-			p.want(t, 401, "./service admin setup-link")
+			p.want(t, 401, "./service admin setup-link --data")
 			if got := p.Header.Get("WWW-Authenticate"); got == "" {
 				t.Error("401 without WWW-Authenticate")
 			}
+			v.do("GET", "/sign-in").want(t, 401, "There is no admin yet")
 
-			link := w.NewSignInLink()
-			// Looking at the link does not use it up.
+			link := w.NewSetupLink()
+			other := w.NewSetupLink()
+			// Looking at the link does not use it up, nor does a mistake.
 			for _, method := range []string{"GET", "HEAD", "GET"} {
 				v.do(method, link).want(t, 200, "")
 			}
-			v.do("GET", link).want(t, 200, `<form method="post" action="`+link+`">`)
+			v.do("GET", link).want(t, 200, `method="post" action="`+link+`"`)
+			p = v.send(link, "email", "Ana", "password", "short", "again", "short")
+			p.want(t, 422, `value="Ana"`)
+			for _, want := range []string{"must be an email address", "must have at least 12 characters", `href="#email"`, `href="#password"`} {
+				if !strings.Contains(p.body, want) {
+					t.Errorf("%q is not on the page:\n%s", want, p.body)
+				}
+			}
+			if strings.Contains(p.body, "short") {
+				t.Error("the page has the password")
+			}
+			v.send(link, "email", testAdmin, "password", testPassword, "again", testPassword+"x").want(t, 422, "is not the same as the first")
+			v.send(link, "email", testAdmin).want(t, 422, "is required")
 			v.do("GET", "/").want(t, 401, "")
 
-			p = v.do("POST", link, "Origin", v.base, "Sec-Fetch-Site", "same-origin")
+			p = v.send(link, "email", " Ana@Example.COM ", "password", testPassword, "again", testPassword)
 			p.want(t, 303, "")
 			if got := p.Header.Get("Location"); got != "/" {
 				t.Errorf("Location: got %q, want /", got)
 			}
-			cookies := p.Cookies()
-			if len(cookies) != 1 {
-				t.Fatalf("cookies: got %v, want one", cookies)
-			}
-			c := cookies[0]
-			wantName := map[bool]string{false: "session", true: "__Host-session"}[secure]
-			if c.Name != wantName || c.Secure != secure || !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.Domain != "" || c.MaxAge != 12*60*60 {
-				t.Errorf("cookie: got %s", p.Header.Get("Set-Cookie"))
-			}
-			if strings.Contains(link, c.Value) {
+			wantCookies(t, p, secure)
+			if strings.Contains(link, v.cookie("session")) {
 				t.Error("the session has the code of the link")
 			}
 			v.do("GET", "/").want(t, 200, "<h1>Overview</h1>")
+			v.do("GET", "/account").want(t, 200, "Signed in as "+testAdmin)
 
-			p = v.do("POST", "/sign-out", "Sec-Fetch-Site", "same-origin")
+			// No setup link is good from then on, whoever has it.
+			for _, l := range []string{link, other, w.NewSetupLink(), "/setup/" + strings.Repeat("A", 43)} {
+				for _, method := range []string{"GET", "POST"} {
+					v.do(method, l).want(t, 404, "not good any more")
+				}
+				v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "not good any more")
+			}
+			if all, err := w.cfg.Store.Admins(t.Context()); err != nil || len(all) != 1 {
+				t.Errorf("admins: %+v, %v", all, err)
+			}
+			got := audited(t, w)
+			if len(got) != 2 || !strings.HasPrefix(got[0], testAdmin+" from 127.0.0.1: admin.create") || !strings.HasPrefix(got[1], testAdmin+" from 127.0.0.1: session.begin") {
+				t.Errorf("the audit has %q", got)
+			}
+		})
+	}
+}
+
+// wantCookies checks the cookies that signing in sets: the session, and the
+// mark of the device.
+func wantCookies(t *testing.T, p page, secure bool) {
+	t.Helper()
+	prefix := map[bool]string{false: "", true: "__Host-"}[secure]
+	ages := map[string]int{prefix + "session": 12 * 60 * 60, prefix + "device": 400 * 24 * 60 * 60}
+	if got := len(p.Cookies()); got != len(ages) {
+		t.Errorf("%d cookies, want %d: %q", got, len(ages), p.Header.Values("Set-Cookie"))
+	}
+	for _, c := range p.Cookies() {
+		if ages[c.Name] == 0 || c.Secure != secure || !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.Domain != "" || c.MaxAge != ages[c.Name] {
+			t.Errorf("cookie: got %s", c)
+		}
+	}
+}
+
+// TestSetupIsRaced has many use one setup link at the same time.
+func TestSetupIsRaced(t *testing.T) {
+	w := testWeb(t, nil)
+	link := w.NewSetupLink()
+	var wg sync.WaitGroup
+	var in atomic.Int32
+	for i := range 8 {
+		wg.Go(func() {
+			form := url.Values{"email": {fmt.Sprintf("a%d@example.com", i)}, "password": {testPassword}, "again": {testPassword}}
+			r := httptest.NewRequest("POST", link, strings.NewReader(form.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			rw := httptest.NewRecorder()
+			w.ServeHTTP(rw, r)
+			if rw.Code == 303 {
+				in.Add(1)
+			} else if rw.Code != 404 {
+				t.Errorf("got %d, want 303 or 404", rw.Code)
+			}
+		})
+	}
+	wg.Wait()
+	if all, err := w.cfg.Store.Admins(t.Context()); in.Load() != 1 || err != nil || len(all) != 1 {
+		t.Errorf("%d were signed in, and there are %d admins, %v; want 1", in.Load(), len(all), err)
+	}
+}
+
+// TestSignIn walks the way of an admin over HTTP and over HTTPS: no session, the
+// form, the page that was asked for, signing out.
+func TestSignIn(t *testing.T) {
+	for name, secure := range map[string]bool{"http": false, "https": true} {
+		t.Run(name, func(t *testing.T) {
+			w := testWeb(t, func(cfg *Config) { cfg.Secure = secure })
+			withPassword(t, w, testAdmin)
+			v := visit(t, w)
+			// Whatever is asked for, the form stands in its place and leads to it.
+			p := v.do("GET", "/audit?filter[action]=token.create&x=%22")
+			p.want(t, 401, `name="next" value="/audit?filter[action]=token.create&amp;x=%22"`)
+			if got := p.Header.Get("WWW-Authenticate"); got == "" {
+				t.Error("401 without WWW-Authenticate")
+			}
+			v.do("GET", "/sign-in?next=/audit").want(t, 200, `name="next" value="/audit"`)
+			v.do("POST", "/account/sign-out-everywhere").want(t, 401, "what you sent was not done")
+
+			// An attacker's cookie is not what the admin is signed in with.
+			jar, err := url.Parse(v.base)
+			if err != nil {
+				t.Fatal(err)
+			}
+			planted := strings.Repeat("A", 43)
+			v.client.Jar.SetCookies(jar, []*http.Cookie{{Name: w.cookieName("session"), Value: planted, Path: "/", Secure: secure}})
+			p = v.send("/sign-in", "email", " Ana@Example.COM ", "password", testPassword, "next", "/audit?x=1")
+			p.want(t, 303, "")
+			if got := p.Header.Get("Location"); got != "/audit?x=1" {
+				t.Errorf("Location: got %q, want /audit?x=1", got)
+			}
+			wantCookies(t, p, secure)
+			first := v.cookie("session")
+			if first == planted {
+				t.Error("the session is the attacker's")
+			}
+			v.do("GET", "/").want(t, 200, "<h1>Overview</h1>")
+			v.do("GET", "/sign-in?next=/audit").want(t, 303, "")
+
+			// Signing in again is another session, and the end of the first.
+			device := v.cookie("device")
+			v.enter(testAdmin, testPassword).want(t, 303, "")
+			second := v.cookie("session")
+			if second == first || v.cookie("device") != device {
+				t.Errorf("signing in again: the same session: %v, the same device: %v", second == first, v.cookie("device") == device)
+			}
+			bare := visit(t, w)
+			name := w.cookieName("session")
+			bare.do("GET", "/", "Cookie", name+"="+first).want(t, 401, "")
+			bare.do("GET", "/", "Cookie", name+"="+second).want(t, 200, "")
+
+			p = v.send("/sign-out")
 			p.want(t, 303, "")
 			if c := p.Cookies(); len(c) != 1 || c[0].MaxAge >= 0 || c[0].Value != "" {
 				t.Errorf("cookies: got %v, want one that is removed", c)
 			}
 			v.do("GET", "/").want(t, 401, "")
 			// The session itself has ended, not only the browser's memory of it.
-			v.do("GET", "/", "Cookie", c.Name+"="+c.Value).want(t, 401, "")
+			bare.do("GET", "/", "Cookie", name+"="+second).want(t, 401, "")
+			if got := audited(t, w); len(got) != 3 || !strings.Contains(got[2], "session.end") {
+				t.Errorf("the audit has %q", got)
+			}
 		})
 	}
+}
+
+// TestWrongPasswordsAreAlike holds that a page does not tell a wrong password
+// from an admin who does not exist, and repeats no password.
+func TestWrongPasswordsAreAlike(t *testing.T) {
+	w := testWeb(t, nil)
+	withPassword(t, w, testAdmin)
+	v := visit(t, w)
+	var first string
+	for _, c := range [][2]string{
+		{testAdmin, "another password"}, {"bo@example.com", "another password"}, {"bo@example.com", testPassword}, {testAdmin, ""},
+		{"<script>", testPassword}, {"", ""}, {testAdmin, strings.Repeat("x", webhook.MaxPassword+1)}, {strings.Repeat("x", 500) + "@example.com", testPassword},
+	} {
+		p := v.enter(c[0], c[1])
+		p.want(t, 401, "There is no admin with this address and this password.")
+		if len(p.Cookies()) > 0 {
+			t.Errorf("%q: sets a cookie", c[0])
+		}
+		if c[1] != "" && strings.Contains(p.body, c[1]) {
+			t.Errorf("%q: the page repeats the password", c[0])
+		}
+		if strings.Contains(p.body, "<script>") {
+			t.Errorf("%q: is markup on the page", c[0])
+		}
+		body := strings.ReplaceAll(p.body, p.Header.Get("X-Request-Id"), "ID")
+		for _, email := range []string{testAdmin, "bo@example.com", "&lt;script&gt;"} {
+			body = strings.ReplaceAll(body, `value="`+email+`"`, `value=""`)
+		}
+		if first == "" {
+			first = body
+		}
+		if body != first {
+			t.Errorf("%q: another page than the first:\n%s\n%s", c[0], body, first)
+		}
+	}
+	if got := audited(t, w); len(got) != 0 {
+		t.Errorf("the audit has %q", got)
+	}
+}
+
+// TestUnknownAdminsCostTheSame holds that a password is hashed whether there is
+// such an admin or not.
+func TestUnknownAdminsCostTheSame(t *testing.T) {
+	w := testWeb(t, nil)
+	if ok, stale, err := w.noPassword.Matches(testPassword); ok || stale || err != nil {
+		t.Errorf("what is checked for nobody: matches %v, stale %v, %v; want what costs as much as any", ok, stale, err)
+	}
+}
+
+// TestOldHashesAreReplaced holds that signing in with a password that was hashed
+// with other parameters hashes it anew.
+func TestOldHashesAreReplaced(t *testing.T) {
+	w := testWeb(t, nil)
+	old := webhook.PasswordHash("$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$uxWTSOnvlCJwDdrvGjf7x3xvw771mTCJHUN5gdfCrTw")
+	if ok, stale, err := old.Matches("correct horse battery"); !ok || !stale || err != nil {
+		t.Fatalf("the test's hash: matches %v, stale %v, %v", ok, stale, err)
+	}
+	err := w.cfg.Store.Write(t.Context(), func(sw store.Write) error {
+		_, err := sw.CreateAdmin(testAdmin, old)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := visit(t, w)
+	for range 2 {
+		v.enter(testAdmin, "correct horse battery").want(t, 303, "")
+		_, hash, err := w.cfg.Store.AdminByEmail(t.Context(), testAdmin)
+		if ok, stale, err2 := hash.Matches("correct horse battery"); err != nil || err2 != nil || hash == old || !ok || stale {
+			t.Errorf("after signing in the hash is %s, %v, %v", hash, err, err2)
+		}
+	}
+}
+
+// TestRedirectsStayHere holds that no link leads a visitor who signs in to
+// another site.
+func TestRedirectsStayHere(t *testing.T) {
+	for next, want := range map[string]string{
+		"/audit": "/audit", "/audit?a=b&c=%2F": "/audit?a=b&c=%2F", "/": "/", "/deliveries/x": "/deliveries/x",
+		"": "/", "audit": "/", "//evil.example": "/", "///evil.example": "/", "/\\evil.example": "/", "\\\\evil.example": "/",
+		"https://evil.example": "/", "https:evil.example": "/", "https:/evil.example": "/", "javascript:alert(1)": "/",
+		"/\t/evil.example": "/", "/\n/evil.example": "/", " /audit": "/", "/%09/evil.example": "/", "/..//evil.example": "/",
+		"/%2F/evil.example": "/", "/%2fevil.example": "/", "//user@evil.example/": "/", "/%5cevil.example": "/", "/a%": "/", "/ö": "/",
+		"/sign-in": "/", "/sign-in/x": "/", "/sign-out": "/", "/setup/x": "/", "/" + strings.Repeat("a", 3000): "/",
+	} {
+		if got := local(next, "/"); got != want {
+			t.Errorf("%q leads to %q, want %q", next, got, want)
+		}
+	}
+}
+
+func TestOtherSitesCannotPost(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	setup := w.NewSetupLink()
+	foreign := [][]string{
+		{"Sec-Fetch-Site", "cross-site"},
+		{"Sec-Fetch-Site", "same-site"},
+		{"Origin", "https://evil.example"},
+		{"Origin", "null"},
+	}
+	form := url.Values{"email": {testAdmin}, "password": {testPassword}, "again": {testPassword}}.Encode()
+	for _, header := range foreign {
+		v.post(setup, form, header...).want(t, 403, "another site")
+	}
+	v.post(setup, form).want(t, 303, "") // none of them used it up
+	for _, path := range []string{"/sign-in", "/sign-out", "/account/password", "/account/sessions/x/revoke", "/account/sign-out-everywhere"} {
+		for _, header := range foreign {
+			v.post(path, form, header...).want(t, 403, "another site")
+		}
+	}
+	v.do("GET", "/", "Sec-Fetch-Site", "cross-site").want(t, 200, "") // a link may come from anywhere
 }
 
 // TestBadLinksAreAlike holds that a used link cannot be told from one that has
@@ -69,11 +368,11 @@ func TestSignIn(t *testing.T) {
 func TestBadLinksAreAlike(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
-	used := w.NewSignInLink()
+	used := w.NewSignInLink(makeAdmin(t, w, testAdmin).ID)
 	v.do("POST", used).want(t, 303, "")
 	var first string
 	for _, method := range []string{"GET", "POST"} {
-		for _, link := range []string{used, "/sign-in/" + strings.Repeat("A", 43), "/sign-in/x", "/sign-in/%3Cscript%3E"} {
+		for _, link := range []string{used, "/sign-in/" + strings.Repeat("A", 43), "/sign-in/x", "/sign-in/%3Cscript%3E", w.NewSetupLink(), "/setup/x"} {
 			p := v.do(method, link)
 			p.want(t, 404, "not good any more")
 			if len(p.Cookies()) > 0 {
@@ -93,7 +392,7 @@ func TestBadLinksAreAlike(t *testing.T) {
 // TestLinkSignsInOnce has many press the button at the same time.
 func TestLinkSignsInOnce(t *testing.T) {
 	w := testWeb(t, nil)
-	link := w.NewSignInLink()
+	link := w.NewSignInLink(makeAdmin(t, w, testAdmin).ID)
 	var wg sync.WaitGroup
 	var in atomic.Int32
 	for range 20 {
@@ -111,56 +410,90 @@ func TestLinkSignsInOnce(t *testing.T) {
 	}
 }
 
-func TestOtherSitesCannotPost(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	link := w.NewSignInLink()
-	foreign := [][]string{
-		{"Sec-Fetch-Site", "cross-site"},
-		{"Sec-Fetch-Site", "same-site"},
-		{"Origin", "https://evil.example"},
-		{"Origin", "null"},
-	}
-	for _, header := range foreign {
-		v.do("POST", link, header...).want(t, 403, "another site")
-	}
-	v.do("POST", link).want(t, 303, "") // none of them used it up
-	for _, header := range foreign {
-		v.do("POST", "/sign-out", header...).want(t, 403, "another site")
-	}
-	v.do("GET", "/", "Sec-Fetch-Site", "cross-site").want(t, 200, "") // a link may come from anywhere
-}
-
-func TestLinksAndSessionsExpire(t *testing.T) {
+// timed runs a test of pages in fake time.
+func timed(t *testing.T, test func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder)) {
+	t.Helper()
+	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := New(Config{}) // the pages asked for here ask no store
-		status := func(method, path, cookie string) *httptest.ResponseRecorder {
-			r := httptest.NewRequest(method, path, nil)
+		s, err := store.Open(t.Context(), store.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
+		test(t, w, func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder {
+			form := make(url.Values)
+			for i := 0; i < len(fields); i += 2 {
+				form.Set(fields[i], fields[i+1])
+			}
+			r := httptest.NewRequest(method, path, strings.NewReader(form.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			r.Header.Set("Cookie", cookie)
+			r.RemoteAddr = address
 			rw := httptest.NewRecorder()
 			w.ServeHTTP(rw, r)
 			return rw
+		})
+	})
+}
+
+// cookiesOf is what a browser sends back after an answer.
+func cookiesOf(rw *httptest.ResponseRecorder, names ...string) string {
+	var all []string
+	for _, c := range rw.Result().Cookies() {
+		for _, name := range names {
+			if c.Name == name {
+				all = append(all, c.Name+"="+c.Value)
+			}
 		}
-		late, intime := w.NewSignInLink(), w.NewSignInLink()
+	}
+	return strings.Join(all, "; ")
+}
+
+func TestLinksAndSessionsExpire(t *testing.T) {
+	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
+		setup := w.NewSetupLink()
 		time.Sleep(30*time.Minute - time.Nanosecond)
-		in := status("POST", intime, "")
+		if got := do("GET", setup, "", "").Code; got != 200 {
+			t.Errorf("a setup link within 30 minutes: got %d, want 200", got)
+		}
+		time.Sleep(time.Nanosecond)
+		if got := do("GET", setup, "", "").Code; got != 404 {
+			t.Errorf("a setup link after 30 minutes: got %d, want 404", got)
+		}
+
+		admin := makeAdmin(t, w, testAdmin)
+		late, intime := w.NewSignInLink(admin.ID), w.NewSignInLink(admin.ID)
+		time.Sleep(30*time.Minute - time.Nanosecond)
+		in := do("POST", intime, "", "")
 		if in.Code != 303 {
 			t.Fatalf("within 30 minutes: got %d, want 303", in.Code)
 		}
+		began := time.Now()
 		time.Sleep(time.Nanosecond)
 		for _, method := range []string{"GET", "POST"} {
-			if got := status(method, late, "").Code; got != 404 {
+			if got := do(method, late, "", "").Code; got != 404 {
 				t.Errorf("%s after 30 minutes: got %d, want 404", method, got)
 			}
 		}
-		session := strings.Split(in.Header().Get("Set-Cookie"), ";")[0]
-		time.Sleep(12*time.Hour - 2*time.Nanosecond)
-		if got := status("GET", "/nowhere", session).Code; got != 404 {
+		session := cookiesOf(in, "session")
+		for time.Since(began) < 12*time.Hour-2*time.Minute {
+			if got := do("GET", "/nowhere", session, "").Code; got != 404 {
+				t.Fatalf("after %s: got %d, want 404", time.Since(began), got)
+			}
+			time.Sleep(min(2*time.Hour-time.Minute, 12*time.Hour-time.Minute-time.Since(began)))
+		}
+		if got := do("GET", "/nowhere", session, "").Code; got != 404 {
 			t.Errorf("within 12 hours: got %d, want 404", got)
 		}
-		time.Sleep(time.Nanosecond)
-		if got := status("GET", "/nowhere", session).Code; got != 401 {
+		time.Sleep(time.Minute)
+		if got := do("GET", "/nowhere", session, "").Code; got != 401 {
 			t.Errorf("after 12 hours: got %d, want 401", got)
+		}
+		idle := cookiesOf(do("POST", w.NewSignInLink(admin.ID), "", ""), "session")
+		time.Sleep(2 * time.Hour)
+		if got := do("GET", "/nowhere", idle, "").Code; got != 401 {
+			t.Errorf("2 hours after it was seen: got %d, want 401", got)
 		}
 	})
 }
@@ -170,7 +503,7 @@ func TestSecretsAreBounded(t *testing.T) {
 		s := newSecrets(time.Hour, 3)
 		var codes []string
 		for range 4 {
-			codes = append(codes, s.issue())
+			codes = append(codes, s.issue(""))
 			time.Sleep(time.Second)
 		}
 		for i, want := range []bool{false, true, true, true} {
@@ -179,8 +512,8 @@ func TestSecretsAreBounded(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour)
-		s.issue()
-		if got := len(s.ends); got != 1 {
+		s.issue("")
+		if got := len(s.kept); got != 1 {
 			t.Errorf("%d are kept after all but one have expired", got)
 		}
 	})
@@ -189,16 +522,19 @@ func TestSecretsAreBounded(t *testing.T) {
 // TestSecretsAreNotKept holds that what is in memory does not give a code away.
 func TestSecretsAreNotKept(t *testing.T) {
 	s := newSecrets(time.Hour, 3)
-	code := s.issue()
+	code := s.issue("ana")
 	if len(code) != 43 || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
 		t.Errorf("a code is %q, want 32 bytes in base64url", code)
 	}
-	for hash := range s.ends {
+	for hash := range s.kept {
 		if bytes.Contains([]byte(code), hash[:]) {
 			t.Error("the code itself is kept")
 		}
 	}
-	if code == s.issue() {
+	if code == s.issue("ana") {
 		t.Error("the same code was issued twice")
+	}
+	if of, good := s.take(code); of != "ana" || !good {
+		t.Errorf("it was of %q, good: %v", of, good)
 	}
 }

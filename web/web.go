@@ -50,6 +50,7 @@ import (
 
 	"service/assets"
 	"service/store"
+	"service/webhook"
 )
 
 // Config is what the admin UI is told by whoever starts it.
@@ -81,17 +82,23 @@ type Config struct {
 // Web is the admin UI: a handler for every path that is not another door's.
 // Its methods may be called from any goroutine.
 //
-// Links and sessions are kept in memory: a restart ends them all.
+// Sessions are in the store; links, and counts of wrong passwords, are kept in
+// memory: a restart ends the ones and forgives the others.
 type Web struct {
 	cfg      Config
 	assets   *assets.Assets
-	links    *secrets
-	sessions *secrets
+	setup    *secrets // the links that make the first admin
+	links    *secrets // those that sign in, by admin
+	throttle *throttle
+	hashing  *hashing
 	origins  *http.CrossOriginProtection
 	noteKey  [32]byte      // signs what a page says once
 	streams  chan struct{} // a place for each stream that runs
 	mux      *http.ServeMux
-	built    map[string]bool // the paths of the pages that exist
+
+	noPassword webhook.PasswordHash // that is checked for admins who do not exist
+
+	built map[string]bool // the paths of the pages that exist
 }
 
 // New returns the admin UI.
@@ -105,13 +112,16 @@ func New(cfg Config) *Web {
 	w := &Web{
 		cfg:      cfg,
 		assets:   assets.New(),
+		setup:    newSecrets(linkLife, maxLinks),
 		links:    newSecrets(linkLife, maxLinks),
-		sessions: newSecrets(sessionLife, maxSessions),
+		throttle: newThrottle(maxTried),
+		hashing:  newHashing(),
 		origins:  http.NewCrossOriginProtection(),
 		streams:  make(chan struct{}, maxStreams),
 		built:    make(map[string]bool),
 	}
 	rand.Read(w.noteKey[:])
+	w.noPassword = webhook.NoPassword()
 	w.mux = w.routes()
 	return w
 }
@@ -142,12 +152,19 @@ func (w *Web) routes() *http.ServeMux {
 	}
 
 	m.Handle(assets.Prefix, w.assets)
-	anyone("/sign-in/{code}", by{get: w.askToSignIn, post: w.signIn})
+	anyone("/setup/{code}", by{get: w.askForAdmin, post: w.createFirstAdmin})
+	anyone("/sign-in", by{get: w.askToSignIn, post: w.signIn})
+	anyone("/sign-in/{code}", by{get: w.askToFollow, post: w.followLink})
 	admins("/sign-out", by{post: w.signOut})
 
 	admins("/{$}", by{get: w.overview})
 	admins("/find", by{get: w.find})
 	admins("/preferences", by{get: w.preferences, post: w.prefer})
+	admins("/account", by{get: w.account})
+	admins("/account/password", by{post: w.changePassword})
+	admins("/account/sessions/{id}/revoke", by{post: w.revokeSession})
+	admins("/account/sign-out-everywhere", by{post: w.signOutEverywhere})
+	admins("/audit", by{get: w.auditList})
 	m.Handle("/", w.serve(w.signedIn(notFound)))
 	return m
 }

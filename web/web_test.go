@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/webhook"
 )
 
 // testWeb returns the admin UI over a store of its own.
@@ -62,6 +63,32 @@ func visit(t *testing.T, w *Web) visitor {
 	return visitor{t, server.URL, client}
 }
 
+// testAdmin is who looks at the pages in tests. The admin has no password.
+const testAdmin = "ana@example.com"
+
+// makeAdmin makes an admin without a password, unless there is one.
+func makeAdmin(t *testing.T, w *Web, email string) webhook.Admin {
+	t.Helper()
+	admin, _, err := w.cfg.Store.AdminByEmail(t.Context(), email)
+	if isMistake(err) {
+		err = w.cfg.Store.Write(t.Context(), func(sw store.Write) (err error) {
+			admin, err = sw.CreateAdmin(email, w.noPassword)
+			return err
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return admin
+}
+
+// signIn gives the browser a session of testAdmin.
+func (v visitor) signIn(w *Web) {
+	v.t.Helper()
+	admin := makeAdmin(v.t, w, testAdmin)
+	v.do("POST", w.NewSignInLink(admin.ID)).want(v.t, 303, "")
+}
+
 // page is an answer that was read to its end.
 type page struct {
 	*http.Response
@@ -70,7 +97,18 @@ type page struct {
 
 func (v visitor) do(method, path string, header ...string) page {
 	v.t.Helper()
-	r, err := http.NewRequestWithContext(v.t.Context(), method, v.base+path, nil)
+	return v.ask(method, path, "", header...)
+}
+
+// post sends a form that is encoded already.
+func (v visitor) post(path, form string, header ...string) page {
+	v.t.Helper()
+	return v.ask("POST", path, form, append([]string{"Content-Type", "application/x-www-form-urlencoded"}, header...)...)
+}
+
+func (v visitor) ask(method, path, sent string, header ...string) page {
+	v.t.Helper()
+	r, err := http.NewRequestWithContext(v.t.Context(), method, v.base+path, strings.NewReader(sent))
 	if err != nil {
 		v.t.Fatal(err)
 	}
@@ -100,7 +138,7 @@ func (p page) want(t *testing.T, status int, text string) {
 func TestEveryAnswerHasItsHeaders(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
-	link := w.NewSignInLink()
+	link := w.NewSignInLink(makeAdmin(t, w, testAdmin).ID)
 	want := map[string]string{
 		"Content-Security-Policy":      "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 		"X-Content-Type-Options":       "nosniff",
@@ -119,6 +157,11 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 		{"GET", "/nowhere", 401, false, nil},
 		{"GET", "//", 307, false, nil},
 		{"GET", "/sign-in/unknown", 404, false, nil},
+		{"GET", "/setup/unknown", 404, false, nil},
+		{"GET", "/sign-in", 200, false, nil},
+		{"POST", "/sign-in", 401, false, nil},
+		{"GET", "/account", 401, false, nil},
+		{"POST", "/account/password", 401, false, nil},
 		{"GET", link, 200, false, nil},
 		{"HEAD", link, 200, false, nil},
 		{"DELETE", link, 405, false, nil},
@@ -173,10 +216,12 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 func TestPagesLoadOnlyWhatThePolicyAllows(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
-	link := w.NewSignInLink()
-	pages := []page{v.do("GET", "/"), v.do("GET", link), v.do("GET", "/sign-in/x")}
+	setup := w.NewSetupLink()
+	pages := []page{v.do("GET", "/"), v.do("GET", setup)}
+	link := w.NewSignInLink(makeAdmin(t, w, testAdmin).ID)
+	pages = append(pages, v.do("GET", "/"), v.do("GET", setup), v.do("GET", "/sign-in"), v.do("GET", link), v.do("GET", "/sign-in/x"))
 	v.do("POST", link)
-	pages = append(pages, v.do("GET", "/"), v.do("GET", "/nowhere"))
+	pages = append(pages, v.do("GET", "/"), v.do("GET", "/nowhere"), v.do("GET", "/account"), v.do("GET", "/audit"), v.do("GET", "/preferences"))
 	refused := regexp.MustCompile(`<style|<script>|<script [^>]*>[^<]|<iframe|<img|\sstyle=|\son[a-z]+=|javascript:`)
 	loads := regexp.MustCompile(`<(?:link|script) [^>]*(?:href|src)="([^"]*)"`)
 	for _, p := range pages {

@@ -458,7 +458,7 @@ func (c *canaryRun) drive() []string {
 		list + "?access_token=" + c.token, list + "?authorization_header=" + url.QueryEscape(header("query")),
 		list + "?filter[authorization_header]=" + url.QueryEscape(header("filter")), "/v2/events?page[cursor]=" + url.QueryEscape(header("cursor")),
 		list + "/" + url.PathEscape(header("id")), "/v2/" + url.PathEscape(header("path")), "/" + url.PathEscape(header("page")),
-		"/sign-in/" + url.PathEscape(header("link")), "/sign-in/" + unknown, "/docs?token=" + c.token, "/healthz?" + unknown, "/readyz?" + unknown, "/metrics?" + unknown,
+		"/sign-in/" + url.PathEscape(header("link")), "/setup/" + url.PathEscape(header("setup link")), "/sign-in?next=" + url.QueryEscape(header("next")), "/sign-in/" + unknown, "/docs?token=" + c.token, "/healthz?" + unknown, "/readyz?" + unknown, "/metrics?" + unknown,
 	} {
 		for _, method := range []string{"GET", "POST", "PATCH"} {
 			c.do(c.in.client, method, path, nil, nil)
@@ -518,16 +518,28 @@ func (c *canaryRun) drive() []string {
 	// The admin UI.
 	link := c.command(exitDone, "", "admin", "setup-link", "--data", data)
 	code := link[strings.LastIndexByte(link, '/')+1:]
-	c.plant("sign-in code", code, code, nil)
+	c.plant("setup code", code, code, nil)
+	password, wrong := rand.Text(), rand.Text()
+	c.plant("the admin's password", password, password, nil)
+	c.plant("a wrong password", wrong, wrong, nil)
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	browser := &http.Client{Jar: jar, Timeout: 20 * time.Second, Transport: c.in.client.Transport}
-	path := "/sign-in/" + code
-	c.do(browser, "GET", path, nil, nil, "sign-in code")
-	if status, page := c.do(browser, "POST", path, nil, nil, "sign-in code"); status != http.StatusOK {
-		t.Fatalf("sign in: status %d: %.300s", status, page)
+	form := http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
+	fields := func(pairs ...string) string {
+		values := url.Values{"email": {"ana@example.com"}}
+		for i := 0; i < len(pairs); i += 2 {
+			values.Set(pairs[i], pairs[i+1])
+		}
+		return values.Encode()
+	}
+	path := "/setup/" + code
+	c.do(browser, "GET", path, nil, nil, "setup code")
+	c.do(browser, "POST", path, fields("password", password, "again", wrong), form, "setup code")
+	if status, page := c.do(browser, "POST", path, fields("password", password, "again", password), form, "setup code"); status != http.StatusOK {
+		t.Fatalf("the first admin: status %d: %.300s", status, page)
 	}
 	at, err := url.Parse(c.base)
 	if err != nil {
@@ -540,7 +552,19 @@ func (c *canaryRun) drive() []string {
 	for _, cookie := range cookies {
 		c.plant("session", cookie.Value, cookie.Value, nil)
 	}
-	c.do(browser, "POST", path, nil, nil, "sign-in code") // it was for one sign-in
+	c.do(browser, "POST", path, fields("password", password, "again", password), form, "setup code") // it was good once
+	c.do(browser, "POST", "/account/password", fields("current", wrong, "password", password, "again", password), form)
+	c.do(browser, "POST", "/account/password", fields("current", password, "password", wrong, "again", password), form)
+	for _, pair := range [][2]string{{"ana@example.com", wrong}, {"bo@example.com", password}, {wrong + "@example.com", password}} {
+		c.do(c.in.client, "POST", "/sign-in", url.Values{"email": pair[:1], "password": pair[1:]}.Encode(), form, "a wrong password")
+	}
+	c.command(exitFailed, "", "admin", "setup-link", "--data", data)
+	c.command(exitDone, "", "admin", "list", "--json", "--data", data)
+	passwordFile := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(passwordFile, []byte(password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.command(exitDone, "", "admin", "create", "--email", "bo@example.com", "--password-file", passwordFile, "--data", data)
 	c.browse(browser)
 
 	// As it runs, as kill -9 leaves it, as the next run makes it, as it ends.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,6 +53,7 @@ func testFullDisk(t *testing.T, binary string) {
 	}
 	c := newChaos(t, binary, filepath.Join(d.mount, "data"))
 	c.disk = false
+	admin := c.signIn()
 	rest := c.work()
 	defer rest()
 	flags, keepsRoom := c.in.flags, true
@@ -60,7 +62,7 @@ func testFullDisk(t *testing.T, binary string) {
 		<-time.After(500 * time.Millisecond) // of work with room
 		d.fill()
 		c.awaitFull()
-		c.checkFull()
+		c.checkFull(admin)
 		if n%2 == 1 {
 			c.in.kill(c.in.last())
 			keepsRoom = !keepsRoom
@@ -73,7 +75,7 @@ func testFullDisk(t *testing.T, binary string) {
 				t.Fatalf("on a full disk the service ended at its start, with status %d:\n%s", run.status, &run.log)
 			}
 			c.awaitFull()
-			c.checkFull()
+			c.checkFull(admin)
 		}
 		d.enlarge()
 		slowest = max(slowest, c.awaitRoom())
@@ -176,10 +178,51 @@ func (c *chaos) delivered(id string) bool {
 	return false
 }
 
+// newBrowser keeps cookies.
+func (c *chaos) newBrowser() *http.Client {
+	c.t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return &http.Client{Transport: c.in.client.Transport, Timeout: c.in.client.Timeout, Jar: jar}
+}
+
+// The admin of signIn.
+const chaosAdmin, chaosPassword = "ana@example.com", "correct horse battery"
+
+// signIn makes an admin, and returns a browser that the admin has signed in with.
+func (c *chaos) signIn() *http.Client {
+	c.t.Helper()
+	cmd := exec.Command(c.in.binary, "admin", "create", "--email", chaosAdmin, "--data", c.in.data)
+	cmd.Env, cmd.Stdin = cleanEnvironment(), strings.NewReader(chaosPassword)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		c.t.Fatalf("admin create: %v\n%s", err, out)
+	}
+	browser := c.newBrowser()
+	if a := c.enter(browser); a.status != http.StatusOK {
+		c.t.Fatalf("signing in: got %d\n%s", a.status, a.body)
+	}
+	return browser
+}
+
+// enter sends the form to sign in, and follows to where it leads.
+func (c *chaos) enter(browser *http.Client) answered {
+	c.t.Helper()
+	base, _ := c.in.await(context.Background())
+	form := url.Values{"email": {chaosAdmin}, "password": {chaosPassword}}
+	req, err := http.NewRequest("POST", base+"/sign-in", strings.NewReader(form.Encode()))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return c.do(browser, req)
+}
+
 // checkFull checks what must hold while nothing can be stored: the service says
 // so, everything can be read, by partners and admins, and nothing was sent that
 // is not remembered.
-func (c *chaos) checkFull() {
+func (c *chaos) checkFull(admin *http.Client) {
 	c.t.Helper()
 	p := c.programs[0]
 	base, _ := c.in.await(context.Background())
@@ -194,24 +237,16 @@ func (c *chaos) checkFull() {
 		}
 	}
 
-	cmd := exec.Command(c.in.binary, "admin", "setup-link", "--data", c.in.data)
-	cmd.Env = cleanEnvironment()
-	link, err := cmd.Output()
-	if err != nil {
-		c.t.Errorf("admin setup-link on a full disk: %v", err)
-		return
-	}
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	admin := &http.Client{Transport: c.in.client.Transport, Timeout: c.in.client.Timeout, Jar: jar}
-	req, err := http.NewRequest("POST", strings.TrimSpace(string(link)), nil)
+	// Who is signed in stays so; who is not must wait for room, or be let in.
+	req, err := http.NewRequest("GET", base+"/", nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	if a := c.do(admin, req); a.status != http.StatusOK || !strings.Contains(a.body, p.id) {
-		c.t.Errorf("signing in on a full disk: got %d\n%s", a.status, a.body)
+		c.t.Errorf("the overview on a full disk: got %d\n%s", a.status, a.body)
+	}
+	if a := c.enter(c.newBrowser()); a.status != http.StatusOK && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "Make room")) {
+		c.t.Errorf("signing in on a full disk: got %d, want 200, or 503 and why\n%s", a.status, a.body)
 	}
 	if req, err = http.NewRequest("GET", base+"/?filter[status]=success", nil); err != nil {
 		c.t.Fatal(err)

@@ -577,6 +577,33 @@ func TestOrdered(t *testing.T) {
 	})
 }
 
+// An ordered subscription goes on when what it waited for is cancelled, and
+// nothing more is sent of that.
+func TestOrderedGoesOnAfterACancel(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
+		r := w.subscriber(statuses(200, 500, 200))
+		ordered := true
+		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+		first, second := w.publish("content_updated"), w.publish("content_updated")
+		if got := r.posts(); len(got) != 1 {
+			t.Fatalf("%d deliveries before the cancel, want 1", len(got))
+		}
+		began := time.Now()
+		err := w.d.store.Write(context.Background(), func(s store.Write) error { return s.Cancel("p", sub.ID, r.got[1].delivery) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := r.posts()
+		if len(got) != 2 || got[0].ids[0] != first || got[1].ids[0] != second || !time.Now().Equal(began) {
+			t.Errorf("got %+v, want the second event at once", got)
+		}
+		time.Sleep(24 * time.Hour)
+		if got := r.posts(); len(got) != 2 {
+			t.Errorf("the cancelled delivery was sent again: %+v", got)
+		}
+	})
+}
+
 // An attempt that a crash cut off goes on at once, with the same id and bytes,
 // and is counted.
 func TestCrash(t *testing.T) {

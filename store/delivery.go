@@ -88,7 +88,10 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string) (web
 	select {
 	case a, sent := <-result:
 		if !sent {
-			return sub, d, webhook.NotFound("subscription") // it was deleted meanwhile
+			if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+				return sub, d, err // it was deleted meanwhile
+			}
+			return sub, d, webhook.NewError(webhook.CodeConflict, "The ping was called off before it was sent.")
 		}
 		d.Attempts = []webhook.Attempt{a}
 		return sub, d, nil
@@ -120,6 +123,7 @@ func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.
 		NextAttemptAt: at, CreatedAt: at,
 		Events: []webhook.EventRef{{ID: event, Name: webhook.EventPing}},
 	}
+	t.deliveryChanged(0)
 	t.afterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
 		id, sub.ID, sub.ProgramID, at.UnixMilli(), webhook.PingEvent(event, at), now)
@@ -149,6 +153,7 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	if seqs.Valid && !sub.Active {
 		return webhook.Delivery{}, notActive()
 	}
+	t.deliveryChanged(num)
 	t.afterCommit(func() { s.watchers.queued(subscriptionID) })
 	if seqs.Valid {
 		if err := t.linkEvents(programID, num, seqs.String); err != nil {

@@ -338,6 +338,7 @@ func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 	if c.num, err = r.LastInsertId(); err != nil {
 		return err
 	}
+	t.deliveryChanged(c.num)
 	return t.linkEvents(c.ProgramID, c.num, seqs)
 }
 
@@ -392,6 +393,7 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 			return err
 		}
 		if c.num != 0 {
+			t.deliveryChanged(c.num)
 			if err := t.scan("SELECT revision FROM subscriptions WHERE id = ?", []any{subscriptionID}, &c.Revision); err != nil {
 				return err
 			}
@@ -460,6 +462,7 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) err
 	if err := t.insertAttempt(num, a); err != nil {
 		return err
 	}
+	t.deliveryChanged(num)
 	status, code := outcome(a)
 	var reason, completed any
 	if step.FailureReason != webhook.FailureNone {

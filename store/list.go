@@ -265,8 +265,7 @@ func (s *Store) Deliveries(ctx context.Context, programID, subscriptionID string
 }
 
 // AllDeliveries is Deliveries over all programs, for admins: of a query of
-// webhook.AllDeliveryList. A filter makes it look through the newest deliveries
-// one by one, as many as its bound allows.
+// webhook.AllDeliveryList.
 func (s *Store) AllDeliveries(ctx context.Context, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	return s.listDeliveries(ctx, "", "", webhook.AllDeliveryList, q)
 }
@@ -350,7 +349,13 @@ const (
 		AND (?11 IS NULL OR d.completed_at >= ?11) AND (?12 IS NULL OR d.completed_at < ?12)
 		AND (?13 IS NULL OR d.next_attempt_at >= ?13) AND (?14 IS NULL OR d.next_attempt_at < ?14)
 		AND (?15 IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(?15))
-			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value WHERE e.name IN (SELECT value FROM json_each(?15))))) IS TRUE`
+			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value WHERE e.name IN (SELECT value FROM json_each(?15))))
+		AND (?16 IS NULL OR d.program_id IN (SELECT value FROM json_each(?16)))
+		AND (?17 IS NULL OR d.subscription_id IN (SELECT value FROM json_each(?17)))
+		AND (?18 IS NULL OR d.attempts_made >= ?18)
+		AND (?19 IS NULL OR d.id IN (SELECT value FROM json_each(?19)))
+		AND (?20 IS NULL OR d.redelivery_of IN (SELECT value FROM json_each(?20)))
+		AND (?21 IS NULL OR d.replay_id IN (SELECT value FROM json_each(?21)))) IS TRUE`
 
 	withinNums = " AND d.num > ?2 AND d.num < ?3"
 
@@ -398,7 +403,20 @@ func (l *deliveryList) args(value any, at, num int64) []any {
 	f, r := l.q.Filters, l.q.Ranges
 	completed, next := r["completed_at"], r["next_attempt_at"]
 	return []any{l.subscriptionID, value, at, num, jsonOf(f["status"]), jsonOf(l.responses()), jsonOf(f["error"]),
-		millis(completed.From), millis(completed.To), millis(next.From), millis(next.To), jsonOf(f["event"])}
+		millis(completed.From), millis(completed.To), millis(next.From), millis(next.To), jsonOf(f["event"]),
+		jsonOf(f["program_id"]), jsonOf(f["subscription_id"]), least(f["attempts_made.from"]), jsonOf(f["id"]), jsonOf(f["redelivery_of"]), jsonOf(f["replay_id"])}
+}
+
+// least binds the value of a filter for what is that much or more; nil is NULL.
+func least(values []string) any {
+	if values == nil {
+		return nil
+	}
+	n, err := strconv.Atoi(values[0])
+	if err != nil {
+		panic(err) // webhook.List.Parse has read it
+	}
+	return n
 }
 
 // responses returns the HTTP statuses that are asked for, classes in full.
@@ -433,12 +451,15 @@ func (l *deliveryList) byCreation(place []int64) ([]int64, []int64, error) {
 		l.low, l.high = beyond(place[0], descending, l.low, l.high)
 	}
 	size := l.q.Size
-	var set []completion
-	var ok bool
-	var err error
-	if l.subscriptionID != "" {
-		set, ok, err = l.set("next_attempt_at", "event", "completed_at")
+	if l.subscriptionID == "" {
+		if err := l.one(); err != nil {
+			return nil, nil, err
+		}
 	}
+	if l.subscriptionID == "" {
+		return l.acrossByCreation(descending, size)
+	}
+	set, ok, err := l.set("next_attempt_at", "event", "completed_at")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -482,8 +503,6 @@ func (l *deliveryList) streams() ([]stream, error) {
 	var streams []stream
 	f := l.q.Filters
 	switch responses := l.responses(); {
-	case l.subscriptionID == "":
-		streams = append(streams, by(deliveriesOfAll, nil))
 	case f["error"] != nil:
 		for _, code := range f["error"] {
 			streams = append(streams, by(deliveriesByError, code))

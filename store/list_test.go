@@ -640,6 +640,27 @@ func TestListPlans(t *testing.T) {
 		{setOfCompleted, "SEARCH deliveries USING COVERING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)", none},
 		{setOfDue, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
 
+		{allByTrouble + numsDown, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
+		{allByTrouble + numsUp, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
+		{allByResponse + numsDown, "SEARCH d USING INDEX deliveries_by_answer (response_status=? AND num>? AND num<?)", none},
+		{allByError + numsDown, "SEARCH d USING INDEX deliveries_by_fault (error=? AND num>? AND num<?)", none},
+		{allRetried + numsDown, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", none},
+		{allByOriginal + numsDown, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", none},
+		{allByReplay + numsDown, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", none},
+		{allOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", none},
+		{setOfIDs, "SEARCH deliveries USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)", none},
+		{setOfPending, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", none},
+		{setOfAllPings, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id>?)", none},
+		{setOfWaiting, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id>?)", none},
+		{nextResponseOfAll, "SEARCH deliveries USING COVERING INDEX deliveries_by_answer (response_status>?)", none},
+		{selectProgramSubscriptions, "SEARCH subscriptions USING COVERING INDEX subscriptions_of_program (program_id=?)", none},
+		{countRedeliver, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "GROUP BY"},
+		{selectRedeliver, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
+		{cancelWaiting, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)", none},
+		{linkRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid>?)", none},
+		{insertRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
+		{selectRun, "SEARCH audit USING COVERING INDEX audit_by_subject (subject_id=?)", none},
+
 		{eventsBySeq + seqsUp, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", none},
 		{eventsBySeq + seqsDown, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", none},
 		{eventsByName + seqsDown, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", none},
@@ -653,7 +674,7 @@ func TestListPlans(t *testing.T) {
 		var plan []string
 		outer, sorts := -1, ""
 		args := make([]any, strings.Count(tt.query, "?"))
-		for n := 20; n > 0; n-- {
+		for n := 21; n > 0; n-- {
 			if strings.Contains(tt.query, fmt.Sprintf("?%d", n)) {
 				args = args[:n]
 				break

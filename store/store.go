@@ -67,6 +67,7 @@ type Store struct {
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
 
 	stats   stats
+	uses    tokenUses
 	sweptMu sync.Mutex
 	swept   Swept // since Open
 
@@ -134,6 +135,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		db.Close()
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
+	s.writer.watchers = &s.watchers
 	if err := s.migrate(ctx, path); err != nil {
 		return nil, err
 	}
@@ -158,7 +160,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 }
 
 // due says whether the next commit has more to do than it was asked for.
-func (s *Store) due() bool { return s.clock.due() || s.stats.due() }
+func (s *Store) due() bool { return s.clock.due() || s.stats.due() || s.uses.due() }
 
 // heed does that, as the first write of the commit.
 func (s *Store) heed(t *tx) error {
@@ -168,7 +170,12 @@ func (s *Store) heed(t *tx) error {
 		}
 	}
 	if s.stats.due() {
-		return s.writeStats(t, statRows)
+		if err := s.writeStats(t, statRows); err != nil {
+			return err
+		}
+	}
+	if s.uses.due() {
+		return s.writeTokenUses(t, usesRows)
 	}
 	return nil
 }
@@ -190,7 +197,7 @@ func (s *Store) Close() error {
 	if s.writer != nil {
 		if s.writer.heed != nil {
 			// What was counted last; a store that cannot be written loses it.
-			_ = s.writer.do(func(t *tx) error { return s.writeStats(t, math.MaxInt) })
+			_ = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
 		}
 		errs = append(errs, s.writer.close())
 	}
@@ -379,6 +386,14 @@ func drain(rows *sql.Rows, row func(scan func(...any) error) error) error {
 func notFound(err error, noun string) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return webhook.NotFound(noun)
+	}
+	return err
+}
+
+// ignoreNoRows takes the lack of a row for no error.
+func ignoreNoRows(err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
 	}
 	return err
 }

@@ -245,6 +245,7 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	}
 	failed, err := t.affected("UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ? WHERE subscription_id = ? AND next_attempt_at IS NOT NULL",
 		ended, id)
+	t.deliveryChanged(0)
 	t.afterCommit(func() { s.metrics.ended[webhook.FailureSubscriptionDeleted].Add(float64(failed)) })
 	return sub, err
 }

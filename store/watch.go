@@ -2,6 +2,7 @@ package store
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"service/webhook"
 )
@@ -16,17 +17,26 @@ type Changes struct {
 	Subscriptions map[string]struct{} // ids whose subscription was created, changed or deleted
 	Queued        map[string]struct{} // ids of subscriptions that were given a delivery to send, such as a ping
 	Alerts        bool                // there is one to send
+
+	// Deliveries are the places of deliveries that were stored or changed, 0
+	// for some that are not named, at most maxChanged: of those of WatchDeliveries
+	// alone.
+	Deliveries map[int64]struct{}
 }
+
+// maxChanged bounds how many deliveries Changes names.
+const maxChanged = 512
 
 // Watcher hears of changes. C receives when there are some; Take returns and
 // forgets them. Nothing is missed between two calls of Take.
 type Watcher struct {
 	C <-chan struct{}
 
-	c       chan struct{}
-	mu      sync.Mutex
-	changes Changes
-	store   *Store
+	c          chan struct{}
+	deliveries bool // it hears of deliveries, and of nothing else
+	mu         sync.Mutex
+	changes    Changes
+	store      *Store
 }
 
 // watchers are those who wait for something of the store.
@@ -34,15 +44,27 @@ type watchers struct {
 	mu      sync.Mutex
 	all     []*Watcher
 	results map[string]chan webhook.Attempt // by delivery id, buffered for one
+
+	deliveries atomic.Int64 // how many of them watch deliveries
 }
 
-// Watch returns a watcher of everything that is committed from now on.
-func (s *Store) Watch() *Watcher {
+// Watch returns a watcher of everything that is committed from now on, but
+// not of what becomes of deliveries.
+func (s *Store) Watch() *Watcher { return s.watch(false) }
+
+// WatchDeliveries returns a watcher of the deliveries that are stored and
+// changed from now on, whose Changes name nothing else.
+func (s *Store) WatchDeliveries() *Watcher { return s.watch(true) }
+
+func (s *Store) watch(deliveries bool) *Watcher {
 	c := make(chan struct{}, 1)
-	w := &Watcher{C: c, c: c, store: s}
+	w := &Watcher{C: c, c: c, deliveries: deliveries, store: s}
 	s.watchers.mu.Lock()
 	defer s.watchers.mu.Unlock()
 	s.watchers.all = append(s.watchers.all, w)
+	if deliveries {
+		s.watchers.deliveries.Add(1)
+	}
 	return w
 }
 
@@ -53,6 +75,9 @@ func (w *Watcher) Close() {
 	defer ws.mu.Unlock()
 	for i, other := range ws.all {
 		if other == w {
+			if w.deliveries {
+				ws.deliveries.Add(-1)
+			}
 			ws.all = append(ws.all[:i:i], ws.all[i+1:]...)
 			return
 		}
@@ -68,10 +93,15 @@ func (w *Watcher) Take() Changes {
 	return c
 }
 
-func (ws *watchers) tell(change func(*Changes)) {
+func (ws *watchers) tell(change func(*Changes)) { ws.tellThose(false, change) }
+
+func (ws *watchers) tellThose(ofDeliveries bool, change func(*Changes)) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, w := range ws.all {
+		if w.deliveries != ofDeliveries {
+			continue
+		}
 		w.mu.Lock()
 		change(&w.changes)
 		w.mu.Unlock()
@@ -99,6 +129,26 @@ func (ws *watchers) subscriptionChanged(id string) {
 
 func (ws *watchers) queued(subscriptionID string) {
 	ws.tell(func(c *Changes) { put(&c.Queued, subscriptionID) })
+}
+
+// deliveryChanged tells those who watch deliveries that the current write has
+// stored or changed one, by its place, 0 for some that are not named. While
+// nobody does, it costs a look at a counter.
+func (t *tx) deliveryChanged(num int64) {
+	ws := t.w.watchers
+	if ws == nil || ws.deliveries.Load() == 0 {
+		return
+	}
+	t.afterCommit(func() {
+		ws.tellThose(true, func(c *Changes) {
+			if c.Deliveries == nil {
+				c.Deliveries = make(map[int64]struct{})
+			}
+			if len(c.Deliveries) < maxChanged {
+				c.Deliveries[num] = struct{}{}
+			}
+		})
+	})
 }
 
 func put(set *map[string]struct{}, id string) {

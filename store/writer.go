@@ -48,7 +48,8 @@ type writer struct {
 	due    func() bool     // whether the next commit has to heed something; owned by the leader
 	heed   func(*tx) error // its first write then; nil for none; owned by the leader
 
-	metrics *metrics
+	metrics  *metrics
+	watchers *watchers // nil until the store is open
 
 	mu     sync.Mutex
 	queue  []*write

@@ -34,7 +34,7 @@ const (
 
 // FailureReasons returns every failure reason but FailureNone.
 func FailureReasons() []FailureReason {
-	return []FailureReason{FailureAttemptsExhausted, FailureRejected, FailureBlocked, FailureSubscriptionDeleted, FailureExpired}
+	return []FailureReason{FailureAttemptsExhausted, FailureRejected, FailureBlocked, FailureSubscriptionDeleted, FailureExpired, FailureCancelled}
 }
 
 // EventRef is what a delivery's record says of one of its events.

@@ -57,6 +57,7 @@ const (
 	FilterResponseStatus                   // an HTTP status such as 404, or a class such as 4xx
 	FilterTime                             // a span of time, given by its ends: name.from and name.to
 	FilterText                             // the text itself, of at most maxFilterText bytes
+	FilterLeast                            // an integer, one of Values, and what is greater; its name ends in .from, as that of a span's beginning
 )
 
 // The lists of the API and of the admin UI. They are never changed.
@@ -97,7 +98,14 @@ var (
 		Feed:    true,
 		Sort:    []string{"created_at"},
 		Default: DeliveryList.Default,
-		Filters: DeliveryList.Filters,
+		Filters: append(slices.Clone(DeliveryList.Filters),
+			Filter{Name: "program_id", Kind: FilterText},
+			Filter{Name: "subscription_id", Kind: FilterID},
+			Filter{Name: "attempts_made.from", Kind: FilterLeast, Values: []string{"1", "2", "3", "4", "5"}},
+			Filter{Name: "id", Kind: FilterID},
+			Filter{Name: "redelivery_of", Kind: FilterID},
+			Filter{Name: "replay_id", Kind: FilterID},
+		),
 	}
 
 	// EventList is of the log of one program; received_at is the order of seq.
@@ -128,6 +136,26 @@ var (
 		},
 	}
 )
+
+// TokenList is of the tokens of all programs, for admins.
+var TokenList = &List{
+	Sort:    []string{"created_at"},
+	Default: []SortField{{Name: "created_at", Descending: true}},
+	Filters: []Filter{
+		{Name: "state", Values: []string{"valid", "expired", "revoked"}},
+		{Name: "scope", Values: scopeWords()},
+		{Name: "user_id", Kind: FilterText},
+		{Name: "created_at", Kind: FilterTime},
+	},
+}
+
+func scopeWords() []string {
+	var words []string
+	for _, s := range Scopes() {
+		words = append(words, string(s))
+	}
+	return words
+}
 
 func errorWords() []string {
 	var words []string
@@ -311,9 +339,13 @@ func (p *listParser) filter(name, property string, array bool, given []string) b
 		p.once(name, given, func(name, value string) { p.end(f, end, name, value) })
 		return true
 	}
+	if f.Kind == FilterLeast && (array || len(given) != 1 || p.query.Filters[f.Name] != nil) {
+		p.fail(InvalidDuplicate, name, "is given more than once")
+		return true
+	}
 	for _, text := range given {
 		parts := []string{text}
-		if !array && f.Kind != FilterURL {
+		if !array && f.Kind != FilterURL && f.Kind != FilterLeast {
 			parts = strings.Split(text, ",")
 		}
 		for _, part := range parts {
@@ -355,6 +387,10 @@ func (f *Filter) value(s string) (value, code, must string) {
 	case FilterResponseStatus:
 		if !statusOrClass.MatchString(s) {
 			return "", InvalidFormat, "must be HTTP statuses from 100 to 599 such as 404, or classes from 1xx to 5xx"
+		}
+	case FilterLeast:
+		if !slices.Contains(f.Values, s) {
+			return "", InvalidValue, "must be from " + f.Values[0] + " to " + f.Values[len(f.Values)-1]
 		}
 	case FilterText:
 		if s == "" || len(s) > maxFilterText || !utf8.ValidString(s) {

@@ -3,6 +3,7 @@ package webhook
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,6 +45,9 @@ func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
+	}
+	if stem, ok := strings.CutSuffix(noun, "ry"); ok {
+		noun = stem + "rie" // deliveries
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -1,0 +1,398 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	// BulkLimit is how many deliveries one bulk action picks.
+	BulkLimit = 10_000
+	// bulkPage is how many of them one read looks for, and bulkPages how many
+	// reads there are where the filters let little through.
+	bulkPage  = 1000
+	bulkPages = 20
+)
+
+// BulkPlan says what a bulk action would do just now.
+type BulkPlan struct {
+	Picked    int                      // deliveries that match, newest first, at most BulkLimit
+	Done      int                      // it would be done to
+	Skipped   map[webhook.BulkSkip]int // the others, by reason
+	Succeeded int                      // of those it would be done to: that were delivered already
+	Newest    int64                    // the place that the picking began at; see Bulk.Newest
+	Rest      int64                    // the place to go on from, 0 when there is no more
+	From, To  time.Time                // when the oldest and the newest of those picked were created
+}
+
+// Bulk is one run of a bulk action.
+type Bulk struct {
+	ID     string // a UUID: a run is begun once
+	Action webhook.Action
+	Query  *webhook.ListQuery // of webhook.AllDeliveryList; its page does not matter
+	Newest int64              // no delivery newer than this place is looked at, nor one of its own; 0 for none
+	Audit  webhook.AuditEntry // who does it; its action, subject and detail are set
+}
+
+// BulkResult says what a run has done so far.
+type BulkResult struct {
+	Picked  int
+	Done    int
+	Skipped map[webhook.BulkSkip]int
+	Left    int   // that it did not come to
+	Rest    int64 // as in BulkPlan
+}
+
+// ErrBegun says that a run with this id was begun before, perhaps by an earlier
+// process. Nothing was done.
+var ErrBegun = errors.New("store: the run was begun before")
+
+// The outcome of a bulk action for a delivery d of a subscription s: ” when it
+// is done, or else the reason that it is not.
+const (
+	redeliverOutcome = `CASE
+		WHEN d.ping IS NOT NULL THEN 'ping'
+		WHEN d.completed_at IS NULL THEN 'not_ended'
+		WHEN s.deleted_at IS NOT NULL THEN 'subscription_deleted'
+		WHEN s.active = 0 THEN 'subscription_paused'
+		WHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'
+		ELSE '' END`
+	cancelOutcome = `CASE
+		WHEN d.completed_at IS NOT NULL THEN 'ended'
+		WHEN d.next_attempt_at IS NULL THEN 'in_flight'
+		ELSE '' END`
+
+	bulkRows        = " FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value CROSS JOIN subscriptions s ON s.id = d.subscription_id"
+	countRedeliver  = "SELECT " + redeliverOutcome + ", d.status = 'success', count(*)" + bulkRows + " GROUP BY 1, 2"
+	countCancel     = "SELECT " + cancelOutcome + ", d.status = 'success', count(*)" + bulkRows + " GROUP BY 1, 2"
+	selectRedeliver = "SELECT d.num, " + redeliverOutcome + ", d.subscription_id" + bulkRows + " ORDER BY i.key"
+	selectCancel    = "SELECT d.num, " + cancelOutcome + ", d.subscription_id" + bulkRows + " ORDER BY i.key"
+
+	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, redelivery_of, created_at)
+		SELECT i.value ->> 1, d.subscription_id, d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3
+		FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value ->> 0 ORDER BY i.key`
+	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d CROSS JOIN json_each(d.seqs) x WHERE d.num > ?"
+
+	cancelWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'cancelled', next_attempt_at = NULL, completed_at = ?2
+		WHERE num IN (SELECT value FROM json_each(?1)) AND next_attempt_at IS NOT NULL RETURNING id, subscription_id, ping IS NOT NULL`
+
+	selectCreated = "SELECT created_at FROM deliveries WHERE num = ?"
+	selectRun     = "SELECT EXISTS (SELECT 1 FROM audit WHERE subject_id = ?)"
+)
+
+func outcomes(a webhook.Action) (count, find string) {
+	switch a {
+	case webhook.ActionDeliveryRedeliver:
+		return countRedeliver, selectRedeliver
+	case webhook.ActionDeliveryCancel:
+		return countCancel, selectCancel
+	}
+	panic("store: no bulk action " + string(a))
+}
+
+// PlanBulk says what a bulk action would do to all deliveries that a query of
+// webhook.AllDeliveryList lets through, whatever its page, up to a place; 0 is
+// the newest there is.
+func (s *Store) PlanBulk(ctx context.Context, a webhook.Action, q *webhook.ListQuery, newest int64) (BulkPlan, error) {
+	count, _ := outcomes(a)
+	p := BulkPlan{Skipped: make(map[webhook.BulkSkip]int)}
+	nums, newest, rest, err := s.pick(ctx, q, newest)
+	if err != nil {
+		return p, err
+	}
+	p.Picked, p.Newest, p.Rest = len(nums), newest, rest
+	if len(nums) == 0 {
+		return p, nil
+	}
+	err = s.view(ctx, func(v *view) error {
+		for part := range slices.Chunk(nums, bulkPage) {
+			err := v.each(count, []any{jsonOf(part)}, func(scan func(...any) error) error {
+				var skip webhook.BulkSkip
+				var succeeded bool
+				var n int
+				if err := scan(&skip, &succeeded, &n); err != nil {
+					return err
+				}
+				if skip != "" {
+					p.Skipped[skip] += n
+					return nil
+				}
+				p.Done += n
+				if succeeded {
+					p.Succeeded += n
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		for num, at := range map[int64]*time.Time{nums[0]: &p.To, nums[len(nums)-1]: &p.From} {
+			var created int64
+			if err := v.scan(selectCreated, []any{num}, &created); ignoreNoRows(err) != nil {
+				return err
+			} else if err == nil {
+				*at = time.UnixMilli(created).UTC()
+			}
+		}
+		return nil
+	})
+	// What retention has removed meanwhile.
+	if gone := p.Picked - p.Done - sum(p.Skipped); gone > 0 {
+		p.Skipped[webhook.SkipGone] = gone
+	}
+	return p, err
+}
+
+func sum(counts map[webhook.BulkSkip]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// pick returns the places of what a query lets through, from the newest on,
+// which is at most the place newest, and where to go on, 0 when there is no
+// more. Each of its reads is short.
+func (s *Store) pick(ctx context.Context, q *webhook.ListQuery, newest int64) (nums []int64, from, rest int64, err error) {
+	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	if newest == 0 {
+		if err := s.scan(ctx, selectNewestNum, nil, &newest); err != nil {
+			return nil, 0, 0, err
+		}
+	}
+	high = min(high, newest+1)
+	query := *q
+	query.Sort, query.Cursor = webhook.AllDeliveryList.Default, ""
+	for range bulkPages {
+		query.Size = min(bulkPage, BulkLimit-len(nums))
+		l := deliveryList{q: &query, low: low, high: high}
+		var after []int64
+		err := s.view(ctx, func(v *view) error {
+			l.view = v
+			page, place, err := l.byCreation(nil)
+			nums, after = append(nums, page...), place
+			return err
+		})
+		if err != nil || after == nil {
+			return nums, newest, 0, err
+		}
+		if high = after[0]; len(nums) == BulkLimit {
+			break
+		}
+	}
+	return nums, newest, high - 1, nil
+}
+
+const selectNewestNum = "SELECT coalesce(max(num), 0) FROM deliveries"
+
+// RunBulk does a bulk action, oldest first, in small steps that leave the
+// writer to others for most of the time. When ctx ends, or the store cannot go
+// on, what was done is done, and the rest is left. Progress is called after
+// each step, on the caller's goroutine. The error is [ErrBegun] when the id was
+// used before.
+func (s *Store) RunBulk(ctx context.Context, b *Bulk, progress func(BulkResult)) (BulkResult, error) {
+	_, find := outcomes(b.Action)
+	r := BulkResult{Skipped: make(map[webhook.BulkSkip]int)}
+	nums, _, rest, err := s.pick(ctx, b.Query, b.Newest)
+	if err != nil {
+		return r, err
+	}
+	slices.Reverse(nums)
+	r.Picked, r.Left, r.Rest = len(nums), len(nums), rest
+
+	entry := b.Audit
+	entry.Action, entry.SubjectID = b.Action, b.ID
+	selection := webhook.AllDeliveryList.Selection(b.Query)
+	if selection == "" {
+		selection = "everything"
+	}
+	err = s.Write(ctx, func(w Write) error {
+		var begun bool
+		if err := w.t.scan(selectRun, []any{b.ID}, &begun); err != nil {
+			return err
+		}
+		if begun {
+			return ErrBegun
+		}
+		entry.Detail = "Begun: " + webhook.Count(len(nums), "delivery") + " picked by " + selection
+		return w.Audit(entry)
+	})
+	if err != nil {
+		return r, err
+	}
+	progress(r.clone())
+
+	work := &sweep{s: s, ctx: ctx, step: firstSweep}
+	for len(nums) > 0 {
+		some := nums[:min(work.step, len(nums))]
+		var done int
+		var skipped map[webhook.BulkSkip]int
+		err = work.write(func(t *tx) (err error) {
+			done, skipped, err = s.bulkStep(t, b.Action, find, some)
+			return err
+		})
+		if err != nil {
+			break
+		}
+		nums = nums[len(some):]
+		r.Done, r.Left = r.Done+done, len(nums)
+		for skip, n := range skipped {
+			r.Skipped[skip] += n
+		}
+		progress(r.clone())
+	}
+	entry.Detail = fmt.Sprintf("Ended: %d done, %d skipped, %d left", r.Done, sum(r.Skipped), r.Left)
+	// It is recorded what was done, also when there is no time for more.
+	audited := s.Write(context.WithoutCancel(ctx), func(w Write) error { return w.Audit(entry) })
+	return r, errors.Join(err, audited)
+}
+
+func (r BulkResult) clone() BulkResult {
+	r.Skipped = maps.Clone(r.Skipped)
+	return r
+}
+
+// bulkStep does a bulk action to some deliveries.
+func (s *Store) bulkStep(t *tx, a webhook.Action, find string, nums []int64) (done int, skipped map[webhook.BulkSkip]int, err error) {
+	skipped = make(map[webhook.BulkSkip]int)
+	var chosen []int64
+	subscriptions := make(map[string]struct{})
+	seen := 0
+	err = t.each(find, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		var num int64
+		var skip webhook.BulkSkip
+		var subscription string
+		if err := scan(&num, &skip, &subscription); err != nil {
+			return err
+		}
+		seen++
+		if skip != "" {
+			skipped[skip]++
+			return nil
+		}
+		chosen = append(chosen, num)
+		subscriptions[subscription] = struct{}{}
+		return nil
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	if gone := len(nums) - seen; gone > 0 {
+		skipped[webhook.SkipGone] = gone
+	}
+	if len(chosen) == 0 {
+		return 0, skipped, nil
+	}
+	t.afterCommit(func() {
+		for id := range subscriptions {
+			s.watchers.queued(id)
+		}
+	})
+	if a == webhook.ActionDeliveryCancel {
+		done, err = s.cancel(t, chosen)
+		return done, skipped, err
+	}
+	return len(chosen), skipped, s.redeliverAll(t, chosen)
+}
+
+// redeliverAll queues new deliveries with the events of old ones, in their order.
+func (s *Store) redeliverAll(t *tx, nums []int64) error {
+	now, err := t.now()
+	if err != nil {
+		return err
+	}
+	pairs := make([][2]any, len(nums))
+	for i, num := range nums {
+		pairs[i] = [2]any{num, webhook.NewID()}
+	}
+	list, err := json.Marshal(pairs)
+	if err != nil {
+		return err
+	}
+	var before int64
+	if err := t.scan(selectNewestNum, nil, &before); err != nil {
+		return err
+	}
+	if err := t.exec(insertRedeliveries, string(list), s.clock.now().UnixMilli(), now); err != nil {
+		return err
+	}
+	t.deliveryChanged(0)
+	return t.exec(linkRedeliveries, before)
+}
+
+// cancel ends deliveries that wait for an attempt, and returns how many did.
+func (s *Store) cancel(t *tx, nums []int64) (n int, err error) {
+	now, err := t.now()
+	if err != nil {
+		return 0, err
+	}
+	lanes := make(map[string]struct{})
+	var pings []string
+	err = t.each(cancelWaiting, []any{jsonOf(nums), now}, func(scan func(...any) error) error {
+		var id, subscription string
+		var ping bool
+		if err := scan(&id, &subscription, &ping); err != nil {
+			return err
+		}
+		n++
+		lanes[subscription] = struct{}{}
+		if ping {
+			pings = append(pings, id)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, num := range nums {
+		t.deliveryChanged(num)
+	}
+	t.afterCommit(func() {
+		for _, id := range pings {
+			s.watchers.dropped(id)
+		}
+		// Its next time was that of what is cancelled, and an ordered lane waits
+		// for it: a claim finds out what is due instead.
+		for id := range lanes {
+			s.watchers.queued(id)
+		}
+		s.metrics.ended[webhook.FailureCancelled].Add(float64(n))
+	})
+	return n, nil
+}
+
+const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL FROM deliveries WHERE id = ? AND subscription_id = ?"
+
+// Cancel ends a delivery that waits for an attempt: it has failed, as
+// cancelled, and nothing more is sent of it. One that is at its end or being
+// sent just now is refused as a conflict.
+func (w Write) Cancel(programID, subscriptionID, id string) error {
+	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
+		return err
+	}
+	var num int64
+	var status webhook.Status
+	var waits bool
+	if err := w.t.scan(selectCancellable, []any{id, subscriptionID}, &num, &status, &waits); err != nil {
+		return notFound(err, "delivery")
+	}
+	switch {
+	case status.Final():
+		return webhook.NewError(webhook.CodeConflict, "The delivery is at its end: there is nothing to cancel.")
+	case !waits:
+		return webhook.NewError(webhook.CodeConflict, "The delivery is being sent just now, which cannot be taken back; it can be cancelled if it is to be tried again.")
+	}
+	_, err := w.s.cancel(w.t, []int64{num})
+	return err
+}

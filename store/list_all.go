@@ -1,0 +1,332 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"service/webhook"
+)
+
+// The list over all programs looks for a few rows among many in the same way as
+// that of one subscription: by an index of what is exceptional, or in a set
+// that is known to be small, or along the order of the list, judging each row.
+
+const (
+	// listSubscriptions bounds the subscriptions that a page reads one by one,
+	// and listPrograms the programs whose events it looks into.
+	listSubscriptions = 100
+	listPrograms      = 20
+)
+
+// The queries over all subscriptions, with the arguments of those of one.
+const (
+	allByTrouble  = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_trouble WHERE d.status = ?5 AND d.status IN ('failed', 'retryable')" + withinNums
+	allByResponse = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_answer WHERE d.response_status = ?5 AND d.response_status NOT BETWEEN 200 AND 299" + withinNums
+	allByError    = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_fault WHERE d.error = ?5 AND d.error IS NOT NULL" + withinNums
+	allRetried    = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_retried WHERE d.attempts_made > 1" + withinNums
+	allByOriginal = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_original WHERE d.redelivery_of = ?5 AND d.redelivery_of IS NOT NULL" + withinNums
+	allByReplay   = "SELECT d.num, " + deliveryMatches + " FROM deliveries d INDEXED BY deliveries_by_replay WHERE d.replay_id = ?5 AND d.replay_id IS NOT NULL" + withinNums
+
+	allOfSet = "SELECT d.num FROM json_each(?5) i CROSS JOIN deliveries d ON d.num = i.value WHERE " + deliveryMatches + withinNums
+
+	// Rows that may be few, in no order. Up to so many, whatever their number.
+	setOfIDs      = "SELECT num FROM deliveries WHERE id IN (SELECT value FROM json_each(?))"
+	setOfPending  = "SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success' LIMIT ?1"
+	setOfAllPings = "SELECT num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id > '' AND ping IS NOT NULL LIMIT ?1"
+	setOfWaiting  = "SELECT num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id > '' AND next_attempt_at IS NOT NULL LIMIT ?1"
+
+	nextResponseOfAll = "SELECT coalesce(min(response_status), 1000) FROM deliveries INDEXED BY deliveries_by_answer WHERE response_status > ? AND response_status NOT BETWEEN 200 AND 299"
+
+	selectProgramSubscriptions = "SELECT id FROM subscriptions INDEXED BY subscriptions_of_program WHERE program_id = ? ORDER BY id LIMIT ?"
+	selectSubscriptionProgram  = "SELECT program_id FROM subscriptions WHERE id = ?"
+)
+
+// across returns what has all that the filters may let through when the list
+// is not of one subscription: streams to walk along, and rows that were judged.
+// It may find that the list is of one subscription after all.
+func (l *deliveryList) across() (streams []stream, judged []int64, err error) {
+	f := l.q.Filters
+	by := func(query string, values ...string) []stream {
+		var all []stream
+		for _, v := range values {
+			all = append(all, stream{query + numsUp, query + numsDown, l.args(v, 0, 0)})
+		}
+		return all
+	}
+	switch {
+	case f["id"] != nil:
+		nums, err := l.nums(setOfIDs, jsonOf(f["id"]))
+		if err != nil {
+			return nil, nil, err
+		}
+		judged, err = l.judge(nums)
+		return nil, judged, err
+	case f["redelivery_of"] != nil:
+		return by(allByOriginal, f["redelivery_of"]...), nil, nil
+	case f["replay_id"] != nil:
+		return by(allByReplay, f["replay_id"]...), nil, nil
+	}
+	if f["event"] != nil {
+		if judged, ok, err := l.eventSet(); err != nil || ok {
+			return nil, judged, err
+		}
+	}
+	if l.q.Ranges["next_attempt_at"] != (webhook.TimeRange{}) {
+		if judged, ok, err := l.judgedSet(setOfWaiting); err != nil || ok {
+			return nil, judged, err
+		}
+	}
+	subs, err := l.subscriptions()
+	if err != nil {
+		return nil, nil, err
+	}
+	if subs != nil {
+		for _, id := range subs {
+			one := *l
+			one.subscriptionID = id
+			of, err := one.streams()
+			if err != nil {
+				return nil, nil, err
+			}
+			if streams = append(streams, of...); len(streams) > listSubscriptions {
+				break
+			}
+		}
+		if len(streams) <= listSubscriptions {
+			return streams, nil, nil
+		}
+	}
+
+	statuses := f["status"]
+	switch responses := l.responses(); {
+	case f["error"] != nil:
+		return by(allByError, f["error"]...), nil, nil
+	case responses != nil && !slices.ContainsFunc(responses, isSuccess):
+		for next := 0; next < 1000; {
+			if err := l.scan(nextResponseOfAll, []any{next}, &next); err != nil {
+				return nil, nil, err
+			}
+			if slices.Contains(responses, next) {
+				streams = append(streams, stream{allByResponse + numsUp, allByResponse + numsDown, l.args(next, 0, 0)})
+			}
+		}
+		return streams, nil, nil
+	case statuses != nil && !slices.Contains(statuses, string(webhook.StatusSuccess)):
+		pending := string(webhook.StatusPending)
+		if slices.Contains(statuses, pending) {
+			var ok bool
+			if judged, ok, err = l.judgedSet(setOfPending); err != nil {
+				return nil, nil, err
+			} else if !ok {
+				break // they are many, so that a walk finds them
+			}
+		}
+		return by(allByTrouble, slices.DeleteFunc(slices.Clone(statuses), func(s string) bool { return s == pending })...), judged, nil
+	case slices.ContainsFunc(f["attempts_made.from"], func(n string) bool { return n != "1" }):
+		return by(allRetried, ""), nil, nil
+	}
+	return by(deliveriesOfAll, ""), nil, nil
+}
+
+// subscriptions returns those that the filters ask for, of a program all that
+// it ever had; nil when they are not known, or too many to read one by one.
+func (l *deliveryList) subscriptions() ([]string, error) {
+	if ids := l.q.Filters["subscription_id"]; ids != nil {
+		return ids, nil
+	}
+	var ids []string
+	for _, program := range l.q.Filters["program_id"] {
+		err := l.each(selectProgramSubscriptions, []any{program, listSubscriptions + 1}, func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			ids = append(ids, id)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(ids) > listSubscriptions {
+			return nil, nil
+		}
+	}
+	if l.q.Filters["program_id"] != nil && ids == nil {
+		return []string{}, nil
+	}
+	return ids, nil
+}
+
+// one makes the list that of a subscription, if its filters ask for one alone.
+func (l *deliveryList) one() error {
+	ids := l.q.Filters["subscription_id"]
+	if len(ids) != 1 || l.q.Filters["id"] != nil {
+		return nil
+	}
+	if err := l.scan(selectSubscriptionProgram, []any{ids[0]}, &l.programID); err != nil {
+		return ignoreNoRows(err)
+	}
+	l.subscriptionID = ids[0]
+	return nil
+}
+
+// eventSet returns the deliveries with the events of a filter if those are few.
+func (l *deliveryList) eventSet() (judged []int64, ok bool, err error) {
+	names, programs := l.q.Filters["event"], l.q.Filters["program_id"]
+	var nums []int64
+	limit := min(l.s.lists.set, l.budget())
+	if slices.Contains(names, webhook.EventPing) {
+		if nums, err = l.nums(setOfAllPings, limit+1); err != nil {
+			return nil, false, err
+		}
+	}
+	if !slices.Equal(names, []string{webhook.EventPing}) {
+		if programs == nil {
+			err := l.each(selectProgramIDs, []any{listPrograms + 1}, func(scan func(...any) error) error {
+				var id string
+				err := scan(&id)
+				programs = append(programs, id)
+				return err
+			})
+			if err != nil {
+				return nil, false, err
+			}
+		}
+		if len(programs) > listPrograms {
+			return nil, false, nil
+		}
+		for _, program := range programs {
+			err := l.each(setOfEvents, []any{program, limit + 1, jsonOf(names)}, func(scan func(...any) error) error {
+				var num int64
+				err := scan(&num)
+				nums = append(nums, num)
+				return err
+			})
+			if err != nil {
+				return nil, false, err
+			}
+			if len(nums) > limit {
+				return nil, false, nil
+			}
+		}
+	}
+	if len(nums) > limit {
+		return nil, false, nil
+	}
+	judged, err = l.judge(nums)
+	return judged, true, err
+}
+
+// judgedSet returns what the filters let through of the rows of a query if
+// those are few.
+func (l *deliveryList) judgedSet(query string, args ...any) (judged []int64, ok bool, err error) {
+	limit := min(l.s.lists.set, l.budget())
+	nums, err := l.nums(query, append([]any{limit + 1}, args...)...)
+	if err != nil || len(nums) > limit {
+		return nil, false, err
+	}
+	judged, err = l.judge(nums)
+	return judged, true, err
+}
+
+func (l *deliveryList) nums(query string, args ...any) (nums []int64, err error) {
+	err = l.each(query, args, func(scan func(...any) error) error {
+		var num int64
+		err := scan(&num)
+		nums = append(nums, num)
+		return err
+	})
+	return nums, err
+}
+
+// judge returns the rows that the filters let through, each once.
+func (l *deliveryList) judge(nums []int64) ([]int64, error) {
+	slices.Sort(nums)
+	list, err := json.Marshal(append([]int64{}, slices.Compact(nums)...))
+	if err != nil {
+		return nil, err
+	}
+	return l.nums(allOfSet, append([]any{0, l.low, l.high}, l.args(string(list), 0, 0)...)...)
+}
+
+// acrossByCreation is byCreation of a list that is not of one subscription,
+// between low and high: at most want rows, and the place to go on from, nil at
+// the end.
+func (l *deliveryList) acrossByCreation(descending bool, size int) ([]int64, []int64, error) {
+	streams, judged, err := l.across()
+	if err != nil {
+		return nil, nil, err
+	}
+	nums, at, more, err := l.walk(streams, descending, l.low, l.high, size+1, l.budget())
+	if err != nil {
+		return nil, nil, err
+	}
+	if more {
+		// Of what was judged, that which lies behind the place comes later.
+		judged = slices.DeleteFunc(judged, func(num int64) bool { return num != at && descending == (num < at) })
+	}
+	nums = append(nums, judged...)
+	slices.Sort(nums)
+	if descending {
+		slices.Reverse(nums)
+	}
+	if len(nums) > size {
+		nums = nums[:size]
+		at, more = nums[size-1], true
+	}
+	if !more {
+		return nums, nil, nil
+	}
+	return nums, []int64{at}, nil
+}
+
+// NewestDelivery returns the place of the newest delivery there is, 0 for none.
+func (s *Store) NewestDelivery(ctx context.Context) (num int64, err error) {
+	return num, s.scan(ctx, selectNewestNum, nil, &num)
+}
+
+// NewDeliveries returns what a query of webhook.AllDeliveryList lets through of
+// the deliveries behind a place, newest first, whatever the query's page: at
+// most so many; the place of the newest there is; and whether there are more in
+// between.
+func (s *Store) NewDeliveries(ctx context.Context, q *webhook.ListQuery, after int64, most int) (page []webhook.Delivery, newest int64, more bool, err error) {
+	query := *q
+	query.Sort, query.Cursor, query.Size = webhook.AllDeliveryList.Default, "", most
+	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
+	if err != nil {
+		return nil, after, false, err
+	}
+	err = s.view(ctx, func(v *view) error {
+		if err := v.scan(selectNewestNum, nil, &newest); err != nil || newest <= after {
+			newest = max(newest, after)
+			return err
+		}
+		l := deliveryList{view: v, q: &query, low: max(low, after), high: min(high, newest+1)}
+		nums, rest, err := l.byCreation(nil)
+		if err != nil {
+			return err
+		}
+		more = rest != nil
+		page, err = v.deliveries(nums)
+		return err
+	})
+	return page, newest, more, err
+}
+
+// DeliveriesAt returns the deliveries of any program at these places, in their
+// order, without those that are gone.
+func (s *Store) DeliveriesAt(ctx context.Context, nums []int64) (all []webhook.Delivery, err error) {
+	err = s.view(ctx, func(v *view) error {
+		all, err = v.deliveries(nums)
+		return err
+	})
+	return all, err
+}
+
+func (v *view) deliveries(nums []int64) (all []webhook.Delivery, err error) {
+	err = v.each(selectListedDeliveries, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
+		d, _, err := scanDelivery(scan)
+		all = append(all, d)
+		return err
+	})
+	return all, err
+}

@@ -1,0 +1,195 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// anyDelivery is a row of the list over all programs as a plain model has it.
+type anyDelivery struct {
+	modelDelivery
+	program, subscription, original, replay string
+	made                                    int
+}
+
+func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
+	in := func(name, value string) bool {
+		return q.Filters[name] == nil || slices.Contains(q.Filters[name], value)
+	}
+	least := 0
+	if v := q.Filters["attempts_made.from"]; v != nil {
+		least, _ = strconv.Atoi(v[0])
+	}
+	return m.lets(q) && in("program_id", m.program) && in("subscription_id", m.subscription) && in("id", m.id) &&
+		in("redelivery_of", m.original) && in("replay_id", m.replay) && m.made >= least
+}
+
+// Random lists over all programs against a plain model, with limits so small
+// that every path is taken.
+func TestAllDeliveriesAgainstAModel(t *testing.T) {
+	ctx := context.Background()
+	for seed := range uint64(3) {
+		s := open(t)
+		r := rand.New(rand.NewPCG(seed, 5))
+		s.lists = listLimits{set: []int{4, 1000}[seed%2], scan: 6 + 100*int(seed), costlyScan: 3 + 100*int(seed)}
+		var subs []webhook.Subscription
+		seqs := make(map[string]map[string]int64)
+		for _, p := range []string{"p", "q"} {
+			program(t, s, p)
+			seqs[p] = make(map[string]int64)
+			for _, name := range modelNames {
+				seqs[p][name] = publish(t, s, p, name)[0].Seq
+			}
+			subs = append(subs, subscribe(t, s, p, modelNames...), subscribe(t, s, p, modelNames...))
+		}
+		var model []*anyDelivery
+		replays := []string{webhook.NewID(), webhook.NewID()}
+		base := date("2026-03-14")
+		err := s.writer.do(func(tx *tx) error {
+			if err := tx.exec("DELETE FROM deliveries"); err != nil {
+				return err
+			}
+			for i := range 80 {
+				sub := subs[r.IntN(len(subs))]
+				m := &anyDelivery{program: sub.ProgramID, subscription: sub.ID}
+				m.num, m.id, m.created = int64(3+2*i), webhook.NewID(), base+int64(i/2)
+				var ping, seq, reason, claimed any
+				if r.IntN(6) == 0 {
+					m.names, ping = []string{"ping"}, webhook.PingEvent(webhook.NewID(), time.UnixMilli(m.created))
+				} else {
+					name := modelNames[min(r.IntN(7)/3, 2)]
+					m.names, seq = []string{name}, fmt.Sprintf("[%d]", seqs[sub.ProgramID][name])
+				}
+				m.made = 1 + r.IntN(4)
+				switch r.IntN(5) {
+				case 0, 1:
+					m.status, m.response, m.completed = "success", []int{200, 202}[r.IntN(2)], m.created+int64(r.IntN(4))
+				case 2:
+					m.status, m.response, m.completed, reason = "failed", []int{404, 500}[r.IntN(2)], m.created+int64(r.IntN(4)), "rejected"
+				case 3:
+					m.status, m.code, m.next = "retryable", []string{"timeout", "dns"}[r.IntN(2)], m.created+int64(r.IntN(9))
+				case 4:
+					m.status = "pending"
+					if r.IntN(2) == 0 {
+						m.made, m.next = 0, m.created
+					} else {
+						claimed = m.created
+					}
+				}
+				if i > 10 && r.IntN(6) == 0 {
+					m.original = model[r.IntN(len(model))].id
+				} else if r.IntN(6) == 0 {
+					m.replay = replays[r.IntN(2)]
+				}
+				model = append(model, m)
+				err := tx.exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+					m.num, m.id, m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq, blob(bytesOf(ping)), null(m.original), null(m.replay), m.created, null(m.completed))
+				if err == nil && seq != nil {
+					err = tx.linkEvents(m.program, m.num, seq.(string))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Reverse(model) // newest first
+		for walk := range 150 {
+			raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(7)) + []string{"", "&sort=created_at"}[r.IntN(2)]
+			pick := func(often int, name string, values ...string) {
+				if r.IntN(often) == 0 {
+					raw += "&filter[" + name + "]=" + values[r.IntN(len(values))]
+				}
+			}
+			any := func() *anyDelivery { return model[r.IntN(len(model))] }
+			pick(3, "status", "pending", "retryable", "success", "failed", "failed,retryable", "pending,failed")
+			pick(6, "event", "content_updated", "channel_created", "ping", "ping,content_deleted")
+			pick(6, "response_status", "404", "4xx,5xx", "2xx,404", "500")
+			pick(8, "error", "timeout", "dns,timeout", "tls")
+			pick(4, "program_id", "p", "q", "p,q", "nobody")
+			pick(4, "subscription_id", subs[0].ID, subs[1].ID+","+subs[2].ID, webhook.NewID())
+			pick(5, "attempts_made.from", "1", "2", "3", "5")
+			pick(12, "id", any().id, any().id+","+any().id+","+webhook.NewID())
+			pick(12, "redelivery_of", any().id, webhook.NewID())
+			pick(12, "replay_id", replays[0], replays[0]+","+replays[1])
+			pick(8, "next_attempt_at.from", webhook.FormatTime(time.UnixMilli(any().created)))
+			pick(8, "created_at.from", webhook.FormatTime(time.UnixMilli(any().created)))
+			pick(8, "created_at.to", webhook.FormatTime(time.UnixMilli(any().created)))
+			pick(8, "completed_at.to", webhook.FormatTime(time.UnixMilli(any().created)))
+			q := query(t, webhook.AllDeliveryList, raw)
+			var want, got []string
+			for _, m := range model {
+				if m.letsAll(q) {
+					want = append(want, m.id)
+				}
+			}
+			newestFirst := slices.Clone(want)
+			if !q.Sort[0].Descending {
+				slices.Reverse(want)
+			}
+			for pages := 0; ; pages++ {
+				page, next, err := s.AllDeliveries(ctx, q)
+				if err != nil || len(page) > q.Size || pages > 5*len(model) {
+					t.Fatalf("%s: page %d has %d rows (%v)", raw, pages, len(page), err)
+				}
+				for _, d := range page {
+					got = append(got, d.ID)
+				}
+				if q.Cursor = next; next == "" {
+					break
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d, walk %d, %s:\ngot  %s\nwant %s", seed, walk, raw, strings.Join(got, " "), strings.Join(want, " "))
+			}
+
+			// What is new behind a place, and what a bulk action picks, is the same.
+			after := any().num
+			page, newest, more, err := s.NewDeliveries(ctx, q, after, 5)
+			if err != nil || newest != model[0].num {
+				t.Fatalf("%s: newest %d (%v)", raw, newest, err)
+			}
+			var fresh []string
+			for _, m := range model {
+				if m.num > after && m.letsAll(q) {
+					fresh = append(fresh, m.id)
+				}
+			}
+			for i, d := range page {
+				if i >= len(fresh) || d.ID != fresh[i] {
+					t.Fatalf("%s after %d: row %d is %s, want of %v", raw, after, i, d.ID, fresh)
+				}
+			}
+			if len(page) < len(fresh) && !more {
+				t.Fatalf("%s after %d: %d of %d, and no more", raw, after, len(page), len(fresh))
+			}
+			var picked []string
+			for from := int64(0); ; {
+				nums, _, rest, err := s.pick(ctx, q, from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, num := range nums {
+					picked = append(picked, model[len(model)-1-int(num-3)/2].id)
+				}
+				if from = rest; rest <= 0 {
+					break
+				}
+			}
+			if !slices.Equal(picked, newestFirst) {
+				t.Fatalf("%s:\npicked %v\nwant   %v", raw, picked, newestFirst)
+			}
+		}
+	}
+}

@@ -377,12 +377,12 @@ func auditRow(f frame, v *listing, e *webhook.AuditEntry) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else if href := subjectPath(e); href != "" {
-					templ_7745c5c3_Err = idLink(href, e.SubjectID).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = idLink(href, visible(e.SubjectID)).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = idLink(v.with("filter[subject_id]", e.SubjectID), e.SubjectID).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = idLink(v.with("filter[subject_id]", e.SubjectID), visible(e.SubjectID)).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

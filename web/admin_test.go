@@ -1,0 +1,195 @@
+package web
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"service/store"
+	"service/webhook"
+)
+
+// TestPassword changes the password: all other sessions end, and this one goes
+// on as another.
+func TestPassword(t *testing.T) {
+	w := testWeb(t, nil)
+	withPassword(t, w, testAdmin)
+	here, elsewhere := visit(t, w), visit(t, w)
+	here.enter(testAdmin, testPassword).want(t, 303, "")
+	elsewhere.enter(testAdmin, testPassword).want(t, 303, "")
+	before := here.cookie("session")
+
+	const newer = "another password"
+	for _, c := range []struct{ current, password, again, want string }{
+		{"", newer, newer, "is required"},
+		{"wrong", newer, newer, "is not right"},
+		{testPassword, "short", "short", "must have at least 12 characters"},
+		{testPassword, newer, newer + "x", "is not the same as the first"},
+		{testPassword, strings.Repeat("ö", 513), strings.Repeat("ö", 513), "must be at most 1024 bytes"},
+	} {
+		p := here.send("/account/password", "current", c.current, "password", c.password, "again", c.again)
+		p.want(t, 422, c.want)
+		for _, secret := range []string{c.current, c.password} {
+			if secret != "" && strings.Contains(p.body, `"`+secret) {
+				t.Errorf("the page repeats %q", secret)
+			}
+		}
+	}
+	elsewhere.do("GET", "/account").want(t, 200, "")
+
+	here.send("/account/password", "current", testPassword, "password", newer, "again", newer).want(t, 303, "")
+	here.do("GET", "/account").want(t, 200, "Your password is changed. 1 other session ended.")
+	elsewhere.do("GET", "/account").want(t, 401, "")
+	if here.cookie("session") == before {
+		t.Error("the session is the same")
+	}
+	visit(t, w).do("GET", "/account", "Cookie", "session="+before).want(t, 401, "")
+	elsewhere.enter(testAdmin, testPassword).want(t, 401, "")
+	elsewhere.enter(testAdmin, newer).want(t, 303, "")
+	got := audited(t, w)
+	if len(got) != 4 || !strings.HasSuffix(got[2], "admin.password changed; 1 other session ended") {
+		t.Errorf("the audit has %q", got)
+	}
+}
+
+// TestSessionList looks at the list of an admin's sessions, ends one, and then
+// all.
+func TestSessionList(t *testing.T) {
+	w := testWeb(t, nil)
+	ana, bo := makeAdmin(t, w, testAdmin), makeAdmin(t, w, "bo@example.com")
+	browsers := make(map[string]visitor)
+	for name, agent := range map[string]string{
+		"desk":  "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+		"phone": "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.0 Mobile/15E148 Safari/604.1",
+		"evil":  "<script>\x80\u202e" + strings.Repeat("x", 1000),
+	} {
+		v := visit(t, w)
+		v.do("POST", w.NewSignInLink(ana.ID), "User-Agent", agent).want(t, 303, "")
+		browsers[name] = v
+	}
+	other := visit(t, w)
+	other.do("POST", w.NewSignInLink(bo.ID)).want(t, 303, "")
+
+	desk := browsers["desk"]
+	p := desk.do("GET", "/account")
+	for _, want := range []string{"Firefox on Linux", "Safari on iPhone", "127.0.0.1", "this browser", "&lt;script&gt;"} {
+		if !strings.Contains(p.body, want) {
+			t.Errorf("%q is not on the page:\n%s", want, p.body)
+		}
+	}
+	if strings.Contains(p.body, "<script>\x80") || strings.Contains(p.body, "\u202e") || strings.Count(p.body, "/revoke") != 3 {
+		t.Errorf("the page is\n%s", p.body)
+	}
+	sessions, err := w.cfg.Store.Sessions(t.Context(), ana.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := func(browser string) string {
+		for _, s := range sessions {
+			if browserOf(s.Agent) == browser {
+				return s.ID
+			}
+		}
+		t.Fatalf("no session of %s: %+v", browser, sessions)
+		return ""
+	}
+	phone := id("Safari on iPhone")
+	// Another admin cannot end it, and sees nothing of it.
+	other.send("/account/sessions/"+phone+"/revoke").want(t, 404, "")
+	if p := other.do("GET", "/account"); strings.Contains(p.body, "iPhone") {
+		t.Error("the sessions of another admin are shown")
+	}
+	browsers["phone"].do("GET", "/account").want(t, 200, "")
+	desk.do("GET", "/account/sessions/"+phone+"/revoke").want(t, 405, "")
+	desk.send("/account/sessions/"+phone+"/revoke").want(t, 303, "")
+	desk.do("GET", "/account").want(t, 200, "The session has ended.")
+	browsers["phone"].do("GET", "/account").want(t, 401, "")
+
+	desk.send("/account/sign-out-everywhere").want(t, 303, "")
+	desk.do("GET", "/account").want(t, 401, "")
+	browsers["evil"].do("GET", "/account").want(t, 401, "")
+	other.do("GET", "/account").want(t, 200, "")
+	got := audited(t, w)
+	if n := len(got); n < 2 || !strings.HasSuffix(got[n-1], "signed out everywhere: 2 sessions") || !strings.Contains(got[n-2], "session.end") {
+		t.Errorf("the audit has %q", got)
+	}
+}
+
+func TestBrowserOf(t *testing.T) {
+	for agent, want := range map[string]string{
+		"Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36 Edg/140.0.0.0": "Edge on Windows",
+		"Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.1 Safari/605.1.15":         "Safari on macOS",
+		"Mozilla/5.0 (Linux; Android 15) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Mobile Safari/537.36":                  "Chrome on Android",
+		"curl/8.14.1": "curl/8.14.1", "": "", strings.Repeat("x", 100): strings.Repeat("x", 37) + "…",
+	} {
+		if got := browserOf(agent); got != want {
+			t.Errorf("%q is %q, want %q", agent, got, want)
+		}
+	}
+}
+
+// TestAuditPage looks at what the page shows of entries, hostile ones too, and
+// at its filters and pages.
+func TestAuditPage(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	v.do("GET", "/audit").want(t, 200, "session begin")
+	hostile := "<script>alert(1)</script>\x00\u202e\xff"
+	err := w.cfg.Store.Write(t.Context(), func(sw store.Write) error {
+		for _, e := range []webhook.AuditEntry{
+			{Admin: webhook.Terminal, Action: webhook.ActionTokenCreate, ProgramID: "acme", SubjectID: "token-1", Detail: "svc_abc…"},
+			{Admin: hostile, Address: "192.0.2.1", Action: webhook.ActionSubscriptionPause, ProgramID: hostile, SubjectID: hostile, Detail: hostile},
+		} {
+			if err := sw.Audit(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := v.do("GET", "/audit")
+	p.want(t, 200, `<a href="/tokens/token-1">`)
+	for _, want := range []string{"terminal", "token create", "acme", "svc_abc…", "subscription pause", "&lt;script&gt;alert(1)", "from 192.0.2.1", "⟨U+202E⟩"} {
+		if !strings.Contains(p.body, want) {
+			t.Errorf("%q is not on the page", want)
+		}
+	}
+	if strings.Contains(p.body, "<script>alert") || strings.Contains(p.body, "\u202e") {
+		t.Errorf("hostile text is on the page:\n%s", p.body[strings.Index(p.body, "<main"):])
+	}
+	for query, want := range map[string][2]string{
+		"?filter[admin]=terminal":            {"token create", "subscription pause"},
+		"?filter[action]=subscription.pause": {"subscription pause", "svc_abc"},
+		"?filter[subject_id]=token-1":        {"svc_abc", "subscription pause"},
+		"?program=acme":                      {"svc_abc", "subscription pause"},
+		"?filter[admin]=nobody":              {"Nothing matches", "svc_abc"},
+	} {
+		p := v.do("GET", "/audit"+query)
+		rows := p.body[strings.Index(p.body, "<main"):]
+		rows = rows[strings.Index(rows, "</form>"):] // behind the filters
+		if p.StatusCode != 200 || !strings.Contains(rows, want[0]) || strings.Contains(rows, want[1]) {
+			t.Errorf("%s: got %d, want %q and not %q:\n%s", query, p.StatusCode, want[0], want[1], rows)
+		}
+	}
+	v.do("GET", "/audit?filter[action]=crown").want(t, 400, "must be one of")
+	v.do("GET", "/audit?page[size]=1").want(t, 200, "page[cursor]=")
+}
+
+// TestFormsAreBounded holds that no form can fill the memory.
+func TestFormsAreBounded(t *testing.T) {
+	w := testWeb(t, nil)
+	withPassword(t, w, testAdmin)
+	form := url.Values{"email": {testAdmin}, "password": {testPassword}, "more": {strings.Repeat("x", maxForm)}}.Encode()
+	r := httptest.NewRequest("POST", "/sign-in", strings.NewReader(form))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	rw := httptest.NewRecorder()
+	w.ServeHTTP(rw, r)
+	if rw.Code != http.StatusBadRequest || len(rw.Result().Cookies()) > 0 {
+		t.Errorf("got %d with %v", rw.Code, rw.Result().Cookies())
+	}
+}

@@ -43,6 +43,9 @@ func TestQueryPlans(t *testing.T) {
 		{selectAuditFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
 		{selectFirstWanted, 4, "COVERING INDEX events_by_name"},
 		{selectInterrupted, 0, "deliveries_by_status (status=?)"},
+		{findSubscriptions, 3, "USING PRIMARY KEY (id>? AND id<?)"},
+		{findDeliveries, 3, "USING INDEX sqlite_autoindex_deliveries_1 (id>? AND id<?)"},
+		{findTokens, 3, "USING PRIMARY KEY (id>? AND id<?)"},
 	} {
 		args := make([]any, c.args)
 		var plan []string

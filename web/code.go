@@ -31,10 +31,20 @@ type body struct {
 // word (true, false, null), odd (spelt out, see visible), or "".
 type token struct{ class, text string }
 
-// binary says whether a body is no text: then it is shown as hex.
+// binary says whether a body is no text: then it is shown as hex. So is a text
+// that is full of what would have to be spelt out, which makes it long.
 func (b *body) binary() bool {
-	shown := b.data[:min(len(b.data), maxCode)]
-	return bytes.IndexByte(shown, 0) >= 0 || !utf8.Valid(trimRune(shown))
+	shown := trimRune(b.data[:min(len(b.data), maxCode)])
+	if bytes.IndexByte(shown, 0) >= 0 || !utf8.Valid(shown) {
+		return true
+	}
+	odd := 0
+	for _, r := range string(shown) {
+		if r != '\n' && r != '\t' && r != '\r' && deceptive(r) {
+			odd++
+		}
+	}
+	return odd > 100 && odd > len(shown)/20
 }
 
 // trimRune takes a character away that a cut left unfinished.

@@ -23,7 +23,7 @@ func (w *Web) find(r *request) (answer, error) {
 	f := w.frame(r, "Find by id")
 	f.find = q
 	a := answer{page: foundPage(f, found)}
-	if len(found) == 0 {
+	if q != "" && len(found) == 0 {
 		a.status = http.StatusNotFound
 	}
 	return a, nil

@@ -78,7 +78,7 @@ func filterBar(f frame, v *listing) templ.Component {
 			}
 		}
 		if v.fault != nil {
-			templ_7745c5c3_Err = faults(v.faults()).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = faultsIn("This cannot be listed.", v.faults()).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -506,6 +506,8 @@ func (v *listing) filterField(fl *webhook.Filter) fieldProps {
 		}
 	case webhook.FilterResponseStatus:
 		p.hint = "Such as 404 or 5xx, with commas"
+	case webhook.FilterText:
+		p.hint = "The whole of it; several with commas"
 	default:
 		p.hint = "Of " + strings.Join(fl.Values, ", ")
 	}
@@ -545,7 +547,7 @@ func (v *listing) sorts() []option {
 
 // ends says which end of an order comes first.
 func ends(name string, down bool) string {
-	switch isTime := strings.HasSuffix(name, "_at"); {
+	switch isTime := name == "at" || strings.HasSuffix(name, "_at"); {
 	case isTime && down:
 		return "newest first"
 	case isTime:

@@ -30,7 +30,7 @@ if (bar) {
     label.textContent = paused ? "Paused" : "Live";
     toggle.setAttribute("aria-pressed", String(paused));
     toggle.setAttribute("aria-label", paused ? "Paused: go on" : "Live: pause");
-    use.setAttribute("href", paused ? "#play" : "#pause");
+    use.setAttribute("href", paused ? "#i-play" : "#i-pause");
     const n = waiting.length;
     show.hidden = n === 0;
     show.textContent = `${missed ? "More than " : ""}${n} new, show`;

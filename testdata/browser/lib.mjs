@@ -1,0 +1,179 @@
+// What a journey is given. A journey is a module that ends; it fails by throwing.
+//
+//   const { page } = await signedIn();           // an admin's page
+//   await visit(page, "/deliveries");            // goes there, and wants 200
+//   await looks(page);                           // axe, light and dark, 320 and 1280 px wide
+//   const r = await receiver((req) => 204);      // a subscriber: r.url, r.requests
+//   await api("POST", "/v2/events", {...});      // with a token of all scopes
+//   check(value, "what should be");
+//
+// Whatever a page has to complain about fails the journey at its end: errors in
+// the console, exceptions, requests that the policy refused.
+import { execFileSync } from "node:child_process";
+import fs from "node:fs";
+import http from "node:http";
+import path from "node:path";
+import { chromium } from "playwright-core";
+
+const env = (name) => process.env[name] ?? "";
+
+export const link = env("LINK");
+export const base = new URL(link).origin;
+export const data = env("DATA");
+
+const axe = fs.readFileSync("node_modules/axe-core/axe.min.js", "utf8");
+const browser = await chromium.launch({ executablePath: env("CHROMIUM"), args: ["--no-sandbox"] });
+const complaints = [];
+
+// check fails the journey unless value is true.
+export function check(value, should) {
+  if (!value) throw new Error(`should be: ${should}`);
+}
+
+// fresh returns a page of a browser that has not been here. Options are
+// Playwright's of a context; expected are complaints that the journey causes on
+// purpose, as texts that they contain.
+export async function fresh(options = {}, expected = []) {
+  const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
+  context.setDefaultTimeout(15000);
+  if (options.javaScriptEnabled !== false) {
+    await context.addInitScript(() => {
+      document.addEventListener("securitypolicyviolation", (e) => console.error(`the policy refused ${e.violatedDirective}: ${e.blockedURI} ${e.sourceFile}:${e.lineNumber}`));
+    });
+  }
+  const page = await context.newPage();
+  const complain = (text) => {
+    if (!expected.some((e) => text.includes(e))) complaints.push(`${page.url()}: ${text}`);
+  };
+  page.on("console", (m) => ["error", "warning"].includes(m.type()) && complain(m.text()));
+  page.on("pageerror", (e) => complain(e.stack || e.message));
+  return { context, page };
+}
+
+let state;
+
+// The admin that signedIn makes where there is none yet.
+export const admin = { email: "ada@example.com", password: "correct horse battery staple" };
+
+// signedIn returns a page of a browser that is signed in. The first call uses
+// the link that serve printed; the others share its session.
+export async function signedIn(options = {}, expected = []) {
+  if (!state) {
+    const { context, page } = await fresh();
+    await page.goto(link);
+    if (await page.locator("#email").count()) {
+      await page.fill("#email", admin.email);
+      await page.fill("#password", admin.password);
+      await page.fill("#again", admin.password);
+    }
+    await page.click("button.primary");
+    await page.waitForURL(`${base}/`);
+    state = await context.storageState();
+    await context.close();
+  }
+  return fresh({ storageState: state, ...options }, expected);
+}
+
+// visit goes to a path of the service, and wants a status.
+export async function visit(page, to, status = 200) {
+  const answer = await page.goto(base + to);
+  check(answer.status() === status, `${to}: status ${status}, got ${answer.status()}`);
+  return answer;
+}
+
+// looks holds a page as it stands against axe and its width, light and dark,
+// narrow and wide. It leaves the page wide and light. Except names rules of axe
+// that do not hold there for a reason.
+export async function looks(page, except = []) {
+  const faults = [];
+  for (const width of [320, 1280]) {
+    await page.setViewportSize({ width, height: 800 });
+    const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    if (over > 0) faults.push(`${width} px: ${over} px wider than the screen`);
+    for (const colorScheme of ["dark", "light"]) {
+      await page.emulateMedia({ colorScheme });
+      await page.evaluate(axe);
+      const { violations } = await page.evaluate((off) => axe.run({
+        runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+        rules: { "target-size": { enabled: true }, ...Object.fromEntries(off.map((id) => [id, { enabled: false }])) },
+      }), except);
+      for (const v of violations) {
+        faults.push(`${width} px, ${colorScheme}: ${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`);
+      }
+    }
+  }
+  if (faults.length) throw new Error(`${page.url()}\n${faults.join("\n")}`);
+}
+
+// command runs the binary beside the service, and returns what it says.
+export function command(...args) {
+  return execFileSync(env("SERVICE"), args, { encoding: "utf8" }).trim();
+}
+
+let token;
+
+// api calls the API with a token of the program acme that may do all. Its
+// answer is {status, body}. There is none with the demo, whose data is its own.
+export async function api(method, to, body) {
+  token ??= command("token", "create", "--data", data, "--program", "acme", "--user", "1", "--scope", "webhooks.read", "--scope", "webhooks.write", "--scope", "events.read", "--scope", "events.write");
+  const answer = await fetch(base + to, {
+    method,
+    headers: { Authorization: `Bearer ${token}`, ...(body ? { "Content-Type": "application/json" } : {}) },
+    body: body && JSON.stringify(body),
+  });
+  return { status: answer.status, body: await answer.json() };
+}
+
+// receiver is a subscriber's server. What answer returns for a request, with
+// its body, is the status; a subscription to it needs --allow-http and
+// --allow-destination 127.0.0.1.
+export async function receiver(answer) {
+  const requests = [];
+  const server = http.createServer((req, res) => {
+    let text = "";
+    req.on("data", (d) => { text += d; });
+    req.on("end", () => {
+      const request = { headers: req.headers, body: text, number: requests.length + 1 };
+      requests.push(request);
+      res.writeHead(answer(request)).end();
+    });
+  });
+  await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
+  server.unref();
+  return { url: `http://127.0.0.1:${server.address().port}/`, requests, close: () => server.close() };
+}
+
+// gallery is a page with all the parts that pages are made of, shown as if the
+// service had it.
+export async function gallery(page) {
+  const home = await page.request.get(`${base}/`);
+  const html = await home.text();
+  const path = (ext) => html.match(new RegExp(`/assets/[a-z]+\\.[0-9a-f]+\\.${ext}`))[0];
+  const body = fs.readFileSync(env("GALLERY"), "utf8")
+    .replace("/assets/style.css", path("css")).replace("/assets/app.js", path("js")).replace("/assets/icon.svg", path("svg"));
+  await page.route("**/gallery", (route) => route.fulfill({
+    status: 200, body, headers: { "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": home.headers()["content-security-policy"] },
+  }));
+  await page.goto(`${base}/gallery`);
+}
+
+// screenshot keeps a picture, of the whole page if asked for, where SCREENSHOTS
+// names a folder.
+export async function screenshot(page, name, fullPage = false) {
+  if (env("SCREENSHOTS")) await page.screenshot({ path: path.join(env("SCREENSHOTS"), `${name}.png`), fullPage });
+}
+
+// done ends a journey; a journey that does not call it fails.
+export async function done() {
+  await browser.close();
+  if (complaints.length) throw new Error(`the pages complain:\n${complaints.join("\n")}`);
+  finished = true;
+}
+
+let finished = false;
+process.on("exit", (code) => {
+  if (code === 0 && !finished) {
+    console.error("the journey did not call done");
+    process.exitCode = 1;
+  }
+});

@@ -1,0 +1,185 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/a-h/templ"
+)
+
+// saying is a handler of a page with one word.
+func saying(word string, secret bool) handler {
+	return func(*request) (answer, error) { return answer{page: text(word), secret: secret}, nil }
+}
+
+func TestPageIsSentOnce(t *testing.T) {
+	w := testWeb(t, nil)
+	word := "one"
+	w.mux.Handle("/word", w.serve(func(r *request) (answer, error) { return saying(word, false)(r) }))
+	w.mux.Handle("/secret", w.serve(saying("hush", true)))
+	v := visit(t, w)
+	first := v.do("GET", "/word")
+	tag := first.Header.Get("ETag")
+	if tag == "" || first.Header.Get("Cache-Control") != "private, no-cache" {
+		t.Fatalf("ETag %q, Cache-Control %q", tag, first.Header.Get("Cache-Control"))
+	}
+	for _, tt := range []struct {
+		method, tag, word string
+		status            int
+	}{
+		{"GET", tag, "one", 304},
+		{"HEAD", tag, "one", 304},
+		{"GET", `"x", ` + tag, "one", 304},
+		{"GET", strings.TrimPrefix(tag, "W/"), "one", 304},
+		{"GET", "*", "one", 304},
+		{"GET", `"x"`, "one", 200},
+		{"POST", tag, "one", 200},
+		{"GET", tag, "two", 200},
+	} {
+		word = tt.word
+		got := v.do(tt.method, "/word", "If-None-Match", tt.tag)
+		if got.StatusCode != tt.status || tt.status == 304 && got.body != "" {
+			t.Errorf("%s with %s of %s: got %d %q, want %d", tt.method, tt.tag, tt.word, got.StatusCode, got.body, tt.status)
+		}
+	}
+	secret := v.do("GET", "/secret", "Accept-Encoding", "gzip")
+	if h := secret.Header; h.Get("ETag") != "" || h.Get("Cache-Control") != "no-store" || h.Get("Content-Encoding") != "" {
+		t.Errorf("a page with a secret: ETag %q, Cache-Control %q, Content-Encoding %q", h.Get("ETag"), h.Get("Cache-Control"), h.Get("Content-Encoding"))
+	}
+}
+
+// TestNote holds that what a POST has to say is on the page it leads to, once,
+// and that only this process can say it.
+func TestNote(t *testing.T) {
+	w := testWeb(t, nil)
+	w.mux.Handle("/done", w.serve(func(*request) (answer, error) {
+		return answer{location: "/page", note: &note{noteDone, hostile + strings.Repeat("x", 5000)}}, nil
+	}))
+	w.mux.Handle("/page", w.serve(func(r *request) (answer, error) { return answer{page: layout(w.frame(r, "Page"))}, nil }))
+	v := visit(t, w)
+	sent := v.do("POST", "/done")
+	sent.want(t, 303, "")
+	for _, c := range sent.Cookies() {
+		if len(c.String()) > 4000 {
+			t.Errorf("the cookie has %d bytes, and browsers keep 4,096", len(c.String()))
+		}
+	}
+	page := v.do("GET", "/page")
+	page.want(t, 200, `role="status"`)
+	if strings.Contains(page.body, "<script>") || !strings.Contains(page.body, "&lt;script&gt;") || page.Header.Get("ETag") != "" {
+		t.Errorf("the note is not shown as text, or is kept:\n%s", page.body)
+	}
+	if again := v.do("GET", "/page"); strings.Contains(again.body, `role="status">`+"\n") || strings.Contains(again.body, "alert(1)") {
+		t.Errorf("the note is shown again:\n%s", again.body)
+	}
+	for _, forged := range []string{"", "x", "eyJrIjoic3VjY2VzcyIsInQiOiJoaSJ9", w.keep(&note{noteDone, "hi"}).Value[:60]} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.AddCookie(&http.Cookie{Name: noteCookie, Value: forged})
+		if got := w.readNote(r); got != nil {
+			t.Errorf("%q is taken for a note: %v", forged, got)
+		}
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.AddCookie(testWeb(t, nil).keep(&note{noteDone, "hi"}))
+	if got := w.readNote(r); got != nil {
+		t.Errorf("the note of another process is taken: %v", got)
+	}
+}
+
+func TestFile(t *testing.T) {
+	var log bytes.Buffer
+	w := testWeb(t, func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	give := func(err error) handler {
+		return func(*request) (answer, error) {
+			return answer{file: &file{name: "deliveries.csv", contentType: "text/csv", write: func(to io.Writer) error {
+				_, _ = io.WriteString(to, "id\n1\n")
+				return err
+			}}}, nil
+		}
+	}
+	w.mux.Handle("/file", w.serve(give(nil)))
+	w.mux.Handle("/cut", w.serve(give(errors.New("the cause"))))
+	v := visit(t, w)
+	got := v.do("GET", "/file")
+	if got.body != "id\n1\n" || got.Header.Get("Content-Disposition") != `attachment; filename="deliveries.csv"` || got.Header.Get("Content-Type") != "text/csv" {
+		t.Errorf("got %q with %v", got.body, got.Header)
+	}
+	cut, err := http.NewRequest("GET", v.base+"/cut", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := v.client.Do(cut); err == nil {
+		if _, err := io.ReadAll(answer.Body); err == nil {
+			t.Error("a file that could not be written to its end looks whole")
+		}
+		answer.Body.Close()
+	}
+	if !strings.Contains(log.String(), "the cause") {
+		t.Errorf("the log does not tell:\n%s", &log)
+	}
+}
+
+func TestStream(t *testing.T) {
+	w := testWeb(t, nil)
+	ended := make(chan error, 1)
+	w.mux.Handle("/stream", w.serve(func(r *request) (answer, error) {
+		return answer{stream: func(s *stream) error {
+			if s.lastID != "7" {
+				t.Errorf("the last id is %q, want 7", s.lastID)
+			}
+			if err := s.send("8", templ.Raw("<p>one\r\ntwo</p>")); err != nil {
+				return err
+			}
+			<-s.Context().Done()
+			ended <- s.Context().Err()
+			return s.Context().Err()
+		}}, nil
+	}))
+	v := visit(t, w)
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "GET", v.base+"/stream", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Last-Event-ID", "7")
+	got, err := v.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	if kind := got.Header.Get("Content-Type"); kind != "text/event-stream" || got.Header.Get("Content-Encoding") != "" {
+		t.Errorf("Content-Type %q, Content-Encoding %q", kind, got.Header.Get("Content-Encoding"))
+	}
+	lines := bufio.NewScanner(got.Body)
+	for _, want := range []string{":", "", "id: 8", "data: <p>one ", "data: two</p>", ""} {
+		if !lines.Scan() || lines.Text() != want {
+			t.Fatalf("got line %q (%v), want %q", lines.Text(), lines.Err(), want)
+		}
+	}
+	leave()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the stream ended with %v, want that the visitor left", err)
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	w := testWeb(t, nil)
+	for range maxStreams {
+		w.streams <- struct{}{}
+	}
+	w.mux.Handle("/stream", w.serve(func(*request) (answer, error) {
+		return answer{stream: func(*stream) error { t.Error("it runs"); return nil }}, nil
+	}))
+	got := visit(t, w).do("GET", "/stream")
+	if got.StatusCode != 503 || got.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d, Retry-After %q; want 503 with one", got.StatusCode, got.Header.Get("Retry-After"))
+	}
+}

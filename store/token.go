@@ -12,7 +12,7 @@ import (
 	"service/webhook"
 )
 
-const tokenColumns = "id, hint, program_id, user_id, name, scopes, created_at, expires_at, revoked_at"
+const tokenColumns = "id, hint, program_id, user_id, name, scopes, created_at, expires_at, revoked_at, used_at"
 
 // CreateToken is [Write.CreateToken].
 func (s *Store) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
@@ -44,9 +44,9 @@ func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 	}
 	err := w.t.ensureProgram(n.ProgramID, now)
 	if err == nil {
-		err = w.t.exec("INSERT INTO tokens (hash, "+tokenColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		err = w.t.exec("INSERT INTO tokens (hash, "+tokenColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 			hash[:], token.ID, token.Hint, token.ProgramID, token.UserID, token.Name, strings.Join(names, " "),
-			now.UnixMilli(), millis(token.ExpiresAt), nil)
+			now.UnixMilli(), millis(token.ExpiresAt), nil, nil)
 	}
 	return token, secret, err
 }
@@ -59,7 +59,53 @@ func (s *Store) Tokens(ctx context.Context) ([]webhook.Token, error) {
 		all = append(all, t)
 		return err
 	})
+	s.uses.complete(all)
 	return all, err
+}
+
+// TokenPage returns a page of the tokens of a program, of all programs when it
+// is "", and how many the filters let through in all.
+func (s *Store) TokenPage(ctx context.Context, programID string, q *webhook.ListQuery) (tokens []webhook.Token, total int, err error) {
+	created := q.Ranges["created_at"]
+	var program any
+	if programID != "" {
+		program = programID
+	}
+	args := []any{s.clock.now().UnixMilli(), 0, 0, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["scope"]), jsonOf(q.Filters["user_id"]),
+		millis(created.From), millis(created.To)}
+	order := " ORDER BY created_at, id"
+	if q.Sort[0].Descending {
+		order = " ORDER BY created_at DESC, id DESC"
+	}
+	err = s.view(ctx, func(v *view) error {
+		if err := v.scan("SELECT count(*)"+listedTokens, args, &total); err != nil || q.Number-1 > total/q.Size {
+			return err
+		}
+		args[1], args[2] = q.Size, (q.Number-1)*q.Size
+		return v.each("SELECT "+tokenColumns+listedTokens+order+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
+			t, err := scanToken(scan)
+			tokens = append(tokens, t)
+			return err
+		})
+	})
+	s.uses.complete(tokens)
+	return tokens, total, err
+}
+
+const listedTokens = ` FROM tokens WHERE (?4 IS NULL OR program_id = ?4)
+	AND (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END IN (SELECT value FROM json_each(?5)))
+	AND (?6 IS NULL OR EXISTS (SELECT 1 FROM json_each(?6) WHERE instr(' ' || scopes || ' ', ' ' || value || ' ') > 0))
+	AND (?7 IS NULL OR user_id IN (SELECT value FROM json_each(?7)))
+	AND (?8 IS NULL OR created_at >= ?8) AND (?9 IS NULL OR created_at < ?9)`
+
+// Token returns one token of any program, for admins.
+func (s *Store) Token(ctx context.Context, id string) (webhook.Token, error) {
+	t, err := scanToken(func(dest ...any) error {
+		return s.scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+	})
+	one := []webhook.Token{t}
+	s.uses.complete(one)
+	return one[0], notFound(err, "token")
 }
 
 // RevokeToken is [Write.RevokeToken].
@@ -108,21 +154,23 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*webhook.Token
 		token = &found
 		s.tokens.put(hash, token, generation)
 	}
-	if !token.Valid(s.clock.now()) {
+	now := s.clock.now()
+	if !token.Valid(now) {
 		return nil, refused
 	}
+	s.uses.note(token.ID, now)
 	return token, nil
 }
 
 func scanToken(scan func(...any) error) (t webhook.Token, err error) {
 	var scopes string
 	var created int64
-	var expires, revoked sql.NullInt64
-	err = scan(&t.ID, &t.Hint, &t.ProgramID, &t.UserID, &t.Name, &scopes, &created, &expires, &revoked)
+	var expires, revoked, used sql.NullInt64
+	err = scan(&t.ID, &t.Hint, &t.ProgramID, &t.UserID, &t.Name, &scopes, &created, &expires, &revoked, &used)
 	for s := range strings.FieldsSeq(scopes) {
 		t.Scopes = append(t.Scopes, webhook.Scope(s))
 	}
-	t.CreatedAt, t.ExpiresAt, t.RevokedAt = time.UnixMilli(created).UTC(), fromMillis(expires), fromMillis(revoked)
+	t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt = time.UnixMilli(created).UTC(), fromMillis(expires), fromMillis(revoked), fromMillis(used)
 	return t, err
 }
 

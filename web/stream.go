@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -20,12 +21,19 @@ const (
 // stream sends a page what is new, as server-sent events. The handler that has
 // it runs in the request's own goroutine, and ends when Context does: the
 // visitor has left, the service stops, or the stream's life is over, after
-// which the browser asks again from the last id that it has seen.
+// which the browser asks again from the last id that it has seen. Sending fails
+// when the session has ended.
 type stream struct {
 	ctx    context.Context
 	lastID string // of the event that the browser has seen last, "" for none: text from outside
 	to     *patient
+
+	signedIn func() (bool, error) // nil for anyone
+	asked    time.Time            // when that was asked last
 }
+
+// errSignedOut ends a stream.
+var errSignedOut = errors.New("the session has ended")
 
 // Context ends with the stream.
 func (s *stream) Context() context.Context { return s.ctx }
@@ -55,6 +63,16 @@ func (s *stream) send(id string, c templ.Component) error {
 func (s *stream) idle() error { return s.write(":\n\n") }
 
 func (s *stream) write(text string) error {
+	if now := time.Now(); s.signedIn != nil && now.Sub(s.asked) >= streamQuiet {
+		in, err := s.signedIn()
+		if err != nil {
+			return err
+		}
+		if !in {
+			return errSignedOut
+		}
+		s.asked = now
+	}
 	if _, err := s.to.Write([]byte(text)); err != nil {
 		return err
 	}
@@ -73,12 +91,20 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), streamLife)
 	defer cancel()
+	defer context.AfterFunc(w.life, cancel)()
 	rw.Header().Set("Content-Type", "text/event-stream")
-	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &patient{rw, http.NewResponseController(rw)}}
+	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &patient{rw, http.NewResponseController(rw)}, asked: time.Now()}
+	if r.admin != "" {
+		s.signedIn = func() (bool, error) { return w.findSession(r) }
+	}
 	if err := s.idle(); err != nil {
 		return
 	}
-	if err := run(s); err != nil && ctx.Err() == nil {
+	if err := run(s); err != nil && ctx.Err() == nil && !errors.Is(err, errSignedOut) {
 		w.log(r, err)
 	}
 }
+
+// EndStreams ends the streams that pages follow, and those to come. It is to be
+// called when the service begins to stop, which would wait for them otherwise.
+func (w *Web) EndStreams() { w.endLife() }

@@ -92,8 +92,10 @@ type Web struct {
 	throttle *throttle
 	hashing  *hashing
 	origins  *http.CrossOriginProtection
-	noteKey  [32]byte      // signs what a page says once
-	streams  chan struct{} // a place for each stream that runs
+	noteKey  [32]byte        // signs what a page says once
+	streams  chan struct{}   // a place for each stream that runs
+	life     context.Context // ends with EndStreams
+	endLife  context.CancelFunc
 	mux      *http.ServeMux
 
 	noPassword webhook.PasswordHash // that is checked for admins who do not exist
@@ -121,6 +123,7 @@ func New(cfg Config) *Web {
 		built:    make(map[string]bool),
 	}
 	rand.Read(w.noteKey[:])
+	w.life, w.endLife = context.WithCancel(context.Background())
 	w.noPassword = webhook.NoPassword()
 	w.mux = w.routes()
 	return w

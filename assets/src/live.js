@@ -25,9 +25,11 @@ if (bar) {
     return l && (l.getBoundingClientRect().top < 0 || l.contains(document.activeElement));
   };
 
+  let cut = false; // the connection is not there, and is being made again
+
   function tell() {
-    bar.dataset.state = paused ? "paused" : "on";
-    label.textContent = paused ? "Paused" : "Live";
+    bar.dataset.state = paused ? "paused" : cut ? "cut" : "on";
+    label.textContent = paused ? "Paused" : cut ? "Connecting" : "Live";
     toggle.setAttribute("aria-pressed", String(paused));
     toggle.setAttribute("aria-label", paused ? "Paused: go on" : "Live: pause");
     use.setAttribute("href", paused ? "#i-play" : "#i-pause");
@@ -87,6 +89,10 @@ if (bar) {
     tell();
     announce();
   });
+
+  for (const [event, is] of [["htmx:sse:error", true], ["htmx:sse:after:connection", false]]) {
+    document.addEventListener(event, () => { cut = is; tell(); });
+  }
 
   toggle.addEventListener("click", () => {
     paused = !paused;

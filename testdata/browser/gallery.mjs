@@ -2,9 +2,20 @@
 // The parts that pages are made of: how they look, and what their script does.
 import { check, done, gallery, looks, screenshot, signedIn } from "./lib.mjs";
 
-const { page, context } = await signedIn({}, ["404"]); // its stream is not there
+const { page, context } = await signedIn();
 await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+const asked = [];
+await page.route("**/deliveries/stream", (route) => {
+  asked.push(route.request().headers());
+  const body = asked.length === 1 ? 'id: 5\ndata: <tr role="row" id="d-live" data-row><td role="cell"><a href="/">live</a></td></tr>\n\n' : ":\n\n";
+  return route.fulfill({ status: 200, contentType: "text/event-stream", body });
+});
 await gallery(page);
+await page.waitForSelector("#d-live");
+check(await page.locator("[data-live-list] tr").first().getAttribute("id") === "d-live", "a row of the stream comes first");
+for (const end = Date.now() + 10_000; asked.length < 2 && Date.now() < end;) await page.waitForTimeout(50);
+check(asked[1]?.["last-event-id"] === "5", "a stream that was cut goes on from the last id");
+await page.evaluate(() => document.getElementById("d-live").remove());
 await looks(page, ["landmark-unique"]); // it has what pages have once, twice
 for (const colorScheme of ["light", "dark"]) {
   for (const width of [1280, 360]) {

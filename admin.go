@@ -99,7 +99,8 @@ func passwordLine(r io.Reader) (string, error) {
 // typedPassword reads a line of the terminal without showing it. When ctx ends
 // first, the terminal shows what is typed again.
 func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt string) (string, error) {
-	before, err := term.GetState(int(tty.Fd()))
+	fd := int(tty.Fd())
+	before, err := term.GetState(fd)
 	if err != nil {
 		return "", err
 	}
@@ -112,7 +113,7 @@ func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt 
 	// A read of a terminal cannot be called off: when it is not waited for, this
 	// goroutine ends with the process, which is about to.
 	go func() {
-		text, err := term.ReadPassword(int(tty.Fd()))
+		text, err := term.ReadPassword(fd)
 		typed <- line{text, err}
 	}()
 	select {
@@ -124,7 +125,7 @@ func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt 
 		return string(l.text), l.err
 	case <-ctx.Done():
 		fmt.Fprintln(prompts)
-		return "", errors.Join(errors.New("interrupted: nothing was changed"), term.Restore(int(tty.Fd()), before))
+		return "", errors.Join(errors.New("interrupted: nothing was changed"), term.Restore(fd, before))
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 )
 
 // pty returns both ends of a new terminal: what is written to the first is typed
-// at the second, and read from the first is what the terminal shows.
+// at the second, and read from the first is what the terminal shows. Who reads
+// the second to the end closes it.
 func pty(t *testing.T) (master, terminal *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -28,7 +29,6 @@ func pty(t *testing.T) (master, terminal *os.File) {
 	if terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { terminal.Close() })
 	return master, terminal
 }
 
@@ -100,6 +100,7 @@ func TestTypedPasswordIsNotShown(t *testing.T) {
 		}
 		shown.Write(b[:n])
 	}
+	terminal.Close()
 	if strings.Contains(shown.String(), "horse") {
 		t.Errorf("the terminal has shown %q", &shown)
 	}
@@ -121,7 +122,7 @@ func TestInterruptedPassword(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	awaitEcho(t, master, true)
-	if _, err := master.WriteString("\n"); err != nil { // the goroutine that reads ends with it
+	if _, err := master.WriteString("\n"); err != nil { // so that what reads still, reads no more
 		t.Fatal(err)
 	}
 }

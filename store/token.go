@@ -71,7 +71,7 @@ func (s *Store) TokenPage(ctx context.Context, programID string, q *webhook.List
 	if programID != "" {
 		program = programID
 	}
-	args := []any{s.clock.now().UnixMilli(), 0, 0, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["scope"]), jsonOf(q.Filters["user_id"]),
+	args := []any{s.clock.now().UnixMilli(), 0, 0, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
 		millis(created.From), millis(created.To)}
 	order := " ORDER BY created_at, id"
 	if q.Sort[0].Descending {
@@ -94,9 +94,8 @@ func (s *Store) TokenPage(ctx context.Context, programID string, q *webhook.List
 
 const listedTokens = ` FROM tokens WHERE (?4 IS NULL OR program_id = ?4)
 	AND (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END IN (SELECT value FROM json_each(?5)))
-	AND (?6 IS NULL OR EXISTS (SELECT 1 FROM json_each(?6) WHERE instr(' ' || scopes || ' ', ' ' || value || ' ') > 0))
-	AND (?7 IS NULL OR user_id IN (SELECT value FROM json_each(?7)))
-	AND (?8 IS NULL OR created_at >= ?8) AND (?9 IS NULL OR created_at < ?9)`
+	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))
+	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)`
 
 // Token returns one token of any program, for admins.
 func (s *Store) Token(ctx context.Context, id string) (webhook.Token, error) {

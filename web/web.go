@@ -167,6 +167,10 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/account/password", by{post: w.changePassword})
 	admins("/account/sessions/{id}/revoke", by{post: w.revokeSession})
 	admins("/account/sign-out-everywhere", by{post: w.signOutEverywhere})
+	admins("/tokens", by{get: w.tokenList})
+	admins("/tokens/new", by{get: w.newToken, post: w.createToken})
+	admins("/tokens/{id}", by{get: w.token})
+	admins("/tokens/{id}/revoke", by{get: w.askToRevoke, post: w.revokeToken})
 	admins("/audit", by{get: w.auditList})
 	m.Handle("/", w.serve(w.signedIn(notFound)))
 	return m

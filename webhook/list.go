@@ -143,18 +143,9 @@ var TokenList = &List{
 	Default: []SortField{{Name: "created_at", Descending: true}},
 	Filters: []Filter{
 		{Name: "state", Values: []string{"valid", "expired", "revoked"}},
-		{Name: "scope", Values: scopeWords()},
 		{Name: "user_id", Kind: FilterText},
 		{Name: "created_at", Kind: FilterTime},
 	},
-}
-
-func scopeWords() []string {
-	var words []string
-	for _, s := range Scopes() {
-		words = append(words, string(s))
-	}
-	return words
 }
 
 func errorWords() []string {

@@ -1,0 +1,189 @@
+package web
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// tokenRecords is a page of the tokens.
+type tokenRecords struct {
+	list   *listing
+	tokens []webhook.Token
+	pager  pager
+}
+
+func (w *Web) tokenList(r *request) (answer, error) {
+	v, err := r.listing(webhook.TokenList)
+	if err != nil {
+		return answer{}, err
+	}
+	t := tokenRecords{list: v}
+	if v.fault != nil {
+		return answer{page: tokensPage(w.frame(r, "Tokens"), &t, w.tokenCommand(r.program)), status: http.StatusBadRequest}, nil
+	}
+	var total int
+	if t.tokens, total, err = w.cfg.Store.TokenPage(r.Context(), r.program, &v.query); err != nil {
+		return answer{}, err
+	}
+	t.pager = v.pages(total)
+	return answer{page: tokensPage(w.frame(r, "Tokens"), &t, w.tokenCommand(r.program))}, nil
+}
+
+// tokenCommand makes a token in a terminal.
+func (w *Web) tokenCommand(program string) string {
+	if program == "" {
+		program = "acme"
+	}
+	return w.cfg.Program + " token create --program " + shell(program) + " --user me --scope webhooks.read,webhooks.write,events.read,events.write"
+}
+
+func (w *Web) token(r *request) (answer, error) {
+	t, err := w.findToken(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{page: tokenPage(w.frame(r, "Token "+t.Hint+"…"), &t)}, nil
+}
+
+func (w *Web) findToken(r *request) (webhook.Token, error) {
+	t, err := w.cfg.Store.Token(r.Context(), r.PathValue("id"))
+	return t, mistake(err)
+}
+
+// tokenForm is a token that is being made.
+type tokenForm struct {
+	program, user, name string
+	scopes              map[webhook.Scope]bool
+	days                string // until it expires, "" for never
+	faults              []fieldFault
+}
+
+// tokenDays are the days that a token can be good for, by the value of the
+// field; 0 is for ever. tokenLives are the same to choose from.
+var (
+	tokenDays  = map[string]int{"7": 7, "30": 30, "90": 90, "365": 365, "never": 0}
+	tokenLives = []option{{"7", "7 days"}, {"30", "30 days"}, {"90", "90 days"}, {"365", "a year"}, {"never", "it never expires"}}
+)
+
+// tokenFields are the fields of the form by the parameters that errors name.
+var tokenFields = map[string][2]string{
+	"program": {"program", "Program"}, "user": {"user", "User"}, "name": {"name", "Name"}, "scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Good for"},
+}
+
+func (w *Web) newToken(r *request) (answer, error) {
+	f := tokenForm{program: r.program, days: "90", scopes: make(map[webhook.Scope]bool)}
+	return answer{page: newTokenPage(w.frame(r, "New token"), &f)}, nil
+}
+
+// createToken makes a token, and shows its secret on the answer to this very
+// request: it is nowhere else, and not shown again when the page is loaded anew.
+func (w *Web) createToken(r *request) (answer, error) {
+	form, err := r.form()
+	if err != nil {
+		return answer{}, err
+	}
+	f := tokenForm{
+		program: strings.TrimSpace(form.Get("program")), user: strings.TrimSpace(form.Get("user")),
+		name: strings.TrimSpace(form.Get("name")), days: form.Get("days"), scopes: make(map[webhook.Scope]bool),
+	}
+	n := webhook.NewToken{ProgramID: f.program, UserID: f.user, Name: f.name}
+	for _, s := range form["scope"] {
+		n.Scopes = append(n.Scopes, webhook.Scope(s))
+		f.scopes[webhook.Scope(s)] = true
+	}
+	days, known := tokenDays[f.days]
+	if days > 0 {
+		n.ExpiresAt = r.clock.now.AddDate(0, 0, days).UTC().Truncate(time.Millisecond)
+	}
+	var token webhook.Token
+	var secret string
+	err = invalid([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of those that can be chosen"}})
+	if known {
+		err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+			if token, secret, err = sw.CreateToken(n); err != nil {
+				return err
+			}
+			return sw.Audit(r.entry(webhook.ActionTokenCreate, token.ProgramID, token.ID, tokenDetail(&token)))
+		})
+	}
+	if f.faults = faultsOf(err, tokenFields); f.faults != nil {
+		return answer{page: newTokenPage(w.frame(r, "New token"), &f), status: http.StatusUnprocessableEntity}, nil
+	}
+	if err != nil {
+		return answer{}, unwritable(err)
+	}
+	return answer{page: madeTokenPage(w.frame(r, "The new token"), &token, secret, w.listCommand()), secret: true}, nil
+}
+
+// listCommand tries a token out.
+func (w *Web) listCommand() string { return w.curl("GET", "/v2/webhooks/subscriptions", "") }
+
+// tokenDetail says what a token may do, for the audit.
+func tokenDetail(t *webhook.Token) string {
+	text := "for the user " + t.UserID + ", with " + strings.Join(scopeNames(t), ", ")
+	if t.ExpiresAt.IsZero() {
+		return text + ", without an end"
+	}
+	return text + ", until " + webhook.FormatTime(t.ExpiresAt)
+}
+
+func scopeNames(t *webhook.Token) []string {
+	names := make([]string, len(t.Scopes))
+	for i, s := range t.Scopes {
+		names[i] = string(s)
+	}
+	return names
+}
+
+func (w *Web) askToRevoke(r *request) (answer, error) {
+	t, err := w.findToken(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{page: revokePage(w.frame(r, "Revoke the token "+t.Hint+"…"), &t)}, nil
+}
+
+func (w *Web) revokeToken(r *request) (answer, error) {
+	before, err := w.findToken(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if before.RevokedAt.IsZero() {
+		err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+			if _, err := sw.RevokeToken(before.ID); err != nil {
+				return err
+			}
+			return sw.Audit(r.entry(webhook.ActionTokenRevoke, before.ProgramID, before.ID, "of the user "+before.UserID))
+		})
+		if err != nil {
+			return answer{}, unwritable(err)
+		}
+	}
+	return answer{location: tokenPath(before.ID), note: &note{Kind: noteDone, Text: "The token is revoked: no request with it is accepted any more."}}, nil
+}
+
+// tokenState is the state of a token as a badge takes it, and its word.
+func tokenState(t *webhook.Token, now time.Time) (state, word string) {
+	switch {
+	case !t.RevokedAt.IsZero():
+		return "failed", "revoked"
+	case !t.Valid(now):
+		return "pending", "expired"
+	case !t.ExpiresAt.IsZero() && t.ExpiresAt.Sub(now) < 7*24*time.Hour:
+		return "retryable", "expires soon"
+	}
+	return "success", "valid"
+}
+
+// scopeMeanings say what each scope opens.
+var scopeMeanings = map[webhook.Scope]string{
+	webhook.ScopeWebhooksRead:  "read subscriptions and their deliveries",
+	webhook.ScopeWebhooksWrite: "change subscriptions, ping, redeliver and replay",
+	webhook.ScopeEventsRead:    "read events",
+	webhook.ScopeEventsWrite:   "publish events",
+	webhook.ScopeMetricsRead:   "read the metrics of the whole service",
+}

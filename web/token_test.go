@@ -1,0 +1,71 @@
+package web
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"service/webhook"
+)
+
+// A token is made in the browser, shown once, works, is listed with its last
+// use, and is refused once it is revoked; the audit has both.
+func TestTokenPages(t *testing.T) {
+	w := testWeb(t, nil)
+	makeAdmin(t, w, "eve@example.com")
+	v := visit(t, w)
+	v.signIn(w)
+
+	v.do("GET", "/tokens").want(t, http.StatusOK, "There is no token yet.")
+	v.do("GET", "/tokens/new?program=acme").want(t, http.StatusOK, `value="acme"`)
+	wrong := v.post("/tokens/new", "program=a+b&user=&days=90")
+	wrong.want(t, http.StatusUnprocessableEntity, "Nothing was saved.")
+	for _, text := range []string{`href="#program"`, `href="#user"`, `href="#scope-webhooks.read"`, `value="a b"`} {
+		if !strings.Contains(wrong.body, text) {
+			t.Errorf("the form does not say %s", text)
+		}
+	}
+	v.post("/tokens/new", "program=acme&user=me&scope=events.read&days=1").want(t, http.StatusUnprocessableEntity, "must be one of those that can be chosen")
+
+	made := v.post("/tokens/new", "program=acme&user=me&name=%3Cb%3E%E2%80%AE&scope=events.read&scope=events.write&days=30")
+	made.want(t, http.StatusOK, "It is shown this once")
+	secret := regexp.MustCompile(`svc_[0-9A-Za-z]{46}`).FindString(made.body)
+	if got := made.Header.Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control of a page with a secret: %q", got)
+	}
+	token, err := w.cfg.Store.Authenticate(t.Context(), secret)
+	if err != nil || token.ProgramID != "acme" || !token.Allows(webhook.ScopeEventsWrite) || token.Allows(webhook.ScopeWebhooksRead) || token.ExpiresAt.IsZero() {
+		t.Fatalf("the token made is %+v, %v", token, err)
+	}
+
+	list := v.do("GET", "/tokens?program=acme")
+	list.want(t, http.StatusOK, token.Hint)
+	single := v.do("GET", "/tokens/"+token.ID)
+	single.want(t, http.StatusOK, "publish events")
+	for _, p := range []page{list, single} {
+		if strings.Contains(p.body, secret) || strings.Contains(p.body, "<b>") || strings.Contains(p.body, "\u202e") {
+			t.Error("a page shows the secret, or a name as markup")
+		}
+	}
+	if !strings.Contains(list.body, " ago") {
+		t.Error("the list does not say when the token was used")
+	}
+	v.do("GET", "/tokens?filter[state]=revoked").want(t, http.StatusOK, "Nothing matches.")
+	v.do("GET", "/tokens?filter[state]=lost").want(t, http.StatusBadRequest, "valid, expired, revoked")
+	v.do("GET", "/tokens/"+webhook.NewID()).want(t, http.StatusNotFound, "")
+
+	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "Revoke the token")
+	for range 2 {
+		v.post("/tokens/"+token.ID+"/revoke", "").want(t, http.StatusSeeOther, "")
+	}
+	if _, err := w.cfg.Store.Authenticate(t.Context(), secret); err == nil {
+		t.Error("the token works though it is revoked")
+	}
+	v.do("GET", "/tokens?filter[state]=revoked").want(t, http.StatusOK, token.Hint)
+	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "It was revoked already.")
+	audit := v.do("GET", "/audit?filter[subject_id]="+token.ID)
+	if strings.Count(audit.body, "token create") != 1 || strings.Count(audit.body, "token revoke") != 1 {
+		t.Error("the audit does not have one making and one revocation")
+	}
+}

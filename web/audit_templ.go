@@ -110,7 +110,7 @@ func auditPage(f frame, a *auditRecords) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = table("Audit", column{name: "When", class: "w-time"}, column{name: "Who", class: "w-who"}, column{name: "What", class: "w-what"}, column{name: "Detail"}, column{name: "Subject", class: "w-id"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var4), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = table("Audit", column{name: "When", class: "w-time"}, column{name: "Who", class: "w-waits"}, column{name: "What", class: "w-state"}, column{name: "Detail"}, column{name: "Subject", class: "w-id"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var4), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

@@ -413,6 +413,9 @@ func filterTime(f frame, v *listing, fl *webhook.Filter) templ.Component {
 
 // title renders a name of the API as a label.
 func title(name string) string {
+	if name == "at" {
+		name = "time"
+	}
 	s := words(name)
 	if s == "" {
 		return s
@@ -509,7 +512,14 @@ func (v *listing) filterField(fl *webhook.Filter) fieldProps {
 	case webhook.FilterText:
 		p.hint = "The whole of it; several with commas"
 	default:
-		p.hint = "Of " + strings.Join(fl.Values, ", ")
+		if len(v.given(fl)) > 1 {
+			p.hint = "Of " + strings.Join(fl.Values, ", ")
+			break
+		}
+		p.kind, p.options = "select", []option{{"", "Any"}}
+		for _, value := range fl.Values {
+			p.options = append(p.options, option{value, words(strings.ReplaceAll(value, ".", " "))})
+		}
 	}
 	return p
 }

@@ -213,31 +213,22 @@ func (s *sender) roundTrip(x *exchange, r *request, now time.Time) (*http.Respon
 	}
 }
 
-// setHeader writes the header of a delivery (spec, section 6.1), and beside it
-// what Standard Webhooks asks for. Host and Content-Length are net/http's; it
-// adds no other.
+// setHeader writes the header of a delivery. Host and Content-Length are
+// net/http's; it adds no other.
 func (r *request) setHeader(h http.Header, now time.Time) {
-	values := make([]string, 0, 9)
-	set := func(name, value string) {
-		values = append(values, value)
-		h[name] = values[len(values)-1 : len(values) : len(values)]
-	}
-	set("Content-Type", "application/json")
-	set("X-Service-Delivery", r.DeliveryID)
-	set("X-Service-Subscription", r.SubscriptionID)
-	set("X-Service-Program", r.ProgramID)
-	set("User-Agent", "Service-Webhooks/1.0")
-	if r.Authorization != "" {
-		set("Authorization", r.Authorization)
-	}
-	set("webhook-id", r.DeliveryID)
-	set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
-	if len(r.Secrets) > 0 {
-		signatures := r.Secrets[0].Sign(r.DeliveryID, now, r.Body)
-		for _, secret := range r.Secrets[1:] {
-			signatures += " " + secret.Sign(r.DeliveryID, now, r.Body)
+	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now}
+	for i, secret := range r.Secrets {
+		if i > 0 {
+			head.Signature += " "
 		}
-		set("webhook-signature", signatures)
+		head.Signature += secret.Sign(r.DeliveryID, now, r.Body)
+	}
+	var room [webhook.MaxRequestHeader][2]string
+	lines := head.AppendHeader(room[:0])
+	values := make([]string, len(lines))
+	for i, l := range lines {
+		values[i] = l[1]
+		h[l[0]] = values[i : i+1 : i+1]
 	}
 }
 

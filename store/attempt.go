@@ -10,8 +10,15 @@ import (
 
 // attempts returns the attempts of a delivery that have ended, in their order.
 func (s *Store) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
+	return attemptsOf(func(query string, args []any, row func(scan func(...any) error) error) error {
+		return s.each(ctx, query, args, row)
+	}, delivery)
+}
+
+// attemptsOf is the same, read with each.
+func attemptsOf(each func(query string, args []any, row func(scan func(...any) error) error) error, delivery int64) ([]webhook.Attempt, error) {
 	var all []webhook.Attempt
-	err := s.each(ctx, "SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ? ORDER BY number",
+	err := each("SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ? ORDER BY number",
 		[]any{delivery}, func(scan func(...any) error) error {
 			var a webhook.Attempt
 			var started, duration int64

@@ -25,6 +25,7 @@ const (
 	noteDone   noteKind = "success"
 	noteFailed noteKind = "failed"
 	noteMind   noteKind = "retryable" // something to be heeded
+	noteWait   noteKind = "pending"   // something that comes by itself
 )
 
 const (

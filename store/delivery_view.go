@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"service/webhook"
+)
+
+// DeliveryView is all that there is to see of one delivery, for admins.
+type DeliveryView struct {
+	webhook.Delivery                      // with its attempts
+	Subscription     webhook.Subscription // a deleted one too
+
+	ClaimedAt  time.Time // when the attempt under way was counted; zero when none is
+	ReplayID   string    // of the replay that formed it, "" for none
+	EventJSON  [][]byte  // in the order of Events; nil when retention has removed one of them
+	Redelivery []Again   // the deliveries that have its events again, the oldest first: at most manyAgain
+}
+
+// Again is a redelivery of a delivery.
+type Again struct {
+	ID        string
+	Status    webhook.Status
+	CreatedAt time.Time
+}
+
+// manyAgain is how many redeliveries of a delivery are read.
+const manyAgain = 20
+
+const (
+	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + deliveryColumns + " FROM deliveries d WHERE d.id = ?"
+
+	selectAnySubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ?"
+
+	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = ? AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
+)
+
+// DeliveryView returns one delivery of any program with all that belongs to it.
+func (s *Store) DeliveryView(ctx context.Context, id string) (d DeliveryView, err error) {
+	err = s.view(ctx, func(v *view) error {
+		var num int64
+		var claimed sql.NullInt64
+		var replay, seqs sql.NullString
+		var ping []byte
+		d.Delivery, num, err = scanDelivery(func(dest ...any) error {
+			return v.scan(selectDeliveryView, []any{id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
+		})
+		if err != nil {
+			return notFound(err, "delivery")
+		}
+		d.ClaimedAt, d.ReplayID = fromMillis(claimed), replay.String
+		if d.Attempts, err = attemptsOf(v.each, num); err != nil {
+			return err
+		}
+		d.Subscription, err = scanSubscription(func(dest ...any) error {
+			return v.scan(selectAnySubscription, []any{d.SubscriptionID}, dest...)
+		})
+		if err != nil {
+			return err
+		}
+		if ping != nil {
+			d.EventJSON = [][]byte{ping}
+		} else {
+			var places []int64
+			if err := json.Unmarshal([]byte(seqs.String), &places); err != nil {
+				return err
+			}
+			if d.EventJSON, err = s.eventBodies(v.scan, d.ProgramID, places); errors.Is(err, errGone) {
+				d.EventJSON = nil
+			} else if err != nil {
+				return err
+			}
+		}
+		return v.each(selectAgain, []any{id, manyAgain}, func(scan func(...any) error) error {
+			var a Again
+			var created int64
+			err := scan(&a.ID, &a.Status, &created)
+			a.CreatedAt = time.UnixMilli(created).UTC()
+			d.Redelivery = append(d.Redelivery, a)
+			return err
+		})
+	})
+	return d, err
+}
+
+// AnySubscription returns a subscription of any program, a deleted one too, for
+// admins.
+func (s *Store) AnySubscription(ctx context.Context, id string) (webhook.Subscription, error) {
+	sub, err := scanSubscription(func(dest ...any) error {
+		return s.scan(ctx, selectAnySubscription, []any{id}, dest...)
+	})
+	return sub, notFound(err, "subscription")
+}

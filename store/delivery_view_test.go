@@ -1,0 +1,74 @@
+package store
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/webhook"
+)
+
+func TestDeliveryView(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	events := publish(t, s, "p", "content_updated", "content_updated")
+	c := form(t, s, lane(t, s, sub.ID), 100)
+	d, err := s.DeliveryView(t.Context(), c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.ClaimedAt.IsZero() || d.Subscription.ID != sub.ID || len(d.EventJSON) != 2 || string(d.EventJSON[1]) != string(events[1].JSON) || d.Redelivery != nil {
+		t.Errorf("under way: got %+v", d)
+	}
+	a := webhook.Attempt{Number: 1, StartedAt: time.UnixMilli(1773476688644).UTC(), Duration: time.Second, Result: webhook.ResultFailed, ResponseStatus: 404,
+		ResponseHeader: "A: b\n", ResponseBody: []byte("gone"), ResponseTruncated: true, Phases: webhook.Phases{DNS: 1 * time.Millisecond, Connect: 2 * time.Millisecond, TLS: 3 * time.Millisecond, FirstByte: 4 * time.Microsecond}}
+	if _, err := s.Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{}); err != nil {
+		t.Fatal(err)
+	}
+	var again []string
+	for range 2 {
+		r, err := s.Redeliver(t.Context(), "p", sub.ID, c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again = append(again, r.ID)
+	}
+	if _, err := s.DeleteSubscription(t.Context(), "p", sub.ID); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = s.DeliveryView(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]webhook.Attempt{a}, d.Attempts); diff != "" {
+		t.Errorf("attempts (-want +got):\n%s", diff)
+	}
+	if !d.ClaimedAt.IsZero() || d.Subscription.DeletedAt.IsZero() {
+		t.Errorf("at its end: got %+v", d)
+	}
+	var got []string
+	for _, r := range d.Redelivery {
+		got = append(got, r.ID)
+		if r.Status != webhook.StatusFailed || r.CreatedAt.IsZero() {
+			t.Errorf("redelivery: got %+v", r)
+		}
+	}
+	if diff := cmp.Diff(again, got); diff != "" {
+		t.Errorf("redelivered as (-want +got):\n%s", diff)
+	}
+	// Its events are gone before it is.
+	if err := s.writer.do(func(tx *tx) error { return tx.exec("DELETE FROM events WHERE seq = 1") }); err != nil {
+		t.Fatal(err)
+	}
+	s.tail = newTail(0)
+	if d, err = s.DeliveryView(t.Context(), c.ID); err != nil || d.EventJSON != nil {
+		t.Errorf("without an event: got %q, %v", d.EventJSON, err)
+	}
+	_, err = s.DeliveryView(t.Context(), webhook.NewID())
+	wantMistake(t, err, webhook.CodeNotFound)
+	if strings.Contains(err.Error(), "sql") {
+		t.Errorf("the error is %v", err)
+	}
+}

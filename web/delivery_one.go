@@ -1,0 +1,491 @@
+package web
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// redacted stands where a secret was sent.
+const redacted = "[redacted]"
+
+// maxCurlBody is up to how many bytes the body of a delivery stands in the
+// command that sends it; a longer one is a file.
+const maxCurlBody = 8 << 10
+
+// shownEvents is how many events of a delivery are listed.
+const shownEvents = 100
+
+// deliveryRecord is what the page of one delivery shows.
+type deliveryRecord struct {
+	store.DeliveryView
+	attempts []attemptRecord
+	body     []byte // of the request, nil when it cannot be made any more
+	last     int    // the number of the last attempt that had an answer, 0 for none
+	curl     string // that makes the same request
+	api      string // that reads the same over the API
+}
+
+// attemptRecord is an attempt with how it differs from the one before.
+type attemptRecord struct {
+	webhook.Attempt
+	advice
+	header  [][2]string
+	parts   []attemptPart
+	before  int      // the number of the last attempt before that had an answer, 0 for none
+	status  string   // of that, when it is another; else ""
+	changes []change // of its header
+	body    body
+	same    int // the number of the attempt that shows the same body, 0 when this one does
+}
+
+// attemptPart is a part of an attempt's time, with its place in the drawing.
+type attemptPart struct {
+	class, name string
+	took        time.Duration
+	x, wide     string
+}
+
+func (a *attemptRecord) answered() bool {
+	return a.ResponseStatus != 0 || a.ResponseHeader != "" || len(a.ResponseBody) > 0
+}
+
+// deliveryPage reads a delivery for its page.
+func (w *Web) readDelivery(r *request) (*deliveryRecord, error) {
+	view, err := w.cfg.Store.DeliveryView(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return nil, mistake(err)
+	}
+	d := &deliveryRecord{DeliveryView: view}
+	if d.EventJSON != nil {
+		d.body = webhook.AppendBody(nil, d.ID, d.SubscriptionID, d.ProgramID, d.EventJSON)
+	}
+	d.attempts = attemptRecords(d.ID, view.Attempts)
+	for i := range d.attempts {
+		if d.attempts[i].answered() {
+			d.last = d.attempts[i].Number
+		}
+	}
+	d.curl = d.asCurl()
+	d.api = w.curl("GET", "/v2/webhooks/subscriptions/"+d.SubscriptionID+"/deliveries/"+d.ID, "")
+	return d, nil
+}
+
+func (w *Web) delivery(r *request) (answer, error) {
+	d, err := w.readDelivery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{page: deliveryPage(w.frame(r, "Delivery of "+visible(d.name())), d)}, nil
+}
+
+// attemptRecords sets what each attempt has beside the others.
+func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
+	all := make([]attemptRecord, len(attempts))
+	longest := time.Millisecond
+	for _, a := range attempts {
+		longest = max(longest, a.Duration, sumOf(a.Phases))
+	}
+	previous := -1
+	for i := range attempts {
+		a := &all[i]
+		a.Attempt, a.advice = attempts[i], adviceOf(&attempts[i])
+		a.header = headerLines(a.ResponseHeader)
+		a.parts = partsOf(&a.Attempt, longest)
+		number := strconv.Itoa(a.Number)
+		a.body = body{id: "body-" + number, name: "Body", data: a.ResponseBody, cut: a.ResponseTruncated, size: -1,
+			download: deliveryPath(id) + "/attempts/" + number + "/body.txt"}
+		if n, err := strconv.ParseInt(headerValue(a.header, "Content-Length"), 10, 64); err == nil && n >= int64(len(a.ResponseBody)) {
+			a.body.size = n
+		}
+		if !a.answered() {
+			continue
+		}
+		if previous >= 0 {
+			p := &all[previous]
+			a.before = p.Number
+			if answered(&p.Attempt) != answered(&a.Attempt) {
+				a.status = answered(&p.Attempt)
+			}
+			a.changes = changesOf(p.header, a.header)
+		}
+		// Of bodies that are the same, the last is shown.
+		for j := range i {
+			if b := &all[j]; b.answered() && len(b.ResponseBody) > 0 && b.ResponseTruncated == a.ResponseTruncated && bytes.Equal(b.ResponseBody, a.ResponseBody) {
+				b.same = a.Number
+			}
+		}
+		previous = i
+	}
+	return all
+}
+
+func sumOf(p webhook.Phases) time.Duration { return p.DNS + p.Connect + p.TLS + p.FirstByte }
+
+// splitWidth is the width of the drawing of an attempt's time, in its own units.
+const splitWidth = 1000
+
+// partsOf divides the time of an attempt into its parts; longest is how long a
+// drawing of the whole width would be.
+func partsOf(a *webhook.Attempt, longest time.Duration) []attemptPart {
+	rest := "Rest of the answer"
+	if a.Error != webhook.ErrorNone {
+		rest = "Until it failed"
+	}
+	var all []attemptPart
+	x := 0.0
+	for _, p := range []attemptPart{
+		{class: "dns", name: "DNS", took: a.Phases.DNS},
+		{class: "connect", name: "Connect", took: a.Phases.Connect},
+		{class: "tls", name: "TLS", took: a.Phases.TLS},
+		{class: "first-byte", name: "First byte", took: a.Phases.FirstByte},
+		{class: "rest", name: rest, took: a.Duration - sumOf(a.Phases)},
+	} {
+		// The whole is kept in milliseconds: what is left below one is none.
+		if p.took <= 0 || p.class == "rest" && p.took < time.Millisecond {
+			continue
+		}
+		wide := float64(p.took) / float64(longest) * splitWidth
+		p.x, p.wide = num(x), num(max(wide, 2)) // as little as can be seen
+		x += wide
+		all = append(all, p)
+	}
+	return all
+}
+
+// fine renders the time of a part of an attempt, which may be very short.
+func fine(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return strconv.FormatInt(d.Microseconds(), 10) + " µs"
+	case d < 10*time.Millisecond:
+		return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64) + " ms"
+	}
+	return latency(d)
+}
+
+// name is what the delivery is called: after its first event.
+func (d *deliveryRecord) name() string {
+	row := deliveryRow{Delivery: d.Delivery}
+	first, rest := row.names()
+	switch {
+	case len(d.Events) == 0:
+		return "no events"
+	case rest == "":
+		return first
+	default:
+		return first + " and " + strconv.Itoa(len(d.Events)-1) + " more"
+	}
+}
+
+func (d *deliveryRecord) isPing() bool {
+	return len(d.Events) == 1 && d.Events[0].Name == webhook.EventPing
+}
+
+// total is how long the delivery took, or has taken so far.
+func (d *deliveryRecord) total(now time.Time) string {
+	if d.CompletedAt.IsZero() {
+		return uptime(now.Sub(d.CreatedAt)) + " so far"
+	}
+	if took := d.CompletedAt.Sub(d.CreatedAt); took < time.Minute {
+		return latency(took)
+	} else {
+		return uptime(took)
+	}
+}
+
+// next says when the next attempt is, and why, "" when there will be none.
+func (d *deliveryRecord) next() string {
+	number := strconv.Itoa(d.AttemptsMade+1) + " of " + strconv.Itoa(webhook.MaxAttempts)
+	var why []string
+	switch {
+	case d.Status.Final():
+		return ""
+	case !d.ClaimedAt.IsZero():
+		return "Attempt " + strconv.Itoa(d.AttemptsMade) + " of " + strconv.Itoa(webhook.MaxAttempts) + " is under way. Its result is recorded when it has ended."
+	case d.AttemptsMade == 0:
+		why = append(why, "Attempt "+number+" is made as soon as the subscription has a free slot.")
+	default:
+		last := &d.attempts[len(d.attempts)-1]
+		reason := "the last came to " + answered(&last.Attempt)
+		if last.Error == webhook.ErrorInterrupted {
+			why = append(why, "Attempt "+number+" is made at once, because the service itself interrupted the last.")
+		} else {
+			why = append(why, "Attempt "+number+" follows because "+reason+", which is tried again after a wait that grows.")
+		}
+		if after := headerValue(last.header, "Retry-After"); last.ResponseStatus == http.StatusServiceUnavailable && after != "" {
+			why = append(why, "The server asked for a wait: Retry-After "+visible(after)+".")
+		}
+	}
+	switch sub := &d.Subscription; {
+	case !sub.Active && !d.isPing():
+		why = append(why, "The subscription is not active: nothing but pings is sent until it is activated.")
+	case sub.Status == webhook.HealthFailing && !d.isPing():
+		why = append(why, "The subscription is failing and sent one delivery at a time, so this one may have to wait for its turn.")
+	}
+	return strings.Join(why, " ")
+}
+
+// cannotRedeliver says why the events cannot be sent again, "" when they can.
+func (d *deliveryRecord) cannotRedeliver() string {
+	switch {
+	case !d.Subscription.DeletedAt.IsZero():
+		return "The subscription is deleted: there is nowhere to send to."
+	case !d.Subscription.Active && !d.isPing():
+		return "The subscription is not active: activate it first."
+	case d.body == nil:
+		return "Its events are older than the retention, and gone."
+	}
+	return ""
+}
+
+// cannotCancel says why the delivery cannot be called off, "" when it can.
+func (d *deliveryRecord) cannotCancel() string {
+	switch {
+	case d.Status.Final():
+		return "It has ended already."
+	case !d.ClaimedAt.IsZero():
+		return "An attempt is under way: it can be cancelled when that has ended."
+	}
+	return ""
+}
+
+// sentAt is when the attempt began whose request is shown, the zero time when
+// there was none yet.
+func (d *deliveryRecord) sentAt() time.Time {
+	if !d.ClaimedAt.IsZero() || len(d.attempts) == 0 {
+		return d.ClaimedAt
+	}
+	return d.attempts[len(d.attempts)-1].StartedAt
+}
+
+// requestHeader is the header of the last attempt in the order of the wire,
+// with secrets redacted.
+func (d *deliveryRecord) requestHeader() [][2]string {
+	head := webhook.RequestHead{DeliveryID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID, At: d.sentAt(), Signature: "v1," + redacted}
+	if d.Subscription.HasAuthorizationHeader {
+		head.Authorization = redacted
+	}
+	lines := head.AppendHeader(nil)
+	if head.At.IsZero() {
+		for i := range lines {
+			if lines[i][0] == "webhook-timestamp" {
+				lines[i][1] = "the time of the attempt, in seconds since 1970"
+			}
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
+	host := ""
+	if u, err := url.Parse(d.Subscription.URL); err == nil {
+		host = u.Host
+	}
+	first := [][2]string{{"Host", host}}
+	if i := slices.IndexFunc(lines, func(l [2]string) bool { return l[0] == "User-Agent" }); i >= 0 {
+		first = append(first, lines[i])
+		lines = slices.Delete(lines, i, i+1)
+	}
+	if d.body != nil {
+		first = append(first, [2]string{"Content-Length", strconv.Itoa(len(d.body))})
+	}
+	return append(first, lines...)
+}
+
+// requestLine is the first line of the request. A query may hold a secret of
+// the subscriber: it is told only that there is one.
+func (d *deliveryRecord) requestLine() string {
+	path := "/"
+	if u, err := url.Parse(d.Subscription.URL); err == nil {
+		if path = u.EscapedPath(); path == "" {
+			path = "/"
+		}
+		if u.RawQuery != "" {
+			path += "?…"
+		}
+	}
+	return "POST " + path + " HTTP/1.1"
+}
+
+// requestBody is the body of the request as a part shows it.
+func (d *deliveryRecord) requestBody() *body {
+	return &body{id: "request-body", name: "Body", data: d.body, size: -1, download: deliveryPath(d.ID) + "/body.json.txt"}
+}
+
+// bodyFile is what the body of the request is called as a file.
+func (d *deliveryRecord) bodyFile() string { return "delivery-" + d.ID + ".json.txt" }
+
+// asCurl is a command that makes the request of the last attempt. In place of
+// secrets it has $TOKEN, $QUERY and $SIGNATURE.
+func (d *deliveryRecord) asCurl() string {
+	var b strings.Builder
+	target, query, _ := strings.Cut(d.Subscription.URL, "?")
+	b.WriteString("curl ")
+	if query != "" {
+		b.WriteString(shellText(target+"?") + `"$QUERY"`)
+	} else {
+		b.WriteString(shellText(target))
+	}
+	for _, l := range d.requestHeader() {
+		switch l[0] {
+		case "Host", "Content-Length":
+		case "Authorization":
+			b.WriteString(" \\\n  -H \"Authorization: $TOKEN\"")
+		case "webhook-signature":
+			b.WriteString(" \\\n  -H \"webhook-signature: $SIGNATURE\"")
+		default:
+			b.WriteString(" \\\n  -H " + shellText(l[0]+": "+l[1]))
+		}
+	}
+	if len(d.body) > maxCurlBody || d.body == nil {
+		b.WriteString(" \\\n  --data-binary @" + d.bodyFile())
+	} else {
+		b.WriteString(" \\\n  --data-binary " + shellText(string(d.body)))
+	}
+	return b.String()
+}
+
+// shellText quotes a text for a shell, like shell. What would not be seen, or
+// mislead, is spelt with escapes, byte for byte, which takes bash or zsh.
+func shellText(s string) string {
+	if visible(s) == s || len(s) > maxLine && !strings.ContainsFunc(s, deceptive) {
+		return shell(s)
+	}
+	var b strings.Builder
+	b.WriteString("$'")
+	for i, r := range s {
+		switch {
+		case r == '\'' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case deceptive(r):
+			n := len(string(r))
+			if !strings.HasPrefix(s[i:], string(r)) {
+				n = 1 // a byte that is not UTF-8
+			}
+			for _, c := range []byte(s[i : i+n]) {
+				b.WriteString(`\x` + strconv.FormatInt(int64(c)|0x100, 16)[1:])
+			}
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String() + "'"
+}
+
+// snippet is how to verify the delivery in one language.
+type snippet struct{ language, code string }
+
+// snippets verify a delivery, as any library of Standard Webhooks does.
+func (d *deliveryRecord) snippets() []snippet {
+	at := "$(date +%s)"
+	if sent := d.sentAt(); !sent.IsZero() {
+		at = strconv.FormatInt(sent.Unix(), 10)
+	}
+	return []snippet{
+		{"Shell", "# prints what webhook-signature must have; SECRET is whsec_…\n" +
+			`KEY=$(printf %s "${SECRET#whsec_}" | base64 -d | od -An -tx1 -v | tr -d ' \n')` + "\n" +
+			"{ printf %s " + d.ID + "." + at + ".; cat " + d.bodyFile() + "; } |\n" +
+			`  openssl dgst -sha256 -mac HMAC -macopt "hexkey:$KEY" -binary | base64 | sed 's/^/v1,/'`},
+		{"Node", "import { Webhook } from \"standardwebhooks\";\n\n" +
+			"// body: the request's bytes as they came, before any JSON parser\n" +
+			"const delivery = new Webhook(process.env.SECRET).verify(body, headers);"},
+		{"Python", "from standardwebhooks import Webhook\n\n" +
+			"# body: the request's bytes as they came\n" +
+			"delivery = Webhook(os.environ[\"SECRET\"]).verify(body, headers)"},
+		{"Go", "import standardwebhooks \"github.com/standard-webhooks/standard-webhooks/libraries/go\"\n\n" +
+			"wh, err := standardwebhooks.NewWebhook(os.Getenv(\"SECRET\"))\n// …\n" +
+			"err = wh.Verify(body, r.Header) // body: as it was read, before json.Unmarshal"},
+	}
+}
+
+// deliveryBody sends the body of the request as a file.
+func (w *Web) deliveryBody(r *request) (answer, error) {
+	d, err := w.readDelivery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if d.body == nil {
+		return answer{}, &problem{status: http.StatusGone, title: "The body is gone", text: "The events of this delivery are older than the retention, and were removed."}
+	}
+	return textFile(d.bodyFile(), d.body), nil
+}
+
+// attemptBody sends the body of an answer as a file, as far as it was kept.
+func (w *Web) attemptBody(r *request) (answer, error) {
+	d, err := w.readDelivery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	for i := range d.attempts {
+		if n := strconv.Itoa(d.attempts[i].Number); n == r.PathValue("number") {
+			return textFile("delivery-"+d.ID+"-attempt-"+n+".txt", d.attempts[i].ResponseBody), nil
+		}
+	}
+	return notFound(r)
+}
+
+// textFile is bytes from outside as a file, which no browser takes for anything
+// but text.
+func textFile(name string, data []byte) answer {
+	return answer{file: &file{name: name, contentType: "text/plain; charset=utf-8", write: func(to io.Writer) error {
+		_, err := to.Write(data)
+		return err
+	}}}
+}
+
+func (w *Web) askToRedeliver(r *request) (answer, error) {
+	d, err := w.readDelivery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{page: redeliverPage(w.frame(r, "Redeliver"), d)}, nil
+}
+
+func (w *Web) redeliver(r *request) (answer, error) {
+	d, err := w.readDelivery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	var again webhook.Delivery
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+		if again, err = sw.Redeliver(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionDeliveryRedeliver, d.ProgramID, d.ID, "as "+again.ID))
+	})
+	if err != nil {
+		return answer{}, unwritable(mistake(err))
+	}
+	return answer{location: deliveryPath(again.ID), note: &note{noteDone, "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
+}
+
+func (w *Web) askToCancel(r *request) (answer, error) {
+	d, err := w.readDelivery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{page: cancelPage(w.frame(r, "Cancel the delivery"), d)}, nil
+}
+
+func (w *Web) cancelDelivery(r *request) (answer, error) {
+	d, err := w.readDelivery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+		if err := sw.Cancel(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionDeliveryCancel, d.ProgramID, d.ID, "after "+webhook.Count(d.AttemptsMade, "attempt")))
+	})
+	if err != nil {
+		return answer{}, unwritable(mistake(err))
+	}
+	return answer{location: deliveryPath(d.ID), note: &note{noteDone, "The delivery is cancelled: nothing more is sent of it."}}, nil
+}

@@ -1,0 +1,363 @@
+package web
+
+import (
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/store"
+	"service/webhook"
+)
+
+// hostileBytes are hostile text with bytes that are not UTF-8, in an answer.
+const hostileBytes = hostile + "\x80\xfe"
+
+// inert fails when a page has something of the hostile text that is not spelt
+// out, or anything that the policy refuses.
+func (p page) inert(t *testing.T) {
+	t.Helper()
+	for _, live := range []string{"<script>alert", "\u202e", "\x00", "\x1b", "\u200b", "\xff", "\xfe", " style=", "javascript:"} {
+		if strings.Contains(p.body, live) {
+			t.Errorf("%s has %q", p.Request.URL, live)
+		}
+	}
+	if found := regexp.MustCompile(`\son[a-z]+=`).FindString(p.body); found != "" {
+		t.Errorf("%s has%s", p.Request.URL, found)
+	}
+	if n := strings.Count(p.body, "<h1"); n != 1 {
+		t.Errorf("%s has %d h1", p.Request.URL, n)
+	}
+	ids := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`\sid="([^"]*)"`).FindAllStringSubmatch(p.body, -1) {
+		if ids[m[1]] {
+			t.Errorf("%s has the id %s twice", p.Request.URL, m[1])
+		}
+		ids[m[1]] = true
+	}
+}
+
+// log is a program with a subscription whose deliveries a test makes.
+type aLog struct {
+	t       *testing.T
+	w       *Web
+	sub     webhook.Subscription
+	catalog *webhook.Catalog
+}
+
+func newLog(t *testing.T, w *Web, url string) *aLog {
+	t.Helper()
+	l := &aLog{t: t, w: w}
+	if _, _, err := w.cfg.Store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+		t.Fatal(err)
+	}
+	active, secret := true, "Bearer top-secret-token"
+	header := &secret
+	var err error
+	l.sub, _, err = w.cfg.Store.CreateSubscription(t.Context(), "acme", "1", &webhook.SubscriptionFields{
+		URL: &url, Events: &[]string{"content_published", "content_updated"}, Active: &active, AuthorizationHeader: &header,
+	}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.catalog, err = webhook.LoadCatalog(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// publish appends events as they are.
+func (l *aLog) publish(name string, fields ...string) []webhook.Event {
+	l.t.Helper()
+	var events []webhook.Event
+	for _, f := range fields {
+		id := webhook.NewID()
+		events = append(events, webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(),
+			JSON: fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"%s","version":"1","text":%s}`, id, name, f)})
+	}
+	if _, err := l.w.cfg.Store.Publish(l.t.Context(), "acme", events); err != nil {
+		l.t.Fatal(err)
+	}
+	return events
+}
+
+// form makes a delivery of what waits, whose first attempt is under way.
+func (l *aLog) form() *store.Claim {
+	l.t.Helper()
+	lane, err := l.w.cfg.Store.Lane(l.t.Context(), l.sub.ID)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	waits, err := l.w.cfg.Store.Waiting(l.t.Context(), lane, lane.Wanted, 100, webhook.MaxDeliveryBytes)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	c, err := l.w.cfg.Store.Form(lane, &waits).Wait()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return c
+}
+
+func (l *aLog) claim(ping bool) *store.Claim {
+	l.t.Helper()
+	c, _, err := l.w.cfg.Store.ClaimDue(l.t.Context(), l.sub.ID, ping)
+	if err != nil || c == nil {
+		l.t.Fatalf("nothing is due: %v", err)
+	}
+	return c
+}
+
+// end records what an attempt came to. The next one is due at once.
+func (l *aLog) end(c *store.Claim, a webhook.Attempt) {
+	l.t.Helper()
+	a.Number, a.StartedAt, a.Result = c.Number, time.Now(), webhook.Classify(a.ResponseStatus, a.Error)
+	if _, err := l.w.cfg.Store.Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0), webhook.HealthPolicy{}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func answerOf500(header, body string) webhook.Attempt {
+	return webhook.Attempt{ResponseStatus: 500, Duration: 100 * time.Millisecond, ResponseHeader: header, ResponseBody: []byte(body),
+		Phases: webhook.Phases{DNS: 10 * time.Millisecond, Connect: 20 * time.Millisecond, TLS: 30 * time.Millisecond, FirstByte: 25 * time.Millisecond}}
+}
+
+func (p page) has(t *testing.T, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(p.body, text) {
+			t.Errorf("%s: %q is not there:\n%s", p.Request.URL, text, p.body)
+		}
+	}
+}
+
+func (p page) hasNot(t *testing.T, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if strings.Contains(p.body, text) {
+			t.Errorf("%s: %q is there", p.Request.URL, text)
+		}
+	}
+}
+
+// TestDeliveryPage goes with a delivery through five attempts.
+func TestDeliveryPage(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newLog(t, w, "https://hooks.example.com/in?key=s3cret")
+	events := l.publish("content_published", `"it's"`, `"two"`)
+	c := l.form()
+	path := "/deliveries/" + c.ID
+
+	// Under way: nothing can be cancelled, and nothing has been answered.
+	p := v.do("GET", path)
+	p.want(t, 200, "Attempt 1 of 5 is under way")
+	p.has(t, "content_published and 1 more", "An attempt is under way: it can be cancelled when that has ended.", "No server has answered so far.", "not yet")
+	p.inert(t)
+
+	l.end(c, answerOf500("Content-Type: text/html\nDate: then\nServer: a\n", "<b>busy</b>"))
+	l.end(l.claim(false), webhook.Attempt{Error: webhook.ErrorTimeout, Duration: 10 * time.Second})
+	l.end(l.claim(false), answerOf500("Content-Type: text/html\nDate: now\nServer: b\n", "<b>busy</b>"))
+	p = v.do("GET", path)
+	p.want(t, 200, "Attempt 4 of 5 follows because the last came to 500 Internal Server Error")
+	p.has(t, `id="attempt-1"`, `id="attempt-2"`, `id="attempt-3"`, `id="response"`, `id="request"`,
+		webhook.ErrorTimeout.Detail(), "--attempt-timeout", "Until it failed", "10.0 s",
+		"&lt;b&gt;busy&lt;/b&gt;", `The same body as in <a href="#attempt-3">`,
+		"<del>a</del>", "<ins>b</ins>",
+		`<rect class="took took-dns" x="0" y="0" width="2" height="10">`, // of the ten seconds of the longest
+		"POST /in?… HTTP/1.1", "hooks.example.com", "v1,[redacted]",
+		"/events/acme/"+events[1].ID,
+		"Authorization: $TOKEN", "$SIGNATURE", "$QUERY", "it&#39;\\&#39;&#39;s",
+		"/v2/webhooks/subscriptions/"+l.sub.ID+"/deliveries/"+c.ID)
+	p.hasNot(t, "s3cret", "top-secret-token", "<del>then</del>", "Other than in attempt 2")
+	if n := strings.Count(p.body, "&lt;b&gt;busy&lt;/b&gt;"); n != 1 {
+		t.Errorf("the body that came twice is shown %d times", n)
+	}
+	p.inert(t)
+
+	// As files: the very bytes, which no browser renders.
+	body := webhook.AppendBody(nil, c.ID, l.sub.ID, "acme", [][]byte{events[0].JSON, events[1].JSON})
+	for file, want := range map[string]string{path + "/body.json.txt": string(body), path + "/attempts/1/body.txt": "<b>busy</b>"} {
+		p := v.do("GET", file)
+		p.want(t, 200, "")
+		if p.body != want {
+			t.Errorf("%s: got %q, want %q", file, p.body, want)
+		}
+		if got := p.Header.Get("Content-Type"); got != "text/plain; charset=utf-8" {
+			t.Errorf("%s: Content-Type %q", file, got)
+		}
+		if !strings.HasPrefix(p.Header.Get("Content-Disposition"), "attachment; ") || p.Header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %v", file, p.Header)
+		}
+	}
+	for _, none := range []string{path + "/attempts/9/body.txt", path + "/attempts/x/body.txt", "/deliveries/none"} {
+		v.do("GET", none).want(t, 404, "")
+	}
+
+	// Cancel, which is asked before.
+	v.do("GET", path+"/cancel").want(t, 200, "after 3 attempts")
+	v.do("GET", path).has(t, path+"/cancel")
+	p = v.send(path + "/cancel")
+	p.want(t, 303, "")
+	p = v.do("GET", path)
+	p.want(t, 200, "nothing more is sent of it")
+	p.has(t, "An admin cancelled it", "It has ended already.")
+	v.send(path+"/cancel").want(t, 409, "nothing to cancel")
+
+	// Redeliver, which leads to the new one; each links to the other.
+	v.do("GET", path+"/redeliver").want(t, 200, "are sent again, now, to")
+	p = v.send(path + "/redeliver")
+	p.want(t, 303, "")
+	again := p.Header.Get("Location")
+	p = v.do("GET", again)
+	p.want(t, 200, "This is the new delivery")
+	p.has(t, `href="`+path+`"`, "Attempt 1 of 5 is made as soon as")
+	v.do("GET", path).want(t, 200, `href="`+again+`"`)
+
+	// A subscription that is paused or gone takes no more of its events.
+	off := false
+	if _, err := w.cfg.Store.UpdateSubscription(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+		t.Fatal(err)
+	}
+	v.do("GET", path).want(t, 200, "activate it first")
+	v.send(path+"/redeliver").want(t, 409, "not active")
+	v.do("GET", again).want(t, 200, "The subscription is not active: nothing but pings is sent")
+	if _, err := w.cfg.Store.DeleteSubscription(t.Context(), "acme", l.sub.ID); err != nil {
+		t.Fatal(err)
+	}
+	p = v.do("GET", path)
+	p.want(t, 200, "there is nowhere to send to")
+	p.has(t, "deleted", "its Authorization header with it")
+	v.do("GET", path+"/redeliver").want(t, 200, "there is nowhere to send to")
+	v.send(path+"/redeliver").want(t, 404, "")
+
+	var did []string
+	for _, entry := range audited(t, w) {
+		if strings.Contains(entry, "delivery.") {
+			_, what, _ := strings.Cut(entry, ": ")
+			did = append(did, what)
+		}
+	}
+	if diff := cmp.Diff([]string{"delivery.cancel after 3 attempts", "delivery.redeliver as " + strings.TrimPrefix(again, "/deliveries/")}, did); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// TestPingPage holds that a ping has a page as well, whose event is no link.
+func TestPingPage(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newLog(t, w, "https://hooks.example.com")
+	c := l.claim(true)
+	l.end(c, webhook.Attempt{ResponseStatus: 204, Duration: 12 * time.Millisecond})
+	p := v.do("GET", "/deliveries/"+c.ID)
+	p.want(t, 200, "a ping is not in the log")
+	p.has(t, "204 No Content", "The server has taken the delivery.", "POST / HTTP/1.1", `&#34;ping&#34;`)
+	p.hasNot(t, "/events/acme/")
+	p.inert(t)
+}
+
+// TestHostileDelivery holds that whatever a server answers, and a publisher
+// publishes, is inert on the page of a delivery.
+func TestHostileDelivery(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newLog(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>?\u202ex")
+	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // no name that can be published; nobody asks for it
+	l.publish("content_published", "\"\u202e</pre><script>alert(1)</script>\u200b\"")
+	c := l.form()
+	line := strings.Repeat("x", webhook.MaxKeptBody-20)
+	for _, body := range []string{hostileBytes, "\u202e" + line + "</code><script>alert(1)</script>", `{"` + "\u202e" + `</script><script>alert(1)</script>":"\u0000"}`, "\x00\x1b" + hostileBytes} {
+		a := answerOf500("X-\u202eName: "+strings.ToValidUTF8(hostile, "?")+"\nLocation: javascript:alert(1)\nX-Long: "+strings.Repeat("<b>", 5000)+"\n", body)
+		a.ResponseTruncated = true
+		if c == nil {
+			c = l.claim(false)
+		}
+		l.end(c, a)
+		p := v.do("GET", "/deliveries/"+c.ID)
+		p.want(t, 200, "⟨U+202E⟩")
+		// The word is there as text, in no attribute that leads somewhere.
+		p.body = strings.ReplaceAll(p.body, "<td>javascript:alert(1)</td>", "")
+		p.inert(t)
+		v.do("GET", "/deliveries/"+c.ID+"/redeliver").inert(t)
+		c = nil
+	}
+	l.publish("content_updated", `"`+strings.Repeat("<script>alert(1)</script>", 8000)+`"`)
+	c = l.form()
+	p := v.do("GET", "/deliveries/"+c.ID)
+	p.want(t, 200, "download it")
+	p.inert(t)
+}
+
+// TestAdvice holds that every way an attempt can fail has advice of its own.
+func TestAdvice(t *testing.T) {
+	seen := make(map[advice]bool)
+	for _, code := range webhook.ErrorCodes() {
+		a := adviceOf(&webhook.Attempt{Error: code})
+		if a.what == "" || a.todo == "" || seen[a] {
+			t.Errorf("%s: %+v", code, a)
+		}
+		seen[a] = true
+	}
+	for status := 200; status <= 599; status++ {
+		a := adviceOf(&webhook.Attempt{ResponseStatus: status})
+		if a.what == "" || (a.todo == "") != (status < 300) {
+			t.Errorf("%d: %+v", status, a)
+		}
+	}
+}
+
+func TestChangesOf(t *testing.T) {
+	before := [][2]string{{"Content-Type", "text/html"}, {"Date", "then"}, {"X-Old", "1"}, {"Set-Cookie", "a"}, {"Set-Cookie", "b"}}
+	after := [][2]string{{"content-type", "text/html"}, {"Date", "now"}, {"Set-Cookie", "a"}, {"X-New", "2"}}
+	want := []change{{"X-Old", "1", ""}, {"Set-Cookie", "a, b", "a"}, {"X-New", "", "2"}}
+	if diff := cmp.Diff(want, changesOf(before, after), cmp.AllowUnexported(change{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestShellText has a shell read back what was quoted for it.
+func TestShellText(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal("this test needs bash")
+	}
+	for _, s := range []string{"plain", "", "it's $HOME `id` \"x\" \\n !", strings.Repeat("long'", 200), "turned \u202e'quoted\\ \xff\x01\u2028", "line\nline", strings.Repeat("\u200b", 400)} {
+		quoted := shellText(s)
+		if strings.ContainsFunc(quoted, deceptive) && quoted != shell(s) {
+			t.Errorf("%q has what cannot be seen", quoted)
+		}
+		got, err := exec.CommandContext(t.Context(), bash, "-c", "printf %s "+quoted).Output()
+		if err != nil || string(got) != s {
+			t.Errorf("%s: the shell read %q, %v; want %q", quoted, got, err, s)
+		}
+	}
+}
+
+// TestPartsOf holds that the parts of an attempt make up its time, and are
+// drawn in its proportion.
+func TestPartsOf(t *testing.T) {
+	a := answerOf500("", "")
+	want := []attemptPart{
+		{"dns", "DNS", 10 * time.Millisecond, "0", "50"},
+		{"connect", "Connect", 20 * time.Millisecond, "50", "100"},
+		{"tls", "TLS", 30 * time.Millisecond, "150", "150"},
+		{"first-byte", "First byte", 25 * time.Millisecond, "300", "125"},
+		{"rest", "Rest of the answer", 15 * time.Millisecond, "425", "75"},
+	}
+	if diff := cmp.Diff(want, partsOf(&a, 200*time.Millisecond), cmp.AllowUnexported(attemptPart{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// What is kept in milliseconds is less than the sum of its parts.
+	a.Duration = 84 * time.Millisecond
+	if parts := partsOf(&a, 200*time.Millisecond); len(parts) != 4 {
+		t.Errorf("got %+v, want no rest", parts)
+	}
+}

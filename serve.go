@@ -12,6 +12,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -78,7 +81,8 @@ type settings struct {
 	alertURL         string // may be a secret; "" for none
 	grace            time.Duration
 	logger           *slog.Logger
-	program          string // this binary, as it can be typed into a shell
+	program          string        // this binary, as it can be typed into a shell
+	shown            []web.Setting // the flags as they were given, for admins
 }
 
 // settings reads the flags. The error tells all that is wrong with them.
@@ -109,6 +113,7 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 		minFreeDisk: f.size("min-free-disk", c.MinFreeDisk),
 		grace:       f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
 		logger:      f.logger(logTo, c.LogFormat, c.LogLevel),
+		shown:       shownSettings(c),
 	}
 	if s.data == "" {
 		f.add("data", "must name a directory")
@@ -129,6 +134,38 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 	}
 	return s, f.err()
 }
+
+// shownSettings are the flags of serve by their names, secrets masked.
+func shownSettings(c *serveCmd) []web.Setting {
+	var all []web.Setting
+	v := reflect.ValueOf(*c)
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if f.Anonymous || f.Name == "Demo" {
+			continue
+		}
+		name := f.Tag.Get("name")
+		if name == "" { // as the library of the command line makes it
+			name = strings.ToLower(strings.Trim(wordStart.ReplaceAllString(f.Name, "-$0"), "-"))
+		}
+		var value string
+		switch x := v.Field(i).Interface().(type) {
+		case string:
+			value = x
+		case []string:
+			value = strings.Join(x, ", ")
+		case bool:
+			value = strconv.FormatBool(x)
+		}
+		if f.Name == "AlertURL" && value != "" {
+			value = "set" // where it leads to may be a secret
+		}
+		all = append(all, web.Setting{Name: name, Value: value})
+	}
+	return all
+}
+
+var wordStart = regexp.MustCompile("[A-Z]+[a-z]*")
 
 // retryPolicy reads the four waits and their jitter.
 func (f *faults) retryPolicy(schedule, jitter string) webhook.RetryPolicy {
@@ -228,6 +265,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	}
 	svc.public = newBoundedListener(svc.public, maxOpen, maxOpenEach, s.logger)
 	svc.baseURL = "http://" + reachableAt(svc.public.Addr(), s.host)
+	var certificates func() []web.Certificate
 	if s.tls {
 		now := time.Now()
 		ca, err := openCA(s.data, now)
@@ -239,6 +277,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 			return nil, err
 		}
 		svc.public = tls.NewListener(svc.public, leaf.config())
+		certificates = leaf.certificates
 		svc.caFile = filepath.Join(s.data, caCertificateFile)
 		svc.baseURL = strings.Replace(svc.baseURL, "http:", "https:", 1)
 	}
@@ -260,7 +299,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	})
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
-		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready,
+		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Settings: s.shown, Certificates: certificates,
 	})
 	partners := api.New(api.Config{
 		Store: svc.store, Logger: s.logger, Catalog: catalog,

@@ -22,6 +22,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"service/web"
 )
 
 // The names of the local CA's files in the data directory, and the lives of
@@ -235,6 +237,20 @@ func (s *leafSource) certificate(now time.Time) *tls.Certificate {
 }
 
 // config returns the TLS settings of the server.
+// certificates are the CA's own and the one that is shown now, for admins.
+func (s *leafSource) certificates() []web.Certificate {
+	leaf := s.certificate(time.Now()).Leaf
+	names := slices.Clone(leaf.DNSNames)
+	for _, ip := range leaf.IPAddresses {
+		names = append(names, ip.String())
+	}
+	ca := s.ca.certificate
+	return []web.Certificate{
+		{Names: names, Issuer: leaf.Issuer.CommonName, Ends: leaf.NotAfter},
+		{Names: []string{ca.Subject.CommonName}, Issuer: "itself; clients are given " + caCertificateFile, Ends: ca.NotAfter},
+	}
+}
+
 func (s *leafSource) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,

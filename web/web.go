@@ -74,6 +74,11 @@ type Config struct {
 	BaseURL string
 	CAFile  string
 
+	// Settings are the flags it runs with, without secrets. Certificates
+	// returns those it shows; nil for none.
+	Settings     []Setting
+	Certificates func() []Certificate
+
 	// Ready says whether the service accepts and delivers events: nil, or why
 	// not, in words for admins. It is asked once a page.
 	Ready func(context.Context) error
@@ -167,6 +172,7 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/account/password", by{post: w.changePassword})
 	admins("/account/sessions/{id}/revoke", by{post: w.revokeSession})
 	admins("/account/sign-out-everywhere", by{post: w.signOutEverywhere})
+	admins("/system", by{get: w.system})
 	admins("/tokens", by{get: w.tokenList})
 	admins("/tokens/new", by{get: w.newToken, post: w.createToken})
 	admins("/tokens/{id}", by{get: w.token})

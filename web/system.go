@@ -1,0 +1,89 @@
+package web
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// Certificate is one that the service shows to those who call it.
+type Certificate struct {
+	Names  []string
+	Issuer string
+	Ends   time.Time
+}
+
+// Setting is one of the flags that the service runs with; a secret is masked by
+// whoever tells it.
+type Setting struct{ Name, Value string }
+
+// systemRecord is what the page of the system shows.
+type systemRecord struct {
+	store        store.System
+	disk         store.Disk
+	notReady     string
+	up           time.Duration
+	retention    string
+	certificates []Certificate
+	settings     []Setting
+	driver       string
+	text         string // the same as text, to be copied
+}
+
+func (w *Web) system(r *request) (answer, error) {
+	var s systemRecord
+	var err error
+	if s.store, err = w.cfg.Store.System(r.Context()); err != nil {
+		return answer{}, err
+	}
+	if s.disk, err = w.cfg.Store.Disk(); err != nil {
+		return answer{}, err
+	}
+	if w.cfg.Ready != nil {
+		if err := w.cfg.Ready(r.Context()); err != nil {
+			s.notReady = err.Error()
+		}
+	}
+	s.up, s.settings, s.driver = r.clock.now.Sub(w.cfg.Started), w.cfg.Settings, store.DriverName
+	for _, set := range s.settings {
+		if set.Name == "retention" {
+			s.retention = set.Value
+		}
+	}
+	if w.cfg.Certificates != nil {
+		s.certificates = w.cfg.Certificates()
+	}
+	s.text = w.supportText(&s)
+	return answer{page: systemPage(w.frame(r, "System"), w, &s)}, nil
+}
+
+// supportText is the state of the service in plain text, for whoever is asked
+// for help: without secrets, names of partners or URLs.
+func (w *Web) supportText(s *systemRecord) string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-14s "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("version", "%s, %s %s/%s", w.cfg.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	line("up", "%s", s.up.Round(time.Second))
+	ready := s.notReady
+	if ready == "" {
+		ready = "yes"
+	}
+	line("ready", "%s", ready)
+	line("database", "SQLite %s (%s), schema %d, %d bytes, %d free, WAL %d bytes", s.store.SQLite, s.driver, s.store.Schema, s.store.Database, s.store.Free, s.store.WAL)
+	line("commits", "%d, %.1f writes and %.1f ms each, %.0f failed", s.store.Commits, s.store.Writes, s.store.Seconds*1000, s.store.Failures)
+	line("disk", "%d of %d bytes free, %d must be, low: %v", s.disk.Free, s.disk.Size, s.disk.Least, s.disk.Low)
+	line("removed", "%d events, %d deliveries, %d expired, %d lost", s.store.Swept.Events, s.store.Swept.Deliveries, s.store.Swept.Expired, s.store.Swept.Lost)
+	for _, c := range s.certificates {
+		line("certificate", "until %s", webhook.FormatTime(c.Ends))
+	}
+	for _, set := range s.settings {
+		line("--"+set.Name, "%s", set.Value)
+	}
+	return b.String()
+}

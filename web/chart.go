@@ -113,6 +113,9 @@ func (c *chart) path(s *series, top float64) string {
 		}
 		b.WriteString(map[bool]string{true: "M", false: "L"}[move])
 		b.WriteString(num(float64(i)*step) + " " + num(chartHeight-s.at(i)/top*chartHeight))
+		if next := i + 1; move && (next >= len(s.values) || math.IsNaN(s.values[next])) {
+			b.WriteString("h2") // a point alone is a line that can be seen
+		}
 		move = false
 	}
 	return b.String()

@@ -102,6 +102,7 @@ func TestVisible(t *testing.T) {
 		"a\u202eb":                   "a⟨U+202E⟩b",
 		"a\nb\x00":                   "a⟨U+000A⟩b⟨U+0000⟩",
 		"\xff\uFFFD":                 "⟨FF⟩⟨U+FFFD⟩",
+		"a\u3164b\u2800\u2028":       "a⟨U+3164⟩b⟨U+2800⟩⟨U+2028⟩",
 		"a\u200bb\ufeff":             "a⟨U+200B⟩b⟨U+FEFF⟩",
 		strings.Repeat("x", maxLine): strings.Repeat("x", maxLine),
 	} {
@@ -124,7 +125,7 @@ func TestCharts(t *testing.T) {
 			t.Errorf("a bar that cannot be drawn: %+v", b)
 		}
 	}
-	if got, want := c.path(&c.series[0], 10), "M0 108M600 36"; got != want {
+	if got, want := c.path(&c.series[0], 10), "M0 108h2M600 36h2"; got != want {
 		t.Errorf("the line is %s, want %s", got, want)
 	}
 	empty := chart{series: []series{{"x", "", nil}}}

@@ -29,6 +29,7 @@ type overview struct {
 	caFile    string
 	totals    store.Totals
 	health    health
+	pulse     *pulse        // of the last hour
 	rows      []deliveryRow // newest first
 	filter    []filterLink
 	older     string // the link to what comes after rows, "" at the end
@@ -85,6 +86,9 @@ func (w *Web) overview(r *request) (answer, error) {
 	}
 	o.database = "SQLite " + sqlite + " (" + store.DriverName + ")"
 	if o.health, err = w.readHealth(ctx); err != nil {
+		return answer{}, err
+	}
+	if o.pulse, err = w.pulseOf(ctx, r.clock, r.program, "", store.StatMinute, 60); err != nil {
 		return answer{}, err
 	}
 	if w.cfg.Ready != nil {

@@ -1,0 +1,147 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// pulse is what attempts came to over some time: numbers, and the charts of
+// them.
+type pulse struct {
+	long     time.Duration
+	total    webhook.Stat
+	results  chart // stacked
+	times    chart // p50 and p95
+	failures []failureKind
+}
+
+// failureKind is how often attempts came to one answer other than 2xx.
+type failureKind struct {
+	answer string // as it is in the API: 503, timeout
+	says   string
+	count  int64
+	state  string
+	href   string // the deliveries whose last attempt came to it
+}
+
+// mostFailureKinds is how many of them are shown.
+const mostFailureKinds = 6
+
+// pulseOf reads what the attempts of a subscription, of a program, or of all,
+// came to in the steps of span up to now.
+func (w *Web) pulseOf(ctx context.Context, c clock, programID, subscriptionID string, span time.Duration, steps int) (*pulse, error) {
+	// The step that is under way is the last.
+	end := c.now.UTC().Truncate(span).Add(span)
+	begin := end.Add(-time.Duration(steps) * span)
+	stats, err := w.cfg.Store.Stats(ctx, programID, subscriptionID, span, begin, end)
+	if err != nil {
+		return nil, err
+	}
+	p := pulse{long: time.Duration(steps) * span}
+	byTime := make(map[time.Time]*webhook.Stat)
+	for i := range stats {
+		byTime[stats[i].At] = &stats[i]
+		p.total.Add(&stats[i])
+	}
+	step, format := "minute", "15:04"
+	if span == store.StatHour {
+		step, format = "hour", "2 Jan 15:04"
+	}
+	p.results = chart{id: "results", name: "Attempts by result, per " + step, steps: title(step), series: []series{
+		{name: "success", state: "success"}, {name: "retryable", state: "retryable"}, {name: "failed", state: "failed"},
+	}}
+	p.times = chart{id: "times", name: "Time of an attempt", steps: title(step), format: chartTime, series: []series{{name: "p50"}, {name: "p95", state: "pending"}}}
+	for at := begin; at.Before(end); at = at.Add(span) {
+		s := byTime[at]
+		if s == nil {
+			s = new(webhook.Stat)
+		}
+		label := at.In(c.location()).Format(format)
+		p.results.labels, p.times.labels = append(p.results.labels, label), append(p.times.labels, label)
+		for i, n := range []int64{s.Success, s.Retryable, s.Failed} {
+			p.results.series[i].values = append(p.results.series[i].values, float64(n))
+		}
+		for i, q := range []float64{0.5, 0.95} {
+			v := math.NaN()
+			if d, ok := s.Durations.Quantile(q); ok {
+				v = float64(d) / float64(time.Millisecond)
+			}
+			p.times.series[i].values = append(p.times.series[i].values, v)
+		}
+	}
+	p.failures = failureKinds(&p.total, programID, subscriptionID)
+	return &p, nil
+}
+
+// chartTime renders a number of milliseconds.
+func chartTime(ms float64) string { return latency(time.Duration(ms * float64(time.Millisecond))) }
+
+// failureKinds are the answers other than 2xx, the most frequent first.
+func failureKinds(s *webhook.Stat, programID, subscriptionID string) []failureKind {
+	var all []failureKind
+	for answer, n := range s.Answers {
+		k := failureKind{answer: answer, count: n, state: "failed"}
+		filter := "filter[error]"
+		if isStatus := strings.Trim(answer, "0123456789") == ""; isStatus {
+			if strings.HasPrefix(answer, "2") {
+				continue
+			}
+			filter, k.says = "filter[response_status]", "The server answered "+answer+"."
+			if strings.HasPrefix(answer, "5") {
+				k.state = "retryable"
+			}
+		} else {
+			k.says = webhook.ErrorCode(answer).Detail()
+			if answer != string(webhook.ErrorBlocked) {
+				k.state = "retryable"
+			}
+		}
+		values := url.Values{filter: {answer}}
+		if subscriptionID != "" {
+			values.Set("filter[subscription_id]", subscriptionID)
+		} else if programID != "" {
+			values.Set(programParameter, programID)
+		}
+		k.href = address("/deliveries", values)
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b failureKind) int {
+		if a.count != b.count {
+			return int(min(max(b.count-a.count, -1), 1))
+		}
+		return strings.Compare(a.answer, b.answer)
+	})
+	return all[:min(len(all), mostFailureKinds)]
+}
+
+// rate is the success rate in words.
+func (p *pulse) rate() string {
+	r, ok := p.total.SuccessRate()
+	switch {
+	case !ok:
+		return "–"
+	case r == 1:
+		return "100 %"
+	}
+	// Never rounded up to all, nor down to nothing.
+	return fmt.Sprintf("%.1f %%", min(max(r*100, 0.1), 99.9))
+}
+
+func (p *pulse) quantile(q float64) string {
+	d, ok := p.total.Durations.Quantile(q)
+	switch {
+	case !ok:
+		return "–"
+	case d < time.Millisecond:
+		return "< 1 ms"
+	}
+	return latency(d)
+}

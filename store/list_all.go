@@ -330,3 +330,36 @@ func (v *view) deliveries(nums []int64) (all []webhook.Delivery, err error) {
 	})
 	return all, err
 }
+
+// NewerDeliveries returns the cursor of the page before the one that a query of
+// webhook.AllDeliveryList asks for by its cursor, "" when that is the first.
+func (s *Store) NewerDeliveries(ctx context.Context, q *webhook.ListQuery) (cursor string, err error) {
+	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
+	if err != nil {
+		return "", err
+	}
+	scope := cursorScope{"deliveries", "", "", webhook.AllDeliveryList.Selection(q)}
+	place := []int64{0}
+	if err := s.place(scope, q.Cursor, place); err != nil {
+		return "", err
+	}
+	// The same list the other way round, from the place on, which is on that page.
+	descending := q.Sort[0].Descending
+	query := *q
+	query.Sort, query.Cursor = []webhook.SortField{{Name: q.Sort[0].Name, Descending: !descending}}, ""
+	step := int64(1)
+	if !descending {
+		step = -1
+	}
+	l := deliveryList{q: &query}
+	l.low, l.high = beyond(place[0]-step, !descending, low, high)
+	err = s.view(ctx, func(v *view) error {
+		l.view = v
+		_, after, err := l.byCreation(nil)
+		if err == nil && after != nil {
+			cursor = s.cursor(scope, []int64{after[0] + step})
+		}
+		return err
+	})
+	return cursor, err
+}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"errors"
+	"strings"
 
 	"service/store"
 	"service/webhook"
@@ -77,6 +78,9 @@ func subjectPath(e *webhook.AuditEntry) string {
 	case "subscription":
 		return subscriptionPath(e.SubjectID)
 	case "delivery":
+		if strings.HasPrefix(e.SubjectID, runPrefix) {
+			return runPath(e.SubjectID)
+		}
 		return deliveryPath(e.SubjectID)
 	case "event":
 		return eventPath(e.ProgramID, e.SubjectID)

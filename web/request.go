@@ -76,7 +76,8 @@ type listing struct {
 //
 // The error is a problem: the address itself cannot be read. What it asks for
 // and cannot be had is the listing's fault, for the page to show at its form.
-func (r *request) listing(l *webhook.List) (*listing, error) {
+// Own are parameters of the page that are not the list's.
+func (r *request) listing(l *webhook.List, own ...string) (*listing, error) {
 	given, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
@@ -91,7 +92,7 @@ func (r *request) listing(l *webhook.List) (*listing, error) {
 	asked := make(url.Values)
 	for name, values := range v.values {
 		switch {
-		case name == programParameter || name == spanParameter:
+		case name == programParameter || name == spanParameter || slices.Contains(own, name):
 		case strings.HasSuffix(name, ".from]") || strings.HasSuffix(name, ".to]"):
 			for _, s := range values {
 				asked.Add(name, r.clock.absolute(s))

@@ -101,6 +101,7 @@ type Web struct {
 	streams  chan struct{}   // a place for each stream that runs
 	life     context.Context // ends with EndStreams
 	endLife  context.CancelFunc
+	runs     runs // bulk actions on deliveries
 	mux      *http.ServeMux
 
 	noPassword webhook.PasswordHash // that is checked for admins who do not exist
@@ -166,6 +167,12 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/sign-out", by{post: w.signOut})
 
 	admins("/{$}", by{get: w.overview})
+	admins("/deliveries", by{get: w.deliveries})
+	admins("/deliveries/stream", by{get: w.deliveryStream})
+	admins("/deliveries/export", by{get: w.exportDeliveries})
+	admins("/deliveries/redeliver", by{get: w.askBulk(bulkRedeliver), post: w.runBulk(bulkRedeliver)})
+	admins("/deliveries/cancel", by{get: w.askBulk(bulkCancel), post: w.runBulk(bulkCancel)})
+	admins("/deliveries/report", by{get: w.runReport})
 	admins("/find", by{get: w.find})
 	admins("/preferences", by{get: w.preferences, post: w.prefer})
 	admins("/account", by{get: w.account})

@@ -4,7 +4,8 @@
 //
 // an element with an id takes the place of the one with that id; any other
 // element becomes the first of the list, unless that is paused or has been
-// scrolled away from: then it is counted, and shown when asked for.
+// scrolled away from: then it is counted, and shown when asked for. With
+// data-update it is of use only where it can take a place.
 const bar = document.querySelector("[data-live]");
 const most = 200; // rows that are kept on the page, or waiting
 
@@ -15,6 +16,7 @@ if (bar) {
   const status = bar.querySelector("[data-live-status]");
   const use = toggle.querySelector("use");
   const noun = bar.dataset.live;
+  const nouns = noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`;
   let paused = false;
   let waiting = []; // elements, oldest first
   let missed = false; // more came than could wait
@@ -43,13 +45,16 @@ if (bar) {
     clearTimeout(said);
     said = setTimeout(() => {
       const n = waiting.length;
-      if (n) status.textContent = `${n} new ${noun}${n === 1 ? "" : "s"} to show`;
+      if (n) status.textContent = `${n} new ${n === 1 ? noun : nouns} to show`;
     }, 2000);
   }
 
   function insert(elements) {
     const l = list();
-    if (!l) return;
+    if (!l) {
+      if (elements.length) location.reload(); // there was nothing to list until now
+      return;
+    }
     for (const e of elements) l.prepend(e);
     while (l.children.length > most) l.lastElementChild.remove();
     window.htmx?.process(l);
@@ -76,9 +81,15 @@ if (bar) {
       const there = e.id && document.getElementById(e.id);
       const held = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
       if (there) {
-        if (!there.contains(document.activeElement)) there.replaceWith(e);
+        if (there.contains(document.activeElement)) continue;
+        const [was, is] = [there, e].map((row) => row.querySelector("input[data-tick]"));
+        if (was && is) is.checked = was.checked;
+        there.replaceWith(e);
       } else if (held >= 0) {
+        e.removeAttribute("data-update");
         waiting[held] = e;
+      } else if (e.dataset.update !== undefined) {
+        continue;
       } else if (paused || away()) {
         if (waiting.length < most) waiting.push(e);
         else missed = true;

@@ -1,0 +1,206 @@
+package web
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"service/webhook"
+)
+
+// exportRows is how many deliveries one export has at most.
+const exportRows = 100_000
+
+// exported is a delivery as a line of an export: the record of the API, and
+// what came of its last attempt.
+type exported struct {
+	ID              string             `json:"id"`
+	ProgramID       string             `json:"program_id"`
+	SubscriptionID  string             `json:"subscription_id"`
+	SubscriptionURL string             `json:"subscription_url"` // without its query, which may hold a secret
+	Status          string             `json:"status"`
+	FailureReason   *string            `json:"failure_reason"`
+	AttemptsMade    int                `json:"attempts_made"`
+	MaxAttempts     int                `json:"max_attempts"`
+	NextAttemptAt   *string            `json:"next_attempt_at"`
+	ResponseStatus  *int               `json:"response_status"`
+	Error           *string            `json:"error"`
+	DurationMS      *int64             `json:"duration_ms"`
+	Events          []webhook.EventRef `json:"events"`
+	RedeliveryOf    *string            `json:"redelivery_of"`
+	CreatedAt       string             `json:"created_at"`
+	CompletedAt     *string            `json:"completed_at"`
+}
+
+func exportedOf(d *deliveryRow) *exported {
+	_, _, whole := endpoint(d.url)
+	e := &exported{
+		ID: d.ID, ProgramID: d.ProgramID, SubscriptionID: d.SubscriptionID, SubscriptionURL: whole, Status: string(d.Status),
+		FailureReason: orNull(string(d.FailureReason)), AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts,
+		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf), CreatedAt: webhook.FormatTime(d.CreatedAt),
+	}
+	if !d.NextAttemptAt.IsZero() {
+		e.NextAttemptAt = orNull(webhook.FormatTime(d.NextAttemptAt))
+	}
+	if !d.CompletedAt.IsZero() {
+		e.CompletedAt = orNull(webhook.FormatTime(d.CompletedAt))
+	}
+	if d.last != nil {
+		e.ResponseStatus, e.Error = orNull(d.last.ResponseStatus), orNull(string(d.last.Error))
+		took := d.last.Duration.Milliseconds()
+		e.DurationMS = &took
+	}
+	return e
+}
+
+// orNull is nil for the zero value, which no value of a record is.
+func orNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+var exportColumns = []string{
+	"id", "program_id", "subscription_id", "subscription_url", "status", "failure_reason", "attempts_made", "next_attempt_at",
+	"response_status", "error", "duration_ms", "events", "event_ids", "redelivery_of", "created_at", "completed_at",
+}
+
+func (e *exported) cells() []string {
+	var names, ids []string
+	for _, ref := range e.Events {
+		names, ids = append(names, ref.Name), append(ids, ref.ID)
+	}
+	text := func(v *string) string {
+		if v == nil {
+			return ""
+		}
+		return *v
+	}
+	number := func(v int64, known bool) string {
+		if !known {
+			return ""
+		}
+		return strconv.FormatInt(v, 10)
+	}
+	var status, took int64
+	if e.ResponseStatus != nil {
+		status = int64(*e.ResponseStatus)
+	}
+	if e.DurationMS != nil {
+		took = *e.DurationMS
+	}
+	cells := []string{
+		e.ID, e.ProgramID, e.SubscriptionID, e.SubscriptionURL, e.Status, text(e.FailureReason), strconv.Itoa(e.AttemptsMade), text(e.NextAttemptAt),
+		number(status, e.ResponseStatus != nil), text(e.Error), number(took, e.DurationMS != nil),
+		strings.Join(names, " "), strings.Join(ids, " "), text(e.RedeliveryOf), e.CreatedAt, text(e.CompletedAt),
+	}
+	for i, c := range cells {
+		cells[i] = plainCell(c)
+	}
+	return cells
+}
+
+// plainCell keeps a spreadsheet from taking a text for a formula: what would
+// begin one has an apostrophe before it.
+func plainCell(s string) string {
+	if s != "" && strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
+		return "'" + s
+	}
+	return s
+}
+
+// exportDeliveries sends all that match as a file, page by page, so that no
+// read of the store is long.
+func (w *Web) exportDeliveries(r *request) (answer, error) {
+	v, err := r.listing(webhook.AllDeliveryList, "format")
+	if err != nil {
+		return answer{}, err
+	}
+	if v.fault != nil {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.fault.Error()}
+	}
+	format := r.URL.Query().Get("format")
+	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+	if types[format] == "" {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: "The parameter format must be ndjson or csv."}
+	}
+	q := *ofProgram(&v.query, r.program)
+	q.Size = webhook.MaxPageSize
+	file := &file{
+		name:        "deliveries-" + r.clock.now.UTC().Format("20060102-150405") + "." + format,
+		contentType: types[format],
+		write: func(to io.Writer) error {
+			write := writeNDJSON(to)
+			if format == "csv" {
+				write = writeCSV(to)
+			}
+			n := 0
+			for {
+				q.Size = min(q.Size, exportRows-n)
+				page, next, err := w.cfg.Store.AllDeliveries(r.Context(), &q)
+				if err != nil {
+					return err
+				}
+				rows, err := w.deliveryRows(r.Context(), page)
+				if err != nil {
+					return err
+				}
+				if err := write(rows); err != nil {
+					return err
+				}
+				if n += len(rows); next == "" || n == exportRows {
+					return nil
+				}
+				q.Cursor = next
+			}
+		},
+	}
+	if r.Method == http.MethodHead {
+		return answer{file: file}, nil
+	}
+	detail := fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.selected("/deliveries"), "/deliveries"))
+	if err := w.audit(r, webhook.ActionDeliveryExport, r.program, "", detail); err != nil {
+		return answer{}, err
+	}
+	return answer{file: file}, nil
+}
+
+func writeNDJSON(to io.Writer) func([]deliveryRow) error {
+	return func(rows []deliveryRow) error {
+		var b strings.Builder
+		enc := json.NewEncoder(&b)
+		for i := range rows {
+			if err := enc.Encode(exportedOf(&rows[i])); err != nil {
+				return err
+			}
+		}
+		_, err := io.WriteString(to, b.String())
+		return err
+	}
+}
+
+func writeCSV(to io.Writer) func([]deliveryRow) error {
+	c := csv.NewWriter(to)
+	head := exportColumns
+	return func(rows []deliveryRow) error {
+		if head != nil {
+			if err := c.Write(head); err != nil {
+				return err
+			}
+			head = nil
+		}
+		for i := range rows {
+			if err := c.Write(exportedOf(&rows[i]).cells()); err != nil {
+				return err
+			}
+		}
+		c.Flush()
+		return c.Error()
+	}
+}

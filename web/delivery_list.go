@@ -1,0 +1,277 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+// deliveryList is a page of the deliveries of all subscriptions.
+type deliveryList struct {
+	list      *listing
+	rows      []deliveryRow
+	pager     pager
+	next      string // the cursor of what comes after the rows, "" at the end
+	failed    string // the id of this request when the rows could not be loaded, "" when they could
+	curl      string
+	subscribe string // a command for whoever has nothing yet
+}
+
+var deliveryColumns = []column{
+	{name: "Ticked", class: "w-tick", hidden: true}, {name: "Status", class: "w-status"}, {name: "Events", class: "w-events"}, {name: "Subscription", class: "w-subscription"},
+	{name: "Response", class: "w-response"}, {name: "Attempt", class: "w-attempt"}, {name: "Age", class: "w-age"}, {name: "Id", class: "w-copy"},
+}
+
+// all says how many rows match, where that is known without counting.
+func (l *deliveryList) all() string {
+	if l.next == "" && l.list.query.Cursor == "" {
+		return "All " + grouped(int64(len(l.rows))) + " that match:"
+	}
+	return "All that match, on every page:"
+}
+
+// selected is an address with the filters of the list, a span that moves with
+// the clock fixed to now.
+func (v *listing) selected(path string, more ...string) string {
+	q := webhook.ListQuery{Sort: v.list.Default, Filters: v.query.Filters, Ranges: v.query.Ranges, Size: webhook.DefaultPageSize, Number: 1}
+	values := v.list.Values(&q)
+	if p := v.values.Get(programParameter); p != "" {
+		values.Set(programParameter, p)
+	}
+	for i := 0; i < len(more); i += 2 {
+		values.Set(more[i], more[i+1])
+	}
+	return address(path, values)
+}
+
+func (l *deliveryList) bulk(verb string) string { return l.list.selected("/deliveries/" + verb) }
+
+func (l *deliveryList) export(format string) string {
+	return l.list.selected("/deliveries/export", "format", format)
+}
+
+// ofProgram is the query narrowed to the program that is looked at, if any.
+func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
+	if program == "" {
+		return q
+	}
+	narrow := *q
+	narrow.Filters = maps.Clone(q.Filters)
+	if narrow.Filters == nil {
+		narrow.Filters = make(map[string][]string)
+	}
+	if given := narrow.Filters["program_id"]; given != nil && !slices.Contains(given, program) {
+		program = "" // which none has
+	}
+	narrow.Filters["program_id"] = []string{program}
+	return &narrow
+}
+
+// deliveries shows the list. A query that cannot be had is shown at its form.
+func (w *Web) deliveries(r *request) (answer, error) {
+	v, err := r.listing(webhook.AllDeliveryList)
+	if err != nil {
+		return answer{}, err
+	}
+	l := deliveryList{list: v, curl: w.deliveryCurl(&v.query), subscribe: w.curl("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)}
+	a := answer{}
+	f := w.frame(r, "Deliveries")
+	if v.fault == nil {
+		newest, err := w.readDeliveries(r, &l)
+		switch {
+		case errors.As(err, &v.fault):
+		case err != nil && r.Context().Err() == nil:
+			w.log(r, err)
+			l.failed, a.status = r.id, http.StatusInternalServerError
+		case err != nil:
+			return answer{}, err
+		case v.query.Cursor == "" && v.query.Sort[0].Descending:
+			f.live = &liveTail{stream: v.selected("/deliveries/stream"), from: strconv.FormatInt(newest, 10), here: f.here, noun: "delivery"}
+			if v.values.Has(spanParameter) {
+				f.live.stream = v.with(spanParameter, v.values.Get(spanParameter))
+				f.live.stream = "/deliveries/stream" + strings.TrimPrefix(f.live.stream, v.path)
+			}
+		}
+	}
+	if v.fault != nil {
+		a.status = http.StatusBadRequest
+	}
+	a.page = deliveriesPage(f, &l)
+	return a, nil
+}
+
+// readDeliveries fills a page, and returns the newest delivery there was before.
+func (w *Web) readDeliveries(r *request, l *deliveryList) (newest int64, err error) {
+	ctx, q := r.Context(), ofProgram(&l.list.query, r.program)
+	if newest, err = w.cfg.Store.NewestDelivery(ctx); err != nil {
+		return 0, err
+	}
+	page, next, err := w.cfg.Store.AllDeliveries(ctx, q)
+	if err != nil {
+		return 0, err
+	}
+	if l.rows, err = w.deliveryRows(ctx, page); err != nil {
+		return 0, err
+	}
+	l.next, l.pager = next, l.list.feed(next)
+	if q.Cursor != "" {
+		newer, err := w.cfg.Store.NewerDeliveries(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		l.pager.newer = l.list.page(newer, 1)
+	}
+	return newest, nil
+}
+
+// deliveryRows reads what a list says of deliveries beside their records.
+func (w *Web) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) ([]deliveryRow, error) {
+	var ids, subscriptions []string
+	for _, d := range deliveries {
+		ids = append(ids, d.ID)
+		if !slices.Contains(subscriptions, d.SubscriptionID) {
+			subscriptions = append(subscriptions, d.SubscriptionID)
+		}
+	}
+	if ids == nil {
+		return nil, nil
+	}
+	urls, err := w.cfg.Store.SubscriptionURLs(ctx, subscriptions)
+	if err != nil {
+		return nil, err
+	}
+	attempts, err := w.cfg.Store.LastAttempts(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]deliveryRow, 0, len(deliveries))
+	for _, d := range deliveries {
+		row := deliveryRow{Delivery: d, url: urls[d.SubscriptionID]}
+		// One that was recorded after the delivery was read would contradict it.
+		if a, ok := attempts[d.ID]; ok && (d.Status.Final() || d.Status == webhook.StatusRetryable || a.Number < d.AttemptsMade) {
+			row.last = &a
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// deliveryCurl is the list over the API, which has it by subscription.
+func (w *Web) deliveryCurl(q *webhook.ListQuery) string {
+	values := make(url.Values)
+	id := "SUBSCRIPTION_ID"
+	if len(q.Sort) > 0 { // it could be read
+		same := *q
+		same.Cursor = ""
+		values = webhook.DeliveryList.Values(&same)
+		if ids := q.Filters["subscription_id"]; len(ids) == 1 {
+			id = ids[0]
+		}
+	}
+	return w.curl("GET", address("/v2/webhooks/subscriptions/"+id+"/deliveries", values), "")
+}
+
+const (
+	// livePace is the least time between two looks of a stream at the store, so
+	// that it costs the same however much happens.
+	livePace = 500 * time.Millisecond
+	// liveRows is how many new rows, and changes of older ones, it sends at once.
+	liveRows = 50
+)
+
+// deliveryStream sends the list what is new and what has changed since.
+func (w *Web) deliveryStream(r *request) (answer, error) {
+	v, err := r.listing(webhook.AllDeliveryList)
+	if err != nil {
+		return answer{}, err
+	}
+	if v.fault != nil {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be watched", text: v.fault.Error()}
+	}
+	q := ofProgram(&v.query, r.program)
+	here := v.selected("/deliveries")
+	return answer{stream: func(s *stream) error {
+		watcher := w.cfg.Store.WatchDeliveries()
+		defer watcher.Close()
+		last, err := strconv.ParseInt(s.lastID, 10, 64)
+		if err != nil || last < 0 {
+			if last, err = w.cfg.Store.NewestDelivery(s.Context()); err != nil {
+				return err
+			}
+		}
+		quiet := time.NewTimer(streamQuiet)
+		defer quiet.Stop()
+		pace := time.NewTimer(livePace)
+		defer pace.Stop()
+		for {
+			c := r.clock
+			c.now = time.Now()
+			sent, err := w.sendDeliveries(s, c, q, watcher.Take().Deliveries, &last, here)
+			if err != nil {
+				return err
+			}
+			if sent {
+				quiet.Reset(streamQuiet)
+			}
+			pace.Reset(livePace)
+			select {
+			case <-pace.C:
+			case <-s.Context().Done():
+				return nil
+			}
+			for changed := false; !changed; {
+				select {
+				case <-watcher.C:
+					changed = true
+				case <-quiet.C:
+					if err := s.idle(); err != nil {
+						return err
+					}
+					quiet.Reset(streamQuiet)
+				case <-s.Context().Done():
+					return nil
+				}
+			}
+		}
+	}}, nil
+}
+
+// sendDeliveries sends what is new behind the place last, and what of the
+// changed is not, and moves last.
+func (w *Web) sendDeliveries(s *stream, c clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) (sent bool, err error) {
+	ctx := s.Context()
+	page, newest, gap, err := w.cfg.Store.NewDeliveries(ctx, q, *last, liveRows)
+	if err != nil {
+		return false, err
+	}
+	var older []int64
+	for num := range changed {
+		if num > 0 && num <= *last {
+			older = append(older, num)
+		}
+	}
+	slices.Sort(older)
+	slices.Reverse(older)
+	updates, err := w.cfg.Store.DeliveriesAt(ctx, older[:min(len(older), liveRows)])
+	if err != nil {
+		return false, err
+	}
+	after := strconv.FormatInt(*last, 10)
+	*last = newest
+	if len(page)+len(updates) == 0 {
+		return false, nil
+	}
+	rows, err := w.deliveryRows(ctx, slices.Concat(page, updates))
+	if err != nil {
+		return false, err
+	}
+	return true, s.send(strconv.FormatInt(newest, 10), deliveryUpdates(c, rows[:len(page)], rows[len(page):], gap, here, after))
+}

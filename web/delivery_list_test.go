@@ -1,0 +1,395 @@
+package web
+
+import (
+	"bufio"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// sender is a store with subscriptions, and what becomes of their deliveries.
+type sender struct {
+	t *testing.T
+	s *store.Store
+}
+
+func (s sender) subscribe(program, address string) webhook.Subscription {
+	s.t.Helper()
+	if _, _, err := s.s.CreateToken(s.t.Context(), webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+		s.t.Fatal(err)
+	}
+	names := []string{"content_updated"}
+	sub, _, err := s.s.CreateSubscription(s.t.Context(), program, "u", &webhook.SubscriptionFields{URL: &address, Events: &names}, 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return sub
+}
+
+// deliver sends an event that is answered by a status, and returns its delivery.
+func (s sender) deliver(sub webhook.Subscription, status int) string {
+	s.t.Helper()
+	ctx := s.t.Context()
+	id := webhook.NewID()
+	_, err := s.s.Publish(ctx, sub.ProgramID, []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	l, err := s.s.Lane(ctx, sub.ID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	w, err := s.s.Waiting(ctx, l, l.Wanted, 1, webhook.MaxDeliveryBytes)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c, err := s.s.Form(l, &w).Wait()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.record(c, status)
+	return c.ID
+}
+
+func (s sender) record(c *store.Claim, status int) {
+	s.t.Helper()
+	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+	if _, err := s.s.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func sending(t *testing.T) (visitor, sender, *Web) {
+	t.Helper()
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	return v, sender{t, w.cfg.Store}, w
+}
+
+var rowID = regexp.MustCompile(`<tr role="row" id="d-([0-9a-f-]{36})"`)
+
+// listed returns the ids of the rows of a page, in their order.
+func (p page) listed() (ids []string) {
+	for _, m := range rowID.FindAllStringSubmatch(p.body, -1) {
+		ids = append(ids, m[1])
+	}
+	return ids
+}
+
+func (p page) link(t *testing.T, pattern string) string {
+	t.Helper()
+	m := regexp.MustCompile(pattern).FindStringSubmatch(p.body)
+	if m == nil {
+		t.Fatalf("no link %s on\n%s", pattern, p.body)
+	}
+	return strings.ReplaceAll(m[1], "&amp;", "&")
+}
+
+// The list is filtered by the API's own parameters, and read to and fro.
+func TestDeliveryList(t *testing.T) {
+	v, s, _ := sending(t)
+	v.do("GET", "/deliveries").want(t, 200, "Nothing has been sent yet.")
+	a, b := s.subscribe("acme", "https://a.example/in?key=secret"), s.subscribe("globex", "https://b.example/")
+	var all, failed []string
+	for i := range 60 {
+		sub, status := a, 200
+		if i%3 == 0 {
+			sub, status = b, 410
+		}
+		id := s.deliver(sub, status)
+		all = append([]string{id}, all...)
+		if status == 410 {
+			failed = append([]string{id}, failed...)
+		}
+	}
+
+	first := v.do("GET", "/deliveries")
+	first.want(t, 200, "All that match, on every page:")
+	if got := first.listed(); !slices.Equal(got, all[:25]) {
+		t.Errorf("the first page has %v", got)
+	}
+	if strings.Contains(first.body, "key=secret") {
+		t.Error("the page tells a query of a URL")
+	}
+	second := v.do("GET", first.link(t, `rel="next" href="([^"]+)"`))
+	third := v.do("GET", second.link(t, `rel="next" href="([^"]+)"`))
+	s.deliver(a, 200) // which shifts no page
+	for name, tt := range map[string]struct {
+		p    page
+		want []string
+	}{
+		"second":    {second, all[25:50]},
+		"third":     {third, all[50:]},
+		"to second": {v.do("GET", third.link(t, `rel="prev" href="([^"]+)"`)), all[25:50]},
+		"to first":  {v.do("GET", v.do("GET", second.Request.URL.RequestURI()).link(t, `rel="prev" href="([^"]+)"`)), all[:25]},
+	} {
+		if got := tt.p.listed(); !slices.Equal(got[:min(len(got), len(tt.want))], tt.want) {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		}
+	}
+	if strings.Contains(second.body, "data-live=") {
+		t.Error("an older page follows what is new")
+	}
+
+	gone := v.do("GET", "/deliveries?filter[status]=failed&page[size]=100")
+	gone.want(t, 200, "rejected")
+	if got := gone.listed(); !slices.Contains(got, failed[0]) || len(got) != len(failed) {
+		t.Errorf("failed: %d, want %d", len(got), len(failed))
+	}
+	for query, want := range map[string]int{
+		"filter[response_status]=4xx&program=globex&page[size]=100":                 len(failed),
+		"filter[response_status]=4xx&program=acme":                                  0,
+		"filter[program_id]=globex&program=acme":                                    0,
+		"filter[subscription_id]=" + b.ID + "&filter[status]=failed&page[size]=100": len(failed),
+		"filter[id]=" + failed[1] + "," + failed[2]:                                 2,
+		"filter[attempts_made.from]=2":                                              0,
+		"span=1h&filter[status]=failed&page[size]=100":                              len(failed),
+	} {
+		p := v.do("GET", "/deliveries?"+query)
+		text := "Ticked"
+		if want == 0 {
+			text = "Nothing matches."
+		}
+		p.want(t, 200, text)
+		if got := len(p.listed()); got != want {
+			t.Errorf("%s: %d rows, want %d", query, got, want)
+		}
+	}
+	v.do("GET", "/deliveries?filter[status]=late").want(t, 400, `href="#filter-status"`)
+	v.do("GET", "/deliveries?filter[attempts_made.from]=9").want(t, 400, "must be from 1 to 5")
+	v.do("GET", "/deliveries?page[cursor]=x").want(t, 400, "page[cursor]")
+}
+
+// formOf reads the form that asks before a run.
+func (p page) formOf(t *testing.T) (action string, fields []string) {
+	t.Helper()
+	action = p.link(t, `<form class="confirm" method="post" action="([^"]+)"`)
+	for _, m := range regexp.MustCompile(`<input type="hidden" name="(run|newest)" value="([^"]+)"`).FindAllStringSubmatch(p.body, -1) {
+		fields = append(fields, m[1], m[2])
+	}
+	return action, fields
+}
+
+// Everything that matches is redelivered, whatever page it is on, once, though
+// the form is sent twice; and cancelled likewise.
+func TestBulkOverPages(t *testing.T) {
+	v, s, w := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	const failed = 40
+	for range failed {
+		s.deliver(sub, 410)
+	}
+	s.deliver(sub, 200)
+	ask := v.do("GET", v.do("GET", "/deliveries?filter[status]=failed&span=24h").link(t, `href="([^"]+)" aria-label="Redeliver all that match"`))
+	ask.want(t, 200, "40 deliveries will be sent again.")
+	action, fields := ask.formOf(t)
+	s.deliver(sub, 410) // comes too late
+
+	sent := v.send(action, fields...)
+	sent.want(t, 303, "")
+	report := sent.Header.Get("Location")
+	again := v.send(action, fields...)
+	again.want(t, 303, "")
+	if got := again.Header.Get("Location"); got != report {
+		t.Errorf("the second time leads to %s, want %s", got, report)
+	}
+	v.do("GET", report).want(t, 200, "40 deliveries queued to be sent again.")
+	v.do("GET", "/audit").want(t, 200, "Ended: 40 done, 0 skipped, 0 left")
+	v.do("GET", "/audit").want(t, 200, `href="`+report+`"`)
+	pending := func() int { return len(v.do("GET", "/deliveries?filter[status]=pending&page[size]=100").listed()) }
+	if got := pending(); got != failed+1 { // and the ping
+		t.Errorf("%d are pending, want %d", got, failed+1)
+	}
+
+	// What is redelivered is not so once more, and another process knows the run.
+	v.do("GET", "/deliveries/redeliver?filter[status]=failed").want(t, 200, "40: redelivered already")
+	w.runs.all = nil
+	v.send(action, fields...).want(t, 303, "")
+	v.do("GET", report).want(t, 200, "Ended: 40 done")
+	if got := pending(); got != failed+1 {
+		t.Errorf("%d are pending after a restart, want %d", got, failed+1)
+	}
+
+	ask = v.do("GET", "/deliveries/cancel?filter[status]=pending,failed&filter[event]=content_updated")
+	ask.want(t, 200, "40 deliveries will be cancelled.")
+	action, fields = ask.formOf(t)
+	v.do("GET", v.send(action, fields...).Header.Get("Location")).want(t, 200, "41: at its end")
+	if got := pending(); got != 1 {
+		t.Errorf("%d are pending, want the ping", got)
+	}
+	v.do("GET", "/deliveries?filter[status]=failed").want(t, 200, "cancelled")
+}
+
+func TestBulkOfWhatIsTicked(t *testing.T) {
+	v, s, w := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	one, two := s.deliver(sub, 410), s.deliver(sub, 410)
+	s.deliver(sub, 410)
+	v.do("GET", "/deliveries/redeliver?ticked=1&filter[id][]="+one+"&filter[id][]="+two).want(t, 200, "2 deliveries will be sent again.")
+	none := v.do("GET", "/deliveries/redeliver?ticked=1")
+	none.want(t, 303, "")
+	v.do("GET", none.Header.Get("Location")).want(t, 200, "No delivery was ticked.")
+
+	ask := v.do("GET", "/deliveries/cancel?filter[id]="+one)
+	ask.want(t, 200, "There is nothing to do.")
+	v.do("GET", "/deliveries/cancel?filter[status]=nothing").want(t, 400, "must be one of")
+	v.send("/deliveries/redeliver?filter[id]="+one).want(t, 400, "does not name its run")
+	v.send("/deliveries/redeliver", "run", "run-"+webhook.NewID(), "newest", "x").want(t, 400, "is no number")
+	v.send("/deliveries/redeliver?filter[id]=x", "run", "run-"+webhook.NewID()).want(t, 400, "must be UUIDs")
+	v.do("GET", "/deliveries/report?run=run-"+webhook.NewID()).want(t, 404, "There is no such page")
+
+	w.runs.begin("other", &bulkRun{verb: bulkCancel, ended: make(chan struct{})})
+	v.send("/deliveries/redeliver?filter[id]="+one, "run", "run-"+webhook.NewID()).want(t, 409, "Another run is under way")
+	v.do("GET", "/deliveries/report?run=other").want(t, 200, "So far 0 deliveries cancelled.")
+}
+
+// An export has all that matches, whatever the page, and nothing in it that a
+// spreadsheet would compute.
+func TestDeliveryExport(t *testing.T) {
+	v, s, w := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in?key=secret")
+	var want []string
+	for range webhook.MaxPageSize + 3 {
+		want = append([]string{s.deliver(sub, 410)}, want...)
+	}
+	lines := v.do("GET", "/deliveries/export?format=ndjson&filter[status]=failed&page[size]=1")
+	lines.want(t, 200, `"subscription_url":"https://a.example/in?…"`)
+	if got := lines.Header.Get("Content-Disposition"); !regexp.MustCompile(`^attachment; filename="deliveries-\d{8}-\d{6}\.ndjson"$`).MatchString(got) {
+		t.Errorf("Content-Disposition: %s", got)
+	}
+	var got []string
+	for scan := bufio.NewScanner(strings.NewReader(lines.body)); scan.Scan(); {
+		var e exported
+		if err := json.Unmarshal(scan.Bytes(), &e); err != nil || e.Status != "failed" || *e.ResponseStatus != 410 || *e.DurationMS != 12 {
+			t.Fatalf("%s: %v", scan.Text(), err)
+		}
+		got = append(got, e.ID)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %d lines, want %d in order", len(got), len(want))
+	}
+	table, err := csv.NewReader(strings.NewReader(v.do("GET", "/deliveries/export?format=csv&filter[status]=failed").body)).ReadAll()
+	if err != nil || len(table) != len(want)+1 || !slices.Equal(table[0], exportColumns) || table[1][0] != want[0] || table[1][8] != "410" {
+		t.Errorf("CSV: %d lines (%v)", len(table), err)
+	}
+	v.do("GET", "/deliveries/export?format=xls").want(t, 400, "must be ndjson or csv")
+	v.do("HEAD", "/deliveries/export?format=csv").want(t, 200, "")
+	v.do("GET", "/audit").want(t, 200, "csv of ?filter[status]=failed")
+	entries, _, err := w.cfg.Store.AuditEntries(t.Context(), &webhook.ListQuery{Sort: webhook.AuditList.Default, Size: 10, Filters: map[string][]string{"action": {string(webhook.ActionDeliveryExport)}}})
+	if err != nil || len(entries) != 2 {
+		t.Errorf("%d exports are in the audit (%v), want 2", len(entries), err)
+	}
+	for text, want := range map[string]string{"=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@x": "'@x", "\tx": "'\tx", "a=b": "a=b", "": ""} {
+		if got := plainCell(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+// The stream sends what is new and matches, what becomes of it, and after a cut
+// what came meanwhile.
+func TestDeliveryStream(t *testing.T) {
+	v, s, _ := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	s.deliver(sub, 410)
+	from := v.do("GET", "/deliveries?filter[status]=failed")
+	address := from.link(t, `hx-sse:connect="([^"]+)"`)
+	last := from.link(t, `Last-Event-ID&#34;:&#34;(\d+)&#34;`)
+
+	follow := func(last string) (next func() (id, data string), end func()) {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Last-Event-ID", last)
+		resp, err := v.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
+			t.Fatalf("%s %s", resp.Status, got)
+		}
+		scan := bufio.NewScanner(resp.Body)
+		scan.Buffer(nil, 1<<20)
+		return func() (id, data string) {
+			for scan.Scan() {
+				switch line := scan.Text(); {
+				case strings.HasPrefix(line, "id: "):
+					id = line[4:]
+				case strings.HasPrefix(line, "data: "):
+					data += line[6:] + "\n"
+				case line == "" && data != "":
+					return id, data
+				}
+			}
+			t.Fatalf("the stream ended: %v", scan.Err())
+			return "", ""
+		}, func() { resp.Body.Close() }
+	}
+
+	s.deliver(sub, 200) // does not match
+	next, end := follow(last)
+	one := s.deliver(sub, 410)
+	id, data := next()
+	if !strings.Contains(data, `id="d-`+one+`"`) || strings.Contains(data, "data-update") || strings.Count(data, "<tr") != 1 {
+		t.Fatalf("got %s", data)
+	}
+	end()
+	two := s.deliver(sub, 410) // while it is cut
+	next, end = follow(id)
+	defer end()
+	if id, data = next(); !strings.Contains(data, `id="d-`+two+`"`) || strings.Contains(data, one) {
+		t.Fatalf("after a cut: %s", data)
+	}
+	// Of what is older, changes are sent, marked as such.
+	ping, _, err := s.s.ClaimDue(t.Context(), sub.ID, true)
+	if err != nil || ping == nil {
+		t.Fatal(err)
+	}
+	if _, data = next(); !strings.Contains(data, `id="d-`+ping.ID+`"`) || !strings.Contains(data, "data-update") {
+		t.Fatalf("a change: %s", data)
+	}
+	if _, err := url.Parse(address); err != nil || !strings.HasPrefix(address, "/deliveries/stream?") {
+		t.Errorf("the stream's address is %s", address)
+	}
+	v.do("GET", "/deliveries/stream?filter[status]=x").want(t, 400, "must be one of")
+}
+
+// More than a look can send leaves a gap that is told.
+func TestDeliveryStreamGap(t *testing.T) {
+	v, s, _ := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	for range liveRows + 5 {
+		s.deliver(sub, 200)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+"/deliveries/stream", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Last-Event-ID", "0")
+	resp, err := v.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var data strings.Builder
+	scan := bufio.NewScanner(resp.Body)
+	scan.Buffer(nil, 1<<20)
+	for scan.Scan() && (scan.Text() != "" || data.Len() == 0) {
+		data.WriteString(strings.TrimPrefix(scan.Text(), ":"))
+	}
+	if got := data.String(); strings.Count(got, "data-row") != liveRows || !strings.Contains(got, `id="gap-0"`) || strings.Index(got, "gap-0") > strings.Index(got, "data-row") {
+		t.Errorf("got %d rows:\n%s", strings.Count(got, "data-row"), got)
+	}
+}

@@ -86,6 +86,7 @@ type Dispatcher struct {
 
 	running atomic.Bool
 	reserve int           // of the slots; see take
+	share   int           // of the slots; see take
 	nudge   chan struct{} // the loop of Run should look at the lanes again
 	alerts  chan struct{} // there is an alert to send
 	workers sync.WaitGroup
@@ -100,6 +101,8 @@ type Dispatcher struct {
 	timers   timers
 	reloads  []*lane // lanes to be read again, none being formed from
 	inFlight int     // pings aside
+	others   int     // those of inFlight that were given to lanes of more
+	turn     bool    // more comes next, as far as its share goes
 	pinging  int
 	paused   time.Time // nothing is claimed before this
 }
@@ -118,6 +121,7 @@ func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, sender: newSender(&cfg), metrics: newMetrics(),
 		reserve: cfg.MaxConnections / 8,
+		share:   max(1, cfg.MaxConnections/8),
 		nudge:   make(chan struct{}, 1),
 		alerts:  make(chan struct{}, 1),
 		lanes:   make(map[string]*lane),
@@ -400,6 +404,7 @@ type job struct {
 	lane *lane
 	id   string // of the subscription
 	kind jobKind
+	more bool // the lane stood among Dispatcher.more
 }
 
 type jobKind int
@@ -413,7 +418,10 @@ const (
 
 // take reserves a slot for the next lane in turn. The last of them, d.reserve,
 // are kept for lanes that come first: however many slots hanging servers hold,
-// one whose server answers finds one free. Owns d.mu.
+// one whose server answers finds one free. And of those that come first there
+// may be so many that they could take every slot: up to d.share of them every
+// other one goes to the rest, so that what waits there, a retry say, gets on as
+// well. Owns d.mu.
 func (d *Dispatcher) take(now time.Time) (job, bool) {
 	if d.stopping || now.Before(d.paused) {
 		return job{}, false
@@ -428,21 +436,26 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		d.pinging++
 		l.pinging++
 		l.nextPing = time.Time{}
-		return job{l, l.SubscriptionID, jobPing}, true
+		return job{lane: l, id: l.SubscriptionID, kind: jobPing}, true
 	}
 	for {
 		var l *lane
+		more := d.more.len() > 0
 		switch {
-		case d.inFlight < d.cfg.MaxConnections && d.ready.len() > 0:
+		case d.inFlight == d.cfg.MaxConnections:
+			return job{}, false
+		case more && d.others < d.share && (d.turn || d.ready.len() == 0),
+			more && d.ready.len() == 0 && d.inFlight < d.cfg.MaxConnections-d.reserve:
+			l = d.more.pop()
+			l.moreQueued = false
+		case d.ready.len() > 0:
+			more = false
 			l = d.ready.pop()
 			l.queued = false
 			if !l.first() {
 				d.schedule(l, now) // among the others, then
 				continue
 			}
-		case d.inFlight < d.cfg.MaxConnections-d.reserve && d.more.len() > 0:
-			l = d.more.pop()
-			l.moreQueued = false
 		default:
 			return job{}, false
 		}
@@ -453,6 +466,10 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		}
 		d.inFlight++
 		l.inFlight++
+		d.turn = !more
+		if more {
+			d.others++
+		}
 		switch kind {
 		case jobDue:
 			l.nextDue = time.Time{}
@@ -463,7 +480,7 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 			l.forming++
 		}
 		d.schedule(l, now)
-		return job{l, l.SubscriptionID, kind}, true
+		return job{lane: l, id: l.SubscriptionID, kind: kind, more: more}, true
 	}
 }
 
@@ -501,6 +518,9 @@ func (d *Dispatcher) release(j job, next, now time.Time) {
 	} else {
 		d.inFlight--
 		l.inFlight--
+		if j.more {
+			d.others--
+		}
 		l.nextDue = earliest(l.nextDue, next)
 	}
 	d.schedule(l, now)

@@ -497,6 +497,32 @@ func TestHangingServersLeaveRoom(t *testing.T) {
 	}
 }
 
+// However many servers answer and have more to come than there are slots, what
+// waits behind a failure is sent again.
+func TestARetryIsNotStarved(t *testing.T) {
+	for _, n := range []int{1, 4, 16} {
+		inBubble(t, Config{MaxInFlight: 4, MaxConnections: n, BatchSize: 1, RetryPolicy: exact()}, func(w *world) {
+			for range 3 * n {
+				w.subscribe(w.subscriber(func(int, http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }), nil)
+			}
+			once := w.subscriber(statuses(200, 503, 200))
+			w.subscribe(once, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"channel_created"} })
+			time.Sleep(5 * time.Second) // of the pings
+			w.publish("channel_created")
+			if got := once.posts(); len(got) != 1 {
+				t.Fatalf("%d slots: %d posts, want the first attempt at once", n, len(got))
+			}
+			for range 60 { // for three minutes
+				w.publish("content_updated")
+			}
+			time.Sleep(35 * time.Second) // until it is due, and its turn comes
+			if got := once.posts(); len(got) != 2 {
+				t.Errorf("%d slots: %d posts, want the second attempt beside all the others", n, len(got))
+			}
+		})
+	}
+}
+
 // What is published while a subscription is paused, or does not ask for the
 // name, is not delivered; what came before and after is.
 func TestPauseAndResume(t *testing.T) {

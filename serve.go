@@ -297,13 +297,15 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		Destinations: s.destinations, Own: listeningOn(svc.public), AllowHTTP: s.allowHTTP, Alerts: alerts, Grace: s.grace,
 		Metrics: registry,
 	})
+	rules := webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog}
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
 		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Settings: s.shown, Certificates: certificates,
+		Rules: rules, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize,
 	})
 	partners := api.New(api.Config{
 		Store: svc.store, Logger: s.logger, Catalog: catalog,
-		Rules: webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog},
+		Rules: rules,
 		Ready: svc.delivering, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize, BaseURL: svc.baseURL,
 		RateLimit: s.rateLimit, RequestTimeout: s.requestTimeout,
 		Metrics: registry,

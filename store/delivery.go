@@ -65,8 +65,9 @@ func scanDelivery(scan func(...any) error) (d webhook.Delivery, num int64, err e
 
 // Ping queues a ping to a subscription and returns when its first attempt has
 // ended, with the delivery and that attempt; or with ctx's error when that
-// comes first, in which case the ping goes on without us.
-func (s *Store) Ping(ctx context.Context, programID, subscriptionID string) (webhook.Subscription, webhook.Delivery, error) {
+// comes first, in which case the ping goes on without us. What is to be written
+// with it, or not at all, is done by also.
+func (s *Store) Ping(ctx context.Context, programID, subscriptionID string, also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	if err := ctx.Err(); err != nil {
 		return webhook.Subscription{}, webhook.Delivery{}, err
 	}
@@ -79,8 +80,15 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string) (web
 		if sub, err = t.subscription(programID, subscriptionID); err != nil {
 			return err
 		}
-		d, err = s.queuePing(t, &sub, id)
-		return err
+		if d, err = s.queuePing(t, &sub, id); err != nil {
+			return err
+		}
+		for _, do := range also {
+			if err := do(Write{s, t}); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return sub, d, err

@@ -79,6 +79,13 @@ type Config struct {
 	Settings     []Setting
 	Certificates func() []Certificate
 
+	// Rules are those for subscriptions, and MaxSubscriptions is how many a
+	// program may have; 0 is no limit. BatchSize is how many events a delivery
+	// has at the most.
+	Rules            webhook.SubscriptionRules
+	MaxSubscriptions int
+	BatchSize        int
+
 	// Ready says whether the service accepts and delivers events: nil, or why
 	// not, in words for admins. It is asked once a page.
 	Ready func(context.Context) error
@@ -94,6 +101,7 @@ type Web struct {
 	assets   *assets.Assets
 	setup    *secrets // the links that make the first admin
 	links    *secrets // those that sign in, by admin
+	once     *secrets // the forms that work once, by session
 	throttle *throttle
 	hashing  *hashing
 	origins  *http.CrossOriginProtection
@@ -122,6 +130,7 @@ func New(cfg Config) *Web {
 		assets:   assets.New(),
 		setup:    newSecrets(linkLife, maxLinks),
 		links:    newSecrets(linkLife, maxLinks),
+		once:     newSecrets(onceLife, maxOnce),
 		throttle: newThrottle(maxTried),
 		hashing:  newHashing(),
 		origins:  http.NewCrossOriginProtection(),
@@ -174,6 +183,18 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/deliveries/cancel", by{get: w.askBulk(bulkCancel), post: w.runBulk(bulkCancel)})
 	admins("/deliveries/report", by{get: w.runReport})
 	admins("/find", by{get: w.find})
+	admins("/subscriptions", by{get: w.subscriptions})
+	admins("/subscriptions/new", by{get: w.askForSubscription, post: w.createSubscription})
+	admins("/subscriptions/check-url", by{post: w.checkURL})
+	admins("/subscriptions/{id}", by{get: w.subscription})
+	admins("/subscriptions/{id}/edit", by{get: w.askToEdit, post: w.editSubscription})
+	admins("/subscriptions/{id}/ping", by{post: w.pingSubscription})
+	admins("/subscriptions/{id}/pause", by{post: w.pauseSubscription})
+	admins("/subscriptions/{id}/resume", by{post: w.resumeSubscription})
+	admins("/subscriptions/{id}/rotate-secret", by{get: w.askToRotate, post: w.rotateSecret})
+	admins("/subscriptions/{id}/replay", by{get: w.askToReplay, post: w.createReplay})
+	admins("/subscriptions/{id}/replays/{replay}/cancel", by{post: w.cancelReplay})
+	admins("/subscriptions/{id}/delete", by{get: w.askToDelete, post: w.deleteSubscription})
 	admins("/preferences", by{get: w.preferences, post: w.prefer})
 	admins("/account", by{get: w.account})
 	admins("/account/password", by{post: w.changePassword})

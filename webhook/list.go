@@ -75,6 +75,24 @@ var (
 		},
 	}
 
+	// AllSubscriptionList is of the subscriptions of all programs, for admins.
+	// Created_at is the order of their creation, which has no ties. Deleted ones
+	// are there when they are asked for.
+	AllSubscriptionList = &List{
+		Feed:    true,
+		Sort:    []string{"created_at"},
+		Default: []SortField{{Name: "created_at", Descending: true}},
+		Filters: []Filter{
+			{Name: "status", Values: []string{string(HealthHealthy), string(HealthFailing), string(HealthDisabled)}},
+			{Name: "active", Values: []string{"true", "false"}},
+			{Name: "losses", Values: []string{"true", "false"}}, // whether retention has cost it events
+			{Name: "deleted", Values: []string{"true", "false"}},
+			{Name: "event", Kind: FilterEvent}, // that it asks for
+			{Name: "url", Kind: FilterText},    // a part of it, in any case
+			{Name: "created_at", Kind: FilterTime},
+		},
+	}
+
 	// DeliveryList is of the deliveries of one subscription. Created_at is the
 	// order of their creation, which has no ties. Those that are not completed
 	// come last when completed_at sorts them, in either direction.

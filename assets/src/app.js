@@ -6,5 +6,6 @@ import "./copy.js";
 import "./form.js";
 import "./keys.js";
 import "./live.js";
+import "./picker.js";
 import "./ticks.js";
 import "./time.js";

@@ -1,0 +1,54 @@
+// The boxes of a picker: a search through them, a button for each group and for
+// all, and how many are ticked.
+import { added } from "./added.js";
+
+added("[data-picker]", (picker) => {
+  const boxes = [...picker.querySelectorAll("input[type=checkbox]")];
+  const groups = [...picker.querySelectorAll("[data-picker-group]")];
+  const search = picker.querySelector("[data-picker-search]");
+  const every = picker.querySelector("[data-picker-all]");
+  const count = picker.querySelector("[data-picker-count]");
+  const none = picker.querySelector("[data-picker-none]");
+  const line = (box) => box.closest("label");
+  const shown = (within) => boxes.filter((box) => within.contains(box) && !line(box).hidden);
+
+  // What is ticked is shown, whatever is searched for.
+  function look() {
+    const words = search.value.trim().toLowerCase().split(/\s+/);
+    for (const box of boxes) {
+      line(box).hidden = !box.checked && !words.every((word) => line(box).dataset.pickerText.includes(word));
+    }
+    for (const group of groups) group.hidden = shown(group).length === 0;
+    none.hidden = shown(picker).length > 0;
+    tell();
+  }
+
+  function tell() {
+    count.textContent = `${boxes.filter((box) => box.checked).length} of ${boxes.length}`;
+    for (const group of groups) {
+      group.querySelector("[data-picker-toggle]").textContent = shown(group).every((box) => box.checked) ? "None" : "All";
+    }
+    every.textContent = shown(picker).every((box) => box.checked) ? "None" : "All";
+  }
+
+  function toggle(within) {
+    const some = shown(within);
+    const on = !some.every((box) => box.checked);
+    for (const box of some) box.checked = on;
+    look();
+  }
+
+  search.addEventListener("input", look);
+  search.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") event.preventDefault(); // which would send the form
+  });
+  every.addEventListener("click", () => toggle(picker));
+  for (const group of groups) {
+    const button = group.querySelector("[data-picker-toggle]");
+    button.hidden = false;
+    button.addEventListener("click", () => toggle(group));
+  }
+  picker.addEventListener("change", tell);
+  picker.querySelector("[data-picker-tools]").hidden = false;
+  tell();
+});

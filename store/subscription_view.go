@@ -1,0 +1,417 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+// SubscriptionSummary is a subscription of any program, a deleted one too, and
+// how it is doing. It is a copy, for admins.
+type SubscriptionSummary struct {
+	webhook.Subscription
+	CreatedBy string // the id of a user, or [AdminUser] of an admin
+	Failures  webhook.Failures
+
+	// LastSuccess is when a delivery succeeded last, a ping too; zero when none is
+	// known of. When that was not among the last deliveries it is only known to
+	// the hour, whose beginning it is then.
+	LastSuccess time.Time
+
+	WaitingEvents     int       // in the log, at most CountLimit
+	OldestEvent       time.Time // when the first of them was accepted; zero without one
+	WaitingDeliveries int       // with a time for their next attempt, at most CountLimit
+
+	Lost       int64 // events that retention removed before they could be delivered
+	LostLastAt time.Time
+}
+
+// AdminUser is how a record tells that an admin made it, whose address it
+// holds. No user id has a colon.
+func AdminUser(email string) string { return "admin:" + email }
+
+// completedAmong is among how many of a subscription's last deliveries that
+// have ended the last success is looked for.
+const completedAmong = "100"
+
+const (
+	summaryColumns = `x.id, x.program_id, x.url, x.active, x.description, x.events, x.ordered, x.max_in_flight,
+		x.authorization_header IS NOT NULL, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at,
+		x.created_by, f.count, f.first_at, f.failing_since, l.events, l.last_at,
+		(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),
+		(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
+			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
+		(SELECT count(*) FROM (SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)),
+		coalesce(
+			(SELECT max(d.completed_at) FROM (SELECT status, completed_at FROM deliveries INDEXED BY deliveries_by_completion
+				WHERE subscription_id = x.id AND completed_at IS NOT NULL ORDER BY completed_at DESC, num DESC LIMIT ` + completedAmong + `) d WHERE d.status = 'success'),
+			(SELECT max(t.at) FROM stats t WHERE t.program_id = x.program_id AND t.subscription_id = x.id AND t.span = 3600000 AND t.success > 0))`
+
+	summaryTables = `CROSS JOIN subscriptions x ON x.id = j.value LEFT JOIN cursors c ON c.subscription_id = x.id
+		LEFT JOIN failures f ON f.subscription_id = x.id LEFT JOIN losses l ON l.subscription_id = x.id`
+
+	// ?1 are ids, ?2 is CountLimit.
+	selectSummaries = "SELECT " + summaryColumns + " FROM json_each(?1) j " + summaryTables + " ORDER BY j.key"
+)
+
+func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
+	var first, since, lost, lostAt, oldest, success sql.NullInt64
+	var count sql.NullInt64
+	u.Subscription, err = scanSubscription(func(dest ...any) error {
+		return scan(append(dest, &u.CreatedBy, &count, &first, &since, &lost, &lostAt, &u.WaitingEvents, &oldest, &u.WaitingDeliveries, &success)...)
+	})
+	u.Failures = webhook.Failures{Count: int(count.Int64), First: fromMillis(first), Since: fromMillis(since)}
+	u.Lost, u.LostLastAt = lost.Int64, fromMillis(lostAt)
+	u.OldestEvent, u.LastSuccess = fromMillis(oldest), fromMillis(success)
+	return u, err
+}
+
+// AllSubscriptions returns a page of the subscriptions of a program, or of all
+// programs when that is "", and the cursor of the next page, "" on the last,
+// for admins: of a query of webhook.AllSubscriptionList. It looks at a bounded
+// number of subscriptions: a page may be short or empty, and there is more all
+// the same when there is a cursor.
+func (s *Store) AllSubscriptions(ctx context.Context, programID string, q *webhook.ListQuery) (page []SubscriptionSummary, next string, err error) {
+	l := newSubscriptionWalk(s, programID, q)
+	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
+	if q.Cursor != "" {
+		place := make([]int64, 2)
+		if err := s.place(scope, q.Cursor, place); err != nil {
+			return nil, "", err
+		}
+		l.at = idOf(place[0], place[1])
+	}
+	err = s.view(ctx, func(v *view) error {
+		ids, last, more, err := l.walk(v)
+		if err != nil {
+			return err
+		}
+		if more {
+			high, low := numbersOf(last)
+			next = s.cursor(scope, []int64{high, low})
+		}
+		return v.each(selectSummaries, []any{jsonOf(ids), CountLimit}, func(scan func(...any) error) error {
+			u, err := scanSummary(scan)
+			page = append(page, u)
+			return err
+		})
+	})
+	return page, next, err
+}
+
+// subscriptionWalk finds the ids of one page. They rise in the order of
+// creation.
+type subscriptionWalk struct {
+	limits     listLimits
+	size       int
+	descending bool
+	at         string // the id after which the page begins
+	query      string
+	values     []any // of ?3, whose rows have none in common
+	args       []any // from ?4 on
+}
+
+// The streams of subscriptions: ?1 is how many rows may be looked at, ?2 the id
+// that they begin after, ?3 the value of the index, from ?4 on the filters, of
+// which NULL is none.
+const (
+	subscriptionsOfAll     = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s WHERE ?3 IS NULL"
+	subscriptionsByHealth  = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s INDEXED BY subscriptions_by_health WHERE s.status = ?3 AND s.status <> 'healthy' AND s.deleted_at IS NULL"
+	subscriptionsByProgram = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s INDEXED BY subscriptions_of_program WHERE s.program_id = ?3"
+
+	subscriptionsUp, subscriptionsDown = " AND s.id > ?2 ORDER BY s.id LIMIT ?1", " AND s.id < ?2 ORDER BY s.id DESC LIMIT ?1"
+
+	subscriptionMatches = `((?4 = '' OR s.program_id = ?4)
+		AND (?5 IS NULL OR s.status IN (SELECT value FROM json_each(?5)))
+		AND (?6 IS NULL OR s.active IN (SELECT value FROM json_each(?6)))
+		AND (?7 IS NULL OR (s.deleted_at IS NOT NULL) IN (SELECT value FROM json_each(?7)))
+		AND (?8 IS NULL OR EXISTS (SELECT 1 FROM losses l WHERE l.subscription_id = s.id) IN (SELECT value FROM json_each(?8)))
+		AND (?9 IS NULL OR s.created_at >= ?9) AND (?10 IS NULL OR s.created_at < ?10)
+		AND (?11 IS NULL OR EXISTS (SELECT 1 FROM json_each(?11) t WHERE instr(lower(s.url), t.value) > 0))
+		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(s.events) n WHERE n.value IN (SELECT value FROM json_each(?12))))) IS TRUE`
+)
+
+func newSubscriptionWalk(s *Store, programID string, q *webhook.ListQuery) *subscriptionWalk {
+	truths := func(words []string) (all []int) {
+		for _, word := range words {
+			all = append(all, map[string]int{"false": 0, "true": 1}[word])
+		}
+		return all
+	}
+	f, created := q.Filters, q.Ranges["created_at"]
+	deleted := truths(f["deleted"])
+	if deleted == nil {
+		deleted = []int{0}
+	}
+	var texts []string
+	for _, text := range f["url"] {
+		texts = append(texts, strings.ToLower(text))
+	}
+	w := &subscriptionWalk{
+		limits: s.lists, size: q.Size, descending: q.Sort[0].Descending,
+		args: []any{programID, jsonOf(f["status"]), jsonOf(truths(f["active"])), jsonOf(deleted), jsonOf(truths(f["losses"])),
+			millis(created.From), millis(created.To), jsonOf(texts), jsonOf(f["event"])},
+	}
+	if w.descending {
+		w.at = "~" // after all ids
+	}
+	w.query, w.values = subscriptionsOfAll, []any{nil}
+	switch status := f["status"]; {
+	case status != nil && !slices.Contains(status, string(webhook.HealthHealthy)) && !slices.Contains(deleted, 1):
+		w.query, w.values = subscriptionsByHealth, nil
+		for _, one := range status {
+			w.values = append(w.values, one)
+		}
+	case programID != "":
+		w.query, w.values = subscriptionsByProgram, []any{programID}
+	}
+	if w.descending {
+		w.query += subscriptionsDown
+	} else {
+		w.query += subscriptionsUp
+	}
+	return w
+}
+
+// compare is negative when a comes before b on a page.
+func (w *subscriptionWalk) compare(a, b string) int {
+	if w.descending {
+		a, b = b, a
+	}
+	return strings.Compare(a, b)
+}
+
+// walk returns the ids of the page, and the one to go on from if there is more.
+func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, err error) {
+	ids = []string{}
+	want := w.size + 1
+	budget := max(w.limits.scan/len(w.values), want)
+	for _, value := range w.values {
+		last := ""
+		seen, matched := 0, 0
+		err := v.each(w.query, append([]any{budget, w.at, value}, w.args...), func(scan func(...any) error) error {
+			var ok bool
+			if err := scan(&last, &ok); err != nil {
+				return err
+			}
+			if seen++; !ok {
+				return nil
+			}
+			ids = append(ids, last)
+			if matched++; matched == want {
+				return errEnough
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, "", false, err
+		}
+		// What lies behind the first to leave off is not known of all.
+		if (seen == budget || matched == want) && (!more || w.compare(last, at) < 0) {
+			at, more = last, true
+		}
+	}
+	slices.SortFunc(ids, w.compare)
+	if more {
+		ids = slices.DeleteFunc(ids, func(id string) bool { return w.compare(id, at) > 0 })
+	}
+	if len(ids) > w.size {
+		ids = ids[:w.size]
+		at, more = ids[w.size-1], true
+	}
+	return ids, at, more, nil
+}
+
+// numbersOf and idOf turn an id, which is a UUID, into two numbers and back:
+// places of a list are made of those.
+func numbersOf(id string) (high, low int64) {
+	b, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
+	if err != nil || len(b) != 16 {
+		return 0, 0
+	}
+	return int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))
+}
+
+func idOf(high, low int64) string {
+	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(high)), uint64(low))
+	h := hex.EncodeToString(b)
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t.retryable
+	FROM json_each(?1) i CROSS JOIN stats t ON t.program_id = i.value ->> 0 AND t.subscription_id = i.value ->> 1 AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
+	ORDER BY i.key, t.at`
+
+// SubscriptionStats returns what [Store.Stats] does for each of the
+// subscriptions, by their ids, without answers and durations.
+func (s *Store) SubscriptionStats(ctx context.Context, subs []SubscriptionSummary, span time.Duration, from, to time.Time) (map[string][]webhook.Stat, error) {
+	pairs := make([][2]string, len(subs))
+	asked := make(map[string]bool, len(subs))
+	for i := range subs {
+		pairs[i] = [2]string{subs[i].ProgramID, subs[i].ID}
+		asked[subs[i].ID] = true
+	}
+	list, err := json.Marshal(pairs)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string][]webhook.Stat, len(subs))
+	add := func(id string, one *webhook.Stat) {
+		at, found := slices.BinarySearchFunc(all[id], one.At, func(s webhook.Stat, t time.Time) int { return s.At.Compare(t) })
+		if !found {
+			all[id] = slices.Insert(all[id], at, webhook.Stat{At: one.At, Span: span})
+		}
+		sum := &all[id][at]
+		sum.Success, sum.Failed, sum.Retryable = sum.Success+one.Success, sum.Failed+one.Failed, sum.Retryable+one.Retryable
+	}
+	// First what is in memory, see Stats.
+	s.stats.mu.Lock()
+	for _, counted := range [...]map[statKey]*webhook.Stat{s.stats.counted, s.stats.writing} {
+		for key, stat := range counted {
+			at := time.UnixMilli(key.at).UTC()
+			if key.subscriptionID != "" && asked[key.subscriptionID] && key.span == span && !at.Before(from) && at.Before(to) {
+				add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
+			}
+		}
+	}
+	s.stats.mu.Unlock()
+	err = s.each(ctx, selectStatCounts, []any{string(list), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
+		var id string
+		var at int64
+		var stat webhook.Stat
+		if err := scan(&id, &at, &stat.Success, &stat.Failed, &stat.Retryable); err != nil {
+			return err
+		}
+		stat.At = time.UnixMilli(at).UTC()
+		add(id, &stat)
+		return nil
+	})
+	return all, err
+}
+
+// SubscriptionView is all that an admin sees of one subscription.
+type SubscriptionView struct {
+	SubscriptionSummary
+	Success    DeliveryEnd // the last that is among the newest, LastSuccess otherwise
+	Failure    DeliveryEnd // the last attempt that was no success, among the newest and those that wait
+	OldSecrets []time.Time // when each replaced signing secret ends that still signs
+	Replays    []webhook.Replay
+	Recent     []webhook.Delivery // the newest first
+}
+
+// DeliveryEnd is an attempt of a delivery, without what was answered but for its
+// status. It is zero when there is none.
+type DeliveryEnd struct {
+	DeliveryID string
+	Ping       bool
+	Attempt    webhook.Attempt
+}
+
+const (
+	selectLastSuccess = `SELECT d.id, d.ping IS NOT NULL, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
+		FROM (SELECT num, id, ping FROM (SELECT num, id, ping, status, completed_at FROM deliveries INDEXED BY deliveries_by_completion
+			WHERE subscription_id = ?1 AND completed_at IS NOT NULL ORDER BY completed_at DESC, num DESC LIMIT ` + completedAmong + `)
+			WHERE status = 'success' ORDER BY completed_at DESC, num DESC LIMIT 1) d
+		CROSS JOIN attempts a ON a.delivery = d.num ORDER BY a.number DESC LIMIT 1`
+
+	// Among the newest, and the newest of those that wait or have failed.
+	selectLastFailure = `SELECT d.id, d.ping IS NOT NULL, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
+		FROM (SELECT num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)
+			UNION SELECT num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'retryable' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)
+			UNION SELECT num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'failed' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)) n
+		CROSS JOIN deliveries d ON d.num = n.num CROSS JOIN attempts a ON a.delivery = n.num
+		WHERE a.result <> 'success' ORDER BY a.started_at DESC, n.num DESC LIMIT 1`
+
+	selectOldSecrets     = "SELECT expires_at FROM old_signing_secrets WHERE subscription_id = ? AND expires_at > ? ORDER BY expires_at"
+	selectRunningReplays = "SELECT " + replayColumns + " FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id"
+	selectEndedReplays   = "SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription WHERE subscription_id = ? AND completed_at IS NOT NULL ORDER BY completed_at DESC LIMIT 5"
+	selectNewestNums     = "SELECT num FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = ? ORDER BY num DESC LIMIT ?"
+)
+
+// SubscriptionView returns a subscription of any program by its id, a deleted
+// one too while it is kept, with its newest deliveries, at most recent.
+func (s *Store) SubscriptionView(ctx context.Context, id string, recent int) (u SubscriptionView, err error) {
+	err = s.view(ctx, func(v *view) error {
+		err := sql.ErrNoRows
+		if err := v.each(selectSummaries, []any{jsonOf([]string{id}), CountLimit}, func(scan func(...any) error) (bad error) {
+			u.SubscriptionSummary, bad = scanSummary(scan)
+			err = nil
+			return bad
+		}); err != nil {
+			return err
+		}
+		if err != nil {
+			return notFound(err, "subscription")
+		}
+		if u.Success, err = v.deliveryEnd(selectLastSuccess, id); err != nil {
+			return err
+		}
+		if u.Failure, err = v.deliveryEnd(selectLastFailure, id); err != nil {
+			return err
+		}
+		err = v.each(selectOldSecrets, []any{id, s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
+			var ends int64
+			err := scan(&ends)
+			u.OldSecrets = append(u.OldSecrets, time.UnixMilli(ends).UTC())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, query := range []string{selectRunningReplays, selectEndedReplays} {
+			err := v.each(query, []any{id}, func(scan func(...any) error) error {
+				r, err := scanReplay(scan)
+				u.Replays = append(u.Replays, r.Replay)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		var nums []int64
+		err = v.each(selectNewestNums, []any{id, recent}, func(scan func(...any) error) error {
+			var num int64
+			err := scan(&num)
+			nums = append(nums, num)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return v.each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+			d, _, err := scanDelivery(scan)
+			u.Recent = append(u.Recent, d)
+			return err
+		})
+	})
+	return u, err
+}
+
+// deliveryEnd reads one row, the zero DeliveryEnd when there is none.
+func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
+	var started, duration int64
+	var status sql.NullInt64
+	var code sql.NullString
+	a := &e.Attempt
+	err = v.scan(query, []any{id}, &e.DeliveryID, &e.Ping, &a.Number, &started, &duration, &a.Result, &status, &code)
+	if errors.Is(err, sql.ErrNoRows) {
+		return DeliveryEnd{}, nil
+	}
+	a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
+	a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
+	return e, err
+}
+
+// HasProgram says whether there is a program of that id.
+func (s *Store) HasProgram(ctx context.Context, id string) (there bool, err error) {
+	err = s.scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &there)
+	return there, err
+}

@@ -1,0 +1,333 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+const (
+	// pingWait is how long a page waits for the result of a ping.
+	pingWait = 15 * time.Second
+	// countWait is how long a page counts what a replay would send.
+	countWait = 5 * time.Second
+	// onceLife is how long a form that works once can be filled in.
+	onceLife = 2 * time.Hour
+	maxOnce  = 1024
+)
+
+// once returns what a form holds that works once, in the session that asked for
+// it: its answer shows a secret, and a browser that loads that again sends the
+// form again.
+func (w *Web) onceFor(r *request) string { return w.once.issue(r.session.ID) }
+
+// takeOnce says whether a form is sent for the first time.
+func (w *Web) takeOnce(r *request, code string) bool {
+	of, good := w.once.take(code)
+	return good && of == r.session.ID
+}
+
+// sentBefore is what is said to a form that works once and was sent before.
+const sentBefore = "This form was sent before, or is too old: nothing was done now. Look at what there is; if it was not done then, send the form again."
+
+// entryOf is what the audit is told of an action on a subscription.
+func (r *request) entryOf(action webhook.Action, s *webhook.Subscription, detail string) webhook.AuditEntry {
+	_, _, whole := endpoint(s.URL)
+	if detail != "" {
+		whole += "; " + detail
+	}
+	return r.entry(action, s.ProgramID, s.ID, whole)
+}
+
+func (w *Web) pingSubscription(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
+	defer cancel()
+	_, d, err := w.cfg.Store.Ping(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionPing, &u.Subscription, ""))
+	})
+	if err != nil && (d.ID == "" || !errors.Is(err, context.DeadlineExceeded)) {
+		return answer{}, mistake(err)
+	}
+	return answer{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
+}
+
+func (w *Web) pauseSubscription(r *request) (answer, error) {
+	return w.setActive(r, false, webhook.ActionSubscriptionPause,
+		"It is paused: only pings are sent to it. What is published meanwhile is not delivered, and can be replayed when it is resumed.")
+}
+
+func (w *Web) resumeSubscription(r *request) (answer, error) {
+	return w.setActive(r, true, webhook.ActionSubscriptionResume,
+		"It is active again: what is published from now on is delivered. What was published while it was paused can be replayed as missed.")
+}
+
+func (w *Web) setActive(r *request, active bool, action webhook.Action, done string) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+		before, err := sw.Subscription(u.ProgramID, u.ID)
+		if err != nil || before.Active == active {
+			return err // a second press has nothing to do, and nothing to tell
+		}
+		s, err := sw.UpdateSubscription(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active})
+		if err != nil {
+			return err
+		}
+		return sw.Audit(r.entryOf(action, &s, ""))
+	})
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	return answer{location: subscriptionPath(u.ID), note: &note{noteDone, done}}, nil
+}
+
+// askToRotate shows what will happen.
+func (w *Web) askToRotate(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return w.rotatePage(r, u, "", http.StatusOK), nil
+}
+
+func (w *Web) rotatePage(r *request, u *store.SubscriptionView, refused string, status int) answer {
+	return answer{page: rotatePage(w.frame(r, "Rotate the secret"), u, w.onceFor(r), refused, w.curl("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
+}
+
+// rotateSecret shows the new secret, in this answer alone.
+func (w *Web) rotateSecret(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	form, err := r.form()
+	if err != nil {
+		return answer{}, err
+	}
+	if !w.takeOnce(r, form.Get("once")) {
+		return w.rotatePage(r, u, sentBefore, http.StatusConflict), nil
+	}
+	var s webhook.Subscription
+	var secret webhook.SigningSecret
+	var until time.Time
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+		if s, secret, until, err = sw.RotateSecret(u.ProgramID, u.ID); err != nil {
+			return err
+		}
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionRotateSecret, &s, "the old secret signs until "+webhook.FormatTime(until)))
+	})
+	var refused *webhook.Error
+	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
+		return w.rotatePage(r, u, refused.Detail, http.StatusConflict), nil
+	}
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	return answer{secret: true, page: secretPage(w.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret, old: append(u.OldSecrets, until)})}, nil
+}
+
+// newSecret is a signing secret that is shown once.
+type newSecret struct {
+	subscription *webhook.Subscription
+	secret       webhook.SigningSecret
+	old          []time.Time // when each of those before it ends; none of a new subscription
+}
+
+// replayForm is the form of a replay, and what it would send.
+type replayForm struct {
+	subscription *store.SubscriptionView
+	only         webhook.ReplayOnly
+	from, to     string // as they were typed, or as the fields of a browser have them
+	faults       []fieldFault
+	counted      bool
+	fields       webhook.ReplayFields
+	events       int64
+	deliveries   int64  // at the least
+	late         bool   // it could not be counted in time
+	refused      string // why it cannot be done, "" when it can
+	curl         string
+}
+
+// replayBody is the body of a request to the API that asks for the same.
+func (p *replayForm) body(c clock, dryRun bool) []byte {
+	asked := struct {
+		From   string `json:"from,omitempty"`
+		To     string `json:"to,omitempty"`
+		Only   string `json:"only,omitempty"`
+		DryRun bool   `json:"dry_run,omitempty"`
+	}{c.absolute(p.from), c.absolute(p.to), string(p.only), dryRun}
+	b, err := json.Marshal(asked)
+	if err != nil {
+		panic(err) // strings can be written
+	}
+	return b
+}
+
+// readReplay reads the form of a replay from the values of an address or a
+// body.
+func (w *Web) readReplay(r *request, u *store.SubscriptionView, values url.Values) *replayForm {
+	p := &replayForm{subscription: u, only: webhook.ReplayOnly(values.Get("only")), from: strings.TrimSpace(values.Get("from")), to: strings.TrimSpace(values.Get("to"))}
+	if values.Has("from") {
+		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription)
+		if invalid != nil {
+			p.faults = faultsOf(invalid, map[string][2]string{"from": {"from", "From"}, "to": {"to", "To"}, "only": {"only", "What"}})
+		}
+		p.fields = fields
+	} else {
+		p.only = webhook.ReplayFailed
+		p.from = r.clock.field(r.clock.now.Add(-24 * time.Hour).Truncate(time.Minute))
+	}
+	if !u.Active {
+		p.refused = "The subscription is not active, so that only pings are sent to it. Resume it first."
+	}
+	p.curl = w.curl("POST", apiSubscriptionPath(u.ID)+"/replays", string(p.body(r.clock, true)))
+	return p
+}
+
+// askToReplay shows the form, and once it is filled in what it would send.
+func (w *Web) askToReplay(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
+	}
+	p := w.readReplay(r, u, values)
+	status := http.StatusOK
+	if p.faults != nil {
+		status = http.StatusUnprocessableEntity
+	} else if values.Has("from") && p.refused == "" {
+		ctx, cancel := context.WithTimeout(r.Context(), countWait)
+		defer cancel()
+		p.events, p.deliveries, err = w.cfg.Store.CountReplay(ctx, u.ProgramID, u.ID, &p.fields, max(w.cfg.BatchSize, 1))
+		p.counted = true
+		if err != nil && r.Context().Err() == nil && ctx.Err() != nil {
+			p.late, err = true, nil
+		}
+		if err != nil {
+			return answer{}, mistake(err)
+		}
+	}
+	return answer{page: replayPage(w.frame(r, "Replay"), p), status: status}, nil
+}
+
+// createReplay begins a replay.
+func (w *Web) createReplay(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	form, err := r.form()
+	if err != nil {
+		return answer{}, err
+	}
+	form["from"] = []string{form.Get("from")} // whatever is missing is a fault of the form
+	p := w.readReplay(r, u, form)
+	if p.faults != nil || p.refused != "" {
+		return answer{page: replayPage(w.frame(r, "Replay"), p), status: http.StatusUnprocessableEntity}, nil
+	}
+	plan, err := w.cfg.Store.PlanReplay(r.Context(), u.ProgramID, u.ID, &p.fields)
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+		made, err := sw.CreateReplay(plan)
+		if err != nil {
+			return err
+		}
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionReplay, &u.Subscription,
+			string(made.Only)+" from "+webhook.FormatTime(made.From)+" to "+webhook.FormatTime(made.To)+"; replay "+made.ID))
+	})
+	var refused *webhook.Error
+	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
+		p.refused = refused.Detail
+		return answer{page: replayPage(w.frame(r, "Replay"), p), status: http.StatusConflict}, nil
+	}
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	return answer{location: subscriptionPath(u.ID) + "#replays", note: &note{noteDone, "The replay has begun. It goes on by itself, after a restart of the service too."}}, nil
+}
+
+func (w *Web) cancelReplay(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	var replay webhook.Replay
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+		before, err := sw.Replay(u.ProgramID, u.ID, r.PathValue("replay"))
+		if err != nil {
+			return err
+		}
+		if replay = before; before.Status != webhook.ReplayRunning {
+			return nil
+		}
+		if replay, err = sw.CancelReplay(u.ProgramID, u.ID, before.ID); err != nil {
+			return err
+		}
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCancelReplay, &u.Subscription, "replay "+before.ID+" after "+eventsOf(replay.EventsSent)))
+	})
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	done := note{noteDone, "The replay is cancelled. The " + deliveriesOf(int(replay.Deliveries)) + " that it had formed go on."}
+	if replay.Deliveries == 0 {
+		done.Text = "The replay is cancelled. It had formed no delivery."
+	}
+	if replay.Status == webhook.ReplayDone {
+		done = note{noteMind, "The replay had come to its end already."}
+	}
+	return answer{location: subscriptionPath(u.ID) + "#replays", note: &done}, nil
+}
+
+// askToDelete shows what will happen.
+func (w *Web) askToDelete(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{page: deletePage(w.frame(r, "Delete the subscription"), u, w.curl("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
+}
+
+func (w *Web) deleteSubscription(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+		s, err := sw.DeleteSubscription(u.ProgramID, u.ID)
+		if err != nil {
+			return err
+		}
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionDelete, &s, ""))
+	})
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	return answer{location: subscriptionPath(u.ID), note: &note{noteDone, "The subscription is deleted. Nothing more is sent to it."}}, nil
+}
+
+// parseTime reads a time as the clock renders it; zero for what is none.
+func parseTime(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}

@@ -1,0 +1,364 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"service/store"
+	"service/webhook"
+)
+
+// subscriptionForm is the form that makes a subscription, or changes one.
+type subscriptionForm struct {
+	editing  *store.SubscriptionView // nil for a new one
+	programs []string                // to choose from; typed when there are manyPrograms
+	groups   []eventGroup
+	once     string // of a new one
+	revision string // of the one that is changed, as it was when the form was made
+
+	program, url, description, maxInFlight string
+	events                                 []string
+	ordered, active, remove                bool // remove: the authorization header
+	authorization                          string
+
+	faults  []fieldFault
+	changed []string // what was changed by somebody else meanwhile
+	preview *pingPreview
+	curl    string
+}
+
+// eventGroup are event types whose names begin alike.
+type eventGroup struct {
+	name  string
+	types []*webhook.EventType
+}
+
+// subscriptionFields are the fields of the form by the parameters of the API.
+func subscriptionFieldIDs() map[string][2]string {
+	return map[string][2]string{
+		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description", "Description"},
+		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries at a time"}, "subscriptions": {"for-program", "Program"},
+	}
+}
+
+// groupsOf divides the catalog's types into groups. Names of types that are no
+// longer there stand in a group of their own, so that they can be given up.
+func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
+	var groups []eventGroup
+	add := func(name string, t *webhook.EventType) {
+		i := slices.IndexFunc(groups, func(g eventGroup) bool { return g.name == name })
+		if i < 0 {
+			groups, i = append(groups, eventGroup{name: name}), len(groups)
+		}
+		groups[i].types = append(groups[i].types, t)
+	}
+	for _, t := range catalog.Types() {
+		first, rest, _ := strings.Cut(t.Name, "_")
+		if strings.HasPrefix(rest, "notification_") {
+			first += " notifications"
+		}
+		add(title(first), t)
+	}
+	for _, name := range asked {
+		if !catalog.Has(name) {
+			add("No longer in the catalog", &webhook.EventType{Name: name, Description: "Cannot be asked for any more."})
+		}
+	}
+	return groups
+}
+
+// readSubscriptionForm takes what was filled in.
+func readSubscriptionForm(form url.Values) *subscriptionForm {
+	return &subscriptionForm{
+		once: form.Get("once"), revision: form.Get("revision"),
+		program: strings.TrimSpace(form.Get("for_program")), url: strings.TrimSpace(form.Get("url")),
+		description: strings.ReplaceAll(strings.TrimSpace(form.Get("description")), "\r\n", "\n"),
+		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), events: form["events"],
+		ordered: form.Has("ordered"), active: form.Has("active"), remove: form.Has("remove_authorization"), authorization: form.Get("authorization"),
+	}
+}
+
+// fields are what the form asks the store for. Whatever is wrong with them is
+// noted in the form.
+func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.SubscriptionFields {
+	f := webhook.SubscriptionFields{URL: &p.url, Events: &p.events, Description: &p.description, Ordered: &p.ordered}
+	if p.events == nil {
+		f.Events = &[]string{}
+	}
+	var faults []webhook.Validation
+	n, err := strconv.Atoi(cmp.Or(p.maxInFlight, "0"))
+	if err != nil {
+		faults = append(faults, webhook.Validation{Code: webhook.InvalidType, Parameter: "max_in_flight", Detail: "must be a whole number, or empty for the operator's default"})
+	}
+	f.MaxInFlight = &n
+	switch {
+	case p.remove && p.authorization != "":
+		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "authorization_header", Detail: "cannot be removed and replaced at once"})
+	case p.remove:
+		f.AuthorizationHeader = new(*string)
+	case p.authorization != "":
+		header := &p.authorization
+		f.AuthorizationHeader = &header
+	}
+	if p.editing == nil {
+		f.Active = &p.active
+	}
+	faults = append(faults, rules.Check(&f, true)...)
+	if faults != nil {
+		p.faults = append(p.faults, faultsOf(webhook.Invalid(faults...), subscriptionFieldIDs())...)
+	}
+	return f
+}
+
+// fill adds what the page of a form needs beside what was filled in.
+func (w *Web) fill(r *request, p *subscriptionForm) error {
+	p.groups = groupsOf(w.cfg.Rules.Catalog, p.events)
+	if p.editing == nil {
+		var err error
+		if p.programs, err = w.cfg.Store.ProgramIDs(r.Context(), manyPrograms); err != nil {
+			return err
+		}
+		if len(p.programs) == 1 && p.program == "" {
+			p.program = p.programs[0]
+		}
+		p.once = w.onceFor(r)
+		p.preview = w.previewOf(r, p.program, p.url, p.authorization != "")
+	}
+	return nil
+}
+
+func (w *Web) askForSubscription(r *request) (answer, error) {
+	p := &subscriptionForm{program: r.program, active: true}
+	return w.newSubscriptionPage(r, p, http.StatusOK)
+}
+
+func (w *Web) newSubscriptionPage(r *request, p *subscriptionForm, status int) (answer, error) {
+	if err := w.fill(r, p); err != nil {
+		return answer{}, err
+	}
+	p.curl = w.curl("POST", apiSubscriptions, `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)
+	return answer{page: newSubscriptionPage(w.frame(r, "New subscription"), p), status: status}, nil
+}
+
+// createSubscription makes a subscription, and shows its signing secret in this
+// answer alone.
+func (w *Web) createSubscription(r *request) (answer, error) {
+	form, err := r.form()
+	if err != nil {
+		return answer{}, err
+	}
+	p := readSubscriptionForm(form)
+	if form.Get("step") == "check" {
+		if v := w.cfg.Rules.CheckURL(p.url); v != nil {
+			p.faults = faultsOf(webhook.Invalid(v...), subscriptionFieldIDs())
+		}
+		return w.newSubscriptionPage(r, p, http.StatusOK)
+	}
+	fields := p.fields(&w.cfg.Rules)
+	if there, err := w.cfg.Store.HasProgram(r.Context(), p.program); err != nil {
+		return answer{}, err
+	} else if p.program == "" {
+		p.faults = append(p.faults, fieldFault{"for-program", "Program", "is required"})
+	} else if !there {
+		p.faults = append(p.faults, fieldFault{"for-program", "Program", "is none that there is"})
+	}
+	if p.faults == nil && !w.takeOnce(r, p.once) {
+		p.faults = []fieldFault{{text: sentBefore}}
+	}
+	if p.faults != nil {
+		return w.newSubscriptionPage(r, p, http.StatusUnprocessableEntity)
+	}
+	var s webhook.Subscription
+	var secret webhook.SigningSecret
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+		if s, secret, err = sw.CreateSubscription(p.program, store.AdminUser(r.admin), &fields, w.cfg.MaxSubscriptions); err != nil {
+			return err
+		}
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCreate, &s, strings.Join(s.Events, ", ")))
+	})
+	if p.faults = faultsOf(err, subscriptionFieldIDs()); p.faults != nil {
+		return w.newSubscriptionPage(r, p, http.StatusUnprocessableEntity)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{secret: true, page: secretPage(w.frame(r, "Subscription created"), &newSecret{subscription: &s, secret: secret})}, nil
+}
+
+// pingPreview is what is found out of a URL while it is typed, and the first
+// ping that would be sent there.
+type pingPreview struct {
+	typed   bool   // there is a URL
+	fault   string // of the URL, "" when it is right
+	request string // the line and the header that HTTP itself adds
+	header  [][2]string
+	body    []byte
+}
+
+// previewOf makes the ping as the dispatcher would, of ids that are made up.
+func (w *Web) previewOf(r *request, program, typed string, authorized bool) *pingPreview {
+	p := &pingPreview{typed: typed != ""}
+	host, path := "example.com", "/"
+	if v := w.cfg.Rules.CheckURL(typed); len(v) > 0 {
+		p.fault = v[0].Detail
+	}
+	if u, err := url.Parse(typed); err == nil && u.Host != "" && p.fault == "" {
+		host, path = u.Host, u.RequestURI()
+	}
+	id, subscription := webhook.NewID(), webhook.NewID()
+	p.body = webhook.AppendBody(nil, id, subscription, cmp.Or(program, "PROGRAM"), [][]byte{webhook.PingEvent(webhook.NewID(), r.clock.now)})
+	h := webhook.RequestHead{
+		DeliveryID: id, SubscriptionID: subscription, ProgramID: cmp.Or(program, "PROGRAM"), At: r.clock.now,
+		Signature: webhook.NewSigningSecret().Sign(id, r.clock.now, p.body),
+	}
+	if authorized {
+		h.Authorization = "(as you entered it)"
+	}
+	p.header = h.AppendHeader([][2]string{{"Host", host}, {"Content-Length", strconv.Itoa(len(p.body))}})
+	p.request = "POST " + path + " HTTP/1.1"
+	return p
+}
+
+// checkURL answers the script that sends what was typed: whether it can be
+// saved, and the first ping. It is asked by POST, since a URL may hold a secret.
+func (w *Web) checkURL(r *request) (answer, error) {
+	form, err := r.form()
+	if err != nil {
+		return answer{}, err
+	}
+	p := readSubscriptionForm(form)
+	return answer{page: pingPreviewShown(w.previewOf(r, p.program, p.url, form.Has("authorized")))}, nil
+}
+
+func (w *Web) askToEdit(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	p := &subscriptionForm{editing: u, revision: strconv.FormatInt(u.Revision, 10), url: u.URL, description: u.Description, events: u.Events, ordered: u.Ordered}
+	if u.MaxInFlight > 0 {
+		p.maxInFlight = strconv.Itoa(u.MaxInFlight)
+	}
+	return w.editPage(r, p, http.StatusOK)
+}
+
+func (w *Web) editPage(r *request, p *subscriptionForm, status int) (answer, error) {
+	if err := w.fill(r, p); err != nil {
+		return answer{}, err
+	}
+	p.curl = w.curl("PUT", apiSubscriptionPath(p.editing.ID), `{"description": "…"}`)
+	return answer{page: editSubscriptionPage(w.frame(r, "Edit the subscription"), p), status: status}, nil
+}
+
+// errStale refuses a form that was made of an older record.
+var errStale = errors.New("web: the record was changed meanwhile")
+
+func (w *Web) editSubscription(r *request) (answer, error) {
+	u, err := w.livingSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	form, err := r.form()
+	if err != nil {
+		return answer{}, err
+	}
+	p := readSubscriptionForm(form)
+	p.editing = u
+	fields := p.fields(&w.cfg.Rules)
+	if p.faults != nil {
+		return w.editPage(r, p, http.StatusUnprocessableEntity)
+	}
+	var s webhook.Subscription
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+		before, err := sw.Subscription(u.ProgramID, u.ID)
+		if err != nil {
+			return err
+		}
+		if strconv.FormatInt(before.Revision, 10) != p.revision {
+			return errStale
+		}
+		if s, err = sw.UpdateSubscription(u.ProgramID, u.ID, &fields); err != nil || s.Revision == before.Revision {
+			return err
+		}
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionUpdate, &s, changedText(&before, &s, fields.AuthorizationHeader)))
+	})
+	if errors.Is(err, errStale) {
+		return w.staleEdit(r, p)
+	}
+	if p.faults = faultsOf(err, subscriptionFieldIDs()); p.faults != nil {
+		return w.editPage(r, p, http.StatusUnprocessableEntity)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{location: subscriptionPath(u.ID), note: &note{noteDone, "It is saved."}}, nil
+}
+
+// staleEdit shows the form again, as it was filled in, and what the record has
+// now instead. Sent again, it is of the record as it is now.
+func (w *Web) staleEdit(r *request, p *subscriptionForm) (answer, error) {
+	u, err := w.cfg.Store.SubscriptionView(context.WithoutCancel(r.Context()), p.editing.ID, 0)
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	p.editing, p.revision = &u, strconv.FormatInt(u.Revision, 10)
+	_, _, whole := endpoint(u.URL)
+	for _, d := range []struct {
+		differs    bool
+		name, text string
+	}{
+		{u.URL != p.url, "URL", whole},
+		{u.Description != p.description, "Description", u.Description},
+		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
+		{u.Ordered != p.ordered, "In the order of the events", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
+		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries at a time", map[bool]string{true: "the operator's default", false: strconv.Itoa(u.MaxInFlight)}[u.MaxInFlight == 0]},
+	} {
+		if d.differs {
+			p.changed = append(p.changed, d.name+": "+cmp.Or(d.text, "empty"))
+		}
+	}
+	if p.changed == nil {
+		p.changed = []string{"Nothing of what this form has: its state, or a secret, was changed"}
+	}
+	return w.editPage(r, p, http.StatusConflict)
+}
+
+// sameNames says whether two lists have the same names, in any order.
+func sameNames(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// changedText says for the audit what of a subscription was changed, without
+// secrets.
+func changedText(before, after *webhook.Subscription, authorization **string) string {
+	var parts []string
+	if before.URL != after.URL {
+		_, _, whole := endpoint(before.URL)
+		parts = append(parts, "the URL, before "+whole)
+	}
+	if !sameNames(before.Events, after.Events) {
+		parts = append(parts, "the events to "+strings.Join(after.Events, ", "))
+	}
+	if before.Description != after.Description {
+		parts = append(parts, "the description")
+	}
+	if before.Ordered != after.Ordered {
+		parts = append(parts, fmt.Sprintf("ordered to %t", after.Ordered))
+	}
+	if before.MaxInFlight != after.MaxInFlight {
+		parts = append(parts, fmt.Sprintf("max_in_flight to %d", after.MaxInFlight))
+	}
+	if authorization != nil && *authorization == nil {
+		parts = append(parts, "the authorization header removed")
+	} else if authorization != nil {
+		parts = append(parts, "the authorization header replaced")
+	}
+	return "changed " + strings.Join(parts, "; ")
+}

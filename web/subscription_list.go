@@ -1,0 +1,176 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// apiSubscriptions is the path of the subscriptions in the API.
+const apiSubscriptions = "/v2/webhooks/subscriptions"
+
+// subscriptionRecords is a page of the list of subscriptions.
+type subscriptionRecords struct {
+	list    *listing
+	rows    []subscriptionRow
+	pager   pager
+	curl    string
+	failure string // the id of the request whose list could not be loaded, "" when it could
+}
+
+// subscriptionRow is a subscription, and what its attempts came to in each of
+// the last 24 hours, the oldest first.
+type subscriptionRow struct {
+	store.SubscriptionSummary
+	hours []webhook.Stat
+}
+
+// statHours is how many hours the chart in a row shows.
+const statHours = 24
+
+func (w *Web) subscriptions(r *request) (answer, error) {
+	v, err := r.listing(webhook.AllSubscriptionList)
+	if err != nil {
+		return answer{}, err
+	}
+	page := subscriptionRecords{list: v}
+	status := http.StatusOK
+	if v.fault == nil {
+		switch err := w.readSubscriptions(r, &page); {
+		case errors.As(err, &v.fault):
+		case err != nil && r.Context().Err() != nil:
+			return answer{}, err
+		case err != nil:
+			w.log(r, err)
+			page.failure, status = r.id, http.StatusInternalServerError
+		}
+	}
+	if v.fault != nil {
+		status = http.StatusBadRequest
+	}
+	page.curl = w.curl("GET", address(apiSubscriptions, asPartner(&v.query)), "")
+	return answer{page: subscriptionsPage(w.frame(r, "Subscriptions"), &page), status: status}, nil
+}
+
+// readSubscriptions reads the rows of the page: two reads, however many there are.
+func (w *Web) readSubscriptions(r *request, page *subscriptionRecords) error {
+	subs, next, err := w.cfg.Store.AllSubscriptions(r.Context(), r.program, &page.list.query)
+	if err != nil {
+		return err
+	}
+	page.pager = page.list.feed(next)
+	to := r.clock.now.Truncate(time.Hour).Add(time.Hour)
+	from := to.Add(-statHours * time.Hour)
+	stats, err := w.cfg.Store.SubscriptionStats(r.Context(), subs, store.StatHour, from, to)
+	if err != nil {
+		return err
+	}
+	for _, s := range subs {
+		page.rows = append(page.rows, subscriptionRow{s, steps(stats[s.ID], from, to, time.Hour)})
+	}
+	return nil
+}
+
+// asPartner returns what of a query a partner can ask of the own list.
+func asPartner(q *webhook.ListQuery) map[string][]string {
+	own := webhook.ListQuery{Size: q.Size, Number: 1, Ranges: q.Ranges, Sort: q.Sort}
+	if len(own.Sort) == 0 {
+		own.Sort, own.Size = webhook.AllSubscriptionList.Default, webhook.DefaultPageSize
+	}
+	for _, name := range []string{"status", "active", "event"} {
+		if values, ok := q.Filters[name]; ok {
+			if own.Filters == nil {
+				own.Filters = make(map[string][]string)
+			}
+			own.Filters[name] = values
+		}
+	}
+	return webhook.SubscriptionList.Values(&own)
+}
+
+// steps sums statistics up over steps of a length from one time to another. A
+// step in which there was nothing is zero.
+func steps(stats []webhook.Stat, from, to time.Time, long time.Duration) []webhook.Stat {
+	all := make([]webhook.Stat, int(to.Sub(from)/long))
+	for i := range all {
+		all[i].At, all[i].Span = from.Add(time.Duration(i)*long), long
+	}
+	for i := range stats {
+		if at := int(stats[i].At.Sub(from) / long); at >= 0 && at < len(all) {
+			all[at].Add(&stats[i])
+		}
+	}
+	return all
+}
+
+// statSum sums all of them up.
+func statSum(stats []webhook.Stat) (sum webhook.Stat) {
+	for i := range stats {
+		sum.Add(&stats[i])
+	}
+	return sum
+}
+
+// rate renders the share of attempts that succeeded, "" when there were none.
+// Only what is all is 100 %, and only what is none is 0 %.
+func rate(s *webhook.Stat) string {
+	share, ok := s.SuccessRate()
+	switch {
+	case !ok:
+		return ""
+	case s.Success == s.Total():
+		return "100 %"
+	case s.Success == 0:
+		return "0 %"
+	}
+	return strconv.FormatFloat(min(max(share*100, 0.1), 99.9), 'f', 1, 64) + " %"
+}
+
+// hourBar is a piece of a bar of the chart in a row.
+type hourBar struct {
+	state            string
+	x, y, wide, high string
+}
+
+// The chart in a row: four units an hour.
+const (
+	hourWidth  = 4
+	hourHeight = 20
+)
+
+// hourBars draws what came of each hour, successes below.
+func hourBars(hours []webhook.Stat) []hourBar {
+	var top int64 = 1
+	for i := range hours {
+		top = max(top, hours[i].Total())
+	}
+	var all []hourBar
+	for i := range hours {
+		h := &hours[i]
+		y := float64(hourHeight)
+		for _, part := range []struct {
+			state string
+			n     int64
+		}{{"success", h.Success}, {"retryable", h.Retryable}, {"failed", h.Failed}} {
+			if part.n == 0 {
+				continue
+			}
+			high := max(float64(part.n)/float64(top)*hourHeight, 1) // whatever there is can be seen
+			y = max(y-high, 0)
+			all = append(all, hourBar{part.state, strconv.Itoa(i * hourWidth), num(y), num(hourWidth - 1), num(high)})
+		}
+	}
+	return all
+}
+
+// hoursSaid says in words what the chart in a row shows.
+func hoursSaid(sum *webhook.Stat) string {
+	if sum.Total() == 0 {
+		return "No attempts in the last 24 hours"
+	}
+	return rate(sum) + " of " + grouped(sum.Total()) + " attempts in the last 24 hours succeeded"
+}

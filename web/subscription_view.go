@@ -1,0 +1,311 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+const (
+	recentDeliveries = 10
+	maxAnswers       = 12      // kinds of answers that are listed one by one
+	pingLines        = 12      // of an answer to a ping that are shown
+	pingBytes        = 2 << 10 // the same
+)
+
+// subscriptionPage is what the page of one subscription shows.
+type subscriptionPage struct {
+	*store.SubscriptionView
+	recent []deliveryRow // the newest first
+	ping   *pingResult   // nil when none was asked for
+	day    []webhook.Stat
+	week   []webhook.Stat
+	shown  string // which of the two the charts are of: 24h or 7d
+	curls  []subscriptionCurl
+}
+
+// subscriptionCurl is a command that does over the API what the page does.
+type subscriptionCurl struct{ name, command string }
+
+// pingResult is what became of a ping.
+type pingResult struct {
+	delivery webhook.Delivery
+	first    *webhook.Attempt // nil while it is under way
+	answer   *body            // its first lines, nil without any
+}
+
+// findSubscription reads the subscription of the address. The error is a
+// problem when there is none.
+func (w *Web) findSubscription(r *request) (*store.SubscriptionView, error) {
+	u, err := w.cfg.Store.SubscriptionView(r.Context(), r.PathValue("id"), recentDeliveries)
+	if err != nil {
+		return nil, mistake(err)
+	}
+	return &u, nil
+}
+
+// livingSubscription is findSubscription for what cannot be done to a deleted
+// one.
+func (w *Web) livingSubscription(r *request) (*store.SubscriptionView, error) {
+	u, err := w.findSubscription(r)
+	if err == nil && !u.DeletedAt.IsZero() {
+		return nil, &problem{
+			status: http.StatusConflict, title: "This subscription is deleted",
+			text: "Its history can still be read, but nothing is sent to it any more, and nothing of it can be changed.",
+		}
+	}
+	return u, err
+}
+
+func (w *Web) subscription(r *request) (answer, error) {
+	u, err := w.findSubscription(r)
+	if err != nil {
+		return answer{}, err
+	}
+	p := subscriptionPage{SubscriptionView: u, shown: "24h"}
+	if r.URL.Query().Get(spanParameter) == "7d" {
+		p.shown = "7d"
+	}
+	to := r.clock.now.Truncate(time.Hour).Add(time.Hour)
+	stats, err := w.cfg.Store.Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
+	if err != nil {
+		return answer{}, err
+	}
+	p.day = steps(stats, to.Add(-24*time.Hour), to, time.Hour)
+	p.week = steps(stats, to.Add(-7*24*time.Hour), to, 6*time.Hour)
+	if p.recent, err = w.deliveryRows(r.Context(), u.Recent); err != nil {
+		return answer{}, err
+	}
+	if p.ping, err = w.pingOf(r, u); err != nil {
+		return answer{}, err
+	}
+	p.curls = w.subscriptionCurls(u)
+	host, path, _ := endpoint(u.URL)
+	f := w.frame(r, host+path)
+	f.program = "" // the page is of one program, whichever is looked at
+	f.programs = nil
+	return answer{page: subscriptionView(f, &p)}, nil
+}
+
+// newestPing, in place of an id, asks for the ping that was made last.
+const newestPing = "newest"
+
+// pingOf reads the ping that the address asks for, nil when there is none.
+func (w *Web) pingOf(r *request, u *store.SubscriptionView) (*pingResult, error) {
+	id := r.URL.Query().Get("ping")
+	if id == newestPing {
+		id = ""
+		for _, d := range u.Recent {
+			if len(d.Events) == 1 && d.Events[0].Name == webhook.EventPing {
+				id = d.ID
+				break
+			}
+		}
+	}
+	if id == "" || !u.DeletedAt.IsZero() {
+		return nil, nil
+	}
+	d, err := w.cfg.Store.Delivery(r.Context(), u.ProgramID, u.ID, id)
+	if isMistake(err) {
+		return nil, nil // it is gone, or never was
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &pingResult{delivery: d}
+	if len(d.Attempts) > 0 {
+		p.first = &d.Attempts[0]
+		p.answer = firstLines(p.first)
+	}
+	return p, nil
+}
+
+// firstLines is the beginning of what was answered, nil when nothing was.
+func firstLines(a *webhook.Attempt) *body {
+	if len(a.ResponseBody) == 0 {
+		return nil
+	}
+	b := &body{id: "ping-answer", name: "The answer begins", data: a.ResponseBody, cut: a.ResponseTruncated, size: -1}
+	if len(b.data) > pingBytes {
+		b.data, b.cut = trimRune(b.data[:pingBytes]), true
+	}
+	if lines := bytes.SplitAfterN(b.data, []byte("\n"), pingLines+1); len(lines) > pingLines {
+		b.data, b.cut = bytes.Join(lines[:pingLines], nil), true
+	}
+	return b
+}
+
+// statChart is what attempts came to, in steps.
+func (p *subscriptionPage) stats() []webhook.Stat {
+	if p.shown == "7d" {
+		return p.week
+	}
+	return p.day
+}
+
+// charts draws the statistics that are shown: results, success rate, latency.
+func (p *subscriptionPage) charts(c clock) (results, success, latencies *chart) {
+	all := p.stats()
+	labels := make([]string, len(all))
+	form := "15:04"
+	step := "Hour from"
+	if p.shown == "7d" {
+		form, step = "Mon 2 Jan 15:04", "Six hours from"
+	}
+	n := len(all)
+	column := func(of func(s *webhook.Stat) float64) []float64 {
+		values := make([]float64, n)
+		for i := range all {
+			values[i] = of(&all[i])
+		}
+		return values
+	}
+	for i := range all {
+		labels[i] = all[i].At.In(c.location()).Format(form)
+	}
+	results = &chart{id: "results", name: "Attempts by result", steps: step, labels: labels, series: []series{
+		{"Success", "success", column(func(s *webhook.Stat) float64 { return float64(s.Success) })},
+		{"Retryable", "retryable", column(func(s *webhook.Stat) float64 { return float64(s.Retryable) })},
+		{"Failed", "failed", column(func(s *webhook.Stat) float64 { return float64(s.Failed) })},
+	}}
+	success = &chart{id: "success-rate", name: "Success rate", steps: step, labels: labels, series: []series{
+		{"Success", "success", column(func(s *webhook.Stat) float64 {
+			if share, ok := s.SuccessRate(); ok {
+				return share * 100
+			}
+			return math.NaN()
+		})},
+	}, format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) + " %" }}
+	for i, v := range success.series[0].values {
+		success.series[0].values[i] = math.Round(v*10) / 10
+	}
+	quantile := func(q float64) []float64 {
+		return column(func(s *webhook.Stat) float64 {
+			if t, ok := s.Durations.Quantile(q); ok {
+				return float64(t) / float64(time.Millisecond)
+			}
+			return math.NaN()
+		})
+	}
+	latencies = &chart{id: "latency", name: "Latency", steps: step, labels: labels, series: []series{{"p50", "", quantile(0.5)}, {"p95", "", quantile(0.95)}},
+		format: func(v float64) string { return latency(time.Duration(v * float64(time.Millisecond))) }}
+	return results, success, latencies
+}
+
+// quantileText renders a quantile of how long attempts took, "" without any.
+func quantileText(s *webhook.Stat, q float64) string {
+	t, ok := s.Durations.Quantile(q)
+	if !ok {
+		return ""
+	}
+	return latency(t)
+}
+
+// answerCount is how often one answer was given.
+type answerCount struct {
+	answer, meaning string
+	state           string // whose colour it has
+	n, of           int64
+}
+
+// answers counts the answers, the most frequent first; the rarest are together
+// at the end.
+func answers(sum *webhook.Stat) []answerCount {
+	names := slices.SortedFunc(maps.Keys(sum.Answers), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sum.Answers[b], sum.Answers[a]), cmp.Compare(a, b))
+	})
+	var all []answerCount
+	for i, name := range names {
+		if i == maxAnswers && len(names) > maxAnswers+1 {
+			rest := answerCount{answer: "others", state: "pending", of: sum.Total()}
+			for _, name := range names[i:] {
+				rest.n += sum.Answers[name]
+			}
+			return append(all, rest)
+		}
+		a := answerCount{answer: name, n: sum.Answers[name], of: sum.Total()}
+		result := webhook.ResultRetryable
+		if status, err := strconv.Atoi(name); err == nil {
+			a.meaning, result = http.StatusText(status), webhook.Classify(status, webhook.ErrorNone)
+		} else {
+			code := webhook.ErrorCode(name)
+			a.meaning, result = code.Detail(), webhook.Classify(0, code)
+		}
+		a.state = string(result)
+		all = append(all, a)
+	}
+	return all
+}
+
+// share renders what part of all it is.
+func (a *answerCount) share() string {
+	return strconv.FormatFloat(float64(a.n)/float64(max(a.of, 1))*100, 'f', 1, 64) + " %"
+}
+
+// createdBy says who made a subscription.
+func createdBy(user string) string {
+	if email, ok := adminOf(user); ok {
+		return email + " (admin)"
+	}
+	return "user " + user
+}
+
+// adminOf returns the address of the admin that a record was made by.
+func adminOf(user string) (string, bool) {
+	prefix := store.AdminUser("")
+	if len(user) > len(prefix) && user[:len(prefix)] == prefix {
+		return user[len(prefix):], true
+	}
+	return "", false
+}
+
+// subscriptionCurls are the page's actions over the API.
+func (w *Web) subscriptionCurls(u *store.SubscriptionView) []subscriptionCurl {
+	if !u.DeletedAt.IsZero() {
+		return nil
+	}
+	path := apiSubscriptionPath(u.ID)
+	active := subscriptionCurl{"Pause", w.curl("PUT", path, `{"active": false}`)}
+	if !u.Active {
+		active = subscriptionCurl{"Resume", w.curl("PUT", path, `{"active": true}`)}
+	}
+	return []subscriptionCurl{
+		{"Read it", w.curl("GET", path, "")},
+		{"Its deliveries", w.curl("GET", path+"/deliveries", "")},
+		{"Ping", w.curl("POST", path+"/ping", "")},
+		active,
+		{"Rotate the secret", w.curl("POST", path+"/rotate_secret", "")},
+		{"Delete it", w.curl("DELETE", path, "")},
+	}
+}
+
+// percent is how far a replay has come.
+func percent(r *webhook.Replay) string {
+	if r.Total == 0 {
+		return "100 %"
+	}
+	return strconv.FormatInt(r.Scanned*100/r.Total, 10) + " %"
+}
+
+// doReplay says what a replay sends.
+func doReplay(only webhook.ReplayOnly) string {
+	switch only {
+	case webhook.ReplayFailed:
+		return "What failed"
+	case webhook.ReplayMissed:
+		return "What was missed"
+	default:
+		return "Everything"
+	}
+}
+
+func apiSubscriptionPath(id string) string { return apiSubscriptions + "/" + url.PathEscape(id) }

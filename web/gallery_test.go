@@ -90,7 +90,8 @@ func gallery(t *testing.T) templ.Component {
 		with(cell("Events"), text(visible(hostile))),
 		with(cell("Next attempt"), c.until(aNow.Add(4*time.Minute))),
 		with(cell("Latency", "number"), none()))
-	table := with(panel(), with(table("Deliveries", column{"Select", "w-tick", true}, column{"Status", "w-state", false}, column{"Delivery", "w-id", false},
+	all := tickAll("Select all that are shown")
+	table := with(panel(), all, with(table("Deliveries", column{"Select", "w-tick", true}, column{"Status", "w-state", false}, column{"Delivery", "w-id", false},
 		column{"Events", "", false}, column{"When", "w-time", false}, column{"Latency", "number", false}), row1, row2))
 	wrong := aListing(t, webhook.DeliveryList, "/deliveries", "filter[stauts]=x&filter[response_status]=6xx")
 	set := aListing(t, webhook.DeliveryList, "/deliveries", "program=acme&span=24h&filter[status]=failed,retryable&filter[response_status]=5xx&sort=-created_at")

@@ -211,3 +211,22 @@ func TestStreamsAreBounded(t *testing.T) {
 		t.Errorf("got %d, Retry-After %q; want 503 with one", got.StatusCode, got.Header.Get("Retry-After"))
 	}
 }
+
+// TestFirstPageIsSmall holds what a browser that has not been here loads for
+// its first page.
+func TestFirstPageIsSmall(t *testing.T) {
+	const most = 60_000
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	first := v.do("GET", "/", "Accept-Encoding", "gzip")
+	plain := v.do("GET", "/", "Accept-Encoding", "identity")
+	sum := len(first.body)
+	for _, file := range loads.FindAllStringSubmatch(plain.body, -1) {
+		sum += len(v.do("GET", file[1], "Accept-Encoding", "gzip").body)
+	}
+	if sum > most {
+		t.Errorf("the first page loads %d bytes, and may load %d", sum, most)
+	}
+	t.Logf("%d bytes, of which %d are the page", sum, len(first.body))
+}

@@ -52,11 +52,8 @@ func spelt(s string, r rune) string {
 // deceptive says whether a character is shown by its number: it has no look of
 // its own, or changes that of others.
 func deceptive(r rune) bool {
-	switch {
-	case r < ' ', r == utf8.RuneError, r == 0x7f:
-		return true
-	case r < 0x7f:
-		return false
+	if r < utf8.RuneSelf {
+		return r < ' ' || r == 0x7f
 	}
-	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Cs, unicode.Zl, unicode.Zp) || !unicode.IsGraphic(r)
+	return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800' // a blank of Braille
 }

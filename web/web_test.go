@@ -211,6 +211,9 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 	}
 }
 
+// loads finds the files that a page loads beside itself.
+var loads = regexp.MustCompile(`<(?:link|script) [^>]*(?:href|src)="([^"]*)"`)
+
 // TestPagesLoadOnlyWhatThePolicyAllows holds that no page has what the browser
 // would refuse: styles or scripts of its own, or anything of another host.
 func TestPagesLoadOnlyWhatThePolicyAllows(t *testing.T) {
@@ -223,7 +226,6 @@ func TestPagesLoadOnlyWhatThePolicyAllows(t *testing.T) {
 	v.do("POST", link)
 	pages = append(pages, v.do("GET", "/"), v.do("GET", "/nowhere"), v.do("GET", "/account"), v.do("GET", "/audit"), v.do("GET", "/preferences"))
 	refused := regexp.MustCompile(`<style|<script>|<script [^>]*>[^<]|<iframe|<img|\sstyle=|\son[a-z]+=|javascript:`)
-	loads := regexp.MustCompile(`<(?:link|script) [^>]*(?:href|src)="([^"]*)"`)
 	for _, p := range pages {
 		if found := refused.FindString(p.body); found != "" {
 			t.Errorf("%s: has %s", p.Request.URL.Path, found)

@@ -29,12 +29,21 @@ document.addEventListener("change", (event) => {
 
 document.querySelector("[data-focus]")?.focus();
 
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
 added("input[data-zone]", (input) => {
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   if (!zone || document.getElementById("zones")) return;
   const list = document.createElement("datalist");
   list.id = "zones";
   for (const name of [zone, "UTC"]) list.append(new Option(name));
   input.after(list);
   input.setAttribute("list", "zones");
+});
+
+// The browser's own zone can be chosen, unless it already is.
+added("button[data-zone-choice]", (button) => {
+  if (!zone || zone === "UTC" || zone === button.value) return;
+  button.value = zone;
+  button.textContent = `Local (${zone})`;
+  button.hidden = false;
 });

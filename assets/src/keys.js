@@ -36,7 +36,7 @@ const does = {
   h: () => follow(document.querySelector(".pager [rel=prev]")),
   l: () => follow(document.querySelector(".pager [rel=next]")),
   x: () => follow(current()?.querySelector("input[data-tick]")),
-  r: () => follow(current()?.querySelector("[data-key=redeliver]") || document.querySelector("main [data-key=redeliver]")),
+  r: () => follow((current() || document.querySelector("main"))?.querySelector('.action:not(:disabled):has(use[href="#i-again"])')),
   p: () => follow(document.querySelector("[data-live-toggle]")),
   g: (event) => { going = event.timeStamp; return true; },
 };

@@ -1,5 +1,9 @@
 // Boxes that select rows: with Shift, all from the last one that was ticked.
+import { added } from "./added.js";
+
 let last = null;
+
+added("input[data-tick-all]", (box) => { box.hidden = false; });
 
 document.addEventListener("click", (event) => {
   const box = event.target;

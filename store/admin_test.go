@@ -364,8 +364,11 @@ func TestAudit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range entries {
+		for i, e := range entries {
 			subjects = append(subjects, e.SubjectID+" "+string(e.Action))
+			if i > 0 && q.Sort[0].Descending == entries[i-1].At.Before(e.At) && !entries[i-1].At.Equal(e.At) {
+				t.Errorf("%q: %s comes after %s", query, e.At, entries[i-1].At)
+			}
 		}
 		return subjects, next
 	}

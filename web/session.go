@@ -309,7 +309,7 @@ func local(s, otherwise string) string {
 	u, err := url.Parse(s)
 	odd := func(c rune) bool { return c <= ' ' || c == '\\' || c >= 0x7f }
 	if err != nil || len(s) > 2048 || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" ||
-		!strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.Contains(u.Path, "//") || strings.ContainsFunc(s, odd) || strings.ContainsFunc(u.Path, odd) {
+		!strings.HasPrefix(s, "/") || strings.Contains(u.Path, "//") || strings.ContainsFunc(s, odd) || strings.ContainsFunc(u.Path, odd) {
 		return otherwise
 	}
 	for _, door := range []string{"/sign-in", "/sign-out", "/setup"} {

@@ -184,6 +184,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 
 	d.mu.Lock()
 	for _, l := range lanes {
+		if l.Unusable != nil {
+			d.lanes[l.SubscriptionID] = &lane{Lane: l}
+			d.requestReload(d.lanes[l.SubscriptionID])
+			continue
+		}
 		d.install(&lane{Lane: l})
 	}
 	d.mu.Unlock()
@@ -309,11 +314,16 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 		switch {
 		case gone:
 			d.remove(l)
-		case err != nil:
+		case err != nil && (ctx.Err() != nil || store.Unavailable(err)):
 			if ctx.Err() == nil {
 				d.storeFailed(err)
 			}
 			d.requestReload(l)
+		case err != nil:
+			// Its record cannot be used: schedule asks for another read then.
+			d.claimFailed(l, l.SubscriptionID, err)
+			l.stale = true
+			d.schedule(l, time.Now())
 		default:
 			d.uninstall(l)
 			l.begin(fresh, now)

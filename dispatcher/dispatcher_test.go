@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -1074,6 +1076,63 @@ func TestABadRecordHoldsUpItsOwnLane(t *testing.T) {
 			t.Error("the lane was not taken up again")
 		}
 	})
+}
+
+// A subscription whose record cannot be read is held, at the start and while
+// all goes on, and taken up when it can; the others are served.
+func TestASpoiledSubscriptionHoldsUpItself(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+		bad, good := w.subscriber(nil), w.subscriber(nil)
+		sub := w.subscribe(bad, nil)
+		w.subscribe(good, nil)
+		w.d.store.Close()
+		w.stop()
+		if err := <-w.done; err != nil {
+			t.Error(err)
+		}
+		whole := w.swapSecret(sub.ID, make([]byte, 60))
+		w.start()
+		check := func(n int) {
+			t.Helper()
+			at, before := time.Now(), len(good.posts())
+			w.publish("content_updated")
+			if got := good.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
+				t.Error("the healthy subscription was held up")
+			}
+			if got := len(bad.posts()); got != n {
+				t.Errorf("%d posts to the spoiled one, want %d", got, n)
+			}
+		}
+		check(0)
+		time.Sleep(5 * time.Second)
+		check(0)
+		description := "changed"
+		w.update(sub, &webhook.SubscriptionFields{Description: &description}) // it is read again
+		check(0)
+		time.Sleep(5 * time.Second)
+		check(0)
+		w.swapSecret(sub.ID, whole)
+		time.Sleep(laneHold + time.Second)
+		check(2) // what has waited, in one delivery, and this
+	})
+}
+
+// swapSecret puts other bytes where a subscription's sealed secret is, and
+// returns what was there.
+func (w *world) swapSecret(id string, secret []byte) (was []byte) {
+	w.t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRow("SELECT signing_secret FROM subscriptions WHERE id = ?", id).Scan(&was); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := db.Exec("UPDATE subscriptions SET signing_secret = ? WHERE id = ?", secret, id); err != nil {
+		w.t.Fatal(err)
+	}
+	return was
 }
 
 // A result that cannot be stored, though the store is well, holds up its own

@@ -133,6 +133,9 @@ func (l *lane) nextTime(now time.Time) time.Time {
 // schedule puts a lane in line for what it can do now, and sets its timer for
 // what it can do later. It is called after each change of a lane. Owns d.mu.
 func (d *Dispatcher) schedule(l *lane, now time.Time) {
+	if l.stale && l.forming == 0 && !l.gone && !now.Before(l.held) {
+		d.requestReload(l) // unless it has been asked for already
+	}
 	if first := l.first(); first && !l.queued || !first && !l.moreQueued {
 		if _, ok := l.work(now, &d.cfg); ok && first {
 			l.queued = true

@@ -310,6 +310,32 @@ func TestRotateKeyUnreadable(t *testing.T) {
 	}
 }
 
+// A subscription whose secret no key opens does not keep the others from being
+// read.
+func TestLanesBesideOneThatIsSpoiled(t *testing.T) {
+	for _, spoil := range []string{
+		"UPDATE subscriptions SET signing_secret = randomblob(60) WHERE id = ?",
+		"UPDATE subscriptions SET authorization_header = randomblob(60) WHERE id = ?",
+		"INSERT INTO old_signing_secrets (subscription_id, expires_at, secret) VALUES (?, 1e15, randomblob(60))",
+	} {
+		s := open(t)
+		program(t, s, "p")
+		bad, good := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+		if err := s.writer.do(func(t *tx) error { return t.exec(spoil, bad.ID) }); err != nil {
+			t.Fatal(err)
+		}
+		lanes, err := s.Lanes(t.Context())
+		if err != nil || len(lanes) != 2 {
+			t.Fatalf("%s: got %d lanes, %v; want 2", spoil, len(lanes), err)
+		}
+		for _, l := range lanes {
+			if l.SubscriptionID == bad.ID && (l.Unusable == nil || len(l.Interests) > 0) || l.SubscriptionID == good.ID && (l.Unusable != nil || len(l.Interests) == 0) {
+				t.Errorf("%s: got %+v", spoil, l)
+			}
+		}
+	}
+}
+
 // A running service notices nothing.
 func TestRotateKeyWhileRunning(t *testing.T) {
 	s := open(t)

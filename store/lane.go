@@ -41,6 +41,10 @@ type Lane struct {
 	NextDue   time.Time  // when the next queued or retryable delivery is due, by the process's time; zero for none
 	NextPing  time.Time  // the same of pings alone
 	Replaying bool       // a replay is running
+
+	// Unusable is why the record cannot be used, a secret that no key opens say;
+	// nothing else than SubscriptionID is set then. Of [Store.Lanes] alone.
+	Unusable error
 }
 
 // Interest is a span of the log: the events of this name with After < seq <= Until.
@@ -62,11 +66,15 @@ func (l *Lane) Wants(name string, seq int64) bool {
 
 const laneColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, s.max_in_flight, s.revision, c.seq"
 
-// Lanes returns the lane of every subscription.
+// Lanes returns the lane of every subscription. One whose record cannot be used
+// says so, and is not to blame the others.
 func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
 	var lanes []*Lane
 	err := s.each(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
 		l, err := s.scanLane(scan)
+		if errors.Is(err, errSealed) {
+			l, err = &Lane{SubscriptionID: l.SubscriptionID, Unusable: err}, nil
+		}
 		lanes = append(lanes, l)
 		return err
 	})
@@ -74,8 +82,13 @@ func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
 		return nil, err
 	}
 	newest := make(map[EventKey]int64)
-	for _, l := range lanes {
-		if err := s.fillLane(ctx, l, newest); err != nil {
+	for i, l := range lanes {
+		if l.Unusable != nil {
+			continue
+		}
+		if err := s.fillLane(ctx, l, newest); errors.Is(err, errSealed) {
+			lanes[i] = &Lane{SubscriptionID: l.SubscriptionID, Unusable: err}
+		} else if err != nil {
 			return nil, err
 		}
 	}
@@ -105,7 +118,7 @@ func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
 	if authorization != nil {
 		plain, err := s.seal.open(authorization, "authorization_header of "+l.SubscriptionID)
 		if err != nil {
-			return nil, err
+			return l, err
 		}
 		l.Authorization = string(plain)
 	}

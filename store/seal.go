@@ -170,6 +170,9 @@ func (s *sealer) open(sealed []byte, place string) ([]byte, error) {
 	return secret, err
 }
 
+// errSealed says that no key opens a secret.
+var errSealed = errors.New("a sealed secret cannot be opened")
+
 // openWith also returns which of the keys opened it, counted from 0.
 func (s *sealer) openWith(sealed []byte, place string) ([]byte, int, error) {
 	for i, k := range *s.keys.Load() {
@@ -177,7 +180,7 @@ func (s *sealer) openWith(sealed []byte, place string) ([]byte, int, error) {
 			return secret, i, nil
 		}
 	}
-	return nil, 0, fmt.Errorf("store: the sealed %s cannot be opened", place)
+	return nil, 0, fmt.Errorf("store: %w: %s", errSealed, place)
 }
 
 // macBytes is the size of what mac returns.

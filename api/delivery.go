@@ -52,12 +52,33 @@ func (a *api) listDeliveries(req *request) (answer, error) {
 }
 
 func (a *api) readDelivery(req *request) (answer, error) {
-	r := newDeliveryRecord(&req.delivery)
-	r.Attempts = make([]attemptRecord, len(req.delivery.Attempts))
-	for i := range req.delivery.Attempts {
-		r.Attempts[i] = newAttemptRecord(&req.delivery.Attempts[i])
+	return answer{data: newWholeDeliveryRecord(&req.delivery), tagged: true}, nil
+}
+
+// newWholeDeliveryRecord is the record of a delivery that is shown singly.
+func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
+	r := newDeliveryRecord(d)
+	r.Attempts = make([]attemptRecord, len(d.Attempts))
+	for i := range d.Attempts {
+		r.Attempts[i] = newAttemptRecord(&d.Attempts[i])
 	}
-	return answer{data: r, tagged: true}, nil
+	return r
+}
+
+func (a *api) cancelDelivery(req *request) (answer, error) {
+	if err := req.refuseKey("is not taken here: a delivery that is cancelled stays so, however often it is asked for"); err != nil {
+		return answer{}, err
+	}
+	if err := req.readNothing(); err != nil {
+		return answer{}, err
+	}
+	subscription, id := req.delivery.SubscriptionID, req.delivery.ID
+	err := a.store.Write(req.ctx, func(w store.Write) error { return w.Cancel(req.program(), subscription, id) })
+	if err != nil {
+		return answer{}, err
+	}
+	d, err := a.store.Delivery(req.ctx, req.program(), subscription, id)
+	return answer{data: newWholeDeliveryRecord(&d)}, err
 }
 
 func (a *api) redeliver(req *request) (answer, error) {

@@ -119,6 +119,8 @@ func TestReferenceCommands(t *testing.T) {
 	shell, _ := require(t, "sh"), require(t, "curl")
 	s := start(t)
 	made := s.records()
+	waiting := made // what is at its end cannot be cancelled
+	waiting.delivery = data[identified](t, s.send("POST", "/v2/webhooks/subscriptions/"+made.subscription+"/deliveries/"+made.delivery+"/redeliver", "")).ID
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A ping is answered by nobody here: it must be played.
 		if strings.HasSuffix(r.URL.Path, "/ping") {
@@ -151,7 +153,11 @@ func TestReferenceCommands(t *testing.T) {
 		for _, op := range p.Operations(tag.Name) {
 			for _, command := range op.Curl() {
 				// The ids of the examples are those of nothing; whoever reads the page puts in their own.
-				command.Text = strings.Replace(command.Text, pathOf(op), made.path(&route{pattern: routePattern(op.Path)}), 1)
+				of := made
+				if op.OperationID == "cancelDelivery" {
+					of = waiting
+				}
+				command.Text = strings.Replace(command.Text, pathOf(op), of.path(&route{pattern: routePattern(op.Path)}), 1)
 				if op.Method == http.MethodDelete {
 					last = append(last, command)
 					continue

@@ -62,6 +62,7 @@ func (a *api) routes() []route {
 		{"GET", deliveries, webhooksRead, bySub, deliveryList, a.listDeliveries, false, nil},
 		{"GET", delivery, webhooksRead, a.findDelivery, none, a.readDelivery, false, nil},
 		{"POST", delivery + "/redeliver", webhooksWrite, a.findDelivery, none, a.once(a.redeliver), false, nil},
+		{"POST", delivery + "/cancel", webhooksWrite, a.findDelivery, none, a.cancelDelivery, false, nil},
 		{"POST", replays, webhooksWrite, bySub, none, a.once(a.createReplay), false, nil},
 		{"GET", replay, webhooksRead, a.findReplay, none, a.readReplay, false, nil},
 		{"DELETE", replay, webhooksWrite, a.findReplay, none, a.cancelReplay, false, nil},

@@ -69,6 +69,65 @@ func BenchmarkList(b *testing.B) {
 				})
 			}
 			for _, page := range []struct{ name, raw string }{
+				{"first", ""},
+				{"deep", ""},
+				{"oldest first", "sort=created_at"},
+				{"from a time in the middle", "filter[created_at.to]=" + half},
+				{"of a program", "filter[program_id]=p"},
+				{"of a subscription", "filter[subscription_id]=" + sub.ID},
+				{"rare status", "filter[status]=retryable"},
+				{"pending", "filter[status]=pending"},
+				{"common failure", "filter[status]=failed"},
+				{"failures of a program", "filter[status]=failed&filter[program_id]=p"},
+				{"rare response", "filter[response_status]=404"},
+				{"class of responses", "filter[response_status]=5xx"},
+				{"rare success", "filter[response_status]=202"},
+				{"rare error", "filter[error]=tls"},
+				{"rare event", "filter[event]=channel_created"},
+				{"common event", "filter[event]=content_updated"},
+				{"failures with a common event", "filter[event]=content_updated&filter[status]=failed"},
+				{"event that never was", "filter[event]=user_notification_deleted"},
+				{"pings", "filter[event]=ping"},
+				{"retried", "filter[attempts_made.from]=2"},
+				{"redeliveries", "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001"},
+				{"one", "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001"},
+				{"due", "filter[next_attempt_at.from]=2000-01-01"},
+				{"completed early", "filter[completed_at.to]=2026-01-01T00:00:00.100Z"},
+				{"nothing matches", "filter[status]=success&filter[response_status]=299"},
+			} {
+				b.Run("all, "+page.name, func(b *testing.B) {
+					q := query(b, webhook.AllDeliveryList, page.raw)
+					if page.name == "deep" {
+						q.Cursor = s.cursor(cursorScope{"deliveries", "", "", webhook.AllDeliveryList.Selection(q)}, []int64{int64(rows / 10)})
+					}
+					found := 0
+					for b.Loop() {
+						got, _, err := s.AllDeliveries(context.Background(), q)
+						if err != nil {
+							b.Fatal(err)
+						}
+						found = len(got)
+					}
+					b.ReportMetric(float64(found), "found")
+				})
+			}
+			for _, plan := range []struct{ name, raw string }{
+				{"failures", "filter[status]=failed"}, {"everything", ""}, {"nothing", "filter[status]=success&filter[response_status]=299"},
+			} {
+				b.Run("plan, "+plan.name, func(b *testing.B) {
+					q := query(b, webhook.AllDeliveryList, plan.raw)
+					picked := 0
+					for b.Loop() {
+						p, err := s.PlanBulk(context.Background(), webhook.ActionDeliveryRedeliver, q, 0)
+						if err != nil {
+							b.Fatal(err)
+						}
+						picked = p.Picked
+					}
+					b.ReportMetric(float64(picked), "picked")
+				})
+			}
+			for _, page := range []struct{ name, raw string }{
 				{"events, first", ""},
 				{"events, rare name", "filter[name]=channel_created"},
 				{"events, from a time in the middle", "filter[received_at.to]=" + half},

@@ -86,12 +86,3 @@ func (s *Store) DeliveryView(ctx context.Context, id string) (d DeliveryView, er
 	})
 	return d, err
 }
-
-// AnySubscription returns a subscription of any program, a deleted one too, for
-// admins.
-func (s *Store) AnySubscription(ctx context.Context, id string) (webhook.Subscription, error) {
-	sub, err := scanSubscription(func(dest ...any) error {
-		return s.scan(ctx, selectAnySubscription, []any{id}, dest...)
-	})
-	return sub, notFound(err, "subscription")
-}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -44,6 +45,14 @@ func TestQueryPlans(t *testing.T) {
 		{selectDeliveryView, 1, "sqlite_autoindex_deliveries_1 (id=?)"},
 		{selectAgain, 2, "deliveries_by_original (redelivery_of=?)"},
 		{selectAnySubscription, 1, "USING PRIMARY KEY (id=?)"},
+		{allEvents + rowsDown, 8, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
+		{allEvents + rowsUp, 8, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
+		{selectListedRows, 1, "SEARCH e USING INTEGER PRIMARY KEY (rowid=?)"},
+		{selectRowFrom, 1, "USING INTEGER PRIMARY KEY (rowid>?)"},
+		{selectEventDeliveries, 4, "SEARCH x USING PRIMARY KEY (program_id=? AND seq=? AND delivery<?)"},
+		{selectEventWaits, 4, "subscriptions_by_program (program_id=?)"},
+		{countSubscribersOfProgram, 2, "subscriptions_by_program (program_id=?)"},
+		{selectSubscribersOfProgram, 3, "subscriptions_by_program (program_id=?)"},
 		{selectFirstWanted, 4, "COVERING INDEX events_by_name"},
 		{selectInterrupted, 0, "deliveries_by_status (status=?)"},
 		{findSubscriptions, 3, "USING PRIMARY KEY (id>? AND id<?)"},
@@ -75,10 +84,11 @@ func TestQueryPlans(t *testing.T) {
 }
 
 // scansATable says whether a plan reads a table from end to end; the array of a
-// delivery's events, and an index made for it, are not tables.
+// delivery's events, an index made for it, and the rows of a step before are
+// not tables.
 func scansATable(plan []string) bool {
 	for _, step := range plan {
-		if strings.HasPrefix(step, "SCAN ") && !strings.Contains(step, "VIRTUAL TABLE") && !strings.Contains(step, "CONSTANT ROW") {
+		if strings.HasPrefix(step, "SCAN ") && !strings.Contains(step, "VIRTUAL TABLE") && !strings.Contains(step, "CONSTANT ROW") && !slices.Contains(plan, strings.Replace(step, "SCAN ", "CO-ROUTINE ", 1)) {
 			return true
 		}
 	}

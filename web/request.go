@@ -32,7 +32,7 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 	values, _ := url.ParseQuery(r.URL.RawQuery)
 	req := &request{
 		Request: r, id: id, clock: clock{now: time.Now(), zone: p.zone},
-		theme: p.theme, keys: p.keys, program: values.Get("program"),
+		theme: p.theme, keys: p.keys, program: visible(values.Get("program")), // as it is, when there can be one of that name
 	}
 	if r.Method == http.MethodGet {
 		req.note = w.readNote(r)

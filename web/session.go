@@ -356,8 +356,11 @@ func (w *Web) cookie(name, value string, life time.Duration) *http.Cookie {
 const maxForm = 64 << 10
 
 // form reads the fields of a POST. The error is a problem.
-func (r *request) form() (url.Values, error) {
-	r.Body = http.MaxBytesReader(nil, r.Body, maxForm)
+func (r *request) form() (url.Values, error) { return r.formUpTo(maxForm) }
+
+// formUpTo is the same for a form of so many bytes.
+func (r *request) formUpTo(limit int64) (url.Values, error) {
+	r.Body = http.MaxBytesReader(nil, r.Body, limit)
 	err := r.ParseForm()
 	if r.Context().Err() != nil {
 		return nil, context.Cause(r.Context())

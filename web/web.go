@@ -211,6 +211,13 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: w.attemptBody})
 	admins("/deliveries/{id}/redeliver", by{get: w.askToRedeliver, post: w.redeliver})
 	admins("/deliveries/{id}/cancel", by{get: w.askToCancel, post: w.cancelDelivery})
+	admins("/events", by{get: w.eventList})
+	admins("/events/export", by{get: w.exportEvents})
+	admins("/events/publish", by{get: w.askToPublish, post: w.publishEvent})
+	admins("/events/{program}/{id}", by{get: w.event})
+	admins("/events/{program}/{id}/body.json.txt", by{get: w.eventBody})
+	admins("/event-types", by{get: w.eventTypeList})
+	admins("/event-types/{name}", by{get: w.eventType})
 	m.Handle("/", w.serve(w.signedIn(notFound)))
 	return m
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,8 +28,12 @@ func testWeb(t *testing.T, change func(*Config)) *Web {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
+	catalog, err := testCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
 	cfg := Config{
-		Store: s, Version: "v1.2.3", Started: time.Now(), BaseURL: "https://service.example",
+		Store: s, Rules: webhook.SubscriptionRules{Catalog: catalog}, Version: "v1.2.3", Started: time.Now(), BaseURL: "https://service.example",
 		Ready: func(context.Context) error { return nil },
 	}
 	if change != nil {
@@ -36,6 +41,9 @@ func testWeb(t *testing.T, change func(*Config)) *Web {
 	}
 	return New(cfg)
 }
+
+// testCatalog is the catalog of the tests: it takes a while to make.
+var testCatalog = sync.OnceValues(func() (*webhook.Catalog, error) { return webhook.LoadCatalog() })
 
 // visitor is a browser without JavaScript.
 type visitor struct {

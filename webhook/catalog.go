@@ -24,6 +24,7 @@ type EventType struct {
 	Description string          // when it is emitted
 	Schema      json.RawMessage // JSON Schema 2020-12 of the whole event, in itself complete, compact
 	Example     json.RawMessage // an event that passes it, compact
+	Own         bool            // the operator's, not of the spec
 
 	schema  *jsonschema.Schema
 	schemas map[string]*jsonschema.Schema // by location, with all that is in it
@@ -125,6 +126,7 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 		if err != nil {
 			return nil, fmt.Errorf("event type %s: %w", f.Name, err)
 		}
+		t.Own = true
 		c.types[t.Name] = t
 		c.sorted = append(c.sorted, t)
 	}

@@ -1,0 +1,258 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"service/webhook"
+)
+
+// disorder is how far the times of events of several programs may be from the
+// order in which they were stored.
+const disorder = time.Minute
+
+// AllEvents returns a page of the logs of all programs together, in the order
+// in which they were stored, for admins; and the cursor of the next page, "" on
+// the last. The log of one program is [Store.Events]. A page that filters looks
+// at a bounded number of events: it may be short or empty, and there is more
+// all the same when there is a cursor. Ids cost a look into an index for each
+// and each program.
+func (s *Store) AllEvents(ctx context.Context, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
+	descending := q.Sort[0].Descending
+	received := q.Ranges["received_at"]
+	wide := received // the span of the order has it all; each row is looked at besides
+	if !wide.From.IsZero() {
+		wide.From = wide.From.Add(-disorder)
+	}
+	if !wide.To.IsZero() {
+		wide.To = wide.To.Add(disorder)
+	}
+	low, high, err := s.between(ctx, wide, s.rowBefore)
+	if err != nil {
+		return nil, "", err
+	}
+	scope := cursorScope{"all events", "", "", webhook.EventList.Selection(q)}
+	if q.Cursor != "" {
+		place := []int64{0}
+		if err := s.place(scope, q.Cursor, place); err != nil {
+			return nil, "", err
+		}
+		low, high = beyond(place[0], descending, low, high)
+	}
+	stamps := q.Ranges["timestamp"]
+	args := []any{millis(received.From), millis(received.To), stampOf(stamps.From), stampOf(stamps.To), jsonOf(q.Filters["name"])}
+	streams := []stream{{allEvents + rowsUp, allEvents + rowsDown, args}}
+	budget := q.Size + 1
+	switch {
+	case q.Filters["id"] != nil:
+		streams = []stream{{allEventsByID + rowsUp, allEventsByID + rowsDown, append(slices.Clone(args), jsonOf(q.Filters["id"]))}}
+		budget = s.lists.costlyScan
+	case stamps != (webhook.TimeRange{}):
+		budget = s.lists.costlyScan
+	case q.Filters != nil || q.Ranges != nil:
+		budget = s.lists.scan
+	}
+	err = s.view(ctx, func(v *view) error {
+		rows, at, more, err := v.walk(streams, descending, low, high, q.Size+1, budget)
+		if err != nil {
+			return err
+		}
+		if len(rows) > q.Size {
+			rows = rows[:q.Size]
+			at = rows[q.Size-1]
+		}
+		if more {
+			next = s.cursor(scope, []int64{at})
+		}
+		return v.each(selectListedRows, []any{jsonOf(rows)}, func(scan func(...any) error) error {
+			var program string
+			e, err := scanEvent("", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
+			e.ProgramID = program
+			events = append(events, e)
+			return err
+		})
+	})
+	return events, next, err
+}
+
+// The streams of the logs of all programs, in the order in which events were
+// stored: ?4 and ?5 are the span of received_at, ?6 and ?7 that of timestamps,
+// ?8 names, ?9 ids.
+const (
+	rowMatches    = "(?4 IS NULL OR e.received_at >= ?4) AND (?5 IS NULL OR e.received_at < ?5) AND (?8 IS NULL OR e.name IN (SELECT value FROM json_each(?8))) AND " + eventMatches
+	allEvents     = "SELECT e.rowid, " + rowMatches + " FROM events e WHERE e.rowid > ?2 AND e.rowid < ?3"
+	allEventsByID = "SELECT e.rowid, " + rowMatches + ` FROM json_each(?9) i CROSS JOIN programs p CROSS JOIN events e INDEXED BY events_by_id
+		ON e.program_id = p.id AND e.id = i.value WHERE e.rowid > ?2 AND e.rowid < ?3`
+
+	rowsUp, rowsDown = " ORDER BY e.rowid LIMIT ?1", " ORDER BY e.rowid DESC LIMIT ?1"
+
+	selectListedRows = "SELECT e.program_id, e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?1) i CROSS JOIN events e ON e.rowid = i.value ORDER BY i.key"
+	selectRowFrom    = "SELECT rowid, received_at FROM events WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+	selectRowEnds    = "SELECT coalesce((SELECT min(rowid) FROM events), 1) - 1, coalesce((SELECT max(rowid) FROM events), 0) + 1"
+)
+
+// rowBefore returns the greatest rowid of an event that was received before a
+// time, 0 when there is none, but for disorder.
+func (s *Store) rowBefore(ctx context.Context, at time.Time) (int64, error) {
+	var low, high int64 // received before, and not
+	err := s.scan(ctx, selectRowEnds, nil, &low, &high)
+	for err == nil && high-low > 1 {
+		middle := low + (high-low)/2
+		var row, received int64 // of the first from the middle on: what is old may be gone
+		if err = s.scan(ctx, selectRowFrom, []any{middle}, &row, &received); err == nil && received < at.UnixMilli() {
+			low = row
+		} else {
+			high = middle
+		}
+	}
+	return low, err
+}
+
+// EventDelivery is a delivery that carries an event, and where it goes.
+type EventDelivery struct {
+	webhook.Delivery // without its events
+	ReplayID         string
+	URL              string // of its subscription
+	ResponseStatus   int    // of the last attempt that has ended, 0 for none
+	Error            webhook.ErrorCode
+}
+
+// EventWait is a subscription that asked for an event, and has not come to it.
+type EventWait struct {
+	Subscription webhook.Subscription
+	Behind       int64 // how many places of the log its cursor is before the event
+}
+
+// EventView is one event with where it went, for admins.
+type EventView struct {
+	webhook.Event
+	Deliveries []EventDelivery // the newest first
+	Older      string          // the cursor of those before, "" for none
+	Waiting    []EventWait     // at most MaxEventWaits
+}
+
+// MaxEventWaits is how many subscriptions that an event waits for are read, and
+// EventDeliveries how many deliveries a page of an event has.
+const (
+	MaxEventWaits   = 100
+	EventDeliveries = 50
+)
+
+const (
+	selectEventDeliveries = `SELECT d.num, d.id, d.subscription_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at, d.redelivery_of, d.replay_id,
+		d.created_at, d.completed_at, d.response_status, d.error, s.url
+		FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id
+		WHERE x.program_id = ?1 AND x.seq = ?2 AND x.delivery < ?3 ORDER BY x.delivery DESC LIMIT ?4`
+
+	selectEventWaits = `SELECT ?3 - c.seq, s.id, s.program_id, s.url, s.active, s.description, s.events, s.ordered, s.max_in_flight,
+		s.authorization_header IS NOT NULL, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at
+		FROM subscriptions s INDEXED BY subscriptions_by_program CROSS JOIN interests i ON i.subscription_id = s.id CROSS JOIN cursors c ON c.subscription_id = s.id
+		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND i.name = ?2 AND i.after_seq < ?3 AND (i.until_seq IS NULL OR i.until_seq >= ?3) AND c.seq < ?3 LIMIT ?4`
+)
+
+// EventView returns one event of a program, with a page of the deliveries that
+// carry it and the subscriptions that have yet to come to it. A cursor is Older
+// of the page before, or "".
+func (s *Store) EventView(ctx context.Context, programID, id, cursor string) (e EventView, err error) {
+	if e.Event, err = s.Event(ctx, programID, id); err != nil {
+		return e, err
+	}
+	scope := cursorScope{"event deliveries", programID, id, ""}
+	place := []int64{1<<63 - 1}
+	if cursor != "" {
+		if err := s.place(scope, cursor, place); err != nil {
+			return e, err
+		}
+	}
+	err = s.view(ctx, func(v *view) error {
+		var nums []int64
+		err := v.each(selectEventDeliveries, []any{programID, e.Seq, place[0], EventDeliveries + 1}, func(scan func(...any) error) error {
+			d, num, err := scanEventDelivery(programID, scan)
+			e.Deliveries, nums = append(e.Deliveries, d), append(nums, num)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if len(nums) > EventDeliveries {
+			e.Deliveries = e.Deliveries[:EventDeliveries]
+			e.Older = s.cursor(scope, nums[EventDeliveries-1:EventDeliveries])
+		}
+		return v.each(selectEventWaits, []any{programID, e.Name, e.Seq, MaxEventWaits}, func(scan func(...any) error) error {
+			var w EventWait
+			w.Subscription, err = scanSubscription(func(dest ...any) error { return scan(append([]any{&w.Behind}, dest...)...) })
+			e.Waiting = append(e.Waiting, w)
+			return err
+		})
+	})
+	return e, err
+}
+
+func scanEventDelivery(programID string, scan func(...any) error) (d EventDelivery, num int64, err error) {
+	var reason, redelivery, replay, code sql.NullString
+	var next, completed, status sql.NullInt64
+	var created int64
+	err = scan(&num, &d.ID, &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created, &completed, &status, &code, &d.URL)
+	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
+	d.RedeliveryOf, d.ReplayID = redelivery.String, replay.String
+	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = fromMillis(next), time.UnixMilli(created).UTC(), fromMillis(completed)
+	d.ResponseStatus, d.Error = int(status.Int64), webhook.ErrorCode(code.String)
+	return d, num, err
+}
+
+// EventSubscribers says how many subscriptions ask for an event type.
+type EventSubscribers struct {
+	Active, Paused int
+}
+
+// maxCountedSubscriptions bounds how many subscriptions are looked at to count
+// who asks for what.
+const maxCountedSubscriptions = 10_000
+
+const (
+	countSubscribersOfAll = `SELECT n.value, sum(s.active), sum(1 - s.active)
+		FROM (SELECT id, active, events FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL LIMIT ?1) s CROSS JOIN json_each(s.events) n GROUP BY n.value`
+	countSubscribersOfProgram = `SELECT n.value, sum(s.active), sum(1 - s.active)
+		FROM (SELECT id, active, events FROM subscriptions INDEXED BY subscriptions_by_program WHERE program_id = ?2 AND deleted_at IS NULL LIMIT ?1) s CROSS JOIN json_each(s.events) n GROUP BY n.value`
+
+	selectSubscribersOfAll = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
+		WHERE deleted_at IS NULL AND EXISTS (SELECT 1 FROM json_each(events) WHERE value = ?1) LIMIT ?2`
+	selectSubscribersOfProgram = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
+		WHERE program_id = ?3 AND deleted_at IS NULL AND EXISTS (SELECT 1 FROM json_each(events) WHERE value = ?1) LIMIT ?2`
+)
+
+// CountSubscribers counts the subscriptions of a program, "" for all, by the
+// event types that they ask for; among the first maxCountedSubscriptions.
+func (s *Store) CountSubscribers(ctx context.Context, programID string) (map[string]EventSubscribers, error) {
+	query, args := countSubscribersOfAll, []any{maxCountedSubscriptions}
+	if programID != "" {
+		query, args = countSubscribersOfProgram, append(args, programID)
+	}
+	counts := make(map[string]EventSubscribers)
+	err := s.each(ctx, query, args, func(scan func(...any) error) error {
+		var name string
+		var c EventSubscribers
+		err := scan(&name, &c.Active, &c.Paused)
+		counts[name] = c
+		return err
+	})
+	return counts, err
+}
+
+// Subscribers returns the subscriptions of a program, "" for all, that ask for
+// an event type, at most limit.
+func (s *Store) Subscribers(ctx context.Context, programID, name string, limit int) ([]webhook.Subscription, error) {
+	query, args := selectSubscribersOfAll, []any{name, limit}
+	if programID != "" {
+		query, args = selectSubscribersOfProgram, append(args, programID)
+	}
+	var subs []webhook.Subscription
+	err := s.each(ctx, query, args, func(scan func(...any) error) error {
+		sub, err := scanSubscription(scan)
+		subs = append(subs, sub)
+		return err
+	})
+	return subs, err
+}

@@ -1,0 +1,163 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/webhook"
+)
+
+// TestAllEvents publishes into two programs in turn, and reads the logs
+// together, with every filter, page by page.
+func TestAllEvents(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		program(t, s, "q")
+		var all []webhook.Event // in the order in which they were stored
+		begun := time.Now()
+		for i := range 30 {
+			name := [...]string{"content_updated", "content_published", "channel_created"}[i%3]
+			all = append(all, publish(t, s, [...]string{"p", "q"}[i%2], name)...)
+			all[i].ProgramID = [...]string{"p", "q"}[i%2]
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+		}
+		at := func(i int) string { return webhook.FormatTime(begun.Add(time.Duration(i) * 5 * time.Minute)) }
+		for _, tt := range []struct {
+			query string
+			want  func(i int) bool
+		}{
+			{"", func(int) bool { return true }},
+			{"sort=received_at", func(int) bool { return true }},
+			{"filter[name]=channel_created,content_updated", func(i int) bool { return i%3 != 1 }},
+			{"filter[name]=none_such", func(int) bool { return false }},
+			{"filter[received_at.from]=" + at(4) + "&filter[received_at.to]=" + at(21), func(i int) bool { return i >= 4 && i <= 21 }},
+			{"filter[id]=" + all[7].ID + "," + all[20].ID, func(i int) bool { return i == 7 || i == 20 }},
+			{"filter[id]=" + all[7].ID + "&filter[name]=none_such", func(int) bool { return false }},
+			{"filter[timestamp.from]=1990-01-01", func(int) bool { return true }},
+			{"filter[timestamp.from]=2100-01-01", func(int) bool { return false }},
+		} {
+			var want []string
+			for i := range all {
+				if tt.want(i) {
+					want = append(want, all[i].ProgramID+"/"+all[i].ID)
+				}
+			}
+			q := query(t, webhook.EventList, tt.query+"&page[size]=4")
+			if q.Sort[0].Descending {
+				for i, j := 0, len(want)-1; i < j; i, j = i+1, j-1 {
+					want[i], want[j] = want[j], want[i]
+				}
+			}
+			var got []string
+			for pages := 0; ; pages++ {
+				page, next, err := s.AllEvents(t.Context(), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range page {
+					got = append(got, e.ProgramID+"/"+e.ID)
+				}
+				if next == "" {
+					break
+				}
+				if q.Cursor = next; pages > 30 {
+					t.Fatal("there is no end of pages")
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%q (-want +got):\n%s", tt.query, diff)
+			}
+		}
+		// A bound that is reached gives what was found, and where to go on.
+		s.lists.scan = 5
+		q := query(t, webhook.EventList, "filter[name]=none_such")
+		page, next, err := s.AllEvents(t.Context(), q)
+		if err != nil || len(page) != 0 || next == "" {
+			t.Errorf("a search that is broken off: got %d events, next %q, %v", len(page), next, err)
+		}
+		q = query(t, webhook.EventList, "")
+		q.Cursor = next // of another selection
+		if _, _, err = s.AllEvents(t.Context(), q); err == nil {
+			t.Error("a cursor is taken with another selection")
+		}
+	})
+}
+
+// TestEventView follows an event to those who had it, those who wait and those
+// who did not ask.
+func TestEventView(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	had, waits := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+	subscribe(t, s, "p", "channel_created")
+	paused := subscribe(t, s, "p", "content_updated")
+	off := false
+	if _, err := s.UpdateSubscription(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+		t.Fatal(err)
+	}
+	e := publish(t, s, "p", "content_updated", "content_updated")[1]
+	c := send(t, s, lane(t, s, had.ID), 404)
+	for range EventDeliveries + 2 {
+		if _, err := s.Redeliver(t.Context(), "p", had.ID, c.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v, err := s.EventView(t.Context(), "p", e.ID, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(v.Deliveries) != EventDeliveries || v.Older == "" || v.Deliveries[0].RedeliveryOf != c.ID || v.Deliveries[0].Status != webhook.StatusPending {
+		t.Errorf("first page: %d deliveries, older %q, newest %+v", len(v.Deliveries), v.Older, v.Deliveries[0])
+	}
+	if len(v.Waiting) != 1 || v.Waiting[0].Subscription.ID != waits.ID || v.Waiting[0].Behind != 2 {
+		t.Errorf("waiting: got %+v, want %s, 2 behind", v.Waiting, waits.ID)
+	}
+	if v, err = s.EventView(t.Context(), "p", e.ID, v.Older); err != nil {
+		t.Fatal(err)
+	}
+	last := v.Deliveries[len(v.Deliveries)-1]
+	if len(v.Deliveries) != 3 || v.Older != "" || last.ID != c.ID || last.ResponseStatus != 404 || last.URL != had.URL || last.FailureReason != webhook.FailureRejected {
+		t.Errorf("second page: %d deliveries, older %q, oldest %+v", len(v.Deliveries), v.Older, last)
+	}
+	_, err = s.EventView(t.Context(), "q", e.ID, "")
+	wantMistake(t, err, webhook.CodeNotFound)
+	if _, err = s.EventView(t.Context(), "p", e.ID, "nonsense"); err == nil {
+		t.Error("a cursor that is none is taken")
+	}
+}
+
+func TestSubscribers(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	a := subscribe(t, s, "p", "content_updated", "channel_created")
+	b := subscribe(t, s, "q", "content_updated")
+	gone := subscribe(t, s, "q", "content_updated")
+	off := false
+	if _, err := s.UpdateSubscription(t.Context(), "p", a.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DeleteSubscription(t.Context(), "q", gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	for of, want := range map[string]string{"": "map[channel_created:{0 1} content_updated:{1 1}]", "p": "map[channel_created:{0 1} content_updated:{0 1}]", "q": "map[content_updated:{1 0}]", "r": "map[]"} {
+		got, err := s.CountSubscribers(t.Context(), of)
+		if err != nil || fmt.Sprint(got) != want {
+			t.Errorf("program %q: got %v, %v; want %s", of, got, err, want)
+		}
+	}
+	for of, want := range map[string][]string{"": {a.ID, b.ID}, "p": {a.ID}, "q": {b.ID}} {
+		subs, err := s.Subscribers(t.Context(), of, "content_updated", 10)
+		var got []string
+		for _, sub := range subs {
+			got = append(got, sub.ID)
+		}
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("program %q: %v (-want +got):\n%s", of, err, diff)
+		}
+	}
+}

@@ -1,0 +1,459 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf16"
+
+	"service/store"
+	"service/webhook"
+)
+
+// eventRecords is a page of the log of a program, or of all programs.
+type eventRecords struct {
+	list   *listing
+	events []webhook.Event
+	pager  pager
+	next   string // the address of the next page, "" on the last
+	api    string // that reads the same over the API
+	export string // the query of the exports
+}
+
+func (w *Web) eventList(r *request) (answer, error) {
+	v, err := r.listing(webhook.EventList)
+	if err != nil {
+		return answer{}, err
+	}
+	e := eventRecords{list: v}
+	if v.fault == nil {
+		var next string
+		e.events, next, err = w.events(r, &v.query)
+		if errors.As(err, &v.fault) {
+			err = nil
+		}
+		if err != nil {
+			return answer{}, err
+		}
+		e.pager = v.feed(next)
+		e.next = e.pager.older
+		values := webhook.EventList.Values(&v.query)
+		e.api = w.curl("GET", address("/v2/events", values), "")
+		values.Del("page[cursor]")
+		if r.program != "" {
+			values.Set(programParameter, r.program)
+		}
+		e.export = values.Encode()
+	}
+	a := answer{page: eventsPage(w.frame(r, "Events"), &e)}
+	if v.fault != nil {
+		a.status = http.StatusBadRequest
+	}
+	return a, nil
+}
+
+// events reads a page of the log of the program that is looked at.
+func (w *Web) events(r *request, q *webhook.ListQuery) ([]webhook.Event, string, error) {
+	if r.program == "" {
+		return w.cfg.Store.AllEvents(r.Context(), q)
+	}
+	return w.cfg.Store.Events(r.Context(), r.program, q)
+}
+
+// maxExport is how many events one export has.
+const maxExport = 1_000_000
+
+// exportEvents sends what a list lets through, whatever its page, as NDJSON
+// that can be published, or as CSV of what the list shows. It is read page by
+// page, as fast as it is taken.
+func (w *Web) exportEvents(r *request) (answer, error) {
+	values := r.URL.Query()
+	format := values.Get("format")
+	values.Del("format")
+	plain := *r.Request.URL
+	plain.RawQuery = values.Encode()
+	asked := *r
+	asked.Request = r.Request.Clone(r.Context())
+	asked.Request.URL = &plain
+	v, err := asked.listing(webhook.EventList)
+	if err != nil {
+		return answer{}, err
+	}
+	if v.fault != nil || format != "ndjson" && format != "csv" {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: "The address must have format=ndjson or format=csv, and filters that the list takes."}
+	}
+	if err := w.audit(r, webhook.ActionEventExport, r.program, "", "as "+format+": "+cmp.Or(webhook.EventList.Selection(&v.query), "everything")); err != nil {
+		return answer{}, unwritable(err)
+	}
+	f := &file{name: "events." + format, contentType: "application/x-ndjson"}
+	if format == "csv" {
+		f.contentType = "text/csv; charset=utf-8"
+	}
+	f.write = func(to io.Writer) error {
+		out := bufio.NewWriterSize(to, 64<<10)
+		table := csv.NewWriter(out)
+		if format == "csv" {
+			table.Write([]string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"}) // Flush tells
+		}
+		q := v.query
+		q.Size = webhook.MaxPageSize
+		q.Cursor = ""
+		for n := 0; n < maxExport; {
+			events, next, err := w.events(r, &q)
+			if err != nil {
+				return err
+			}
+			for i := range events {
+				e := &events[i]
+				if format == "csv" {
+					table.Write([]string{e.ProgramID, strconv.FormatInt(e.Seq, 10), e.ID, e.Name, e.Timestamp, webhook.FormatTime(e.ReceivedAt), strconv.Itoa(len(e.JSON))})
+				} else {
+					out.Write(e.JSON)
+					out.WriteByte('\n')
+				}
+			}
+			n += len(events)
+			table.Flush()
+			if err := errors.Join(table.Error(), out.Flush()); err != nil {
+				return err
+			}
+			if next == "" {
+				return nil
+			}
+			q.Cursor = next
+		}
+		return fmt.Errorf("the export has more than %d events", maxExport)
+	}
+	return answer{file: f}, nil
+}
+
+// eventRecord is one event with where it went.
+type eventRecord struct {
+	store.EventView
+	lines  []eventDeliveryLine
+	newest string // the address of the first page of its deliveries, "" when this is it
+	older  string // of the next
+	api    string
+}
+
+// eventDeliveryLine is a delivery of an event; that of a subscription whose
+// line came before does not name it again.
+type eventDeliveryLine struct {
+	store.EventDelivery
+	first bool
+}
+
+func (w *Web) event(r *request) (answer, error) {
+	program, id := r.PathValue("program"), r.PathValue("id")
+	cursor := r.URL.Query().Get("page[cursor]")
+	view, err := w.cfg.Store.EventView(r.Context(), program, id, cursor)
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	e := &eventRecord{EventView: view, lines: bySubscription(view.Deliveries), api: w.curl("GET", "/v2/events/"+id, "")}
+	if cursor != "" {
+		e.newest = eventPath(program, id)
+	}
+	if view.Older != "" {
+		e.older = address(eventPath(program, id), url.Values{"page[cursor]": {view.Older}})
+	}
+	return answer{page: eventPage(w.frame(r, "Event "+visible(e.Name)), e)}, nil
+}
+
+// bySubscription puts the deliveries of one subscription together, each at the
+// place of its newest.
+func bySubscription(all []store.EventDelivery) []eventDeliveryLine {
+	place := make(map[string]int)
+	lines := make([]eventDeliveryLine, len(all))
+	for i, d := range all {
+		lines[i].EventDelivery = d
+		if _, ok := place[d.SubscriptionID]; !ok {
+			place[d.SubscriptionID], lines[i].first = i, true
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b eventDeliveryLine) int { return place[a.SubscriptionID] - place[b.SubscriptionID] })
+	return lines
+}
+
+// outcome says in a sentence what became of the event.
+func (e *eventRecord) outcome() string {
+	if len(e.lines) == 0 && len(e.Waiting) == 0 {
+		return "No subscription asked for it when it was published."
+	}
+	// The newest of a subscription says how it stands.
+	counts := make(map[webhook.Status]int)
+	subs := 0
+	for _, l := range e.lines {
+		if l.first {
+			subs++
+			counts[l.Status]++
+		}
+	}
+	var parts []string
+	for _, s := range []struct {
+		status webhook.Status
+		text   string
+	}{
+		{webhook.StatusSuccess, "delivered to %d"}, {webhook.StatusFailed, "failed for %d"},
+		{webhook.StatusRetryable, "to be tried again for %d"}, {webhook.StatusPending, "being sent to %d"},
+	} {
+		if n := counts[s.status]; n > 0 {
+			parts = append(parts, fmt.Sprintf(s.text, n))
+		}
+	}
+	if n := len(e.Waiting); n > 0 {
+		parts = append(parts, fmt.Sprintf("waiting for %d", n))
+	}
+	text := webhook.Count(subs+len(e.Waiting), "subscription") + ": " + strings.Join(parts, ", ") + "."
+	if e.older != "" || e.newest != "" {
+		text = "On this page: " + text
+	}
+	return text
+}
+
+// body is the JSON of the event as a part shows it.
+func (e *eventRecord) body() *body {
+	return &body{id: "event", name: "JSON", data: e.JSON, size: -1, download: eventPath(e.ProgramID, e.ID) + "/body.json.txt"}
+}
+
+// eventBody sends the JSON of an event as a file.
+func (w *Web) eventBody(r *request) (answer, error) {
+	e, err := w.cfg.Store.Event(r.Context(), r.PathValue("program"), r.PathValue("id"))
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	return textFile("event-"+e.ID+".json.txt", e.JSON), nil
+}
+
+// maxPublishForm bounds the form that publishes: an event, each of whose bytes
+// may take three.
+const maxPublishForm = 3*webhook.MaxEventBytes + maxForm
+
+// publishForm is an event that is being published.
+type publishForm struct {
+	program string
+	text    string // the JSON
+	names   []string
+	faults  []fieldFault
+	asking  map[string]store.EventSubscribers // in the program, by event type
+	name    string                            // of the event, "" when it cannot be read
+	curl    string
+}
+
+// askToPublish shows the form with the example of an event type, or with an
+// event that was published before.
+func (w *Web) askToPublish(r *request) (answer, error) {
+	f := publishForm{program: r.program}
+	values := r.URL.Query()
+	if id := values.Get("like"); id != "" {
+		e, err := w.cfg.Store.Event(r.Context(), r.program, id)
+		if err != nil {
+			return answer{}, mistake(err)
+		}
+		f.text = draft(e.JSON)
+	} else {
+		name := values.Get("name")
+		if name == "" {
+			name = w.names()[0]
+		}
+		t, ok := w.cfg.Rules.Catalog.Type(name)
+		if !ok || name == webhook.EventPing {
+			return answer{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name that can be published."}
+		}
+		f.text = draft(t.Example)
+	}
+	return w.publishAgain(r, http.StatusOK, &f)
+}
+
+// names are the event types that can be published.
+func (w *Web) names() []string {
+	var names []string
+	for _, t := range w.cfg.Rules.Catalog.Types() {
+		if t.Name != webhook.EventPing {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+func (w *Web) publishAgain(r *request, status int, f *publishForm) (answer, error) {
+	var err error
+	if r.programs == nil {
+		if r.programs, err = w.cfg.Store.ProgramIDs(r.Context(), manyPrograms); err != nil {
+			return answer{}, err
+		}
+	}
+	if f.program == "" && len(r.programs) == 1 {
+		f.program = r.programs[0]
+	}
+	f.names, f.text = w.names(), escaped(f.text)
+	var named struct{ Name string }
+	if json.Unmarshal([]byte(f.text), &named) == nil {
+		f.name = named.Name
+	}
+	if f.program != "" {
+		if f.asking, err = w.cfg.Store.CountSubscribers(r.Context(), f.program); err != nil {
+			return answer{}, err
+		}
+	}
+	if compact := new(bytes.Buffer); json.Compact(compact, []byte(f.text)) == nil && compact.Len() <= maxCurlBody {
+		f.curl = w.curlText("POST", "/v2/events", compact.String())
+	}
+	return answer{page: publishPage(w.frame(r, "Publish a test event"), f), status: status}, nil
+}
+
+// curlText is curl with a body of somebody else's choice.
+func (w *Web) curlText(method, path, body string) string {
+	return strings.Replace(w.curl(method, path, "{}"), shell("{}"), shellText(body), 1)
+}
+
+// draft renders an event as a text to publish: with an id of its own, so that
+// it is published once however often the form is sent, and without a time.
+func draft(event []byte) string {
+	var fields map[string]json.RawMessage
+	d := json.NewDecoder(bytes.NewReader(event))
+	if json.Unmarshal(event, &fields) != nil {
+		return string(event)
+	}
+	out := []byte(`{"id":` + strconv.Quote(webhook.NewID()))
+	d.Token() // the brace, for it is an object
+	for d.More() {
+		key, err := d.Token()
+		var value json.RawMessage
+		if err != nil || d.Decode(&value) != nil {
+			return string(event)
+		}
+		name, _ := key.(string)
+		if name == "id" || name == "timestamp" {
+			continue
+		}
+		quoted, err := json.Marshal(name)
+		if err != nil {
+			return string(event)
+		}
+		out = append(append(append(append(out, ','), quoted...), ':'), value...)
+	}
+	var b bytes.Buffer
+	if json.Indent(&b, append(out, '}'), "", "  ") != nil {
+		return string(event)
+	}
+	return escaped(b.String())
+}
+
+// escaped is JSON whose characters without a look of their own are escapes,
+// which mean the same.
+func escaped(text string) string {
+	if !strings.ContainsFunc(text, hiddenInJSON) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case !hiddenInJSON(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+func hiddenInJSON(r rune) bool { return deceptive(r) && !strings.ContainsRune("\n\r\t", r) }
+
+// publishEvent publishes an event as the API does: checked by the catalog, and
+// delivered to whoever asked for it.
+func (w *Web) publishEvent(r *request) (answer, error) {
+	form, err := r.formUpTo(maxPublishForm)
+	if err != nil {
+		return answer{}, err
+	}
+	f := publishForm{program: strings.TrimSpace(form.Get("program")), text: form.Get("event")}
+	fields := map[string][2]string{"program": {"publish-program", "Program"}}
+	wrong := faultsOf(invalid(webhook.CheckIdentifier("program", f.program)), fields)
+	if wrong == nil {
+		there, err := w.cfg.Store.HasProgram(r.Context(), f.program)
+		if err != nil {
+			return answer{}, err
+		}
+		if !there {
+			wrong = []fieldFault{{"publish-program", "Program", "does not exist; a token makes it"}}
+		}
+	}
+	event, refused := w.cfg.Rules.Catalog.NewEvent([]byte(f.text), "", time.Now())
+	if refused != nil {
+		wrong = append(wrong, eventFaults(refused)...)
+	}
+	if f.faults = wrong; wrong != nil {
+		return w.publishAgain(r, http.StatusUnprocessableEntity, &f)
+	}
+	added := 0
+	events := []webhook.Event{event}
+	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+		if added, err = sw.Publish(f.program, events); err != nil || added == 0 {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionEventPublish, f.program, event.ID, event.Name))
+	})
+	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
+		f.faults = eventFaults(refused)
+		return w.publishAgain(r, http.StatusUnprocessableEntity, &f)
+	}
+	if errors.As(err, &refused) && refused.Code == webhook.CodeUnavailable {
+		return answer{}, &problem{status: http.StatusServiceUnavailable, title: "This cannot be stored just now", text: refused.Detail, retryAfter: 10 * time.Second}
+	}
+	if err != nil {
+		return answer{}, unwritable(err)
+	}
+	said := note{noteDone, "Published. Whoever asks for " + event.Name + " is sent it."}
+	if added == 0 {
+		said = note{noteMind, "This very event was published before: nothing was added."}
+	}
+	return answer{location: eventPath(f.program, event.ID), note: &said}, nil
+}
+
+// eventFaults is what is wrong with the JSON of an event: all in one field.
+func eventFaults(e *webhook.Error) []fieldFault {
+	if len(e.Validations) == 0 {
+		return []fieldFault{{"publish-event", "Event", ": " + e.Detail}}
+	}
+	var all []fieldFault
+	for _, v := range e.Validations {
+		label := visible(v.Parameter)
+		if label == "" {
+			label = "Event"
+		}
+		all = append(all, fieldFault{"publish-event", label, v.Detail})
+	}
+	return all
+}
+
+// faultsText are all faults of a field in one, for the place below it.
+func faultsText(all []fieldFault, id string) string {
+	var texts []string
+	for _, f := range all {
+		if f.id == id {
+			texts = append(texts, f.label+" "+strings.TrimPrefix(f.text, ": "))
+		}
+	}
+	return strings.Join(texts, "; ")
+}
+
+// readTimestamp reads the timestamp of an event.
+func readTimestamp(s string) (time.Time, bool) {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	return t, err == nil
+}

@@ -1,0 +1,301 @@
+package web
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/store"
+	"service/webhook"
+)
+
+// TestEventPages walks through the log of one program and of all of them, and
+// follows an event to where it went.
+func TestEventPages(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	v.do("GET", "/events").want(t, 200, "Nothing has been published yet.")
+	l := newLog(t, w, "https://hooks.example.com/in?key=s3cret")
+	var fields []string
+	for i := range 27 {
+		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
+	}
+	events := l.publish("content_published", fields...)
+	if _, _, err := w.cfg.Store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+		t.Fatal(err)
+	}
+	id := webhook.NewID()
+	if _, err := w.cfg.Store.Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, tt := range []struct {
+		query string
+		has   []string
+		not   []string
+	}{
+		{"", []string{"/events/other/" + id, "/events/acme/" + events[26].ID, "Older"}, []string{"/events/acme/" + events[0].ID}},
+		{"?program=acme", []string{"/events/acme/" + events[26].ID, "Older"}, []string{"/events/other/"}},
+		{"?program=other", []string{"/events/other/" + id}, []string{"/events/acme/", "Older"}},
+		{"?filter[name]=channel_created", []string{"/events/other/" + id}, []string{"/events/acme/"}},
+		{"?filter[id]=" + events[3].ID, []string{"/events/acme/" + events[3].ID}, []string{"/events/other/", events[4].ID}},
+		{"?filter[name]=ping", []string{"Nothing matches."}, nil},
+		{"?sort=received_at", []string{events[0].ID}, []string{"/events/other/"}},
+	} {
+		p := v.do("GET", "/events"+tt.query)
+		p.want(t, 200, "<h1>Events</h1>")
+		p.has(t, tt.has...)
+		p.hasNot(t, tt.not...)
+		p.inert(t)
+	}
+	p := v.do("GET", "/events?program=acme")
+	next := regexp.MustCompile(`rel="next" href="([^"]*)"`).FindStringSubmatch(p.body)
+	if next == nil {
+		t.Fatal("there is no next page")
+	}
+	v.do("GET", strings.ReplaceAll(next[1], "&amp;", "&")).has(t, "/events/acme/"+events[0].ID, "Newest")
+	p = v.do("GET", "/events?filter[nme]=x")
+	p.want(t, 400, "This cannot be listed.")
+	v.do("GET", "/events?page[cursor]=x").want(t, 400, "This cannot be listed.")
+
+	// One event, and what became of it.
+	page := "/events/acme/" + events[1].ID
+	v.do("GET", page).has(t, "1 subscription: waiting for 1.", "hooks.example.com")
+	c := l.form()
+	l.end(c, webhook.Attempt{ResponseStatus: 404, Duration: time.Millisecond})
+	p = v.do("GET", page)
+	p.want(t, 200, "1 subscription: failed for 1.")
+	p.has(t, "/deliveries/"+c.ID, ">404<", "rejected", "number 1", "/v2/events/"+events[1].ID)
+	p.hasNot(t, "s3cret", "Waiting")
+	p.inert(t)
+	again := v.send("/deliveries/" + c.ID + "/redeliver").Header.Get("Location")
+	p = v.do("GET", page)
+	p.has(t, "1 subscription: being sent to 1.", again, "redelivery of", "the same")
+	v.do("GET", "/events/other/"+id).has(t, "No subscription asked for it")
+	v.do("GET", "/events/other/"+events[1].ID).want(t, 404, "")
+	p = v.do("GET", page+"/body.json.txt")
+	if p.body != string(events[1].JSON) || p.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
+		t.Errorf("the file: got %s as %s", p.body, p.Header.Get("Content-Type"))
+	}
+	v.do("GET", page+"?page[cursor]=x").want(t, 422, "")
+
+	// Exports have all pages, and are audited.
+	p = v.do("GET", "/events/export?format=ndjson&program=acme&sort=received_at")
+	p.want(t, 200, "")
+	var want strings.Builder
+	for _, e := range events {
+		want.Write(e.JSON)
+		want.WriteByte('\n')
+	}
+	if diff := cmp.Diff(want.String(), p.body); diff != "" || p.Header.Get("Content-Type") != "application/x-ndjson" {
+		t.Errorf("the export, as %s (-want +got):\n%s", p.Header.Get("Content-Type"), diff)
+	}
+	p = v.do("GET", "/events/export?format=csv&filter[name]=channel_created,content_published")
+	rows, err := csv.NewReader(strings.NewReader(p.body)).ReadAll()
+	if err != nil || len(rows) != 1+28 || rows[1][0] != "other" || rows[28][2] != events[0].ID {
+		t.Errorf("the table: got %d rows, %v:\n%s", len(rows), err, p.body)
+	}
+	v.do("GET", "/events/export?format=xml").want(t, 400, "format=ndjson or format=csv")
+	v.do("GET", "/events/export?format=csv&filter[nme]=x").want(t, 400, "")
+	if all := strings.Join(audited(t, w), "\n"); !strings.Contains(all, "event.export as ndjson: sort=received_at") || strings.Count(all, "event.export") != 2 {
+		t.Errorf("the audit has\n%s", all)
+	}
+}
+
+// TestPublish holds that what is published here is published as over the API.
+func TestPublish(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newLog(t, w, "https://hooks.example.com")
+	form := func(p page) string {
+		m := regexp.MustCompile(`(?s)<textarea[^>]*>(.*)</textarea>`).FindStringSubmatch(p.body)
+		if m == nil {
+			t.Fatalf("there is no event in the form:\n%s", p.body)
+		}
+		return strings.NewReplacer("&#34;", `"`, "&#39;", "'", "&lt;", "<", "&gt;", ">", "&amp;", "&").Replace(m[1])
+	}
+	p := v.do("GET", "/events/publish?program=acme&name=content_published")
+	p.want(t, 200, "In acme 1 active subscription asks for it.")
+	p.inert(t)
+	text := form(p)
+	if strings.Contains(text, "timestamp") {
+		t.Errorf("the form has a time:\n%s", text)
+	}
+	// Every event type's example can be published as the form has it.
+	for _, name := range w.names() {
+		if _, err := w.cfg.Rules.Catalog.NewEvent([]byte(form(v.do("GET", "/events/publish?name="+name))), "", time.Now()); err != nil {
+			t.Errorf("%s: the form's event does not pass: %v", name, err)
+		}
+	}
+	v.do("GET", "/events/publish?name=ping").want(t, 404, "")
+	v.do("GET", "/events/publish?name=none").want(t, 404, "")
+
+	p = v.send("/events/publish", "program", "acme", "event", text)
+	p.want(t, 303, "")
+	at := p.Header.Get("Location")
+	v.do("GET", at).want(t, 200, "Published. Whoever asks for content_published is sent it.")
+	// The same form once more adds nothing.
+	p = v.send("/events/publish", "program", "acme", "event", strings.ReplaceAll(text, "\n", "\r\n"))
+	if got := p.Header.Get("Location"); p.StatusCode != 303 || got != at {
+		t.Errorf("sent twice: got %d, %s; want 303, %s", p.StatusCode, got, at)
+	}
+	v.do("GET", at).want(t, 200, "nothing was added")
+	l.form() // it is on its way
+
+	for name, tt := range map[string]struct {
+		program, event string
+		want           []string
+	}{
+		"no JSON":          {"acme", "{", []string{`href="#publish-event"`}},
+		"a misspelt field": {"acme", strings.Replace(text, "content_id", "contentid", 1), []string{"contentid", "content_id", "is required", `id="publish-event-fault"`}},
+		"a ping":           {"acme", `{"name":"ping","version":"1"}`, []string{"cannot be published"}},
+		"a taken id":       {"acme", strings.Replace(text, "48211", "7", 1), []string{"is taken by an event with other content"}},
+		"no program":       {"", text, []string{`href="#publish-program"`, "is required"}},
+		"another program":  {"nobody", text, []string{"does not exist"}},
+		"hostile":          {"acme<script>", `{"name":"</textarea><script>alert(1)</script>` + "\u202e" + `","version":"1"}`, []string{"is not the name of an event type"}},
+		"too large":        {"acme", `{"name":"` + strings.Repeat("x", webhook.MaxEventBytes) + `"}`, []string{"must be at most"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := v.send("/events/publish", "program", tt.program, "event", tt.event)
+			p.want(t, 422, "Nothing was published.")
+			p.has(t, tt.want...)
+			p.inert(t)
+			if got := form(p); len(got) < len(tt.event)-1 {
+				t.Errorf("the form has lost what was typed:\n%s", got)
+			}
+		})
+	}
+	v.send("/events/publish", "event", strings.Repeat("x", maxPublishForm)).want(t, 400, "too large")
+
+	p = v.do("GET", "/events/publish?program=acme&like="+strings.TrimPrefix(at, "/events/acme/"))
+	p.want(t, 200, "")
+	if like := form(p); strings.Contains(like, strings.TrimPrefix(at, "/events/acme/")) || !strings.Contains(like, "48211") {
+		t.Errorf("one like it: got\n%s", like)
+	}
+	v.do("GET", "/events/publish?program=acme&like=none").want(t, 404, "")
+	all := strings.Join(audited(t, w), "\n")
+	if strings.Count(all, "event.publish") != 1 || !strings.Contains(all, "event.publish content_published") {
+		t.Errorf("the audit has\n%s", all)
+	}
+}
+
+// TestHostileEvents holds that what a publisher, or an operator's schema, says
+// is inert on every page of events.
+func TestHostileEvents(t *testing.T) {
+	own := webhook.SchemaFile{Name: "evil_thing.json", Content: []byte(strings.ReplaceAll(`{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"BAD","description":"BAD","type":"object",
+		"properties":{"id":{"type":"string","format":"uuid"},"timestamp":{"type":"string","format":"date-time"},"name":{"const":"evil_thing"},"version":{"const":"1"},
+		"BAD":{"type":"string","description":"BAD","pattern":".*|BAD"},"few":{"enum":["BAD"]}},
+		"required":["id","timestamp","name","version"],"additionalProperties":false,
+		"examples":[{"id":"019d065b-80f1-733a-9a41-3f6be7c2d63f","timestamp":"2026-03-19T13:49:13.329Z","name":"evil_thing","version":"1","BAD":"BAD"}]}`,
+		"BAD", "<script>alert(1)</script>\u202egnp\u200b"))}
+	catalog, err := webhook.LoadCatalog(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := testWeb(t, func(cfg *Config) { cfg.Rules.Catalog = catalog })
+	v := visit(t, w)
+	v.signIn(w)
+	l := newLog(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>")
+	bad, err := json.Marshal("</pre><script>alert(1)</script>\u202e\u200b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	huge := `"` + strings.Repeat("<script>alert(1)</script>", 50_000) + `"`
+	events := l.publish("content_published", strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(bad)), huge)
+	odd := l.publish("<script>alert(1)</script>\u202e", `1`)
+	id := webhook.NewID()
+	if _, err := w.cfg.Store.Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		"/events", "/events?program=acme", "/events?program=" + url.QueryEscape(hostile), "/events?filter[name]=" + url.QueryEscape("<script>alert(1)</script>"),
+		"/events/acme/" + events[0].ID, "/events/acme/" + events[1].ID, "/events/acme/" + odd[0].ID, "/events/acme/" + id,
+		"/events/publish?program=acme&like=" + events[0].ID, "/events/publish?program=acme&like=" + id, "/events/publish?name=evil_thing", "/events/publish?program=" + url.QueryEscape(hostile),
+		"/event-types", "/event-types?program=" + url.QueryEscape(hostile), "/event-types/evil_thing", "/event-types/content_published", "/event-types/" + url.PathEscape("<script>alert(1)</script>"),
+	} {
+		v.do("GET", path).inert(t)
+	}
+	v.do("GET", "/event-types").has(t, "your own")
+	v.do("GET", "/event-types/evil_thing").has(t, "your own", "⟨U+202E⟩", "one of")
+}
+
+// TestEventTypePages holds that every event type has a page with all of its
+// fields, and who asks for it.
+func TestEventTypePages(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newLog(t, w, "https://hooks.example.com/in")
+	list := v.do("GET", "/event-types")
+	list.want(t, 200, "1 active")
+	list.inert(t)
+	for _, et := range w.cfg.Rules.Catalog.Types() {
+		list.has(t, `href="/event-types/`+et.Name+`"`)
+		p := v.do("GET", "/event-types/"+et.Name)
+		p.want(t, 200, "Emitted when")
+		p.inert(t)
+		var example map[string]any
+		if err := json.Unmarshal(et.Example, &example); err != nil {
+			t.Fatal(err)
+		}
+		for name := range example {
+			p.has(t, "<code>"+name+"</code>")
+		}
+	}
+	v.do("GET", "/event-types/content_published").has(t, "hooks.example.com", l.sub.ID[28:], "/events/publish?name=content_published", "/v2/event_types/content_published")
+	v.do("GET", "/event-types/content_published?program=other").has(t, "No subscription does.")
+	v.do("GET", "/event-types?program=other").hasNot(t, "1 active")
+	v.do("GET", "/event-types/ping").hasNot(t, "Publish a test event")
+	v.do("GET", "/event-types/user_notification_created").has(t, "When category is comment", "<code>details.comment_count</code>", "array of integer, int64", "<code>category</code>")
+	v.do("GET", "/event-types/none").want(t, 404, "no event type of this name")
+}
+
+// TestSchemaFields holds that schemas of any form are read as far as they can be.
+func TestSchemaFields(t *testing.T) {
+	for name, tt := range map[string]struct {
+		schema string
+		want   []fieldGroup
+	}{
+		"no JSON": {`{`, nil},
+		"true":    {`true`, []fieldGroup{}},
+		"a ring":  {`{"$ref":"#/$defs/a","$defs":{"a":{"properties":{"x":{"$ref":"#/$defs/a"}}}}}`, nil},
+		"odd":     {`{"properties":{"a":true,"b":{"type":["string","null"],"minimum":1},"c":{"type":7}}}`, []fieldGroup{{"", []schemaField{{"a", "", "", false}, {"b", "string or null, at least 1", "", false}, {"c", "", "", false}}}}},
+		"lists": {`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"b":{"enum":["x","y"]}},"required":["b"]}}},"required":["a"]}`,
+			[]fieldGroup{{"", []schemaField{{"a", "array of object", "", true}, {"a[].b", "one of x, y", "", true}}}}},
+		"a condition": {`{"properties":{"k":{"type":"string"},"d":{"type":"object"}},"if":{"properties":{"k":{"const":"x"}}},"then":{"properties":{"d":{"$ref":"#/$defs/d"}}},"$defs":{"d":{"properties":{"e":{"type":"boolean"}}}}}`,
+			[]fieldGroup{{"", []schemaField{{"k", "string", "", false}, {"d", "object", "", false}}}, {"k is x", []schemaField{{"d.e", "boolean", "", false}}}}},
+	} {
+		got := schemaFields([]byte(tt.schema))
+		if name == "a ring" {
+			if len(got) != 1 || len(got[0].fields) > maxSchemaDepth+1 {
+				t.Errorf("a ring: got %+v", got)
+			}
+			continue
+		}
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(fieldGroup{}, schemaField{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestBySubscription(t *testing.T) {
+	of := func(id, sub string) store.EventDelivery {
+		return store.EventDelivery{Delivery: webhook.Delivery{ID: id, SubscriptionID: sub}}
+	}
+	var got []string
+	for _, l := range bySubscription([]store.EventDelivery{of("5", "b"), of("4", "a"), of("3", "b"), of("2", "c"), of("1", "a")}) {
+		got = append(got, fmt.Sprint(l.SubscriptionID, l.ID, l.first))
+	}
+	if diff := cmp.Diff([]string{"b5true", "b3false", "a4true", "a1false", "c2true"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,322 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"service/store"
+	"service/webhook"
+)
+
+// eventTypeRecords are the event types, by groups.
+type eventTypeRecords struct {
+	groups []eventGroup
+	asking map[string]store.EventSubscribers
+	api    string
+}
+
+func (w *Web) eventTypeList(r *request) (answer, error) {
+	asking, err := w.cfg.Store.CountSubscribers(r.Context(), r.program)
+	if err != nil {
+		return answer{}, err
+	}
+	t := eventTypeRecords{groups: groupsOf(w.cfg.Rules.Catalog, nil), asking: asking, api: w.curl("GET", "/v2/event_types", "")}
+	return answer{page: eventTypesPage(w.frame(r, "Event types"), &t)}, nil
+}
+
+// eventTypeRecord is an event type with who asks for it.
+type eventTypeRecord struct {
+	*webhook.EventType
+	fields      []fieldGroup
+	subscribers []webhook.Subscription
+	more        bool // there are more
+	api         string
+}
+
+// shownSubscribers is how many subscriptions an event type lists.
+const shownSubscribers = 100
+
+func (w *Web) eventType(r *request) (answer, error) {
+	t, ok := w.cfg.Rules.Catalog.Type(r.PathValue("name"))
+	if !ok {
+		return answer{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name. The operator's own are read when the service starts."}
+	}
+	subs, err := w.cfg.Store.Subscribers(r.Context(), r.program, t.Name, shownSubscribers+1)
+	if err != nil {
+		return answer{}, err
+	}
+	e := eventTypeRecord{EventType: t, fields: schemaFields(t.Schema), api: w.curl("GET", "/v2/event_types/"+t.Name, "")}
+	e.more, e.subscribers = len(subs) > shownSubscribers, subs[:min(len(subs), shownSubscribers)]
+	return answer{page: eventTypePage(w.frame(r, t.Name), &e)}, nil
+}
+
+// fieldGroup is fields that an event has when something holds, "" for always.
+type fieldGroup struct {
+	when   string
+	fields []schemaField
+}
+
+// schemaField is a field of an event as its schema describes it.
+type schemaField struct {
+	path        string // details.content_id, channel_ids[]
+	kind        string // what it is: integer, int64
+	description string
+	required    bool
+}
+
+// The bounds of what is read of a schema, which the operator may have written.
+const (
+	maxSchemaDepth  = 6
+	maxSchemaFields = 500
+)
+
+// schemaNode is what is read of a JSON Schema.
+type schemaNode struct {
+	Ref         string          `json:"$ref"`
+	Type        json.RawMessage `json:"type"`
+	Format      string          `json:"format"`
+	Const       json.RawMessage `json:"const"`
+	Enum        json.RawMessage `json:"enum"`
+	Description string          `json:"description"`
+	Properties  schemaProps     `json:"properties"`
+	Required    []string        `json:"required"`
+	Items       *schemaNode     `json:"items"`
+	AllOf       []*schemaNode   `json:"allOf"`
+	AnyOf       []*schemaNode   `json:"anyOf"`
+	OneOf       []*schemaNode   `json:"oneOf"`
+	If          *schemaNode     `json:"if"`
+	Then        *schemaNode     `json:"then"`
+	Else        *schemaNode     `json:"else"`
+	Pattern     string          `json:"pattern"`
+	Minimum     json.Number     `json:"minimum"`
+	Maximum     json.Number     `json:"maximum"`
+	MinLength   json.Number     `json:"minLength"`
+	MaxLength   json.Number     `json:"maxLength"`
+
+	Defs map[string]*schemaNode `json:"$defs"`
+}
+
+// UnmarshalJSON reads what it can: true and false are schemas too, and a
+// keyword of another form than usual is no reason to show nothing.
+func (n *schemaNode) UnmarshalJSON(b []byte) error {
+	if b = bytes.TrimSpace(b); len(b) == 0 || b[0] != '{' {
+		return nil
+	}
+	type plain schemaNode
+	var p plain
+	if json.Unmarshal(b, &p) == nil {
+		*n = schemaNode(p)
+	}
+	return nil
+}
+
+// schemaProps are properties in the order of the schema.
+type schemaProps []schemaProp
+
+type schemaProp struct {
+	name string
+	node *schemaNode
+}
+
+// UnmarshalJSON keeps the order.
+func (p *schemaProps) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return err
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
+		}
+		name, _ := key.(string)
+		node := new(schemaNode)
+		if err := d.Decode(node); err != nil {
+			return err
+		}
+		*p = append(*p, schemaProp{name, node})
+	}
+	return nil
+}
+
+// schemaFields lists the fields that a schema describes: those that an event
+// always may have, then those that depend on another field.
+func schemaFields(schema []byte) []fieldGroup {
+	root := new(schemaNode)
+	if json.Unmarshal(schema, root) != nil {
+		return nil
+	}
+	r := schemaReader{defs: root.Defs, groups: []fieldGroup{{}}}
+	r.node(root, "", "", 0)
+	return slices.DeleteFunc(r.groups, func(g fieldGroup) bool { return len(g.fields) == 0 })
+}
+
+type schemaReader struct {
+	defs   map[string]*schemaNode
+	groups []fieldGroup
+	count  int
+}
+
+// resolve follows a reference to the schema's own definitions.
+func (r *schemaReader) resolve(n *schemaNode) *schemaNode {
+	for range maxSchemaDepth {
+		name, ok := strings.CutPrefix(n.Ref, "#/$defs/")
+		if !ok || r.defs[name] == nil {
+			break
+		}
+		n = r.defs[name]
+	}
+	return n
+}
+
+func (r *schemaReader) node(n *schemaNode, path, when string, depth int) {
+	if n == nil || depth > maxSchemaDepth {
+		return
+	}
+	n = r.resolve(n)
+	for _, p := range n.Properties {
+		node := r.resolve(p.node)
+		at := p.name
+		if path != "" {
+			at = path + "." + p.name
+		}
+		// What only depends on a condition has been described already.
+		bare := p.node.Ref != "" || node.Description != "" || node.Type != nil || node.Const != nil
+		if when == "" || depth > 0 || bare && path != "" {
+			r.add(when, schemaField{at, kindOf(node, r), node.Description, slices.Contains(n.Required, p.name)})
+		}
+		r.node(node, at, when, depth+1)
+		if node.Items != nil {
+			r.node(node.Items, at+"[]", when, depth+1)
+		}
+	}
+	for _, part := range n.AllOf {
+		r.node(part, path, when, depth)
+	}
+	for _, part := range slices.Concat(n.AnyOf, n.OneOf) {
+		if part != nil && len(part.Properties) > 0 {
+			r.node(part, path, joinWhen(when, "in one form"), depth)
+		}
+	}
+	if n.If != nil {
+		if is := condition(n.If); is != "" {
+			r.node(n.Then, path, joinWhen(when, is), depth)
+			r.node(n.Else, path, joinWhen(when, "not: "+is), depth)
+		}
+	}
+}
+
+func joinWhen(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + ", " + b
+}
+
+func (r *schemaReader) add(when string, f schemaField) {
+	if r.count++; r.count > maxSchemaFields {
+		return
+	}
+	i := slices.IndexFunc(r.groups, func(g fieldGroup) bool { return g.when == when })
+	if i < 0 {
+		i = len(r.groups)
+		r.groups = append(r.groups, fieldGroup{when: when})
+	}
+	r.groups[i].fields = append(r.groups[i].fields, f)
+}
+
+// condition says in words what an if asks for.
+func condition(n *schemaNode) string {
+	var parts []string
+	for _, p := range n.Properties {
+		switch {
+		case p.node.Const != nil:
+			parts = append(parts, p.name+" is "+plainJSON(p.node.Const))
+		case p.node.Enum != nil:
+			parts = append(parts, p.name+" is one of "+plainJSON(p.node.Enum))
+		}
+	}
+	if len(parts) == 0 && len(n.Required) > 0 {
+		return strings.Join(n.Required, " and ") + " is there"
+	}
+	return strings.Join(parts, " and ")
+}
+
+// kindOf says in a few words what a field is.
+func kindOf(n *schemaNode, r *schemaReader) string {
+	var parts []string
+	var one string
+	var several []string
+	switch {
+	case n.Const != nil:
+		return "always " + plainJSON(n.Const)
+	case n.Enum != nil:
+		parts = append(parts, "one of "+plainJSON(n.Enum))
+	case json.Unmarshal(n.Type, &one) == nil && one == "array" && n.Items != nil:
+		if items := kindOf(r.resolve(n.Items), r); items != "" {
+			parts = append(parts, "array of "+items)
+		} else {
+			parts = append(parts, "array")
+		}
+	case one != "":
+		parts = append(parts, one)
+	case json.Unmarshal(n.Type, &several) == nil && len(several) > 0:
+		parts = append(parts, strings.Join(several, " or "))
+	}
+	if n.Format != "" {
+		parts = append(parts, n.Format)
+	}
+	for _, bound := range []struct {
+		name  string
+		value json.Number
+	}{{"at least", n.Minimum}, {"at most", n.Maximum}, {"characters from", n.MinLength}, {"characters up to", n.MaxLength}} {
+		if bound.value != "" {
+			parts = append(parts, bound.name+" "+bound.value.String())
+		}
+	}
+	if n.Pattern != "" {
+		parts = append(parts, "like "+strconv.Quote(n.Pattern))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// plainJSON renders a value, or an array of them, for reading.
+func plainJSON(raw json.RawMessage) string {
+	var all []any
+	if json.Unmarshal(raw, &all) == nil {
+		var words []string
+		for _, v := range all {
+			words = append(words, fmt.Sprint(v))
+		}
+		return strings.Join(words, ", ")
+	}
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return one
+	}
+	return string(raw)
+}
+
+// publishQuery is the query of the form that publishes an event of a type.
+func publishQuery(program, name string) url.Values {
+	return eventQuery(program, "name", name)
+}
+
+// logQuery is the query of the log that shows the events of a type.
+func logQuery(program, name string) url.Values {
+	return eventQuery(program, "filter[name]", name)
+}
+
+func eventQuery(program, parameter, name string) url.Values {
+	values := url.Values{parameter: {name}}
+	if program != "" {
+		values.Set(programParameter, program)
+	}
+	return values
+}

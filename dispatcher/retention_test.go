@@ -122,3 +122,27 @@ func TestRetentionBesideDeliveries(t *testing.T) {
 		})
 	}
 }
+
+// An ordered subscription goes on as soon as what it waits for has expired.
+func TestOrderedGoesOnAfterAnExpiry(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func(s *store.Store) { done <- s.Retain(ctx, time.Hour) }(w.d.store)
+		r := w.subscriber(statuses(200, 500, 500, 500, 500, 200))
+		ordered := true
+		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+		w.publish("content_updated")
+		w.subscribe(w.subscriber(nil), nil) // its ping is the newest delivery, which is let alone
+		time.Sleep(50 * time.Minute)        // the fifth attempt is two hours away
+		second := w.publish("content_updated")
+		time.Sleep(15 * time.Minute)
+		if got := r.posts(); len(got) != 5 || got[4].ids[0] != second {
+			t.Errorf("got %+v, want four attempts and then the second event", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

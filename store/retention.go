@@ -182,21 +182,24 @@ func (w *sweep) deliveries() error {
 			if err != nil {
 				return err
 			}
-			var pings []string
-			err = t.each("SELECT id FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
-				var id string
-				err := scan(&id)
-				pings = append(pings, id)
+			// Whose ping is waited for, and whose lane waits for what ends now: an
+			// ordered one goes on with the next.
+			err = t.each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
+				var id, subscription string
+				var ping bool
+				err := scan(&id, &subscription, &ping)
+				t.afterCommit(func() {
+					if ping {
+						w.s.watchers.dropped(id)
+					}
+					w.s.watchers.queued(subscription)
+				})
+				t.deliveryChanged(0)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			t.afterCommit(func() {
-				for _, id := range pings {
-					w.s.watchers.dropped(id)
-				}
-			})
 			if swept.Expired, err = t.affected(expireAged, after, to, w.edge, now); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"syscall"
 	"time"
@@ -42,8 +43,9 @@ func free(dir string) (free, size int64, err error) {
 }
 
 // look returns how many bytes are free, how many must be, and whether that is
-// not so. A file system that does not say has room.
-func (d *disk) look() (room, least int64, low bool) {
+// not so; scan reads a row of the database. A file system that does not say has
+// room.
+func (d *disk) look(scan func(query string, args []any, dest ...any) error) (room, least int64, low bool) {
 	if d.least == 0 {
 		return 0, 0, false
 	}
@@ -51,15 +53,31 @@ func (d *disk) look() (room, least int64, low bool) {
 	if least = d.least; least == AutoFreeDisk {
 		least = min(size/autoShare, autoMost)
 	}
-	return room, least, err == nil && room < least
+	if err != nil || room >= least {
+		return room, least, false
+	}
+	var unused int64
+	if scan(selectUnused, nil, &unused) != nil {
+		unused = 0
+	}
+	return room, least, tooFull(room, unused, least)
 }
+
+// selectUnused returns how many bytes of the database's file are free.
+const selectUnused = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+
+// tooFull says whether no event is to be accepted. The file of the database does
+// not become smaller: where it is what has filled the disk, the room that
+// retention makes is within it, and unused. But the write-ahead log needs room
+// beside it, a quarter of what must be free.
+func tooFull(room, unused, least int64) bool { return room < least/4 || room+unused < least }
 
 // room returns an error for publishers while there is little room on the disk.
 // It is called within a write.
-func (s *Store) room() error {
+func (s *Store) room(t *tx) error {
 	d := &s.disk
 	if now := time.Now(); now.Sub(d.looked) >= diskLooked {
-		room, least, low := d.look()
+		room, least, low := d.look(t.scan)
 		switch {
 		case low && !d.low:
 			s.logger.Error("the disk is nearly full: no event is accepted until there is room", "free", room, "least", least)
@@ -75,13 +93,17 @@ func (s *Store) room() error {
 }
 
 func errLowDisk() *webhook.Error {
-	return webhook.NewError(webhook.CodeUnavailable, "The disk of the service is nearly full: no event is accepted until its operator has made room. Nothing was stored; try again later.")
+	return webhook.NewError(webhook.CodeUnavailable, "The disk of the service is nearly full: no event is accepted until its operator has made room. Try again later.")
+}
+
+func (s *Store) scanNow(query string, args []any, dest ...any) error {
+	return s.scan(context.Background(), query, args, dest...)
 }
 
 // Disk is the state of the disk that the data directory is on.
 type Disk struct {
 	Free, Size int64 // bytes
-	Least      int64 // so much must be free for events to be accepted; 0 for no limit
+	Least      int64 // so much must be free for events to be accepted, three quarters of it perhaps within the database; 0 for no limit
 	Low        bool  // it is not, and none is accepted
 }
 
@@ -91,6 +113,6 @@ func (s *Store) Disk() (Disk, error) {
 	if err != nil {
 		return Disk{}, fmt.Errorf("store: disk: %w", err)
 	}
-	_, least, low := s.disk.look()
+	_, least, low := s.disk.look(s.scanNow)
 	return Disk{Free: room, Size: size, Least: least, Low: low}, nil
 }

@@ -48,3 +48,36 @@ func TestLowDisk(t *testing.T) {
 		}
 	})
 }
+
+// What retention has made free within the database is room for events, as long
+// as the write-ahead log has some too.
+func TestTooFull(t *testing.T) {
+	for _, c := range []struct {
+		room, unused, least int64
+		want                bool
+	}{
+		{100, 0, 100, false}, {99, 0, 100, true}, {99, 1, 100, false}, {25, 75, 100, false}, {25, 74, 100, true}, {24, 1000, 100, true},
+	} {
+		if got := tooFull(c.room, c.unused, c.least); got != c.want {
+			t.Errorf("%d free, %d unused, %d wanted: too full %v, want %v", c.room, c.unused, c.least, got, c.want)
+		}
+	}
+	inBubble(t, func(t *testing.T, s *Store) {
+		subscribe(t, s, "p", "content_deleted")
+		for range 500 {
+			publish(t, s, "p", "content_updated")
+		}
+		unused := func() (n int64) {
+			if err := s.scanNow(selectUnused, nil, &n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		before := unused()
+		time.Sleep(time.Hour)
+		sweepAt(t, s, time.Now().Add(-time.Minute))
+		if after := unused(); after < before+20_000 {
+			t.Errorf("%d bytes unused, and %d after 499 events were removed", before, after)
+		}
+	})
+}

@@ -23,7 +23,7 @@ const eventColumns = "seq, id, name, received_at, json"
 // The events belong to the store from now on.
 func (w Write) Publish(programID string, events []webhook.Event) (added int, err error) {
 	s, t := w.s, w.t
-	if err := s.room(); err != nil {
+	if err := s.room(t); err != nil {
 		return 0, err
 	}
 	head, err := t.head(programID)

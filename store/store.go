@@ -287,7 +287,7 @@ func (s *Store) Check(ctx context.Context) error {
 	} else if err := s.writer.do(func(*tx) error { return nil }); err != nil {
 		return err
 	}
-	if _, _, low := s.disk.look(); low {
+	if _, _, low := s.disk.look(s.scanNow); low {
 		return errLowDisk()
 	}
 	return nil

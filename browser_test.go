@@ -70,8 +70,10 @@ func TestBrowser(t *testing.T) {
 			defer cancel()
 			cmd := exec.CommandContext(ctx, tools.node, name+".mjs")
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary,
-				"NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"), "GALLERY="+absolute(t, "web/testdata/gallery.html"))
+			cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "GALLERY="+absolute(t, "web/testdata/gallery.html"))
+			if s.data != "" {
+				cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"))
+			}
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			} else {
@@ -138,11 +140,12 @@ type browsed struct {
 // serveForBrowser runs a service until the test ends.
 func serveForBrowser(t *testing.T, binary string, flags ...string) browsed {
 	t.Helper()
-	s := browsed{data: filepath.Join(t.TempDir(), "data")}
+	var s browsed
 	args := []string{"serve", "--listen", "127.0.0.1:0", "--grace", "1s"}
 	if slices.Contains(flags, "--demo") {
 		args = append(args, flags...)
 	} else {
+		s.data = filepath.Join(t.TempDir(), "data")
 		args = append(append(args, "--data", s.data), flags...)
 	}
 	cmd := exec.Command(binary, args...)

@@ -9,7 +9,7 @@ await visit(page, "/");
 const hrefs = (selector) => page.$$eval(selector, (all) => all.map((a) => a.getAttribute("href")));
 const sections = await hrefs("#pages a");
 check(sections.length > 0, "a navigation with pages");
-const paths = [...sections, "/preferences", "/find", "/find?q=0"];
+const paths = [...sections, "/account", "/preferences", "/find", "/find?q=0"];
 for (const section of sections) {
   await visit(page, section);
   check(await page.locator("h1").count() === 1, `${section}: one h1`);

@@ -36,6 +36,12 @@
 // bodyBlock. There is no style, script or handler inside of markup: the policy
 // refuses them.
 //
+// After a change of a .templ or of assets/src, from the root of the repository:
+//
+//	go tool templ generate && go generate ./assets
+//
+// What both make is committed with its source.
+//
 // What JavaScript adds is asked for by attributes: data-copy, data-tick,
 // data-row, data-live-list, data-ago. Its source is assets/src.
 package web

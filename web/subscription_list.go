@@ -100,7 +100,8 @@ func steps(stats []webhook.Stat, from, to time.Time, long time.Duration) []webho
 		all[i].At, all[i].Span = from.Add(time.Duration(i)*long), long
 	}
 	for i := range stats {
-		if at := int(stats[i].At.Sub(from) / long); at >= 0 && at < len(all) {
+		since := stats[i].At.Sub(from)
+		if at := int(since / long); since >= 0 && at < len(all) {
 			all[at].Add(&stats[i])
 		}
 	}

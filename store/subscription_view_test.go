@@ -1,0 +1,268 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/webhook"
+)
+
+// The pages of the list are those of a plain model, whatever is asked for and
+// however little a page may look at; what comes later shifts nothing.
+func TestAllSubscriptions(t *testing.T) {
+	s := open(t)
+	ctx := context.Background()
+	random := rand.New(rand.NewPCG(1, 2))
+	programs := []string{"p", "q"}
+	for _, p := range programs {
+		program(t, s, p)
+	}
+	type made struct {
+		id, program, url, status, event string
+		active, deleted, lost           bool
+	}
+	var all []made
+	for i := range 120 {
+		m := made{
+			program: programs[random.IntN(2)], url: fmt.Sprintf("https://Host%d.example/in", i%7), status: []string{"healthy", "healthy", "failing", "disabled"}[random.IntN(4)],
+			event: []string{"content_published", "channel_updated"}[random.IntN(2)], active: random.IntN(2) == 0, deleted: random.IntN(5) == 0, lost: random.IntN(4) == 0,
+		}
+		events := []string{m.event}
+		sub, _, err := s.CreateSubscription(ctx, m.program, "u", &webhook.SubscriptionFields{URL: &m.url, Events: &events, Active: &m.active}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.id = sub.ID
+		err = s.writer.do(func(tx *tx) error {
+			reason := ""
+			if m.status == "disabled" {
+				reason = "x"
+			}
+			if m.lost {
+				if err := tx.exec("INSERT INTO losses VALUES (?, 3, 1, 2)", m.id); err != nil {
+					return err
+				}
+			}
+			return tx.setHealth(m.id, webhook.Health(m.status), reason, webhook.Failures{})
+		})
+		if err == nil && m.deleted {
+			_, err = s.DeleteSubscription(ctx, m.program, m.id)
+			m.active = false
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, m)
+	}
+	for _, tt := range []struct {
+		program, query string
+		matches        func(m made) bool
+	}{
+		{"", "", func(m made) bool { return !m.deleted }},
+		{"p", "", func(m made) bool { return !m.deleted && m.program == "p" }},
+		{"nobody", "", func(m made) bool { return false }},
+		{"", "filter[deleted]=true", func(m made) bool { return m.deleted }},
+		{"q", "filter[deleted]=true,false", func(m made) bool { return m.program == "q" }},
+		{"", "filter[status]=failing,disabled", func(m made) bool { return !m.deleted && m.status != "healthy" }},
+		{"p", "filter[status]=failing", func(m made) bool { return !m.deleted && m.status == "failing" && m.program == "p" }},
+		{"", "filter[status]=failing&filter[deleted]=true", func(m made) bool { return m.deleted && m.status == "failing" }},
+		{"", "filter[status]=healthy&filter[active]=false", func(m made) bool { return !m.deleted && m.status == "healthy" && !m.active }},
+		{"", "filter[losses]=true", func(m made) bool { return !m.deleted && m.lost }},
+		{"", "filter[losses]=false&filter[event]=channel_updated", func(m made) bool { return !m.deleted && !m.lost && m.event == "channel_updated" }},
+		{"", "filter[url]=hOST3.,host5.", func(m made) bool {
+			return !m.deleted && (strings.Contains(m.url, "Host3.") || strings.Contains(m.url, "Host5."))
+		}},
+		{"", "filter[url]=%25", func(m made) bool { return false }},
+	} {
+		for _, order := range []string{"", "&sort=created_at"} {
+			for _, limit := range []int{7, 10_000} {
+				s.lists.scan = limit
+				var want, got []string
+				for _, m := range all {
+					if tt.matches(m) {
+						want = append(want, m.id)
+					}
+				}
+				if order == "" {
+					slices.Reverse(want)
+				}
+				q := query(t, webhook.AllSubscriptionList, tt.query+order+"&page[size]=4")
+				for pages := 0; ; pages++ {
+					if pages > 2*len(all) {
+						t.Fatalf("%s: there is no end of pages", tt.query)
+					}
+					page, next, err := s.AllSubscriptions(ctx, tt.program, q)
+					if err != nil || len(page) > 4 {
+						t.Fatalf("%s: a page of %d: %v", tt.query, len(page), err)
+					}
+					for _, u := range page {
+						got = append(got, u.ID)
+					}
+					if next == "" {
+						break
+					}
+					q.Cursor = next
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s %s%s, looking at %d a page (-want +got):\n%s", tt.program, tt.query, order, limit, diff)
+				}
+			}
+		}
+	}
+	q := query(t, webhook.AllSubscriptionList, "page[size]=4")
+	_, next, err := s.AllSubscriptions(ctx, "", q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Cursor = next
+	_, _, err = s.AllSubscriptions(ctx, "p", q)
+	wantCode(t, err, webhook.CodeInvalid) // a cursor of another list
+}
+
+// What is said of a subscription beside its record.
+func TestSubscriptionView(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		end := func(c *Claim, status int) {
+			t.Helper()
+			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+			if _, err := s.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		read := func() SubscriptionView {
+			t.Helper()
+			u, err := s.SubscriptionView(t.Context(), sub.ID, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return u
+		}
+		if u := read(); !u.LastSuccess.IsZero() || u.Success.DeliveryID+u.Failure.DeliveryID != "" || u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
+			t.Errorf("of a new one: %+v", u)
+		}
+		ping, _, err := s.ClaimDue(t.Context(), sub.ID, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end(ping, 200)
+		if u := read(); u.Success.DeliveryID != ping.ID || !u.Success.Ping || u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {
+			t.Errorf("after a ping: %+v", u)
+		}
+		publish(t, s, "p", "content_updated")
+		bad := form(t, s, lane(t, s, sub.ID), 1)
+		end(bad, 503)
+		publish(t, s, "p", "content_updated", "content_updated", "channel_updated")
+		u := read()
+		if u.Failure.DeliveryID != bad.ID || u.Failure.Ping || u.Failures.Count != 1 || u.WaitingEvents != 2 || u.WaitingDeliveries != 1 || u.OldestEvent.IsZero() {
+			t.Errorf("after a failure: %+v", u)
+		}
+		good := form(t, s, lane(t, s, sub.ID), 10)
+		end(good, 204)
+		if u = read(); u.Success.DeliveryID != good.ID || u.Success.Ping || u.Failure.DeliveryID != bad.ID || u.WaitingEvents != 0 || len(u.Recent) != 2 || u.Recent[0].ID != good.ID {
+			t.Errorf("after a success: %+v", u)
+		}
+		now := time.Now()
+		stats, err := s.SubscriptionStats(t.Context(), []SubscriptionSummary{u.SubscriptionSummary}, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum webhook.Stat
+		for _, one := range stats[sub.ID] {
+			sum.Add(&one)
+		}
+		if sum.Success != 1 || sum.Retryable != 1 || sum.Failed != 0 { // pings aside
+			t.Errorf("its numbers are %+v", stats)
+		}
+		// When the last success is not among the newest, the statistics know of it.
+		for range 120 {
+			publish(t, s, "p", "content_updated")
+			end(form(t, s, lane(t, s, sub.ID), 1), 404)
+		}
+		if u = read(); u.Success.DeliveryID != "" || !u.LastSuccess.Equal(now.UTC().Truncate(time.Hour)) {
+			t.Errorf("after many failures: %+v, %s", u.Success, u.LastSuccess)
+		}
+		for range 2 {
+			if _, _, err := s.RotateSecret(t.Context(), "p", sub.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if u = read(); len(u.OldSecrets) != 2 || !u.OldSecrets[0].Before(u.OldSecrets[1]) {
+			t.Errorf("the old secrets end at %v", u.OldSecrets)
+		}
+		time.Sleep(SecretOverlap + time.Second)
+		if u = read(); u.OldSecrets != nil {
+			t.Errorf("the old secrets end at %v, long ago", u.OldSecrets)
+		}
+		if _, err := s.DeleteSubscription(t.Context(), "p", sub.ID); err != nil {
+			t.Fatal(err)
+		}
+		if u = read(); u.DeletedAt.IsZero() || len(u.Recent) != 2 || u.WaitingDeliveries != 0 {
+			t.Errorf("of a deleted one: %+v", u)
+		}
+		_, err = s.SubscriptionView(t.Context(), "none", 2)
+		wantCode(t, err, webhook.CodeNotFound)
+	})
+}
+
+// What is read of each subscription of a page is found by an index, and what is
+// scanned is bounded by itself.
+func TestSubscriptionPlans(t *testing.T) {
+	s := open(t)
+	for query, c := range map[string]struct {
+		args int
+		want []string
+	}{
+		selectSummaries: {2, []string{"deliveries_by_completion (subscription_id=?", "deliveries_due (subscription_id=?", "events_by_name (program_id=? AND name=? AND seq>? AND seq<?)",
+			"SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=?)", "SEARCH l USING PRIMARY KEY", "SEARCH f USING PRIMARY KEY", "SEARCH c USING PRIMARY KEY"}},
+		selectLastSuccess: {1, []string{"deliveries_by_completion (subscription_id=?", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
+		selectLastFailure: {1, []string{"deliveries_by_subscription (subscription_id=?)", "deliveries_by_status (status=? AND subscription_id=?)", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
+	} {
+		rows, err := s.readers.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, c.args)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var plan []string
+		err = drain(rows, func(scan func(...any) error) error {
+			var id, parent, unused int
+			var detail string
+			err := scan(&id, &parent, &unused, &detail)
+			if plan = append(plan, detail); strings.HasPrefix(detail, "SCAN ") && !strings.Contains(detail, "VIRTUAL TABLE") &&
+				!strings.Contains(detail, "subquery") && detail != "SCAN d" && detail != "SCAN n" {
+				t.Errorf("%s\n\t%s", query, detail)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range c.want {
+			if text := strings.Join(plan, "\n\t"); !strings.Contains(text, part) {
+				t.Errorf("%s\n\t%s\nwant %s", query, text, part)
+			}
+		}
+	}
+}
+
+// What is written with a ping is not written without it.
+func TestPingAndMore(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	refused := webhook.NewError(webhook.CodeConflict, "no")
+	if _, _, err := s.Ping(t.Context(), "p", sub.ID, func(Write) error { return refused }); err != refused {
+		t.Fatalf("got %v, want %v", err, refused)
+	}
+	u, err := s.SubscriptionView(t.Context(), sub.ID, 10)
+	if err != nil || len(u.Recent) != 1 {
+		t.Errorf("there are %d pings, want the first alone: %v", len(u.Recent), err)
+	}
+}

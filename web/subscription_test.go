@@ -1,0 +1,422 @@
+package web
+
+import (
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/store"
+	"service/webhook"
+)
+
+// subscribing is an admin who is signed in, with the rules of a service that
+// sends to the public internet alone.
+func subscribing(t *testing.T) (visitor, *Web) {
+	t.Helper()
+	catalog, err := webhook.LoadCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := testWeb(t, func(c *Config) {
+		c.Rules, c.MaxSubscriptions, c.BatchSize = webhook.SubscriptionRules{Catalog: catalog}, 3, 100
+	})
+	v := visit(t, w)
+	v.signIn(w)
+	return v, w
+}
+
+// hidden is the value of a field that a form does not show.
+func (p page) hidden(t *testing.T, name string) string {
+	t.Helper()
+	return p.link(t, `<input type="hidden" name="`+name+`" value="([^"]*)"`)
+}
+
+// apart fails when a time stands without a blank after the word before it.
+func (p page) apart(t *testing.T) page {
+	t.Helper()
+	if found := regexp.MustCompile(`.{20}[a-z.,]<time`).FindString(p.body); found != "" {
+		t.Errorf("%s has %q", p.Request.URL, found)
+	}
+	return p
+}
+
+// did is what the audit says was done to subscriptions, the oldest first.
+func did(t *testing.T, w *Web) (done []string) {
+	t.Helper()
+	q, invalid := webhook.AuditList.Parse(url.Values{"sort": {"at"}, "page[size]": {"100"}})
+	if invalid != nil {
+		t.Fatal(invalid)
+	}
+	entries, _, err := w.cfg.Store.AuditEntries(t.Context(), &q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if verb, ok := strings.CutPrefix(string(e.Action), "subscription."); ok {
+			if e.Admin != testAdmin || e.ProgramID != "acme" {
+				t.Errorf("the audit says %+v", e)
+			}
+			done = append(done, verb)
+		}
+	}
+	return done
+}
+
+func listSubscriptions(t *testing.T, w *Web, query string) []store.SubscriptionSummary {
+	t.Helper()
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, invalid := webhook.AllSubscriptionList.Parse(values)
+	if invalid != nil {
+		t.Fatal(invalid)
+	}
+	subs, _, err := w.cfg.Store.AllSubscriptions(t.Context(), "", &q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return subs
+}
+
+var secretText = regexp.MustCompile(`whsec_[A-Za-z0-9+/=]+`)
+
+// A subscription is made by a form that says what is wrong with it and keeps
+// what was typed but for the secret; its own secret is shown once.
+func TestCreateSubscription(t *testing.T) {
+	v, w := subscribing(t)
+	v.do("GET", "/subscriptions").want(t, 200, "There is no subscription yet.")
+	v.do("GET", "/subscriptions/new").want(t, 200, "There is no program yet.")
+	newLogToken(t, w, "acme")
+
+	form := v.do("GET", "/subscriptions/new")
+	form.want(t, 200, "The first ping")
+	form.inert(t)
+	form.has(t, `value="content_published"`, "X-Service-Delivery", "&#34;ping&#34;", "webhook-signature", "Create and send the first ping")
+	once := form.hidden(t, "once")
+
+	const authorization = "Bearer canary-of-a-partner"
+	wrong := v.send("/subscriptions/new", "once", once, "for_program", "nobody", "url", "http://10.0.0.1/x", "authorization", authorization, "max_in_flight", "many", "description", "Kept <b>")
+	wrong.want(t, 422, "Nothing was saved.")
+	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number", "is none that there is", `href="#url"`, `href="#events"`)
+	wrong.hasNot(t, authorization)
+	v.send("/subscriptions/new", "step", "check", "url", "https://10.0.0.1/x").want(t, 200, "leads to an address that deliveries may not be sent to")
+	if n := len(listSubscriptions(t, w, "")); n != 0 {
+		t.Fatalf("there are %d subscriptions", n)
+	}
+
+	good := []string{"once", once, "for_program", "acme", "url", "https://partner.example/in?key=canary-of-a-url", "events", "content_published", "authorization", authorization, "active", "true", "description", hostileBytes}
+	made := v.send("/subscriptions/new", good...)
+	made.want(t, 200, "This is shown once")
+	made.inert(t)
+	if got := made.Header.Get("Cache-Control"); got != "no-store" || made.Header.Get("ETag") != "" {
+		t.Errorf("the page with the secret may be kept: %q", got)
+	}
+	secret := secretText.FindString(made.body)
+	if secret == "" || strings.Count(made.body, secret) != 2 {
+		t.Fatalf("the secret is not there to be read and to be copied:\n%s", made.body)
+	}
+	subs := listSubscriptions(t, w, "")
+	if len(subs) != 1 || !subs[0].HasAuthorizationHeader || !subs[0].Active || subs[0].CreatedBy != "admin:"+testAdmin {
+		t.Fatalf("got %+v", subs)
+	}
+	made.has(t, subscriptionPath(subs[0].ID)+"?ping=newest#ping")
+
+	// The browser loads the page again: it sends the form again.
+	again := v.send("/subscriptions/new", good...)
+	again.want(t, 422, "This form was sent before")
+	again.hasNot(t, secret, "whsec_", authorization)
+	if n := len(listSubscriptions(t, w, "")); n != 1 {
+		t.Errorf("there are %d subscriptions, want 1", n)
+	}
+	stranger := visit(t, w)
+	stranger.signIn(w)
+	stranger.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 422, "This form was sent before")
+
+	one := v.do("GET", subscriptionPath(subs[0].ID))
+	one.want(t, 200, "Record")
+	one.inert(t)
+	one.has(t, testAdmin+" (admin)", "Is set, and sent with every delivery", "https://partner.example/in?…")
+	for _, p := range []page{one, v.do("GET", "/subscriptions"), v.do("GET", "/audit")} {
+		p.hasNot(t, authorization, secret, "canary-of-a-url")
+	}
+	for range 2 {
+		v.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 200, "whsec_")
+	}
+	v.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 422, "the program has 3 subscriptions")
+	if diff := cmp.Diff([]string{"create", "create", "create"}, did(t, w)); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+func newLogToken(t *testing.T, w *Web, programID string) {
+	t.Helper()
+	if _, _, err := w.cfg.Store.CreateToken(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is typed is checked at once, by the rules that hold when it is saved.
+func TestCheckURL(t *testing.T) {
+	v, _ := subscribing(t)
+	for typed, want := range map[string]string{
+		"":                              "is checked while you type it",
+		"https://partner.example/a?b=c": "The URL can be used.",
+		"ftp://partner.example/":        "must begin with https://",
+		"https://localhost/":            "may not be sent to",
+		"https://user:x@example.com/":   "must not hold a user name",
+	} {
+		p := v.send("/subscriptions/check-url", "url", typed, "for_program", "acme")
+		p.want(t, 200, want)
+		if p.hasNot(t, "<html"); strings.HasPrefix(want, "The URL") {
+			p.has(t, "POST /a?b=c HTTP/1.1", ">partner.example<", ">acme<")
+		}
+	}
+	v.do("GET", "/subscriptions/check-url?url=x").want(t, 405, "")
+}
+
+// A form that was made of an older record is refused, shows what the record has
+// now, and can be sent again.
+func TestEditSubscription(t *testing.T) {
+	v, w := subscribing(t)
+	l := newLog(t, w, "https://partner.example/in")
+	path := subscriptionPath(l.sub.ID)
+	form := v.do("GET", path+"/edit")
+	form.want(t, 200, "One is set. Leave this empty to keep it.")
+	form.inert(t)
+	form.hasNot(t, "top-secret-token")
+	revision := form.hidden(t, "revision")
+	edit := func(revision string, more ...string) page {
+		return v.send(path+"/edit", append([]string{"revision", revision, "url", "https://partner.example/in", "events", "content_published"}, more...)...)
+	}
+	edit(revision, "url", "http://x").want(t, 422, "must begin with https://")
+	edit(revision, "description", "mine").want(t, 303, "")
+	v.do("GET", path).want(t, 200, "It is saved.")
+
+	stale := edit(revision, "description", "stale", "ordered", "true")
+	stale.want(t, 409, "Nothing was saved: the subscription was changed since you opened this form.")
+	stale.apart(t).inert(t)
+	stale.has(t, "Description: mine", "In the order of the events: no", ">stale</textarea>")
+	stale.hasNot(t, "Events: ")
+	edit(stale.hidden(t, "revision"), "description", "stale", "remove_authorization", "true").want(t, 303, "")
+	got := listSubscriptions(t, w, "")[0]
+	if got.Description != "stale" || got.HasAuthorizationHeader || !slices.Equal(got.Events, []string{"content_published"}) {
+		t.Errorf("got %+v", got)
+	}
+	edit(v.do("GET", path+"/edit").hidden(t, "revision"), "description", "stale").want(t, 303, "") // changes nothing
+	if diff := cmp.Diff([]string{"update", "update"}, did(t, w)); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// Whatever can be done to a subscription, in the order in which an admin would.
+func TestSubscriptionActions(t *testing.T) {
+	v, w := subscribing(t)
+	l := newLog(t, w, "https://partner.example/in")
+	path := subscriptionPath(l.sub.ID)
+	ping := l.claim(true)
+	l.end(ping, webhook.Attempt{ResponseStatus: 200, Duration: 41 * time.Millisecond, ResponseBody: []byte(strings.Repeat("line "+hostileBytes+"\n", 30))})
+	first := v.do("GET", path+"?ping=newest")
+	first.want(t, 200, "The answer begins")
+	first.inert(t)
+	first.has(t, "41 ms", ping.ID, "cut at")
+
+	// The page of a ping waits for its result.
+	watch := w.cfg.Store.Watch()
+	defer watch.Close()
+	answered := make(chan string, 1)
+	go func() {
+		for range watch.C {
+			if _, ok := watch.Take().Queued[l.sub.ID]; ok {
+				c, _, err := w.cfg.Store.ClaimDue(t.Context(), l.sub.ID, true)
+				if err != nil || c == nil {
+					continue
+				}
+				a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, Error: webhook.ErrorTLS, Result: webhook.ResultRetryable}
+				_, err = w.cfg.Store.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
+				if err == nil {
+					answered <- c.ID
+				}
+				return
+			}
+		}
+	}()
+	pinged := v.send(path + "/ping")
+	pinged.want(t, 303, "")
+	id := <-answered
+	if got := pinged.Header.Get("Location"); got != path+"?ping="+id+"#ping" {
+		t.Fatalf("it leads to %s", got)
+	}
+	result := v.do("GET", path+"?ping="+id)
+	result.want(t, 200, "A secure connection could not be made")
+	result.apart(t).inert(t)
+	result.has(t, "12 ms", "It is tried again")
+
+	l.publish("content_published", `"a"`, `"b"`)
+	l.end(l.form(), webhook.Attempt{ResponseStatus: 404, Duration: 9 * time.Millisecond})
+	v.do("GET", path).has(t, "content_published", "Success rate", "by-answer", "with 404") // which is newer than the ping
+	v.send(path+"/pause").want(t, 303, "")
+	paused := v.do("GET", path)
+	paused.want(t, 200, "It is paused.")
+	v.send(path+"/pause").want(t, 303, "") // a second press
+	l.publish("content_published", `"c"`, `"d"`, `"e"`)
+	v.do("GET", path+"/replay?only=missed&from=2026-01-01T00:00").want(t, 200, "Resume it first.")
+	v.send(path+"/resume").want(t, 303, "")
+
+	since := url.QueryEscape(webhook.FormatTime(time.Now().Add(-time.Hour)))
+	v.do("GET", path+"/replay").want(t, 200, "Count")
+	v.do("GET", path+"/replay?from=yesterday&only=some").want(t, 422, "must be missed, failed or all")
+	for only, want := range map[string]string{"missed": "3 events", "failed": "2 events", "all": "5 events"} {
+		counted := v.do("GET", path+"/replay?only="+only+"&from="+since)
+		counted.want(t, 200, "Replay "+want)
+		counted.inert(t)
+		counted.has(t, "in at least 1 delivery", "&#34;dry_run&#34;:true")
+	}
+	counted := v.do("GET", path+"/replay?only=missed&from="+since)
+	v.send(path+"/replay", "only", "missed", "to", "").want(t, 422, "is required")
+	v.send(path+"/replay", "only", counted.hidden(t, "only"), "from", counted.hidden(t, "from"), "to", counted.hidden(t, "to")).want(t, 303, "")
+	running := v.do("GET", path)
+	running.want(t, 200, "The replay has begun")
+	running.apart(t).inert(t)
+	cancel := running.link(t, `action="([^"]+/cancel)"`)
+	v.send(cancel).want(t, 303, "")
+	v.do("GET", path).want(t, 200, "The replay is cancelled")
+	v.send(cancel).want(t, 303, "")
+
+	ask := v.do("GET", path+"/rotate-secret")
+	ask.want(t, 200, "for another 24 hours")
+	once := ask.hidden(t, "once")
+	rotated := v.send(path+"/rotate-secret", "once", once)
+	rotated.want(t, 200, "The one before")
+	rotated.apart(t).inert(t)
+	secret := secretText.FindString(rotated.body)
+	if secret == "" || rotated.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("no secret, or one that may be kept: %s", rotated.Header.Get("Cache-Control"))
+	}
+	again := v.send(path+"/rotate-secret", "once", once)
+	again.want(t, 409, "This form was sent before")
+	again.hasNot(t, "whsec_")
+	v.do("GET", path).apart(t).has(t, "An old one, which signs too and ends")
+	v.do("GET", path+"/rotate-secret").apart(t).has(t, "<strong>older</strong>")
+	for range 3 {
+		v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 200, "An older one")
+	}
+	v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 409, "wait for the first to expire")
+
+	l.publish("content_updated", `"f"`, `"g"`)
+	ask = v.do("GET", path+"/delete")
+	ask.want(t, 200, "2 events wait")
+	ask.apart(t).inert(t)
+	ask.has(t, "1 delivery waits for its") // the ping
+	v.send(path+"/delete").want(t, 303, "")
+	gone := v.do("GET", path)
+	gone.want(t, 200, "It was deleted")
+	gone.apart(t).inert(t)
+	gone.hasNot(t, path+"/edit", path+"/ping", "The same over the API")
+	gone.has(t, ping.ID)
+	v.send(path+"/ping").want(t, 409, "This subscription is deleted")
+	v.send(path+"/delete").want(t, 409, "This subscription is deleted")
+	v.do("GET", "/subscriptions").want(t, 200, "There is no subscription yet.")
+	v.do("GET", "/subscriptions?filter[deleted]=true").want(t, 200, l.sub.ID)
+	v.do("GET", "/subscriptions/none").want(t, 404, "There is no such subscription.")
+	want := []string{"ping", "pause", "resume", "replay", "cancel_replay", "rotate_secret", "rotate_secret", "rotate_secret", "rotate_secret", "delete"}
+	if diff := cmp.Diff(want, did(t, w)); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// The list has the subscriptions of all programs, and is narrowed by its
+// address.
+func TestSubscriptionList(t *testing.T) {
+	v, w := subscribing(t)
+	for _, p := range []string{"acme", "globex"} {
+		newLogToken(t, w, p)
+	}
+	ids := make(map[string]string) // names by id
+	add := func(name, program string, active bool, events ...string) {
+		u := "https://" + name + ".example/in"
+		s, _, err := w.cfg.Store.CreateSubscription(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events, Active: &active}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[s.ID] = name
+	}
+	add("a", "acme", true, "content_published")
+	add("b", "acme", false, "content_updated", "content_published")
+	add("c", "globex", true, "channel_updated")
+	for query, want := range map[string]string{
+		"":                                  "c b a",
+		"sort=created_at":                   "a b c",
+		"program=acme":                      "b a",
+		"program=nobody":                    "",
+		"filter[active]=false":              "b",
+		"filter[event]=content_published":   "b a",
+		"filter[url]=C.EXAMPLE":             "c",
+		"filter[status]=failing":            "",
+		"filter[losses]=true":               "",
+		"filter[losses]=false&program=acme": "b a",
+		"filter[deleted]=true,false":        "c b a",
+		"span=1h":                           "c b a",
+		"filter[created_at.to]=2020-01-01":  "",
+	} {
+		p := v.do("GET", "/subscriptions?"+query)
+		p.want(t, 200, "The same over the API")
+		p.inert(t)
+		var got []string
+		for _, m := range regexp.MustCompile(`<tr role="row" id="([^"]+)"`).FindAllStringSubmatch(p.body, -1) {
+			got = append(got, ids[m[1]])
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: got %v, want %s", query, got, want)
+		}
+		if empty := strings.Contains(p.body, "Nothing matches."); empty != (want == "" && strings.Contains(query, "filter")) {
+			t.Errorf("%s: the state of a list without matches is %t", query, empty)
+		}
+	}
+	v.do("GET", "/subscriptions?filter[event]=A").want(t, 400, "must be names of events")
+	v.do("GET", "/subscriptions?filter[active]=false&page[size]=50").has(t, "filter[active]=false", "--globoff")
+
+	page1 := v.do("GET", "/subscriptions?page[size]=2")
+	add("d", "acme", true, "channel_updated") // shifts nothing
+	page2 := v.do("GET", page1.link(t, `rel="next" href="([^"]+)"`))
+	page2.want(t, 200, "a.example")
+	page2.hasNot(t, "b.example", "d.example")
+}
+
+// The numbers of a chart are those of its hours.
+func TestSteps(t *testing.T) {
+	from := aNow.Truncate(time.Hour)
+	at := func(hours int, success, failed int64) webhook.Stat {
+		s := webhook.Stat{At: from.Add(time.Duration(hours) * time.Hour), Success: success, Failed: failed, Answers: map[string]int64{"200": success, "404": failed}}
+		return s
+	}
+	got := steps([]webhook.Stat{at(-1, 9, 9), at(0, 1, 0), at(5, 2, 1), at(6, 4, 0), at(12, 9, 9)}, from, from.Add(12*time.Hour), 6*time.Hour)
+	if len(got) != 2 || got[0].Success != 3 || got[0].Failed != 1 || got[1].Success != 4 || got[1].Failed != 0 {
+		t.Errorf("got %+v", got)
+	}
+	sum := statSum(got)
+	if all := answers(&sum); len(all) != 2 || all[0].answer != "200" || all[0].n != 7 || all[1].state != "failed" {
+		t.Errorf("got %+v", all)
+	}
+	many := webhook.Stat{Success: 100, Answers: make(map[string]int64)}
+	for i := range 20 {
+		many.Answers[strconv.Itoa(400+i)] = int64(20 - i)
+	}
+	if all := answers(&many); len(all) != maxAnswers+1 || all[maxAnswers].answer != "others" || all[maxAnswers].n != 8*9/2 {
+		t.Errorf("got %+v", all)
+	}
+	for _, tt := range []struct {
+		success, failed int64
+		want            string
+	}{{0, 0, ""}, {7, 0, "100 %"}, {0, 7, "0 %"}, {99_999, 1, "99.9 %"}, {1, 99_999, "0.1 %"}, {1, 2, "33.3 %"}} {
+		if got := rate(&webhook.Stat{Success: tt.success, Failed: tt.failed}); got != tt.want {
+			t.Errorf("%d and %d: got %q, want %q", tt.success, tt.failed, got, tt.want)
+		}
+	}
+}

@@ -349,7 +349,7 @@ func TestDeliveryStream(t *testing.T) {
 	two := s.deliver(sub, 410) // while it is cut
 	next, end = follow(id)
 	defer end()
-	if id, data = next(); !strings.Contains(data, `id="d-`+two+`"`) || strings.Contains(data, one) {
+	if _, data = next(); !strings.Contains(data, `id="d-`+two+`"`) || strings.Contains(data, one) {
 		t.Fatalf("after a cut: %s", data)
 	}
 	// Of what is older, changes are sent, marked as such.

@@ -266,6 +266,11 @@ func (w *sweep) eventsOf(programID string) error {
 	}
 	until = min(until, head-1) // the newest holds the log's end
 	lost := make(map[string]int64)
+	// What was passed is lost, also when the sweep does not come to its end.
+	return errors.Join(w.eventsUpTo(programID, until, lost), w.alertLosses(programID, lost))
+}
+
+func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64) error {
 	for after := int64(0); after < until; {
 		to := after
 		err := w.s.each(w.ctx, selectAgedEvents, []any{programID, after, until, w.step}, func(scan func(...any) error) error { return scan(&to) })
@@ -273,7 +278,7 @@ func (w *sweep) eventsOf(programID string) error {
 			return err
 		}
 		if to == after {
-			break
+			return nil
 		}
 		if err := w.passLosses(programID, after, to, lost); err != nil {
 			return err
@@ -289,7 +294,7 @@ func (w *sweep) eventsOf(programID string) error {
 		w.swept.Events += removed
 		after = to
 	}
-	return w.alertLosses(programID, lost)
+	return nil
 }
 
 // loser is a subscription that waits for events that are about to be removed.
@@ -352,7 +357,7 @@ func (w *sweep) passLosses(programID string, after, to int64, lost map[string]in
 // alertLosses tells the operator what the sweep of a program's log has cost.
 func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	for id, n := range lost {
-		err := w.write(func(t *tx) error {
+		err := w.s.writer.do(func(t *tx) error {
 			sub, err := t.subscription(programID, id)
 			var gone *webhook.Error
 			if errors.As(err, &gone) {
@@ -445,8 +450,8 @@ func (w *sweep) rest() error {
 
 const (
 	selectAgedReplays = "SELECT id FROM replays WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
-	// An alert that is yet to be sent is young.
-	selectAgedAlerts = "SELECT num FROM (SELECT num, created_at, next_attempt_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1 AND next_attempt_at IS NULL"
+	// One that is yet to be sent is young, unless alerts are not sent any more.
+	selectAgedAlerts = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	// Deleted subscriptions of which no delivery is left.
 	selectForgotten = `SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.subscription_id = s.id)
 		ORDER BY deleted_at LIMIT ?`

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -148,6 +149,53 @@ func TestRetentionCountsLosses(t *testing.T) {
 			if c := send(t, s, lane(t, s, id), 200); len(c.Events) != 1 {
 				t.Errorf("%d events wait, want the new one", len(c.Events))
 			}
+		}
+	})
+}
+
+// A sweep that is ended half way tells of what it has cost until then.
+func TestRetentionEndedHalfWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", slices.Repeat([]string{"content_updated"}, 1000)...)
+		time.Sleep(10 * time.Hour)
+		publish(t, s, "p", "content_updated")
+		ctx, cancel := context.WithCancel(t.Context())
+		watcher := s.Watch()
+		defer watcher.Close()
+		ended := make(chan error)
+		go func() {
+			_, err := s.sweep(ctx, time.Now().Add(-time.Hour))
+			ended <- err
+		}()
+		<-watcher.C // the cursor was moved
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Fatalf("the sweep ended with %v, want it cancelled", err)
+		}
+		lost, err := s.LostEvents(t.Context(), sub.ID)
+		if err != nil || lost == 0 || lost == 1000 {
+			t.Fatalf("%d events lost, %v; want some, and not all", lost, err)
+		}
+		if got := count(t, s, "SELECT count(*) FROM alerts WHERE name = 'events_lost'"); got != 1 {
+			t.Errorf("%d alerts of %d lost events, want 1", got, lost)
+		}
+	})
+}
+
+// Alerts that nobody sends any more go with their age as well.
+func TestRetentionOfAlertsThatWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		s.sendAlerts = true
+		err := s.writer.do(func(t *tx) error { return s.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: sub}) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Hour)
+		sweepAt(t, s, time.Now().Add(-time.Hour))
+		if n := count(t, s, "SELECT count(*) FROM alerts"); n != 0 {
+			t.Errorf("%d alerts are left", n)
 		}
 	})
 }

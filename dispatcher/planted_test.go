@@ -38,7 +38,7 @@ var bugs = []planted{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
 	}, []string{promiseFinal, promiseEnds}},
 	{"all subscriptions share the slots of one", []edit{
-		{"dispatcher/dispatcher.go", "case d.inFlight < d.cfg.MaxConnections && d.ready.len() > 0:", "case d.inFlight < d.cfg.MaxInFlight && d.ready.len() > 0:"},
+		{"dispatcher/dispatcher.go", "case d.inFlight == d.cfg.MaxConnections:", "case d.inFlight >= d.cfg.MaxInFlight:"},
 	}, []string{promiseServed}},
 	{"the loop is not told of an earlier time", []edit{
 		{"dispatcher/lane.go", "d.poke() // the loop waits for a later time", ""},
@@ -48,6 +48,7 @@ var bugs = []planted{
 	}, []string{promiseServed}},
 	{"a change that comes while a delivery is formed is not read", []edit{
 		{"dispatcher/dispatcher.go", "if l.stale && l.forming == 0 {", "if l.stale && l.forming == 0 && err != nil {"},
+		{"dispatcher/lane.go", "if l.stale && l.forming == 0 && !l.gone && !now.Before(l.held) {", "if !l.held.IsZero() && l.stale && l.forming == 0 && !l.gone && !now.Before(l.held) {"},
 	}, []string{promiseServed, promiseLate, promiseKept}},
 	{"a redelivery wakes nobody", []edit{
 		{"store/delivery.go", "t.afterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},

@@ -299,13 +299,15 @@ func (c *adminClient) CreateToken(ctx context.Context, n webhook.NewToken) (webh
 // Tokens is [store.Store.Tokens], done by the running server.
 func (c *adminClient) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
-	return all, c.ask(ctx, http.MethodGet, "/tokens", nil, &all)
+	err := c.ask(ctx, http.MethodGet, "/tokens", nil, &all)
+	return all, err
 }
 
 // RevokeToken is [store.Store.RevokeToken], done by the running server.
 func (c *adminClient) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
 	var revoked webhook.Token
-	return revoked, c.ask(ctx, http.MethodPost, "/tokens/"+url.PathEscape(id)+"/revoke", nil, &revoked)
+	err := c.ask(ctx, http.MethodPost, "/tokens/"+url.PathEscape(id)+"/revoke", nil, &revoked)
+	return revoked, err
 }
 
 // RotateKey is [store.Store.RotateKey], done by the running server.

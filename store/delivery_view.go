@@ -14,6 +14,7 @@ import (
 type DeliveryView struct {
 	webhook.Delivery                      // with its attempts
 	Subscription     webhook.Subscription // a deleted one too
+	Place            int64                // as Changes name it
 
 	ClaimedAt  time.Time // when the attempt under way was counted; zero when none is
 	ReplayID   string    // of the replay that formed it, "" for none
@@ -42,18 +43,17 @@ const (
 // DeliveryView returns one delivery of any program with all that belongs to it.
 func (s *Store) DeliveryView(ctx context.Context, id string) (d DeliveryView, err error) {
 	err = s.view(ctx, func(v *view) error {
-		var num int64
 		var claimed sql.NullInt64
 		var replay, seqs sql.NullString
 		var ping []byte
-		d.Delivery, num, err = scanDelivery(func(dest ...any) error {
+		d.Delivery, d.Place, err = scanDelivery(func(dest ...any) error {
 			return v.scan(selectDeliveryView, []any{id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
 		if err != nil {
 			return notFound(err, "delivery")
 		}
 		d.ClaimedAt, d.ReplayID = fromMillis(claimed), replay.String
-		if d.Attempts, err = attemptsOf(v.each, num); err != nil {
+		if d.Attempts, err = attemptsOf(v.each, d.Place); err != nil {
 			return err
 		}
 		d.Subscription, err = scanSubscription(func(dest ...any) error {

@@ -19,13 +19,13 @@ type Changes struct {
 	Alerts        bool                // there is one to send
 
 	// Deliveries are the places of deliveries that were stored or changed, 0
-	// for some that are not named, at most maxChanged: of those of WatchDeliveries
+	// for some that are not named, at most MaxChanged: of those of WatchDeliveries
 	// alone.
 	Deliveries map[int64]struct{}
 }
 
-// maxChanged bounds how many deliveries Changes names.
-const maxChanged = 512
+// MaxChanged bounds how many deliveries Changes names.
+const MaxChanged = 512
 
 // Watcher hears of changes. C receives when there are some; Take returns and
 // forgets them. Nothing is missed between two calls of Take.
@@ -144,7 +144,7 @@ func (t *tx) deliveryChanged(num int64) {
 			if c.Deliveries == nil {
 				c.Deliveries = make(map[int64]struct{})
 			}
-			if len(c.Deliveries) < maxChanged {
+			if len(c.Deliveries) < MaxChanged {
 				c.Deliveries[num] = struct{}{}
 			}
 		})

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -84,7 +85,61 @@ func (w *Web) delivery(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{page: deliveryPage(w.frame(r, "Delivery of "+visible(d.name())), d)}, nil
+	f := w.frame(r, "Delivery of "+visible(d.name()))
+	if !d.Status.Final() {
+		f.live = &liveTail{stream: deliveryPath(d.ID) + "/stream", from: d.state(), here: f.here, noun: "attempt"}
+	}
+	return answer{page: deliveryPage(f, d)}, nil
+}
+
+// state is another one whenever the page is.
+func (d *deliveryRecord) state() string {
+	return fmt.Sprintf("%s-%d-%d-%d", d.Status, d.AttemptsMade, len(d.attempts), len(d.Redelivery))
+}
+
+// oneDeliveryStream sends the page of a delivery what has become of it.
+func (w *Web) oneDeliveryStream(r *request) (answer, error) {
+	d, err := w.readDelivery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	f := w.frame(r, "")
+	return answer{stream: func(s *stream) error {
+		watcher := w.cfg.Store.WatchDeliveries()
+		defer watcher.Close()
+		shown := s.lastID
+		quiet := time.NewTicker(streamQuiet)
+		defer quiet.Stop()
+		for {
+			// Once at first: something may have happened before it was watched.
+			if d, err = w.readDelivery(r); err != nil {
+				return err
+			}
+			if is := d.state(); is != shown {
+				f.clock.now = time.Now()
+				if err := s.send(is, deliveryUpdate(f, d)); err != nil {
+					return err
+				}
+				shown = is
+			}
+			for changed := false; !changed; {
+				select {
+				case <-watcher.C:
+					// It may be one of many that are not named.
+					all := watcher.Take().Deliveries
+					_, named := all[d.Place]
+					_, unnamed := all[0]
+					changed = named || unnamed || len(all) >= store.MaxChanged
+				case <-quiet.C:
+					if err := s.idle(); err != nil {
+						return err
+					}
+				case <-s.Context().Done():
+					return nil
+				}
+			}
+		}
+	}}, nil
 }
 
 // attemptRecords sets what each attempt has beside the others.

@@ -1,7 +1,9 @@
 package web
 
 import (
+	"bufio"
 	"fmt"
+	"net/http"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -356,4 +358,68 @@ func TestPartsOf(t *testing.T) {
 	if parts := partsOf(&a, 200*time.Millisecond); len(parts) != 4 {
 		t.Errorf("got %+v, want no rest", parts)
 	}
+}
+
+// TestOneDeliveryStream holds that the page of a delivery that has not ended
+// hears of what becomes of it, and of that alone.
+func TestOneDeliveryStream(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newLog(t, w, "https://hooks.example.com")
+	l.publish("content_published", `"one"`)
+	c := l.form()
+	path := "/deliveries/" + c.ID
+	p := v.do("GET", path)
+	p.has(t, `hx-sse:connect="`+path+`/stream"`, `Last-Event-ID&#34;:&#34;pending-1-0-0&#34;`)
+
+	r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+path+"/stream", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Last-Event-ID", "pending-1-0-0")
+	resp, err := v.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	next := func() (id, data string) {
+		for lines.Scan() {
+			switch line := lines.Text(); {
+			case strings.HasPrefix(line, "id: "):
+				id = line[4:]
+			case strings.HasPrefix(line, "data: "):
+				data += line[6:] + "\n"
+			case line == "" && data != "":
+				return id, data
+			}
+		}
+		t.Fatalf("the stream ended: %v", lines.Err())
+		return "", ""
+	}
+	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // another delivery's
+	l.end(c, answerOf500("Content-Type: text/html\n", "<script>alert(1)</script>"))
+	id, data := next()
+	if id != "retryable-1-1-0" {
+		t.Errorf("the id is %q", id)
+	}
+	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Facts" data-update>`, `<section id="attempts"`, "500 Internal Server Error", "Attempt 2 of 5 follows"} {
+		if !strings.Contains(data, part) {
+			t.Errorf("%q is not sent:\n%s", part, data)
+		}
+	}
+	if strings.Contains(data, "<script>alert") || strings.Contains(data, `id="request"`) {
+		t.Errorf("sent:\n%s", data)
+	}
+	c = l.claim(false)
+	l.end(c, webhook.Attempt{ResponseStatus: 200})
+	for id != "success-2-2-0" { // what came between may have been seen, too
+		if id, data = next(); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
+			t.Fatalf("then %q was sent", id)
+		}
+	}
+	v.do("GET", path).hasNot(t, "hx-sse:connect")
+	v.do("GET", "/deliveries/none/stream").want(t, 404, "")
 }

@@ -213,6 +213,7 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/tokens/{id}/revoke", by{get: w.askToRevoke, post: w.revokeToken})
 	admins("/audit", by{get: w.auditList})
 	admins("/deliveries/{id}", by{get: w.delivery})
+	admins("/deliveries/{id}/stream", by{get: w.oneDeliveryStream})
 	admins("/deliveries/{id}/body.json.txt", by{get: w.deliveryBody})
 	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: w.attemptBody})
 	admins("/deliveries/{id}/redeliver", by{get: w.askToRedeliver, post: w.redeliver})

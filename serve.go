@@ -44,7 +44,7 @@ type serveCmd struct {
 	FailingAfter     string   `default:"10" placeholder:"N" help:"Retryable attempts in a row, over at least a minute, after which a subscription is failing: its events wait, and it is probed now and then; 0 is never."`
 	DisableAfter     string   `default:"0" placeholder:"D" help:"A subscription that has been failing that long is switched off; 0 is never."`
 	Retention        string   `default:"30d" placeholder:"D" help:"Events, deliveries and attempts older than this are removed, in small steps; it must be longer than a delivery may take by --retry-schedule."`
-	MinFreeDisk      string   `default:"auto" placeholder:"SIZE" help:"While less of the disk is free no event is accepted, so that what was accepted can still be delivered: a size such as 1GiB, 0 for no limit, or auto, which is a twentieth of the disk and 256MiB at the most."`
+	MinFreeDisk      string   `default:"auto" placeholder:"SIZE" help:"While less of the disk is free no event is accepted, so that what was accepted can still be delivered: a size such as 1GiB, 0 for no limit, or auto, which is a twentieth of the disk, 256MiB at the most and 16MiB at the least."`
 	AlertURL         string   `name:"alert-url" placeholder:"URL" help:"Where alerts are sent, such as that a subscription is failing: like a delivery, signed with the secret in alert.secret in the data directory."`
 	AlertURLFile     string   `name:"alert-url-file" placeholder:"FILE" help:"A file that holds the URL."`
 	RateLimit        string   `default:"1000" placeholder:"N" help:"Requests per program in any 60 seconds; 0 is no limit."`

@@ -111,10 +111,10 @@ func (s *Store) saveClock(t *tx) error {
 // against a subscriber. From then on commits heed the clock. It does nothing
 // once it has been done.
 func (s *Store) recoverClock(t *tx) error {
-	if t.w.heed != nil {
+	if t.w.chores != nil {
 		return nil
 	}
-	t.afterCommit(func() { t.w.due, t.w.heed = s.due, s.heed })
+	t.afterCommit(func() { t.w.chores = s.chores() })
 	var text []byte
 	err := t.scan("SELECT value FROM settings WHERE name = 'clock'", nil, &text)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -10,12 +10,16 @@ import (
 )
 
 // AutoFreeDisk as Config.MinFreeDisk keeps a twentieth of the file system free,
-// or 256 MiB where that is less.
+// or 256 MiB where that is less; but at least 16 MiB, or a quarter of it.
 const AutoFreeDisk = -1
 
 const (
 	autoShare = 20
 	autoMost  = 256 << 20
+	// On a small disk as much is kept as the write-ahead log may need, if that
+	// is no more than a quarter.
+	autoLeast      = 16 << 20
+	autoLeastShare = 4
 	// diskLooked is how long the last look at the disk holds.
 	diskLooked = 100 * time.Millisecond
 )
@@ -51,7 +55,7 @@ func (d *disk) look(scan func(query string, args []any, dest ...any) error) (roo
 	}
 	room, size, err := free(d.dir)
 	if least = d.least; least == AutoFreeDisk {
-		least = min(size/autoShare, autoMost)
+		least = max(min(size/autoShare, autoMost), min(size/autoLeastShare, autoLeast))
 	}
 	if err != nil || room >= least {
 		return room, least, false

@@ -354,15 +354,24 @@ func (w *sweep) passLosses(programID string, after, to int64, lost map[string]in
 	}
 }
 
-// alertLosses tells the operator what the sweep of a program's log has cost.
+// alertLosses tells the operator what retention has cost subscriptions so far:
+// once a day each, however many sweeps go on costing more.
 func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
-	for id, n := range lost {
+	for id := range lost {
 		err := w.s.writer.do(func(t *tx) error {
+			var told bool
+			if err := t.scan(selectTold, []any{id, w.s.clock.now().Add(-lossesTold).UnixMilli()}, &told); err != nil || told {
+				return err
+			}
 			sub, err := t.subscription(programID, id)
 			var gone *webhook.Error
 			if errors.As(err, &gone) {
 				return nil // with its subscription
 			} else if err != nil {
+				return err
+			}
+			var n int64
+			if err := t.scan("SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{id}, &n); err != nil {
 				return err
 			}
 			return w.s.alert(t, &webhook.Alert{Name: webhook.AlertLost, Subscription: sub, Lost: n, LostBefore: time.UnixMilli(w.edge)})
@@ -373,6 +382,11 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	}
 	return nil
 }
+
+const (
+	lossesTold = 24 * time.Hour
+	selectTold = "SELECT EXISTS (SELECT 1 FROM alerts WHERE subscription_id = ? AND name = 'events_lost' AND created_at > ?)"
+)
 
 // stats removes the statistics by the minute after two days, those by the hour
 // with all else.

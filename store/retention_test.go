@@ -374,3 +374,23 @@ func BenchmarkSweep(b *testing.B) {
 	b.ReportMetric(float64(waited.Microseconds())/1000, "ms-longest-wait")
 	b.ReportMetric(10_000*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
+
+// A subscription that goes on losing events is told of once a day, with all it
+// has lost.
+func TestLossesAreToldOnceADay(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		for range 80 {
+			publish(t, s, "p", "content_updated", "content_updated")
+			time.Sleep(time.Hour)
+			sweepAt(t, s, time.Now().Add(-25*time.Hour))
+		}
+		if n := s.AlertCount(webhook.AlertLost); n != 3 {
+			t.Errorf("%d alerts in 55 hours of losses, want 3", n)
+		}
+		lost, err := s.LostEvents(t.Context(), sub.ID)
+		if told := count(t, s, "SELECT json ->> 'lost_events' FROM alerts ORDER BY num DESC LIMIT 1"); err != nil || told < 80 || told > lost {
+			t.Errorf("the last alert tells of %d events, and %d are lost so far: %v", told, lost, err)
+		}
+	})
+}

@@ -159,25 +159,27 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	return s, nil
 }
 
-// due says whether the next commit has more to do than it was asked for.
-func (s *Store) due() bool { return s.clock.due() || s.stats.due() || s.uses.due() }
+// chores are what the next commit does first when it is due.
+func (s *Store) chores() []chore {
+	return []chore{
+		s.chore("the clock", s.clock.due, s.heedClock),
+		s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statRows) }),
+		s.chore("uses of tokens", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
+	}
+}
 
-// heed does that, as the first write of the commit.
-func (s *Store) heed(t *tx) error {
-	if s.clock.due() {
-		if err := s.heedClock(t); err != nil {
-			return err
+// chore returns a chore that is logged when it begins to fail, for another
+// reason than the disk, of which all writes tell.
+func (s *Store) chore(what string, due func() bool, run func(*tx) error) chore {
+	failing := false // owned by the leader of the writer
+	return chore{due, func(t *tx) error {
+		err := run(t)
+		if err != nil && !Unavailable(err) && !failing {
+			s.logger.Error("what is written beside cannot be, and is tried again", "what", what, "error", err)
 		}
-	}
-	if s.stats.due() {
-		if err := s.writeStats(t, statRows); err != nil {
-			return err
-		}
-	}
-	if s.uses.due() {
-		return s.writeTokenUses(t, usesRows)
-	}
-	return nil
+		failing = err != nil
+		return err
+	}}
 }
 
 // Close waits for writes under way, closes the database and gives the data
@@ -195,7 +197,7 @@ func (s *Store) Close() error {
 		errs = append(errs, s.readers.Close())
 	}
 	if s.writer != nil {
-		if s.writer.heed != nil {
+		if s.writer.chores != nil {
 			// What was counted last; a store that cannot be written loses it.
 			_ = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
 		}

@@ -45,8 +45,7 @@ type writer struct {
 	damage *damage              // once something was noticed, nothing is written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 	clock  *clock
-	due    func() bool     // whether the next commit has to heed something; owned by the leader
-	heed   func(*tx) error // its first write then; nil for none; owned by the leader
+	chores []chore // what the next commit does first when it is due; owned by the leader
 
 	metrics  *metrics
 	watchers *watchers // nil until the store is open
@@ -56,6 +55,13 @@ type writer struct {
 	led    bool // somebody leads
 	closed bool
 	idle   *sync.Cond // led has become false
+}
+
+// chore is work that waits for a commit that is made anyway. It is a write of
+// its own: one that fails fails alone, and is due again.
+type chore struct {
+	due func() bool
+	run func(*tx) error
 }
 
 // write is one piece of work for the writer, owned by whoever submitted it.
@@ -127,8 +133,14 @@ func (w *writer) lead() {
 	batch := w.queue[:n:n]
 	w.queue = w.queue[n:]
 	w.mu.Unlock()
-	if w.heed != nil && w.due() {
-		batch = append([]*write{{run: w.heed, turn: make(chan bool, 1)}}, batch...)
+	var first []*write
+	for _, c := range w.chores {
+		if c.due() {
+			first = append(first, &write{run: c.run, turn: make(chan bool, 1)})
+		}
+	}
+	if first != nil {
+		batch = append(first, batch...)
 	}
 
 	committed := false

@@ -51,7 +51,7 @@ type Alert struct {
 
 	DeliveryID string   // whose attempt it came of, "" for none
 	Attempt    *Attempt // the last answer, or nil
-	Lost       int64    // events, of AlertLost
+	Lost       int64    // events so far, of AlertLost
 	LostBefore time.Time
 }
 
@@ -140,7 +140,7 @@ func (a *Alert) Summary() string {
 	case AlertDisabled:
 		return "subscription was switched off"
 	}
-	return "subscription lost " + strconv.FormatInt(a.Lost, 10) + " events to retention"
+	return "subscription lost " + strconv.FormatInt(a.Lost, 10) + " events to retention so far"
 }
 
 // WithoutQuery returns a URL up to its query: what follows may be a secret.

@@ -71,6 +71,7 @@ func TestAllSubscriptions(t *testing.T) {
 		{"", "filter[deleted]=true", func(m made) bool { return m.deleted }},
 		{"q", "filter[deleted]=true,false", func(m made) bool { return m.program == "q" }},
 		{"", "filter[status]=failing,disabled", func(m made) bool { return !m.deleted && m.status != "healthy" }},
+		{"", "filter[status]=failing,disabled&filter[losses]=true", func(m made) bool { return !m.deleted && m.status != "healthy" && m.lost }},
 		{"p", "filter[status]=failing", func(m made) bool { return !m.deleted && m.status == "failing" && m.program == "p" }},
 		{"", "filter[status]=failing&filter[deleted]=true", func(m made) bool { return m.deleted && m.status == "failing" }},
 		{"", "filter[status]=healthy&filter[active]=false", func(m made) bool { return !m.deleted && m.status == "healthy" && !m.active }},
@@ -258,7 +259,9 @@ func TestPingAndMore(t *testing.T) {
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	refused := webhook.NewError(webhook.CodeConflict, "no")
-	if _, _, err := s.Ping(t.Context(), "p", sub.ID, func(Write) error { return refused }); err != refused {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, _, err := s.Ping(ctx, "p", sub.ID, func(Write) error { return refused }); err != refused {
 		t.Fatalf("got %v, want %v", err, refused)
 	}
 	u, err := s.SubscriptionView(t.Context(), sub.ID, 10)

@@ -128,7 +128,9 @@ func TestBulkCancel(t *testing.T) {
 	defer deliveries.Close()
 	pinged := make(chan error, 1)
 	go func() {
-		_, _, err := s.Ping(t.Context(), "p", sub.ID)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		_, _, err := s.Ping(ctx, "p", sub.ID)
 		pinged <- err
 	}()
 	<-deliveries.C // it is queued

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bufio"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -307,8 +308,10 @@ func TestDeliveryStream(t *testing.T) {
 	address := from.link(t, `hx-sse:connect="([^"]+)"`)
 	last := from.link(t, `Last-Event-ID&#34;:&#34;(\d+)&#34;`)
 
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
 	follow := func(last string) (next func() (id, data string), end func()) {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+address, nil)
+		r, err := http.NewRequestWithContext(ctx, "GET", v.base+address, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,7 +73,7 @@ func TestAllEvents(t *testing.T) {
 			}
 		}
 		// A bound that is reached gives what was found, and where to go on.
-		s.lists.scan = 5
+		s.lists.scan = 10
 		q := query(t, webhook.EventList, "filter[name]=none_such")
 		page, next, err := s.AllEvents(t.Context(), q)
 		if err != nil || len(page) != 0 || next == "" {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"service/store"
 	"service/webhook"
 )
@@ -394,5 +396,35 @@ func TestDeliveryStreamGap(t *testing.T) {
 	}
 	if got := data.String(); strings.Count(got, "data-row") != liveRows || !strings.Contains(got, `id="gap-0"`) || strings.Index(got, "gap-0") > strings.Index(got, "data-row") {
 		t.Errorf("got %d rows:\n%s", strings.Count(got, "data-row"), got)
+	}
+}
+
+// Text from outside is text on the list, on the form before a run, and where a
+// change comes in by the stream.
+func TestHostileDeliveries(t *testing.T) {
+	const hostile = "\"'><script>alert(1)</script>\u202e\x00<a href=\"javascript:alert(1)\" onclick=alert(1)>"
+	d := deliveryRow{url: hostile, last: &webhook.Attempt{Error: webhook.ErrorCode(hostile)}}
+	d.ID, d.SubscriptionID, d.ProgramID, d.Status, d.FailureReason = hostile, hostile, hostile, webhook.StatusFailed, webhook.FailureReason(hostile)
+	d.Events = []webhook.EventRef{{ID: hostile, Name: hostile}, {ID: hostile, Name: hostile + "2"}}
+	v := &listing{list: webhook.AllDeliveryList, path: "/deliveries", values: url.Values{"filter[event]": {hostile}}}
+	v.query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: map[string][]string{"event": {hostile}}, Size: 25}
+	form := &bulkForm{verb: bulkCancel, list: v, selection: selectionOf(v, hostile), back: v.selected("/deliveries"), id: hostile}
+	form.plan = store.BulkPlan{Picked: 2, Done: 1, Skipped: map[webhook.BulkSkip]int{webhook.SkipPing: 1}}
+	for name, c := range map[string]templ.Component{
+		"list":   deliveriesPage(fixedFrame(), &deliveryList{list: v, rows: []deliveryRow{d}, curl: hostile, next: hostile}),
+		"empty":  deliveriesPage(fixedFrame(), &deliveryList{list: v, failed: hostile}),
+		"form":   bulkPage(fixedFrame(), form),
+		"stream": deliveryUpdates(clock{}, []deliveryRow{d}, []deliveryRow{d}, true, "/deliveries?"+url.QueryEscape(hostile), "1"),
+		"report": runPage(fixedFrame(), &runReport{id: hostile, back: "/", entries: []webhook.AuditEntry{{Detail: hostile}}}),
+	} {
+		var b strings.Builder
+		if err := c.Render(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		for _, refused := range []string{"<script>a", "<a href=\"javascript", " onclick=alert(1)>", "\u202e</"} {
+			if strings.Contains(b.String(), refused) {
+				t.Errorf("%s: has %q:\n%s", name, refused, b.String())
+			}
+		}
 	}
 }

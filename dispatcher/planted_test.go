@@ -39,7 +39,7 @@ var bugs = []planted{
 	}, []string{promiseFinal, promiseEnds}},
 	{"all subscriptions share the slots of one", []edit{
 		{"dispatcher/dispatcher.go", "case d.inFlight == d.cfg.MaxConnections:", "case d.inFlight >= d.cfg.MaxInFlight:"},
-	}, []string{promiseServed}},
+	}, []string{promiseServed, promiseLate}},
 	{"the loop is not told of an earlier time", []edit{
 		{"dispatcher/lane.go", "d.poke() // the loop waits for a later time", ""},
 	}, []string{promiseLate, promiseServed, promiseEnds}},

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -166,31 +167,34 @@ func (b slow) Collect(ch chan<- prometheus.Metric) {
 // One scrape at a time is under way; others wait, and no longer than a request
 // may take.
 func TestMetricsAreReadOneAfterTheOther(t *testing.T) {
-	m := slow{broken{prometheus.NewDesc("service_slow", "Slow.", nil, nil)}, make(chan struct{}), make(chan struct{})}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(m)
-	s := start(t, func(c *Config) { c.Metrics, c.RequestTimeout = registry, 50*time.Millisecond })
-	ask := func(ctx context.Context) int {
-		w := httptest.NewRecorder()
-		r := httptest.NewRequestWithContext(ctx, "GET", metricsPath, nil)
-		r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
-		s.api.ServeHTTP(w, r)
-		return w.Code
-	}
-	first := make(chan int, 1)
-	go func() { first <- ask(t.Context()) }()
-	<-m.begun
-	if got := ask(t.Context()); got != http.StatusGatewayTimeout {
-		t.Errorf("a second request while the first is under way: got %d, want 504", got)
-	}
-	m.done <- struct{}{}
-	if got := <-first; got != http.StatusGatewayTimeout {
-		t.Errorf("one that took too long: got %d, want 504", got)
-	}
-	go func() { <-m.begun; m.done <- struct{}{} }()
-	if got := ask(t.Context()); got != http.StatusOK {
-		t.Errorf("the next: got %d, want 200", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m := slow{broken{prometheus.NewDesc("service_slow", "Slow.", nil, nil)}, make(chan struct{}), make(chan struct{})}
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(m)
+		s := start(t, func(c *Config) { c.Metrics, c.RequestTimeout = registry, 50*time.Millisecond })
+		ask := func(ctx context.Context) int {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequestWithContext(ctx, "GET", metricsPath, nil)
+			r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
+			s.api.ServeHTTP(w, r)
+			return w.Code
+		}
+		first := make(chan int, 1)
+		go func() { first <- ask(t.Context()) }()
+		<-m.begun
+		if got := ask(t.Context()); got != http.StatusGatewayTimeout {
+			t.Errorf("a second request while the first is under way: got %d, want 504", got)
+		}
+		synctest.Wait() // the first has been told that its time is over
+		m.done <- struct{}{}
+		if got := <-first; got != http.StatusGatewayTimeout {
+			t.Errorf("one that took too long: got %d, want 504", got)
+		}
+		go func() { <-m.begun; m.done <- struct{}{} }()
+		if got := ask(t.Context()); got != http.StatusOK {
+			t.Errorf("the next: got %d, want 200", got)
+		}
+	})
 }
 
 // What is counted costs a request no memory.

@@ -416,7 +416,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	c = l.claim(false)
 	l.end(c, webhook.Attempt{ResponseStatus: 200})
 	for id != "success-2-2-0" { // what came between may have been seen, too
-		if id, data = next(); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
+		if id, _ = next(); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
 			t.Fatalf("then %q was sent", id)
 		}
 	}

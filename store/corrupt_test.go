@@ -251,7 +251,7 @@ func TestDamageWhileOpen(t *testing.T) {
 			return nil
 		}},
 		{"by a write", func(t *testing.T, s *Store) error {
-			return s.writer.do(func(t *tx) error { return t.exec("UPDATE events SET json = json || ' ' WHERE seq < 300") })
+			return s.writer.do(func(t *tx) error { return t.exec("UPDATE events SET json = CAST(json || ' ' AS BLOB) WHERE seq < 300") })
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestDamageWhileOpen(t *testing.T) {
 			if err := s.Guard(ctx); err != nil {
 				t.Errorf("before: got %v, want nothing", err)
 			}
-			script := "for n in $(seq 2 60); do printf junkjunkjunkjunk | dd of=" + databaseFile + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
+			script := "for n in $(seq 2 $(($(stat -c %s " + databaseFile + ")/4096-1))); do printf junkjunkjunkjunk | dd of=" + databaseFile + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
 			cmd := exec.Command("sh", "-c", script)
 			cmd.Dir = s.Dir()
 			if out, err := cmd.CombinedOutput(); err != nil {

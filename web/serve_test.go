@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/a-h/templ"
@@ -94,8 +95,26 @@ func TestNote(t *testing.T) {
 	}
 }
 
+// lockedBuffer is a log that is read while a server may write it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 func TestFile(t *testing.T) {
-	var log bytes.Buffer
+	var log lockedBuffer
 	w := testWeb(t, func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	give := func(err error) handler {
 		return func(*request) (answer, error) {
@@ -123,7 +142,7 @@ func TestFile(t *testing.T) {
 		answer.Body.Close()
 	}
 	if !strings.Contains(log.String(), "the cause") {
-		t.Errorf("the log does not tell:\n%s", &log)
+		t.Errorf("the log does not tell:\n%s", log.String())
 	}
 }
 

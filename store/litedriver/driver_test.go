@@ -1,0 +1,153 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func openDB(t *testing.T, name string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func TestPragmas(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a b.db")
+	db := openDB(t, "file:"+path+"?_pragma=busy_timeout(1234)&_pragma=wal_autocheckpoint(0)&mode=rwc")
+	db.SetMaxIdleConns(0) // every statement has a connection of its own
+	for pragma, want := range map[string]int{"busy_timeout": 1234, "wal_autocheckpoint": 0} {
+		for range 2 {
+			var got int
+			if err := db.QueryRow("PRAGMA " + pragma).Scan(&got); err != nil || got != want {
+				t.Errorf("%s: got %d, %v; want %d", pragma, got, err, want)
+			}
+		}
+	}
+	var file string
+	if err := db.QueryRow("SELECT file FROM pragma_database_list").Scan(&file); err != nil || file != path {
+		t.Errorf("the file: got %q, %v; want %q", file, err, path)
+	}
+}
+
+func TestBadPragma(t *testing.T) {
+	db := openDB(t, "file:"+filepath.Join(t.TempDir(), "db")+"?_pragma=no%20sense")
+	if err := db.Ping(); err == nil || !strings.Contains(err.Error(), "no sense") {
+		t.Errorf("got %v, want an error that names the pragma", err)
+	}
+	db = openDB(t, "file:"+filepath.Join(t.TempDir(), "db")+"?_pragma=%zz")
+	if err := db.Ping(); err == nil {
+		t.Error("a name that cannot be read: got no error")
+	}
+}
+
+func TestOtherParametersReachSQLite(t *testing.T) {
+	db := openDB(t, "file:"+filepath.Join(t.TempDir(), "none.db")+"?mode=ro&_pragma=busy_timeout(1)")
+	if err := db.Ping(); err == nil {
+		t.Error("mode=ro made a database")
+	}
+}
+
+// The log stays when it is told to, and only then.
+func TestPersistWAL(t *testing.T) {
+	for mode, stays := range map[int]bool{1: true, 0: false} {
+		path := filepath.Join(t.TempDir(), "db")
+		db := openDB(t, "file:"+path+"?_pragma=journal_mode(wal)")
+		db.SetMaxOpenConns(1)
+		conn, err := db.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = conn.Raw(func(c any) error {
+			got, err := c.(FileControl).FileControlPersistWAL("main", mode)
+			if got != mode {
+				t.Errorf("got mode %d, want %d", got, mode)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = conn.Raw(func(c any) error {
+			_, err := c.(FileControl).FileControlPersistWAL("main", 2)
+			return err
+		})
+		if !errors.Is(err, errMode) {
+			t.Errorf("mode 2: got %v, want %v", err, errMode)
+		}
+		if _, err := conn.ExecContext(context.Background(), "CREATE TABLE t (x); INSERT INTO t VALUES (1)"); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, err = os.Stat(path + "-wal")
+		if got := !errors.Is(err, fs.ErrNotExist); got != stays {
+			t.Errorf("mode %d: the log stays: got %v, want %v", mode, got, stays)
+		}
+	}
+}
+
+// What Litestream does with its connections, its long read beside a write above
+// all.
+func TestTransactions(t *testing.T) {
+	ctx := context.Background()
+	db := openDB(t, "file:"+filepath.Join(t.TempDir(), "db")+"?_pragma=busy_timeout(50)&_pragma=journal_mode(wal)&_pragma=wal_autocheckpoint(0)")
+	if _, err := db.Exec("CREATE TABLE t (id INTEGER PRIMARY KEY, x)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("INSERT INTO t (x) VALUES (?)", []byte{0, 1}); err != nil {
+		t.Fatal(err)
+	}
+	read, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func(q interface {
+		QueryRowContext(context.Context, string, ...any) *sql.Row
+	}) (n int) {
+		if err := q.QueryRowContext(ctx, "SELECT count(*) FROM t").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if got := count(read); got != 1 {
+		t.Fatalf("got %d rows, want 1", got)
+	}
+	if _, err := db.Exec("INSERT INTO t (x) VALUES (2)"); err != nil {
+		t.Fatal(err)
+	}
+	if got, all := count(read), count(db); got != 1 || all != 2 {
+		t.Errorf("got %d rows within the read and %d beside it, want 1 and 2", got, all)
+	}
+	// Two writers exclude each other, and Litestream knows the error by its words.
+	write, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := write.Exec("INSERT INTO t (x) VALUES (3)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("INSERT INTO t (x) VALUES (4)"); err == nil || !strings.Contains(err.Error(), "database is locked") {
+		t.Errorf("got %v, want that the database is locked", err)
+	}
+	if err := write.Rollback(); err != nil {
+		t.Error(err)
+	}
+	if err := read.Rollback(); err != nil {
+		t.Error(err)
+	}
+	if got := count(db); got != 2 {
+		t.Errorf("got %d rows, want 2", got)
+	}
+}

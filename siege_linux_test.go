@@ -26,7 +26,7 @@ var (
 	siegeTime          = flag.Duration("siege.time", 12*time.Second, "how long TestSiege besieges the service")
 	siegeSubscriptions = flag.Int("siege.subscriptions", 100, "how many subscriptions of TestSiege swallow packets")
 	siegeTimeout       = flag.String("siege.timeout", "2s", "the service's --attempt-timeout in TestSiege")
-	siegeAnswer        = flag.Duration("siege.answer", 0, "how long the healthy subscription of TestSiege takes to answer")
+	siegeAnswer        = flag.Duration("siege.answer", 30*time.Millisecond, "how long the healthy subscription of TestSiege takes to answer")
 	siegeBinary        = flag.String("siege.binary", "", "the built service; TestSiege gives it to itself inside a network namespace")
 )
 

@@ -85,8 +85,8 @@ type Dispatcher struct {
 	metrics *metrics
 
 	running atomic.Bool
-	reserve int           // of the slots; see take
-	share   int           // of the slots; see take
+	shares  [ranks]int    // of the slots; see take
+	rests   int           // the same
 	nudge   chan struct{} // the loop of Run should look at the lanes again
 	alerts  chan struct{} // there is an alert to send
 	workers sync.WaitGroup
@@ -95,14 +95,13 @@ type Dispatcher struct {
 	stopping bool
 	lanes    map[string]*lane // by subscription id
 	wanting  map[store.EventKey]map[*lane]struct{}
-	ready    queue // lanes that have work and come first, in turn; see lane.first
-	more     queue // lanes that have work and a free slot of their own, in turn
-	pings    queue // lanes that have a ping to send
+	lines    [ranks]queue // lanes that have work and a free slot of their own, in turn
+	next     rank         // whose line comes next
+	pings    queue        // lanes that have a ping to send
 	timers   timers
 	reloads  []*lane // lanes to be read again, none being formed from
 	inFlight int     // pings aside
-	others   int     // those of inFlight that were given to lanes of more
-	turn     bool    // more comes next, as far as its share goes
+	rest     int     // those of inFlight that were given to ranks behind rankProven
 	pinging  int
 	paused   time.Time // nothing is claimed before this
 }
@@ -120,8 +119,8 @@ func New(cfg Config) *Dispatcher {
 	}
 	d := &Dispatcher{
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, sender: newSender(&cfg), metrics: newMetrics(),
-		reserve: cfg.MaxConnections / 8,
-		share:   max(1, cfg.MaxConnections/8),
+		shares:  shares(cfg.MaxConnections),
+		rests:   max(1, cfg.MaxConnections/8),
 		nudge:   make(chan struct{}, 1),
 		alerts:  make(chan struct{}, 1),
 		lanes:   make(map[string]*lane),
@@ -414,7 +413,7 @@ type job struct {
 	lane *lane
 	id   string // of the subscription
 	kind jobKind
-	more bool // the lane stood among Dispatcher.more
+	rank rank // that the slot was given to
 }
 
 type jobKind int
@@ -426,12 +425,12 @@ const (
 	jobPing
 )
 
-// take reserves a slot for the next lane in turn. The last of them, d.reserve,
-// are kept for lanes that come first: however many slots hanging servers hold,
-// one whose server answers finds one free. And of those that come first there
-// may be so many that they could take every slot: up to d.share of them every
-// other one goes to the rest, so that what waits there, a retry say, gets on as
-// well. Owns d.mu.
+// take reserves a slot for the next lane in turn, from one line after the
+// other. Each rank leaves some slots to those before it: however many slots
+// hanging servers hold, one that answers finds one free. And those that answer
+// may be so many that they could take every slot: so up to d.rests of them go
+// to the rest in any case, and what waits there, a retry say, gets on as well.
+// Owns d.mu.
 func (d *Dispatcher) take(now time.Time) (job, bool) {
 	if d.stopping || now.Before(d.paused) {
 		return job{}, false
@@ -449,25 +448,15 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		return job{lane: l, id: l.SubscriptionID, kind: jobPing}, true
 	}
 	for {
-		var l *lane
-		more := d.more.len() > 0
-		switch {
-		case d.inFlight == d.cfg.MaxConnections:
+		r, ok := d.line()
+		if !ok {
 			return job{}, false
-		case more && d.others < d.share && (d.turn || d.ready.len() == 0),
-			more && d.ready.len() == 0 && d.inFlight < d.cfg.MaxConnections-d.reserve:
-			l = d.more.pop()
-			l.moreQueued = false
-		case d.ready.len() > 0:
-			more = false
-			l = d.ready.pop()
-			l.queued = false
-			if !l.first() {
-				d.schedule(l, now) // among the others, then
-				continue
-			}
-		default:
-			return job{}, false
+		}
+		l := d.lines[r].pop()
+		l.queued[r] = false
+		if l.rank(now) != r {
+			d.schedule(l, now) // in another line, then
+			continue
 		}
 		kind, ok := l.work(now, &d.cfg)
 		if !ok {
@@ -476,9 +465,9 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		}
 		d.inFlight++
 		l.inFlight++
-		d.turn = !more
-		if more {
-			d.others++
+		d.next = (r + 1) % ranks
+		if r > rankProven {
+			d.rest++
 		}
 		switch kind {
 		case jobDue:
@@ -490,8 +479,22 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 			l.forming++
 		}
 		d.schedule(l, now)
-		return job{lane: l, id: l.SubscriptionID, kind: kind, more: more}, true
+		return job{lane: l, id: l.SubscriptionID, kind: kind, rank: r}, true
 	}
+}
+
+// line returns the next line that may be given a slot. Owns d.mu.
+func (d *Dispatcher) line() (rank, bool) {
+	if d.inFlight >= d.cfg.MaxConnections {
+		return 0, false
+	}
+	for i := range ranks {
+		r := (d.next + i) % ranks
+		if d.lines[r].len() > 0 && (d.inFlight < d.shares[r] || r > rankProven && d.rest < d.rests) {
+			return r, true
+		}
+	}
+	return 0, false
 }
 
 // work makes the attempt of a job, and then that of the next in turn, until
@@ -528,8 +531,8 @@ func (d *Dispatcher) release(j job, next, now time.Time) {
 	} else {
 		d.inFlight--
 		l.inFlight--
-		if j.more {
-			d.others--
+		if j.rank > rankProven {
+			d.rest--
 		}
 		l.nextDue = earliest(l.nextDue, next)
 	}

@@ -525,6 +525,48 @@ func TestARetryIsNotStarved(t *testing.T) {
 	}
 }
 
+// One that takes a while to answer needs several slots at a time. It gets them
+// beside servers that hang, also when these are more than there are slots, once
+// it has answered at all.
+func TestHangingServersLeaveRoomForMore(t *testing.T) {
+	for _, n := range []int{20, 100} {
+		inBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exact()}, func(w *world) {
+			healthy := w.subscriber(func(int, http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) })
+			w.subscribe(healthy, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_published"} })
+			for range n {
+				w.subscribe(w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
+					if n > 1 { // the ping of the creation
+						hang(n, rw, r)
+					}
+				}), nil)
+			}
+			time.Sleep(time.Second)
+			w.publish("content_published")
+			time.Sleep(time.Second)
+			for range 50 {
+				w.publish("content_updated")
+			}
+			const every = 25 * time.Millisecond // and four are open at a time
+			start := time.Now()
+			for range 800 {
+				w.publish("content_published")
+				time.Sleep(every)
+			}
+			got := healthy.posts()[1:]
+			if len(got) != 800 {
+				t.Errorf("%d hanging: %d posts, want 800", n, len(got))
+			}
+			worst := time.Duration(0)
+			for i, p := range got {
+				worst = max(worst, p.at.Sub(start.Add(time.Duration(i)*every)))
+			}
+			if worst > 250*time.Millisecond {
+				t.Errorf("%d hanging: a post arrived %s after its event was published, want 250 ms at the most", n, worst)
+			}
+		})
+	}
+}
+
 // What is published while a subscription is paused, or does not ask for the
 // name, is not delivered; what came before and after is.
 func TestPauseAndResume(t *testing.T) {

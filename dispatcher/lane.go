@@ -16,10 +16,12 @@ type lane struct {
 
 	inFlight   int // slots taken, pings aside
 	pinging    int
-	queued     bool // it stands among Dispatcher.ready
-	moreQueued bool // it stands among Dispatcher.more
+	queued     [ranks]bool // it stands in this one of Dispatcher.lines
 	pingQueued bool
-	suspect    bool // its last attempt was retryable: the next may hold its slot for long
+
+	suspect  bool      // its last attempt was retryable: the next may hold its slot for long
+	answered time.Time // when the last attempt ended that was not retryable
+	window   int       // of attempts that its server has shown to answer beside each other
 
 	seen, wanted int64     // of the log; something waits when seen < wanted
 	notBefore    time.Time // when what waits may leave: the end of its batch window
@@ -66,9 +68,43 @@ func (l *lane) work(now time.Time, cfg *Config) (jobKind, bool) {
 	return 0, false
 }
 
-// first says whether the lane comes before others: it has nothing in flight,
-// and no reason to think that it would keep what it gets.
-func (l *lane) first() bool { return l.inFlight == 0 && !l.suspect }
+// rank is where a lane stands in the sharing of slots: the lower, the sooner
+// its turn comes, and the fewer slots are kept from it. So what hanging servers
+// can hold is bounded in all, and one that answers finds a slot.
+type rank int
+
+const (
+	rankSure    rank = iota // its server answers, and has shown to answer as much as that
+	rankProven              // nothing of it is in flight; its last attempt was answered
+	rankFresh               // nor that; it has made no attempt yet
+	rankSuspect             // nor that; its last attempt was retryable
+	rankMore                // it has slots already, and wants more than its server has shown to answer
+	ranks
+)
+
+// recent is how long an answer proves that a server answers.
+const recent = 2 * time.Second
+
+func (l *lane) rank(now time.Time) rank {
+	switch {
+	case !l.suspect && l.inFlight < l.window && now.Sub(l.answered) < recent:
+		return rankSure
+	case l.inFlight > 0:
+		return rankMore
+	case l.suspect:
+		return rankSuspect
+	case l.answered.IsZero():
+		return rankFresh
+	}
+	return rankProven
+}
+
+// shares says how many slots may be taken when a lane of each rank gets one more.
+func shares(slots int) [ranks]int {
+	return [ranks]int{
+		rankSure: slots, rankProven: slots - slots/32, rankFresh: slots - slots/16, rankSuspect: slots - slots/8, rankMore: slots - slots/8,
+	}
+}
 
 // limit is how many slots the lane may use.
 func (l *lane) limit(cfg *Config) int {
@@ -103,7 +139,11 @@ func (l *lane) ended(kind jobKind, result webhook.Result, now time.Time, cfg *Co
 			l.ramp = 0
 		}
 	}
-	l.suspect = result == webhook.ResultRetryable
+	if l.suspect = result == webhook.ResultRetryable; l.suspect {
+		l.window = max(l.window/2, 1)
+	} else {
+		l.answered, l.window = now, min(max(2*l.window, 2), l.limit(cfg))
+	}
 	if l.Failing && kind != jobDue {
 		wait := max(l.probeWait, webhook.MinProbeWait)
 		l.nextProbe, l.probeWait = now.Add(wait), min(2*wait, webhook.MaxProbeWait)
@@ -136,13 +176,10 @@ func (d *Dispatcher) schedule(l *lane, now time.Time) {
 	if l.stale && l.forming == 0 && !l.gone && !now.Before(l.held) {
 		d.requestReload(l) // unless it has been asked for already
 	}
-	if first := l.first(); first && !l.queued || !first && !l.moreQueued {
-		if _, ok := l.work(now, &d.cfg); ok && first {
-			l.queued = true
-			d.ready.push(l)
-		} else if ok {
-			l.moreQueued = true
-			d.more.push(l)
+	if r := l.rank(now); !l.queued[r] {
+		if _, ok := l.work(now, &d.cfg); ok {
+			l.queued[r] = true
+			d.lines[r].push(l)
 		}
 	}
 	if !l.pingQueued && l.hasPing(now) {

@@ -38,7 +38,7 @@ var bugs = []planted{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
 	}, []string{promiseFinal, promiseEnds}},
 	{"all subscriptions share the slots of one", []edit{
-		{"dispatcher/dispatcher.go", "case d.inFlight == d.cfg.MaxConnections:", "case d.inFlight >= d.cfg.MaxInFlight:"},
+		{"dispatcher/dispatcher.go", "if d.inFlight >= d.cfg.MaxConnections {", "if d.inFlight >= d.cfg.MaxInFlight {"},
 	}, []string{promiseServed, promiseLate}},
 	{"the loop is not told of an earlier time", []edit{
 		{"dispatcher/lane.go", "d.poke() // the loop waits for a later time", ""},

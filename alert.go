@@ -47,7 +47,11 @@ func alertTarget(s *settings) (*dispatcher.AlertTarget, error) {
 func (f *faults) alertURL(value, file string, rules webhook.SubscriptionRules) string {
 	u, err := secret("alert-url", value, file)
 	if err != nil {
-		*f = append(*f, err.Error())
+		if text, ok := strings.CutPrefix(err.Error(), "--alert-url-file: "); ok {
+			f.add("alert-url-file", "%s", text)
+		} else {
+			*f = append(*f, fault{text: err.Error()})
+		}
 		return ""
 	}
 	if u == "" {

@@ -17,7 +17,7 @@ import (
 func serveSettings(t *testing.T, args ...string) *settings {
 	t.Helper()
 	var c cli
-	parser, err := newParser(t.Context(), &c, streams{nil, io.Discard, io.Discard}, new(bool))
+	parser, err := newParser(t.Context(), &c, streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
 	if err != nil {
 		t.Fatal(err)
 	}

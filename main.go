@@ -60,13 +60,13 @@ type streams struct {
 // cli is the command line. Each flag can also be given as an environment
 // variable: SERVICE_ and the flag's name in capitals.
 type cli struct {
-	Serve serveCmd `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
-	//Serve   serveCmd   `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
+	Serve   serveCmd   `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
 	Token   tokenCmd   `cmd:"" help:"Make, list and revoke access tokens."`
 	Key     keyCmd     `cmd:"" help:"Replace the key that secrets are sealed with."`
 	Admin   adminCmd   `cmd:"" help:"Make, list and remove those who may sign in to the admin UI."`
 	Publish publishCmd `cmd:"" help:"Publish events from a file or from stdin."`
 	Listen  listenCmd  `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
+	Config  configCmd  `cmd:"" help:"Show and check the configuration of serve."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
@@ -75,7 +75,8 @@ type cli struct {
 func run(ctx context.Context, args []string, std streams) int {
 	var c cli
 	helped := false
-	parser, err := newParser(ctx, &c, std, &helped)
+	conf := new(configuration)
+	parser, err := newParser(ctx, &c, std, conf, &helped)
 	if err != nil {
 		return fail(std, err)
 	}
@@ -86,12 +87,17 @@ func run(ctx context.Context, args []string, std streams) int {
 	case err != nil:
 		return fail(std, usageError{err})
 	}
-	return fail(std, command.Run())
+	if len(conf.faults) == 0 {
+		err = command.Run()
+	} else if all, ok := command.Selected().Target.Addr().Interface().(interface{ check() error }); ok {
+		err = all.check() // so that all that is wrong is told at once
+	}
+	return fail(std, conf.explain(err))
 }
 
 // newParser returns the parser of the command line, which sets helped when it
 // was asked for help and has given it.
-func newParser(ctx context.Context, c *cli, std streams, helped *bool) (*kong.Kong, error) {
+func newParser(ctx context.Context, c *cli, std streams, conf *configuration, helped *bool) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("service"),
 		kong.Description("A webhook service in one binary."),
@@ -102,7 +108,8 @@ func newParser(ctx context.Context, c *cli, std streams, helped *bool) (*kong.Ko
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ValueFormatter(describe),
 		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(std),
+		kong.Bind(std, conf),
+		kong.Resolvers(conf),
 	)
 }
 

@@ -12,12 +12,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"golang.org/x/sync/errgroup"
 
 	"service/api"
@@ -28,6 +26,13 @@ import (
 )
 
 type serveCmd struct {
+	serveFlags
+	Demo bool `help:"The same on a throw-away data directory, with a program, a token, receivers, subscriptions and sample events of every type being published."`
+}
+
+// serveFlags are the settings of serve, which are also what a configuration file
+// may hold.
+type serveFlags struct {
 	dataFlag
 	keyFlag
 	Listen           string   `default:"127.0.0.1:8443" placeholder:"ADDR" help:"The address of the API and the admin UI."`
@@ -53,7 +58,6 @@ type serveCmd struct {
 	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
 	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
 	LogLevel         string   `default:"info" placeholder:"debug|info|warn|error" help:"The least that is logged; the demo logs warn when this is info."`
-	Demo             bool     `help:"The same on a throw-away data directory, with a program, a token, receivers, subscriptions and sample events of every type being published."`
 }
 
 // settings are the flags of serve, read and found right.
@@ -86,7 +90,7 @@ type settings struct {
 }
 
 // settings reads the flags. The error tells all that is wrong with them.
-func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
+func (c *serveFlags) settings(logTo io.Writer) (*settings, error) {
 	var f faults
 	s := &settings{
 		data:             c.Data,
@@ -113,7 +117,6 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 		minFreeDisk: f.size("min-free-disk", c.MinFreeDisk),
 		grace:       f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
 		logger:      f.logger(logTo, c.LogFormat, c.LogLevel),
-		shown:       shownSettings(c),
 	}
 	if s.data == "" {
 		f.add("data", "must name a directory")
@@ -134,38 +137,6 @@ func (c *serveCmd) settings(logTo io.Writer) (*settings, error) {
 	}
 	return s, f.err()
 }
-
-// shownSettings are the flags of serve by their names, secrets masked.
-func shownSettings(c *serveCmd) []web.Setting {
-	var all []web.Setting
-	v := reflect.ValueOf(*c)
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.Anonymous || f.Name == "Demo" {
-			continue
-		}
-		name := f.Tag.Get("name")
-		if name == "" { // as the library of the command line makes it
-			name = strings.ToLower(strings.Trim(wordStart.ReplaceAllString(f.Name, "-$0"), "-"))
-		}
-		var value string
-		switch x := v.Field(i).Interface().(type) {
-		case string:
-			value = x
-		case []string:
-			value = strings.Join(x, ", ")
-		case bool:
-			value = strconv.FormatBool(x)
-		}
-		if f.Name == "AlertURL" && value != "" {
-			value = "set" // where it leads to may be a secret
-		}
-		all = append(all, web.Setting{Name: name, Value: value})
-	}
-	return all
-}
-
-var wordStart = regexp.MustCompile("[A-Z]+[a-z]*")
 
 // retryPolicy reads the four waits and their jitter.
 func (f *faults) retryPolicy(schedule, jitter string) webhook.RetryPolicy {
@@ -194,7 +165,11 @@ func (f *faults) logger(w io.Writer, format, level string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-func (c *serveCmd) Run(ctx context.Context, std streams) error {
+func (c *serveCmd) Run(ctx context.Context, std streams, conf *configuration, line *kong.Context) error {
+	if c.Demo && conf.given["data"] {
+		f := faults{{"data", "--demo has a throw-away data directory of its own; leave one of the two out"}}
+		return f.err()
+	}
 	if c.Demo {
 		c.keyFlag = keyFlag{} // throw-away data has a throw-away key
 	}
@@ -206,6 +181,7 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	s.program = shellQuote(os.Args[0])
+	s.shown = conf.shown(line)
 	// net/http tells package log what a server sends without being asked: bytes
 	// of somebody else's choice, of use to nobody but a debugger.
 	slog.SetDefault(s.logger)

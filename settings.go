@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -16,21 +15,43 @@ import (
 // faults gathers what is wrong with a configuration, so that all of it is told
 // at once and nothing is touched before it is right. Settings therefore come
 // from the command line as text and are read here.
-type faults []string
+type faults []fault
 
-func (f *faults) add(flag, format string, args ...any) {
-	*f = append(*f, "--"+flag+": "+fmt.Sprintf(format, args...))
+// fault is what is wrong with one flag.
+type fault struct {
+	flag string // its name; "" when the text says what it is about
+	text string
 }
 
-// err returns all the faults as one usage error, or nil.
-func (f faults) err() error {
-	switch len(f) {
-	case 0:
-		return nil
-	case 1:
-		return usageError{errors.New(f[0])}
+func (f fault) String() string {
+	if f.flag == "" {
+		return f.text
 	}
-	return usagef("%d settings are wrong: %s", len(f), strings.Join(f, "; "))
+	return "--" + f.flag + ": " + f.text
+}
+
+func (f *faults) add(flag, format string, args ...any) {
+	*f = append(*f, fault{flag, fmt.Sprintf(format, args...)})
+}
+
+// Error tells all the faults.
+func (f faults) Error() string {
+	var all []string
+	for _, one := range f {
+		all = append(all, one.String())
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return fmt.Sprintf("%d settings are wrong: %s", len(all), strings.Join(all, "; "))
+}
+
+// err returns all the faults as one usage error, which wraps them, or nil.
+func (f faults) err() error {
+	if len(f) == 0 {
+		return nil
+	}
+	return usageError{f}
 }
 
 // integer reads a whole number between least and most.

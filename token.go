@@ -26,7 +26,8 @@ type tokenCmd struct {
 
 // dataFlag is the flag of every command that needs the data directory.
 type dataFlag struct {
-	Data string `default:"./data" placeholder:"DIR" help:"Everything the service remembers: service.db, certificates, keys."`
+	Config string `placeholder:"FILE" help:"A YAML file with settings of serve, by the names of its flags; service config example prints one. Flags and the environment beat it."`
+	Data   string `default:"./data" placeholder:"DIR" help:"Everything the service remembers: service.db, certificates, keys."`
 }
 
 type tokenCreateCmd struct {

@@ -19,7 +19,10 @@ type Certificate struct {
 
 // Setting is one of the flags that the service runs with; a secret is masked by
 // whoever tells it.
-type Setting struct{ Name, Value string }
+type Setting struct {
+	Name, Value string
+	Source      string // where the value comes from: "default", or in words
+}
 
 // systemRecord is what the page of the system shows.
 type systemRecord struct {
@@ -83,7 +86,7 @@ func (w *Web) supportText(s *systemRecord) string {
 		line("certificate", "until %s", webhook.FormatTime(c.Ends))
 	}
 	for _, set := range s.settings {
-		line("--"+set.Name, "%s", set.Value)
+		line("--"+set.Name, "%s (%s)", set.Value, set.Source)
 	}
 	return b.String()
 }

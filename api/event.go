@@ -68,6 +68,11 @@ func (a *api) publish(req *request) (answer, error) {
 	if invalid != nil {
 		return answer{}, invalid
 	}
+	if trace := webhook.ParseTrace(req.http.Header[webhook.TraceHeader]); trace != "" {
+		for i := range events {
+			events[i].Trace = trace
+		}
+	}
 	return a.create(req, func(w store.Write) (answer, error) {
 		if _, err := w.Publish(req.program(), events); err != nil {
 			return answer{}, err

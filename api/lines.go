@@ -61,6 +61,7 @@ func (a *api) publishLines(req *request) (answer, error) {
 	lines := lineReader{src: stream{req}, buf: *buffer}
 	var done linesRecord
 	chunk := make([]webhook.Event, 0, 64)
+	trace := webhook.ParseTrace(req.http.Header[webhook.TraceHeader])
 	size := 0
 	for number := 1; ; number++ { // of the line, blank ones included
 		text, err := lines.next()
@@ -73,6 +74,7 @@ func (a *api) publishLines(req *request) (answer, error) {
 			if invalid != nil {
 				err = lineError(invalid, at, number)
 			} else {
+				e.Trace = trace
 				chunk = append(chunk, e)
 				size += len(e.JSON)
 			}

@@ -56,6 +56,7 @@ type request struct {
 	Secrets        []webhook.SigningSecret
 	Body           []byte // not to be changed any more: net/http may read it even after send has returned
 	Number         int
+	Trace          webhook.Trace // that the attempt is a span of, "" for none
 }
 
 // sender makes attempts. It is safe for concurrent use.
@@ -216,7 +217,7 @@ func (s *sender) roundTrip(x *exchange, r *request, now time.Time) (*http.Respon
 // setHeader writes the header of a delivery. Host and Content-Length are
 // net/http's; it adds no other.
 func (r *request) setHeader(h http.Header, now time.Time) {
-	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now}
+	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number)}
 	for i, secret := range r.Secrets {
 		if i > 0 {
 			head.Signature += " "

@@ -701,7 +701,7 @@ func (d *Dispatcher) send(ctx context.Context, to *store.Lane, c *store.Claim) w
 		}
 		return d.sender.send(ctx, &request{
 			DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
-			URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number,
+			URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
 			Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
 		})
 	})

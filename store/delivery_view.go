@@ -16,10 +16,11 @@ type DeliveryView struct {
 	Subscription     webhook.Subscription // a deleted one too
 	Place            int64                // as Changes name it
 
-	ClaimedAt  time.Time // when the attempt under way was counted; zero when none is
-	ReplayID   string    // of the replay that formed it, "" for none
-	EventJSON  [][]byte  // in the order of Events; nil when retention has removed one of them
-	Redelivery []Again   // the deliveries that have its events again, the oldest first: at most manyAgain
+	ClaimedAt  time.Time     // when the attempt under way was counted; zero when none is
+	ReplayID   string        // of the replay that formed it, "" for none
+	Trace      webhook.Trace // of the first of its events that has one
+	EventJSON  [][]byte      // in the order of Events; nil when retention has removed one of them
+	Redelivery []Again       // the deliveries that have its events again, the oldest first: at most manyAgain
 }
 
 // Again is a redelivery of a delivery.
@@ -69,7 +70,7 @@ func (s *Store) DeliveryView(ctx context.Context, id string) (d DeliveryView, er
 			if err := json.Unmarshal([]byte(seqs.String), &places); err != nil {
 				return err
 			}
-			if d.EventJSON, err = s.eventBodies(v.scan, d.ProgramID, places); errors.Is(err, errGone) {
+			if d.EventJSON, d.Trace, err = s.eventBodies(v.scan, d.ProgramID, places); errors.Is(err, errGone) {
 				d.EventJSON = nil
 			} else if err != nil {
 				return err

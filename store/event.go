@@ -35,8 +35,14 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 		e := &events[i]
 		e.ProgramID = programID
 		received := max(e.ReceivedAt.UnixMilli(), head.received)
-		r, err := t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
-			programID, head.seq+1, e.ID, e.Name, received, e.JSON)
+		var r sql.Result
+		if e.Trace == "" { // as most do: they pay nothing for it
+			r, err = t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
+				programID, head.seq+1, e.ID, e.Name, received, e.JSON)
+		} else {
+			r, err = t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json, traceparent) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
+				programID, head.seq+1, e.ID, e.Name, received, e.JSON, string(e.Trace))
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -135,27 +141,35 @@ func timestamp(json []byte) string {
 var errGone = errors.New("it is gone")
 
 // eventBodies returns the JSON of the events at the given places of a log, all
-// of them or an error, errGone say. What is not in memory any more it reads with scan.
-func (s *Store) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) ([][]byte, error) {
-	bodies := make([][]byte, 0, len(seqs))
+// of them or an error, errGone say, and the trace of the first that has one.
+// What is not in memory any more it reads with scan.
+func (s *Store) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) (bodies [][]byte, trace webhook.Trace, err error) {
+	bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
 		s.tail.scan(programID, seqs[0]-1, func(seq int64, e *tailEvent) bool {
 			if seq == seqs[len(bodies)] {
 				bodies = append(bodies, e.json)
+				if trace == "" {
+					trace = e.trace
+				}
 			}
 			return len(bodies) < len(seqs)
 		})
 	}
 	for _, seq := range seqs[len(bodies):] {
 		var body []byte
-		err := scan("SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &body)
+		var from sql.NullString
+		err := scan("SELECT json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &body, &from)
 		if errors.Is(err, sql.ErrNoRows) {
-			return nil, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
+			return nil, "", fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
 		}
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		bodies = append(bodies, body)
+		if trace == "" {
+			trace = webhook.Trace(from.String)
+		}
 	}
-	return bodies, nil
+	return bodies, trace, nil
 }

@@ -196,10 +196,11 @@ func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time
 
 // Waiting is a run of the log that one delivery can take.
 type Waiting struct {
-	To     int64    // how far the log was looked at
-	Seqs   []int64  // the events up to there that the lane wants
-	Bodies [][]byte // their JSON, not to be changed
-	Oldest int64    // when the first of them was accepted, in Unix milliseconds
+	To     int64         // how far the log was looked at
+	Seqs   []int64       // the events up to there that the lane wants
+	Bodies [][]byte      // their JSON, not to be changed
+	Oldest int64         // when the first of them was accepted, in Unix milliseconds
+	Trace  webhook.Trace // of the first of them that has one
 }
 
 // Waiting reads what waits for a lane after what it has seen: at most count
@@ -209,12 +210,15 @@ type Waiting struct {
 func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size int) (Waiting, error) {
 	w := Waiting{To: l.Seen}
 	bytes := 0
-	take := func(seq, received int64, body []byte) bool {
+	take := func(seq, received int64, body []byte, trace webhook.Trace) bool {
 		if len(w.Seqs) == count || len(w.Seqs) > 0 && bytes+len(body) > size {
 			return false
 		}
 		if len(w.Seqs) == 0 {
 			w.Oldest = received
+		}
+		if w.Trace == "" {
+			w.Trace = trace
 		}
 		bytes += len(body)
 		w.Seqs = append(w.Seqs, seq)
@@ -224,7 +228,7 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size 
 	}
 	reached := s.tail.scan(l.ProgramID, l.Seen, func(seq int64, e *tailEvent) bool {
 		if l.Wants(e.name, seq) {
-			return take(seq, e.received, e.json)
+			return take(seq, e.received, e.json, e.trace)
 		}
 		if len(w.Seqs) == 0 {
 			w.To = seq
@@ -241,12 +245,13 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size 
 	for _, seq := range seqs {
 		var body []byte
 		var received int64
-		if err := s.scan(ctx, "SELECT received_at, json FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &received, &body); errors.Is(err, sql.ErrNoRows) {
+		var trace sql.NullString
+		if err := s.scan(ctx, "SELECT received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &received, &body, &trace); errors.Is(err, sql.ErrNoRows) {
 			return w, ErrStale // retention was faster
 		} else if err != nil {
 			return w, err
 		}
-		if !take(seq, received, body) {
+		if !take(seq, received, body, webhook.Trace(trace.String)) {
 			break
 		}
 	}
@@ -285,9 +290,10 @@ type Claim struct {
 	ID             string
 	SubscriptionID string
 	ProgramID      string
-	Number         int      // of the attempt
-	Revision       int64    // of the subscription when the attempt was counted
-	Events         [][]byte // the JSON of the events, not to be changed
+	Number         int           // of the attempt
+	Revision       int64         // of the subscription when the attempt was counted
+	Events         [][]byte      // the JSON of the events, not to be changed
+	Trace          webhook.Trace // of the first of them that has one
 	Ping           bool
 	// AcceptedAt is when the oldest of its events was accepted: known of a
 	// delivery just formed from what waited, zero of any other.
@@ -309,7 +315,7 @@ type Forming struct {
 // the caller reads the lane again then. It must call Wait at once.
 func (s *Store) Form(l *Lane, w *Waiting) *Forming {
 	f := &Forming{s: s, claim: Claim{
-		ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: w.Bodies,
+		ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: w.Bodies, Trace: w.Trace,
 		AcceptedAt: time.UnixMilli(w.Oldest),
 	}}
 	revision, from, to := l.Revision, l.Cursor, w.To
@@ -401,7 +407,7 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 			return err
 		} else if ping {
 			c.Events = [][]byte{event}
-		} else if c.Events, err = s.claimedEvents(t, &c, seqs.String); err != nil {
+		} else if c.Events, c.Trace, err = s.claimedEvents(t, &c, seqs.String); err != nil {
 			// No attempt is counted that could not be made.
 			return err
 		}
@@ -419,10 +425,10 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	return &c, s.clock.process(next), nil
 }
 
-func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) ([][]byte, error) {
+func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) ([][]byte, webhook.Trace, error) {
 	var places []int64
 	if err := json.Unmarshal([]byte(seqs), &places); err != nil {
-		return nil, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
+		return nil, "", fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
 	}
 	return s.eventBodies(t.scan, c.ProgramID, places)
 }

@@ -33,14 +33,17 @@ type tailEvent struct {
 	id, name string
 	received int64 // Unix milliseconds
 	json     []byte
+	trace    webhook.Trace
 }
 
 // tailOverhead is the memory an event takes beside its strings, about.
-const tailOverhead = 128
+const tailOverhead = 144
 
 func newTail(limit int) *tail { return &tail{limit: limit, programs: make(map[string]*programTail)} }
 
-func (e *tailEvent) size() int { return len(e.json) + len(e.id) + len(e.name) + tailOverhead }
+func (e *tailEvent) size() int {
+	return len(e.json) + len(e.id) + len(e.name) + len(e.trace) + tailOverhead
+}
 
 // add appends committed events of one program, in the order of their seq.
 func (t *tail) add(events []webhook.Event) {
@@ -53,7 +56,7 @@ func (t *tail) add(events []webhook.Event) {
 			p = &programTail{first: e.Seq}
 			t.programs[e.ProgramID] = p
 		}
-		te := tailEvent{id: e.ID, name: e.Name, received: e.ReceivedAt.UnixMilli(), json: e.JSON}
+		te := tailEvent{id: e.ID, name: e.Name, received: e.ReceivedAt.UnixMilli(), json: e.JSON, trace: e.Trace}
 		p.events = append(p.events, te)
 		t.order = append(t.order, e.ProgramID)
 		t.bytes += te.size()

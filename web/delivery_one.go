@@ -325,7 +325,8 @@ func (d *deliveryRecord) sentAt() time.Time {
 // requestHeader is the header of the last attempt in the order of the wire,
 // with secrets redacted.
 func (d *deliveryRecord) requestHeader() [][2]string {
-	head := webhook.RequestHead{DeliveryID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID, At: d.sentAt(), Signature: "v1," + redacted}
+	head := webhook.RequestHead{DeliveryID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID, At: d.sentAt(), Signature: "v1," + redacted,
+		Trace: d.Trace.Attempt(d.ID, max(d.AttemptsMade, 1))}
 	if d.Subscription.HasAuthorizationHeader {
 		head.Authorization = redacted
 	}

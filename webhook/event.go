@@ -30,6 +30,10 @@ type Event struct {
 	// filled in, which differs each time the same event is published.
 	// It is not stored.
 	TimestampGiven bool
+
+	// Trace is where it was published from; it goes out with the attempts, and
+	// is no part of the event. Only what is being published has it here.
+	Trace Trace
 }
 
 // NewEvent reads one event as a publisher sends it, and checks it in full. at

@@ -9,7 +9,7 @@ import (
 const UserAgent = "Service-Webhooks/1.0"
 
 // MaxRequestHeader is how many lines [RequestHead.AppendHeader] appends at the most.
-const MaxRequestHeader = 9
+const MaxRequestHeader = 10
 
 // RequestHead is what the header of an attempt is made of.
 type RequestHead struct {
@@ -18,6 +18,7 @@ type RequestHead struct {
 	Authorization string    // the value of the header, byte for byte; "" for none
 	At            time.Time // when the attempt began
 	Signature     string    // as [SigningSecret.Sign] renders it, of each secret that signs, with blanks between; "" for none
+	Trace         string    // as [Trace.Attempt] renders it; "" for none
 }
 
 // AppendHeader appends the header of an attempt as names and values (spec,
@@ -38,6 +39,9 @@ func (h *RequestHead) AppendHeader(dst [][2]string) [][2]string {
 		[2]string{"webhook-timestamp", strconv.FormatInt(h.At.Unix(), 10)})
 	if h.Signature != "" {
 		dst = append(dst, [2]string{"webhook-signature", h.Signature})
+	}
+	if h.Trace != "" {
+		dst = append(dst, [2]string{"traceparent", h.Trace})
 	}
 	return dst
 }

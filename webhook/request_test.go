@@ -17,8 +17,9 @@ func TestRequestHeader(t *testing.T) {
 		t.Errorf("without secrets (-want +got):\n%s", diff)
 	}
 	head.Authorization, head.Signature = "Basic eA==", "v1,x v1,y"
+	head.Trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	full := append(append(plain[:5:5], [2]string{"Authorization", "Basic eA=="}), plain[5:]...)
-	full = append(full, [2]string{"webhook-signature", "v1,x v1,y"})
+	full = append(full, [2]string{"webhook-signature", "v1,x v1,y"}, [2]string{"traceparent", head.Trace})
 	got := head.AppendHeader(nil)
 	if diff := cmp.Diff(full, got); diff != "" {
 		t.Errorf("with secrets (-want +got):\n%s", diff)

@@ -1,0 +1,91 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// The trace that an event was published in goes out with every attempt of its
+// deliveries, each a span of its own: also of the second, of one after a
+// restart, of a redelivery, and of a delivery of several events, of which the
+// first that has one decides.
+func TestTraceIsSentOn(t *testing.T) {
+	const (
+		one = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		two = "00-5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+	)
+	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 10, BatchWindow: time.Second}, func(w *world) {
+		var sent []string
+		r := w.subscriber(nil)
+		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+			sent = append(sent, req.Header.Get("Traceparent"))
+			if n == 2 || n == 3 {
+				rw.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}
+		sub := w.subscribe(r, nil)
+		sent = nil // the ping's
+		publish := func(traces ...webhook.Trace) {
+			t.Helper()
+			var events []webhook.Event
+			for _, trace := range traces {
+				id := webhook.NewID()
+				events = append(events, webhook.Event{
+					ID: id, Name: "content_updated", ReceivedAt: time.Now(), Trace: trace, JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id),
+				})
+			}
+			if _, err := w.d.store.Publish(context.Background(), "p", events); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+		}
+		want := func(when string, delivery webhook.Delivery, trace webhook.Trace, numbers ...int) {
+			t.Helper()
+			var spans []string
+			for _, n := range numbers {
+				spans = append(spans, trace.Attempt(delivery.ID, n))
+			}
+			if !slices.Equal(sent, spans) {
+				t.Errorf("%s: the attempts sent %q, want %q", when, sent, spans)
+			}
+			sent = nil
+		}
+		newest := func() webhook.Delivery {
+			t.Helper()
+			posts := r.posts()
+			return w.delivery(sub, posts[len(posts)-1].delivery)
+		}
+
+		publish("", one, two)
+		first := newest()
+		want("at first", first, one, 1)
+		if len(first.Events) != 3 {
+			t.Fatalf("the delivery has %d events, want 3", len(first.Events))
+		}
+		time.Sleep(10 * time.Second)
+		want("again", first, one, 2)
+		w.crash() // nothing of it is in memory any more
+		time.Sleep(10 * time.Minute)
+		want("after a restart", first, one, 3)
+		if d := w.delivery(sub, first.ID); d.Status != webhook.StatusSuccess {
+			t.Errorf("the delivery is %s", d.Status)
+		}
+
+		if _, err := w.d.store.Redeliver(context.Background(), "p", sub.ID, first.ID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		want("as a redelivery", newest(), one, 1)
+
+		publish("", "")
+		want("without a trace", newest(), "", 1)
+	})
+}

@@ -58,6 +58,7 @@ func printRotation(w io.Writer, r *store.KeyRotation) error {
 		webhook.Count(r.AuthorizationHeaders, "authorization header"),
 		webhook.Count(r.SigningSecrets, "signing secret"),
 		webhook.Count(r.Answers, "kept answer"),
+		webhook.Count(r.CertificateFiles, "certificate file"),
 	}
 	_, err := fmt.Fprintf(w, "The key in %s is new, and %s with it: %s.\n", printable(r.File), sealed(r.Secrets()), strings.Join(count, ", "))
 	if err == nil && r.OldKeyKept {

@@ -69,7 +69,7 @@ func TestKeyRotateCommand(t *testing.T) {
 			}
 			before := key()
 			out, errs := command(exitDone, "key", "rotate", "--data", dir)
-			want := "The key in " + filepath.Join(dir, "secret.key") + " is new, and 4 secrets are sealed with it: 2 authorization headers, 2 signing secrets, 0 kept answers.\n"
+			want := "The key in " + filepath.Join(dir, "secret.key") + " is new, and 4 secrets are sealed with it: 2 authorization headers, 2 signing secrets, 0 kept answers, 0 certificate files.\n"
 			if out != want || errs != "" {
 				t.Errorf("got %q and %q, want %q", out, errs, want)
 			}

@@ -240,11 +240,14 @@ type KeyRotation struct {
 	AuthorizationHeaders int    // sealed anew, as are the others
 	SigningSecrets       int    // those that were replaced and still sign among them
 	Answers              int    // kept for requests that are sent again
+	CertificateFiles     int    // certificates, their keys, accounts at their issuer
 	OldKeyKept           bool   // in the file, which cannot be written: its lines but the first are of no more use
 }
 
 // Secrets is how many secrets were sealed anew.
-func (r *KeyRotation) Secrets() int { return r.AuthorizationHeaders + r.SigningSecrets + r.Answers }
+func (r *KeyRotation) Secrets() int {
+	return r.AuthorizationHeaders + r.SigningSecrets + r.Answers + r.CertificateFiles
+}
 
 // RotateKey replaces the key that the secrets are sealed with, while all else
 // goes on. The new key is random; or, when the operator has put one above the
@@ -371,6 +374,11 @@ func sealedColumns() []sealedColumn {
 			func(r *KeyRotation) *int { return &r.Answers },
 			"SELECT '', rowid, 'answer of ' || token_id || ' ' || key, body FROM idempotency_keys WHERE rowid > ?2 AND ?1 = '' ORDER BY rowid LIMIT ?3",
 			"UPDATE idempotency_keys SET body = ?3 WHERE rowid = ?2 AND ?1 = ''",
+		},
+		{
+			func(r *KeyRotation) *int { return &r.CertificateFiles },
+			"SELECT path, 0, 'certificate file ' || path, value FROM certificate_files WHERE path > ?1 AND ?2 = 0 ORDER BY path LIMIT ?3",
+			"UPDATE certificate_files SET value = ?3 WHERE path = ?1 AND ?2 = 0",
 		},
 		{
 			// Last, so that as long as the old key is needed the check says so.

@@ -24,11 +24,12 @@ type sealedThings struct {
 	subs            []webhook.Subscription
 	secrets         map[string][]webhook.SigningSecret // by subscription, the newest first
 	answers         map[webhook.IdempotencyKey]string
-	cursor          string // of the list of deliveries of subs[0]
+	files           []string // of certificates
+	cursor          string   // of the list of deliveries of subs[0]
 }
 
-// fillSealed makes so many subscriptions with a header, a replaced secret and a
-// kept answer each.
+// fillSealed makes so many subscriptions with a header, a replaced secret, a kept
+// answer and a certificate's key each.
 func fillSealed(t testing.TB, s *Store, count int) *sealedThings {
 	t.Helper()
 	ctx := context.Background()
@@ -54,6 +55,10 @@ func fillSealed(t testing.TB, s *Store, count int) *sealedThings {
 		if err != nil {
 			t.Fatal(err)
 		}
+		f.files = append(f.files, "certificates/ca/"+sub.ID+"/key")
+		if err := s.Certificates().Store(ctx, f.files[i], []byte("content of "+f.files[i])); err != nil {
+			t.Fatal(err)
+		}
 		f.subs = append(f.subs, sub)
 		f.secrets[sub.ID] = []webhook.SigningSecret{second, first}
 		f.answers[key] = "answer of " + sub.ID
@@ -69,6 +74,11 @@ func (f *sealedThings) check(t testing.TB, s *Store) {
 		l := lane(t, s, sub.ID)
 		if l.Authorization != f.header || !slices.EqualFunc(l.Secrets, f.secrets[sub.ID], func(a, b webhook.SigningSecret) bool { return bytes.Equal(a, b) }) {
 			t.Errorf("subscription %s no longer has its secrets", sub.ID)
+		}
+	}
+	for _, path := range f.files {
+		if b, err := s.Certificates().Load(context.Background(), path); err != nil || string(b) != "content of "+path {
+			t.Errorf("a certificate's file: got %q, %v", b, err)
 		}
 	}
 	for key, want := range f.answers {
@@ -165,7 +175,7 @@ func TestRotateKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := len(f.subs)
-	want := KeyRotation{File: path, AuthorizationHeaders: n, SigningSecrets: 2 * n, Answers: n}
+	want := KeyRotation{File: path, AuthorizationHeaders: n, SigningSecrets: 2 * n, Answers: n, CertificateFiles: n}
 	if r != want {
 		t.Errorf("got %+v, want %+v", r, want)
 	}
@@ -419,8 +429,8 @@ func TestRotateKeyReadOnly(t *testing.T) {
 	f.check(t, s)
 	put(second, first)
 	r, err := s.RotateKey(t.Context())
-	if err != nil || !r.OldKeyKept || r.Secrets() != 4*3 {
-		t.Errorf("got %+v, %v; want 12 secrets, and that the old key is still there", r, err)
+	if err != nil || !r.OldKeyKept || r.Secrets() != 5*3 {
+		t.Errorf("got %+v, %v; want 15 secrets, and that the old key is still there", r, err)
 	}
 	f.check(t, s)
 	if r, err := s.RotateKey(t.Context()); err == nil {

@@ -1,0 +1,193 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestCertificateFiles(t *testing.T) {
+	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	s := opened(t, Config{Dir: t.TempDir(), Now: func() time.Time { return now }})
+	defer s.Close()
+	c, ctx := s.Certificates(), t.Context()
+	if _, err := c.List(ctx, "", true); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a list of nothing: got %v, want fs.ErrNotExist", err)
+	}
+	// "a" is a folder above "a/b", and not above "ab/c" nor beside "a.b".
+	for _, path := range []string{"a/b/one.key", "a/b/one.crt", "a/two", "ab/c", "a.b", "a/b0"} {
+		if err := c.Store(ctx, path, []byte("content of "+path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Store(ctx, "a/two", []byte("anew")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := c.Load(ctx, "a/two"); err != nil || string(b) != "anew" {
+		t.Errorf("got %q, %v; want what was stored last", b, err)
+	}
+	if _, err := c.Load(ctx, "a/b"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the content of a folder: got %v, want fs.ErrNotExist", err)
+	}
+	for _, test := range []struct {
+		folder    string
+		recursive bool
+		want      string // "" for fs.ErrNotExist
+	}{
+		{"", false, "a a.b ab"},
+		{"", true, "a a.b a/b a/b/one.crt a/b/one.key a/b0 a/two ab ab/c"},
+		{"a", false, "a/b a/b0 a/two"},
+		{"a", true, "a/b a/b/one.crt a/b/one.key a/b0 a/two"},
+		{"a/b", false, "a/b/one.crt a/b/one.key"},
+		{"a/two", false, ""},
+		{"b", true, ""},
+	} {
+		got, err := c.List(ctx, test.folder, test.recursive)
+		if (test.want == "") != errors.Is(err, fs.ErrNotExist) || strings.Join(got, " ") != strings.Join(slices.Sorted(slices.Values(strings.Fields(test.want))), " ") {
+			t.Errorf("list of %q, recursive %t: got %v, %v; want %s", test.folder, test.recursive, got, err, test.want)
+		}
+	}
+	if f, err := c.Stat(ctx, "a/two"); err != nil || f != (CertificateFile{Path: "a/two", Size: 4, Changed: now}) {
+		t.Errorf("got %+v, %v", f, err)
+	}
+	if f, err := c.Stat(ctx, "a/b"); err != nil || f != (CertificateFile{Path: "a/b", Folder: true, Changed: now}) {
+		t.Errorf("got %+v, %v", f, err)
+	}
+	for path, want := range map[string]bool{"a": true, "a/b": true, "a/b/one.crt": true, "a/b/one": false, "": true} {
+		if got := c.Exists(ctx, path); got != want {
+			t.Errorf("%q exists: got %t, want %t", path, got, want)
+		}
+	}
+	if err := errors.Join(c.Delete(ctx, "a"), c.Delete(ctx, "nothing")); err != nil {
+		t.Error(err)
+	}
+	if got, err := c.List(ctx, "", true); err != nil || strings.Join(got, " ") != "a.b ab ab/c" {
+		t.Errorf("after a folder was removed: got %v, %v", got, err)
+	}
+	if err := c.Store(ctx, "big", make([]byte, maxCertificateFile+1)); err == nil {
+		t.Error("a file without a bound was stored")
+	}
+}
+
+// What is in them is in no file of the data directory as it is.
+func TestCertificateFilesAreSealed(t *testing.T) {
+	dir := t.TempDir()
+	s := opened(t, Config{Dir: dir})
+	c := s.Certificates()
+	if err := c.Store(t.Context(), "certificates/ca/name.key", []byte("canary-93fe1c")); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	seen := 0
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(b, []byte("certificates/ca/name.key")) {
+			seen++
+		}
+		if bytes.Contains(b, []byte("canary-93fe1c")) {
+			t.Errorf("%s holds it", name)
+		}
+	}
+	if seen == 0 {
+		t.Error("the test looked at the wrong files: the path is in none")
+	}
+	// A seal is for its own path.
+	s = opened(t, Config{Dir: dir})
+	defer s.Close()
+	err = s.writer.do(func(t *tx) error { return t.exec("UPDATE certificate_files SET path = 'elsewhere'") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := s.Certificates().Load(t.Context(), "elsewhere"); !errors.Is(err, errSealed) {
+		t.Errorf("a file that was moved: got %q, %v; want that it cannot be opened", b, err)
+	}
+}
+
+func TestCertificateLocks(t *testing.T) {
+	dir := t.TempDir()
+	var ahead atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	s := opened(t, Config{Dir: dir, Now: clock})
+	c, ctx := s.Certificates(), t.Context()
+	if err := c.Lock(ctx, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := c.TryLock(ctx, "two"); err != nil || !ok {
+		t.Errorf("another name: got %t, %v", ok, err)
+	}
+	if ok, err := c.TryLock(ctx, "one"); err != nil || ok {
+		t.Errorf("a lock that is held: got %t, %v", ok, err)
+	}
+	short, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := c.Lock(short, "one"); !errors.Is(err, context.Canceled) {
+		t.Errorf("without the time to wait: got %v", err)
+	}
+	// Many who want it have it one after the other.
+	var inside, most atomic.Int64
+	done := make(chan error)
+	for range 4 {
+		go func() {
+			err := c.Lock(ctx, "one")
+			if n := inside.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			inside.Add(-1)
+			done <- errors.Join(err, c.Unlock(ctx, "one"))
+		}()
+	}
+	if err := c.Unlock(ctx, "one"); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if most.Load() != 1 {
+		t.Errorf("%d held one lock at once", most.Load())
+	}
+
+	// A lock whose end could not be stored does not hold for ever.
+	if ok, _ := c.TryLock(ctx, "one"); !ok {
+		t.Fatal("it is free")
+	}
+	if err := c.RenewLockLease(ctx, "one", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Store(int64(time.Hour))
+	if ok, _ := c.TryLock(ctx, "one"); ok {
+		t.Error("the lease was not renewed")
+	}
+	ahead.Store(int64(time.Hour + lockLease + time.Second))
+	if ok, _ := c.TryLock(ctx, "one"); !ok {
+		t.Error("the lease has no end")
+	}
+	c.Close()
+	if err := c.Unlock(ctx, "one"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("after Close: got %v", err)
+	}
+	s.Close()
+
+	// What a process has left is no lock: it is no more.
+	s = opened(t, Config{Dir: dir, Now: clock})
+	defer s.Close()
+	if ok, err := s.Certificates().TryLock(ctx, "one"); err != nil || !ok {
+		t.Errorf("a lock of a process that has ended: got %t, %v", ok, err)
+	}
+}

@@ -276,7 +276,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	rules := webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog}
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
-		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Settings: s.shown, Certificates: certificates,
+		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Backlog: svc.dispatcher.Backlog, Settings: s.shown, Certificates: certificates,
 		Rules: rules, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize,
 	})
 	partners := api.New(api.Config{

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -93,6 +94,12 @@ func TestMetrics(t *testing.T) {
 			`service_backlog_subscriptions{program="p"} 1`,
 			`service_backlog_distance_events{program="p"} 5`,
 			`service_backlog_age_seconds{program="p"} 2`)
+		for program, want := range map[string]int{"": 1, "p": 1, "another": 0} {
+			behind, oldest, err := w.d.Backlog(context.Background(), program)
+			if err != nil || behind != want || want == 1 && time.Since(oldest) != 2*time.Second || want == 0 && !oldest.IsZero() {
+				t.Errorf("the backlog of program %q: got %d subscriptions, the oldest event of %v, %v; want %d, 2s ago", program, behind, oldest, err, want)
+			}
+		}
 
 		off := false
 		w.update(bad, &webhook.SubscriptionFields{Active: &off})

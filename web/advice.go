@@ -65,7 +65,7 @@ func adviceOf(a *webhook.Attempt) advice {
 // error.
 func answered(a *webhook.Attempt) string {
 	if a.Error != webhook.ErrorNone {
-		return string(a.Error)
+		return errorWord(a.Error)
 	}
 	return strings.TrimSpace(strconv.Itoa(a.ResponseStatus) + " " + http.StatusText(a.ResponseStatus))
 }

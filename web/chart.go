@@ -13,6 +13,7 @@ type chart struct {
 	steps  string // what a step is, as the heading of the table's first column: Minute
 	labels []string
 	series []series
+	full   float64              // the height of the drawing, when it is known; 0 is that of the greatest number
 	format func(float64) string // of a number; nil is grouped, without decimals
 }
 
@@ -40,8 +41,12 @@ func (c *chart) say(v float64) string {
 	}
 }
 
-// top is the greatest height of the bars, or of the lines, at least 1.
+// top is the greatest height of the bars, or of the lines, at least 1, unless it
+// is known.
 func (c *chart) top(stacked bool) float64 {
+	if c.full > 0 {
+		return c.full
+	}
 	top := 1.0
 	for i := range c.labels {
 		sum := 0.0
@@ -111,11 +116,15 @@ func (c *chart) path(s *series, top float64) string {
 			move = true
 			continue
 		}
-		b.WriteString(map[bool]string{true: "M", false: "L"}[move])
-		b.WriteString(num(float64(i)*step) + " " + num(chartHeight-s.at(i)/top*chartHeight))
+		x, y := float64(i)*step, num(chartHeight-s.at(i)/top*chartHeight)
 		if next := i + 1; move && (next >= len(s.values) || math.IsNaN(s.values[next])) {
-			b.WriteString("h2") // a point alone is a line that can be seen
+			// A number alone is a line of its step's width, so that it can be seen.
+			from, to := max(0, x-step*0.4), min(chartWidth, x+step*0.4)
+			b.WriteString("M" + num(from) + " " + y + "h" + num(to-from))
+			continue
 		}
+		b.WriteString(map[bool]string{true: "M", false: "L"}[move])
+		b.WriteString(num(x) + " " + y)
 		move = false
 	}
 	return b.String()

@@ -63,5 +63,8 @@ func (c clock) field(t time.Time) string {
 	}
 }
 
+// abbreviation is how the visitor's zone is called beside a time of the page.
+func (c clock) abbreviation() string { return c.now.In(c.location()).Format("MST") }
+
 // zoneName is how the visitor's zone is called beside a field.
 func (c clock) zoneName() string { return c.location().String() }

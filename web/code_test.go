@@ -125,7 +125,7 @@ func TestCharts(t *testing.T) {
 			t.Errorf("a bar that cannot be drawn: %+v", b)
 		}
 	}
-	if got, want := c.path(&c.series[0], 10), "M0 108h2M600 36h2"; got != want {
+	if got, want := c.path(&c.series[0], 10), "M0 108h120M480 36h120"; got != want {
 		t.Errorf("the line is %s, want %s", got, want)
 	}
 	empty := chart{series: []series{{"x", "", nil}}}

@@ -53,9 +53,6 @@ func latency(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
 }
 
-// exact renders a time for a title, to the millisecond.
-func exact(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") }
-
 // grouped renders a number with its thousands apart.
 func grouped(n int64) string {
 	digits := strconv.FormatInt(n, 10)

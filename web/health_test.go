@@ -73,7 +73,7 @@ func TestHealthIsQuiet(t *testing.T) {
 		has    []string
 		lacks  []string
 	}{
-		"all is well":        {func(*overview) {}, []string{healthy, "40.0 GiB free of 100 GiB"}, []string{alarm, "<details", `id="failing"`, `id="disabled"`, `href="#failing`, `href="#disabled`}},
+		"all is well":        {func(*overview) {}, []string{healthy, "free of 100 GiB"}, []string{alarm, "<details", `id="failing"`, `id="disabled"`, `href="#failing`, `href="#disabled`}},
 		"nothing is there":   {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `id="health"`}},
 		"one is failing":     {func(o *overview) { o.health.failing, o.health.failingTotal = all.failing[:1], 1 }, []string{`id="failing"`, `href="#failing"`, "1 failing"}, []string{healthy, alarm, `id="disabled"`}},
 		"one is disabled":    {func(o *overview) { o.health.disabled, o.health.disabledTotal = all.disabled, 1 }, []string{`id="disabled"`, `href="#disabled"`, "1 disabled"}, []string{healthy, alarm, `id="failing"`}},

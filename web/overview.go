@@ -13,11 +13,10 @@ import (
 )
 
 // overviewDeliveries is how many of the last deliveries the overview shows.
-const overviewDeliveries = 50
+const overviewDeliveries = 15
 
 // overview is what the page of the same name shows.
 type overview struct {
-	now       time.Time
 	notReady  string // why the service is not ready, "" when it is
 	fullDisk  bool   // and that is for want of room on the disk alone
 	version   string
@@ -28,11 +27,13 @@ type overview struct {
 	baseURL   string
 	caFile    string
 	totals    store.Totals
+	behind    int       // subscriptions that events wait for
+	oldest    time.Time // when the oldest of those events was accepted; zero for none
 	health    health
 	pulse     *pulse        // of the last hour
 	rows      []deliveryRow // newest first
 	filter    []filterLink
-	older     string // the link to what comes after rows, "" at the end
+	older     string // the link to all of them, "" when rows are all
 	filtered  bool   // the rows are not simply the newest
 }
 
@@ -42,21 +43,22 @@ type filterLink struct {
 	current    bool
 }
 
-// listURL is the overview with a query of the deliveries: the API's own.
-func listURL(values url.Values) string {
-	if len(values) == 0 {
-		return "/"
+// overviewURL is the overview of a program with a query of the deliveries: the
+// API's own.
+func overviewURL(program string, values url.Values) string {
+	if program != "" {
+		values.Set(programParameter, program)
 	}
-	return "/?" + values.Encode()
+	return address("/", values)
 }
 
 // statusLinks are the choices of a status beside the query that is shown.
-func statusLinks(q *webhook.ListQuery) []filterLink {
+func statusLinks(program string, q *webhook.ListQuery) []filterLink {
 	shown := q.Filters["status"]
-	links := []filterLink{{"All", "/", len(shown) == 0}}
+	links := []filterLink{{"All", inProgram("/", program), len(shown) == 0}}
 	for _, s := range []webhook.Status{webhook.StatusPending, webhook.StatusRetryable, webhook.StatusFailed, webhook.StatusSuccess} {
 		links = append(links, filterLink{
-			label: words(string(s)), url: listURL(url.Values{"filter[status]": {string(s)}}),
+			label: words(string(s)), url: overviewURL(program, url.Values{"filter[status]": {string(s)}}),
 			current: slices.Equal(shown, []string{string(s)}),
 		})
 	}
@@ -69,6 +71,7 @@ func (w *Web) overview(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
 	}
+	values.Del(programParameter)
 	query, invalid := webhook.AllDeliveryList.Parse(values)
 	if invalid != nil {
 		return answer{}, badQuery(invalid)
@@ -77,7 +80,7 @@ func (w *Web) overview(r *request) (answer, error) {
 		query.Size = overviewDeliveries
 	}
 	o := overview{
-		now: time.Now(), version: w.cfg.Version, started: w.cfg.Started,
+		version: w.cfg.Version, started: w.cfg.Started,
 		directory: w.cfg.Store.Dir(), program: w.cfg.Program, baseURL: w.cfg.BaseURL, caFile: w.cfg.CAFile,
 	}
 	sqlite, err := store.SQLiteVersion()
@@ -91,6 +94,11 @@ func (w *Web) overview(r *request) (answer, error) {
 	if o.pulse, err = w.pulseOf(ctx, r.clock, r.program, "", store.StatMinute, 60); err != nil {
 		return answer{}, err
 	}
+	if w.cfg.Backlog != nil {
+		if o.behind, o.oldest, err = w.cfg.Backlog(ctx, ""); err != nil {
+			return answer{}, err
+		}
+	}
 	if w.cfg.Ready != nil {
 		if err := w.cfg.Ready(ctx); err != nil {
 			o.notReady = err.Error()
@@ -101,41 +109,25 @@ func (w *Web) overview(r *request) (answer, error) {
 	if o.totals, err = w.cfg.Store.Totals(ctx); err != nil {
 		return answer{}, err
 	}
-	deliveries, next, err := w.cfg.Store.AllDeliveries(ctx, &query)
+	deliveries, next, err := w.cfg.Store.AllDeliveries(ctx, ofProgram(&query, r.program))
 	if errors.As(err, &invalid) {
 		return answer{}, badQuery(invalid)
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	o.filter, o.filtered = statusLinks(&query), len(values) > 0
+	o.filter, o.filtered = statusLinks(r.program, &query), len(values) > 0 || r.program != ""
 	if next != "" {
-		older := query
-		older.Cursor = next
-		o.older = listURL(webhook.AllDeliveryList.Values(&older))
-	}
-	var ids, subscriptions []string
-	for _, d := range deliveries {
-		ids = append(ids, d.ID)
-		if !slices.Contains(subscriptions, d.SubscriptionID) {
-			subscriptions = append(subscriptions, d.SubscriptionID)
+		all := query
+		all.Size, all.Cursor = webhook.DefaultPageSize, ""
+		values := webhook.AllDeliveryList.Values(&all)
+		if r.program != "" {
+			values.Set(programParameter, r.program)
 		}
+		o.older = address("/deliveries", values)
 	}
-	urls, err := w.cfg.Store.SubscriptionURLs(ctx, subscriptions)
-	if err != nil {
+	if o.rows, err = w.deliveryRows(ctx, deliveries); err != nil {
 		return answer{}, err
-	}
-	attempts, err := w.cfg.Store.LastAttempts(ctx, ids)
-	if err != nil {
-		return answer{}, err
-	}
-	for _, d := range deliveries {
-		row := deliveryRow{Delivery: d, url: urls[d.SubscriptionID]}
-		// One that was recorded after the delivery was read would contradict it.
-		if a, ok := attempts[d.ID]; ok && (d.Status.Final() || d.Status == webhook.StatusRetryable || a.Number < d.AttemptsMade) {
-			row.last = &a
-		}
-		o.rows = append(o.rows, row)
 	}
 	f := w.frame(r, "Overview")
 	f.path = "/"
@@ -146,6 +138,9 @@ func (w *Web) overview(r *request) (answer, error) {
 func badQuery(e *webhook.Error) *problem {
 	return &problem{status: http.StatusBadRequest, title: "These deliveries cannot be listed", text: e.Error()}
 }
+
+// waits says how many deliveries wait to be sent.
+func (o *overview) waits() string { return counted(o.totals.Waiting) }
 
 // tokenCommand makes a token and keeps it in a variable of the shell.
 func (o *overview) tokenCommand() string {

@@ -60,7 +60,7 @@ func fixedOverview() *overview {
 	rows[7].FailureReason = webhook.FailureSubscriptionDeleted
 	rows[8].FailureReason = webhook.FailureExpired
 	return &overview{
-		now: aNow, version: "v1.2.3", started: aNow.Add(-(3*24*time.Hour + 4*time.Hour + 5*time.Minute)),
+		version: "v1.2.3", started: aNow.Add(-(3*24*time.Hour + 4*time.Hour + 5*time.Minute)),
 		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/service", program: "service",
 		baseURL: "https://service.example", caFile: "",
 		totals: store.Totals{
@@ -68,12 +68,13 @@ func fixedOverview() *overview {
 			Events: 1_234_567, LastEventName: "user_created", LastEventAt: aNow.Add(-90 * time.Second),
 		},
 		health: health{disk: store.Disk{Free: 40 << 30, Size: 100 << 30, Least: 256 << 20}},
-		rows:   rows, filter: statusLinks(&webhook.ListQuery{}), older: "/?page%5Bcursor%5D=abc",
+		rows:   rows, filter: statusLinks("", &webhook.ListQuery{}), older: "/deliveries",
+		behind: 2, oldest: aNow.Add(-61 * time.Minute),
 	}
 }
 
 func fixedFrame() frame {
-	return frame{title: "Overview", path: "/", stylesheet: "/assets/style.css", icon: "/assets/favicon.svg"}
+	return frame{title: "Overview", path: "/", clock: clock{now: aNow}, stylesheet: "/assets/style.css", icon: "/assets/favicon.svg"}
 }
 
 func render(t *testing.T, o *overview) string {
@@ -87,7 +88,7 @@ func render(t *testing.T, o *overview) string {
 
 func TestOverviewGolden(t *testing.T) {
 	empty := &overview{
-		now: aNow, notReady: "deliveries are not being made", version: "v1.2.3", started: aNow,
+		notReady: "deliveries are not being made", version: "v1.2.3", started: aNow,
 		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/it's", program: "./service",
 		baseURL: "https://127.0.0.1:8443", caFile: "/var/lib/it's/ca.pem",
 	}
@@ -235,6 +236,29 @@ func TestOverviewShowsTheStore(t *testing.T) {
 			t.Errorf("the page has %s:\n%s", bad, p.body)
 		}
 	}
+}
+
+// The overview is that of the program that is looked at, and its rows lead to
+// what they are of.
+func TestOverviewOfAProgram(t *testing.T) {
+	v, s, w := sending(t)
+	w.cfg.Backlog = func(context.Context, string) (int, time.Time, error) { return 3, time.Now().Add(-150 * time.Second), nil }
+	sub := s.subscribe("acme", "https://acme.example/in")
+	mine := s.deliver(sub, 204)
+	s.deliver(s.subscribe("other", "https://other.example/in"), 500)
+	p := v.do("GET", "/?program=acme")
+	p.want(t, 200, "of acme, newest first")
+	p.has(t, `href="/deliveries/`+mine+`"`, `href="/subscriptions/`+sub.ID+`"`, `href="/?program=acme"`, `filter[status]=failed&amp;program=acme`, "all programs together",
+		"3 subscriptions behind", ">2 min</time>")
+	p.hasNot(t, "other.example")
+	v.do("GET", "/?program=acme&filter[status]=failed").want(t, 200, "Nothing matches here.")
+	v.do("GET", "/").want(t, 200, "other.example")
+
+	// Times are those of the visitor's clock.
+	v.send("/preferences", "zone", "Asia/Kolkata")
+	p = v.do("GET", "/")
+	p.want(t, 200, " IST")
+	p.hasNot(t, " UTC")
 }
 
 func TestOverviewTellsWhatIsWrong(t *testing.T) {

@@ -25,7 +25,7 @@ type pulse struct {
 
 // failureKind is how often attempts came to one answer other than 2xx.
 type failureKind struct {
-	answer string // as it is in the API: 503, timeout
+	answer string // 503, timeout, DNS
 	says   string
 	count  int64
 	state  string
@@ -56,9 +56,9 @@ func (w *Web) pulseOf(ctx context.Context, c clock, programID, subscriptionID st
 		step, format = "hour", "2 Jan 15:04"
 	}
 	p.results = chart{id: "results", name: "Attempts by result, per " + step, steps: title(step), series: []series{
-		{name: "success", state: "success"}, {name: "retryable", state: "retryable"}, {name: "failed", state: "failed"},
+		{name: "Success", state: "success"}, {name: "Retryable", state: "retryable"}, {name: "Failed", state: "failed"},
 	}}
-	p.times = chart{id: "times", name: "Time of an attempt", steps: title(step), format: chartTime, series: []series{{name: "p50"}, {name: "p95", state: "pending"}}}
+	p.times = chart{id: "times", name: "Time of an attempt", steps: title(step), format: chartTime, series: []series{{name: "p50"}, {name: "p95"}}}
 	for at := begin; at.Before(end); at = at.Add(span) {
 		s := byTime[at]
 		if s == nil {
@@ -99,7 +99,7 @@ func failureKinds(s *webhook.Stat, programID, subscriptionID string) []failureKi
 				k.state = "retryable"
 			}
 		} else {
-			k.says = webhook.ErrorCode(answer).Detail()
+			k.answer, k.says = errorWord(webhook.ErrorCode(answer)), webhook.ErrorCode(answer).Detail()
 			if answer != string(webhook.ErrorBlocked) {
 				k.state = "retryable"
 			}

@@ -177,7 +177,7 @@ func (p *subscriptionPage) charts(c clock) (results, success, latencies *chart) 
 		{"Retryable", "retryable", column(func(s *webhook.Stat) float64 { return float64(s.Retryable) })},
 		{"Failed", "failed", column(func(s *webhook.Stat) float64 { return float64(s.Failed) })},
 	}}
-	success = &chart{id: "success-rate", name: "Success rate", steps: step, labels: labels, series: []series{
+	success = &chart{id: "success-rate", full: 100, name: "Success rate", steps: step, labels: labels, series: []series{
 		{"Success", "success", column(func(s *webhook.Stat) float64 {
 			if share, ok := s.SuccessRate(); ok {
 				return share * 100
@@ -238,7 +238,7 @@ func answers(sum *webhook.Stat) []answerCount {
 			a.meaning, result = http.StatusText(status), webhook.Classify(status, webhook.ErrorNone)
 		} else {
 			code := webhook.ErrorCode(name)
-			a.meaning, result = code.Detail(), webhook.Classify(0, code)
+			a.answer, a.meaning, result = errorWord(code), code.Detail(), webhook.Classify(0, code)
 		}
 		a.state = string(result)
 		all = append(all, a)

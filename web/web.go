@@ -92,6 +92,11 @@ type Config struct {
 	MaxSubscriptions int
 	BatchSize        int
 
+	// Backlog returns how many active subscriptions of a program, or of all when
+	// that is "", events wait for, and when the oldest of those was accepted, the
+	// zero time for none; nil when that is not known. It is asked once an overview.
+	Backlog func(ctx context.Context, programID string) (behind int, oldest time.Time, err error)
+
 	// Ready says whether the service accepts and delivers events: nil, or why
 	// not, in words for admins. It is asked once a page.
 	Ready func(context.Context) error

@@ -242,7 +242,9 @@ func TestOverviewShowsTheStore(t *testing.T) {
 // what they are of.
 func TestOverviewOfAProgram(t *testing.T) {
 	v, s, w := sending(t)
-	w.cfg.Backlog = func(context.Context, string) (int, time.Time, error) { return 3, time.Now().Add(-150 * time.Second), nil }
+	w.cfg.Backlog = func(context.Context, string) (int, time.Time, error) {
+		return 3, time.Now().Add(-150 * time.Second), nil
+	}
 	sub := s.subscribe("acme", "https://acme.example/in")
 	mine := s.deliver(sub, 204)
 	s.deliver(s.subscribe("other", "https://other.example/in"), 500)

@@ -60,14 +60,19 @@ type streams struct {
 // cli is the command line. Each flag can also be given as an environment
 // variable: SERVICE_ and the flag's name in capitals.
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
-	Token   tokenCmd   `cmd:"" help:"Make, list and revoke access tokens."`
-	Key     keyCmd     `cmd:"" help:"Replace the key that secrets are sealed with."`
-	Admin   adminCmd   `cmd:"" help:"Make, list and remove those who may sign in to the admin UI."`
-	Publish publishCmd `cmd:"" help:"Publish events from a file or from stdin."`
-	Listen  listenCmd  `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
-	Config  configCmd  `cmd:"" help:"Show and check the configuration of serve."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Serve       serveCmd       `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
+	Token       tokenCmd       `cmd:"" help:"Make, list and revoke access tokens."`
+	Key         keyCmd         `cmd:"" help:"Replace the key that secrets are sealed with."`
+	Admin       adminCmd       `cmd:"" help:"Make, list and remove those who may sign in to the admin UI."`
+	Publish     publishCmd     `cmd:"" help:"Publish events from a file or from stdin."`
+	Listen      listenCmd      `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
+	Config      configCmd      `cmd:"" help:"Show and check the configuration of serve."`
+	Healthcheck healthcheckCmd `cmd:"" help:"Ask the configured listener whether the service is ready, for Docker: exit 0 when it is."`
+	Completion  completionCmd  `cmd:"" help:"Print the completion of commands and flags for a shell."`
+	Man         manCmd         `cmd:"" help:"Print the manual page: service man | man -l -"`
+	Version     versionCmd     `cmd:"" help:"Print the version."`
+
+	ShowVersion versionFlag `name:"version" env:"-" help:"Print the version."`
 }
 
 // run runs the command that args ask for and returns the exit status. The end

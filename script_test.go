@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 // they have:
 //
 //	serve ARGS…              starts service serve and waits until it serves;
-//	                         $URL, $CA and $LINK are where, and stdout is what it printed
+//	                         $URL, $ADDRESS, $CA and $LINK are where, and stdout is what it printed
 //	signal NAME STATUS       sends it a signal and waits for its exit status
 //	hang                     leaves it with a request that does not end, and
 //	                         sends it SIGTERM
@@ -132,6 +132,7 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 		if m := regexp.MustCompile(`^Try it +curl (?:--cacert (\S+) )?.*(https?://[^/]+)/`).FindStringSubmatch(line); m != nil {
 			ts.Setenv("CA", m[1])
 			ts.Setenv("URL", m[2])
+			ts.Setenv("ADDRESS", m[2][strings.LastIndex(m[2], "/")+1:])
 			s.out.Go(func() { io.Copy(io.Discard, stdout) })
 			return
 		}

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/alecthomas/kong"
+
 	"service/store"
 )
 
@@ -19,9 +21,24 @@ func (versionCmd) Run(std streams) error {
 	return err
 }
 
-// version is the version of this binary: that of the module, or that of the
-// commit it was built from.
+// versionFlag is --version, which does the same.
+type versionFlag bool
+
+func (versionFlag) BeforeReset(app *kong.Kong) error {
+	app.Exit(exitDone)
+	return versionCmd{}.Run(streams{out: app.Stdout})
+}
+
+// releaseVersion is set by the release's linker (-X main.releaseVersion=…), and
+// by nothing else.
+var releaseVersion string
+
+// version is the version of this binary: that of the release, of the module, or
+// of the commit it was built from.
 func version() string {
+	if releaseVersion != "" {
+		return releaseVersion
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+type manCmd struct{}
+
+func (manCmd) Run(std streams, ctx *kong.Context) error {
+	_, err := io.WriteString(std.out, manPage(ctx.Model.Node))
+	return err
+}
+
+// manPage is the manual of the binary, for man(1). It is made of the command
+// line itself, so it cannot tell of another one.
+func manPage(app *kong.Node) string {
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	p(`.TH SERVICE 1 "" "service %s" "Webhooks"`, roff(version()))
+	p(".SH NAME\nservice \\- %s", roff("sends webhooks: an API, an admin UI and the delivery, in one binary"))
+	p(".SH SYNOPSIS\n.B service\n.I COMMAND\n[\\fIFLAG\\fR ...]")
+	p(".SH DESCRIPTION\n%s", roff("Partners subscribe over a REST API, the platform publishes events, and every event reaches every subscription that asked for it, at least once. "+
+		"service serve runs everything, on one data directory. The other commands ask the running server over a socket in that directory, or open the data themselves when none runs."))
+	p(".SH COMMANDS")
+	for _, c := range commandTree(app, nil) {
+		if c.path == "" || len(c.commands) > 0 {
+			continue
+		}
+		usage := ""
+		for _, a := range c.node.Positional {
+			name := strings.ToUpper(a.Name)
+			if !a.Required {
+				name = "[" + name + "]"
+			}
+			usage += " " + name
+		}
+		p(".SS %s", roff("service "+c.path+usage))
+		p("%s", roff(c.node.Help))
+		for _, a := range c.node.Positional {
+			p(".TP\n\\fI%s\\fR\n%s", roff(strings.ToUpper(a.Name)), roff(a.Help))
+		}
+		for _, f := range c.flags {
+			value := ""
+			if !f.IsBool() {
+				value = "=\\fI" + roff(f.FormatPlaceHolder()) + "\\fR"
+				if f.PlaceHolder != "" {
+					value = "=\\fI" + roff(f.PlaceHolder) + "\\fR"
+				}
+			}
+			p(".TP\n\\fB%s\\fR%s\n%s", roff("--"+f.Name), value, roff(describe(f.Value)))
+		}
+	}
+	p(".SH CONFIGURATION\n%s", roff("A flag beats its environment variable, which beats the file named by --config or SERVICE_CONFIG, which beats the default. "+
+		"The file is YAML, with the names of the flags of service serve. A secret can also be the one line of a file, named by the flag or the variable with -file or _FILE at its end."))
+	p(".SH FILES")
+	for _, f := range [][2]string{
+		{"./data", "The data directory, unless --data names another: service.db, secret.key, and what else the service keeps."},
+		{"/etc/service/config.yml", "The configuration of the packaged service."},
+	} {
+		p(".TP\n.I %s\n%s", roff(f[0]), roff(f[1]))
+	}
+	p(".SH EXIT STATUS")
+	for _, s := range [][2]string{{"0", "Done."}, {"1", "Failed; stderr says why, in one line."}, {"2", "Wrong usage, or a wrong configuration; nothing was touched."}} {
+		p(".TP\n.B %s\n%s", s[0], s[1])
+	}
+	p(".SH EXAMPLES")
+	for _, e := range [][2]string{
+		{"Look at it, on throw-away data:", "service serve --demo"},
+		{"Run it:", "service serve --config /etc/service/config.yml"},
+		{"Make a token:", "service token create --program acme --user me --scope events.write"},
+		{"Find out what is wrong:", "service doctor"},
+	} {
+		p(".PP\n%s\n.PP\n.RS\n.nf\n%s\n.fi\n.RE", roff(e[0]), roff(e[1]))
+	}
+	return b.String()
+}
+
+// roff renders text so that no part of it is taken for a request or an escape.
+func roff(s string) string {
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "\n", " ", "…", `\&...`, "’", `\(cq`).Replace(s)
+	if strings.HasPrefix(s, ".") {
+		s = `\&` + s
+	}
+	return s
+}

@@ -26,7 +26,7 @@ added("[data-picker]", (picker) => {
   function tell() {
     count.textContent = `${boxes.filter((box) => box.checked).length} of ${boxes.length}`;
     for (const group of groups) {
-      group.querySelector("[data-picker-toggle]").textContent = shown(group).every((box) => box.checked) ? "None" : "All";
+      group.querySelector("[data-picker-word]").textContent = shown(group).every((box) => box.checked) ? "None" : "All";
     }
     every.textContent = shown(picker).every((box) => box.checked) ? "None" : "All";
   }

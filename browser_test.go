@@ -3,13 +3,26 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,9 +37,10 @@ const (
 
 // TestBrowser goes the journeys of testdata/browser: each is a file that drives
 // a browser over the admin UI of the built binary. Its first line has the flags
-// of the serve that it wants:
+// of the serve that it wants, and its second may ask for it to be gone twice:
 //
 //	// serve --demo
+//	// and without JavaScript
 //
 // and lib.mjs there says what it is given. The service is new for each journey,
 // and its API and pages are on one address, with a certificate of its own.
@@ -50,37 +64,96 @@ func TestBrowser(t *testing.T) {
 		}
 	}
 	binary := buildBinary(t)
+	routes, err := json.Marshal(webRoutes(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".mjs")
 		if name == "lib" {
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
-			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.SplitN(string(source), "\n", 3)
+		flags, ok := strings.CutPrefix(lines[0], "// serve")
+		if !ok {
+			t.Fatalf("%s: the first line is %q, want // serve and its flags", file, lines[0])
+		}
+		journey := func(script string) func(*testing.T) {
+			return func(t *testing.T) {
+				s := serveForBrowser(t, binary, strings.Fields(flags)...)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				cmd := exec.CommandContext(ctx, tools.node, name+".mjs")
+				cmd.Dir = dir
+				cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT="+script,
+					"CONTROL="+s.control(), "ROUTES="+string(routes), "GALLERY="+absolute(t, "web/testdata/gallery.html"))
+				if s.data != "" {
+					cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"))
+				}
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%v\n%s", err, out)
+				} else if len(out) > 0 {
+					t.Logf("%s", out)
+				}
 			}
-			line, _, _ := strings.Cut(string(source), "\n")
-			flags, ok := strings.CutPrefix(line, "// serve")
-			if !ok {
-				t.Fatalf("%s: the first line is %q, want // serve and its flags", file, line)
-			}
-			s := serveForBrowser(t, binary, strings.Fields(flags)...)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, tools.node, name+".mjs")
-			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "GALLERY="+absolute(t, "web/testdata/gallery.html"))
-			if s.data != "" {
-				cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"))
-			}
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%v\n%s", err, out)
-			} else {
-				t.Logf("%s", out)
-			}
-		})
+		}
+		t.Run(name, journey("on"))
+		if len(lines) > 1 && lines[1] == "// and without JavaScript" {
+			t.Run(name+" without JavaScript", journey("off"))
+		}
 	}
+}
+
+// webRoute is a line of the table of pages.
+type webRoute struct {
+	Path string `json:"path"` // as net/http.ServeMux takes it
+	Get  bool   `json:"get"`
+	Post bool   `json:"post"`
+}
+
+// webRoutes reads the table of pages from its source: the tour, which goes to
+// all of them, is to fail for one that it does not know.
+func webRoutes(t *testing.T) []webRoute {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), "web/web.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []webRoute
+	for n := range ast.Preorder(parsed) {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) != 2 {
+			continue
+		}
+		path, isText := call.Args[0].(*ast.BasicLit)
+		by, isBy := call.Args[1].(*ast.CompositeLit)
+		if !isText || !isBy || types.ExprString(by.Type) != "by" {
+			continue
+		}
+		r := webRoute{}
+		if r.Path, err = strconv.Unquote(path.Value); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range by.Elts {
+			switch key := types.ExprString(e.(*ast.KeyValueExpr).Key); key {
+			case "get":
+				r.Get = true
+			case "post":
+				r.Post = true
+			default:
+				t.Fatalf("web/web.go: %s is answered by %s, which this test does not know", r.Path, key)
+			}
+		}
+		all = append(all, r)
+	}
+	if len(all) < 40 {
+		t.Fatalf("web/web.go: a table of %d pages was found, want all of them", len(all))
+	}
+	return all
 }
 
 func absolute(t *testing.T, path string) string {
@@ -133,54 +206,123 @@ func browserTools(t *testing.T, dir string) browserPrograms {
 
 // browsed is a service that a browser looks at.
 type browsed struct {
-	link string // signs one browser in, once; without the demo it makes the first admin
-	data string // its data directory, which the demo chooses itself: "" then
+	t      *testing.T
+	binary string
+	flags  []string
+	link   string // signs one browser in, once; without the demo it makes the first admin
+	data   string // its data directory, which the demo chooses itself: "" then
+
+	listen string // the address it is on, from its first start to the end of the test
+	cmd    *exec.Cmd
+	errs   *bytes.Buffer
+	read   chan struct{} // closed when all that it prints was read
 }
 
 // serveForBrowser runs a service until the test ends.
-func serveForBrowser(t *testing.T, binary string, flags ...string) browsed {
+func serveForBrowser(t *testing.T, binary string, flags ...string) *browsed {
 	t.Helper()
-	var s browsed
-	args := []string{"serve", "--listen", "127.0.0.1:0", "--grace", "1s"}
-	if slices.Contains(flags, "--demo") {
-		args = append(args, flags...)
-	} else {
+	s := &browsed{t: t, binary: binary, flags: flags, listen: "127.0.0.1:0"}
+	if !slices.Contains(flags, "--demo") {
 		s.data = filepath.Join(t.TempDir(), "data")
-		args = append(append(args, "--data", s.data), flags...)
+		s.flags = append([]string{"--data", s.data}, flags...)
 	}
-	cmd := exec.Command(binary, args...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.StdoutPipe()
+	at, err := s.start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	read := make(chan struct{})
+	s.link = at.String()
+	s.listen = at.Host
 	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		<-read
-		err := cmd.Wait()
-		if err != nil {
-			t.Errorf("the service ended with %v", err)
-		}
-		if t.Failed() {
-			t.Logf("the service said:\n%s", &errs)
+		if err := s.stop(); err != nil {
+			t.Error(err)
 		}
 	})
-	link := regexp.MustCompile(`https?://\S+/(?:sign-in|setup)/\S+`)
+	return s
+}
+
+// start runs the service, and returns the URL of the pages that it prints.
+func (s *browsed) start() (*url.URL, error) {
+	cmd := exec.Command(s.binary, append([]string{"serve", "--listen", s.listen, "--grace", "1s"}, s.flags...)...)
+	errs := new(bytes.Buffer)
+	cmd.Stderr = errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s.cmd, s.errs, s.read = cmd, errs, make(chan struct{})
+	found := ""
+	pages := regexp.MustCompile(`https?://\S+/(?:(?:sign-in|setup)/\S+)?$`)
 	lines := bufio.NewScanner(out)
-	for s.link == "" && lines.Scan() {
-		s.link = link.FindString(lines.Text())
+	for found == "" && lines.Scan() {
+		found = pages.FindString(lines.Text())
 	}
 	go func() {
-		defer close(read)
+		defer close(s.read)
 		io.Copy(io.Discard, out) // what the demo prints goes on
 	}()
-	if s.link == "" {
-		t.Fatal("serve printed no link to sign in with")
+	if found == "" {
+		return nil, errors.Join(errors.New("serve printed no address of the pages"), s.stop())
 	}
-	return s
+	return url.Parse(found)
+}
+
+// stop ends the service.
+func (s *browsed) stop() error {
+	if s.cmd == nil {
+		return nil
+	}
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	<-s.read
+	err := s.cmd.Wait()
+	s.cmd = nil
+	if s.t.Failed() {
+		s.t.Logf("the service said:\n%s", s.errs)
+	}
+	if err != nil {
+		return fmt.Errorf("the service ended with %w\n%s", err, s.errs)
+	}
+	return nil
+}
+
+// control is the URL by which a journey starts its service anew, by POST to
+// /restart. With aged=12h the sessions that there are were begun, were seen last
+// and end so much earlier: the binary has no other clock than the machine's.
+func (s *browsed) control() string {
+	if s.data == "" {
+		return ""
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /restart", func(w http.ResponseWriter, r *http.Request) {
+		aged, err := time.ParseDuration(cmp.Or(r.FormValue("aged"), "0s"))
+		if err == nil {
+			err = s.stop()
+		}
+		if err == nil && aged > 0 {
+			err = ageSessions(s.data, aged)
+		}
+		if err == nil {
+			_, err = s.start()
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+	server := httptest.NewServer(mux)
+	s.t.Cleanup(server.Close)
+	return server.URL
+}
+
+// ageSessions makes all sessions of a data directory older, which nobody has
+// open.
+func ageSessions(data string, by time.Duration) (err error) {
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(data, "service.db"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	_, err = db.Exec("UPDATE sessions SET created_at = created_at - ?1, seen_at = seen_at - ?1, expires_at = expires_at - ?1", by.Milliseconds())
+	return err
 }

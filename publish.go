@@ -17,7 +17,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"service/webhook"
@@ -295,7 +294,7 @@ func (p *publisher) post(ctx context.Context, body []byte) error {
 		}
 		p.tally.accepted += answer.Data.Accepted
 		p.tally.added += answer.Data.Added
-		p.progress.line("%s accepted", webhook.Count(p.tally.accepted, "event"))
+		p.progress.count(p.tally.accepted)
 		return nil
 	}
 	err = refusal(resp, b)
@@ -441,14 +440,12 @@ type tryAgain struct {
 func (e tryAgain) Unwrap() error { return e.error }
 
 // progress tells how a long command goes: on a terminal by one line that is
-// written over, elsewhere by notes alone. It may be used by several goroutines.
+// written over, elsewhere by notes alone.
 type progress struct {
 	w        io.Writer
 	terminal bool
-
-	mu    sync.Mutex
-	shown bool      // a line to write over stands there
-	last  time.Time // when it was written
+	shown    bool      // a line to write over stands there
+	last     time.Time // when it was written
 }
 
 func progressTo(w io.Writer) *progress {
@@ -460,13 +457,11 @@ func progressTo(w io.Writer) *progress {
 	return p
 }
 
-// line shows where the command stands, at most ten times a second.
-func (p *progress) line(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// count shows how many events were accepted, at most ten times a second.
+func (p *progress) count(n int) {
 	if now := time.Now(); p.terminal && now.Sub(p.last) > 100*time.Millisecond {
 		p.last, p.shown = now, true
-		fmt.Fprintf(p.w, "\r\x1b[K%s …", oneLine(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(p.w, "\r\x1b[K%s accepted …", webhook.Count(n, "event"))
 	}
 }
 
@@ -478,8 +473,6 @@ func (p *progress) note(format string, args ...any) {
 
 // end removes the line that is written over.
 func (p *progress) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.shown {
 		p.shown = false
 		fmt.Fprint(p.w, "\r\x1b[K")

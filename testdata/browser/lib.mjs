@@ -3,11 +3,15 @@
 //   const { page } = await signedIn();           // an admin's page
 //   await visit(page, "/deliveries");            // goes there, and wants 200
 //   await looks(page);                           // axe, light and dark, 320 and 1280 px wide
+//   await tabTo(page, "#email");                 // goes there by keyboard alone
 //   const r = await receiver((req) => 204);      // a subscriber: r.url, r.requests
 //   await api("POST", "/v2/events", {...});      // with a token of all scopes
 //   check(value, "what should be");
+//   await until("what is waited for", async () => value);
+//   await restart();                             // the service, on the same data
 //
-// Whatever a page has to complain about fails the journey at its end: errors in
+// script says whether the browsers of this journey run JavaScript; a journey may
+// be gone once with and once without (see TestBrowser). Whatever a page has to complain about fails the journey at its end: errors in
 // the console, exceptions, requests that the policy refused.
 import { execFileSync } from "node:child_process";
 import fs from "node:fs";
@@ -20,10 +24,18 @@ const env = (name) => process.env[name] ?? "";
 export const link = env("LINK");
 export const base = new URL(link).origin;
 export const data = env("DATA");
+export const script = env("SCRIPT") !== "off";
 
 const axe = fs.readFileSync("node_modules/axe-core/axe.min.js", "utf8");
 const browser = await chromium.launch({ executablePath: env("CHROMIUM"), args: ["--no-sandbox"] });
 const complaints = [];
+const plain = new WeakSet(); // the browsers without JavaScript
+
+// A journey that hangs says where, before it is killed.
+setTimeout(() => {
+  console.error(`the journey hangs, at ${browser.contexts().flatMap((c) => c.pages()).map((p) => p.url())}`);
+  process.exit(1);
+}, 150_000).unref();
 
 // check fails the journey unless value is true.
 export function check(value, should) {
@@ -34,12 +46,14 @@ export function check(value, should) {
 // Playwright's of a context; expected are complaints that the journey causes on
 // purpose, as texts that they contain.
 export async function fresh(options = {}, expected = []) {
-  const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
+  const context = await browser.newContext({ ignoreHTTPSErrors: true, javaScriptEnabled: script, viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
   context.setDefaultTimeout(15000);
-  if (options.javaScriptEnabled !== false) {
+  if (options.javaScriptEnabled ?? script) {
     await context.addInitScript(() => {
       document.addEventListener("securitypolicyviolation", (e) => console.error(`the policy refused ${e.violatedDirective}: ${e.blockedURI} ${e.sourceFile}:${e.lineNumber}`));
     });
+  } else {
+    plain.add(context);
   }
   const page = await context.newPage();
   const complain = (text) => {
@@ -54,6 +68,51 @@ let state;
 
 // The admin that signedIn makes where there is none yet.
 export const admin = { email: "ada@example.com", password: "correct horse battery staple" };
+
+// until waits for a value that is true, asking often, and returns it.
+export async function until(what, found) {
+  for (const end = Date.now() + 20_000; Date.now() < end;) {
+    const value = await found();
+    if (value) return value;
+    await new Promise((r) => setTimeout(r, 50));
+  }
+  throw new Error(`did not come: ${what}`);
+}
+
+// restart ends the service, and starts it again at the same address and on the
+// same data. Aged, such as 12h, makes the sessions so much older meanwhile.
+export async function restart(aged = "0s") {
+  const answer = await fetch(`${env("CONTROL")}/restart`, { method: "POST", body: new URLSearchParams({ aged }) });
+  check(answer.ok, `a restart: ${await answer.text()}`);
+}
+
+// tabTo presses Tab until the element of a selector has the focus. At each stop
+// on the way it must be seen where the focus is: it is marked, on the screen, and
+// not under something else. It returns how many stops there were.
+export async function tabTo(page, selector, key = "Tab") {
+  const stops = [];
+  for (let n = 1; n <= 80; n++) {
+    await page.keyboard.press(key);
+    const at = await page.evaluate((wanted) => {
+      const e = document.activeElement;
+      if (!e || e === document.body) return { name: "nothing" };
+      const name = `${e.localName}${e.id && `#${e.id}`}.${e.className} ${e.textContent.trim().slice(0, 20)}`;
+      const style = getComputedStyle(e);
+      const box = e.getBoundingClientRect();
+      const [x, y] = [box.left + Math.min(box.width / 2, 20), box.top + Math.min(box.height / 2, 20)];
+      const top = document.elementFromPoint(x, y);
+      const faults = [];
+      if (style.outlineStyle === "none" || parseFloat(style.outlineWidth) < 1) faults.push("is not marked");
+      if (box.width < 1 || box.bottom <= 0 || box.top >= innerHeight || box.right <= 0 || box.left >= innerWidth) faults.push("is not on the screen");
+      else if (top && !e.contains(top) && !top.contains(e)) faults.push(`is under ${top.localName}.${top.className}`);
+      return { name, faults, there: e.matches(wanted) };
+    }, selector);
+    stops.push(at.name);
+    check(!at.faults?.length, `the focus is seen: ${at.name} ${at.faults}`);
+    if (at.there) return n;
+  }
+  throw new Error(`Tab does not come to ${selector}: ${stops.join(", ")}`);
+}
 
 // signedIn returns a page of a browser that is signed in. The first call uses
 // the link that serve printed; the others share its session.
@@ -83,16 +142,19 @@ export async function visit(page, to, status = 200) {
 
 // looks holds a page as it stands against axe and its width, light and dark,
 // narrow and wide. It leaves the page wide and light. Except names rules of axe
-// that do not hold there for a reason.
+// that do not hold there for a reason. Without JavaScript there is no axe, which
+// is itself a script, and it is the width alone.
 export async function looks(page, except = []) {
   const faults = [];
+  const scripted = !plain.has(page.context());
+  if (scripted && !await page.evaluate(() => window.axe)) await page.evaluate(axe);
   for (const width of [320, 1280]) {
     await page.setViewportSize({ width, height: 800 });
+    await page.evaluate(() => scrollTo(0, 0)); // what is half under a bar is no smaller
     const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     if (over > 0) faults.push(`${width} px: ${over} px wider than the screen`);
-    for (const colorScheme of ["dark", "light"]) {
+    for (const colorScheme of scripted ? ["dark", "light"] : []) {
       await page.emulateMedia({ colorScheme });
-      await page.evaluate(axe);
       // What is dark has the same structure: only its colours can be wrong.
       const rules = Object.fromEntries(except.map((id) => [id, { enabled: false }]));
       const options = colorScheme === "dark" ? { runOnly: { type: "rule", values: ["color-contrast"] } }
@@ -126,8 +188,8 @@ export async function api(method, to, body) {
 }
 
 // receiver is a subscriber's server. What answer returns for a request, with
-// its body, is the status; a subscription to it needs --allow-http and
-// --allow-destination 127.0.0.1.
+// its body, is the status, or {status, headers, body}; a subscription to it needs
+// --allow-http and --allow-destination 127.0.0.1.
 export async function receiver(answer) {
   const requests = [];
   const server = http.createServer((req, res) => {
@@ -136,7 +198,9 @@ export async function receiver(answer) {
     req.on("end", () => {
       const request = { headers: req.headers, body: text, number: requests.length + 1 };
       requests.push(request);
-      res.writeHead(answer(request)).end();
+      const a = answer(request);
+      if (typeof a === "number") res.writeHead(a).end();
+      else res.writeHead(a.status, a.headers).end(a.body);
     });
   });
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));

@@ -3,6 +3,9 @@ package web
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,7 +24,7 @@ type subscriptionForm struct {
 	programs []string                // to choose from; typed when there are manyPrograms
 	groups   []eventGroup
 	once     string // of a new one
-	revision string // of the one that is changed, as it was when the form was made
+	was      string // what the form can change of the one that is changed, as it was when the form was made: see editionOf
 
 	program, url, description, maxInFlight string
 	events                                 []string
@@ -77,7 +80,7 @@ func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
 // readSubscriptionForm takes what was filled in.
 func readSubscriptionForm(form url.Values) *subscriptionForm {
 	return &subscriptionForm{
-		once: form.Get("once"), revision: form.Get("revision"),
+		once: form.Get("once"), was: form.Get("was"),
 		program: strings.TrimSpace(form.Get("for_program")), url: strings.TrimSpace(form.Get("url")),
 		description: strings.ReplaceAll(strings.TrimSpace(form.Get("description")), "\r\n", "\n"),
 		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), events: form["events"],
@@ -242,7 +245,7 @@ func (w *Web) askToEdit(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	p := &subscriptionForm{editing: u, revision: strconv.FormatInt(u.Revision, 10), url: u.URL, description: u.Description, events: u.Events, ordered: u.Ordered}
+	p := &subscriptionForm{editing: u, was: editionOf(&u.Subscription), url: u.URL, description: u.Description, events: u.Events, ordered: u.Ordered}
 	if u.MaxInFlight > 0 {
 		p.maxInFlight = strconv.Itoa(u.MaxInFlight)
 	}
@@ -255,6 +258,18 @@ func (w *Web) editPage(r *request, p *subscriptionForm, status int) (answer, err
 	}
 	p.curl = w.curl("PUT", apiSubscriptionPath(p.editing.ID), `{"description": "…"}`)
 	return answer{page: editSubscriptionPage(w.frame(r, "Edit the subscription"), p), status: status}, nil
+}
+
+// editionOf stands for what the form can change of a subscription, but for the
+// value of the authorization header, which is not told. What the service itself
+// changes, such as whether it is failing, is no part of it.
+func editionOf(s *webhook.Subscription) string {
+	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.HasAuthorizationHeader})
+	if err != nil {
+		panic(err) // texts, numbers and truths can be written
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
 }
 
 // errStale refuses a form that was made of an older record.
@@ -281,7 +296,7 @@ func (w *Web) editSubscription(r *request) (answer, error) {
 		if err != nil {
 			return err
 		}
-		if strconv.FormatInt(before.Revision, 10) != p.revision {
+		if editionOf(&before) != p.was {
 			return errStale
 		}
 		if s, err = sw.UpdateSubscription(u.ProgramID, u.ID, &fields); err != nil || s.Revision == before.Revision {
@@ -308,7 +323,7 @@ func (w *Web) staleEdit(r *request, p *subscriptionForm) (answer, error) {
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	p.editing, p.revision = &u, strconv.FormatInt(u.Revision, 10)
+	p.editing, p.was = &u, editionOf(&u.Subscription)
 	_, _, whole := endpoint(u.URL)
 	for _, d := range []struct {
 		differs    bool
@@ -325,7 +340,7 @@ func (w *Web) staleEdit(r *request, p *subscriptionForm) (answer, error) {
 		}
 	}
 	if p.changed == nil {
-		p.changed = []string{"Nothing of what this form has: its state, or a secret, was changed"}
+		p.changed = []string{"Nothing but an authorization header, which was set or removed"}
 	}
 	return w.editPage(r, p, http.StatusConflict)
 }

@@ -191,26 +191,34 @@ func TestEditSubscription(t *testing.T) {
 	form.want(t, 200, "One is set. Leave this empty to keep it.")
 	form.inert(t)
 	form.hasNot(t, "top-secret-token")
-	revision := form.hidden(t, "revision")
-	edit := func(revision string, more ...string) page {
-		return v.send(path+"/edit", append([]string{"revision", revision, "url", "https://partner.example/in", "events", "content_published"}, more...)...)
+	was := form.hidden(t, "was")
+	edit := func(was string, more ...string) page {
+		return v.send(path+"/edit", append([]string{"was", was, "url", "https://partner.example/in", "events", "content_published"}, more...)...)
 	}
-	edit(revision, "url", "http://x").want(t, 422, "must begin with https://")
-	edit(revision, "description", "mine").want(t, 303, "")
+	edit(was, "url", "http://x").want(t, 422, "must begin with https://")
+	edit(was, "description", "mine").want(t, 303, "")
 	v.do("GET", path).want(t, 200, "It is saved.")
 
-	stale := edit(revision, "description", "stale", "ordered", "true")
+	// What the service or another admin changes beside the form is no reason to
+	// refuse it.
+	now := v.do("GET", path+"/edit").hidden(t, "was")
+	v.send(path+"/pause").want(t, 303, "")
+	v.send(path+"/resume").want(t, 303, "")
+	edit(now, "description", "mine", "max_in_flight", "3").want(t, 303, "")
+	edit(v.do("GET", path+"/edit").hidden(t, "was"), "description", "mine", "max_in_flight", "").want(t, 303, "")
+
+	stale := edit(was, "description", "stale", "ordered", "true")
 	stale.want(t, 409, "Nothing was saved: the subscription was changed since you opened this form.")
 	stale.apart(t).inert(t)
 	stale.has(t, "Description: mine", "In the order of the events: no", ">stale</textarea>")
 	stale.hasNot(t, "Events: ")
-	edit(stale.hidden(t, "revision"), "description", "stale", "remove_authorization", "true").want(t, 303, "")
+	edit(stale.hidden(t, "was"), "description", "stale", "remove_authorization", "true").want(t, 303, "")
 	got := listSubscriptions(t, w, "")[0]
 	if got.Description != "stale" || got.HasAuthorizationHeader || !slices.Equal(got.Events, []string{"content_published"}) {
 		t.Errorf("got %+v", got)
 	}
-	edit(v.do("GET", path+"/edit").hidden(t, "revision"), "description", "stale").want(t, 303, "") // changes nothing
-	if diff := cmp.Diff([]string{"update", "update"}, did(t, w)); diff != "" {
+	edit(v.do("GET", path+"/edit").hidden(t, "was"), "description", "stale").want(t, 303, "") // changes nothing
+	if diff := cmp.Diff([]string{"update", "pause", "resume", "update", "update", "update"}, did(t, w)); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
 }

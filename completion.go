@@ -8,7 +8,21 @@ import (
 	"github.com/alecthomas/kong"
 )
 
+// nameFlag is for a binary that was installed under another name.
+type nameFlag struct {
+	Name string `default:"service" env:"-" placeholder:"NAME" help:"The name that the binary is installed under."`
+}
+
+func (n nameFlag) check() error {
+	var f faults
+	if n.Name == "" || strings.Trim(n.Name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
+		f.add("name", "must have nothing but a to z, digits, -, _ and ., not %q", n.Name)
+	}
+	return f.err()
+}
+
 type completionCmd struct {
+	nameFlag
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
@@ -19,9 +33,12 @@ fish: service completion fish > ~/.config/fish/completions/service.fish`
 }
 
 func (c *completionCmd) Run(std streams, ctx *kong.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
 	all := commandTree(ctx.Model.Node, nil)
-	script := map[string]func([]commandNode) string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[c.Shell]
-	_, err := io.WriteString(std.out, script(all))
+	script := map[string]func([]commandNode, string) string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[c.Shell]
+	_, err := io.WriteString(std.out, script(all, c.Name))
 	return err
 }
 
@@ -73,7 +90,7 @@ func summary(help string) string {
 
 // bashCompletion returns a script for bash 3.2 and newer, which needs nothing
 // beside it.
-func bashCompletion(all []commandNode) string {
+func bashCompletion(all []commandNode, name string) string {
 	var paths, names, values strings.Builder
 	seen := make(map[string]bool)
 	for _, c := range all {
@@ -106,7 +123,7 @@ func bashCompletion(all []commandNode) string {
 			seen[value] = true
 		}
 	}
-	return `# bash completion for service: source <(service completion bash)
+	return `# bash completion: source <(` + name + ` completion bash)
 _service() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} path= words= i
   for ((i = 1; i < COMP_CWORD; i++)); do
@@ -120,12 +137,11 @@ _service() {
 ` + names.String() + `  esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }
-complete -o default -F _service service
-`
+complete -o default -F _service ` + name + "\n"
 }
 
 // zshCompletion returns a script for zsh's compinit.
-func zshCompletion(all []commandNode) string {
+func zshCompletion(all []commandNode, name string) string {
 	item := func(name, help string) string {
 		return zshQuote(strings.ReplaceAll(name, ":", `\:`) + ":" + summary(help))
 	}
@@ -155,8 +171,8 @@ func zshCompletion(all []commandNode) string {
 		}
 		names.WriteString(") ;;\n")
 	}
-	return `#compdef service
-# zsh completion for service: service completion zsh > "${fpath[1]}/_service"
+	return "#compdef " + name + `
+# zsh completion: ` + name + ` completion zsh > "${fpath[1]}/_` + name + `"
 _service() {
   local -a commands flags
   local spath= word
@@ -176,14 +192,14 @@ _service() {
     _files
   fi
 }
-if [[ $funcstack[1] == _service ]]; then _service "$@"; else compdef _service service; fi
+if [[ $funcstack[1] == _` + name + ` ]]; then _service "$@"; else compdef _service ` + name + `; fi
 `
 }
 
 func zshQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // fishCompletion returns a script for fish 3 and newer.
-func fishCompletion(all []commandNode) string {
+func fishCompletion(all []commandNode, name string) string {
 	quote := func(s string) string {
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
 	}
@@ -191,14 +207,14 @@ func fishCompletion(all []commandNode) string {
 	for _, c := range all {
 		here := quote("__service_at " + quote(c.path))
 		for _, child := range c.commands {
-			fmt.Fprintf(&names, "complete -c service -f -n %s -a %s -d %s\n", here, child.Name, quote(summary(child.Help)))
+			fmt.Fprintf(&names, "complete -c "+name+" -f -n %s -a %s -d %s\n", here, child.Name, quote(summary(child.Help)))
 			fmt.Fprintf(&paths, "            case %s\n                set path %s\n", quote(c.path+"/"+child.Name), quote(strings.TrimSpace(c.path+" "+child.Name)))
 		}
 		if c.path == "completion" {
-			fmt.Fprintf(&names, "complete -c service -f -n %s -a 'bash zsh fish'\n", here)
+			fmt.Fprintf(&names, "complete -c "+name+" -f -n %s -a 'bash zsh fish'\n", here)
 		}
 		for _, f := range c.flags {
-			fmt.Fprintf(&names, "complete -c service -n %s -l %s -d %s", here, f.Name, quote(summary(f.Help)))
+			fmt.Fprintf(&names, "complete -c "+name+" -n %s -l %s -d %s", here, f.Name, quote(summary(f.Help)))
 			switch list := choices(f); {
 			case f.IsBool():
 			case list != nil:
@@ -211,7 +227,7 @@ func fishCompletion(all []commandNode) string {
 			names.WriteString("\n")
 		}
 	}
-	return `# fish completion for service: service completion fish > ~/.config/fish/completions/service.fish
+	return "# fish completion: " + name + " completion fish > ~/.config/fish/completions/" + name + ".fish" + `
 function __service_at
     set -l path ''
     for word in (commandline -opc)[2..]

@@ -8,23 +8,26 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-type manCmd struct{}
+type manCmd struct{ nameFlag }
 
-func (manCmd) Run(std streams, ctx *kong.Context) error {
-	_, err := io.WriteString(std.out, manPage(ctx.Model.Node))
+func (c *manCmd) Run(std streams, ctx *kong.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(std.out, manPage(ctx.Model.Node, c.Name))
 	return err
 }
 
 // manPage is the manual of the binary, for man(1). It is made of the command
 // line itself, so it cannot tell of another one.
-func manPage(app *kong.Node) string {
+func manPage(app *kong.Node, name string) string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p(`.TH SERVICE 1 "" "service %s" "Webhooks"`, roff(version()))
-	p(".SH NAME\nservice \\- %s", roff("sends webhooks: an API, an admin UI and the delivery, in one binary"))
-	p(".SH SYNOPSIS\n.B service\n.I COMMAND\n[\\fIFLAG\\fR ...]")
+	p(`.TH %s 1 "" "service %s" "Webhooks"`, roff(strings.ToUpper(name)), roff(version()))
+	p(".SH NAME\n%s \\- %s", roff(name), roff("sends webhooks: an API, an admin UI and the delivery, in one binary"))
+	p(".SH SYNOPSIS\n.B %s\n.I COMMAND\n[\\fIFLAG\\fR ...]", roff(name))
 	p(".SH DESCRIPTION\n%s", roff("Partners subscribe over a REST API, the platform publishes events, and every event reaches every subscription that asked for it, at least once. "+
-		"service serve runs everything, on one data directory. The other commands ask the running server over a socket in that directory, or open the data themselves when none runs."))
+		name+" serve runs everything, on one data directory. The other commands ask the running server over a socket in that directory, or open the data themselves when none runs."))
 	p(".SH COMMANDS")
 	for _, c := range commandTree(app, nil) {
 		if c.path == "" || len(c.commands) > 0 {
@@ -38,7 +41,7 @@ func manPage(app *kong.Node) string {
 			}
 			usage += " " + name
 		}
-		p(".SS %s", roff("service "+c.path+usage))
+		p(".SS %s", roff(name+" "+c.path+usage))
 		p("%s", roff(c.node.Help))
 		for _, a := range c.node.Positional {
 			p(".TP\n\\fI%s\\fR\n%s", roff(strings.ToUpper(a.Name)), roff(a.Help))
@@ -59,7 +62,7 @@ func manPage(app *kong.Node) string {
 	p(".SH FILES")
 	for _, f := range [][2]string{
 		{"./data", "The data directory, unless --data names another: service.db, secret.key, and what else the service keeps."},
-		{"/etc/service/config.yml", "The configuration of the packaged service."},
+		{"/etc/service-webhooks/config.yml", "The configuration of the packaged service, whose data directory is /var/lib/service-webhooks."},
 	} {
 		p(".TP\n.I %s\n%s", roff(f[0]), roff(f[1]))
 	}
@@ -69,12 +72,12 @@ func manPage(app *kong.Node) string {
 	}
 	p(".SH EXAMPLES")
 	for _, e := range [][2]string{
-		{"Look at it, on throw-away data:", "service serve --demo"},
-		{"Run it:", "service serve --config /etc/service/config.yml"},
-		{"Make a token:", "service token create --program acme --user me --scope events.write"},
-		{"Find out what is wrong:", "service doctor"},
+		{"Look at it, on throw-away data:", " serve --demo"},
+		{"Run it:", " serve --config /etc/service/config.yml"},
+		{"Make a token:", " token create --program acme --user me --scope events.write"},
+		{"Find out what is wrong:", " doctor"},
 	} {
-		p(".PP\n%s\n.PP\n.RS\n.nf\n%s\n.fi\n.RE", roff(e[0]), roff(e[1]))
+		p(".PP\n%s\n.PP\n.RS\n.nf\n%s\n.fi\n.RE", roff(e[0]), roff(name+e[1]))
 	}
 	return b.String()
 }

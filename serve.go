@@ -345,6 +345,7 @@ func (svc *service) Run(ctx context.Context) error {
 		return err
 	})
 	g.Go(func() error { return svc.store.Guard(running) })
+	g.Go(func() error { return notify(running, svc.baseURL, svc.ready, logger) })
 	g.Go(func() error { return svc.store.Retain(running, svc.settings.retention) })
 	g.Go(func() error {
 		<-running.Done()

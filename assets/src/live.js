@@ -2,10 +2,11 @@
 // connection: it goes on from the last id after a cut, waits longer each time,
 // and rests while the tab is hidden. Here its messages come into the page:
 //
-// an element with an id takes the place of the one with that id; any other
-// element becomes the first of the list, unless that is paused or has been
-// scrolled away from: then it is counted, and shown when asked for. With
-// data-update it is of use only where it can take a place.
+// an element with an id takes the place of the one with that id, once the page is
+// not paused and the focus is not within; any other element becomes the first of
+// the list, unless that is paused or has been scrolled away from: then it is
+// counted, and shown when asked for. With data-update it is of use only where it
+// can take a place.
 const bar = document.querySelector("[data-live]");
 const most = 200; // rows that are kept on the page, or waiting
 
@@ -20,6 +21,7 @@ if (bar) {
   let paused = false;
   let waiting = []; // elements, oldest first
   let missed = false; // more came than could wait
+  const held = new Map(); // by id, what takes the place of an element as soon as it may
 
   const list = () => document.querySelector("[data-live-list]");
   const away = () => {
@@ -45,8 +47,23 @@ if (bar) {
     clearTimeout(said);
     said = setTimeout(() => {
       const n = waiting.length;
+      const state = document.querySelector("#record .state"); // where the page is of one record
       if (n) status.textContent = `${n} new ${n === 1 ? noun : nouns} to show`;
+      else if (state && !held.size) status.textContent = `Updated: ${state.textContent.trim()}`;
     }, 2000);
+  }
+
+  // replace puts in their places what may come there now.
+  function replace() {
+    for (const [id, e] of held) {
+      const there = document.getElementById(id);
+      if (there && (paused || there.contains(document.activeElement))) continue;
+      held.delete(id);
+      if (!there) continue;
+      const [was, is] = [there, e].map((row) => row.querySelector("input[data-tick]"));
+      if (was && is) is.checked = was.checked;
+      there.replaceWith(e);
+    }
   }
 
   function insert(elements) {
@@ -79,15 +96,12 @@ if (bar) {
     template.innerHTML = detail.message.data;
     for (const e of [...template.content.children]) {
       const there = e.id && document.getElementById(e.id);
-      const held = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
+      const waits = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
       if (there) {
-        if (there.contains(document.activeElement)) continue;
-        const [was, is] = [there, e].map((row) => row.querySelector("input[data-tick]"));
-        if (was && is) is.checked = was.checked;
-        there.replaceWith(e);
-      } else if (held >= 0) {
+        held.set(e.id, e);
+      } else if (waits >= 0) {
         e.removeAttribute("data-update");
-        waiting[held] = e;
+        waiting[waits] = e;
       } else if (e.dataset.update !== undefined) {
         continue;
       } else if (paused || away()) {
@@ -97,9 +111,11 @@ if (bar) {
         insert([e]);
       }
     }
+    replace();
     tell();
     announce();
   });
+  document.addEventListener("focusout", () => setTimeout(replace)); // the focus is where it goes by then
 
   for (const [event, is] of [["htmx:sse:error", true], ["htmx:sse:after:connection", false]]) {
     document.addEventListener(event, () => { cut = is; tell(); });
@@ -107,7 +123,10 @@ if (bar) {
 
   toggle.addEventListener("click", () => {
     paused = !paused;
-    if (!paused) release();
+    if (!paused) {
+      replace();
+      release();
+    }
     tell();
   });
   show.addEventListener("click", release);

@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -105,6 +106,48 @@ func TestBrowser(t *testing.T) {
 		if len(lines) > 1 && lines[1] == "// and without JavaScript" {
 			t.Run(name+" without JavaScript", journey("off"))
 		}
+	}
+}
+
+var (
+	pictures      = flag.String("pictures", "", "the folder that TestPictures puts pictures of all pages into")
+	picturesAfter = flag.Duration("pictures.after", 5*time.Minute, "how long TestPictures lets the service live before it takes them")
+	picturesSizes = flag.String("pictures.sizes", "1280", "the widths of the pictures, in pixels")
+	picturesOnly  = flag.String("pictures.only", "", "the names of the pictures that are taken, all if none is given")
+	picturesWhole = flag.Bool("pictures.whole", false, "show pages whole, and not what a screen shows of them")
+)
+
+// TestPictures is no test: it takes the pictures of docs/screenshots.
+//
+//	go test -run Pictures -timeout 30m -pictures docs/screenshots .
+func TestPictures(t *testing.T) {
+	if *pictures == "" {
+		t.Skip("no pictures were asked for")
+	}
+	dir := t.TempDir()
+	binary := buildBinary(t)
+	if err := os.CopyFS(dir, os.DirFS("testdata")); err != nil {
+		t.Fatal(err)
+	}
+	tools := browserTools(t, dir)
+	source, err := os.ReadFile("testdata/pictures/pictures.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags, _, _ := strings.Cut(string(source), "\n")
+	s := serveForBrowser(t, binary, strings.Fields(strings.TrimPrefix(flags, "// serve"))...)
+	cmd := exec.CommandContext(t.Context(), tools.node, "pictures/pictures.mjs")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on", "PATIENCE="+strconv.Itoa(int((*picturesAfter+10*time.Minute).Milliseconds())),
+		"NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"), "SCREENSHOTS="+absolute(t, *pictures),
+		fmt.Sprintf("FOR=%.0f", picturesAfter.Seconds()), "SIZES="+*picturesSizes, "ONLY="+*picturesOnly)
+	if *picturesWhole {
+		cmd.Env = append(cmd.Env, "WHOLE=yes")
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	} else if len(out) > 0 {
+		t.Logf("%s", out)
 	}
 }
 

@@ -35,7 +35,7 @@ const plain = new WeakSet(); // the browsers without JavaScript
 setTimeout(() => {
   console.error(`the journey hangs, at ${browser.contexts().flatMap((c) => c.pages()).map((p) => p.url())}`);
   process.exit(1);
-}, 150_000).unref();
+}, Number(env("PATIENCE") || 150_000)).unref();
 
 // check fails the journey unless value is true.
 export function check(value, should) {

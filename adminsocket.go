@@ -89,7 +89,7 @@ func listenAdmin(ctx context.Context, dir string) (net.Listener, error) {
 
 // adminServer answers the small commands.
 type adminServer struct {
-	data          data
+	data          terminal
 	setupLink     func(context.Context) (string, error) // a new one-time URL that makes the first admin
 	adminsChanged func(email string)                    // is told who was made or given another password
 	logger        *slog.Logger
@@ -121,6 +121,7 @@ func (a *adminServer) handler() http.Handler {
 		}
 		return rotation, err
 	}))
+	m.HandleFunc("POST /backup", a.sendBackup)
 	m.HandleFunc("POST /setup-link", a.answer(func(r *http.Request) (any, error) {
 		link, err := a.setupLink(r.Context())
 		return setupLinkAnswer{link}, err
@@ -203,12 +204,17 @@ func (a *adminServer) answer(do func(*http.Request) (any, error)) http.HandlerFu
 		case err != nil:
 			a.logger.Error("admin socket", "request", r.Method+" "+r.URL.Path, "error", err)
 			status, value = http.StatusInternalServerError, webhook.NewError(webhook.CodeInternal, "The server failed; its log says why.")
+		case value == streamed{}:
+			return
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		json.NewEncoder(w).Encode(value) // who asked is gone if this fails
 	}
 }
+
+// streamed is the answer of a request that is answered by its handler.
+type streamed struct{}
 
 // errNoServer says that no server runs on a data directory.
 var errNoServer = errors.New("no server is running")
@@ -259,6 +265,16 @@ func (c *adminClient) ask(ctx context.Context, method, path string, in, out any)
 
 // await is ask for as long as ctx allows.
 func (c *adminClient) await(ctx context.Context, method, path string, in, out any) error {
+	return c.stream(ctx, method, path, in, func(answer io.Reader) error {
+		if err := json.NewDecoder(answer).Decode(out); err != nil {
+			return fmt.Errorf("the running server's answer cannot be read: %w", err)
+		}
+		return nil
+	})
+}
+
+// stream makes a request and has the answer read by use.
+func (c *adminClient) stream(ctx context.Context, method, path string, in any, use func(io.Reader) error) error {
 	var body bytes.Buffer
 	if in != nil {
 		if err := json.NewEncoder(&body).Encode(in); err != nil {
@@ -274,19 +290,14 @@ func (c *adminClient) await(ctx context.Context, method, path string, in, out an
 		return fmt.Errorf("ask the running server: %w", err)
 	}
 	defer resp.Body.Close()
-	answer := json.NewDecoder(resp.Body)
 	if resp.StatusCode == http.StatusOK {
-		err = answer.Decode(out)
-	} else {
-		var refused webhook.Error
-		if err = answer.Decode(&refused); err == nil {
-			return &refused
-		}
+		return use(resp.Body)
 	}
-	if err != nil {
+	var refused webhook.Error
+	if err := json.NewDecoder(resp.Body).Decode(&refused); err != nil {
 		return fmt.Errorf("the running server's answer (%s) cannot be read: %w", resp.Status, err)
 	}
-	return nil
+	return &refused
 }
 
 // CreateToken is [store.Store.CreateToken], done by the running server.

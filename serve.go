@@ -225,6 +225,9 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 			svc.close()
 		}
 	}()
+	if err := store.FinishRestore(s.data, s.logger); err != nil {
+		return nil, err
+	}
 	catalog, err := loadCatalog(s.data)
 	if err != nil {
 		return nil, err

@@ -161,6 +161,8 @@ type data interface {
 	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error)
 	RemoveAdmin(ctx context.Context, email string) error
 	EndSessions(ctx context.Context, email string) (ended int, err error)
+	// Backup calls use with what writeArchive reads. What use returns is returned.
+	Backup(ctx context.Context, r backupRequest, use func(io.Reader) error) error
 	Close() error
 }
 

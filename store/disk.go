@@ -46,6 +46,13 @@ func free(dir string) (free, size int64, err error) {
 	return int64(st.Bavail) * int64(st.Bsize), int64(st.Blocks) * int64(st.Bsize), nil
 }
 
+// FreeDisk returns how many bytes this process can still write to the disk of a
+// folder.
+func FreeDisk(dir string) (int64, error) {
+	room, _, err := free(dir)
+	return room, err
+}
+
 // look returns how many bytes are free, how many must be, and whether that is
 // not so; scan reads a row of the database. A file system that does not say has
 // room.

@@ -4,20 +4,30 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+const migrationFiles = "migrations/*.sql"
+
+// keptSnapshots is how many of the copies that migrations make are kept.
+const keptSnapshots = 2
+
 // migrate brings the schema up to the newest this binary knows, one
 // transaction a step, after a copy of what was there. A newer schema is
 // refused: an older binary would not know what it must keep.
 func (s *Store) migrate(ctx context.Context, path string) error {
-	files, err := fs.Glob(migrations, "migrations/*.sql")
+	files, err := fs.Glob(migrations, migrationFiles)
 	if err != nil {
 		return err
 	}
@@ -32,13 +42,11 @@ func (s *Store) migrate(ctx context.Context, path string) error {
 	case have == len(files):
 		return nil
 	case have > 0:
-		snapshot := fmt.Sprintf("%s.schema-%d.%s", path, have, time.Now().UTC().Format("20060102T150405Z"))
-		if _, err := conn.ExecContext(ctx, "VACUUM INTO ?", snapshot); err != nil {
-			return fmt.Errorf("snapshot before the migration: %w", err)
+		snapshot, err := s.snapshotBefore(ctx, path, have)
+		if err != nil {
+			return fmt.Errorf("snapshot before the migration from schema %d to %d: %w", have, len(files), err)
 		}
-		if err := os.Chmod(snapshot, 0o600); err != nil {
-			return err
-		}
+		s.logger.Info("the schema is brought up to date; the database as it was is kept", "from", have, "to", len(files), "snapshot", snapshot)
 	}
 	// A table that others refer to cannot be replaced while references are
 	// enforced. They are checked before each step is committed instead.
@@ -55,8 +63,54 @@ func (s *Store) migrate(ctx context.Context, path string) error {
 			return fmt.Errorf("migration %s: %w", name, err)
 		}
 	}
-	_, err = conn.ExecContext(ctx, "PRAGMA foreign_keys = ON")
-	return err
+	if _, err = conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
+		return err
+	}
+	return s.forgetSnapshots(path)
+}
+
+// schemaMark stands between a database's name and the schema of a copy of it,
+// which its time follows.
+const schemaMark = ".schema-"
+
+// snapshotBefore copies the database beside itself, on disk (fsynced), and
+// returns where. What a crash leaves of it does not have its name.
+func (s *Store) snapshotBefore(ctx context.Context, path string, schema int) (string, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+schemaMark+strconv.Itoa(schema)+unfinished+"*")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(f.Name())
+	if err := f.Close(); err != nil {
+		return "", err
+	}
+	if _, err := s.writer.conn.ExecContext(ctx, "VACUUM INTO ?", f.Name()); err != nil {
+		return "", err
+	}
+	if _, err := syncFile(f.Name()); err != nil {
+		return "", err
+	}
+	snapshot := fmt.Sprintf("%s%s%d.%s", path, schemaMark, schema, time.Now().UTC().Format("20060102T150405.000Z"))
+	return snapshot, errors.Join(os.Rename(f.Name(), snapshot), syncDir(filepath.Dir(path)))
+}
+
+// forgetSnapshots removes the copies that migrations have made but the newest.
+func (s *Store) forgetSnapshots(path string) error {
+	copies, err := filepath.Glob(escapeGlob(path) + schemaMark + "*.*Z")
+	if err != nil {
+		return err
+	}
+	at := func(path string) string { return path[strings.Index(path, schemaMark)+len(schemaMark):] }
+	taken := func(path string) string { _, t, _ := strings.Cut(at(path), "."); return t }
+	slices.SortFunc(copies, func(a, b string) int { return strings.Compare(taken(b), taken(a)) })
+	for _, old := range copies[min(len(copies), keptSnapshots):] {
+		if err := os.Remove(old); err != nil {
+			s.logger.Warn("an old copy of the database cannot be removed", "snapshot", old, "error", err)
+			continue
+		}
+		s.logger.Info("an old copy of the database is removed", "snapshot", old)
+	}
+	return nil
 }
 
 func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int) error {

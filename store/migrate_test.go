@@ -11,10 +11,10 @@ import (
 	"service/webhook"
 )
 
-// A data directory of the first schema is brought up to date with all that was
-// in it, and a copy of what it was is kept.
-func TestMigrationFromSchema1(t *testing.T) {
-	dir := t.TempDir()
+// schema1 makes a data directory of the first schema, with something of
+// everything in it.
+func schema1(t *testing.T, dir string) {
+	t.Helper()
 	stored, err := os.Open("testdata/schema-1/service.db.gz")
 	if err != nil {
 		t.Fatal(err)
@@ -37,6 +37,13 @@ func TestMigrationFromSchema1(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// A data directory of the first schema is brought up to date with all that was
+// in it, and a copy of what it was is kept.
+func TestMigrationFromSchema1(t *testing.T) {
+	dir := t.TempDir()
+	schema1(t, dir)
 
 	s := openDir(t, dir)
 	if copies, err := filepath.Glob(filepath.Join(dir, "service.db.schema-1.*")); err != nil || len(copies) != 1 {

@@ -112,6 +112,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.lock, err = lockDir(cfg.Dir); err != nil {
 		return nil, err
 	}
+	if err := tidy(cfg.Dir); err != nil {
+		s.logger.Warn("what a process that was killed has left cannot be removed", "error", err)
+	}
+	if err := finishRestore(cfg.Dir, s.logger); err != nil {
+		return nil, err
+	}
 	if err := checkFiles(cfg.Dir); err != nil {
 		return nil, err
 	}

@@ -25,6 +25,7 @@ const (
 	ActionTokenCreate              Action = "token.create"
 	ActionTokenRevoke              Action = "token.revoke"
 	ActionKeyRotate                Action = "key.rotate"
+	ActionBackupCreate             Action = "backup.create"
 	ActionAdminCreate              Action = "admin.create"
 	ActionAdminPassword            Action = "admin.password"
 	ActionAdminRemove              Action = "admin.remove"
@@ -36,7 +37,7 @@ var actions = [...]Action{
 	ActionSubscriptionCreate, ActionSubscriptionUpdate, ActionSubscriptionPause, ActionSubscriptionResume, ActionSubscriptionPing,
 	ActionSubscriptionRotateSecret, ActionSubscriptionReplay, ActionSubscriptionCancelReplay, ActionSubscriptionDelete,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
-	ActionTokenCreate, ActionTokenRevoke, ActionKeyRotate,
+	ActionTokenCreate, ActionTokenRevoke, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,
 }
 

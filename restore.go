@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"service/store"
+	"service/webhook"
+)
+
+type restoreCmd struct {
+	dataFlag
+	keyFlag
+	passphraseFlag
+	From        string `placeholder:"FILE" help:"The backup to restore (required)."`
+	WithoutKeys bool   `help:"Leave the keys of the backup alone, and ask for no passphrase: secret.key is in the data directory, or is named by --secret-key-file."`
+	Force       bool   `help:"Replace the data that is there. It is moved into a folder beside."`
+}
+
+func (c *restoreCmd) Run(ctx context.Context, std streams) error {
+	switch {
+	case c.From == "":
+		return usagef("--from: must name the backup to restore")
+	case strings.Contains(c.From, "://"):
+		return usagef("--from: must name a file, not %q", c.From)
+	}
+	return c.fromFile(ctx, std)
+}
+
+// fromFile restores a backup that is a file.
+func (c *restoreCmd) fromFile(ctx context.Context, std streams) (err error) {
+	f, err := openBackup(c.From)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r, err := store.Restore(c.Data, c.Force)
+	switch {
+	case errors.Is(err, store.ErrNotEmpty):
+		return fmt.Errorf("%w; --force replaces what is there", err)
+	case errors.Is(err, store.ErrLocked):
+		return fmt.Errorf("%w; stop it first", err)
+	case err != nil:
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	aside, a, contents, err := c.fill(ctx, std, r, f)
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted: nothing was changed")
+	case err != nil:
+		return fmt.Errorf("%s: %w; nothing was changed", c.From, err)
+	}
+	fmt.Fprintf(std.out, "%s is as it was at %s: %s.\n", printable(c.Data), webhook.FormatTime(a.CreatedAt), counts(contents))
+	fmt.Fprintln(std.out, "What has been sent since then may be sent again, with the same delivery ids where the deliveries are in the backup.")
+	if aside != "" {
+		fmt.Fprintf(std.out, "What was there is in %s; remove it when it is of no more use.\n", printable(aside))
+	}
+	return nil
+}
+
+// fill puts a backup into the place of the data directory's files, when all of it
+// was found right.
+func (c *restoreCmd) fill(ctx context.Context, std streams, r *store.Restoration, f *os.File) (aside string, a *archive, contents *store.Contents, err error) {
+	info, err := f.Stat()
+	if err == nil {
+		err = roomFor(r.Dir(), info.Size())
+	}
+	if err != nil {
+		return "", nil, nil, err
+	}
+	if a, err = readArchive(ctx, f, r.Dir()); err != nil {
+		return "", nil, nil, err
+	}
+	key, err := c.keys(ctx, std, r, a)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	found, err := store.Inspect(ctx, filepath.Join(r.Dir(), archiveDatabase), key)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	// Event types that came later are not of this state, and go.
+	if err := os.MkdirAll(filepath.Join(r.Dir(), eventTypesDir), 0o700); err != nil {
+		return "", nil, nil, err
+	}
+	if _, err := loadCatalog(r.Dir()); err != nil {
+		return "", nil, nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return "", nil, nil, err
+	}
+	aside, err = r.Commit()
+	return aside, a, &found, err
+}
+
+// keys puts the keys of a backup among the files to be restored, and returns the
+// one that its database needs: from the backup, or where it is kept.
+func (c *restoreCmd) keys(ctx context.Context, std streams, r *store.Restoration, a *archive) ([]byte, error) {
+	certificate := filepath.Join(r.Dir(), caCertificateFile)
+	if a.sealed == nil || c.WithoutKeys {
+		if err := os.Remove(certificate); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		return c.keptKey(a)
+	}
+	passphrase, err := c.passphraseFlag.read(ctx, std, false)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := a.open(passphrase)
+	if err != nil {
+		return nil, err
+	}
+	for name, content := range keys {
+		if name == secretKeyFile && c.SecretKeyFile != "" {
+			continue // it is kept there, and is not made
+		}
+		if err := os.WriteFile(filepath.Join(r.Dir(), name), content, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.Chmod(certificate, 0o644); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if c.SecretKeyFile != "" {
+		return c.keptKey(a)
+	}
+	return keys[secretKeyFile], nil
+}
+
+// keptKey returns the key that is kept elsewhere, or in the data directory
+// already.
+func (c *restoreCmd) keptKey(a *archive) ([]byte, error) {
+	key, err := store.ReadKeys(c.Data, c.SecretKeyFile)
+	if c.SecretKeyFile == "" && errors.Is(err, fs.ErrNotExist) {
+		if a.sealed == nil {
+			return nil, errors.New("it holds no keys: put its secret.key into the data directory, or name the file by --secret-key-file")
+		}
+		return nil, errors.New("there is no secret.key in the data directory: restore it from the backup, or name the file by --secret-key-file")
+	}
+	return key, c.keyFlag.explain(err)
+}

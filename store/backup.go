@@ -1,0 +1,228 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"service/webhook"
+)
+
+// Snapshot is a copy of the database as it was at one moment, in a file of its
+// own beside it, which belongs to whoever asked for it until Remove.
+type Snapshot struct {
+	Path   string
+	Bytes  int64
+	Schema int
+	At     time.Time // what was written before is in it
+	Keys   []byte    // what a secret.key must hold to open its secrets; secret
+}
+
+// Remove removes the copy. It is to be called once.
+func (s *Snapshot) Remove() error { return os.Remove(s.Path) }
+
+// snapshotPragmas are those of a connection that copies the database: one of
+// its own, which writes the copy and does not hold the writer up.
+var snapshotPragmas = []string{"PRAGMA busy_timeout = 10000", "PRAGMA trusted_schema = OFF", "PRAGMA cache_size = -4000"}
+
+// Snapshot makes a copy of the database, on disk (fsynced), while all else goes
+// on; the write-ahead log grows for as long as it takes. It is refused with a
+// *webhook.Error when the disk has no room for so many copies beside what must
+// stay free for events. A rotation of the secret key waits for it.
+func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err error) {
+	s.seal.rotating.Lock()
+	defer s.seal.rotating.Unlock()
+	keys, err := s.seal.file.read()
+	if err != nil {
+		return nil, err
+	}
+	var live, schema int64
+	if err := s.scan(ctx, "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &live); err != nil {
+		return nil, err
+	}
+	if err := s.scan(ctx, "PRAGMA user_version", nil, &schema); err != nil {
+		return nil, err
+	}
+	if err := s.roomFor(int64(copies) * live); err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(s.dir, databaseFile+".snapshot"+unfinished+"*")
+	if err != nil {
+		return nil, fmt.Errorf("store: snapshot: %w", err)
+	}
+	made := &Snapshot{Path: f.Name(), Schema: int(schema), At: s.clock.now().UTC(), Keys: formatKeys(keys)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("store: snapshot: %w", s.damage.notice(err)), made.Remove())
+		}
+	}()
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(s.dir, databaseFile)
+	db, err := openDB(path, true, snapshotPragmas)
+	if err != nil {
+		return nil, err
+	}
+	_, err = db.ExecContext(ctx, "VACUUM INTO ?", made.Path)
+	if err = errors.Join(err, db.Close()); err != nil {
+		return nil, err
+	}
+	made.Bytes, err = syncFile(made.Path)
+	return made, err
+}
+
+// roomFor refuses what would leave less of the disk than events need.
+func (s *Store) roomFor(bytes int64) error {
+	room, least, _ := s.disk.look(s.scanNow)
+	if least == 0 {
+		var err error
+		if room, _, err = free(s.dir); err != nil {
+			return nil // a file system that does not say has room
+		}
+	}
+	if room-least >= bytes {
+		return nil
+	}
+	return webhook.NewError(webhook.CodeUnavailable, fmt.Sprintf(
+		"There is not enough room on the disk of the data directory: %d bytes are needed, %d are free, and %d of them must stay free for events.", bytes, room, least))
+}
+
+// syncFile has a file's content written to disk, and returns its size.
+func syncFile(path string) (int64, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return 0, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// syncDir has the names in a folder written to disk.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Contents is what a copy of a database holds.
+type Contents struct {
+	Schema        int       `json:"schema"`
+	Programs      int       `json:"programs"`
+	Subscriptions int       `json:"subscriptions"` // that are not deleted
+	Events        int       `json:"events"`
+	Deliveries    int       `json:"deliveries"`
+	Unended       int       `json:"unended"` // of the deliveries, those that would be sent, perhaps again
+	Newest        time.Time `json:"newest"`  // when the newest event was accepted; zero without one
+}
+
+// ErrUnfit says that a copy of a database cannot be used: it is damaged, of a
+// newer schema, or sealed with another key.
+var ErrUnfit = errors.New("the database cannot be used")
+
+// Inspect reads a copy of a database through, as long as that takes, and counts
+// what is in it. With keys, the content of a secret.key, it also tries whether
+// they open its secrets. The error wraps [ErrUnfit] when the copy is to blame.
+// It changes nothing; the file must not be one that a process has open.
+func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err error) {
+	unfit := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %w", ErrUnfit, fmt.Errorf(format, args...))
+	}
+	db, err := openDB(path, true, readerPragmas)
+	if err != nil {
+		return c, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	db.SetMaxOpenConns(1)
+	scan := func(query string, args []any, dest ...any) error {
+		err := db.QueryRowContext(ctx, query, args...).Scan(dest...)
+		if err != nil && isCorrupt(err) {
+			return unfit("it is damaged: %w", err)
+		}
+		return err
+	}
+	var found string
+	if err := scan("PRAGMA integrity_check(1)", nil, &found); err != nil {
+		return c, err
+	}
+	if found != "ok" {
+		return c, unfit("it is damaged: %s", found)
+	}
+	if err := scan("PRAGMA user_version", nil, &c.Schema); err != nil {
+		return c, err
+	}
+	known, err := fs.Glob(migrations, migrationFiles)
+	if err != nil {
+		return c, err
+	}
+	switch {
+	case c.Schema == 0:
+		return c, unfit("there is nothing of this service in it")
+	case c.Schema > len(known):
+		return c, unfit("it has schema %d, and this binary knows schemas up to %d: use a newer binary", c.Schema, len(known))
+	}
+	var newest sql.NullInt64
+	for query, dest := range map[string]any{
+		"SELECT count(*) FROM programs":                                                      &c.Programs,
+		"SELECT count(*) FROM subscriptions WHERE deleted_at IS NULL":                        &c.Subscriptions,
+		"SELECT count(*) FROM events":                                                        &c.Events,
+		"SELECT count(*) FROM deliveries":                                                    &c.Deliveries,
+		"SELECT count(*) FROM deliveries WHERE status <> 'success' AND completed_at IS NULL": &c.Unended,
+		"SELECT max(received_at) FROM events":                                                &newest,
+	} {
+		if err := scan(query, nil, dest); err != nil {
+			return c, err
+		}
+	}
+	c.Newest = fromMillis(newest)
+	if keys == nil {
+		return c, nil
+	}
+	parsed, ok := parseKeys(keys)
+	if !ok {
+		return c, unfit("what should be its key is none")
+	}
+	sl := &sealer{}
+	if err := sl.use(parsed); err != nil {
+		return c, err
+	}
+	var sealed []byte
+	err = scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &sealed)
+	if errors.Is(err, sql.ErrNoRows) {
+		return c, nil // nothing was ever sealed
+	} else if err != nil {
+		return c, err
+	}
+	if got, err := sl.open(sealed, keyCheck); err != nil || string(got) != keyCheckText {
+		return c, unfit("its secrets are sealed with another key")
+	}
+	return c, nil
+}
+
+// ReadKeys returns the content of a file of keys as [Inspect] takes it: the one
+// that is named, or with "" the one in a data directory. The error wraps [ErrKey],
+// and fs.ErrNotExist when there is none.
+func ReadKeys(dir, name string) ([]byte, error) {
+	k := &keyring{path: filepath.Join(dir, keyFile)}
+	if name != "" {
+		k.path, k.named = name, true
+	}
+	keys, err := k.read()
+	if err != nil {
+		return nil, err
+	}
+	return formatKeys(keys), nil
+}

@@ -55,7 +55,7 @@ func TestBacklog(t *testing.T) {
 		t.Helper()
 		lines = lines[:0]
 		for n := range chunk {
-			lines = append(benchEvent(lines, from+n), '\n')
+			lines = append(benchEvent(lines, benchEventName, from+n), '\n')
 		}
 		base, _ := in.await(t.Context())
 		began := time.Now()

@@ -79,7 +79,7 @@ func TestFanOut(t *testing.T) {
 		// Writes are made in turn: once these are, what came before is recorded.
 		for range 20 {
 			base, _ := in.await(t.Context())
-			if status, err := in.call(t.Context(), quiet, "POST", base+"/v2/events", benchEvent(nil, 0), nil); err != nil || status != http.StatusCreated {
+			if status, err := in.call(t.Context(), quiet, "POST", base+"/v2/events", benchEvent(nil, benchEventName, 0), nil); err != nil || status != http.StatusCreated {
 				t.Fatalf("publish: status %d, %v", status, err)
 			}
 		}
@@ -89,7 +89,7 @@ func TestFanOut(t *testing.T) {
 		f.left.Store(int64(subscriptions))
 		base, _ := in.await(t.Context())
 		began := time.Now()
-		if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, round), nil); err != nil || status != http.StatusCreated {
+		if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, benchEventName, round), nil); err != nil || status != http.StatusCreated {
 			t.Fatalf("publish: status %d, %v", status, err)
 		}
 		published = time.Since(began)

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -49,35 +47,6 @@ func (t *trip) times(now time.Time) []time.Duration {
 		}
 	}
 	return all
-}
-
-// numbers yields the numbers of the events in a delivery's body, in order.
-func numbers(body []byte) func(yield func(int) bool) {
-	return func(yield func(int) bool) {
-		for rest := body; ; {
-			i := bytes.Index(rest, []byte(benchField))
-			if i < 0 {
-				return
-			}
-			rest = rest[i+len(benchField):]
-			n := 0
-			for _, c := range rest {
-				if c < '0' || c > '9' {
-					break
-				}
-				n = 10*n + int(c-'0')
-			}
-			if !yield(n) {
-				return
-			}
-		}
-	}
-}
-
-// percentile returns the least of the times that p percent are not above.
-func percentile(times []time.Duration, p int) time.Duration {
-	sorted := slices.Sorted(slices.Values(times))
-	return sorted[(len(sorted)*p+99)/100-1]
 }
 
 func median[T float64 | time.Duration](all []T) T {
@@ -136,17 +105,11 @@ func processorTime(tb testing.TB, pid int) time.Duration {
 // system does not tell.
 func residentMemory(tb testing.TB, pid int) int64 {
 	tb.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0
+	n, err := processMemory(pid, "VmRSS")
+	if err != nil {
+		tb.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(status), "\nVmRSS:")
-	line, _, _ := strings.Cut(after, "\n")
-	kB, parseErr := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(line, "kB")), 10, 64)
-	if err := errors.Join(err, parseErr); err != nil {
-		tb.Fatalf("/proc/%d/status: %v", pid, err)
-	}
-	return kB << 10
+	return n
 }
 
 // watchSize looks at the size of a file now and then, until the function that

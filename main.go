@@ -72,9 +72,12 @@ type cli struct {
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask the configured listener whether the service is ready, for Docker: exit 0 when it is."`
 	Completion  completionCmd  `cmd:"" help:"Print the completion of commands and flags for a shell."`
 	Man         manCmd         `cmd:"" help:"Print the manual page: service man | man -l -"`
+	Bench       benchCmd       `cmd:"" help:"Measure this machine: events a second from the publisher to the receiver, beside what the machine can do at all."`
 	Version     versionCmd     `cmd:"" help:"Print the version."`
 
 	ShowVersion versionFlag `name:"version" env:"-" help:"Print the version."`
+
+	BenchPart benchPartCmd `cmd:"" name:"bench-part" hidden:""`
 }
 
 // run runs the command that args ask for and returns the exit status. The end
@@ -109,7 +112,7 @@ func newParser(ctx context.Context, c *cli, std streams, conf *configuration, he
 		kong.Name("service"),
 		kong.Description("A webhook service in one binary."),
 		kong.DefaultEnvars("SERVICE"),
-		kong.Vars{"scopes": scopeNames()},
+		kong.Vars{"scopes": scopeNames(), "cases": benchNames(", ")},
 		kong.Writers(std.out, std.err),
 		kong.Exit(func(int) { *helped = true }), // kong exits after --help alone
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

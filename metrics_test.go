@@ -64,7 +64,7 @@ func TestMetrics(t *testing.T) {
 	}
 	base, _ := in.await(t.Context())
 	for n := range events {
-		if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, n), nil); err != nil || status != http.StatusCreated {
+		if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, benchEventName, n), nil); err != nil || status != http.StatusCreated {
 			t.Fatalf("publish: status %d, %v", status, err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"service/webhook"
@@ -294,7 +295,7 @@ func (p *publisher) post(ctx context.Context, body []byte) error {
 		}
 		p.tally.accepted += answer.Data.Accepted
 		p.tally.added += answer.Data.Added
-		p.progress.count(p.tally.accepted)
+		p.progress.line("%s accepted", webhook.Count(p.tally.accepted, "event"))
 		return nil
 	}
 	err = refusal(resp, b)
@@ -440,12 +441,14 @@ type tryAgain struct {
 func (e tryAgain) Unwrap() error { return e.error }
 
 // progress tells how a long command goes: on a terminal by one line that is
-// written over, elsewhere by notes alone.
+// written over, elsewhere by notes alone. It may be used by several goroutines.
 type progress struct {
 	w        io.Writer
 	terminal bool
-	shown    bool      // a line to write over stands there
-	last     time.Time // when it was written
+
+	mu    sync.Mutex
+	shown bool      // a line to write over stands there
+	last  time.Time // when it was written
 }
 
 func progressTo(w io.Writer) *progress {
@@ -457,11 +460,13 @@ func progressTo(w io.Writer) *progress {
 	return p
 }
 
-// count shows how many events were accepted, at most ten times a second.
-func (p *progress) count(n int) {
+// line shows where the command stands, at most ten times a second.
+func (p *progress) line(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if now := time.Now(); p.terminal && now.Sub(p.last) > 100*time.Millisecond {
 		p.last, p.shown = now, true
-		fmt.Fprintf(p.w, "\r\x1b[K%s accepted …", webhook.Count(n, "event"))
+		fmt.Fprintf(p.w, "\r\x1b[K%s …", oneLine(fmt.Sprintf(format, args...)))
 	}
 }
 
@@ -473,6 +478,8 @@ func (p *progress) note(format string, args ...any) {
 
 // end removes the line that is written over.
 func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.shown {
 		p.shown = false
 		fmt.Fprint(p.w, "\r\x1b[K")

@@ -196,7 +196,7 @@ func siege(t *testing.T) {
 			<-tick.C
 			journey.sent[n] = time.Now() // it does not wait for the one before
 			working.Go(func() {
-				status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, n), nil)
+				status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, benchEventName, n), nil)
 				if err != nil || status != http.StatusCreated {
 					t.Errorf("event %d: status %d, %v", n, status, err)
 				}

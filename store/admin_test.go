@@ -213,11 +213,15 @@ func TestSessionsEnd(t *testing.T) {
 		ana := createAdmin(t, s, "ana@example.com")
 		_, idle := createSession(t, s, ana, "")
 		_, busy := createSession(t, s, ana, "")
+		_, watched := createSession(t, s, ana, "")
 		began := time.Now()
 		for time.Since(began) < webhook.SessionLife-time.Hour {
 			time.Sleep(time.Hour)
 			if !good(t, s, busy) {
 				t.Fatalf("it has ended after %s", time.Since(began))
+			}
+			if _, ok, err := s.SessionUnnoted(t.Context(), watched); err != nil || ok != (time.Since(began) < webhook.SessionIdle) {
+				t.Errorf("after %s, one that a page alone asks for is good: %v, %v", time.Since(began), ok, err)
 			}
 			if time.Since(began) == webhook.SessionIdle-time.Hour {
 				if err := s.Close(); err != nil {

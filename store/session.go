@@ -72,6 +72,27 @@ func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, addre
 // good. It notes that the session was seen, about once a minute; while nothing
 // can be written that cannot be noted, and no session ends for not being seen.
 func (s *Store) Session(ctx context.Context, secret string) (webhook.Session, bool, error) {
+	found, good, err := s.SessionUnnoted(ctx, secret)
+	if err != nil || !good {
+		return found, good, err
+	}
+	if now := s.clock.now(); now.Sub(found.SeenAt) >= sessionNoted {
+		hash := sha256.Sum256([]byte(secret))
+		err := s.Write(ctx, func(w Write) error {
+			return w.t.exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
+		})
+		if err != nil && !Unavailable(err) {
+			return found, false, err
+		}
+		found.SeenAt = now.UTC().Truncate(time.Millisecond)
+	}
+	return found, true, nil
+}
+
+// SessionUnnoted is Session for what a browser asks for by itself, such as a
+// page that keeps itself new: it does not note that the session was seen, which
+// ends when nobody looks at anything for long enough.
+func (s *Store) SessionUnnoted(ctx context.Context, secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	found, err := scanSession(func(dest ...any) error { return s.scan(ctx, selectSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
@@ -85,19 +106,7 @@ func (s *Store) Session(ctx context.Context, secret string) (webhook.Session, bo
 	if s.writer.failed.Load() {
 		judged.SeenAt = now
 	}
-	if !judged.Good(now) {
-		return found, false, nil
-	}
-	if now.Sub(found.SeenAt) >= sessionNoted {
-		err := s.Write(ctx, func(w Write) error {
-			return w.t.exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
-		})
-		if err != nil && !Unavailable(err) {
-			return found, false, err
-		}
-		found.SeenAt = now.UTC().Truncate(time.Millisecond)
-	}
-	return found, true, nil
+	return found, judged.Good(now), nil
 }
 
 // Sessions returns the sessions of an admin that are good, the newest first. There

@@ -53,6 +53,7 @@ type Store struct {
 	dir     string
 	logger  *slog.Logger
 	lock    *os.File
+	guard   *guard
 	clock   *clock
 	disk    disk
 	damage  *damage
@@ -145,6 +146,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := s.migrate(ctx, path); err != nil {
 		return nil, err
 	}
+	if s.guard, err = newGuard(path); err != nil {
+		return nil, err
+	}
 	if err := s.openSealer(&cfg); err != nil {
 		return nil, err
 	}
@@ -207,7 +211,14 @@ func (s *Store) Close() error {
 			// What was counted last; a store that cannot be written loses it.
 			_ = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
 		}
+		s.writer.stop()
+		if s.guard != nil {
+			errs = append(errs, s.guard.release())
+		}
 		errs = append(errs, s.writer.close())
+	}
+	if s.guard != nil {
+		errs = append(errs, s.guard.close())
 	}
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())

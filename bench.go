@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"service/store"
+)
+
+type benchCmd struct {
+	Data       string   `placeholder:"DIR" help:"Where the data directories of the measurement are made and removed again: a folder on the disk that is to be measured. Without it, the folder for temporary files."`
+	Time       string   `default:"5s" placeholder:"D" help:"How long events are published in each case."`
+	Publishers string   `default:"128" placeholder:"N" help:"How many requests are under way at a time; for raw too."`
+	Case       []string `placeholder:"NAME" help:"The cases to measure: ${cases}. All, if none is named."`
+	Stored     string   `default:"0" placeholder:"N" help:"How many events are in the log before a case begins."`
+	JSON       bool     `name:"json" help:"Print the results as JSON."`
+	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a processor profile of the service here; with several cases the name of each is put into the file's name."`
+}
+
+// Run measures, in one run on one machine, what it can do at all, and what the
+// service does of it: the built binary as it stands, over HTTP, with every
+// commit on the disk. Publishers are part of this process; the service and
+// the receiver are processes of their own.
+func (c *benchCmd) Run(ctx context.Context, std streams) error {
+	b, err := c.bench(std)
+	if err != nil {
+		return err
+	}
+	about, err := newBenchMachine(c.Data)
+	if err != nil {
+		return err
+	}
+	report := benchReport{Machine: about}
+	if !c.JSON {
+		fmt.Fprint(std.out, about)
+	}
+	err = b.run(ctx, &report)
+	b.progress.end()
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("the measurement was interrupted")
+	case err != nil:
+		return err
+	case c.JSON:
+		out := json.NewEncoder(std.out)
+		out.SetIndent("", "  ")
+		return out.Encode(&report)
+	}
+	fmt.Fprint(std.out, &report)
+	return nil
+}
+
+// bench reads the flags.
+func (c *benchCmd) bench(std streams) (*bench, error) {
+	var f faults
+	b := &bench{
+		data:       c.Data,
+		time:       f.duration("time", c.Time, 100*time.Millisecond, 10*time.Minute),
+		publishers: f.integer("publishers", c.Publishers, 1, 4096),
+		stored:     f.integer("stored", c.Stored, 0, 1_000_000_000),
+		profile:    c.CPUProfile,
+		log:        std.err,
+		progress:   progressTo(std.err),
+	}
+	for _, name := range c.Case {
+		if !slices.ContainsFunc(benchCases, func(bc benchCase) bool { return bc.name == name }) {
+			f.add("case", "must be one of %s, not %q", benchNames(", "), name)
+		}
+	}
+	for _, bc := range benchCases {
+		if len(c.Case) == 0 || slices.Contains(c.Case, bc.name) {
+			b.cases = append(b.cases, bc)
+		}
+	}
+	return b, f.err()
+}
+
+func benchNames(separator string) string {
+	var names []string
+	for _, bc := range benchCases {
+		names = append(names, bc.name)
+	}
+	return strings.Join(names, separator)
+}
+
+// benchMachine says where was measured. Figures of two machines say nothing
+// about each other.
+type benchMachine struct {
+	Version     string `json:"version"`
+	Go          string `json:"go"`
+	Driver      string `json:"driver"`
+	SQLite      string `json:"sqlite"`
+	Synchronous string `json:"synchronous"`
+	OS          string `json:"os"`
+	Arch        string `json:"arch"`
+	Processors  int    `json:"processors"`
+	Data        string `json:"data"`
+}
+
+func newBenchMachine(data string) (*benchMachine, error) {
+	sqlite, err := store.SQLiteVersion()
+	if err != nil {
+		return nil, err
+	}
+	if data == "" {
+		data = os.TempDir()
+	}
+	return &benchMachine{
+		Version: version(), Go: runtime.Version(), Driver: store.DriverName, SQLite: sqlite, Synchronous: "FULL",
+		OS: runtime.GOOS, Arch: runtime.GOARCH, Processors: runtime.NumCPU(), Data: data,
+	}, nil
+}
+
+func (m *benchMachine) String() string {
+	return fmt.Sprintf("service %s, %s/%s, %d processors; sqlite %s (%s), synchronous=%s; data in %s\n",
+		m.Version, m.OS, m.Arch, m.Processors, m.SQLite, m.Driver, m.Synchronous, m.Data)
+}
+
+// benchReport is all that was measured in one run.
+type benchReport struct {
+	Machine *benchMachine `json:"machine"`
+	// Raw is the most requests a second that a bare client of net/http made
+	// to the receiver, with a delivery's bytes: what the machine can do.
+	Raw     float64        `json:"raw_per_second"`
+	Results []*benchResult `json:"cases"`
+}
+
+// benchResult is what came of one case. Its times are in milliseconds, from
+// before the request that published an event to its arrival at the receiver.
+type benchResult struct {
+	Case          string  `json:"case"`
+	About         string  `json:"about"`
+	Subscriptions int     `json:"subscriptions"`
+	Acknowledged  int     `json:"acknowledged"` // events
+	Delivered     int     `json:"delivered"`    // events, each counted for each of its subscriptions
+	Seconds       float64 `json:"seconds"`      // from the first request to the last arrival; of fan-out, each event apart
+
+	AcknowledgedPerSecond float64 `json:"acknowledged_per_second"`
+	DeliveredPerSecond    float64 `json:"delivered_per_second"`
+	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond as a share of what is possible
+
+	P50 float64 `json:"p50_ms"`
+	P99 float64 `json:"p99_ms"`
+	Max float64 `json:"max_ms"`
+	// Publish is the median time of a request that publishes one event, and
+	// PublishToOne that to a single subscription; where there is fan-out alone.
+	Publish      float64 `json:"publish_ms,omitempty"`
+	PublishToOne float64 `json:"publish_to_one_ms,omitempty"`
+
+	CPU        float64 `json:"cpu_us_per_event"`  // of the service, for each event delivered
+	PeakMemory int64   `json:"peak_memory_bytes"` // resident, of the service; 0 where the system does not tell
+	IdleMemory int64   `json:"idle_memory_bytes"` // the same before the case
+	Commits    int     `json:"commits"`           // each is one fsync of the write-ahead log
+	Lost       int     `json:"lost"`              // events that were acknowledged and did not arrive
+	Duplicated int     `json:"duplicated"`        // that arrived more than once
+}
+
+func (r *benchReport) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "raw: %s requests/s of a bare net/http client to the same receiver\n\n", thousands(r.Raw))
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tpeak MB\tcommits\tlost\ttwice\t")
+	for _, c := range r.Results {
+		memory := "–"
+		if c.PeakMemory > 0 {
+			memory = fmt.Sprintf("%.0f", float64(c.PeakMemory)/(1<<20))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%s\t%d\t%d\t\n", c.Case, thousands(c.AcknowledgedPerSecond), thousands(c.DeliveredPerSecond),
+			c.OfRaw, c.P50, c.P99, c.Max, c.CPU, memory, thousands(float64(c.Commits)), c.Lost, c.Duplicated)
+	}
+	w.Flush()
+	b.WriteByte('\n')
+	for _, c := range r.Results {
+		fmt.Fprintf(&b, "%s: %s", c.Case, c.About)
+		if c.Publish > 0 {
+			fmt.Fprintf(&b, "; publishing an event takes %.2f ms (median), to one subscription %.2f ms", c.Publish, c.PublishToOne)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// thousands renders a number with a mark between each three digits.
+func thousands(x float64) string {
+	s := fmt.Sprintf("%.0f", x)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// run measures all cases, each with a service and a data directory of its own.
+func (b *bench) run(ctx context.Context, report *benchReport) error {
+	sink, err := b.startSink(ctx)
+	if err != nil {
+		return err
+	}
+	defer sink.end()
+	b.sink = sink
+	b.progress.line("raw: what this machine can do")
+	if report.Raw, err = b.measureRaw(ctx); err != nil {
+		return fmt.Errorf("raw: %w", err)
+	}
+	for _, bc := range b.cases {
+		b.progress.line("%s: %s", bc.name, bc.about)
+		r, err := b.measure(ctx, bc)
+		if err != nil {
+			return fmt.Errorf("%s: %w", bc.name, err)
+		}
+		r.OfRaw = r.DeliveredPerSecond / report.Raw
+		report.Results = append(report.Results, r)
+	}
+	return nil
+}
+
+// profileOf is the file for the profile of a case, "" for none.
+func (b *bench) profileOf(name string) string {
+	if b.profile == "" || len(b.cases) == 1 {
+		return b.profile
+	}
+	extension := filepath.Ext(b.profile)
+	return strings.TrimSuffix(b.profile, extension) + "-" + name + extension
+}
+
+// benchPartCmd is one of the other processes of bench. It ends with its stdin,
+// and so never outlives the one that started it.
+type benchPartCmd struct {
+	CPUProfile string   `name:"cpuprofile"`
+	Args       []string `arg:"" passthrough:""`
+}
+
+func (c *benchPartCmd) Run(ctx context.Context, std streams) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		io.Copy(io.Discard, std.in)
+		cancel()
+	}()
+	if c.Args[0] == "sink" {
+		return runSink(ctx, std.out)
+	}
+	stop, err := startProfile(c.CPUProfile)
+	if err != nil {
+		return err
+	}
+	status := run(ctx, c.Args, streams{strings.NewReader(""), std.out, std.err})
+	if err := stop(); err != nil {
+		return err
+	}
+	if status != exitDone {
+		return fmt.Errorf("%s ended with status %d", c.Args[0], status)
+	}
+	return nil
+}

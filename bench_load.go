@@ -1,0 +1,713 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"service/webhook"
+)
+
+// bench measures. It is used by one goroutine.
+type bench struct {
+	data       string
+	time       time.Duration
+	publishers int
+	stored     int
+	profile    string
+	cases      []benchCase
+	log        io.Writer // of the other processes
+	progress   *progress
+	sink       *benchPart
+}
+
+// benchCase is one way to use the service. Its load publishes for the time
+// given and returns; waiting for the arrivals is not its business.
+type benchCase struct {
+	name, about   string
+	flags         []string // of serve
+	subscriptions int
+	most          int // events a second that there is room for
+	load          func(context.Context, *benchSubject) error
+}
+
+var benchCases = []benchCase{
+	{"single", "one event a request, one event a delivery", []string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, saturate},
+	{"natural", "one event a request, deliveries as they come", nil, 1, 100_000, saturate},
+	{"stream", "events as the lines of one request, deliveries as they come", nil, 1, 1_000_000, stream},
+	{"light", fmt.Sprintf("%d events a second", lightRate), nil, 1, 2 * lightRate, light},
+	{"fanout-100", "each event to 100 subscriptions, one after the other", nil, 100, 2000, fanOutLoad},
+	{"fanout-10000", "each event to 10,000 subscriptions, one after the other", nil, 10_000, 20, fanOutLoad},
+}
+
+const lightRate = 50
+
+// benchSubject is the service that is measured in one case.
+type benchSubject struct {
+	*bench
+	part   *benchPart
+	client *http.Client
+	token  string
+	events int // that there is room for
+	until  time.Time
+
+	sent         []int64 // by the number of the event: nanoseconds since 1970, before it was published
+	next         atomic.Int64
+	acknowledged atomic.Int64
+	published    []time.Duration // how long requests took, where this is measured
+	toOne        []time.Duration // the same to a program with one subscription
+	busy         time.Duration   // from publishing to the last arrival, where events are published one by one
+	subscribers  int
+}
+
+// measure measures one case.
+func (b *bench) measure(ctx context.Context, bc benchCase) (_ *benchResult, err error) {
+	dir, err := os.MkdirTemp(b.data, "service-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	s := &benchSubject{bench: b, client: newBenchClient(b.publishers), subscribers: bc.subscriptions}
+	defer s.client.CloseIdleConnections()
+	if s.part, err = b.startService(ctx, bc, filepath.Join(dir, "data")); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.part.end()) }()
+	if s.token, err = benchToken(ctx, filepath.Join(dir, "data"), "bench"); err != nil {
+		return nil, err
+	}
+	if err := s.store(ctx, b.stored); err != nil {
+		return nil, fmt.Errorf("storing %d events: %w", b.stored, err)
+	}
+	s.events = max(int(float64(bc.most)*b.time.Seconds()), 10)
+	s.sent = make([]int64, s.events)
+	if err := s.sinkBegin(ctx, s.events, bc.subscriptions); err != nil {
+		return nil, err
+	}
+	if err := s.subscribe(ctx, bc.subscriptions); err != nil {
+		return nil, err
+	}
+	if bc.subscriptions > 1 {
+		if err := s.publishToOne(ctx, filepath.Join(dir, "data")); err != nil {
+			return nil, err
+		}
+	}
+	before, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	s.until = began.Add(b.time)
+	if err := bc.load(ctx, s); err != nil {
+		return nil, err
+	}
+	acknowledged := time.Since(began)
+	if err := s.awaitArrivals(ctx, int(s.acknowledged.Load())*bc.subscriptions); err != nil {
+		return nil, err
+	}
+	after, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &benchResult{
+		Case: bc.name, About: bc.about, Subscriptions: bc.subscriptions, Acknowledged: int(s.acknowledged.Load()),
+		Commits: int(after.commits - before.commits), PeakMemory: s.part.peakMemory(), IdleMemory: int64(before.memory),
+	}
+	if err := s.tally(ctx, r, began); err != nil {
+		return nil, err
+	}
+	r.AcknowledgedPerSecond = float64(r.Acknowledged) / acknowledged.Seconds()
+	if s.busy > 0 {
+		r.Seconds = s.busy.Seconds()
+	}
+	r.DeliveredPerSecond = float64(r.Delivered) / r.Seconds
+	r.CPU = (after.cpu - before.cpu) * 1e6 / float64(max(r.Delivered, 1))
+	if len(s.published) > 0 {
+		r.Publish, r.PublishToOne = milliseconds(int64(percentile(s.published, 50))), milliseconds(int64(percentile(s.toOne, 50)))
+	}
+	return r, nil
+}
+
+// tally compares what was sent with what has arrived.
+func (s *benchSubject) tally(ctx context.Context, r *benchResult, began time.Time) error {
+	resp, err := s.get(ctx, s.sink.url+"/arrivals", "")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if r.Duplicated, err = strconv.Atoi(resp.Header.Get("X-Twice")); err != nil {
+		return err
+	}
+	arrivals, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	var took []int64
+	last := began.UnixNano()
+	for slot := range len(arrivals) / 8 {
+		at := int64(binary.LittleEndian.Uint64(arrivals[8*slot:]))
+		sent := s.sent[slot/s.subscribers]
+		switch {
+		case at != 0 && sent != 0:
+			took = append(took, at-sent)
+			last = max(last, at)
+		case at != 0:
+			r.Duplicated++ // nobody has published it
+		}
+	}
+	r.Delivered = len(took)
+	r.Lost = r.Acknowledged*s.subscribers - r.Delivered
+	r.Seconds = time.Duration(last - began.UnixNano()).Seconds()
+	if len(took) == 0 {
+		return errors.New("nothing has arrived")
+	}
+	slices.Sort(took)
+	at := func(p int) float64 { return milliseconds(took[(len(took)*p+99)/100-1]) }
+	r.P50, r.P99, r.Max = at(50), at(99), at(100)
+	return nil
+}
+
+func milliseconds(nanoseconds int64) float64 { return float64(nanoseconds) / 1e6 }
+
+// benchIdle is how long nothing may arrive before what is missing is lost.
+const benchIdle = 30 * time.Second
+
+func (s *benchSubject) awaitArrivals(ctx context.Context, want int) error {
+	return s.awaitSink(ctx, "events", want, "event")
+}
+
+// awaitSink waits until the receiver has so many, or has had no further one
+// for long.
+func (s *benchSubject) awaitSink(ctx context.Context, field string, want int, noun string) error {
+	last, since := -1, time.Now()
+	for {
+		resp, err := s.get(ctx, fmt.Sprintf("%s/wait?%s=%d", s.sink.url, field, want), "")
+		if err != nil {
+			return err
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			return err
+		}
+		n, err := strconv.Atoi(string(text))
+		if err != nil {
+			return err
+		}
+		if n >= want {
+			return nil
+		}
+		if n > last {
+			last, since = n, time.Now()
+		}
+		if time.Since(since) > benchIdle {
+			return nil // tally says how many are missing
+		}
+		s.progress.line("%d of %s have arrived", n, webhook.Count(want, noun))
+	}
+}
+
+// saturate publishes single events, each publisher as fast as it is answered.
+func saturate(ctx context.Context, s *benchSubject) error {
+	return s.inParallel(ctx, func(worker *benchPublisher) error {
+		for {
+			n := int(s.next.Add(1)) - 1
+			if n >= s.events || time.Now().After(s.until) {
+				return nil
+			}
+			if err := worker.publish(ctx, n); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// light publishes single events at a steady rate.
+func light(ctx context.Context, s *benchSubject) error {
+	worker := &benchPublisher{s: s}
+	tick := time.NewTicker(time.Second / lightRate)
+	defer tick.Stop()
+	for n := range s.events {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if time.Now().After(s.until) {
+			return nil
+		}
+		if err := worker.publish(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fanOutLoad publishes an event when all the deliveries of the last have
+// arrived, three times at least.
+func fanOutLoad(ctx context.Context, s *benchSubject) error {
+	worker := &benchPublisher{s: s}
+	for n := 0; n < s.events && (n < 3 || time.Now().Before(s.until)); n++ {
+		if err := s.rest(ctx); err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := worker.publish(ctx, n); err != nil {
+			return err
+		}
+		s.published = append(s.published, time.Since(began))
+		if err := s.awaitArrivals(ctx, (n+1)*s.subscribers); err != nil {
+			return err
+		}
+		s.busy += time.Since(began)
+	}
+	return nil
+}
+
+// rest waits until all that has arrived is recorded: what comes next is
+// measured apart from it.
+func (s *benchSubject) rest(ctx context.Context) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if l, err := s.look(ctx); err != nil || l.inFlight == 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// stream publishes events as the lines of one request.
+func stream(ctx context.Context, s *benchSubject) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return s.lines(ctx, func(w *bufio.Writer) (n int, err error) {
+		var line []byte
+		for n < s.events {
+			if n%64 == 0 && time.Now().After(s.until) {
+				break
+			}
+			line = append(benchEvent(line[:0], benchEventName, n), '\n')
+			s.sent[n] = time.Now().UnixNano()
+			if _, err := w.Write(line); err != nil {
+				return n, err
+			}
+			n++
+		}
+		return n, nil
+	}, &s.acknowledged)
+}
+
+// store publishes so many events that nobody asks for.
+func (s *benchSubject) store(ctx context.Context, events int) error {
+	if events == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var stored atomic.Int64
+	return s.lines(ctx, func(w *bufio.Writer) (int, error) {
+		var line []byte
+		for n := range events {
+			if n%10_000 == 0 {
+				s.progress.line("%s of %s events stored", thousands(float64(n)), thousands(float64(events)))
+			}
+			line = append(benchEvent(line[:0], benchStoredName, n), '\n')
+			if _, err := w.Write(line); err != nil {
+				return n, err
+			}
+		}
+		return events, nil
+	}, &stored)
+}
+
+// lines publishes what write writes, NDJSON, in one request, and sets
+// acknowledged to how many events it says to have written.
+func (s *benchSubject) lines(ctx context.Context, write func(*bufio.Writer) (int, error), acknowledged *atomic.Int64) error {
+	r, w := io.Pipe()
+	written := 0
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lines := bufio.NewWriterSize(w, 64<<10)
+		n, err := write(lines)
+		written = n
+		w.CloseWithError(errors.Join(err, lines.Flush()))
+	}()
+	resp, err := s.post(ctx, "/v2/events", "application/x-ndjson", r)
+	r.Close() // or write would wait for ever
+	<-done
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	acknowledged.Store(int64(written))
+	return nil
+}
+
+// publishToOne measures how long it takes to publish an event that has one
+// subscription, in another program, to compare with.
+func (s *benchSubject) publishToOne(ctx context.Context, data string) error {
+	one := &benchSubject{bench: s.bench, part: s.part, client: s.client, events: 20, subscribers: 1}
+	var err error
+	if one.token, err = benchToken(ctx, data, "one"); err != nil {
+		return err
+	}
+	one.sent = make([]int64, one.events)
+	if err := one.sinkBegin(ctx, one.events, 1); err != nil {
+		return err
+	}
+	if err := one.subscribe(ctx, 1); err != nil {
+		return err
+	}
+	worker := &benchPublisher{s: one}
+	for n := range one.events {
+		if err := one.rest(ctx); err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := worker.publish(ctx, n); err != nil {
+			return err
+		}
+		s.toOne = append(s.toOne, time.Since(began))
+		if err := one.awaitArrivals(ctx, n+1); err != nil {
+			return err
+		}
+	}
+	return s.sinkBegin(ctx, s.events, s.subscribers)
+}
+
+// inParallel runs as many publishers as were asked for, until all have ended or
+// one has failed.
+func (s *benchSubject) inParallel(ctx context.Context, publish func(*benchPublisher) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var working sync.WaitGroup
+	for range s.publishers {
+		working.Go(func() {
+			if err := publish(&benchPublisher{s: s}); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	working.Wait()
+	return context.Cause(ctx)
+}
+
+// benchPublisher publishes one event after the other.
+type benchPublisher struct {
+	s    *benchSubject
+	body []byte
+}
+
+func (p *benchPublisher) publish(ctx context.Context, n int) error {
+	p.body = benchEvent(p.body[:0], benchEventName, n)
+	p.s.sent[n] = time.Now().UnixNano()
+	resp, err := p.s.post(ctx, "/v2/events", "application/json", bytes.NewReader(p.body))
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	p.s.acknowledged.Add(1)
+	return nil
+}
+
+const (
+	benchEventName  = "content_published"
+	benchStoredName = "content_updated" // nobody asks for it
+)
+
+// benchEvent appends an event with a number in it to dst.
+func benchEvent(dst []byte, name string, number int) []byte {
+	dst = append(append(dst, `{"name":"`...), name...)
+	dst = strconv.AppendInt(append(dst, `","version":"1",`+benchField...), int64(number), 10)
+	if name == benchEventName {
+		dst = append(dst, `,"channel_ids":[11,12,13]`...)
+	}
+	return append(dst, '}')
+}
+
+// measureRaw returns the most requests a second that a bare client makes to
+// the receiver: the better of two numbers of connections.
+func (b *bench) measureRaw(ctx context.Context) (best float64, err error) {
+	event := benchEvent(nil, benchEventName, 0)
+	body := webhook.AppendBody(nil, webhook.NewID(), webhook.NewID(), "bench", [][]byte{event})
+	for _, connections := range []int{8, b.publishers} {
+		s := &benchSubject{bench: b, client: newBenchClient(connections)}
+		if err := s.sinkBegin(ctx, 1, 1); err != nil {
+			return 0, err
+		}
+		var posts atomic.Int64
+		ctx, cancel := context.WithCancelCause(ctx)
+		began := time.Now()
+		until := began.Add(b.time / 2)
+		var working sync.WaitGroup
+		for range connections {
+			working.Go(func() {
+				for time.Now().Before(until) && ctx.Err() == nil {
+					resp, err := s.do(ctx, "POST", b.sink.url+"/d/0", "", "application/json", bytes.NewReader(body))
+					if err != nil {
+						cancel(err)
+						return
+					}
+					resp.Body.Close()
+					posts.Add(1)
+				}
+			})
+		}
+		working.Wait()
+		err := context.Cause(ctx)
+		cancel(nil)
+		s.client.CloseIdleConnections()
+		if err != nil {
+			return 0, err
+		}
+		best = max(best, float64(posts.Load())/time.Since(began).Seconds())
+	}
+	return best, nil
+}
+
+func newBenchClient(connections int) *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}}
+}
+
+// subscribe makes subscriptions, each to a path of its own, and waits for
+// their pings.
+func (s *benchSubject) subscribe(ctx context.Context, subscriptions int) error {
+	var next atomic.Int64
+	err := s.inParallel(ctx, func(*benchPublisher) error {
+		for {
+			n := int(next.Add(1)) - 1
+			if n >= subscriptions {
+				return nil
+			}
+			body, err := json.Marshal(map[string]any{
+				"url":    fmt.Sprintf("%s/d/%d", s.sink.url, n),
+				"events": []map[string]string{{"name": benchEventName, "version": "1"}},
+			})
+			if err != nil {
+				return err
+			}
+			resp, err := s.post(ctx, "/v2/webhooks/subscriptions", "application/json", bytes.NewReader(body))
+			if err != nil {
+				return fmt.Errorf("create a subscription: %w", err)
+			}
+			resp.Body.Close()
+			if n%100 == 99 {
+				s.progress.line("%d of %d subscriptions made", n+1, subscriptions)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return s.awaitSink(ctx, "pings", subscriptions, "ping")
+}
+
+func (s *benchSubject) sinkBegin(ctx context.Context, events, subscriptions int) error {
+	resp, err := s.do(ctx, "POST", fmt.Sprintf("%s/begin?events=%d&subscriptions=%d", s.sink.url, events, subscriptions), "", "", nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+func (s *benchSubject) post(ctx context.Context, path, mediaType string, body io.Reader) (*http.Response, error) {
+	return s.do(ctx, "POST", s.part.url+path, s.token, mediaType, body)
+}
+
+func (s *benchSubject) get(ctx context.Context, url, token string) (*http.Response, error) {
+	return s.do(ctx, "GET", url, token, "", nil)
+}
+
+// do makes a request. Unless it is for its body, which is the caller's to close,
+// the answer has been read; any status but a 2xx is an error.
+func (s *benchSubject) do(ctx context.Context, method, url, token, mediaType string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		return nil, err
+	}
+	if mediaType != "" {
+		req.Header.Set("Content-Type", mediaType)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode > 299 {
+		answer, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s %s: status %d: %s", method, req.URL.Path, resp.StatusCode, answer)
+	}
+	if method == "POST" {
+		_, err = io.Copy(io.Discard, resp.Body)
+	}
+	return resp, err
+}
+
+// benchLook is what the service says of itself.
+type benchLook struct {
+	cpu     float64 // seconds
+	memory  float64 // bytes, resident
+	commits uint64
+	// inFlight is how many deliveries are under way, their recording included.
+	inFlight float64
+}
+
+func (s *benchSubject) look(ctx context.Context) (l benchLook, err error) {
+	resp, err := s.get(ctx, s.part.url+"/metrics", "")
+	if err != nil {
+		return l, err
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	all, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		return l, err
+	}
+	if f := all["process_cpu_seconds_total"]; f != nil {
+		l.cpu = f.Metric[0].GetCounter().GetValue()
+	}
+	if f := all["process_resident_memory_bytes"]; f != nil {
+		l.memory = f.Metric[0].GetGauge().GetValue()
+	}
+	if f := all["service_commit_duration_seconds"]; f != nil {
+		l.commits = f.Metric[0].GetHistogram().GetSampleCount()
+	}
+	for _, m := range all["service_deliveries_in_flight"].GetMetric() {
+		l.inFlight += m.GetGauge().GetValue()
+	}
+	return l, nil
+}
+
+// benchPart is another process of bench.
+type benchPart struct {
+	url    string
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	output chan struct{} // closed when all of it has been read
+}
+
+func (b *bench) startSink(ctx context.Context) (*benchPart, error) {
+	return b.start(ctx, func(line string) (string, bool) { return line, true }, "sink")
+}
+
+func (b *bench) startService(ctx context.Context, bc benchCase, data string) (*benchPart, error) {
+	args := []string{"--cpuprofile", b.profileOf(bc.name), "serve", "--data", data, "--listen", "127.0.0.1:0", "--tls", "off", "--allow-http",
+		"--allow-destination", "127.0.0.0/8", "--rate-limit", "0", "--max-subscriptions", "0", "--log-level", "warn"}
+	return b.start(ctx, func(line string) (string, bool) {
+		f := strings.Fields(line)
+		if len(f) == 2 && f[0] == "API" {
+			return f[1], true
+		}
+		return "", false
+	}, append(args, bc.flags...)...)
+}
+
+// start starts a part and waits until a line that it prints tells its address.
+func (b *bench) start(ctx context.Context, address func(line string) (string, bool), args ...string) (*benchPart, error) {
+	binary, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &benchPart{cmd: exec.CommandContext(ctx, binary, append([]string{"bench-part"}, args...)...), output: make(chan struct{})}
+	p.cmd.Stderr = b.log
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SERVICE_") })
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	found := make(chan string, 1)
+	go func() {
+		defer close(p.output)
+		defer close(found)
+		lines := bufio.NewScanner(stdout)
+		for told := false; lines.Scan(); {
+			if url, ok := address(lines.Text()); ok && !told {
+				told = true
+				found <- url
+			}
+		}
+	}()
+	if p.url = <-found; p.url == "" {
+		return nil, errors.Join(fmt.Errorf("%s did not start", args[0]), p.end())
+	}
+	return p, nil
+}
+
+// end ends the part in order and waits for it.
+func (p *benchPart) end() error {
+	p.stdin.Close()
+	<-p.output
+	return p.cmd.Wait()
+}
+
+// peakMemory is the most memory that was resident, in bytes; 0 where the
+// system does not tell.
+func (p *benchPart) peakMemory() int64 {
+	n, _ := processMemory(p.cmd.Process.Pid, "VmHWM")
+	return n
+}
+
+func benchToken(ctx context.Context, data, program string) (string, error) {
+	admin, err := dialAdmin(ctx, data)
+	if err != nil {
+		return "", err
+	}
+	defer admin.Close()
+	_, token, err := admin.CreateToken(ctx, webhook.NewToken{
+		ProgramID: program, UserID: "bench", Scopes: []webhook.Scope{webhook.ScopeWebhooksWrite, webhook.ScopeEventsWrite},
+	})
+	return token, err
+}
+
+// startProfile writes a processor profile into a file, until the function that
+// it returns is called. Without a name it does nothing.
+func startProfile(name string) (stop func() error, err error) {
+	if name == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
+}

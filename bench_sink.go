@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// sink is the receiver of bench, a process of its own. It is as bare as the
+// machine's limit is measured with: it reads a delivery and notes when each
+// event of it came.
+//
+//	POST /begin?events=N&subscriptions=M  forgets all that was
+//	POST /d/K        a delivery to subscription K
+//	GET  /wait?events=N&pings=M  answers when so many arrivals have been noted, or
+//	                 after a second; with how many events there are
+//	GET  /arrivals   the arrivals, 8 bytes each: nanoseconds since 1970, or 0
+type sink struct {
+	// These two change with begin, before which the last service has ended.
+	arrivals      []atomic.Int64
+	subscriptions int
+
+	arrived, pings, twice, strange atomic.Int64
+	waits                          atomic.Int64 // the arrival that somebody waits for
+	woken                          chan struct{}
+}
+
+// runSink serves on a free port of this machine, which it tells to w, until ctx
+// ends.
+func runSink(ctx context.Context, w io.Writer) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s := &sink{woken: make(chan struct{}, 1), subscriptions: 1}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /begin", s.begin)
+	mux.HandleFunc("POST /d/{subscription}", s.deliver)
+	mux.HandleFunc("GET /wait", s.wait)
+	mux.HandleFunc("GET /arrivals", s.list)
+	server := &http.Server{Handler: mux}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	fmt.Fprintf(w, "http://%s\n", l.Addr())
+	if err := server.Serve(l); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (s *sink) begin(w http.ResponseWriter, r *http.Request) {
+	events, _ := strconv.Atoi(r.FormValue("events"))
+	subscriptions, _ := strconv.Atoi(r.FormValue("subscriptions"))
+	s.arrivals = make([]atomic.Int64, events*subscriptions)
+	s.subscriptions = subscriptions
+	for _, n := range []*atomic.Int64{&s.arrived, &s.pings, &s.twice, &s.strange} {
+		n.Store(0)
+	}
+}
+
+const (
+	benchField = `"content_id":` // holds the number of an event
+	benchPing  = `"name":"ping"`
+)
+
+// bodies are for the bytes of deliveries.
+var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+func (s *sink) deliver(w http.ResponseWriter, r *http.Request) {
+	buffer := bodies.Get().(*bytes.Buffer)
+	defer bodies.Put(buffer)
+	buffer.Reset()
+	if _, err := buffer.ReadFrom(r.Body); err != nil {
+		return
+	}
+	now, body := time.Now().UnixNano(), buffer.Bytes()
+	subscription, err := strconv.Atoi(r.PathValue("subscription"))
+	if err != nil {
+		s.strange.Add(1)
+		return
+	}
+	any := false
+	for n := range numbers(body) {
+		any = true
+		slot := n*s.subscriptions + subscription
+		if slot >= len(s.arrivals) {
+			s.strange.Add(1)
+		} else if s.arrivals[slot].CompareAndSwap(0, now) {
+			s.note(&s.arrived)
+		} else {
+			s.twice.Add(1)
+		}
+	}
+	if !any && bytes.Contains(body, []byte(benchPing)) {
+		s.note(&s.pings)
+	}
+}
+
+// note counts an arrival, and wakes who waits for it.
+func (s *sink) note(n *atomic.Int64) {
+	if n.Add(1) == s.waits.Load() {
+		select {
+		case s.woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (s *sink) wait(w http.ResponseWriter, r *http.Request) {
+	counted, field := &s.arrived, "events"
+	if r.FormValue(field) == "" {
+		counted, field = &s.pings, "pings"
+	}
+	want, _ := strconv.ParseInt(r.FormValue(field), 10, 64)
+	s.waits.Store(want)
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	for counted.Load() < want {
+		select {
+		case <-s.woken:
+			continue // it may have been for an earlier wait
+		case <-timer.C:
+		case <-r.Context().Done():
+		}
+		break
+	}
+	fmt.Fprint(w, counted.Load())
+}
+
+func (s *sink) list(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("X-Twice", strconv.FormatInt(s.twice.Load()+s.strange.Load(), 10))
+	all := make([]byte, 0, 8*len(s.arrivals))
+	for i := range s.arrivals {
+		all = binary.LittleEndian.AppendUint64(all, uint64(s.arrivals[i].Load()))
+	}
+	w.Write(all)
+}
+
+// numbers yields the numbers of the events in a delivery's body, in order.
+func numbers(body []byte) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for rest := body; ; {
+			i := bytes.Index(rest, []byte(benchField))
+			if i < 0 {
+				return
+			}
+			rest = rest[i+len(benchField):]
+			n := 0
+			for _, c := range rest {
+				if c < '0' || c > '9' {
+					break
+				}
+				n = 10*n + int(c-'0')
+			}
+			if !yield(n) {
+				return
+			}
+		}
+	}
+}

@@ -276,7 +276,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		Destinations: s.destinations, Own: listeningOn(svc.public), AllowHTTP: s.allowHTTP, Alerts: alerts, Grace: s.grace,
 		Metrics: registry,
 	})
-	rules := webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog}
+	rules := webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog, Own: listeningOn(svc.public)}
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
 		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Backlog: svc.dispatcher.Backlog, Settings: s.shown, Certificates: certificates,

@@ -214,14 +214,11 @@ func (d *dialer) isOwn(to netip.AddrPort) bool {
 // reaches says whether a connection to the address to, which is not
 // IPv4-mapped, may arrive at a listener on the address of this machine.
 func reaches(to, listener netip.Addr) bool {
-	if to == listener || to.IsUnspecified() {
-		return true // the operating system takes an unspecified address for its own
+	if webhook.Reaches(to, listener) {
+		return true
 	}
 	if !listener.IsUnspecified() {
 		return false
-	}
-	if to.IsLoopback() {
-		return true // all of 127.0.0.0/8 is this machine
 	}
 	// Addresses come and go while the service runs, so they are asked for
 	// each time; it is done for the listener's port alone.

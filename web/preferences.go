@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"time"
+	_ "time/tzdata" // so that every machine knows the same time zones
 )
 
 // theme is how the pages look: as the system does, or always the one way.

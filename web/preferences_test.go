@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestPreferencesCookie(t *testing.T) {
@@ -26,9 +25,6 @@ func TestPreferencesCookie(t *testing.T) {
 }
 
 func TestPrefer(t *testing.T) {
-	if _, err := time.LoadLocation("Europe/Berlin"); err != nil {
-		t.Skipf("there is no time zone database here: %v", err)
-	}
 	w := testWeb(t, nil)
 	ask := func(form url.Values, cookie *http.Cookie) (answer, preferences) {
 		t.Helper()

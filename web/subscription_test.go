@@ -1,6 +1,7 @@
 package web
 
 import (
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -106,6 +107,8 @@ func TestCreateSubscription(t *testing.T) {
 	wrong.want(t, 422, "Nothing was saved.")
 	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number", "is none that there is", `href="#url"`, `href="#events"`)
 	wrong.hasNot(t, authorization)
+	w.cfg.Rules.Own = []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:443")}
+	v.send("/subscriptions/new", "step", "check", "url", "https://8.8.8.8/x").want(t, 200, "leads to this service itself")
 	v.send("/subscriptions/new", "step", "check", "url", "https://10.0.0.1/x").want(t, 200, "leads to an address that deliveries may not be sent to")
 	if n := len(listSubscriptions(t, w, "")); n != 0 {
 		t.Fatalf("there are %d subscriptions", n)

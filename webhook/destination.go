@@ -178,6 +178,16 @@ func Loopback(host string) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
+// Reaches says whether a connection to the address to arrives at a listener on
+// the address of this machine, as far as the two alone say so: a listener on
+// every address is reached by each of the machine's own, too.
+func Reaches(to, listener netip.Addr) bool {
+	to, listener = to.Unmap(), listener.Unmap().WithZone("")
+	// The operating system takes an unspecified address for its own, and all of
+	// 127.0.0.0/8 is this machine.
+	return to == listener || to.IsUnspecified() || listener.IsUnspecified() && to.IsLoopback()
+}
+
 // endsInNumber is the test by which browsers tell an IPv4 address, well formed
 // or not, from a name.
 func endsInNumber(host string) bool {

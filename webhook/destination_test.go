@@ -233,3 +233,33 @@ func FuzzAllowsHost(f *testing.F) {
 		}
 	})
 }
+
+// A URL that names an address which the service listens on is refused at once.
+func TestOwnAddress(t *testing.T) {
+	named, err := ParseDestinations([]string{"127.0.0.0/8", "::1", "10.0.0.0/8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		listener, url string
+		refused       bool
+	}{
+		{"127.0.0.1:8443", "https://127.0.0.1:8443/in", true},
+		{"127.0.0.1:8443", "https://localhost:8443/in", true},
+		{"127.0.0.1:8443", "https://LOCALHOST.:8443/in", true},
+		{"127.0.0.1:8443", "https://127.0.0.1:8444/in", false},
+		{"127.0.0.1:8443", "https://127.0.0.2:8443/in", false},
+		{"127.0.0.1:8443", "https://partner.example:8443/in", false},
+		{"[::]:443", "https://127.0.0.9/in", true},
+		{"[::]:443", "https://[::1]/in", true},
+		{"[::]:443", "https://10.1.2.3/in", false},
+		{"[::]:443", "http://127.0.0.1/in", false},
+		{"0.0.0.0:80", "http://localhost/in", true},
+	} {
+		r := SubscriptionRules{AllowHTTP: true, Destinations: named, Own: []netip.AddrPort{netip.MustParseAddrPort(tt.listener)}}
+		got := r.CheckURL(tt.url)
+		if refused := got != nil; refused != tt.refused || refused && got[0].Code != InvalidBlockedDestination {
+			t.Errorf("%s, listening on %s: got %+v, want refused: %v", tt.url, tt.listener, got, tt.refused)
+		}
+	}
+}

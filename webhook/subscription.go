@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"net/netip"
+	"slices"
 )
 
 // The limits of a subscription.
@@ -58,6 +60,10 @@ type SubscriptionRules struct {
 	AllowHTTP    bool
 	Destinations Destinations
 	Catalog      *Catalog
+
+	// Own are the addresses that this service itself listens on. A URL that names
+	// one is refused; a name that leads to one is found out when it is dialled.
+	Own []netip.AddrPort
 }
 
 // Parse reads the body of a request that creates or updates a subscription,
@@ -275,7 +281,25 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 	if !r.Destinations.AllowsHost(u.Hostname()) {
 		return fail(InvalidBlockedDestination, "leads to an address that deliveries may not be sent to")
 	}
+	if r.isOwn(u) {
+		return fail(InvalidBlockedDestination, "leads to this service itself, which is sent nothing")
+	}
 	return nil
+}
+
+// isOwn says whether a URL names an address that the service listens on.
+func (r *SubscriptionRules) isOwn(u *url.URL) bool {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	named := Loopback(u.Hostname())
+	if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+		named = []netip.Addr{a}
+	}
+	return slices.ContainsFunc(r.Own, func(own netip.AddrPort) bool {
+		return strconv.Itoa(int(own.Port())) == port && slices.ContainsFunc(named, func(a netip.Addr) bool { return Reaches(a, own.Addr()) })
+	})
 }
 
 func (r *SubscriptionRules) checkEvents(names []string) []Validation {

@@ -66,6 +66,14 @@ func (l *Lane) Wants(name string, seq int64) bool {
 
 const laneColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, s.max_in_flight, s.revision, c.seq"
 
+// selectOwing returns the subscriptions that have a delivery or a ping with a
+// time for its next attempt, and when those are due, by a few looks into an
+// index for each of them, however many those deliveries are.
+const selectOwing = `WITH RECURSIVE o(id) AS (
+		SELECT min(subscription_id) FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL AND subscription_id > ''
+		UNION ALL SELECT (SELECT min(subscription_id) FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL AND subscription_id > o.id) FROM o WHERE o.id IS NOT NULL)
+	SELECT id, (` + nextDelivery + "o.id), (" + nextPing + "o.id) FROM o WHERE id IS NOT NULL"
+
 // Lanes returns the lane of every subscription. One whose record cannot be used
 // says so, and is not to blame the others.
 func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
@@ -81,15 +89,30 @@ func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	newest := make(map[EventKey]int64)
+	byID := make(map[string]*Lane, len(lanes))
+	for _, l := range lanes {
+		if l.Unusable == nil {
+			byID[l.SubscriptionID] = l
+		}
+	}
+	err = s.each(ctx, selectOwing, nil, func(scan func(...any) error) error {
+		var id string
+		var due, ping sql.NullInt64
+		err := scan(&id, &due, &ping)
+		if l := byID[id]; l != nil {
+			l.NextDue, l.NextPing = s.clock.process(due), s.clock.process(ping)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.fillLanes(ctx, byID, "TRUE"); err != nil {
+		return nil, err
+	}
 	for i, l := range lanes {
 		if l.Unusable != nil {
-			continue
-		}
-		if err := s.fillLane(ctx, l, newest); errors.Is(err, errSealed) {
-			lanes[i] = &Lane{SubscriptionID: l.SubscriptionID, Unusable: err}
-		} else if err != nil {
-			return nil, err
+			lanes[i] = &Lane{SubscriptionID: l.SubscriptionID, Unusable: l.Unusable}
 		}
 	}
 	return lanes, nil
@@ -104,7 +127,16 @@ func (s *Store) Lane(ctx context.Context, subscriptionID string) (*Lane, error) 
 	if err != nil {
 		return nil, notFound(err, "subscription")
 	}
-	return l, s.fillLane(ctx, l, make(map[EventKey]int64))
+	if l.NextDue, err = s.nextDue(ctx, selectNextDelivery, subscriptionID); err != nil {
+		return l, err
+	}
+	if l.NextPing, err = s.nextDue(ctx, selectNextPing, subscriptionID); err != nil {
+		return l, err
+	}
+	if err := s.fillLanes(ctx, map[string]*Lane{subscriptionID: l}, "subscription_id = ?", subscriptionID); err != nil {
+		return l, err
+	}
+	return l, l.Unusable
 }
 
 func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
@@ -127,53 +159,74 @@ func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
 	return l, err
 }
 
-// fillLane reads what the subscription's row does not hold. newest remembers
-// the newest seq of each kind of event between the lanes of one call.
-func (s *Store) fillLane(ctx context.Context, l *Lane, newest map[EventKey]int64) error {
-	err := s.each(ctx, "SELECT name, after_seq, until_seq FROM interests WHERE subscription_id = ? ORDER BY name, after_seq", []any{l.SubscriptionID}, func(scan func(...any) error) error {
+// fillLanes reads what neither the subscriptions' rows nor their deliveries hold,
+// of all lanes together: a start must not take long though there are very many.
+// The rows of the other tables that the condition is true of must be those of
+// the lanes, apart from subscriptions that were made or deleted since theirs
+// were read.
+func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which string, args ...any) error {
+	err := s.each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
+		var id string
 		in := Interest{Until: math.MaxInt64}
 		var until sql.NullInt64
-		err := scan(&in.Name, &in.After, &until)
+		err := scan(&id, &in.Name, &in.After, &until)
 		if until.Valid {
 			in.Until = until.Int64
 		}
-		l.Interests = append(l.Interests, in)
+		if l := lanes[id]; l != nil {
+			l.Interests = append(l.Interests, in)
+		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	for _, in := range l.Interests {
-		key := EventKey{l.ProgramID, in.Name}
-		seq, ok := newest[key]
-		if !ok {
-			err := s.scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name}, &seq)
-			if err != nil {
-				return err
+	newest := make(map[EventKey]int64)
+	for _, l := range lanes {
+		for _, in := range l.Interests {
+			key := EventKey{l.ProgramID, in.Name}
+			seq, ok := newest[key]
+			if !ok {
+				err := s.scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name}, &seq)
+				if err != nil {
+					return err
+				}
+				newest[key] = seq
 			}
-			newest[key] = seq
+			// For a closed span this may point at nothing; reading finds that out.
+			if seq = min(seq, in.Until); seq > in.After {
+				l.Wanted = max(l.Wanted, seq)
+			}
 		}
-		// For a closed span this may point at nothing; reading finds that out.
-		if seq = min(seq, in.Until); seq > in.After {
-			l.Wanted = max(l.Wanted, seq)
+	}
+	err = s.each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		if l := lanes[id]; l != nil {
+			l.Replaying = true
 		}
-	}
-	if l.NextDue, err = s.nextDue(ctx, selectNextDelivery, l.SubscriptionID); err != nil {
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	if l.NextPing, err = s.nextDue(ctx, selectNextPing, l.SubscriptionID); err != nil {
-		return err
-	}
-	if err := s.scan(ctx, "SELECT EXISTS (SELECT 1 FROM replays WHERE subscription_id = ? AND status = 'running')", []any{l.SubscriptionID}, &l.Replaying); err != nil {
-		return err
-	}
-	return s.each(ctx, "SELECT secret, expires_at FROM old_signing_secrets WHERE subscription_id = ? AND expires_at > ? ORDER BY expires_at DESC", []any{l.SubscriptionID, s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
+	args = append(args[:len(args):len(args)], s.clock.now().UnixMilli())
+	return s.each(ctx, "SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
+		var id string
 		var sealed []byte
 		var expires int64
-		if err := scan(&sealed, &expires); err != nil {
+		if err := scan(&id, &sealed, &expires); err != nil {
 			return err
 		}
-		plain, err := s.seal.open(sealed, "signing_secret of "+l.SubscriptionID)
+		l := lanes[id]
+		if l == nil || l.Unusable != nil {
+			return nil
+		}
+		plain, err := s.seal.open(sealed, "signing_secret of "+id)
+		if errors.Is(err, errSealed) {
+			l.Unusable = err
+			return nil
+		}
 		l.Secrets, l.Expiry = append(l.Secrets, plain), append(l.Expiry, time.UnixMilli(expires))
 		return err
 	})
@@ -439,9 +492,10 @@ const (
 	claimDueReturning  = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping`
 	claimDueDelivery   = claimDue + "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
 	claimDuePing       = claimDue + "AND ping IS NOT NULL" + claimDueReturning
-	selectNext         = "SELECT min(next_attempt_at) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL "
-	selectNextDelivery = selectNext + "AND ping IS NULL"
-	selectNextPing     = selectNext + "AND ping IS NOT NULL"
+	nextDelivery       = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NULL AND subscription_id = "
+	nextPing           = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NOT NULL AND subscription_id = "
+	selectNextDelivery = nextDelivery + "?"
+	selectNextPing     = nextPing + "?"
 )
 
 // Record stores what the attempt of a claim came to, where the delivery stands

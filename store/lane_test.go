@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"service/webhook"
 )
 
@@ -315,5 +318,124 @@ func TestRecoveryBesideABadRecord(t *testing.T) {
 		if d, err := s.Delivery(t.Context(), "p", sub.ID, c.ID); err != nil || d.Status != webhook.StatusRetryable {
 			t.Errorf("got status %s (%v), want retryable", d.Status, err)
 		}
+	}
+}
+
+// The lanes of all subscriptions, which are read together, are the lane of each,
+// which is read alone, whatever there is of others.
+func TestLanesAreTheLaneOfEach(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	off := false
+	var subs []webhook.Subscription
+	for i := range 12 {
+		sub := subscribe(t, s, [...]string{"p", "q"}[i%2], [...][]string{{"content_updated"}, {"channel_created", "content_updated"}, {"channel_created"}}[i%3]...)
+		if i < 10 {
+			subs = append(subs, sub)
+		}
+		if i%4 != 0 { // its ping no longer waits
+			c, _, err := s.ClaimDue(t.Context(), sub.ID, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(t, s, c, webhook.StatusSuccess)
+		}
+		publish(t, s, sub.ProgramID, "content_updated", "channel_created")
+		if i == 10 {
+			if _, err := s.DeleteSubscription(t.Context(), sub.ProgramID, sub.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i == 11 {
+			subs = append(subs, sub)
+		}
+	}
+	if _, err := s.UpdateSubscription(t.Context(), subs[3].ProgramID, subs[3].ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{5, 8, 8, 9} {
+		err := s.Write(t.Context(), func(w Write) error {
+			_, _, _, err := w.RotateSecret(subs[i].ProgramID, subs[i].ID)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The pings of 0, 4 and 8 wait; 6 has a redelivery due, and 2 a replay.
+	failed := deliver(t, s, subs[6].ID, webhook.StatusFailed)
+	if _, err := s.Redeliver(t.Context(), subs[6].ProgramID, subs[6].ID, failed.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateReplay(t.Context(), subs[2].ProgramID, subs[2].ID, &webhook.ReplayFields{Only: webhook.ReplayAll}); err != nil {
+		t.Fatal(err)
+	}
+	for query, id := range map[string]string{
+		"UPDATE old_signing_secrets SET secret = x'00' WHERE subscription_id = ?": subs[9].ID,
+		"UPDATE subscriptions SET signing_secret = x'00' WHERE id = ?":            subs[7].ID,
+	} {
+		if err := s.writer.do(func(t *tx) error { return t.exec(query, id) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	all, err := s.Lanes(t.Context())
+	if err != nil || len(all) != len(subs) {
+		t.Fatalf("%d lanes (%v), want %d", len(all), err, len(subs))
+	}
+	due, replaying, unusable := 0, 0, 0
+	for _, got := range all {
+		want, err := s.Lane(t.Context(), got.SubscriptionID)
+		if got.Unusable != nil {
+			unusable++
+			if !errors.Is(err, errSealed) || len(got.Interests) > 0 || got.Secrets != nil {
+				t.Errorf("lane %+v is not usable; alone: %v", got, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateApproxTime(time.Second)); diff != "" {
+			t.Errorf("read together (+), and alone (-):\n%s", diff)
+		}
+		if !got.NextDue.IsZero() || !got.NextPing.IsZero() {
+			due++
+		}
+		if got.Replaying {
+			replaying++
+		}
+	}
+	if due != 4 || replaying != 1 || unusable != 2 {
+		t.Errorf("%d lanes have something due, %d replay, %d cannot be used; want 4, 1 and 2", due, replaying, unusable)
+	}
+}
+
+// BenchmarkLanes is what a start reads, by the number of subscriptions.
+func BenchmarkLanes(b *testing.B) {
+	for _, number := range []int{100, 10_000} {
+		b.Run(fmt.Sprint("subscriptions=", number), func(b *testing.B) {
+			s := open(b)
+			program(b, s, "p")
+			url, names := "https://partner.example/hook", []string{"content_updated", "channel_created"}
+			err := s.Write(b.Context(), func(w Write) error {
+				for range number {
+					if _, _, err := w.CreateSubscription("p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if lanes, err := s.Lanes(b.Context()); err != nil || len(lanes) != number {
+					b.Fatalf("%d lanes (%v)", len(lanes), err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(number), "µs/subscription")
+		})
 	}
 }

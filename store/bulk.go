@@ -15,13 +15,12 @@ import (
 const (
 	// BulkLimit is how many deliveries one bulk action picks.
 	BulkLimit = 10_000
-	// bulkPage is how many of them one read looks for, and bulkPages how many
-	// reads there are where the filters let little through.
-	bulkPage  = 1000
-	bulkPages = 20
+	// bulkPage is how many of them one read looks for.
+	bulkPage = 500
 )
 
-// BulkPlan says what a bulk action would do just now.
+// BulkPlan says what a bulk action would do just now, to what could be picked
+// in the time that a page may take.
 type BulkPlan struct {
 	Picked    int                      // deliveries that match, newest first, at most BulkLimit
 	Done      int                      // it would be done to
@@ -38,6 +37,7 @@ type Bulk struct {
 	Action webhook.Action
 	Query  *webhook.ListQuery // of webhook.AllDeliveryList; its page does not matter
 	Newest int64              // no delivery newer than this place is looked at, nor one of its own; 0 for none
+	Rest   int64              // nor one at this place or older, see BulkPlan; 0 for none
 	Audit  webhook.AuditEntry // who does it; its action, subject and detail are set
 }
 
@@ -103,52 +103,52 @@ func outcomes(a webhook.Action) (count, find string) {
 func (s *Store) PlanBulk(ctx context.Context, a webhook.Action, q *webhook.ListQuery, newest int64) (BulkPlan, error) {
 	count, _ := outcomes(a)
 	p := BulkPlan{Skipped: make(map[webhook.BulkSkip]int)}
-	nums, newest, rest, err := s.pick(ctx, q, newest)
-	if err != nil {
+	began := time.Now()
+	var first, last int64
+	var err error
+	p.Newest, p.Rest, err = s.pick(ctx, q, newest, 0, func(nums []int64) (bool, error) {
+		if first == 0 && len(nums) > 0 {
+			first = nums[0]
+		}
+		if len(nums) > 0 {
+			last = nums[len(nums)-1]
+		}
+		p.Picked += len(nums)
+		err := s.each(ctx, count, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
+			var skip webhook.BulkSkip
+			var succeeded bool
+			var n int
+			if err := scan(&skip, &succeeded, &n); err != nil {
+				return err
+			}
+			if skip != "" {
+				p.Skipped[skip] += n
+				return nil
+			}
+			p.Done += n
+			if succeeded {
+				p.Succeeded += n
+			}
+			return nil
+		})
+		return s.lists.plan == 0 || time.Since(began) < s.lists.plan, err
+	})
+	if err != nil || p.Picked == 0 {
 		return p, err
 	}
-	p.Picked, p.Newest, p.Rest = len(nums), newest, rest
-	if len(nums) == 0 {
-		return p, nil
+	for num, at := range map[int64]*time.Time{first: &p.To, last: &p.From} {
+		var created int64
+		if err := s.scan(ctx, selectCreated, []any{num}, &created); ignoreNoRows(err) != nil {
+			return p, err
+		} else if err == nil {
+			*at = time.UnixMilli(created).UTC()
+		}
 	}
-	err = s.view(ctx, func(v *view) error {
-		for part := range slices.Chunk(nums, bulkPage) {
-			err := v.each(count, []any{jsonOf(part)}, func(scan func(...any) error) error {
-				var skip webhook.BulkSkip
-				var succeeded bool
-				var n int
-				if err := scan(&skip, &succeeded, &n); err != nil {
-					return err
-				}
-				if skip != "" {
-					p.Skipped[skip] += n
-					return nil
-				}
-				p.Done += n
-				if succeeded {
-					p.Succeeded += n
-				}
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-		}
-		for num, at := range map[int64]*time.Time{nums[0]: &p.To, nums[len(nums)-1]: &p.From} {
-			var created int64
-			if err := v.scan(selectCreated, []any{num}, &created); ignoreNoRows(err) != nil {
-				return err
-			} else if err == nil {
-				*at = time.UnixMilli(created).UTC()
-			}
-		}
-		return nil
-	})
 	// What retention has removed meanwhile.
 	if gone := p.Picked - p.Done - sum(p.Skipped); gone > 0 {
 		p.Skipped[webhook.SkipGone] = gone
 	}
-	return p, err
+	return p, nil
 }
 
 func sum(counts map[webhook.BulkSkip]int) (n int) {
@@ -158,40 +158,49 @@ func sum(counts map[webhook.BulkSkip]int) (n int) {
 	return n
 }
 
-// pick returns the places of what a query lets through, from the newest on,
-// which is at most the place newest, and where to go on, 0 when there is no
+// pick calls page with the places of what a query lets through, newest first,
+// from the place from on, which is at most newest, down to the place oldest,
+// which is not looked at: until there is no more, BulkLimit is reached, or page
+// says that it is enough. It returns the place to go on from, 0 when there is no
 // more. Each of its reads is short.
-func (s *Store) pick(ctx context.Context, q *webhook.ListQuery, newest int64) (nums []int64, from, rest int64, err error) {
+func (s *Store) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest int64, page func([]int64) (bool, error)) (from, rest int64, err error) {
 	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
 	if err != nil {
-		return nil, 0, 0, err
+		return 0, 0, err
 	}
 	if newest == 0 {
 		if err := s.scan(ctx, selectNewestNum, nil, &newest); err != nil {
-			return nil, 0, 0, err
+			return 0, 0, err
 		}
 	}
 	high = min(high, newest+1)
+	if oldest > low {
+		low, rest = oldest, oldest
+	}
 	query := *q
 	query.Sort, query.Cursor = webhook.AllDeliveryList.Default, ""
-	for range bulkPages {
-		query.Size = min(bulkPage, BulkLimit-len(nums))
+	for picked := 0; picked < BulkLimit; {
+		query.Size = min(bulkPage, BulkLimit-picked)
 		l := deliveryList{q: &query, low: low, high: high}
-		var after []int64
-		err := s.view(ctx, func(v *view) error {
+		var nums, after []int64
+		err := s.view(ctx, func(v *view) (err error) {
 			l.view = v
-			page, place, err := l.byCreation(nil)
-			nums, after = append(nums, page...), place
+			nums, after, err = l.byCreation(nil)
 			return err
 		})
-		if err != nil || after == nil {
-			return nums, newest, 0, err
+		if err != nil {
+			return newest, 0, err
 		}
-		if high = after[0]; len(nums) == BulkLimit {
+		picked += len(nums)
+		more, err := page(nums)
+		if err != nil || after == nil {
+			return newest, rest, err
+		}
+		if high = after[0]; !more {
 			break
 		}
 	}
-	return nums, newest, high - 1, nil
+	return newest, high - 1, nil
 }
 
 const selectNewestNum = "SELECT coalesce(max(num), 0) FROM deliveries"
@@ -204,7 +213,11 @@ const selectNewestNum = "SELECT coalesce(max(num), 0) FROM deliveries"
 func (s *Store) RunBulk(ctx context.Context, b *Bulk, progress func(BulkResult)) (BulkResult, error) {
 	_, find := outcomes(b.Action)
 	r := BulkResult{Skipped: make(map[webhook.BulkSkip]int)}
-	nums, _, rest, err := s.pick(ctx, b.Query, b.Newest)
+	var nums []int64
+	_, rest, err := s.pick(ctx, b.Query, b.Newest, b.Rest, func(page []int64) (bool, error) {
+		nums = append(nums, page...)
+		return true, nil
+	})
 	if err != nil {
 		return r, err
 	}

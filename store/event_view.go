@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -17,8 +19,8 @@ const disorder = time.Minute
 // in which they were stored, for admins; and the cursor of the next page, "" on
 // the last. The log of one program is [Store.Events]. A page that filters looks
 // at a bounded number of events: it may be short or empty, and there is more
-// all the same when there is a cursor. Ids cost a look into an index for each
-// and each program.
+// all the same when there is a cursor. Ids, and names of which there are few,
+// cost a look into an index for each and each program.
 func (s *Store) AllEvents(ctx context.Context, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
 	descending := q.Sort[0].Descending
 	received := q.Ranges["received_at"]
@@ -55,6 +57,15 @@ func (s *Store) AllEvents(ctx context.Context, q *webhook.ListQuery) (events []w
 		budget = s.lists.scan / 2 // each is a row with its JSON, not one of an index
 	}
 	err = s.view(ctx, func(v *view) error {
+		if q.Filters["name"] != nil && q.Filters["id"] == nil {
+			named, err := v.namedEvents(q.Filters["name"], low, high, args)
+			if err != nil {
+				return err
+			}
+			if named != nil {
+				streams = named
+			}
+		}
 		rows, at, more, err := v.walk(streams, descending, low, high, q.Size+1, budget)
 		if err != nil {
 			return err
@@ -88,10 +99,72 @@ const (
 
 	rowsUp, rowsDown = " ORDER BY e.rowid LIMIT ?1", " ORDER BY e.rowid DESC LIMIT ?1"
 
+	// Of one program and one name: ?9, ?10, between the places ?11 and ?12 of its
+	// log, along which the rowid rises: what a walk has read of it is passed by.
+	allEventsByName = "SELECT e.rowid, " + rowMatches + " FROM events e INDEXED BY events_by_name WHERE e.program_id = ?9 AND e.name = ?10 AND e.seq > ?11 AND e.seq < ?12 AND e.rowid > ?2 AND e.rowid < ?3"
+
+	selectSeqEnds = "SELECT coalesce(min(seq), 1) - 1, coalesce(max(seq), 0) + 1 FROM (SELECT min(seq) AS seq FROM events WHERE program_id = ?1 UNION ALL SELECT max(seq) FROM events WHERE program_id = ?1)"
+	selectSeqRow  = "SELECT seq, rowid FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+
 	selectListedRows = "SELECT e.program_id, e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?1) i CROSS JOIN events e ON e.rowid = i.value ORDER BY i.key"
 	selectRowFrom    = "SELECT rowid, received_at FROM events WHERE rowid >= ? ORDER BY rowid LIMIT 1"
 	selectRowEnds    = "SELECT coalesce((SELECT min(rowid) FROM events), 1) - 1, coalesce((SELECT max(rowid) FROM events), 0) + 1"
 )
+
+// maxNamedLogs is how many programs and names an event is looked for in by the
+// index of names.
+const maxNamedLogs = 128
+
+// namedEvents returns a stream for each program and name, whose rows are
+// between two rowids; nil when those would be too many.
+func (v *view) namedEvents(names []string, low, high int64, args []any) ([]stream, error) {
+	programs, err := v.programs()
+	if err != nil || len(programs)*len(names) == 0 || len(programs)*len(names) > maxNamedLogs {
+		return nil, err
+	}
+	args = slices.Clone(args)
+	args[4] = nil // ?8: it is known that they have the name
+	var streams []stream
+	for _, program := range programs {
+		from, to := int64(0), int64(math.MaxInt64)
+		if low > 0 {
+			if from, err = v.seqAtMost(program, low); err != nil {
+				return nil, err
+			}
+		}
+		if high < math.MaxInt64 {
+			if to, err = v.seqAtMost(program, high-1); err != nil {
+				return nil, err
+			}
+			to++
+		}
+		for _, name := range names {
+			streams = append(streams, stream{allEventsByName + seqsUp, allEventsByName + seqsDown, append(slices.Clone(args), program, name, from, to)})
+		}
+	}
+	return streams, nil
+}
+
+// seqAtMost returns the seq of the newest event of a program whose rowid is at
+// most row, 0 when there is none.
+func (v *view) seqAtMost(programID string, row int64) (int64, error) {
+	var low, high int64 // at most row, and not
+	err := v.scan(selectSeqEnds, []any{programID}, &low, &high)
+	for err == nil && high-low > 1 {
+		middle := low + (high-low)/2
+		var seq, at int64 // of the newest up to the middle: what is old may be gone
+		switch err = v.scan(selectSeqRow, []any{programID, middle}, &seq, &at); {
+		case errors.Is(err, sql.ErrNoRows):
+			low, err = middle, nil
+		case err != nil:
+		case at <= row:
+			low = middle
+		default:
+			high = seq
+		}
+	}
+	return low, err
+}
 
 // rowBefore returns the greatest rowid of an event that was received before a
 // time, 0 when there is none, but for disorder.
@@ -212,10 +285,12 @@ type EventSubscribers struct {
 const maxCountedSubscriptions = 10_000
 
 const (
-	countSubscribersOfAll = `SELECT n.value, sum(s.active), sum(1 - s.active)
-		FROM (SELECT id, active, events FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL LIMIT ?1) s CROSS JOIN json_each(s.events) n GROUP BY n.value`
-	countSubscribersOfProgram = `SELECT n.value, sum(s.active), sum(1 - s.active)
-		FROM (SELECT id, active, events FROM subscriptions INDEXED BY subscriptions_by_program WHERE program_id = ?2 AND deleted_at IS NULL LIMIT ?1) s CROSS JOIN json_each(s.events) n GROUP BY n.value`
+	// Most subscriptions ask for the same as others: those are one list to look into.
+	countSubscribersOfAll     = countSubscribers + "SELECT active, events FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL LIMIT ?1" + bySubscribed
+	countSubscribersOfProgram = countSubscribers + "SELECT active, events FROM subscriptions INDEXED BY subscriptions_by_program WHERE program_id = ?2 AND deleted_at IS NULL LIMIT ?1" + bySubscribed
+
+	countSubscribers = "SELECT n.value, sum(s.active), sum(s.paused) FROM (SELECT events, sum(active) AS active, sum(1 - active) AS paused FROM ("
+	bySubscribed     = ") GROUP BY events) s CROSS JOIN json_each(s.events) n GROUP BY n.value"
 
 	selectSubscribersOfAll = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
 		WHERE deleted_at IS NULL AND EXISTS (SELECT 1 FROM json_each(events) WHERE value = ?1) LIMIT ?2`

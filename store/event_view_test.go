@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,10 @@ func TestAllEvents(t *testing.T) {
 			synctest.Wait()
 		}
 		at := func(i int) string { return webhook.FormatTime(begun.Add(time.Duration(i) * 5 * time.Minute)) }
+		tooMany := "channel_created" // names for the logs to be looked through by each
+		for i := range maxNamedLogs / 2 {
+			tooMany += fmt.Sprintf(",none_%d", i)
+		}
 		for _, tt := range []struct {
 			query string
 			want  func(i int) bool
@@ -34,6 +39,10 @@ func TestAllEvents(t *testing.T) {
 			{"sort=received_at", func(int) bool { return true }},
 			{"filter[name]=channel_created,content_updated", func(i int) bool { return i%3 != 1 }},
 			{"filter[name]=none_such", func(int) bool { return false }},
+			{"sort=received_at&filter[name]=channel_created", func(i int) bool { return i%3 == 2 }},
+			{"filter[name]=channel_created&filter[received_at.from]=" + at(4) + "&filter[received_at.to]=" + at(21), func(i int) bool { return i%3 == 2 && i >= 4 && i <= 21 }},
+			{"filter[name]=channel_created&filter[timestamp.from]=2100-01-01", func(i int) bool { return false }},
+			{"filter[name]=" + tooMany, func(i int) bool { return i%3 == 2 }},
 			{"filter[received_at.from]=" + at(4) + "&filter[received_at.to]=" + at(21), func(i int) bool { return i >= 4 && i <= 21 }},
 			{"filter[id]=" + all[7].ID + "," + all[20].ID, func(i int) bool { return i == 7 || i == 20 }},
 			{"filter[id]=" + all[7].ID + "&filter[name]=none_such", func(int) bool { return false }},
@@ -74,7 +83,7 @@ func TestAllEvents(t *testing.T) {
 		}
 		// A bound that is reached gives what was found, and where to go on.
 		s.lists.scan = 10
-		q := query(t, webhook.EventList, "filter[name]=none_such")
+		q := query(t, webhook.EventList, "filter[name]="+strings.ReplaceAll(tooMany, "channel_created", "none_such"))
 		page, next, err := s.AllEvents(t.Context(), q)
 		if err != nil || len(page) != 0 || next == "" {
 			t.Errorf("a search that is broken off: got %d events, next %q, %v", len(page), next, err)

@@ -15,15 +15,32 @@ import (
 
 // listLimits bound what a page of a feed costs, however many rows there are: it
 // either knows its rows by an index, or walks along the list's order and leaves
-// off after so many rows with a cursor, having found what it found.
+// off after so many rows, or so long, with a cursor, having found what it found.
 type listLimits struct {
-	set        int // rows that a page picks out by the index of a filter, to put them in order itself
-	scan       int // rows that a page looks at while it walks along the list's order
-	costlyScan int // the same where judging a row looks into events, of which a delivery has up to a hundred
+	set        int           // rows that a page picks out by the index of a filter, to put them in order itself
+	scan       int           // rows that a page looks at while it walks along the list's order
+	costlyScan int           // the same where judging a row looks into events
+	time       time.Duration // after that a walk leaves off that has looked at leastScan rows; 0 is no limit
+	plan       time.Duration // after that a plan of a bulk action picks no more; the same
 }
 
-// defaultListLimits are those of every store but in tests.
-var defaultListLimits = listLimits{set: 5000, scan: 10_000, costlyScan: 1000}
+// leastScan is how many rows a walk looks at however long it takes: what is
+// asked for without a filter is a whole page.
+const leastScan = 500
+
+// defaultListLimits are those of every store but in tests. A row takes about a
+// microsecond when it lies beside the one before, ten when it has to be read,
+// and a hundred when it is a delivery of a hundred events to be looked into.
+var defaultListLimits = listLimits{set: 2500, scan: 10_000, costlyScan: 5000, time: 15 * time.Millisecond, plan: 20 * time.Millisecond}
+
+// over returns when the time of a walk that begins now is over.
+func (l *listLimits) over(now time.Time) time.Time { return now.Add(l.time) }
+
+// late says whether a walk that has looked at so many rows is to leave off since
+// its time is over.
+func (l *listLimits) late(looked int, over time.Time) bool {
+	return l.time > 0 && looked >= leastScan && time.Now().After(over)
+}
 
 // Subscriptions returns a page of a program's subscriptions, and how many the
 // filters let through in all.
@@ -84,50 +101,101 @@ type stream struct {
 
 // walk reads the keys of several streams that have no row in common, merged,
 // between low and high, until want were let through. It looks at no more than
-// budget rows. more says that it left off at the key at, and not for want of
-// rows.
+// budget rows, but for one of each stream, and leaves off when its time is over.
+// more says that it left off at the key at, and not for want of rows.
 func (v *view) walk(streams []stream, descending bool, low, high int64, want, budget int) (keys []int64, at int64, more bool, err error) {
-	for _, st := range streams {
-		query := st.up
-		if descending {
-			query = st.down
-		}
-		limit := max(budget/len(streams), want)
-		seen, found, last := 0, 0, int64(0)
-		err := v.each(query, append([]any{limit, low, high}, st.args...), func(scan func(...any) error) error {
-			var ok bool
-			if err := scan(&last, &ok); err != nil {
-				return err
-			}
-			seen++
-			if ok {
-				keys = append(keys, last)
-				if found++; found == want {
-					return errEnough
-				}
-			}
-			return nil
-		})
-		if err != nil {
+	if len(streams) == 0 {
+		return nil, 0, false, nil
+	}
+	// Of each stream a few rows are read at a time, since which of them the next
+	// keys are in is not known; of one alone, as many as may be needed.
+	w := walker{view: v, descending: descending, budget: budget, over: v.s.lists.over(time.Now())}
+	few := max(want*2/len(streams), 8)
+	heads := make([]reading, len(streams))
+	for i := range heads {
+		h := &heads[i]
+		*h = reading{stream: &streams[i], low: low, high: high, size: min(few, max(budget/len(streams), 1))}
+		if err := w.read(h); err != nil {
 			return nil, 0, false, err
 		}
-		// What lies behind the first to leave off is not known of all.
-		if (seen == limit || found == want) && (!more || descending == (last > at)) {
-			at, more = last, true
+	}
+	for {
+		var next *reading
+		for i := range heads {
+			if h := &heads[i]; len(h.rows) > 0 && (next == nil || descending == (h.rows[0].key > next.rows[0].key)) {
+				next = h
+			}
+		}
+		if next == nil {
+			return keys, 0, false, nil
+		}
+		row := next.rows[0]
+		next.rows = next.rows[1:]
+		if row.ok {
+			if keys = append(keys, row.key); len(keys) == want {
+				return keys, row.key, true, nil
+			}
+		}
+		if len(next.rows) > 0 || next.done {
+			continue
+		}
+		// What comes after in the others is not known to be next without this one.
+		if w.looked >= budget || v.s.lists.late(w.looked, w.over) {
+			return keys, row.key, true, nil
+		}
+		next.size *= 4
+		next.low, next.high = beyond(row.key, descending, next.low, next.high)
+		if err := w.read(next); err != nil {
+			return nil, 0, false, err
 		}
 	}
-	slices.Sort(keys)
-	if descending {
-		slices.Reverse(keys)
+}
+
+// reading is where a walk stands in one stream.
+type reading struct {
+	*stream
+	rows      []walked // read, and not yet come to
+	low, high int64    // of what was not read
+	size      int      // how many rows to read next
+	done      bool     // there is no more to read
+}
+
+type walked struct {
+	key int64
+	ok  bool
+}
+
+type walker struct {
+	*view
+	descending bool
+	budget     int
+	over       time.Time
+	looked     int
+}
+
+// read reads the next rows of a stream, at least one if there is any.
+func (w *walker) read(h *reading) error {
+	query := h.up
+	if w.descending {
+		query = h.down
 	}
-	if more {
-		keys = slices.DeleteFunc(keys, func(key int64) bool { return key != at && descending == (key < at) })
-	}
-	if len(keys) >= want {
-		keys = keys[:want]
-		at, more = keys[want-1], true
-	}
-	return keys, at, more, nil
+	size := max(min(h.size, w.budget-w.looked), 1)
+	h.rows = h.rows[:0]
+	late := false
+	err := w.each(query, append([]any{size, h.low, h.high}, h.args...), func(scan func(...any) error) error {
+		var row walked
+		if err := scan(&row.key, &row.ok); err != nil {
+			return err
+		}
+		h.rows = append(h.rows, row)
+		w.looked++
+		if late = w.s.lists.late(w.looked, w.over); late {
+			return errEnough
+		}
+		return nil
+	})
+	h.done = len(h.rows) < size && !late
+	return err
 }
 
 // jsonOf renders the values of a filter as an array to bind; nil is NULL: no
@@ -407,6 +475,9 @@ func (l *deliveryList) args(value any, at, num int64) []any {
 		jsonOf(f["program_id"]), jsonOf(f["subscription_id"]), least(f["attempts_made.from"]), jsonOf(f["id"]), jsonOf(f["redelivery_of"]), jsonOf(f["replay_id"])}
 }
 
+// argEvent is where args has the filter by event.
+const argEvent = 11
+
 // least binds the value of a filter for what is that much or more; nil is NULL.
 func least(values []string) any {
 	if values == nil {
@@ -568,7 +639,11 @@ func (l *deliveryList) set(names ...string) (all []completion, ok bool, err erro
 		}
 		slices.Sort(nums)
 		nums = slices.Compact(nums) // a delivery may have several of the events
-		err := l.each(deliveriesOfSet, append([]any{0, l.low, l.high}, l.args(jsonOf(append([]int64{}, nums...)), 0, 0)...), func(scan func(...any) error) error {
+		args = l.args(jsonOf(append([]int64{}, nums...)), 0, 0)
+		if name == "event" {
+			args[argEvent] = nil // they have it
+		}
+		err := l.each(deliveriesOfSet, append([]any{0, l.low, l.high}, args...), func(scan func(...any) error) error {
 			var c completion
 			err := scan(&c.num, &c.at, &c.completed)
 			all = append(all, c)
@@ -694,6 +769,7 @@ func (l *deliveryList) byCompletion(place []int64) (nums []int64, after []int64,
 		places = append(places, slices.Clone(place))
 	}
 	want, budget := l.q.Size+1, l.budget()
+	looked, over := 0, l.s.lists.over(time.Now())
 	part := func(descending bool) (more bool, err error) {
 		low, high := l.low, l.high
 		if !descending {
@@ -705,7 +781,8 @@ func (l *deliveryList) byCompletion(place []int64) (nums []int64, after []int64,
 			if ok {
 				add(c.num)
 			}
-			if len(nums) == want || budget <= 0 {
+			looked++
+			if len(nums) == want || budget <= 0 || l.s.lists.late(looked, over) {
 				more = true
 				return errEnough
 			}

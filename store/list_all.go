@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 
 	"service/webhook"
@@ -14,9 +13,9 @@ import (
 
 const (
 	// listSubscriptions bounds the subscriptions that a page reads one by one,
-	// and listPrograms the programs whose events it looks into.
+	// and listPrograms the programs whose events it looks for by name.
 	listSubscriptions = 100
-	listPrograms      = 20
+	listPrograms      = 1000
 )
 
 // The queries over all subscriptions, with the arguments of those of one.
@@ -31,10 +30,12 @@ const (
 	allOfSet = "SELECT d.num FROM json_each(?5) i CROSS JOIN deliveries d ON d.num = i.value WHERE " + deliveryMatches + withinNums
 
 	// Rows that may be few, in no order. Up to so many, whatever their number.
-	setOfIDs      = "SELECT num FROM deliveries WHERE id IN (SELECT value FROM json_each(?))"
-	setOfPending  = "SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success' LIMIT ?1"
-	setOfAllPings = "SELECT num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id > '' AND ping IS NOT NULL LIMIT ?1"
-	setOfWaiting  = "SELECT num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id > '' AND next_attempt_at IS NOT NULL LIMIT ?1"
+	setOfIDs       = "SELECT num FROM deliveries WHERE id IN (SELECT value FROM json_each(?))"
+	setOfPending   = "SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success' LIMIT ?1"
+	setOfAllPings  = "SELECT num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id > '' AND ping IS NOT NULL LIMIT ?1"
+	setOfAllEvents = "SELECT x.delivery FROM json_each(?1) p CROSS JOIN json_each(?3) n CROSS JOIN events e INDEXED BY events_by_name ON e.program_id = p.value AND e.name = n.value" +
+		" CROSS JOIN delivery_events x ON x.program_id = e.program_id AND x.seq = e.seq LIMIT ?2"
+	setOfWaiting = "SELECT num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id > '' AND next_attempt_at IS NOT NULL LIMIT ?1"
 
 	nextResponseOfAll = "SELECT coalesce(min(response_status), 1000) FROM deliveries INDEXED BY deliveries_by_answer WHERE response_status > ? AND response_status NOT BETWEEN 200 AND 299"
 
@@ -60,7 +61,7 @@ func (l *deliveryList) across() (streams []stream, judged []int64, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		judged, err = l.judge(nums)
+		judged, err = l.judge(nums, l.q.Filters["event"])
 		return nil, judged, err
 	case f["redelivery_of"] != nil:
 		return by(allByOriginal, f["redelivery_of"]...), nil, nil
@@ -181,39 +182,37 @@ func (l *deliveryList) eventSet() (judged []int64, ok bool, err error) {
 	}
 	if !slices.Equal(names, []string{webhook.EventPing}) {
 		if programs == nil {
-			err := l.each(selectProgramIDs, []any{listPrograms + 1}, func(scan func(...any) error) error {
-				var id string
-				err := scan(&id)
-				programs = append(programs, id)
-				return err
-			})
-			if err != nil {
+			if programs, err = l.programs(); err != nil || programs == nil {
 				return nil, false, err
 			}
 		}
-		if len(programs) > listPrograms {
-			return nil, false, nil
+		more, err := l.nums(setOfAllEvents, jsonOf(programs), limit+1, jsonOf(names))
+		if err != nil {
+			return nil, false, err
 		}
-		for _, program := range programs {
-			err := l.each(setOfEvents, []any{program, limit + 1, jsonOf(names)}, func(scan func(...any) error) error {
-				var num int64
-				err := scan(&num)
-				nums = append(nums, num)
-				return err
-			})
-			if err != nil {
-				return nil, false, err
-			}
-			if len(nums) > limit {
-				return nil, false, nil
-			}
-		}
+		nums = append(nums, more...)
 	}
 	if len(nums) > limit {
 		return nil, false, nil
 	}
-	judged, err = l.judge(nums)
+	judged, err = l.judge(nums, nil) // they have the events
 	return judged, true, err
+}
+
+// programs returns the ids of all programs, nil when they are more than
+// listPrograms.
+func (v *view) programs() ([]string, error) {
+	ids := []string{}
+	err := v.each(selectProgramIDs, []any{listPrograms + 1}, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		ids = append(ids, id)
+		return err
+	})
+	if err != nil || len(ids) > listPrograms {
+		return nil, err
+	}
+	return ids, nil
 }
 
 // judgedSet returns what the filters let through of the rows of a query if
@@ -224,7 +223,7 @@ func (l *deliveryList) judgedSet(query string, args ...any) (judged []int64, ok 
 	if err != nil || len(nums) > limit {
 		return nil, false, err
 	}
-	judged, err = l.judge(nums)
+	judged, err = l.judge(nums, l.q.Filters["event"])
 	return judged, true, err
 }
 
@@ -238,14 +237,13 @@ func (l *deliveryList) nums(query string, args ...any) (nums []int64, err error)
 	return nums, err
 }
 
-// judge returns the rows that the filters let through, each once.
-func (l *deliveryList) judge(nums []int64) ([]int64, error) {
+// judge returns the rows that the filters let through, each once; of the events
+// of their filter, these alone are looked for.
+func (l *deliveryList) judge(nums []int64, events []string) ([]int64, error) {
 	slices.Sort(nums)
-	list, err := json.Marshal(append([]int64{}, slices.Compact(nums)...))
-	if err != nil {
-		return nil, err
-	}
-	return l.nums(allOfSet, append([]any{0, l.low, l.high}, l.args(string(list), 0, 0)...)...)
+	args := l.args(jsonOf(append([]int64{}, slices.Compact(nums)...)), 0, 0)
+	args[argEvent] = jsonOf(events)
+	return l.nums(allOfSet, append([]any{0, l.low, l.high}, args...)...)
 }
 
 // acrossByCreation is byCreation of a list that is not of one subscription,

@@ -179,9 +179,21 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 			}
 			var picked []string
 			for from := int64(0); ; {
-				nums, _, rest, err := s.pick(ctx, q, from)
-				if err != nil {
-					t.Fatal(err)
+				pick := func(newest, oldest int64, pages int) (nums []int64, from, rest int64) {
+					from, rest, err := s.pick(ctx, q, newest, oldest, func(page []int64) (bool, error) {
+						nums = append(nums, page...)
+						pages--
+						return pages != 0, nil
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return nums, from, rest
+				}
+				// What a plan has picked in its time is what its run picks.
+				nums, newest, rest := pick(from, 0, 1)
+				if again, _, left := pick(newest, rest, -1); !slices.Equal(again, nums) || left != rest {
+					t.Fatalf("%s from %d to %d: picked %v, and then %v to %d", raw, newest, rest, nums, again, left)
 				}
 				for _, num := range nums {
 					picked = append(picked, model[len(model)-1-int(num-3)/2].id)

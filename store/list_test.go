@@ -754,3 +754,44 @@ func TestAllDeliveries(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// A page that filters leaves off when its time is over, not before it has looked
+// at enough for a page without filters; what comes after it goes on from there.
+func TestListsEndInTime(t *testing.T) {
+	s := open(t)
+	const entries = 3 * leastScan
+	err := s.Write(t.Context(), func(w Write) error {
+		for i := range entries {
+			subject := "other"
+			if i == 0 || i == entries/2 {
+				subject = "this"
+			}
+			if err := w.Audit(webhook.AuditEntry{Admin: "ada@example.com", Action: webhook.ActionTokenRevoke, SubjectID: "x", ProgramID: subject}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[time.Duration]int{0: 1, time.Hour: 1, time.Nanosecond: 3} {
+		s.lists.time = limit
+		q := query(t, webhook.AuditList, "filter[program_id]=this")
+		found, pages := 0, 0
+		for next := ""; pages == 0 || next != ""; pages++ {
+			q.Cursor = next
+			var page []webhook.AuditEntry
+			if page, next, err = s.AuditEntries(t.Context(), q); err != nil {
+				t.Fatal(err)
+			}
+			found += len(page)
+		}
+		if found != 2 || pages < want || want == 1 && pages > 1 {
+			t.Errorf("with %s: %d entries on %d pages, want 2 on %d", limit, found, pages, want)
+		}
+		if page, _, err := s.AuditEntries(t.Context(), query(t, webhook.AuditList, "page[size]=100")); err != nil || len(page) != 100 {
+			t.Errorf("with %s: a page without filters has %d entries (%v), want 100", limit, len(page), err)
+		}
+	}
+}

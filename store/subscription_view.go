@@ -51,8 +51,8 @@ const (
 			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
 		(SELECT count(*) FROM (SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)),
 		coalesce(
-			(SELECT max(d.completed_at) FROM (SELECT status, completed_at FROM deliveries INDEXED BY deliveries_by_completion
-				WHERE subscription_id = x.id AND completed_at IS NOT NULL ORDER BY completed_at DESC, num DESC LIMIT ` + completedAmong + `) d WHERE d.status = 'success'),
+			(SELECT d.completed_at FROM (SELECT status, completed_at FROM deliveries INDEXED BY deliveries_by_completion
+				WHERE subscription_id = x.id AND completed_at IS NOT NULL ORDER BY completed_at DESC, num DESC LIMIT ` + completedAmong + `) d WHERE d.status = 'success' LIMIT 1),
 			(SELECT max(t.at) FROM stats t WHERE t.program_id = x.program_id AND t.subscription_id = x.id AND t.span = 3600000 AND t.success > 0))`
 
 	summaryTables = `CROSS JOIN subscriptions x ON x.id = j.value LEFT JOIN cursors c ON c.subscription_id = x.id
@@ -136,7 +136,7 @@ const (
 		AND (?8 IS NULL OR EXISTS (SELECT 1 FROM losses l WHERE l.subscription_id = s.id) IN (SELECT value FROM json_each(?8)))
 		AND (?9 IS NULL OR s.created_at >= ?9) AND (?10 IS NULL OR s.created_at < ?10)
 		AND (?11 IS NULL OR EXISTS (SELECT 1 FROM json_each(?11) t WHERE instr(lower(s.url), t.value) > 0))
-		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(s.events) n WHERE n.value IN (SELECT value FROM json_each(?12))))) IS TRUE`
+		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) n WHERE instr(s.events, json_quote(n.value)) > 0))) IS TRUE`
 )
 
 func newSubscriptionWalk(s *Store, programID string, q *webhook.ListQuery) *subscriptionWalk {
@@ -193,20 +193,22 @@ func (w *subscriptionWalk) compare(a, b string) int {
 func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, err error) {
 	ids = []string{}
 	want := w.size + 1
+	looked, over := 0, w.limits.over(time.Now())
 	budget := max(w.limits.scan/len(w.values), want)
 	for _, value := range w.values {
-		last := ""
+		last, late := "", false
 		seen, matched := 0, 0
 		err := v.each(w.query, append([]any{budget, w.at, value}, w.args...), func(scan func(...any) error) error {
 			var ok bool
 			if err := scan(&last, &ok); err != nil {
 				return err
 			}
-			if seen++; !ok {
-				return nil
+			if seen++; ok {
+				ids = append(ids, last)
+				matched++
 			}
-			ids = append(ids, last)
-			if matched++; matched == want {
+			looked++
+			if late = w.limits.late(looked, over); matched == want || late {
 				return errEnough
 			}
 			return nil
@@ -215,7 +217,7 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 			return nil, "", false, err
 		}
 		// What lies behind the first to leave off is not known of all.
-		if (seen == budget || matched == want) && (!more || w.compare(last, at) < 0) {
+		if (seen == budget || matched == want || late) && (!more || w.compare(last, at) < 0) {
 			at, more = last, true
 		}
 	}

@@ -21,6 +21,7 @@ const (
 	maxRuns = 100
 
 	newestParameter = "newest" // the place that a bulk action looks back from
+	restParameter   = "rest"   // the place that its run ends at
 	tickedParameter = "ticked" // the rows are named one by one
 	runPrefix       = "run-"   // of the ids of runs, which are no ids of deliveries
 )
@@ -80,7 +81,7 @@ type bulkForm struct {
 func (b *bulkForm) confirmation() confirmation {
 	c := confirmation{
 		action: b.list.selected(b.verb.path), button: b.verb.button + " " + deliveriesOf(b.plan.Done), danger: b.verb.danger, back: b.back, leave: "Leave them",
-		hidden: [][2]string{{"run", b.id}, {newestParameter, strconv.FormatInt(b.plan.Newest, 10)}},
+		hidden: [][2]string{{"run", b.id}, {newestParameter, strconv.FormatInt(b.plan.Newest, 10)}, {restParameter, strconv.FormatInt(b.plan.Rest, 10)}},
 	}
 	if b.plan.Done == 0 && b.plan.Rest == 0 {
 		c.refused = "There is nothing to do."
@@ -112,27 +113,32 @@ func selectionOf(v *listing, program string) (all [][2]string) {
 	return all
 }
 
-// bulk reads the form of a bulk action: what it is of, and from where on.
-func (w *Web) bulk(r *request, verb *bulkVerb) (b bulkForm, newest int64, err error) {
+// bulk reads the form of a bulk action: what it is of, and from where on to
+// where.
+func (w *Web) bulk(r *request, verb *bulkVerb) (b bulkForm, newest, rest int64, err error) {
 	b = bulkForm{verb: verb}
 	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter); err != nil {
-		return b, 0, err
+		return b, 0, 0, err
 	}
 	b.list.path = "/deliveries"
 	b.back = b.list.selected("/deliveries")
-	if given := r.FormValue(newestParameter); given != "" {
-		if newest, err = strconv.ParseInt(given, 10, 64); err != nil || newest < 0 {
-			return b, 0, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "What it says of the newest delivery is no number. Nothing was done."}
+	for name, place := range map[string]*int64{newestParameter: &newest, restParameter: &rest} {
+		given := r.FormValue(name)
+		if given == "" {
+			continue
+		}
+		if *place, err = strconv.ParseInt(given, 10, 64); err != nil || *place < 0 {
+			return b, 0, 0, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "What it says of the " + map[string]string{newestParameter: "newest delivery", restParameter: "rest"}[name] + " is no number. Nothing was done."}
 		}
 	}
 	b.selection = selectionOf(b.list, r.program)
-	return b, newest, nil
+	return b, newest, rest, nil
 }
 
 // askBulk shows what a bulk action would do.
 func (w *Web) askBulk(verb *bulkVerb) handler {
 	return func(r *request) (answer, error) {
-		b, newest, err := w.bulk(r, verb)
+		b, newest, _, err := w.bulk(r, verb)
 		if err != nil {
 			return answer{}, err
 		}
@@ -156,7 +162,7 @@ func (w *Web) askBulk(verb *bulkVerb) handler {
 // who sends the form twice is told of the one run.
 func (w *Web) runBulk(verb *bulkVerb) handler {
 	return func(r *request) (answer, error) {
-		b, newest, err := w.bulk(r, verb)
+		b, newest, rest, err := w.bulk(r, verb)
 		if err != nil {
 			return answer{}, err
 		}
@@ -187,7 +193,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 		defer cancel()
 		begun := false
 		result, err := w.cfg.Store.RunBulk(ctx, &store.Bulk{
-			ID: id, Action: verb.action, Query: ofProgram(&b.list.query, r.program), Newest: newest,
+			ID: id, Action: verb.action, Query: ofProgram(&b.list.query, r.program), Newest: newest, Rest: rest,
 			Audit: r.entry(verb.action, r.program, id, ""),
 		}, func(so store.BulkResult) {
 			begun = true

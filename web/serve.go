@@ -241,6 +241,9 @@ func (w *Web) send(rw http.ResponseWriter, r *request, f *file) {
 	if r.Method == http.MethodHead {
 		return
 	}
+	// A browser says at once that it takes the file, though its first line may have
+	// to be looked for. A writer that cannot flush does without.
+	_ = http.NewResponseController(rw).Flush()
 	if err := f.write(&patient{rw, http.NewResponseController(rw)}); err != nil {
 		if r.Context().Err() == nil {
 			w.log(r, err)

@@ -16,6 +16,7 @@ const (
 	maxStreams  = 64               // at a time; a further one is told to come back
 	streamLife  = 10 * time.Minute // after which the browser connects again, and its session is looked at again
 	streamQuiet = 15 * time.Second // without a word, after which a comment keeps proxies from closing it
+	streamAsks  = 10 * time.Second // after which the next word is preceded by a look at the session
 )
 
 // stream sends a page what is new, as server-sent events. The handler that has
@@ -63,7 +64,7 @@ func (s *stream) send(id string, c templ.Component) error {
 func (s *stream) idle() error { return s.write(":\n\n") }
 
 func (s *stream) write(text string) error {
-	if now := time.Now(); s.signedIn != nil && now.Sub(s.asked) >= streamQuiet {
+	if now := time.Now(); s.signedIn != nil && now.Sub(s.asked) >= streamAsks {
 		in, err := s.signedIn()
 		if err != nil {
 			return err

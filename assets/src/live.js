@@ -117,9 +117,12 @@ if (bar) {
   });
   document.addEventListener("focusout", () => setTimeout(replace)); // the focus is where it goes by then
 
-  for (const [event, is] of [["htmx:sse:error", true], ["htmx:sse:after:connection", false]]) {
-    document.addEventListener(event, () => { cut = is; tell(); });
-  }
+  document.addEventListener("htmx:sse:after:connection", () => { cut = false; tell(); });
+  document.addEventListener("htmx:sse:error", (event) => {
+    cut = true;
+    tell();
+    if (event.detail.status === 401) location.reload(); // the session has ended: the page asks to sign in
+  });
 
   toggle.addEventListener("click", () => {
     paused = !paused;

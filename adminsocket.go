@@ -91,12 +91,16 @@ func listenAdmin(ctx context.Context, dir string) (net.Listener, error) {
 type adminServer struct {
 	data          terminal
 	setupLink     func(context.Context) (string, error) // a new one-time URL that makes the first admin
-	adminsChanged func(email string)                    // is told who was made or given another password
+	examine       func(ctx context.Context, reading time.Duration) []store.Finding
+	adminsChanged func(email string) // is told who was made or given another password
 	logger        *slog.Logger
 }
 
 func (a *adminServer) handler() http.Handler {
 	m := http.NewServeMux()
+	m.HandleFunc("GET /examination", a.answer(func(r *http.Request) (any, error) {
+		return a.examine(r.Context(), servedReading), nil
+	}))
 	m.HandleFunc("POST /tokens", a.answer(func(r *http.Request) (any, error) {
 		var asked webhook.NewToken
 		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {

@@ -69,6 +69,7 @@ type cli struct {
 	Publish     publishCmd     `cmd:"" help:"Publish events from a file or from stdin."`
 	Listen      listenCmd      `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
 	Config      configCmd      `cmd:"" help:"Show and check the configuration of serve."`
+	Doctor      doctorCmd      `cmd:"" help:"Check all that the service needs, and say what to do. It changes nothing; exit 1 when a check fails."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask the configured listener whether the service is ready, for Docker: exit 0 when it is."`
 	Completion  completionCmd  `cmd:"" help:"Print the completion of commands and flags for a shell."`
 	Man         manCmd         `cmd:"" help:"Print the manual page: service man | man -l -"`
@@ -97,9 +98,10 @@ func run(ctx context.Context, args []string, std streams) int {
 	case err != nil:
 		return fail(std, usageError{err})
 	}
-	if len(conf.faults) == 0 {
+	target := command.Selected().Target.Addr().Interface()
+	if _, tells := target.(*doctorCmd); tells || len(conf.faults) == 0 {
 		err = command.Run()
-	} else if all, ok := command.Selected().Target.Addr().Interface().(interface{ check() error }); ok {
+	} else if all, ok := target.(interface{ check() error }); ok {
 		err = all.check() // so that all that is wrong is told at once
 	}
 	return fail(std, conf.explain(err))

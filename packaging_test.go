@@ -143,9 +143,11 @@ func TestRelease(t *testing.T) {
 	for _, round := range []string{"one", "two"} {
 		cmd := exec.Command("packaging/release", version, filepath.Join(dir, round))
 		cmd.Env = append(append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000"), env...)
+		var complaints bytes.Buffer
+		cmd.Stderr = &complaints
 		out, err := cmd.Output()
 		if err != nil {
-			t.Fatalf("packaging/release: %v\n%s", err, errors.Join(err))
+			t.Fatalf("packaging/release: %v\n%s", err, &complaints)
 		}
 		sums = append(sums, string(out))
 	}

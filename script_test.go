@@ -96,7 +96,7 @@ func command(ts *testscript.TestScript, name string, args ...string) *exec.Cmd {
 	for _, key := range []string{"PATH", "HOME", "TMPDIR", "WORK", "TOKEN", "URL", "CA"} {
 		cmd.Env = append(cmd.Env, key+"="+ts.Getenv(key))
 	}
-	for _, key := range []string{"SERVICE_GRACE", "SERVICE_CONFIG", "AWS_CA_BUNDLE"} {
+	for _, key := range []string{"SERVICE_GRACE", "SERVICE_CONFIG"} {
 		if value := ts.Getenv(key); value != "" { // set to nothing is set
 			cmd.Env = append(cmd.Env, key+"="+value)
 		}

@@ -215,6 +215,8 @@ type service struct {
 	admin      net.Listener
 	baseURL    string // without a final slash
 	caFile     string // what clients must trust, "" without TLS
+
+	certificates func() []web.Certificate // those that are shown; nil without TLS
 }
 
 // open takes the data directory and the addresses. What it returns must be run.
@@ -244,7 +246,6 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	}
 	svc.public = newBoundedListener(svc.public, maxOpen, maxOpenEach, s.logger)
 	svc.baseURL = "http://" + reachableAt(svc.public.Addr(), s.host)
-	var certificates func() []web.Certificate
 	if s.tls {
 		now := time.Now()
 		ca, err := openCA(s.data, now)
@@ -256,7 +257,7 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 			return nil, err
 		}
 		svc.public = tls.NewListener(svc.public, leaf.config())
-		certificates = leaf.certificates
+		svc.certificates = leaf.certificates
 		svc.caFile = filepath.Join(s.data, caCertificateFile)
 		svc.baseURL = strings.Replace(svc.baseURL, "http:", "https:", 1)
 	}
@@ -279,8 +280,9 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	rules := webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog, Own: listeningOn(svc.public)}
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
-		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Backlog: svc.dispatcher.Backlog, Settings: s.shown, Certificates: certificates,
-		Rules: rules, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize,
+		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Backlog: svc.dispatcher.Backlog, Settings: s.shown, Certificates: svc.certificates,
+		Checks: func(ctx context.Context) []store.Finding { return svc.examine(ctx, 0) },
+		Rules:  rules, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize,
 	})
 	partners := api.New(api.Config{
 		Store: svc.store, Logger: s.logger, Catalog: catalog,
@@ -324,7 +326,7 @@ func (svc *service) Run(ctx context.Context) error {
 	logger := svc.settings.logger
 	logger.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelWarn)
-	admin := &adminServer{data: terminal{svc.store}, setupLink: svc.setupLink, adminsChanged: svc.web.AdminsChanged, logger: logger}
+	admin := &adminServer{data: terminal{svc.store}, setupLink: svc.setupLink, examine: svc.examine, adminsChanged: svc.web.AdminsChanged, logger: logger}
 
 	g, running := errgroup.WithContext(ctx)
 	// The dispatcher outlives the doors: a request may wait for its ping.

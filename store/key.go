@@ -61,6 +61,23 @@ type keyring struct {
 // newKeyring returns the file named by the operator, or the one in the data
 // directory when name is "", and removes what a crash has left beside it.
 func newKeyring(dir, name string) (*keyring, error) {
+	k, err := keyringOf(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	// Keys must not lie about.
+	left, err := filepath.Glob(escapeGlob(k.path) + unfinished + "*")
+	for _, path := range left {
+		err = errors.Join(err, os.Remove(path))
+	}
+	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+		return nil, keyError("what a crash has left: %w", err)
+	}
+	return k, nil
+}
+
+// keyringOf returns the same, and touches nothing.
+func keyringOf(dir, name string) (*keyring, error) {
 	inside := filepath.Join(dir, keyFile)
 	k := &keyring{path: inside}
 	if name != "" {
@@ -75,14 +92,6 @@ func newKeyring(dir, name string) (*keyring, error) {
 		default:
 			return nil, keyError("%s lies in the data directory %s: a copy of that would hold the secrets and their key; keep the key elsewhere, or name none, which means %s", name, dir, inside)
 		}
-	}
-	// Keys must not lie about.
-	left, err := filepath.Glob(escapeGlob(k.path) + unfinished + "*")
-	for _, path := range left {
-		err = errors.Join(err, os.Remove(path))
-	}
-	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
-		return nil, keyError("what a crash has left: %w", err)
 	}
 	return k, nil
 }

@@ -13,10 +13,13 @@ import (
 // ErrLocked says that another process has the data directory open.
 var ErrLocked = errors.New("the data directory is in use")
 
+// lockFile is the file of the data directory that whoever has it holds locked.
+const lockFile = "lock"
+
 // lockDir takes the data directory for this process until the file is closed.
 // The kernel drops the lock when the process ends, however it ends.
 func lockDir(dir string) (*os.File, error) {
-	name := filepath.Join(dir, "lock")
+	name := filepath.Join(dir, lockFile)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err

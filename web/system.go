@@ -33,6 +33,7 @@ type systemRecord struct {
 	retention    string
 	certificates []Certificate
 	settings     []Setting
+	checks       []store.Finding
 	driver       string
 	text         string // the same as text, to be copied
 }
@@ -60,8 +61,22 @@ func (w *Web) system(r *request) (answer, error) {
 	if w.cfg.Certificates != nil {
 		s.certificates = w.cfg.Certificates()
 	}
+	if w.cfg.Checks != nil {
+		s.checks = w.cfg.Checks(r.Context())
+	}
 	s.text = w.supportText(&s)
 	return answer{page: systemPage(w.frame(r, "System"), w, &s)}, nil
+}
+
+// checkBadge is the status that a check is shown as.
+func checkBadge(l store.Level) string {
+	switch l {
+	case store.LevelOK:
+		return "success"
+	case store.LevelWarn:
+		return "retryable"
+	}
+	return "failed"
 }
 
 // supportText is the state of the service in plain text, for whoever is asked
@@ -84,6 +99,11 @@ func (w *Web) supportText(s *systemRecord) string {
 	line("removed", "%d events, %d deliveries, %d expired, %d lost", s.store.Swept.Events, s.store.Swept.Deliveries, s.store.Swept.Expired, s.store.Swept.Lost)
 	for _, c := range s.certificates {
 		line("certificate", "until %s", webhook.FormatTime(c.Ends))
+	}
+	for _, c := range s.checks {
+		if c.Level != store.LevelOK {
+			line("check", "%s %s: %s", c.Level, c.Check, c.Detail)
+		}
 	}
 	for _, set := range s.settings {
 		line("--"+set.Name, "%s (%s)", set.Value, set.Source)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"service/store"
 )
 
 func TestSystemPage(t *testing.T) {
@@ -14,13 +16,16 @@ func TestSystemPage(t *testing.T) {
 		c.Certificates = func() []Certificate {
 			return []Certificate{{[]string{"localhost"}, "our CA", time.Now().Add(48 * time.Hour)}}
 		}
+		c.Checks = func(context.Context) []store.Finding {
+			return []store.Finding{{Check: "the moon", Level: store.LevelOK, Detail: "it is up"}, {Check: "the tide", Level: store.LevelWarn, Detail: "it is <low>", Advice: "Wait."}}
+		}
 	})
 	v := visit(t, w)
 	v.do("GET", "/system").want(t, 401, "")
 	v.signIn(w)
 	p := v.do("GET", "/system")
 	p.want(t, 200, "SQLite 3.")
-	for _, text := range []string{"v1.2.3", "Write-ahead log", "localhost", "our CA", "--retention", "30d", "--alert-url", "SERVICE_ALERT_URL", "ready"} {
+	for _, text := range []string{"v1.2.3", "Write-ahead log", "localhost", "our CA", "--retention", "30d", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
 		if !strings.Contains(p.body, text) {
 			t.Errorf("the page does not say %q", text)
 		}

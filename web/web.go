@@ -85,6 +85,10 @@ type Config struct {
 	Settings     []Setting
 	Certificates func() []Certificate
 
+	// Checks returns what the checks of the service come to; nil for none. It is
+	// asked once a page of the system.
+	Checks func(context.Context) []store.Finding
+
 	// Rules are those for subscriptions, and MaxSubscriptions is how many a
 	// program may have; 0 is no limit. BatchSize is how many events a delivery
 	// has at the most.

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/web"
+)
+
+func TestCertificateFinding(t *testing.T) {
+	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+	for left, want := range map[time.Duration]store.Level{
+		30 * 24 * time.Hour: store.LevelOK, certificateSoon: store.LevelOK, certificateSoon - time.Second: store.LevelWarn,
+		time.Second: store.LevelWarn, 0: store.LevelFail, -time.Hour: store.LevelFail,
+	} {
+		found := certificateFinding([]web.Certificate{{Names: []string{"service.example"}, Ends: now.Add(left)}}, now)
+		if len(found) != 1 || found[0].Level != want || !strings.Contains(found[0].Detail, "service.example") {
+			t.Errorf("%v before its end: got %v, want %s", left, found, want)
+		}
+	}
+}
+
+func TestClockFinding(t *testing.T) {
+	for _, year := range []int{1970, 2024, 2201} {
+		var d diagnosis
+		if d.clock(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level != store.LevelFail {
+			t.Errorf("in %d: got %v, want FAIL", year, d)
+		}
+	}
+	var d diagnosis
+	if d.clock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level == store.LevelFail {
+		t.Errorf("in 2026: got %v", d)
+	}
+}
+
+// TestListenerFinding has somebody else at the address.
+func TestListenerFinding(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &settings{listen: l.Addr().String()}
+	var d diagnosis
+	d.listener(t.Context(), s, false)
+	l.Close()
+	d.listener(t.Context(), s, false)
+	levels := []store.Level{d[0].Level, d[1].Level}
+	if want := []store.Level{store.LevelFail, store.LevelOK}; !slices.Equal(levels, want) || !strings.Contains(d[0].Detail, "address already in use") {
+		t.Errorf("got %v, want %v", d, want)
+	}
+}

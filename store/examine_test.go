@@ -1,0 +1,218 @@
+package store
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestExamineDir damages a data directory in one way each, and has the check
+// that is about it tell so, and no other. A newer schema is refused by Open too,
+// which names both.
+func TestExamineDir(t *testing.T) {
+	write := func(t *testing.T, s *Store, query string, args ...any) {
+		t.Helper()
+		if err := s.writer.do(func(t *tx) error { return t.exec(query, args...) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		name   string
+		open   func(t *testing.T, s *Store)   // what is done while it is open
+		closed func(t *testing.T, dir string) // and then
+		want   map[string]Level               // beside OK, and admins, of whom there are none
+		detail string                         // of it, a part
+		opens  bool                           // Open takes it all the same
+	}{
+		{name: "all is well", opens: true},
+		{name: "a directory for all", closed: chmod("", 0o755), want: map[string]Level{checkDirectory: LevelWarn}, detail: "mode 0755", opens: true},
+		{name: "a database for all", closed: chmod(databaseFile, 0o644), want: map[string]Level{checkDirectory: LevelWarn}, detail: "service.db can be read", opens: true},
+		{name: "a key for all", closed: chmod(keyFile, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
+		{name: "no key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyFile))) }, want: map[string]Level{checkKey: LevelFail}, detail: "is missing"},
+		{name: "another key", closed: func(t *testing.T, dir string) {
+			must(t, os.WriteFile(filepath.Join(dir, keyFile), formatKeys([]secretKey{newSecretKey()}), 0o600))
+		}, want: map[string]Level{checkKey: LevelFail}, detail: "does not hold the key"},
+		{name: "two keys", closed: func(t *testing.T, dir string) {
+			f, err := os.OpenFile(filepath.Join(dir, keyFile), os.O_APPEND|os.O_WRONLY, 0)
+			must(t, err)
+			_, err = f.Write(formatKeys([]secretKey{newSecretKey()}))
+			must(t, errors.Join(err, f.Close()))
+		}, want: map[string]Level{checkKey: LevelWarn}, detail: "a rotation is not finished", opens: true},
+		{name: "a newer schema", open: func(t *testing.T, s *Store) { write(t, s, "PRAGMA user_version = 9999") },
+			want: map[string]Level{checkSchema: LevelFail}, detail: "schema 9999, and this binary knows schemas up to "},
+		{name: "a clock set back", open: func(t *testing.T, s *Store) {
+			write(t, s, "UPDATE settings SET value = ? WHERE name = 'clock'", fmt.Append(nil, time.Now().Add(time.Hour).UnixMilli()))
+			s.writer.chores = nil // the clock would be written down with the end
+		}, want: map[string]Level{checkClockSaved: LevelWarn}, detail: " behind what it was", opens: true},
+		{name: "a damaged page", closed: func(t *testing.T, dir string) {
+			f, err := os.OpenFile(filepath.Join(dir, databaseFile), os.O_WRONLY, 0)
+			must(t, err)
+			_, err = f.WriteAt([]byte(strings.Repeat("damage", 2000)), 4096)
+			must(t, errors.Join(err, f.Close()))
+		}, want: map[string]Level{checkDatabase: LevelFail}},
+		{name: "an empty database", closed: func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, databaseFile), 0)) },
+			want: map[string]Level{checkDatabase: LevelFail}, detail: "the file is empty"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "d")
+			s, err := Open(t.Context(), Config{Dir: dir})
+			must(t, err)
+			write(t, s, "UPDATE settings SET value = value WHERE name = 'clock'")
+			if test.open != nil {
+				test.open(t, s)
+			}
+			must(t, s.Close())
+			if test.closed != nil {
+				test.closed(t, dir)
+			}
+			before := listing(t, dir)
+			found, err := Examine(t.Context(), Config{Dir: dir, MinFreeDisk: 0}, time.Minute)
+			must(t, err)
+			compare(t, found, test.want, test.detail)
+			if after := listing(t, dir); after != before {
+				t.Errorf("the examination changed the directory from\n%sto\n%s", before, after)
+			}
+			s, err = Open(t.Context(), Config{Dir: dir})
+			if (err == nil) != test.opens {
+				t.Errorf("Open: %v, want that it opens: %v", err, test.opens)
+			}
+			if err != nil && test.detail == "schema 9999, and this binary knows schemas up to " && !strings.Contains(err.Error(), "has schema 9999, and this binary knows schemas up to ") {
+				t.Errorf("Open: %v", err)
+			}
+			if err == nil {
+				must(t, s.Close())
+			}
+		})
+	}
+}
+
+// compare holds findings against the levels that are not OK.
+func compare(t *testing.T, found []Finding, want map[string]Level, detail string) {
+	t.Helper()
+	said := false
+	seen := make(map[string]bool)
+	for _, f := range found {
+		seen[f.Check] = true
+		level := LevelOK
+		if w, ok := want[f.Check]; ok {
+			level = w
+			said = said || strings.Contains(f.Detail, detail)
+		}
+		if f.Check == checkAdmins || f.Check == checkFileSystem {
+			continue // the machine's own
+		}
+		if f.Level != level {
+			t.Errorf("%s: %s (%s), want %s", f.Check, f.Level, f.Detail, level)
+		}
+		if (f.Level == LevelOK) != (f.Advice == "") {
+			t.Errorf("%s: %s has the advice %q", f.Check, f.Level, f.Advice)
+		}
+	}
+	for check := range want {
+		if !seen[check] {
+			t.Errorf("nothing is said of the %s: %v", check, found)
+		}
+	}
+	if len(want) > 0 && !said {
+		t.Errorf("no finding says %q: %v", detail, found)
+	}
+}
+
+// TestExamineOthers looks at directories that are not there, in use, or of an
+// older schema.
+func TestExamineOthers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
+	must(t, err)
+	compare(t, found, map[string]Level{checkDirectory: LevelWarn}, "is not there")
+	must(t, os.Mkdir(dir, 0o700))
+	found, err = Examine(t.Context(), Config{Dir: dir}, time.Minute)
+	must(t, err)
+	compare(t, found, map[string]Level{checkDatabase: LevelWarn}, "is not there")
+
+	s, err := Open(t.Context(), Config{Dir: dir})
+	must(t, err)
+	if _, err := Examine(t.Context(), Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
+		t.Errorf("a directory in use: got %v, want %v", err, ErrLocked)
+	}
+	// The one who has it can examine it.
+	compare(t, s.Examine(t.Context(), time.Minute), nil, "")
+	must(t, os.Chmod(filepath.Join(dir, keyFile), 0o644))
+	compare(t, s.Examine(t.Context(), 0), map[string]Level{checkKey: LevelFail}, "mode 0644")
+	s.disk.least = 1 << 60
+	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail}, "MB must be")
+	must(t, s.Close())
+
+	old := t.TempDir()
+	must(t, os.Chmod(old, 0o700))
+	stored, err := os.Open("testdata/schema-1/service.db.gz")
+	must(t, err)
+	defer stored.Close()
+	plain, err := gzip.NewReader(stored)
+	must(t, err)
+	database, err := io.ReadAll(plain)
+	must(t, err)
+	key, err := os.ReadFile("testdata/schema-1/secret.key")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(old, databaseFile), database, 0o600))
+	must(t, os.WriteFile(filepath.Join(old, keyFile), key, 0o600))
+	found, err = Examine(t.Context(), Config{Dir: old}, time.Minute)
+	must(t, err)
+	compare(t, found, map[string]Level{checkSchema: LevelWarn}, "the database has schema 1")
+}
+
+func TestNewEnough(t *testing.T) {
+	for v, want := range map[string]bool{"3.51.3": true, "3.51.4": true, "3.52.0": true, "4.0.0": true, "3.51.2": false, "3.50.9": false, "2.99.99": false, "": false, "3.x": false} {
+		if got := newEnough(v); got != want {
+			t.Errorf("newEnough(%q) = %v, want %v", v, got, want)
+		}
+	}
+}
+
+func TestFileSystem(t *testing.T) {
+	if name, _ := fileSystem(t.TempDir()); name == "" {
+		t.Error("the file system has no name")
+	}
+	if _, err := os.Stat("/dev/shm"); err != nil || runtime.GOOS != "linux" {
+		t.Skip("there is no /dev/shm")
+	}
+	if name, kind := fileSystem("/dev/shm"); name != "tmpfs" || kind != fsMemory {
+		t.Errorf("/dev/shm: got %s, %v, want tmpfs, in memory", name, kind)
+	}
+}
+
+func chmod(name string, mode os.FileMode) func(*testing.T, string) {
+	return func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, name), mode)) }
+}
+
+// listing tells the files of a directory, with sizes and modes. SQLite's index
+// of its log, and the note of who holds the lock, are anybody's to write.
+func listing(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	var b strings.Builder
+	for _, e := range entries {
+		info, err := e.Info()
+		must(t, err)
+		if e.Name() != lockFile && !strings.HasSuffix(e.Name(), "-shm") && !strings.HasSuffix(e.Name(), "-wal") {
+			fmt.Fprintf(&b, "%s %v %d\n", e.Name(), info.Mode(), info.Size())
+		}
+	}
+	return b.String()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

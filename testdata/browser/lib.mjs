@@ -70,8 +70,8 @@ let state;
 export const admin = { email: "ada@example.com", password: "correct horse battery staple" };
 
 // until waits for a value that is true, asking often, and returns it.
-export async function until(what, found) {
-  for (const end = Date.now() + 20_000; Date.now() < end;) {
+export async function until(what, found, seconds = 30) {
+  for (const end = Date.now() + seconds * 1000; Date.now() < end;) {
     const value = await found();
     if (value) return value;
     await new Promise((r) => setTimeout(r, 50));

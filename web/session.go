@@ -32,13 +32,38 @@ func (w *Web) signedIn(do handler) handler {
 	}
 }
 
-// findSession finds the session of a request, and says whether there is one.
+// stillSignedIn is signedIn for what a page asks for by itself: it does not
+// keep the session from ending.
+func (w *Web) stillSignedIn(do handler) handler {
+	return func(r *request) (answer, error) {
+		found, err := w.findSessionUnnoted(r)
+		if err != nil {
+			return answer{}, err
+		}
+		if !found {
+			return w.askWhoIsThere(r)
+		}
+		return do(r)
+	}
+}
+
+// findSession finds the session of a request, and says whether there is one. It
+// notes that it was seen.
 func (w *Web) findSession(r *request) (bool, error) {
+	return w.findSessionBy(r, w.cfg.Store.Session)
+}
+
+// findSessionUnnoted is findSession without noting it.
+func (w *Web) findSessionUnnoted(r *request) (bool, error) {
+	return w.findSessionBy(r, w.cfg.Store.SessionUnnoted)
+}
+
+func (w *Web) findSessionBy(r *request, find func(context.Context, string) (webhook.Session, bool, error)) (bool, error) {
 	c, err := r.Cookie(w.cookieName(sessionCookie))
 	if err != nil {
 		return false, nil
 	}
-	session, good, err := w.cfg.Store.Session(r.Context(), c.Value)
+	session, good, err := find(r.Context(), c.Value)
 	if err != nil || !good {
 		return false, err
 	}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -537,4 +538,50 @@ func TestSecretsAreNotKept(t *testing.T) {
 	if of, good := s.take(code); of != "ana" || !good {
 		t.Errorf("it was of %q, good: %v", of, good)
 	}
+}
+
+// A page that is watched and not touched does not keep its session alive.
+func TestWatchingIsNotBeingSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := testWeb(t, nil)
+		admin := makeAdmin(t, w, testAdmin)
+		var cookie *http.Cookie
+		ask := func(method, path string) int {
+			ctx, leave := context.WithTimeout(t.Context(), time.Second)
+			defer leave()
+			r := httptest.NewRequestWithContext(ctx, method, path, nil)
+			if cookie != nil {
+				r.AddCookie(cookie)
+			}
+			rec := httptest.NewRecorder()
+			w.ServeHTTP(rec, r)
+			for _, c := range rec.Result().Cookies() {
+				if c.Name == w.cookieName(sessionCookie) {
+					cookie = c
+				}
+			}
+			return rec.Code
+		}
+		if got := ask("POST", w.NewSignInLink(admin.ID)); got != 303 {
+			t.Fatalf("signing in: got %d", got)
+		}
+		for range 4 {
+			time.Sleep(webhook.SessionIdle / 2)
+			if got := ask("GET", "/deliveries"); got != 200 {
+				t.Fatalf("a page that is loaded again and again: got %d", got)
+			}
+		}
+		for range 3 {
+			time.Sleep(webhook.SessionIdle / 4)
+			if got := ask("GET", "/deliveries/stream"); got != 200 {
+				t.Errorf("a stream of a session that is good: got %d", got)
+			}
+		}
+		time.Sleep(webhook.SessionIdle / 4)
+		for _, path := range []string{"/deliveries/stream", "/deliveries"} {
+			if got := ask("GET", path); got != 401 {
+				t.Errorf("%s after nobody did anything for %s: got %d, want 401", path, webhook.SessionIdle, got)
+			}
+		}
+	})
 }

@@ -175,7 +175,8 @@ var sections = []section{
 type section struct{ path, icon, label string }
 
 // routes is all that the pages answer. Anyone may ask for what is before
-// signing in; the rest is for admins.
+// signing in; the rest is for admins, and for what their pages ask for by
+// themselves.
 func (w *Web) routes() *http.ServeMux {
 	m := http.NewServeMux()
 	anyone := func(path string, h by) { m.Handle(path, w.serve(h.handle)) }
@@ -183,6 +184,8 @@ func (w *Web) routes() *http.ServeMux {
 		m.Handle(path, w.serve(w.signedIn(w.withPrograms(h.handle))))
 		w.built[strings.TrimSuffix(path, "{$}")] = h.get != nil
 	}
+
+	pages := func(path string, h by) { m.Handle(path, w.serve(w.stillSignedIn(h.handle))) }
 
 	m.Handle(assets.Prefix, w.assets)
 	anyone("/setup/{code}", by{get: w.askForAdmin, post: w.createFirstAdmin})
@@ -192,7 +195,7 @@ func (w *Web) routes() *http.ServeMux {
 
 	admins("/{$}", by{get: w.overview})
 	admins("/deliveries", by{get: w.deliveries})
-	admins("/deliveries/stream", by{get: w.deliveryStream})
+	pages("/deliveries/stream", by{get: w.deliveryStream})
 	admins("/deliveries/export", by{get: w.exportDeliveries})
 	admins("/deliveries/redeliver", by{get: w.askBulk(bulkRedeliver), post: w.runBulk(bulkRedeliver)})
 	admins("/deliveries/cancel", by{get: w.askBulk(bulkCancel), post: w.runBulk(bulkCancel)})
@@ -222,7 +225,7 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/tokens/{id}/revoke", by{get: w.askToRevoke, post: w.revokeToken})
 	admins("/audit", by{get: w.auditList})
 	admins("/deliveries/{id}", by{get: w.delivery})
-	admins("/deliveries/{id}/stream", by{get: w.oneDeliveryStream})
+	pages("/deliveries/{id}/stream", by{get: w.oneDeliveryStream})
 	admins("/deliveries/{id}/body.json.txt", by{get: w.deliveryBody})
 	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: w.attemptBody})
 	admins("/deliveries/{id}/redeliver", by{get: w.askToRedeliver, post: w.redeliver})

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -343,4 +344,44 @@ func cmdHang(ts *testscript.TestScript, neg bool, args []string) {
 		c.Close()
 	}
 	ts.Fatalf("the server still takes connections")
+}
+
+// TestEveryCommandHasAScript holds the scripts against the command line: every
+// command is run at least once, and refuses something at least once, with words
+// that a script expects.
+func TestEveryCommandHasAScript(t *testing.T) {
+	files, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+		all.WriteString("\n")
+	}
+	var c cli
+	parser, err := newParser(t.Context(), &c, streams{}, new(configuration), new(bool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// They take nothing that could be refused.
+	plain := []string{"version", "config example", "config show"}
+	for _, n := range commandTree(parser.Model.Node, nil) {
+		if len(n.commands) > 0 {
+			continue
+		}
+		path := regexp.QuoteMeta(n.path)
+		done := regexp.MustCompile(`(?m)^(exec service ` + path + `|serve|listen)\b`)
+		refused := regexp.MustCompile(`(?m)^(status [12]|! exec) service ` + path + `\b.*\n(.*\n)??stderr `)
+		if n.path != "bench" && !done.MatchString(all.String()) { // it is a measurement
+			t.Errorf("no script runs service %s", n.path)
+		}
+		if !refused.MatchString(all.String()) && !slices.Contains(plain, n.path) {
+			t.Errorf("no script has service %s refuse something, with its words", n.path)
+		}
+	}
 }

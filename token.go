@@ -48,11 +48,13 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std streams) error {
 	}
 	var f faults
 	if c.Expires != "" {
-		asked.ExpiresAt = now.Add(f.duration("expires", c.Expires, time.Minute, 100*365*24*time.Hour)).Truncate(time.Millisecond)
+		if after := f.duration("expires", c.Expires, time.Minute, 100*365*24*time.Hour); f == nil {
+			asked.ExpiresAt = now.Add(after).Truncate(time.Millisecond)
+		}
 	}
 	// What the flags say is checked here, so that a mistake is one of usage and
 	// makes no data directory.
-	if wrong := asked.Check(now); wrong != nil && len(f) == 0 {
+	if wrong := asked.Check(now); wrong != nil {
 		for _, v := range wrong.Validations {
 			f.add(v.Parameter, "%s", v.Detail)
 		}

@@ -100,7 +100,7 @@ func (s *Store) room(t *tx) error {
 	if d.low {
 		return errLowDisk()
 	}
-	return nil
+	return s.replication.full()
 }
 
 func errLowDisk() *webhook.Error {

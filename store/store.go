@@ -43,6 +43,9 @@ type Config struct {
 	// SecretKeyFile holds the key of the secrets, "" is secret.key in Dir. It
 	// lies outside of Dir, exists, and belongs to this data directory alone.
 	SecretKeyFile string
+	// Replica is the copy of the database elsewhere that [Store.Replicate] keeps;
+	// nil for none. A database that is not there is restored from it.
+	Replica *ReplicaConfig
 	// Metrics is where the store's metrics are registered; nil is nowhere.
 	Metrics *prometheus.Registry
 }
@@ -63,6 +66,9 @@ type Store struct {
 	tail    *tail
 	lists   listLimits
 	metrics *metrics
+
+	replication *replication // nil without a replica
+	hold        *hold
 
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
@@ -92,7 +98,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), sendAlerts: cfg.SendAlerts}
+	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), sendAlerts: cfg.SendAlerts}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
 		s.alerts[name] = new(atomic.Int64)
@@ -122,6 +128,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := checkFiles(cfg.Dir); err != nil {
 		return nil, err
 	}
+	if err := checkReplica(&cfg, path); err != nil {
+		return nil, err
+	}
+	if err := restoreMissing(ctx, &cfg); err != nil {
+		return nil, err
+	}
 	// SQLite would make it readable for others, and its WAL after its likeness.
 	// Once it exists it is never opened or closed by anything but SQLite, whose
 	// locks any other close would drop.
@@ -148,6 +160,10 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	if s.guard, err = newGuard(path); err != nil {
 		return nil, err
+	}
+	if cfg.Replica != nil {
+		s.replication = newReplication(cfg.Replica, path, s.writer, s.logger)
+		s.writer.pace = s.replication.pace
 	}
 	if err := s.openSealer(&cfg); err != nil {
 		return nil, err
@@ -192,8 +208,9 @@ func (s *Store) chore(what string, due func() bool, run func(*tx) error) chore {
 	}}
 }
 
-// Close waits for writes under way, closes the database and gives the data
-// directory up. No other method may be running a read.
+// Close waits for writes under way, closes the database, brings the replica up
+// to date if there is one, and gives the data directory up. No other method may
+// be running a read, nor [Store.Replicate].
 func (s *Store) Close() error {
 	var errs []error
 	if s.damage.seen() != nil {
@@ -212,10 +229,13 @@ func (s *Store) Close() error {
 			_ = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
 		}
 		s.writer.stop()
-		if s.guard != nil {
+		if s.guard != nil && s.replication == nil {
 			errs = append(errs, s.guard.release())
 		}
 		errs = append(errs, s.writer.close())
+		if s.replication != nil {
+			errs = append(errs, s.replication.close())
+		}
 	}
 	if s.guard != nil {
 		errs = append(errs, s.guard.close())
@@ -309,7 +329,7 @@ func (s *Store) Check(ctx context.Context) error {
 	if _, _, low := s.disk.look(s.scanNow); low {
 		return errLowDisk()
 	}
-	return nil
+	return s.replication.full()
 }
 
 // probe writes as much as the largest event, since on a full disk a little finds

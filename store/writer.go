@@ -45,7 +45,8 @@ type writer struct {
 	damage *damage              // once something was noticed, nothing is written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 	clock  *clock
-	chores []chore // what the next commit does first when it is due; owned by the leader
+	chores []chore       // what the next commit does first when it is due; owned by the leader
+	pace   func(*writer) // called by the leader before each commit, outside of a transaction; nil for nothing
 
 	metrics  *metrics
 	watchers *watchers // nil until the store is open
@@ -161,6 +162,9 @@ func (w *writer) lead() {
 		w.led = false
 		w.idle.Broadcast()
 	}()
+	if w.pace != nil {
+		w.pace(w)
+	}
 	w.commit(batch)
 	committed = true
 }

@@ -1,0 +1,633 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+
+	"service/webhook"
+)
+
+const (
+	// paceLooked is how long the last look at the write-ahead log holds.
+	paceLooked = 20 * time.Millisecond
+	// paceAgain is the same when a sync could not shorten the log, for a reader
+	// of it, say.
+	paceAgain = 250 * time.Millisecond
+	// paceTime bounds how long a sync may hold the writer up.
+	paceTime = 2 * time.Second
+
+	// leastPile and pileShare bound what waits on the disk to be copied: to the
+	// first, or to so many times the size of the database.
+	leastPile = 256 << 20
+	pileShare = 2
+	// pileLooked is how often that is looked at.
+	pileLooked = 10 * time.Second
+
+	// A replica that cannot be reached is tried again after leastRetry, and twice
+	// as long each time, up to mostRetry.
+	leastRetry = time.Second
+	mostRetry  = time.Minute
+	// reachTime bounds one question to a replica.
+	reachTime = 15 * time.Second
+	// slowUpload is what an upload must do a second, in bytes, beside reachTime.
+	slowUpload = 128 << 10
+)
+
+// logLimits are lengths of the write-ahead log, in frames of a page each.
+type logLimits struct {
+	pace    int64         // from here on the writer has Litestream shorten it
+	giveUp  int64         // when it was longer for so long, the copy is given up for a while
+	longFor time.Duration // the same
+	refuse  int64         // beyond this no event is accepted
+}
+
+var defaultLogLimits = logLimits{pace: 4_096, giveUp: 50_000, longFor: 5 * time.Second, refuse: 100_000}
+
+// ReplicaState says how the copy of the database elsewhere does.
+type ReplicaState string
+
+const (
+	ReplicaOff     ReplicaState = "off"     // none is configured
+	ReplicaOpening ReplicaState = "opening" // it was not reached yet since the start
+	ReplicaRunning ReplicaState = "running" // it follows the database
+	ReplicaFailing ReplicaState = "failing" // it does not, and is tried again
+)
+
+// Replica is the state of the copy of the database elsewhere.
+type Replica struct {
+	State  ReplicaState
+	Target string // where it is, without secrets; "" when it is off
+	// Lag is how long ago the oldest change may have been made that is not in
+	// the replica; 0 when all is. Changes are noticed every monitor-interval.
+	Lag         time.Duration
+	LastSuccess time.Time // when it was last known to hold all that had been noticed; zero for never
+	Err         string    // why it fails; for admins
+}
+
+// replication keeps the replica up to date with Litestream, which runs in this
+// process and on this process's SQLite library, see docs/decisions.
+type replication struct {
+	cfg    *ReplicaConfig
+	path   string // of the database
+	logger *slog.Logger
+	writer *writer
+	limits logLimits
+
+	running atomic.Pointer[litestream.DB] // what the writer may call; nil while it is not to
+	frames  atomic.Int64                  // of the log, as the writer last saw it
+
+	// Owned by the leader of the writer.
+	looked time.Time
+	wait   time.Duration
+
+	mu    sync.Mutex
+	open  *follower // nil while Litestream is not open
+	state ReplicaState
+	err   error
+	since time.Time // all that was committed before this is in the replica
+	last  time.Time // when that was found out
+	marks []mark    // what is not known to be in it, oldest first
+}
+
+// follower is Litestream with the database open.
+type follower struct {
+	store   *litestream.Store
+	db      *litestream.DB
+	replica *litestream.Replica
+}
+
+// mark is a change that was noticed: all that is in the transaction was
+// committed after since.
+type mark struct {
+	since time.Time
+	tx    ltx.TXID
+}
+
+// maxMarks bounds how many are kept apart; more are taken for as old as the
+// last of them.
+const maxMarks = 1_024
+
+func newReplication(cfg *ReplicaConfig, path string, w *writer, logger *slog.Logger) *replication {
+	return &replication{cfg: cfg, path: path, logger: logger, writer: w, limits: defaultLogLimits, state: ReplicaOpening, since: time.Now()}
+}
+
+// checkReplica refuses a replica that is another database's.
+func checkReplica(cfg *Config, path string) error {
+	if cfg.Replica == nil || cfg.Replica.Database == "" {
+		return nil
+	}
+	named := cfg.Replica.Database
+	ours, err := os.Stat(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	theirs, err := os.Stat(filepath.Dir(named))
+	if err != nil || !os.SameFile(ours, theirs) || filepath.Base(named) != databaseFile {
+		return fmt.Errorf("the replica's configuration is for the database %s, and this one is %s: the path under dbs must name it", named, path)
+	}
+	return nil
+}
+
+// Replica returns the state of the replica. It asks nobody.
+func (s *Store) Replica() Replica {
+	if s.replication == nil {
+		return Replica{State: ReplicaOff}
+	}
+	r := s.replication
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	y := Replica{State: r.state, Target: r.cfg.Target(), LastSuccess: r.last}
+	if r.err != nil {
+		y.Err = r.err.Error()
+	}
+	switch {
+	case len(r.marks) > 0:
+		y.Lag = time.Since(r.marks[0].since)
+	case r.state != ReplicaRunning:
+		y.Lag = time.Since(r.since)
+	}
+	return y
+}
+
+// Replicate keeps the replica up to date until ctx ends. It returns nil: a
+// replica that fails is tried again, and holds nothing else up. [Store.Close]
+// brings it up to date a last time.
+func (s *Store) Replicate(ctx context.Context) error {
+	if s.replication == nil {
+		return nil
+	}
+	s.replication.run(ctx)
+	return nil
+}
+
+func (r *replication) run(ctx context.Context) {
+	wait := leastRetry
+	for ctx.Err() == nil {
+		began := time.Now()
+		o, err := r.start(ctx)
+		if err == nil {
+			err = r.follow(ctx, o)
+			if ctx.Err() != nil {
+				return // it stays open: Close needs it
+			}
+			r.failed(err)
+			r.giveUp(o, err)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.failed(err)
+		if time.Since(began) > mostRetry {
+			wait = leastRetry
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, mostRetry)
+	}
+}
+
+// failed remembers why the replica is not up to date, and logs when that is new.
+func (r *replication) failed(err error) {
+	r.mu.Lock()
+	news := r.state != ReplicaFailing
+	r.state, r.err = ReplicaFailing, err
+	r.mu.Unlock()
+	if news {
+		r.logger.Error("the replica fails; the service goes on without, and tries again", "replica", r.cfg.Target(), "error", err)
+	}
+}
+
+// succeeded remembers that all up to a transaction is in the replica.
+func (r *replication) succeeded(tx ltx.TXID) {
+	now := time.Now()
+	r.mu.Lock()
+	news := r.state != ReplicaRunning
+	r.state, r.err = ReplicaRunning, nil
+	for len(r.marks) > 0 && r.marks[0].tx <= tx {
+		r.marks = r.marks[1:]
+	}
+	if len(r.marks) == 0 {
+		r.last, r.since = now, now
+	}
+	r.mu.Unlock()
+	if news {
+		r.logger.Info("the replica is up to date", "replica", r.cfg.Target())
+	}
+}
+
+// noticed remembers a transaction, all of which was committed after since.
+func (r *replication) noticed(since time.Time, tx ltx.TXID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.marks); n == maxMarks {
+		r.marks[n-1].tx = tx
+		return
+	}
+	r.marks = append(r.marks, mark{since, tx})
+}
+
+// start opens Litestream and syncs once. The replica is asked first: what cannot
+// be reached is not opened, so that the log stays SQLite's own to shorten.
+func (r *replication) start(ctx context.Context) (_ *follower, err error) {
+	db := litestream.NewDB(r.path)
+	replica := litestream.NewReplica(db)
+	if replica.Client, err = r.cfg.replica.client(replica); err != nil {
+		return nil, err
+	}
+	db.Replica = replica
+	// What is done when is decided here, where failures are seen.
+	db.MonitorInterval, replica.MonitorEnabled = 0, false
+	db.CheckpointInterval = r.cfg.CheckpointInterval
+	replica.SyncInterval = r.cfg.replica.syncInterval
+
+	asking, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	if err := replica.Client.Init(asking); err != nil {
+		return nil, err
+	}
+	if _, err := replica.MaxLTXFileInfo(asking, 0); err != nil {
+		return nil, fmt.Errorf("the replica cannot be read: %w", err)
+	}
+
+	levels := litestream.CompactionLevels{{Level: 0}}
+	for i, interval := range r.cfg.CompactionIntervals {
+		levels = append(levels, &litestream.CompactionLevel{Level: i + 1, Interval: interval})
+	}
+	o := &follower{litestream.NewStore([]*litestream.DB{db}, levels), db, replica}
+	logger := slog.New(&replicaLog{Handler: r.logger.Handler(), r: r})
+	o.store.Logger = logger
+	db.SetLogger(logger)
+	o.store.SnapshotInterval, o.store.SnapshotRetention = r.cfg.SnapshotInterval, r.cfg.SnapshotRetention
+	o.store.SetL0Retention(r.cfg.L0Retention)
+	o.store.L0RetentionCheckInterval = r.cfg.L0RetentionInterval
+	o.store.SetShutdownSyncTimeout(r.cfg.ShutdownSyncTimeout)
+	o.store.SetShutdownSyncInterval(200 * time.Millisecond)
+
+	if err := r.handOver(); err != nil {
+		return nil, err
+	}
+	var pos ltx.Pos
+	copying, cancel := context.WithTimeoutCause(ctx, reachTime+r.duration(), errStuck)
+	defer cancel()
+	if err = o.store.Open(copying); err == nil {
+		err = db.Sync(copying)
+	}
+	if err == nil {
+		pos, err = db.Pos()
+	}
+	if err != nil {
+		r.giveUp(o, err)
+		return nil, err
+	}
+	r.mu.Lock()
+	r.open = o
+	since := r.since
+	if len(r.marks) > 0 {
+		since = r.marks[0].since
+	}
+	r.marks = []mark{{since, pos.TXID}}
+	r.mu.Unlock()
+	r.running.Store(db)
+	return o, nil
+}
+
+// duration is how long a copy of the whole database may take.
+func (r *replication) duration() time.Duration {
+	info, err := os.Stat(r.path)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(info.Size()) * time.Second / slowUpload
+}
+
+// handOver leaves it to Litestream alone to move the log into the database, and
+// makes its two tables, which it would have to wait for under load.
+func (r *replication) handOver() error {
+	return r.write(
+		"PRAGMA wal_autocheckpoint = 0",
+		"CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
+		"CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER)")
+}
+
+// takeBack leaves it to SQLite again.
+func (r *replication) takeBack() error { return r.write("PRAGMA wal_autocheckpoint = 1000") }
+
+// write runs statements on the writer's connection, unless it is closed: then
+// there is nobody to wait for.
+func (r *replication) write(queries ...string) error {
+	err := r.writer.do(func(t *tx) error {
+		for _, q := range queries {
+			if err := t.exec(q); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, errClosed) {
+		return nil
+	}
+	return err
+}
+
+// giveUp closes Litestream without a last sync, so that the log can be shortened
+// without it, and forgets what waited to be copied when that is too much: the
+// next start copies the whole database.
+func (r *replication) giveUp(o *follower, why error) {
+	r.running.Store(nil)
+	r.mu.Lock()
+	r.open = nil
+	r.mu.Unlock()
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = o.store.Close(ended) // that its last sync fails is meant
+	if errors.Is(why, errPile) {
+		if err := os.RemoveAll(o.db.MetaPath()); err != nil {
+			r.logger.Error("what waits to be copied cannot be removed", "error", err)
+		}
+	}
+	if err := r.takeBack(); err != nil {
+		r.logger.Error("the write-ahead log cannot be given back to SQLite", "error", err)
+	}
+}
+
+// Why the copy is given up for a while.
+var (
+	errPile  = errors.New("too much waits on the disk to be copied")
+	errLong  = errors.New("the write-ahead log became too long")
+	errStuck = errors.New("the replica does not take what is copied")
+)
+
+// follow copies what is committed, and sends it to the replica, until ctx ends
+// or it must be given up.
+func (r *replication) follow(ctx context.Context, o *follower) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	more := make(chan struct{}, 1)
+	more <- struct{}{}
+	var uploading sync.WaitGroup
+	defer uploading.Wait()
+	uploading.Go(func() { r.upload(ctx, o, more) })
+	defer cancel(nil)
+	return r.copy(ctx, o, more)
+}
+
+// copy looks at the log every monitor-interval and copies what is new.
+func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{}) error {
+	tick := time.NewTicker(r.cfg.MonitorInterval)
+	defer tick.Stop()
+	before := time.Now()
+	var last ltx.TXID
+	var long, piled time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		began := time.Now()
+		err := o.db.Sync(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+		}
+		pos, err := o.db.Pos()
+		if err != nil {
+			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+		}
+		if pos.TXID != last {
+			r.noticed(before, pos.TXID)
+			last = pos.TXID
+			select {
+			case more <- struct{}{}:
+			default:
+			}
+		}
+		before = began
+
+		switch {
+		case r.frames.Load() < r.limits.giveUp:
+			long = time.Time{}
+		case long.IsZero():
+			long = began
+		case began.Sub(long) > r.limits.longFor:
+			return errLong
+		}
+		if began.Sub(piled) > pileLooked {
+			piled = began
+			if r.pile(o) {
+				return errPile
+			}
+		}
+	}
+}
+
+// pile says whether too much waits on the disk to be copied.
+func (r *replication) pile(o *follower) bool {
+	r.mu.Lock()
+	failing := r.state == ReplicaFailing
+	r.mu.Unlock()
+	if !failing {
+		return false
+	}
+	most := int64(leastPile)
+	if info, err := os.Stat(r.path); err == nil {
+		most = max(most, pileShare*info.Size())
+	}
+	var size int64
+	_ = filepath.WalkDir(o.db.LTXDir(), func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			if info, err := d.Info(); err == nil {
+				size += info.Size()
+			}
+		}
+		return nil // what is removed meanwhile does not count
+	})
+	return size > most
+}
+
+// upload sends what was copied to the replica, every sync-interval at the most,
+// and after a failure when some time has passed.
+func (r *replication) upload(ctx context.Context, o *follower, more <-chan struct{}) {
+	wait := r.cfg.replica.syncInterval
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-more:
+		case <-time.After(max(10*time.Second, wait)): // it is asked how it is now and then
+		}
+		for {
+			err := r.send(ctx, o)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				wait = r.cfg.replica.syncInterval
+				break
+			}
+			r.failed(err)
+			wait = min(max(2*wait, leastRetry), mostRetry/2)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(r.cfg.replica.syncInterval):
+		}
+	}
+}
+
+// send sends all that was copied, in as much time as it may need.
+func (r *replication) send(ctx context.Context, o *follower) error {
+	pos, err := o.db.Pos()
+	if err != nil {
+		return err
+	}
+	may := reachTime
+	if at := o.replica.Pos().TXID; at > 0 && at < pos.TXID {
+		for tx := at + 1; tx <= pos.TXID; tx++ {
+			if info, err := os.Stat(o.db.LTXPath(0, tx, tx)); err == nil {
+				may += time.Duration(info.Size()) * time.Second / slowUpload
+			}
+		}
+	} else {
+		may += r.duration()
+	}
+	sending, cancel := context.WithTimeoutCause(ctx, may, errStuck)
+	defer cancel()
+	if err := o.replica.Sync(sending); err != nil {
+		return err
+	}
+	r.succeeded(o.replica.Pos().TXID)
+	return nil
+}
+
+// pace keeps the log short while the writer does not rest: Litestream needs a
+// moment without writes for that, and gets it here. The leader of the writer
+// calls it between two commits.
+func (r *replication) pace(w *writer) {
+	now := time.Now()
+	if now.Sub(r.looked) < max(r.wait, paceLooked) {
+		return
+	}
+	r.looked, r.wait = now, 0
+	frames := r.look(w)
+	db := r.running.Load()
+	if db == nil || frames < r.limits.pace {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), paceTime)
+	defer cancel()
+	// Its error comes again where the log is copied, and is told there.
+	_ = db.Sync(ctx)
+	if r.look(w) >= r.limits.pace {
+		r.wait = paceAgain
+	}
+	r.looked = time.Now()
+}
+
+// look returns how many frames the log has.
+func (r *replication) look(w *writer) int64 {
+	var busy, frames, moved int64
+	t := &tx{w: w}
+	if err := t.scan("PRAGMA wal_checkpoint(NOOP)", nil, &busy, &frames, &moved); err != nil {
+		return r.frames.Load()
+	}
+	r.frames.Store(frames)
+	return frames
+}
+
+// full returns an error for publishers while the log is too long.
+func (r *replication) full() error {
+	if r != nil && r.frames.Load() > r.limits.refuse {
+		return webhook.NewError(webhook.CodeUnavailable, "The write-ahead log of the service is too long, since its copying cannot keep up: no event is accepted until it is shorter. Try again later.")
+	}
+	return nil
+}
+
+// close brings the replica up to date a last time, within the time that the
+// configuration gives it, and closes Litestream. Nobody writes any more. The
+// error says that the replica may not hold what was committed last.
+func (r *replication) close() error {
+	r.running.Store(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.ShutdownSyncTimeout+time.Second)
+	defer cancel()
+	r.mu.Lock()
+	o := r.open
+	r.open = nil
+	r.mu.Unlock()
+	var err error
+	if o == nil {
+		if o, err = r.start(ctx); err == nil {
+			r.running.Store(nil)
+		}
+	}
+	if err == nil {
+		err = o.store.Close(ctx)
+	}
+	if err != nil {
+		r.failed(err)
+		return fmt.Errorf("the replica %s does not hold what was written last; the data directory does: %w", r.cfg.Target(), err)
+	}
+	return nil
+}
+
+// replicaLog is the log of Litestream: its news are ours to debug with, and while
+// the replica is known to fail its complaints are as well.
+type replicaLog struct {
+	slog.Handler
+	r *replication
+}
+
+func (l *replicaLog) level(level slog.Level) slog.Level {
+	if level < slog.LevelWarn {
+		return slog.LevelDebug
+	}
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	if l.r.state != ReplicaRunning {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// Enabled implements [slog.Handler].
+func (l *replicaLog) Enabled(ctx context.Context, level slog.Level) bool {
+	return l.Handler.Enabled(ctx, l.level(level))
+}
+
+// Handle implements [slog.Handler].
+func (l *replicaLog) Handle(ctx context.Context, record slog.Record) error {
+	record.Level = l.level(record.Level)
+	record.Message = "litestream: " + record.Message
+	return l.Handler.Handle(ctx, record)
+}
+
+// WithAttrs implements [slog.Handler].
+func (l *replicaLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &replicaLog{l.Handler.WithAttrs(attrs), l.r}
+}
+
+// WithGroup implements [slog.Handler].
+func (l *replicaLog) WithGroup(name string) slog.Handler {
+	return &replicaLog{l.Handler.WithGroup(name), l.r}
+}

@@ -40,47 +40,14 @@ func (w Write) Audit(e webhook.AuditEntry) error {
 // on the last. It looks at a bounded number of entries: a page may be short or
 // empty, and there is more all the same when there is a cursor.
 func (s *Store) AuditEntries(ctx context.Context, q *webhook.ListQuery) (entries []webhook.AuditEntry, next string, err error) {
-	descending := q.Sort[0].Descending
-	low, high, err := s.between(ctx, q.Ranges["at"], s.auditBefore)
+	f, err := s.auditFeed(ctx, q)
 	if err != nil {
 		return nil, "", err
 	}
-	scope := cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}
-	if q.Cursor != "" {
-		place := []int64{0}
-		if err := s.place(scope, q.Cursor, place); err != nil {
-			return nil, "", err
-		}
-		low, high = beyond(place[0], descending, low, high)
-	}
-	// The streams are of what has the fewest rows: a subject, or an admin.
-	index, values := auditAll, []string{""}
-	if subjects := q.Filters["subject_id"]; subjects != nil {
-		index, values = auditBySubject, subjects
-	} else if admins := q.Filters["admin"]; admins != nil {
-		index, values = auditByAdmin, admins
-	}
-	args := []any{nil, jsonOf(q.Filters["admin"]), jsonOf(q.Filters["action"]), jsonOf(q.Filters["subject_id"]), jsonOf(q.Filters["program_id"])}
-	var streams []stream
-	for _, value := range values {
-		args[0] = value
-		streams = append(streams, stream{index + auditUp, index + auditDown, slices.Clone(args)})
-	}
-	budget := q.Size + 1
-	if q.Filters != nil {
-		budget = s.lists.scan
-	}
 	err = s.view(ctx, func(v *view) error {
-		nums, at, more, err := v.walk(streams, descending, low, high, q.Size+1, budget)
-		if err != nil {
+		var nums []int64
+		if nums, next, err = f.page(v); err != nil {
 			return err
-		}
-		if len(nums) > q.Size {
-			nums = nums[:q.Size]
-			at = nums[q.Size-1]
-		}
-		if more {
-			next = s.cursor(scope, []int64{at})
 		}
 		return v.each(selectListedAudit, []any{jsonOf(nums)}, func(scan func(...any) error) error {
 			var e webhook.AuditEntry
@@ -92,6 +59,41 @@ func (s *Store) AuditEntries(ctx context.Context, q *webhook.ListQuery) (entries
 		})
 	})
 	return entries, next, err
+}
+
+// NewerAuditEntries returns the cursor of the page before the one that a query
+// asks for by its cursor, "" when that is the first.
+func (s *Store) NewerAuditEntries(ctx context.Context, q *webhook.ListQuery) (string, error) {
+	f, err := s.auditFeed(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	return f.newer(ctx)
+}
+
+// auditFeed is where the entries of the audit are found.
+func (s *Store) auditFeed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
+	low, high, err := s.between(ctx, q.Ranges["at"], s.auditBefore)
+	if err != nil {
+		return nil, err
+	}
+	f := &feed{s: s, q: q, low: low, high: high, scope: cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}, budget: q.Size + 1}
+	// The streams are of what has the fewest rows: a subject, or an admin.
+	index, values := auditAll, []string{""}
+	if subjects := q.Filters["subject_id"]; subjects != nil {
+		index, values = auditBySubject, subjects
+	} else if admins := q.Filters["admin"]; admins != nil {
+		index, values = auditByAdmin, admins
+	}
+	args := []any{nil, jsonOf(q.Filters["admin"]), jsonOf(q.Filters["action"]), jsonOf(q.Filters["subject_id"]), jsonOf(q.Filters["program_id"])}
+	for _, value := range values {
+		args[0] = value
+		f.streams = append(f.streams, stream{index + auditUp, index + auditDown, slices.Clone(args)})
+	}
+	if q.Filters != nil {
+		f.budget = s.lists.scan
+	}
+	return f, nil
 }
 
 // The streams of the audit: ?4 is the value of their index, ?5 to ?8 are the

@@ -22,60 +22,14 @@ const disorder = time.Minute
 // all the same when there is a cursor. Ids, and names of which there are few,
 // cost a look into an index for each and each program.
 func (s *Store) AllEvents(ctx context.Context, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
-	descending := q.Sort[0].Descending
-	received := q.Ranges["received_at"]
-	wide := received // the span of the order has it all; each row is looked at besides
-	if !wide.From.IsZero() {
-		wide.From = wide.From.Add(-disorder)
-	}
-	if !wide.To.IsZero() {
-		wide.To = wide.To.Add(disorder)
-	}
-	low, high, err := s.between(ctx, wide, s.rowBefore)
+	f, err := s.allEventFeed(ctx, q)
 	if err != nil {
 		return nil, "", err
 	}
-	scope := cursorScope{"all events", "", "", webhook.EventList.Selection(q)}
-	if q.Cursor != "" {
-		place := []int64{0}
-		if err := s.place(scope, q.Cursor, place); err != nil {
-			return nil, "", err
-		}
-		low, high = beyond(place[0], descending, low, high)
-	}
-	stamps := q.Ranges["timestamp"]
-	args := []any{millis(received.From), millis(received.To), stampOf(stamps.From), stampOf(stamps.To), jsonOf(q.Filters["name"])}
-	streams := []stream{{allEvents + rowsUp, allEvents + rowsDown, args}}
-	budget := q.Size + 1
-	switch {
-	case q.Filters["id"] != nil:
-		streams = []stream{{allEventsByID + rowsUp, allEventsByID + rowsDown, append(slices.Clone(args), jsonOf(q.Filters["id"]))}}
-		budget = s.lists.costlyScan
-	case stamps != (webhook.TimeRange{}):
-		budget = s.lists.costlyScan
-	case q.Filters != nil || q.Ranges != nil:
-		budget = s.lists.scan / 2 // each is a row with its JSON, not one of an index
-	}
 	err = s.view(ctx, func(v *view) error {
-		if q.Filters["name"] != nil && q.Filters["id"] == nil {
-			named, err := v.namedEvents(q.Filters["name"], low, high, args)
-			if err != nil {
-				return err
-			}
-			if named != nil {
-				streams = named
-			}
-		}
-		rows, at, more, err := v.walk(streams, descending, low, high, q.Size+1, budget)
-		if err != nil {
+		var rows []int64
+		if rows, next, err = f.page(v); err != nil {
 			return err
-		}
-		if len(rows) > q.Size {
-			rows = rows[:q.Size]
-			at = rows[q.Size-1]
-		}
-		if more {
-			next = s.cursor(scope, []int64{at})
 		}
 		return v.each(selectListedRows, []any{jsonOf(rows)}, func(scan func(...any) error) error {
 			var program string
@@ -86,6 +40,42 @@ func (s *Store) AllEvents(ctx context.Context, q *webhook.ListQuery) (events []w
 		})
 	})
 	return events, next, err
+}
+
+// allEventFeed is where the rows of the logs of all programs are found.
+func (s *Store) allEventFeed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
+	received := q.Ranges["received_at"]
+	wide := received // the span of the order has it all; each row is looked at besides
+	if !wide.From.IsZero() {
+		wide.From = wide.From.Add(-disorder)
+	}
+	if !wide.To.IsZero() {
+		wide.To = wide.To.Add(disorder)
+	}
+	low, high, err := s.between(ctx, wide, s.rowBefore)
+	if err != nil {
+		return nil, err
+	}
+	f := &feed{s: s, q: q, low: low, high: high, scope: cursorScope{"all events", "", "", webhook.EventList.Selection(q)}}
+	stamps := q.Ranges["timestamp"]
+	args := []any{millis(received.From), millis(received.To), stampOf(stamps.From), stampOf(stamps.To), jsonOf(q.Filters["name"])}
+	f.streams = []stream{{allEvents + rowsUp, allEvents + rowsDown, args}}
+	if q.Filters["name"] != nil && q.Filters["id"] == nil {
+		f.few = func(v *view, low, high int64) ([]stream, error) {
+			return v.namedEvents(q.Filters["name"], low, high, args)
+		}
+	}
+	f.budget = q.Size + 1
+	switch {
+	case q.Filters["id"] != nil:
+		f.streams = []stream{{allEventsByID + rowsUp, allEventsByID + rowsDown, append(slices.Clone(args), jsonOf(q.Filters["id"]))}}
+		f.budget = s.lists.costlyScan
+	case stamps != (webhook.TimeRange{}):
+		f.budget = s.lists.costlyScan
+	case q.Filters != nil || q.Ranges != nil:
+		f.budget = s.lists.scan / 2 // each is a row with its JSON, not one of an index
+	}
+	return f, nil
 }
 
 // The streams of the logs of all programs, in the order in which events were

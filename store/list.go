@@ -215,53 +215,14 @@ func jsonOf[T any](values []T) any {
 // "" on the last. A page that filters looks at a bounded number of events: it
 // may be short or empty, and there is more all the same when there is a cursor.
 func (s *Store) Events(ctx context.Context, programID string, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
-	descending := q.Sort[0].Descending
-	low, high, err := s.between(ctx, q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
-		return s.seqBefore(ctx, programID, at)
-	})
+	f, err := s.eventFeed(ctx, programID, q)
 	if err != nil {
 		return nil, "", err
 	}
-	scope := cursorScope{"events", programID, "", webhook.EventList.Selection(q)}
-	if q.Cursor != "" {
-		place := []int64{0}
-		if err := s.place(scope, q.Cursor, place); err != nil {
-			return nil, "", err
-		}
-		low, high = beyond(place[0], descending, low, high)
-	}
-
-	stamps := q.Ranges["timestamp"]
-	names := q.Filters["name"]
-	args := []any{programID, nil, stampOf(stamps.From), stampOf(stamps.To)}
-	var streams []stream
-	if ids := q.Filters["id"]; ids != nil {
-		streams = []stream{{eventsByID + seqsUp, eventsByID + seqsDown, append(slices.Clone(args), jsonOf(ids), jsonOf(names))}}
-	} else if names == nil {
-		streams = []stream{{eventsBySeq + seqsUp, eventsBySeq + seqsDown, args}}
-	}
-	if streams == nil {
-		for _, name := range names {
-			named := slices.Clone(args)
-			named[1] = name
-			streams = append(streams, stream{eventsByName + seqsUp, eventsByName + seqsDown, named})
-		}
-	}
-	budget := q.Size + 1
-	if stamps != (webhook.TimeRange{}) || q.Filters["id"] != nil {
-		budget = s.lists.costlyScan
-	}
 	err = s.view(ctx, func(v *view) error {
-		seqs, at, more, err := v.walk(streams, descending, low, high, q.Size+1, budget)
-		if err != nil {
+		var seqs []int64
+		if seqs, next, err = f.page(v); err != nil {
 			return err
-		}
-		if len(seqs) > q.Size {
-			seqs = seqs[:q.Size]
-			at = seqs[q.Size-1]
-		}
-		if more {
-			next = s.cursor(scope, []int64{at})
 		}
 		return v.each(selectListedEvents, []any{programID, jsonOf(seqs)}, func(scan func(...any) error) error {
 			e, err := scanEvent(programID, scan)
@@ -270,6 +231,53 @@ func (s *Store) Events(ctx context.Context, programID string, q *webhook.ListQue
 		})
 	})
 	return events, next, err
+}
+
+// NewerEvents returns the cursor of the page before the one that a query of the
+// log of a program, or of all programs when that is "", asks for by its cursor;
+// "" when that is the first.
+func (s *Store) NewerEvents(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
+	var f *feed
+	var err error
+	if programID == "" {
+		f, err = s.allEventFeed(ctx, q)
+	} else {
+		f, err = s.eventFeed(ctx, programID, q)
+	}
+	if err != nil {
+		return "", err
+	}
+	return f.newer(ctx)
+}
+
+// eventFeed is where the places of a program's log are found.
+func (s *Store) eventFeed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
+	low, high, err := s.between(ctx, q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
+		return s.seqBefore(ctx, programID, at)
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := &feed{s: s, q: q, low: low, high: high, scope: cursorScope{"events", programID, "", webhook.EventList.Selection(q)}, budget: q.Size + 1}
+	stamps := q.Ranges["timestamp"]
+	names := q.Filters["name"]
+	args := []any{programID, nil, stampOf(stamps.From), stampOf(stamps.To)}
+	if ids := q.Filters["id"]; ids != nil {
+		f.streams = []stream{{eventsByID + seqsUp, eventsByID + seqsDown, append(slices.Clone(args), jsonOf(ids), jsonOf(names))}}
+	} else if names == nil {
+		f.streams = []stream{{eventsBySeq + seqsUp, eventsBySeq + seqsDown, args}}
+	}
+	if f.streams == nil {
+		for _, name := range names {
+			named := slices.Clone(args)
+			named[1] = name
+			f.streams = append(f.streams, stream{eventsByName + seqsUp, eventsByName + seqsDown, named})
+		}
+	}
+	if stamps != (webhook.TimeRange{}) || q.Filters["id"] != nil {
+		f.budget = s.lists.costlyScan
+	}
+	return f, nil
 }
 
 // The streams of events: ?4 is the program, ?5 a name, ?6 and ?7 the span of

@@ -107,6 +107,47 @@ func (s *Store) AllSubscriptions(ctx context.Context, programID string, q *webho
 	return page, next, err
 }
 
+// NewerSubscriptions returns the cursor of the page before the one that a query
+// of webhook.AllSubscriptionList asks for by its cursor, "" when that is the
+// first: it walks the other way round, from the place of the cursor on, which is
+// on that page.
+func (s *Store) NewerSubscriptions(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
+	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
+	place := make([]int64, 2)
+	if err := s.place(scope, q.Cursor, place); err != nil {
+		return "", err
+	}
+	descending := q.Sort[0].Descending
+	back := *q
+	back.Sort = []webhook.SortField{{Name: q.Sort[0].Name, Descending: !descending}}
+	l := newSubscriptionWalk(s, programID, &back)
+	l.at = beside(idOf(place[0], place[1]), descending)
+	err = s.view(ctx, func(v *view) error {
+		_, last, more, err := l.walk(v)
+		if err == nil && more {
+			high, low := numbersOf(beside(last, !descending))
+			cursor = s.cursor(scope, []int64{high, low})
+		}
+		return err
+	})
+	return cursor, err
+}
+
+// beside is the id before another in their order, or else the one after it.
+func beside(id string, before bool) string {
+	high, low := numbersOf(id)
+	h, l := uint64(high), uint64(low)
+	if before {
+		if l == 0 {
+			h--
+		}
+		l--
+	} else if l++; l == 0 {
+		h++
+	}
+	return idOf(int64(h), int64(l))
+}
+
 // subscriptionWalk finds the ids of one page. They rise in the order of
 // creation.
 type subscriptionWalk struct {

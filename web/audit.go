@@ -59,7 +59,13 @@ func (w *Web) auditList(r *request) (answer, error) {
 		if err != nil {
 			return answer{}, err
 		}
-		a.pager = v.feed(next)
+		newer := ""
+		if v.fault == nil && v.query.Cursor != "" {
+			if newer, err = w.cfg.Store.NewerAuditEntries(r.Context(), &v.query); err != nil {
+				return answer{}, err
+			}
+		}
+		a.pager = v.feed(newer, next)
 		a.next = a.pager.older
 	}
 	p := answer{page: auditPage(w.frame(r, "Audit"), &a)}

@@ -121,14 +121,13 @@ func (w *Web) readDeliveries(r *request, l *deliveryList) (newest int64, err err
 	if l.rows, err = w.deliveryRows(ctx, page); err != nil {
 		return 0, err
 	}
-	l.next, l.pager = next, l.list.feed(next)
+	newer := ""
 	if q.Cursor != "" {
-		newer, err := w.cfg.Store.NewerDeliveries(ctx, q)
-		if err != nil {
+		if newer, err = w.cfg.Store.NewerDeliveries(ctx, q); err != nil {
 			return 0, err
 		}
-		l.pager.newer = l.list.page(newer, 1)
 	}
+	l.next, l.pager = next, l.list.feed(newer, next)
 	return newest, nil
 }
 

@@ -46,7 +46,13 @@ func (w *Web) eventList(r *request) (answer, error) {
 		if err != nil {
 			return answer{}, err
 		}
-		e.pager = v.feed(next)
+		newer := ""
+		if err == nil && v.query.Cursor != "" {
+			if newer, err = w.cfg.Store.NewerEvents(r.Context(), r.program, &v.query); err != nil {
+				return answer{}, err
+			}
+		}
+		e.pager = v.feed(newer, next)
 		e.next = e.pager.older
 		values := webhook.EventList.Values(&v.query)
 		e.api = w.curl("GET", address("/v2/events", values), "")

@@ -61,7 +61,7 @@ func TestEventPages(t *testing.T) {
 	if next == nil {
 		t.Fatal("there is no next page")
 	}
-	v.do("GET", strings.ReplaceAll(next[1], "&amp;", "&")).has(t, "/events/acme/"+events[0].ID, "Newest")
+	v.do("GET", strings.ReplaceAll(next[1], "&amp;", "&")).has(t, "/events/acme/"+events[0].ID, "Newest", `rel="prev"`)
 	p = v.do("GET", "/events?filter[nme]=x")
 	p.want(t, 400, "This cannot be listed.")
 	v.do("GET", "/events?page[cursor]=x").want(t, 400, "This cannot be listed.")

@@ -108,7 +108,7 @@ func gallery(t *testing.T) templ.Component {
 		contents([2]string{"g-tables", "Tables"}, [2]string{"g-forms", "Forms"}, [2]string{"g-code", "Bodies"}, [2]string{"g-charts", "Charts"}),
 		aSection("g-alarms", "Alarms",
 			with(alarm(noteFailed), text("Something failed: "+visible(hostile))), with(alarm(noteMind), text("Something to be heeded."))),
-		aSection("g-tables", "Tables", filterBar(f, set), table, pagerBar(numbered.pages(312)), pagerBar(feed.feed("def")), sameOverAPI("curl https://service.example/v2/events")),
+		aSection("g-tables", "Tables", filterBar(f, set), table, pagerBar(numbered.pages(312)), pagerBar(feed.feed("", "def")), sameOverAPI("curl https://service.example/v2/events")),
 		aSection("g-faults", "A list that cannot be had", filterBar(frame{clock: c}, wrong)),
 		aSection("g-forms", "Forms", faults(formFaults),
 			field(fieldProps{id: "url", name: "url", label: "URL", kind: "url", value: "x", fault: faultOf(formFaults, "url"), hint: "Where deliveries are sent."}),

@@ -62,7 +62,13 @@ func (w *Web) readSubscriptions(r *request, page *subscriptionRecords) error {
 	if err != nil {
 		return err
 	}
-	page.pager = page.list.feed(next)
+	newer := ""
+	if page.list.query.Cursor != "" {
+		if newer, err = w.cfg.Store.NewerSubscriptions(r.Context(), r.program, &page.list.query); err != nil {
+			return err
+		}
+	}
+	page.pager = page.list.feed(newer, next)
 	to := r.clock.now.Truncate(time.Hour).Add(time.Hour)
 	from := to.Add(-statHours * time.Hour)
 	stats, err := w.cfg.Store.SubscriptionStats(r.Context(), subs, store.StatHour, from, to)

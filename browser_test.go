@@ -332,7 +332,8 @@ func (s *browsed) stop() error {
 
 // control is the URL by which a journey starts its service anew, by POST to
 // /restart. With aged=12h the sessions that there are were begun, were seen last
-// and end so much earlier: the binary has no other clock than the machine's.
+// and end so much earlier: the binary has no other clock than the machine's. With
+// table=NAME that table is not there any more, so that what needs it fails.
 func (s *browsed) control() string {
 	if s.data == "" {
 		return ""
@@ -344,7 +345,10 @@ func (s *browsed) control() string {
 			err = s.stop()
 		}
 		if err == nil && aged > 0 {
-			err = ageSessions(s.data, aged)
+			err = changeStopped(s.data, "UPDATE sessions SET created_at = created_at - ?1, seen_at = seen_at - ?1, expires_at = expires_at - ?1", aged.Milliseconds())
+		}
+		if table := r.FormValue("table"); err == nil && table != "" {
+			err = changeStopped(s.data, `ALTER TABLE "`+table+`" RENAME TO "`+table+`_away"`)
 		}
 		if err == nil {
 			_, err = s.start()
@@ -358,14 +362,13 @@ func (s *browsed) control() string {
 	return server.URL
 }
 
-// ageSessions makes all sessions of a data directory older, which nobody has
-// open.
-func ageSessions(data string, by time.Duration) (err error) {
+// changeStopped changes the database of a data directory that nobody has open.
+func changeStopped(data, statement string, args ...any) (err error) {
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(data, "service.db"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	_, err = db.Exec("UPDATE sessions SET created_at = created_at - ?1, seen_at = seen_at - ?1, expires_at = expires_at - ?1", by.Milliseconds())
+	_, err = db.Exec(statement, args...)
 	return err
 }

@@ -25,11 +25,15 @@ export const link = env("LINK");
 export const base = new URL(link).origin;
 export const data = env("DATA");
 export const script = env("SCRIPT") !== "off";
+export const routes = JSON.parse(env("ROUTES") || "[]"); // of the pages: {path, get, post}
 
 const axe = fs.readFileSync("node_modules/axe-core/axe.min.js", "utf8");
 const browser = await chromium.launch({ executablePath: env("CHROMIUM"), args: ["--no-sandbox"] });
 const complaints = [];
 const plain = new WeakSet(); // the browsers without JavaScript
+
+// All that pages, and requests beside them, asked the service for: {method, path, status}.
+export const asked = [];
 
 // A journey that hangs says where, before it is killed.
 setTimeout(() => {
@@ -60,6 +64,9 @@ export async function fresh(options = {}, expected = []) {
     if (!expected.some((e) => text.includes(e))) complaints.push(`${page.url()}: ${text}`);
   };
   page.on("console", (m) => ["error", "warning"].includes(m.type()) && complain(m.text()));
+  context.on("response", (r) => {
+    if (r.url().startsWith(base)) asked.push({ method: r.request().method(), path: new URL(r.url()).pathname, status: r.status() });
+  });
   page.on("pageerror", (e) => complain(e.stack || e.message));
   return { context, page };
 }
@@ -80,9 +87,10 @@ export async function until(what, found, seconds = 30) {
 }
 
 // restart ends the service, and starts it again at the same address and on the
-// same data. Aged, such as 12h, makes the sessions so much older meanwhile.
-export async function restart(aged = "0s") {
-  const answer = await fetch(`${env("CONTROL")}/restart`, { method: "POST", body: new URLSearchParams({ aged }) });
+// same data. Aged, such as 12h, makes the sessions so much older meanwhile; table
+// names one that is taken away, so that a page of it fails.
+export async function restart(aged = "0s", table = "") {
+  const answer = await fetch(`${env("CONTROL")}/restart`, { method: "POST", body: new URLSearchParams({ aged, table }) });
   check(answer.ok, `a restart: ${await answer.text()}`);
 }
 
@@ -157,8 +165,8 @@ export async function looks(page, except = []) {
       await page.emulateMedia({ colorScheme });
       // What is dark has the same structure: only its colours can be wrong.
       const rules = Object.fromEntries(except.map((id) => [id, { enabled: false }]));
-      const options = colorScheme === "dark" ? { runOnly: { type: "rule", values: ["color-contrast"] } }
-        : { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], rules: { "target-size": { enabled: true }, ...rules } };
+      const options = colorScheme === "dark" ? { resultTypes: ["violations"], runOnly: { type: "rule", values: ["color-contrast"] } }
+        : { resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], rules: { "target-size": { enabled: true }, ...rules } };
       const { violations } = await page.evaluate((o) => axe.run(o), options);
       for (const v of violations) {
         faults.push(`${width} px, ${colorScheme}: ${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`);
@@ -170,7 +178,12 @@ export async function looks(page, except = []) {
 
 // command runs the binary beside the service, and returns what it says.
 export function command(...args) {
-  return execFileSync(env("SERVICE"), args, { encoding: "utf8" }).trim();
+  return commandWith("", ...args);
+}
+
+// commandWith is the same with something to read from its standard input.
+export function commandWith(input, ...args) {
+  return execFileSync(env("SERVICE"), args, { encoding: "utf8", input }).trim();
 }
 
 let token;

@@ -39,6 +39,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("SIGTERM", func(t *testing.T) { testSigterm(t, binary) })
 	t.Run("backup", func(t *testing.T) { testBackup(t, binary) })
 	t.Run("restoration", func(t *testing.T) { testRestoreKilled(t, binary) })
+	t.Run("log", func(t *testing.T) { testLog(t, binary) })
 	t.Run("damage", func(t *testing.T) { testDamage(t, binary) })
 }
 

@@ -176,10 +176,6 @@ func oneLine(s string) string { return printable(strings.TrimSpace(s)) }
 // printable escapes the control characters of s, and those that change the
 // direction of writing, so that a terminal shows them and does not obey them.
 func printable(s string) string {
-	steers := func(r rune) bool {
-		return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control) || r == unicode.ReplacementChar ||
-			r == '\u2028' || r == '\u2029'
-	}
 	if !strings.ContainsFunc(s, steers) {
 		return s
 	}
@@ -192,6 +188,12 @@ func printable(s string) string {
 		b.WriteString(escape(r))
 	}
 	return b.String()
+}
+
+// steers says whether a terminal may obey a character instead of showing it.
+func steers(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control) || r == unicode.ReplacementChar ||
+		r == '\u2028' || r == '\u2029'
 }
 
 func escape(r rune) string {

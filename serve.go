@@ -158,11 +158,7 @@ func (f *faults) logger(w io.Writer, format, level string) *slog.Logger {
 	if err := least.UnmarshalText([]byte(f.choice("log-level", level, "debug", "info", "warn", "error"))); err != nil {
 		least = slog.LevelInfo // the fault is told
 	}
-	options := &slog.HandlerOptions{Level: least}
-	if f.choice("log-format", format, "text", "json") == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
-	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return newLogger(w, f.choice("log-format", format, "text", "json"), least)
 }
 
 func (c *serveCmd) Run(ctx context.Context, std streams, conf *configuration, line *kong.Context) error {

@@ -181,7 +181,7 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std streams, create bo
 	if _, err := os.Stat(filepath.Join(d.Data, "service.db")); errors.Is(err, fs.ErrNotExist) && !create {
 		return nil, fmt.Errorf("there is no data in %s; --data names the data directory", d.Data)
 	}
-	logger := slog.New(slog.NewTextHandler(std.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	logger := newLogger(std.err, "text", slog.LevelWarn)
 	st, err := store.Open(ctx, store.Config{Dir: d.Data, SecretKeyFile: k.SecretKeyFile, Logger: logger})
 	if err != nil {
 		return nil, k.explain(err)

@@ -197,18 +197,19 @@ func (a *api) logRequest(req *request, status, size int, took time.Duration) {
 	if !a.logger.Enabled(req.ctx, level) {
 		return
 	}
-	attrs := [8]slog.Attr{
+	attrs := [10]slog.Attr{
 		slog.String("method", req.http.Method),
 		slog.String("route", req.route.pattern),
 		slog.Int("status", status),
 		slog.Duration("duration", took),
 		slog.Int("bytes", size),
 		slog.String("request_id", req.id),
+		slog.String("remote", req.http.RemoteAddr),
 	}
-	n := 6
-	if req.token != nil {
-		attrs[6], attrs[7] = slog.String("program", req.token.ProgramID), slog.String("user", req.token.UserID)
-		n = 8
+	n := 7
+	if t := req.token; t != nil {
+		attrs[7], attrs[8], attrs[9] = slog.String("program", t.ProgramID), slog.String("user", t.UserID), slog.String("token", t.ID)
+		n = 10
 	}
 	a.logger.LogAttrs(req.ctx, level, "request", attrs[:n]...)
 }

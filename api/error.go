@@ -48,7 +48,8 @@ func (a *api) problem(req *request, err error) *webhook.Error {
 	switch ended := req.ctx.Err(); {
 	case errors.As(err, &e):
 	case errors.Is(err, store.ErrUnavailable):
-		a.logError(req, "nothing can be stored", err)
+		// Of its disk the store tells itself, once and not for each request.
+		a.logFault(req, slog.LevelDebug, "nothing can be stored", err)
 		e = webhook.NewError(webhook.CodeUnavailable, "Nothing can be stored just now. Try again later.")
 	case store.Unavailable(err):
 		a.logError(req, "nothing can be read", err)
@@ -70,7 +71,11 @@ func (a *api) problem(req *request, err error) *webhook.Error {
 }
 
 func (a *api) logError(req *request, message string, err error) {
-	a.logger.LogAttrs(req.ctx, slog.LevelError, message,
+	a.logFault(req, slog.LevelError, message, err)
+}
+
+func (a *api) logFault(req *request, level slog.Level, message string, err error) {
+	a.logger.LogAttrs(req.ctx, level, message,
 		slog.String("error", err.Error()),
 		slog.String("method", req.http.Method),
 		slog.String("route", req.route.pattern),

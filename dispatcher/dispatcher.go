@@ -382,7 +382,11 @@ func (d *Dispatcher) remove(l *lane) {
 func (d *Dispatcher) storeFailed(err error) {
 	now := time.Now()
 	if now.After(d.paused) {
-		d.logger.Error("the store failed; deliveries are held until it answers again", "error", err)
+		level := slog.LevelError
+		if errors.Is(err, store.ErrUnavailable) {
+			level = slog.LevelDebug // of its disk the store tells itself, once and not each second
+		}
+		d.logger.Log(context.Background(), level, "the store failed; deliveries are held until it answers again", "error", err)
 	}
 	d.paused = now.Add(pause)
 	d.poke()
@@ -676,7 +680,7 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 	for {
 		step, err := d.store.Record(c, &a, step, d.cfg.HealthPolicy)
 		if err == nil {
-			d.log(to, c, &a, step)
+			d.log(c, &a, step)
 			return step.NextAttemptAt, a.Result
 		}
 		d.mu.Lock()
@@ -727,24 +731,38 @@ func notSent(number int, started time.Time) webhook.Attempt {
 	}
 }
 
-// log writes one line an attempt.
-func (d *Dispatcher) log(to *store.Lane, c *store.Claim, a *webhook.Attempt, step webhook.Step) {
-	level := slog.LevelDebug
-	if a.Result != webhook.ResultSuccess {
-		level = slog.LevelInfo
-	}
-	if !d.logger.Enabled(context.Background(), level) {
+// log writes one line an attempt: nothing in it is the subscriber's but numbers.
+func (d *Dispatcher) log(c *store.Claim, a *webhook.Attempt, step webhook.Step) {
+	if !d.logger.Enabled(context.Background(), slog.LevelInfo) {
 		return
 	}
-	d.logger.LogAttrs(context.Background(), level, "attempt", append(outcome(a),
+	attributes := append(outcome(a),
 		slog.String("program", c.ProgramID), slog.String("subscription", c.SubscriptionID), slog.String("delivery", c.ID),
 		slog.Int("number", c.Number), slog.Int("events", len(c.Events)), slog.Bool("ping", c.Ping),
-		slog.String("status", string(step.Status)))...)
+		slog.String("status", string(step.Status)))
+	if step.FailureReason != webhook.FailureNone {
+		attributes = append(attributes, slog.String("failure_reason", string(step.FailureReason)))
+	}
+	if !step.NextAttemptAt.IsZero() {
+		attributes = append(attributes, slog.String("next_attempt_at", webhook.FormatTime(step.NextAttemptAt)))
+	}
+	if c.Trace != "" {
+		attributes = append(attributes, slog.String("trace", c.Trace.ID()))
+	}
+	for _, phase := range [...]struct {
+		name string
+		took time.Duration
+	}{{"dns", a.Phases.DNS}, {"connect", a.Phases.Connect}, {"tls", a.Phases.TLS}, {"first_byte", a.Phases.FirstByte}} {
+		if phase.took > 0 {
+			attributes = append(attributes, slog.Duration(phase.name, phase.took))
+		}
+	}
+	d.logger.LogAttrs(context.Background(), slog.LevelInfo, "attempt", attributes...)
 }
 
 // outcome says for a log what came of an attempt.
 func outcome(a *webhook.Attempt) []slog.Attr {
-	attributes := make([]slog.Attr, 0, 12)
+	attributes := make([]slog.Attr, 0, 20)
 	attributes = append(attributes, slog.String("result", string(a.Result)), slog.Duration("duration", a.Duration))
 	if a.ResponseStatus != 0 {
 		attributes = append(attributes, slog.Int("response_status", a.ResponseStatus))

@@ -150,7 +150,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	db.SetMaxOpenConns(1)
-	if s.writer, err = newWriter(db, s.clock, s.damage, s.metrics); err != nil {
+	if s.writer, err = newWriter(db, s.clock, s.damage, s.metrics, s.logger); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -345,7 +345,10 @@ func (s *Store) probe() error {
 		}
 	}
 	s.writer.failed.Store(false)
-	return nil
+	return s.writer.do(func(t *tx) error {
+		t.afterCommit(func() { t.w.trouble.over(time.Now(), t.w.logger) })
+		return nil
+	})
 }
 
 // SQLiteVersion returns the version of the SQLite library in use.

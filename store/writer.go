@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -50,12 +51,49 @@ type writer struct {
 
 	metrics  *metrics
 	watchers *watchers // nil until the store is open
+	logger   *slog.Logger
+	trouble  trouble // owned by the leader
 
 	mu     sync.Mutex
 	queue  []*write
 	led    bool // somebody leads
 	closed bool
 	idle   *sync.Cond // led has become false
+}
+
+// trouble is a time in which the disk does not take what is to be written. It is
+// logged when it begins and when it is over, and not for each write.
+type trouble struct {
+	began, last time.Time // zero while there is none
+	refused     int       // writes
+}
+
+// calm is how long all writes must succeed for a trouble to be over: on a full
+// disk a little finds a place for a while where nothing else does.
+const calm = 5 * time.Second
+
+// heed takes down how a commit went: how many of its writes the disk has
+// refused, and why.
+func (t *trouble) heed(refused int, why error, now time.Time, logger *slog.Logger) {
+	switch {
+	case refused > 0:
+		if t.began.IsZero() {
+			t.began = now
+			logger.Error("the disk does not take what is to be written: it is refused, and deliveries are held, until it does", "error", why)
+		}
+		t.last = now
+		t.refused += refused
+	case !t.began.IsZero() && now.Sub(t.last) >= calm:
+		t.over(now, logger)
+	}
+}
+
+// over ends a trouble.
+func (t *trouble) over(now time.Time, logger *slog.Logger) {
+	if !t.began.IsZero() {
+		logger.Info("the disk takes what is written again", "refused", t.refused, "lasted", now.Sub(t.began).Round(time.Millisecond))
+		*t = trouble{}
+	}
 }
 
 // chore is work that waits for a commit that is made anyway. It is a write of
@@ -78,15 +116,16 @@ type tx struct {
 	w       *writer
 	current *write
 	touched []string // programs whose head this write has moved
-	storage bool     // a write failed for want of the disk
+	refused int      // writes that failed for want of the disk
+	why     error    // the last of them did
 }
 
-func newWriter(db *sql.DB, c *clock, d *damage, m *metrics) (*writer, error) {
+func newWriter(db *sql.DB, c *clock, d *damage, m *metrics, logger *slog.Logger) (*writer, error) {
 	conn, err := db.Conn(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head), clock: c, damage: d, metrics: m}
+	w := &writer{db: db, conn: conn, stmts: make(map[string]*sql.Stmt), heads: make(map[string]head), clock: c, damage: d, metrics: m, logger: logger}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
 }
@@ -193,19 +232,21 @@ func (w *writer) commit(batch []*write) {
 			_ = t.exec("ROLLBACK")
 		}
 	}
-	failed := err != nil || t.storage
+	failed := err != nil || t.refused > 0
 	if failed {
 		w.failed.Store(true)
 	}
 	w.metrics.commit(len(batch), time.Since(began), failed)
 	w.damage.notice(err)
 	if err != nil {
+		w.trouble.heed(len(batch), err, time.Now(), w.logger)
 		clear(w.heads)
 		for _, op := range batch {
 			op.err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		return
 	}
+	w.trouble.heed(t.refused, t.why, time.Now(), w.logger)
 	for _, op := range batch {
 		if op.err == nil {
 			for _, fn := range op.after {
@@ -225,7 +266,7 @@ func (t *tx) savepoint(op *write) error {
 	op.err = t.w.damage.notice(t.protect(op.run))
 	t.current = nil
 	if op.err != nil && isStorage(op.err) {
-		t.storage = true
+		t.refused, t.why = t.refused+1, op.err
 		op.err = fmt.Errorf("%w: %w", ErrUnavailable, op.err)
 	}
 	if op.err != nil {

@@ -111,7 +111,10 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store") // assets say otherwise of themselves
-	w.mux.ServeHTTP(rw, r)
+	seen := &watched{ResponseWriter: rw}
+	began := time.Now()
+	defer func() { w.logRequest(seen, r, time.Since(began)) }() // also when it is cut off
+	w.mux.ServeHTTP(seen, r)
 }
 
 // serve writes what a handler came to. It is the one place that does, and the
@@ -121,6 +124,9 @@ func (w *Web) serve(do handler) http.Handler {
 		r := w.newRequest(plain, rw.Header().Get(requestIDHeader))
 		var body bytes.Buffer
 		a, err := w.try(do, r, &body)
+		if seen, ok := rw.(*watched); ok {
+			seen.admin = r.admin
+		}
 		if err != nil {
 			w.fail(rw, r, err)
 			return

@@ -1,0 +1,97 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// A disk that takes nothing is logged once, and once when it does again, with
+// the number of writes that were refused.
+func TestTroubleIsLoggedOnce(t *testing.T) {
+	ctx := context.Background()
+	var log bytes.Buffer
+	s, err := Open(ctx, Config{Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	program(t, s, "p")
+	limit := func(pages string) {
+		t.Helper()
+		if _, err := s.writer.conn.ExecContext(ctx, "PRAGMA max_page_count = "+pages); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when string, refusals, recoveries int) {
+		t.Helper()
+		if got := strings.Count(log.String(), "level=ERROR"); got != refusals {
+			t.Errorf("%s: %d lines of refusals, want %d:\n%s", when, got, refusals, &log)
+		}
+		if got := strings.Count(log.String(), "the disk takes what is written again"); got != recoveries {
+			t.Errorf("%s: %d lines of recoveries, want %d:\n%s", when, got, recoveries, &log)
+		}
+	}
+	limit("1") // means as many as there are
+	refused := 0
+	for range 2000 {
+		if _, err := s.Publish(ctx, "p", []webhook.Event{event("content_updated")}); Unavailable(err) {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if refused < 100 {
+		t.Fatalf("%d writes were refused, want a store that is full", refused)
+	}
+	want("while it is full", 1, 0)
+	limit("1000000")
+	if _, err := s.Publish(ctx, "p", []webhook.Event{event("content_updated")}); err != nil {
+		t.Fatal(err)
+	}
+	want("at once with room", 1, 0)
+	if err := s.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	want("after a check", 1, 1)
+	if !strings.Contains(log.String(), " refused=") || strings.Contains(log.String(), " refused=1 ") {
+		t.Errorf("it is not said how many were refused:\n%s", &log)
+	}
+}
+
+// It is over when all writes have succeeded for a while, too.
+func TestTroubleEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		var tr trouble
+		heed := func(refused int) { tr.heed(refused, ErrUnavailable, time.Now(), logger) }
+		heed(0)
+		heed(3)
+		time.Sleep(time.Second)
+		heed(0)
+		time.Sleep(4 * time.Second)
+		heed(2)
+		time.Sleep(4 * time.Second)
+		heed(0)
+		if got := strings.Count(log.String(), "\n"); got != 1 {
+			t.Errorf("%d lines, want one:\n%s", got, &log)
+		}
+		time.Sleep(time.Second)
+		heed(0)
+		heed(0)
+		if got := strings.Count(log.String(), "\n"); got != 2 || !strings.Contains(log.String(), "refused=5 lasted=10s") {
+			t.Errorf("got %d lines, want two:\n%s", got, &log)
+		}
+		heed(1)
+		if got := strings.Count(log.String(), "level=ERROR"); got != 2 {
+			t.Errorf("the next one is not told:\n%s", &log)
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package web
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"service/assets"
+)
+
+// watched is the writer of an answer that remembers what the log tells of it.
+type watched struct {
+	http.ResponseWriter
+	status int // 0 before the header was written
+	bytes  int
+	admin  string // the email of who was signed in
+}
+
+// Unwrap is for [http.ResponseController].
+func (c *watched) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func (c *watched) WriteHeader(status int) {
+	if c.status == 0 {
+		c.status = status
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+func (c *watched) Write(b []byte) (int, error) {
+	if c.status == 0 {
+		c.status = http.StatusOK
+	}
+	n, err := c.ResponseWriter.Write(b)
+	c.bytes += n
+	return n, err
+}
+
+// logRequest writes the line of a request. The route is the pattern of the path,
+// which itself may hold the code of a sign-in link, or "-" when there is none.
+// Files of pages are logged at level debug.
+func (w *Web) logRequest(c *watched, r *http.Request, took time.Duration) {
+	level := slog.LevelInfo
+	if strings.HasPrefix(r.URL.Path, assets.Prefix) {
+		level = slog.LevelDebug
+	}
+	ctx := r.Context()
+	if !w.cfg.Logger.Enabled(ctx, level) {
+		return
+	}
+	route := r.Pattern
+	if _, path, ok := strings.Cut(route, " "); ok {
+		route = path
+	}
+	switch {
+	case route == "/{$}":
+		route = "/"
+	case route == "", route == "/":
+		route = "-"
+	}
+	status := c.status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	attributes := []slog.Attr{
+		slog.String("method", r.Method), slog.String("route", route), slog.Int("status", status), slog.Duration("duration", took),
+		slog.Int("bytes", c.bytes), slog.String("request_id", c.Header().Get(requestIDHeader)), slog.String("remote", r.RemoteAddr),
+	}
+	if c.admin != "" {
+		attributes = append(attributes, slog.String("admin", c.admin))
+	}
+	w.cfg.Logger.LogAttrs(ctx, level, "request", attributes...)
+}

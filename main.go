@@ -31,6 +31,9 @@ const (
 )
 
 func main() {
+	// What the service makes is its owner's alone, what SQLite makes beside the
+	// database too, which one of its drivers would let all read.
+	syscall.Umask(0o077)
 	ctx, cancel := context.WithCancel(context.Background())
 	endings := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // nohup means to go on

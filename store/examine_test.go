@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -129,6 +130,8 @@ func compare(t *testing.T, found []Finding, want map[string]Level, detail string
 // TestExamineOthers looks at directories that are not there, in use, or of an
 // older schema.
 func TestExamineOthers(t *testing.T) {
+	before := syscall.Umask(0o077) // as in the binary
+	defer syscall.Umask(before)
 	dir := filepath.Join(t.TempDir(), "d")
 	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
 	must(t, err)

@@ -169,7 +169,7 @@ func testLog(t *testing.T, binary string) {
 					requests++
 				}
 			}
-			req, err := http.NewRequestWithContext(t.Context(), "POST", base+"/v2/events", bytes.NewReader(benchEvent(nil, 1)))
+			req, err := http.NewRequestWithContext(t.Context(), "POST", base+"/v2/events", bytes.NewReader(benchEvent(nil, benchEventName, 1)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -274,9 +274,12 @@ func certificateFinding(all []web.Certificate, now time.Time) []store.Finding {
 	for _, c := range all {
 		left := c.Ends.Sub(now)
 		names := strings.Join(c.Names, ", ")
+		fault := certificateFault(&c, now)
 		switch {
-		case left <= 0:
-			d.add(store.LevelFail, "certificates", "See the log for why it was not renewed.", "that of %s ended on %s", names, webhook.FormatTime(c.Ends))
+		case fault != "" && left < certificateSoon:
+			d.add(store.LevelFail, "certificates", "See the log for what the issuer says; the name must lead to this machine, and the issuer must reach ports 443 or 80.", "%s", fault)
+		case fault != "":
+			d.add(store.LevelWarn, "certificates", "See the log for what the issuer says.", "%s", fault)
 		case left < certificateSoon:
 			d.add(store.LevelWarn, "certificates", "See the log for why it is not renewed.", "that of %s ends on %s", names, webhook.FormatTime(c.Ends))
 		default:
@@ -295,9 +298,7 @@ func (svc *service) examine(ctx context.Context, reading time.Duration) []store.
 	} else {
 		d.ok("deliveries", "they are being made")
 	}
-	if svc.certificates != nil {
-		d = append(d, certificateFinding(svc.certificates(), time.Now())...)
-	}
+	d = append(d, certificateFinding(svc.certificates.list(), time.Now())...)
 	return d
 }
 

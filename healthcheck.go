@@ -58,7 +58,7 @@ func askReady(ctx context.Context, s *settings) error {
 		} else if err != nil {
 			return err
 		}
-		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
+		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: localName}
 	}
 	url := scheme + "://" + nearAddress(s.listen) + "/readyz"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,7 +47,7 @@ func publicServer(handler http.Handler, requestTimeout time.Duration) *http.Serv
 // The bounds on open connections of the public door.
 const (
 	maxOpen     = 4096
-	maxOpenEach = 1024 // of one network, if it is not this machine, where a proxy may be
+	maxOpenEach = 1024 // of one network, if it is not this machine, where a proxy may be, nor a trusted proxy's
 )
 
 // boundedListener closes connections beyond its bounds as soon as they are
@@ -53,6 +55,7 @@ const (
 type boundedListener struct {
 	net.Listener
 	total, each int
+	trusted     proxies // total alone counts for these
 	logger      *slog.Logger
 
 	mu     sync.Mutex
@@ -61,8 +64,8 @@ type boundedListener struct {
 	warned time.Time            // when it was last logged that the total is reached
 }
 
-func newBoundedListener(l net.Listener, total, each int, logger *slog.Logger) *boundedListener {
-	return &boundedListener{Listener: l, total: total, each: each, logger: logger, of: make(map[netip.Prefix]int)}
+func newBoundedListener(l net.Listener, total, each int, trusted proxies, logger *slog.Logger) *boundedListener {
+	return &boundedListener{Listener: l, total: total, each: each, trusted: trusted, logger: logger, of: make(map[netip.Prefix]int)}
 }
 
 // Accept returns the next connection that is within the bounds.
@@ -87,7 +90,7 @@ func (l *boundedListener) take(from netip.Addr) bool {
 	network := webhook.Network(from)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of[network] >= l.each && !from.IsLoopback() {
+	if l.of[network] >= l.each && !from.IsLoopback() && !l.trusted.trust(from) {
 		return false
 	}
 	if l.open >= l.total {
@@ -129,4 +132,19 @@ func (c *boundedConn) CloseWrite() error {
 		return tcp.CloseWrite()
 	}
 	return nil
+}
+
+// serverLog is the log of an http.Server. What it has to say of clients that
+// fail at speaking TLS or HTTP/2 is for debuggers: whoever scans a port would
+// fill the log with it.
+type serverLog struct{ slog.Handler }
+
+// Handle implements [slog.Handler].
+func (h serverLog) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "http: TLS handshake error") || strings.HasPrefix(r.Message, "http2: ") {
+		if r.Level = slog.LevelDebug; !h.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return h.Handler.Handle(ctx, r)
 }

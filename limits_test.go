@@ -291,7 +291,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	// 1 for each network does not hold for this machine.
-	l := newBoundedListener(inner, 3, 1, slog.New(slog.NewTextHandler(&logged, nil)))
+	l := newBoundedListener(inner, 3, 1, nil, slog.New(slog.NewTextHandler(&logged, nil)))
 	defer l.Close()
 	dial := func() net.Conn {
 		t.Helper()
@@ -337,7 +337,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 
 	// Networks, which loopback cannot play.
-	l = newBoundedListener(nil, 10, 2, nil)
+	l = newBoundedListener(nil, 10, 2, nil, nil)
 	for _, test := range []struct {
 		from string
 		want bool

@@ -46,6 +46,13 @@ var privileges = []privilege{
 	{"github.com/a-h/templ/", "", []string{"service/web"}, "pages are web's"},
 	{"html/template", "", []string{"service/api"}, "pages are templ's; the reference is rendered from the API's document"},
 	{"github.com/julienschmidt/httprouter", "", []string{"service/api", "service/web"}, "routes are the doors'"},
+	{"github.com/caddyserver/certmagic", "", []string{"service"}, "certificates are the front door's"},
+	{"github.com/mholt/acmez/", "", []string{"service"}, "certificates are the front door's"},
+	{"go.uber.org/zap", "", []string{"service"}, "the log is log/slog's; a library's goes to it"},
+	{"go.uber.org/zap/", "", []string{"service"}, "the log is log/slog's; a library's goes to it"},
+	{"github.com/caddyserver/certmagic", "HTTPS", nil, "it listens by itself, where nobody said"},
+	{"github.com/caddyserver/certmagic", "Default", nil, "a variable of the whole process"},
+	{"github.com/caddyserver/certmagic", "DefaultACME", nil, "a variable of the whole process"},
 	{"code.dny.dev/ssrf", "", []string{"service/dispatcher"}, "the egress guard stands where subscribers are dialled"},
 
 	{"github.com/prometheus/client_golang/prometheus", "", []string{"service", "service/store", "service/api", "service/dispatcher"}, "the rules count nothing"},

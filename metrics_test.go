@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,7 +48,8 @@ func (in *instance) scrape(headers ...string) (status int, text []byte) {
 // figures move as they should, the names are those of testdata/metrics.txt,
 // which docs/metrics.md explains, and nothing in them is a partner's choice.
 func TestMetrics(t *testing.T) {
-	in := newInstance(t, buildBinary(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--batch-size", "1")
+	in := newInstance(t, buildBinary(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--batch-size", "1", "--tls", "auto")
+	in.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // of a local CA that is made at the start
 	token := in.token("acme")
 	in.mustStart()
 	const events = 5
@@ -87,6 +89,7 @@ func TestMetrics(t *testing.T) {
 		`service_backlog_age_seconds{program="acme"} 0`,
 		`service_deliveries_in_flight{kind="event"} 0`,
 		`service_store_up 1`,
+		`service_certificate_failing{name="localhost"} 0`,
 	}
 	var text []byte
 	lacking := func(line string) bool { return !bytes.Contains(text, []byte(line+"\n")) }

@@ -1,17 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,8 +40,14 @@ type serveCmd struct {
 type serveFlags struct {
 	dataFlag
 	keyFlag
-	Listen           string   `default:"127.0.0.1:8443" placeholder:"ADDR" help:"The address of the API and the admin UI."`
-	TLS              string   `name:"tls" default:"auto" placeholder:"auto|off" help:"auto serves HTTPS with a certificate of a local CA kept in the data directory (ca.pem, for curl --cacert); off is plain HTTP, on a loopback address alone."`
+	Listen           string   `default:"auto" placeholder:"ADDR" help:"The address of the API and the admin UI; auto is 127.0.0.1:8443, or :443 with --domain."`
+	Domain           []string `placeholder:"NAME" help:"A name that the service is reached by from everywhere: it gets a certificate for it by itself, from an issuer that speaks ACME, and renews it; repeated or with commas."`
+	ACMEEmail        string   `name:"acme-email" placeholder:"EMAIL" help:"Where the issuer of the certificates may write to."`
+	ACMECA           string   `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"The issuer, by its ACME directory. Its terms of service are agreed to."`
+	ACMECARoot       string   `name:"acme-ca-root" placeholder:"FILE" help:"Certificates, in PEM, that the issuer's own server is verified by, instead of the system's."`
+	HTTPListen       string   `name:"http-listen" default:"auto" placeholder:"ADDR" help:"An address for plain HTTP, where challenges of the issuer are answered and browsers led to HTTPS; off is none, auto is :80 with --domain, else off."`
+	TLS              string   `name:"tls" default:"auto" placeholder:"auto|off" help:"Without --domain auto serves HTTPS with a certificate of a local CA kept in the data directory (ca.pem, for curl --cacert); off is plain HTTP, on a loopback address alone, or for those of --trusted-proxy."`
+	TrustedProxy     []string `placeholder:"CIDR" help:"Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, by address or network; repeated or with commas."`
 	AllowDestination []string `placeholder:"CIDR" help:"Private addresses that subscriptions may point at, by name; repeated or with commas."`
 	AllowHTTP        bool     `name:"allow-http" help:"Subscription URLs may be http://."`
 	RetrySchedule    string   `default:"5s,5m,30m,2h" placeholder:"LIST" help:"The four waits between five attempts."`
@@ -67,7 +78,14 @@ type settings struct {
 	listen           string
 	host             string // of listen
 	tls              bool
-	allowed          []string // what destinations was read from
+	domains          []string // in lower case
+	acmeEmail        string
+	acmeCA           string
+	acmeRoots        *x509.CertPool // nil for the system's
+	httpListen       string         // "" for none
+	trusted          proxies
+	certificateCheck time.Duration // how often certificates are looked at; 0 for the usual
+	allowed          []string      // what destinations was read from
 	destinations     webhook.Destinations
 	allowHTTP        bool
 	retryPolicy      webhook.RetryPolicy
@@ -95,9 +113,8 @@ func (c *serveFlags) settings(logTo io.Writer) (*settings, error) {
 	s := &settings{
 		data:             c.Data,
 		key:              c.keyFlag,
-		listen:           c.Listen,
-		host:             f.address("listen", c.Listen),
 		tls:              f.choice("tls", c.TLS, "auto", "off") != "off",
+		trusted:          f.proxies("trusted-proxy", c.TrustedProxy),
 		allowed:          c.AllowDestination,
 		allowHTTP:        c.AllowHTTP,
 		retryPolicy:      f.retryPolicy(c.RetrySchedule, c.RetryJitter),
@@ -121,12 +138,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*settings, error) {
 	if s.data == "" {
 		f.add("data", "must name a directory")
 	}
-	if !s.tls && s.host != "" && !onLoopback(s.host) {
-		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1:8080, not %q", c.Listen)
-	}
-	if !s.tls && s.host == "" && strings.HasPrefix(c.Listen, ":") {
-		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1%s, not %[1]q", c.Listen)
-	}
+	f.httpsSettings(c, s)
 	var err error
 	if s.destinations, err = webhook.ParseDestinations(c.AllowDestination); err != nil {
 		f.add("allow-destination", "%v", err)
@@ -202,17 +214,18 @@ func (c *serveCmd) Run(ctx context.Context, std streams, conf *configuration, li
 // service is everything wired together, with its doors open but nobody yet
 // behind them.
 type service struct {
-	settings   *settings
-	store      *store.Store
-	dispatcher *dispatcher.Dispatcher
-	web        *web.Web
-	handler    http.Handler // of the public door
-	public     net.Listener
-	admin      net.Listener
-	baseURL    string // without a final slash
-	caFile     string // what clients must trust, "" without TLS
-
-	certificates func() []web.Certificate // those that are shown; nil without TLS
+	settings     *settings
+	store        *store.Store
+	dispatcher   *dispatcher.Dispatcher
+	web          *web.Web
+	handler      http.Handler  // of the public door
+	plainHandler http.Handler  // of the door for plain HTTP
+	certificates *certificates // nil without TLS
+	public       net.Listener
+	plain        net.Listener // of plain HTTP beside it; nil for none
+	admin        net.Listener
+	baseURL      string // without a final slash
+	caFile       string // what clients must trust, "" without TLS
 }
 
 // open takes the data directory and the addresses. What it returns must be run.
@@ -238,24 +251,21 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		return nil, s.key.explain(err)
 	}
 	if svc.public, err = new(net.ListenConfig).Listen(ctx, "tcp", s.listen); err != nil {
-		return nil, fmt.Errorf("--listen: %w", err)
+		return nil, explainListen("listen", err)
 	}
-	svc.public = newBoundedListener(svc.public, maxOpen, maxOpenEach, s.logger)
+	svc.public = newBoundedListener(svc.public, maxOpen, maxOpenEach, s.trusted, s.logger)
 	svc.baseURL = "http://" + reachableAt(svc.public.Addr(), s.host)
+	if s.httpListen != "" {
+		if svc.plain, err = new(net.ListenConfig).Listen(ctx, "tcp", s.httpListen); err != nil {
+			return nil, explainListen("http-listen", err)
+		}
+		svc.plain = newBoundedListener(svc.plain, maxOpen, maxOpenEach, nil, s.logger)
+	}
 	if s.tls {
-		now := time.Now()
-		ca, err := openCA(s.data, now)
-		if err != nil {
+		if err := svc.openCertificates(ctx); err != nil {
 			return nil, err
 		}
-		leaf, err := newLeafSource(ca, serverNames(s.host), now)
-		if err != nil {
-			return nil, err
-		}
-		svc.public = tls.NewListener(svc.public, leaf.config())
-		svc.certificates = leaf.certificates
-		svc.caFile = filepath.Join(s.data, caCertificateFile)
-		svc.baseURL = strings.Replace(svc.baseURL, "http:", "https:", 1)
+		registry.MustRegister(svc.certificates)
 	}
 	if svc.admin, err = listenAdmin(ctx, s.data); err != nil {
 		return nil, err
@@ -270,13 +280,14 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		RetryPolicy: s.retryPolicy, HealthPolicy: s.healthPolicy, AttemptTimeout: s.attemptTimeout,
 		MaxInFlight: s.maxInFlight, MaxConnections: s.maxConnections,
 		BatchSize: s.batchSize, BatchWindow: s.batchWindow,
-		Destinations: s.destinations, Own: listeningOn(svc.public), AllowHTTP: s.allowHTTP, Alerts: alerts, Grace: s.grace,
+		Destinations: s.destinations, Own: listeningOn(svc.public, svc.plain), AllowHTTP: s.allowHTTP, Alerts: alerts, Grace: s.grace,
 		Metrics: registry,
 	})
-	rules := webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog, Own: listeningOn(svc.public)}
+	rules := webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations, Catalog: catalog, Own: listeningOn(svc.public, svc.plain)}
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
-		Secure: s.tls, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Backlog: svc.dispatcher.Backlog, Settings: s.shown, Certificates: svc.certificates,
+		// Behind a proxy that is trusted browsers speak HTTPS with that.
+		Secure: s.tls || len(s.trusted) > 0, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Backlog: svc.dispatcher.Backlog, Settings: s.shown, Certificates: svc.certificates.list,
 		Checks: func(ctx context.Context) []store.Finding { return svc.examine(ctx, 0) },
 		Rules:  rules, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize,
 	})
@@ -287,15 +298,86 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 		RateLimit: s.rateLimit, RequestTimeout: s.requestTimeout,
 		Metrics: registry,
 	})
+	svc.openDoors(partners)
+	return svc, nil
+}
+
+// openCertificates makes the public door one of HTTPS.
+func (svc *service) openCertificates(ctx context.Context) error {
+	s := svc.settings
+	ca, err := openCA(s.data, time.Now())
+	if err != nil {
+		return err
+	}
+	cfg := certificateConfig{
+		domains: s.domains, hosts: serverNames(s.host), ca: ca,
+		email: s.acmeEmail, issuer: s.acmeCA, roots: s.acmeRoots,
+		tls: svc.public.Addr(), check: s.certificateCheck, logger: s.logger,
+	}
+	if len(s.domains) > 0 {
+		// What a stranger sees who asks for localhost tells nothing of this machine.
+		cfg.hosts, cfg.files = []string{localName, "127.0.0.1", "::1"}, svc.store.Certificates()
+		if svc.plain != nil {
+			cfg.http = svc.plain.Addr()
+		}
+	}
+	for _, host := range cfg.hosts {
+		if !ca.allows(host) {
+			s.logger.Warn("the local CA may not vouch for a name, which is left out of the certificate; to have another CA made, which clients then have to be given, remove ca.pem and ca.key", "name", host)
+		}
+	}
+	cfg.hosts = slices.DeleteFunc(cfg.hosts, func(host string) bool { return !ca.allows(host) })
+	if svc.certificates, err = newCertificates(ctx, cfg); err != nil {
+		return err
+	}
+	svc.public = tls.NewListener(svc.public, svc.certificates.tlsConfig())
+	_, port, _ := net.SplitHostPort(svc.public.Addr().String())
+	if len(s.domains) > 0 {
+		svc.baseURL = "https://" + joinHostPort(s.domains[0], port)
+		return nil
+	}
+	svc.caFile = filepath.Join(s.data, caCertificateFile)
+	svc.baseURL = strings.Replace(svc.baseURL, "http:", "https:", 1)
+	return nil
+}
+
+// openDoors puts the rooms behind the doors.
+func (svc *service) openDoors(partners api.API) {
+	s := svc.settings
 	svc.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch p := r.URL.Path; {
-		case p == "/v2", strings.HasPrefix(p, "/v2/"), p == "/docs", strings.HasPrefix(p, "/docs/"), p == "/healthz", p == "/readyz", p == "/metrics":
+		if isPartners(r.URL.Path) {
 			partners.ServeHTTP(w, r)
-		default:
+		} else {
 			svc.web.ServeHTTP(w, r)
 		}
 	})
-	return svc, nil
+	base, _ := url.Parse(svc.baseURL)
+	insecure := &plainDoor{certificates: svc.certificates, partners: partners, hosts: s.domains, port: cmp.Or(base.Port(), "443")}
+	if len(s.domains) == 0 {
+		insecure.hosts = append([]string{base.Hostname()}, serverNames(s.host)...)
+	}
+	svc.plainHandler = insecure
+	if len(s.domains) > 0 {
+		svc.handler = withHSTS(svc.handler)
+	}
+	if !s.tls || len(s.trusted) > 0 {
+		behind := &proxyDoor{trusted: s.trusted, handler: svc.handler, insecure: insecure}
+		if !s.tls {
+			// Where HTTPS is, the proxy knows, which has given the client's own host.
+			behind.insecure = &plainDoor{partners: partners, port: "443"}
+			behind.strangers = &plainDoor{partners: partners}
+		}
+		svc.handler = behind
+	}
+}
+
+// explainListen says which flag an address was given by, and what it takes to
+// listen there.
+func explainListen(flag string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("--%s: %w: ports below 1024 are for root, or for who has the capability CAP_NET_BIND_SERVICE", flag, err)
+	}
+	return fmt.Errorf("--%s: %w", flag, err)
 }
 
 // delivering says whether deliveries are being made: nil, or why not, in words
@@ -321,7 +403,7 @@ func (svc *service) ready(ctx context.Context) error {
 func (svc *service) Run(ctx context.Context) error {
 	logger := svc.settings.logger
 	logger.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
-	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelWarn)
+	errorLog := slog.NewLogLogger(serverLog{logger.Handler()}, slog.LevelWarn)
 	admin := &adminServer{data: terminal{svc.store}, setupLink: svc.setupLink, examine: svc.examine, adminsChanged: svc.web.AdminsChanged, logger: logger}
 
 	g, running := errgroup.WithContext(ctx)
@@ -335,6 +417,14 @@ func (svc *service) Run(ctx context.Context) error {
 		defer doorsClosed()
 		return serveHTTP(running, public, svc.public, svc.settings.grace)
 	})
+	if svc.plain != nil {
+		plain := publicServer(svc.plainHandler, svc.settings.requestTimeout)
+		plain.ErrorLog = errorLog
+		g.Go(func() error { return serveHTTP(running, plain, svc.plain, svc.settings.grace) })
+	}
+	if svc.certificates != nil {
+		g.Go(func() error { return svc.certificates.Run(running) })
+	}
 	g.Go(func() error {
 		return serveHTTP(running, &http.Server{Handler: admin.handler(), ErrorLog: errorLog}, svc.admin, time.Second)
 	})
@@ -366,8 +456,13 @@ func (svc *service) close() {
 	if svc.admin != nil {
 		svc.admin.Close()
 	}
-	if svc.public != nil {
-		svc.public.Close()
+	if svc.certificates != nil {
+		svc.certificates.close()
+	}
+	for _, l := range []net.Listener{svc.public, svc.plain} {
+		if l != nil {
+			l.Close()
+		}
 	}
 	if svc.store != nil {
 		svc.store.Close()
@@ -415,10 +510,13 @@ func (svc *service) curl() string {
 	return "curl" + ca + ` -H "Authorization: Bearer $TOKEN" ` + svc.baseURL
 }
 
-// listeningOn are the addresses of listeners.
+// listeningOn are the addresses of listeners, of which some may be nil.
 func listeningOn(listeners ...net.Listener) []netip.AddrPort {
 	var on []netip.AddrPort
 	for _, l := range listeners {
+		if l == nil {
+			continue
+		}
 		if a, ok := l.Addr().(*net.TCPAddr); ok {
 			on = append(on, a.AddrPort())
 		}

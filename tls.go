@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -20,10 +22,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"service/web"
+	"github.com/caddyserver/certmagic"
 )
 
 // The names of the local CA's files in the data directory, and the lives of
@@ -34,7 +35,7 @@ const (
 
 	caLife    = 10 * 365 * 24 * time.Hour
 	leafLife  = 30 * 24 * time.Hour
-	leafRenew = 10 * 24 * time.Hour // renewed when less than this is left
+	leafRenew = 10 * 24 * time.Hour // renewed when less than this is left: a third of its life
 	clockSkew = time.Hour           // how far behind a client's clock may be
 )
 
@@ -150,6 +151,10 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*localCA, er
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		// Who trusts it does so for this machine: with the key alone nobody can
+		// be somebody else on the internet.
+		PermittedDNSDomainsCritical: true,
+		PermittedDNSDomains:         machineNames(),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -165,20 +170,29 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*localCA, er
 	return &localCA{certificate, key}, nil
 }
 
-// sign returns a new certificate for a server with the given names and
-// addresses, valid for leafLife or as long as the CA itself.
+// sign makes a certificate with a key of its own.
 func (ca *localCA) sign(hosts []string, now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the server's key: %w", err)
 	}
+	leaf, err := ca.signFor(key.Public(), hosts, now)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, ca.certificate.Raw}, PrivateKey: key, Leaf: leaf}, nil
+}
+
+// signFor returns a new certificate for a server with the given names and
+// addresses, valid for leafLife or as long as the CA itself. Clients accept it
+// if the CA may vouch for all of them, see allows.
+func (ca *localCA) signFor(public crypto.PublicKey, hosts []string, now time.Time) (*x509.Certificate, error) {
 	notAfter := now.Add(leafLife)
 	if ca.certificate.NotAfter.Before(notAfter) {
 		notAfter = ca.certificate.NotAfter
 	}
 	template := &x509.Certificate{
 		SerialNumber: serialNumber(),
-		Subject:      pkix.Name{CommonName: "service"},
 		NotBefore:    now.Add(-clockSkew),
 		NotAfter:     notAfter,
 		KeyUsage:     x509.KeyUsageDigitalSignature,
@@ -191,7 +205,7 @@ func (ca *localCA) sign(hosts []string, now time.Time) (*tls.Certificate, error)
 			template.DNSNames = append(template.DNSNames, h)
 		}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, ca.certificate, key.Public(), ca.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.certificate, public, ca.key)
 	if err != nil {
 		return nil, fmt.Errorf("make the server's certificate: %w", err)
 	}
@@ -199,81 +213,87 @@ func (ca *localCA) sign(hosts []string, now time.Time) (*tls.Certificate, error)
 	if err != nil {
 		return nil, fmt.Errorf("make the server's certificate: %w", err)
 	}
-	return &tls.Certificate{Certificate: [][]byte{der, ca.certificate.Raw}, PrivateKey: key, Leaf: leaf}, nil
+	return leaf, nil
 }
 
-// leafSource hands out the server's certificate and renews it before it ends,
-// however long the process lives. It is safe for concurrent use.
-type leafSource struct {
+// allows says whether the CA may vouch for a name or an address. One that was
+// made before it was bound to names may vouch for all.
+func (ca *localCA) allows(host string) bool {
+	if net.ParseIP(host) != nil || len(ca.certificate.PermittedDNSDomains) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(ca.certificate.PermittedDNSDomains, func(domain string) bool {
+		return strings.EqualFold(host, domain) || strings.HasSuffix(strings.ToLower(host), "."+strings.ToLower(domain))
+	})
+}
+
+// localName is the name that the server is always reached by on its own
+// machine, and the one that its certificate of the local CA is managed by.
+const localName = "localhost"
+
+// localIssuer makes certmagic look after the server's certificate of the local
+// CA: it asks for one for localName, and is given one for all of hosts.
+type localIssuer struct {
 	ca    *localCA
 	hosts []string
-
-	mu   sync.Mutex
-	leaf *tls.Certificate
 }
 
-// newLeafSource returns a source that has made its first certificate already,
-// so that a CA that cannot sign is known at the start.
-func newLeafSource(ca *localCA, hosts []string, now time.Time) (*leafSource, error) {
-	leaf, err := ca.sign(hosts, now)
+// IssuerKey implements [certmagic.Issuer].
+func (localIssuer) IssuerKey() string { return "local" }
+
+// Issue implements [certmagic.Issuer].
+func (i localIssuer) Issue(_ context.Context, request *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+	// certmagic renews a certificate by its first name, so that is localName.
+	leaf, err := i.ca.signFor(request.PublicKey, append([]string{localName}, without(i.hosts, localName)...), time.Now())
 	if err != nil {
 		return nil, err
 	}
-	return &leafSource{ca: ca, hosts: hosts, leaf: leaf}, nil
+	var chain []byte
+	for _, der := range [][]byte{leaf.Raw, i.ca.certificate.Raw} {
+		chain = append(chain, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	}
+	return &certmagic.IssuedCertificate{Certificate: chain}, nil
 }
 
-// certificate returns the certificate to serve at the given time. When a new
-// one cannot be made the old one is served as long as there is one.
-func (s *leafSource) certificate(now time.Time) *tls.Certificate {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// A clock that was set back needs a new one just as one that went on.
-	if left := s.leaf.Leaf.NotAfter.Sub(now); left < leafRenew || now.Before(s.leaf.Leaf.NotBefore) {
-		if leaf, err := s.ca.sign(s.hosts, now); err == nil {
-			s.leaf = leaf
-		}
-	}
-	return s.leaf
+func without(all []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == one })
 }
 
-// config returns the TLS settings of the server.
-// certificates are the CA's own and the one that is shown now, for admins.
-func (s *leafSource) certificates() []web.Certificate {
-	leaf := s.certificate(time.Now()).Leaf
-	names := slices.Clone(leaf.DNSNames)
-	for _, ip := range leaf.IPAddresses {
-		names = append(names, ip.String())
-	}
-	ca := s.ca.certificate
-	return []web.Certificate{
-		{Names: names, Issuer: leaf.Issuer.CommonName, Ends: leaf.NotAfter},
-		{Names: []string{ca.Subject.CommonName}, Issuer: "itself; clients are given " + caCertificateFile, Ends: ca.NotAfter},
-	}
-}
-
-func (s *leafSource) config() *tls.Config {
+// tlsConfig are the TLS settings of the public door.
+func tlsConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"h2", "http/1.1"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return s.certificate(time.Now()), nil
+		// Of TLS 1.2 those alone that have forward secrecy and authenticated
+		// encryption; those of TLS 1.3 are not ours to choose, and all are good.
+		CipherSuites: []uint16{
+			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+			tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 		},
+		NextProtos:     append([]string{"h2", "http/1.1"}, protocols...),
+		GetCertificate: certificate,
 	}
 }
 
 // serverNames are the names and addresses that a server which listens on host
 // is reached by, as far as this machine knows.
 func serverNames(host string) []string {
-	names := []string{"localhost", "127.0.0.1", "::1"}
+	names := append(machineNames(), "127.0.0.1", "::1")
 	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
 		names = append(names, host)
 	}
-	isASCII := func(s string) bool { return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) }
-	if name, err := os.Hostname(); err == nil && name != "" && isASCII(name) { // a certificate holds no other name
-		names = append(names, name)
-	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// machineNames are the names of this machine: localhost, and what it calls
+// itself.
+func machineNames() []string {
+	names := []string{localName}
+	isASCII := func(s string) bool { return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) }
+	if name, err := os.Hostname(); err == nil && name != "" && name != localName && isASCII(name) { // a certificate holds no other name
+		names = append(names, name)
+	}
+	return names
 }
 
 func serialNumber() *big.Int {

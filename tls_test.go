@@ -144,21 +144,22 @@ func TestLeafIsRenewedInTime(t *testing.T) {
 		if ca.certificate, err = bubbleCA(t, ca); err != nil {
 			t.Fatal(err)
 		}
-		source, err := newLeafSource(ca, serverNames("192.0.2.7"), time.Now())
+		source, err := newCertificates(t.Context(), certificateConfig{ca: ca, hosts: serverNames("192.0.2.7"), logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		get := source.config().GetCertificate
+		defer source.close()
+		get := source.tlsConfig().GetCertificate
 		pool := x509.NewCertPool()
 		pool.AddCert(ca.certificate)
 		var last *tls.Certificate
 		renewed := 0
 		for end := time.Now().Add(365 * 24 * time.Hour); time.Now().Before(end); time.Sleep(12 * time.Hour) {
-			c, err := get(nil)
+			c, err := get(&tls.ClientHelloInfo{ServerName: "whatever.example"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c != last {
+			if last == nil || !c.Leaf.Equal(last.Leaf) {
 				last = c
 				renewed++
 			}
@@ -187,16 +188,64 @@ func bubbleCA(t *testing.T, ca *localCA) (*x509.Certificate, error) {
 	return made.certificate, nil
 }
 
+// A certificate that begins in the future, since the clock was set back, is
+// made anew.
+func TestLeafAfterTheClockWasSetBack(t *testing.T) {
+	ca, err := openCA(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newCertificates(t.Context(), certificateConfig{ca: ca, hosts: serverNames(""), logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	first := c.leaf(localName)
+	if err := c.checkLocal(t.Context(), time.Now()); err != nil || !c.leaf(localName).Equal(first) {
+		t.Errorf("another certificate, or %v, while the clock is right", err)
+	}
+	if err := c.checkLocal(t.Context(), time.Now().Add(-2*time.Hour)); err != nil || c.leaf(localName).Equal(first) {
+		t.Errorf("the same certificate, or %v, after the clock was set back", err)
+	}
+	if n := len(c.cache.AllMatchingCertificates(localName)); n != 1 {
+		t.Errorf("%d certificates, want the new one alone", n)
+	}
+}
+
+// Whoever trusts a machine's CA does not trust it with the names of others.
+func TestLocalCAIsForThisMachineAlone(t *testing.T) {
+	ca, err := openCA(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.certificate)
+	for host, want := range map[string]bool{
+		"localhost": true, "app.localhost": true, "127.0.0.1": true, "::1": true, "192.0.2.7": true, machineNames()[len(machineNames())-1]: true,
+		"example.com": false, "notlocalhost": false, "localhost.example.com": false,
+	} {
+		leaf, err := ca.sign([]string{host}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = leaf.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: host})
+		if got := err == nil; got != want || ca.allows(host) != want {
+			t.Errorf("%s: clients accept it: %t (%v), the CA allows it: %t; want %t", host, got, err, ca.allows(host), want)
+		}
+	}
+}
+
 func TestClientsTrustTheLocalCA(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := openCA(dir, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := newLeafSource(ca, serverNames("127.0.0.1"), time.Now())
+	source, err := newCertificates(t.Context(), certificateConfig{ca: ca, hosts: serverNames("127.0.0.1"), logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer source.close()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +257,7 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		server.Serve(tls.NewListener(l, source.config()))
+		server.Serve(tls.NewListener(l, source.tlsConfig()))
 	}()
 	t.Cleanup(func() { server.Close(); <-done })
 

@@ -106,6 +106,9 @@ func problemHeader(header http.Header, req *request, code webhook.Code) {
 		}
 		header.Set("WWW-Authenticate", value)
 	case webhook.CodeForbidden:
+		if req.route.scope == scopeNone {
+			break // no token would help
+		}
 		header.Set("WWW-Authenticate", challenge+`, error="insufficient_scope", scope="`+string(req.route.scope)+`"`)
 	case webhook.CodeMethodNotAllowed:
 		header.Set("Allow", req.allow)

@@ -115,10 +115,19 @@ type api struct {
 // answered 404 in the envelope. It judges paths as they were sent, escapes
 // included, so requests must reach it without a redirect to a cleaned path.
 // Their RemoteAddr must be the client's, not that of a proxy.
-func New(cfg Config) http.Handler {
+func New(cfg Config) API {
 	a := newAPI(cfg)
 	a.handle(a.routes())
-	return a
+	return API{a}
+}
+
+// API is the handler that New returns.
+type API struct{ *api }
+
+// Insecure refuses a request that has come in the clear, whatever it asks for:
+// no token is looked at that anybody on the way may have read.
+func (a API) Insecure(w http.ResponseWriter, r *http.Request) {
+	a.serve(refusal(webhook.NewError(webhook.CodeForbidden, "This is plain HTTP, which anybody on the way can read: use https://. A token that was sent like this should be revoked.")), w, r, nil)
 }
 
 func newAPI(cfg Config) *api {

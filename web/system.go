@@ -14,7 +14,10 @@ import (
 type Certificate struct {
 	Names  []string
 	Issuer string
-	Ends   time.Time
+	Ends   time.Time // zero while there is none
+
+	Failing time.Time // since when it cannot be had, or renewed; zero if it can
+	Fault   string    // why not, with Failing
 }
 
 // Setting is one of the flags that the service runs with; a secret is masked by
@@ -98,7 +101,14 @@ func (w *Web) supportText(s *systemRecord) string {
 	line("disk", "%d of %d bytes free, %d must be, low: %v", s.disk.Free, s.disk.Size, s.disk.Least, s.disk.Low)
 	line("removed", "%d events, %d deliveries, %d expired, %d lost", s.store.Swept.Events, s.store.Swept.Deliveries, s.store.Swept.Expired, s.store.Swept.Lost)
 	for _, c := range s.certificates {
-		line("certificate", "until %s", webhook.FormatTime(c.Ends))
+		until := "none yet"
+		if !c.Ends.IsZero() {
+			until = "until " + webhook.FormatTime(c.Ends)
+		}
+		if c.Fault != "" {
+			until += ", failing since " + webhook.FormatTime(c.Failing)
+		}
+		line("certificate", "%s", until)
 	}
 	for _, c := range s.checks {
 		if c.Level != store.LevelOK {

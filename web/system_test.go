@@ -14,7 +14,10 @@ func TestSystemPage(t *testing.T) {
 	w := testWeb(t, func(c *Config) {
 		c.Settings = []Setting{{"retention", "30d", "default"}, {"alert-url", "set", "SERVICE_ALERT_URL"}, {"allow-destination", "", "default"}}
 		c.Certificates = func() []Certificate {
-			return []Certificate{{[]string{"localhost"}, "our CA", time.Now().Add(48 * time.Hour)}}
+			return []Certificate{
+				{Names: []string{"localhost"}, Issuer: "our CA", Ends: time.Now().Add(48 * time.Hour)},
+				{Names: []string{"hooks.example"}, Failing: time.Now().Add(-time.Hour), Fault: "the issuer <is> down"},
+			}
 		}
 		c.Checks = func(context.Context) []store.Finding {
 			return []store.Finding{{Check: "the moon", Level: store.LevelOK, Detail: "it is up"}, {Check: "the tide", Level: store.LevelWarn, Detail: "it is <low>", Advice: "Wait."}}
@@ -25,7 +28,7 @@ func TestSystemPage(t *testing.T) {
 	v.signIn(w)
 	p := v.do("GET", "/system")
 	p.want(t, 200, "SQLite 3.")
-	for _, text := range []string{"v1.2.3", "Write-ahead log", "localhost", "our CA", "--retention", "30d", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
+	for _, text := range []string{"v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate", "the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
 		if !strings.Contains(p.body, text) {
 			t.Errorf("the page does not say %q", text)
 		}

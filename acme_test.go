@@ -1,0 +1,621 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/letsencrypt/pebble/v2/ca"
+	"github.com/letsencrypt/pebble/v2/db"
+	"github.com/letsencrypt/pebble/v2/va"
+	"github.com/letsencrypt/pebble/v2/wfe"
+	"github.com/mholt/acmez/v3/acme"
+	"github.com/miekg/dns"
+	"golang.org/x/crypto/ocsp"
+
+	"service/store"
+	"service/web"
+)
+
+// issuer is an ACME server of its own: pebble, in this process. It finds every
+// name at 127.0.0.1.
+type issuer struct {
+	t        *testing.T
+	url      string // of the directory
+	rootFile string // that its server is verified by
+	roots    *x509.CertPool
+	db       *db.MemoryStore
+	ca       *ca.CAImpl
+	resolver string
+	serving  atomic.Pointer[http.Handler] // nil while it is down
+
+	plainOnly bool // it looks for TLS-ALPN-01 where nobody listens
+}
+
+// newIssuer starts one that signs for a time, or for months when that is 0.
+func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
+	t.Helper()
+	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
+	p := &issuer{t: t, db: db.NewMemoryStore(), roots: x509.NewCertPool()}
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	keys := "ecdsa"
+	if ocspURL != "" {
+		keys = "rsa" // the one whose key it hands out
+	}
+	p.ca = ca.New(quiet, p.db, ocspURL, keys, 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: uint64(life / time.Second)}})
+	p.roots.AddCert(p.ca.GetRootCert(0).Cert)
+
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := p.serving.Load()
+		if h == nil {
+			panic(http.ErrAbortHandler)
+		}
+		(*h).ServeHTTP(w, r)
+	}))
+	server.Config.ErrorLog = quiet
+	t.Cleanup(server.Close)
+	p.url = server.URL + wfe.DirectoryPath
+	p.rootFile = filepath.Join(t.TempDir(), "issuer.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(p.rootFile, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.resolver = l.Addr().String()
+	names := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		a := new(dns.Msg).SetReply(q)
+		if q.Question[0].Qtype == dns.TypeA {
+			a.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(127, 0, 0, 1)}}
+		}
+		w.WriteMsg(a)
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); names.ActivateAndServe() }()
+	t.Cleanup(func() { l.Close(); <-done })
+	return p
+}
+
+// validate has it answer, and look for challenges at the ports of a service.
+func (p *issuer) validate(plain, public int) {
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	front := wfe.New(quiet, p.db, va.New(quiet, plain, public, false, p.resolver, p.db), p.ca, []string{"issuer.test"}, false, false, 0, 0)
+	h := http.Handler(front.Handler())
+	// Its advice on when to renew is any time in the life of a certificate that
+	// lasts for seconds; without it a third of the life is what counts.
+	plainDirectory := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != wfe.DirectoryPath {
+			h.ServeHTTP(w, r)
+			return
+		}
+		recorded := httptest.NewRecorder()
+		h.ServeHTTP(recorded, r)
+		var directory map[string]any
+		if err := json.Unmarshal(recorded.Body.Bytes(), &directory); err != nil {
+			p.t.Error(err)
+		}
+		delete(directory, "renewalInfo")
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(directory)
+	})
+	handler := http.Handler(plainDirectory)
+	p.serving.Store(&handler)
+}
+
+// stop makes it break off every connection.
+func (p *issuer) stop() { p.serving.Store(nil) }
+
+// domainService is a service for domains that runs in this process.
+type domainService struct {
+	*service
+	t    *testing.T
+	log  *lockedBuffer
+	stop func()
+}
+
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// serveDomains runs a service for the domains. change comes before the issuer
+// knows its doors, and may be nil.
+func serveDomains(t *testing.T, p *issuer, data string, domains []string, change func(*serveFlags)) *domainService {
+	t.Helper()
+	var c cli
+	conf, helped := new(configuration), false
+	parser, err := newParser(t.Context(), &c, streams{}, conf, &helped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--domain", strings.Join(domains, ","),
+		"--acme-email", "admin@hooks.test", "--acme-ca", p.url, "--acme-ca-root", p.rootFile, "--log-level", "debug"}); err != nil {
+		t.Fatal(err)
+	}
+	flags := &c.Serve.serveFlags
+	if change != nil {
+		change(flags)
+	}
+	d := &domainService{t: t, log: new(lockedBuffer)}
+	s, err := flags.settings(d.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.certificateCheck = 50 * time.Millisecond
+	if d.service, err = open(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if p.serving.Load() != nil {
+		_, public := bound(d.public.Addr())
+		plain := 0
+		if d.plain != nil {
+			_, plain = bound(d.plain.Addr())
+		}
+		if p.plainOnly {
+			public = 9
+		}
+		p.validate(plain, public)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	d.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the service ended with %v", err)
+		}
+		if t.Failed() {
+			t.Logf("it said:\n%s", d.told())
+		}
+	})
+	t.Cleanup(d.stop)
+	return d
+}
+
+// told is the service's log without what is for debuggers.
+func (d *domainService) told() string {
+	lines := slices.Collect(strings.Lines(d.log.String()))
+	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "level=DEBUG") }), "")
+}
+
+// shake makes a TLS connection for a name, "" for none, and returns what it came
+// to. Nothing is verified.
+func (d *domainService) shake(name string, protocols ...string) (tls.ConnectionState, error) {
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", d.public.Addr().String(),
+		&tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: protocols})
+	if err != nil {
+		return tls.ConnectionState{}, err
+	}
+	defer conn.Close()
+	return conn.ConnectionState(), nil
+}
+
+// await waits until what the service shows for its domain is as it should be.
+func (d *domainService) await(what string, ok func(web.Certificate) bool) web.Certificate {
+	d.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(30 * time.Second); ; {
+		all := d.certificates.list()
+		if i := slices.IndexFunc(all[:len(d.settings.domains)], ok); i >= 0 {
+			return all[i]
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			d.t.Fatalf("%s: got %+v\n%s", what, all, d.told())
+		}
+	}
+}
+
+// client calls the doors of the service by whatever name, and trusts roots.
+func (d *domainService) client(roots *x509.CertPool) *http.Client {
+	transport := &http.Transport{
+		ForceAttemptHTTP2: true, DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			to := d.public.Addr()
+			if strings.HasSuffix(address, ":80") {
+				to = d.plain.Addr()
+			}
+			return new(net.Dialer).DialContext(ctx, network, to.String())
+		},
+	}
+	d.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+func hasCertificate(c web.Certificate) bool { return !c.Ends.IsZero() }
+
+// TestFirstCertificate has a service get its first certificate, by each of the
+// challenges, and looks at what it serves with it.
+func TestFirstCertificate(t *testing.T) {
+	var p *issuer
+	responder := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked, err := ocsp.ParseRequest(body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		signer := p.ca.GetIntermediateCert(0).Cert
+		answer, err := ocsp.CreateResponse(signer, signer, ocsp.Response{
+			Status: ocsp.Good, SerialNumber: asked.SerialNumber, ThisUpdate: time.Now().Add(-time.Minute), NextUpdate: time.Now().Add(24 * time.Hour),
+		}, p.ca.GetIntermediateKey(0))
+		if err != nil {
+			t.Error(err)
+		}
+		w.Write(answer)
+	}))
+	defer responder.Close()
+	p = newIssuer(t, 0, responder.URL)
+	p.validate(0, 0)
+	t.Run("TLS-ALPN-01", func(t *testing.T) {
+		d := serveDomains(t, p, t.TempDir(), []string{"hooks.test"}, func(c *serveFlags) { c.HTTPListen = "off" })
+		d.await("a certificate", hasCertificate)
+		if !strings.Contains(d.log.String(), "challenge=tls-alpn-01") {
+			t.Error("it was not got by that challenge")
+		}
+		if _, err := d.shake("hooks.test", "acme-tls/1"); err == nil {
+			t.Error("somebody who is no issuer was answered")
+		}
+	})
+	t.Run("HTTP-01", func(t *testing.T) {
+		p.t = t
+		p.plainOnly = true
+		d := serveDomains(t, p, t.TempDir(), []string{"Hooks.test", "second.test"}, nil)
+		d.await("a certificate", hasCertificate)
+		if !strings.Contains(d.log.String(), "challenge=http-01") {
+			t.Error("it was not got by that challenge")
+		}
+		checkDomainDoors(t, p, d)
+	})
+}
+
+// checkDomainDoors looks at all that a service shows that has a certificate for
+// hooks.test.
+func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
+	t.Helper()
+	d.await("both certificates", func(web.Certificate) bool {
+		all := d.certificates.list()
+		return hasCertificate(all[0]) && hasCertificate(all[1])
+	})
+	c := d.client(p.roots)
+	get := func(c *http.Client, url string, headers ...string) (*http.Response, string) {
+		t.Helper()
+		req, err := http.NewRequest("GET", url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(headers); i += 2 {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatalf("%s: %v", url, err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp, string(b)
+	}
+	for _, url := range []string{"https://hooks.test/v2/event_types", "https://second.test/sign-in"} {
+		resp, _ := get(c, url)
+		if resp.ProtoMajor != 2 || resp.Header.Get("Strict-Transport-Security") != "max-age=31536000" {
+			t.Errorf("%s: got %s with HSTS %q, want HTTP/2 and a year", url, resp.Proto, resp.Header.Get("Strict-Transport-Security"))
+		}
+		if staple, err := ocsp.ParseResponse(resp.TLS.OCSPResponse, nil); err != nil || staple.Status != ocsp.Good {
+			t.Errorf("%s: stapled is %v, %v; want that it is good", url, staple, err)
+		}
+	}
+	if d.baseURL != "https://hooks.test:"+d.plainHandler.(*plainDoor).port || d.caFile != "" {
+		t.Errorf("the service is at %s, CA %q", d.baseURL, d.caFile)
+	}
+
+	// Those on the machine itself are served by the local CA; names of others
+	// have no certificate.
+	local, err := readCertificates(filepath.Join(d.settings.data, caCertificateFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{"https://localhost/healthz", "https://127.0.0.1/healthz"} {
+		if resp, _ := get(d.client(local), url); resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d", url, resp.StatusCode)
+		}
+	}
+	_, metrics := get(d.client(local), "https://localhost/metrics")
+	for _, line := range []string{`service_certificate_failing{name="hooks.test"} 0`, `service_certificate_expiry_timestamp_seconds{name="second.test"} `, `service_certificate_expiry_timestamp_seconds{name="ca.pem"} `} {
+		if !strings.Contains(metrics, line) {
+			t.Errorf("the metrics lack %s", line)
+		}
+	}
+	if _, err := d.shake("somebody.else"); err == nil {
+		t.Error("a certificate was shown for a name that is not the service's")
+	}
+
+	// In the clear there is the way to HTTPS, and nothing for a token.
+	port := d.plainHandler.(*plainDoor).port
+	for url, want := range map[string]string{
+		"http://second.test/subscriptions?page=2": "https://second.test:" + port + "/subscriptions?page=2",
+		"http://Hooks.test//evil.test/%2e%2e":     "https://Hooks.test:" + port + "//evil.test/%2e%2e",
+		"http://evil.test/":                       "https://hooks.test:" + port + "/",
+		"http://hooks.test/docs":                  "https://hooks.test:" + port + "/docs",
+	} {
+		if resp, _ := get(c, url); resp.StatusCode != http.StatusPermanentRedirect || resp.Header.Get("Location") != want {
+			t.Errorf("%s: got %d to %q, want 308 to %q", url, resp.StatusCode, resp.Header.Get("Location"), want)
+		}
+	}
+	for _, url := range []string{"http://hooks.test/v2/event_types", "http://hooks.test/v2", "http://hooks.test/metrics", "http://hooks.test/anything"} {
+		resp, body := get(c, url, "Authorization", "Bearer planted-token")
+		var envelope struct{ Error struct{ Code int } }
+		if err := json.Unmarshal([]byte(body), &envelope); err != nil || resp.StatusCode != http.StatusForbidden || envelope.Error.Code != 403 || resp.Header.Get("Location") != "" {
+			t.Errorf("%s: got %d %s, want 403 in the envelope", url, resp.StatusCode, body)
+		}
+	}
+	if resp, _ := get(c, "http://hooks.test/v2/event_types"); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("without a token: got %d, want 403", resp.StatusCode)
+	}
+	resp, err := c.Post("http://hooks.test/sign-in", "application/x-www-form-urlencoded", strings.NewReader("password=planted-password"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a password in the clear: got %d, want 403", resp.StatusCode)
+	}
+	if resp, _ := get(c, "http://hooks.test/.well-known/acme-challenge/guess"); resp.StatusCode != http.StatusPermanentRedirect {
+		t.Errorf("a challenge that is none: got %d", resp.StatusCode)
+	}
+	for _, secret := range []string{"planted-token", "planted-password", "PRIVATE KEY"} {
+		if strings.Contains(d.log.String(), secret) {
+			t.Errorf("the log has %s", secret)
+		}
+	}
+	if strings.Contains(d.log.String(), "level=WARN") || strings.Contains(d.log.String(), "level=ERROR") {
+		t.Errorf("something that went well is a warning in the log:\n%s", d.told())
+	}
+}
+
+// TestIssuerDown starts services while their issuer cannot be reached: one that
+// never had a certificate, and one whose data was restored.
+func TestIssuerDown(t *testing.T) {
+	p := newIssuer(t, 0, "")
+	data := t.TempDir()
+	d := serveDomains(t, p, data, []string{"hooks.test"}, nil)
+	got := d.await("that it is told", func(c web.Certificate) bool { return c.Fault != "" })
+	if hasCertificate(got) || !strings.Contains(certificateFault(&got, time.Now()), "there is no certificate for hooks.test, and none can be had: ") {
+		t.Errorf("got %+v: %s", got, certificateFault(&got, time.Now()))
+	}
+	if !strings.Contains(d.log.String(), `level=ERROR msg="a certificate could not be obtained; there is none, and it is tried again" name=hooks.test`) {
+		t.Error("the log does not tell")
+	}
+	// Who accepts the local CA's meanwhile can look at the system page.
+	if state, err := d.shake("hooks.test"); err != nil || state.PeerCertificates[0].DNSNames[0] != localName {
+		t.Errorf("meanwhile: got %v", err)
+	}
+	if _, metrics := scrapeService(t, d); !strings.Contains(metrics, `service_certificate_failing{name="hooks.test"} 1`) || !strings.Contains(metrics, `service_certificate_expiry_timestamp_seconds{name="hooks.test"} 0`) {
+		t.Error("the metrics do not tell")
+	}
+	d.stop()
+
+	p.validate(0, 0)
+	d = serveDomains(t, p, data, []string{"hooks.test"}, nil)
+	d.await("a certificate", hasCertificate)
+	state, err := d.shake("hooks.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := state.PeerCertificates[0]
+	d.stop()
+
+	// All that a copy has is the database and the key.
+	copied := t.TempDir()
+	for _, name := range []string{"service.db", "secret.key"} {
+		b, err := os.ReadFile(filepath.Join(data, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(copied, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.stop()
+	d = serveDomains(t, p, copied, []string{"hooks.test"}, nil)
+	if state, err = d.shake("hooks.test"); err != nil || !state.PeerCertificates[0].Equal(first) {
+		t.Errorf("a restored service has another certificate: %v", err)
+	}
+	stored, err := readCertificateFiles(t.Context(), d.store.Certificates())
+	if err != nil || len(stored) != 1 || stored[0].Names[0] != "hooks.test" || !stored[0].Ends.Equal(first.NotAfter) {
+		t.Errorf("in the database: got %+v, %v", stored, err)
+	}
+	d.stop()
+
+	// The process ended between the key and the certificate of a renewal.
+	st, err := store.Open(t.Context(), store.Config{Dir: copied})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := st.Certificates()
+	keys, err := files.List(t.Context(), "certificates", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := certmagic.DefaultKeyGenerator.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := certmagic.PEMEncodePrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(keys, func(s string) bool { return strings.HasSuffix(s, ".key") })
+	if err := errors.Join(files.Store(t.Context(), keys[i], text), st.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p.validate(0, 0)
+	d = serveDomains(t, p, copied, []string{"hooks.test"}, nil)
+	d.await("a certificate again", hasCertificate)
+	if state, err = d.shake("hooks.test"); err != nil || state.PeerCertificates[0].Equal(first) {
+		t.Errorf("the certificate without its key: %v", err)
+	}
+}
+
+func scrapeService(t *testing.T, d *domainService) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest("GET", "https://localhost/metrics", nil)
+	r.RemoteAddr = "127.0.0.1:40000"
+	d.handler.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+// TestRenewal looks on while certificates that last for seconds are renewed, and
+// while they cannot be.
+func TestRenewal(t *testing.T) {
+	p := newIssuer(t, 9*time.Second, "")
+	p.validate(0, 0)
+	d := serveDomains(t, p, t.TempDir(), []string{"hooks.test"}, nil)
+	d.await("a certificate", hasCertificate)
+	c := d.client(p.roots)
+	show := func() *x509.Certificate {
+		t.Helper()
+		resp, err := c.Get("https://hooks.test/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.TLS.PeerCertificates[0]
+	}
+	first := show()
+	second := first
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for ; second.Equal(first); <-tick.C { // the client would tell of one that has ended
+		second = show()
+	}
+	if left := time.Until(first.NotAfter); left > 4*time.Second {
+		t.Errorf("renewed with %v left of 9 s, want a third", left)
+	}
+	p.stop()
+	got := d.await("that it cannot be renewed", func(c web.Certificate) bool { return c.Fault != "" })
+	if third := show(); !third.Equal(second) || !got.Ends.Equal(second.NotAfter) {
+		t.Error("meanwhile another certificate is shown")
+	}
+	if fault := certificateFault(&got, time.Now()); !strings.HasPrefix(fault, "the certificate of hooks.test cannot be renewed, and ends on ") {
+		t.Errorf("got %q", fault)
+	}
+	if !strings.Contains(d.log.String(), "a certificate could not be renewed; the present one is used, and it is tried again") {
+		t.Error("the log does not tell")
+	}
+	if _, metrics := scrapeService(t, d); !strings.Contains(metrics, `service_certificate_failing{name="hooks.test"} 1`) {
+		t.Error("the metrics do not tell")
+	}
+}
+
+// TestAccountEnded has the issuer end the account: the service is told so, and
+// goes on with another.
+func TestAccountEnded(t *testing.T) {
+	p := newIssuer(t, 0, "")
+	p.validate(0, 0)
+	data := t.TempDir()
+	d := serveDomains(t, p, data, []string{"hooks.test"}, nil)
+	d.await("a certificate", hasCertificate)
+	account := func() acme.Account {
+		t.Helper()
+		files := d.store.Certificates()
+		all, err := files.List(t.Context(), "acme", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a acme.Account
+		for _, name := range all {
+			text, err := files.Load(t.Context(), name)
+			switch {
+			case err != nil:
+			case strings.HasSuffix(name, ".key"):
+				key, err := certmagic.PEMDecodePrivateKey(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.PrivateKey = key
+			case strings.HasSuffix(name, ".json"):
+				if err := json.Unmarshal(text, &a); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if a.Location == "" || a.PrivateKey == nil {
+			t.Fatalf("no account in %v", all)
+		}
+		return a
+	}
+	ended := account()
+	roots, err := readCertificates(p.rootFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	defer transport.CloseIdleConnections()
+	client := &acme.Client{Directory: p.url, HTTPClient: &http.Client{Transport: transport}}
+	if _, err := client.GetAccount(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	ended.Status = "deactivated"
+	if _, err := client.UpdateAccount(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+
+	d = serveDomains(t, p, data, []string{"hooks.test", "second.test"}, nil)
+	got := d.await("that it is told", func(c web.Certificate) bool { return c.Fault != "" })
+	if got.Names[0] != "second.test" || !strings.Contains(got.Fault, "deactivated") {
+		t.Errorf("got %+v", got)
+	}
+	if state, err := d.shake("hooks.test"); err != nil || state.PeerCertificates[0].DNSNames[0] != "hooks.test" {
+		t.Errorf("the certificate that there is: %v", err)
+	}
+	d.stop() // the next attempt is in a minute
+	if !strings.Contains(d.log.String(), "the issuer of certificates has ended the account; the next attempt makes another") {
+		t.Error("the log does not tell")
+	}
+	d = serveDomains(t, p, data, []string{"hooks.test", "second.test"}, nil)
+	d.await("a certificate by another account", func(c web.Certificate) bool { return c.Names[0] == "second.test" && hasCertificate(c) })
+	if account().Location == ended.Location {
+		t.Error("the account is the one that was ended")
+	}
+}

@@ -48,7 +48,8 @@ const (
 //
 //	go test -run TestPages -v -timeout 30m -pages.deliveries 1000000 -pages.times 40 -pages.rate 500 .
 //
-// A time is that of whole answers, as a client on the same machine sees them.
+// A time is that of whole answers, as a client on the same machine sees them;
+// cpu is how long the service had a processor for one, and for the load meanwhile.
 func TestPages(t *testing.T) {
 	dir := *pagesData
 	if dir == "" {
@@ -104,7 +105,7 @@ func TestPages(t *testing.T) {
 		})
 	}
 
-	b := pageVisitor{t: t, base: in.base, assets: make(map[string]int)}
+	b := pageVisitor{t: t, base: in.base, assets: make(map[string]int), cpu: func() time.Duration { return processorTime(t, run.process.Pid) }}
 	b.signIn()
 	var only *regexp.Regexp
 	if *pagesOnly != "" {
@@ -306,6 +307,7 @@ type pageVisitor struct {
 	client *http.Client
 	assets map[string]int // compressed sizes, by path
 
+	cpu     func() time.Duration
 	nothing []time.Duration // of a page that reads next to nothing, in between
 }
 
@@ -358,12 +360,14 @@ func (b *pageVisitor) measure(p *page) {
 		b.t.Errorf("%s: %s has %d rows on %d pages, want %d", p.name, p.path, rows, pages, p.rows)
 	}
 	walked := pages
+	before := b.cpu()
 	for range *pagesTimes - 1 {
 		took, _, _ := b.get(p.path, p.stream)
 		times = append(times, took)
 		took, _, _ = b.get("/preferences", false)
 		b.nothing = append(b.nothing, took)
 	}
+	cpu := (b.cpu() - before) / time.Duration(max(*pagesTimes-1, 1))
 	first := size
 	for _, m := range pageAsset.FindAllSubmatch(body, -1) {
 		first += b.asset(string(m[1]))
@@ -379,8 +383,8 @@ func (b *pageVisitor) measure(p *page) {
 	if !p.stream && first > pagesFirst {
 		b.t.Errorf("%s: %s is %d bytes when it is loaded first, want at most %d", p.name, p.path, first, pagesFirst)
 	}
-	b.t.Logf("%-55s p50 %7.1f ms  p95 %7.1f ms  max %7.1f ms  %6d bytes, first load %6d  %3d rows, %d pages walked%s",
-		p.name, inMillis(percentile(times, 50)), inMillis(p95), inMillis(slices.Max(times)), size, first, rows, walked, slow)
+	b.t.Logf("%-55s p50 %7.1f ms  p95 %7.1f ms  max %7.1f ms  cpu %5.1f ms  %6d bytes, first load %6d  %3d rows, %d pages walked%s",
+		p.name, inMillis(percentile(times, 50)), inMillis(p95), inMillis(slices.Max(times)), inMillis(cpu), size, first, rows, walked, slow)
 }
 
 func inMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

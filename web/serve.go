@@ -150,7 +150,7 @@ func (w *Web) serve(do handler) http.Handler {
 				http.SetCookie(rw, w.noteCookie("", -1))
 			}
 			w.headers(rw, a.status, a.retryAfter)
-			write(rw, r, cmp.Or(a.status, http.StatusOK), a.secret, &body)
+			w.write(rw, r, cmp.Or(a.status, http.StatusOK), a.secret, &body)
 		}
 	})
 }
@@ -178,7 +178,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 		body.Reset()
 		body.WriteString(http.StatusText(p.status))
 	}
-	write(rw, r, p.status, false, &body)
+	w.write(rw, r, p.status, false, &body)
 }
 
 // headers sets what an answer of some statuses must have.
@@ -202,7 +202,7 @@ func (w *Web) log(r *request, err error) {
 // have text beside it that another site could choose, whose length would give
 // the secret away; and it is not kept either. Any other is kept by the
 // browser, which asks each time whether it is still the same.
-func write(rw http.ResponseWriter, r *request, status int, secret bool, body *bytes.Buffer) {
+func (w *Web) write(rw http.ResponseWriter, r *request, status int, secret bool, body *bytes.Buffer) {
 	h := rw.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Vary", "Accept-Encoding, Cookie")
@@ -219,9 +219,11 @@ func write(rw http.ResponseWriter, r *request, status int, secret bool, body *by
 	if !secret && assets.AcceptsGzip(r.Header) {
 		h.Set("Content-Encoding", "gzip")
 		var small bytes.Buffer
-		z := gzip.NewWriter(&small) // a bytes.Buffer takes all
+		z := w.gzips.Get().(*gzip.Writer)
+		z.Reset(&small) // a bytes.Buffer takes all
 		z.Write(body.Bytes())
 		z.Close()
+		w.gzips.Put(z)
 		body = &small
 	}
 	h.Set("Content-Length", strconv.Itoa(body.Len()))

@@ -47,11 +47,13 @@
 package web
 
 import (
+	"compress/gzip"
 	"context"
 	"crypto/rand"
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"service/assets"
@@ -125,6 +127,7 @@ type Web struct {
 	life     context.Context // ends with EndStreams
 	endLife  context.CancelFunc
 	runs     runs // bulk actions on deliveries
+	gzips    sync.Pool
 	mux      *http.ServeMux
 
 	noPassword webhook.PasswordHash // that is checked for admins who do not exist
@@ -152,6 +155,7 @@ func New(cfg Config) *Web {
 		streams:  make(chan struct{}, maxStreams),
 		built:    make(map[string]bool),
 	}
+	w.gzips.New = func() any { return gzip.NewWriter(nil) } // each has most of a megabyte, which is not made anew for each page
 	rand.Read(w.noteKey[:])
 	w.life, w.endLife = context.WithCancel(context.Background())
 	w.noPassword = webhook.NoPassword()

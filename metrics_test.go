@@ -79,6 +79,7 @@ func TestMetrics(t *testing.T) {
 		fmt.Sprintf(`service_attempts_total{answer="5xx",result="retryable"} %d`, each),
 		fmt.Sprintf(`service_attempt_duration_seconds_count{result="success"} %d`, each),
 		fmt.Sprintf(`service_delivery_lag_seconds_count %d`, 3*events),
+		fmt.Sprintf(`service_delivery_time_seconds_count %d`, events), // those that are delivered
 		fmt.Sprintf(`service_deliveries_ended_total{failure_reason="",status="success"} %d`, each),
 		fmt.Sprintf(`service_deliveries_ended_total{failure_reason="rejected",status="failed"} %d`, each),
 		fmt.Sprintf(`service_deliveries_waiting %d`, each),

@@ -672,8 +672,11 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 	} else {
 		a = d.send(ctx, to, c)
 		d.metrics.attempt(&a)
-		if !c.AcceptedAt.IsZero() {
+		if !c.AcceptedAt.IsZero() && c.Number == 1 {
 			d.metrics.lag.Observe(max(0, a.StartedAt.Sub(c.AcceptedAt).Seconds()))
+		}
+		if !c.AcceptedAt.IsZero() && a.Result == webhook.ResultSuccess {
+			d.metrics.delivered.Observe(max(0, a.StartedAt.Add(a.Duration).Sub(c.AcceptedAt).Seconds()))
 		}
 	}
 	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())

@@ -30,12 +30,17 @@ type metrics struct {
 	durations *prometheus.HistogramVec
 	alerts    *prometheus.CounterVec
 	lag       prometheus.Histogram
+	delivered prometheus.Histogram
 
 	byStatus   [6]prometheus.Counter // of attempts, by the first digit of the response's status
 	byError    map[webhook.ErrorCode]prometheus.Counter
 	byDuration map[webhook.Result]prometheus.Observer
 	byAlert    map[webhook.Result]prometheus.Counter
 }
+
+// lagBuckets go from an event that leaves at once to the longest an attempt may
+// be waited for, in seconds.
+var lagBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400}
 
 // durationBuckets go from what a subscriber next door takes to the longest
 // --attempt-timeout, in seconds.
@@ -58,7 +63,12 @@ func newMetrics() *metrics {
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "service_delivery_lag_seconds",
 			Help:    "Time from the acceptance of a delivery's oldest event to its first attempt; redeliveries, replays and pings aside.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400},
+			Buckets: lagBuckets,
+		}),
+		delivered: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "service_delivery_time_seconds",
+			Help:    "Time from the acceptance of a delivery's oldest event until it was delivered, by whichever attempt; redeliveries, replays and pings aside.",
+			Buckets: lagBuckets,
 		}),
 		byError:    make(map[webhook.ErrorCode]prometheus.Counter),
 		byDuration: make(map[webhook.Result]prometheus.Observer),
@@ -102,7 +112,7 @@ var (
 type collector struct{ d *Dispatcher }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.attempts, m.durations, m.alerts, m.lag}
+	return []prometheus.Collector{m.attempts, m.durations, m.alerts, m.lag, m.delivered}
 }
 
 // Describe implements [prometheus.Collector].

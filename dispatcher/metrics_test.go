@@ -173,3 +173,20 @@ func TestCountingAnAttempt(t *testing.T) {
 			`service_attempt_duration_seconds_count{result="failed"} 402`)
 	})
 }
+
+// The time of a delivery has the waits between its attempts in it; what is sent
+// again later has none.
+func TestDeliveryTime(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1, Metrics: registry}, func(w *world) {
+		r := w.subscriber(statuses(200, 503, 503, 200)) // the ping first
+		sub := w.subscribe(r, nil)
+		w.publish("content_updated")
+		time.Sleep(5*time.Minute + 5*time.Second)
+		wantMetrics(t, "after two retries", registry, `service_delivery_time_seconds_count 1`, `service_delivery_time_seconds_sum 305`, `service_delivery_lag_seconds_count 1`)
+		if _, err := w.d.store.Redeliver(t.Context(), "p", sub.ID, r.posts()[0].delivery); err != nil {
+			t.Fatal(err)
+		}
+		wantMetrics(t, "after a redelivery", registry, `service_delivery_time_seconds_count 1`, `service_attempts_total{answer="2xx",result="success"} 3`)
+	})
+}

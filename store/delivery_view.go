@@ -70,11 +70,11 @@ func (s *Store) DeliveryView(ctx context.Context, id string) (d DeliveryView, er
 			if err := json.Unmarshal([]byte(seqs.String), &places); err != nil {
 				return err
 			}
-			if d.EventJSON, d.Trace, err = s.eventBodies(v.scan, d.ProgramID, places); errors.Is(err, errGone) {
-				d.EventJSON = nil
-			} else if err != nil {
+			events, err := s.eventBodies(v.scan, d.ProgramID, places)
+			if err != nil && !errors.Is(err, errGone) {
 				return err
 			}
+			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
 		return v.each(selectAgain, []any{id, manyAgain}, func(scan func(...any) error) error {
 			var a Again

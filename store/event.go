@@ -140,36 +140,48 @@ func timestamp(json []byte) string {
 // errGone says that retention has removed an event meanwhile.
 var errGone = errors.New("it is gone")
 
-// eventBodies returns the JSON of the events at the given places of a log, all
-// of them or an error, errGone say, and the trace of the first that has one.
-// What is not in memory any more it reads with scan.
-func (s *Store) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) (bodies [][]byte, trace webhook.Trace, err error) {
-	bodies = make([][]byte, 0, len(seqs))
+// carried is what a delivery carries of its events.
+type carried struct {
+	bodies [][]byte      // their JSON, not to be changed
+	trace  webhook.Trace // of the first of them that has one
+	oldest int64         // when the first of them was accepted, in Unix milliseconds
+}
+
+func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
+	if len(c.bodies) == 0 {
+		c.oldest = received
+	}
+	if c.trace == "" {
+		c.trace = trace
+	}
+	c.bodies = append(c.bodies, body)
+}
+
+// eventBodies returns what the events at the given places of a log are, all of
+// them or an error, errGone say. What is not in memory any more it reads with
+// scan.
+func (s *Store) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) (c carried, err error) {
+	c.bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
 		s.tail.scan(programID, seqs[0]-1, func(seq int64, e *tailEvent) bool {
-			if seq == seqs[len(bodies)] {
-				bodies = append(bodies, e.json)
-				if trace == "" {
-					trace = e.trace
-				}
+			if seq == seqs[len(c.bodies)] {
+				c.add(e.json, e.trace, e.received)
 			}
-			return len(bodies) < len(seqs)
+			return len(c.bodies) < len(seqs)
 		})
 	}
-	for _, seq := range seqs[len(bodies):] {
+	for _, seq := range seqs[len(c.bodies):] {
 		var body []byte
-		var from sql.NullString
-		err := scan("SELECT json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &body, &from)
+		var received int64
+		var trace sql.NullString
+		err := scan("SELECT received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &received, &body, &trace)
 		if errors.Is(err, sql.ErrNoRows) {
-			return nil, "", fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
+			return carried{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
 		}
 		if err != nil {
-			return nil, "", err
+			return carried{}, err
 		}
-		bodies = append(bodies, body)
-		if trace == "" {
-			trace = webhook.Trace(from.String)
-		}
+		c.add(body, webhook.Trace(trace.String), received)
 	}
-	return bodies, trace, nil
+	return c, nil
 }

@@ -348,8 +348,8 @@ type Claim struct {
 	Events         [][]byte      // the JSON of the events, not to be changed
 	Trace          webhook.Trace // of the first of them that has one
 	Ping           bool
-	// AcceptedAt is when the oldest of its events was accepted: known of a
-	// delivery just formed from what waited, zero of any other.
+	// AcceptedAt is when the oldest of its events was accepted: zero of a
+	// ping, a redelivery and what a replay has formed.
 	AcceptedAt time.Time
 
 	num int64
@@ -450,19 +450,22 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	}
 	var seqs sql.NullString
 	var event []byte
+	var again bool // its events went out before
 	var next sql.NullInt64
 	err := s.writer.do(func(t *tx) error {
 		now := s.clock.now().UnixMilli()
-		err := t.scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event)
+		err := t.scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
 		if errors.Is(err, sql.ErrNoRows) {
 			c.num = 0
 		} else if err != nil {
 			return err
 		} else if ping {
 			c.Events = [][]byte{event}
-		} else if c.Events, c.Trace, err = s.claimedEvents(t, &c, seqs.String); err != nil {
+		} else if events, err := s.claimedEvents(t, &c, seqs.String); err != nil {
 			// No attempt is counted that could not be made.
 			return err
+		} else if c.Events, c.Trace = events.bodies, events.trace; !again && events.oldest > 0 {
+			c.AcceptedAt = time.UnixMilli(events.oldest)
 		}
 		if c.num != 0 {
 			t.deliveryChanged(c.num)
@@ -478,10 +481,10 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	return &c, s.clock.process(next), nil
 }
 
-func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) ([][]byte, webhook.Trace, error) {
+func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
 	var places []int64
 	if err := json.Unmarshal([]byte(seqs), &places); err != nil {
-		return nil, "", fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
+		return carried{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
 	}
 	return s.eventBodies(t.scan, c.ProgramID, places)
 }
@@ -489,7 +492,7 @@ func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) ([][]byte, webhook.T
 const (
 	claimDue = `UPDATE deliveries SET status = 'pending', attempts_made = attempts_made + 1, claimed_at = ?2, next_attempt_at = NULL
 		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL `
-	claimDueReturning  = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping`
+	claimDueReturning  = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping, redelivery_of IS NOT NULL OR replay_id IS NOT NULL`
 	claimDueDelivery   = claimDue + "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
 	claimDuePing       = claimDue + "AND ping IS NOT NULL" + claimDueReturning
 	nextDelivery       = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NULL AND subscription_id = "

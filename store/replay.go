@@ -214,25 +214,25 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 		return nil, false, err
 	}
 	read := func(query string, args []any, dest ...any) error { return s.scan(ctx, query, args, dest...) }
-	bodies, trace, err := s.eventBodies(read, r.ProgramID, seqs)
+	events, err := s.eventBodies(read, r.ProgramID, seqs)
 	if errors.Is(err, errGone) {
 		err = ErrStale
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	for i, bytes := 0, 0; i < len(bodies); i++ {
-		if bytes += len(bodies[i]); i > 0 && bytes > size {
+	for i, bytes := 0, 0; i < len(events.bodies); i++ {
+		if bytes += len(events.bodies[i]); i > 0 && bytes > size {
 			// The trace may be that of an event which is left out.
 			after = seqs[i-1]
-			if bodies, trace, err = s.eventBodies(read, r.ProgramID, seqs[:i]); err != nil {
+			if events, err = s.eventBodies(read, r.ProgramID, seqs[:i]); err != nil {
 				return nil, false, ErrStale
 			}
 			seqs = seqs[:i]
 		}
 	}
 	if len(seqs) > 0 {
-		c = &Claim{ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: bodies, Trace: trace}
+		c = &Claim{ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: events.bodies, Trace: events.trace}
 	}
 	places := appendSeqs(nil, seqs)
 	err = s.writer.do(func(t *tx) error {

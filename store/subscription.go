@@ -162,6 +162,21 @@ const (
 	maxOldSecrets = 4
 )
 
+// SigningSecret returns the secret that signs now, for the answer that shows it
+// beside the one that replaces it. The error is a *webhook.Error when there is no
+// such subscription.
+func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error) {
+	if _, err := w.t.subscription(programID, id); err != nil {
+		return nil, err
+	}
+	var sealed []byte
+	if err := w.t.scan("SELECT signing_secret FROM subscriptions WHERE id = ?", []any{id}, &sealed); err != nil {
+		return nil, err
+	}
+	plain, err := w.s.seal.open(sealed, "signing_secret of "+id)
+	return plain, err
+}
+
 // RotateSecret gives a subscription a new signing secret, returned for showing
 // it once. The old one signs too for SecretOverlap, until the time that is
 // returned.

@@ -107,7 +107,7 @@ func (w *Web) rotatePage(r *request, u *store.SubscriptionView, refused string, 
 	return answer{page: rotatePage(w.frame(r, "Rotate the secret"), u, w.onceFor(r), refused, w.curl("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
-// rotateSecret shows the new secret, in this answer alone.
+// rotateSecret shows the new secret and the one before it, in this answer alone.
 func (w *Web) rotateSecret(r *request) (answer, error) {
 	u, err := w.livingSubscription(r)
 	if err != nil {
@@ -121,9 +121,12 @@ func (w *Web) rotateSecret(r *request) (answer, error) {
 		return w.rotatePage(r, u, sentBefore, http.StatusConflict), nil
 	}
 	var s webhook.Subscription
-	var secret webhook.SigningSecret
+	var secret, before webhook.SigningSecret
 	var until time.Time
 	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+		if before, err = sw.SigningSecret(u.ProgramID, u.ID); err != nil {
+			return err
+		}
 		if s, secret, until, err = sw.RotateSecret(u.ProgramID, u.ID); err != nil {
 			return err
 		}
@@ -136,14 +139,15 @@ func (w *Web) rotateSecret(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	return answer{secret: true, page: secretPage(w.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret, old: append(u.OldSecrets, until)})}, nil
+	return answer{secret: true, page: secretPage(w.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret, before: before, old: append(u.OldSecrets, until)})}, nil
 }
 
 // newSecret is a signing secret that is shown once.
 type newSecret struct {
 	subscription *webhook.Subscription
 	secret       webhook.SigningSecret
-	old          []time.Time // when each of those before it ends; none of a new subscription
+	before       webhook.SigningSecret // which it replaces, and which signs too until the last of old; nil of a new subscription
+	old          []time.Time           // when each of those before it ends; none of a new subscription
 }
 
 // replayForm is the form of a replay, and what it would send.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"html"
 	"net/netip"
 	"net/url"
 	"regexp"
@@ -306,6 +307,15 @@ func TestSubscriptionActions(t *testing.T) {
 	rotated := v.send(path+"/rotate-secret", "once", once)
 	rotated.want(t, 200, "The one before")
 	rotated.apart(t).inert(t)
+	// Both are shown: the one that was, and the one that is.
+	lane, err := w.cfg.Store.Lane(t.Context(), l.sub.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := regexp.MustCompile(`<code id="(secret|before)">(whsec_[^<]+)</code>`).FindAllStringSubmatch(rotated.body, -1)
+	if len(lane.Secrets) != 2 || len(shown) != 2 || html.UnescapeString(shown[0][2]) != lane.Secrets[0].Reveal() || html.UnescapeString(shown[1][2]) != lane.Secrets[1].Reveal() {
+		t.Errorf("%d secrets sign, and %q are shown", len(lane.Secrets), shown)
+	}
 	secret := secretText.FindString(rotated.body)
 	if secret == "" || rotated.Header.Get("Cache-Control") != "no-store" {
 		t.Errorf("no secret, or one that may be kept: %s", rotated.Header.Get("Cache-Control"))

@@ -54,10 +54,6 @@ func (v *listing) selected(path string, more ...string) string {
 
 func (l *deliveryList) bulk(verb string) string { return l.list.selected("/deliveries/" + verb) }
 
-func (l *deliveryList) export(format string) string {
-	return l.list.selected("/deliveries/export", "format", format)
-}
-
 // ofProgram is the query narrowed to the program that is looked at, if any.
 func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
 	if program == "" {

@@ -47,7 +47,7 @@ func (w *Web) eventList(r *request) (answer, error) {
 			return answer{}, err
 		}
 		newer := ""
-		if err == nil && v.query.Cursor != "" {
+		if v.fault == nil && v.query.Cursor != "" {
 			if newer, err = w.cfg.Store.NewerEvents(r.Context(), r.program, &v.query); err != nil {
 				return answer{}, err
 			}

@@ -17,6 +17,7 @@ const (
 	ActionSubscriptionReplay       Action = "subscription.replay"
 	ActionSubscriptionCancelReplay Action = "subscription.cancel_replay"
 	ActionSubscriptionDelete       Action = "subscription.delete"
+	ActionSubscriptionExport       Action = "subscription.export"
 	ActionDeliveryRedeliver        Action = "delivery.redeliver"
 	ActionDeliveryCancel           Action = "delivery.cancel"
 	ActionDeliveryExport           Action = "delivery.export"
@@ -24,6 +25,8 @@ const (
 	ActionEventExport              Action = "event.export"
 	ActionTokenCreate              Action = "token.create"
 	ActionTokenRevoke              Action = "token.revoke"
+	ActionTokenExport              Action = "token.export"
+	ActionAuditExport              Action = "audit.export"
 	ActionKeyRotate                Action = "key.rotate"
 	ActionBackupCreate             Action = "backup.create"
 	ActionAdminCreate              Action = "admin.create"
@@ -35,9 +38,9 @@ const (
 
 var actions = [...]Action{
 	ActionSubscriptionCreate, ActionSubscriptionUpdate, ActionSubscriptionPause, ActionSubscriptionResume, ActionSubscriptionPing,
-	ActionSubscriptionRotateSecret, ActionSubscriptionReplay, ActionSubscriptionCancelReplay, ActionSubscriptionDelete,
+	ActionSubscriptionRotateSecret, ActionSubscriptionReplay, ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
-	ActionTokenCreate, ActionTokenRevoke, ActionKeyRotate, ActionBackupCreate,
+	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,
 }
 

@@ -1,0 +1,201 @@
+package web
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+// export is a list as a file of all that matches: a record a line, as NDJSON or
+// as CSV.
+type export struct {
+	noun    string // of the file's name: tokens
+	action  webhook.Action
+	columns []string
+	// page reads a page of rows, and moves the query on to the next, if there is
+	// more. A row has a value for each column: a text, a number, a truth, several
+	// texts, a time, or nil.
+	page func(q *webhook.ListQuery) (rows [][]any, more bool, err error)
+}
+
+// exportList sends a list as a file, page by page, so that no read of the store
+// is long. What it has is recorded in the audit.
+func (w *Web) exportList(r *request, l *webhook.List, e *export) (answer, error) {
+	v, err := r.listing(l, "format")
+	if err != nil {
+		return answer{}, err
+	}
+	bad := func(text string) (answer, error) {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: text}
+	}
+	if v.fault != nil {
+		return bad(v.fault.Error())
+	}
+	format := r.URL.Query().Get("format")
+	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+	if types[format] == "" {
+		return bad("The parameter format must be ndjson or csv.")
+	}
+	q := v.query
+	q.Size, q.Cursor, q.Number = webhook.MaxPageSize, "", 1
+	f := &file{
+		name: e.noun + "-" + r.clock.now.UTC().Format("20060102-150405") + "." + format, contentType: types[format],
+		write: func(to io.Writer) error {
+			write := e.ndjson(to)
+			if format == "csv" {
+				write = e.csv(to)
+			}
+			for n := 0; n < exportRows; {
+				q.Size = min(q.Size, exportRows-n)
+				rows, more, err := e.page(&q)
+				if err == nil {
+					err = write(rows)
+				}
+				if err != nil || !more {
+					return err
+				}
+				n += len(rows)
+			}
+			return nil
+		},
+	}
+	if r.Method == http.MethodHead {
+		return answer{file: f}, nil
+	}
+	if err := w.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.selected(v.path), v.path))); err != nil {
+		return answer{}, unwritable(err)
+	}
+	return answer{file: f}, nil
+}
+
+// ndjson writes rows as JSON objects, the columns in their order.
+func (e *export) ndjson(to io.Writer) func([][]any) error {
+	return func(rows [][]any) error {
+		var b bytes.Buffer
+		for _, row := range rows {
+			for i, v := range row {
+				if t, ok := v.(time.Time); ok {
+					v = nil
+					if !t.IsZero() {
+						v = webhook.FormatTime(t)
+					}
+				}
+				value, err := json.Marshal(v)
+				if err != nil {
+					return err
+				}
+				b.WriteByte(map[bool]byte{true: '{', false: ','}[i == 0])
+				b.WriteString(strconv.Quote(e.columns[i]) + ":")
+				b.Write(value)
+			}
+			b.WriteString("}\n")
+		}
+		_, err := to.Write(b.Bytes())
+		return err
+	}
+}
+
+// csv writes rows below a line with the names of the columns.
+func (e *export) csv(to io.Writer) func([][]any) error {
+	c := csv.NewWriter(to)
+	head := e.columns
+	return func(rows [][]any) error {
+		if head != nil {
+			if err := c.Write(head); err != nil {
+				return err
+			}
+			head = nil
+		}
+		for _, row := range rows {
+			cells := make([]string, len(row))
+			for i, v := range row {
+				switch v := v.(type) {
+				case nil:
+				case time.Time:
+					if !v.IsZero() {
+						cells[i] = webhook.FormatTime(v)
+					}
+				case []string:
+					cells[i] = plainCell(strings.Join(v, " "))
+				default:
+					cells[i] = plainCell(fmt.Sprint(v))
+				}
+			}
+			if err := c.Write(cells); err != nil {
+				return err
+			}
+		}
+		c.Flush()
+		return c.Error()
+	}
+}
+
+// exportSubscriptions is the list of subscriptions as a file. Of a URL it has no
+// query, which may hold a secret.
+func (w *Web) exportSubscriptions(r *request) (answer, error) {
+	return w.exportList(r, webhook.AllSubscriptionList, &export{
+		noun: "subscriptions", action: webhook.ActionSubscriptionExport,
+		columns: []string{
+			"id", "program_id", "url", "status", "active", "disabled_reason", "description", "events", "ordered", "max_in_flight", "has_authorization_header",
+			"created_by", "last_success_at", "failing_since", "failures_in_a_row", "waiting_events", "oldest_event_at", "waiting_deliveries", "lost_events",
+			"created_at", "updated_at", "deleted_at",
+		},
+		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
+			page, next, err := w.cfg.Store.AllSubscriptions(r.Context(), r.program, q)
+			for i := range page {
+				s := &page[i]
+				_, _, whole := endpoint(s.URL)
+				rows = append(rows, []any{
+					s.ID, s.ProgramID, whole, string(s.Status), s.Active, s.DisabledReason, s.Description, s.Events, s.Ordered, s.MaxInFlight, s.HasAuthorizationHeader,
+					s.CreatedBy, s.LastSuccess, s.Failures.Since, s.Failures.Count, s.WaitingEvents, s.OldestEvent, s.WaitingDeliveries, s.Lost,
+					s.CreatedAt, s.UpdatedAt, s.DeletedAt,
+				})
+			}
+			q.Cursor = next
+			return rows, next != "", err
+		},
+	})
+}
+
+// exportTokens is the list of tokens as a file, without their secrets, of which
+// nothing is kept.
+func (w *Web) exportTokens(r *request) (answer, error) {
+	return w.exportList(r, webhook.TokenList, &export{
+		noun: "tokens", action: webhook.ActionTokenExport,
+		columns: []string{"id", "hint", "program_id", "user_id", "name", "scopes", "created_at", "expires_at", "revoked_at", "used_at"},
+		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
+			page, total, err := w.cfg.Store.TokenPage(r.Context(), r.program, q)
+			for i := range page {
+				t := &page[i]
+				rows = append(rows, []any{t.ID, t.Hint, t.ProgramID, t.UserID, t.Name, scopeNames(t), t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt})
+			}
+			q.Number++
+			return rows, (q.Number-1)*q.Size < total, err
+		},
+	})
+}
+
+// exportAudit is the audit as a file.
+func (w *Web) exportAudit(r *request) (answer, error) {
+	return w.exportList(r, webhook.AuditList, &export{
+		noun: "audit", action: webhook.ActionAuditExport,
+		columns: []string{"id", "at", "admin", "address", "action", "program_id", "subject_id", "detail"},
+		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
+			page, next, err := w.cfg.Store.AuditEntries(r.Context(), ofProgram(q, r.program))
+			for i := range page {
+				e := &page[i]
+				rows = append(rows, []any{e.ID, e.At, e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, e.Detail})
+			}
+			q.Cursor = next
+			return rows, next != "", err
+		},
+	})
+}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -75,5 +77,36 @@ func TestNotify(t *testing.T) {
 		} else if !strings.HasPrefix(got, "WATCHDOG") {
 			t.Fatalf("systemd is told %q", got)
 		}
+	}
+}
+
+// TestServeNotifies has systemd told by serve itself.
+func TestServeNotifies(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	l.SetReadDeadline(time.Now().Add(30 * time.Second))
+	t.Setenv("NOTIFY_SOCKET", socket)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var complaints bytes.Buffer
+	done := make(chan int, 1)
+	go func() {
+		done <- run(ctx, []string{"serve", "--data", filepath.Join(dir, "d"), "--listen", "127.0.0.1:0", "--log-level", "error"}, streams{strings.NewReader(""), io.Discard, &complaints})
+	}()
+	for _, want := range []string{"READY=1\nSTATUS=Serving https://127.0.0.1:", "STOPPING=1"} {
+		b := make([]byte, 4096)
+		n, err := l.Read(b)
+		if err != nil || !strings.HasPrefix(string(b[:n]), want) {
+			t.Errorf("systemd is told %q, %v; want %q", b[:n], err, want)
+		}
+		cancel()
+	}
+	if status := <-done; status != exitDone {
+		t.Errorf("exit status %d: %s", status, &complaints)
 	}
 }

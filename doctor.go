@@ -57,6 +57,7 @@ func (c *doctorCmd) Run(ctx context.Context, std streams, conf *configuration, l
 	served := d.data(ctx, c, s, reading)
 	if s != nil {
 		d.listener(ctx, s, served)
+		d.front(ctx, s)
 	}
 	return d.print(std, c.JSON)
 }
@@ -240,15 +241,9 @@ func (d *diagnosis) localCA(dir string, now time.Time) {
 // answers at them.
 func (d *diagnosis) listener(ctx context.Context, s *settings, served bool) {
 	if !served {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.listen)
-		switch {
-		case errors.Is(err, syscall.EACCES):
-			d.add(store.LevelFail, "listener", "Choose a port above 1023 by --listen, or give the service CAP_NET_BIND_SERVICE.", "%v", err)
-		case err != nil:
-			d.add(store.LevelFail, "listener", "End what listens there, or choose another address by --listen.", "%v", err)
-		default:
-			l.Close()
-			d.ok("listener", "%s is free", s.listen)
+		d.free(ctx, "listen", s.listen)
+		if s.httpListen != "" {
+			d.free(ctx, "http-listen", s.httpListen)
 		}
 		return
 	}
@@ -263,6 +258,45 @@ func (d *diagnosis) listener(ctx context.Context, s *settings, served bool) {
 		return
 	}
 	d.ok("listener", "the server answers at %s, and is ready", s.listen)
+}
+
+// free looks at whether an address can be listened at.
+func (d *diagnosis) free(ctx context.Context, flag, address string) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EACCES):
+		d.add(store.LevelFail, "listener", "Choose a port above 1023 by --"+flag+", or give the service CAP_NET_BIND_SERVICE.", "%v", err)
+	case err != nil:
+		d.add(store.LevelFail, "listener", "End what listens there, or choose another address by --"+flag+".", "%v", err)
+	default:
+		l.Close()
+		d.ok("listener", "%s is free", address)
+	}
+}
+
+// front looks at what stands between the service and those who call it: proxies
+// that are believed, and names that must lead here.
+func (d *diagnosis) front(ctx context.Context, s *settings) {
+	if !s.tls && len(s.trusted) == 0 {
+		d.add(store.LevelWarn, "proxy", "Name the proxy by --trusted-proxy, if there is one: without its word all requests seem to be from it.", "HTTPS is off, and no proxy is trusted")
+	}
+	for _, p := range s.trusted {
+		if p.Bits() == 0 {
+			d.add(store.LevelFail, "proxy", "Name the proxy alone by --trusted-proxy.", "%v trusts everybody's word for where a request is from", p)
+		} else {
+			d.ok("proxy", "%v is believed", p)
+		}
+	}
+	for _, name := range s.domains {
+		bounded, cancel := context.WithTimeout(ctx, 3*time.Second)
+		addresses, err := (&net.Resolver{PreferGo: true}).LookupHost(bounded, name)
+		cancel()
+		if err != nil {
+			d.add(store.LevelWarn, "domain", "Have it lead to this machine in DNS: the issuer of its certificate, and partners, look for it there.", "%s has no address", name)
+		} else {
+			d.ok("domain", "%s leads to %s", name, strings.Join(addresses, ", "))
+		}
+	}
 }
 
 // certificateSoon is how long before its end a certificate should have been

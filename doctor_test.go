@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -69,5 +70,31 @@ func TestListenerFinding(t *testing.T) {
 	levels := []store.Level{d[0].Level, d[1].Level}
 	if want := []store.Level{store.LevelFail, store.LevelOK}; !slices.Equal(levels, want) || !strings.Contains(d[0].Detail, "address already in use") {
 		t.Errorf("got %v, want %v", d, want)
+	}
+}
+
+func TestFrontFinding(t *testing.T) {
+	tests := []struct {
+		s    settings
+		want string // level and detail of the one finding; "" for none
+	}{
+		{settings{tls: true}, ""},
+		{settings{}, "WARN HTTPS is off, and no proxy is trusted"},
+		{settings{trusted: proxies{netip.MustParsePrefix("10.0.0.0/8")}}, "OK 10.0.0.0/8 is believed"},
+		{settings{tls: true, trusted: proxies{netip.MustParsePrefix("0.0.0.0/0")}}, "FAIL 0.0.0.0/0 trusts everybody's word for where a request is from"},
+		{settings{tls: true, trusted: proxies{netip.MustParsePrefix("::/0")}}, "FAIL ::/0 trusts everybody's word for where a request is from"},
+		{settings{tls: true, domains: []string{"nowhere.invalid"}}, "WARN nowhere.invalid has no address"},
+		{settings{tls: true, domains: []string{"localhost"}}, "OK localhost leads to "},
+	}
+	for _, test := range tests {
+		var d diagnosis
+		d.front(t.Context(), &test.s)
+		got := ""
+		for _, f := range d {
+			got += string(f.Level) + " " + f.Detail
+		}
+		if got != test.want && !(test.want != "" && strings.HasPrefix(got, test.want)) {
+			t.Errorf("%v: got %q, want %q", test.s, got, test.want)
+		}
 	}
 }

@@ -115,6 +115,9 @@ func (a *adminServer) handler() http.Handler {
 	m.HandleFunc("POST /tokens/{id}/revoke", a.answer(func(r *http.Request) (any, error) {
 		return a.data.RevokeToken(r.Context(), r.PathValue("id"))
 	}))
+	m.HandleFunc("POST /release", a.answer(func(r *http.Request) (any, error) {
+		return struct{}{}, a.data.Release(r.Context())
+	}))
 	m.HandleFunc("POST /key/rotate", a.answer(func(r *http.Request) (any, error) {
 		rotation, err := a.data.RotateKey(r.Context())
 		switch {

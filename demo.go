@@ -40,7 +40,7 @@ func demo(ctx context.Context, s *settings, std streams, pace time.Duration) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s.data, s.allowHTTP, s.retryPolicy.Waits = dir, true, demoRetries
+	s.data, s.allowHTTP, s.retryPolicy.Waits, s.replica = dir, true, demoRetries, nil
 	if s.destinations, err = webhook.ParseDestinations(append(s.allowed, "127.0.0.1")); err != nil {
 		return err
 	}

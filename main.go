@@ -68,7 +68,8 @@ type cli struct {
 	Key         keyCmd         `cmd:"" help:"Replace the key that secrets are sealed with."`
 	Admin       adminCmd       `cmd:"" help:"Make, list and remove those who may sign in to the admin UI."`
 	Backup      backupCmd      `cmd:"" help:"Make and check backups."`
-	Restore     restoreCmd     `cmd:"" help:"Fill the data directory from a backup."`
+	Restore     restoreCmd     `cmd:"" help:"Fill the data directory from a replica or a backup."`
+	Release     releaseCmd     `cmd:"" help:"Send the deliveries that are held after a restore."`
 	Publish     publishCmd     `cmd:"" help:"Publish events from a file or from stdin."`
 	Listen      listenCmd      `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
 	Config      configCmd      `cmd:"" help:"Show and check the configuration of serve."`

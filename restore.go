@@ -17,17 +17,19 @@ type restoreCmd struct {
 	dataFlag
 	keyFlag
 	passphraseFlag
-	From        string `placeholder:"FILE" help:"The backup to restore (required)."`
+	From        string `placeholder:"FILE|URL" help:"The backup to restore, or the URL of a replica (file://, s3://); without it the replica that --litestream names."`
+	Litestream  string `placeholder:"FILE" help:"The configuration of the replica to restore from, in Litestream's own format; without it litestream.yml in the working directory."`
+	At          string `placeholder:"TIME" help:"From a replica: the state of this time, such as 2026-03-14T08:24:48Z, and not the newest."`
 	WithoutKeys bool   `help:"Leave the keys of the backup alone, and ask for no passphrase: secret.key is in the data directory, or is named by --secret-key-file."`
 	Force       bool   `help:"Replace the data that is there. It is moved into a folder beside."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, std streams) error {
-	switch {
-	case c.From == "":
-		return usagef("--from: must name the backup to restore")
-	case strings.Contains(c.From, "://"):
-		return usagef("--from: must name a file, not %q", c.From)
+	if c.From == "" || strings.Contains(c.From, "://") {
+		return c.fromReplica(ctx, std)
+	}
+	if c.At != "" {
+		return usagef("--at: a backup has one state; leave it out")
 	}
 	return c.fromFile(ctx, std)
 }
@@ -39,13 +41,8 @@ func (c *restoreCmd) fromFile(ctx context.Context, std streams) (err error) {
 		return err
 	}
 	defer f.Close()
-	r, err := store.Restore(c.Data, c.Force)
-	switch {
-	case errors.Is(err, store.ErrNotEmpty):
-		return fmt.Errorf("%w; --force replaces what is there", err)
-	case errors.Is(err, store.ErrLocked):
-		return fmt.Errorf("%w; stop it first", err)
-	case err != nil:
+	r, err := c.take(c.Force)
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()

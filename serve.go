@@ -67,6 +67,8 @@ type serveFlags struct {
 	RequestTimeout   string   `default:"30s" placeholder:"D" help:"A request that takes longer is answered 504, and 408 when it is its body that does not arrive; a stream of events may take any time, but not be silent for longer."`
 	MaxSubscriptions string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
 	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
+	Litestream       string   `placeholder:"FILE" help:"Where the database is copied to while the service runs, in Litestream's own format; without it litestream.yml in the working directory, if there is one; off for none."`
+	RestoreHold      string   `default:"0" placeholder:"D" help:"After a restore deliveries are held for so long, or until service release: what was sent after the state that was restored is not known any more, and is sent again."`
 	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
 	LogLevel         string   `default:"info" placeholder:"debug|info|warn|error" help:"The least that is logged; the demo logs warn when this is info."`
 }
@@ -102,6 +104,8 @@ type settings struct {
 	minFreeDisk      int64
 	alertURL         string // may be a secret; "" for none
 	grace            time.Duration
+	replica          *store.ReplicaConfig // nil for none
+	restoreHold      time.Duration
 	logger           *slog.Logger
 	program          string        // this binary, as it can be typed into a shell
 	shown            []web.Setting // the flags as they were given, for admins
@@ -134,6 +138,8 @@ func (c *serveFlags) settings(logTo io.Writer) (*settings, error) {
 		minFreeDisk: f.size("min-free-disk", c.MinFreeDisk),
 		grace:       f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
 		logger:      f.logger(logTo, c.LogFormat, c.LogLevel),
+		replica:     f.replica("litestream", c.Litestream),
+		restoreHold: f.duration("restore-hold", c.RestoreHold, 0, 30*24*time.Hour),
 	}
 	if s.data == "" {
 		f.add("data", "must name a directory")
@@ -247,8 +253,11 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, SecretKeyFile: s.key.SecretKeyFile, Logger: s.logger, MinFreeDisk: s.minFreeDisk, SendAlerts: s.alertURL != "", Metrics: registry}); err != nil {
+	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, SecretKeyFile: s.key.SecretKeyFile, Logger: s.logger, MinFreeDisk: s.minFreeDisk, SendAlerts: s.alertURL != "", Replica: s.replica, Metrics: registry}); err != nil {
 		return nil, s.key.explain(err)
+	}
+	if err := svc.store.BeginHold(ctx, s.restoreHold); err != nil {
+		return nil, err
 	}
 	if svc.public, err = new(net.ListenConfig).Listen(ctx, "tcp", s.listen); err != nil {
 		return nil, explainListen("listen", err)
@@ -399,7 +408,7 @@ func (svc *service) ready(ctx context.Context) error {
 
 // Run serves until ctx ends. Then it takes no more requests, lets those under
 // way end within the grace period, after them the attempts in flight within
-// another, and closes the store.
+// another, brings the replica up to date, and closes the store.
 func (svc *service) Run(ctx context.Context) error {
 	logger := svc.settings.logger
 	logger.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
@@ -438,13 +447,20 @@ func (svc *service) Run(ctx context.Context) error {
 	g.Go(func() error { return svc.store.Guard(running) })
 	g.Go(func() error { return notify(running, svc.baseURL, svc.ready, logger) })
 	g.Go(func() error { return svc.store.Retain(running, svc.settings.retention) })
+	g.Go(func() error { return svc.store.EndHold(running) })
 	g.Go(func() error {
 		<-running.Done()
 		logger.Info("ending: requests and attempts under way may take their time", "grace", svc.settings.grace)
 		return nil
 	})
+	// The replica follows until the last attempt is recorded.
+	var copying errgroup.Group
+	following, allWritten := context.WithCancel(context.WithoutCancel(ctx))
+	defer allWritten()
+	copying.Go(func() error { return svc.store.Replicate(following) })
 	err := g.Wait()
-	err = errors.Join(err, svc.store.Close())
+	allWritten()
+	err = errors.Join(err, copying.Wait(), svc.store.Close())
 	if err == nil {
 		logger.Info("ended")
 	}
@@ -488,6 +504,10 @@ func (svc *service) announce(w io.Writer, link string) {
 	data := ""
 	if svc.settings.data != "./data" {
 		data = " --data " + shellQuote(svc.settings.data)
+	}
+	if h, held := svc.store.Held(); held {
+		fmt.Fprintf(w, "HELD      restored from %s as of %s: nothing is delivered until %s\n", printable(h.From), webhook.FormatTime(h.State), webhook.FormatTime(h.Until))
+		fmt.Fprintf(w, "          (%s; deliver now: %s release%s)\n", mayRepeat(&h.Repeats), svc.settings.program, data)
 	}
 	if link == "" {
 		fmt.Fprintf(w, "Admin UI  %s/\n", svc.baseURL)

@@ -158,6 +158,7 @@ type data interface {
 	Tokens(context.Context) ([]webhook.Token, error)
 	RevokeToken(ctx context.Context, id string) (webhook.Token, error)
 	RotateKey(context.Context) (store.KeyRotation, error)
+	Release(context.Context) error
 	Admins(context.Context) ([]webhook.Admin, error)
 	CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (webhook.Admin, error)
 	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error)

@@ -104,6 +104,7 @@ type Dispatcher struct {
 	rest     int     // those of inFlight that were given to ranks behind rankProven
 	pinging  int
 	paused   time.Time // nothing is claimed before this
+	held     bool      // nothing but pings is claimed until the store releases it
 }
 
 // New returns a dispatcher of the store's deliveries.
@@ -181,7 +182,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer cancel()
 	defer d.sender.close()
 
+	_, held := d.store.Held()
 	d.mu.Lock()
+	d.held = held
 	for _, l := range lanes {
 		if l.Unusable != nil {
 			d.lanes[l.SubscriptionID] = &lane{Lane: l}
@@ -213,6 +216,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 func (d *Dispatcher) loop(ctx, sending context.Context, watcher *store.Watcher) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	released := d.store.Released()
 	for {
 		d.reload(ctx, time.Now())
 		d.mu.Lock()
@@ -236,6 +240,11 @@ func (d *Dispatcher) loop(ctx, sending context.Context, watcher *store.Watcher) 
 		case <-d.nudge:
 		case <-watcher.C:
 			d.apply(watcher.Take())
+		case <-released:
+			released = nil
+			d.mu.Lock()
+			d.held = false
+			d.mu.Unlock()
 		}
 	}
 }
@@ -450,6 +459,9 @@ func (d *Dispatcher) take(now time.Time) (job, bool) {
 		l.pinging++
 		l.nextPing = time.Time{}
 		return job{lane: l, id: l.SubscriptionID, kind: jobPing}, true
+	}
+	if d.held {
+		return job{}, false
 	}
 	for {
 		r, ok := d.line()

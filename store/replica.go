@@ -92,6 +92,7 @@ type replication struct {
 	wait   time.Duration
 
 	mu    sync.Mutex
+	begun bool      // Replicate was called
 	open  *follower // nil while Litestream is not open
 	state ReplicaState
 	err   error
@@ -164,10 +165,12 @@ func (s *Store) Replica() Replica {
 // replica that fails is tried again, and holds nothing else up. [Store.Close]
 // brings it up to date a last time.
 func (s *Store) Replicate(ctx context.Context) error {
-	if s.replication == nil {
-		return nil
+	if r := s.replication; r != nil {
+		r.mu.Lock()
+		r.begun = true
+		r.mu.Unlock()
+		r.run(ctx)
 	}
-	s.replication.run(ctx)
 	return nil
 }
 
@@ -565,16 +568,19 @@ func (r *replication) full() error {
 }
 
 // close brings the replica up to date a last time, within the time that the
-// configuration gives it, and closes Litestream. Nobody writes any more. The
-// error says that the replica may not hold what was committed last.
+// configuration gives it, and closes Litestream. Nobody writes any more. When
+// replication has never begun nothing is done. The error says that the replica may not hold what was committed last.
 func (r *replication) close() error {
 	r.running.Store(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.ShutdownSyncTimeout+time.Second)
 	defer cancel()
 	r.mu.Lock()
-	o := r.open
+	o, begun := r.open, r.begun
 	r.open = nil
 	r.mu.Unlock()
+	if !begun {
+		return nil
+	}
 	var err error
 	if o == nil {
 		if o, err = r.start(ctx); err == nil {

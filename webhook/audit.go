@@ -34,6 +34,7 @@ const (
 	ActionAdminRemove              Action = "admin.remove"
 	ActionSessionBegin             Action = "session.begin"
 	ActionSessionEnd               Action = "session.end"
+	ActionRestoreRelease           Action = "restore.release"
 )
 
 var actions = [...]Action{
@@ -42,6 +43,7 @@ var actions = [...]Action{
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,
+	ActionRestoreRelease,
 }
 
 // Actions returns every action there is.

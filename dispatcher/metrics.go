@@ -100,7 +100,7 @@ func (m *metrics) attempt(a *webhook.Attempt) {
 var (
 	inFlightDesc      = prometheus.NewDesc("service_deliveries_in_flight", "Deliveries with an attempt under way.", []string{"kind"}, nil)
 	limitDesc         = prometheus.NewDesc("service_deliveries_in_flight_limit", "How many deliveries can have an attempt under way.", []string{"kind"}, nil)
-	heldDesc          = prometheus.NewDesc("service_deliveries_held", "Whether no attempt is begun because the store has failed.", nil, nil)
+	heldDesc          = prometheus.NewDesc("service_deliveries_held", "Whether no attempt is begun because the store has failed, or after a restore.", nil, nil)
 	subscriptionsDesc = prometheus.NewDesc("service_subscriptions", "Subscriptions by status.", []string{"program", "status"}, nil)
 	inactiveDesc      = prometheus.NewDesc("service_subscriptions_inactive", "Subscriptions that are not active: nothing but pings is sent to them.", []string{"program"}, nil)
 	behindDesc        = prometheus.NewDesc("service_backlog_subscriptions", "Active subscriptions that events wait for.", []string{"program"}, nil)
@@ -205,7 +205,7 @@ func (d *Dispatcher) look(now time.Time) (programs map[string]*programState, inF
 			p.behind = append(p.behind, behind{l.Interests, l.seen, l.wanted})
 		}
 	}
-	return programs, d.inFlight, d.pinging, now.Before(d.paused)
+	return programs, d.inFlight, d.pinging, d.held || now.Before(d.paused)
 }
 
 // oldest returns when the oldest event was accepted that a subscription waits

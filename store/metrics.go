@@ -107,6 +107,9 @@ var (
 	diskFreeDesc  = prometheus.NewDesc("service_disk_free_bytes", "What can still be written to the disk of the data directory.", nil, nil)
 	diskSizeDesc  = prometheus.NewDesc("service_disk_size_bytes", "Size of the disk of the data directory.", nil, nil)
 	diskLeastDesc = prometheus.NewDesc("service_disk_least_bytes", "What must be free of the disk for events to be accepted; 0 is no limit.", nil, nil)
+	replicaDesc   = prometheus.NewDesc("service_replica_state", "1 for the state that the copy of the database elsewhere is in, 0 for the others.", []string{"state"}, nil)
+	lagDesc       = prometheus.NewDesc("service_replica_lag_seconds", "Time since the oldest change that is not in the replica; 0 when all is, and without one.", nil, nil)
+	syncedDesc    = prometheus.NewDesc("service_replica_last_success_timestamp_seconds", "When the replica was last known to hold all changes, in Unix time; 0 for never, and without one.", nil, nil)
 	diskLowDesc   = prometheus.NewDesc("service_disk_low", "Whether less of the disk is free than must be, so that no event is accepted.", nil, nil)
 )
 
@@ -123,7 +126,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		part.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, walDesc, diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc,
+		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, walDesc, diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc,
 	} {
 		ch <- d
 	}
@@ -174,6 +177,17 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(diskSizeDesc, prometheus.GaugeValue, float64(disk.Size), err)
 	send(diskLeastDesc, prometheus.GaugeValue, float64(disk.Least), err)
 	send(diskLowDesc, prometheus.GaugeValue, truth(disk.Low), err)
+
+	replica := s.Replica()
+	for _, state := range []ReplicaState{ReplicaOff, ReplicaOpening, ReplicaRunning, ReplicaFailing} {
+		send(replicaDesc, prometheus.GaugeValue, truth(replica.State == state), nil, string(state))
+	}
+	send(lagDesc, prometheus.GaugeValue, replica.Lag.Seconds(), nil)
+	last := 0.0
+	if !replica.LastSuccess.IsZero() {
+		last = float64(replica.LastSuccess.UnixMilli()) / 1000
+	}
+	send(syncedDesc, prometheus.GaugeValue, last, nil)
 }
 
 func truth(b bool) float64 {

@@ -26,8 +26,10 @@ type health struct {
 	losses     []store.Loss
 	lossTotals store.LossTotals
 
-	alerts []store.Alert
-	disk   store.Disk
+	alerts  []store.Alert
+	disk    store.Disk
+	replica store.Replica
+	hold    *store.Hold // nil for none
 }
 
 // readHealth asks the store how everything is: one read for each part.
@@ -45,6 +47,7 @@ func (w *Web) readHealth(ctx context.Context) (h health, err error) {
 	if h.alerts, err = s.LastAlerts(ctx, healthAlerts); err != nil {
 		return h, err
 	}
+	h.replica, h.hold = s.Replica(), w.hold()
 	h.disk, err = s.Disk()
 	return h, err
 }

@@ -31,6 +31,8 @@ type Setting struct {
 type systemRecord struct {
 	store        store.System
 	disk         store.Disk
+	replica      store.Replica
+	hold         *store.Hold // nil for none
 	notReady     string
 	up           time.Duration
 	retention    string
@@ -55,6 +57,7 @@ func (w *Web) system(r *request) (answer, error) {
 			s.notReady = err.Error()
 		}
 	}
+	s.replica, s.hold = w.cfg.Store.Replica(), w.hold()
 	s.up, s.settings, s.driver = r.clock.now.Sub(w.cfg.Started), w.cfg.Settings, store.DriverName
 	for _, set := range s.settings {
 		if set.Name == "retention" {
@@ -99,6 +102,7 @@ func (w *Web) supportText(s *systemRecord) string {
 	line("database", "SQLite %s (%s), schema %d, %d bytes, %d free, WAL %d bytes", s.store.SQLite, s.driver, s.store.Schema, s.store.Database, s.store.Free, s.store.WAL)
 	line("commits", "%d, %.1f writes and %.1f ms each, %.0f failed", s.store.Commits, s.store.Writes, s.store.Seconds*1000, s.store.Failures)
 	line("disk", "%d of %d bytes free, %d must be, low: %v", s.disk.Free, s.disk.Size, s.disk.Least, s.disk.Low)
+	line("replica", "%s, lag %s, last success %s", s.replica.State, s.replica.Lag.Round(time.Millisecond), replicaTime(&s.replica))
 	line("removed", "%d events, %d deliveries, %d expired, %d lost", s.store.Swept.Events, s.store.Swept.Deliveries, s.store.Swept.Expired, s.store.Swept.Lost)
 	for _, c := range s.certificates {
 		until := "none yet"

@@ -224,6 +224,7 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/account/sessions/{id}/revoke", by{post: w.revokeSession})
 	admins("/account/sign-out-everywhere", by{post: w.signOutEverywhere})
 	admins("/system", by{get: w.system})
+	admins("/system/release", by{post: w.releaseHeld})
 	admins("/tokens", by{get: w.tokenList})
 	admins("/tokens/export", by{get: w.exportTokens})
 	admins("/tokens/new", by{get: w.newToken, post: w.createToken})

@@ -1,0 +1,80 @@
+package web
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+)
+
+// replicaOf configures a replica in a folder for a data directory.
+func replicaOf(t *testing.T, dir, replica string) *store.ReplicaConfig {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "litestream.yml")
+	if err := os.WriteFile(name, []byte("dbs: [{path: "+dir+"/service.db, replica: {path: "+replica+"}}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := store.ReadReplicaConfig(name, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// TestHeldDeliveries shows a service that was restored, and presses the button.
+func TestHeldDeliveries(t *testing.T) {
+	lost, dir, replica := t.TempDir(), t.TempDir(), t.TempDir()
+	s, err := store.Open(t.Context(), store.Config{Dir: lost, Replica: replicaOf(t, lost, replica)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Replicate(done); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(filepath.Join(lost, "secret.key"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "secret.key"), key, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, replica)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	if err := s.BeginHold(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+
+	w := testWeb(t, func(c *Config) { c.Store = s })
+	v := visit(t, w)
+	v.do("POST", "/system/release").want(t, 401, "")
+	if _, held := s.Held(); !held {
+		t.Fatal("a stranger has ended the hold")
+	}
+	v.signIn(w)
+	for _, path := range []string{"/", "/system"} {
+		v.do("GET", path).want(t, 200, "Restored: nothing is delivered yet.")
+	}
+	v.do("GET", "/system").want(t, 200, "file://"+replica)
+	v.do("POST", "/system/release").want(t, 303, "")
+	if _, held := s.Held(); held {
+		t.Error("the button has not ended the hold")
+	}
+	if p := v.do("GET", "/system"); strings.Contains(p.body, "nothing is delivered yet") {
+		t.Error("the page says that deliveries are held")
+	}
+	v.do("POST", "/system/release").want(t, 409, "No deliveries are held.")
+	if all := audited(t, w); !strings.Contains(strings.Join(all, "\n"), "restore.release") {
+		t.Errorf("the audit does not know: %q", all)
+	}
+}

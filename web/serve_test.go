@@ -115,7 +115,9 @@ func (l *lockedBuffer) String() string {
 
 func TestFile(t *testing.T) {
 	var log lockedBuffer
-	w := testWeb(t, func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})) })
+	w := testWeb(t, func(cfg *Config) {
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
 	give := func(err error) handler {
 		return func(*request) (answer, error) {
 			return answer{file: &file{name: "deliveries.csv", contentType: "text/csv", write: func(to io.Writer) error {

@@ -281,7 +281,9 @@ func TestFaultsAreLoggedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			w := testWeb(t, func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})) })
+			w := testWeb(t, func(cfg *Config) {
+				cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			})
 			w.mux.Handle("GET /broken/{code}", w.serve(do))
 			p := visit(t, w).do("GET", "/broken/secret-code")
 			id := p.Header.Get("X-Request-Id")
@@ -305,7 +307,9 @@ func TestFaultsAreLoggedOnce(t *testing.T) {
 
 func TestVisitorWhoLeavesIsNoFault(t *testing.T) {
 	var log bytes.Buffer
-	w := testWeb(t, func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})) })
+	w := testWeb(t, func(cfg *Config) {
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
 	ctx, leave := context.WithCancel(t.Context())
 	w.mux.Handle("GET /slow", w.serve(func(r *request) (answer, error) {
 		leave()

@@ -68,6 +68,14 @@ func deliveriesOf(n int) string {
 	return grouped(int64(n)) + " deliveries"
 }
 
+// matching says how many deliveries match.
+func matching(n int) string {
+	if n == 1 {
+		return "1 delivery matches."
+	}
+	return deliveriesOf(n) + " match."
+}
+
 // bulkForm asks before a run.
 type bulkForm struct {
 	verb      *bulkVerb

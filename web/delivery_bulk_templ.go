@@ -141,9 +141,9 @@ func bulkPage(f frame, b *bulkForm) templ.Component {
 						}
 						if b.plan.To.IsZero() {
 							var templ_7745c5c3_Var7 string
-							templ_7745c5c3_Var7, templ_7745c5c3_Err = templ.JoinStringErrs(deliveriesOf(b.plan.Picked) + " match.")
+							templ_7745c5c3_Var7, templ_7745c5c3_Err = templ.JoinStringErrs(matching(b.plan.Picked))
 							if templ_7745c5c3_Err != nil {
-								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/delivery_bulk.templ`, Line: 27, Col: 48}
+								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/delivery_bulk.templ`, Line: 27, Col: 32}
 							}
 							_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var7))
 							if templ_7745c5c3_Err != nil {

@@ -177,7 +177,7 @@ func (p *replayForm) body(c clock, dryRun bool) []byte {
 	if err != nil {
 		panic(err) // strings can be written
 	}
-	return b
+	return seenJSON(b)
 }
 
 // readReplay reads the form of a replay from the values of an address or a

@@ -208,6 +208,9 @@ type pingPreview struct {
 // previewOf makes the ping as the dispatcher would, of ids that are made up.
 func (w *Web) previewOf(r *request, program, typed string, authorized bool) *pingPreview {
 	p := &pingPreview{typed: typed != ""}
+	if webhook.CheckIdentifier("program", program) != nil {
+		program = ""
+	}
 	host, path := "example.com", "/"
 	if v := w.cfg.Rules.CheckURL(typed); len(v) > 0 {
 		p.fault = v[0].Detail

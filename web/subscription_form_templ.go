@@ -169,7 +169,7 @@ func programOptions(p *subscriptionForm) []option {
 		all = append(all, option{id, id})
 	}
 	if p.program != "" && !slices.Contains(p.programs, p.program) {
-		all = append(all, option{p.program, p.program})
+		all = append(all, option{p.program, visible(p.program)})
 	}
 	return all
 }

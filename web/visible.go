@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -56,4 +57,22 @@ func deceptive(r rune) bool {
 		return r < ' ' || r == 0x7f
 	}
 	return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800' // a blank of Braille
+}
+
+// seenJSON renders JSON of the same meaning, in which the characters that visible
+// would spell out are escaped.
+func seenJSON(b []byte) []byte {
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case r >= utf8.RuneSelf && deceptive(r) && r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		case r >= utf8.RuneSelf && deceptive(r):
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
 }

@@ -39,7 +39,7 @@ export const asked = [];
 setTimeout(() => {
   console.error(`the journey hangs, at ${browser.contexts().flatMap((c) => c.pages()).map((p) => p.url())}`);
   process.exit(1);
-}, Number(env("PATIENCE") || 150_000)).unref();
+}, Number(env("PATIENCE") || 280_000)).unref();
 
 // check fails the journey unless value is true.
 export function check(value, should) {

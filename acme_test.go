@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"encoding/xml"
 	"errors"
 	"io"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -302,7 +304,79 @@ func TestFirstCertificate(t *testing.T) {
 			t.Error("it was not got by that challenge")
 		}
 		checkDomainDoors(t, p, d)
+		t.Run("sslscan", func(t *testing.T) { scanTLS(t, d) })
 	})
+}
+
+// scanTLS has sslscan look at a service's TLS: nothing that it finds may be worse
+// than information.
+func scanTLS(t *testing.T, d *domainService) {
+	t.Helper()
+	path, err := exec.LookPath("sslscan")
+	if err != nil {
+		if required("sslscan") {
+			t.Fatal("sslscan is not installed")
+		}
+		t.Skip("SKIPPED: sslscan is not installed")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--xml=-", "--sni-name=hooks.test", d.public.Addr().String()).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found struct {
+		Test struct {
+			Protocols []struct {
+				Type    string `xml:"type,attr"`
+				Version string `xml:"version,attr"`
+				Enabled bool   `xml:"enabled,attr"`
+			} `xml:"protocol"`
+			Renegotiation struct {
+				Supported bool `xml:"supported,attr"`
+			} `xml:"renegotiation"`
+			Compression struct {
+				Supported bool `xml:"supported,attr"`
+			} `xml:"compression"`
+			Heartbleed []struct {
+				Vulnerable bool `xml:"vulnerable,attr"`
+			} `xml:"heartbleed"`
+			Ciphers []struct {
+				Version  string `xml:"sslversion,attr"`
+				Name     string `xml:"cipher,attr"`
+				Strength string `xml:"strength,attr"`
+			} `xml:"cipher"`
+		} `xml:"ssltest"`
+	}
+	if err := xml.Unmarshal(out, &found); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var enabled []string
+	for _, p := range found.Test.Protocols {
+		if p.Enabled {
+			enabled = append(enabled, p.Type+p.Version)
+		}
+	}
+	if got := strings.Join(enabled, " "); got != "tls1.2 tls1.3" {
+		t.Errorf("it speaks %s, want TLS 1.2 and 1.3", got)
+	}
+	if len(found.Test.Ciphers) < 6 {
+		t.Errorf("sslscan saw %d ciphers", len(found.Test.Ciphers))
+	}
+	for _, c := range found.Test.Ciphers {
+		// What it calls acceptable are those of TLS 1.3, which have no better.
+		if c.Strength != "strong" && !(c.Version == "TLSv1.3" && c.Strength == "acceptable") {
+			t.Errorf("%s of %s is %s", c.Name, c.Version, c.Strength)
+		}
+	}
+	if found.Test.Renegotiation.Supported || found.Test.Compression.Supported {
+		t.Error("it renegotiates or compresses")
+	}
+	for _, h := range found.Test.Heartbleed {
+		if h.Vulnerable {
+			t.Error("it bleeds")
+		}
+	}
 }
 
 // checkDomainDoors looks at all that a service shows that has a certificate for

@@ -192,3 +192,31 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+// TestSecretsHaveFiles has every flag that is a secret by its name go with one
+// that names a file, and a variable for it: a command line can be seen by others.
+func TestSecretsHaveFiles(t *testing.T) {
+	var c cli
+	parser, err := newParser(t.Context(), &c, streams{}, new(configuration), new(bool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := regexp.MustCompile(`(^|-)(token|secret|password|passphrase|credential|key)s?$`)
+	found := 0
+	for _, n := range commandTree(parser.Model.Node, nil) {
+		for _, f := range n.flags {
+			if name, ok := strings.CutSuffix(f.Name, "-file"); ok && (secret.MatchString(name) || name == "alert-url") {
+				found++
+				if len(f.Envs) != 1 || !strings.HasPrefix(f.Envs[0], "SERVICE_") || !strings.HasSuffix(f.Envs[0], "_FILE") {
+					t.Errorf("%s --%s has the variables %q, want SERVICE_…_FILE", n.path, f.Name, f.Envs)
+				}
+			}
+			if secret.MatchString(f.Name) && !f.IsBool() && !isSecret(n.flags, f) {
+				t.Errorf("%s --%s is a secret, and has no --%[2]s-file", n.path, f.Name)
+			}
+		}
+	}
+	if found < 4 {
+		t.Errorf("%d flags name the file of a secret, want more: the names are others now", found)
+	}
+}

@@ -207,7 +207,7 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading
 	}
 	cfg := store.Config{Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
 	if s != nil {
-		cfg.MinFreeDisk = s.minFreeDisk
+		cfg.MinFreeDisk, cfg.Replica = s.minFreeDisk, s.replica
 	}
 	found, err := store.Examine(ctx, cfg, reading)
 	if err != nil {

@@ -6,12 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/benbjohnson/litestream"
+
+	"service/webhook"
 )
 
 // Level says how well a check went.
@@ -55,6 +60,7 @@ const (
 	checkKey        = "secret key"
 	checkClockSaved = "clock of the data"
 	checkAdmins     = "admins"
+	checkReplicated = "replica"
 )
 
 const adviceRestore = "Stop the service and restore the data directory from a copy."
@@ -86,6 +92,7 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	if any, err := s.HasAdmins(ctx); err == nil {
 		x.admins(any)
 	}
+	x.replica(s.Replica())
 	return x
 }
 
@@ -94,21 +101,30 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 // one error is that another process has it, which wraps [ErrLocked].
 func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding, error) {
 	var x examination
+	if err := x.directory(ctx, cfg, reading); err != nil {
+		return nil, err
+	}
+	x.reach(ctx, cfg.Replica)
+	return x, nil
+}
+
+// directory looks at a data directory that no process has open.
+func (x *examination) directory(ctx context.Context, cfg Config, reading time.Duration) error {
 	path := filepath.Join(cfg.Dir, databaseFile)
 	if _, err := os.Stat(cfg.Dir); errors.Is(err, fs.ErrNotExist) {
 		x.add(LevelWarn, checkDirectory, "service serve makes it when it starts for the first time; --data names another.", "%s is not there", cfg.Dir)
 		x.library()
-		return x, nil
+		return nil
 	}
 	// The file of the lock is not made: it would be this user's, who may not be
 	// the service's.
 	if _, err := os.Stat(filepath.Join(cfg.Dir, lockFile)); err == nil {
 		lock, err := lockDir(cfg.Dir)
 		if errors.Is(err, ErrLocked) {
-			return nil, err
+			return err
 		} else if err != nil {
 			x.add(LevelFail, checkDirectory, "Call this as the user that the service runs as, or as root.", "%v", err)
-			return x, nil
+			return nil
 		}
 		defer lock.Close()
 	}
@@ -122,29 +138,29 @@ func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding,
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		x.disk(cfg.Dir, cfg.MinFreeDisk, nil)
 		x.add(LevelWarn, checkDatabase, "service serve makes it when it starts for the first time.", "%s is not there", path)
-		return x, nil
+		return nil
 	}
 	if err := checkFiles(cfg.Dir); err != nil {
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", err)
-		return x, nil
+		return nil
 	}
 	db, err := openDB(path, true, readerPragmas)
 	if err != nil {
 		x.add(LevelFail, checkDatabase, "", "%v", err)
-		return x, nil
+		return nil
 	}
 	defer db.Close()
 	x.disk(cfg.Dir, cfg.MinFreeDisk, func(dest ...any) error { return db.QueryRowContext(ctx, selectUnused).Scan(dest...) })
 	if !x.quickCheck(ctx, db, reading) {
-		return x, nil
+		return nil
 	}
 	var version int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		x.add(LevelFail, checkSchema, adviceRestore, "its version cannot be read: %v", err)
-		return x, nil
+		return nil
 	}
 	if !x.schema(version) || version == 0 {
-		return x, nil
+		return nil
 	}
 	setting := func(name string) (value []byte) {
 		err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", name).Scan(&value)
@@ -161,7 +177,7 @@ func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding,
 	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema has none
 		x.admins(admins)
 	}
-	return x, nil
+	return nil
 }
 
 // files looks at the modes and the owners of the data directory and of what is
@@ -386,4 +402,64 @@ func (x *examination) admins(any bool) {
 		return
 	}
 	x.ok(checkAdmins, "there is one at least")
+}
+
+// replicaBehind is how far behind a replica that follows may be, at rest or
+// under load.
+const replicaBehind = time.Minute
+
+const adviceNoReplica = "Name a place for a copy by --litestream, so that a lost disk does not lose everything; or make backups: service backup create."
+
+// replica looks at how the copy elsewhere does, as the running service knows.
+func (x *examination) replica(y Replica) {
+	switch {
+	case y.State == ReplicaOff:
+		x.add(LevelWarn, checkReplicated, adviceNoReplica, "there is none")
+	case y.State == ReplicaFailing:
+		x.add(LevelFail, checkReplicated, "See to what its error says; it is tried again by itself.", "%s is %v behind: %s", y.Target, y.Lag.Round(time.Second), y.Err)
+	case y.State == ReplicaOpening || y.Lag > replicaBehind:
+		x.add(LevelWarn, checkReplicated, "See that the way to it is wide enough; it catches up by itself.", "%s is %v behind", y.Target, y.Lag.Round(time.Second))
+	default:
+		x.ok(checkReplicated, "%s follows, last at %s", y.Target, webhook.FormatTime(y.LastSuccess))
+	}
+}
+
+// reach asks the copy elsewhere for its newest state, when no service does.
+func (x *examination) reach(ctx context.Context, cfg *ReplicaConfig) {
+	if cfg == nil {
+		x.add(LevelWarn, checkReplicated, adviceNoReplica, "there is none")
+		return
+	}
+	newest, err := newestIn(ctx, cfg)
+	switch {
+	case errors.Is(err, ErrNoReplica):
+		x.add(LevelWarn, checkReplicated, "service serve fills it.", "%s can be reached, and is empty", cfg.Target())
+	case err != nil:
+		x.add(LevelFail, checkReplicated, "See to what its error says: service serve starts without it, and tries again.", "%s cannot be reached: %v", cfg.Target(), err)
+	default:
+		x.ok(checkReplicated, "%s has the state of %s", cfg.Target(), webhook.FormatTime(newest))
+	}
+}
+
+// newestIn returns when the newest state in a replica was copied. The error
+// wraps [ErrNoReplica] when there is none.
+func newestIn(ctx context.Context, cfg *ReplicaConfig) (time.Time, error) {
+	client, err := cfg.replica.client(nil)
+	if err != nil {
+		return time.Time{}, err
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	client.SetLogger(quiet)
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	if err := client.Init(ctx); err != nil {
+		return time.Time{}, err
+	}
+	plan, err := litestream.CalcRestorePlan(ctx, client, 0, time.Time{}, quiet)
+	if errors.Is(err, litestream.ErrTxNotAvailable) {
+		return time.Time{}, ErrNoReplica
+	} else if err != nil {
+		return time.Time{}, err
+	}
+	return plan[len(plan)-1].CreatedAt, nil
 }

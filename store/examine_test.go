@@ -107,8 +107,8 @@ func compare(t *testing.T, found []Finding, want map[string]Level, detail string
 			level = w
 			said = said || strings.Contains(f.Detail, detail)
 		}
-		if f.Check == checkAdmins || f.Check == checkFileSystem {
-			continue // the machine's own
+		if f.Check == checkAdmins || f.Check == checkFileSystem || f.Check == checkReplicated && want[checkReplicated] == "" {
+			continue // the machine's own, or what is not there
 		}
 		if f.Level != level {
 			t.Errorf("%s: %s (%s), want %s", f.Check, f.Level, f.Detail, level)
@@ -218,4 +218,43 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestExamineReplica walks the states of a replica, and asks one in a folder.
+func TestExamineReplica(t *testing.T) {
+	for _, test := range []struct {
+		y    Replica
+		want Level
+	}{
+		{Replica{State: ReplicaOff}, LevelWarn},
+		{Replica{State: ReplicaOpening, Target: "s3://b"}, LevelWarn},
+		{Replica{State: ReplicaRunning, Target: "s3://b"}, LevelOK},
+		{Replica{State: ReplicaRunning, Target: "s3://b", Lag: replicaBehind + 1}, LevelWarn},
+		{Replica{State: ReplicaFailing, Target: "s3://b", Err: "no bucket"}, LevelFail},
+	} {
+		var x examination
+		if x.replica(test.y); x[0].Level != test.want || !strings.Contains(x[0].Detail, test.y.Err) {
+			t.Errorf("%+v: got %v, want %s", test.y, x, test.want)
+		}
+	}
+
+	dir, replica := filepath.Join(t.TempDir(), "d"), filepath.Join(t.TempDir(), "replica")
+	must(t, os.Mkdir(dir, 0o700))
+	reach := func(want Level, detail string) {
+		t.Helper()
+		found, err := Examine(t.Context(), Config{Dir: dir, Replica: fileReplica(t, dir, replica)}, time.Minute)
+		must(t, err)
+		last := found[len(found)-1]
+		if last.Check != checkReplicated || last.Level != want || !strings.Contains(last.Detail, detail) {
+			t.Errorf("got %v, want %s and %q", last, want, detail)
+		}
+	}
+	reach(LevelWarn, "is empty")
+	r := openReplicated(t, dir, fileReplica(t, dir, replica))
+	r.await("up to date", upToDate)
+	must(t, r.close())
+	reach(LevelOK, "has the state of "+time.Now().UTC().Format("2006-"))
+	must(t, os.RemoveAll(replica))
+	must(t, os.WriteFile(replica, nil, 0o600))
+	reach(LevelFail, "cannot be reached: ")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,16 +23,27 @@ func TestTraceIsSentOn(t *testing.T) {
 		two = "00-5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 	)
 	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 10, BatchWindow: time.Second}, func(w *world) {
+		var mu sync.Mutex
 		var sent []string
+		taken := func() []string {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			got := sent
+			sent = nil
+			return got
+		}
 		r := w.subscriber(nil)
 		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+			mu.Lock()
 			sent = append(sent, req.Header.Get("Traceparent"))
+			mu.Unlock()
 			if n == 2 || n == 3 {
 				rw.WriteHeader(http.StatusServiceUnavailable)
 			}
 		}
 		sub := w.subscribe(r, nil)
-		sent = nil // the ping's
+		taken() // the ping's
 		publish := func(traces ...webhook.Trace) {
 			t.Helper()
 			var events []webhook.Event
@@ -53,10 +65,9 @@ func TestTraceIsSentOn(t *testing.T) {
 			for _, n := range numbers {
 				spans = append(spans, trace.Attempt(delivery.ID, n))
 			}
-			if !slices.Equal(sent, spans) {
-				t.Errorf("%s: the attempts sent %q, want %q", when, sent, spans)
+			if got := taken(); !slices.Equal(got, spans) {
+				t.Errorf("%s: the attempts sent %q, want %q", when, got, spans)
 			}
-			sent = nil
 		}
 		newest := func() webhook.Delivery {
 			t.Helper()

@@ -178,7 +178,7 @@ func serveDomains(t *testing.T, p *issuer, data string, domains []string, change
 		t.Fatal(err)
 	}
 	s.certificateCheck = 50 * time.Millisecond
-	if d.service, err = open(t.Context(), s); err != nil {
+	if d.service, err = open(t.Context(), s, nil); err != nil {
 		t.Fatal(err)
 	}
 	if p.serving.Load() != nil {

@@ -70,7 +70,7 @@ func demo(ctx context.Context, s *settings, std streams, pace time.Duration) (er
 	}
 	defer flaky.listener.Close()
 
-	svc, err := open(ctx, s)
+	svc, err := open(ctx, s, nil)
 	if err != nil {
 		return err
 	}

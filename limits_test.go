@@ -27,7 +27,7 @@ import (
 func startService(t *testing.T, args ...string) (svc *service, address, token string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	svc, err := open(ctx, serveSettings(t, append([]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--grace", "100ms", "--log-level", "error"}, args...)...))
+	svc, err := open(ctx, serveSettings(t, append([]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--grace", "100ms", "--log-level", "error"}, args...)...), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

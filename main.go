@@ -70,6 +70,8 @@ type cli struct {
 	Backup      backupCmd      `cmd:"" help:"Make and check backups."`
 	Restore     restoreCmd     `cmd:"" help:"Fill the data directory from a replica or a backup."`
 	Release     releaseCmd     `cmd:"" help:"Send the deliveries that are held after a restore."`
+	Standby     standbyCmd     `cmd:"" help:"Follow the replica of a running service, and take over when that has ended."`
+	Promote     promoteCmd     `cmd:"" help:"Have the standby take over now."`
 	Publish     publishCmd     `cmd:"" help:"Publish events from a file or from stdin."`
 	Listen      listenCmd      `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
 	Config      configCmd      `cmd:"" help:"Show and check the configuration of serve."`

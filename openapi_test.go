@@ -20,7 +20,7 @@ import (
 // What is really sent to a partner is what the document that is served says,
 // header by header.
 func TestDeliveriesAreAsTheDocumentSays(t *testing.T) {
-	svc, err := open(t.Context(), serveSettings(t, "--data", t.TempDir(), "--tls", "off", "--listen", "127.0.0.1:0", "--allow-http", "--allow-destination", "127.0.0.0/8"))
+	svc, err := open(t.Context(), serveSettings(t, "--data", t.TempDir(), "--tls", "off", "--listen", "127.0.0.1:0", "--allow-http", "--allow-destination", "127.0.0.0/8"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

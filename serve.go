@@ -69,6 +69,7 @@ type serveFlags struct {
 	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
 	Litestream       string   `placeholder:"FILE" help:"Where the database is copied to while the service runs, in Litestream's own format; without it litestream.yml in the working directory, if there is one; off for none."`
 	RestoreHold      string   `default:"0" placeholder:"D" help:"After a restore deliveries are held for so long, or until service release: what was sent after the state that was restored is not known any more, and is sent again."`
+	Lease            string   `default:"0" placeholder:"D" help:"With a standby: how long the lease in the bucket of the replica is good for, which the one that serves holds and renews, such as 30s. Before one that cannot be renewed ends, nothing is accepted or sent any more. 0 is none."`
 	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
 	LogLevel         string   `default:"info" placeholder:"debug|info|warn|error" help:"The least that is logged; the demo logs warn when this is info."`
 }
@@ -106,6 +107,7 @@ type settings struct {
 	grace            time.Duration
 	replica          *store.ReplicaConfig // nil for none
 	restoreHold      time.Duration
+	lease            time.Duration // 0 for none
 	logger           *slog.Logger
 	program          string        // this binary, as it can be typed into a shell
 	shown            []web.Setting // the flags as they were given, for admins
@@ -144,6 +146,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*settings, error) {
 	if s.data == "" {
 		f.add("data", "must name a directory")
 	}
+	s.lease = f.lease("lease", c.Lease, s.attemptTimeout, s.replica)
 	f.httpsSettings(c, s)
 	var err error
 	if s.destinations, err = webhook.ParseDestinations(c.AllowDestination); err != nil {
@@ -203,7 +206,7 @@ func (c *serveCmd) Run(ctx context.Context, std streams, conf *configuration, li
 	if c.Demo {
 		return demo(ctx, s, std, demoPace)
 	}
-	svc, err := open(ctx, s)
+	svc, err := open(ctx, s, nil)
 	if err != nil {
 		return err
 	}
@@ -222,6 +225,7 @@ func (c *serveCmd) Run(ctx context.Context, std streams, conf *configuration, li
 type service struct {
 	settings     *settings
 	store        *store.Store
+	lease        *store.Lease // nil for none
 	dispatcher   *dispatcher.Dispatcher
 	web          *web.Web
 	handler      http.Handler  // of the public door
@@ -234,8 +238,9 @@ type service struct {
 	caFile       string // what clients must trust, "" without TLS
 }
 
-// open takes the data directory and the addresses. What it returns must be run.
-func open(ctx context.Context, s *settings) (_ *service, err error) {
+// open takes the data directory, the addresses, and the lease unless it is held
+// already. What it returns must be run.
+func open(ctx context.Context, s *settings, held *store.Lease) (_ *service, err error) {
 	svc := &service{settings: s}
 	defer func() {
 		if err != nil {
@@ -255,6 +260,9 @@ func open(ctx context.Context, s *settings) (_ *service, err error) {
 	}
 	if svc.store, err = store.Open(ctx, store.Config{Dir: s.data, SecretKeyFile: s.key.SecretKeyFile, Logger: s.logger, MinFreeDisk: s.minFreeDisk, SendAlerts: s.alertURL != "", Replica: s.replica, Metrics: registry}); err != nil {
 		return nil, s.key.explain(err)
+	}
+	if err := svc.takeLease(ctx, held); err != nil {
+		return nil, err
 	}
 	if err := svc.store.BeginHold(ctx, s.restoreHold); err != nil {
 		return nil, err
@@ -415,6 +423,8 @@ func (svc *service) Run(ctx context.Context) error {
 	errorLog := slog.NewLogLogger(serverLog{logger.Handler()}, slog.LevelWarn)
 	admin := &adminServer{data: terminal{svc.store}, setupLink: svc.setupLink, examine: svc.examine, adminsChanged: svc.web.AdminsChanged, logger: logger}
 
+	ctx, leaseLost := context.WithCancel(ctx)
+	defer leaseLost()
 	g, running := errgroup.WithContext(ctx)
 	// The dispatcher outlives the doors: a request may wait for its ping.
 	sending, doorsClosed := context.WithCancel(context.WithoutCancel(ctx))
@@ -453,14 +463,20 @@ func (svc *service) Run(ctx context.Context) error {
 		logger.Info("ending: requests and attempts under way may take their time", "grace", svc.settings.grace)
 		return nil
 	})
-	// The replica follows until the last attempt is recorded.
+	// The replica follows, and the lease is kept, until the last attempt is recorded.
 	var copying errgroup.Group
 	following, allWritten := context.WithCancel(context.WithoutCancel(ctx))
 	defer allWritten()
 	copying.Go(func() error { return svc.store.Replicate(following) })
+	if svc.lease != nil {
+		copying.Go(func() error {
+			defer leaseLost()
+			return svc.lease.Keep(following)
+		})
+	}
 	err := g.Wait()
 	allWritten()
-	err = errors.Join(err, copying.Wait(), svc.store.Close())
+	err = errors.Join(err, copying.Wait(), svc.store.Close(), svc.releaseLease())
 	if err == nil {
 		logger.Info("ended")
 	}
@@ -483,6 +499,7 @@ func (svc *service) close() {
 	if svc.store != nil {
 		svc.store.Close()
 	}
+	svc.releaseLease()
 }
 
 // setupLink returns a new one-time URL of the form that makes the first admin.

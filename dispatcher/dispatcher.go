@@ -679,7 +679,7 @@ func (d *Dispatcher) attempt(ctx context.Context, l *lane, c *store.Claim) (time
 		gone = err != nil // as far as this attempt can know
 	}
 	var a webhook.Attempt
-	if gone {
+	if gone || !d.store.MaySend() {
 		a = notSent(c.Number, time.Now())
 	} else {
 		a = d.send(ctx, to, c)

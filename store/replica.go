@@ -84,6 +84,7 @@ type replication struct {
 	writer *writer
 	limits logLimits
 
+	lease   atomic.Pointer[Lease]         // what is sent needs it to be good; nil for nothing
 	running atomic.Pointer[litestream.DB] // what the writer may call; nil while it is not to
 	frames  atomic.Int64                  // of the log, as the writer last saw it
 
@@ -501,6 +502,9 @@ func (r *replication) upload(ctx context.Context, o *follower, more <-chan struc
 
 // send sends all that was copied, in as much time as it may need.
 func (r *replication) send(ctx context.Context, o *follower) error {
+	if r.fenced() {
+		return errFenced
+	}
 	pos, err := o.db.Pos()
 	if err != nil {
 		return err
@@ -522,6 +526,12 @@ func (r *replication) send(ctx context.Context, o *follower) error {
 	}
 	r.succeeded(o.replica.Pos().TXID)
 	return nil
+}
+
+// fenced says whether the replica may be another service's by now.
+func (r *replication) fenced() bool {
+	l := r.lease.Load()
+	return l != nil && !l.Good()
 }
 
 // pace keeps the log short while the writer does not rest: Litestream needs a
@@ -580,6 +590,12 @@ func (r *replication) close() error {
 	r.mu.Unlock()
 	if !begun {
 		return nil
+	}
+	if r.fenced() {
+		if o != nil {
+			r.giveUp(o, errFenced)
+		}
+		return nil // what was written last is not to be mixed with another's
 	}
 	var err error
 	if o == nil {

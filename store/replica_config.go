@@ -476,3 +476,6 @@ func (c *ReplicaConfig) Target() string {
 		return fmt.Sprint(err) // check has made sure that there is none
 	}
 }
+
+// Bucket says whether the replica is in a bucket, and not in a folder.
+func (c *ReplicaConfig) Bucket() bool { return c.replica.kind == "s3" }

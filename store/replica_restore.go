@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
 
 	"service/webhook"
 )
@@ -39,8 +40,8 @@ func (r *Restoration) FromReplica(ctx context.Context, from *ReplicaConfig, at t
 // of it.
 func restoreReplica(ctx context.Context, from *ReplicaConfig, at time.Time, path string) (y Restored, err error) {
 	y.From = from.Target()
-	if y.State, err = fetch(ctx, from, path, at); err == nil {
-		err = prepare(ctx, path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From})
+	if y.State, _, err = fetch(ctx, from, path, at); err == nil {
+		err = prepare(ctx, path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true)
 	}
 	var info fs.FileInfo
 	if err == nil {
@@ -70,11 +71,11 @@ func removeDatabase(path string) error {
 func metaPath(path string) string { return litestream.NewDB(path).MetaPath() }
 
 // fetch writes the replica's newest state before at to a new file, and returns
-// when that state was copied.
-func fetch(ctx context.Context, from *ReplicaConfig, path string, at time.Time) (time.Time, error) {
+// when that state was copied, and its number.
+func fetch(ctx context.Context, from *ReplicaConfig, path string, at time.Time) (time.Time, ltx.TXID, error) {
 	client, err := from.replica.client(nil)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, 0, err
 	}
 	replica := litestream.NewReplicaWithClient(nil, client)
 	quiet := slog.New(slog.DiscardHandler)
@@ -82,17 +83,17 @@ func fetch(ctx context.Context, from *ReplicaConfig, path string, at time.Time) 
 	asking, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
 	if err := client.Init(asking); err != nil {
-		return time.Time{}, err
+		return time.Time{}, 0, err
 	}
 	// The times of all changes are asked for when one is looked for.
 	plan, err := litestream.CalcRestorePlan(ctx, client, 0, at, quiet)
 	switch {
 	case errors.Is(err, litestream.ErrTxNotAvailable) && at.IsZero():
-		return time.Time{}, fmt.Errorf("%w: the replica is empty", ErrNoReplica)
+		return time.Time{}, 0, fmt.Errorf("%w: the replica is empty", ErrNoReplica)
 	case errors.Is(err, litestream.ErrTxNotAvailable):
-		return time.Time{}, fmt.Errorf("%w: the replica has nothing from before %s", ErrNoReplica, webhook.FormatTime(at))
+		return time.Time{}, 0, fmt.Errorf("%w: the replica has nothing from before %s", ErrNoReplica, webhook.FormatTime(at))
 	case err != nil:
-		return time.Time{}, err
+		return time.Time{}, 0, err
 	}
 	newest := plan[len(plan)-1]
 	o := litestream.NewRestoreOptions()
@@ -101,9 +102,9 @@ func fetch(ctx context.Context, from *ReplicaConfig, path string, at time.Time) 
 	// the state is the one that is told of.
 	o.TXID = newest.MaxTXID
 	if err := replica.Restore(ctx, o); err != nil {
-		return time.Time{}, err
+		return time.Time{}, 0, err
 	}
-	return newest.CreatedAt, os.Chmod(path, 0o600)
+	return newest.CreatedAt, newest.MaxTXID, os.Chmod(path, 0o600)
 }
 
 // restoredMark is kept in a restored database until its deliveries are sent.
@@ -115,9 +116,10 @@ type restoredMark struct {
 
 const restoredSetting = "restored"
 
-// prepare checks a database that was restored, and marks it as such. It must not
+// prepare marks a database that was restored as such, and unless it is known to
+// be whole checks it first. It must not
 // be open anywhere, and is closed when prepare returns, without a log.
-func prepare(ctx context.Context, path string, mark restoredMark) (err error) {
+func prepare(ctx context.Context, path string, mark restoredMark, check bool) (err error) {
 	text, err := json.Marshal(mark)
 	if err != nil {
 		return err
@@ -128,11 +130,13 @@ func prepare(ctx context.Context, path string, mark restoredMark) (err error) {
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	db.SetMaxOpenConns(1)
-	var found string
-	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil {
-		return fmt.Errorf("%w: what was restored: %w", ErrDamaged, err)
-	} else if found != "ok" {
-		return fmt.Errorf("%w: what was restored: %s", ErrDamaged, found)
+	if check {
+		var found string
+		if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil {
+			return fmt.Errorf("%w: what was restored: %w", ErrDamaged, err)
+		} else if found != "ok" {
+			return fmt.Errorf("%w: what was restored: %s", ErrDamaged, found)
+		}
 	}
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {

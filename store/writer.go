@@ -46,8 +46,9 @@ type writer struct {
 	damage *damage              // once something was noticed, nothing is written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 	clock  *clock
-	chores []chore       // what the next commit does first when it is due; owned by the leader
-	pace   func(*writer) // called by the leader before each commit, outside of a transaction; nil for nothing
+	chores []chore               // what the next commit does first when it is due; owned by the leader
+	lease  atomic.Pointer[Lease] // what is written needs it to be good; nil for nothing
+	pace   func(*writer)         // called by the leader before each commit, outside of a transaction; nil for nothing
 
 	metrics  *metrics
 	watchers *watchers // nil until the store is open
@@ -296,6 +297,9 @@ func (t *tx) protect(run func(*tx) error) (err error) {
 func (w *writer) refused() error {
 	if w.damage.seen() != nil {
 		return ErrDamaged
+	}
+	if l := w.lease.Load(); l != nil && !l.Good() {
+		return errFenced
 	}
 	return nil
 }

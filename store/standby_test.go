@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// follow runs a standby until the function that it returns is called.
+func follow(t *testing.T, s *Standby) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Follow(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func awaitStandby(t *testing.T, s *Standby, what string, ok func(StandbyState) bool) {
+	t.Helper()
+	for deadline, tick := time.After(30*time.Second), time.Tick(5*time.Millisecond); !ok(s.State()); {
+		select {
+		case <-tick:
+		case <-deadline:
+			t.Fatalf("the standby is not %s: %+v", what, s.State())
+		}
+	}
+}
+
+// A standby has all that the primary's replica has once it is promoted, also
+// when it was away meanwhile, and goes on from there.
+func TestStandby(t *testing.T) {
+	b := newBucket(t)
+	dir, warm := t.TempDir(), t.TempDir()
+	primary := openReplicated(t, dir, b.replica(t, dir))
+	program(t, primary.Store, "p")
+	sub := subscribe(t, primary.Store, "p", "content_updated")
+	publish := func(n int) {
+		t.Helper()
+		for range n {
+			if _, err := primary.Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	keys, err := ReadKeys(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func() *Standby {
+		t.Helper()
+		s, err := OpenStandby(warm, b.replica(t, warm), keys, false, testLogger(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	publish(10)
+	primary.await("up to date", upToDate)
+	standby := open()
+	if _, err := OpenStandby(warm, b.replica(t, warm), keys, false, testLogger(t)); !errors.Is(err, ErrLocked) {
+		t.Errorf("two standbys on one data directory: %v, want %v", err, ErrLocked)
+	}
+	stop := follow(t, standby)
+	awaitStandby(t, standby, "following", func(y StandbyState) bool { return y.Following })
+	added := standby.State().Added
+	publish(10)
+	awaitStandby(t, standby, "brought up to date", func(y StandbyState) bool { return y.Added.After(added) })
+	b.down.Store(true)
+	awaitStandby(t, standby, "failing", func(y StandbyState) bool { return y.Err != "" })
+	b.down.Store(false)
+	publish(1)
+	awaitStandby(t, standby, "following again", func(y StandbyState) bool { return y.Following })
+	stop()
+	if err := standby.Close(); err != nil {
+		t.Fatal(err)
+	}
+	publish(10)
+	standby = open() // it goes on with what it has
+	stop = follow(t, standby)
+	awaitStandby(t, standby, "following", func(y StandbyState) bool { return y.Following })
+	publish(10)
+	if err := primary.close(); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := os.WriteFile(filepath.Join(warm, keyFile), keys, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	y, aside, err := standby.Promote(t.Context())
+	if err != nil || aside != "" || time.Since(y.State) > time.Minute {
+		t.Fatalf("promote: %+v, %q, %v", y, aside, err)
+	}
+	s := openReplicated(t, warm, b.replica(t, warm))
+	if n := events(t, s.Store); n != 41 {
+		t.Errorf("the promoted standby has %d events, want 41", n)
+	}
+	if l := lane(t, s.Store, sub.ID); l.Wanted == 0 {
+		t.Error("nothing waits for the subscription")
+	}
+	if known, err := s.LeaseGeneration(t.Context()); err != nil || known < 1<<60 {
+		t.Errorf("the generation of what was promoted: %d, %v, want one as good as any", known, err)
+	}
+	if _, err := s.Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
+		t.Error(err)
+	}
+	s.await("up to date", upToDate)
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := events(t, restoredFrom(t, b, dir)); n != 42 {
+		t.Errorf("its replica has %d events, want 42", n)
+	}
+}
+
+func TestStandbyRefuses(t *testing.T) {
+	b := newBucket(t)
+	dir, warm := t.TempDir(), t.TempDir()
+	primary := openReplicated(t, dir, b.replica(t, dir))
+	program(t, primary.Store, "p")
+	primary.await("up to date", upToDate)
+	if err := primary.close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStandby(dir, b.replica(t, dir), nil, false, testLogger(t)); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("over a database: %v, want %v", err, ErrNotEmpty)
+	}
+	other := []byte(strings.Repeat("5f", 32) + "\n")
+	s, err := OpenStandby(warm, b.replica(t, warm), other, false, testLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Follow(t.Context()); !errors.Is(err, ErrUnfit) {
+		t.Errorf("with another key: %v, want %v", err, ErrUnfit)
+	}
+}

@@ -129,6 +129,9 @@ func (a *adminServer) handler() http.Handler {
 		return rotation, err
 	}))
 	m.HandleFunc("POST /backup", a.sendBackup)
+	m.HandleFunc("POST /promote", a.answer(func(*http.Request) (any, error) {
+		return nil, webhook.NewError(webhook.CodeConflict, "The service that runs here is no standby: it serves already.")
+	}))
 	m.HandleFunc("POST /setup-link", a.answer(func(r *http.Request) (any, error) {
 		link, err := a.setupLink(r.Context())
 		return setupLinkAnswer{link}, err

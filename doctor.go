@@ -45,12 +45,13 @@ func (c *doctorCmd) Run(ctx context.Context, std streams, conf *configuration, l
 		return err
 	}
 	var d diagnosis
+	environ := os.Environ() // the settings of a replica take from it what does harm
 	s, err := c.settings(io.Discard)
 	d.configuration(conf.explain(err))
 	if err != nil || len(conf.faults) > 0 {
 		s = nil // the defaults stand in for what is wrong: nothing is found by them
 	}
-	d.environment(os.Environ(), line.Model.Node)
+	d.environment(environ, line.Model.Node)
 	d.clock(time.Now())
 	d.openFiles(s)
 	d.resolver(ctx)
@@ -127,7 +128,7 @@ func (d *diagnosis) environment(environ []string, app *kong.Node) {
 		name, value, _ := strings.Cut(v, "=")
 		switch {
 		case name == "AWS_CA_BUNDLE" && value != "":
-			d.add(store.LevelWarn, "environment", "Remove it from the environment of the service; the replica's own settings say which certificates to trust.", "AWS_CA_BUNDLE is set, with which the replica's S3 client fails")
+			d.add(store.LevelWarn, "environment", "Remove it from the environment of the service; certificates that it named have to be among the system's.", "AWS_CA_BUNDLE is set: the replica's S3 client fails with it, so the service leaves it out")
 			wrong = true
 		case strings.HasPrefix(name, "SERVICE_") && !slices.Contains(known, name) && !strings.HasPrefix(name, "SERVICE_TEST_"):
 			d.add(store.LevelWarn, "environment", "Correct its name, or remove it.", "%s is no setting; the nearest is %s", name, nearest(name, known))

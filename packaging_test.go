@@ -182,6 +182,7 @@ func TestRelease(t *testing.T) {
 		for _, want := range []string{
 			`-rwxr-xr-x 0/0 .* \./usr/bin/service-webhooks`, `-rw-r--r-- 0/0 .* \./etc/service-webhooks/config.yml`, `\./usr/lib/systemd/system/service-webhooks.service`,
 			`\./usr/lib/sysusers.d/service-webhooks.conf`, `\./usr/share/man/man1/service-webhooks.1.gz`, `\./usr/share/doc/service-webhooks/THIRD_PARTY_LICENSES`,
+			`\./usr/share/doc/service-webhooks/examples/litestream.yml`,
 			`\./usr/share/bash-completion/completions/service-webhooks`,
 		} {
 			if !regexp.MustCompile(want).Match(contents) {

@@ -47,16 +47,19 @@ type benchCase struct {
 	flags         []string // of serve
 	subscriptions int
 	most          int // events a second that there is room for
+	replicated    bool
 	load          func(context.Context, *benchSubject) error
 }
 
 var benchCases = []benchCase{
-	{"single", "one event a request, one event a delivery", []string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, saturate},
-	{"natural", "one event a request, deliveries as they come", nil, 1, 100_000, saturate},
-	{"stream", "events as the lines of one request, deliveries as they come", nil, 1, 1_000_000, stream},
-	{"light", fmt.Sprintf("%d events a second", lightRate), nil, 1, 2 * lightRate, light},
-	{"fanout-100", "each event to 100 subscriptions, one after the other", nil, 100, 2000, fanOutLoad},
-	{"fanout-10000", "each event to 10,000 subscriptions, one after the other", nil, 10_000, 20, fanOutLoad},
+	{"single", "one event a request, one event a delivery", []string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, false, saturate},
+	{"natural", "one event a request, deliveries as they come", nil, 1, 100_000, false, saturate},
+	{"natural-replicated", "the same, with a replica in a folder", nil, 1, 100_000, true, saturate},
+	{"stream", "events as the lines of one request, deliveries as they come", nil, 1, 1_000_000, false, stream},
+	{"stream-replicated", "the same, with a replica in a folder", nil, 1, 1_000_000, true, stream},
+	{"light", fmt.Sprintf("%d events a second", lightRate), nil, 1, 2 * lightRate, false, light},
+	{"fanout-100", "each event to 100 subscriptions, one after the other", nil, 100, 2000, false, fanOutLoad},
+	{"fanout-10000", "each event to 10,000 subscriptions, one after the other", nil, 10_000, 20, false, fanOutLoad},
 }
 
 const lightRate = 50
@@ -88,7 +91,7 @@ func (b *bench) measure(ctx context.Context, bc benchCase) (_ *benchResult, err 
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s := &benchSubject{bench: b, client: newBenchClient(b.publishers), subscribers: bc.subscriptions}
 	defer s.client.CloseIdleConnections()
-	if s.part, err = b.startService(ctx, bc, filepath.Join(dir, "data")); err != nil {
+	if s.part, err = b.startService(ctx, bc, dir); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.part.end()) }()
@@ -618,8 +621,16 @@ func (b *bench) startSink(ctx context.Context) (*benchPart, error) {
 	return b.start(ctx, func(line string) (string, bool) { return line, true }, "sink")
 }
 
-func (b *bench) startService(ctx context.Context, bc benchCase, data string) (*benchPart, error) {
-	args := []string{"--cpuprofile", b.profileOf(bc.name), "serve", "--data", data, "--listen", "127.0.0.1:0", "--tls", "off", "--allow-http",
+func (b *bench) startService(ctx context.Context, bc benchCase, dir string) (*benchPart, error) {
+	data, replica := filepath.Join(dir, "data"), noReplica
+	if bc.replicated {
+		replica = filepath.Join(dir, replicaFile)
+		text := fmt.Sprintf("dbs:\n  - path: %q\n    replica:\n      path: %q\n", filepath.Join(data, "service.db"), filepath.Join(dir, "replica"))
+		if err := os.WriteFile(replica, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	args := []string{"--cpuprofile", b.profileOf(bc.name), "serve", "--data", data, "--litestream", replica, "--listen", "127.0.0.1:0", "--tls", "off", "--allow-http",
 		"--allow-destination", "127.0.0.0/8", "--rate-limit", "0", "--max-subscriptions", "0", "--log-level", "warn"}
 	return b.start(ctx, func(line string) (string, bool) {
 		f := strings.Fields(line)

@@ -205,7 +205,7 @@ type arrived struct {
 }
 
 // newChaos starts the service on a data directory, with two programs.
-func newChaos(t testing.TB, binary, data string) *chaos {
+func newChaos(t testing.TB, binary, data string, flags ...string) *chaos {
 	t.Helper()
 	c := &chaos{
 		t: t, seed: *crashSeed, repaired: make(chan struct{}), disk: true,
@@ -216,8 +216,8 @@ func newChaos(t testing.TB, binary, data string) *chaos {
 	}
 	t.Logf("-crash.seed %d", c.seed)
 	c.rng = rand.New(rand.NewPCG(c.seed, 0))
-	c.in = newInstance(t, binary, data, "--retry-schedule", "20ms,40ms,80ms,160ms", "--attempt-timeout", "500ms",
-		"--max-in-flight", fmt.Sprint(chaosInFlight), "--max-subscriptions", "0", "--batch-size", "200", "--grace", "2s", "--log-level", "warn")
+	c.in = newInstance(t, binary, data, append(flags, "--retry-schedule", "20ms,40ms,80ms,160ms", "--attempt-timeout", "500ms",
+		"--max-in-flight", fmt.Sprint(chaosInFlight), "--max-subscriptions", "0", "--batch-size", "200", "--grace", "2s", "--log-level", "warn")...)
 	base := listenLoopback(t, c)
 	for _, id := range []string{"acme", "beta"} {
 		c.programs = append(c.programs, &chaosProgram{id: id, token: c.in.token(id), subscriptions: make(map[string]string)})

@@ -28,6 +28,7 @@ import (
 // its own file.
 func TestEndToEnd(t *testing.T) {
 	binary := buildBinary(t)
+	tools := replicaTools(t)
 	t.Run("interrupted", func(t *testing.T) { testInterrupted(t, binary) })
 	t.Run("kill", func(t *testing.T) { testKill(t, binary) })
 	t.Run("egress", func(t *testing.T) { testEgress(t, binary) })
@@ -40,6 +41,10 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("backup", func(t *testing.T) { testBackup(t, binary) })
 	t.Run("restoration", func(t *testing.T) { testRestoreKilled(t, binary) })
 	t.Run("log", func(t *testing.T) { testLog(t, binary) })
+	t.Run("replica killed", func(t *testing.T) { testReplicaKilled(t, binary) })
+	t.Run("replica drill", func(t *testing.T) { testRestoreDrill(t, binary, tools) })
+	t.Run("replica unreachable", func(t *testing.T) { testReplicaUnreachable(t, binary, tools) })
+	t.Run("replica flat out", func(t *testing.T) { testReplicaFlatOut(t, binary) })
 	t.Run("damage", func(t *testing.T) { testDamage(t, binary) })
 }
 

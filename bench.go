@@ -18,7 +18,7 @@ import (
 )
 
 type benchCmd struct {
-	Data       string   `placeholder:"DIR" help:"Where the data directories of the measurement are made and removed again: a folder on the disk that is to be measured. Without it, the folder for temporary files."`
+	Data       string   `env:"-" placeholder:"DIR" help:"Where the data directories of the measurement are made and removed again: a folder on the disk that is to be measured. Without it, the folder for temporary files."`
 	Time       string   `default:"5s" placeholder:"D" help:"How long events are published in each case."`
 	Publishers string   `default:"128" placeholder:"N" help:"How many requests are under way at a time; for raw too."`
 	Case       []string `placeholder:"NAME" help:"The cases to measure: ${cases}. All, if none is named."`

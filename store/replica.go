@@ -87,6 +87,7 @@ type replication struct {
 	lease   atomic.Pointer[Lease]         // what is sent needs it to be good; nil for nothing
 	running atomic.Pointer[litestream.DB] // what the writer may call; nil while it is not to
 	frames  atomic.Int64                  // of the log, as the writer last saw it
+	empty   atomic.Bool                   // the writer is to empty the log before its next commit, and has not yet
 
 	// Owned by the leader of the writer.
 	looked time.Time
@@ -319,12 +320,52 @@ func (r *replication) duration() time.Duration {
 
 // handOver leaves it to Litestream alone to move the log into the database, and
 // makes its two tables, which it would have to wait for under load.
+//
+// Before that the log is emptied. Litestream goes on from the last frame that it
+// has copied if it finds that in the file, even if the log was begun anew since:
+// frames behind it that were moved into the database meanwhile, by SQLite or by
+// a process that ran without a replica, would never be copied, and a restored
+// database would be malformed. An empty log has it copy the whole database.
 func (r *replication) handOver() error {
-	return r.write(
+	r.empty.Store(true)
+	err := r.write(
 		"PRAGMA wal_autocheckpoint = 0",
 		"CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
 		"CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER)")
+	if err == nil && r.empty.Load() {
+		err = r.emptyLog()
+	}
+	if err == nil && r.empty.Swap(false) {
+		err = errors.New("the write-ahead log is being read, and cannot be emptied")
+	}
+	if err != nil {
+		return errors.Join(err, r.takeBack())
+	}
+	return nil
 }
+
+// emptyLog empties the log when there is no writer any more.
+func (r *replication) emptyLog() error {
+	if !r.writer.ended() {
+		return nil
+	}
+	db, err := openDB(r.path, false, writerPragmas)
+	if err != nil {
+		return err
+	}
+	var busy, frames, moved int64
+	err = db.QueryRow(truncateLog).Scan(&busy, &frames, &moved)
+	r.empty.Store(err != nil || busy != 0)
+	return errors.Join(err, db.Close())
+}
+
+// truncateLog moves all of the log into the database and empties its file; it
+// waits for readers. It cannot be done within a transaction.
+const truncateLog = "PRAGMA wal_checkpoint(TRUNCATE)"
+
+// emptyTime bounds how long the writer waits for readers of the log, in
+// milliseconds.
+const emptyTime = "500"
 
 // takeBack leaves it to SQLite again.
 func (r *replication) takeBack() error { return r.write("PRAGMA wal_autocheckpoint = 1000") }
@@ -538,6 +579,12 @@ func (r *replication) fenced() bool {
 // moment without writes for that, and gets it here. The leader of the writer
 // calls it between two commits.
 func (r *replication) pace(w *writer) {
+	if r.empty.Load() {
+		t := &tx{w: w}
+		var busy, frames, moved int64
+		err := errors.Join(t.exec("PRAGMA busy_timeout = "+emptyTime), t.scan(truncateLog, nil, &busy, &frames, &moved), t.exec("PRAGMA busy_timeout = 10000"))
+		r.empty.Store(err != nil || busy != 0)
+	}
 	now := time.Now()
 	if now.Sub(r.looked) < max(r.wait, paceLooked) {
 		return

@@ -626,3 +626,40 @@ func TestLooksMoveNothing(t *testing.T) {
 		t.Errorf("got %d frames, %d of them moved, %v; want some, and none moved", frames, moved, err)
 	}
 }
+
+// TestLogBegunAnewWithoutLitestream has SQLite move the log into the database and
+// begin it anew while Litestream is not open: after a crash, say, and before it is
+// open again. The frames that Litestream had not seen must reach the replica all
+// the same.
+func TestLogBegunAnewWithoutLitestream(t *testing.T) {
+	dir, replica := t.TempDir(), t.TempDir()
+	cfg := fileReplica(t, dir, replica)
+	cfg.MonitorInterval = time.Minute
+	r := openReplicated(t, dir, cfg)
+	program(t, r.Store, "acme")
+	r.await("running", func(y Replica) bool { return y.State == ReplicaRunning })
+	for range 20 {
+		if _, err := r.Publish(context.Background(), "acme", []webhook.Event{bigEvent(20_000)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.replication.open.db.SyncAndWait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	// Not seen by Litestream.
+	publish(t, r.Store, "acme", "content_updated")
+	r.replication.giveUp(r.replication.open, nil)
+	var busy, frames, moved int64
+	if err := r.writer.conn.QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)").Scan(&busy, &frames, &moved); err != nil || busy != 0 || frames != moved {
+		t.Fatalf("got %d of %d frames moved, busy %d, %v", moved, frames, busy, err)
+	}
+	publish(t, r.Store, "acme", "content_updated") // begins the log anew
+	want := events(t, r.Store)
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := restored(t, cfg, dir, time.Time{})
+	if n := events(t, s); n != want {
+		t.Errorf("got %d events, want %d", n, want)
+	}
+}

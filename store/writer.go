@@ -314,6 +314,13 @@ func (w *writer) stop() {
 	}
 }
 
+// ended says whether the writer was stopped.
+func (w *writer) ended() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closed
+}
+
 // close stops the writer and closes its connection.
 func (w *writer) close() error {
 	w.stop()

@@ -137,11 +137,8 @@ func rate(s *webhook.Stat) string {
 	return strconv.FormatFloat(min(max(share*100, 0.1), 99.9), 'f', 1, 64) + " %"
 }
 
-// hourBar is a piece of a bar of the chart in a row.
-type hourBar struct {
-	state            string
-	x, y, wide, high string
-}
+// hourPath is all that a result has of the chart in a row.
+type hourPath struct{ class, d string }
 
 // The chart in a row: four units an hour.
 const (
@@ -149,26 +146,37 @@ const (
 	hourHeight = 20
 )
 
-// hourBars draws what came of each hour, successes below.
-func hourBars(hours []webhook.Stat) []hourBar {
+// hourPaths draws what came of each hour, successes below. A list has a hundred
+// of these charts: each is three elements, and not one for each bar.
+func hourPaths(hours []webhook.Stat) []hourPath {
 	var top int64 = 1
 	for i := range hours {
 		top = max(top, hours[i].Total())
 	}
-	var all []hourBar
+	states := [...]string{"success", "retryable", "failed"}
+	var paths [len(states)][]byte
 	for i := range hours {
 		h := &hours[i]
 		y := float64(hourHeight)
-		for _, part := range []struct {
-			state string
-			n     int64
-		}{{"success", h.Success}, {"retryable", h.Retryable}, {"failed", h.Failed}} {
-			if part.n == 0 {
+		for k, n := range [...]int64{h.Success, h.Retryable, h.Failed} {
+			if n == 0 {
 				continue
 			}
-			high := max(float64(part.n)/float64(top)*hourHeight, 1) // whatever there is can be seen
+			high := max(float64(n)/float64(top)*hourHeight, 1) // whatever there is can be seen
 			y = max(y-high, 0)
-			all = append(all, hourBar{part.state, strconv.Itoa(i * hourWidth), num(y), num(hourWidth - 1), num(high)})
+			d := append(paths[k], 'M')
+			d = strconv.AppendInt(d, int64(i*hourWidth), 10)
+			d = append(append(d, ' '), num(y)...)
+			d = strconv.AppendInt(append(d, 'h'), hourWidth-1, 10)
+			d = append(append(d, 'v'), num(high)...)
+			d = strconv.AppendInt(append(d, 'h'), 1-hourWidth, 10)
+			paths[k] = append(d, 'z')
+		}
+	}
+	var all []hourPath
+	for k, d := range paths {
+		if d != nil {
+			all = append(all, hourPath{"series " + seriesClass(states[k]), string(d)})
 		}
 	}
 	return all

@@ -44,6 +44,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("replica killed", func(t *testing.T) { testReplicaKilled(t, binary) })
 	t.Run("replica drill", func(t *testing.T) { testRestoreDrill(t, binary, tools) })
 	t.Run("replica unreachable", func(t *testing.T) { testReplicaUnreachable(t, binary, tools) })
+	t.Run("replica held", func(t *testing.T) { testReplicaHeld(t, binary) })
 	t.Run("replica flat out", func(t *testing.T) { testReplicaFlatOut(t, binary) })
 	t.Run("damage", func(t *testing.T) { testDamage(t, binary) })
 }

@@ -437,6 +437,76 @@ func (in *instance) awaitReplica(state string) {
 	}
 }
 
+// testReplicaHeld restores a service with a delivery that has not ended: nothing
+// but pings is sent until it is released.
+func testReplicaHeld(t *testing.T, binary string) {
+	arrivals := make(chan string, 100) // the names of what arrives
+	receiver := listenLoopback(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		name := "event"
+		if strings.Contains(string(body), `"name":"ping"`) {
+			name = "ping"
+		}
+		arrivals <- name
+		if name == "event" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	arrival := func(want string) {
+		t.Helper()
+		select {
+		case got := <-arrivals:
+			if got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no %s has arrived", want)
+		}
+	}
+	data, replica := t.TempDir(), t.TempDir()
+	in := newInstance(t, binary, data, "--litestream", writeReplica(t, data, "50ms", "path: "+replica), "--restore-hold", "1h", "--retry-schedule", "300ms,1h,1h,1h", "--retry-jitter", "0")
+	token := in.token("acme")
+	run := in.mustStart()
+	subscription := in.subscribe(token, newSubscription{URL: receiver, Events: eventList("content_updated")})
+	arrival("ping")
+	base, _ := in.await(t.Context())
+	event := map[string]any{"name": "content_updated", "version": "1", "content_id": 7}
+	if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", event, nil); err != nil || status != http.StatusCreated {
+		t.Fatalf("publish: status %d, %v", status, err)
+	}
+	arrival("event")
+	if status := in.stop(run); status != exitDone {
+		t.Fatalf("exit status %d after SIGTERM, want %d", status, exitDone)
+	}
+	if err := os.Remove(filepath.Join(data, "service.db")); err != nil {
+		t.Fatal(err)
+	}
+	run = in.mustStart()
+	base, _ = in.await(t.Context())
+	if status, err := in.call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions/"+subscription+"/ping", nil, nil); err != nil || status != http.StatusOK {
+		t.Errorf("ping: status %d, %v", status, err)
+	}
+	arrival("ping")
+	select {
+	case got := <-arrivals:
+		t.Errorf("a delivery that is held has arrived: %s", got)
+	case <-time.After(time.Second): // its retry was due long before
+	}
+	if out, err := in.command("release", "--data", data); err != nil {
+		t.Fatalf("release: %v\n%s", err, out)
+	}
+	arrival("event")
+	if status := in.stop(run); status != exitDone {
+		t.Errorf("exit status %d after SIGTERM, want %d", status, exitDone)
+	}
+	if !strings.Contains(run.log.String(), "1 delivery") && !strings.Contains(run.log.String(), "deliveries=1") {
+		t.Errorf("the log does not say how many deliveries may be sent again:\n%s", &run.log)
+	}
+}
+
 // testReplicaFlatOut publishes without rest: the log stays short.
 func testReplicaFlatOut(t *testing.T, binary string) {
 	data, replica := t.TempDir(), t.TempDir()

@@ -531,6 +531,9 @@ func (l *deliveryList) byCreation(place []int64) ([]int64, []int64, error) {
 	}
 	size := l.q.Size
 	if l.subscriptionID == "" {
+		if err := l.named(); err != nil {
+			return nil, nil, err
+		}
 		if err := l.one(); err != nil {
 			return nil, nil, err
 		}

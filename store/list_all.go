@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"service/webhook"
@@ -16,6 +17,11 @@ const (
 	// and listPrograms the programs whose events it looks for by name.
 	listSubscriptions = 100
 	listPrograms      = 1000
+
+	// maxNamed is how many subscriptions a part of their URLs may name, and
+	// namedAmong how many of a program, or of all, are looked at for it.
+	maxNamed   = 1000
+	namedAmong = 10_000
 )
 
 // The queries over all subscriptions, with the arguments of those of one.
@@ -134,6 +140,9 @@ func (l *deliveryList) across() (streams []stream, judged []int64, err error) {
 // it ever had; nil when they are not known, or too many to read one by one.
 func (l *deliveryList) subscriptions() ([]string, error) {
 	if ids := l.q.Filters["subscription_id"]; ids != nil {
+		if len(ids) > listSubscriptions {
+			return nil, nil
+		}
 		return ids, nil
 	}
 	var ids []string
@@ -155,6 +164,59 @@ func (l *deliveryList) subscriptions() ([]string, error) {
 		return []string{}, nil
 	}
 	return ids, nil
+}
+
+// named puts the subscriptions that are meant by parts of their URLs into the
+// filter by subscription, of which that is a narrower one. The error is one of
+// the caller when they are too many to be looked for: a list of only some of
+// them would hide the others.
+func (l *deliveryList) named() error {
+	texts := l.q.Filters["subscription_url"]
+	if texts == nil {
+		return nil
+	}
+	programs := l.q.Filters["program_id"]
+	if programs == nil {
+		programs = []string{""}
+	}
+	given := l.q.Filters["subscription_id"]
+	ids := []string{}
+	looked := 0
+	for _, program := range programs {
+		w := newSubscriptionWalk(l.s, program, &webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxNamed, Filters: map[string][]string{
+			"url": texts, "deleted": {"false", "true"},
+		}})
+		err := l.each(w.query, append([]any{namedAmong + 1 - looked, w.at, w.values[0]}, w.args...), func(scan func(...any) error) error {
+			var id string
+			var ok bool
+			if err := scan(&id, &ok); err != nil {
+				return err
+			}
+			if looked++; looked > namedAmong {
+				return unnamed("cannot be looked for among more than " + webhook.Count(namedAmong, "subscription") + "; choose a program, or give filter[subscription_id]")
+			}
+			if !ok || given != nil && !slices.Contains(given, id) {
+				return nil
+			}
+			if ids = append(ids, id); len(ids) > maxNamed {
+				return unnamed("is in the URLs of more than " + webhook.Count(maxNamed, "subscription") + "; give more of the URL, or choose a program")
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	query := *l.q
+	query.Filters = maps.Clone(query.Filters)
+	delete(query.Filters, "subscription_url")
+	query.Filters["subscription_id"] = ids
+	l.q = &query
+	return nil
+}
+
+func unnamed(detail string) error {
+	return webhook.Invalid(webhook.Validation{Code: webhook.InvalidTooMany, Parameter: "filter[subscription_url]", Detail: detail})
 }
 
 // one makes the list that of a subscription, if its filters ask for one alone.

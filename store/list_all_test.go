@@ -16,8 +16,8 @@ import (
 // anyDelivery is a row of the list over all programs as a plain model has it.
 type anyDelivery struct {
 	modelDelivery
-	program, subscription, original, replay string
-	made                                    int
+	program, subscription, url, original, replay string
+	made                                         int
 }
 
 func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
@@ -27,6 +27,10 @@ func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
 	least := 0
 	if v := q.Filters["attempts_made.from"]; v != nil {
 		least, _ = strconv.Atoi(v[0])
+	}
+	named := func(part string) bool { return strings.Contains(strings.ToLower(m.url), strings.ToLower(part)) }
+	if parts := q.Filters["subscription_url"]; parts != nil && !slices.ContainsFunc(parts, named) {
+		return false
 	}
 	return m.lets(q) && in("program_id", m.program) && in("subscription_id", m.subscription) && in("id", m.id) &&
 		in("redelivery_of", m.original) && in("replay_id", m.replay) && m.made >= least
@@ -50,6 +54,15 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 			}
 			subs = append(subs, subscribe(t, s, p, modelNames...), subscribe(t, s, p, modelNames...))
 		}
+		for i := range subs { // the last is deleted
+			subs[i].URL = fmt.Sprintf("https://%s-%d.Example/in?n=%d", subs[i].ProgramID, i, i%2)
+			err := s.writer.do(func(tx *tx) error {
+				return tx.exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END WHERE id = ?3", subs[i].URL, i == len(subs)-1, subs[i].ID)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		var model []*anyDelivery
 		replays := []string{webhook.NewID(), webhook.NewID()}
 		base := date("2026-03-14")
@@ -59,7 +72,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 			}
 			for i := range 80 {
 				sub := subs[r.IntN(len(subs))]
-				m := &anyDelivery{program: sub.ProgramID, subscription: sub.ID}
+				m := &anyDelivery{program: sub.ProgramID, subscription: sub.ID, url: sub.URL}
 				m.num, m.id, m.created = int64(3+2*i), webhook.NewID(), base+int64(i/2)
 				var ping, seq, reason, claimed any
 				if r.IntN(6) == 0 {
@@ -119,6 +132,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 			pick(8, "error", "timeout", "dns,timeout", "tls")
 			pick(4, "program_id", "p", "q", "p,q", "nobody")
 			pick(4, "subscription_id", subs[0].ID, subs[1].ID+","+subs[2].ID, webhook.NewID())
+			pick(5, "subscription_url", "P-0", "p-1.EXAMPLE,q-3", "n=1", "example", "nowhere", "https://q-2")
 			pick(5, "attempts_made.from", "1", "2", "3", "5")
 			pick(12, "id", any().id, any().id+","+any().id+","+webhook.NewID())
 			pick(12, "redelivery_of", any().id, webhook.NewID())
@@ -207,4 +221,51 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What names more subscriptions by a part of their URLs than are looked for is
+// refused, and not answered with some of them; a program narrows it.
+func TestDeliveriesByTooManyURLs(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	first := subscribe(t, s, "p", "content_updated")
+	subscribe(t, s, "q", "content_updated")
+	more := func(from, to int) {
+		t.Helper()
+		err := s.writer.do(func(tx *tx) error {
+			if err := tx.exec("CREATE TEMP TABLE one AS SELECT * FROM subscriptions WHERE id = ?", first.ID); err != nil {
+				return err
+			}
+			for i := from; i < to; i++ {
+				if err := tx.exec("UPDATE one SET id = ?", fmt.Sprintf("00000000-0000-7000-8000-%012x", i)); err != nil {
+					return err
+				}
+				if err := tx.exec("INSERT INTO subscriptions SELECT * FROM one"); err != nil {
+					return err
+				}
+			}
+			return tx.exec("DROP TABLE one")
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func(raw, want string) {
+		t.Helper()
+		_, _, err := s.AllDeliveries(t.Context(), query(t, webhook.AllDeliveryList, raw))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(fmt.Sprint(err), want)) {
+			t.Errorf("%s: got %v, want %q", raw, err, want)
+		}
+	}
+	more(0, maxNamed-2)
+	list("filter[subscription_url]=partner", "")
+	more(maxNamed-2, maxNamed-1)
+	list("filter[subscription_url]=partner", "more than 1000 subscriptions; give more of the URL")
+	list("filter[subscription_url]=partner&filter[program_id]=q", "")
+	list("filter[subscription_url]=partner&filter[subscription_id]="+first.ID, "")
+	list("filter[subscription_url]=nowhere", "")
+	more(maxNamed-1, namedAmong)
+	list("filter[subscription_url]=nowhere", "among more than 10000 subscriptions; choose a program")
+	list("filter[subscription_url]=nowhere&filter[program_id]=q", "")
 }

@@ -159,7 +159,11 @@ func (w *Web) askBulk(verb *bulkVerb) handler {
 			return answer{location: inProgram("/deliveries", r.program), note: &note{noteMind, "No delivery was ticked. Tick some first, or choose all that match."}}, nil
 		}
 		b.id = runPrefix + webhook.NewID()
-		if b.plan, err = w.cfg.Store.PlanBulk(r.Context(), verb.action, ofProgram(&b.list.query, r.program), newest); err != nil {
+		b.plan, err = w.cfg.Store.PlanBulk(r.Context(), verb.action, ofProgram(&b.list.query, r.program), newest)
+		if errors.As(err, &b.list.fault) {
+			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
+		}
+		if err != nil {
 			return answer{}, err
 		}
 		return answer{page: bulkPage(f, &b)}, nil
@@ -174,10 +178,13 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 		if err != nil {
 			return answer{}, err
 		}
-		if b.list.fault != nil {
+		refuse := func() (answer, error) {
 			f := w.frame(r, verb.title+" deliveries")
 			f.path = "/deliveries"
 			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
+		}
+		if b.list.fault != nil {
+			return refuse()
 		}
 		id := r.PostFormValue("run")
 		if len(id) != len(runPrefix)+36 || !strings.HasPrefix(id, runPrefix) {
@@ -211,6 +218,9 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 			w.runs.forget(id, run)
 			if errors.Is(err, store.ErrBegun) {
 				return report, nil // by an earlier process
+			}
+			if errors.As(err, &b.list.fault) {
+				return refuse()
 			}
 			return answer{}, err
 		}

@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -131,6 +132,12 @@ func (w *Web) exportDeliveries(r *request) (answer, error) {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: "The parameter format must be ndjson or csv."}
 	}
 	q := *ofProgram(&v.query, r.program)
+	q.Size = 1 // what cannot be listed is refused before the file begins
+	if _, _, err := w.cfg.Store.AllDeliveries(r.Context(), &q); errors.As(err, &v.fault) {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.fault.Error()}
+	} else if err != nil {
+		return answer{}, err
+	}
 	q.Size = webhook.MaxPageSize
 	file := &file{
 		name:        "deliveries-" + r.clock.now.UTC().Format("20060102-150405") + "." + format,

@@ -157,6 +157,8 @@ func TestDeliveryList(t *testing.T) {
 		"filter[subscription_id]=" + b.ID + "&filter[status]=failed&page[size]=100": len(failed),
 		"filter[id]=" + failed[1] + "," + failed[2]:                                 2,
 		"filter[attempts_made.from]=2":                                              0,
+		"filter[subscription_url]=B.EXAMPLE&filter[status]=failed&page[size]=100":   len(failed),
+		"filter[subscription_url]=nowhere":                                          0,
 		"span=1h&filter[status]=failed&page[size]=100":                              len(failed),
 	} {
 		p := v.do("GET", "/deliveries?"+query)

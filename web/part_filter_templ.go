@@ -430,11 +430,11 @@ func title(name string) string {
 		name = "time"
 	}
 	s := words(strings.ReplaceAll(name, ".", " "))
-	switch s {
-	case "":
-		return s
-	case "url":
-		return "URL"
+	if s == "url" || s == "" {
+		return strings.ToUpper(s)
+	}
+	if stem, ok := strings.CutSuffix(s, " url"); ok {
+		s = stem + " URL"
 	}
 	return strings.ToUpper(s[:1]) + s[1:]
 }
@@ -532,7 +532,7 @@ func (v *listing) filterField(fl *webhook.Filter) fieldProps {
 		}
 	case webhook.FilterText:
 		p.hint = "The whole of it; several with commas"
-		if fl.Name == "url" {
+		if fl.Name == "url" || strings.HasSuffix(fl.Name, "_url") {
 			p.hint = "A part of it; several with commas"
 		}
 	default:

@@ -112,6 +112,8 @@ var (
 	}
 
 	// AllDeliveryList is of the deliveries of all programs, for admins.
+	// Subscription_url is a part of the URL that a subscription has now, in any
+	// case, a deleted one too.
 	AllDeliveryList = &List{
 		Feed:    true,
 		Sort:    []string{"created_at"},
@@ -119,6 +121,7 @@ var (
 		Filters: append(slices.Clone(DeliveryList.Filters),
 			Filter{Name: "program_id", Kind: FilterText},
 			Filter{Name: "subscription_id", Kind: FilterID},
+			Filter{Name: "subscription_url", Kind: FilterText},
 			Filter{Name: "attempts_made.from", Kind: FilterLeast, Values: []string{"1", "2", "3", "4", "5"}},
 			Filter{Name: "id", Kind: FilterID},
 			Filter{Name: "redelivery_of", Kind: FilterID},

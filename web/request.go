@@ -40,6 +40,13 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 	return req
 }
 
+// byItself says whether a part of a page is read anew by the page, and not by
+// its visitor: htmx reads only parts that wait for something (hx-get with a time),
+// and says so. Links and forms are the browser's own.
+func (r *request) byItself() bool {
+	return r.Method == http.MethodGet && r.Header.Get("HX-Request") == "true"
+}
+
 // The parameters of a list page that are not the API's own.
 const (
 	programParameter = "program" // the program switch

@@ -18,10 +18,15 @@ const (
 )
 
 // signedIn lets only requests of a session through. The handler finds it in the
-// request; others are asked to sign in, and led back.
+// request; others are asked to sign in, and led back. What a page reads by
+// itself, again and again, does not keep the session from ending.
 func (w *Web) signedIn(do handler) handler {
 	return func(r *request) (answer, error) {
-		found, err := w.findSession(r)
+		find := w.findSession
+		if r.byItself() {
+			find = w.findSessionUnnoted
+		}
+		found, err := find(r)
 		if err != nil {
 			return answer{}, err
 		}

@@ -546,12 +546,15 @@ func TestWatchingIsNotBeingSeen(t *testing.T) {
 		w := testWeb(t, nil)
 		admin := makeAdmin(t, w, testAdmin)
 		var cookie *http.Cookie
-		ask := func(method, path string) int {
+		ask := func(method, path string, header ...string) int {
 			ctx, leave := context.WithTimeout(t.Context(), time.Second)
 			defer leave()
 			r := httptest.NewRequestWithContext(ctx, method, path, nil)
 			if cookie != nil {
 				r.AddCookie(cookie)
+			}
+			if header != nil {
+				r.Header.Set(header[0], header[1])
 			}
 			rec := httptest.NewRecorder()
 			w.ServeHTTP(rec, r)
@@ -575,6 +578,9 @@ func TestWatchingIsNotBeingSeen(t *testing.T) {
 			time.Sleep(webhook.SessionIdle / 4)
 			if got := ask("GET", "/deliveries/stream"); got != 200 {
 				t.Errorf("a stream of a session that is good: got %d", got)
+			}
+			if got := ask("GET", "/deliveries", "HX-Request", "true"); got != 200 {
+				t.Errorf("a part that is read again by a page of a session that is good: got %d", got)
 			}
 		}
 		time.Sleep(webhook.SessionIdle / 4)

@@ -1,7 +1,7 @@
 package web
 
 import (
-	"errors"
+	"net/http"
 	"strings"
 
 	"service/store"
@@ -36,6 +36,7 @@ type auditRecords struct {
 	entries []webhook.AuditEntry
 	pager   pager
 	next    string // the address of the next page, "" on the last
+	failed  string // the id of this request when the rows could not be loaded, "" when they could
 }
 
 func (w *Web) auditList(r *request) (answer, error) {
@@ -44,6 +45,7 @@ func (w *Web) auditList(r *request) (answer, error) {
 		return answer{}, err
 	}
 	a := auditRecords{list: v}
+	status := 0
 	if v.fault == nil {
 		if r.program != "" && v.query.Filters["program_id"] == nil {
 			if v.query.Filters == nil {
@@ -51,28 +53,31 @@ func (w *Web) auditList(r *request) (answer, error) {
 			}
 			v.query.Filters["program_id"] = []string{r.program}
 		}
-		var next string
-		a.entries, next, err = w.cfg.Store.AuditEntries(r.Context(), &v.query)
-		if errors.As(err, &v.fault) {
-			err = nil
-		}
-		if err != nil {
+		if a.failed, status, err = w.loaded(r, v, w.readAudit(r, &a)); err != nil {
 			return answer{}, err
 		}
-		newer := ""
-		if v.fault == nil && v.query.Cursor != "" {
-			if newer, err = w.cfg.Store.NewerAuditEntries(r.Context(), &v.query); err != nil {
-				return answer{}, err
-			}
-		}
-		a.pager = v.feed(newer, next)
-		a.next = a.pager.older
 	}
-	p := answer{page: auditPage(w.frame(r, "Audit"), &a)}
 	if v.fault != nil {
-		p.status = 400
+		status = http.StatusBadRequest
 	}
-	return p, nil
+	return answer{page: auditPage(w.frame(r, "Audit"), &a), status: status}, nil
+}
+
+// readAudit fills a page.
+func (w *Web) readAudit(r *request, a *auditRecords) (err error) {
+	q := &a.list.query
+	var newer, next string
+	if a.entries, next, err = w.cfg.Store.AuditEntries(r.Context(), q); err != nil {
+		return err
+	}
+	if q.Cursor != "" {
+		if newer, err = w.cfg.Store.NewerAuditEntries(r.Context(), q); err != nil {
+			return err
+		}
+	}
+	a.pager = a.list.feed(newer, next)
+	a.next = a.pager.older
+	return nil
 }
 
 // subjectPath is the page of what an entry is about, "" for none.

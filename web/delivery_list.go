@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -82,14 +81,10 @@ func (w *Web) deliveries(r *request) (answer, error) {
 	f := w.frame(r, "Deliveries")
 	if v.fault == nil {
 		newest, err := w.readDeliveries(r, &l)
-		switch {
-		case errors.As(err, &v.fault):
-		case err != nil && r.Context().Err() == nil:
-			w.log(r, err)
-			l.failed, a.status = r.id, http.StatusInternalServerError
-		case err != nil:
+		if l.failed, a.status, err = w.loaded(r, v, err); err != nil {
 			return answer{}, err
-		case v.query.Cursor == "" && v.query.Sort[0].Descending:
+		}
+		if a.status == 0 && v.query.Cursor == "" && v.query.Sort[0].Descending {
 			f.live = &liveTail{stream: v.selected("/deliveries/stream"), from: strconv.FormatInt(newest, 10), here: f.here, noun: "delivery"}
 			if v.values.Has(spanParameter) {
 				f.live.stream = v.with(spanParameter, v.values.Get(spanParameter))

@@ -29,6 +29,7 @@ type eventRecords struct {
 	next   string // the address of the next page, "" on the last
 	api    string // that reads the same over the API
 	export string // the query of the exports
+	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
 
 func (w *Web) eventList(r *request) (answer, error) {
@@ -37,23 +38,11 @@ func (w *Web) eventList(r *request) (answer, error) {
 		return answer{}, err
 	}
 	e := eventRecords{list: v}
+	status := 0
 	if v.fault == nil {
-		var next string
-		e.events, next, err = w.events(r, &v.query)
-		if errors.As(err, &v.fault) {
-			err = nil
-		}
-		if err != nil {
+		if e.failed, status, err = w.loaded(r, v, w.readEvents(r, &e)); err != nil {
 			return answer{}, err
 		}
-		newer := ""
-		if v.fault == nil && v.query.Cursor != "" {
-			if newer, err = w.cfg.Store.NewerEvents(r.Context(), r.program, &v.query); err != nil {
-				return answer{}, err
-			}
-		}
-		e.pager = v.feed(newer, next)
-		e.next = e.pager.older
 		values := webhook.EventList.Values(&v.query)
 		e.api = w.curl("GET", address("/v2/events", values), "")
 		values.Del("page[cursor]")
@@ -62,11 +51,27 @@ func (w *Web) eventList(r *request) (answer, error) {
 		}
 		e.export = values.Encode()
 	}
-	a := answer{page: eventsPage(w.frame(r, "Events"), &e)}
 	if v.fault != nil {
-		a.status = http.StatusBadRequest
+		status = http.StatusBadRequest
 	}
-	return a, nil
+	return answer{page: eventsPage(w.frame(r, "Events"), &e), status: status}, nil
+}
+
+// readEvents fills a page.
+func (w *Web) readEvents(r *request, e *eventRecords) (err error) {
+	q := &e.list.query
+	var newer, next string
+	if e.events, next, err = w.events(r, q); err != nil {
+		return err
+	}
+	if q.Cursor != "" {
+		if newer, err = w.cfg.Store.NewerEvents(r.Context(), r.program, q); err != nil {
+			return err
+		}
+	}
+	e.pager = e.list.feed(newer, next)
+	e.next = e.pager.older
+	return nil
 }
 
 // events reads a page of the log of the program that is looked at.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -119,6 +120,23 @@ func (r *request) listing(l *webhook.List, own ...string) (*listing, error) {
 	}
 	v.query, v.fault = l.Parse(asked)
 	return v, nil
+}
+
+// loaded takes what became of reading the rows of a list, to be shown inside of
+// its page. An error that the caller made is the listing's fault; any other that
+// is not the visitor's leaving is logged, and failed is the id it is logged
+// under, for the page to show in place of the rows.
+func (w *Web) loaded(r *request, v *listing, err error) (failed string, status int, _ error) {
+	switch {
+	case err == nil:
+		return "", 0, nil
+	case errors.As(err, &v.fault):
+		return "", http.StatusBadRequest, nil
+	case r.Context().Err() != nil:
+		return "", 0, err
+	}
+	w.log(r, err)
+	return r.id, http.StatusInternalServerError, nil
 }
 
 // timeField is the property whose time the presets are of: the first that the

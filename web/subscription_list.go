@@ -1,7 +1,6 @@
 package web
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -38,15 +37,10 @@ func (w *Web) subscriptions(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := subscriptionRecords{list: v}
-	status := http.StatusOK
+	status := 0
 	if v.fault == nil {
-		switch err := w.readSubscriptions(r, &page); {
-		case errors.As(err, &v.fault):
-		case err != nil && r.Context().Err() != nil:
+		if page.failure, status, err = w.loaded(r, v, w.readSubscriptions(r, &page)); err != nil {
 			return answer{}, err
-		case err != nil:
-			w.log(r, err)
-			page.failure, status = r.id, http.StatusInternalServerError
 		}
 	}
 	if v.fault != nil {

@@ -14,6 +14,8 @@ type tokenRecords struct {
 	list   *listing
 	tokens []webhook.Token
 	pager  pager
+	same   string // the command that lists them in a terminal
+	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
 
 func (w *Web) tokenList(r *request) (answer, error) {
@@ -21,16 +23,17 @@ func (w *Web) tokenList(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	t := tokenRecords{list: v}
-	if v.fault != nil {
-		return answer{page: tokensPage(w.frame(r, "Tokens"), &t, w.tokenCommand(r.program)), status: http.StatusBadRequest}, nil
+	t := tokenRecords{list: v, same: w.command("token list")}
+	status := http.StatusBadRequest
+	if v.fault == nil {
+		var total int
+		t.tokens, total, err = w.cfg.Store.TokenPage(r.Context(), r.program, &v.query)
+		if t.failed, status, err = w.loaded(r, v, err); err != nil {
+			return answer{}, err
+		}
+		t.pager = v.pages(total)
 	}
-	var total int
-	if t.tokens, total, err = w.cfg.Store.TokenPage(r.Context(), r.program, &v.query); err != nil {
-		return answer{}, err
-	}
-	t.pager = v.pages(total)
-	return answer{page: tokensPage(w.frame(r, "Tokens"), &t, w.tokenCommand(r.program))}, nil
+	return answer{page: tokensPage(w.frame(r, "Tokens"), &t, w.tokenCommand(r.program)), status: status}, nil
 }
 
 // tokenCommand makes a token in a terminal.
@@ -46,7 +49,11 @@ func (w *Web) token(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{page: tokenPage(w.frame(r, "Token "+t.Hint+"…"), &t)}, nil
+	revoke := ""
+	if t.RevokedAt.IsZero() {
+		revoke = w.command("token revoke " + t.ID)
+	}
+	return answer{page: tokenPage(w.frame(r, "Token "+t.Hint+"…"), &t, revoke)}, nil
 }
 
 func (w *Web) findToken(r *request) (webhook.Token, error) {

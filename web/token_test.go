@@ -41,8 +41,10 @@ func TestTokenPages(t *testing.T) {
 
 	list := v.do("GET", "/tokens?program=acme")
 	list.want(t, http.StatusOK, token.Hint)
+	list.has(t, "The same in a terminal", "service token list --data ")
 	single := v.do("GET", "/tokens/"+token.ID)
 	single.want(t, http.StatusOK, "publish events")
+	single.has(t, "service token revoke "+token.ID+" --data ")
 	for _, p := range []page{list, single} {
 		if strings.Contains(p.body, secret) || strings.Contains(p.body, "<b>") || strings.Contains(p.body, "\u202e") {
 			t.Error("a page shows the secret, or a name as markup")

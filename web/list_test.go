@@ -1,0 +1,42 @@
+package web
+
+import (
+	"database/sql"
+	"path/filepath"
+	"testing"
+)
+
+// A list whose rows cannot be read says so in their place: its filters are
+// there, the id under which the log tells why, and a link to try again.
+func TestListsThatCannotBeLoaded(t *testing.T) {
+	for path, table := range map[string]string{
+		"/deliveries":    "delivery_events",
+		"/subscriptions": "losses",
+		"/events":        "events",
+		"/tokens":        "tokens",
+		"/audit":         "audit",
+	} {
+		t.Run(path, func(t *testing.T) {
+			w := testWeb(t, nil)
+			v := visit(t, w)
+			v.signIn(w)
+			v.do("GET", path).want(t, 200, "")
+			db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.cfg.Store.Dir(), "service.db"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if _, err := db.Exec("ALTER TABLE " + table + " RENAME TO elsewhere"); err != nil {
+				t.Fatal(err)
+			}
+			query := "?page[size]=50"
+			if path == "/deliveries" {
+				query = "?filter[event]=content_updated"
+			}
+			p := v.do("GET", path+query)
+			p.want(t, 500, "could not be loaded.")
+			p.has(t, `class="filters"`, "<code>"+p.Header.Get("X-Request-Id")+"</code>", `href="`+path+query+`"`, "Try again")
+			p.hasNot(t, "no such table", "Nothing matches", "There is no")
+		})
+	}
+}

@@ -198,7 +198,7 @@ for (const to of [token, `${token}/revoke`, "/tokens/new"]) await see(page, to);
 check((await page.goto(`${base}/tokens/no-such`)).status() === 404, "no such token");
 
 // Files are not pages: they are kept, or shown as plain text.
-for (const to of ["/deliveries/export?format=ndjson", "/deliveries/export?format=csv", "/events/export?format=ndjson", "/events/export?format=csv",
+for (const to of [...["deliveries", "events", "subscriptions", "tokens", "audit"].flatMap((list) => [`/${list}/export?format=ndjson`, `/${list}/export?format=csv`]),
   `/deliveries/${delivery}/body.json.txt`, `/deliveries/${delivery}/attempts/1/body.txt`, `/events/acme/${events[0]}/body.json.txt`]) {
   const answer = await context.request.get(base + to);
   const header = answer.headers();
@@ -256,6 +256,7 @@ await see(page, `${token}/revoke`);
 await post(page, "/events/publish", [["program", attack], ["event", `{"name":"${long}","${long}":${JSON.stringify(attack)}}`]], 422);
 await post(page, "/events/publish", [["program", "acme"], ["event", `${attack}${control}`]], 422);
 await post(page, "/events/publish", [["program", "acme"], ["event", JSON.stringify({ name: "hostile_thing", version: "1", note: attack })]], 200);
+await post(page, "/system/release", [], 409); // nothing is held
 await see(page, "/audit");
 await see(page, "/");
 

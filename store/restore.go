@@ -193,8 +193,9 @@ func exchange(dir string) (aside string, err error) {
 			return "", err
 		}
 	}
+	// The folder itself may be gone already: it is removed when all is done.
 	fresh, err := os.ReadDir(filepath.Join(in, newFiles))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	for _, f := range fresh {

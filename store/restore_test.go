@@ -79,6 +79,10 @@ func TestRestoreCutOff(t *testing.T) {
 			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), move(filepath.Join(folder, newFiles), dir, names...),
 				os.Rename(filepath.Join(folder, oldFiles), filepath.Join(dir, replaced+"x")), os.Rename(folder, filepath.Join(dir, movingIn)))
 		}, "new"},
+		{"while it is tidied up", func(dir, folder string) error {
+			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), move(filepath.Join(folder, newFiles), dir, names...),
+				os.Rename(filepath.Join(folder, oldFiles), filepath.Join(dir, replaced+"x")), os.Remove(filepath.Join(folder, newFiles)), os.Rename(folder, filepath.Join(dir, movingIn)))
+		}, "new"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "da[t]a")

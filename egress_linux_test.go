@@ -2,12 +2,18 @@ package main
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -340,22 +346,37 @@ func (n *network) turn(name dnsmessage.Name, kind dnsmessage.Type, tcp bool) *dn
 	return turn
 }
 
+// certificate makes the certificate of the good addresses, which the service is
+// told to trust.
+func (n *network) certificate(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		DNSNames: []string{"good.test", "both.good.test"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, a := range n.good {
+		template.IPAddresses = append(template.IPAddresses, a.AsSlice())
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if err := os.WriteFile(filepath.Join(n.caDir, caCertificateFile), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
 // serveReceivers serves every address of this machine, the forbidden ones too:
 // what arrives there is noted. Each request has a connection of its own.
 func (n *network) serveReceivers(t *testing.T) {
-	now := time.Now()
-	ca, err := openCA(n.caDir, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := []string{"good.test", "both.good.test"}
-	for _, a := range n.good {
-		names = append(names, a.String())
-	}
-	certificate, err := ca.sign(names, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate := n.certificate(t)
 	server := &http.Server{Handler: http.HandlerFunc(n.receive), ErrorLog: log.New(io.Discard, "", 0)}
 	server.SetKeepAlivesEnabled(false)
 	var serving sync.WaitGroup
@@ -365,7 +386,7 @@ func (n *network) serveReceivers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if port == ":443" {
-			l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*certificate}})
+			l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{certificate}})
 		}
 		serving.Go(func() { server.Serve(l) })
 	}
@@ -609,7 +630,16 @@ func (n *network) testAllNamed(t *testing.T) {
 	base, _ := in.await(t.Context())
 
 	outcome := func(url string) string {
-		id := in.subscribe(token, newSubscription{URL: url, Events: eventList("channel_updated")})
+		var created struct{ Data struct{ ID string } }
+		status, err := in.call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions", newSubscription{URL: url, Events: eventList("channel_updated")}, &created)
+		if err == nil && status == http.StatusBadRequest {
+			return "refused"
+		}
+		if err != nil || status != http.StatusCreated {
+			t.Errorf("create a subscription to %s: status %d, %v", url, status, err)
+			return ""
+		}
+		id := created.Data.ID
 		var answer struct {
 			Data struct {
 				Delivery struct {
@@ -635,13 +665,13 @@ func (n *network) testAllNamed(t *testing.T) {
 		{"http://169.254.169.254/", "timeout"},
 		{"http://[fd00:ec2::254]/", "timeout"},
 		{"https://93.184.216.34:8443/", "blocked"},
-		{"https://127.0.0.1:8443/", "blocked"},
-		{"https://127.1.2.3:8443/", "blocked"},
-		{"https://0.0.0.0:8443/", "blocked"},
-		{"https://[::1]:8443/", "blocked"},
-		{"https://[::ffff:127.0.0.1]:8443/", "blocked"},
+		{"https://127.0.0.1:8443/", "refused"},
+		{"https://127.1.2.3:8443/", "refused"},
+		{"https://0.0.0.0:8443/", "refused"},
+		{"https://[::1]:8443/", "refused"},
+		{"https://[::ffff:127.0.0.1]:8443/", "refused"},
 		{"https://[2606:4700:4700::1111]:8443/", "blocked"},
-		{"https://localhost:8443/", "blocked"},
+		{"https://localhost:8443/", "refused"},
 		{"http://good.test:8443/", "blocked"},
 		{"https://bad.test:8443/v2/events", "blocked"},
 	} {

@@ -135,7 +135,12 @@ func TestPictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags, _, _ := strings.Cut(string(source), "\n")
-	s := serveForBrowser(t, binary, strings.Fields(strings.TrimPrefix(flags, "// serve"))...)
+	data, err := os.MkdirTemp("", "service-") // its name is seen on the pages
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(data) })
+	s := serveForBrowser(t, binary, append(strings.Fields(strings.TrimPrefix(flags, "// serve")), "--data", data)...)
 	cmd := exec.CommandContext(t.Context(), tools.node, "pictures/pictures.mjs")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on", "PATIENCE="+strconv.Itoa(int((*picturesAfter+10*time.Minute).Milliseconds())),
@@ -265,7 +270,9 @@ type browsed struct {
 func serveForBrowser(t *testing.T, binary string, flags ...string) *browsed {
 	t.Helper()
 	s := &browsed{t: t, binary: binary, flags: flags, listen: "127.0.0.1:0"}
-	if !slices.Contains(flags, "--demo") {
+	if i := slices.Index(flags, "--data"); i >= 0 {
+		s.data = flags[i+1]
+	} else if !slices.Contains(flags, "--demo") {
 		s.data = filepath.Join(t.TempDir(), "data")
 		s.flags = append([]string{"--data", s.data}, flags...)
 	}

@@ -61,7 +61,7 @@ func auditPage(f frame, a *auditRecords) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if a.list.fault == nil {
-					templ_7745c5c3_Err = exportMenu(a.list).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = exportMenu(a.list, exportRows).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

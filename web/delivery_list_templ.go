@@ -62,7 +62,7 @@ func deliveriesPage(f frame, l *deliveryList) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if l.list.fault == nil {
-					templ_7745c5c3_Err = exportMenu(l.list).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = exportMenu(l.list, exportRows).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

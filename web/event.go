@@ -28,7 +28,6 @@ type eventRecords struct {
 	pager  pager
 	next   string // the address of the next page, "" on the last
 	api    string // that reads the same over the API
-	export string // the query of the exports
 	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
 
@@ -45,11 +44,6 @@ func (w *Web) eventList(r *request) (answer, error) {
 		}
 		values := webhook.EventList.Values(&v.query)
 		e.api = w.curl("GET", address("/v2/events", values), "")
-		values.Del("page[cursor]")
-		if r.program != "" {
-			values.Set(programParameter, r.program)
-		}
-		e.export = values.Encode()
 	}
 	if v.fault != nil {
 		status = http.StatusBadRequest

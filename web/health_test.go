@@ -227,7 +227,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		wants("Lost events", "2 events of 1 subscription", "<span>0 events</span>", "Events lost")
+		wants("Lost events", "2 events of 1 subscription", `data-label="Waiting">1 delivery</td>`, "Events lost")
 
 		if _, err := s.UpdateSubscription(t.Context(), "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
 			t.Fatal(err)

@@ -62,7 +62,7 @@ func subscriptionsPage(f frame, p *subscriptionRecords) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if p.list.fault == nil {
-					templ_7745c5c3_Err = exportMenu(p.list).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = exportMenu(p.list, exportRows).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -60,7 +60,7 @@ func tokensPage(f frame, t *tokenRecords, create string) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if t.list.fault == nil {
-					templ_7745c5c3_Err = exportMenu(t.list).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = exportMenu(t.list, exportRows).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -21,6 +21,19 @@ function row(step) {
 const current = () => document.activeElement?.closest("[data-row]");
 const follow = (e) => { e?.click(); return Boolean(e); };
 
+const again = '.action:not(:disabled):has(use[href="#i-again"])';
+
+// Of a row that can be ticked, what is done to those that are: to this one, when
+// none is.
+function redeliver() {
+  const at = current();
+  const own = (at || document.querySelector("main"))?.querySelector(again);
+  const box = at?.querySelector("input[data-tick]");
+  if (own || !box) return follow(own);
+  if (!document.querySelector("input[data-tick]:checked")) box.click();
+  return follow(document.querySelector("[data-key=redeliver]"));
+}
+
 const does = {
   "?": () => { sheet?.showModal(); return Boolean(sheet); },
   "/": () => {
@@ -36,7 +49,7 @@ const does = {
   h: () => follow(document.querySelector(".pager [rel=prev]")),
   l: () => follow(document.querySelector(".pager [rel=next]")),
   x: () => follow(current()?.querySelector("input[data-tick]")),
-  r: () => follow((current() || document.querySelector("main"))?.querySelector('.action:not(:disabled):has(use[href="#i-again"])')),
+  r: redeliver,
   p: () => follow(document.querySelector("[data-live-toggle]")),
   g: (event) => { going = event.timeStamp; return true; },
 };

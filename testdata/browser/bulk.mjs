@@ -112,6 +112,11 @@ if (script) { // By keyboard: a row is opened by Enter.
   await page.keyboard.press("j");
   await page.keyboard.press("Enter");
   await page.waitForURL(/\/deliveries\/[0-9a-f-]{36}$/);
+  await visit(page, "/deliveries"); // and what it is of is sent again by r
+  await page.keyboard.press("j");
+  const row = await page.evaluate(() => document.activeElement.closest("[data-row]").id.slice(2));
+  await page.keyboard.press("r");
+  await page.waitForURL((to) => to.pathname === "/deliveries/redeliver" && to.searchParams.get("filter[id][]") === row);
 }
 
 // What waits is cancelled.

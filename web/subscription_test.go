@@ -316,6 +316,11 @@ func TestSubscriptionActions(t *testing.T) {
 	if len(lane.Secrets) != 2 || len(shown) != 2 || html.UnescapeString(shown[0][2]) != lane.Secrets[0].Reveal() || html.UnescapeString(shown[1][2]) != lane.Secrets[1].Reveal() {
 		t.Errorf("%d secrets sign, and %q are shown", len(lane.Secrets), shown)
 	}
+	if len(lane.Expiry) == 1 {
+		rotated.has(t, `signs too until <time datetime="`+webhook.FormatTime(lane.Expiry[0])+`"`)
+	} else {
+		t.Errorf("%d old secrets end", len(lane.Expiry))
+	}
 	secret := secretText.FindString(rotated.body)
 	if secret == "" || rotated.Header.Get("Cache-Control") != "no-store" {
 		t.Errorf("no secret, or one that may be kept: %s", rotated.Header.Get("Cache-Control"))

@@ -6,7 +6,7 @@
 // keeps no session from ending.
 import { admin, api, base, check, done, fresh, receiver, restart, script, signedIn, until, visit } from "./lib.mjs";
 
-const expected = ["the server responded with a status of 401", "the server responded with a status of 422", "net::ERR_", "htmx:sse:error"]; // sessions end, and the service is started anew
+const expected = ["the server responded with a status of 401", "the server responded with a status of 422", "net::ERR_", "htmx:sse:error", "htmx:error: Failed to fetch"]; // sessions end, and the service is started anew
 let password = admin.password;
 await signedIn(); // makes the admin
 

@@ -73,7 +73,8 @@ const url = `${server.url}hooks?secret=query-of-the-partner`;
 await page.keyboard.press("Control+a");
 await page.keyboard.type(url);
 if (script) {
-  await until("the verdict", async () => (await verdict.textContent()).includes("The URL can be used."));
+  // It is checked while it is typed, too.
+  await until("the verdict on all of it", async () => (await verdict.textContent()).includes("The URL can be used.") && (await page.locator("#preview").textContent()).includes(url.slice(server.url.length)));
 } else {
   await page.getByRole("button", { name: "Check the URL" }).click();
   check((await verdict.textContent()).includes("The URL can be used."), "the URL can be used");

@@ -3,11 +3,13 @@ package web
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -430,4 +432,40 @@ func TestHostileDeliveries(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What names too many subscriptions by their URLs is refused at its field, by
+// the list, the bulk actions and the exports, before anything is done.
+func TestTooManyURLs(t *testing.T) {
+	v, s, w := sending(t)
+	one := s.subscribe("acme", "https://a.example/in")
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.cfg.Store.Dir(), "service.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := func(query string, args ...any) {
+		t.Helper()
+		if _, err := tx.Exec(query, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("CREATE TEMP TABLE one AS SELECT * FROM subscriptions WHERE id = ?", one.ID)
+	for i := range 1000 {
+		do("UPDATE one SET id = ?", fmt.Sprintf("00000000-0000-7000-8000-%012x", i))
+		do("INSERT INTO subscriptions SELECT * FROM one")
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	const query, refused = "filter[subscription_url]=a.example", "is in the URLs of more than 1000 subscriptions"
+	for _, path := range []string{"/deliveries?", "/deliveries/redeliver?", "/deliveries/export?format=csv&"} {
+		v.do("GET", path+query).want(t, 400, refused)
+	}
+	v.do("GET", "/deliveries?"+query).has(t, `href="#filter-subscription_url"`)
+	v.post("/deliveries/redeliver?"+query, "run=run-"+webhook.NewID()).want(t, 400, refused)
 }

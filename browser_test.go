@@ -85,6 +85,7 @@ func TestBrowser(t *testing.T) {
 		}
 		journey := func(script string) func(*testing.T) {
 			return func(t *testing.T) {
+				t.Parallel() // they wait for much, and none has anything of another
 				s := serveForBrowser(t, binary, strings.Fields(flags)...)
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()

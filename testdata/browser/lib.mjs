@@ -3,6 +3,7 @@
 //   const { page } = await signedIn();           // an admin's page
 //   await visit(page, "/deliveries");            // goes there, and wants 200
 //   await looks(page);                           // axe, light and dark, 320 and 1280 px wide
+//   await looksOnce(page, "a delivery");         // the same, if there is something new on it
 //   await tabTo(page, "#email");                 // goes there by keyboard alone
 //   const r = await receiver((req) => 204);      // a subscriber: r.url, r.requests
 //   await api("POST", "/v2/events", {...});      // with a token of all scopes
@@ -148,32 +149,91 @@ export async function visit(page, to, status = 200) {
   return answer;
 }
 
+// fits holds a page as it stands against its width, narrow and wide, and against
+// what a look has to say of it at each; it leaves the page wide. Its answer is
+// what is wrong.
+async function fits(page, look = () => []) {
+  const faults = [];
+  for (const width of [320, 1280]) {
+    await page.setViewportSize({ width, height: 800 });
+    const over = await page.evaluate(() => {
+      scrollTo(0, 0); // what is half under a bar is no smaller
+      return document.documentElement.scrollWidth - document.documentElement.clientWidth;
+    });
+    if (over > 0) faults.push(`${width} px: ${over} px wider than the screen`);
+    faults.push(...(await look(width)).map((fault) => `${width} px, ${fault}`));
+  }
+  return faults;
+}
+
+const fail = (page, faults) => {
+  if (faults.length) throw new Error(`${page.url()}\n${faults.join("\n")}`);
+};
+
+// What axe is asked: all rules that hold here, and what contrast text has, which
+// takes it half of its time. Nothing is loaded for it, which would be the style
+// anew each time.
+const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
+const rules = (except) => ({ resultTypes: ["violations"], preload: false, runOnly: tags, rules: { "target-size": { enabled: true }, ...Object.fromEntries(except.map((id) => [id, { enabled: false }])) } });
+const contrast = { resultTypes: ["violations"], preload: false, runOnly: { type: "rule", values: ["color-contrast"] } };
+
+// byAxe holds a page against axe, light and dark, narrow and wide, by what ask
+// has axe asked in a light page, and in a dark one: its structure is the same,
+// and only its colours can be wrong. What ask returns is evaluated in the page.
+const byAxe = async (page, ask) => {
+  if (!await page.evaluate(() => window.axe)) await page.evaluate(axe);
+  return fits(page, async (width) => {
+    const faults = [];
+    for (const colorScheme of width === 320 ? ["light", "dark"] : ["dark", "light"]) { // it is dark still when it becomes wide
+      await page.emulateMedia({ colorScheme });
+      for (const v of await ask(colorScheme)) {
+        faults.push(`${colorScheme}: ${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`);
+      }
+    }
+    return faults;
+  });
+};
+
 // looks holds a page as it stands against axe and its width, light and dark,
 // narrow and wide. It leaves the page wide and light. Except names rules of axe
 // that do not hold there for a reason. Without JavaScript there is no axe, which
 // is itself a script, and it is the width alone.
 export async function looks(page, except = []) {
-  const faults = [];
-  const scripted = !plain.has(page.context());
-  if (scripted && !await page.evaluate(() => window.axe)) await page.evaluate(axe);
-  for (const width of [320, 1280]) {
-    await page.setViewportSize({ width, height: 800 });
-    await page.evaluate(() => scrollTo(0, 0)); // what is half under a bar is no smaller
-    const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-    if (over > 0) faults.push(`${width} px: ${over} px wider than the screen`);
-    for (const colorScheme of scripted ? ["dark", "light"] : []) {
-      await page.emulateMedia({ colorScheme });
-      // What is dark has the same structure: only its colours can be wrong.
-      const rules = Object.fromEntries(except.map((id) => [id, { enabled: false }]));
-      const options = colorScheme === "dark" ? { resultTypes: ["violations"], runOnly: { type: "rule", values: ["color-contrast"] } }
-        : { resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], rules: { "target-size": { enabled: true }, ...rules } };
-      const { violations } = await page.evaluate((o) => axe.run(o), options);
-      for (const v of violations) {
-        faults.push(`${width} px, ${colorScheme}: ${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`);
-      }
+  if (plain.has(page.context())) return fail(page, await fits(page));
+  fail(page, await byAxe(page, (scheme) => page.evaluate(async (o) => (await axe.run(o)).violations, scheme === "light" ? rules(except) : contrast)));
+}
+
+const seen = new Set(); // the names of pages, and the parts of pages, that axe has looked at
+
+// looksOnce does what looks does for what this journey has not shown to axe: a
+// page of another name, such as its route, and elements that differ from all that
+// were there before by their name, classes, role or state, or by those of an
+// element they are in. Contrast is looked at for these alone. Where there is
+// nothing new it is the width alone. It says whether axe has looked.
+export async function looksOnce(page, name) {
+  const parts = await page.evaluate(() => {
+    const kinds = ["type", "role", "aria-hidden", "aria-invalid", "aria-expanded", "aria-pressed", "aria-current", "data-state", "hidden", "open", "disabled"];
+    const named = new Map([[document.documentElement, ""]]);
+    window.parts = new Map(); // to the elements that are alike
+    for (const e of document.querySelectorAll("*:not(svg *):not(:root)")) {
+      const kind = `${named.get(e.parentElement)} > ${e.localName}.${e.getAttribute("class") ?? ""} ${kinds.map((k) => e.getAttribute(k) ?? "-")}${e.checkVisibility() ? "" : " is not shown"}`;
+      named.set(e, kind);
+      window.parts.set(kind, [...window.parts.get(kind) ?? [], e]);
     }
+    return [...window.parts.keys()];
+  });
+  const fresh = parts.filter((part) => !seen.has(part));
+  if (!fresh.length && seen.has(name)) {
+    fail(page, await fits(page));
+    return false;
   }
-  if (faults.length) throw new Error(`${page.url()}\n${faults.join("\n")}`);
+  [name, ...fresh].forEach((part) => seen.add(part));
+  fail(page, await byAxe(page, (scheme) => page.evaluate(async ([all, contrast, fresh]) => {
+    const found = all ? (await axe.run(all)).violations : [];
+    const include = fresh.flatMap((part) => window.parts.get(part)).filter((e) => e.isConnected);
+    return include.length ? [...found, ...(await axe.run({ include }, contrast)).violations] : found;
+  }, [scheme === "light" ? rules(["color-contrast"]) : null, contrast, fresh])));
+  return true;
 }
 
 // command runs the binary beside the service, and returns what it says.

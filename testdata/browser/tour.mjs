@@ -7,7 +7,7 @@
 import fs from "node:fs";
 import net from "node:net";
 import path from "node:path";
-import { admin, api, asked, base, check, command, commandWith, data, done, fresh, link, looks, restart, routes, signedIn, until, visit } from "./lib.mjs";
+import { admin, api, asked, base, check, command, commandWith, data, done, fresh, link, looksOnce, restart, routes, signedIn, until, visit } from "./lib.mjs";
 
 // What text from outside tries: to leave an attribute, an element, a script, a
 // style; to be run; to be taken for something else; to break the layout.
@@ -39,13 +39,17 @@ async function inert(page) {
   faults.push(...found.map((f) => `${page.url().slice(0, 120)}: ${f}`));
 }
 
-let looked = 0;
+// The route of a path, as web/web.go has it.
+const patterns = routes.map((route) => ({ ...route, of: new RegExp(`^${route.path.replace("{$}", "").split(/\{[^}]+\}/).map((s) => s.replace(/[.*+?^$()|[\]\\]/g, "\\$&")).join("[^/]+")}$`) }));
+const routeOf = (path) => patterns.filter((route) => route.of.test(path)).sort((a, b) => a.path.split("{").length - b.path.split("{").length)[0]?.path ?? "none";
+
+let looked = 0, byAxe = 0;
 async function hold(page) {
   looked++;
   await inert(page);
   if (await page.locator("h1").count() !== 1) faults.push(`${page.url()}: ${await page.locator("h1").count()} h1`);
   try {
-    await looks(page);
+    if (await looksOnce(page, routeOf(new URL(page.url()).pathname))) byAxe++;
   } catch (err) {
     faults.push(err.message.replace(/^.*/, (url) => url.slice(0, 120)));
   }
@@ -87,7 +91,8 @@ await stranger.click("button.primary");
 await stranger.getByText("to correct").waitFor();
 await hold(stranger);
 const { page, context } = await signedIn({ userAgent: `${attack.replaceAll(/[^ -~]/g, "")}${long}` }, expected);
-page.on("dialog", (d) => { faults.push(`a dialog: ${d.message()}`); d.dismiss(); });
+const second = (await signedIn({}, expected)).page;
+for (const p of [page, second]) p.on("dialog", (d) => { faults.push(`a dialog: ${d.message()}`); d.dismiss(); });
 
 // Nothing is there yet.
 for (const section of ["/deliveries", "/subscriptions", "/subscriptions/new", "/events", "/tokens"]) await see(page, section);
@@ -160,42 +165,46 @@ for (const [at, id] of Object.entries(subscriptions)) {
   });
 }
 
-// All pages, by GET.
+// All pages, by GET. Nothing changes meanwhile, and two go there at once.
 const q = encodeURIComponent(attack + long);
-const lists = ["/deliveries", "/subscriptions", "/events", "/event-types", "/tokens", "/audit"];
-for (const section of ["/", ...lists, "/system", "/account", "/preferences", "/find"]) await see(page, section);
-await see(page, `/find?q=${q}`, 404);
-await see(page, `/?program=${program}`);
-for (const list of ["/deliveries", "/audit"]) await see(page, `${list}?filter[nonsense]=${q}&sort=${q}&page[size]=${q}`, 400); // which say what is wrong
-await see(page, `/deliveries?filter[event]=${q}&program=${q}`, 400);
-await see(page, "/deliveries?filter[status]=pending"); // and nothing matches
-await see(page, "/deliveries?page[cursor]=%zz", 400);
-await see(page, `/${q}`, 404);
-await see(page, "/sign-out", 405);
-await see(page, `/sign-in/${q}`, 404);
-for (const at of ["/html", "/line"]) await see(page, `/subscriptions/${subscriptions[at]}`);
 const [html, json] = [subscriptions["/html"], subscriptions["/json"]];
-for (const what of ["edit", "rotate-secret", "replay", "replay?from=2020-01-01T00:00&only=all", "delete"]) await see(page, `/subscriptions/${html}/${what}`);
-await see(page, `/subscriptions/${html}/replay?from=${q}&to=${q}&only=${q}`, 422);
-await see(page, "/subscriptions/new");
-for (const id of Object.values(deliveries)) {
-  await see(page, `/deliveries/${id}`);
-  await page.evaluate(() => document.querySelectorAll("details").forEach((d) => { d.open = true; }));
-  await inert(page);
-}
 const delivery = deliveries["/html"];
-for (const what of ["redeliver", "cancel"]) await see(page, `/deliveries/${delivery}/${what}`);
-for (const what of ["redeliver", "cancel"]) await see(page, `/deliveries/${what}?filter[status]=retryable`);
-await see(page, `/deliveries/redeliver?filter[nonsense]=${q}`, 400);
-await see(page, `/events/acme/${events[0]}`);
-await see(page, `/events/acme/${events[1]}`);
-await see(page, "/events/publish?program=acme&name=hostile_thing");
-await see(page, `/events/publish?program=acme&like=${events[0]}`);
-for (const name of ["hostile_thing", "w".repeat(60), "ping"]) await see(page, `/event-types/${name}`);
 await visit(page, "/tokens");
 const token = await page.locator("tr[data-row] a[href^='/tokens/']").first().getAttribute("href");
-for (const to of [token, `${token}/revoke`, "/tokens/new"]) await see(page, to);
-check((await page.goto(`${base}/tokens/no-such`)).status() === 404, "no such token");
+const gets = [
+  ...["/", "/deliveries", "/subscriptions", "/events", "/event-types", "/tokens", "/audit", "/system", "/account", "/preferences", "/find"],
+  [`/find?q=${q}`, 404],
+  `/?program=${program}`,
+  ...["/deliveries", "/audit"].map((list) => [`${list}?filter[nonsense]=${q}&sort=${q}&page[size]=${q}`, 400]), // which say what is wrong
+  [`/deliveries?filter[event]=${q}&program=${q}`, 400],
+  "/deliveries?filter[status]=pending", // and nothing matches
+  ["/deliveries?page[cursor]=%zz", 400],
+  [`/${q}`, 404],
+  ["/sign-out", 405],
+  [`/sign-in/${q}`, 404],
+  ...["/html", "/line"].map((at) => `/subscriptions/${subscriptions[at]}`),
+  ...["edit", "rotate-secret", "replay", "replay?from=2020-01-01T00:00&only=all", "delete"].map((what) => `/subscriptions/${html}/${what}`),
+  [`/subscriptions/${html}/replay?from=${q}&to=${q}&only=${q}`, 422],
+  "/subscriptions/new",
+  ...Object.values(deliveries).map((id) => `/deliveries/${id}`),
+  ...["redeliver", "cancel"].flatMap((what) => [`/deliveries/${delivery}/${what}`, `/deliveries/${what}?filter[status]=retryable`]),
+  [`/deliveries/redeliver?filter[nonsense]=${q}`, 400],
+  `/events/acme/${events[0]}`,
+  `/events/acme/${events[1]}`,
+  "/events/publish?program=acme&name=hostile_thing",
+  `/events/publish?program=acme&like=${events[0]}`,
+  ...["hostile_thing", "w".repeat(60), "ping"].map((name) => `/event-types/${name}`),
+  ...[token, `${token}/revoke`, "/tokens/new"],
+  ["/tokens/no-such", 404],
+].map((to) => [to].flat());
+const walk = async (page) => {
+  for (let next = gets.shift(); next; next = gets.shift()) {
+    await see(page, ...next);
+    if (await page.evaluate(() => [...document.querySelectorAll("details")].filter((d) => !d.open).map((d) => { d.open = true; }).length)) await inert(page);
+  }
+};
+await Promise.all([walk(page), walk(second)]);
+await second.close();
 
 // Files are not pages: they are kept, or shown as plain text.
 for (const to of [...["deliveries", "events", "subscriptions", "tokens", "audit"].flatMap((list) => [`/${list}/export?format=ndjson`, `/${list}/export?format=csv`]),
@@ -275,14 +284,13 @@ await restart("0s", "audit");
 await see(page, "/audit", 500);
 
 const missed = [];
-for (const route of routes) {
-  const pattern = new RegExp(`^${route.path.replace("{$}", "").split(/\{[^}]+\}/).map((s) => s.replace(/[.*+?^$()|[\]\\]/g, "\\$&")).join("[^/]+")}$`);
+for (const route of patterns) {
   for (const [method, has] of [["GET", route.get], ["POST", route.post]]) {
-    if (has && !asked.some((a) => a.method === method && pattern.test(a.path) && a.status < 500)) missed.push(`${method} ${route.path}`);
+    if (has && !asked.some((a) => a.method === method && route.of.test(a.path) && a.status < 500)) missed.push(`${method} ${route.path}`);
   }
 }
 if (missed.length) faults.push(`these are in the table of web/web.go, and the tour does not go there: ${missed.join(", ")}`);
 if (faults.length) throw new Error(faults.join("\n"));
-console.log(`${looked} pages were looked at`);
+console.log(`${looked} pages were looked at, ${byAxe} of them by axe`);
 server.close();
 await done();

@@ -69,6 +69,8 @@ type Store struct {
 
 	replication *replication // nil without a replica
 	hold        *hold
+	closeOnce   sync.Once
+	closed      error // what the first Close returned
 
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
@@ -210,8 +212,14 @@ func (s *Store) chore(what string, due func() bool, run func(*tx) error) chore {
 
 // Close waits for writes under way, closes the database, brings the replica up
 // to date if there is one, and gives the data directory up. No other method may
-// be running a read, nor [Store.Replicate].
+// be running a read, nor [Store.Replicate]. Further calls wait for the first, and
+// return what it did.
 func (s *Store) Close() error {
+	s.closeOnce.Do(func() { s.closed = s.close() })
+	return s.closed
+}
+
+func (s *Store) close() error {
 	var errs []error
 	if s.damage.seen() != nil {
 		// SQLite would move its log into the database and remove it. The

@@ -172,7 +172,7 @@ func pagesOf(s *pageSample) []page {
 		{name: "subscriptions, failing", path: "/subscriptions?filter[status]=failing&page[size]=100", rows: 5},
 		{name: "subscriptions, disabled", path: "/subscriptions?filter[status]=disabled"},
 		{name: "subscriptions, healthy", path: "/subscriptions?filter[status]=healthy", rows: 25},
-		{name: "subscriptions, paused", path: "/subscriptions?filter[active]=false", rows: 1},
+		{name: "subscriptions, paused", path: "/subscriptions?filter[active]=false", rows: 1, walk: true},
 		{name: "subscriptions, deleted", path: "/subscriptions?filter[deleted]=true", rows: 1, walk: true},
 		{name: "subscriptions, with losses", path: "/subscriptions?filter[losses]=true"},
 		{name: "subscriptions, by event", path: "/subscriptions?filter[event]=channel_created", rows: 25},

@@ -197,12 +197,7 @@ func (c *serveCmd) Run(ctx context.Context, std streams, conf *configuration, li
 	if err != nil {
 		return err
 	}
-	s.program = shellQuote(os.Args[0])
-	s.shown = conf.shown(line)
-	// net/http tells package log what a server sends without being asked: bytes
-	// of somebody else's choice, of use to nobody but a debugger.
-	slog.SetDefault(s.logger)
-	slog.SetLogLoggerLevel(slog.LevelDebug)
+	s.begin(conf.shown(line))
 	if c.Demo {
 		return demo(ctx, s, std, demoPace)
 	}
@@ -210,6 +205,20 @@ func (c *serveCmd) Run(ctx context.Context, std streams, conf *configuration, li
 	if err != nil {
 		return err
 	}
+	return svc.announceAndRun(ctx, std)
+}
+
+// begin makes the process one that serves by these settings.
+func (s *settings) begin(shown []web.Setting) {
+	s.program, s.shown = shellQuote(os.Args[0]), shown
+	// net/http tells package log what a server sends without being asked: bytes
+	// of somebody else's choice, of use to nobody but a debugger.
+	slog.SetDefault(s.logger)
+	slog.SetLogLoggerLevel(slog.LevelDebug)
+}
+
+// announceAndRun tells where the service is, and runs it until ctx ends.
+func (svc *service) announceAndRun(ctx context.Context, std streams) error {
 	link, err := svc.setupLink(ctx)
 	var refused *webhook.Error
 	if err != nil && !errors.As(err, &refused) {

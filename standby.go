@@ -100,9 +100,7 @@ func (c *standbyCmd) Run(ctx context.Context, std streams, conf *configuration, 
 		f := faults{{"litestream", "is required: the configuration of the replica that the primary keeps"}}
 		return f.err()
 	}
-	s.program, s.shown = shellQuote(os.Args[0]), conf.shown(line)
-	slog.SetDefault(s.logger)
-	slog.SetLogLoggerLevel(slog.LevelDebug)
+	s.begin(conf.shown(line))
 	if _, err := loadCatalog(s.data); err != nil {
 		return err
 	}
@@ -137,14 +135,7 @@ func (c *standbyCmd) Run(ctx context.Context, std streams, conf *configuration, 
 	if err != nil {
 		return err
 	}
-	link, err := svc.setupLink(ctx)
-	var refused *webhook.Error
-	if err != nil && !errors.As(err, &refused) {
-		svc.close()
-		return err
-	}
-	svc.announce(std.out, link)
-	return svc.Run(ctx)
+	return svc.announceAndRun(ctx, std)
 }
 
 // standby waits to be promoted.

@@ -363,7 +363,7 @@ func testReplicaUnreachable(t *testing.T, binary string, tools func() (string, e
 		if required("sqlite3") {
 			t.Fatal(err)
 		}
-		t.Skip("there is no sqlite3")
+		t.Skip("NOT TESTED: a database that somebody else opens, which needs sqlite3")
 	}
 	data := t.TempDir()
 	in := newInstance(t, binary, data, "--litestream", writeReplica(t, data, "100ms", gateway.replica()...), "--log-level", "warn")

@@ -38,7 +38,7 @@ func (r *request) mustList(t *testing.T, l *webhook.List) *listing {
 func TestListing(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
-		t.Skipf("there is no time zone database here: %v", err)
+		t.Fatal(err) // the binary brings its own
 	}
 	list := webhook.DeliveryList
 	for _, tt := range []struct {

@@ -97,6 +97,12 @@ func (w *world) run(test func()) {
 }
 
 func (w *world) start() {
+	w.prepare()
+	w.operate()
+}
+
+// prepare opens the store with a dispatcher that does not run yet.
+func (w *world) prepare() {
 	s, err := store.Open(context.Background(), store.Config{Dir: w.dir, Now: w.now, SendAlerts: w.cfg.Alerts != nil})
 	if err != nil {
 		w.t.Fatal(err)
@@ -108,6 +114,9 @@ func (w *world) start() {
 	}
 	w.d = New(cfg)
 	w.d.sender.dialer.connect = w.connect
+}
+
+func (w *world) operate() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.stop, w.done = cancel, make(chan error, 1)
 	d := w.d

@@ -242,6 +242,7 @@ type subject struct {
 	replayed bool
 	copies   map[string]time.Time // redeliveries, and when they were asked for
 	debts    []*debt
+	unseen   map[string]bool // deliveries of which a crash took the first arrival
 	sent     map[string]*sending
 	order    []*sending // in the order of their first arrival
 	places   [2]*place
@@ -439,7 +440,30 @@ func (s *simulation) restart() {
 	s.trapped = s.trapped || !s.rested
 	s.next()
 	s.mu.Unlock()
-	s.start()
+	s.prepare()
+	s.mu.Lock()
+	s.notice()
+	s.mu.Unlock()
+	s.operate()
+}
+
+// notice takes down of which deliveries an attempt was counted and none has
+// arrived. Owns s.mu.
+func (s *simulation) notice() {
+	for _, h := range s.subs {
+		if h.id == "" {
+			continue // it was killed before it could be told
+		}
+		stored, err := s.deliveries(h)
+		if err != nil && !h.now.deleted {
+			s.violate(promiseOperates, "%v", err)
+		}
+		for id, d := range stored {
+			if d.AttemptsMade > 0 && h.sent[id] == nil {
+				h.unseen[id] = true
+			}
+		}
+	}
 }
 
 // next begins the next generation. Owns s.mu.
@@ -637,7 +661,7 @@ func (s *simulation) update(h *subject, edit func(*terms), f *webhook.Subscripti
 
 func (s *simulation) create(ordered bool, m mode) {
 	h := &subject{i: len(s.subs), now: terms{active: true, ordered: ordered, names: 3}, changed: time.Now(), clean: true,
-		copies: make(map[string]time.Time), sent: make(map[string]*sending)}
+		copies: make(map[string]time.Time), unseen: make(map[string]bool), sent: make(map[string]*sending)}
 	for n := range h.places {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(h.i), byte(n)})
 		at := &place{owner: h, n: n, mode: m, subscriber: subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn)}}
@@ -914,7 +938,7 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 	id := string(body[before : before+length])
 	d := h.sent[id]
 	if d == nil {
-		d = &sending{id: id, sum: sha256.Sum256(body), ping: strings.Contains(string(body), `"name":"ping"`)}
+		d = &sending{id: id, sum: sha256.Sum256(body), vague: h.unseen[id], ping: strings.Contains(string(body), `"name":"ping"`)}
 		for _, part := range strings.Split(string(body), `{"id":"`)[1:] {
 			e, known := s.events[part[:length]]
 			if !known {

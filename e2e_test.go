@@ -38,6 +38,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("failing disk", func(t *testing.T) { testIOErrors(t, binary) })
 	t.Run("full disk", func(t *testing.T) { testFullDisk(t, binary) })
 	t.Run("SIGTERM", func(t *testing.T) { testSigterm(t, binary) })
+	t.Run("aborted", func(t *testing.T) { testAborted(t, binary) })
 	t.Run("backup", func(t *testing.T) { testBackup(t, binary) })
 	t.Run("restoration", func(t *testing.T) { testRestoreKilled(t, binary) })
 	t.Run("log", func(t *testing.T) { testLog(t, binary) })

@@ -143,8 +143,33 @@ func TestMonitoring(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var tested struct {
+		Tests []struct {
+			Alerts []struct {
+				Name     string `yaml:"alertname"`
+				Expected []any  `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	text, err = os.ReadFile(filepath.Join(monitoring, "service.rules.test.yml"))
+	if err == nil {
+		err = yaml.Unmarshal(text, &tested)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fires, rests := make(map[string]bool), make(map[string]bool)
+	for _, one := range tested.Tests {
+		for _, a := range one.Alerts {
+			fires[a.Name] = fires[a.Name] || len(a.Expected) > 0
+			rests[a.Name] = rests[a.Name] || len(a.Expected) == 0
+		}
+	}
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
+			if !fires[r.Alert] || !rests[r.Alert] {
+				t.Errorf("the rules' test does not show both that %s fires and that it rests", r.Alert)
+			}
 			check(r.Alert, r.Expr, strings.Join(slices.Collect(maps.Values(r.Annotations)), "\n"))
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
 				t.Errorf("%s lacks a severity or a summary", r.Alert)

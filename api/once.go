@@ -58,10 +58,11 @@ func (a *api) once(handle func(*request) (answer, error)) func(*request) (answer
 }
 
 // create runs the write of a request that creates something. With a key the
-// answer is kept in the same write, so it must be whole by then.
+// answer is kept in the same write, so it must be whole by then. fn may be
+// called again, see [store.Store.WriteAgain].
 func (a *api) create(req *request, fn func(store.Write) (answer, error)) (answer, error) {
 	var ans answer
-	err := a.store.Write(req.ctx, func(w store.Write) (err error) {
+	err := a.store.WriteAgain(req.ctx, func(w store.Write) (err error) {
 		if ans, err = fn(w); err != nil || req.key == nil {
 			return err
 		}

@@ -20,7 +20,8 @@ const eventColumns = "seq, id, name, received_at, json"
 // an event with other content, and with CodeUnavailable when the disk is nearly
 // full.
 //
-// The events belong to the store from now on.
+// The events belong to the store from now on. It may be called again for the
+// same ones, when what it wrote was undone.
 func (w Write) Publish(programID string, events []webhook.Event) (added int, err error) {
 	s, t := w.s, w.t
 	if err := s.room(t); err != nil {

@@ -9,9 +9,12 @@ import (
 )
 
 // recordHealth decides how a subscription is doing after an attempt. While all
-// goes well it costs one statement that finds nothing to change.
+// goes well it costs nothing.
 func (s *Store) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) error {
 	id := c.SubscriptionID
+	if failing, err := t.mayHaveFailures(id); err != nil || !failing && a.Result != webhook.ResultRetryable {
+		return err
+	}
 	var before webhook.Failures
 	var first int64
 	var since sql.NullInt64
@@ -85,6 +88,29 @@ func (t *tx) setFailures(id string, f webhook.Failures) error {
 	if f.Count == 0 {
 		return t.exec("DELETE FROM failures WHERE subscription_id = ?", id)
 	}
+	if t.w.fails != nil {
+		t.w.fails[id] = struct{}{}
+	}
 	return t.exec("INSERT INTO failures (subscription_id, count, first_at, failing_since) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET count = ?2, first_at = ?3, failing_since = ?4",
 		id, f.Count, f.First.UnixMilli(), millis(f.Since))
+}
+
+// mayHaveFailures says whether a subscription may have a row of failures. A few
+// subscriptions have one, so they are known by heart.
+func (t *tx) mayHaveFailures(id string) (bool, error) {
+	if t.w.fails == nil {
+		fails := make(map[string]struct{})
+		err := t.each("SELECT subscription_id FROM failures", nil, func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			fails[id] = struct{}{}
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+		t.w.fails = fails
+	}
+	_, ok := t.w.fails[id]
+	return ok, nil
 }

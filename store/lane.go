@@ -374,7 +374,7 @@ func (s *Store) Form(l *Lane, w *Waiting) *Forming {
 	revision, from, to := l.Revision, l.Cursor, w.To
 	l.Cursor, l.Seen = to, to
 	seqs := appendSeqs(nil, w.Seqs)
-	f.op = s.writer.submit(func(t *tx) error {
+	f.op = s.writer.submit(&write{again: true, run: func(t *tx) error {
 		// A cursor that is not where the caller saw it would skip the events
 		// of a delivery that was not stored; another revision asks for others.
 		r, err := t.execResult("UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ?)",
@@ -388,7 +388,7 @@ func (s *Store) Form(l *Lane, w *Waiting) *Forming {
 			return ErrStale
 		}
 		return t.insertFormed(&f.claim, seqs, "")
-	})
+	}})
 	return f
 }
 
@@ -414,8 +414,12 @@ func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 	return t.linkEvents(c.ProgramID, c.num, seqs)
 }
 
-// linkEvents remembers that a delivery carries the events at these places.
+// linkEvents remembers that a delivery carries the events at these places, a
+// JSON array.
 func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
+	if one, err := strconv.ParseInt(seqs[1:len(seqs)-1], 10, 64); err == nil {
+		return t.exec("INSERT INTO delivery_events (program_id, seq, delivery) VALUES (?, ?, ?)", programID, one, delivery)
+	}
 	return t.exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
 }
 
@@ -452,7 +456,7 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	var event []byte
 	var again bool // its events went out before
 	var next sql.NullInt64
-	err := s.writer.do(func(t *tx) error {
+	err := s.writer.doAgain(func(t *tx) error {
 		now := s.clock.now().UnixMilli()
 		err := t.scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -507,14 +511,16 @@ const (
 // instead; the step that holds is returned.
 func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (webhook.Step, error) {
 	now := s.clock.now()
-	err := s.writer.do(func(t *tx) error {
+	held := step
+	err := s.writer.doAgain(func(t *tx) error {
+		held = step
 		if step.Status == webhook.StatusRetryable {
 			var deleted bool
 			if err := t.scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
 				return err
 			}
 			if deleted {
-				step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
+				held = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 			}
 		}
 		if c.Ping && a.Number == 1 {
@@ -526,12 +532,12 @@ func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 				return err
 			}
 		}
-		return t.finishAttempt(c.num, a, step)
+		return t.finishAttempt(c.num, a, held)
 	})
 	if err == nil {
-		s.metrics.end(step)
+		s.metrics.end(held)
 	}
-	return step, err
+	return held, err
 }
 
 func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) error {
@@ -582,7 +588,7 @@ func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	now := time.Now()
 	ops := make([]*write, len(nums)) // they share their commits
 	for i, num := range nums {
-		ops[i] = s.writer.submit(func(t *tx) error { return t.interrupt(num, policy, now) })
+		ops[i] = s.writer.submit(&write{again: true, run: func(t *tx) error { return t.interrupt(num, policy, now) }})
 	}
 	n := 0
 	for i, op := range ops {

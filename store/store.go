@@ -415,6 +415,7 @@ func (t *tx) each(query string, args []any, row func(scan func(...any) error) er
 	if err != nil {
 		return err
 	}
+	t.read(query)
 	rows, err := st.QueryContext(context.Background(), args...)
 	if err != nil {
 		return err

@@ -27,6 +27,16 @@ func (s *Store) Write(ctx context.Context, fn func(Write) error) error {
 	return s.writer.do(func(t *tx) error { return fn(Write{s, t}) })
 }
 
+// WriteAgain is [Store.Write] for an fn that may be called a second time, when
+// all that it wrote was undone because another write of the same commit has
+// failed. It costs less.
+func (s *Store) WriteAgain(ctx context.Context, fn func(Write) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.writer.doAgain(func(t *tx) error { return fn(Write{s, t}) })
+}
+
 // Subscription returns one subscription of a program as it is in this write.
 func (w Write) Subscription(programID, id string) (webhook.Subscription, error) {
 	return w.t.subscription(programID, id)
@@ -103,7 +113,7 @@ func (s *Store) CancelReplay(ctx context.Context, programID, subscriptionID, id 
 
 // Publish is [Write.Publish].
 func (s *Store) Publish(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+	err = s.WriteAgain(ctx, func(w Write) (err error) {
 		added, err = w.Publish(programID, events)
 		return err
 	})

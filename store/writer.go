@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,15 +35,19 @@ var errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
 // writer is the only connection that writes. Writing is a role, not a
 // goroutine: whoever finds nobody committing leads. The leader runs every
-// write that waits, each in its own savepoint, commits once with one fsync,
-// wakes their owners, and hands the role to the first write that has come
-// meanwhile. So a lone write costs no switch of goroutines, and a crowd shares
-// its fsyncs.
+// write that waits, commits once with one fsync, wakes their owners, and hands
+// the role to the first write that has come meanwhile. So a lone write costs no
+// switch of goroutines, and a crowd shares its fsyncs.
+//
+// A write that fails undoes itself alone. For that it has a savepoint, which
+// costs a copy of each page that it changes; but where all writes of a commit
+// may be run a second time, none has one, until one of them fails.
 type writer struct {
 	db     *sql.DB
 	conn   *sql.Conn
 	stmts  map[string]*sql.Stmt // owned by the leader
 	heads  map[string]head      // of each program's log, owned by the leader
+	fails  map[string]struct{}  // ids of all subscriptions that have a row of failures, and maybe more; owned by the leader; nil is not known
 	failed atomic.Bool          // for want of the disk; until a check has written
 	damage *damage              // once something was noticed, nothing is written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
@@ -98,7 +104,7 @@ func (t *trouble) over(now time.Time, logger *slog.Logger) {
 }
 
 // chore is work that waits for a commit that is made anyway. It is a write of
-// its own: one that fails fails alone, and is due again.
+// its own: one that fails fails alone, and is due again. It may be run twice.
 type chore struct {
 	due func() bool
 	run func(*tx) error
@@ -107,6 +113,7 @@ type chore struct {
 // write is one piece of work for the writer, owned by whoever submitted it.
 type write struct {
 	run   func(*tx) error
+	again bool      // run may be called a second time, when what it did was undone
 	after []func()  // run by the leader after the commit, in commit order
 	err   error     // set before turn receives true
 	turn  chan bool // true: done; false: lead
@@ -117,6 +124,7 @@ type tx struct {
 	w       *writer
 	current *write
 	touched []string // programs whose head this write has moved
+	wrote   bool     // something may have been written since this was last reset
 	refused int      // writes that failed for want of the disk
 	why     error    // the last of them did
 }
@@ -135,14 +143,19 @@ func newWriter(db *sql.DB, c *clock, d *damage, m *metrics, logger *slog.Logger)
 // (fsynced); otherwise none of it is. It does not heed a context: a write that
 // has been taken is finished, so that nobody is left in doubt.
 func (w *writer) do(fn func(*tx) error) error {
-	op := w.submit(fn)
-	return w.wait(op)
+	return w.wait(w.submit(&write{run: fn}))
 }
 
-// submit puts fn in line. Writes are run in the order of their submission.
+// doAgain is do for an fn that may be called a second time, when what it did
+// was undone because another write of the same commit has failed.
+func (w *writer) doAgain(fn func(*tx) error) error {
+	return w.wait(w.submit(&write{run: fn, again: true}))
+}
+
+// submit puts a write in line. Writes are run in the order of their submission.
 // The caller must call wait at once: the role of the leader may pass to it.
-func (w *writer) submit(fn func(*tx) error) *write {
-	op := &write{run: fn, turn: make(chan bool, 1)}
+func (w *writer) submit(op *write) *write {
+	op.turn = make(chan bool, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -177,7 +190,7 @@ func (w *writer) lead() {
 	var first []*write
 	for _, c := range w.chores {
 		if c.due() {
-			first = append(first, &write{run: c.run, turn: make(chan bool, 1)})
+			first = append(first, &write{run: c.run, again: true, turn: make(chan bool, 1)})
 		}
 	}
 	if first != nil {
@@ -214,23 +227,11 @@ func (w *writer) commit(batch []*write) {
 	t := &tx{w: w}
 	err := w.refused()
 	if err == nil {
-		err = t.exec("BEGIN IMMEDIATE")
-	}
-	if err == nil {
-		for _, op := range batch {
-			if err = t.savepoint(op); err != nil {
-				break
-			}
-		}
-		if err == nil {
-			err = w.refused() // one of the writes may have noticed the damage
-		}
-		if err == nil {
-			err = t.exec("COMMIT")
-		}
-		if err != nil {
-			// A full disk may have ended the transaction already.
-			_ = t.exec("ROLLBACK")
+		plain := len(batch) == 1 || !slices.ContainsFunc(batch, func(op *write) bool { return !op.again })
+		if err = t.transaction(batch, plain); err == errUndone && len(batch) > 1 {
+			err = t.transaction(batch, false)
+		} else if err == errUndone {
+			err = nil
 		}
 	}
 	failed := err != nil || t.refused > 0
@@ -241,7 +242,6 @@ func (w *writer) commit(batch []*write) {
 	w.damage.notice(err)
 	if err != nil {
 		w.trouble.heed(len(batch), err, time.Now(), w.logger)
-		clear(w.heads)
 		for _, op := range batch {
 			op.err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
@@ -257,29 +257,91 @@ func (w *writer) commit(batch []*write) {
 	}
 }
 
+// errUndone says that a write has failed that had no savepoint, and that all of
+// the transaction was undone.
+var errUndone = errors.New("store: a write without a savepoint has failed")
+
+// transaction runs writes and commits; without savepoints when it is plain. When
+// it returns an error nothing of them is stored.
+func (t *tx) transaction(batch []*write, plain bool) error {
+	t.refused, t.why = 0, nil
+	err := t.exec("BEGIN IMMEDIATE")
+	if err != nil {
+		return err
+	}
+	run := t.savepoint
+	if plain {
+		run = t.plain
+	}
+	for _, op := range batch {
+		if err = run(op); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = t.w.refused() // one of the writes may have noticed the damage
+	}
+	if err == nil {
+		err = t.exec("COMMIT")
+	}
+	if err != nil {
+		// A full disk may have ended the transaction already.
+		_ = t.exec("ROLLBACK")
+		t.w.forget()
+		for _, op := range batch {
+			op.after = nil
+		}
+	}
+	return err
+}
+
 // savepoint runs one write so that its failure undoes itself alone. The error
 // is the transaction's; the write's own goes to op.err.
 func (t *tx) savepoint(op *write) error {
 	if err := t.exec("SAVEPOINT op"); err != nil {
 		return err
 	}
-	t.current, t.touched = op, t.touched[:0]
-	op.err = t.w.damage.notice(t.protect(op.run))
-	t.current = nil
-	if op.err != nil && isStorage(op.err) {
-		t.refused, t.why = t.refused+1, op.err
-		op.err = fmt.Errorf("%w: %w", ErrUnavailable, op.err)
-	}
-	if op.err != nil {
-		for _, p := range t.touched {
-			delete(t.w.heads, p)
-		}
-		op.after = nil
+	if !t.try(op) {
 		if err := t.exec("ROLLBACK TO op"); err != nil {
 			return errors.Join(op.err, err)
 		}
 	}
 	return t.exec("RELEASE op")
+}
+
+// plain runs one write that cannot be undone alone: when it fails, and may have
+// written something, it returns errUndone.
+func (t *tx) plain(op *write) error {
+	t.wrote = false
+	if !t.try(op) && t.wrote {
+		return errUndone
+	}
+	return nil
+}
+
+// try runs one write, and says whether it went well. Its error goes to op.err.
+func (t *tx) try(op *write) bool {
+	t.current, t.touched = op, t.touched[:0]
+	op.err = t.w.damage.notice(t.protect(op.run))
+	t.current = nil
+	if op.err == nil {
+		return true
+	}
+	if isStorage(op.err) {
+		t.refused, t.why = t.refused+1, op.err
+		op.err = fmt.Errorf("%w: %w", ErrUnavailable, op.err)
+	}
+	for _, p := range t.touched {
+		delete(t.w.heads, p)
+	}
+	op.after = nil
+	return false
+}
+
+// forget forgets what is known of the database by heart: it may not be so.
+func (w *writer) forget() {
+	clear(w.heads)
+	w.fails = nil
 }
 
 // protect turns a panic of one write into its error: the other writes of the
@@ -366,17 +428,28 @@ func (t *tx) execResult(query string, args ...any) (sql.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.ExecContext(context.Background(), args...)
+	r, err := s.ExecContext(context.Background(), args...)
+	if err != nil {
+		t.wrote = true // for all that is known
+	} else if n, err := r.RowsAffected(); n != 0 || err != nil {
+		t.wrote = true
+	}
+	return r, err
 }
 
-// scan reads the one row of a query; sql.ErrNoRows when there is none.
+// scan reads the one row of a query; sql.ErrNoRows when there is none. The
+// query may write and return a row.
 func (t *tx) scan(query string, args []any, dest ...any) error {
 	s, err := t.stmt(query)
 	if err != nil {
 		return err
 	}
+	t.read(query)
 	return s.QueryRowContext(context.Background(), args...).Scan(dest...)
 }
+
+// read notes that a query that returns rows is run, which may write as well.
+func (t *tx) read(query string) { t.wrote = t.wrote || !strings.HasPrefix(query, "SELECT ") }
 
 // head is the newest end of a program's log; zero when it is empty.
 type head struct {

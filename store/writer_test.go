@@ -17,37 +17,134 @@ func insertProgram(id string) func(*tx) error {
 }
 
 func TestWritesOfACrowdShareCommits(t *testing.T) {
-	s := open(t)
-	var wg sync.WaitGroup
-	errs := make([]error, 400)
-	for i := range errs {
-		wg.Go(func() {
-			errs[i] = s.writer.do(func(t *tx) error {
-				if i%4 == 3 {
-					// It writes, and then fails: nothing of it must stay.
-					if err := t.ensureProgram(fmt.Sprint("bad-", i), time.Now()); err != nil {
-						return err
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("again=%t", again), func(t *testing.T) {
+			s := open(t)
+			var wg sync.WaitGroup
+			errs, told := make([]error, 400), make([]int, 400)
+			hold := lead(s)
+			for i := range errs {
+				op := s.writer.submit(&write{again: again, run: func(t *tx) error {
+					t.afterCommit(func() { told[i]++ })
+					if i%4 == 3 {
+						// It writes, and then fails: nothing of it must stay.
+						if err := t.ensureProgram(fmt.Sprint("bad-", i), time.Now()); err != nil {
+							return err
+						}
+						return errors.New("refused")
 					}
-					return errors.New("refused")
+					return t.ensureProgram(fmt.Sprint("good-", i), time.Now())
+				}})
+				wg.Go(func() { errs[i] = s.writer.wait(op) })
+			}
+			hold()
+			wg.Wait()
+			for i, err := range errs {
+				if bad := i%4 == 3; bad != (err != nil) || bad == (told[i] == 1) {
+					t.Errorf("write %d: error %v, and it was told %d times", i, err, told[i])
 				}
-				return t.ensureProgram(fmt.Sprint("good-", i), time.Now())
-			})
+			}
+			programs, err := s.Programs(context.Background())
+			if err != nil || len(programs) != 300 {
+				t.Fatalf("got %d programs (%v), want 300", len(programs), err)
+			}
+			for _, p := range programs {
+				if strings.HasPrefix(p.ID, "bad") {
+					t.Errorf("%s was stored by a write that failed", p.ID)
+				}
+			}
 		})
 	}
-	wg.Wait()
-	for i, err := range errs {
-		if bad := i%4 == 3; bad != (err != nil) {
-			t.Errorf("write %d: error %v", i, err)
-		}
+}
+
+// lead holds the role of the leader until what it returns is called, so that
+// what is submitted meanwhile shares a commit.
+func lead(s *Store) (release func()) {
+	hold, held := make(chan struct{}), make(chan struct{})
+	op := s.writer.submit(&write{again: true, run: func(*tx) error { close(held); <-hold; return nil }})
+	go s.writer.wait(op)
+	<-held
+	return func() { close(hold) }
+}
+
+// Writes that may be run again have no savepoint until one of them fails that
+// has written something; they are run once unless one does.
+func TestWritesAreRunAgainOnlyWhenOneMustBeUndone(t *testing.T) {
+	for name, test := range map[string]struct {
+		last func(*tx) error
+		runs int // of another write of the same commit
+	}{
+		"all go well":      {insertProgram("last"), 1},
+		"it wrote nothing": {func(*tx) error { return errors.New("refused") }, 1},
+		"it changed nothing": {func(t *tx) error {
+			return errors.Join(t.exec("DELETE FROM programs WHERE id = 'nobody'"), errors.New("refused"))
+		}, 1},
+		"it wrote": {func(t *tx) error {
+			return errors.Join(t.ensureProgram("last", time.Now()), errors.New("refused"))
+		}, 2},
+		"it wrote and read": {func(t *tx) error {
+			var id string
+			err := t.scan("INSERT INTO programs (id, created_at) VALUES ('last', 1) RETURNING id", nil, &id)
+			return errors.Join(err, errors.New("refused"))
+		}, 2},
+		"its statement failed": {func(t *tx) error {
+			return t.exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)")
+		}, 2},
+		"it panicked": {func(t *tx) error {
+			if err := t.ensureProgram("last", time.Now()); err != nil {
+				return err
+			}
+			panic("poison")
+		}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			release := lead(s)
+			runs, told := 0, 0
+			first := s.writer.submit(&write{again: true, run: func(t *tx) error {
+				runs++
+				t.afterCommit(func() { told++ })
+				return t.ensureProgram("first", time.Now())
+			}})
+			last := s.writer.submit(&write{again: true, run: test.last})
+			release()
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				if err := s.writer.wait(first); err != nil {
+					t.Errorf("the other write failed: %v", err)
+				}
+			})
+			err := s.writer.wait(last)
+			wg.Wait()
+			programs, e := s.Programs(context.Background())
+			want := 1
+			if name == "all go well" {
+				want = 2
+			}
+			if (err == nil) != (want == 2) || e != nil || len(programs) != want {
+				t.Errorf("the last write: %v; %d programs (%v), want %d", err, len(programs), e, want)
+			}
+			if runs != test.runs || told != 1 {
+				t.Errorf("the other write was run %d times and told %d times, want %d and 1", runs, told, test.runs)
+			}
+		})
 	}
-	programs, err := s.Programs(context.Background())
-	if err != nil || len(programs) != 300 {
-		t.Fatalf("got %d programs (%v), want 300", len(programs), err)
+}
+
+// A write that is alone in its commit needs no savepoint to be undone.
+func TestALoneWriteIsUndone(t *testing.T) {
+	s := open(t)
+	err := s.writer.do(func(t *tx) error {
+		t.setHead("p", head{seq: 41})
+		return errors.Join(t.ensureProgram("p", time.Now()), errors.New("refused"))
+	})
+	programs, e := s.Programs(context.Background())
+	if err == nil || e != nil || len(programs) != 0 {
+		t.Errorf("got %v and %d programs (%v), want an error and none", err, len(programs), e)
 	}
-	for _, p := range programs {
-		if strings.HasPrefix(p.ID, "bad") {
-			t.Errorf("%s was stored by a write that failed", p.ID)
-		}
+	program(t, s, "p")
+	if e := publish(t, s, "p", "content_updated"); e[0].Seq != 1 {
+		t.Errorf("the first event has seq %d, want 1", e[0].Seq)
 	}
 }
 
@@ -90,16 +187,12 @@ func TestWritesAreRunInTheOrderOfTheirSubmission(t *testing.T) {
 	s := open(t)
 	var got []int
 	var ops []*write
-	// The first write holds the role until the others stand in line.
-	hold, held := make(chan struct{}), make(chan struct{})
-	first := s.writer.submit(func(*tx) error { close(held); <-hold; return nil })
+	release := lead(s)
 	var wg sync.WaitGroup
-	wg.Go(func() { s.writer.wait(first) })
-	<-held
 	for i := range 1000 {
-		ops = append(ops, s.writer.submit(func(*tx) error { got = append(got, i); return nil }))
+		ops = append(ops, s.writer.submit(&write{run: func(*tx) error { got = append(got, i); return nil }}))
 	}
-	close(hold)
+	release()
 	for _, op := range ops {
 		wg.Go(func() { s.writer.wait(op) })
 	}

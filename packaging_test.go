@@ -99,7 +99,7 @@ func TestUnitAndImage(t *testing.T) {
 			t.Errorf("%q: %v", command, err)
 		}
 	}
-	for _, want := range []string{"FROM scratch", "CGO_ENABLED=0", "ca-certificates.crt", "USER 65532"} {
+	for _, want := range []string{"FROM scratch", "CGO_ENABLED=0", "ca-certificates.crt", "USER 65532", "mkdir -m 0700 /out/root/data", "--chown=65532:65532 /out/root /\n"} {
 		if !strings.Contains(image, want) {
 			t.Errorf("the image has no %s", want)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,6 +57,10 @@ func (f *faults) alertURL(value, file string, rules webhook.SubscriptionRules) s
 	}
 	if u == "" {
 		return ""
+	}
+	if parsed, err := url.Parse(u); err == nil && parsed.User != nil {
+		f.add("alert-url", "must not hold a user name or password; a secret can stand in its path or query")
+		return u
 	}
 	for _, v := range rules.CheckURL(u) {
 		f.add("alert-url", "%s", v.Detail)

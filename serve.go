@@ -145,12 +145,18 @@ func (c *serveFlags) settings(logTo io.Writer) (*settings, error) {
 	}
 	if s.data == "" {
 		f.add("data", "must name a directory")
+	} else if err := store.CheckKeyFile(s.data, c.SecretKeyFile); err != nil {
+		f.add("secret-key-file", "%v", err)
 	}
 	s.lease = f.lease("lease", c.Lease, s.attemptTimeout, s.replica)
 	f.httpsSettings(c, s)
 	var err error
 	if s.destinations, err = webhook.ParseDestinations(c.AllowDestination); err != nil {
-		f.add("allow-destination", "%v", err)
+		for _, one := range c.AllowDestination {
+			if _, err := webhook.ParseDestinations([]string{one}); err != nil {
+				f.add("allow-destination", "%v", err)
+			}
+		}
 	}
 	s.alertURL = f.alertURL(c.AlertURL, c.AlertURLFile, webhook.SubscriptionRules{AllowHTTP: s.allowHTTP, Destinations: s.destinations})
 	if longest := s.retryPolicy.Longest(s.attemptTimeout); s.retention > 0 && s.retention <= longest {

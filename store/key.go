@@ -96,14 +96,46 @@ func keyringOf(dir, name string) (*keyring, error) {
 	return k, nil
 }
 
+// CheckKeyFile says what is wrong with the file of a key that the operator has
+// named for a data directory, be that there yet or not; "" names none. It touches
+// nothing, and does not know whether the key fits the database. The error wraps
+// [ErrKey].
+func CheckKeyFile(dir, name string) error {
+	if name == "" {
+		return nil
+	}
+	k, err := keyringOf(dir, name)
+	if err != nil || !k.named {
+		return err
+	}
+	if _, err = k.read(); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_, err = os.Stat(filepath.Join(dir, databaseFile))
+	return k.missing(err == nil)
+}
+
+// missing says that the file is not there, and what to do: the secrets of a
+// database need the key that they were sealed with.
+func (k *keyring) missing(needed bool) error {
+	if needed {
+		return keyError("%s is missing: it is the key of the secrets in this database; put it back", k.path)
+	}
+	// Perhaps its disk is not mounted yet. A key that is made in its stead
+	// would be gone with the next restart, and all secrets with it.
+	return keyError("%s is missing, and is not made: put 64 random hexadecimal digits into it, readable for this user alone: (umask 077; openssl rand -hex 32 > FILE)", k.path)
+}
+
 // liesIn returns a file's path below a directory, "" when it lies elsewhere.
 // Links count as what they lead to, as far as that is there.
 func liesIn(dir, name string) (string, error) {
 	dir, err := filepath.Abs(dir)
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
-	}
 	if err != nil {
+		return "", err
+	}
+	if led, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = led
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	file, err := filepath.Abs(name)

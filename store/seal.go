@@ -74,12 +74,8 @@ func (s *Store) openSealer(cfg *Config) error {
 	}
 	keys, err := sl.file.read()
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && settings[keyCheck] != nil:
-		return keyError("%s is missing: it is the key of the secrets in this database; put it back", sl.file.path)
-	case errors.Is(err, fs.ErrNotExist) && sl.file.named:
-		// Perhaps its disk is not mounted yet. A key that is made in its stead
-		// would be gone with the next restart, and all secrets with it.
-		return keyError("%s is missing, and is not made: put 64 random hexadecimal digits into it, readable for this user alone: (umask 077; openssl rand -hex 32 > FILE)", sl.file.path)
+	case errors.Is(err, fs.ErrNotExist) && (settings[keyCheck] != nil || sl.file.named):
+		return sl.file.missing(settings[keyCheck] != nil)
 	case errors.Is(err, fs.ErrNotExist):
 		keys = []secretKey{newSecretKey()}
 		if err := writeDurably(sl.file.path, formatKeys(keys)); err != nil {

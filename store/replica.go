@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -27,13 +26,6 @@ const (
 	// paceTime bounds how long a sync may hold the writer up.
 	paceTime = 2 * time.Second
 
-	// leastPile and pileShare bound what waits on the disk to be copied: to the
-	// first, or to so many times the size of the database.
-	leastPile = 256 << 20
-	pileShare = 2
-	// pileLooked is how often that is looked at.
-	pileLooked = 10 * time.Second
-
 	// A replica that cannot be reached is tried again after leastRetry, and twice
 	// as long each time, up to mostRetry.
 	leastRetry = time.Second
@@ -44,15 +36,28 @@ const (
 	slowUpload = 128 << 10
 )
 
-// logLimits are lengths of the write-ahead log, in frames of a page each.
-type logLimits struct {
+// replicaLimits bound what the copy may cost, and how long it may be wrong.
+type replicaLimits struct {
+	// Lengths of the write-ahead log, in frames of a page each.
 	pace    int64         // from here on the writer has Litestream shorten it
 	giveUp  int64         // when it was longer for so long, the copy is given up for a while
 	longFor time.Duration // the same
 	refuse  int64         // beyond this no event is accepted
+
+	// What waits on the disk to be sent may have so many bytes, or be so many
+	// times as large as the database; a copy of that is sent sooner.
+	pile      int64
+	pileShare int64
+	pileEvery time.Duration // how often it is looked at
+
+	wholeEvery time.Duration // how often the replica is asked whether it can be restored from
 }
 
-var defaultLogLimits = logLimits{pace: 4_096, giveUp: 50_000, longFor: 5 * time.Second, refuse: 100_000}
+var defaultReplicaLimits = replicaLimits{
+	pace: 4_096, giveUp: 50_000, longFor: 5 * time.Second, refuse: 100_000,
+	pile: 256 << 20, pileShare: 2, pileEvery: 10 * time.Second,
+	wholeEvery: 10 * time.Minute,
+}
 
 // ReplicaState says how the copy of the database elsewhere does.
 type ReplicaState string
@@ -82,7 +87,7 @@ type replication struct {
 	path   string // of the database
 	logger *slog.Logger
 	writer *writer
-	limits logLimits
+	limits replicaLimits
 
 	lease   atomic.Pointer[Lease]         // what is sent needs it to be good; nil for nothing
 	running atomic.Pointer[litestream.DB] // what the writer may call; nil while it is not to
@@ -101,6 +106,7 @@ type replication struct {
 	since time.Time // all that was committed before this is in the replica
 	last  time.Time // when that was found out
 	marks []mark    // what is not known to be in it, oldest first
+	sent  ltx.TXID  // the newest transaction that is known to have been sent
 }
 
 // follower is Litestream with the database open.
@@ -108,6 +114,9 @@ type follower struct {
 	store   *litestream.Store
 	db      *litestream.DB
 	replica *litestream.Replica
+
+	// Owned by upload.
+	whole time.Time // when the replica could last be restored from; zero while that is not known
 }
 
 // mark is a change that was noticed: all that is in the transaction was
@@ -122,7 +131,7 @@ type mark struct {
 const maxMarks = 1_024
 
 func newReplication(cfg *ReplicaConfig, path string, w *writer, logger *slog.Logger) *replication {
-	return &replication{cfg: cfg, path: path, logger: logger, writer: w, limits: defaultLogLimits, state: ReplicaOpening, since: time.Now()}
+	return &replication{cfg: cfg, path: path, logger: logger, writer: w, limits: defaultReplicaLimits, state: ReplicaOpening, since: time.Now()}
 }
 
 // checkReplica refuses a replica that is another database's.
@@ -220,7 +229,7 @@ func (r *replication) succeeded(tx ltx.TXID) {
 	now := time.Now()
 	r.mu.Lock()
 	news := r.state != ReplicaRunning
-	r.state, r.err = ReplicaRunning, nil
+	r.state, r.err, r.sent = ReplicaRunning, nil, tx
 	for len(r.marks) > 0 && r.marks[0].tx <= tx {
 		r.marks = r.marks[1:]
 	}
@@ -263,7 +272,8 @@ func (r *replication) start(ctx context.Context) (_ *follower, err error) {
 	if err := replica.Client.Init(asking); err != nil {
 		return nil, err
 	}
-	if _, err := replica.MaxLTXFileInfo(asking, 0); err != nil {
+	newest, err := replica.MaxLTXFileInfo(asking, 0)
+	if err != nil {
 		return nil, fmt.Errorf("the replica cannot be read: %w", err)
 	}
 
@@ -271,7 +281,7 @@ func (r *replication) start(ctx context.Context) (_ *follower, err error) {
 	for i, interval := range r.cfg.CompactionIntervals {
 		levels = append(levels, &litestream.CompactionLevel{Level: i + 1, Interval: interval})
 	}
-	o := &follower{litestream.NewStore([]*litestream.DB{db}, levels), db, replica}
+	o := &follower{store: litestream.NewStore([]*litestream.DB{db}, levels), db: db, replica: replica}
 	logger := slog.New(&replicaLog{Handler: r.logger.Handler(), r: r})
 	o.store.Logger = logger
 	db.SetLogger(logger)
@@ -298,7 +308,7 @@ func (r *replication) start(ctx context.Context) (_ *follower, err error) {
 		return nil, err
 	}
 	r.mu.Lock()
-	r.open = o
+	r.open, r.sent = o, newest.MaxTXID
 	since := r.since
 	if len(r.marks) > 0 {
 		since = r.marks[0].since
@@ -410,9 +420,10 @@ func (r *replication) giveUp(o *follower, why error) {
 
 // Why the copy is given up for a while.
 var (
-	errPile  = errors.New("too much waits on the disk to be copied")
-	errLong  = errors.New("the write-ahead log became too long")
-	errStuck = errors.New("the replica does not take what is copied")
+	errPile   = errors.New("too much waits on the disk to be copied")
+	errLong   = errors.New("the write-ahead log became too long")
+	errStuck  = errors.New("the replica does not take what is copied")
+	errHollow = errors.New("the replica has lost what was sent to it before, and cannot be restored from: the whole database is copied again")
 )
 
 // follow copies what is committed, and sends it to the replica, until ctx ends
@@ -424,9 +435,17 @@ func (r *replication) follow(ctx context.Context, o *follower) error {
 	more <- struct{}{}
 	var uploading sync.WaitGroup
 	defer uploading.Wait()
-	uploading.Go(func() { r.upload(ctx, o, more) })
+	uploading.Go(func() {
+		if err := r.upload(ctx, o, more); err != nil {
+			cancel(err)
+		}
+	})
 	defer cancel(nil)
-	return r.copy(ctx, o, more)
+	err := r.copy(ctx, o, more)
+	if cause := context.Cause(ctx); errors.Is(cause, errHollow) {
+		return cause
+	}
+	return err
 }
 
 // copy looks at the log every monitor-interval and copies what is new.
@@ -472,7 +491,7 @@ func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{
 		case began.Sub(long) > r.limits.longFor:
 			return errLong
 		}
-		if began.Sub(piled) > pileLooked {
+		if began.Sub(piled) > r.limits.pileEvery {
 			piled = began
 			if r.pile(o) {
 				return errPile
@@ -481,45 +500,51 @@ func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{
 	}
 }
 
-// pile says whether too much waits on the disk to be copied.
+// pile says whether too much waits on the disk to be sent. What was sent stays
+// there for l0-retention, and does not count.
 func (r *replication) pile(o *follower) bool {
 	r.mu.Lock()
-	failing := r.state == ReplicaFailing
+	sent := r.sent
 	r.mu.Unlock()
-	if !failing {
-		return false
-	}
-	most := int64(leastPile)
+	most := r.limits.pile
 	if info, err := os.Stat(r.path); err == nil {
-		most = max(most, pileShare*info.Size())
+		most = max(most, r.limits.pileShare*info.Size())
+	}
+	files, err := os.ReadDir(o.db.LTXLevelDir(0))
+	if err != nil {
+		return false // copy meets the same
 	}
 	var size int64
-	_ = filepath.WalkDir(o.db.LTXDir(), func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			if info, err := d.Info(); err == nil {
-				size += info.Size()
-			}
+	for _, f := range files {
+		if _, tx, err := ltx.ParseFilename(f.Name()); err != nil || tx <= sent {
+			continue
 		}
-		return nil // what is removed meanwhile does not count
-	})
+		if info, err := f.Info(); err == nil { // what is removed meanwhile does not count
+			size += info.Size()
+		}
+	}
 	return size > most
 }
 
 // upload sends what was copied to the replica, every sync-interval at the most,
-// and after a failure when some time has passed.
-func (r *replication) upload(ctx context.Context, o *follower, more <-chan struct{}) {
+// and after a failure when some time has passed. It returns nil when ctx has
+// ended, and errHollow when the copy must be begun anew.
+func (r *replication) upload(ctx context.Context, o *follower, more <-chan struct{}) error {
 	wait := r.cfg.replica.syncInterval
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-more:
 		case <-time.After(max(10*time.Second, wait)): // it is asked how it is now and then
 		}
 		for {
 			err := r.send(ctx, o)
 			if ctx.Err() != nil {
-				return
+				return nil
+			}
+			if errors.Is(err, errHollow) && !o.whole.IsZero() {
+				return err
 			}
 			if err == nil {
 				wait = r.cfg.replica.syncInterval
@@ -529,13 +554,13 @@ func (r *replication) upload(ctx context.Context, o *follower, more <-chan struc
 			wait = min(max(2*wait, leastRetry), mostRetry/2)
 			select {
 			case <-ctx.Done():
-				return
+				return nil
 			case <-time.After(wait):
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-time.After(r.cfg.replica.syncInterval):
 		}
 	}
@@ -565,8 +590,59 @@ func (r *replication) send(ctx context.Context, o *follower) error {
 	if err := o.replica.Sync(sending); err != nil {
 		return err
 	}
+	if err := r.ask(ctx, o); err != nil {
+		return err
+	}
 	r.succeeded(o.replica.Pos().TXID)
 	return nil
+}
+
+// ask asks the replica now and then whether all that was sent is still there:
+// somebody may have emptied the bucket, or have it forget what is old. Then what
+// is new is taken without complaint, and is of no use. The first time it is given
+// a copy of the whole database in that case; later the error is errHollow, since
+// Litestream, as it is open, goes on from what it knows to be there.
+func (r *replication) ask(ctx context.Context, o *follower) error {
+	if !o.whole.IsZero() && time.Since(o.whole) < r.limits.wholeEvery {
+		return nil
+	}
+	whole, err := r.restorable(ctx, o)
+	if err == nil && !whole && o.whole.IsZero() {
+		r.failed(errHollow)
+		copying, cancel := context.WithTimeoutCause(ctx, reachTime+r.duration(), errStuck)
+		defer cancel()
+		if _, err = o.db.Snapshot(copying); err == nil {
+			whole, err = r.restorable(ctx, o)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case !whole:
+		return errHollow
+	}
+	o.whole = time.Now()
+	return nil
+}
+
+// restorable says whether all that was sent can be restored. It asks twice before
+// it denies that: what was merged meanwhile may have been missed in both places.
+func (r *replication) restorable(ctx context.Context, o *follower) (bool, error) {
+	asking, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	sent := o.replica.Pos().TXID
+	for range 2 {
+		_, err := litestream.CalcRestorePlan(asking, o.replica.Client, sent, time.Time{}, slog.New(slog.DiscardHandler))
+		if err == nil || !errors.Is(err, litestream.ErrTxNotAvailable) {
+			return err == nil, err
+		}
+		// A copy of the whole that has more than what was sent is in no such plan.
+		copied, err := o.replica.MaxLTXFileInfo(asking, litestream.SnapshotLevel)
+		if err != nil || copied.MaxTXID >= sent {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // fenced says whether the replica may be another service's by now.

@@ -3,8 +3,10 @@ package store
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -52,7 +54,7 @@ type replicated struct {
 	done chan struct{}
 }
 
-func openReplicated(t testing.TB, dir string, cfg *ReplicaConfig, limits ...logLimits) *replicated {
+func openReplicated(t testing.TB, dir string, cfg *ReplicaConfig, limits ...replicaLimits) *replicated {
 	t.Helper()
 	s, err := Open(context.Background(), Config{Dir: dir, Replica: cfg, Logger: testLogger(t)})
 	if err != nil {
@@ -525,7 +527,7 @@ func TestLogStaysShort(t *testing.T) {
 	dir, replica := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, replica)
 	cfg.MonitorInterval = time.Minute // so that it is the writer that does it
-	limits := defaultLogLimits
+	limits := defaultReplicaLimits
 	limits.pace = 1_100 // a little more than where Litestream itself begins to
 	r := openReplicated(t, dir, cfg, limits)
 	program(t, r.Store, "acme")
@@ -561,7 +563,9 @@ func TestLogStaysShort(t *testing.T) {
 func TestLogTooLong(t *testing.T) {
 	dir, replica := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, replica)
-	r := openReplicated(t, dir, cfg, logLimits{pace: 200, giveUp: 400, longFor: 50 * time.Millisecond, refuse: 1_000})
+	limits := defaultReplicaLimits
+	limits.pace, limits.giveUp, limits.longFor, limits.refuse = 200, 400, 50*time.Millisecond, 1_000
+	r := openReplicated(t, dir, cfg, limits)
 	program(t, r.Store, "acme")
 	r.await("up to date", upToDate)
 	read, err := r.readers.BeginTx(context.Background(), nil)
@@ -658,6 +662,141 @@ func TestLogBegunAnewWithoutLitestream(t *testing.T) {
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
+	s, _ := restored(t, cfg, dir, time.Time{})
+	if n := events(t, s); n != want {
+		t.Errorf("got %d events, want %d", n, want)
+	}
+}
+
+// TestReplicaEmptied removes what is in the replica while it is followed: a
+// bucket that was made anew, say. What is sent afterwards is of no use alone, so
+// it is noticed and told, and the whole database is copied.
+func TestReplicaEmptied(t *testing.T) {
+	dir, replica := t.TempDir(), t.TempDir()
+	cfg := fileReplica(t, dir, replica)
+	limits := defaultReplicaLimits
+	limits.wholeEvery = 20 * time.Millisecond
+	r := openReplicated(t, dir, cfg, limits)
+	program(t, r.Store, "acme")
+	publish(t, r.Store, "acme", "content_updated")
+	r.await("up to date", upToDate)
+	if err := os.RemoveAll(filepath.Join(replica, "ltx")); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, r.Store, "acme", "content_updated")
+	r.await("known to be empty", func(y Replica) bool {
+		return y.State == ReplicaFailing && strings.Contains(y.Err, "cannot be restored from")
+	})
+	publish(t, r.Store, "acme", "content_updated")
+	r.await("up to date", upToDate)
+	s, _ := restored(t, cfg, dir, time.Time{})
+	if n := events(t, s); n != 3 {
+		t.Errorf("got %d events, want 3", n)
+	}
+}
+
+// TestPile has a replica that takes nothing for so long that too much waits for
+// it: that is dropped, the service goes on, and the replica has everything when
+// it can be reached again.
+func TestPile(t *testing.T) {
+	dir := t.TempDir()
+	replica := filepath.Join(t.TempDir(), "replica")
+	cfg := fileReplica(t, dir, replica)
+	limits := defaultReplicaLimits
+	limits.pile, limits.pileShare, limits.pileEvery = 1<<20, 0, 10*time.Millisecond
+	r := openReplicated(t, dir, cfg, limits)
+	program(t, r.Store, "acme")
+	big := func() {
+		t.Helper()
+		var padding strings.Builder // what waits is compressed
+		for padding.Len() < 50_000 {
+			padding.WriteString(rand.Text())
+		}
+		e := event("content_updated")
+		e.JSON = append(e.JSON[:len(e.JSON)-1], `,"padding":"`+padding.String()+`"}`...)
+		if _, err := r.Publish(context.Background(), "acme", []webhook.Event{e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waits := func() (size int64) {
+		t.Helper()
+		err := filepath.WalkDir(metaPath(filepath.Join(dir, databaseFile)), func(_ string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil || d.IsDir() {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil {
+				size += info.Size()
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return size
+	}
+
+	// What was sent is still on the disk, and does not count.
+	r.await("running", func(y Replica) bool { return y.State == ReplicaRunning })
+	for waits() < 3*limits.pile {
+		big()
+		r.replication.mu.Lock()
+		o := r.replication.open
+		r.replication.mu.Unlock()
+		if o == nil {
+			t.Fatalf("it was given up with %d bytes on the disk that were sent", waits())
+		}
+		db := o.db
+		err := db.Sync(context.Background())
+		pos, posErr := db.Pos()
+		if err := errors.Join(err, posErr); err != nil {
+			t.Fatal(err)
+		}
+		r.await("sent", func(Replica) bool {
+			r.replication.mu.Lock()
+			defer r.replication.mu.Unlock()
+			return r.replication.sent >= pos.TXID
+		})
+	}
+	sent := waits()
+
+	if err := errors.Join(os.Rename(replica, replica+".away"), os.WriteFile(replica, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	big()
+	r.await("failing", func(y Replica) bool { return y.State == ReplicaFailing })
+	for waits() < sent+limits.pile/2 {
+		big()
+		<-time.After(limits.pileEvery)
+		if y := r.Replica(); strings.Contains(y.Err, "too much waits") {
+			t.Fatalf("it was given up with less than %d bytes waiting beside %d that were sent", limits.pile, sent)
+		}
+	}
+	for n := 0; !strings.Contains(r.Replica().Err, "too much waits"); n++ {
+		if n == 1_000 {
+			t.Fatalf("it is not given up, with %d bytes waiting: %+v", waits()-sent, r.Replica())
+		}
+		big()
+		<-time.After(limits.pileEvery)
+	}
+	big()
+	if err := r.Check(context.Background()); err != nil {
+		t.Errorf("the store is not ready: %v", err)
+	}
+	for n := 0; waits() > limits.pile/2; n++ {
+		if n == 1_000 {
+			t.Fatalf("%d bytes wait on the disk after it was given up", waits())
+		}
+		<-time.After(limits.pileEvery)
+	}
+	if err := errors.Join(os.Remove(replica), os.Rename(replica+".away", replica)); err != nil {
+		t.Fatal(err)
+	}
+	r.await("up to date", upToDate)
+	want := events(t, r.Store)
 	s, _ := restored(t, cfg, dir, time.Time{})
 	if n := events(t, s); n != want {
 		t.Errorf("got %d events, want %d", n, want)

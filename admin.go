@@ -231,7 +231,7 @@ func (c *adminListCmd) Run(ctx context.Context, std streams) error {
 		return e.Encode(all)
 	}
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(std.out, "There are no admins yet; service admin setup-link prints a link that makes the first.")
+		_, err := fmt.Fprintln(std.out, spelled("There are no admins yet; service admin setup-link prints a link that makes the first.", ownName()))
 		return err
 	}
 	t := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', 0)

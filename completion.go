@@ -8,34 +8,25 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// nameFlag is for a binary that was installed under another name.
-type nameFlag struct {
-	Name string `default:"service" env:"-" placeholder:"NAME" help:"The name that the binary is installed under."`
-}
-
-func (n nameFlag) check() error {
-	var f faults
-	if n.Name == "" || strings.Trim(n.Name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
-		f.add("name", "must have nothing but a to z, digits, -, _ and ., not %q", n.Name)
-	}
-	return f.err()
-}
-
 type completionCmd struct {
 	nameFlag
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
+// Help is where each script goes; lines that begin with a blank stay as they are.
 func (c *completionCmd) Help() string {
-	return `bash: source <(service completion bash)
-zsh:  service completion zsh > "${fpath[1]}/_service"
-fish: service completion fish > ~/.config/fish/completions/service.fish`
+	return `Where it goes:
+
+  bash: source <(service completion bash)
+  zsh:  service completion zsh > "${fpath[1]}/_` + ownName() + `"
+  fish: service completion fish > ~/.config/fish/completions/` + ownName() + `.fish`
 }
 
 func (c *completionCmd) Run(std streams, ctx *kong.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	spellAll(ctx.Model.Node, c.Name)
 	all := commandTree(ctx.Model.Node, nil)
 	script := map[string]func([]commandNode, string) string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[c.Shell]
 	_, err := io.WriteString(std.out, script(all, c.Name))

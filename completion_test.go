@@ -137,3 +137,33 @@ func TestManPage(t *testing.T) {
 		}
 	}
 }
+
+// Texts name commands as they are typed, whatever the binary is called.
+func TestSpelled(t *testing.T) {
+	var c cli
+	parser, err := newParser(t.Context(), &c, streams{}, new(configuration), new(bool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for _, child := range parser.Model.Children {
+		if !child.Hidden {
+			words = append(words, child.Name)
+		}
+	}
+	if got := strings.Join(words, "|"); got != commandWords {
+		t.Errorf("commands %s, but texts are looked through for %s", got, commandWords)
+	}
+	for text, want := range map[string]string{
+		"service config show says (see service --help)": "x config show says (see x --help)",
+		"the service serves, a service of its own":      "the service serves, a service of its own",
+		"/opt/service version 1; microservice token":    "/opt/x version 1; microservice token",
+	} {
+		if got := spelled(text, "x"); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+		if got := spelled(text, "service"); got != text {
+			t.Errorf("%q: got %q", text, got)
+		}
+	}
+}

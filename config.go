@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -408,10 +407,13 @@ func (c *serveFlags) check() error {
 	return err
 }
 
-type configExampleCmd struct{}
+type configExampleCmd struct{ nameFlag }
 
-func (configExampleCmd) Run(_ context.Context, std streams, ctx *kong.Context) error {
-	_, err := io.WriteString(std.out, exampleConfig(ctx.Model.Node))
+func (c *configExampleCmd) Run(std streams, ctx *kong.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(std.out, spelled(exampleConfig(ctx.Model.Node), c.Name))
 	return err
 }
 

@@ -84,6 +84,7 @@ func (d diagnosis) print(std streams, asJSON bool) error {
 		}
 		all := make([]numbered, len(d))
 		for i, f := range d {
+			f.Detail, f.Advice = spelled(f.Detail, ownName()), spelled(f.Advice, ownName())
 			all[i] = numbered{i + 1, f}
 		}
 		e := json.NewEncoder(std.out)
@@ -94,9 +95,9 @@ func (d diagnosis) print(std streams, asJSON bool) error {
 		}
 	} else {
 		for i, f := range d {
-			fmt.Fprintf(std.out, "%2d  %-4s  %s: %s\n", i+1, f.Level, f.Check, oneLine(f.Detail))
+			fmt.Fprintf(std.out, "%2d  %-4s  %s: %s\n", i+1, f.Level, f.Check, oneLine(spelled(f.Detail, ownName())))
 			if f.Advice != "" {
-				fmt.Fprintf(std.out, "          %s\n", oneLine(f.Advice))
+				fmt.Fprintf(std.out, "          %s\n", oneLine(spelled(f.Advice, ownName())))
 			}
 		}
 	}

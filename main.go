@@ -116,11 +116,12 @@ func run(ctx context.Context, args []string, std streams) int {
 // newParser returns the parser of the command line, which sets helped when it
 // was asked for help and has given it.
 func newParser(ctx context.Context, c *cli, std streams, conf *configuration, helped *bool) (*kong.Kong, error) {
-	return kong.New(c,
-		kong.Name("service"),
+	name := ownName()
+	parser, err := kong.New(c,
+		kong.Name(name),
 		kong.Description("A webhook service in one binary."),
 		kong.DefaultEnvars("SERVICE"),
-		kong.Vars{"scopes": scopeNames(), "cases": benchNames(", ")},
+		kong.Vars{"scopes": scopeNames(), "cases": benchNames(", "), "name": name},
 		kong.Writers(std.out, std.err),
 		kong.Exit(func(int) { *helped = true }), // kong exits after --help alone
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
@@ -129,6 +130,10 @@ func newParser(ctx context.Context, c *cli, std streams, conf *configuration, he
 		kong.Bind(std, conf),
 		kong.Resolvers(conf),
 	)
+	if err == nil {
+		spellAll(parser.Model.Node, name)
+	}
+	return parser, err
 }
 
 // describe is the help of one flag: its meaning, its default and its variable.
@@ -161,10 +166,10 @@ func fail(std streams, err error) int {
 	case err == nil:
 		return exitDone
 	case errors.As(err, &usage):
-		fmt.Fprintf(std.err, "service: %s (see service --help)\n", oneLine(err.Error()))
+		fmt.Fprintf(std.err, "%[1]s: %[2]s (see %[1]s --help)\n", ownName(), oneLine(spelled(err.Error(), ownName())))
 		return exitUsage
 	}
-	fmt.Fprintf(std.err, "service: %s\n", oneLine(err.Error()))
+	fmt.Fprintf(std.err, "%s: %s\n", ownName(), oneLine(spelled(err.Error(), ownName())))
 	return exitFailed
 }
 

@@ -14,6 +14,7 @@ func (c *manCmd) Run(std streams, ctx *kong.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	spellAll(ctx.Model.Node, c.Name)
 	_, err := io.WriteString(std.out, manPage(ctx.Model.Node, c.Name))
 	return err
 }
@@ -58,7 +59,7 @@ func manPage(app *kong.Node, name string) string {
 		}
 	}
 	p(".SH CONFIGURATION\n%s", roff("A flag beats its environment variable, which beats the file named by --config or SERVICE_CONFIG, which beats the default. "+
-		"The file is YAML, with the names of the flags of service serve. A secret can also be the one line of a file, named by the flag or the variable with -file or _FILE at its end."))
+		"The file is YAML, with the names of the flags of "+name+" serve. A secret can also be the one line of a file, named by the flag or the variable with -file or _FILE at its end."))
 	p(".SH FILES")
 	for _, f := range [][2]string{
 		{"./data", "The data directory, unless --data names another: service.db, secret.key, and what else the service keeps."},

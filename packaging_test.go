@@ -207,6 +207,18 @@ func TestRelease(t *testing.T) {
 		if out, err := check.CombinedOutput(); err != nil {
 			t.Errorf("the package's configuration: %s", out)
 		}
+		// What it says to type is what can be typed where it is installed.
+		for _, words := range [][]string{{"doctor", "--data", filepath.Join(root, "none"), "--listen", "127.0.0.1:0"}, {"config", "example"}, {"serve", "--help"}, {"sing"}, {"man"}} {
+			out, _ := exec.Command(filepath.Join(root, "usr/bin/service-webhooks"), words...).CombinedOutput()
+			out = bytes.ReplaceAll(out, []byte(`\-`), []byte("-")) // of man
+			if line := regexp.MustCompile(`.*\bservice (` + commandWords + `|--help)\b.*`).Find(out); line != nil || !bytes.Contains(out, []byte("service-webhooks")) {
+				t.Errorf("service-webhooks %s speaks of another command: %s", words[0], line)
+			}
+		}
+		text, err := os.ReadFile(filepath.Join(root, "etc/service-webhooks/config.yml"))
+		if err != nil || !bytes.Contains(text, []byte("service-webhooks config validate")) {
+			t.Errorf("the package's configuration speaks of another command: %v", err)
+		}
 	}
 	if err := exec.Command("packaging/release", "v1 2").Run(); err == nil {
 		t.Error("a version with a blank was taken")

@@ -80,7 +80,7 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std streams) (err error) {
 		return err
 	}
 	fmt.Fprintf(std.out, "%s is as it was at %s, restored from %s.\n", printable(c.Data), webhook.FormatTime(y.State), printable(y.From))
-	fmt.Fprintln(std.out, "What has been sent since then is not known any more, and is sent again: service serve --restore-hold 1h holds deliveries, so that you can look first.")
+	fmt.Fprintln(std.out, spelled("What has been sent since then is not known any more, and is sent again: service serve --restore-hold 1h holds deliveries, so that you can look first.", ownName()))
 	if aside != "" {
 		fmt.Fprintf(std.out, "What was there is in %s; remove it when it is of no more use.\n", printable(aside))
 	}

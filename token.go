@@ -105,7 +105,7 @@ func (c *tokenListCmd) Run(ctx context.Context, std streams) error {
 // printTokens prints a table for people.
 func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "There are no tokens yet; service token create makes one.")
+		_, err := fmt.Fprintln(w, spelled("There are no tokens yet; service token create makes one.", ownName()))
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -194,6 +194,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		d.install(&lane{Lane: l})
 	}
 	d.mu.Unlock()
+	d.store.FormEarly(func(a *store.Accepted) { d.early(sending, a) })
+	defer d.store.FormEarly(nil)
 	d.running.Store(true)
 	if d.cfg.Alerts != nil {
 		d.workers.Go(func() { d.sendAlerts(ctx, sending) })
@@ -417,7 +419,7 @@ func (d *Dispatcher) pump(sending context.Context, now time.Time) {
 			return
 		}
 		d.workers.Add(1)
-		go d.work(sending, j)
+		go d.work(sending, j, nil)
 	}
 }
 
@@ -513,12 +515,14 @@ func (d *Dispatcher) line() (rank, bool) {
 	return 0, false
 }
 
-// work makes the attempt of a job, and then that of the next in turn, until
-// there is none.
-func (d *Dispatcher) work(sending context.Context, j job) {
+// work makes the attempt of a job, which may have been counted already, and then
+// that of the next in turn, until there is none.
+func (d *Dispatcher) work(sending context.Context, j job, claim *store.Claim) {
 	defer d.workers.Done()
-	for ok := true; ok; {
-		claim := d.claim(sending, j)
+	for ok := true; ok; claim = nil {
+		if claim == nil {
+			claim = d.claim(sending, j)
+		}
 		var next time.Time
 		var result webhook.Result
 		if claim != nil {
@@ -621,6 +625,13 @@ func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.formed(j, err)
+	return claim
+}
+
+// formed notes that a delivery of a lane was stored, or was not. Owns d.mu.
+func (d *Dispatcher) formed(j job, err error) {
+	l := j.lane
 	l.forming--
 	switch {
 	case errors.Is(err, store.ErrStale):
@@ -632,7 +643,6 @@ func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
 	if l.stale && l.forming == 0 {
 		d.requestReload(l)
 	}
-	return claim
 }
 
 // replay makes the next delivery of a lane's replay, if the next piece of the

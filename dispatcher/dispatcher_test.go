@@ -267,6 +267,15 @@ func (w *world) publish(name string) string {
 	return id
 }
 
+func (w *world) commits() uint64 {
+	w.t.Helper()
+	y, err := w.d.store.System(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return y.Commits
+}
+
 func (w *world) delivery(sub webhook.Subscription, id string) webhook.Delivery {
 	w.t.Helper()
 	d, err := w.d.store.Delivery(context.Background(), "p", sub.ID, id)
@@ -299,8 +308,12 @@ func TestAnEventLeavesAtOnce(t *testing.T) {
 		}
 		start := time.Now()
 		w.publish("channel_created")
+		before := w.commits()
 		id := w.publish("content_updated")
 		got := r.posts()
+		if n := w.commits() - before; n != 2 {
+			t.Errorf("it took %d commits, want 2: of the event with its delivery, and of the result", n)
+		}
 		if len(got) != 1 || !slices.Equal(got[0].ids, []string{id}) || !got[0].at.Equal(start) {
 			t.Fatalf("got %+v, want the one event that was asked for, at once", got)
 		}

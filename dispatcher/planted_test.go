@@ -45,7 +45,7 @@ var bugs = []planted{
 	}, []string{promiseLate, promiseServed, promiseEnds}},
 	{"of several events that are published together the first alone is told of", []edit{
 		{"store/watch.go", "for i := range events {", "for i := range events[:1] {"},
-	}, []string{promiseServed}},
+	}, []string{promiseServed, promiseKept}},
 	{"a change that comes while a delivery is formed is not read", []edit{
 		{"dispatcher/dispatcher.go", "if l.stale && l.forming == 0 {", "if l.stale && l.forming == 0 && err != nil {"},
 		{"dispatcher/lane.go", "if l.stale && l.forming == 0 && !l.gone && !now.Before(l.held) {", "if !l.held.IsZero() && l.stale && l.forming == 0 && !l.gone && !now.Before(l.held) {"},
@@ -86,9 +86,13 @@ var bugs = []planted{
 		{"dispatcher/dispatcher.go", "size := 192", "if n := len(c.Events) - 1; c.Number > 1 {\n\t\tc.Events[0], c.Events[n] = c.Events[n], c.Events[0]\n\t}\n\tsize := 192"},
 	}, []string{promiseBytes}},
 	{"the cursor moves in a commit before that of the delivery", []edit{
-		{"store/lane.go", "return t.insertFormed(&f.claim, seqs, \"\")\n\t})\n\treturn f", "return nil\n\t})\n\tf.later = func(t *tx) error { return t.insertFormed(&f.claim, seqs, \"\") }\n\treturn f"},
-		{"store/lane.go", "\top    *write\n\tclaim Claim", "\top    *write\n\tlater func(*tx) error\n\tclaim Claim"},
+		{"store/lane.go", "return t.insertFormed(&f.claim, f.seqs, \"\")", "f.later = func(t *tx) error { return t.insertFormed(&f.claim, f.seqs, \"\") }\n\treturn nil"},
+		{"store/lane.go", "seqs     string\n\tclaim    Claim", "seqs string\n\tlater func(*tx) error\n\tclaim Claim"},
 		{"store/lane.go", "return &f.claim, nil\n}\n\nfunc appendSeqs", "if err := f.s.writer.do(f.later); err != nil {\n\t\treturn nil, err\n\t}\n\treturn &f.claim, nil\n}\n\nfunc appendSeqs"},
+		{"dispatcher/early.go", "len(lanes) > mostEarly", "len(lanes) > 0"},
+	}, []string{promiseKept, promiseServed}},
+	{"what is formed early passes over what waits", []edit{
+		{"store/early.go", "a.s.tail.scan(l.ProgramID, l.Seen, visit)", "reached = e.Seq - 1"},
 	}, []string{promiseKept, promiseServed}},
 	{"a first attempt that was cut off is not found again", []edit{
 		{"store/lane.go", "AND claimed_at IS NOT NULL\"", "AND claimed_at IS NOT NULL AND attempts_made > 1\""},
@@ -100,7 +104,7 @@ var bugs = []planted{
 		{"dispatcher/attempt.go", "|| !x.reused || x.conn.sent.Load() ||", "|| !x.reused ||"},
 	}, []string{promiseEarly, promiseFive}},
 	{"the cursor moves in memory alone", []edit{
-		{"store/lane.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ? AND EXISTS", "UPDATE cursors SET seq = seq + 0 * ? WHERE subscription_id = ? AND ? IS NOT NULL AND EXISTS"},
+		{"store/lane.go", "UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS", "UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},
 	}, []string{promiseOnce}},
 }
 

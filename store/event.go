@@ -62,6 +62,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 	}
 	if added = len(fresh); added > 0 {
 		t.setHead(programID, head)
+		t.accept(fresh)
 		t.afterCommit(func() {
 			s.metrics.accept(programID, len(fresh))
 			s.tail.add(fresh)

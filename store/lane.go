@@ -261,57 +261,68 @@ type Waiting struct {
 // one. When there is none, the log was looked at up to newest, a seq that was
 // committed before the call, or further.
 func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size int) (Waiting, error) {
-	w := Waiting{To: l.Seen}
-	bytes := 0
-	take := func(seq, received int64, body []byte, trace webhook.Trace) bool {
-		if len(w.Seqs) == count || len(w.Seqs) > 0 && bytes+len(body) > size {
-			return false
-		}
-		if len(w.Seqs) == 0 {
-			w.Oldest = received
-		}
-		if w.Trace == "" {
-			w.Trace = trace
-		}
-		bytes += len(body)
-		w.Seqs = append(w.Seqs, seq)
-		w.Bodies = append(w.Bodies, body)
-		w.To = seq
-		return true
-	}
-	reached := s.tail.scan(l.ProgramID, l.Seen, func(seq int64, e *tailEvent) bool {
-		if l.Wants(e.name, seq) {
-			return take(seq, e.received, e.json, e.trace)
-		}
-		if len(w.Seqs) == 0 {
-			w.To = seq
-		}
-		return true
-	})
-	if reached {
-		return w, nil
+	g := gathering{Waiting{To: l.Seen}, l, count, size}
+	if s.tail.scan(l.ProgramID, l.Seen, g.visit) {
+		return g.Waiting, nil
 	}
 	seqs, err := s.wanted(ctx, l, newest, count)
 	if err != nil {
-		return w, err
+		return g.Waiting, err
 	}
 	for _, seq := range seqs {
 		var body []byte
 		var received int64
 		var trace sql.NullString
 		if err := s.scan(ctx, "SELECT received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &received, &body, &trace); errors.Is(err, sql.ErrNoRows) {
-			return w, ErrStale // retention was faster
+			return g.Waiting, ErrStale // retention was faster
 		} else if err != nil {
-			return w, err
+			return g.Waiting, err
 		}
-		if !take(seq, received, body, webhook.Trace(trace.String)) {
+		if !g.take(seq, received, body, webhook.Trace(trace.String)) {
 			break
 		}
 	}
-	if len(w.Seqs) == 0 {
-		w.To = max(w.To, newest)
+	if len(g.Seqs) == 0 {
+		g.To = max(g.To, newest)
 	}
-	return w, nil
+	return g.Waiting, nil
+}
+
+// gathering is a run of the log that a delivery of a lane can take, while it is
+// being gathered: at most count events of size bytes together, but one at least.
+type gathering struct {
+	Waiting
+	lane        *Lane
+	count, size int
+}
+
+// visit looks at the next event of the log, and says whether there is room for more.
+func (g *gathering) visit(seq int64, e *tailEvent) bool {
+	if g.lane.Wants(e.name, seq) {
+		return g.take(seq, e.received, e.json, e.trace)
+	}
+	if len(g.Seqs) == 0 {
+		g.To = seq
+	}
+	return true
+}
+
+// take adds an event if there is room for it, and says whether there was.
+func (g *gathering) take(seq, received int64, body []byte, trace webhook.Trace) bool {
+	if len(g.Seqs) == g.count || len(g.Seqs) > 0 && len(body) > g.size {
+		return false
+	}
+	if len(g.Seqs) == 0 {
+		g.Oldest = received
+	}
+	if g.Trace == "" {
+		g.Trace = trace
+	}
+	g.size -= len(body)
+	g.Seqs = append(g.Seqs, seq)
+	g.Bodies = append(g.Bodies, body)
+	g.To = seq
+	return true
 }
 
 // wanted returns the first places after what a lane has seen that it wants, by
@@ -357,9 +368,11 @@ type Claim struct {
 
 // Forming is a delivery on its way into the store.
 type Forming struct {
-	s     *Store
-	op    *write
-	claim Claim
+	s        *Store
+	op       *write
+	from, to int64 // the lane's cursor
+	seqs     string
+	claim    Claim
 }
 
 // Form stores the next delivery of a lane with its first attempt counted, and
@@ -367,29 +380,34 @@ type Forming struct {
 // lane are stored in the order of the calls, and none after one that failed:
 // the caller reads the lane again then. It must call Wait at once.
 func (s *Store) Form(l *Lane, w *Waiting) *Forming {
-	f := &Forming{s: s, claim: Claim{
+	f := s.newForming(l, w)
+	f.op = s.writer.submit(&write{again: true, run: f.store})
+	return f
+}
+
+// newForming moves the lane's cursor in l alone.
+func (s *Store) newForming(l *Lane, w *Waiting) *Forming {
+	f := &Forming{s: s, from: l.Cursor, to: w.To, seqs: appendSeqs(nil, w.Seqs), claim: Claim{
 		ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: w.Bodies, Trace: w.Trace,
 		AcceptedAt: time.UnixMilli(w.Oldest),
 	}}
-	revision, from, to := l.Revision, l.Cursor, w.To
-	l.Cursor, l.Seen = to, to
-	seqs := appendSeqs(nil, w.Seqs)
-	f.op = s.writer.submit(&write{again: true, run: func(t *tx) error {
-		// A cursor that is not where the caller saw it would skip the events
-		// of a delivery that was not stored; another revision asks for others.
-		r, err := t.execResult("UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ?)",
-			to, f.claim.SubscriptionID, from, f.claim.SubscriptionID, revision)
-		if err != nil {
-			return err
-		}
-		if n, err := r.RowsAffected(); err != nil {
-			return err
-		} else if n == 0 {
-			return ErrStale
-		}
-		return t.insertFormed(&f.claim, seqs, "")
-	}})
+	l.Cursor, l.Seen = w.To, w.To
 	return f
+}
+
+// store writes the delivery, or nothing and returns ErrStale.
+func (f *Forming) store(t *tx) error {
+	// A cursor that is not where the caller saw it would skip the events of a
+	// delivery that was not stored; another revision asks for others.
+	n, err := t.affected("UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?2 AND revision = ?4)",
+		f.to, f.claim.SubscriptionID, f.from, f.claim.Revision)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return ErrStale
+	}
+	return t.insertFormed(&f.claim, f.seqs, "")
 }
 
 // insertFormed stores a delivery that is about to be sent for the first time.

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"service/webhook"
 )
 
 // maxCommit bounds how many writes share one commit, and so how long the first
@@ -54,7 +56,8 @@ type writer struct {
 	clock  *clock
 	chores []chore               // what the next commit does first when it is due; owned by the leader
 	lease  atomic.Pointer[Lease] // what is written needs it to be good; nil for nothing
-	pace   func(*writer)         // called by the leader before each commit, outside of a transaction; nil for nothing
+	early  atomic.Pointer[earlyFormer]
+	pace   func(*writer) // called by the leader before each commit, outside of a transaction; nil for nothing
 
 	metrics  *metrics
 	watchers *watchers // nil until the store is open
@@ -125,8 +128,13 @@ type tx struct {
 	current *write
 	touched []string // programs whose head this write has moved
 	wrote   bool     // something may have been written since this was last reset
-	refused int      // writes that failed for want of the disk
-	why     error    // the last of them did
+
+	accepted    []webhook.Event // what the writes have published so far
+	many        bool            // it was more than that
+	formed      []early         // of them, on its way with them
+	formedAfter []func()        // run by the leader after the commit, before formed are told
+	refused     int             // writes that failed for want of the disk
+	why         error           // the last of them did
 }
 
 func newWriter(db *sql.DB, c *clock, d *damage, m *metrics, logger *slog.Logger) (*writer, error) {
@@ -225,13 +233,16 @@ func (w *writer) lead() {
 func (w *writer) commit(batch []*write) {
 	began := time.Now()
 	t := &tx{w: w}
+	defer t.endEarly(errPanic) // of what has not come to its end by then
 	err := w.refused()
 	if err == nil {
-		plain := len(batch) == 1 || !slices.ContainsFunc(batch, func(op *write) bool { return !op.again })
-		if err = t.transaction(batch, plain); err == errUndone && len(batch) > 1 {
-			err = t.transaction(batch, false)
-		} else if err == errUndone {
-			err = nil
+		again := !slices.ContainsFunc(batch, func(op *write) bool { return !op.again })
+		switch err = t.transaction(batch, again || len(batch) == 1, again); {
+		case err == errUndone && again:
+			t.endEarly(ErrStale)
+			err = t.transaction(batch, false, false)
+		case err == errUndone:
+			err = nil // it was alone
 		}
 	}
 	failed := err != nil || t.refused > 0
@@ -245,6 +256,7 @@ func (w *writer) commit(batch []*write) {
 		for _, op := range batch {
 			op.err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
+		t.endEarly(fmt.Errorf("%w: %w", ErrUnavailable, err))
 		return
 	}
 	w.trouble.heed(t.refused, t.why, time.Now(), w.logger)
@@ -255,16 +267,18 @@ func (w *writer) commit(batch []*write) {
 			}
 		}
 	}
+	t.endEarly(nil)
 }
 
 // errUndone says that a write has failed that had no savepoint, and that all of
 // the transaction was undone.
 var errUndone = errors.New("store: a write without a savepoint has failed")
 
-// transaction runs writes and commits; without savepoints when it is plain. When
-// it returns an error nothing of them is stored.
-func (t *tx) transaction(batch []*write, plain bool) error {
-	t.refused, t.why = 0, nil
+// transaction runs writes and commits: without savepoints when it is plain, and
+// with deliveries of what is published when early. When it returns an error
+// nothing of them is stored.
+func (t *tx) transaction(batch []*write, plain, early bool) error {
+	t.refused, t.why, t.accepted, t.many = 0, nil, t.accepted[:0], false
 	err := t.exec("BEGIN IMMEDIATE")
 	if err != nil {
 		return err
@@ -277,6 +291,9 @@ func (t *tx) transaction(batch []*write, plain bool) error {
 		if err = run(op); err != nil {
 			break
 		}
+	}
+	if err == nil && early {
+		err = t.formEarly()
 	}
 	if err == nil {
 		err = t.w.refused() // one of the writes may have noticed the damage
@@ -322,6 +339,7 @@ func (t *tx) plain(op *write) error {
 // try runs one write, and says whether it went well. Its error goes to op.err.
 func (t *tx) try(op *write) bool {
 	t.current, t.touched = op, t.touched[:0]
+	published := len(t.accepted)
 	op.err = t.w.damage.notice(t.protect(op.run))
 	t.current = nil
 	if op.err == nil {
@@ -334,6 +352,7 @@ func (t *tx) try(op *write) bool {
 	for _, p := range t.touched {
 		delete(t.w.heads, p)
 	}
+	t.accepted = t.accepted[:published]
 	op.after = nil
 	return false
 }

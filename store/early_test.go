@@ -1,0 +1,153 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"service/webhook"
+)
+
+// earlyClaim is what came of a delivery that was to be formed early.
+type earlyClaim struct {
+	claim *Claim
+	err   error
+}
+
+// formEarly has deliveries formed for a lane early, and returns what comes of each.
+func formEarly(s *Store, l *Lane) <-chan earlyClaim {
+	c := make(chan earlyClaim, 16)
+	s.FormEarly(func(a *Accepted) {
+		a.Form(l, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) { c <- earlyClaim{claim, err} })
+	})
+	return c
+}
+
+// What waits for a lane and what is being published are stored together, and
+// those who wait for the commit are told after it.
+func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	waiting := publish(t, s, "p", "content_updated", "content_created")
+	claims := formEarly(s, l)
+	before := commits(t, s)
+	published := publish(t, s, "p", "content_created", "content_updated")
+	if n := commits(t, s) - before; n != 1 {
+		t.Errorf("it took %d commits, want 1", n)
+	}
+	got := <-claims
+	if got.err != nil || len(got.claim.Events) != 2 || string(got.claim.Events[0]) != string(waiting[0].JSON) || string(got.claim.Events[1]) != string(published[1].JSON) {
+		t.Fatalf("got the claim %+v, %v; want one on the two events that the subscription wants", got.claim, got.err)
+	}
+	var cursor, made int64
+	err := s.scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{got.claim.ID}, &cursor, &made)
+	if err != nil || cursor != 4 || made != 1 || l.Cursor != 4 || l.Seen != 4 {
+		t.Errorf("the cursor is %d (%v), %d in the lane, after %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
+	}
+
+	// Nothing is formed when nothing is wanted, nor when it is published by many.
+	publish(t, s, "p", "content_created")
+	names := make([]string, maxEarly+1)
+	for i := range names {
+		names[i] = "content_updated"
+	}
+	publish(t, s, "p", names...)
+	s.FormEarly(nil)
+	publish(t, s, "p", "content_updated")
+	if n := len(claims); n != 0 {
+		t.Errorf("%d more were formed, want none", n)
+	}
+}
+
+// What is not in memory is not passed over.
+func TestNothingIsFormedEarlyWhereTheLogWouldHaveToBeRead(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	publish(t, s, "p", "content_updated", "content_updated")
+	s.tail.limit = 0
+	publish(t, s, "p", "content_created") // the tail forgets all
+	claims := formEarly(s, l)
+	publish(t, s, "p", "content_updated")
+	if n := len(claims); n != 0 || l.Seen != 0 {
+		t.Errorf("%d were formed, and the log was seen up to %d; want none and 0", n, l.Seen)
+	}
+	if c := form(t, s, lane(t, s, l.SubscriptionID), 100); c == nil || len(c.Events) != 3 {
+		t.Errorf("got the claim %+v, want one on all three events", c)
+	}
+}
+
+// The publishers are not to blame when a delivery cannot be stored with their
+// events, and nothing of it is stored.
+func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(t *testing.T, s *Store, id string)
+		want  error
+	}{
+		"the lane is stale": {func(t *testing.T, s *Store, id string) {
+			text := "changed"
+			if _, err := s.UpdateSubscription(t.Context(), "p", id, &webhook.SubscriptionFields{Description: &text}); err != nil {
+				t.Fatal(err)
+			}
+		}, ErrStale},
+		"its last row cannot be stored": {func(t *testing.T, s *Store, _ string) {
+			if err := s.writer.do(func(t *tx) error { return t.exec("ALTER TABLE delivery_events RENAME TO away") }); err != nil {
+				t.Fatal(err)
+			}
+		}, ErrStale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			program(t, s, "p")
+			l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+			test.spoil(t, s, l.SubscriptionID)
+			claims := formEarly(s, l)
+			if e := publish(t, s, "p", "content_updated"); e[0].Seq != 1 {
+				t.Errorf("the event has seq %d, want 1", e[0].Seq)
+			}
+			if got := <-claims; got.claim != nil || !errors.Is(got.err, test.want) {
+				t.Errorf("got %+v, %v; want %v", got.claim, got.err, test.want)
+			}
+			var events, deliveries int
+			err := s.scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM deliveries WHERE ping IS NULL)", nil, &events, &deliveries)
+			if err != nil || events != 1 || deliveries != 0 {
+				t.Errorf("%d events and %d deliveries are stored (%v), want 1 and none", events, deliveries, err)
+			}
+		})
+	}
+}
+
+// What a commit that fails had formed is told so.
+func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	claims := formEarly(s, l)
+	err := s.WriteAgain(context.Background(), func(w Write) error {
+		// A deferred foreign key is checked by COMMIT.
+		if err := w.t.exec("PRAGMA defer_foreign_keys = ON"); err != nil {
+			return err
+		}
+		if err := w.t.exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)"); err != nil {
+			return err
+		}
+		_, err := w.Publish("p", []webhook.Event{event("content_updated")})
+		return err
+	})
+	if got := <-claims; err == nil || got.claim != nil || !errors.Is(got.err, ErrUnavailable) {
+		t.Errorf("the write got %v, and the delivery %+v, %v; want both to fail", err, got.claim, got.err)
+	}
+	if c := form(t, s, lane(t, s, l.SubscriptionID), 100); c != nil {
+		t.Errorf("%+v is stored, want nothing", c)
+	}
+}
+
+func commits(t *testing.T, s *Store) uint64 {
+	t.Helper()
+	y, err := s.System(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return y.Commits
+}

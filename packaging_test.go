@@ -225,6 +225,40 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// TestPackageScripts runs what the package does at its installation, with a
+// systemd that only writes down what it is asked: the first one starts nothing,
+// an upgrade restarts what runs, and is whole even when that fails.
+func TestPackageScripts(t *testing.T) {
+	for _, test := range []struct{ old, fails, asked, says string }{
+		{"", "", "daemon-reload", "look at /etc/service-webhooks/config.yml"},
+		{"1.0.0", "", "daemon-reload, try-restart service-webhooks.service", ""},
+		{"1.0.0", "try-restart", "daemon-reload, try-restart service-webhooks.service", "it does not start"},
+	} {
+		dir := t.TempDir()
+		script, err := os.ReadFile("packaging/deb/postinst")
+		if err != nil {
+			t.Fatal(err)
+		}
+		script = bytes.ReplaceAll(script, []byte("/run/systemd/system"), []byte(dir))
+		stub := "#!/bin/sh\necho \"$*\" >>" + filepath.Join(dir, "asked") + "\n[ \"$1\" != \"" + test.fails + "\" ]\n"
+		for name, text := range map[string]string{"postinst": string(script), "systemctl": stub, "systemd-sysusers": "#!/bin/sh\n"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("sh", filepath.Join(dir, "postinst"), "configure", test.old)
+		cmd.Env = []string{"PATH=" + dir}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), test.says) {
+			t.Errorf("from version %q: %v: %s", test.old, err, out)
+		}
+		asked, err := os.ReadFile(filepath.Join(dir, "asked"))
+		if got := strings.Join(strings.Split(strings.TrimSpace(string(asked)), "\n"), ", "); err != nil || got != test.asked {
+			t.Errorf("from version %q systemd is asked to %s, want %s", test.old, got, test.asked)
+		}
+	}
+}
+
 // untar unpacks a tarball of files and folders.
 func untar(t *testing.T, name, to string) {
 	t.Helper()

@@ -246,3 +246,44 @@ func testKeyKilled(t *testing.T, binary string) {
 		t.Error("no kill came while the key was replaced; the test has lost its point")
 	}
 }
+
+// What root makes in another user's data directory that user could not open, and
+// so root is told to be that user; a directory that is not there yet is root's to
+// make, and so is one of its own.
+func TestRootInAnothersDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if required("owner") {
+			t.Fatal("only root can make files of other users")
+		}
+		t.Skip("ANOTHER USER'S DIRECTORY IS NOT TESTED: only root can make one")
+	}
+	dir := filepath.Join(t.TempDir(), "d")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(dir, 64321, 64321); err != nil {
+		t.Fatal(err)
+	}
+	command := func(args ...string) (int, string) {
+		var said bytes.Buffer
+		return run(t.Context(), append(args, "--data", dir), streams{strings.NewReader(""), &said, &said}), said.String()
+	}
+	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read"}
+	want := "service: " + dir + " belongs to user #64321, who could not open what root makes in it: call this as that user, such as by sudo -u '#64321'\n"
+	for _, args := range [][]string{create, {"restore", "--from", "file://" + dir}} {
+		if status, said := command(args...); status != exitFailed || said != want {
+			t.Errorf("%s: exit status %d: %s", args[0], status, said)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("the directory holds %v: %v", left, err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if status, said := command(create...); status != exitDone {
+			t.Errorf("in a directory of its own: %s", said)
+		}
+	}
+}

@@ -121,6 +121,9 @@ func (c *restoreCmd) replica() (from *store.ReplicaConfig, at time.Time, err err
 
 // take takes the data directory to be filled.
 func (c *restoreCmd) take(force bool) (*store.Restoration, error) {
+	if err := c.mine(); err != nil {
+		return nil, err
+	}
 	r, err := store.Restore(c.Data, force)
 	switch {
 	case errors.Is(err, store.ErrNotEmpty):

@@ -9,8 +9,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -28,6 +31,24 @@ type tokenCmd struct {
 type dataFlag struct {
 	Config string `placeholder:"FILE" help:"A YAML file with settings of serve, by the names of its flags; service config example prints one. Flags and the environment beat it."`
 	Data   string `default:"./data" placeholder:"DIR" help:"Everything the service remembers: service.db, certificates, keys."`
+}
+
+// mine refuses to have root make files in a data directory that is another
+// user's: a service that runs as that user could not open them.
+func (d dataFlag) mine() error {
+	info, err := os.Stat(d.Data)
+	if err != nil || os.Geteuid() != 0 {
+		return nil // what is wrong is told by whoever opens it
+	}
+	owner, known := info.Sys().(*syscall.Stat_t)
+	if !known || owner.Uid == 0 {
+		return nil
+	}
+	name := "#" + strconv.Itoa(int(owner.Uid))
+	if u, err := user.LookupId(name[1:]); err == nil {
+		name = u.Username
+	}
+	return fmt.Errorf("%s belongs to user %s, who could not open what root makes in it: call this as that user, such as by sudo -u %s", d.Data, name, shellQuote(name))
 }
 
 type tokenCreateCmd struct {
@@ -179,8 +200,13 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std streams, create bo
 	if !errors.Is(err, errNoServer) {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(d.Data, "service.db")); errors.Is(err, fs.ErrNotExist) && !create {
-		return nil, fmt.Errorf("there is no data in %s; --data names the data directory", d.Data)
+	if _, err := os.Stat(filepath.Join(d.Data, "service.db")); errors.Is(err, fs.ErrNotExist) {
+		if !create {
+			return nil, fmt.Errorf("there is no data in %s; --data names the data directory", d.Data)
+		}
+		if err := d.mine(); err != nil {
+			return nil, err
+		}
 	}
 	logger := newLogger(std.err, "text", slog.LevelWarn)
 	st, err := store.Open(ctx, store.Config{Dir: d.Data, SecretKeyFile: k.SecretKeyFile, Logger: logger})

@@ -131,8 +131,13 @@ func (c *standbyCmd) Run(ctx context.Context, std streams, conf *configuration, 
 	if err != nil || told == nil {
 		return errors.Join(err, copied.Close())
 	}
+	// A large copy takes its time, and systemd is not to end this meanwhile.
+	taking, taken := context.WithCancel(ctx)
+	alive := make(chan error, 1)
+	go func() { alive <- stayReady(taking, "Taking over", s.logger) }()
 	svc, err := b.takeOver(ctx, told)
-	if err != nil {
+	taken()
+	if err := errors.Join(err, <-alive); err != nil {
 		return err
 	}
 	return svc.announceAndRun(ctx, std)

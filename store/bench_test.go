@@ -17,6 +17,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.Run(fmt.Sprint("publishers=", publishers), func(b *testing.B) {
 			s := open(b)
 			program(b, s, "p")
+			before := ran(b, s)
 			b.ReportAllocs()
 			b.SetParallelism((publishers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0))
 			if publishers == 1 {
@@ -31,7 +32,9 @@ func BenchmarkPublish(b *testing.B) {
 					}
 				}
 			})
+			b.StopTimer()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "publishes/s")
+			b.ReportMetric(float64(ran(b, s)-before)/float64(b.N), "statements/op")
 		})
 	}
 }
@@ -54,6 +57,7 @@ func BenchmarkDeliver(b *testing.B) {
 		events = events[n:]
 	}
 	l := lane(b, s, sub.ID)
+	before := ran(b, s)
 	b.ReportAllocs()
 	b.ResetTimer()
 	const inFlight = 64
@@ -80,5 +84,16 @@ func BenchmarkDeliver(b *testing.B) {
 	for range inFlight {
 		slots <- struct{}{}
 	}
+	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "deliveries/s")
+	b.ReportMetric(float64(ran(b, s)-before)/float64(b.N), "statements/op")
+}
+
+// ran returns how many statements the writer has run, transactions included.
+func ran(b *testing.B, s *Store) (n int64) {
+	b.Helper()
+	if err := s.writer.do(func(t *tx) error { n = t.w.ran; return nil }); err != nil {
+		b.Fatal(err)
+	}
+	return n
 }

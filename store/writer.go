@@ -48,6 +48,7 @@ type writer struct {
 	db     *sql.DB
 	conn   *sql.Conn
 	stmts  map[string]*sql.Stmt // owned by the leader
+	ran    int64                // how many of them were run; the same
 	heads  map[string]head      // of each program's log, owned by the leader
 	fails  map[string]struct{}  // ids of all subscriptions that have a row of failures, and maybe more; owned by the leader; nil is not known
 	failed atomic.Bool          // for want of the disk; until a check has written
@@ -416,6 +417,7 @@ func (w *writer) close() error {
 func (t *tx) afterCommit(fn func()) { t.current.after = append(t.current.after, fn) }
 
 func (t *tx) stmt(query string) (*sql.Stmt, error) {
+	t.w.ran++
 	if s := t.w.stmts[query]; s != nil {
 		return s, nil
 	}

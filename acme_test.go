@@ -428,8 +428,8 @@ func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
 		t.Fatal(err)
 	}
 	for _, url := range []string{"https://localhost/healthz", "https://127.0.0.1/healthz"} {
-		if resp, _ := get(d.client(local), url); resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: status %d", url, resp.StatusCode)
+		if resp, _ := get(d.client(local), url); resp.StatusCode != http.StatusOK || len(resp.Header["Strict-Transport-Security"]) > 0 {
+			t.Errorf("%s: status %d, HSTS %q; want 200 and none, which would hold for all ports of localhost", url, resp.StatusCode, resp.Header["Strict-Transport-Security"])
 		}
 	}
 	_, metrics := get(d.client(local), "https://localhost/metrics")

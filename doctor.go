@@ -189,7 +189,7 @@ func (d *diagnosis) resolver(ctx context.Context) {
 }
 
 // data looks at the data directory, through the running server when one has it,
-// and says whether one has.
+// and says whether one has that is no standby.
 func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading time.Duration) (served bool) {
 	server, err := dialAdmin(ctx, c.Data)
 	if err == nil {
@@ -199,9 +199,12 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading
 			d.add(store.LevelFail, "server", "See its log; restart it if it hangs.", "one runs on %s and cannot be asked: %v", c.Data, err)
 			return true
 		}
-		d.ok("server", "one runs on %s, and answers", c.Data)
+		served = !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == standbyCheck }) // whose doors are shut until it takes over
+		if served {
+			d.ok("server", "one runs on %s, and answers", c.Data)
+		}
 		*d = append(*d, found...)
-		return true
+		return served
 	}
 	if !errors.Is(err, errNoServer) {
 		d.add(store.LevelFail, "server", "Call this as the user that the service runs as, or as root.", "%v", err)

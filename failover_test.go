@@ -288,10 +288,17 @@ func (f *failOver) lease() time.Time {
 	return lease.Expires
 }
 
-// A standby is promoted by hand when the primary has ended, and not before.
+// A standby is promoted by hand when the primary has ended, and not before; and
+// has everything though it was killed itself, again and again, while it followed.
 func TestPromote(t *testing.T) {
 	f := newFailOver(t, buildBinary(t))
 	f.publish(0)
+	for range 3 {
+		f.two.kill(f.standby)
+		f.publish(200 * time.Millisecond) // while there is none
+		f.standby = f.two.launch(f.command(f.two, "standby"))
+		f.publish(400 * time.Millisecond) // while it begins again
+	}
 	promote := func() (string, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()

@@ -77,10 +77,17 @@ func joinHostPort(host, port string) string {
 // hstsLife is how long browsers speak nothing but HTTPS with a domain.
 const hstsLife = "max-age=31536000" // a year
 
-// withHSTS tells browsers to speak nothing but HTTPS with this host.
-func withHSTS(h http.Handler) http.Handler {
+// withHSTS tells browsers to speak nothing but HTTPS with any of these names.
+// They hold it against all ports of a name, so localhost must not be among them.
+func withHSTS(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Strict-Transport-Security", hstsLife)
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, host) }) {
+			w.Header().Set("Strict-Transport-Security", hstsLife)
+		}
 		h.ServeHTTP(w, r)
 	})
 }

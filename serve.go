@@ -390,7 +390,7 @@ func (svc *service) openDoors(partners api.API) {
 	}
 	svc.plainHandler = insecure
 	if len(s.domains) > 0 {
-		svc.handler = withHSTS(svc.handler)
+		svc.handler = withHSTS(svc.handler, s.domains)
 	}
 	if !s.tls || len(s.trusted) > 0 {
 		behind := &proxyDoor{trusted: s.trusted, handler: svc.handler, insecure: insecure}

@@ -285,10 +285,30 @@ func (b *standby) handler() http.Handler {
 			return nil, r.Context().Err()
 		}
 	}))
+	m.HandleFunc("GET /examination", a.answer(func(*http.Request) (any, error) { return b.examine(), nil }))
 	m.HandleFunc("/", a.answer(func(*http.Request) (any, error) {
 		return nil, webhook.NewError(webhook.CodeConflict, "This is a standby, which has no data of its own yet: ask the primary, or promote it first.")
 	}))
 	return m
+}
+
+// standbyCheck is what a standby's own finding is about, by which the doctor
+// knows that it has no doors yet.
+const standbyCheck = "standby"
+
+// examine says how the copy does.
+func (b *standby) examine() []store.Finding {
+	var d diagnosis
+	from := b.settings.replica.Target()
+	switch y := b.copied.State(); {
+	case y.Err != "":
+		d.add(store.LevelFail, standbyCheck, "See to the replica: a standby that takes over now begins with what it has.", "one runs, and cannot follow %s: %s", from, y.Err)
+	case !y.Following:
+		d.add(store.LevelWarn, standbyCheck, "Wait until it has the whole copy.", "one runs, and has just begun to follow %s", from)
+	default:
+		d.ok(standbyCheck, "one runs, and follows %s; the last change was added at %s", from, webhook.FormatTime(y.Added))
+	}
+	return d
 }
 
 // stayReady tells systemd that the process has started and is alive, until ctx

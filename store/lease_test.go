@@ -207,9 +207,13 @@ func TestFence(t *testing.T) {
 	if err := publish(); !errors.Is(err, ErrUnavailable) || s.MaySend() {
 		t.Errorf("without the lease: %v, want %v", err, ErrUnavailable)
 	}
+	wantCode(t, s.Check(t.Context()), webhook.CodeUnavailable)
 	l.until.Store(until)
 	if err := publish(); err != nil || !s.MaySend() {
 		t.Errorf("with the lease again: %v", err)
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Errorf("ready with the lease again: %v", err)
 	}
 	l.until.Store(0)
 	if err := s.close(); err != nil {

@@ -170,13 +170,18 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	if cfg.Replica == nil {
 		return nil
 	}
+	if cfg.Logger != nil {
+		cfg.Logger.Info("there is no database: it is restored if the replica has one, which takes as long as the copying of it", "replica", cfg.Replica.Target())
+	}
 	fresh := path + unfinished + "restored"
 	y, err := restoreReplica(ctx, cfg.Replica, time.Time{}, fresh)
 	switch {
 	case errors.Is(err, ErrNoReplica):
 		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("the restoration from %s was cut off; the next start begins it anew: %w", cfg.Replica.Target(), context.Cause(ctx))
 	case err != nil:
-		return fmt.Errorf("there is no database in %s, and whether the replica has one cannot be found out: %w (to begin with an empty one all the same, start once without the replica)", cfg.Dir, err)
+		return fmt.Errorf("there is no database in %s, and the one that the replica may have cannot be fetched: %w (to begin with an empty one all the same, start once without the replica)", cfg.Dir, err)
 	}
 	if _, err := syncFile(fresh); err != nil {
 		return err

@@ -257,6 +257,11 @@ func TestRestoreMissing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "there is no database") || strings.Contains(err.Error(), "hidden") {
 		t.Errorf("a replica that cannot be asked: got %v", err)
 	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Open(ended, Config{Dir: dir, Replica: cfg}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "was cut off; the next start begins it anew") {
+		t.Errorf("a restoration that is cut off: got %v", err)
+	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("a database was made all the same")
 	}

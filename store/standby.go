@@ -14,8 +14,6 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
-
-	"service/webhook"
 )
 
 const (
@@ -81,6 +79,22 @@ func (s *Standby) set(change func(*StandbyState)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.state)
+}
+
+// follows remembers that the copy is kept up to date, and when something was last
+// added to it, and tells when that is new.
+func (s *Standby) follows(added time.Time) {
+	var news bool
+	s.set(func(y *StandbyState) {
+		news = !y.Following
+		y.Following, y.Err = true, ""
+		if added.After(y.Added) {
+			y.Added = added
+		}
+	})
+	if news {
+		s.logger.Info("the replica is followed", "replica", s.cfg.Target())
+	}
 }
 
 // Follow keeps the copy up to date until ctx ends. A replica that is empty or
@@ -197,13 +211,13 @@ func (s *Standby) watch(ctx context.Context, replica *litestream.Replica) error 
 	for {
 		at, err := litestream.ReadTXIDFile(s.path)
 		if err == nil {
-			newest, _, err := newestOf(ctx, replica)
+			newest, added, err := newestOf(ctx, replica)
 			switch {
 			case err != nil:
 			case at > newest, at == last && at < newest:
 				return errUnfollowed
 			case at == newest:
-				s.set(func(y *StandbyState) { y.Following, y.Err = true, "" })
+				s.follows(added)
 			}
 		}
 		last = at
@@ -361,11 +375,7 @@ func (l *followLog) Handle(_ context.Context, r slog.Record) error {
 	}
 	switch r.Message {
 	case "entering follow mode", "follow: applied updates":
-		was := l.s.State()
-		l.s.set(func(y *StandbyState) { y.Following, y.Added, y.Err = true, r.Time, "" })
-		if !was.Following {
-			l.s.logger.Info("the replica is followed", "replica", l.s.cfg.Target(), "state", webhook.FormatTime(was.Added))
-		}
+		l.s.follows(r.Time)
 	}
 	return nil
 }

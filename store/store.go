@@ -320,9 +320,13 @@ func check(ctx context.Context, path string) (err error) {
 }
 
 // Check says whether the store can be read and written: nil, or why not; a
-// *webhook.Error when it is for want of room on the disk alone. After a failure
+// *webhook.Error when the cause is known and not the store's: no room on the disk,
+// a log that is too long, a lease that has ended. After a failure
 // it writes, to see whether the cause is gone.
 func (s *Store) Check(ctx context.Context) error {
+	if l := s.writer.lease.Load(); l != nil && !l.Good() {
+		return webhook.NewError(webhook.CodeUnavailable, "The lease of this service has ended, since the bucket of its replica does not take its renewal: another may have taken over, so nothing is accepted or sent until it has the lease again.")
+	}
 	var one int
 	if err := s.scan(ctx, "SELECT 1", nil, &one); err != nil {
 		return err

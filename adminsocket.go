@@ -250,7 +250,7 @@ func dialAdmin(ctx context.Context, dir string) (*adminClient, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return nil, errNoServer
 	case err != nil:
-		return nil, fmt.Errorf("ask the running server: %w", err)
+		return nil, fmt.Errorf("ask the running server: %w", cause(err))
 	}
 	conn.Close()
 	return &adminClient{&http.Client{Transport: &http.Transport{DialContext: dial}}}, nil
@@ -297,7 +297,7 @@ func (c *adminClient) stream(ctx context.Context, method, path string, in any, u
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask the running server: %w", err)
+		return fmt.Errorf("ask the running server: %w", cause(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {

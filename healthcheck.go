@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"time"
 )
@@ -60,17 +61,17 @@ func askReady(ctx context.Context, s *settings) error {
 		}
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: localName}
 	}
-	url := scheme + "://" + nearAddress(s.listen) + "/readyz"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	at := scheme + "://" + nearAddress(s.listen) + "/readyz"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return err
 	}
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
-			return fmt.Errorf("%s gives no answer in time", url)
+			return fmt.Errorf("%s gives no answer in time", at)
 		}
-		return err
+		return fmt.Errorf("%s gives no answer: %w", at, cause(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
@@ -86,7 +87,7 @@ func askReady(ctx context.Context, s *settings) error {
 		return err
 	}
 	json.Unmarshal(b, &answer) // without its words the status says enough
-	return fmt.Errorf("not ready: %s answers %s %s", url, resp.Status, answer.Error.Detail)
+	return fmt.Errorf("not ready: %s answers %s %s", at, resp.Status, answer.Error.Detail)
 }
 
 // nearAddress is where a listen address is reached from this machine.
@@ -98,4 +99,13 @@ func nearAddress(listen string) string {
 		host = "::1"
 	}
 	return net.JoinHostPort(host, port)
+}
+
+// cause is what an HTTP client's error is about, without the URL that was asked.
+func cause(err error) error {
+	var asked *url.Error
+	if errors.As(err, &asked) {
+		return asked.Err
+	}
+	return err
 }

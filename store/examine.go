@@ -272,12 +272,12 @@ func (x *examination) disk(dir string, least int64, unused func(dest ...any) err
 		}
 		return unused(dest...)
 	})
-	said := fmt.Sprintf("%d MB of %d MB are free", room>>20, size>>20)
+	said := fmt.Sprintf("%d MiB of %d MiB are free", room>>20, size>>20)
 	switch {
 	case low:
-		x.add(LevelFail, checkDisk, "Make room, or shorten --retention: no event is accepted meanwhile.", "%s, and %d MB must be", said, need>>20)
+		x.add(LevelFail, checkDisk, "Make room, or shorten --retention: no event is accepted meanwhile.", "%s, and %d MiB must be", said, need>>20)
 	case need > 0 && room < 4*need:
-		x.add(LevelWarn, checkDisk, "Make room, or shorten --retention, before events are refused.", "%s, and below %d MB no event is accepted", said, need>>20)
+		x.add(LevelWarn, checkDisk, "Make room, or shorten --retention, before events are refused.", "%s, and below %d MiB no event is accepted", said, need>>20)
 	default:
 		x.ok(checkDisk, "%s", said)
 	}
@@ -362,6 +362,9 @@ func (x *examination) schema(version int) bool {
 // sealed is what proves it, nil when that is known.
 func (x *examination) key(ring *keyring, sealed []byte) {
 	keys, err := ring.read()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = ring.missing(true)
+	}
 	if err != nil {
 		x.add(LevelFail, checkKey, "Put the key of this data directory back, for its owner alone to read.", "%v", err)
 		return

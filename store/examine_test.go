@@ -36,7 +36,7 @@ func TestExamineDir(t *testing.T) {
 		{name: "a directory for all", closed: chmod("", 0o755), want: map[string]Level{checkDirectory: LevelWarn}, detail: "mode 0755", opens: true},
 		{name: "a database for all", closed: chmod(databaseFile, 0o644), want: map[string]Level{checkDirectory: LevelWarn}, detail: "service.db can be read", opens: true},
 		{name: "a key for all", closed: chmod(keyFile, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
-		{name: "no key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyFile))) }, want: map[string]Level{checkKey: LevelFail}, detail: "is missing"},
+		{name: "no key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyFile))) }, want: map[string]Level{checkKey: LevelFail}, detail: "is missing: it is the key of the secrets in this database; put it back"},
 		{name: "another key", closed: func(t *testing.T, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, keyFile), formatKeys([]secretKey{newSecretKey()}), 0o600))
 		}, want: map[string]Level{checkKey: LevelFail}, detail: "does not hold the key"},
@@ -151,7 +151,7 @@ func TestExamineOthers(t *testing.T) {
 	must(t, os.Chmod(filepath.Join(dir, keyFile), 0o644))
 	compare(t, s.Examine(t.Context(), 0), map[string]Level{checkKey: LevelFail}, "mode 0644")
 	s.disk.least = 1 << 60
-	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail}, "MB must be")
+	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail}, "MiB must be")
 	must(t, s.Close())
 
 	old := t.TempDir()

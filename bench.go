@@ -23,6 +23,7 @@ type benchCmd struct {
 	Publishers string   `default:"128" placeholder:"N" help:"How many requests are under way at a time; for raw too."`
 	Case       []string `placeholder:"NAME" help:"The cases to measure: ${cases}. All, if none is named."`
 	Stored     string   `default:"0" placeholder:"N" help:"How many events are in the log before a case begins."`
+	Others     string   `default:"0" placeholder:"N" help:"How many other subscriptions there are, that ask for other events, before a case begins."`
 	JSON       bool     `name:"json" help:"Print the results as JSON."`
 	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a processor profile of the service here; with several cases the name of each is put into the file's name."`
 }
@@ -68,6 +69,7 @@ func (c *benchCmd) bench(std streams) (*bench, error) {
 		time:       f.duration("time", c.Time, 100*time.Millisecond, 10*time.Minute),
 		publishers: f.integer("publishers", c.Publishers, 1, 4096),
 		stored:     f.integer("stored", c.Stored, 0, 1_000_000_000),
+		others:     f.integer("others", c.Others, 0, 1_000_000),
 		profile:    c.CPUProfile,
 		log:        std.err,
 		progress:   progressTo(std.err),
@@ -169,14 +171,16 @@ func (r *benchReport) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "raw: %s requests/s of a bare net/http client to the same receiver\n\n", thousands(r.Raw))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tpeak MB\tcommits\tlost\ttwice\t")
+	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tidle MB\tpeak MB\tcommits\tlost\ttwice\t")
 	for _, c := range r.Results {
-		memory := "–"
-		if c.PeakMemory > 0 {
-			memory = fmt.Sprintf("%.0f", float64(c.PeakMemory)/(1<<20))
+		memory := func(bytes int64) string {
+			if bytes == 0 {
+				return "–"
+			}
+			return fmt.Sprintf("%.0f", float64(bytes)/(1<<20))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%s\t%d\t%d\t\n", c.Case, thousands(c.AcknowledgedPerSecond), thousands(c.DeliveredPerSecond),
-			c.OfRaw, c.P50, c.P99, c.Max, c.CPU, memory, thousands(float64(c.Commits)), c.Lost, c.Duplicated)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%s\t%s\t%d\t%d\t\n", c.Case, thousands(c.AcknowledgedPerSecond), thousands(c.DeliveredPerSecond),
+			c.OfRaw, c.P50, c.P99, c.Max, c.CPU, memory(c.IdleMemory), memory(c.PeakMemory), thousands(float64(c.Commits)), c.Lost, c.Duplicated)
 	}
 	w.Flush()
 	b.WriteByte('\n')

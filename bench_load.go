@@ -33,6 +33,7 @@ type bench struct {
 	time       time.Duration
 	publishers int
 	stored     int
+	others     int
 	profile    string
 	cases      []benchCase
 	log        io.Writer // of the other processes
@@ -101,12 +102,15 @@ func (b *bench) measure(ctx context.Context, bc benchCase) (_ *benchResult, err 
 	if err := s.store(ctx, b.stored); err != nil {
 		return nil, fmt.Errorf("storing %d events: %w", b.stored, err)
 	}
+	if err := s.subscribeOthers(ctx); err != nil {
+		return nil, fmt.Errorf("making %d other subscriptions: %w", b.others, err)
+	}
 	s.events = max(int(float64(bc.most)*b.time.Seconds()), 10)
 	s.sent = make([]int64, s.events)
 	if err := s.sinkBegin(ctx, s.events, bc.subscriptions); err != nil {
 		return nil, err
 	}
-	if err := s.subscribe(ctx, bc.subscriptions); err != nil {
+	if err := s.subscribe(ctx, bc.subscriptions, benchEventName); err != nil {
 		return nil, err
 	}
 	if bc.subscriptions > 1 {
@@ -383,7 +387,7 @@ func (s *benchSubject) publishToOne(ctx context.Context, data string) error {
 	if err := one.sinkBegin(ctx, one.events, 1); err != nil {
 		return err
 	}
-	if err := one.subscribe(ctx, 1); err != nil {
+	if err := one.subscribe(ctx, 1, benchEventName); err != nil {
 		return err
 	}
 	worker := &benchPublisher{s: one}
@@ -441,6 +445,7 @@ func (p *benchPublisher) publish(ctx context.Context, n int) error {
 const (
 	benchEventName  = "content_published"
 	benchStoredName = "content_updated" // nobody asks for it
+	benchOtherName  = "content_deleted" // nobody publishes it
 )
 
 // benchEvent appends an event with a number in it to dst.
@@ -497,9 +502,20 @@ func newBenchClient(connections int) *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}}
 }
 
-// subscribe makes subscriptions, each to a path of its own, and waits for
-// their pings.
-func (s *benchSubject) subscribe(ctx context.Context, subscriptions int) error {
+// subscribeOthers makes subscriptions of what nobody publishes.
+func (s *benchSubject) subscribeOthers(ctx context.Context) error {
+	if s.others == 0 {
+		return nil
+	}
+	if err := s.sinkBegin(ctx, 0, 0); err != nil {
+		return err
+	}
+	return s.subscribe(ctx, s.others, benchOtherName)
+}
+
+// subscribe makes subscriptions of one event, each to a path of its own, and waits
+// for their pings.
+func (s *benchSubject) subscribe(ctx context.Context, subscriptions int, event string) error {
 	var next atomic.Int64
 	err := s.inParallel(ctx, func(*benchPublisher) error {
 		for {
@@ -509,7 +525,7 @@ func (s *benchSubject) subscribe(ctx context.Context, subscriptions int) error {
 			}
 			body, err := json.Marshal(map[string]any{
 				"url":    fmt.Sprintf("%s/d/%d", s.sink.url, n),
-				"events": []map[string]string{{"name": benchEventName, "version": "1"}},
+				"events": []map[string]string{{"name": event, "version": "1"}},
 			})
 			if err != nil {
 				return err

@@ -20,7 +20,7 @@ func TestBench(t *testing.T) {
 	dir := t.TempDir()
 	profile := filepath.Join(dir, "cpu.out")
 	var out, log bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), buildBinary(t), "bench", "--data", dir, "--time", "200ms", "--publishers", "16", "--stored", "1000",
+	cmd := exec.CommandContext(t.Context(), buildBinary(t), "bench", "--data", dir, "--time", "200ms", "--publishers", "16", "--stored", "1000", "--others", "20",
 		"--case", "single,natural,stream-replicated,light,fanout-100", "--json", "--cpuprofile", profile)
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {

@@ -86,7 +86,9 @@ func (d *Dispatcher) formedEarly(sending context.Context, j job, c *store.Claim,
 
 // idle says whether the lane has nothing in flight and, for all it knows, nothing
 // that waits.
-func (l *lane) idle() bool { return l.inFlight == 0 && l.forming == 0 && !l.reading && l.seen >= l.wanted }
+func (l *lane) idle() bool {
+	return l.inFlight == 0 && l.forming == 0 && !l.reading && l.seen >= l.wanted
+}
 
 // couldForm says whether an idle lane would form a delivery if an event waited.
 func (l *lane) couldForm(seq int64, now time.Time, cfg *Config) bool {

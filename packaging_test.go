@@ -99,6 +99,16 @@ func TestUnitAndImage(t *testing.T) {
 			t.Errorf("%q: %v", command, err)
 		}
 	}
+	run := regexp.MustCompile(`ExecStart=(\S+)`).FindStringSubmatch(unit)[1]
+	installed := regexp.MustCompile(`install -m 0755 \S+ (\S+)`).FindAllStringSubmatch(read("docs/operations.md"), -1)
+	for _, to := range installed {
+		if to[1] != run {
+			t.Errorf("operations has the binary put to %s, and the unit runs %s", to[1], run)
+		}
+	}
+	if len(installed) < 2 {
+		t.Error("operations does not say where the binary goes")
+	}
 	for _, want := range []string{"FROM scratch", "CGO_ENABLED=0", "ca-certificates.crt", "USER 65532", "mkdir -m 0700 /out/root/data", "--chown=65532:65532 /out/root /\n"} {
 		if !strings.Contains(image, want) {
 			t.Errorf("the image has no %s", want)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -10,12 +11,12 @@ import (
 
 // notify tells systemd, when it has started the process and asks for it, that
 // the service serves, then that it is alive, and when ctx ends that it is
-// ending.
+// ending, for which it may take so long.
 //
 // It is alive as long as check returns in time, whatever it says: a store that
 // cannot write for want of room says so and recovers by itself, and is not
 // helped by a restart. One that says nothing any more is.
-func notify(ctx context.Context, url string, check func(context.Context) error, logger *slog.Logger) error {
+func notify(ctx context.Context, url string, check func(context.Context) error, ending time.Duration, logger *slog.Logger) error {
 	tell := func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
 			logger.Warn("systemd cannot be told", "error", err)
@@ -26,7 +27,8 @@ func notify(ctx context.Context, url string, check func(context.Context) error, 
 		logger.Warn("the watchdog of systemd cannot be heeded", "error", err)
 	}
 	tell(daemon.SdNotifyReady + "\nSTATUS=Serving " + url)
-	defer tell(daemon.SdNotifyStopping)
+	// Where the unit's own bound (TimeoutStopSec=) is longer, that holds.
+	defer tell(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, ending.Microseconds()))
 	if interval <= 0 {
 		<-ctx.Done()
 		return nil

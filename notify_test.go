@@ -57,7 +57,9 @@ func TestNotify(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- notify(ctx, "https://localhost:8443", check, slog.New(slog.DiscardHandler)) }()
+	go func() {
+		done <- notify(ctx, "https://localhost:8443", check, 38*time.Second, slog.New(slog.DiscardHandler))
+	}()
 
 	for _, want := range []string{"READY=1\nSTATUS=Serving https://localhost:8443", "WATCHDOG=1"} {
 		if got := next(); got != want {
@@ -78,7 +80,7 @@ func TestNotify(t *testing.T) {
 		t.Error(err)
 	}
 	for {
-		if got := next(); got == "STOPPING=1" {
+		if got := next(); got == "STOPPING=1\nEXTEND_TIMEOUT_USEC=38000000" {
 			break
 		} else if !strings.HasPrefix(got, "WATCHDOG") {
 			t.Fatalf("systemd is told %q", got)
@@ -102,9 +104,9 @@ func TestServeNotifies(t *testing.T) {
 	var complaints bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, []string{"serve", "--data", filepath.Join(dir, "d"), "--listen", "127.0.0.1:0", "--log-level", "error"}, streams{strings.NewReader(""), io.Discard, &complaints})
+		done <- run(ctx, []string{"serve", "--data", filepath.Join(dir, "d"), "--listen", "127.0.0.1:0", "--grace", "30s", "--log-level", "error"}, streams{strings.NewReader(""), io.Discard, &complaints})
 	}()
-	for _, want := range []string{"READY=1\nSTATUS=Serving https://127.0.0.1:", "STOPPING=1"} {
+	for _, want := range []string{"READY=1\nSTATUS=Serving https://127.0.0.1:", "STOPPING=1\nEXTEND_TIMEOUT_USEC=70000000"} {
 		b := make([]byte, 4096)
 		n, err := l.Read(b)
 		if err != nil || !strings.HasPrefix(string(b[:n]), want) {

@@ -470,7 +470,7 @@ func (svc *service) Run(ctx context.Context) error {
 		return err
 	})
 	g.Go(func() error { return svc.store.Guard(running) })
-	g.Go(func() error { return notify(running, svc.baseURL, svc.ready, logger) })
+	g.Go(func() error { return notify(running, svc.baseURL, svc.ready, svc.settings.ending(), logger) })
 	g.Go(func() error { return svc.store.Retain(running, svc.settings.retention) })
 	g.Go(func() error { return svc.store.EndHold(running) })
 	g.Go(func() error {
@@ -496,6 +496,16 @@ func (svc *service) Run(ctx context.Context) error {
 		logger.Info("ended")
 	}
 	return err
+}
+
+// ending is how long an orderly end may take: requests, then attempts, then the
+// last changes for the replica, and what is left to be closed.
+func (s *settings) ending() time.Duration {
+	d := 2*s.grace + 10*time.Second
+	if s.replica != nil {
+		d += s.replica.ShutdownSyncTimeout
+	}
+	return d
 }
 
 // close gives up what open had taken when it failed.

@@ -20,8 +20,9 @@ import (
 
 // bucket is an S3 server with the bucket b.
 type bucket struct {
-	url  string
-	down atomic.Bool // it answers 503
+	url   string
+	down  atomic.Bool                         // it answers 503
+	delay atomic.Pointer[func(*http.Request)] // is called before each answer, unless nil
 }
 
 func newBucket(t testing.TB) *bucket {
@@ -37,6 +38,9 @@ func newBucket(t testing.TB) *bucket {
 		if b.down.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
+		}
+		if delay := b.delay.Load(); delay != nil {
+			(*delay)(r)
 		}
 		s3.ServeHTTP(w, r)
 	}))

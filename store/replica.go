@@ -258,9 +258,11 @@ func (r *replication) noticed(since time.Time, tx ltx.TXID) {
 func (r *replication) start(ctx context.Context) (_ *follower, err error) {
 	db := litestream.NewDB(r.path)
 	replica := litestream.NewReplica(db)
-	if replica.Client, err = r.cfg.replica.client(replica); err != nil {
+	client, err := r.cfg.replica.client(replica)
+	if err != nil {
 		return nil, err
 	}
+	replica.Client = &spooled{client, r.path}
 	db.Replica = replica
 	// What is done when is decided here, where failures are seen.
 	db.MonitorInterval, replica.MonitorEnabled = 0, false

@@ -192,7 +192,7 @@ func TestRelease(t *testing.T) {
 		for _, want := range []string{
 			`-rwxr-xr-x 0/0 .* \./usr/bin/service-webhooks`, `-rw-r--r-- 0/0 .* \./etc/service-webhooks/config.yml`, `\./usr/lib/systemd/system/service-webhooks.service`,
 			`\./usr/lib/sysusers.d/service-webhooks.conf`, `\./usr/share/man/man1/service-webhooks.1.gz`, `\./usr/share/doc/service-webhooks/THIRD_PARTY_LICENSES`,
-			`\./usr/share/doc/service-webhooks/examples/litestream.yml`,
+			`\./usr/share/doc/service-webhooks/examples/litestream.yml`, `\./usr/share/doc/service-webhooks/operations.md`, `\./usr/share/doc/service-webhooks/metrics.md`,
 			`\./usr/share/bash-completion/completions/service-webhooks`,
 		} {
 			if !regexp.MustCompile(want).Match(contents) {
@@ -207,6 +207,9 @@ func TestRelease(t *testing.T) {
 			t.Fatalf("dpkg-deb --extract: %v\n%s", err, out)
 		}
 		untar(t, filepath.Join(dir, "one", "service-"+version+"-linux-"+arch+".tar.gz"), root)
+		if _, err := os.Stat(filepath.Join(root, "service-"+version+"-linux-"+arch, "docs", "operations.md")); err != nil {
+			t.Errorf("the tarball does not say how it is run: %v", err)
+		}
 		for _, binary := range []string{"usr/bin/service-webhooks", "service-" + version + "-linux-" + arch + "/service"} {
 			out, err := exec.Command(filepath.Join(root, binary), "--version").CombinedOutput()
 			if err != nil || !strings.HasPrefix(string(out), "service "+version+" (") {

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -474,6 +475,7 @@ func (svc *service) Run(ctx context.Context) error {
 	g.Go(func() error { return svc.store.Retain(running, svc.settings.retention) })
 	g.Go(func() error { return svc.store.EndHold(running) })
 	g.Go(func() error {
+		debug.FreeOSMemory() // a service with nothing to do keeps nothing of what its start took
 		<-running.Done()
 		logger.Info("ending: requests and attempts under way may take their time", "grace", svc.settings.grace)
 		return nil

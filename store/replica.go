@@ -54,7 +54,7 @@ type replicaLimits struct {
 }
 
 var defaultReplicaLimits = replicaLimits{
-	pace: 4_096, giveUp: 50_000, longFor: 5 * time.Second, refuse: 100_000,
+	pace: 16_384, giveUp: 50_000, longFor: 5 * time.Second, refuse: 100_000,
 	pile: 256 << 20, pileShare: 2, pileEvery: 10 * time.Second,
 	wholeEvery: 10 * time.Minute,
 }

@@ -414,7 +414,7 @@ func TestLanesAreTheLaneOfEach(t *testing.T) {
 
 // BenchmarkLanes is what a start reads, by the number of subscriptions.
 func BenchmarkLanes(b *testing.B) {
-	for _, number := range []int{100, 10_000} {
+	for _, number := range []int{100, 10_000, 100_000} {
 		b.Run(fmt.Sprint("subscriptions=", number), func(b *testing.B) {
 			s := open(b)
 			program(b, s, "p")

@@ -425,7 +425,7 @@ var (
 	errPile   = errors.New("too much waits on the disk to be copied")
 	errLong   = errors.New("the write-ahead log became too long")
 	errStuck  = errors.New("the replica does not take what is copied")
-	errHollow = errors.New("the replica has lost what was sent to it before, and cannot be restored from: the whole database is copied again")
+	errHollow = errors.New("the replica has lost what was sent to it before, and cannot be restored from until the whole database is copied again")
 )
 
 // follow copies what is committed, and sends it to the replica, until ctx ends
@@ -730,6 +730,11 @@ func (r *replication) close() error {
 	}
 	if err == nil {
 		err = o.store.Close(ctx)
+	}
+	if err == nil {
+		if whole, asked := r.restorable(ctx, o); asked == nil && !whole {
+			err = errHollow
+		}
 	}
 	if err != nil {
 		r.failed(err)

@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+
 	"service/webhook"
 )
 
@@ -680,15 +683,24 @@ func TestLogBegunAnewWithoutLitestream(t *testing.T) {
 func TestReplicaEmptied(t *testing.T) {
 	dir, replica := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, replica)
+	cfg.CompactionIntervals = []time.Duration{time.Hour} // so that nothing is in two places
 	limits := defaultReplicaLimits
-	limits.wholeEvery = 20 * time.Millisecond
+	limits.wholeEvery = 0
+	lose := func(folder string) { // at one stroke, though it is written to
+		t.Helper()
+		if err := os.Rename(filepath.Join(replica, folder), filepath.Join(t.TempDir(), "lost")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	r := openReplicated(t, dir, cfg, limits)
 	program(t, r.Store, "acme")
 	publish(t, r.Store, "acme", "content_updated")
 	r.await("up to date", upToDate)
-	if err := os.RemoveAll(filepath.Join(replica, "ltx")); err != nil {
-		t.Fatal(err)
-	}
+	r.await("given the day's copy of the whole", func(Replica) bool {
+		copies, err := os.ReadDir(filepath.Join(replica, "ltx", "9"))
+		return err == nil && len(copies) > 0 && !strings.HasSuffix(copies[0].Name(), ".tmp")
+	})
+	lose("ltx")
 	publish(t, r.Store, "acme", "content_updated")
 	r.await("known to be empty", func(y Replica) bool {
 		return y.State == ReplicaFailing && strings.Contains(y.Err, "cannot be restored from")
@@ -699,81 +711,88 @@ func TestReplicaEmptied(t *testing.T) {
 	if n := events(t, s); n != 3 {
 		t.Errorf("got %d events, want 3", n)
 	}
-}
-
-// bigRandomEvent returns an event of 100 KB that cannot be compressed, as all is
-// that is copied.
-func bigRandomEvent() webhook.Event {
-	var padding strings.Builder
-	for padding.Len() < 100_000 {
-		padding.WriteString(rand.Text())
-	}
-	e := event("content_updated")
-	e.JSON = append(e.JSON[:len(e.JSON)-1], `,"padding":"`+padding.String()+`"}`...)
-	return e
-}
-
-// TestSlowBucket has a bucket that takes a copy of the whole database very slowly:
-// the log is shortened meanwhile, and nothing is given up.
-func TestSlowBucket(t *testing.T) {
-	b := newBucket(t)
-	dir := t.TempDir()
-	plain, err := Open(context.Background(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	program(t, plain, "acme")
-	for range 40 { // more than the client of S3 holds in memory
-		var all []webhook.Event
-		for range 10 {
-			all = append(all, bigRandomEvent())
-		}
-		if _, err := plain.Publish(context.Background(), "acme", all); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := plain.Close(); err != nil {
-		t.Fatal(err)
-	}
-	slow, arrived := make(chan struct{}), make(chan struct{})
-	taken := sync.OnceFunc(func() { close(slow) })
-	defer taken()
-	begun := sync.OnceFunc(func() { close(arrived) })
-	delay := func(r *http.Request) {
-		if strings.Contains(r.URL.Path, "/0009/") && r.Method == http.MethodPut {
-			begun()
-			<-slow
-		}
-	}
-	b.delay.Store(&delay)
-	limits := defaultReplicaLimits
-	limits.pace, limits.giveUp, limits.longFor = 200, 1_000, 200*time.Millisecond
-	r := openReplicated(t, dir, b.replica(t, dir), limits)
-	select {
-	case <-arrived:
-	case <-time.After(20 * time.Second):
-		t.Fatal("no copy of the whole is sent")
-	}
-	r.await("up to date", upToDate)
-	for range 100 { // 25 frames each
-		if _, err := r.Publish(context.Background(), "acme", []webhook.Event{bigRandomEvent()}); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(5 * time.Millisecond)
-		if y := r.Replica(); y.State != ReplicaRunning {
-			t.Fatalf("with a log of %d frames: %+v", r.replication.frames.Load(), y)
-		}
-	}
-	if frames := r.replication.frames.Load(); frames > limits.giveUp {
-		t.Errorf("the log has %d frames", frames)
-	}
-	taken()
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := events(t, restoredFrom(t, b, dir)); n != 500 {
-		t.Errorf("got %d events, want 500", n)
+
+	// Nor does it say at its end that the replica has everything, when that was
+	// not asked for a while; and the next start sees to it.
+	r = openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	lose("ltx/0")
+	publish(t, r.Store, "acme", "content_updated")
+	if err := r.close(); !errors.Is(err, errHollow) {
+		t.Errorf("at the end: got %v, want %v", err, errHollow)
 	}
+	r = openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	s, _ = restored(t, cfg, dir, time.Time{})
+	if n := events(t, s); n != 4 {
+		t.Errorf("after the next start: got %d events, want 4", n)
+	}
+}
+
+// source is a copy of the whole database as Litestream makes it: a header, and
+// much behind it.
+type source struct {
+	io.Reader
+	closed chan struct{}
+}
+
+func (s source) Close() error {
+	close(s.closed)
+	return nil
+}
+
+// TestSlowBucket has a bucket that takes nothing of a copy of the whole database:
+// it is read to its end all the same, since the log is not shortened before.
+func TestSlowBucket(t *testing.T) {
+	b := newBucket(t)
+	dir := t.TempDir()
+	r := openReplicated(t, dir, b.replica(t, dir))
+	r.await("up to date", upToDate)
+	r.replication.mu.Lock()
+	c, ok := r.replication.open.replica.Client.(*spooled)
+	r.replication.mu.Unlock()
+	if !ok {
+		t.Fatal("it is sent as it is made")
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	delay := func(*http.Request) { <-ctx.Done() }
+	b.delay.Store(&delay)
+	header, err := (&ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1, MinTXID: 1, MaxTXID: 7, Timestamp: time.Now().UnixMilli()}).MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 64 << 20 // more than the client of S3 holds in memory
+	copied := source{io.MultiReader(bytes.NewReader(header), io.LimitReader(zeros{}, size)), make(chan struct{})}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.WriteLTXFile(ctx, litestream.SnapshotLevel, 1, 7, copied)
+		sent <- err
+	}()
+	select {
+	case <-copied.closed:
+	case <-time.After(20 * time.Second):
+		t.Error("the copy is read no faster than the bucket takes it")
+	}
+	cancel()
+	if err := <-sent; err == nil {
+		t.Error("it is said to be sent")
+	}
+	b.delay.Store(nil)
+	left, err := filepath.Glob(filepath.Join(metaPath(filepath.Join(dir, databaseFile)), "*"+unfinished+"*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("it has left %v, %v", left, err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
 }
 
 // TestPile has a replica that takes nothing for so long that too much waits for

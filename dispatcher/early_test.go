@@ -1,0 +1,77 @@
+//go:build cgo
+
+package dispatcher
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/store"
+)
+
+func (w *world) sql(query string) {
+	w.t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(query); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// A delivery that could not be stored with its event is formed once it can be.
+func TestAnEventWhoseEarlyDeliveryFailsIsDelivered(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+		r := w.subscriber(nil)
+		w.subscribe(r, nil)
+		w.publish("content_updated")
+		before := len(r.posts())
+		w.sql("CREATE TRIGGER spoiled BEFORE INSERT ON delivery_events BEGIN SELECT RAISE(ABORT, 'spoiled'); END")
+		w.publish("content_updated")
+		synctest.Wait()
+		if n := len(r.posts()); n != before {
+			t.Errorf("%d posts, want %d", n, before)
+		}
+		w.sql("DROP TRIGGER spoiled")
+		time.Sleep(laneHold + time.Second)
+		synctest.Wait()
+		if n := len(r.posts()); n != before+1 {
+			t.Errorf("%d posts after the hold, want %d", n, before+1)
+		}
+		w.d.mu.Lock()
+		if w.d.inFlight != 0 {
+			t.Errorf("%d slots are taken, want none", w.d.inFlight)
+		}
+		w.d.mu.Unlock()
+	})
+}
+
+// What TestAResultThatCannotBeStored takes for granted.
+func TestAResultOfNoRowCannotBeStored(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+		sub := w.subscribe(w.subscriber(nil), nil)
+		synctest.Wait()
+		w.d.mu.Lock()
+		l := w.d.lanes[sub.ID]
+		w.d.mu.Unlock()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.d.attempt(ctx, l, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: l.Revision}) // of no row
+		}()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("the result of an attempt of no delivery was stored")
+		default:
+		}
+	})
+}

@@ -1,0 +1,179 @@
+//go:build unix
+
+package store
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"service/webhook"
+)
+
+// commitWithARead runs, in one commit, a write that fills SQLite's cache, a write
+// whose read finds the disk full when SQLite makes room in the cache by writing
+// to the log, and then, with room again, the last. It returns what the last got.
+func commitWithARead(t *testing.T, s *Store, again bool, last *write, also ...func(*tx) error) (runs int, firstErr, lastErr error) {
+	t.Helper()
+	program(t, s, "q")
+	for i := range 200 {
+		e := event("content_updated")
+		err := s.writer.do(func(t *tx) error {
+			return t.exec("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES ('q', ?, ?, 'content_updated', 1, ?)",
+				i+1, e.ID, []byte(`{"id":"`+e.ID+`","x":"`+strings.Repeat("x", 6000)+`"}`))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.writer.conn.ExecContext(t.Context(), "PRAGMA cache_size = 20"); err != nil {
+		t.Fatal(err)
+	}
+	var busy, frames, moved int
+	if err := s.writer.conn.QueryRowContext(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &moved); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	room := func() { syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old) }
+	t.Cleanup(func() { room(); signal.Reset(syscall.SIGXFSZ) })
+
+	release := lead(s)
+	first := s.writer.submit(&write{again: true, run: func(tx *tx) error {
+		for i := range 40 {
+			if err := tx.exec("INSERT INTO settings (name, value) VALUES (?, ?)", fmt.Sprintf("first-%d", i), []byte(strings.Repeat("x", 3000))); err != nil {
+				return err
+			}
+		}
+		for _, fn := range also {
+			if err := fn(tx); err != nil {
+				return err
+			}
+		}
+		st, err := os.Stat(filepath.Join(s.dir, databaseFile+"-wal"))
+		if err != nil {
+			return err
+		}
+		return syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(st.Size()), Max: old.Max})
+	}})
+	second := s.writer.submit(&write{again: again, run: func(t *tx) error {
+		defer room()
+		runs++
+		var n int
+		return t.scan("SELECT coalesce(sum(instr(json, 'zz')), 0) FROM events WHERE program_id = 'q'", nil, &n)
+	}})
+	third := s.writer.submit(last)
+	release()
+	var wg sync.WaitGroup
+	var secondErr error
+	wg.Go(func() { firstErr = s.writer.wait(first) })
+	wg.Go(func() { secondErr = s.writer.wait(second) })
+	wg.Go(func() { lastErr = s.writer.wait(third) })
+	wg.Wait()
+	t.Logf("the read was run %d times\nfirst: %v\nread: %v\nlast: %v", runs, firstErr, secondErr, lastErr)
+	return runs, firstErr, lastErr
+}
+
+// When the disk does not take what SQLite moves out of its cache, SQLite ends the
+// whole transaction by itself, though it is a read that fails: what comes after
+// in the same commit must not be stored on its own.
+func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
+	for _, again := range []bool{true, false} {
+		t.Run(fmt.Sprintf("again=%t", again), func(t *testing.T) {
+			s := open(t)
+			program(t, s, "p")
+			l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+			publish(t, s, "p", "content_updated")
+			waiting, err := s.Waiting(t.Context(), l, 1, 100, 1<<20)
+			if err != nil || len(waiting.Seqs) != 1 {
+				t.Fatal(waiting, err)
+			}
+			f := s.newForming(l, &waiting)
+			_, firstErr, lastErr := commitWithARead(t, s, again, &write{again: true, run: f.store})
+			var cursor, deliveries, rows int64
+			err = s.scan(t.Context(), "SELECT (SELECT seq FROM cursors), (SELECT count(*) FROM deliveries WHERE ping IS NULL AND claimed_at IS NOT NULL), (SELECT count(*) FROM settings WHERE name LIKE 'first-%')", nil, &cursor, &deliveries, &rows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (lastErr != nil) != (deliveries == 0) || (lastErr != nil) != (cursor == 0) {
+				t.Errorf("the forming got %v, and %d deliveries are stored, claimed, with the cursor at %d", lastErr, deliveries, cursor)
+			}
+			if (firstErr != nil) != (rows == 0) {
+				t.Errorf("the first write got %v, and %d of its rows are stored", firstErr, rows)
+			}
+		})
+	}
+}
+
+func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	publish(t, s, "p", "content_updated")
+	_, _, lastErr := commitWithARead(t, s, true, &write{again: true, run: func(t *tx) error {
+		_, err := Write{s, t}.Publish("p", []webhook.Event{event("content_updated")})
+		return err
+	}})
+	if _, err := s.writer.conn.ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
+		t.Fatal(err)
+	}
+	after := publish(t, s, "p", "content_updated")
+	var stored int
+	if err := s.scan(t.Context(), "SELECT count(*) FROM events WHERE program_id = 'p'", nil, &stored); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("last: %v; %d events are stored; the one published after has seq %d", lastErr, stored, after[0].Seq)
+	w, err := s.Waiting(t.Context(), l, after[0].Seq, 100, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, seq := range w.Seqs {
+		var body []byte
+		if err := s.scan(t.Context(), "SELECT json FROM events WHERE program_id = 'p' AND seq = ?", []any{seq}, &body); err != nil {
+			t.Fatal(err)
+		}
+		if string(body) != string(w.Bodies[i]) {
+			t.Errorf("the event at %d:\n  stored   %s\n  in memory %s", seq, body, w.Bodies[i])
+		}
+	}
+	if n := len(w.Seqs); n != stored {
+		t.Errorf("%d events wait for the lane, %d are stored", n, stored)
+	}
+}
+
+// The same with a delivery that is formed early of events that are not stored.
+func TestNothingIsFormedEarlyOfEventsThatAReadHasUndone(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	claims := formEarly(s, l)
+	_, _, lastErr := commitWithARead(t, s, true, &write{again: true, run: func(*tx) error { return nil }}, func(t *tx) error {
+		_, err := Write{s, t}.Publish("p", []webhook.Event{event("content_updated")})
+		return err
+	})
+	if _, err := s.writer.conn.ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
+		t.Fatal(err)
+	}
+	for len(claims) > 0 {
+		t.Logf("formed early: %+v", <-claims)
+	}
+	s.FormEarly(nil)
+	t.Logf("last: %v", lastErr)
+	published := publish(t, s, "p", "content_updated") // acknowledged
+	fresh := lane(t, s, l.SubscriptionID)
+	w, err := s.Waiting(t.Context(), fresh, published[0].Seq, 100, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(w.Seqs) == 0 {
+		t.Errorf("the event with seq %d was acknowledged, and does not wait for the lane, whose cursor is at %d", published[0].Seq, fresh.Cursor)
+	}
+}

@@ -576,8 +576,12 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) err
 		}
 		completed = at
 	}
-	return t.exec("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL WHERE num = ?",
+	n, err := t.affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL WHERE num = ?",
 		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, status, code, num)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("store: delivery %d is gone", num)
+	}
+	return err
 }
 
 const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"

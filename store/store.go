@@ -421,10 +421,11 @@ func (t *tx) each(query string, args []any, row func(scan func(...any) error) er
 	}
 	t.read(query)
 	rows, err := st.QueryContext(context.Background(), args...)
-	if err != nil {
-		return err
+	if err == nil {
+		err = drain(rows, row)
 	}
-	return drain(rows, row)
+	t.wrote = t.wrote || err != nil // SQLite may have ended the transaction by itself
+	return err
 }
 
 func drain(rows *sql.Rows, row func(scan func(...any) error) error) error {

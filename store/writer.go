@@ -466,7 +466,11 @@ func (t *tx) scan(query string, args []any, dest ...any) error {
 		return err
 	}
 	t.read(query)
-	return s.QueryRowContext(context.Background(), args...).Scan(dest...)
+	err = s.QueryRowContext(context.Background(), args...).Scan(dest...)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		t.wrote = true // SQLite may have ended the transaction by itself
+	}
+	return err
 }
 
 // read notes that a query that returns rows is run, which may write as well.

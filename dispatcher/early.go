@@ -16,17 +16,23 @@ const mostEarly = 8
 // it: its delivery is stored with it, in the same commit. All else is formed
 // after the commit, see form.
 func (d *Dispatcher) early(sending context.Context, a *store.Accepted) {
-	now := time.Now()
-	for _, j := range d.takeEarly(a.Events(), now) {
+	jobs := d.takeEarly(a.Events(), time.Now())
+	left := jobs
+	defer func() { // of a panic too
+		for _, j := range left {
+			d.dropEarly(j)
+		}
+	}()
+	for i, j := range jobs {
 		l := j.lane // whose cursor is ours
 		ok := a.Form(l.Lane, d.cfg.BatchSize, webhook.MaxDeliveryBytes, func(c *store.Claim, err error) { d.formedEarly(sending, j, c, err) })
+		left = jobs[i+1:]
+		if !ok {
+			d.dropEarly(j)
+			continue
+		}
 		d.mu.Lock()
 		l.reading, l.seen = false, l.Seen
-		if !ok {
-			d.formed(j, nil)
-			d.release(j, time.Time{}, now)
-			d.workers.Done()
-		}
 		d.mu.Unlock()
 	}
 }
@@ -69,18 +75,32 @@ func (d *Dispatcher) takeEarly(events []webhook.Event, now time.Time) (jobs []jo
 	return jobs
 }
 
+// dropEarly gives a slot back for which no delivery is formed.
+func (d *Dispatcher) dropEarly(j job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	j.lane.reading = false
+	d.endEarly(j, nil)
+}
+
+// endEarly gives back a slot for which no delivery was stored. Owns d.mu.
+func (d *Dispatcher) endEarly(j job, err error) {
+	d.formed(j, err)
+	d.release(j, time.Time{}, time.Now())
+	d.workers.Done()
+	d.poke() // somebody may wait for the slot
+}
+
 // formedEarly sends a delivery that was stored with its events.
 func (d *Dispatcher) formedEarly(sending context.Context, j job, c *store.Claim, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l := j.lane
-	d.formed(j, err)
 	if c == nil {
-		d.release(j, time.Time{}, time.Now())
-		d.workers.Done()
+		d.endEarly(j, err)
 		return
 	}
-	l.wanted = max(l.wanted, l.seen)
+	d.formed(j, nil)
+	j.lane.wanted = max(j.lane.wanted, j.lane.seen)
 	go d.work(sending, j, c)
 }
 

@@ -94,6 +94,10 @@ var bugs = []planted{
 	{"what is formed early passes over what waits", []edit{
 		{"store/early.go", "a.s.tail.scan(l.ProgramID, l.Seen, visit)", "reached = e.Seq - 1"},
 	}, []string{promiseKept, promiseServed}},
+	{"a slot that was taken early for nothing is lost", []edit{
+		{"dispatcher/early.go", "j.lane.reading = false\n\td.endEarly(j, nil)", "j.lane.reading = false\n\td.workers.Done()"},
+		{"store/early.go", "if len(g.Seqs) == 0 {", "if len(g.Seqs) < 2 {"},
+	}, []string{promiseServed, promiseKept, promiseLate}},
 	{"a first attempt that was cut off is not found again", []edit{
 		{"store/lane.go", "AND claimed_at IS NOT NULL\"", "AND claimed_at IS NOT NULL AND attempts_made > 1\""},
 	}, []string{promiseLate, promiseEnds}},

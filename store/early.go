@@ -10,6 +10,10 @@ import (
 // most: a crowd of them is in no hurry, and makes better company later.
 const maxEarly = 32
 
+// maxEarlySeen is how much of the log is looked through for that at the most, for
+// each delivery.
+const maxEarlySeen = 1_000
+
 // accept notes that events were published.
 func (t *tx) accept(events []webhook.Event) {
 	if t.many = t.many || len(t.accepted)+len(events) > maxEarly; !t.many {
@@ -57,8 +61,8 @@ type earlyFormer struct {
 func (a *Accepted) Events() []webhook.Event { return a.t.accepted }
 
 // Form is [Store.Waiting] and [Store.Form] of a lane, the accepted events
-// included. It returns false, and does nothing, when nothing waits or some of it
-// may not be in memory. Otherwise done is called after the commit, before anyone
+// included. It returns false, and does nothing, when nothing waits, or some of it
+// may not be in memory, or much of the log would have to be looked through for it. Otherwise done is called after the commit, before anyone
 // hears of it, with the claim or the error: it must be quick, and must not wait
 // for a write.
 func (a *Accepted) Form(l *Lane, count, size int, done func(*Claim, error)) bool {
@@ -76,6 +80,9 @@ func (a *Accepted) Form(l *Lane, count, size int, done func(*Claim, error)) bool
 		e := &a.t.accepted[i]
 		if e.ProgramID != l.ProgramID {
 			continue
+		}
+		if e.Seq-l.Seen > maxEarlySeen {
+			return false
 		}
 		if first && reached+1 < e.Seq {
 			a.s.tail.scan(l.ProgramID, l.Seen, visit)

@@ -476,6 +476,7 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	var next sql.NullInt64
 	err := s.writer.doAgain(func(t *tx) error {
 		now := s.clock.now().UnixMilli()
+		c.AcceptedAt = time.Time{}
 		err := t.scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
 		if errors.Is(err, sql.ErrNoRows) {
 			c.num = 0

@@ -424,7 +424,7 @@ func (t *tx) each(query string, args []any, row func(scan func(...any) error) er
 	if err == nil {
 		err = drain(rows, row)
 	}
-	t.wrote = t.wrote || err != nil // SQLite may have ended the transaction by itself
+	t.heed(err)
 	return err
 }
 

@@ -129,6 +129,7 @@ type tx struct {
 	current *write
 	touched []string // programs whose head this write has moved
 	wrote   bool     // something may have been written since this was last reset
+	ended   bool     // SQLite may have ended the transaction by itself
 
 	accepted    []webhook.Event // what the writes have published so far
 	many        bool            // it was more than that
@@ -253,7 +254,9 @@ func (w *writer) commit(batch []*write) {
 	w.metrics.commit(len(batch), time.Since(began), failed)
 	w.damage.notice(err)
 	if err != nil {
-		w.trouble.heed(len(batch), err, time.Now(), w.logger)
+		if !errors.Is(err, errFenced) { // of which the lease tells
+			w.trouble.heed(len(batch), err, time.Now(), w.logger)
+		}
 		for _, op := range batch {
 			op.err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
@@ -279,7 +282,7 @@ var errUndone = errors.New("store: a write without a savepoint has failed")
 // with deliveries of what is published when early. When it returns an error
 // nothing of them is stored.
 func (t *tx) transaction(batch []*write, plain, early bool) error {
-	t.refused, t.why, t.accepted, t.many = 0, nil, t.accepted[:0], false
+	t.refused, t.why, t.ended, t.accepted, t.many = 0, nil, false, t.accepted[:0], false
 	err := t.exec("BEGIN IMMEDIATE")
 	if err != nil {
 		return err
@@ -327,11 +330,16 @@ func (t *tx) savepoint(op *write) error {
 	return t.exec("RELEASE op")
 }
 
-// plain runs one write that cannot be undone alone: when it fails, and may have
-// written something, it returns errUndone.
+// plain runs one write that cannot be undone alone: it returns errUndone when it
+// fails and may have written something, and, whatever it says, when a statement of
+// it may have ended the transaction.
 func (t *tx) plain(op *write) error {
 	t.wrote = false
-	if !t.try(op) && t.wrote {
+	ok := t.try(op)
+	if ok && t.ended {
+		op.err = fmt.Errorf("%w: a statement has failed", ErrUnavailable)
+	}
+	if t.ended || !ok && t.wrote {
 		return errUndone
 	}
 	return nil
@@ -450,10 +458,9 @@ func (t *tx) execResult(query string, args ...any) (sql.Result, error) {
 		return nil, err
 	}
 	r, err := s.ExecContext(context.Background(), args...)
-	if err != nil {
-		t.wrote = true // for all that is known
-	} else if n, err := r.RowsAffected(); n != 0 || err != nil {
-		t.wrote = true
+	if t.heed(err); err == nil {
+		n, err := r.RowsAffected()
+		t.wrote = t.wrote || n != 0 || err != nil
 	}
 	return r, err
 }
@@ -467,10 +474,20 @@ func (t *tx) scan(query string, args []any, dest ...any) error {
 	}
 	t.read(query)
 	err = s.QueryRowContext(context.Background(), args...).Scan(dest...)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		t.wrote = true // SQLite may have ended the transaction by itself
+	if !errors.Is(err, sql.ErrNoRows) {
+		t.heed(err)
 	}
 	return err
+}
+
+// heed notes what the error of a statement, nil for none, means for the
+// transaction: a disk that fails, for a read too, may have made SQLite end it.
+// What is written from then on is written at once, and cannot be undone.
+func (t *tx) heed(err error) {
+	if err != nil {
+		t.wrote = true // for all that is known
+		t.ended = t.ended || isStorage(err)
+	}
 }
 
 // read notes that a query that returns rows is run, which may write as well.

@@ -91,6 +91,7 @@ type replication struct {
 
 	lease   atomic.Pointer[Lease]         // what is sent needs it to be good; nil for nothing
 	running atomic.Pointer[litestream.DB] // what the writer may call; nil while it is not to
+	paced   atomic.Pointer[time.Time]     // when the writer last had the log copied; nil for never
 	frames  atomic.Int64                  // of the log, as the writer last saw it
 	empty   atomic.Bool                   // the writer is to empty the log before its next commit, and has not yet
 
@@ -464,12 +465,18 @@ func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{
 		case <-tick.C:
 		}
 		began := time.Now()
-		err := o.db.Sync(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+		copied := began
+		// Under load the writer has it copied often enough.
+		if paced := r.paced.Load(); paced != nil && began.Sub(*paced) < r.cfg.MonitorInterval {
+			copied = *paced
+		} else {
+			err := o.db.Sync(ctx)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+			}
 		}
 		pos, err := o.db.Pos()
 		if err != nil {
@@ -483,7 +490,7 @@ func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{
 			default:
 			}
 		}
-		before = began
+		before = copied
 
 		switch {
 		case r.frames.Load() < r.limits.giveUp:
@@ -676,7 +683,9 @@ func (r *replication) pace(w *writer) {
 	ctx, cancel := context.WithTimeout(context.Background(), paceTime)
 	defer cancel()
 	// Its error comes again where the log is copied, and is told there.
-	_ = db.Sync(ctx)
+	if err := db.Sync(ctx); err == nil {
+		r.paced.Store(&now)
+	}
 	if r.look(w) >= r.limits.pace {
 		r.wait = paceAgain
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -183,6 +184,9 @@ func (w *writer) submit(op *write) *write {
 
 func (w *writer) wait(op *write) error {
 	if done := <-op.turn; !done {
+		// On one processor nobody else gets to submit anything while this one is
+		// in SQLite: without this each write would have a commit to itself.
+		runtime.Gosched()
 		w.lead()
 		<-op.turn
 	}

@@ -626,7 +626,7 @@ func samplePages(tb testing.TB, db *sql.DB) *pageSample {
 	scan("SELECT d.id FROM attempts a JOIN deliveries d ON d.num = a.delivery WHERE a.number = 5 AND length(a.response_body) > 15000 LIMIT 1", &s.large)
 	scan("SELECT id FROM deliveries WHERE num >= ? AND status = 'success' LIMIT 1", &s.plain, s.deliveries/2)
 	scan("SELECT id FROM subscriptions WHERE program_id = ? AND status = 'failing' LIMIT 1", &s.backlog, s.big)
-	scan("SELECT id FROM subscriptions WHERE program_id = ? AND status = 'healthy' AND active AND deleted_at IS NULL LIMIT 1", &s.busy, s.big)
+	scan("SELECT s.id FROM subscriptions s JOIN deliveries d ON d.subscription_id = s.id WHERE s.program_id = ? AND s.status = 'healthy' AND s.active AND s.deleted_at IS NULL GROUP BY s.id ORDER BY count(*) DESC LIMIT 1", &s.busy, s.big)
 	scan("SELECT id FROM events WHERE program_id = ? AND seq = 1", &s.fan, s.fanProgram)
 	scan("SELECT id FROM events WHERE program_id = ? AND seq = 1", &s.someEvent, s.big)
 	scan("SELECT id FROM tokens LIMIT 1", &s.token)

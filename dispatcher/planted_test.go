@@ -81,7 +81,7 @@ var bugs = []planted{
 	}, []string{promiseSlots}},
 	{"a retry has a new id", []edit{
 		{"dispatcher/dispatcher.go", "size := 192", "if c.Number > 1 {\n\t\tc.ID = webhook.NewID()\n\t}\n\tsize := 192"},
-	}, []string{promiseOnce, promiseCounted}},
+	}, []string{promiseOnce, promiseCounted, promiseLate}},
 	{"a retry has its events in another order", []edit{
 		{"dispatcher/dispatcher.go", "size := 192", "if n := len(c.Events) - 1; c.Number > 1 {\n\t\tc.Events[0], c.Events[n] = c.Events[n], c.Events[0]\n\t}\n\tsize := 192"},
 	}, []string{promiseBytes}},

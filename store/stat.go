@@ -21,12 +21,13 @@ const (
 )
 
 // Statistics are written with commits that are made anyway: at most so many rows
-// with one, and with so much time in between; longer once all are written. What
+// with one, since a publisher may wait for it, and with so much time in between;
+// longer once all are written. What
 // is not written yet is added from memory when they are read. A crash loses it,
 // and nothing else than a little of a chart.
 const (
-	statRows  = 64
-	statPause = 50 * time.Millisecond
+	statRows  = 16
+	statPause = 12 * time.Millisecond
 	statRest  = 5 * time.Second
 )
 

@@ -20,17 +20,25 @@ import (
 	"time"
 )
 
-// TestNotify plays systemd: it is told that the service serves, that it is
-// alive while the store answers, be it with an error, but not while the store
-// keeps silent, and that it is ending.
-func TestNotify(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "notify")
+// systemdSocket is where systemd would listen for what a service tells it, in a
+// directory, for half a minute.
+func systemdSocket(t *testing.T, dir string) (*net.UnixConn, string) {
+	t.Helper()
+	socket := filepath.Join(dir, "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	l.SetReadDeadline(time.Now().Add(30 * time.Second))
+	return l, socket
+}
+
+// TestNotify plays systemd: it is told that the service serves, that it is
+// alive while the store answers, be it with an error, but not while the store
+// keeps silent, and that it is ending.
+func TestNotify(t *testing.T) {
+	l, socket := systemdSocket(t, t.TempDir())
 	next := func() string {
 		b := make([]byte, 4096)
 		n, err := l.Read(b)
@@ -91,13 +99,7 @@ func TestNotify(t *testing.T) {
 // TestServeNotifies has systemd told by serve itself.
 func TestServeNotifies(t *testing.T) {
 	dir := t.TempDir()
-	socket := filepath.Join(dir, "notify")
-	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	l.SetReadDeadline(time.Now().Add(30 * time.Second))
+	l, socket := systemdSocket(t, dir)
 	t.Setenv("NOTIFY_SOCKET", socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -124,12 +126,7 @@ func TestServeNotifies(t *testing.T) {
 func TestStandbyNotifies(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
-	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	l.SetReadDeadline(time.Now().Add(30 * time.Second))
+	l, _ := systemdSocket(t, dir)
 	told := func(want string) {
 		t.Helper()
 		b := make([]byte, 4096)
@@ -198,13 +195,7 @@ func testAborted(t *testing.T, binary string) {
 		t.Fatal("the unit has no exit status after which it is not restarted")
 	}
 	dir := t.TempDir()
-	socket := filepath.Join(dir, "notify")
-	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	l.SetReadDeadline(time.Now().Add(30 * time.Second))
+	l, socket := systemdSocket(t, dir)
 
 	cmd := exec.Command(binary, "serve", "--data", filepath.Join(dir, "d"), "--listen", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket)

@@ -92,14 +92,14 @@ func redactCases() map[string]struct {
 func TestRedact(t *testing.T) {
 	for name, c := range redactCases() {
 		for spelling, encode := range encodings {
+			if name == "its bytes" && (strings.Contains(spelling, "JSON") || strings.Contains(spelling, "HTML")) {
+				continue // there are no bytes in JSON or HTML
+			}
+			if spelling == "URL, lower case" && c.shown != strings.ToLower(c.shown) {
+				continue // it has no lower case that is the same secret
+			}
 			t.Run(name+"/"+spelling, func(t *testing.T) {
 				shown, core := c.shown, c.core
-				if name == "its bytes" && (strings.Contains(spelling, "JSON") || strings.Contains(spelling, "HTML")) {
-					t.Skip("no bytes in JSON or HTML")
-				}
-				if spelling == "URL, lower case" && shown != strings.ToLower(shown) {
-					t.Skip("not a secret that has a lower case")
-				}
 				text := "before " + encode(shown) + " after, " + encode(shown) + "."
 				a := webhook.Attempt{ResponseHeader: "Echo: " + text + "\n", ResponseBody: []byte(text)}
 				c.request.redact(&a)

@@ -184,8 +184,8 @@ func TestFileSystem(t *testing.T) {
 	if name, _ := fileSystem(t.TempDir()); name == "" {
 		t.Error("the file system has no name")
 	}
-	if _, err := os.Stat("/dev/shm"); err != nil || runtime.GOOS != "linux" {
-		t.Skip("there is no /dev/shm")
+	if runtime.GOOS != "linux" {
+		t.Skip("A FILE SYSTEM IN MEMORY IS NOT TESTED: only Linux has /dev/shm")
 	}
 	if name, kind := fileSystem("/dev/shm"); name != "tmpfs" || kind != fsMemory {
 		t.Errorf("/dev/shm: got %s, %v, want tmpfs, in memory", name, kind)

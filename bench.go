@@ -150,6 +150,9 @@ type benchResult struct {
 	AcknowledgedPerSecond float64 `json:"acknowledged_per_second"`
 	DeliveredPerSecond    float64 `json:"delivered_per_second"`
 	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond as a share of what is possible
+	// OfWithout is DeliveredPerSecond as a share of that of the same case without
+	// a replica, when both were measured.
+	OfWithout float64 `json:"of_without_replica,omitempty"`
 
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
@@ -186,6 +189,9 @@ func (r *benchReport) String() string {
 	b.WriteByte('\n')
 	for _, c := range r.Results {
 		fmt.Fprintf(&b, "%s: %s", c.Case, c.About)
+		if c.OfWithout > 0 {
+			fmt.Fprintf(&b, "; %.2f of the rate without", c.OfWithout)
+		}
 		if c.Publish > 0 {
 			fmt.Fprintf(&b, "; publishing an event takes %.2f ms (median), to one subscription %.2f ms", c.Publish, c.PublishToOne)
 		}
@@ -222,6 +228,11 @@ func (b *bench) run(ctx context.Context, report *benchReport) error {
 			return fmt.Errorf("%s: %w", bc.name, err)
 		}
 		r.OfRaw = r.DeliveredPerSecond / report.Raw
+		if base, ok := strings.CutSuffix(bc.name, replicatedSuffix); ok {
+			if i := slices.IndexFunc(report.Results, func(r *benchResult) bool { return r.Case == base }); i >= 0 {
+				r.OfWithout = r.DeliveredPerSecond / report.Results[i].DeliveredPerSecond
+			}
+		}
 		report.Results = append(report.Results, r)
 	}
 	return nil

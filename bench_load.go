@@ -55,15 +55,19 @@ type benchCase struct {
 var benchCases = []benchCase{
 	{"single", "one event a request, one event a delivery", []string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, false, saturate},
 	{"natural", "one event a request, deliveries as they come", nil, 1, 100_000, false, saturate},
-	{"natural-replicated", "the same, with a replica in a folder", nil, 1, 100_000, true, saturate},
+	{"natural" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 100_000, true, saturate},
 	{"stream", "events as the lines of one request, deliveries as they come", nil, 1, 1_000_000, false, stream},
-	{"stream-replicated", "the same, with a replica in a folder", nil, 1, 1_000_000, true, stream},
+	{"stream" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 1_000_000, true, stream},
 	{"light", fmt.Sprintf("%d events a second", lightRate), nil, 1, 2 * lightRate, false, light},
 	{"fanout-100", "each event to 100 subscriptions, one after the other", nil, 100, 2000, false, fanOutLoad},
 	{"fanout-10000", "each event to 10,000 subscriptions, one after the other", nil, 10_000, 20, false, fanOutLoad},
 }
 
 const lightRate = 50
+
+// replicatedSuffix stands behind the name of a case that is measured with a
+// replica as well.
+const replicatedSuffix = "-replicated"
 
 // benchSubject is the service that is measured in one case.
 type benchSubject struct {

@@ -21,7 +21,7 @@ func TestBench(t *testing.T) {
 	profile := filepath.Join(dir, "cpu.out")
 	var out, log bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), buildBinary(t), "bench", "--data", dir, "--time", "200ms", "--publishers", "16", "--stored", "1000", "--others", "20",
-		"--case", "single,natural,stream-replicated,light,fanout-100", "--json", "--cpuprofile", profile)
+		"--case", "single,natural,natural-replicated,stream-replicated,light,fanout-100", "--json", "--cpuprofile", profile)
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v: %s", err, &log)
@@ -30,7 +30,7 @@ func TestBench(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		t.Fatalf("%v: %s", err, &out)
 	}
-	if report.Raw <= 0 || report.Machine.Synchronous != "FULL" || len(report.Results) != 5 {
+	if report.Raw <= 0 || report.Machine.Synchronous != "FULL" || len(report.Results) != 6 {
 		t.Errorf("got %s", &out)
 	}
 	for _, r := range report.Results {
@@ -38,8 +38,11 @@ func TestBench(t *testing.T) {
 			r.P50 <= 0 || r.P99 < r.P50 || r.Max < r.P99 || r.OfRaw <= 0 {
 			t.Errorf("%s: got %+v", r.Case, r)
 		}
+		if compared := r.OfWithout > 0; compared != (r.Case == "natural-replicated") {
+			t.Errorf("%s: %.2f of the rate without a replica, which was measured of natural alone", r.Case, r.OfWithout)
+		}
 	}
-	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 5 {
+	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 6 {
 		t.Errorf("in the folder of the data are %q, %v; want a profile for each case alone", left, err)
 	}
 }

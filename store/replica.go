@@ -94,10 +94,12 @@ type replication struct {
 	paced   atomic.Pointer[time.Time]     // when the writer last had the log copied; nil for never
 	frames  atomic.Int64                  // of the log, as the writer last saw it
 	empty   atomic.Bool                   // the writer is to empty the log before its next commit, and has not yet
+	soon    chan struct{}                 // the writer is about to have the log shortened
 
 	// Owned by the leader of the writer.
 	looked time.Time
 	wait   time.Duration
+	told   bool // that the log will be shortened soon
 
 	mu    sync.Mutex
 	begun bool      // Replicate was called
@@ -132,7 +134,7 @@ type mark struct {
 const maxMarks = 1_024
 
 func newReplication(cfg *ReplicaConfig, path string, w *writer, logger *slog.Logger) *replication {
-	return &replication{cfg: cfg, path: path, logger: logger, writer: w, limits: defaultReplicaLimits, state: ReplicaOpening, since: time.Now()}
+	return &replication{cfg: cfg, path: path, logger: logger, writer: w, limits: defaultReplicaLimits, soon: make(chan struct{}, 1), state: ReplicaOpening, since: time.Now()}
 }
 
 // checkReplica refuses a replica that is another database's.
@@ -268,6 +270,7 @@ func (r *replication) start(ctx context.Context) (_ *follower, err error) {
 	// What is done when is decided here, where failures are seen.
 	db.MonitorInterval, replica.MonitorEnabled = 0, false
 	db.CheckpointInterval = r.cfg.CheckpointInterval
+	db.MinCheckpointPageN = int(r.limits.pace) // the writer gives it its moment then; before, it would have to fight for one
 	replica.SyncInterval = r.cfg.replica.syncInterval
 
 	asking, cancel := context.WithTimeout(ctx, reachTime)
@@ -462,6 +465,12 @@ func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-r.soon:
+			// What is copied now the writer does not wait for.
+			if time.Since(before) < r.cfg.MonitorInterval/2 {
+				continue
+			}
+			tick.Reset(r.cfg.MonitorInterval)
 		case <-tick.C:
 		}
 		began := time.Now()
@@ -677,9 +686,20 @@ func (r *replication) pace(w *writer) {
 	r.looked, r.wait = now, 0
 	frames := r.look(w)
 	db := r.running.Load()
-	if db == nil || frames < r.limits.pace {
+	if db == nil {
 		return
 	}
+	if frames < r.limits.pace {
+		if !r.told && frames > r.limits.pace/8*7 {
+			r.told = true
+			select {
+			case r.soon <- struct{}{}:
+			default:
+			}
+		}
+		return
+	}
+	r.told = false
 	ctx, cancel := context.WithTimeout(context.Background(), paceTime)
 	defer cancel()
 	// Its error comes again where the log is copied, and is told there.

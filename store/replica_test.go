@@ -537,7 +537,7 @@ func TestLogStaysShort(t *testing.T) {
 	cfg := fileReplica(t, dir, replica)
 	cfg.MonitorInterval = time.Minute // so that it is the writer that does it
 	limits := defaultReplicaLimits
-	limits.pace = 1_100 // a little more than where Litestream itself begins to
+	limits.pace = 1_100
 	r := openReplicated(t, dir, cfg, limits)
 	program(t, r.Store, "acme")
 	r.await("running", func(y Replica) bool { return y.State == ReplicaRunning })

@@ -97,3 +97,36 @@ func ran(b *testing.B, s *Store) (n int64) {
 	}
 	return n
 }
+
+// BenchmarkCatchUp is reading what waits for a lane that has fallen behind, by
+// the hundred, from the database.
+func BenchmarkCatchUp(b *testing.B) {
+	const stored, each = 20_000, 100
+	s := open(b)
+	program(b, s, "p")
+	sub := subscribe(b, s, "p", "content_updated")
+	for range stored / each {
+		events := make([]webhook.Event, each)
+		for i := range events {
+			events[i] = event("content_updated")
+		}
+		if _, err := s.Publish(context.Background(), "p", events); err != nil {
+			b.Fatal(err)
+		}
+	}
+	s.tail = newTail(0)
+	l := lane(b, s, sub.ID)
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		w, err := s.Waiting(context.Background(), l, l.Wanted, each, webhook.MaxDeliveryBytes)
+		if err != nil || len(w.Seqs) != each {
+			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
+		}
+		n += each
+		if l.Seen = w.To; l.Seen == stored {
+			l.Seen = 0
+		}
+	}
+	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "events/s")
+}

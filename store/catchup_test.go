@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"service/webhook"
 )
 
@@ -71,5 +73,68 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	}
 	if c.Number != 2 || len(c.Events) != 1 {
 		t.Errorf("when it can be read again: got attempt %d with %d events, want attempt 2 with 1", c.Number, len(c.Events))
+	}
+}
+
+// What is read from the disk is what would be taken from memory, wherever in the
+// log it stands and whatever bounds it.
+func TestCatchingUpIsAsFromMemory(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated", "channel_created")
+	for _, others := range []int{0, 0, 1, 0, 2, 5, 0, 1, 1, 0} {
+		for range others {
+			publish(t, s, "p", "content_deleted")
+		}
+		publish(t, s, "p", "content_updated")
+		publish(t, s, "p", "channel_created")
+	}
+	l := lane(t, s, sub.ID)
+	memory := s.tail
+	for seen := range l.Wanted + 1 {
+		for _, count := range []int{1, 3, 100} {
+			for _, size := range []int{1, 400, 1 << 20} {
+				l.Seen = seen
+				s.tail = memory
+				want, err := s.Waiting(context.Background(), l, l.Wanted, count, size)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.tail = newTail(0)
+				got, err := s.Waiting(context.Background(), l, l.Wanted, count, size)
+				if d := cmp.Diff(want, got); err != nil || d != "" {
+					t.Errorf("after %d, %d events, %d bytes: %v %s", seen, count, size, err, d)
+				}
+			}
+		}
+	}
+}
+
+// An event that retention takes away while a run of them is read is missed.
+func TestCatchingUpMissesWhatIsGone(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	for range 5 {
+		publish(t, s, "p", "content_updated")
+	}
+	gone := func(seq int64) error {
+		return s.writer.do(func(t *tx) error { return t.exec("DELETE FROM events WHERE seq = ?", seq) })
+	}
+	for _, test := range []struct {
+		gone int64
+		seqs []int64
+		want error
+	}{{5, []int64{2, 3, 4}, nil}, {5, []int64{3, 4, 5}, ErrStale}, {1, []int64{1, 2, 3}, ErrStale}, {3, []int64{2, 3, 4}, ErrStale}, {3, []int64{2, 4}, nil}} {
+		if err := gone(test.gone); err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		err := s.eventsAt(context.Background(), "p", test.seqs, func(seq, _ int64, _ []byte, _ webhook.Trace) bool {
+			got = append(got, seq)
+			return true
+		})
+		if err != test.want || err == nil && !slices.Equal(got, test.seqs) {
+			t.Errorf("%d of %v is gone: got %v, %v; want %v", test.gone, test.seqs, got, err, test.want)
+		}
 	}
 }

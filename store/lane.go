@@ -269,23 +269,53 @@ func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size 
 	if err != nil {
 		return g.Waiting, err
 	}
-	for _, seq := range seqs {
-		var body []byte
-		var received int64
-		var trace sql.NullString
-		if err := s.scan(ctx, "SELECT received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{l.ProgramID, seq}, &received, &body, &trace); errors.Is(err, sql.ErrNoRows) {
-			return g.Waiting, ErrStale // retention was faster
-		} else if err != nil {
-			return g.Waiting, err
-		}
-		if !g.take(seq, received, body, webhook.Trace(trace.String)) {
-			break
-		}
+	if err := s.eventsAt(ctx, l.ProgramID, seqs, g.take); err != nil {
+		return g.Waiting, err
 	}
 	if len(g.Seqs) == 0 {
 		g.To = max(g.To, newest)
 	}
 	return g.Waiting, nil
+}
+
+// eventsAt calls take for the events at these places of a log, in order, until it
+// returns false. The error is ErrStale when retention has removed one. Places
+// that lie close to each other are read at once.
+func (s *Store) eventsAt(ctx context.Context, programID string, seqs []int64, take func(seq, received int64, body []byte, trace webhook.Trace) bool) error {
+	for len(seqs) > 0 {
+		near := 1
+		for near < len(seqs) && seqs[near]-seqs[near-1] <= 2 {
+			near++
+		}
+		run := seqs[:near]
+		seqs = seqs[near:]
+		err := s.each(ctx, "SELECT seq, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+			[]any{programID, run[0], run[near-1]}, func(scan func(...any) error) error {
+				var seq, received int64
+				var body []byte
+				var trace sql.NullString
+				err := scan(&seq, &received, &body, &trace)
+				switch {
+				case err != nil || seq < run[0]:
+					return err
+				case seq > run[0]:
+					return ErrStale
+				case !take(seq, received, body, webhook.Trace(trace.String)):
+					return errEnough
+				}
+				run = run[1:]
+				return nil
+			})
+		switch {
+		case err == errEnough:
+			return nil
+		case err != nil:
+			return err
+		case len(run) > 0:
+			return ErrStale
+		}
+	}
+	return nil
 }
 
 // gathering is a run of the log that a delivery of a lane can take, while it is

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,11 +22,12 @@ type benchCmd struct {
 	Data       string   `env:"-" placeholder:"DIR" help:"Where the data directories of the measurement are made and removed again: a folder on the disk that is to be measured. Without it, the folder for temporary files."`
 	Time       string   `default:"5s" placeholder:"D" help:"How long events are published in each case."`
 	Publishers string   `default:"128" placeholder:"N" help:"How many requests are under way at a time; for raw too."`
+	Rounds     string   `default:"1" placeholder:"N" help:"How often all of it is measured, one round after the other. The medians are told: the speed of a shared machine changes from one second to the next."`
 	Case       []string `placeholder:"NAME" help:"The cases to measure: ${cases}. All, if none is named."`
 	Stored     string   `default:"0" placeholder:"N" help:"How many events are in the log before a case begins."`
 	Others     string   `default:"0" placeholder:"N" help:"How many other subscriptions there are, that ask for other events, before a case begins."`
 	JSON       bool     `name:"json" help:"Print the results as JSON."`
-	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a processor profile of the service here; with several cases the name of each is put into the file's name."`
+	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a processor profile of the service here, of the last round; with several cases the name of each is put into the file's name."`
 }
 
 // Run measures, in one run on one machine, what it can do at all, and what the
@@ -68,6 +70,7 @@ func (c *benchCmd) bench(std streams) (*bench, error) {
 		data:       c.Data,
 		time:       f.duration("time", c.Time, 100*time.Millisecond, 10*time.Minute),
 		publishers: f.integer("publishers", c.Publishers, 1, 4096),
+		rounds:     f.integer("rounds", c.Rounds, 1, 99),
 		stored:     f.integer("stored", c.Stored, 0, 1_000_000_000),
 		others:     f.integer("others", c.Others, 0, 1_000_000),
 		profile:    c.CPUProfile,
@@ -131,6 +134,7 @@ func (m *benchMachine) String() string {
 // benchReport is all that was measured in one run.
 type benchReport struct {
 	Machine *benchMachine `json:"machine"`
+	Rounds  int           `json:"rounds"` // the figures are their medians
 	// Raw is the most requests a second that a bare client of net/http made
 	// to the receiver, with a delivery's bytes: what the machine can do.
 	Raw     float64        `json:"raw_per_second"`
@@ -172,6 +176,9 @@ type benchResult struct {
 
 func (r *benchReport) String() string {
 	var b strings.Builder
+	if r.Rounds > 1 {
+		fmt.Fprintf(&b, "medians of %d rounds\n", r.Rounds)
+	}
 	fmt.Fprintf(&b, "raw: %s requests/s of a bare net/http client to the same receiver\n\n", thousands(r.Raw))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tidle MB\tpeak MB\tcommits\tlost\ttwice\t")
@@ -217,6 +224,20 @@ func (b *bench) run(ctx context.Context, report *benchReport) error {
 	}
 	defer sink.end()
 	b.sink = sink
+	var rounds []*benchReport
+	for range b.rounds {
+		round := &benchReport{Machine: report.Machine}
+		if err := b.round(ctx, round); err != nil {
+			return err
+		}
+		rounds = append(rounds, round)
+	}
+	*report = *medians(rounds)
+	return nil
+}
+
+// round measures everything once.
+func (b *bench) round(ctx context.Context, report *benchReport) (err error) {
 	b.progress.line("raw: what this machine can do")
 	if report.Raw, err = b.measureRaw(ctx); err != nil {
 		return fmt.Errorf("raw: %w", err)
@@ -236,6 +257,39 @@ func (b *bench) run(ctx context.Context, report *benchReport) error {
 		report.Results = append(report.Results, r)
 	}
 	return nil
+}
+
+// medians is the median of several rounds: of raw, and of each case the round
+// whose rate is the median, but for its shares, of which each is a median of its
+// own, taken from within the rounds. What was lost or came twice is told of all,
+// and the most memory.
+func medians(rounds []*benchReport) *benchReport {
+	median := func(of func(*benchReport) float64) float64 {
+		var all []float64
+		for _, r := range rounds {
+			all = append(all, of(r))
+		}
+		slices.Sort(all)
+		return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+	}
+	y := &benchReport{Machine: rounds[0].Machine, Rounds: len(rounds), Raw: median(func(r *benchReport) float64 { return r.Raw })}
+	for i := range rounds[0].Results {
+		sorted := slices.SortedFunc(slices.Values(rounds), func(a, b *benchReport) int {
+			return cmp.Compare(a.Results[i].DeliveredPerSecond, b.Results[i].DeliveredPerSecond)
+		})
+		r := *sorted[(len(sorted)-1)/2].Results[i]
+		r.OfRaw = median(func(r *benchReport) float64 { return r.Results[i].OfRaw })
+		r.OfWithout = median(func(r *benchReport) float64 { return r.Results[i].OfWithout })
+		r.Lost, r.Duplicated = 0, 0
+		for _, round := range rounds {
+			r.Lost += round.Results[i].Lost
+			r.Duplicated += round.Results[i].Duplicated
+			r.PeakMemory = max(r.PeakMemory, round.Results[i].PeakMemory)
+			r.IdleMemory = max(r.IdleMemory, round.Results[i].IdleMemory)
+		}
+		y.Results = append(y.Results, &r)
+	}
+	return y
 }
 
 // profileOf is the file for the profile of a case, "" for none.

@@ -32,6 +32,7 @@ type bench struct {
 	data       string
 	time       time.Duration
 	publishers int
+	rounds     int
 	stored     int
 	others     int
 	profile    string

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"service/webhook"
 )
 
@@ -83,6 +85,27 @@ func TestBenchCounts(t *testing.T) {
 	}
 	if r.Delivered != 5 || r.Lost != 1 || r.Duplicated != 3 || r.Max <= 0 {
 		t.Errorf("got %+v, want 5 delivered, 1 lost, and 3 that came twice, that nobody published, or that were for nobody", r)
+	}
+}
+
+// Of several rounds each figure is the median; what went wrong is told of all.
+func TestBenchMedians(t *testing.T) {
+	round := func(raw, natural, replicated float64, lost int) *benchReport {
+		return &benchReport{Raw: raw, Results: []*benchResult{
+			{Case: "natural", DeliveredPerSecond: natural, OfRaw: natural / raw, Lost: lost, PeakMemory: int64(lost)},
+			{Case: "natural-replicated", DeliveredPerSecond: replicated, OfRaw: replicated / raw, OfWithout: replicated / natural, Duplicated: lost, CPU: replicated},
+		}}
+	}
+	got := medians([]*benchReport{round(100, 50, 40, 0), round(200, 80, 80, 2), round(100, 40, 36, 1)})
+	want := &benchReport{Rounds: 3, Raw: 100, Results: []*benchResult{
+		{Case: "natural", DeliveredPerSecond: 50, OfRaw: 0.4, Lost: 3, PeakMemory: 2},
+		{Case: "natural-replicated", DeliveredPerSecond: 40, OfRaw: 0.4, OfWithout: 0.9, Duplicated: 3, CPU: 40},
+	}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if got := medians([]*benchReport{round(100, 50, 40, 0), round(200, 80, 80, 0)}); got.Raw != 150 || got.Results[1].OfWithout != 0.9 {
+		t.Errorf("of two rounds: raw %v, %v of the rate without; want the means", got.Raw, got.Results[1].OfWithout)
 	}
 }
 

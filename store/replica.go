@@ -36,6 +36,14 @@ const (
 	slowUpload = 128 << 10
 )
 
+const (
+	// autoCheckpoint is from how many frames on the log is shortened when there is
+	// little to do; without a replica, always.
+	autoCheckpoint = 1000
+	// busy is how many frames a second more in the log are much to do.
+	busy = 2000
+)
+
 // replicaLimits bound what the copy may cost, and how long it may be wrong.
 type replicaLimits struct {
 	// Lengths of the write-ahead log, in frames of a page each.
@@ -99,7 +107,7 @@ type replication struct {
 	// Owned by the leader of the writer.
 	looked time.Time
 	wait   time.Duration
-	told   bool // that the log will be shortened soon
+	told   bool // that it will have the log shortened soon
 
 	mu    sync.Mutex
 	begun bool      // Replicate was called
@@ -117,6 +125,8 @@ type follower struct {
 	store   *litestream.Store
 	db      *litestream.DB
 	replica *litestream.Replica
+
+	began time.Time // what was committed before this is in what was copied first
 
 	// Owned by upload.
 	whole time.Time // when the replica could last be restored from; zero while that is not known
@@ -270,7 +280,7 @@ func (r *replication) start(ctx context.Context) (_ *follower, err error) {
 	// What is done when is decided here, where failures are seen.
 	db.MonitorInterval, replica.MonitorEnabled = 0, false
 	db.CheckpointInterval = r.cfg.CheckpointInterval
-	db.MinCheckpointPageN = int(r.limits.pace) // the writer gives it its moment then; before, it would have to fight for one
+	db.MinCheckpointPageN = int(r.limits.pace) // see shorten
 	replica.SyncInterval = r.cfg.replica.syncInterval
 
 	asking, cancel := context.WithTimeout(ctx, reachTime)
@@ -303,6 +313,7 @@ func (r *replication) start(ctx context.Context) (_ *follower, err error) {
 	var pos ltx.Pos
 	copying, cancel := context.WithTimeoutCause(ctx, reachTime+r.duration(), errStuck)
 	defer cancel()
+	o.began = time.Now()
 	if err = o.store.Open(copying); err == nil {
 		err = db.Sync(copying)
 	}
@@ -384,7 +395,9 @@ const truncateLog = "PRAGMA wal_checkpoint(TRUNCATE)"
 const emptyTime = "500"
 
 // takeBack leaves it to SQLite again.
-func (r *replication) takeBack() error { return r.write("PRAGMA wal_autocheckpoint = 1000") }
+func (r *replication) takeBack() error {
+	return r.write(fmt.Sprint("PRAGMA wal_autocheckpoint = ", autoCheckpoint))
+}
 
 // write runs statements on the writer's connection, unless it is closed: then
 // there is nobody to wait for.
@@ -458,25 +471,24 @@ func (r *replication) follow(ctx context.Context, o *follower) error {
 func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{}) error {
 	tick := time.NewTicker(r.cfg.MonitorInterval)
 	defer tick.Stop()
-	before := time.Now()
+	before := o.began
+	var frames int64 // of the log
 	var last ltx.TXID
 	var long, piled time.Time
 	for {
+		soon := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.soon:
-			// What is copied now the writer does not wait for.
-			if time.Since(before) < r.cfg.MonitorInterval/2 {
-				continue
-			}
+			soon = true // the writer does not wait for what is copied now
 			tick.Reset(r.cfg.MonitorInterval)
 		case <-tick.C:
 		}
 		began := time.Now()
 		copied := began
 		// Under load the writer has it copied often enough.
-		if paced := r.paced.Load(); paced != nil && began.Sub(*paced) < r.cfg.MonitorInterval {
+		if paced := r.paced.Load(); !soon && paced != nil && began.Sub(*paced) < r.cfg.MonitorInterval {
 			copied = *paced
 		} else {
 			err := o.db.Sync(ctx)
@@ -501,8 +513,11 @@ func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{
 		}
 		before = copied
 
+		if frames, err = r.shorten(ctx, o, frames); err != nil {
+			return fmt.Errorf("the write-ahead log cannot be read: %w", err)
+		}
 		switch {
-		case r.frames.Load() < r.limits.giveUp:
+		case frames < r.limits.giveUp:
 			long = time.Time{}
 		case long.IsZero():
 			long = began
@@ -516,6 +531,24 @@ func (r *replication) copy(ctx context.Context, o *follower, more chan<- struct{
 			}
 		}
 	}
+}
+
+// shorten has the log shortened while there is little to do: Litestream gets the
+// moment that it needs by itself then. Otherwise it would fight the writer for
+// one, and the writer gives it one when it is time, see pace. It takes how many
+// frames the log had a monitor-interval before, and returns how many it has.
+func (r *replication) shorten(ctx context.Context, o *follower, before int64) (int64, error) {
+	frames, err := r.lookBeside(ctx, o)
+	grown := frames - before
+	if grown < 0 {
+		grown = frames // it was begun anew
+	}
+	if err != nil || frames < autoCheckpoint || float64(grown) > busy*r.cfg.MonitorInterval.Seconds() {
+		return frames, err
+	}
+	// Its error comes again where the log is copied, unless it is that somebody else writes or reads.
+	_ = o.db.Checkpoint(ctx, litestream.CheckpointModePassive)
+	return r.lookBeside(ctx, o)
 }
 
 // pile says whether too much waits on the disk to be sent. What was sent stays
@@ -686,20 +719,17 @@ func (r *replication) pace(w *writer) {
 	r.looked, r.wait = now, 0
 	frames := r.look(w)
 	db := r.running.Load()
-	if db == nil {
-		return
-	}
-	if frames < r.limits.pace {
-		if !r.told && frames > r.limits.pace/8*7 {
-			r.told = true
-			select {
-			case r.soon <- struct{}{}:
-			default:
-			}
+	soon := frames > r.limits.pace/8*7
+	if soon && !r.told && db != nil {
+		select {
+		case r.soon <- struct{}{}:
+		default:
 		}
+	}
+	r.told = soon
+	if db == nil || frames < r.limits.pace {
 		return
 	}
-	r.told = false
 	ctx, cancel := context.WithTimeout(context.Background(), paceTime)
 	defer cancel()
 	// Its error comes again where the log is copied, and is told there.
@@ -712,15 +742,27 @@ func (r *replication) pace(w *writer) {
 	r.looked = time.Now()
 }
 
+const lookAtLog = "PRAGMA wal_checkpoint(NOOP)"
+
 // look returns how many frames the log has.
 func (r *replication) look(w *writer) int64 {
 	var busy, frames, moved int64
 	t := &tx{w: w}
-	if err := t.scan("PRAGMA wal_checkpoint(NOOP)", nil, &busy, &frames, &moved); err != nil {
+	if err := t.scan(lookAtLog, nil, &busy, &frames, &moved); err != nil {
 		return r.frames.Load()
 	}
 	r.frames.Store(frames)
 	return frames
+}
+
+// lookBeside is look without the writer, which may have nothing to do.
+func (r *replication) lookBeside(ctx context.Context, o *follower) (int64, error) {
+	var busy, frames, moved int64
+	err := o.db.SQLDB().QueryRowContext(ctx, lookAtLog).Scan(&busy, &frames, &moved)
+	if err == nil {
+		r.frames.Store(frames)
+	}
+	return frames, err
 }
 
 // full returns an error for publishers while the log is too long.

@@ -566,6 +566,58 @@ func TestLogStaysShort(t *testing.T) {
 	}
 }
 
+// The log is shortened when there is little to do, as it would be without a
+// replica, long before the writer would have it done.
+func TestLogIsShortenedAtRest(t *testing.T) {
+	dir := t.TempDir()
+	cfg := fileReplica(t, dir, t.TempDir())
+	cfg.MonitorInterval = 50 * time.Millisecond
+	r := openReplicated(t, dir, cfg)
+	program(t, r.Store, "acme")
+	r.await("up to date", upToDate)
+	for range 300 {
+		if _, err := r.Publish(context.Background(), "acme", []webhook.Event{bigEvent(20_000)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.await("of a short log", func(Replica) bool { return r.replication.frames.Load() < autoCheckpoint/2 })
+	r.await("up to date again", upToDate)
+}
+
+// Shortly before the writer has the log shortened, most of it is copied.
+func TestLogIsCopiedBeforeItIsShortened(t *testing.T) {
+	dir := t.TempDir()
+	cfg := fileReplica(t, dir, t.TempDir())
+	cfg.MonitorInterval = time.Hour
+	limits := defaultReplicaLimits
+	limits.pace = 1_000
+	r := openReplicated(t, dir, cfg, limits)
+	program(t, r.Store, "acme")
+	r.await("up to date", upToDate)
+	copied := func() ltx.TXID {
+		r.replication.mu.Lock()
+		defer r.replication.mu.Unlock()
+		pos, err := r.replication.open.db.Pos()
+		if err != nil {
+			t.Error(err)
+		}
+		return pos.TXID
+	}
+	before := copied()
+	for r.replication.frames.Load() <= limits.pace/8*7 { // which the writer looks at now and then, before a commit
+		for range 10 {
+			if _, err := r.Publish(context.Background(), "acme", []webhook.Event{bigEvent(20_000)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(paceLooked)
+	}
+	r.await("copied", func(Replica) bool { return copied() > before })
+	if r.replication.paced.Load() != nil {
+		t.Error("the writer has had the log shortened, and not only copied")
+	}
+}
+
 // TestLogTooLong has a reader that does not end keep the log from being
 // shortened: the copy is given up, events are refused, and all comes back when
 // the reader has ended.

@@ -22,7 +22,7 @@ type benchCmd struct {
 	Data       string   `env:"-" placeholder:"DIR" help:"Where the data directories of the measurement are made and removed again: a folder on the disk that is to be measured. Without it, the folder for temporary files."`
 	Time       string   `default:"5s" placeholder:"D" help:"How long events are published in each case."`
 	Publishers string   `default:"128" placeholder:"N" help:"How many requests are under way at a time; for raw too."`
-	Rounds     string   `default:"1" placeholder:"N" help:"How often all of it is measured, one round after the other. The medians are told: the speed of a shared machine changes from one second to the next."`
+	Rounds     string   `default:"1" placeholder:"N" help:"How often all of it is measured, one round after the other. The medians are told, and the most memory: the speed of a shared machine changes from one second to the next."`
 	Case       []string `placeholder:"NAME" help:"The cases to measure: ${cases}. All, if none is named."`
 	Stored     string   `default:"0" placeholder:"N" help:"How many events are in the log before a case begins."`
 	Others     string   `default:"0" placeholder:"N" help:"How many other subscriptions there are, that ask for other events, before a case begins."`
@@ -177,7 +177,7 @@ type benchResult struct {
 func (r *benchReport) String() string {
 	var b strings.Builder
 	if r.Rounds > 1 {
-		fmt.Fprintf(&b, "medians of %d rounds\n", r.Rounds)
+		fmt.Fprintf(&b, "medians of %d rounds, each figure by itself; memory is the most\n", r.Rounds)
 	}
 	fmt.Fprintf(&b, "raw: %s requests/s of a bare net/http client to the same receiver\n\n", thousands(r.Raw))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -259,10 +259,10 @@ func (b *bench) round(ctx context.Context, report *benchReport) (err error) {
 	return nil
 }
 
-// medians is the median of several rounds: of raw, and of each case the round
-// whose rate is the median, but for its shares, of which each is a median of its
-// own, taken from within the rounds. What was lost or came twice is told of all,
-// and the most memory.
+// medians tells of several rounds the median of each rate, share and time, each by
+// itself. Events and commits are those of the round whose rate is the median, or
+// the lower of two; memory is the most of all, and what was lost or came twice
+// the sum.
 func medians(rounds []*benchReport) *benchReport {
 	median := func(of func(*benchReport) float64) float64 {
 		var all []float64
@@ -278,8 +278,20 @@ func medians(rounds []*benchReport) *benchReport {
 			return cmp.Compare(a.Results[i].DeliveredPerSecond, b.Results[i].DeliveredPerSecond)
 		})
 		r := *sorted[(len(sorted)-1)/2].Results[i]
-		r.OfRaw = median(func(r *benchReport) float64 { return r.Results[i].OfRaw })
-		r.OfWithout = median(func(r *benchReport) float64 { return r.Results[i].OfWithout })
+		for _, field := range []func(*benchResult) *float64{
+			func(r *benchResult) *float64 { return &r.AcknowledgedPerSecond },
+			func(r *benchResult) *float64 { return &r.DeliveredPerSecond },
+			func(r *benchResult) *float64 { return &r.OfRaw },
+			func(r *benchResult) *float64 { return &r.OfWithout },
+			func(r *benchResult) *float64 { return &r.P50 },
+			func(r *benchResult) *float64 { return &r.P99 },
+			func(r *benchResult) *float64 { return &r.Max },
+			func(r *benchResult) *float64 { return &r.Publish },
+			func(r *benchResult) *float64 { return &r.PublishToOne },
+			func(r *benchResult) *float64 { return &r.CPU },
+		} {
+			*field(&r) = median(func(round *benchReport) float64 { return *field(round.Results[i]) })
+		}
 		r.Lost, r.Duplicated = 0, 0
 		for _, round := range rounds {
 			r.Lost += round.Results[i].Lost

@@ -90,22 +90,23 @@ func TestBenchCounts(t *testing.T) {
 
 // Of several rounds each figure is the median; what went wrong is told of all.
 func TestBenchMedians(t *testing.T) {
-	round := func(raw, natural, replicated float64, lost int) *benchReport {
+	round := func(raw, natural, replicated, p50 float64, lost int) *benchReport {
 		return &benchReport{Raw: raw, Results: []*benchResult{
-			{Case: "natural", DeliveredPerSecond: natural, OfRaw: natural / raw, Lost: lost, PeakMemory: int64(lost)},
-			{Case: "natural-replicated", DeliveredPerSecond: replicated, OfRaw: replicated / raw, OfWithout: replicated / natural, Duplicated: lost, CPU: replicated},
+			{Case: "natural", DeliveredPerSecond: natural, OfRaw: natural / raw, P50: p50, Lost: lost, PeakMemory: int64(lost)},
+			{Case: "natural-replicated", DeliveredPerSecond: replicated, OfRaw: replicated / raw, OfWithout: replicated / natural, Duplicated: lost, Delivered: int(replicated)},
 		}}
 	}
-	got := medians([]*benchReport{round(100, 50, 40, 0), round(200, 80, 80, 2), round(100, 40, 36, 1)})
+	got := medians([]*benchReport{round(100, 50, 40, 3, 0), round(200, 80, 80, 2, 2), round(100, 40, 36, 1, 1)})
 	want := &benchReport{Rounds: 3, Raw: 100, Results: []*benchResult{
-		{Case: "natural", DeliveredPerSecond: 50, OfRaw: 0.4, Lost: 3, PeakMemory: 2},
-		{Case: "natural-replicated", DeliveredPerSecond: 40, OfRaw: 0.4, OfWithout: 0.9, Duplicated: 3, CPU: 40},
+		{Case: "natural", DeliveredPerSecond: 50, OfRaw: 0.4, P50: 2, Lost: 3, PeakMemory: 2},
+		{Case: "natural-replicated", DeliveredPerSecond: 40, OfRaw: 0.4, OfWithout: 0.9, Duplicated: 3, Delivered: 40},
 	}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if got := medians([]*benchReport{round(100, 50, 40, 0), round(200, 80, 80, 0)}); got.Raw != 150 || got.Results[1].OfWithout != 0.9 {
-		t.Errorf("of two rounds: raw %v, %v of the rate without; want the means", got.Raw, got.Results[1].OfWithout)
+	got = medians([]*benchReport{round(100, 50, 40, 3, 0), round(200, 80, 80, 2, 0)})
+	if r := got.Results[1]; got.Raw != 150 || r.OfWithout != 0.9 || r.DeliveredPerSecond != 60 || r.Delivered != 40 {
+		t.Errorf("of two rounds: raw %v, %+v; want the means, and the events of the slower", got.Raw, r)
 	}
 }
 

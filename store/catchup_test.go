@@ -81,13 +81,20 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 func TestCatchingUpIsAsFromMemory(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
+	program(t, s, "q")
 	sub := subscribe(t, s, "p", "content_updated", "channel_created")
+	traced := event("content_updated")
+	traced.Trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	if _, err := s.Publish(context.Background(), "p", []webhook.Event{event("content_updated"), traced}); err != nil {
+		t.Fatal(err)
+	}
 	for _, others := range []int{0, 0, 1, 0, 2, 5, 0, 1, 1, 0} {
 		for range others {
 			publish(t, s, "p", "content_deleted")
 		}
 		publish(t, s, "p", "content_updated")
 		publish(t, s, "p", "channel_created")
+		publish(t, s, "q", "channel_created")
 	}
 	l := lane(t, s, sub.ID)
 	memory := s.tail

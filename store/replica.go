@@ -395,9 +395,7 @@ const truncateLog = "PRAGMA wal_checkpoint(TRUNCATE)"
 const emptyTime = "500"
 
 // takeBack leaves it to SQLite again.
-func (r *replication) takeBack() error {
-	return r.write(fmt.Sprint("PRAGMA wal_autocheckpoint = ", autoCheckpoint))
-}
+func (r *replication) takeBack() error { return r.write("PRAGMA wal_autocheckpoint = 1000") }
 
 // write runs statements on the writer's connection, unless it is closed: then
 // there is nobody to wait for.

@@ -267,7 +267,7 @@ var (
 		"PRAGMA foreign_keys = ON",
 		"PRAGMA trusted_schema = OFF",
 		"PRAGMA cache_size = -16000",
-		fmt.Sprint("PRAGMA wal_autocheckpoint = ", autoCheckpoint),
+		"PRAGMA wal_autocheckpoint = 1000", // autoCheckpoint
 	}
 	readerPragmas = []string{
 		"PRAGMA busy_timeout = 10000",

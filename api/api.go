@@ -12,7 +12,6 @@
 package api
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -181,8 +180,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // and logged, each in one place.
 func (a *api) serve(rt *route, w http.ResponseWriter, r *http.Request, params httprouter.Params) {
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(r.Context(), a.timeout)
-	defer cancel()
+	ctx := &bounded{Context: r.Context(), deadline: start.Add(a.timeout)}
+	defer ctx.end()
 	req := &request{w: w, http: r, ctx: ctx, id: webhook.NewID(), route: rt, params: params, api: a}
 	defer req.release()
 	if r.ContentLength != 0 { // -1: not known

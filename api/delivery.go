@@ -34,8 +34,9 @@ func newDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	}
 }
 
-func (a *api) findDelivery(req *request) (err error) {
-	req.delivery, err = a.store.Delivery(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
+func (a *api) findDelivery(req *request) error {
+	d, err := a.store.Delivery(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
+	req.delivery = &d
 	return err
 }
 
@@ -52,7 +53,7 @@ func (a *api) listDeliveries(req *request) (answer, error) {
 }
 
 func (a *api) readDelivery(req *request) (answer, error) {
-	return answer{data: newWholeDeliveryRecord(&req.delivery), tagged: true}, nil
+	return answer{data: newWholeDeliveryRecord(req.delivery), tagged: true}, nil
 }
 
 // newWholeDeliveryRecord is the record of a delivery that is shown singly.

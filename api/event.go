@@ -36,8 +36,9 @@ func (r eventRecords) appendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-func (a *api) findEvent(req *request) (err error) {
-	req.event, err = a.store.Event(req.ctx, req.program(), req.params.ByName("id"))
+func (a *api) findEvent(req *request) error {
+	e, err := a.store.Event(req.ctx, req.program(), req.params.ByName("id"))
+	req.event = &e
 	return err
 }
 
@@ -47,7 +48,7 @@ func (a *api) listEvents(req *request) (answer, error) {
 }
 
 func (a *api) readEvent(req *request) (answer, error) {
-	return answer{data: eventRecord{&req.event}, tagged: true}, nil
+	return answer{data: eventRecord{req.event}, tagged: true}, nil
 }
 
 // publish takes one event, an array of events, or a stream of lines. What it

@@ -55,8 +55,9 @@ func newReplayRecord(r *webhook.Replay) replayRecord {
 	}
 }
 
-func (a *api) findReplay(req *request) (err error) {
-	req.replay, err = a.store.Replay(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
+func (a *api) findReplay(req *request) error {
+	r, err := a.store.Replay(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
+	req.replay = &r
 	return err
 }
 
@@ -65,7 +66,7 @@ func (a *api) createReplay(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	fields, invalid := webhook.ParseReplay(body, &req.subscription)
+	fields, invalid := webhook.ParseReplay(body, req.subscription)
 	if invalid != nil {
 		return answer{}, invalid
 	}
@@ -92,7 +93,7 @@ func replayAnswer(r *webhook.Replay) answer {
 	return answer{data: newReplayRecord(r), tagged: true}
 }
 
-func (a *api) readReplay(req *request) (answer, error) { return replayAnswer(&req.replay), nil }
+func (a *api) readReplay(req *request) (answer, error) { return replayAnswer(req.replay), nil }
 
 func (a *api) cancelReplay(req *request) (answer, error) {
 	conditions, err := req.conditions()

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/julienschmidt/httprouter"
@@ -31,16 +33,67 @@ type request struct {
 	allow      string // with CodeMethodNotAllowed: the Allow header
 
 	// What route.find has found.
-	subscription webhook.Subscription
-	delivery     webhook.Delivery
-	event        webhook.Event
+	subscription *webhook.Subscription
+	delivery     *webhook.Delivery
+	event        *webhook.Event
 	eventType    *webhook.EventType
-	replay       webhook.Replay
+	replay       *webhook.Replay
 
 	key *webhook.IdempotencyKey // of the answer that is to be kept, or nil
 
 	body   *bytes.Buffer // given back by release
 	unread bool          // the body has not been read to its end
+}
+
+// bounded is a context with a deadline, and a timer only when somebody waits for
+// it: most requests, all that publish among them, end without. Its parent has
+// no deadline. end must be called when it is not used any more.
+type bounded struct {
+	context.Context
+	deadline time.Time
+
+	begin sync.Once
+	timed atomic.Pointer[timed] // nil until somebody waits
+}
+
+type timed struct {
+	context.Context
+	cancel context.CancelFunc
+}
+
+func (b *bounded) Deadline() (time.Time, bool) { return b.deadline, true }
+
+func (b *bounded) Done() <-chan struct{} {
+	b.begin.Do(func() {
+		var t timed
+		t.Context, t.cancel = context.WithDeadline(b.Context, b.deadline)
+		b.timed.Store(&t)
+	})
+	return b.timed.Load().Done()
+}
+
+func (b *bounded) Err() error {
+	if t := b.timed.Load(); t != nil {
+		return t.Err()
+	}
+	if err := b.Context.Err(); err != nil || time.Now().Before(b.deadline) {
+		return err
+	}
+	return context.DeadlineExceeded
+}
+
+// Value lets a context that is made of this one find the one with the timer.
+func (b *bounded) Value(key any) any {
+	if t := b.timed.Load(); t != nil {
+		return t.Value(key)
+	}
+	return b.Context.Value(key)
+}
+
+func (b *bounded) end() {
+	if t := b.timed.Load(); t != nil {
+		t.cancel()
+	}
 }
 
 // program is the scope of everything the request may see.

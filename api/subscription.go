@@ -46,8 +46,9 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	return r
 }
 
-func (a *api) findSubscription(req *request) (err error) {
-	req.subscription, err = a.store.Subscription(req.ctx, req.program(), req.params.ByName("id"))
+func (a *api) findSubscription(req *request) error {
+	s, err := a.store.Subscription(req.ctx, req.program(), req.params.ByName("id"))
+	req.subscription = &s
 	return err
 }
 
@@ -113,7 +114,7 @@ func subscriptionAnswer(s *webhook.Subscription) answer {
 }
 
 func (a *api) readSubscription(req *request) (answer, error) {
-	return subscriptionAnswer(&req.subscription), nil
+	return subscriptionAnswer(req.subscription), nil
 }
 
 func (a *api) updateSubscription(req *request) (answer, error) {

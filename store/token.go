@@ -134,10 +134,12 @@ func (w Write) RevokeToken(id string) (webhook.Token, error) {
 // *webhook.Error with CodeUnauthenticated when it is unknown, revoked or has
 // expired; which of them is not told.
 func (s *Store) Authenticate(ctx context.Context, secret string) (*webhook.Token, error) {
-	refused := webhook.NewError(webhook.CodeUnauthenticated, "The access token is not valid: it is unknown, has expired or was revoked.")
+	refused := func() (*webhook.Token, error) {
+		return nil, webhook.NewError(webhook.CodeUnauthenticated, "The access token is not valid: it is unknown, has expired or was revoked.")
+	}
 	hash, ok := webhook.HashTokenSecret(secret)
 	if !ok {
-		return nil, refused
+		return refused()
 	}
 	token, generation := s.tokens.get(hash)
 	if token == nil {
@@ -145,7 +147,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*webhook.Token
 			return s.scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
 		})
 		if errors.Is(err, sql.ErrNoRows) {
-			return nil, refused
+			return refused()
 		}
 		if err != nil {
 			return nil, err
@@ -155,7 +157,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	}
 	now := s.clock.now()
 	if !token.Valid(now) {
-		return nil, refused
+		return refused()
 	}
 	s.uses.note(token.ID, now)
 	return token, nil

@@ -1,0 +1,72 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A bounded context is as context.WithDeadline's is, whether somebody waits for
+// its end or asks for it only.
+func TestBounded(t *testing.T) {
+	type key struct{}
+	for name, wait := range map[string]func(*bounded){
+		"nobody waits":  func(*bounded) {},
+		"somebody does": func(b *bounded) { b.Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parent, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
+				b := &bounded{Context: parent, deadline: time.Now().Add(time.Second)}
+				defer b.end()
+				wait(b)
+				if at, ok := b.Deadline(); !ok || time.Until(at) != time.Second || b.Err() != nil || b.Value(key{}) != "v" {
+					t.Errorf("at first: deadline %v, error %v, value %v", at, b.Err(), b.Value(key{}))
+				}
+				cancel()
+				synctest.Wait()
+				if err := b.Err(); !errors.Is(err, context.Canceled) {
+					t.Errorf("when the client has gone: %v", err)
+				}
+
+				b = &bounded{Context: t.Context(), deadline: time.Now().Add(time.Second)}
+				defer b.end()
+				wait(b)
+				child, endChild := context.WithCancel(b)
+				defer endChild()
+				time.Sleep(time.Second - 1)
+				if err := b.Err(); err != nil {
+					t.Errorf("before the deadline: %v", err)
+				}
+				time.Sleep(1)
+				synctest.Wait()
+				for name, ctx := range map[string]context.Context{"the context": b, "its child": child} {
+					select {
+					case <-ctx.Done():
+					default:
+						t.Errorf("%s is not done at the deadline", name)
+					}
+					if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s at the deadline: %v", name, err)
+					}
+				}
+			})
+		})
+	}
+
+	// The question alone takes no timer, and the end takes it back.
+	synctest.Test(t, func(t *testing.T) {
+		b := &bounded{Context: context.Background(), deadline: time.Now().Add(time.Hour)}
+		if b.timed.Load() != nil || b.Err() != nil {
+			t.Error("there is a timer")
+		}
+		done := b.Done()
+		b.end()
+		<-done
+		if err := b.Err(); !errors.Is(err, context.Canceled) {
+			t.Errorf("after its end: %v", err)
+		}
+	})
+}

@@ -76,15 +76,19 @@ var privileges = []privilege{
 	{"log", "", nil, "the log is log/slog's; log.Fatal would end the process"},
 	{"os/signal", "", []string{"service"}, "only main hears signals"},
 
-	{"net/http", "Transport", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers; main calls the service's own API"},
-	{"net/http", "Client", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers; main calls the service's own API"},
+	{"net/http", "Transport", []string{"service"}, "only dispatcher calls subscribers, by its own client; main calls the service's own API"},
+	{"net/http", "Client", []string{"service"}, "only dispatcher calls subscribers, by its own client; main calls the service's own API"},
 	{"net/http", "DefaultClient", nil, "it has no timeout and follows redirects"},
 	{"net/http", "DefaultTransport", nil, "it has no guard"},
 	{"net/http", "Get", nil, "it has no timeout and follows redirects"},
 	{"net/http", "Head", nil, "it has no timeout and follows redirects"},
 	{"net/http", "Post", nil, "it has no timeout and follows redirects"},
 	{"net/http", "PostForm", nil, "it has no timeout and follows redirects"},
-	{"net", "Dial", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers"},
+	{"net", "Dial", []string{"service"}, "only dispatcher calls subscribers, by its dialer"},
+	{"net", "DialTimeout", []string{"service"}, "only dispatcher calls subscribers, by its dialer"},
+	{"crypto/tls", "Dial", nil, "only dispatcher calls subscribers, by its dialer"},
+	{"crypto/tls", "DialWithDialer", nil, "only dispatcher calls subscribers, by its dialer"},
+	{"crypto/tls", "Dialer", nil, "only dispatcher calls subscribers, by its dialer"},
 	{"net", "Dialer", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers"},
 	{"net", "Listen", []string{"service"}, "main opens the doors"},
 
@@ -104,7 +108,7 @@ type source struct {
 // violations returns what in the files breaks the drawing, in a fixed order.
 func violations(files []source) []string {
 	found := make(map[string]bool)
-	transports := make(map[string]int)
+	dialers := 0
 	for _, f := range files {
 		allowed, ok := arrows[f.room]
 		if !ok {
@@ -141,6 +145,9 @@ func violations(files []source) []string {
 				return true
 			}
 			path := names[x.Name]
+			if f.room == "service/dispatcher" && path == "net" && s.Sel.Name == "Dialer" {
+				dialers++
+			}
 			for _, p := range privileges {
 				if p.name == s.Sel.Name && p.path == path && !slices.Contains(p.rooms, f.room) {
 					found[fmt.Sprintf("%s uses %s.%s: %s", f.room, path, p.name, p.why)] = true
@@ -148,19 +155,9 @@ func violations(files []source) []string {
 			}
 			return true
 		})
-		ast.Inspect(f.file, func(n ast.Node) bool {
-			if c, ok := n.(*ast.CompositeLit); ok {
-				if s, ok := c.Type.(*ast.SelectorExpr); ok && s.Sel.Name == "Transport" {
-					if x, ok := s.X.(*ast.Ident); ok && names[x.Name] == "net/http" {
-						transports[f.room]++
-					}
-				}
-			}
-			return true
-		})
 	}
-	if n := transports["service/dispatcher"]; n > 1 {
-		found[fmt.Sprintf("service/dispatcher has %d http.Transports: every subscriber is called through one, with the guard", n)] = true
+	if dialers > 1 {
+		found[fmt.Sprintf("service/dispatcher has %d net.Dialers: every subscriber is called through one, with the guard", dialers)] = true
 	}
 	var all []string
 	for v := range found {
@@ -232,7 +229,7 @@ func TestViolationsAreFound(t *testing.T) {
 	}{
 		{"service", `import ("os"; "service/api"; "service/web"); var _ = os.Getenv`, ""},
 		{"service/api", `import ("service/store"; "service/webhook"; "net/http"); var _ http.Handler`, ""},
-		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, ""},
+		{"service/dispatcher", `import "net"; var _ = net.Dialer{}`, ""},
 		{"service/store", `import ("database/sql"; "os"); var _ = os.Open`, ""},
 		{"service/webhook", `import "net/netip"`, ""},
 
@@ -257,9 +254,10 @@ func TestViolationsAreFound(t *testing.T) {
 		{"service/store", `import "github.com/prometheus/client_golang/prometheus"; func f() { prometheus.MustRegister() }`, "service/store uses github.com/prometheus/client_golang/prometheus.MustRegister: metrics are registered where main says, not for the whole process"},
 		{"service/webhook", `import "net/http"`, "service/webhook imports net/http: the truth and the rules know no HTTP"},
 		{"service/webhook", `import "time"; var _ = time.Now()`, "service/webhook uses time.Now: the rules take the time as an argument"},
-		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher calls subscribers; main calls the service's own API"},
+		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher calls subscribers, by its own client; main calls the service's own API"},
 		{"service/web", `import "net/http"; func f() { http.Get("") }`, "service/web uses net/http.Get: it has no timeout and follows redirects"},
-		{"service/dispatcher", `import "net/http"; var _, _ = http.Transport{}, &http.Transport{}`, "service/dispatcher has 2 http.Transports: every subscriber is called through one, with the guard"},
+		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, "service/dispatcher uses net/http.Transport: only dispatcher calls subscribers, by its own client; main calls the service's own API"},
+		{"service/dispatcher", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`, "service/dispatcher has 2 net.Dialers: every subscriber is called through one, with the guard"},
 		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`, "service/dispatcher uses time.Sleep: nothing sleeps: it waits for what it waits for"},
 	}
 	for _, test := range tests {

@@ -1,7 +1,6 @@
 package dispatcher
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,16 +9,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"service/webhook"
 )
@@ -41,9 +40,15 @@ const (
 	// up, because a request that crosses their goodbye on the wire is lost:
 	// it may have been read, so it cannot be sent again in the same attempt.
 	idleTimeout = 4 * time.Second
-	// bufferSize is the size of the buffers that answers are read through, and
-	// large requests copied. A server that hangs keeps one each.
+	// lateReading is how long a receiver that has answered may read on before
+	// its connection is given up.
+	lateReading = 50 * time.Millisecond
+	// bufferSize is the size of the buffers that requests are written from, and
+	// the bodies of answers read through. A server that hangs keeps one.
 	bufferSize = 8 << 10
+	// readBufferSize is that of a connection: answers are short; larger reads
+	// pass it by.
+	readBufferSize = 2 << 10
 )
 
 // request is what one attempt sends, and where.
@@ -54,23 +59,22 @@ type request struct {
 	URL            string
 	Authorization  string // the value of the header, byte for byte; "" for none
 	Secrets        []webhook.SigningSecret
-	Body           []byte // not to be changed any more: net/http may read it even after send has returned
+	Body           []byte // not to be changed any more: it may be read even after send has returned
 	Number         int
 	Trace          webhook.Trace // that the attempt is a span of, "" for none
 }
 
 // sender makes attempts. It is safe for concurrent use.
 //
-// One attempt is at most one request on the wire. net/http would send a
-// request a second time only when it is idempotent by its method or by an
-// Idempotency-Key header, which a delivery is not; and when nothing of it was
-// written and its body can be had again (GetBody), which it is not given. The
-// one case in which the repetition is both safe and wanted is decided here:
-// see roundTrip.
+// One attempt is at most one request on the wire, by HTTP/1.1. It is written
+// and its answer read by the attempt's own goroutine; the standard library
+// parses the answer. An http.Transport would hand each through two further
+// goroutines, and may send a request twice.
 type sender struct {
 	timeout   time.Duration
+	allowHTTP bool
 	dialer    *dialer
-	transport *http.Transport
+	idle      *pool
 	buffers   sync.Pool // of *[bufferSize]byte
 	logger    *slog.Logger
 }
@@ -80,59 +84,20 @@ type sender struct {
 // answer. It keeps no more connections open between attempts than there may be
 // attempts. It uses no proxy, follows no redirect and speaks HTTP/1.1 alone.
 func newSender(cfg *Config) *sender {
-	s := &sender{timeout: cfg.AttemptTimeout, dialer: newDialer(cfg.Destinations, cfg.RootCAs), logger: cfg.Logger}
+	s := &sender{
+		timeout: cfg.AttemptTimeout, allowHTTP: cfg.AllowHTTP, dialer: newDialer(cfg.Destinations, cfg.RootCAs),
+		idle: newPool(cfg.MaxConnections), logger: cfg.Logger,
+	}
 	s.dialer.own = cfg.Own
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
 	s.buffers.New = func() any { return new([bufferSize]byte) }
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	plain := (*dialer).dialTCP
-	if !cfg.AllowHTTP {
-		plain = func(*dialer, context.Context, string) (net.Conn, error) {
-			return nil, &dialError{webhook.ErrorBlocked, errBlocked}
-		}
-	}
-	s.transport = &http.Transport{
-		Protocols:              protocols,
-		DialContext:            s.dial(plain),
-		DialTLSContext:         s.dial((*dialer).dialTLS),
-		DisableCompression:     true,
-		MaxIdleConns:           cfg.MaxConnections,
-		MaxIdleConnsPerHost:    cfg.MaxConnections,
-		IdleConnTimeout:        idleTimeout,
-		MaxResponseHeaderBytes: maxResponseHeader,
-		ReadBufferSize:         2 << 10, // answers are short; larger reads pass it by
-	}
 	return s
 }
 
 // close ends the connections that are not in use.
-func (s *sender) close() { s.transport.CloseIdleConnections() }
-
-// dial adapts the dialer to net/http, which hands it a context that outlives
-// the attempt: a connection may serve the next request. Here it may not, lest
-// a hanging server collects dials that nobody waits for.
-func (s *sender) dial(dial func(*dialer, context.Context, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, _, address string) (_ net.Conn, err error) {
-		defer caught(&err) // net/http dials in a goroutine of its own
-		var took phases
-		if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
-			ctx = context.WithValue(x.ctx, phasesKey{}, &took)
-			defer func() {
-				if err != nil {
-					x.failed.Store(&took)
-				}
-			}()
-		}
-		c, err := dial(s.dialer, ctx, address)
-		if err != nil {
-			return nil, err
-		}
-		return &conn{Conn: c, took: took, begun: make(chan struct{}), buffers: &s.buffers}, nil
-	}
-}
+func (s *sender) close() { s.idle.close() }
 
 // send makes one attempt, and returns what came of it: whatever the receiver
 // does, that is an attempt and never an error, within the sender's timeout.
@@ -140,38 +105,24 @@ func (s *sender) dial(dial func(*dialer, context.Context, string) (net.Conn, err
 // is by a panic, which is logged.
 func (s *sender) send(ctx context.Context, r *request) webhook.Attempt {
 	a := webhook.Attempt{Number: r.Number, StartedAt: time.Now()}
-	bounded, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	x := &exchange{ctx: bounded}
-	err := s.exchange(x, r, &a)
+	x := exchange{sender: s, ctx: ctx, until: a.StartedAt.Add(s.timeout), request: r, attempt: &a}
+	err := x.do()
 	if p, ok := errors.AsType[*panicError](err); ok {
 		s.logger.Error("panic in an attempt", "delivery", r.DeliveryID, "panic", p.value, "stack", p.stack)
 	}
 	if err != nil && a.ResponseStatus == 0 {
-		a.Error = x.class(ctx, err)
+		a.Error = x.class(err)
 	} // else the status has decided
 	a.Duration = time.Since(a.StartedAt)
-	if a.Error != webhook.ErrorBlocked { // of which there is to be nothing but that
-		a.Phases = x.phases()
+	if a.Error == webhook.ErrorBlocked { // of which there is to be nothing but that
+		a.Phases = webhook.Phases{}
 	}
 	a.Result = webhook.Classify(a.ResponseStatus, a.Error)
 	r.redact(&a)
 	return a
 }
 
-// exchange sends the request and takes down the answer. The error is what ended
-// either early, also when there was a status.
-func (s *sender) exchange(x *exchange, r *request, a *webhook.Attempt) (err error) {
-	defer caught(&err)
-	resp, err := s.roundTrip(x, r, a.StartedAt)
-	if err != nil {
-		return err
-	}
-	return s.receive(resp, a)
-}
-
-// panicError is a panic on its way from the goroutine it happened in to the
-// attempt it belongs to. In a goroutine of net/http it would end the process.
+// panicError is a panic as the attempt's error.
 type panicError struct {
 	value any
 	stack string
@@ -186,7 +137,19 @@ func caught(err *error) {
 	}
 }
 
-// roundTrip sends the request and returns the answer, its body not yet read.
+// exchange is one attempt while it is made, by one goroutine.
+type exchange struct {
+	*sender
+	ctx     context.Context // its end interrupts the attempt
+	until   time.Time       // when the attempt's time is over
+	request *request
+	attempt *webhook.Attempt
+
+	informational int // 1xx answers so far
+}
+
+// do sends the request and takes down the answer. The error is what ended
+// either early, also when there was a status.
 //
 // A server may hang up on an unused connection at the moment it is taken for a
 // request. While nothing of the request has left, that is no fault of either
@@ -194,29 +157,184 @@ func caught(err *error) {
 // left, the receiver may have acted on it, and only the next attempt, which is
 // counted, may repeat it. The loop ends: each turn uses up a connection that
 // was open before, and a new one ends it.
-func (s *sender) roundTrip(x *exchange, r *request, now time.Time) (*http.Response, error) {
-	ctx := context.WithValue(x.ctx, exchangeKey{}, x)
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: x.gotConn, GotFirstResponseByte: x.gotByte, Got1xxResponse: x.got1xx})
-	for {
-		// A bytes.Reader lets net/http put header and body into one write.
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
-		if err != nil {
-			return nil, &dialError{webhook.ErrorConnect, err}
+func (x *exchange) do() (err error) {
+	defer caught(&err)
+	to, err := parseTarget(x.request.URL)
+	if err != nil {
+		return &dialError{webhook.ErrorConnect, err}
+	}
+	if !x.request.canBeSent() {
+		return errors.New("the header cannot be sent")
+	}
+	for x.ctx.Err() == nil {
+		c := x.idle.take(to.origin)
+		reused := c != nil
+		if !reused {
+			if c, err = x.dial(to.origin); err != nil {
+				return err
+			}
 		}
-		req.GetBody = nil
-		r.setHeader(req.Header, now)
+		sent, err := x.over(c, reused, &to)
+		if !reused || sent {
+			return err
+		}
+	}
+	return x.ctx.Err()
+}
 
-		x.conn, x.reused = nil, false
-		resp, err := s.transport.RoundTrip(req)
-		if err == nil || !x.reused || x.conn.sent.Load() || x.ctx.Err() != nil {
-			return resp, err
+// dial makes a connection. The dial ends with the attempt, lest a hanging
+// server collects dials that nobody waits for.
+func (x *exchange) dial(to origin) (*conn, error) {
+	var took phases
+	defer func() {
+		x.attempt.Phases.DNS, x.attempt.Phases.Connect, x.attempt.Phases.TLS = took.dns, took.connect, took.tls
+	}()
+	ctx, cancel := context.WithDeadline(context.WithValue(x.ctx, phasesKey{}, &took), x.until)
+	defer cancel()
+	var c net.Conn
+	var err error
+	switch {
+	case to.secure:
+		c, err = x.dialer.dialTLS(ctx, to.address)
+	case x.allowHTTP:
+		c, err = x.dialer.dialTCP(ctx, to.address)
+	default:
+		err = &dialError{webhook.ErrorBlocked, errBlocked}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newConn(c, to), nil
+}
+
+// over makes the exchange over a connection, which is kept for the next one if
+// it can be, and closed if not. It says whether something of the request may
+// have left.
+func (x *exchange) over(c *conn, reused bool, to *target) (sent bool, err error) {
+	keep := false
+	defer func() { // after a panic too
+		if !keep {
+			c.abort()
 		}
+	}()
+	x.informational, x.attempt.Phases.FirstByte = 0, 0
+	ready := time.Now()
+	good := c.follow(x.ctx) && c.begin(x.until, reused)
+	if err := x.ctx.Err(); err != nil || !good {
+		return false, err
+	}
+	w := x.write(c, to)
+	if w.done == nil && w.err != nil && !w.any {
+		return false, w.err
+	}
+	// A receiver may stop reading in the midst of a request: servers do that
+	// when they have answered early (413, 401). So what ended the writing says
+	// nothing. What is true is seen by reading: the answer, or the end of the
+	// connection.
+	resp, err := x.response(c, ready)
+	if err != nil {
+		c.abort()
+		w.wait()
+		if p, ok := errors.AsType[*panicError](w.err); ok {
+			err = p
+		}
+		return w.any, err
+	}
+	ended, err := x.receive(resp)
+	if ended && !resp.Close && c.in.Buffered() == 0 {
+		keep = true
+		x.keep(c, w)
+	}
+	return true, err
+}
+
+// writing is how a request is being written.
+type writing struct {
+	done chan struct{} // closed when what follows is true; nil: it is
+	any  bool          // something has left
+	err  error
+}
+
+func (w *writing) wait() {
+	if w.done != nil {
+		<-w.done
 	}
 }
 
-// setHeader writes the header of a delivery. Host and Content-Length are
-// net/http's; it adds no other.
-func (r *request) setHeader(h http.Header, now time.Time) {
+// write writes a request that fits into one buffer: the socket of a receiver
+// that reads has room for so much. A larger one is written beside what its caller
+// does, because a receiver may answer before it has read that, or instead.
+func (x *exchange) write(c *conn, to *target) *writing {
+	buf := x.buffers.Get().(*[bufferSize]byte)
+	first := x.request.appendHead(buf[:0], to, x.attempt.StartedAt)
+	body := x.request.Body
+	n := min(len(body), max(bufferSize-len(first), 0))
+	first, rest := append(first, body[:n]...), body[n:]
+	var w writing
+	write := func() {
+		defer x.buffers.Put(buf)
+		n, err := c.Conn.Write(first)
+		w.any = n > 0
+		if err == nil && len(rest) > 0 {
+			_, err = c.Conn.Write(rest)
+		}
+		w.err = err
+	}
+	if len(rest) == 0 {
+		write()
+		return &w
+	}
+	w.done = make(chan struct{})
+	go func() {
+		defer close(w.done)
+		defer caught(&w.err)
+		defer func() {
+			if p := recover(); p != nil {
+				c.cut() // nothing will answer
+				panic(p)
+			}
+		}()
+		write()
+	}()
+	return &w
+}
+
+// keep puts a connection aside whose exchange is at its end. A receiver that has
+// answered, and still reads, has a little while to come to the end of it.
+func (x *exchange) keep(c *conn, w *writing) {
+	end := func() {
+		if w.err != nil {
+			c.abort()
+		} else {
+			x.idle.put(c)
+		}
+	}
+	if w.done == nil {
+		end()
+		return
+	}
+	go func() {
+		c.SetWriteDeadline(time.Now().Add(lateReading))
+		<-w.done
+		end()
+	}()
+}
+
+// canBeSent says whether all that comes from elsewhere may be a header's value.
+func (r *request) canBeSent() bool {
+	for _, value := range [...]string{r.DeliveryID, r.SubscriptionID, r.ProgramID, r.Authorization, string(r.Trace)} {
+		if !httpguts.ValidHeaderFieldValue(value) {
+			return false
+		}
+	}
+	return true
+}
+
+// appendHead appends the first line and the header of a delivery.
+func (r *request) appendHead(dst []byte, to *target, now time.Time) []byte {
+	dst = append(append(dst, "POST "...), to.path...)
+	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), to.host...)
+	dst = strconv.AppendInt(append(dst, "\r\nContent-Length: "...), int64(len(r.Body)), 10)
 	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number)}
 	for i, secret := range r.Secrets {
 		if i > 0 {
@@ -225,39 +343,67 @@ func (r *request) setHeader(h http.Header, now time.Time) {
 		head.Signature += secret.Sign(r.DeliveryID, now, r.Body)
 	}
 	var room [webhook.MaxRequestHeader][2]string
-	lines := head.AppendHeader(room[:0])
-	values := make([]string, len(lines))
-	for i, l := range lines {
-		values[i] = l[1]
-		h[l[0]] = values[i : i+1 : i+1]
+	for _, line := range head.AppendHeader(room[:0]) {
+		dst = append(append(dst, "\r\n"...), line[0]...)
+		dst = append(append(dst, ": "...), line[1]...)
+	}
+	return append(dst, "\r\n\r\n"...)
+}
+
+// posted is all that http.ReadResponse wants to know of a request.
+var posted = &http.Request{Method: http.MethodPost}
+
+// response reads answers up to the header of the final one. It notes how long
+// after ready the first began.
+func (x *exchange) response(c *conn, ready time.Time) (*http.Response, error) {
+	c.head = header{}
+	for {
+		if err := c.expect(); err != nil {
+			return nil, err
+		}
+		if x.informational == 0 {
+			if _, err := c.in.Peek(1); err != nil {
+				return nil, err
+			}
+			x.attempt.Phases.FirstByte = max(time.Since(ready), 1)
+		}
+		resp, err := http.ReadResponse(c.in, posted)
+		if err != nil || resp.StatusCode < 100 || resp.StatusCode > 199 || resp.StatusCode == http.StatusSwitchingProtocols {
+			return resp, err
+		}
+		if x.informational++; x.informational > maxInformational {
+			return nil, errTooManyInformational
+		}
 	}
 }
 
-// receive takes down an answer, and returns what ended it early, nil if it was
-// read as far as it is wanted. Its status decides: nothing that happens to the
-// body, a reset or the end of the attempt's time, changes the result.
-func (s *sender) receive(resp *http.Response, a *webhook.Attempt) error {
-	defer resp.Body.Close()
+var errTooManyInformational = errors.New("too many 1xx answers")
+
+// receive takes down an answer, and returns whether it was read to its end, and
+// what ended it early, nil if it was read as far as it is wanted. Its status
+// decides: nothing that happens to the body, a reset or the end of the attempt's
+// time, changes the result.
+func (x *exchange) receive(resp *http.Response) (ended bool, err error) {
+	a := x.attempt
 	a.ResponseHeader = headerText(resp)
 	if resp.StatusCode < 200 || resp.StatusCode > 599 {
 		// 101 is an answer to a question that was not asked, and a number
 		// outside 100 to 599 is none of HTTP's: a client treats it like a
 		// 5xx (RFC 9110, section 15).
 		a.Error = webhook.ErrorProtocol
-		return nil
+		return false, nil
 	}
 	a.ResponseStatus = resp.StatusCode
 	if resp.StatusCode == http.StatusServiceUnavailable {
 		a.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	}
 	if resp.ContentLength == 0 {
-		return nil
+		return true, nil
 	}
 
-	buf := s.buffers.Get().(*[bufferSize]byte)
-	defer s.buffers.Put(buf)
+	buf := x.buffers.Get().(*[bufferSize]byte)
+	defer x.buffers.Put(buf)
 	var n, dropped int
-	var err error
 	for err == nil && len(a.ResponseBody) < webhook.MaxKeptBody {
 		n, err = resp.Body.Read(buf[:min(bufferSize, webhook.MaxKeptBody-len(a.ResponseBody))])
 		a.ResponseBody = append(a.ResponseBody, buf[:n]...)
@@ -266,11 +412,12 @@ func (s *sender) receive(resp *http.Response, a *webhook.Attempt) error {
 		n, err = resp.Body.Read(buf[:])
 		dropped += n
 	}
-	a.ResponseTruncated = dropped > 0 || err != io.EOF
-	if err == io.EOF {
-		return nil
+	ended = err == io.EOF
+	a.ResponseTruncated = dropped > 0 || !ended
+	if ended {
+		err = nil
 	}
-	return err
+	return ended, err
 }
 
 // headerText renders the header of an answer, a line each, sorted by name: at
@@ -324,76 +471,19 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return min(max(at.Sub(now), 0), webhook.MaxRetryAfter)
 }
 
-// exchange is what one attempt learns about its connections.
-type exchange struct {
-	ctx           context.Context // ends with the attempt
-	conn          *conn           // the last one that was taken, or nil
-	reused        bool            // whether conn was open before
-	ready         time.Time       // when conn was taken
-	firstByte     atomic.Int64    // how long after that the answer began, in nanoseconds; 0: not yet
-	failed        atomic.Pointer[phases]
-	informational atomic.Int32 // 1xx answers; counted by net/http's reader
-}
-
-type exchangeKey struct{}
-
-var errTooManyInformational = errors.New("too many 1xx answers")
-
-func (x *exchange) gotConn(info httptrace.GotConnInfo) {
-	x.conn, x.reused = info.Conn.(*conn), info.Reused
-	x.ready = time.Now()
-	x.conn.begin()
-}
-
-func (x *exchange) gotByte() { x.firstByte.Store(max(int64(time.Since(x.ready)), 1)) }
-
-// phases returns where the time of the attempt went, as far as it got.
-func (x *exchange) phases() webhook.Phases {
-	var p phases
-	if x.conn == nil {
-		if failed := x.failed.Load(); failed != nil {
-			p = *failed
-		}
-	} else if !x.reused {
-		p = x.conn.took
-	}
-	return webhook.Phases{DNS: p.dns, Connect: p.connect, TLS: p.tls, FirstByte: time.Duration(x.firstByte.Load())}
-}
-
-// phases are how long the parts of a dial took that came to an end.
-type phases struct{ dns, connect, tls time.Duration }
-
-type phasesKey struct{}
-
-// phasesOf returns where a dial notes how long its parts take.
-func phasesOf(ctx context.Context) *phases {
-	if p, ok := ctx.Value(phasesKey{}).(*phases); ok {
-		return p
-	}
-	return new(phases)
-}
-
-func (x *exchange) got1xx(int, textproto.MIMEHeader) error {
-	if x.informational.Add(1) > maxInformational {
-		return errTooManyInformational
-	}
-	return nil
-}
-
-// class says why there is no answer. parent is the context that the attempt's
-// own was made from.
-func (x *exchange) class(parent context.Context, err error) webhook.ErrorCode {
+// class says why there is no answer.
+func (x *exchange) class(err error) webhook.ErrorCode {
 	var dial *dialError
 	var bug *panicError
 	switch {
-	case parent.Err() != nil, errors.As(err, &bug):
+	case x.ctx.Err() != nil, errors.As(err, &bug):
 		return webhook.ErrorInterrupted
 	case errors.As(err, &dial):
 		return dial.code
-	case x.informational.Load() > 0:
+	case x.informational > 0:
 		// Whatever ended it, the answer began and was not finished.
 		return webhook.ErrorProtocol
-	case x.ctx.Err() != nil:
+	case errors.Is(err, os.ErrDeadlineExceeded), !time.Now().Before(x.until):
 		return webhook.ErrorTimeout
 	case isTLS(err):
 		return webhook.ErrorTLS
@@ -420,115 +510,15 @@ func isBroken(err error) bool {
 		errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
 }
 
-// conn is a connection to a subscriber, as net/http sees it.
-type conn struct {
-	net.Conn
-	took    phases // to make it
-	buffers *sync.Pool
+// phases are how long the parts of a dial took that came to an end.
+type phases struct{ dns, connect, tls time.Duration }
 
-	begun chan struct{} // closed when the first request leaves, or on Close
-	once  sync.Once     // closes begun
+type phasesKey struct{}
 
-	sent   atomic.Bool // something of the present request has left
-	broken bool        // what is written goes nowhere; owned by net/http's writer, and by begin between requests
-
-	answered atomic.Bool // what is read belongs to an answer whose header lines are being counted
-	lines    headerLines // owned by net/http's reader
-}
-
-// begin marks the start of a request. net/http has no other in hand.
-func (c *conn) begin() {
-	c.sent.Store(false)
-	c.broken = false
-	c.answered.Store(false)
-}
-
-// Read waits for the first request. A server that speaks first (SSH, SMTP and
-// many others do) is then understood as giving a bad answer, always, instead
-// of only when net/http had already begun to wait for one.
-func (c *conn) Read(p []byte) (n int, err error) {
-	defer caught(&err)
-	<-c.begun
-	n, err = c.Conn.Read(p)
-	if !c.answered.Swap(true) {
-		c.lines = headerLines{} // the reader may have waited since before the request
+// phasesOf returns where a dial notes how long its parts take.
+func phasesOf(ctx context.Context) *phases {
+	if p, ok := ctx.Value(phasesKey{}).(*phases); ok {
+		return p
 	}
-	if !c.lines.add(p[:n]) {
-		return 0, errTooManyLines
-	}
-	return n, err
-}
-
-var errTooManyLines = errors.New("too many header lines")
-
-// headerLines counts the lines of an answer up to the end of its header, those
-// of the 1xx answers before it too.
-type headerLines struct {
-	count  int
-	length int  // of the present line so far, without a CR
-	begun  bool // the present header has had its status line
-	hint   bool // the present header is of a 1xx, and so not the last
-	done   bool
-}
-
-// add says whether there are still few enough lines.
-func (h *headerLines) add(p []byte) bool {
-	const status = len("HTTP/1.1 ") // where the status begins
-	for _, b := range p {
-		switch {
-		case h.done:
-			return true
-		case b == '\n':
-			if h.count++; h.count > maxResponseLines {
-				return false
-			}
-			if h.length == 0 {
-				h.done, h.begun = !h.hint, false
-			} else {
-				h.begun = true
-			}
-			h.length = 0
-		case b != '\r':
-			if !h.begun && h.length == status {
-				h.hint = b == '1'
-			}
-			h.length++
-		}
-	}
-	return true
-}
-
-// Write hides that the receiver stopped reading in the midst of a request.
-// Servers do that when they have answered early (413, 401), and net/http would
-// report the failed write, or the answer, whichever it happens to see first.
-// What is true is seen by Read: the answer, or the end of the connection.
-func (c *conn) Write(p []byte) (_ int, err error) {
-	defer caught(&err)
-	if c.broken {
-		return len(p), nil
-	}
-	n, err := c.Conn.Write(p)
-	if n > 0 {
-		c.sent.Store(true)
-	}
-	c.once.Do(func() { close(c.begun) }) // not before: what Read sees could end the request
-	if err != nil && c.sent.Load() {
-		c.broken = true
-		return len(p), nil
-	}
-	return n, err
-}
-
-// ReadFrom is io.Copy with a buffer that is used again: net/http takes it for
-// bodies that do not fit into its own.
-func (c *conn) ReadFrom(r io.Reader) (int64, error) {
-	buf := c.buffers.Get().(*[bufferSize]byte)
-	defer c.buffers.Put(buf)
-	return io.CopyBuffer(struct{ io.Writer }{c}, r, buf[:])
-}
-
-func (c *conn) Close() (err error) {
-	defer caught(&err)
-	c.once.Do(func() { close(c.begun) })
-	return c.Conn.Close()
+	return new(phases)
 }

@@ -348,12 +348,12 @@ func TestSendRebinding(t *testing.T) {
 	names := &nameServer{names: map[string][]string{"a.test.": {"127.0.0.1"}}}
 
 	s := loopbackSender(t)
-	s.transport.DisableKeepAlives = true
 	s.dialer.resolver = names.resolver(t)
 	q := testRequest("http://a.test:"+port+"/", 10)
 	if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess {
 		t.Fatalf("named: %+v", a)
 	}
+	s.close()
 	s.dialer.destinations = webhook.Destinations{}
 	if a := s.send(t.Context(), q); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
 		t.Errorf("no more named: %+v, want blocked", a)

@@ -57,6 +57,15 @@ var evil = []struct {
 	{name: "a long header, and silence", serve: answer("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", maxResponseHeader-100)), code: webhook.ErrorTimeout, takes: attemptTime},
 	{name: "a body of many lines", serve: answer("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n" + strings.Repeat("\n", 4000)), status: 200, body: strings.Repeat("\n", 4000)},
 	{name: "103 with many lines, and 200 with as many", serve: answer("HTTP/1.1 103 Early Hints\r\n" + lines(maxResponseLines/2) + "\r\nHTTP/1.1 200 OK\r\n" + lines(maxResponseLines/2) + "Content-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
+	{name: "103 with a blank too many, and 200 with many lines", serve: answer("HTTP/1.1  103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n" + lines(maxResponseLines) + "Content-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
+	{name: "header lines beyond the bound, each in two pieces", serve: func(r *peer) {
+		if !r.read() || !r.write("HTTP/1.1 200 OK\r\n"+lines(maxResponseLines-1)) {
+			return
+		}
+		for n := 0; n < 100 && r.write("x:") && r.write("\n"); n++ {
+		}
+		r.hang()
+	}, code: webhook.ErrorProtocol},
 	{name: "an endless reason", serve: endless("HTTP/1.1 200 ", "OK "), code: webhook.ErrorProtocol},
 	{name: "endless blank lines", serve: endless("", "\r\n"), code: webhook.ErrorProtocol},
 	{name: "an endless body", serve: endless("HTTP/1.1 200 OK\r\n\r\n", "x"), status: 200, body: kept, truncated: true},

@@ -135,7 +135,7 @@ func contains(list []netip.Prefix, a netip.Addr) bool {
 // Localhost is judged as what it stands for. Any other name is allowed: its
 // addresses are judged each time it is dialled.
 func (d Destinations) AllowsHost(host string) bool {
-	// The same mapping that net/http applies before it dials.
+	// The same mapping that a name has before it is dialled.
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
 		host = ascii
 	}

@@ -1,0 +1,317 @@
+package dispatcher
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+func TestParseTarget(t *testing.T) {
+	for text, want := range map[string]target{
+		"https://a.test":                  {origin{true, "a.test:443"}, "a.test", "/"},
+		"https://a.test:8443/b?c=d#e":     {origin{true, "a.test:8443"}, "a.test:8443", "/b?c=d"},
+		"http://a.test:/":                 {origin{false, "a.test:80"}, "a.test", "/"},
+		"http://a.test:80":                {origin{false, "a.test:80"}, "a.test:80", "/"},
+		"http://user:word@a.test/?":       {origin{false, "a.test:80"}, "a.test", "/?"},
+		"http://a.test//b/%2F":            {origin{false, "a.test:80"}, "a.test", "//b/%2F"},
+		"http://a.test/ü":                 {origin{false, "a.test:80"}, "a.test", "/%C3%BC"},
+		"https://BÜCHER.test/":            {origin{true, "xn--bcher-kva.test:443"}, "xn--bcher-kva.test", "/"},
+		"https://[2606:4700::1111]":       {origin{true, "[2606:4700::1111]:443"}, "[2606:4700::1111]", "/"},
+		"https://[2606:4700::1111]:8443/": {origin{true, "[2606:4700::1111]:8443"}, "[2606:4700::1111]:8443", "/"},
+	} {
+		if got, err := parseTarget(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "a.test", "ftp://a.test/", "https://", "https:a.test", "https://a.test:b/", "https://a.test/\r\nX: y", "https://a b/", "https://a.test/?b c", "https://\u00ad/"} {
+		if got, err := parseTarget(text); err == nil {
+			t.Errorf("%q: %+v, want an error", text, got)
+		}
+	}
+}
+
+// A connection serves one origin: neither another port, nor the same in the clear.
+func TestPoolOrigins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(8)
+		defer p.close()
+		origins := []origin{{true, "a.test:443"}, {false, "a.test:443"}, {true, "a.test:444"}, {true, "b.test:443"}}
+		for _, o := range origins {
+			here, _ := net.Pipe()
+			p.put(newConn(here, o))
+			time.Sleep(1)
+		}
+		for _, o := range origins {
+			if c := p.take(o); c == nil || c.origin != o {
+				t.Errorf("%+v: got %+v", o, c)
+			} else {
+				c.Close()
+			}
+			if c := p.take(o); c != nil {
+				t.Errorf("%+v: there is one more", o)
+			}
+		}
+	})
+}
+
+// The connection that was used last is used next; the oldest of all is the first
+// to end, whosever it is, and each at its own time.
+func TestPoolOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(3)
+		a, b := origin{false, "a"}, origin{false, "b"}
+		ended := make(chan string, 8)
+		ends := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			var got []string
+			for len(ended) > 0 {
+				got = append(got, <-ended)
+			}
+			slices.Sort(got)
+			if strings.Join(got, " ") != want {
+				t.Errorf("ended: %s; want %s", got, want)
+			}
+		}
+		put := func(name string, o origin) {
+			here, _ := net.Pipe()
+			p.put(newConn(&namedConn{here, name, ended}, o))
+			time.Sleep(time.Second)
+		}
+		put("a1", a)
+		put("b1", b)
+		put("a2", a)
+		ends("")
+		c := p.take(a)
+		if name := c.Conn.(*namedConn).name; name != "a2" {
+			t.Errorf("took %s, want a2, the last", name)
+		}
+		p.put(c)
+		ends("")
+		put("b2", b)
+		ends("a1") // the oldest, in its place
+		time.Sleep(idleTimeout - 3*time.Second - 1)
+		ends("")
+		time.Sleep(1)
+		ends("b1")
+		time.Sleep(2 * time.Second)
+		ends("a2 b2")
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.count != 0 || len(p.conns) != 0 || p.oldest != nil || p.newest != nil {
+			t.Errorf("%d are left: %v", p.count, p.conns)
+		}
+	})
+}
+
+type namedConn struct {
+	net.Conn
+	name  string
+	ended chan string
+}
+
+func (c *namedConn) Close() error {
+	c.ended <- c.name
+	return c.Conn.Close()
+}
+
+// A connection that its server has ended, or spoken on, while it was not in use
+// is not used again: that would cost an attempt, or answer it with what was said
+// before.
+func TestSendAfterGoodbye(t *testing.T) {
+	const ok, more = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 418 Of nobody\r\nContent-Length: 0\r\n\r\n"
+	none := func(net.Conn) {}
+	for _, tt := range []struct {
+		name   string
+		secure bool
+		answer string
+		end    func(net.Conn)
+	}{
+		{"closed", false, ok, func(c net.Conn) { c.Close() }},
+		{"half closed", false, ok, func(c net.Conn) { c.(*net.TCPConn).CloseWrite() }},
+		{"reset", false, ok, func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Close() }},
+		{"spoken on", false, ok, func(c net.Conn) { io.WriteString(c, more) }},
+		{"spoken on at once", false, ok + more, none},
+		{"a body that is too long", false, "HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n" + strings.Repeat("x", 7000) + more, none},
+		{"TLS, closed", true, ok, func(c net.Conn) { c.Close() }},
+		{"TLS, half closed", true, ok, func(c net.Conn) { c.(*tls.Conn).CloseWrite() }},
+		{"TLS, spoken on", true, ok, func(c net.Conn) { io.WriteString(c, more) }},
+		{"TLS, a body that is too long", true, "HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n" + strings.Repeat("x", 7000) + more, none},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := httptest.NewTLSServer(nil) // for its certificate
+			server.Close()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			s := loopbackSender(t)
+			s.dialer.tls.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+			scheme := "http://"
+			if tt.secure {
+				scheme = "https://"
+				// One record for what is written at once.
+				l = tls.NewListener(l, &tls.Config{Certificates: server.TLS.Certificates, DynamicRecordSizingDisabled: true})
+			}
+			accepted := make(chan net.Conn, 2)
+			go func() {
+				for text := tt.answer; ; text = ok {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					accepted <- c
+					go answer(text)(&peer{c, bufio.NewReader(c)})
+				}
+			}()
+			q := testRequest(scheme+l.Addr().String(), 10)
+			if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess {
+				t.Fatalf("first: %+v", a)
+			}
+			first := <-accepted
+			defer first.Close()
+			tt.end(first)
+			if c := s.idle.take(origin{tt.secure, l.Addr().String()}); c != nil {
+				for tt.answer == ok && isQuiet(c.socket) {
+					runtime.Gosched() // until it has arrived
+				}
+				s.idle.put(c)
+			}
+			if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess {
+				t.Errorf("second: %+v", a)
+			}
+			select {
+			case c := <-accepted:
+				defer c.Close()
+			default:
+				t.Error("there is no second connection")
+			}
+			if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess || len(accepted) > 0 {
+				t.Errorf("third, on the connection of the second: %+v", a)
+			}
+		})
+	}
+}
+
+// The goodbye of TLS to a server that does not read keeps nobody.
+func TestSendGoodbyeKeepsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := httptest.NewTLSServer(nil)
+		server.Close()
+		p := newPool(1)
+		here, there := net.Pipe()
+		defer there.Close()
+		shaken := make(chan error)
+		go func() {
+			shaken <- tls.Server(there, &tls.Config{Certificates: server.TLS.Certificates}).Handshake()
+		}()
+		secure := tls.Client(&handshakeConn{Conn: here}, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
+		if err := errors.Join(secure.Handshake(), <-shaken); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		p.put(newConn(secure, origin{true, "a"}))
+		other, _ := net.Pipe()
+		p.put(newConn(other, origin{false, "b"}))
+		p.close()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A receiver that answers first and then reads the rest keeps its connection.
+func TestSendReadsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, func(r *peer) {
+			for {
+				length := 0
+				for line := "POST"; line != "\r\n"; {
+					var err error
+					if line, err = r.in.ReadString('\n'); err != nil {
+						return
+					}
+					fmt.Sscanf(line, "Content-Length: %d", &length)
+				}
+				r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				time.Sleep(lateReading / 2)
+				r.in.Discard(length)
+			}
+		})
+		for range 3 {
+			if a := p.send(t.Context(), testRequest("http://1.1.1.1/", 200_000)); a.Result != webhook.ResultSuccess || a.Duration != 0 {
+				t.Errorf("attempt: %+v", a)
+			}
+			time.Sleep(lateReading)
+		}
+		if n := p.dialled.Load(); n != 1 {
+			t.Errorf("%d connections, want 1", n)
+		}
+	})
+}
+
+// What cannot be a header's value is not sent, and nothing else is.
+func TestSendHeaderIsLines(t *testing.T) {
+	for _, value := range []string{"a\r\nX: y", "a\nb", "a\x00"} {
+		for name, put := range map[string]func(*request){
+			"Authorization":   func(q *request) { q.Authorization = value },
+			"id":              func(q *request) { q.DeliveryID = value },
+			"subscription id": func(q *request) { q.SubscriptionID = value },
+			"program id":      func(q *request) { q.ProgramID = value },
+			"trace":           func(q *request) { q.Trace = webhook.Trace(value) },
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPost(t, answer("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+				q := testRequest("http://1.1.1.1/", 10)
+				put(q)
+				if a := p.send(t.Context(), q); a.Error != webhook.ErrorProtocol || p.dialled.Load() != 0 {
+					t.Errorf("%s %q: error %q, %d connections; want protocol, none", name, value, a.Error, p.dialled.Load())
+				}
+			})
+		}
+	}
+}
+
+// The end of an attempt's context ends its own connection and no other; and a
+// connection outlives the context of an attempt that was made on it.
+func TestSendFollowsItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var silent atomic.Bool
+		p := newPost(t, func(r *peer) {
+			for r.read() && !silent.Load() && r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") {
+			}
+			r.hang()
+		})
+		q := testRequest("http://1.1.1.1/", 10)
+		first, endFirst := context.WithCancel(t.Context())
+		p.send(first, q)
+		second, endSecond := context.WithCancel(t.Context())
+		p.send(second, q)
+		endFirst()
+		synctest.Wait()
+		if a := p.send(second, q); a.Result != webhook.ResultSuccess || p.dialled.Load() != 1 {
+			t.Errorf("after the end of a context before: %+v, %d connections", a, p.dialled.Load())
+		}
+		silent.Store(true)
+		time.AfterFunc(time.Second, endSecond)
+		if a := p.send(second, q); a.Error != webhook.ErrorInterrupted || a.Duration != time.Second {
+			t.Errorf("in the end: error %q after %v, want interrupted after 1 s", a.Error, a.Duration)
+		}
+	})
+}

@@ -49,18 +49,22 @@ func (c *benchCmd) Run(ctx context.Context, std streams) error {
 	}
 	err = b.run(ctx, &report)
 	b.progress.end()
-	switch {
-	case ctx.Err() != nil:
-		return errors.New("the measurement was interrupted")
-	case err != nil:
-		return err
-	case c.JSON:
-		out := json.NewEncoder(std.out)
-		out.SetIndent("", "  ")
-		return out.Encode(&report)
+	if ctx.Err() != nil {
+		err = errors.New("the measurement was interrupted")
 	}
-	fmt.Fprint(std.out, &report)
-	return nil
+	if err != nil {
+		if report.Rounds == 0 {
+			return err
+		}
+		err = fmt.Errorf("%w; what is told is of %d of %d rounds", err, report.Rounds, b.rounds)
+	}
+	if !c.JSON {
+		fmt.Fprint(std.out, &report)
+		return err
+	}
+	out := json.NewEncoder(std.out)
+	out.SetIndent("", "  ")
+	return errors.Join(err, out.Encode(&report))
 }
 
 // bench reads the flags.
@@ -217,6 +221,7 @@ func thousands(x float64) string {
 }
 
 // run measures all cases, each with a service and a data directory of its own.
+// With an error the report is of the rounds that were finished.
 func (b *bench) run(ctx context.Context, report *benchReport) error {
 	sink, err := b.startSink(ctx)
 	if err != nil {
@@ -225,15 +230,16 @@ func (b *bench) run(ctx context.Context, report *benchReport) error {
 	defer sink.end()
 	b.sink = sink
 	var rounds []*benchReport
-	for range b.rounds {
+	for err == nil && len(rounds) < b.rounds {
 		round := &benchReport{Machine: report.Machine}
-		if err := b.round(ctx, round); err != nil {
-			return err
+		if err = b.round(ctx, round); err == nil {
+			rounds = append(rounds, round)
 		}
-		rounds = append(rounds, round)
 	}
-	*report = *medians(rounds)
-	return nil
+	if len(rounds) > 0 {
+		*report = *medians(rounds)
+	}
+	return err
 }
 
 // round measures everything once.

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -46,6 +48,41 @@ func TestBench(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 6 {
 		t.Errorf("in the folder of the data are %q, %v; want a profile for each case alone", left, err)
+	}
+}
+
+// A measurement of several rounds that ends early tells of those that were
+// finished, and fails.
+func TestBenchInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	var out, log bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), buildBinary(t), "bench", "--data", dir, "--time", "100ms", "--publishers", "4", "--rounds", "99", "--case", "natural", "--json")
+	cmd.Stdout, cmd.Stderr = &out, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	rounds := make(map[string]bool) // by the folder of its data
+	for len(rounds) < 2 {
+		folders, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range folders {
+			rounds[f] = true
+		}
+		time.Sleep(time.Millisecond)
+		if t.Context().Err() != nil {
+			t.Fatalf("there is no second round: %s", &log)
+		}
+	}
+	cmd.Process.Signal(os.Interrupt)
+	err := cmd.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitFailed || !strings.Contains(log.String(), "of 99 rounds") {
+		t.Errorf("got %v: %s", err, &log)
+	}
+	var report benchReport
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil || report.Rounds == 0 || len(report.Results) != 1 {
+		t.Errorf("got %v: %s", err, &out)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestBounded(t *testing.T) {
 				if err := b.Err(); err != nil {
 					t.Errorf("before the deadline: %v", err)
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				synctest.Wait()
 				for name, ctx := range map[string]context.Context{"the context": b, "its child": child} {
 					select {

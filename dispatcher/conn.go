@@ -107,7 +107,7 @@ func newConn(c net.Conn, to origin) *conn {
 // end ends an unused connection. The goodbye of TLS is said beside: somebody who
 // does not read can make it wait.
 func (c *conn) end() {
-	c.follow(nil)
+	c.leave()
 	if c.Conn == c.carrier {
 		c.cut()
 		return
@@ -121,7 +121,7 @@ func (c *conn) end() {
 
 // abort ends a connection whatever it is doing, and waits for nothing.
 func (c *conn) abort() {
-	c.follow(nil)
+	c.leave()
 	c.cut()
 }
 
@@ -138,10 +138,15 @@ func (c *conn) follow(ctx context.Context) bool {
 	if c.ctx == ctx {
 		return true
 	}
+	inTime := c.leave()
+	c.ctx, c.stop = ctx, context.AfterFunc(ctx, c.cut)
+	return inTime
+}
+
+// leave undoes follow, and says whether that came in time.
+func (c *conn) leave() bool {
 	inTime := c.ctx == nil || c.stop()
-	if c.ctx = ctx; ctx != nil {
-		c.stop = context.AfterFunc(ctx, c.cut)
-	}
+	c.ctx = nil
 	return inTime
 }
 
@@ -159,6 +164,19 @@ func (c *conn) begin(until time.Time, reused bool) bool {
 	}
 	c.SetDeadline(until)
 	return !reused || c.socket == nil || isQuiet(c.socket)
+}
+
+// isQuiet says whether nothing can be read from an open socket, its end
+// included. It takes nothing from it, and does not wait.
+func isQuiet(socket syscall.RawConn) bool {
+	quiet := false
+	err := socket.Read(func(fd uintptr) bool {
+		var b [1]byte
+		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK)
+		quiet = err == syscall.EAGAIN
+		return true
+	})
+	return err == nil && quiet
 }
 
 // Read bounds the headers of answers.

@@ -54,7 +54,7 @@ func TestPoolOrigins(t *testing.T) {
 		for _, o := range origins {
 			here, _ := net.Pipe()
 			p.put(newConn(here, o))
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 		}
 		for _, o := range origins {
 			if c := p.take(o); c == nil || c.origin != o {
@@ -107,7 +107,7 @@ func TestPoolOrder(t *testing.T) {
 		ends("a1") // the oldest, in its place
 		time.Sleep(idleTimeout - 3*time.Second - 1)
 		ends("")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		ends("b1")
 		time.Sleep(2 * time.Second)
 		ends("a2 b2")

@@ -307,7 +307,7 @@ func untar(t *testing.T, name, to string) {
 }
 
 // licensesFile is the text of the licences of all that is in the binary.
-const licensesFile = "THIRD_PARTY_LICENSES"
+const licensesFile = "packaging/THIRD_PARTY_LICENSES"
 
 // TestThirdPartyLicenses keeps the list as go.mod and the vendored scripts are.
 func TestThirdPartyLicenses(t *testing.T) {

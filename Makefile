@@ -1,0 +1,29 @@
+# The commands that a contributor needs; see CONTRIBUTING.md. Each is one line
+# of the go command, so none of them needs make.
+
+GO ?= go
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test check gen bench
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build ./service
+	$(GO) build -o service .
+
+run: build ## Run the demo: temporary data, a receiver, sample events (ARGS="--listen 127.0.0.1:9443")
+	./service serve --demo $(ARGS)
+
+test: ## Run the short tests of every package
+	$(GO) test -short ./...
+
+check: ## Run every check, as CI does; installs missing tools when run as root
+	bash .ci/run
+
+gen: ## Regenerate the templ code and the asset bundle
+	$(GO) tool templ generate
+	$(GO) generate ./...
+
+bench: ## Run the benchmarks; BENCH selects some (BENCH=Publish)
+	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem ./webhook ./store/... ./dispatcher/... ./api

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"service/dispatcher"
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -27,7 +28,7 @@ func alertTarget(s *settings) (*dispatcher.AlertTarget, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		secret := webhook.NewSigningSecret()
-		if err := writeFile(path, []byte(secret.Reveal()+"\n"), 0o600); err != nil {
+		if err := durable.WriteFile(path, []byte(secret.Reveal()+"\n"), 0o600); err != nil {
 			return nil, fmt.Errorf("write %s: %w", path, err)
 		}
 		s.logger.Info("alerts are signed with a new secret", "file", path)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"service/internal/durable"
 	"service/store"
 	"service/webhook"
 )
@@ -124,7 +125,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std streams) error {
 	if err := c.name(f.Name()); err != nil {
 		return err
 	}
-	if err := syncDir(folder); err != nil {
+	if err := durable.SyncDir(folder); err != nil {
 		return err
 	}
 	what := "the keys, sealed with the passphrase: keep that apart from it"

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/certmagic"
+
+	"service/internal/durable"
 )
 
 // The names of the local CA's files in the data directory, and the lives of
@@ -129,7 +131,7 @@ func createCA(certPath, keyPath string, now time.Time) (*localCA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the local CA's key: %w", err)
 	}
-	if err := writeFile(keyPath, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	if err := durable.WriteFile(keyPath, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		return nil, fmt.Errorf("write the local CA's key: %w", err)
 	}
 	return signCA(certPath, key, now)
@@ -164,7 +166,7 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*localCA, er
 	if err != nil {
 		return nil, fmt.Errorf("make the local CA: %w", err)
 	}
-	if err := writeFile(certPath, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
+	if err := durable.WriteFile(certPath, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
 		return nil, fmt.Errorf("write the local CA: %w", err)
 	}
 	return &localCA{certificate, key}, nil
@@ -304,34 +306,6 @@ func serialNumber() *big.Int {
 	rand.Read(b[:])
 	b[0] &= 0x7f // positive, so that it stays within the 20 bytes of RFC 5280
 	return new(big.Int).SetBytes(b[:])
-}
-
-// writeFile writes a file so that a crash leaves either all of it or nothing,
-// and never with a wider mode than asked for.
-func writeFile(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // no longer there after the rename
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // readCertificates returns the certificates of a PEM file as a pool.

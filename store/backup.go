@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -51,7 +52,7 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 	if err := s.roomFor(int64(copies) * live); err != nil {
 		return nil, err
 	}
-	f, err := os.CreateTemp(s.dir, databaseFile+".snapshot"+unfinished+"*")
+	f, err := durable.CreateTemp(filepath.Join(s.dir, databaseFile+".snapshot"))
 	if err != nil {
 		return nil, fmt.Errorf("store: snapshot: %w", err)
 	}
@@ -73,7 +74,7 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 	if err = errors.Join(err, db.Close()); err != nil {
 		return nil, err
 	}
-	made.Bytes, err = syncFile(made.Path)
+	made.Bytes, err = durable.SyncFile(made.Path)
 	return made, err
 }
 
@@ -91,31 +92,6 @@ func (s *Store) roomFor(bytes int64) error {
 	}
 	return webhook.NewError(webhook.CodeUnavailable, fmt.Sprintf(
 		"There is not enough room on the disk of the data directory: %d bytes are needed, %d are free, and %d of them must stay free for events.", bytes, room, least))
-}
-
-// syncFile has a file's content written to disk, and returns its size.
-func syncFile(path string) (int64, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return 0, err
-	}
-	info, err := f.Stat()
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
-}
-
-// syncDir has the names in a folder written to disk.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Contents is what a copy of a database holds.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -66,10 +67,7 @@ func newKeyring(dir, name string) (*keyring, error) {
 		return nil, err
 	}
 	// Keys must not lie about.
-	left, err := filepath.Glob(escapeGlob(k.path) + unfinished + "*")
-	for _, path := range left {
-		err = errors.Join(err, os.Remove(path))
-	}
+	err = durable.RemoveTemp(filepath.Dir(k.path), filepath.Base(k.path)+durable.TempSuffix)
 	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
 		return nil, keyError("what a crash has left: %w", err)
 	}
@@ -228,26 +226,7 @@ func (k *keyring) exposed() bool {
 // write replaces the keys. When it fails the file is as it was, or the new one
 // is whole in its place.
 func (k *keyring) write(keys []secretKey) error {
-	path, err := filepath.EvalSymlinks(k.path) // a link goes on leading there
-	if err != nil {
-		return err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	return replaceDurably(path, formatKeys(keys), info)
-}
-
-// likeness gives a new file the mode and the owner of the old one. A command
-// that root calls must leave a key that the service can read.
-func likeness(f *os.File, old fs.FileInfo) error {
-	if owner, ok := old.Sys().(*syscall.Stat_t); ok && (int(owner.Uid) != os.Geteuid() || int(owner.Gid) != os.Getegid()) {
-		if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
-			return err
-		}
-	}
-	return f.Chmod(old.Mode().Perm())
+	return durable.ReplaceFile(k.path, formatKeys(keys))
 }
 
 func formatKeys(keys []secretKey) []byte {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -582,7 +583,7 @@ func TestKeyFileInDataDirectory(t *testing.T) {
 // A crash while the file is written leaves a key that nobody uses.
 func TestKeyFileUnfinished(t *testing.T) {
 	dir := t.TempDir()
-	left, other := filepath.Join(dir, "secret.key"+unfinished+"123"), filepath.Join(dir, "secret.key.mine")
+	left, other := filepath.Join(dir, "secret.key"+durable.TempSuffix+"123"), filepath.Join(dir, "secret.key.mine")
 	for _, path := range []string{left, other} {
 		if err := os.WriteFile(path, formatKeys([]secretKey{newSecretKey()}), 0o600); err != nil {
 			t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/benbjohnson/litestream"
 	"github.com/benbjohnson/litestream/s3"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -110,7 +111,7 @@ func leaseOwner(dir string) (string, error) {
 	id, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) {
 		id = []byte(webhook.NewID())
-		err = writeDurably(name, id)
+		err = durable.WriteFile(name, id, 0o600)
 	}
 	return host + " " + string(id), err
 }

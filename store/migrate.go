@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"service/internal/durable"
 )
 
 //go:embed migrations/*.sql
@@ -76,7 +77,7 @@ const schemaMark = ".schema-"
 // snapshotBefore copies the database beside itself, on disk (fsynced), and
 // returns where. What a crash leaves of it does not have its name.
 func (s *Store) snapshotBefore(ctx context.Context, path string, schema int) (string, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+schemaMark+strconv.Itoa(schema)+unfinished+"*")
+	f, err := durable.CreateTemp(path + schemaMark + strconv.Itoa(schema))
 	if err != nil {
 		return "", err
 	}
@@ -87,11 +88,11 @@ func (s *Store) snapshotBefore(ctx context.Context, path string, schema int) (st
 	if _, err := s.writer.conn.ExecContext(ctx, "VACUUM INTO ?", f.Name()); err != nil {
 		return "", err
 	}
-	if _, err := syncFile(f.Name()); err != nil {
+	if _, err := durable.SyncFile(f.Name()); err != nil {
 		return "", err
 	}
 	snapshot := fmt.Sprintf("%s%s%d.%s", path, schemaMark, schema, time.Now().UTC().Format("20060102T150405.000Z"))
-	return snapshot, errors.Join(os.Rename(f.Name(), snapshot), syncDir(filepath.Dir(path)))
+	return snapshot, durable.Rename(f.Name(), snapshot)
 }
 
 // forgetSnapshots removes the copies that migrations have made but the newest.

@@ -14,6 +14,7 @@ import (
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -173,7 +174,7 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	if cfg.Logger != nil {
 		cfg.Logger.Info("there is no database: it is restored if the replica has one, which takes as long as the copying of it", "replica", cfg.Replica.Target())
 	}
-	fresh := path + unfinished + "restored"
+	fresh := path + durable.TempSuffix + "restored"
 	y, err := restoreReplica(ctx, cfg.Replica, time.Time{}, fresh)
 	switch {
 	case errors.Is(err, ErrNoReplica):
@@ -183,10 +184,10 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	case err != nil:
 		return fmt.Errorf("there is no database in %s, and the one that the replica may have cannot be fetched: %w (to begin with an empty one all the same, start once without the replica)", cfg.Dir, err)
 	}
-	if _, err := syncFile(fresh); err != nil {
+	if _, err := durable.SyncFile(fresh); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Rename(fresh, path), syncDir(cfg.Dir)); err != nil {
+	if err := durable.Rename(fresh, path); err != nil {
 		return err
 	}
 	if cfg.Logger != nil {

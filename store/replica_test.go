@@ -19,6 +19,7 @@ import (
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -856,7 +857,7 @@ func TestSlowBucket(t *testing.T) {
 		t.Error("it is said to be sent")
 	}
 	b.delay.Store(nil)
-	left, err := filepath.Glob(filepath.Join(metaPath(filepath.Join(dir, databaseFile)), "*"+unfinished+"*"))
+	left, err := filepath.Glob(filepath.Join(metaPath(filepath.Join(dir, databaseFile)), "*"+durable.TempSuffix+"*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("it has left %v, %v", left, err)
 	}

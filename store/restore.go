@@ -8,13 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"service/internal/durable"
 )
 
 // A restoration fills a folder in the data directory and then exchanges what is
 // in it for what is there, so that a crash at any moment leaves either all of
 // the old or, when the next process has finished the exchange, all of the new.
 const (
-	restoring = "restore" // and [unfinished]: it is being filled
+	restoring = "restore" // and [durable.TempSuffix]: it is being filled
 	movingOut = "restore.moving-out"
 	movingIn  = "restore.moving-in"
 	// In each of them:
@@ -71,7 +73,7 @@ func Restore(dir string, force bool) (_ *Restoration, err error) {
 			return nil, fmt.Errorf("%w: there is %s in %s", ErrNotEmpty, name, dir)
 		}
 	}
-	if r.folder, err = os.MkdirTemp(dir, restoring+unfinished+"*"); err != nil {
+	if r.folder, err = os.MkdirTemp(dir, restoring+durable.TempSuffix+"*"); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{newFiles, oldFiles} {
@@ -97,9 +99,9 @@ func (r *Restoration) Commit() (aside string, err error) {
 		case err != nil:
 			return err
 		case d.IsDir():
-			return syncDir(path)
+			return durable.SyncDir(path)
 		}
-		_, err = syncFile(path)
+		_, err = durable.SyncFile(path)
 		return err
 	})
 	if err != nil {
@@ -109,7 +111,7 @@ func (r *Restoration) Commit() (aside string, err error) {
 		return "", err
 	}
 	r.folder = ""
-	if err := syncDir(r.dir); err != nil {
+	if err := durable.SyncDir(r.dir); err != nil {
 		return "", err
 	}
 	return exchange(r.dir)
@@ -186,10 +188,10 @@ func exchange(dir string) (aside string, err error) {
 				return "", err
 			}
 		}
-		if err := errors.Join(syncDir(filepath.Join(out, oldFiles)), syncDir(dir)); err != nil {
+		if err := errors.Join(durable.SyncDir(filepath.Join(out, oldFiles)), durable.SyncDir(dir)); err != nil {
 			return "", err
 		}
-		if err := errors.Join(os.Rename(out, in), syncDir(dir)); err != nil {
+		if err := durable.Rename(out, in); err != nil {
 			return "", err
 		}
 	}
@@ -203,7 +205,7 @@ func exchange(dir string) (aside string, err error) {
 			return "", err
 		}
 	}
-	if err := syncDir(dir); err != nil {
+	if err := durable.SyncDir(dir); err != nil {
 		return "", err
 	}
 	old := filepath.Join(in, oldFiles)
@@ -217,19 +219,11 @@ func exchange(dir string) (aside string, err error) {
 			return "", err
 		}
 	}
-	return aside, errors.Join(os.RemoveAll(in), syncDir(dir))
+	return aside, errors.Join(os.RemoveAll(in), durable.SyncDir(dir))
 }
 
 // tidy removes what processes that were killed have left unfinished. The caller
 // holds the lock.
 func tidy(dir string) error {
-	var errs []error
-	for _, name := range []string{databaseFile, restoring} {
-		left, err := filepath.Glob(filepath.Join(escapeGlob(dir), name+"*"+unfinished+"*"))
-		errs = append(errs, err)
-		for _, path := range left {
-			errs = append(errs, os.RemoveAll(path))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(durable.RemoveTemp(dir, databaseFile), durable.RemoveTemp(dir, restoring))
 }

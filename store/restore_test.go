@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -211,7 +212,7 @@ func TestSnapshot(t *testing.T) {
 	if _, err := s.Snapshot(ctx, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("called off: %v", err)
 	}
-	if left, err := filepath.Glob(filepath.Join(dir, "*"+unfinished+"*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(dir, "*"+durable.TempSuffix+"*")); err != nil || len(left) > 0 {
 		t.Errorf("left are %v, %v", left, err)
 	}
 }
@@ -222,7 +223,7 @@ func TestMigrationSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	schema1(t, dir)
 	older := []string{"service.db.schema-1.20200101T000000Z", "service.db.schema-2.20210101T000000Z", "service.db.schema-9.20190101T000000Z"}
-	for _, name := range append(older, "service.db.schema-1"+unfinished+"123") {
+	for _, name := range append(older, "service.db.schema-1"+durable.TempSuffix+"123") {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -11,11 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"service/internal/durable"
 )
 
 // sealer keeps secrets unreadable in the database and its copies. Its keys lie
@@ -78,7 +78,7 @@ func (s *Store) openSealer(cfg *Config) error {
 		return sl.file.missing(settings[keyCheck] != nil)
 	case errors.Is(err, fs.ErrNotExist):
 		keys = []secretKey{newSecretKey()}
-		if err := writeDurably(sl.file.path, formatKeys(keys)); err != nil {
+		if err := durable.WriteFile(sl.file.path, formatKeys(keys), 0o600); err != nil {
 			return keyError("%s cannot be written: %w", sl.file.path, err)
 		}
 	case err != nil:
@@ -190,39 +190,4 @@ func (s *sealer) mac(parts ...string) []byte {
 		m.Write([]byte{0})
 	}
 	return m.Sum(nil)[:macBytes]
-}
-
-// unfinished is what the names of files end with, before some random digits,
-// that are being written. A crash can leave one.
-const unfinished = ".unfinished-"
-
-// writeDurably makes a file of mode 0600 that is whole or not there.
-func writeDurably(path string, data []byte) error { return replaceDurably(path, data, nil) }
-
-// replaceDurably is the same for a file that is there already, with its mode
-// and owner. A crash leaves the old file or the new one, whole. It takes the
-// right to write to the folder, not to the file.
-func replaceDurably(path string, data []byte, old fs.FileInfo) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+unfinished+"*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	if old != nil {
-		err = likeness(f, old)
-	}
-	if err == nil {
-		_, err = f.Write(data)
-	}
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

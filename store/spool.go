@@ -5,9 +5,12 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
+
+	"service/internal/durable"
 )
 
 // spooled is a replica whose copies of the whole database are written to the
@@ -24,7 +27,7 @@ func (c *spooled) WriteLTXFile(ctx context.Context, level int, minTXID, maxTXID 
 	if level != litestream.SnapshotLevel || !c.room() {
 		return c.ReplicaClient.WriteLTXFile(ctx, level, minTXID, maxTXID, r)
 	}
-	f, err := os.CreateTemp(metaPath(c.path), "snapshot"+unfinished+"*")
+	f, err := durable.CreateTemp(filepath.Join(metaPath(c.path), "snapshot"))
 	if err != nil {
 		return nil, err
 	}

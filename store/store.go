@@ -26,6 +26,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -140,7 +141,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	// Once it exists it is never opened or closed by anything but SQLite, whose
 	// locks any other close would drop.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := writeDurably(path, nil); err != nil {
+		if err := durable.WriteFile(path, nil, 0o600); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
 	}

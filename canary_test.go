@@ -36,7 +36,7 @@ import (
 func testCanary(t *testing.T, binary string) {
 	t.Run("control: scanner", testScanner)
 	t.Run("control: without redaction", func(t *testing.T) {
-		careless := buildBinary(t, mutation{"dispatcher/attempt.go", "r.redact(&a)", "_ = r.redact"})
+		careless := buildBinary(t, mutation{"dispatcher/client/client.go", "r.redact(&a)", "_ = r.redact"})
 		faults := newCanaryRun(t, careless).drive()
 		if !slices.ContainsFunc(faults, func(f string) bool {
 			return strings.Contains(f, "authorization_header") && strings.Contains(f, "service.db")

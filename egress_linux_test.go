@@ -68,7 +68,7 @@ func testEgress(t *testing.T, binary string) {
 	}
 }
 
-// TestInNetwork tries dispatcher/testdata/destinations.txt: every URL is
+// TestInNetwork tries dispatcher/client/testdata/destinations.txt: every URL is
 // subscribed, and pinged twice, has an event published to it, a delivery sent
 // again, and the log replayed, by the built binary, with real name servers,
 // sockets and certificates.

@@ -21,7 +21,7 @@ func requireNamespaces(t *testing.T, why string) {
 	t.Skipf("NOT TESTED IN A NETWORK OF ITS OWN: %s", why)
 }
 
-// destinations is dispatcher/testdata/destinations.txt, where its form is told.
+// destinations is dispatcher/client/testdata/destinations.txt, where its form is told.
 type destinations struct {
 	cases []destinationCase
 	zone  map[string][]dnsTurn // by name, without a final dot
@@ -47,7 +47,7 @@ type dnsTurn struct {
 
 func readDestinations(t testing.TB) *destinations {
 	t.Helper()
-	f, err := os.Open("dispatcher/testdata/destinations.txt")
+	f, err := os.Open("dispatcher/client/testdata/destinations.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,14 +19,15 @@ import (
 // arrows is the drawing of docs/architecture.md: what each room may import of
 // the others. Nothing else is allowed.
 var arrows = map[string][]string{
-	"service":                  {"service/api", "service/web", "service/dispatcher", "service/assets", "service/internal/durable", "service/store", "service/webhook"},
-	"service/api":              {"service/store", "service/webhook"},
-	"service/web":              {"service/assets", "service/store", "service/webhook"},
-	"service/dispatcher":       {"service/store", "service/webhook"},
-	"service/store":            {"service/internal/durable", "service/webhook"},
-	"service/assets":           {},
-	"service/webhook":          {},
-	"service/internal/durable": {},
+	"service":                   {"service/api", "service/web", "service/dispatcher", "service/assets", "service/internal/durable", "service/store", "service/webhook"},
+	"service/api":               {"service/store", "service/webhook"},
+	"service/web":               {"service/assets", "service/store", "service/webhook"},
+	"service/dispatcher":        {"service/dispatcher/client", "service/store", "service/webhook"},
+	"service/dispatcher/client": {"service/webhook"},
+	"service/store":             {"service/internal/durable", "service/webhook"},
+	"service/assets":            {},
+	"service/webhook":           {},
+	"service/internal/durable":  {},
 }
 
 // privilege is an import, or a name of one, that only some rooms may use.
@@ -54,7 +55,7 @@ var privileges = []privilege{
 	{"github.com/caddyserver/certmagic", "HTTPS", nil, "it listens by itself, where nobody said"},
 	{"github.com/caddyserver/certmagic", "Default", nil, "a variable of the whole process"},
 	{"github.com/caddyserver/certmagic", "DefaultACME", nil, "a variable of the whole process"},
-	{"code.dny.dev/ssrf", "", []string{"service/dispatcher"}, "the egress guard stands where subscribers are dialled"},
+	{"code.dny.dev/ssrf", "", []string{"service/dispatcher/client"}, "the egress guard stands where subscribers are dialled"},
 
 	{"github.com/prometheus/client_golang/prometheus", "", []string{"service", "service/store", "service/api", "service/dispatcher"}, "the rules count nothing"},
 	{"github.com/prometheus/client_golang/prometheus/collectors", "", []string{"service"}, "the process is main's"},
@@ -77,26 +78,26 @@ var privileges = []privilege{
 	{"log", "", nil, "the log is log/slog's; log.Fatal would end the process"},
 	{"os/signal", "", []string{"service"}, "only main hears signals"},
 
-	{"net/http", "Transport", []string{"service"}, "only dispatcher calls subscribers, by its own client; main calls the service's own API"},
-	{"net/http", "Client", []string{"service"}, "only dispatcher calls subscribers, by its own client; main calls the service's own API"},
+	{"net/http", "Transport", []string{"service"}, "only dispatcher/client calls subscribers; main calls the service's own API"},
+	{"net/http", "Client", []string{"service"}, "only dispatcher/client calls subscribers; main calls the service's own API"},
 	{"net/http", "DefaultClient", nil, "it has no timeout and follows redirects"},
 	{"net/http", "DefaultTransport", nil, "it has no guard"},
 	{"net/http", "Get", nil, "it has no timeout and follows redirects"},
 	{"net/http", "Head", nil, "it has no timeout and follows redirects"},
 	{"net/http", "Post", nil, "it has no timeout and follows redirects"},
 	{"net/http", "PostForm", nil, "it has no timeout and follows redirects"},
-	{"net", "Dial", []string{"service"}, "only dispatcher calls subscribers, by its dialer"},
-	{"net", "DialTimeout", []string{"service"}, "only dispatcher calls subscribers, by its dialer"},
-	{"crypto/tls", "Dial", nil, "only dispatcher calls subscribers, by its dialer"},
-	{"crypto/tls", "DialWithDialer", nil, "only dispatcher calls subscribers, by its dialer"},
-	{"crypto/tls", "Dialer", nil, "only dispatcher calls subscribers, by its dialer"},
-	{"net", "Dialer", []string{"service/dispatcher", "service"}, "only dispatcher calls subscribers"},
+	{"net", "Dial", []string{"service"}, "only dispatcher/client calls subscribers"},
+	{"net", "DialTimeout", []string{"service"}, "only dispatcher/client calls subscribers"},
+	{"crypto/tls", "Dial", nil, "only dispatcher/client calls subscribers"},
+	{"crypto/tls", "DialWithDialer", nil, "only dispatcher/client calls subscribers"},
+	{"crypto/tls", "Dialer", nil, "only dispatcher/client calls subscribers"},
+	{"net", "Dialer", []string{"service/dispatcher/client", "service"}, "only dispatcher/client calls subscribers"},
 	{"net", "Listen", []string{"service"}, "main opens the doors"},
 
-	{"net/http", "", []string{"service", "service/api", "service/web", "service/dispatcher", "service/assets"}, "the truth and the rules know no HTTP"},
-	{"net", "", []string{"service", "service/api", "service/web", "service/dispatcher"}, "the truth and the rules do no network I/O"},
-	{"os", "", []string{"service", "service/store", "service/internal/durable", "service/web", "service/api", "service/dispatcher"}, "the rules do no I/O"},
-	{"time", "Now", []string{"service", "service/store", "service/web", "service/api", "service/dispatcher"}, "the rules take the time as an argument"},
+	{"net/http", "", []string{"service", "service/api", "service/web", "service/dispatcher", "service/dispatcher/client", "service/assets"}, "the truth and the rules know no HTTP"},
+	{"net", "", []string{"service", "service/api", "service/web", "service/dispatcher/client"}, "the truth and the rules do no network I/O"},
+	{"os", "", []string{"service", "service/store", "service/internal/durable", "service/web", "service/api", "service/dispatcher/client"}, "the rules do no I/O"},
+	{"time", "Now", []string{"service", "service/store", "service/web", "service/api", "service/dispatcher", "service/dispatcher/client"}, "the rules take the time as an argument"},
 	{"time", "Sleep", nil, "nothing sleeps: it waits for what it waits for"},
 }
 
@@ -146,7 +147,7 @@ func violations(files []source) []string {
 				return true
 			}
 			path := names[x.Name]
-			if f.room == "service/dispatcher" && path == "net" && s.Sel.Name == "Dialer" {
+			if f.room == "service/dispatcher/client" && path == "net" && s.Sel.Name == "Dialer" {
 				dialers++
 			}
 			for _, p := range privileges {
@@ -158,7 +159,7 @@ func violations(files []source) []string {
 		})
 	}
 	if dialers > 1 {
-		found[fmt.Sprintf("service/dispatcher has %d net.Dialers: every subscriber is called through one, with the guard", dialers)] = true
+		found[fmt.Sprintf("service/dispatcher/client has %d net.Dialers: every subscriber is called through one, with the guard", dialers)] = true
 	}
 	var all []string
 	for v := range found {
@@ -230,7 +231,7 @@ func TestViolationsAreFound(t *testing.T) {
 	}{
 		{"service", `import ("os"; "service/api"; "service/web"); var _ = os.Getenv`, ""},
 		{"service/api", `import ("service/store"; "service/webhook"; "net/http"); var _ http.Handler`, ""},
-		{"service/dispatcher", `import "net"; var _ = net.Dialer{}`, ""},
+		{"service/dispatcher/client", `import "net"; var _ = net.Dialer{}`, ""},
 		{"service/store", `import ("database/sql"; "os"); var _ = os.Open`, ""},
 		{"service/webhook", `import "net/netip"`, ""},
 
@@ -255,10 +256,10 @@ func TestViolationsAreFound(t *testing.T) {
 		{"service/store", `import "github.com/prometheus/client_golang/prometheus"; func f() { prometheus.MustRegister() }`, "service/store uses github.com/prometheus/client_golang/prometheus.MustRegister: metrics are registered where main says, not for the whole process"},
 		{"service/webhook", `import "net/http"`, "service/webhook imports net/http: the truth and the rules know no HTTP"},
 		{"service/webhook", `import "time"; var _ = time.Now()`, "service/webhook uses time.Now: the rules take the time as an argument"},
-		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher calls subscribers, by its own client; main calls the service's own API"},
+		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher/client calls subscribers; main calls the service's own API"},
 		{"service/web", `import "net/http"; func f() { http.Get("") }`, "service/web uses net/http.Get: it has no timeout and follows redirects"},
-		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, "service/dispatcher uses net/http.Transport: only dispatcher calls subscribers, by its own client; main calls the service's own API"},
-		{"service/dispatcher", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`, "service/dispatcher has 2 net.Dialers: every subscriber is called through one, with the guard"},
+		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, "service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; main calls the service's own API"},
+		{"service/dispatcher/client", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`, "service/dispatcher/client has 2 net.Dialers: every subscriber is called through one, with the guard"},
 		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`, "service/dispatcher uses time.Sleep: nothing sleeps: it waits for what it waits for"},
 	}
 	for _, test := range tests {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"service/dispatcher/client"
 	"service/webhook"
 )
 
@@ -36,7 +37,7 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 			next = time.Now().Add(pause)
 		case c != nil:
 			a := d.guard(c.ID, c.Number, func() webhook.Attempt {
-				return d.sender.send(sending, &request{
+				return d.client.Send(sending, &client.Request{
 					DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
 					URL: d.cfg.Alerts.URL, Secrets: []webhook.SigningSecret{d.cfg.Alerts.Secret}, Number: c.Number,
 					Body: webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}),

@@ -24,6 +24,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/dispatcher/client"
 	"service/store"
 	"service/webhook"
 )
@@ -81,7 +82,7 @@ type Dispatcher struct {
 	cfg     Config
 	store   *store.Store
 	logger  *slog.Logger
-	sender  *sender
+	client  *client.Client
 	metrics *metrics
 
 	running atomic.Bool
@@ -119,7 +120,7 @@ func New(cfg Config) *Dispatcher {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	d := &Dispatcher{
-		cfg: cfg, store: cfg.Store, logger: cfg.Logger, sender: newSender(&cfg), metrics: newMetrics(),
+		cfg: cfg, store: cfg.Store, logger: cfg.Logger, client: client.New(cfg.client()), metrics: newMetrics(),
 		shares:  shares(cfg.MaxConnections),
 		rests:   max(1, cfg.MaxConnections/8),
 		nudge:   make(chan struct{}, 1),
@@ -131,6 +132,15 @@ func New(cfg Config) *Dispatcher {
 		cfg.Metrics.MustRegister(collector{d})
 	}
 	return d
+}
+
+// client returns the part of the configuration that an attempt needs. No more
+// connections are kept open between attempts than there may be attempts.
+func (cfg *Config) client() *client.Config {
+	return &client.Config{
+		Timeout: cfg.AttemptTimeout, MaxIdle: cfg.MaxConnections, Destinations: cfg.Destinations, Own: cfg.Own,
+		AllowHTTP: cfg.AllowHTTP, RootCAs: cfg.RootCAs, Logger: cfg.Logger,
+	}
 }
 
 func defaults[T comparable](field *T, value T) {
@@ -180,7 +190,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer d.sender.close()
+	defer d.client.CloseIdle()
 
 	_, held := d.store.Held()
 	d.mu.Lock()
@@ -728,7 +738,7 @@ func (d *Dispatcher) send(ctx context.Context, to *store.Lane, c *store.Claim) w
 		for _, e := range c.Events {
 			size += len(e) + 1
 		}
-		return d.sender.send(ctx, &request{
+		return d.client.Send(ctx, &client.Request{
 			DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
 			URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
 			Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),

@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/dispatcher/client"
 	"service/store"
 	"service/webhook"
 )
@@ -113,7 +114,9 @@ func (w *world) prepare() {
 		w.t.Fatal(err)
 	}
 	w.d = New(cfg)
-	w.d.sender.dialer.connect = w.connect
+	c := w.d.cfg.client()
+	c.Connect = w.connect
+	w.d.client = client.New(c)
 }
 
 func (w *world) operate() {

@@ -89,7 +89,7 @@ func newMetrics() *metrics {
 
 // attempt counts an attempt that was made.
 func (m *metrics) attempt(a *webhook.Attempt) {
-	if a.ResponseStatus >= http.StatusOK { // 200 to 599, see sender.receive
+	if a.ResponseStatus >= http.StatusOK { // 200 to 599, see client.Send
 		m.byStatus[a.ResponseStatus/100].Inc()
 	} else if c := m.byError[a.Error]; c != nil {
 		c.Inc()

@@ -105,7 +105,7 @@ var bugs = []planted{
 		{"dispatcher/dispatcher.go", "d.release(j, next, now)\n", "if claim != nil {\n\t\t\td.release(j, next, now)\n\t\t}\n"},
 	}, []string{promiseServed, promiseLate, promiseEnds, promiseIdle}},
 	{"a request is sent again when its connection broke", []edit{
-		{"dispatcher/attempt.go", "if !reused || sent {", "if !reused || sent && err == nil {"},
+		{"dispatcher/client/attempt.go", "if !reused || sent {", "if !reused || sent && err == nil {"},
 	}, []string{promiseEarly, promiseFive}},
 	{"the cursor moves in memory alone", []edit{
 		{"store/lane.go", "UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS", "UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},

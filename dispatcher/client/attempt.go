@@ -1,30 +1,21 @@
-package dispatcher
+package client
 
 import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
-	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/net/http/httpguts"
 
 	"service/webhook"
 )
 
 const (
-	// maxResponseHeader bounds the header of an answer, in bytes, and
+	// maxResponseHeader bounds the header of a response, in bytes, and
 	// maxResponseLines it and all 1xx before it, in lines: a thousand short
 	// ones take a hundred times the memory of what was sent.
 	maxResponseHeader = 32 << 10
@@ -33,7 +24,7 @@ const (
 	// webhook.MaxKeptBody so that the connection can be used again. A longer
 	// body costs its sender the connection.
 	maxDrained = 64 << 10
-	// maxInformational is how many 1xx answers may come before the final one.
+	// maxInformational is how many 1xx responses may come before the final one.
 	maxInformational = 16
 	// idleTimeout is how long an unused connection is kept. It is shorter
 	// than the 5 s after which the most impatient of the common servers hang
@@ -44,112 +35,26 @@ const (
 	// its connection is given up.
 	lateReading = 50 * time.Millisecond
 	// bufferSize is the size of the buffers that requests are written from, and
-	// the bodies of answers read through. A server that hangs keeps one.
+	// the bodies of responses read through. A server that hangs keeps one.
 	bufferSize = 8 << 10
-	// readBufferSize is that of a connection: answers are short; larger reads
-	// pass it by.
+	// readBufferSize is that of a connection: responses are short; larger reads
+	// bypass it.
 	readBufferSize = 2 << 10
 )
 
-// request is what one attempt sends, and where.
-type request struct {
-	DeliveryID     string
-	SubscriptionID string
-	ProgramID      string
-	URL            string
-	Authorization  string // the value of the header, byte for byte; "" for none
-	Secrets        []webhook.SigningSecret
-	Body           []byte // not to be changed any more: it may be read even after send has returned
-	Number         int
-	Trace          webhook.Trace // that the attempt is a span of, "" for none
-}
-
-// sender makes attempts. It is safe for concurrent use.
-//
-// One attempt is at most one request on the wire, by HTTP/1.1. It is written
-// and its answer read by the attempt's own goroutine; the standard library
-// parses the answer. An http.Transport would hand each through two further
-// goroutines, and may send a request twice.
-type sender struct {
-	timeout   time.Duration
-	allowHTTP bool
-	dialer    *dialer
-	idle      *pool
-	buffers   sync.Pool // of *[bufferSize]byte
-	logger    *slog.Logger
-}
-
-// newSender returns a sender whose attempts each end within the configured
-// timeout, counted from before the lookup of the host to the end of the
-// answer. It keeps no more connections open between attempts than there may be
-// attempts. It uses no proxy, follows no redirect and speaks HTTP/1.1 alone.
-func newSender(cfg *Config) *sender {
-	s := &sender{
-		timeout: cfg.AttemptTimeout, allowHTTP: cfg.AllowHTTP, dialer: newDialer(cfg.Destinations, cfg.RootCAs),
-		idle: newPool(cfg.MaxConnections), logger: cfg.Logger,
-	}
-	s.dialer.own = cfg.Own
-	if s.logger == nil {
-		s.logger = slog.New(slog.DiscardHandler)
-	}
-	s.buffers.New = func() any { return new([bufferSize]byte) }
-	return s
-}
-
-// close ends the connections that are not in use.
-func (s *sender) close() { s.idle.close() }
-
-// send makes one attempt, and returns what came of it: whatever the receiver
-// does, that is an attempt and never an error, within the sender's timeout.
-// When ctx ends before there is an answer, the attempt is interrupted; so it
-// is by a panic, which is logged.
-func (s *sender) send(ctx context.Context, r *request) webhook.Attempt {
-	a := webhook.Attempt{Number: r.Number, StartedAt: time.Now()}
-	x := exchange{sender: s, ctx: ctx, until: a.StartedAt.Add(s.timeout), request: r, attempt: &a}
-	err := x.do()
-	if p, ok := errors.AsType[*panicError](err); ok {
-		s.logger.Error("panic in an attempt", "delivery", r.DeliveryID, "panic", p.value, "stack", p.stack)
-	}
-	if err != nil && a.ResponseStatus == 0 {
-		a.Error = x.class(err)
-	} // else the status has decided
-	a.Duration = time.Since(a.StartedAt)
-	if a.Error == webhook.ErrorBlocked { // of which there is to be nothing but that
-		a.Phases = webhook.Phases{}
-	}
-	a.Result = webhook.Classify(a.ResponseStatus, a.Error)
-	r.redact(&a)
-	return a
-}
-
-// panicError is a panic as the attempt's error.
-type panicError struct {
-	value any
-	stack string
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-
-// caught is deferred, and turns a panic into an error.
-func caught(err *error) {
-	if p := recover(); p != nil {
-		*err = &panicError{p, string(debug.Stack())}
-	}
-}
-
 // exchange is one attempt while it is made, by one goroutine.
 type exchange struct {
-	*sender
+	*Client
 	ctx     context.Context // its end interrupts the attempt
 	until   time.Time       // when the attempt's time is over
-	request *request
+	request *Request
 	attempt *webhook.Attempt
 
-	informational int // 1xx answers so far
+	informational int // 1xx responses so far
 }
 
-// do sends the request and takes down the answer. The error is what ended
-// either early, also when there was a status.
+// do sends the request and records the response in the attempt. The error is
+// what ended either early, also when there was a status.
 //
 // A server may hang up on an unused connection at the moment it is taken for a
 // request. While nothing of the request has left, that is no fault of either
@@ -158,7 +63,7 @@ type exchange struct {
 // counted, may repeat it. The loop ends: each turn uses up a connection that
 // was open before, and a new one ends it.
 func (x *exchange) do() (err error) {
-	defer caught(&err)
+	defer recoverPanic(&err)
 	to, err := parseTarget(x.request.URL)
 	if err != nil {
 		return &dialError{webhook.ErrorConnect, err}
@@ -174,7 +79,7 @@ func (x *exchange) do() (err error) {
 				return err
 			}
 		}
-		sent, err := x.over(c, reused, &to)
+		sent, err := x.roundTrip(c, reused, &to)
 		if !reused || sent {
 			return err
 		}
@@ -182,8 +87,8 @@ func (x *exchange) do() (err error) {
 	return x.ctx.Err()
 }
 
-// dial makes a connection. The dial ends with the attempt, lest a hanging
-// server collects dials that nobody waits for.
+// dial makes a connection. The dial ends with the attempt, so that a hanging
+// server cannot collect abandoned dials.
 func (x *exchange) dial(to origin) (*conn, error) {
 	var took phases
 	defer func() {
@@ -207,19 +112,19 @@ func (x *exchange) dial(to origin) (*conn, error) {
 	return newConn(c, to), nil
 }
 
-// over makes the exchange over a connection, which is kept for the next one if
-// it can be, and closed if not. It says whether something of the request may
-// have left.
-func (x *exchange) over(c *conn, reused bool, to *target) (sent bool, err error) {
+// roundTrip sends the request and reads the response over a connection. It then
+// puts the connection into the pool if it can be reused, and closes it if not.
+// It reports whether a byte of the request may have been sent.
+func (x *exchange) roundTrip(c *conn, reused bool, to *target) (sent bool, err error) {
 	keep := false
 	defer func() { // after a panic too
 		if !keep {
-			c.abort()
+			c.closeNow()
 		}
 	}()
 	x.informational, x.attempt.Phases.FirstByte = 0, 0
 	ready := time.Now()
-	good := c.follow(x.ctx) && c.begin(x.until, reused)
+	good := c.bindContext(x.ctx) && c.prepare(x.until, reused)
 	if err := x.ctx.Err(); err != nil || !good {
 		return false, err
 	}
@@ -227,13 +132,12 @@ func (x *exchange) over(c *conn, reused bool, to *target) (sent bool, err error)
 	if w.done == nil && w.err != nil && !w.any {
 		return false, w.err
 	}
-	// A receiver may stop reading in the midst of a request: servers do that
-	// when they have answered early (413, 401). So what ended the writing says
-	// nothing. What is true is seen by reading: the answer, or the end of the
-	// connection.
+	// A receiver may stop reading in the middle of a request: servers do that
+	// when they respond early (413, 401). So the write error decides nothing.
+	// Reading does: the response, or the end of the connection.
 	resp, err := x.response(c, ready)
 	if err != nil {
-		c.abort()
+		c.closeNow()
 		w.wait()
 		if p, ok := errors.AsType[*panicError](w.err); ok {
 			err = p
@@ -243,7 +147,7 @@ func (x *exchange) over(c *conn, reused bool, to *target) (sent bool, err error)
 	ended, err := x.receive(resp)
 	if ended && !resp.Close && c.in.Buffered() == 0 {
 		keep = true
-		x.keep(c, w)
+		x.recycle(c, w)
 	}
 	return true, err
 }
@@ -251,7 +155,7 @@ func (x *exchange) over(c *conn, reused bool, to *target) (sent bool, err error)
 // writing is how a request is being written.
 type writing struct {
 	done chan struct{} // closed when what follows is true; nil: it is
-	any  bool          // something has left
+	any  bool          // a byte was sent
 	err  error
 }
 
@@ -261,9 +165,9 @@ func (w *writing) wait() {
 	}
 }
 
-// write writes a request that fits into one buffer: the socket of a receiver
-// that reads has room for so much. A larger one is written beside what its caller
-// does, because a receiver may answer before it has read that, or instead.
+// write writes a request that fits into one buffer before it returns: the socket
+// buffer of a receiver that reads takes that much. It writes a larger one in a
+// goroutine, because a receiver may respond before it has read it all, or instead.
 func (x *exchange) write(c *conn, to *target) *writing {
 	buf := x.buffers.Get().(*[bufferSize]byte)
 	first := x.request.appendHead(buf[:0], to, x.attempt.StartedAt)
@@ -287,10 +191,10 @@ func (x *exchange) write(c *conn, to *target) *writing {
 	w.done = make(chan struct{})
 	go func() {
 		defer close(w.done)
-		defer caught(&w.err)
+		defer recoverPanic(&w.err)
 		defer func() {
 			if p := recover(); p != nil {
-				c.cut() // nothing will answer
+				c.closeRaw() // there will be no response
 				panic(p)
 			}
 		}()
@@ -299,12 +203,12 @@ func (x *exchange) write(c *conn, to *target) *writing {
 	return &w
 }
 
-// keep puts a connection aside whose exchange is at its end. A receiver that has
-// answered, and still reads, has a little while to come to the end of it.
-func (x *exchange) keep(c *conn, w *writing) {
+// recycle returns a connection to the pool after its exchange. A receiver that has
+// responded and still reads gets lateReading to read the rest.
+func (x *exchange) recycle(c *conn, w *writing) {
 	end := func() {
 		if w.err != nil {
-			c.abort()
+			c.closeNow()
 		} else {
 			x.idle.put(c)
 		}
@@ -318,36 +222,6 @@ func (x *exchange) keep(c *conn, w *writing) {
 		<-w.done
 		end()
 	}()
-}
-
-// canBeSent says whether all that comes from elsewhere may be a header's value.
-func (r *request) canBeSent() bool {
-	for _, value := range [...]string{r.DeliveryID, r.SubscriptionID, r.ProgramID, r.Authorization, string(r.Trace)} {
-		if !httpguts.ValidHeaderFieldValue(value) {
-			return false
-		}
-	}
-	return true
-}
-
-// appendHead appends the first line and the header of a delivery.
-func (r *request) appendHead(dst []byte, to *target, now time.Time) []byte {
-	dst = append(append(dst, "POST "...), to.path...)
-	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), to.host...)
-	dst = strconv.AppendInt(append(dst, "\r\nContent-Length: "...), int64(len(r.Body)), 10)
-	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number)}
-	for i, secret := range r.Secrets {
-		if i > 0 {
-			head.Signature += " "
-		}
-		head.Signature += secret.Sign(r.DeliveryID, now, r.Body)
-	}
-	var room [webhook.MaxRequestHeader][2]string
-	for _, line := range head.AppendHeader(room[:0]) {
-		dst = append(append(dst, "\r\n"...), line[0]...)
-		dst = append(append(dst, ": "...), line[1]...)
-	}
-	return append(dst, "\r\n\r\n"...)
 }
 
 // posted is all that http.ReadResponse wants to know of a request.
@@ -420,59 +294,8 @@ func (x *exchange) receive(resp *http.Response) (ended bool, err error) {
 	return ended, err
 }
 
-// headerText renders the header of an answer, a line each, sorted by name: at
-// most maxResponseHeader bytes of UTF-8.
-func headerText(resp *http.Response) string {
-	var room [16]string
-	names := room[:0]
-	size := 0
-	for name, values := range resp.Header {
-		names = append(names, name)
-		for _, v := range values {
-			size += len(name) + len(v) + len(": \n")
-		}
-	}
-	slices.Sort(names)
-	var b strings.Builder
-	b.Grow(size)
-	for _, name := range names {
-		for _, v := range resp.Header[name] {
-			b.WriteString(name)
-			b.WriteString(": ")
-			b.WriteString(v)
-			b.WriteByte('\n')
-		}
-	}
-	text := strings.ToValidUTF8(b.String(), "\uFFFD")
-	if len(text) > maxResponseHeader {
-		text = strings.ToValidUTF8(text[:maxResponseHeader], "")
-	}
-	return text
-}
-
-// retryAfter reads the value of a Retry-After header: the wait from now on, 0
-// for none, at most webhook.MaxRetryAfter.
-func retryAfter(value string, now time.Time) time.Duration {
-	value = strings.TrimSpace(value)
-	if value == "" {
-		return 0
-	}
-	if strings.Trim(value, "0123456789") == "" {
-		seconds, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || seconds > int64(webhook.MaxRetryAfter/time.Second) {
-			return webhook.MaxRetryAfter
-		}
-		return time.Duration(seconds) * time.Second
-	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0
-	}
-	return min(max(at.Sub(now), 0), webhook.MaxRetryAfter)
-}
-
-// class says why there is no answer.
-func (x *exchange) class(err error) webhook.ErrorCode {
+// classify returns why there is no response.
+func (x *exchange) classify(err error) webhook.ErrorCode {
 	var dial *dialError
 	var bug *panicError
 	switch {

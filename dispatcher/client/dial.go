@@ -1,4 +1,4 @@
-package dispatcher
+package client
 
 import (
 	"context"
@@ -358,7 +358,7 @@ func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16
 			go func() {
 				var o outcome
 				defer func() { outcomes <- o }()
-				defer caught(&o.err)
+				defer recoverPanic(&o.err)
 				o.conn, o.err = d.connect(ctx, a)
 			}()
 			next.Reset(headStart)

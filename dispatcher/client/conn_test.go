@@ -1,4 +1,4 @@
-package dispatcher
+package client
 
 import (
 	"bufio"
@@ -161,7 +161,7 @@ func TestSendAfterGoodbye(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			s := loopbackSender(t)
+			s := loopbackClient(t)
 			s.dialer.tls.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 			scheme := "http://"
 			if tt.secure {
@@ -181,7 +181,7 @@ func TestSendAfterGoodbye(t *testing.T) {
 				}
 			}()
 			q := testRequest(scheme+l.Addr().String(), 10)
-			if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess {
+			if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
 				t.Fatalf("first: %+v", a)
 			}
 			first := <-accepted
@@ -193,7 +193,7 @@ func TestSendAfterGoodbye(t *testing.T) {
 				}
 				s.idle.put(c)
 			}
-			if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess {
+			if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
 				t.Errorf("second: %+v", a)
 			}
 			select {
@@ -202,7 +202,7 @@ func TestSendAfterGoodbye(t *testing.T) {
 			default:
 				t.Error("there is no second connection")
 			}
-			if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess || len(accepted) > 0 {
+			if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess || len(accepted) > 0 {
 				t.Errorf("third, on the connection of the second: %+v", a)
 			}
 		})
@@ -255,7 +255,7 @@ func TestSendReadsLate(t *testing.T) {
 			}
 		})
 		for range 3 {
-			if a := p.send(t.Context(), testRequest("http://1.1.1.1/", 200_000)); a.Result != webhook.ResultSuccess || a.Duration != 0 {
+			if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 200_000)); a.Result != webhook.ResultSuccess || a.Duration != 0 {
 				t.Errorf("attempt: %+v", a)
 			}
 			time.Sleep(lateReading)
@@ -269,18 +269,18 @@ func TestSendReadsLate(t *testing.T) {
 // What cannot be a header's value is not sent, and nothing else is.
 func TestSendHeaderIsLines(t *testing.T) {
 	for _, value := range []string{"a\r\nX: y", "a\nb", "a\x00"} {
-		for name, put := range map[string]func(*request){
-			"Authorization":   func(q *request) { q.Authorization = value },
-			"id":              func(q *request) { q.DeliveryID = value },
-			"subscription id": func(q *request) { q.SubscriptionID = value },
-			"program id":      func(q *request) { q.ProgramID = value },
-			"trace":           func(q *request) { q.Trace = webhook.Trace(value) },
+		for name, put := range map[string]func(*Request){
+			"Authorization":   func(q *Request) { q.Authorization = value },
+			"id":              func(q *Request) { q.DeliveryID = value },
+			"subscription id": func(q *Request) { q.SubscriptionID = value },
+			"program id":      func(q *Request) { q.ProgramID = value },
+			"trace":           func(q *Request) { q.Trace = webhook.Trace(value) },
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPost(t, answer("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
 				q := testRequest("http://1.1.1.1/", 10)
 				put(q)
-				if a := p.send(t.Context(), q); a.Error != webhook.ErrorProtocol || p.dialled.Load() != 0 {
+				if a := p.Send(t.Context(), q); a.Error != webhook.ErrorProtocol || p.dialled.Load() != 0 {
 					t.Errorf("%s %q: error %q, %d connections; want protocol, none", name, value, a.Error, p.dialled.Load())
 				}
 			})
@@ -300,17 +300,17 @@ func TestSendFollowsItsContext(t *testing.T) {
 		})
 		q := testRequest("http://1.1.1.1/", 10)
 		first, endFirst := context.WithCancel(t.Context())
-		p.send(first, q)
+		p.Send(first, q)
 		second, endSecond := context.WithCancel(t.Context())
-		p.send(second, q)
+		p.Send(second, q)
 		endFirst()
 		synctest.Wait()
-		if a := p.send(second, q); a.Result != webhook.ResultSuccess || p.dialled.Load() != 1 {
+		if a := p.Send(second, q); a.Result != webhook.ResultSuccess || p.dialled.Load() != 1 {
 			t.Errorf("after the end of a context before: %+v, %d connections", a, p.dialled.Load())
 		}
 		silent.Store(true)
 		time.AfterFunc(time.Second, endSecond)
-		if a := p.send(second, q); a.Error != webhook.ErrorInterrupted || a.Duration != time.Second {
+		if a := p.Send(second, q); a.Error != webhook.ErrorInterrupted || a.Duration != time.Second {
 			t.Errorf("in the end: error %q after %v, want interrupted after 1 s", a.Error, a.Duration)
 		}
 	})

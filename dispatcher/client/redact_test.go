@@ -1,4 +1,4 @@
-package dispatcher
+package client
 
 import (
 	"bytes"
@@ -67,24 +67,24 @@ func inJSON(s string) string {
 // redactCases are requests, and the core of their secret that may not be in
 // what is kept.
 func redactCases() map[string]struct {
-	request request
+	request Request
 	shown   string // as the receiver knows it
 	core    string
 } {
 	signing := webhook.NewSigningSecret()
 	text := base64.RawStdEncoding.EncodeToString(signing)
 	return map[string]struct {
-		request     request
+		request     Request
 		shown, core string
 	}{
-		"Authorization":      {request{Authorization: "Bearer canary/5f1d+7<é>&"}, "Bearer canary/5f1d+7<é>&", "canary"},
-		"credentials":        {request{Authorization: "Bearer canary/5f1d+7<é>&"}, "canary/5f1d+7<é>&", "canary"},
-		"no scheme":          {request{Authorization: "canary/5f1d"}, "canary/5f1d", "canary"},
-		"password":           {request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "canary5f1d", "canary"},
-		"user and password":  {request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "me:canary5f1d", "canary"},
-		"signing secret":     {request{Secrets: []webhook.SigningSecret{signing}}, signing.Reveal(), text[:12]},
-		"its bytes":          {request{Secrets: []webhook.SigningSecret{signing}}, string(signing), string(signing[:12])},
-		"old signing secret": {request{Secrets: []webhook.SigningSecret{webhook.NewSigningSecret(), signing}}, signing.Reveal(), text[:12]},
+		"Authorization":      {Request{Authorization: "Bearer canary/5f1d+7<é>&"}, "Bearer canary/5f1d+7<é>&", "canary"},
+		"credentials":        {Request{Authorization: "Bearer canary/5f1d+7<é>&"}, "canary/5f1d+7<é>&", "canary"},
+		"no scheme":          {Request{Authorization: "canary/5f1d"}, "canary/5f1d", "canary"},
+		"password":           {Request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "canary5f1d", "canary"},
+		"user and password":  {Request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "me:canary5f1d", "canary"},
+		"signing secret":     {Request{Secrets: []webhook.SigningSecret{signing}}, signing.Reveal(), text[:12]},
+		"its bytes":          {Request{Secrets: []webhook.SigningSecret{signing}}, string(signing), string(signing[:12])},
+		"old signing secret": {Request{Secrets: []webhook.SigningSecret{webhook.NewSigningSecret(), signing}}, signing.Reveal(), text[:12]},
 	}
 }
 
@@ -123,7 +123,7 @@ func TestRedact(t *testing.T) {
 
 // The end of what is kept may cut a secret anywhere.
 func TestRedactCut(t *testing.T) {
-	r := request{Authorization: "Bearer canary-5f1d/7+88aa"}
+	r := Request{Authorization: "Bearer canary-5f1d/7+88aa"}
 	for spelling, encode := range encodings {
 		if strings.HasPrefix(spelling, "URL, lower") {
 			continue
@@ -154,14 +154,14 @@ func TestRedactCut(t *testing.T) {
 }
 
 func TestRedactLeavesTheRest(t *testing.T) {
-	r := request{Authorization: "Bearer abc", Secrets: []webhook.SigningSecret{webhook.NewSigningSecret()}}
+	r := Request{Authorization: "Bearer abc", Secrets: []webhook.SigningSecret{webhook.NewSigningSecret()}}
 	for _, text := range []string{"", "ok", `{"error":"abc is no word"}`, "100 % &amp; more \\", "\xff\xfe\x00", `\u12`, "&#x41;%41"} {
 		a := webhook.Attempt{ResponseHeader: text, ResponseBody: []byte(text), ResponseTruncated: true}
 		if r.redact(&a); a.ResponseHeader != text || string(a.ResponseBody) != text {
 			t.Errorf("got %q and %q, want %q", a.ResponseHeader, a.ResponseBody, text)
 		}
 	}
-	long := request{Authorization: "secret"}
+	long := Request{Authorization: "secret"}
 	a := webhook.Attempt{ResponseBody: bytes.Repeat([]byte("secret,"), webhook.MaxKeptBody/7)}
 	if long.redact(&a); len(a.ResponseBody) > webhook.MaxKeptBody || !a.ResponseTruncated || bytes.Contains(a.ResponseBody, []byte("secret")) {
 		t.Errorf("got %d bytes, truncated %v; want %d at the most, and no secret", len(a.ResponseBody), a.ResponseTruncated, webhook.MaxKeptBody)
@@ -177,7 +177,7 @@ func TestSendRedacts(t *testing.T) {
 	defer receiver.Close()
 	q := testRequest(receiver.URL, 10)
 	q.Authorization = "Bearer canary-5f1d"
-	a := loopbackSender(t).send(t.Context(), q)
+	a := loopbackClient(t).Send(t.Context(), q)
 	if a.ResponseStatus != 200 || !strings.Contains(a.ResponseHeader, "X-Echo: [redacted]\n") || string(a.ResponseBody) != "you sent [redacted]" {
 		t.Errorf("got status %d, %q, %q; want the secret replaced in both", a.ResponseStatus, a.ResponseHeader, a.ResponseBody)
 	}
@@ -188,7 +188,7 @@ func FuzzRedact(f *testing.F) {
 		f.Add([]byte(encode("Bearer canary-5f1d")), "Bearer canary-5f1d", true)
 	}
 	f.Fuzz(func(t *testing.T, text []byte, authorization string, cut bool) {
-		r := request{Authorization: authorization}
+		r := Request{Authorization: authorization}
 		before := bytes.Clone(text)
 		got := r.secrets().redact(text, cut)
 		if !bytes.Equal(text, before) {
@@ -204,7 +204,7 @@ func FuzzRedact(f *testing.F) {
 }
 
 func BenchmarkRedact(b *testing.B) {
-	r := request{Authorization: "Bearer " + strings.Repeat("k7", 20), Secrets: []webhook.SigningSecret{webhook.NewSigningSecret()}}
+	r := Request{Authorization: "Bearer " + strings.Repeat("k7", 20), Secrets: []webhook.SigningSecret{webhook.NewSigningSecret()}}
 	header := "Content-Length: 2\nContent-Type: text/plain; charset=utf-8\nDate: Mon, 02 Mar 2026 10:00:00 GMT\n"
 	for name, body := range map[string]string{
 		"ok":   "ok",

@@ -1,4 +1,4 @@
-package dispatcher
+package client
 
 import (
 	"bufio"
@@ -166,7 +166,7 @@ func TestEvilReceivers(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := newPost(t, tt.serve)
 					started := time.Now()
-					a := p.send(t.Context(), testRequest("http://1.1.1.1/hook", size))
+					a := p.Send(t.Context(), testRequest("http://1.1.1.1/hook", size))
 					if a.ResponseStatus != tt.status || a.Error != tt.code {
 						t.Errorf("status %d, error %q; want %d, %q", a.ResponseStatus, a.Error, tt.status, tt.code)
 					}

@@ -1,4 +1,4 @@
-package dispatcher
+package client
 
 import (
 	"bufio"
@@ -283,14 +283,14 @@ func TestDestinations(t *testing.T) {
 			continue // its name is known to that network alone, or is made whole there
 		}
 		tried++
-		s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime})
+		s := New(&Config{AllowHTTP: true, Timeout: attemptTime})
 		s.dialer.resolver = resolver
 		var dialled []netip.AddrPort
 		s.dialer.connect = func(_ context.Context, to netip.AddrPort) (net.Conn, error) {
 			dialled = append(dialled, to)
 			return nil, errors.New("not here")
 		}
-		a := s.send(t.Context(), testRequest(l.url, 10))
+		a := s.Send(t.Context(), testRequest(l.url, 10))
 		// Beyond the dial this test does not go.
 		want, dials := webhook.ErrorCode(l.verdict), false
 		if status, err := strconv.Atoi(l.verdict); err == nil && status > 0 {
@@ -321,10 +321,10 @@ func TestSendDNS(t *testing.T) {
 		{"loopback", &nameServer{names: map[string][]string{"a.test.": {"127.0.0.1"}}}, webhook.ErrorBlocked},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newSender(&Config{AllowHTTP: true, AttemptTimeout: 300 * time.Millisecond, MaxConnections: 8})
-			defer s.close()
+			s := New(&Config{AllowHTTP: true, Timeout: 300 * time.Millisecond, MaxIdle: 8})
+			defer s.CloseIdle()
 			s.dialer.resolver = tt.server.resolver(t)
-			a := s.send(t.Context(), testRequest("http://a.test/", 10))
+			a := s.Send(t.Context(), testRequest("http://a.test/", 10))
 			if a.Error != tt.want || a.Result != webhook.Classify(0, tt.want) {
 				t.Errorf("error %q, result %s; want %q", a.Error, a.Result, tt.want)
 			}
@@ -347,15 +347,15 @@ func TestSendRebinding(t *testing.T) {
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	names := &nameServer{names: map[string][]string{"a.test.": {"127.0.0.1"}}}
 
-	s := loopbackSender(t)
+	s := loopbackClient(t)
 	s.dialer.resolver = names.resolver(t)
 	q := testRequest("http://a.test:"+port+"/", 10)
-	if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess {
+	if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
 		t.Fatalf("named: %+v", a)
 	}
-	s.close()
+	s.CloseIdle()
 	s.dialer.destinations = webhook.Destinations{}
-	if a := s.send(t.Context(), q); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
+	if a := s.Send(t.Context(), q); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
 		t.Errorf("no more named: %+v, want blocked", a)
 	}
 	if n := hits.Load(); n != 1 {
@@ -423,7 +423,7 @@ func TestOwn(t *testing.T) {
 		{"1.2.3.4:80", "1.2.3.4:80 0.0.0.0:80", "1.2.3.5:80 127.0.0.1:80"},
 	} {
 		dial := func(address string) (tried bool, err error) {
-			s := newSender(&Config{Destinations: all, Own: []netip.AddrPort{netip.MustParseAddrPort(tt.own)}})
+			s := New(&Config{Destinations: all, Own: []netip.AddrPort{netip.MustParseAddrPort(tt.own)}})
 			s.dialer.connect = func(context.Context, netip.AddrPort) (net.Conn, error) {
 				tried = true
 				return nil, errors.New("not here")
@@ -449,7 +449,7 @@ func TestOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	s := newSender(&Config{Destinations: all, Own: []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}})
+	s := New(&Config{Destinations: all, Own: []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}})
 	if c, err := s.dialer.connectTCP(t.Context(), netip.MustParseAddrPort(l.Addr().String())); !errors.Is(err, errBlocked) {
 		t.Errorf("connectTCP to our own listener: %v, %v; want blocked", c, err)
 	}
@@ -470,8 +470,8 @@ func TestSendBlockedAlike(t *testing.T) {
 		"alias.test.": {"=one.test."},
 		"dead.test.":  {"10.255.255.1"},
 	}}
-	s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8})
-	defer s.close()
+	s := New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8})
+	defer s.CloseIdle()
 	s.dialer.resolver = server.resolver(t)
 
 	const tries = 15
@@ -481,7 +481,7 @@ func TestSendBlockedAlike(t *testing.T) {
 		" http://one.test:" + open + "/ http://one.test:1/ http://mixed.test:" + open + "/ http://alias.test/ http://dead.test/ https://dead.test/")
 	for range tries {
 		for _, url := range urls {
-			a := s.send(t.Context(), testRequest(url, 10))
+			a := s.Send(t.Context(), testRequest(url, 10))
 			want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked}
 			if diff := cmp.Diff(want, a); diff != "" {
 				t.Fatalf("%s (-want +got):\n%s", url, diff)
@@ -548,12 +548,12 @@ func TestSendPanic(t *testing.T) {
 		for _, size := range []int{10, 200_000} {
 			t.Run(fmt.Sprintf("%s, %d bytes", tt.name, size), func(t *testing.T) {
 				var log strings.Builder
-				s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8,
+				s := New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8,
 					Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				defer s.close()
+				defer s.CloseIdle()
 				s.dialer.resolver = server.resolver(t)
 				s.dialer.connect = tt.connect
-				a := s.send(t.Context(), testRequest(tt.url, size))
+				a := s.Send(t.Context(), testRequest(tt.url, size))
 				if a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable || a.Duration > attemptTime/2 {
 					t.Errorf("error %q, result %s after %v; want interrupted at once", a.Error, a.Result, a.Duration)
 				}
@@ -679,19 +679,19 @@ func (c *countedConn) Close() error { c.open.Add(-1); return c.Conn.Close() }
 func TestSendDialTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended atomic.Int32
-		s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8})
+		s := New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8})
 		s.dialer.connect = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 			defer ended.Add(1)
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		a := s.send(t.Context(), testRequest("http://1.1.1.1/", 10))
+		a := s.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 		if a.Error != webhook.ErrorTimeout || a.Duration != attemptTime {
 			t.Errorf("error %q after %v, want timeout after %v", a.Error, a.Duration, attemptTime)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if a := s.send(ctx, testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || a.Duration != time.Second {
+		if a := s.Send(ctx, testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || a.Duration != time.Second {
 			t.Errorf("error %q after %v, want interrupted after 1s", a.Error, a.Duration)
 		}
 		synctest.Wait()
@@ -805,8 +805,8 @@ func TestSendTLS(t *testing.T) {
 			defer server.Close()
 			_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 
-			s := tlsSender(t, ca)
-			a := s.send(t.Context(), testRequest("https://"+tt.host+":"+port+"/", 10))
+			s := tlsClient(t, ca)
+			a := s.Send(t.Context(), testRequest("https://"+tt.host+":"+port+"/", 10))
 			if a.Error != tt.want || a.Result != webhook.Classify(a.ResponseStatus, tt.want) {
 				t.Errorf("error %q, status %d; want %q", a.Error, a.ResponseStatus, tt.want)
 			}
@@ -847,13 +847,13 @@ func TestSendTLSLong(t *testing.T) {
 			server.Start()
 			defer server.Close()
 			_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
-			s := tlsSender(t, ca)
+			s := tlsClient(t, ca)
 			for range tt.others {
 				s.dialer.long <- struct{}{}
 			}
 			for range 2 { // each gives back what it took
-				s.close()
-				if a := s.send(t.Context(), testRequest("https://good.test:"+port+"/", 10)); a.Error != tt.want {
+				s.CloseIdle()
+				if a := s.Send(t.Context(), testRequest("https://good.test:"+port+"/", 10)); a.Error != tt.want {
 					t.Errorf("error %q, want %q", a.Error, tt.want)
 				}
 			}
@@ -864,10 +864,10 @@ func TestSendTLSLong(t *testing.T) {
 	}
 }
 
-// tlsSender returns a sender that trusts the authority, and finds every name
+// tlsClient returns a client that trusts the authority, and finds every name
 // under .test on 127.0.0.1.
-func tlsSender(t testing.TB, ca *authority) *sender {
-	s := loopbackSender(t)
+func tlsClient(t testing.TB, ca *authority) *Client {
+	s := loopbackClient(t)
 	s.dialer.tls.RootCAs = x509.NewCertPool()
 	s.dialer.tls.RootCAs.AddCert(ca.cert)
 	s.dialer.resolver = (&nameServer{names: map[string][]string{"good.test.": {"127.0.0.1"}}}).resolver(t)
@@ -903,7 +903,7 @@ func TestSendTLSReceivers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPost(t, tt.serve)
-				a := p.send(t.Context(), testRequest("https://1.1.1.1/", 10))
+				a := p.Send(t.Context(), testRequest("https://1.1.1.1/", 10))
 				if a.Error != tt.code || a.Duration != tt.takes {
 					t.Errorf("error %q after %v, want %q after %v", a.Error, a.Duration, tt.code, tt.takes)
 				}
@@ -919,9 +919,9 @@ func TestSendTLSReceivers(t *testing.T) {
 // TestDialErrorIsPlain: what an attempt says of a failure to connect names no
 // address of the operator's network.
 func TestDialErrorIsPlain(t *testing.T) {
-	s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8})
-	defer s.close()
-	a := s.send(t.Context(), testRequest("http://169.254.169.254/latest/meta-data", 10))
+	s := New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8})
+	defer s.CloseIdle()
+	a := s.Send(t.Context(), testRequest("http://169.254.169.254/latest/meta-data", 10))
 	want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked}
 	if diff := cmp.Diff(want, a); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -1,4 +1,4 @@
-package dispatcher
+package client
 
 import (
 	"bufio"
@@ -25,10 +25,10 @@ import (
 	"service/webhook"
 )
 
-// post is a sender in a bubble of fake time, whose every connection is a
+// post is a client in a bubble of fake time, whose every connection is a
 // net.Pipe with a receiver at the other end.
 type post struct {
-	*sender
+	*Client
 	dialled, open atomic.Int32
 }
 
@@ -39,7 +39,7 @@ const settle = 2 * time.Second
 // newPost must be called in a bubble. At the end of the test every connection
 // must have an end.
 func newPost(t *testing.T, serve func(*peer)) *post {
-	p := &post{sender: newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8})}
+	p := &post{Client: New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8})}
 	p.dialer.connect = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 		here, there := net.Pipe()
 		p.dialled.Add(1)
@@ -52,7 +52,7 @@ func newPost(t *testing.T, serve func(*peer)) *post {
 		return here, nil
 	}
 	t.Cleanup(func() {
-		p.close()
+		p.CloseIdle()
 		time.Sleep(settle)
 		if n := p.open.Load(); n != 0 {
 			t.Errorf("%d connections are open after close", n)
@@ -61,8 +61,8 @@ func newPost(t *testing.T, serve func(*peer)) *post {
 	return p
 }
 
-func testRequest(url string, size int) *request {
-	return &request{
+func testRequest(url string, size int) *Request {
+	return &Request{
 		DeliveryID: "d-1", SubscriptionID: "s-1", ProgramID: "p-1", URL: url, Number: 1,
 		Secrets: []webhook.SigningSecret{webhook.SigningSecret(strings.Repeat("k", 32))},
 		Body:    []byte(strings.Repeat("x", size)),
@@ -100,7 +100,7 @@ func TestSendRequest(t *testing.T) {
 				})
 				q := testRequest(tt.url, 5)
 				q.Authorization = tt.authorization
-				if a := p.send(t.Context(), q); a.Result != webhook.ResultSuccess {
+				if a := p.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
 					t.Fatalf("attempt: %+v", a)
 				}
 				now := time.Now()
@@ -155,22 +155,22 @@ func TestSendVerifies(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	s := loopbackSender(t)
+	s := loopbackClient(t)
 	q := testRequest(server.URL, 0)
 	q.Secrets, q.Body = secrets, body
-	if a := s.send(t.Context(), q); a.Result != webhook.ResultSuccess {
+	if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
 		t.Errorf("attempt: %+v", a)
 	}
 }
 
-// loopbackSender returns a sender with real connections to 127.0.0.1 and ::1.
-func loopbackSender(t testing.TB) *sender {
+// loopbackClient returns a client with real connections to 127.0.0.1 and ::1.
+func loopbackClient(t testing.TB) *Client {
 	d, err := webhook.ParseDestinations([]string{"127.0.0.0/8", "::1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSender(&Config{AllowHTTP: true, AttemptTimeout: attemptTime, MaxConnections: 8, Destinations: d})
-	t.Cleanup(s.close)
+	s := New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8, Destinations: d})
+	t.Cleanup(s.CloseIdle)
 	return s
 }
 
@@ -180,7 +180,7 @@ func TestSendEveryStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for status := 100; status <= 599; status++ {
 			p := newPost(t, answerAndClose(fmt.Sprintf("HTTP/1.1 %d What\r\nContent-Length: 0\r\n\r\n", status)))
-			a := p.send(t.Context(), testRequest("http://1.1.1.1/", 10))
+			a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 
 			want := webhook.Attempt{ResponseStatus: status, Result: webhook.ResultFailed}
 			switch {
@@ -267,7 +267,7 @@ func TestSendAnswer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPost(t, answer(tt.answer))
-				a := p.send(t.Context(), testRequest("http://1.1.1.1/", 10))
+				a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 				if a.Result != webhook.ResultSuccess || a.Number != 1 || a.StartedAt.IsZero() {
 					t.Fatalf("attempt: %+v", a)
 				}
@@ -278,7 +278,7 @@ func TestSendAnswer(t *testing.T) {
 				if diff := cmp.Diff(tt.want, got); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
-				p.send(t.Context(), testRequest("http://1.1.1.1/", 10))
+				p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 				if reused := p.dialled.Load() == 1; reused != tt.reused {
 					t.Errorf("connection reused: %v, want %v", reused, tt.reused)
 				}
@@ -296,7 +296,7 @@ func TestSendHeaderBound(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			// Latin-1, which grows when it is made UTF-8.
 			p := newPost(t, answer("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: "+strings.Repeat("\xe9x", size/2)+"\r\n\r\n"))
-			a := p.send(t.Context(), testRequest("http://1.1.1.1/", 10))
+			a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 			if a.Error != want {
 				t.Errorf("a header of %d bytes: error %q, want %q", size, a.Error, want)
 			}
@@ -335,7 +335,7 @@ func TestRetryAfter(t *testing.T) {
 	for status, want := range map[int]time.Duration{503: time.Minute, 500: 0, 429: 0, 200: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPost(t, answer(fmt.Sprintf("HTTP/1.1 %d What\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n", status)))
-			if got := p.send(t.Context(), testRequest("http://1.1.1.1/", 10)).RetryAfter; got != want {
+			if got := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)).RetryAfter; got != want {
 				t.Errorf("%d with Retry-After: 60: %v, want %v", status, got, want)
 			}
 		})
@@ -360,11 +360,11 @@ func TestSendInterrupted(t *testing.T) {
 				p := newPost(t, tt.serve)
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(3*time.Second, cancel)
-				a := p.send(ctx, testRequest("http://1.1.1.1/", 10))
+				a := p.Send(ctx, testRequest("http://1.1.1.1/", 10))
 				if a.Error != tt.code || a.ResponseStatus != tt.status || a.Duration != 3*time.Second {
 					t.Errorf("error %q, status %d after %v; want %q, %d after 3s", a.Error, a.ResponseStatus, a.Duration, tt.code, tt.status)
 				}
-				if a := p.send(ctx, testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable {
+				if a := p.Send(ctx, testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable {
 					t.Errorf("after the end: %+v, want interrupted", a)
 				}
 				if n := p.dialled.Load(); n != 1 {
@@ -387,7 +387,7 @@ func TestSendEarlyAnswer(t *testing.T) {
 					r.write(text)
 				})
 				q := testRequest("http://1.1.1.1/", 200_000)
-				a := p.send(t.Context(), q)
+				a := p.Send(t.Context(), q)
 				if a.ResponseStatus != status || string(a.ResponseBody) != "no" {
 					t.Errorf("status %d, error %q, body %q; want %d", a.ResponseStatus, a.Error, a.ResponseBody, status)
 				}
@@ -410,7 +410,7 @@ func TestSendLateReader(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 		})
-		if a := p.send(t.Context(), testRequest("http://1.1.1.1/", 200_000)); a.ResponseStatus != 200 {
+		if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 200_000)); a.ResponseStatus != 200 {
 			t.Errorf("attempt: %+v", a)
 		}
 		time.Sleep(settle)
@@ -471,10 +471,10 @@ func TestSendStaleConnection(t *testing.T) {
 					}
 					return c, err
 				}
-				if a := p.send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != "" {
+				if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != "" {
 					t.Fatalf("first: %+v", a)
 				}
-				a := p.send(t.Context(), testRequest("http://1.1.1.1/", 10))
+				a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 				synctest.Wait()
 				if a.Error != tt.code || seen.Load() != tt.seen {
 					t.Errorf("second: error %q, %d requests seen; want %q, %d", a.Error, seen.Load(), tt.code, tt.seen)
@@ -490,7 +490,7 @@ func TestSendConnections(t *testing.T) {
 		p := newPost(t, answer("HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno"))
 		q := testRequest("http://1.1.1.1/", 10)
 		for range 10 {
-			p.send(t.Context(), q)
+			p.Send(t.Context(), q)
 			time.Sleep(idleTimeout - 1)
 		}
 		if n := p.dialled.Load(); n != 1 {
@@ -504,7 +504,7 @@ func TestSendConnections(t *testing.T) {
 		// No more are kept than there may be attempts.
 		var all sync.WaitGroup
 		for i := range 30 {
-			all.Go(func() { p.send(t.Context(), testRequest(fmt.Sprintf("http://1.1.1.%d/", i), 10)) })
+			all.Go(func() { p.Send(t.Context(), testRequest(fmt.Sprintf("http://1.1.1.%d/", i), 10)) })
 		}
 		all.Wait()
 		synctest.Wait()
@@ -534,12 +534,12 @@ func TestSendOverTCP(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			url, ended := serveTCP(t, tt.serve)
-			s := loopbackSender(t)
-			a := s.send(t.Context(), testRequest(url, 2_000_000))
+			s := loopbackClient(t)
+			a := s.Send(t.Context(), testRequest(url, 2_000_000))
 			if a.ResponseStatus != tt.status || a.Error != tt.code {
 				t.Errorf("status %d, error %q; want %d, %q", a.ResponseStatus, a.Error, tt.status, tt.code)
 			}
-			s.close()
+			s.CloseIdle()
 			<-ended
 		})
 	}
@@ -552,12 +552,12 @@ func TestSendOverTCP(t *testing.T) {
 			<-seen // or the reset could overtake what was written
 			reset(r)
 		})
-		s := loopbackSender(t)
+		s := loopbackClient(t)
 		time.AfterFunc(50*time.Millisecond, func() { close(seen) })
-		if a := s.send(t.Context(), testRequest(url, 10)); a.ResponseStatus != 200 || a.Result != webhook.ResultSuccess || !a.ResponseTruncated {
+		if a := s.Send(t.Context(), testRequest(url, 10)); a.ResponseStatus != 200 || a.Result != webhook.ResultSuccess || !a.ResponseTruncated {
 			t.Errorf("attempt: status %d, error %q, truncated %v; want 200", a.ResponseStatus, a.Error, a.ResponseTruncated)
 		}
-		s.close()
+		s.CloseIdle()
 		<-ended
 	})
 
@@ -567,7 +567,7 @@ func TestSendOverTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Close()
-		if a := loopbackSender(t).send(t.Context(), testRequest("http://"+l.Addr().String(), 10)); a.Error != webhook.ErrorConnect || a.Result != webhook.ResultRetryable {
+		if a := loopbackClient(t).Send(t.Context(), testRequest("http://"+l.Addr().String(), 10)); a.Error != webhook.ErrorConnect || a.Result != webhook.ResultRetryable {
 			t.Errorf("attempt: %+v, want connect", a)
 		}
 	})
@@ -602,13 +602,13 @@ func TestSendIgnoresProxies(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"} {
 		t.Setenv(name, url)
 	}
-	s := loopbackSender(t)
+	s := loopbackClient(t)
 	s.dialer.connect = func(context.Context, netip.AddrPort) (net.Conn, error) { return nil, errors.New("no route") }
-	if a := s.send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorConnect {
+	if a := s.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorConnect {
 		t.Errorf("attempt: %+v, want connect", a)
 	}
 	s.dialer.connect = s.dialer.connectTCP
-	s.send(t.Context(), testRequest(url, 10)) // lets the receiver end
+	s.Send(t.Context(), testRequest(url, 10)) // lets the receiver end
 	<-ended
 }
 
@@ -618,13 +618,13 @@ func BenchmarkSend(b *testing.B) {
 	for _, size := range []int{512, 64 << 10} {
 		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
 			url := sink(b)
-			s := loopbackSender(b)
+			s := loopbackClient(b)
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				q := testRequest(url, size)
 				rand.Read(q.Body)
 				for pb.Next() {
-					if a := s.send(b.Context(), q); a.Result != webhook.ResultSuccess {
+					if a := s.Send(b.Context(), q); a.Result != webhook.ResultSuccess {
 						b.Errorf("attempt: %+v", a)
 						return
 					}
@@ -654,7 +654,7 @@ func BenchmarkBare(b *testing.B) {
 }
 
 // sink is a receiver for benchmarks. It does not parse what it is sent beyond
-// its length, so that what is measured is the sender.
+// its length, so that what is measured is the client.
 func sink(b *testing.B) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -701,13 +701,13 @@ func sink(b *testing.B) string {
 // Without AllowHTTP nothing is sent in the clear, not even to a subscription
 // that was made while it was allowed.
 func TestPlainHTTPIsBlocked(t *testing.T) {
-	s := newSender(&Config{AttemptTimeout: attemptTime, MaxConnections: 1})
-	defer s.close()
+	s := New(&Config{Timeout: attemptTime, MaxIdle: 1})
+	defer s.CloseIdle()
 	s.dialer.connect = func(context.Context, netip.AddrPort) (net.Conn, error) {
 		t.Error("a connection was made")
 		return nil, net.ErrClosed
 	}
-	if a := s.send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
+	if a := s.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
 		t.Errorf("got %s %q, want failed, blocked", a.Result, a.Error)
 	}
 }

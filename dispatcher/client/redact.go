@@ -1,4 +1,4 @@
-package dispatcher
+package client
 
 import (
 	"bytes"
@@ -46,7 +46,7 @@ const (
 // the scheme Basic the password too; a signing secret as it is shown and as its
 // bytes. What a receiver has compressed, encrypted, broken into lines or
 // spelled backwards is not found.
-func (r *request) redact(a *webhook.Attempt) {
+func (r *Request) redact(a *webhook.Attempt) {
 	secrets := r.secrets()
 	if header := secrets.redact([]byte(a.ResponseHeader), len(a.ResponseHeader) > maxResponseHeader-utf8.UTFMax); header != nil {
 		a.ResponseHeader = string(header)
@@ -62,7 +62,7 @@ func (r *request) redact(a *webhook.Attempt) {
 // secrets are what must not be kept, in no order.
 type secrets [][]byte
 
-func (r *request) secrets() secrets {
+func (r *Request) secrets() secrets {
 	list := make(secrets, 0, 8)
 	add := func(secret []byte) {
 		if len(secret) < minSecret {

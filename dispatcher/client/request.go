@@ -1,0 +1,53 @@
+package client
+
+import (
+	"strconv"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"service/webhook"
+)
+
+// Request is what one attempt sends, and where.
+type Request struct {
+	DeliveryID     string
+	SubscriptionID string
+	ProgramID      string
+	URL            string
+	Authorization  string // the value of the header, byte for byte; "" for none
+	Secrets        []webhook.SigningSecret
+	Body           []byte        // must not be changed any more: it may be read even after Send has returned
+	Number         int           // of the attempt, from 1
+	Trace          webhook.Trace // that the attempt is a span of, "" for none
+}
+
+// canBeSent reports whether every value from elsewhere is valid in a header.
+func (r *Request) canBeSent() bool {
+	for _, value := range [...]string{r.DeliveryID, r.SubscriptionID, r.ProgramID, r.Authorization, string(r.Trace)} {
+		if !httpguts.ValidHeaderFieldValue(value) {
+			return false
+		}
+	}
+	return true
+}
+
+// appendHead appends the first line and the header of a delivery.
+func (r *Request) appendHead(dst []byte, to *target, now time.Time) []byte {
+	dst = append(append(dst, "POST "...), to.path...)
+	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), to.host...)
+	dst = strconv.AppendInt(append(dst, "\r\nContent-Length: "...), int64(len(r.Body)), 10)
+	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number)}
+	for i, secret := range r.Secrets {
+		if i > 0 {
+			head.Signature += " "
+		}
+		head.Signature += secret.Sign(r.DeliveryID, now, r.Body)
+	}
+	var room [webhook.MaxRequestHeader][2]string
+	for _, line := range head.AppendHeader(room[:0]) {
+		dst = append(append(dst, "\r\n"...), line[0]...)
+		dst = append(append(dst, ": "...), line[1]...)
+	}
+	return append(dst, "\r\n\r\n"...)
+}

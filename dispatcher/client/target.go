@@ -1,0 +1,66 @@
+package client
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/idna"
+)
+
+// origin is where a connection leads: it serves requests to the same one.
+type origin struct {
+	secure  bool
+	address string // host and port
+}
+
+// target is where a request goes.
+type target struct {
+	origin
+	host string // value of the header
+	path string // with the query
+}
+
+// parseTarget reads the URL of a subscription.
+func parseTarget(text string) (to target, err error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return to, err
+	}
+	port := ""
+	switch u.Scheme {
+	case "https":
+		to.secure, port = true, "443"
+	case "http":
+		port = "80"
+	default:
+		return to, errors.New("the scheme is neither https nor http")
+	}
+	name := u.Hostname()
+	if strings.IndexFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
+		// The same mapping that webhook.Destinations judges a name by.
+		if name, err = idna.Lookup.ToASCII(name); err != nil {
+			return to, err
+		}
+	}
+	to.host = name
+	if strings.Contains(name, ":") {
+		to.host = "[" + name + "]"
+	}
+	if p := u.Port(); p != "" {
+		port = p
+		to.host += ":" + p
+	}
+	if name == "" || !httpguts.ValidHostHeader(to.host) {
+		return to, errors.New("the host cannot be sent")
+	}
+	to.address = net.JoinHostPort(name, port)
+	to.path = u.RequestURI()
+	if strings.ContainsFunc(to.path, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return to, errors.New("the path cannot be sent")
+	}
+	return to, nil
+}

@@ -1,0 +1,219 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"service/test/harness"
+	"service/webhook"
+)
+
+// event is an event that a publisher has sent.
+type event struct {
+	program string
+	name    string
+	number  int // in a field of the event, so that its content can be checked
+	acked   bool
+}
+
+// json is the event as it is published, and as it must be found in the log.
+func (e *event) json(id string) []byte {
+	own := fmt.Sprintf(`"content_id":%d,"channel_ids":[%[1]d,2]`, e.number)
+	switch e.name {
+	case "content_updated":
+		own = fmt.Sprintf(`"content_id":%d`, e.number)
+	case "channel_archived":
+		own = fmt.Sprintf(`"channel_id":%d,"channel_name":%q`, e.number, strings.Repeat("n", e.number%50))
+	}
+	return fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"%s","version":"1",%s}`, id, e.name, own)
+}
+
+// NewEvent enters an event of a program into the ledger, and returns it as it is
+// to be published.
+func (c *Chaos) NewEvent(p *Program) (id string, body []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := &event{program: p.ID, name: wantedBy[Healthy][0], number: len(c.events)}
+	id = uuid.NewString()
+	c.events[id] = e
+	return id, e.json(id)
+}
+
+// Acknowledge records that the service has acknowledged events.
+func (c *Chaos) Acknowledge(ids ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		c.events[id].acked = c.events[id].acked || !c.powerOff
+	}
+}
+
+// publish publishes events until ctx ends: singly, in arrays and in lines. What
+// was not acknowledged is published again with the same ids, or left in doubt.
+func (c *Chaos) publish(ctx context.Context, p *Program, rng *rand.Rand) {
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	var body any
+	var ids []string
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if body == nil {
+			body, ids = c.compose(p, rng)
+		}
+		base, ok := c.Instance.AwaitURL(ctx)
+		if !ok {
+			return
+		}
+		status, err := c.Instance.Call(context.WithoutCancel(ctx), p.Token, "POST", base+"/v2/events", body, nil)
+		switch {
+		case status == http.StatusCreated:
+			c.Acknowledge(ids...)
+			body = nil
+		case err == nil && !c.mayRefuse(status):
+			c.violation("publishing %s: status %d", ids, status)
+			body = nil
+		case rng.IntN(2) == 0:
+			body = nil
+		}
+	}
+}
+
+// compose makes up to eight new events, and enters them into the ledger.
+func (c *Chaos) compose(p *Program, rng *rand.Rand) (body any, ids []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []json.RawMessage
+	for range 1 + rng.IntN(8) {
+		names := wantedBy[Healthy]
+		e := &event{program: p.ID, name: names[rng.IntN(len(names))], number: len(c.events)}
+		if e.name == "channel_archived" && rng.IntN(4) > 0 {
+			e.name = names[0] // a few are enough for the hanging receiver
+		}
+		id := uuid.NewString()
+		c.events[id] = e
+		ids = append(ids, id)
+		all = append(all, e.json(id))
+	}
+	switch rng.IntN(3) {
+	case 0:
+		// Lines are stored one by one: not all or nothing.
+		lines := harness.NDJSON{}
+		for _, e := range all {
+			lines = append(append(lines, e...), '\n')
+		}
+		return lines, ids
+	case 1:
+		c.batches = append(c.batches, ids)
+		return map[string]any{"events": all}, ids
+	}
+	for _, id := range ids[1:] {
+		delete(c.events, id)
+	}
+	return []byte(all[0]), ids[:1]
+}
+
+// mayRefuse reports whether the service may refuse a valid request with a
+// status, and counts it. The status must be the one that asks to try again; but
+// while the power is off it may be any that blames the service.
+func (c *Chaos) mayRefuse(status int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused++
+	return status == http.StatusServiceUnavailable || c.powerOff && status >= 500
+}
+
+// registration is a subscription and a token that were created.
+type registration struct {
+	program      *Program
+	subscription string // "" if it was not acknowledged
+	url          string
+	token        string // "" if it was not acknowledged
+}
+
+// register creates subscriptions and tokens until ctx ends.
+func (c *Chaos) register(ctx context.Context, p *Program, rng *rand.Rand) {
+	url := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(20+rng.IntN(60)) * time.Millisecond):
+		}
+		base, ok := c.Instance.AwaitURL(ctx)
+		if !ok {
+			return
+		}
+		if url == "" {
+			var answer struct{ Data struct{ URL string } }
+			status, err := c.Instance.Call(ctx, p.Token, "GET", base+"/v2/webhooks/subscriptions/"+p.Subscriptions[Healthy], nil, &answer)
+			if err != nil || status != http.StatusOK {
+				continue
+			}
+			url = answer.Data.URL
+		}
+		r := &registration{program: p, url: fmt.Sprintf("%s?n=%d", url, rng.Uint64())}
+		var answer struct{ Data struct{ ID string } }
+		status, err := c.Instance.Call(context.WithoutCancel(ctx), p.Token, "POST", base+"/v2/webhooks/subscriptions",
+			harness.Subscription{URL: r.url, Events: harness.Events("content_deleted")}, &answer)
+		switch {
+		case status == http.StatusCreated && err == nil:
+			r.subscription = answer.Data.ID
+		case err == nil && !c.mayRefuse(status):
+			c.violation("creating a subscription: status %d", status)
+		}
+		if token, err := createToken(ctx, c.Instance.Data, p.ID); err == nil {
+			r.token = token
+		}
+		c.mu.Lock()
+		if !c.powerOff {
+			c.registered = append(c.registered, r)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// createToken asks the running service for a token over its control socket, as
+// the command `token create` does, but without a process of its own each time.
+func createToken(ctx context.Context, data, program string) (string, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(data, "admin.sock"))
+	}}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, harness.Timeout())
+	defer cancel()
+	body, err := json.Marshal(webhook.NewToken{ProgramID: program, UserID: "chaos", Scopes: []webhook.Scope{webhook.ScopeWebhooksRead}})
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, "POST", "http://service/tokens", bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	var answer struct{ Secret string }
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		return "", err
+	}
+	if resp.StatusCode != http.StatusOK || answer.Secret == "" {
+		return "", fmt.Errorf("create a token: status %d", resp.StatusCode)
+	}
+	return answer.Secret, nil
+}

@@ -1,0 +1,5 @@
+//go:build cgo
+
+package harness
+
+import _ "github.com/mattn/go-sqlite3"

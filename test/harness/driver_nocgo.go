@@ -1,0 +1,5 @@
+//go:build !cgo
+
+package harness
+
+import _ "github.com/ncruces/go-sqlite3/driver"

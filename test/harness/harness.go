@@ -1,0 +1,169 @@
+// Package harness runs the built binary for the end-to-end tests in test/: it
+// builds it, with mutations where a test checks that it can fail, starts and
+// kills it, calls its API, and provides receivers, S3 servers and the
+// requirement checks that the tests share. Only tests import it.
+//
+// Environment variables:
+//
+//   - SERVICE_TEST_BINARY is the absolute path of a binary that [Build] returns
+//     instead of building one. It must have the SQLite driver that the tests are
+//     built with (CGO_ENABLED). Each test package builds its own without it.
+//   - SERVICE_TEST_REQUIRE lists, separated by commas, the requirements whose
+//     tests must not be skipped; see [Unavailable].
+//   - SERVICE_TEST_SLOW multiplies every deadline and every bound on a measured
+//     time; see [Scale].
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The exit statuses of the service.
+const (
+	ExitOK     = 0
+	ExitFailed = 1
+)
+
+// maxWait is how long a test waits for something that must happen, on a machine
+// of ordinary speed. It only has to be longer than anything can take: a test
+// that passes does not wait for it.
+const maxWait = 60 * time.Second
+
+// Timeout returns how long a test waits for something that must happen.
+func Timeout() time.Duration { return Scale(maxWait) }
+
+// Scale returns d multiplied by SERVICE_TEST_SLOW, which is 3 by default if the
+// tests may use only one processor, else 1. Tests scale the times that the
+// service is measured against.
+func Scale(d time.Duration) time.Duration { return time.Duration(slowness() * float64(d)) }
+
+var slowness = sync.OnceValue(func() float64 {
+	text := os.Getenv("SERVICE_TEST_SLOW")
+	if text == "" {
+		if runtime.NumCPU() == 1 {
+			return 3
+		}
+		return 1
+	}
+	factor, err := strconv.ParseFloat(text, 64)
+	if err != nil || factor < 1 {
+		panic(fmt.Sprintf("SERVICE_TEST_SLOW is %q, want a number of at least 1", text))
+	}
+	return factor
+})
+
+// WaitFor waits until condition returns true, and fails the test if that takes
+// longer than [Timeout]. what completes the sentence "timed out waiting for".
+func WaitFor(tb testing.TB, what string, condition func() bool) {
+	tb.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(Timeout()); !condition(); <-tick.C {
+		if time.Now().After(deadline) {
+			tb.Fatalf("timed out after %s waiting for %s", Timeout(), what)
+		}
+	}
+}
+
+// Receive returns the next value of c, and fails the test if none comes within
+// [Timeout].
+func Receive[T any](tb testing.TB, what string, c <-chan T) T {
+	tb.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(Timeout()):
+		tb.Fatalf("timed out after %s waiting for %s", Timeout(), what)
+		panic("unreachable")
+	}
+}
+
+// Long skips a test that takes more than a moment when -short is set.
+func Long(tb testing.TB) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("takes long; not run with -short")
+	}
+}
+
+// Required reports whether tests with a requirement must not be skipped.
+func Required(requirement string) bool {
+	return slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), requirement)
+}
+
+// Unavailable ends a test whose requirement cannot be met here: it is skipped,
+// or fails if SERVICE_TEST_REQUIRE lists the requirement.
+func Unavailable(tb testing.TB, requirement string, why any) {
+	tb.Helper()
+	if Required(requirement) {
+		tb.Fatalf("SERVICE_TEST_REQUIRE lists %s, which is not available: %v", requirement, why)
+	}
+	tb.Skipf("NOT TESTED: %s is not available: %v", requirement, why)
+}
+
+// Tool returns the path of a program that a test needs, or ends the test as
+// [Unavailable] does.
+func Tool(tb testing.TB, requirement, name string) string {
+	tb.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		Unavailable(tb, requirement, err)
+	}
+	return path
+}
+
+// Root returns the absolute path of the repository.
+var Root = sync.OnceValue(func() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	for {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module service\n") {
+			return dir
+		}
+		above := filepath.Dir(dir)
+		if above == dir {
+			panic("the tests do not run inside the repository")
+		}
+		dir = above
+	}
+})
+
+// Path returns the absolute path of a file of the repository.
+func Path(elem ...string) string { return filepath.Join(append([]string{Root()}, elem...)...) }
+
+// Read returns the content of a file.
+func Read(tb testing.TB, path string) []byte {
+	tb.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}
+
+// Environment returns the environment without the variables that configure the
+// service.
+func Environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "SERVICE_") })
+}
+
+// Exec runs a command. The error contains its output.
+func Exec(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -296,17 +296,17 @@ func (c *adminLogoutAllCmd) Run(ctx context.Context, std streams) error {
 	return err
 }
 
-// terminal is the store as the small commands change it: all that they do is in
+// auditedStore is the store as the small commands change it: all that they do is in
 // the audit.
-type terminal struct{ *store.Store }
+type auditedStore struct{ *store.Store }
 
 // entry is what the audit is told.
-func (terminal) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
+func (auditedStore) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
 	return webhook.AuditEntry{Admin: webhook.Terminal, Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
 }
 
 // CreateToken is [store.Write.CreateToken].
-func (t terminal) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
+func (t auditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
 		if token, secret, err = w.CreateToken(n); err != nil {
 			return err
@@ -318,7 +318,7 @@ func (t terminal) CreateToken(ctx context.Context, n webhook.NewToken) (token we
 }
 
 // RevokeToken is [store.Write.RevokeToken].
-func (t terminal) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
+func (t auditedStore) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
 		if token, err = w.RevokeToken(id); err != nil {
 			return err
@@ -329,7 +329,7 @@ func (t terminal) RevokeToken(ctx context.Context, id string) (token webhook.Tok
 }
 
 // RotateKey is [store.Store.RotateKey].
-func (t terminal) RotateKey(ctx context.Context) (store.KeyRotation, error) {
+func (t auditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) {
 	r, err := t.Store.RotateKey(ctx)
 	if err != nil {
 		return r, err
@@ -340,7 +340,7 @@ func (t terminal) RotateKey(ctx context.Context) (store.KeyRotation, error) {
 }
 
 // CreateAdmin is [store.Write.CreateAdmin].
-func (t terminal) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (admin webhook.Admin, err error) {
+func (t auditedStore) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (admin webhook.Admin, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
 		if admin, err = w.CreateAdmin(email, hash); err != nil {
 			return err
@@ -352,7 +352,7 @@ func (t terminal) CreateAdmin(ctx context.Context, email string, hash webhook.Pa
 
 // ResetPassword sets a new password, and returns how many sessions of the admin
 // ended by it.
-func (t terminal) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error) {
+func (t auditedStore) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error) {
 	err = t.Write(ctx, func(w store.Write) error {
 		admin, err := w.Admin(email)
 		if err != nil {
@@ -367,7 +367,7 @@ func (t terminal) ResetPassword(ctx context.Context, email string, hash webhook.
 }
 
 // RemoveAdmin is [store.Write.RemoveAdmin].
-func (t terminal) RemoveAdmin(ctx context.Context, email string) error {
+func (t auditedStore) RemoveAdmin(ctx context.Context, email string) error {
 	return t.Write(ctx, func(w store.Write) error {
 		admin, err := w.RemoveAdmin(email)
 		if err != nil {
@@ -379,7 +379,7 @@ func (t terminal) RemoveAdmin(ctx context.Context, email string) error {
 
 // EndSessions ends the sessions of one admin, or with "" of all, and returns how
 // many.
-func (t terminal) EndSessions(ctx context.Context, email string) (ended int, err error) {
+func (t auditedStore) EndSessions(ctx context.Context, email string) (ended int, err error) {
 	all, err := t.Admins(ctx)
 	if err != nil {
 		return 0, err

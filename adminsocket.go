@@ -89,7 +89,7 @@ func listenAdmin(ctx context.Context, dir string) (net.Listener, error) {
 
 // adminServer answers the small commands.
 type adminServer struct {
-	data          terminal
+	data          auditedStore
 	setupLink     func(context.Context) (string, error) // a new one-time URL that makes the first admin
 	examine       func(ctx context.Context, reading time.Duration) []store.Finding
 	adminsChanged func(email string) // is told who was made or given another password
@@ -344,26 +344,26 @@ func (c *adminClient) Admins(ctx context.Context) ([]webhook.Admin, error) {
 	return all, err
 }
 
-// CreateAdmin is [terminal.CreateAdmin], done by the running server.
+// CreateAdmin is [auditedStore.CreateAdmin], done by the running server.
 func (c *adminClient) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (webhook.Admin, error) {
 	var made webhook.Admin
 	err := c.ask(ctx, http.MethodPost, "/admins", adminRequest{email, hash}, &made)
 	return made, err
 }
 
-// ResetPassword is [terminal.ResetPassword], done by the running server.
+// ResetPassword is [auditedStore.ResetPassword], done by the running server.
 func (c *adminClient) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (int, error) {
 	var answer endedAnswer
 	err := c.ask(ctx, http.MethodPost, "/admins/reset-password", adminRequest{email, hash}, &answer)
 	return answer.Ended, err
 }
 
-// RemoveAdmin is [terminal.RemoveAdmin], done by the running server.
+// RemoveAdmin is [auditedStore.RemoveAdmin], done by the running server.
 func (c *adminClient) RemoveAdmin(ctx context.Context, email string) error {
 	return c.ask(ctx, http.MethodPost, "/admins/remove", adminRequest{Email: email}, new(endedAnswer))
 }
 
-// EndSessions is [terminal.EndSessions], done by the running server.
+// EndSessions is [auditedStore.EndSessions], done by the running server.
 func (c *adminClient) EndSessions(ctx context.Context, email string) (int, error) {
 	var answer endedAnswer
 	err := c.ask(ctx, http.MethodPost, "/admins/logout", adminRequest{Email: email}, &answer)

@@ -30,7 +30,7 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 		t.Fatal(err)
 	}
 	admin := &adminServer{
-		data: terminal{st}, logger: slog.New(slog.DiscardHandler), adminsChanged: func(string) {},
+		data: auditedStore{st}, logger: slog.New(slog.DiscardHandler), adminsChanged: func(string) {},
 		setupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -206,7 +206,7 @@ func TestAdminSocketHidesItsFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	admin := &adminServer{data: terminal{closed}, logger: slog.New(slog.NewTextHandler(&log, nil))}
+	admin := &adminServer{data: auditedStore{closed}, logger: slog.New(slog.NewTextHandler(&log, nil))}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.handler()}, l, time.Second) }()

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"service/internal/durable"
+	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
 )
@@ -133,7 +134,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std streams) error {
 		what = "no keys: without secret.key, kept elsewhere, its secrets cannot be opened"
 	}
 	_, err = fmt.Fprintf(std.out, "%s holds the database as it was at %s (schema %d, %d bytes in all), and %s.\n",
-		printable(c.File), webhook.FormatTime(m.CreatedAt), m.Schema, info.Size(), what)
+		terminal.Escape(c.File), webhook.FormatTime(m.CreatedAt), m.Schema, info.Size(), what)
 	return err
 }
 
@@ -204,7 +205,7 @@ type backupRequest struct {
 }
 
 // Backup hands use what [writeArchive] makes an archive of.
-func (t terminal) Backup(ctx context.Context, r backupRequest, use func(io.Reader) error) error {
+func (t auditedStore) Backup(ctx context.Context, r backupRequest, use func(io.Reader) error) error {
 	s, err := t.source(ctx, &r)
 	if err != nil {
 		return err
@@ -218,7 +219,7 @@ func (t terminal) Backup(ctx context.Context, r backupRequest, use func(io.Reade
 }
 
 // source takes a snapshot, and notes it in the audit: whoever has it has all.
-func (t terminal) source(ctx context.Context, r *backupRequest) (*backupSource, error) {
+func (t auditedStore) source(ctx context.Context, r *backupRequest) (*backupSource, error) {
 	s, err := newBackupSource(ctx, t.Store, r)
 	if err != nil {
 		return nil, err
@@ -236,7 +237,7 @@ func (t terminal) source(ctx context.Context, r *backupRequest) (*backupSource, 
 	return s, nil
 }
 
-// Backup is [terminal.Backup], done by the running server.
+// Backup is [auditedStore.Backup], done by the running server.
 func (c *adminClient) Backup(ctx context.Context, r backupRequest, use func(io.Reader) error) error {
 	return c.stream(ctx, http.MethodPost, "/backup", r, use)
 }
@@ -317,7 +318,7 @@ func (c *backupVerifyCmd) Run(ctx context.Context, std streams) error {
 		state = "sealed, and not looked into: --passphrase-file FILE opens them"
 	}
 	_, err = fmt.Fprintf(std.out, "%s is whole: %s, %d bytes.\nMade      %s by service %s\nDatabase  schema %d: %s\nKeys      %s\n",
-		printable(c.File), webhook.Count(len(a.Files), "file"), a.bytes, webhook.FormatTime(a.CreatedAt), oneLine(a.Version), contents.Schema, counts(&contents), state)
+		terminal.Escape(c.File), webhook.Count(len(a.Files), "file"), a.bytes, webhook.FormatTime(a.CreatedAt), terminal.Line(a.Version), contents.Schema, counts(&contents), state)
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"service/internal/terminal"
 	"service/store"
 )
 
@@ -48,7 +49,7 @@ func (c *benchCmd) Run(ctx context.Context, std streams) error {
 		fmt.Fprint(std.out, about)
 	}
 	err = b.run(ctx, &report)
-	b.progress.end()
+	b.progress.End()
 	if ctx.Err() != nil {
 		err = errors.New("the measurement was interrupted")
 	}
@@ -79,7 +80,7 @@ func (c *benchCmd) bench(std streams) (*bench, error) {
 		others:     f.integer("others", c.Others, 0, 1_000_000),
 		profile:    c.CPUProfile,
 		log:        std.err,
-		progress:   progressTo(std.err),
+		progress:   terminal.NewProgress(std.err),
 	}
 	for _, name := range c.Case {
 		if !slices.ContainsFunc(benchCases, func(bc benchCase) bool { return bc.name == name }) {
@@ -244,12 +245,12 @@ func (b *bench) run(ctx context.Context, report *benchReport) error {
 
 // round measures everything once.
 func (b *bench) round(ctx context.Context, report *benchReport) (err error) {
-	b.progress.line("raw: what this machine can do")
+	b.progress.Show("raw: what this machine can do")
 	if report.Raw, err = b.measureRaw(ctx); err != nil {
 		return fmt.Errorf("raw: %w", err)
 	}
 	for _, bc := range b.cases {
-		b.progress.line("%s: %s", bc.name, bc.about)
+		b.progress.Show("%s: %s", bc.name, bc.about)
 		r, err := b.measure(ctx, bc)
 		if err != nil {
 			return fmt.Errorf("%s: %w", bc.name, err)

@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"service/internal/terminal"
 	"service/webhook"
 )
 
@@ -38,7 +39,7 @@ type bench struct {
 	profile    string
 	cases      []benchCase
 	log        io.Writer // of the other processes
-	progress   *progress
+	progress   *terminal.Progress
 	sink       *benchPart
 }
 
@@ -234,7 +235,7 @@ func (s *benchSubject) awaitSink(ctx context.Context, field string, want int, no
 		if time.Since(since) > benchIdle {
 			return nil // tally says how many are missing
 		}
-		s.progress.line("%d of %s have arrived", n, webhook.Count(want, noun))
+		s.progress.Show("%d of %s have arrived", n, webhook.Count(want, noun))
 	}
 }
 
@@ -345,7 +346,7 @@ func (s *benchSubject) store(ctx context.Context, events int) error {
 		var line []byte
 		for n := range events {
 			if n%10_000 == 0 {
-				s.progress.line("%s of %s events stored", thousands(float64(n)), thousands(float64(events)))
+				s.progress.Show("%s of %s events stored", thousands(float64(n)), thousands(float64(events)))
 			}
 			line = append(benchEvent(line[:0], benchStoredName, n), '\n')
 			if _, err := w.Write(line); err != nil {
@@ -541,7 +542,7 @@ func (s *benchSubject) subscribe(ctx context.Context, subscriptions int, event s
 			}
 			resp.Body.Close()
 			if n%100 == 99 {
-				s.progress.line("%d of %d subscriptions made", n+1, subscriptions)
+				s.progress.Show("%d of %d subscriptions made", n+1, subscriptions)
 			}
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
 
+	"service/internal/terminal"
 	"service/web"
 )
 
@@ -382,11 +383,11 @@ func (c *configShowCmd) Run(std streams, conf *configuration, ctx *kong.Context)
 	t := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "SETTING\tVALUE\tFROM")
 	for _, s := range all {
-		value := printable(s.Value)
+		value := terminal.Escape(s.Value)
 		if value == "" {
 			value = "-"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\n", s.Name, value, printable(s.Source))
+		fmt.Fprintf(t, "%s\t%s\t%s\n", s.Name, value, terminal.Escape(s.Source))
 	}
 	return t.Flush()
 }

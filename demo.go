@@ -161,7 +161,7 @@ func (d *demonstration) run(ctx context.Context) error {
 		return err
 	}
 
-	admin, err := terminal{d.svc.store}.CreateAdmin(ctx, demoAdmin, webhook.NoPassword())
+	admin, err := auditedStore{d.svc.store}.CreateAdmin(ctx, demoAdmin, webhook.NoPassword())
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"service/internal/terminal"
 	"service/store"
 	"service/web"
 	"service/webhook"
@@ -95,9 +96,9 @@ func (d diagnosis) print(std streams, asJSON bool) error {
 		}
 	} else {
 		for i, f := range d {
-			fmt.Fprintf(std.out, "%2d  %-4s  %s: %s\n", i+1, f.Level, f.Check, oneLine(spelled(f.Detail, ownName())))
+			fmt.Fprintf(std.out, "%2d  %-4s  %s: %s\n", i+1, f.Level, f.Check, terminal.Line(spelled(f.Detail, ownName())))
 			if f.Advice != "" {
-				fmt.Fprintf(std.out, "          %s\n", oneLine(spelled(f.Advice, ownName())))
+				fmt.Fprintf(std.out, "          %s\n", terminal.Line(spelled(f.Advice, ownName())))
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
 )
@@ -60,7 +61,7 @@ func printRotation(w io.Writer, r *store.KeyRotation) error {
 		webhook.Count(r.Answers, "kept answer"),
 		webhook.Count(r.CertificateFiles, "certificate file"),
 	}
-	_, err := fmt.Fprintf(w, "The key in %s is new, and %s with it: %s.\n", printable(r.File), sealed(r.Secrets()), strings.Join(count, ", "))
+	_, err := fmt.Fprintf(w, "The key in %s is new, and %s with it: %s.\n", terminal.Escape(r.File), sealed(r.Secrets()), strings.Join(count, ", "))
 	if err == nil && r.OldKeyKept {
 		_, err = fmt.Fprintln(w, "The service cannot write the file: remove all its lines but the first, which are of no more use.")
 	}

@@ -17,6 +17,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"golang.org/x/sync/errgroup"
 
+	"service/internal/terminal"
 	"service/webhook"
 )
 
@@ -265,14 +266,14 @@ func printArrival(w io.Writer) func(*arrival) {
 // line renders an arrival. All that came from the sender is made harmless.
 func (a *arrival) line() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  delivery %s", a.ReceivedAt[len("2006-01-02T"):len("2006-01-02T15:04:05.000")], printable(or(a.DeliveryID, "without an id")))
-	fmt.Fprintf(&b, "  %s: %s", webhook.Count(len(a.Events), "event"), printable(eventNames(a.Events)))
+	fmt.Fprintf(&b, "%s  delivery %s", a.ReceivedAt[len("2006-01-02T"):len("2006-01-02T15:04:05.000")], terminal.Escape(or(a.DeliveryID, "without an id")))
+	fmt.Fprintf(&b, "  %s: %s", webhook.Count(len(a.Events), "event"), terminal.Escape(eventNames(a.Events)))
 	if a.Times > 1 {
 		fmt.Fprintf(&b, "  attempt %d", a.Times)
 	}
 	switch a.Signature {
 	case signatureWrong:
-		fmt.Fprintf(&b, "  signature WRONG (%s)", printable(a.SignatureError))
+		fmt.Fprintf(&b, "  signature WRONG (%s)", terminal.Escape(a.SignatureError))
 	case signatureUnchecked:
 		b.WriteString("  signature not verified")
 	default:
@@ -280,7 +281,7 @@ func (a *arrival) line() string {
 	}
 	fmt.Fprintf(&b, "  → %d", a.Status)
 	if a.Note != "" {
-		fmt.Fprintf(&b, "  (%s)", printable(a.Note))
+		fmt.Fprintf(&b, "  (%s)", terminal.Escape(a.Note))
 	}
 	return b.String()
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"unicode/utf8"
+
+	"service/internal/terminal"
 )
 
 // newLogger returns a logger that writes a line for each record, as text or JSON,
@@ -57,7 +59,7 @@ func plain(line []byte) []byte {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			b.WriteString(`\ufffd`)
-		case steers(r) && r != utf8.RuneError:
+		case terminal.Unsafe(r) && r != utf8.RuneError:
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.Write(rest[:size])

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"service/internal/terminal"
 )
 
 // hostile are texts that would end a line, begin a field or steer a terminal
@@ -89,7 +91,7 @@ func checkLines(t *testing.T, format string, log []byte) (lines []map[string]str
 	}
 	for line := range strings.Lines(string(log)) {
 		line = strings.TrimSuffix(line, "\n")
-		if strings.ContainsFunc(line, func(r rune) bool { return steers(r) }) {
+		if strings.ContainsFunc(line, func(r rune) bool { return terminal.Unsafe(r) }) {
 			t.Errorf("a line has characters that steer: %q", line)
 		}
 		lines = append(lines, logFields(t, format, line))

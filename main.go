@@ -16,10 +16,10 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"unicode"
 
 	"github.com/alecthomas/kong"
 
+	"service/internal/terminal"
 	"service/webhook"
 )
 
@@ -166,10 +166,10 @@ func fail(std streams, err error) int {
 	case err == nil:
 		return exitDone
 	case errors.As(err, &usage):
-		fmt.Fprintf(std.err, "%[1]s: %[2]s (see %[1]s --help)\n", ownName(), oneLine(spelled(err.Error(), ownName())))
+		fmt.Fprintf(std.err, "%[1]s: %[2]s (see %[1]s --help)\n", ownName(), terminal.Line(spelled(err.Error(), ownName())))
 		return exitUsage
 	}
-	fmt.Fprintf(std.err, "%s: %s\n", ownName(), oneLine(spelled(err.Error(), ownName())))
+	fmt.Fprintf(std.err, "%s: %s\n", ownName(), terminal.Line(spelled(err.Error(), ownName())))
 	return exitFailed
 }
 
@@ -179,42 +179,3 @@ type usageError struct{ error }
 func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
-
-// oneLine renders text from elsewhere so that it stays on one line and cannot
-// steer the terminal.
-func oneLine(s string) string { return printable(strings.TrimSpace(s)) }
-
-// printable escapes the control characters of s, and those that change the
-// direction of writing, so that a terminal shows them and does not obey them.
-func printable(s string) string {
-	if !strings.ContainsFunc(s, steers) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if !steers(r) {
-			b.WriteRune(r)
-			continue
-		}
-		b.WriteString(escape(r))
-	}
-	return b.String()
-}
-
-// steers says whether a terminal may obey a character instead of showing it.
-func steers(r rune) bool {
-	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control) || r == unicode.ReplacementChar ||
-		r == '\u2028' || r == '\u2029'
-}
-
-func escape(r rune) string {
-	switch {
-	case r == '\n':
-		return `\n`
-	case r == '\t':
-		return `\t`
-	case r < 0x100:
-		return fmt.Sprintf(`\x%02x`, r)
-	}
-	return fmt.Sprintf(`\u%04x`, r)
-}

@@ -19,15 +19,41 @@ import (
 // arrows is the drawing of docs/architecture.md: what each room may import of
 // the others. Nothing else is allowed.
 var arrows = map[string][]string{
-	"service":                   {"service/api", "service/web", "service/dispatcher", "service/assets", "service/internal/durable", "service/store", "service/webhook"},
-	"service/api":               {"service/store", "service/webhook"},
-	"service/web":               {"service/assets", "service/store", "service/webhook"},
-	"service/dispatcher":        {"service/dispatcher/client", "service/store", "service/webhook"},
-	"service/dispatcher/client": {"service/webhook"},
-	"service/store":             {"service/internal/durable", "service/webhook"},
+	"service": {
+		"service/api",
+		"service/assets",
+		"service/dispatcher",
+		"service/internal/durable",
+		"service/internal/terminal",
+		"service/store",
+		"service/web",
+		"service/webhook",
+	},
+	"service/api": {
+		"service/store",
+		"service/webhook",
+	},
+	"service/web": {
+		"service/assets",
+		"service/store",
+		"service/webhook",
+	},
+	"service/dispatcher": {
+		"service/dispatcher/client",
+		"service/store",
+		"service/webhook",
+	},
+	"service/dispatcher/client": {
+		"service/webhook",
+	},
+	"service/store": {
+		"service/internal/durable",
+		"service/webhook",
+	},
 	"service/assets":            {},
 	"service/webhook":           {},
 	"service/internal/durable":  {},
+	"service/internal/terminal": {},
 }
 
 // testOnly are the packages that only tests import. They may use what they need,
@@ -59,9 +85,13 @@ var privileges = []privilege{
 	{"github.com/caddyserver/certmagic", "HTTPS", nil, "it listens by itself, where nobody said"},
 	{"github.com/caddyserver/certmagic", "Default", nil, "a variable of the whole process"},
 	{"github.com/caddyserver/certmagic", "DefaultACME", nil, "a variable of the whole process"},
-	{"code.dny.dev/ssrf", "", []string{"service/dispatcher/client"}, "the egress guard stands where subscribers are dialled"},
 
-	{"github.com/prometheus/client_golang/prometheus", "", []string{"service", "service/store", "service/api", "service/dispatcher"}, "the rules count nothing"},
+	{"github.com/prometheus/client_golang/prometheus", "", []string{
+		"service",
+		"service/api",
+		"service/dispatcher",
+		"service/store",
+	}, "the rules count nothing"},
 	{"github.com/prometheus/client_golang/prometheus/collectors", "", []string{"service"}, "the process is main's"},
 	{"github.com/prometheus/client_golang/prometheus/promauto", "", nil, "metrics are registered where main says, not for the whole process"},
 	{"github.com/prometheus/client_golang/prometheus/promhttp", "", nil, "one place writes the API's answers"},
@@ -98,10 +128,38 @@ var privileges = []privilege{
 	{"net", "Dialer", []string{"service/dispatcher/client", "service"}, "only dispatcher/client calls subscribers"},
 	{"net", "Listen", []string{"service"}, "main opens the doors"},
 
-	{"net/http", "", []string{"service", "service/api", "service/web", "service/dispatcher", "service/dispatcher/client", "service/assets"}, "the truth and the rules know no HTTP"},
-	{"net", "", []string{"service", "service/api", "service/web", "service/dispatcher/client"}, "the truth and the rules do no network I/O"},
-	{"os", "", []string{"service", "service/store", "service/internal/durable", "service/web", "service/api", "service/dispatcher/client"}, "the rules do no I/O"},
-	{"time", "Now", []string{"service", "service/store", "service/web", "service/api", "service/dispatcher", "service/dispatcher/client"}, "the rules take the time as an argument"},
+	{"net/http", "", []string{
+		"service",
+		"service/api",
+		"service/assets",
+		"service/dispatcher",
+		"service/dispatcher/client",
+		"service/web",
+	}, "the truth and the rules know no HTTP"},
+	{"net", "", []string{
+		"service",
+		"service/api",
+		"service/dispatcher/client",
+		"service/web",
+	}, "the truth and the rules do no network I/O"},
+	{"os", "", []string{
+		"service",
+		"service/api",
+		"service/dispatcher/client",
+		"service/internal/durable",
+		"service/internal/terminal",
+		"service/store",
+		"service/web",
+	}, "the rules do no I/O"},
+	{"time", "Now", []string{
+		"service",
+		"service/api",
+		"service/dispatcher",
+		"service/dispatcher/client",
+		"service/internal/terminal",
+		"service/store",
+		"service/web",
+	}, "the rules take the time as an argument"},
 	{"time", "Sleep", nil, "nothing sleeps: it waits for what it waits for"},
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"service/internal/terminal"
 )
 
 // notify tells systemd, when it has started the process and asks for it, that
@@ -50,7 +52,7 @@ func notify(ctx context.Context, url string, check func(context.Context) error, 
 		case late:
 			continue
 		case err != nil && well:
-			tell("STATUS=Not ready: " + oneLine(err.Error()))
+			tell("STATUS=Not ready: " + terminal.Line(err.Error()))
 		case err == nil && !well:
 			tell("STATUS=Serving " + url)
 		}

@@ -17,9 +17,9 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
+	"service/internal/terminal"
 	"service/webhook"
 )
 
@@ -39,7 +39,7 @@ func (c *publishCmd) Run(ctx context.Context, std streams) error {
 		retryFor: f.duration("retry-for", c.RetryFor, 0, 24*time.Hour),
 		minWait:  500 * time.Millisecond,
 		maxWait:  30 * time.Second,
-		progress: progressTo(std.err),
+		progress: terminal.NewProgress(std.err),
 	}
 	token, err := secret("token", c.Token, c.TokenFile)
 	if err != nil {
@@ -68,7 +68,7 @@ func (c *publishCmd) Run(ctx context.Context, std streams) error {
 		in = interruptible(ctx, in)
 	}
 	err = p.publish(ctx, in)
-	p.progress.end()
+	p.progress.End()
 	if err != nil {
 		return fmt.Errorf("%w; %s accepted", err, webhook.Count(p.tally.accepted, "event"))
 	}
@@ -146,7 +146,7 @@ type publisher struct {
 	retryFor time.Duration // how long one chunk is tried again
 	minWait  time.Duration // the first wait; it doubles up to maxWait
 	maxWait  time.Duration
-	progress *progress
+	progress *terminal.Progress
 
 	tally tally
 }
@@ -259,7 +259,7 @@ func (p *publisher) send(ctx context.Context, body []byte) error {
 		if time.Now().Add(pause).After(giveUp) {
 			return fmt.Errorf("%w; gave up after %s", err, formatDuration(p.retryFor))
 		}
-		p.progress.note("%v; trying again in %s", err, pause.Round(time.Millisecond))
+		p.progress.Note("%v; trying again in %s", err, pause.Round(time.Millisecond))
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -295,7 +295,7 @@ func (p *publisher) post(ctx context.Context, body []byte) error {
 		}
 		p.tally.accepted += answer.Data.Accepted
 		p.tally.added += answer.Data.Added
-		p.progress.line("%s accepted", webhook.Count(p.tally.accepted, "event"))
+		p.progress.Show("%s accepted", webhook.Count(p.tally.accepted, "event"))
 		return nil
 	}
 	err = refusal(resp, b)
@@ -439,49 +439,3 @@ type tryAgain struct {
 }
 
 func (e tryAgain) Unwrap() error { return e.error }
-
-// progress tells how a long command goes: on a terminal by one line that is
-// written over, elsewhere by notes alone. It may be used by several goroutines.
-type progress struct {
-	w        io.Writer
-	terminal bool
-
-	mu    sync.Mutex
-	shown bool      // a line to write over stands there
-	last  time.Time // when it was written
-}
-
-func progressTo(w io.Writer) *progress {
-	p := &progress{w: w}
-	if f, ok := w.(*os.File); ok {
-		info, err := f.Stat()
-		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
-	return p
-}
-
-// line shows where the command stands, at most ten times a second.
-func (p *progress) line(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now := time.Now(); p.terminal && now.Sub(p.last) > 100*time.Millisecond {
-		p.last, p.shown = now, true
-		fmt.Fprintf(p.w, "\r\x1b[K%s …", oneLine(fmt.Sprintf(format, args...)))
-	}
-}
-
-// note writes a line that stays.
-func (p *progress) note(format string, args ...any) {
-	p.end()
-	fmt.Fprintf(p.w, "service: %s\n", oneLine(fmt.Sprintf(format, args...)))
-}
-
-// end removes the line that is written over.
-func (p *progress) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.shown {
-		p.shown = false
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
-}

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"service/internal/terminal"
 )
 
 // eventsAPI answers as POST /v2/events does: every line is an object, and each
@@ -102,7 +104,7 @@ func publishTo(t *testing.T, a *eventsAPI, input string) (tally, string, error) 
 	var notes bytes.Buffer
 	p := publisher{
 		client: server.Client(), url: server.URL + "/v2/events", token: "hush", retryFor: 5 * time.Second,
-		minWait: time.Millisecond, maxWait: 4 * time.Millisecond, progress: progressTo(&notes),
+		minWait: time.Millisecond, maxWait: 4 * time.Millisecond, progress: terminal.NewProgress(&notes),
 	}
 	err := p.publish(context.Background(), strings.NewReader(input))
 	return p.tally, notes.String(), err
@@ -215,7 +217,7 @@ func TestPublishGivesUp(t *testing.T) {
 	server := httptest.NewServer(&a)
 	defer server.Close()
 	p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush",
-		minWait: time.Millisecond, maxWait: time.Millisecond, progress: progressTo(io.Discard)}
+		minWait: time.Millisecond, maxWait: time.Millisecond, progress: terminal.NewProgress(io.Discard)}
 	err := p.publish(context.Background(), strings.NewReader(eventLines(2)))
 	if want := "lines 1 to 2: the server answered 503 Service Unavailable: Later, please.; gave up after 0s"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -241,7 +243,7 @@ func TestPublishDoesNotHoldUpASlowSource(t *testing.T) {
 		arrived <- struct{}{}
 	}))
 	defer server.Close()
-	p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush", progress: progressTo(io.Discard)}
+	p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush", progress: terminal.NewProgress(io.Discard)}
 	r, w := io.Pipe()
 	done := make(chan error)
 	go func() { done <- p.publish(context.Background(), r) }()

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
 )
@@ -79,13 +80,13 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std streams) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(std.out, "%s is as it was at %s, restored from %s.\n", printable(c.Data), webhook.FormatTime(y.State), printable(y.From))
+	fmt.Fprintf(std.out, "%s is as it was at %s, restored from %s.\n", terminal.Escape(c.Data), webhook.FormatTime(y.State), terminal.Escape(y.From))
 	fmt.Fprintln(std.out, spelled("What has been sent since then is not known any more, and is sent again: service serve --restore-hold 1h holds deliveries, so that you can look first.", ownName()))
 	if aside != "" {
-		fmt.Fprintf(std.out, "What was there is in %s; remove it when it is of no more use.\n", printable(aside))
+		fmt.Fprintf(std.out, "What was there is in %s; remove it when it is of no more use.\n", terminal.Escape(aside))
 	}
 	if _, err := os.Stat(filepath.Join(c.Data, secretKeyFile)); errors.Is(err, fs.ErrNotExist) && c.SecretKeyFile == "" {
-		fmt.Fprintf(std.out, "A replica does not hold the key of the secrets: put the service's secret.key into %s before it starts, or name it by --secret-key-file.\n", printable(c.Data))
+		fmt.Fprintf(std.out, "A replica does not hold the key of the secrets: put the service's secret.key into %s before it starts, or name it by --secret-key-file.\n", terminal.Escape(c.Data))
 	}
 	return nil
 }
@@ -161,7 +162,7 @@ func (c *releaseCmd) Run(ctx context.Context, std streams) error {
 }
 
 // Release ends the hold after a restore.
-func (t terminal) Release(ctx context.Context) error {
+func (t auditedStore) Release(ctx context.Context) error {
 	return t.Write(ctx, func(w store.Write) error {
 		if err := w.Release(); err != nil {
 			return err
@@ -170,7 +171,7 @@ func (t terminal) Release(ctx context.Context) error {
 	})
 }
 
-// Release is [terminal.Release], done by the running server.
+// Release is [auditedStore.Release], done by the running server.
 func (c *adminClient) Release(ctx context.Context) error {
 	return c.ask(ctx, http.MethodPost, "/release", nil, new(json.RawMessage))
 }

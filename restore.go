@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
 )
@@ -53,10 +54,10 @@ func (c *restoreCmd) fromFile(ctx context.Context, std streams) (err error) {
 	case err != nil:
 		return fmt.Errorf("%s: %w; nothing was changed", c.From, err)
 	}
-	fmt.Fprintf(std.out, "%s is as it was at %s: %s.\n", printable(c.Data), webhook.FormatTime(a.CreatedAt), counts(contents))
+	fmt.Fprintf(std.out, "%s is as it was at %s: %s.\n", terminal.Escape(c.Data), webhook.FormatTime(a.CreatedAt), counts(contents))
 	fmt.Fprintln(std.out, "What has been sent since then may be sent again, with the same delivery ids where the deliveries are in the backup.")
 	if aside != "" {
-		fmt.Fprintf(std.out, "What was there is in %s; remove it when it is of no more use.\n", printable(aside))
+		fmt.Fprintf(std.out, "What was there is in %s; remove it when it is of no more use.\n", terminal.Escape(aside))
 	}
 	return nil
 }

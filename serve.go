@@ -26,6 +26,7 @@ import (
 
 	"service/api"
 	"service/dispatcher"
+	"service/internal/terminal"
 	"service/store"
 	"service/web"
 	"service/webhook"
@@ -437,7 +438,7 @@ func (svc *service) Run(ctx context.Context) error {
 	logger := svc.settings.logger
 	logger.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
 	errorLog := slog.NewLogLogger(serverLog{logger.Handler()}, slog.LevelWarn)
-	admin := &adminServer{data: terminal{svc.store}, setupLink: svc.setupLink, examine: svc.examine, adminsChanged: svc.web.AdminsChanged, logger: logger}
+	admin := &adminServer{data: auditedStore{svc.store}, setupLink: svc.setupLink, examine: svc.examine, adminsChanged: svc.web.AdminsChanged, logger: logger}
 
 	ctx, leaseLost := context.WithCancel(ctx)
 	defer leaseLost()
@@ -550,7 +551,7 @@ func (svc *service) announce(w io.Writer, link string) {
 		data = " --data " + shellQuote(svc.settings.data)
 	}
 	if h, held := svc.store.Held(); held {
-		fmt.Fprintf(w, "HELD      restored from %s as of %s: nothing is delivered until %s\n", printable(h.From), webhook.FormatTime(h.State), webhook.FormatTime(h.Until))
+		fmt.Fprintf(w, "HELD      restored from %s as of %s: nothing is delivered until %s\n", terminal.Escape(h.From), webhook.FormatTime(h.State), webhook.FormatTime(h.Until))
 		fmt.Fprintf(w, "          (%s; deliver now: %s release%s)\n", mayRepeat(&h.Repeats), svc.settings.program, data)
 	}
 	if link == "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 
+	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
 )
@@ -121,7 +122,7 @@ func (c *standbyCmd) Run(ctx context.Context, std streams, conf *configuration, 
 	if b.lease, err = s.newLease(ctx); err != nil {
 		return errors.Join(err, copied.Close())
 	}
-	fmt.Fprintf(std.out, "Standby   follows %s\n", printable(s.replica.Target()))
+	fmt.Fprintf(std.out, "Standby   follows %s\n", terminal.Escape(s.replica.Target()))
 	if b.lease == nil {
 		fmt.Fprintf(std.out, "          and takes over when it is told to: %s promote --data %s\n", s.program, shellQuote(s.data))
 	} else {
@@ -278,7 +279,7 @@ func (b *standby) handler() http.Handler {
 		select {
 		case err := <-asked:
 			if errors.Is(err, store.ErrLeaseHeld) {
-				err = webhook.NewError(webhook.CodeConflict, oneLine(err.Error())+": stop it first, or wait until its lease has ended.")
+				err = webhook.NewError(webhook.CodeConflict, terminal.Line(err.Error())+": stop it first, or wait until its lease has ended.")
 			}
 			return struct{}{}, err
 		case <-r.Context().Done():
@@ -314,7 +315,7 @@ func (b *standby) examine() []store.Finding {
 // stayReady tells systemd that the process has started and is alive, until ctx
 // ends.
 func stayReady(ctx context.Context, status string, logger *slog.Logger) error {
-	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady+"\nSTATUS="+oneLine(status)); err != nil {
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady+"\nSTATUS="+terminal.Line(status)); err != nil {
 		logger.Warn("systemd cannot be told", "error", err)
 	}
 	interval, err := daemon.SdWatchdogEnabled(false)

@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
 )
@@ -133,7 +134,7 @@ func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
 	fmt.Fprintln(t, "ID\tTOKEN\tPROGRAM\tUSER\tSCOPES\tCREATED\tSTATE\tNAME")
 	for _, k := range all {
 		fmt.Fprintf(t, "%s\t%s…\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Hint, k.ProgramID, k.UserID,
-			strings.Join(scopeWords(k.Scopes), ","), day(k.CreatedAt), tokenState(&k, now), printable(k.Name))
+			strings.Join(scopeWords(k.Scopes), ","), day(k.CreatedAt), tokenState(&k, now), terminal.Escape(k.Name))
 	}
 	return t.Flush()
 }
@@ -213,5 +214,5 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std streams, create bo
 	if err != nil {
 		return nil, k.explain(err)
 	}
-	return terminal{st}, nil
+	return auditedStore{st}, nil
 }

@@ -1,0 +1,57 @@
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// Progress reports how far a long command is: on a terminal by one line that is
+// overwritten, elsewhere by notes alone. It is safe for concurrent use.
+type Progress struct {
+	w        io.Writer
+	terminal bool
+
+	mu    sync.Mutex
+	shown bool      // a line to overwrite is there
+	last  time.Time // when it was written
+}
+
+// NewProgress returns a Progress that writes to w.
+func NewProgress(w io.Writer) *Progress {
+	p := &Progress{w: w}
+	if f, ok := w.(*os.File); ok {
+		info, err := f.Stat()
+		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	return p
+}
+
+// Show overwrites the progress line, at most ten times a second. Elsewhere than on
+// a terminal it does nothing.
+func (p *Progress) Show(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); p.terminal && now.Sub(p.last) > 100*time.Millisecond {
+		p.last, p.shown = now, true
+		fmt.Fprintf(p.w, "\r\x1b[K%s …", Line(fmt.Sprintf(format, args...)))
+	}
+}
+
+// Note removes the progress line and writes a line that stays.
+func (p *Progress) Note(format string, args ...any) {
+	p.End()
+	fmt.Fprintf(p.w, "service: %s\n", Line(fmt.Sprintf(format, args...)))
+}
+
+// End removes the progress line.
+func (p *Progress) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shown {
+		p.shown = false
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}

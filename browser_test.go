@@ -92,7 +92,7 @@ func TestBrowser(t *testing.T) {
 				cmd := exec.CommandContext(ctx, tools.node, name+".mjs")
 				cmd.Dir = dir
 				cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT="+script,
-					"CONTROL="+s.control(), "ROUTES="+string(routes), "GALLERY="+absolute(t, "web/testdata/gallery.html"))
+					"CONTROL="+s.control(), "ROUTES="+string(routes), "GALLERY="+absolute(t, "web/ui/testdata/gallery.html"))
 				if s.data != "" {
 					cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"))
 				}

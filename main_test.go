@@ -36,6 +36,10 @@ var arrows = map[string][]string{
 	"service/web": {
 		"service/assets",
 		"service/store",
+		"service/web/ui",
+		"service/webhook",
+	},
+	"service/web/ui": {
 		"service/webhook",
 	},
 	"service/dispatcher": {
@@ -74,8 +78,8 @@ var privileges = []privilege{
 	{"github.com/mattn/go-sqlite3", "", []string{"service/store"}, "one SQLite library, in store"},
 	{"github.com/ncruces/", "", []string{"service/store"}, "one SQLite library, in store"},
 	{"modernc.org/", "", nil, "a second SQLite library in the process drops the first one's locks"},
-	{"github.com/a-h/templ", "", []string{"service/web"}, "pages are web's"},
-	{"github.com/a-h/templ/", "", []string{"service/web"}, "pages are web's"},
+	{"github.com/a-h/templ", "", []string{"service/web", "service/web/ui"}, "pages are web's"},
+	{"github.com/a-h/templ/", "", []string{"service/web", "service/web/ui"}, "pages are web's"},
 	{"html/template", "", []string{"service/api"}, "pages are templ's; the reference is rendered from the API's document"},
 	{"github.com/julienschmidt/httprouter", "", []string{"service/api", "service/web"}, "routes are the doors'"},
 	{"github.com/caddyserver/certmagic", "", []string{"service"}, "certificates are the front door's"},

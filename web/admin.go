@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -28,7 +29,7 @@ func (w *Web) AdminsChanged(email string) {
 type setupForm struct {
 	action string
 	email  string // as it was typed
-	faults []fieldFault
+	faults []ui.FieldError
 }
 
 // goodSetup returns the code of a setup link, or a problem when it is not good.
@@ -75,7 +76,7 @@ func (w *Web) createFirstAdmin(r *request) (answer, error) {
 	s := setupForm{action: "/setup/" + code, email: form.Get("email")}
 	email := webhook.NormalizeEmail(s.email)
 	wrong := webhook.CheckEmail("email", email)
-	s.faults = faultsOf(invalid(append(wrong, newPassword(form.Get("password"), form.Get("again"))...)), passwordFields())
+	s.faults = ui.FieldErrors(invalid(append(wrong, newPassword(form.Get("password"), form.Get("again"))...)), passwordFields())
 	if s.faults != nil {
 		return w.askForAdminAgain(r, http.StatusUnprocessableEntity, s), nil
 	}
@@ -151,12 +152,12 @@ func unwritable(err error) error {
 type accountView struct {
 	session  webhook.Session // this one
 	sessions []webhook.Session
-	faults   []fieldFault // of the form that changes the password
+	faults   []ui.FieldError // of the form that changes the password
 }
 
 func (w *Web) account(r *request) (answer, error) { return w.accountWith(r, http.StatusOK, nil) }
 
-func (w *Web) accountWith(r *request, status int, wrong []fieldFault) (answer, error) {
+func (w *Web) accountWith(r *request, status int, wrong []ui.FieldError) (answer, error) {
 	all, err := w.cfg.Store.Sessions(r.Context(), r.session.AdminID)
 	if err != nil {
 		return answer{}, err
@@ -176,7 +177,7 @@ func (w *Web) changePassword(r *request) (answer, error) {
 		wrong = append([]webhook.Validation{{Code: webhook.InvalidRequired, Parameter: "current", Detail: "is required"}}, wrong...)
 	}
 	if wrong != nil {
-		return w.accountWith(r, http.StatusUnprocessableEntity, faultsOf(invalid(wrong), passwordFields()))
+		return w.accountWith(r, http.StatusUnprocessableEntity, ui.FieldErrors(invalid(wrong), passwordFields()))
 	}
 	admin, hash, err := w.cfg.Store.Admin(r.Context(), r.session.AdminID)
 	if err != nil {
@@ -185,7 +186,7 @@ func (w *Web) changePassword(r *request) (answer, error) {
 	// By the session: who has stolen one cannot keep the admin from changing it.
 	tried := try{sessionLimit(), r.session.ID}
 	if wait := w.throttle.take(tried); wait > 0 {
-		p := &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " + span(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
+		p := &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " + ui.Duration(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
 		return answer{}, p
 	}
 	var right bool
@@ -201,7 +202,7 @@ func (w *Web) changePassword(r *request) (answer, error) {
 		return answer{}, busy(err)
 	}
 	if !right {
-		return w.accountWith(r, http.StatusUnprocessableEntity, []fieldFault{{"current", "Present password", "is not right"}})
+		return w.accountWith(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "current", Label: "Present password", Text: "is not right"}})
 	}
 	w.throttle.forgive(tried)
 	ended, secret := 0, ""
@@ -217,7 +218,7 @@ func (w *Web) changePassword(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, unwritable(mistake(err))
 	}
-	said := &note{noteDone, "Your password is changed. " + webhook.Count(ended, "other session") + " ended."}
+	said := &ui.Note{Kind: ui.NoteSuccess, Text: "Your password is changed. " + webhook.Count(ended, "other session") + " ended."}
 	return answer{location: "/account", cookies: w.begun(r, secret), note: said}, nil
 }
 
@@ -236,7 +237,7 @@ func (w *Web) revokeSession(r *request) (answer, error) {
 	if id == r.session.ID {
 		return answer{location: "/sign-in", cookies: []*http.Cookie{w.cookie(sessionCookie, "", -1)}}, nil
 	}
-	return answer{location: "/account#sessions", note: &note{noteDone, "The session has ended."}}, nil
+	return answer{location: "/account#sessions", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The session has ended."}}, nil
 }
 
 // signOutEverywhere ends all sessions of the admin, this one too.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -21,7 +22,7 @@ func alertLook(a *store.Alert) (state webhook.Status, label string) {
 	case webhook.AlertLost:
 		return webhook.StatusFailed, "Events lost"
 	}
-	return webhook.StatusPending, words(string(a.Name))
+	return webhook.StatusPending, ui.Words(string(a.Name))
 }
 
 // alertSent says more of the sending of an alert than its status does.
@@ -31,7 +32,7 @@ func alertSent(a *store.Alert, now time.Time) string {
 	case webhook.StatusFailed:
 		return "after " + made + " attempts"
 	case webhook.StatusRetryable:
-		return made + ", again " + until(a.NextAttemptAt, now)
+		return made + ", again " + ui.Until(a.NextAttemptAt, now)
 	case store.AlertUnsent:
 		return "no --alert-url"
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -32,9 +33,9 @@ func (w *Web) audit(r *request, action webhook.Action, programID, subjectID, det
 
 // auditRecords is a page of the audit.
 type auditRecords struct {
-	list    *listing
+	list    *ui.Listing
 	entries []webhook.AuditEntry
-	pager   pager
+	pager   ui.Pager
 	next    string // the address of the next page, "" on the last
 	failed  string // the id of this request when the rows could not be loaded, "" when they could
 }
@@ -46,18 +47,18 @@ func (w *Web) auditList(r *request) (answer, error) {
 	}
 	a := auditRecords{list: v}
 	status := 0
-	if v.fault == nil {
-		if r.program != "" && v.query.Filters["program_id"] == nil {
-			if v.query.Filters == nil {
-				v.query.Filters = make(map[string][]string)
+	if v.Error == nil {
+		if r.program != "" && v.Query.Filters["program_id"] == nil {
+			if v.Query.Filters == nil {
+				v.Query.Filters = make(map[string][]string)
 			}
-			v.query.Filters["program_id"] = []string{r.program}
+			v.Query.Filters["program_id"] = []string{r.program}
 		}
 		if a.failed, status, err = w.loaded(r, v, w.readAudit(r, &a)); err != nil {
 			return answer{}, err
 		}
 	}
-	if v.fault != nil {
+	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
 	return answer{page: auditPage(w.frame(r, "Audit"), &a), status: status}, nil
@@ -65,7 +66,7 @@ func (w *Web) auditList(r *request) (answer, error) {
 
 // readAudit fills a page.
 func (w *Web) readAudit(r *request, a *auditRecords) (err error) {
-	q := &a.list.query
+	q := &a.list.Query
 	var newer, next string
 	if a.entries, next, err = w.cfg.Store.AuditEntries(r.Context(), q); err != nil {
 		return err
@@ -75,8 +76,8 @@ func (w *Web) readAudit(r *request, a *auditRecords) (err error) {
 			return err
 		}
 	}
-	a.pager = a.list.feed(newer, next)
-	a.next = a.pager.older
+	a.pager = a.list.FeedPages(newer, next)
+	a.next = a.pager.Older
 	return nil
 }
 

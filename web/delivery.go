@@ -3,6 +3,7 @@ package web
 import (
 	"strconv"
 
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -18,7 +19,7 @@ type deliveryRow struct {
 func (d *deliveryRow) note() (short, long string) {
 	switch {
 	case d.FailureReason != webhook.FailureNone:
-		return words(string(d.FailureReason)), failureText(d.FailureReason)
+		return ui.Words(string(d.FailureReason)), failureText(d.FailureReason)
 	case d.Status != webhook.StatusPending:
 		return "", ""
 	case d.NextAttemptAt.IsZero():

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -65,7 +66,7 @@ func deliveriesOf(n int) string {
 	if n == 1 {
 		return "1 delivery"
 	}
-	return grouped(int64(n)) + " deliveries"
+	return ui.Number(int64(n)) + " deliveries"
 }
 
 // matching says how many deliveries match.
@@ -79,42 +80,42 @@ func matching(n int) string {
 // bulkForm asks before a run.
 type bulkForm struct {
 	verb      *bulkVerb
-	list      *listing
+	list      *ui.Listing
 	plan      store.BulkPlan
 	selection [][2]string
 	id        string // of the run that the form begins
 	back      string
 }
 
-func (b *bulkForm) confirmation() confirmation {
-	c := confirmation{
-		action: b.list.selected(b.verb.path), button: b.verb.button + " " + deliveriesOf(b.plan.Done), danger: b.verb.danger, back: b.back, leave: "Leave them",
-		hidden: [][2]string{{"run", b.id}, {newestParameter, strconv.FormatInt(b.plan.Newest, 10)}, {restParameter, strconv.FormatInt(b.plan.Rest, 10)}},
+func (b *bulkForm) confirmation() ui.Confirmation {
+	c := ui.Confirmation{
+		Action: b.list.Selection(b.verb.path), Button: b.verb.button + " " + deliveriesOf(b.plan.Done), Danger: b.verb.danger, CancelTo: b.back, CancelLabel: "Leave them",
+		Hidden: [][2]string{{"run", b.id}, {newestParameter, strconv.FormatInt(b.plan.Newest, 10)}, {restParameter, strconv.FormatInt(b.plan.Rest, 10)}},
 	}
 	if b.plan.Done == 0 && b.plan.Rest == 0 {
-		c.refused = "There is nothing to do."
+		c.Refused = "There is nothing to do."
 	} else if b.plan.Done == 0 {
-		c.button = "Go on with older ones"
+		c.Button = "Go on with older ones"
 	}
 	return c
 }
 
 // rest is the same form for what is older.
 func (b *bulkForm) rest(newest int64) string {
-	return b.list.selected(b.verb.path, newestParameter, strconv.FormatInt(newest, 10))
+	return b.list.Selection(b.verb.path, newestParameter, strconv.FormatInt(newest, 10))
 }
 
 // selectionOf says by what a query picks, as pairs of what and which.
-func selectionOf(v *listing, program string) (all [][2]string) {
+func selectionOf(v *ui.Listing, program string) (all [][2]string) {
 	if program != "" {
 		all = append(all, [2]string{"program", program})
 	}
-	q := webhook.ListQuery{Sort: v.list.Default, Filters: v.query.Filters, Ranges: v.query.Ranges, Size: webhook.DefaultPageSize, Number: 1}
-	values := v.list.Values(&q)
-	for _, fl := range v.list.Filters {
+	q := webhook.ListQuery{Sort: v.List.Default, Filters: v.Query.Filters, Ranges: v.Query.Ranges, Size: webhook.DefaultPageSize, Number: 1}
+	values := v.List.Values(&q)
+	for _, fl := range v.List.Filters {
 		for _, name := range []string{fl.Name, fl.Name + ".from", fl.Name + ".to"} {
 			if value := values.Get("filter[" + name + "]"); value != "" {
-				all = append(all, [2]string{words(strings.ReplaceAll(name, ".", " ")), value})
+				all = append(all, [2]string{ui.Words(strings.ReplaceAll(name, ".", " ")), value})
 			}
 		}
 	}
@@ -128,8 +129,8 @@ func (w *Web) bulk(r *request, verb *bulkVerb) (b bulkForm, newest, rest int64, 
 	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter); err != nil {
 		return b, 0, 0, err
 	}
-	b.list.path = "/deliveries"
-	b.back = b.list.selected("/deliveries")
+	b.list.Path = "/deliveries"
+	b.back = b.list.Selection("/deliveries")
 	for name, place := range map[string]*int64{newestParameter: &newest, restParameter: &rest} {
 		given := r.FormValue(name)
 		if given == "" {
@@ -151,16 +152,16 @@ func (w *Web) askBulk(verb *bulkVerb) handler {
 			return answer{}, err
 		}
 		f := w.frame(r, verb.title+" deliveries")
-		f.path = "/deliveries"
-		if b.list.fault != nil {
+		f.Section = "/deliveries"
+		if b.list.Error != nil {
 			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
-		if b.list.values.Has(tickedParameter) && b.list.query.Filters["id"] == nil {
-			return answer{location: inProgram("/deliveries", r.program), note: &note{noteMind, "No delivery was ticked. Tick some first, or choose all that match."}}, nil
+		if b.list.Values.Has(tickedParameter) && b.list.Query.Filters["id"] == nil {
+			return answer{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning, Text: "No delivery was ticked. Tick some first, or choose all that match."}}, nil
 		}
 		b.id = runPrefix + webhook.NewID()
-		b.plan, err = w.cfg.Store.PlanBulk(r.Context(), verb.action, ofProgram(&b.list.query, r.program), newest)
-		if errors.As(err, &b.list.fault) {
+		b.plan, err = w.cfg.Store.PlanBulk(r.Context(), verb.action, ofProgram(&b.list.Query, r.program), newest)
+		if errors.As(err, &b.list.Error) {
 			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
 		if err != nil {
@@ -180,10 +181,10 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 		}
 		refuse := func() (answer, error) {
 			f := w.frame(r, verb.title+" deliveries")
-			f.path = "/deliveries"
+			f.Section = "/deliveries"
 			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
-		if b.list.fault != nil {
+		if b.list.Error != nil {
 			return refuse()
 		}
 		id := r.PostFormValue("run")
@@ -208,7 +209,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 		defer cancel()
 		begun := false
 		result, err := w.cfg.Store.RunBulk(ctx, &store.Bulk{
-			ID: id, Action: verb.action, Query: ofProgram(&b.list.query, r.program), Newest: newest, Rest: rest,
+			ID: id, Action: verb.action, Query: ofProgram(&b.list.Query, r.program), Newest: newest, Rest: rest,
 			Audit: r.entry(verb.action, r.program, id, ""),
 		}, func(so store.BulkResult) {
 			begun = true
@@ -219,7 +220,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 			if errors.Is(err, store.ErrBegun) {
 				return report, nil // by an earlier process
 			}
-			if errors.As(err, &b.list.fault) {
+			if errors.As(err, &b.list.Error) {
 				return refuse()
 			}
 			return answer{}, err
@@ -234,7 +235,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 		}
 		again := ""
 		if result.Left > 0 {
-			again = b.list.selected(verb.path, newestParameter, strconv.FormatInt(newest, 10))
+			again = b.list.Selection(verb.path, newestParameter, strconv.FormatInt(newest, 10))
 		} else if result.Rest > 0 {
 			again = b.rest(result.Rest)
 		}
@@ -243,7 +244,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 	}
 }
 
-func runPath(id string) string { return address("/deliveries/report", url.Values{"run": {id}}) }
+func runPath(id string) string { return ui.Address("/deliveries/report", url.Values{"run": {id}}) }
 
 // runs are the last bulk actions of this process.
 type runs struct {
@@ -334,11 +335,11 @@ type runReport struct {
 	entries   []webhook.AuditEntry
 }
 
-func (r *runReport) kind() noteKind {
+func (r *runReport) kind() ui.NoteKind {
 	if r.result.Left > 0 || r.result.Done == 0 {
-		return noteMind
+		return ui.NoteWarning
 	}
-	return noteDone
+	return ui.NoteSuccess
 }
 
 func (w *Web) runReport(r *request) (answer, error) {
@@ -375,6 +376,6 @@ func (w *Web) runReport(r *request) (answer, error) {
 		}
 	}
 	f := w.frame(r, title+" deliveries: report")
-	f.path = "/deliveries"
+	f.Section = "/deliveries"
 	return answer{page: runPage(f, &report)}, nil
 }

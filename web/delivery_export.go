@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -38,7 +39,7 @@ type exported struct {
 }
 
 func exportedOf(d *deliveryRow) *exported {
-	_, _, whole := endpoint(d.url)
+	_, _, whole := ui.Endpoint(d.url)
 	e := &exported{
 		ID: d.ID, ProgramID: d.ProgramID, SubscriptionID: d.SubscriptionID, SubscriptionURL: whole, Status: string(d.Status),
 		FailureReason: orNull(string(d.FailureReason)), AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts,
@@ -123,24 +124,24 @@ func (w *Web) exportDeliveries(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if v.fault != nil {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.fault.Error()}
+	if v.Error != nil {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
 	}
 	format := r.URL.Query().Get("format")
 	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 	if types[format] == "" {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: "The parameter format must be ndjson or csv."}
 	}
-	q := *ofProgram(&v.query, r.program)
+	q := *ofProgram(&v.Query, r.program)
 	q.Size = 1 // what cannot be listed is refused before the file begins
-	if _, _, err := w.cfg.Store.AllDeliveries(r.Context(), &q); errors.As(err, &v.fault) {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.fault.Error()}
+	if _, _, err := w.cfg.Store.AllDeliveries(r.Context(), &q); errors.As(err, &v.Error) {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
 	} else if err != nil {
 		return answer{}, err
 	}
 	q.Size = webhook.MaxPageSize
 	file := &file{
-		name:        "deliveries-" + r.clock.now.UTC().Format("20060102-150405") + "." + format,
+		name:        "deliveries-" + r.clock.Now.UTC().Format("20060102-150405") + "." + format,
 		contentType: types[format],
 		write: func(to io.Writer) error {
 			write := writeNDJSON(to)
@@ -171,7 +172,7 @@ func (w *Web) exportDeliveries(r *request) (answer, error) {
 	if r.Method == http.MethodHead {
 		return answer{file: file}, nil
 	}
-	detail := fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.selected("/deliveries"), "/deliveries"))
+	detail := fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection("/deliveries"), "/deliveries"))
 	if err := w.audit(r, webhook.ActionDeliveryExport, r.program, "", detail); err != nil {
 		return answer{}, err
 	}

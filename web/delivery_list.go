@@ -10,48 +10,35 @@ import (
 	"strings"
 	"time"
 
+	"service/web/ui"
 	"service/webhook"
 )
 
 // deliveryList is a page of the deliveries of all subscriptions.
 type deliveryList struct {
-	list      *listing
+	list      *ui.Listing
 	rows      []deliveryRow
-	pager     pager
+	pager     ui.Pager
 	next      string // the cursor of what comes after the rows, "" at the end
 	failed    string // the id of this request when the rows could not be loaded, "" when they could
 	curl      string
 	subscribe string // a command for whoever has nothing yet
 }
 
-var deliveryColumns = []column{
-	{name: "Ticked", class: "w-tick", hidden: true}, {name: "Status", class: "w-status"}, {name: "Events", class: "w-events"}, {name: "Subscription", class: "w-subscription"},
-	{name: "Response", class: "w-response"}, {name: "Attempt", class: "w-attempt"}, {name: "Age", class: "w-age"}, {name: "Id", class: "w-copy"},
+var deliveryColumns = []ui.Column{
+	{Name: "Ticked", Class: "w-tick", Hidden: true}, {Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
+	{Name: "Response", Class: "w-response"}, {Name: "Attempt", Class: "w-attempt"}, {Name: "Age", Class: "w-age"}, {Name: "Id", Class: "w-copy"},
 }
 
 // all says how many rows match, where that is known without counting.
 func (l *deliveryList) all() string {
-	if l.next == "" && l.list.query.Cursor == "" {
-		return "All " + grouped(int64(len(l.rows))) + " that match:"
+	if l.next == "" && l.list.Query.Cursor == "" {
+		return "All " + ui.Number(int64(len(l.rows))) + " that match:"
 	}
 	return "All that match, on every page:"
 }
 
-// selected is an address with the filters of the list, a span that moves with
-// the clock fixed to now.
-func (v *listing) selected(path string, more ...string) string {
-	q := webhook.ListQuery{Sort: v.list.Default, Filters: v.query.Filters, Ranges: v.query.Ranges, Size: webhook.DefaultPageSize, Number: 1}
-	values := v.list.Values(&q)
-	if p := v.values.Get(programParameter); p != "" {
-		values.Set(programParameter, p)
-	}
-	for i := 0; i < len(more); i += 2 {
-		values.Set(more[i], more[i+1])
-	}
-	return address(path, values)
-}
-
-func (l *deliveryList) bulk(verb string) string { return l.list.selected("/deliveries/" + verb) }
+func (l *deliveryList) bulk(verb string) string { return l.list.Selection("/deliveries/" + verb) }
 
 // ofProgram is the query narrowed to the program that is looked at, if any.
 func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
@@ -76,23 +63,23 @@ func (w *Web) deliveries(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	l := deliveryList{list: v, curl: w.deliveryCurl(&v.query), subscribe: w.curl("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)}
+	l := deliveryList{list: v, curl: w.deliveryCurl(&v.Query), subscribe: w.curl.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)}
 	a := answer{}
 	f := w.frame(r, "Deliveries")
-	if v.fault == nil {
+	if v.Error == nil {
 		newest, err := w.readDeliveries(r, &l)
 		if l.failed, a.status, err = w.loaded(r, v, err); err != nil {
 			return answer{}, err
 		}
-		if a.status == 0 && v.query.Cursor == "" && v.query.Sort[0].Descending {
-			f.live = &liveTail{stream: v.selected("/deliveries/stream"), from: strconv.FormatInt(newest, 10), here: f.here, noun: "delivery"}
-			if v.values.Has(spanParameter) {
-				f.live.stream = v.with(spanParameter, v.values.Get(spanParameter))
-				f.live.stream = "/deliveries/stream" + strings.TrimPrefix(f.live.stream, v.path)
+		if a.status == 0 && v.Query.Cursor == "" && v.Query.Sort[0].Descending {
+			f.Live = &ui.Live{Stream: v.Selection("/deliveries/stream"), From: strconv.FormatInt(newest, 10), Page: f.Address, Noun: "delivery"}
+			if v.Values.Has(ui.SpanParameter) {
+				f.Live.Stream = v.With(ui.SpanParameter, v.Values.Get(ui.SpanParameter))
+				f.Live.Stream = "/deliveries/stream" + strings.TrimPrefix(f.Live.Stream, v.Path)
 			}
 		}
 	}
-	if v.fault != nil {
+	if v.Error != nil {
 		a.status = http.StatusBadRequest
 	}
 	a.page = deliveriesPage(f, &l)
@@ -101,7 +88,7 @@ func (w *Web) deliveries(r *request) (answer, error) {
 
 // readDeliveries fills a page, and returns the newest delivery there was before.
 func (w *Web) readDeliveries(r *request, l *deliveryList) (newest int64, err error) {
-	ctx, q := r.Context(), ofProgram(&l.list.query, r.program)
+	ctx, q := r.Context(), ofProgram(&l.list.Query, r.program)
 	if newest, err = w.cfg.Store.NewestDelivery(ctx); err != nil {
 		return 0, err
 	}
@@ -118,7 +105,7 @@ func (w *Web) readDeliveries(r *request, l *deliveryList) (newest int64, err err
 			return 0, err
 		}
 	}
-	l.next, l.pager = next, l.list.feed(newer, next)
+	l.next, l.pager = next, l.list.FeedPages(newer, next)
 	return newest, nil
 }
 
@@ -166,7 +153,7 @@ func (w *Web) deliveryCurl(q *webhook.ListQuery) string {
 			id = ids[0]
 		}
 	}
-	return w.curl("GET", address("/v2/webhooks/subscriptions/"+id+"/deliveries", values), "")
+	return w.curl.Command("GET", ui.Address("/v2/webhooks/subscriptions/"+id+"/deliveries", values), "")
 }
 
 const (
@@ -183,11 +170,11 @@ func (w *Web) deliveryStream(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if v.fault != nil {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be watched", text: v.fault.Error()}
+	if v.Error != nil {
+		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be watched", text: v.Error.Error()}
 	}
-	q := ofProgram(&v.query, r.program)
-	here := v.selected("/deliveries")
+	q := ofProgram(&v.Query, r.program)
+	here := v.Selection("/deliveries")
 	return answer{stream: func(s *stream) error {
 		watcher := w.cfg.Store.WatchDeliveries()
 		defer watcher.Close()
@@ -203,7 +190,7 @@ func (w *Web) deliveryStream(r *request) (answer, error) {
 		defer pace.Stop()
 		for {
 			c := r.clock
-			c.now = time.Now()
+			c.Now = time.Now()
 			sent, err := w.sendDeliveries(s, c, q, watcher.Take().Deliveries, &last, here)
 			if err != nil {
 				return err
@@ -236,7 +223,7 @@ func (w *Web) deliveryStream(r *request) (answer, error) {
 
 // sendDeliveries sends what is new behind the place last, and what of the
 // changed is not, and moves last.
-func (w *Web) sendDeliveries(s *stream, c clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) (sent bool, err error) {
+func (w *Web) sendDeliveries(s *stream, c ui.Clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) (sent bool, err error) {
 	ctx := s.Context()
 	page, newest, gap, err := w.cfg.Store.NewDeliveries(ctx, q, *last, liveRows)
 	if err != nil {

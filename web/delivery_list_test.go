@@ -19,6 +19,7 @@ import (
 	"github.com/a-h/templ"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -410,15 +411,15 @@ func TestHostileDeliveries(t *testing.T) {
 	d := deliveryRow{url: hostile}
 	d.ID, d.SubscriptionID, d.ProgramID, d.Status = webhook.NewID(), webhook.NewID(), hostile, webhook.StatusFailed
 	d.Events = []webhook.EventRef{{ID: hostile, Name: hostile}, {ID: hostile, Name: hostile + "2"}}
-	v := &listing{list: webhook.AllDeliveryList, path: "/deliveries", values: url.Values{"filter[event]": {hostile}}}
-	v.query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: map[string][]string{"event": {hostile}}, Size: 25}
-	form := &bulkForm{verb: bulkCancel, list: v, selection: selectionOf(v, hostile), back: v.selected("/deliveries"), id: runPrefix + d.ID}
+	v := &ui.Listing{List: webhook.AllDeliveryList, Path: "/deliveries", Values: url.Values{"filter[event]": {hostile}}}
+	v.Query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: map[string][]string{"event": {hostile}}, Size: 25}
+	form := &bulkForm{verb: bulkCancel, list: v, selection: selectionOf(v, hostile), back: v.Selection("/deliveries"), id: runPrefix + d.ID}
 	form.plan = store.BulkPlan{Picked: 2, Done: 1, Skipped: map[webhook.BulkSkip]int{webhook.SkipPing: 1}}
 	for name, c := range map[string]templ.Component{
 		"list":   deliveriesPage(fixedFrame(), &deliveryList{list: v, rows: []deliveryRow{d}, next: hostile}),
 		"empty":  deliveriesPage(fixedFrame(), &deliveryList{list: v, failed: d.ID}),
 		"form":   bulkPage(fixedFrame(), form),
-		"stream": deliveryUpdates(clock{}, []deliveryRow{d}, []deliveryRow{d}, true, "/deliveries?"+url.QueryEscape(hostile), "1"),
+		"stream": deliveryUpdates(ui.Clock{}, []deliveryRow{d}, []deliveryRow{d}, true, "/deliveries?"+url.QueryEscape(hostile), "1"),
 		"report": runPage(fixedFrame(), &runReport{id: runPrefix + d.ID, back: "/", entries: []webhook.AuditEntry{{Detail: hostile}}}),
 	} {
 		var b strings.Builder

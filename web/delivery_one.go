@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -44,7 +45,7 @@ type attemptRecord struct {
 	before  int      // the number of the last attempt before that had an answer, 0 for none
 	status  string   // of that, when it is another; else ""
 	changes []change // of its header
-	body    body
+	body    ui.Body
 	same    int // the number of the attempt that shows the same body, 0 when this one does
 }
 
@@ -76,7 +77,7 @@ func (w *Web) readDelivery(r *request) (*deliveryRecord, error) {
 		}
 	}
 	d.curl = d.asCurl()
-	d.api = w.curl("GET", "/v2/webhooks/subscriptions/"+d.SubscriptionID+"/deliveries/"+d.ID, "")
+	d.api = w.curl.Command("GET", "/v2/webhooks/subscriptions/"+d.SubscriptionID+"/deliveries/"+d.ID, "")
 	return d, nil
 }
 
@@ -85,9 +86,9 @@ func (w *Web) delivery(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	f := w.frame(r, "Delivery of "+visible(d.name()))
+	f := w.frame(r, "Delivery of "+ui.Visible(d.name()))
 	if !d.Status.Final() {
-		f.live = &liveTail{stream: deliveryPath(d.ID) + "/stream", from: d.state(), here: f.here, noun: "attempt"}
+		f.Live = &ui.Live{Stream: deliveryPath(d.ID) + "/stream", From: d.state(), Page: f.Address, Noun: "attempt"}
 	}
 	return answer{page: deliveryPage(f, d)}, nil
 }
@@ -116,7 +117,7 @@ func (w *Web) oneDeliveryStream(r *request) (answer, error) {
 				return err
 			}
 			if is := d.state(); is != shown {
-				f.clock.now = time.Now()
+				f.Clock.Now = time.Now()
 				if err := s.send(is, deliveryUpdate(f, d)); err != nil {
 					return err
 				}
@@ -156,10 +157,10 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 		a.header = headerLines(a.ResponseHeader)
 		a.parts = partsOf(&a.Attempt, longest)
 		number := strconv.Itoa(a.Number)
-		a.body = body{id: "body-" + number, name: "Body", data: a.ResponseBody, cut: a.ResponseTruncated, size: -1,
-			download: deliveryPath(id) + "/attempts/" + number + "/body.txt"}
+		a.body = ui.Body{ID: "body-" + number, Name: "Body", Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1,
+			Download: deliveryPath(id) + "/attempts/" + number + "/body.txt"}
 		if n, err := strconv.ParseInt(headerValue(a.header, "Content-Length"), 10, 64); err == nil && n >= int64(len(a.ResponseBody)) {
-			a.body.size = n
+			a.body.Size = n
 		}
 		if !a.answered() {
 			continue
@@ -209,7 +210,7 @@ func partsOf(a *webhook.Attempt, longest time.Duration) []attemptPart {
 			continue
 		}
 		wide := float64(p.took) / float64(longest) * splitWidth
-		p.x, p.wide = num(x), num(max(wide, 2)) // as little as can be seen
+		p.x, p.wide = ui.SVGLength(x), ui.SVGLength(max(wide, 2)) // as little as can be seen
 		x += wide
 		all = append(all, p)
 	}
@@ -224,7 +225,7 @@ func fine(d time.Duration) string {
 	case d < 10*time.Millisecond:
 		return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64) + " ms"
 	}
-	return latency(d)
+	return ui.Latency(d)
 }
 
 // name is what the delivery is called: after its first event.
@@ -248,12 +249,12 @@ func (d *deliveryRecord) isPing() bool {
 // total is how long the delivery took, or has taken so far.
 func (d *deliveryRecord) total(now time.Time) string {
 	if d.CompletedAt.IsZero() {
-		return uptime(now.Sub(d.CreatedAt)) + " so far"
+		return ui.Uptime(now.Sub(d.CreatedAt)) + " so far"
 	}
 	if took := d.CompletedAt.Sub(d.CreatedAt); took < time.Minute {
-		return latency(took)
+		return ui.Latency(took)
 	} else {
-		return uptime(took)
+		return ui.Uptime(took)
 	}
 }
 
@@ -277,7 +278,7 @@ func (d *deliveryRecord) next() string {
 			why = append(why, "Attempt "+number+" follows because "+reason+", which is tried again after a wait that grows.")
 		}
 		if after := headerValue(last.header, "Retry-After"); last.ResponseStatus == http.StatusServiceUnavailable && after != "" {
-			why = append(why, "The server asked for a wait: Retry-After "+visible(after)+".")
+			why = append(why, "The server asked for a wait: Retry-After "+ui.Visible(after)+".")
 		}
 	}
 	switch sub := &d.Subscription; {
@@ -370,8 +371,8 @@ func (d *deliveryRecord) requestLine() string {
 }
 
 // requestBody is the body of the request as a part shows it.
-func (d *deliveryRecord) requestBody() *body {
-	return &body{id: "request-body", name: "Body", data: d.body, size: -1, download: deliveryPath(d.ID) + "/body.json.txt"}
+func (d *deliveryRecord) requestBody() *ui.Body {
+	return &ui.Body{ID: "request-body", Name: "Body", Data: d.body, Size: -1, Download: deliveryPath(d.ID) + "/body.json.txt"}
 }
 
 // bodyFile is what the body of the request is called as a file.
@@ -384,9 +385,9 @@ func (d *deliveryRecord) asCurl() string {
 	target, query, _ := strings.Cut(d.Subscription.URL, "?")
 	b.WriteString("curl ")
 	if query != "" {
-		b.WriteString(shellText(target+"?") + `"$QUERY"`)
+		b.WriteString(ui.ShellQuoteText(target+"?") + `"$QUERY"`)
 	} else {
-		b.WriteString(shellText(target))
+		b.WriteString(ui.ShellQuoteText(target))
 	}
 	for _, l := range d.requestHeader() {
 		switch l[0] {
@@ -396,42 +397,15 @@ func (d *deliveryRecord) asCurl() string {
 		case "webhook-signature":
 			b.WriteString(" \\\n  -H \"webhook-signature: $SIGNATURE\"")
 		default:
-			b.WriteString(" \\\n  -H " + shellText(l[0]+": "+l[1]))
+			b.WriteString(" \\\n  -H " + ui.ShellQuoteText(l[0]+": "+l[1]))
 		}
 	}
 	if len(d.body) > maxCurlBody || d.body == nil {
 		b.WriteString(" \\\n  --data-binary @" + d.bodyFile())
 	} else {
-		b.WriteString(" \\\n  --data-binary " + shellText(string(d.body)))
+		b.WriteString(" \\\n  --data-binary " + ui.ShellQuoteText(string(d.body)))
 	}
 	return b.String()
-}
-
-// shellText quotes a text for a shell, like shell. What would not be seen, or
-// mislead, is spelt with escapes, byte for byte, which takes bash or zsh.
-func shellText(s string) string {
-	if visible(s) == s || len(s) > maxLine && !strings.ContainsFunc(s, deceptive) {
-		return shell(s)
-	}
-	var b strings.Builder
-	b.WriteString("$'")
-	for i, r := range s {
-		switch {
-		case r == '\'' || r == '\\':
-			b.WriteString(`\` + string(r))
-		case deceptive(r):
-			n := len(string(r))
-			if !strings.HasPrefix(s[i:], string(r)) {
-				n = 1 // a byte that is not UTF-8
-			}
-			for _, c := range []byte(s[i : i+n]) {
-				b.WriteString(`\x` + strconv.FormatInt(int64(c)|0x100, 16)[1:])
-			}
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String() + "'"
 }
 
 // snippet is how to verify the delivery in one language.
@@ -518,7 +492,7 @@ func (w *Web) redeliver(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, unwritable(mistake(err))
 	}
-	return answer{location: deliveryPath(again.ID), note: &note{noteDone, "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
+	return answer{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
 }
 
 func (w *Web) askToCancel(r *request) (answer, error) {
@@ -543,5 +517,5 @@ func (w *Web) cancelDelivery(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, unwritable(mistake(err))
 	}
-	return answer{location: deliveryPath(d.ID), note: &note{noteDone, "The delivery is cancelled: nothing more is sent of it."}}, nil
+	return answer{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The delivery is cancelled: nothing more is sent of it."}}, nil
 }

@@ -13,8 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
+
+const hostile = "\"'><script>alert(1)</script>\u202egnp.exe\x00\x1b[31m\xff\u200b"
 
 // hostileBytes are hostile text with bytes that are not UTF-8, in an answer.
 const hostileBytes = hostile + "\x80\xfe"
@@ -328,8 +331,8 @@ func TestShellText(t *testing.T) {
 		t.Fatal("this test needs bash")
 	}
 	for _, s := range []string{"plain", "", "it's $HOME `id` \"x\" \\n !", strings.Repeat("long'", 200), "turned \u202e'quoted\\ \xff\x01\u2028", "line\nline", strings.Repeat("\u200b", 400)} {
-		quoted := shellText(s)
-		if strings.ContainsFunc(quoted, deceptive) && quoted != shell(s) {
+		quoted := ui.ShellQuoteText(s)
+		if strings.ContainsFunc(quoted, ui.IsHidden) && quoted != ui.ShellQuote(s) {
 			t.Errorf("%q has what cannot be seen", quoted)
 		}
 		got, err := exec.CommandContext(t.Context(), bash, "-c", "printf %s "+quoted).Output()

@@ -15,17 +15,17 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
 // eventRecords is a page of the log of a program, or of all programs.
 type eventRecords struct {
-	list   *listing
+	list   *ui.Listing
 	events []webhook.Event
-	pager  pager
+	pager  ui.Pager
 	next   string // the address of the next page, "" on the last
 	api    string // that reads the same over the API
 	failed string // the id of this request when the rows could not be loaded, "" when they could
@@ -38,14 +38,14 @@ func (w *Web) eventList(r *request) (answer, error) {
 	}
 	e := eventRecords{list: v}
 	status := 0
-	if v.fault == nil {
+	if v.Error == nil {
 		if e.failed, status, err = w.loaded(r, v, w.readEvents(r, &e)); err != nil {
 			return answer{}, err
 		}
-		values := webhook.EventList.Values(&v.query)
-		e.api = w.curl("GET", address("/v2/events", values), "")
+		values := webhook.EventList.Values(&v.Query)
+		e.api = w.curl.Command("GET", ui.Address("/v2/events", values), "")
 	}
-	if v.fault != nil {
+	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
 	return answer{page: eventsPage(w.frame(r, "Events"), &e), status: status}, nil
@@ -53,7 +53,7 @@ func (w *Web) eventList(r *request) (answer, error) {
 
 // readEvents fills a page.
 func (w *Web) readEvents(r *request, e *eventRecords) (err error) {
-	q := &e.list.query
+	q := &e.list.Query
 	var newer, next string
 	if e.events, next, err = w.events(r, q); err != nil {
 		return err
@@ -63,8 +63,8 @@ func (w *Web) readEvents(r *request, e *eventRecords) (err error) {
 			return err
 		}
 	}
-	e.pager = e.list.feed(newer, next)
-	e.next = e.pager.older
+	e.pager = e.list.FeedPages(newer, next)
+	e.next = e.pager.Older
 	return nil
 }
 
@@ -95,10 +95,10 @@ func (w *Web) exportEvents(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if v.fault != nil || format != "ndjson" && format != "csv" {
+	if v.Error != nil || format != "ndjson" && format != "csv" {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: "The address must have format=ndjson or format=csv, and filters that the list takes."}
 	}
-	if err := w.audit(r, webhook.ActionEventExport, r.program, "", "as "+format+": "+cmp.Or(webhook.EventList.Selection(&v.query), "everything")); err != nil {
+	if err := w.audit(r, webhook.ActionEventExport, r.program, "", "as "+format+": "+cmp.Or(webhook.EventList.Selection(&v.Query), "everything")); err != nil {
 		return answer{}, unwritable(err)
 	}
 	f := &file{name: "events." + format, contentType: "application/x-ndjson"}
@@ -111,7 +111,7 @@ func (w *Web) exportEvents(r *request) (answer, error) {
 		if format == "csv" {
 			table.Write([]string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"}) // Flush tells
 		}
-		q := v.query
+		q := v.Query
 		q.Size = webhook.MaxPageSize
 		q.Cursor = ""
 		for n := 0; n < maxExport; {
@@ -166,14 +166,14 @@ func (w *Web) event(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	e := &eventRecord{EventView: view, lines: bySubscription(view.Deliveries), api: w.curl("GET", "/v2/events/"+id, "")}
+	e := &eventRecord{EventView: view, lines: bySubscription(view.Deliveries), api: w.curl.Command("GET", "/v2/events/"+id, "")}
 	if cursor != "" {
 		e.newest = eventPath(program, id)
 	}
 	if view.Older != "" {
-		e.older = address(eventPath(program, id), url.Values{"page[cursor]": {view.Older}})
+		e.older = ui.Address(eventPath(program, id), url.Values{"page[cursor]": {view.Older}})
 	}
-	return answer{page: eventPage(w.frame(r, "Event "+visible(e.Name)), e)}, nil
+	return answer{page: eventPage(w.frame(r, "Event "+ui.Visible(e.Name)), e)}, nil
 }
 
 // bySubscription puts the deliveries of one subscription together, each at the
@@ -228,8 +228,8 @@ func (e *eventRecord) outcome() string {
 }
 
 // body is the JSON of the event as a part shows it.
-func (e *eventRecord) body() *body {
-	return &body{id: "event", name: "JSON", data: e.JSON, size: -1, download: eventPath(e.ProgramID, e.ID) + "/body.json.txt"}
+func (e *eventRecord) body() *ui.Body {
+	return &ui.Body{ID: "event", Name: "JSON", Data: e.JSON, Size: -1, Download: eventPath(e.ProgramID, e.ID) + "/body.json.txt"}
 }
 
 // eventBody sends the JSON of an event as a file.
@@ -250,7 +250,7 @@ type publishForm struct {
 	program string
 	text    string // the JSON
 	names   []string
-	faults  []fieldFault
+	faults  []ui.FieldError
 	asking  map[string]store.EventSubscribers // in the program, by event type
 	name    string                            // of the event, "" when it cannot be read
 	curl    string
@@ -295,14 +295,14 @@ func (w *Web) names() []string {
 func (w *Web) publishAgain(r *request, status int, f *publishForm) (answer, error) {
 	var err error
 	if r.programs == nil {
-		if r.programs, err = w.cfg.Store.ProgramIDs(r.Context(), manyPrograms); err != nil {
+		if r.programs, err = w.cfg.Store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
 			return answer{}, err
 		}
 	}
 	if f.program == "" && len(r.programs) == 1 {
 		f.program = r.programs[0]
 	}
-	f.names, f.text = w.names(), escaped(f.text)
+	f.names, f.text = w.names(), ui.EscapeJSONText(f.text)
 	var named struct{ Name string }
 	if json.Unmarshal([]byte(f.text), &named) == nil {
 		f.name = named.Name
@@ -313,14 +313,9 @@ func (w *Web) publishAgain(r *request, status int, f *publishForm) (answer, erro
 		}
 	}
 	if compact := new(bytes.Buffer); json.Compact(compact, []byte(f.text)) == nil && compact.Len() <= maxCurlBody {
-		f.curl = w.curlText("POST", "/v2/events", compact.String())
+		f.curl = w.curl.CommandText("POST", "/v2/events", compact.String())
 	}
 	return answer{page: publishPage(w.frame(r, "Publish a test event"), f), status: status}, nil
-}
-
-// curlText is curl with a body of somebody else's choice.
-func (w *Web) curlText(method, path, body string) string {
-	return strings.Replace(w.curl(method, path, "{}"), shell("{}"), shellText(body), 1)
 }
 
 // draft renders an event as a text to publish: with an id of its own, so that
@@ -353,31 +348,8 @@ func draft(event []byte) string {
 	if json.Indent(&b, append(out, '}'), "", "  ") != nil {
 		return string(event)
 	}
-	return escaped(b.String())
+	return ui.EscapeJSONText(b.String())
 }
-
-// escaped is JSON whose characters without a look of their own are escapes,
-// which mean the same.
-func escaped(text string) string {
-	if !strings.ContainsFunc(text, hiddenInJSON) {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		switch {
-		case !hiddenInJSON(r):
-			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
-}
-
-func hiddenInJSON(r rune) bool { return deceptive(r) && !strings.ContainsRune("\n\r\t", r) }
 
 // publishEvent publishes an event as the API does: checked by the catalog, and
 // delivered to whoever asked for it.
@@ -388,14 +360,14 @@ func (w *Web) publishEvent(r *request) (answer, error) {
 	}
 	f := publishForm{program: strings.TrimSpace(form.Get("program")), text: form.Get("event")}
 	fields := map[string][2]string{"program": {"publish-program", "Program"}}
-	wrong := faultsOf(invalid(webhook.CheckIdentifier("program", f.program)), fields)
+	wrong := ui.FieldErrors(invalid(webhook.CheckIdentifier("program", f.program)), fields)
 	if wrong == nil {
 		there, err := w.cfg.Store.HasProgram(r.Context(), f.program)
 		if err != nil {
 			return answer{}, err
 		}
 		if !there {
-			wrong = []fieldFault{{"publish-program", "Program", "does not exist; a token makes it"}}
+			wrong = []ui.FieldError{{ID: "publish-program", Label: "Program", Text: "does not exist; a token makes it"}}
 		}
 	}
 	event, refused := w.cfg.Rules.Catalog.NewEvent([]byte(f.text), "", time.Now())
@@ -423,35 +395,35 @@ func (w *Web) publishEvent(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, unwritable(err)
 	}
-	said := note{noteDone, "Published. Whoever asks for " + event.Name + " is sent it."}
+	said := ui.Note{Kind: ui.NoteSuccess, Text: "Published. Whoever asks for " + event.Name + " is sent it."}
 	if added == 0 {
-		said = note{noteMind, "This very event was published before: nothing was added."}
+		said = ui.Note{Kind: ui.NoteWarning, Text: "This very event was published before: nothing was added."}
 	}
 	return answer{location: eventPath(f.program, event.ID), note: &said}, nil
 }
 
 // eventFaults is what is wrong with the JSON of an event: all in one field.
-func eventFaults(e *webhook.Error) []fieldFault {
+func eventFaults(e *webhook.Error) []ui.FieldError {
 	if len(e.Validations) == 0 {
-		return []fieldFault{{"publish-event", "Event", ": " + e.Detail}}
+		return []ui.FieldError{{ID: "publish-event", Label: "Event", Text: ": " + e.Detail}}
 	}
-	var all []fieldFault
+	var all []ui.FieldError
 	for _, v := range e.Validations {
-		label := visible(v.Parameter)
+		label := ui.Visible(v.Parameter)
 		if label == "" {
 			label = "Event"
 		}
-		all = append(all, fieldFault{"publish-event", label, v.Detail})
+		all = append(all, ui.FieldError{ID: "publish-event", Label: label, Text: v.Detail})
 	}
 	return all
 }
 
 // faultsText are all faults of a field in one, for the place below it.
-func faultsText(all []fieldFault, id string) string {
+func faultsText(all []ui.FieldError, id string) string {
 	var texts []string
 	for _, f := range all {
-		if f.id == id {
-			texts = append(texts, f.label+" "+strings.TrimPrefix(f.text, ": "))
+		if f.ID == id {
+			texts = append(texts, f.Label+" "+strings.TrimPrefix(f.Text, ": "))
 		}
 	}
 	return strings.Join(texts, "; ")

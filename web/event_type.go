@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -26,7 +27,7 @@ func (w *Web) eventTypeList(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	t := eventTypeRecords{groups: groupsOf(w.cfg.Rules.Catalog, nil), asking: asking, api: w.curl("GET", "/v2/event_types", "")}
+	t := eventTypeRecords{groups: groupsOf(w.cfg.Rules.Catalog, nil), asking: asking, api: w.curl.Command("GET", "/v2/event_types", "")}
 	return answer{page: eventTypesPage(w.frame(r, "Event types"), &t)}, nil
 }
 
@@ -51,7 +52,7 @@ func (w *Web) eventType(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	e := eventTypeRecord{EventType: t, fields: schemaFields(t.Schema), api: w.curl("GET", "/v2/event_types/"+t.Name, "")}
+	e := eventTypeRecord{EventType: t, fields: schemaFields(t.Schema), api: w.curl.Command("GET", "/v2/event_types/"+t.Name, "")}
 	e.more, e.subscribers = len(subs) > shownSubscribers, subs[:min(len(subs), shownSubscribers)]
 	return answer{page: eventTypePage(w.frame(r, t.Name), &e)}, nil
 }
@@ -316,7 +317,7 @@ func logQuery(program, name string) url.Values {
 func eventQuery(program, parameter, name string) url.Values {
 	values := url.Values{parameter: {name}}
 	if program != "" {
-		values.Set(programParameter, program)
+		values.Set(ui.ProgramParameter, program)
 	}
 	return values
 }

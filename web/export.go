@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -36,18 +37,18 @@ func (w *Web) exportList(r *request, l *webhook.List, e *export) (answer, error)
 	bad := func(text string) (answer, error) {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: text}
 	}
-	if v.fault != nil {
-		return bad(v.fault.Error())
+	if v.Error != nil {
+		return bad(v.Error.Error())
 	}
 	format := r.URL.Query().Get("format")
 	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 	if types[format] == "" {
 		return bad("The parameter format must be ndjson or csv.")
 	}
-	q := v.query
+	q := v.Query
 	q.Size, q.Cursor, q.Number = webhook.MaxPageSize, "", 1
 	f := &file{
-		name: e.noun + "-" + r.clock.now.UTC().Format("20060102-150405") + "." + format, contentType: types[format],
+		name: e.noun + "-" + r.clock.Now.UTC().Format("20060102-150405") + "." + format, contentType: types[format],
 		write: func(to io.Writer) error {
 			write := e.ndjson(to)
 			if format == "csv" {
@@ -70,7 +71,7 @@ func (w *Web) exportList(r *request, l *webhook.List, e *export) (answer, error)
 	if r.Method == http.MethodHead {
 		return answer{file: f}, nil
 	}
-	if err := w.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.selected(v.path), v.path))); err != nil {
+	if err := w.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path), v.Path))); err != nil {
 		return answer{}, unwritable(err)
 	}
 	return answer{file: f}, nil
@@ -152,7 +153,7 @@ func (w *Web) exportSubscriptions(r *request) (answer, error) {
 			page, next, err := w.cfg.Store.AllSubscriptions(r.Context(), r.program, q)
 			for i := range page {
 				s := &page[i]
-				_, _, whole := endpoint(s.URL)
+				_, _, whole := ui.Endpoint(s.URL)
 				rows = append(rows, []any{
 					s.ID, s.ProgramID, whole, string(s.Status), s.Active, s.DisabledReason, s.Description, s.Events, s.Ordered, s.MaxInFlight, s.HasAuthorizationHeader,
 					s.CreatedBy, s.LastSuccess, s.Failures.Since, s.Failures.Count, s.WaitingEvents, s.OldestEvent, s.WaitingDeliveries, s.Lost,

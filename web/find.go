@@ -21,7 +21,7 @@ func (w *Web) find(r *request) (answer, error) {
 		return answer{location: foundPath(&found[0])}, nil
 	}
 	f := w.frame(r, "Find by id")
-	f.find = q
+	f.Find = q
 	a := answer{page: foundPage(f, found)}
 	if q != "" && len(found) == 0 {
 		a.status = http.StatusNotFound

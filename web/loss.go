@@ -1,6 +1,9 @@
 package web
 
-import "service/store"
+import (
+	"service/store"
+	"service/web/ui"
+)
 
 // lossSummary says how much was lost.
 func lossSummary(t store.LossTotals) string {
@@ -11,5 +14,5 @@ func eventsLost(n int64) string {
 	if n == 1 {
 		return "1 event"
 	}
-	return grouped(n) + " events"
+	return ui.Number(n) + " events"
 }

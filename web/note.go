@@ -7,25 +7,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
-)
 
-// note is what a POST has to say on the page that it leads to, once. It says
-// nothing secret: it travels through the browser, in a cookie of a minute,
-// signed with a key of this process, so that nobody else can make the pages
-// say something.
-type note struct {
-	Kind noteKind `json:"k"`
-	Text string   `json:"t"`
-}
-
-// noteKind is the state whose colour and symbol a note has.
-type noteKind string
-
-const (
-	noteDone   noteKind = "success"
-	noteFailed noteKind = "failed"
-	noteMind   noteKind = "retryable" // something to be heeded
-	noteWait   noteKind = "pending"   // something that comes by itself
+	"service/web/ui"
 )
 
 const (
@@ -35,7 +18,7 @@ const (
 )
 
 // keep makes the cookie of a note.
-func (w *Web) keep(n *note) *http.Cookie {
+func (w *Web) keep(n *ui.Note) *http.Cookie {
 	text := *n
 	text.Text = cutText(text.Text, maxNote)
 	b, _ := json.Marshal(text) // two strings can be written
@@ -56,7 +39,7 @@ func (w *Web) noteMAC(b []byte) []byte {
 }
 
 // readNote returns the note of a request, nil for none that this process made.
-func (w *Web) readNote(r *http.Request) *note {
+func (w *Web) readNote(r *http.Request) *ui.Note {
 	c, err := r.Cookie(noteCookie)
 	if err != nil {
 		return nil
@@ -65,7 +48,7 @@ func (w *Web) readNote(r *http.Request) *note {
 	if err != nil || len(b) < sha256.Size || !hmac.Equal(b[:sha256.Size], w.noteMAC(b[sha256.Size:])) {
 		return nil
 	}
-	var n note
+	var n ui.Note
 	if json.Unmarshal(b[sha256.Size:], &n) != nil {
 		return nil
 	}

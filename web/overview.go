@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -47,18 +47,18 @@ type filterLink struct {
 // API's own.
 func overviewURL(program string, values url.Values) string {
 	if program != "" {
-		values.Set(programParameter, program)
+		values.Set(ui.ProgramParameter, program)
 	}
-	return address("/", values)
+	return ui.Address("/", values)
 }
 
 // statusLinks are the choices of a status beside the query that is shown.
 func statusLinks(program string, q *webhook.ListQuery) []filterLink {
 	shown := q.Filters["status"]
-	links := []filterLink{{"All", inProgram("/", program), len(shown) == 0}}
+	links := []filterLink{{"All", ui.InProgram("/", program), len(shown) == 0}}
 	for _, s := range []webhook.Status{webhook.StatusPending, webhook.StatusRetryable, webhook.StatusFailed, webhook.StatusSuccess} {
 		links = append(links, filterLink{
-			label: words(string(s)), url: overviewURL(program, url.Values{"filter[status]": {string(s)}}),
+			label: ui.Words(string(s)), url: overviewURL(program, url.Values{"filter[status]": {string(s)}}),
 			current: slices.Equal(shown, []string{string(s)}),
 		})
 	}
@@ -71,7 +71,7 @@ func (w *Web) overview(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
 	}
-	values.Del(programParameter)
+	values.Del(ui.ProgramParameter)
 	query, invalid := webhook.AllDeliveryList.Parse(values)
 	if invalid != nil {
 		return answer{}, badQuery(invalid)
@@ -122,15 +122,15 @@ func (w *Web) overview(r *request) (answer, error) {
 		all.Size, all.Cursor = webhook.DefaultPageSize, ""
 		values := webhook.AllDeliveryList.Values(&all)
 		if r.program != "" {
-			values.Set(programParameter, r.program)
+			values.Set(ui.ProgramParameter, r.program)
 		}
-		o.older = address("/deliveries", values)
+		o.older = ui.Address("/deliveries", values)
 	}
 	if o.rows, err = w.deliveryRows(ctx, deliveries); err != nil {
 		return answer{}, err
 	}
 	f := w.frame(r, "Overview")
-	f.path = "/"
+	f.Section = "/"
 	return answer{page: overviewPage(f, &o)}, nil
 }
 
@@ -144,23 +144,11 @@ func (o *overview) waits() string { return counted(o.totals.Waiting) }
 
 // tokenCommand makes a token and keeps it in a variable of the shell.
 func (o *overview) tokenCommand() string {
-	return "TOKEN=$(" + o.program + " token create --data " + shell(o.directory) +
+	return "TOKEN=$(" + o.program + " token create --data " + ui.ShellQuote(o.directory) +
 		" \\\n  --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)"
 }
 
 // subscribeCommand makes a subscription with that token.
 func (o *overview) subscribeCommand() string {
-	return o.curl("/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)
-}
-
-func (o *overview) curl(path, body string) string {
-	var b strings.Builder
-	b.WriteString("curl ")
-	if o.caFile != "" {
-		b.WriteString("--cacert " + shell(o.caFile) + " ")
-	}
-	b.WriteString(shell(o.baseURL+path) + " \\\n")
-	b.WriteString("  -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n")
-	b.WriteString("  -d " + shell(body))
-	return b.String()
+	return ui.Curl{BaseURL: o.baseURL, CAFile: o.caFile}.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)
 }

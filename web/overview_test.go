@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -73,8 +74,8 @@ func fixedOverview() *overview {
 	}
 }
 
-func fixedFrame() frame {
-	return frame{title: "Overview", path: "/", clock: clock{now: aNow}, stylesheet: "/assets/style.css", icon: "/assets/favicon.svg"}
+func fixedFrame() ui.Frame {
+	return ui.Frame{Title: "Overview", Section: "/", Clock: ui.Clock{Now: aNow}, Stylesheet: "/assets/style.css", Icon: "/assets/favicon.svg"}
 }
 
 func render(t *testing.T, o *overview) string {

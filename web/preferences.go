@@ -6,20 +6,13 @@ import (
 	"strings"
 	"time"
 	_ "time/tzdata" // so that every machine knows the same time zones
-)
 
-// theme is how the pages look: as the system does, or always the one way.
-type theme string
-
-const (
-	themeSystem theme = ""
-	themeLight  theme = "light"
-	themeDark   theme = "dark"
+	"service/web/ui"
 )
 
 // preferences are what a browser keeps of how its visitor wants the pages.
 type preferences struct {
-	theme theme
+	theme ui.Theme
 	zone  *time.Location // nil is UTC
 	keys  bool           // the keyboard is listened to
 }
@@ -37,8 +30,8 @@ func readPreferences(r *http.Request) preferences {
 	if err != nil {
 		return p
 	}
-	switch t := theme(values.Get("theme")); t {
-	case themeLight, themeDark:
+	switch t := ui.Theme(values.Get("theme")); t {
+	case ui.ThemeLight, ui.ThemeDark:
 		p.theme = t
 	}
 	p.zone, _ = readZone(values.Get("zone"))
@@ -63,7 +56,7 @@ func readZone(name string) (*time.Location, bool) {
 
 func (p preferences) String() string {
 	values := make(url.Values)
-	if p.theme != themeSystem {
+	if p.theme != ui.ThemeSystem {
 		values.Set("theme", string(p.theme))
 	}
 	if p.zone != nil {
@@ -99,8 +92,8 @@ func (w *Web) prefer(r *request) (answer, error) {
 	}
 	p := readPreferences(r.Request)
 	if r.PostForm.Has("theme") {
-		switch t := theme(r.PostForm.Get("theme")); t {
-		case themeSystem, themeLight, themeDark:
+		switch t := ui.Theme(r.PostForm.Get("theme")); t {
+		case ui.ThemeSystem, ui.ThemeLight, ui.ThemeDark:
 			p.theme = t
 		}
 	}

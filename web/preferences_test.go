@@ -6,17 +6,19 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"service/web/ui"
 )
 
 func TestPreferencesCookie(t *testing.T) {
 	for _, value := range []string{"", "%zz", "theme=evil&zone=Local&keys=off", "zone=../../etc/passwd", "zone=" + strings.Repeat("a", 5000), "theme=\"><script>"} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Cookie", preferencesCookie+"="+value)
-		if p := readPreferences(r); p.theme != themeSystem || p.zone != nil {
+		if p := readPreferences(r); p.theme != ui.ThemeSystem || p.zone != nil {
 			t.Errorf("%q: got %+v, want the theme of the system and UTC", value, p)
 		}
 	}
-	p := preferences{theme: themeDark}
+	p := preferences{theme: ui.ThemeDark}
 	r := httptest.NewRequest("GET", "/", nil)
 	r.AddCookie(testWeb(t, nil).preferencesCookie(p))
 	if got := readPreferences(r); got != p {
@@ -44,11 +46,11 @@ func TestPrefer(t *testing.T) {
 		return a, readPreferences(next)
 	}
 	a, p := ask(url.Values{"theme": {"dark"}, "back": {"/deliveries?x=y"}}, nil)
-	if p.theme != themeDark || !p.keys || a.location != "/deliveries?x=y" {
+	if p.theme != ui.ThemeDark || !p.keys || a.location != "/deliveries?x=y" {
 		t.Errorf("got %+v and %s", p, a.location)
 	}
 	a, p = ask(url.Values{"zone": {" Europe/Berlin "}, "back": {"https://evil.example/"}}, a.cookies[0])
-	if p.theme != themeDark || p.zone.String() != "Europe/Berlin" || a.location != "/preferences" {
+	if p.theme != ui.ThemeDark || p.zone.String() != "Europe/Berlin" || a.location != "/preferences" {
 		t.Errorf("got %+v and %s, want the theme kept, the zone, and no way out", p, a.location)
 	}
 	if _, p = ask(url.Values{"keys": {"off"}}, a.cookies[0]); p.keys {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -18,8 +19,8 @@ import (
 type pulse struct {
 	long     time.Duration
 	total    webhook.Stat
-	results  chart // stacked
-	times    chart // p50 and p95
+	results  ui.Chart // stacked
+	times    ui.Chart // p50 and p95
 	failures []failureKind
 }
 
@@ -37,9 +38,9 @@ const mostFailureKinds = 6
 
 // pulseOf reads what the attempts of a subscription, of a program, or of all,
 // came to in the steps of span up to now.
-func (w *Web) pulseOf(ctx context.Context, c clock, programID, subscriptionID string, span time.Duration, steps int) (*pulse, error) {
+func (w *Web) pulseOf(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*pulse, error) {
 	// The step that is under way is the last.
-	end := c.now.UTC().Truncate(span).Add(span)
+	end := c.Now.UTC().Truncate(span).Add(span)
 	begin := end.Add(-time.Duration(steps) * span)
 	stats, err := w.cfg.Store.Stats(ctx, programID, subscriptionID, span, begin, end)
 	if err != nil {
@@ -55,26 +56,26 @@ func (w *Web) pulseOf(ctx context.Context, c clock, programID, subscriptionID st
 	if span == store.StatHour {
 		step, format = "hour", "2 Jan 15:04"
 	}
-	p.results = chart{id: "results", name: "Attempts by result, per " + step, steps: title(step), series: []series{
-		{name: "Success", state: "success"}, {name: "Retryable", state: "retryable"}, {name: "Failed", state: "failed"},
+	p.results = ui.Chart{ID: "results", Name: "Attempts by result, per " + step, StepName: ui.Label(step), Series: []ui.Series{
+		{Name: "Success", State: "success"}, {Name: "Retryable", State: "retryable"}, {Name: "Failed", State: "failed"},
 	}}
-	p.times = chart{id: "times", name: "Time of an attempt", steps: title(step), format: chartTime, series: []series{{name: "p50"}, {name: "p95"}}}
+	p.times = ui.Chart{ID: "times", Name: "Time of an attempt", StepName: ui.Label(step), Format: chartTime, Series: []ui.Series{{Name: "p50"}, {Name: "p95"}}}
 	for at := begin; at.Before(end); at = at.Add(span) {
 		s := byTime[at]
 		if s == nil {
 			s = new(webhook.Stat)
 		}
-		label := at.In(c.location()).Format(format)
-		p.results.labels, p.times.labels = append(p.results.labels, label), append(p.times.labels, label)
+		label := at.In(c.Location()).Format(format)
+		p.results.Labels, p.times.Labels = append(p.results.Labels, label), append(p.times.Labels, label)
 		for i, n := range []int64{s.Success, s.Retryable, s.Failed} {
-			p.results.series[i].values = append(p.results.series[i].values, float64(n))
+			p.results.Series[i].Values = append(p.results.Series[i].Values, float64(n))
 		}
 		for i, q := range []float64{0.5, 0.95} {
 			v := math.NaN()
 			if d, ok := s.Durations.Quantile(q); ok {
 				v = float64(d) / float64(time.Millisecond)
 			}
-			p.times.series[i].values = append(p.times.series[i].values, v)
+			p.times.Series[i].Values = append(p.times.Series[i].Values, v)
 		}
 	}
 	p.failures = failureKinds(&p.total, programID, subscriptionID)
@@ -82,7 +83,7 @@ func (w *Web) pulseOf(ctx context.Context, c clock, programID, subscriptionID st
 }
 
 // chartTime renders a number of milliseconds.
-func chartTime(ms float64) string { return latency(time.Duration(ms * float64(time.Millisecond))) }
+func chartTime(ms float64) string { return ui.Latency(time.Duration(ms * float64(time.Millisecond))) }
 
 // failureKinds are the answers other than 2xx, the most frequent first.
 func failureKinds(s *webhook.Stat, programID, subscriptionID string) []failureKind {
@@ -108,9 +109,9 @@ func failureKinds(s *webhook.Stat, programID, subscriptionID string) []failureKi
 		if subscriptionID != "" {
 			values.Set("filter[subscription_id]", subscriptionID)
 		} else if programID != "" {
-			values.Set(programParameter, programID)
+			values.Set(ui.ProgramParameter, programID)
 		}
-		k.href = address("/deliveries", values)
+		k.href = ui.Address("/deliveries", values)
 		all = append(all, k)
 	}
 	slices.SortFunc(all, func(a, b failureKind) int {
@@ -143,5 +144,5 @@ func (p *pulse) quantile(q float64) string {
 	case d < time.Millisecond:
 		return "< 1 ms"
 	}
-	return latency(d)
+	return ui.Latency(d)
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -20,7 +21,7 @@ func replicaLag(r *store.Replica) string {
 	if r.Lag < time.Second {
 		return "up to date"
 	}
-	return uptime(r.Lag) + " behind"
+	return ui.Uptime(r.Lag) + " behind"
 }
 
 // hold returns the hold after a restore, nil for none.
@@ -51,5 +52,5 @@ func (w *Web) releaseHeld(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	return answer{location: "/system", note: &note{noteDone, "The deliveries that were held are being sent."}}, nil
+	return answer{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The deliveries that were held are being sent."}}, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/a-h/templ"
 
 	"service/assets"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -28,8 +29,8 @@ type answer struct {
 	status int  // of the page, 0 for 200
 	secret bool // the page shows a secret: it is not kept by the browser, nor compressed
 
-	location string // where to go on (303)
-	note     *note  // what the page there says once, nil for nothing
+	location string   // where to go on (303)
+	note     *ui.Note // what the page there says once, nil for nothing
 
 	file   *file
 	stream func(*stream) error // runs until the visitor leaves; see stream

@@ -14,7 +14,17 @@ import (
 	"testing"
 
 	"github.com/a-h/templ"
+
+	"service/web/ui"
 )
+
+// text is a page of one text.
+func text(s string) templ.Component {
+	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
+		_, err := io.WriteString(w, templ.EscapeString(s))
+		return err
+	})
+}
 
 // saying is a handler of a page with one word.
 func saying(word string, secret bool) handler {
@@ -62,9 +72,9 @@ func TestPageIsSentOnce(t *testing.T) {
 func TestNote(t *testing.T) {
 	w := testWeb(t, nil)
 	w.mux.Handle("/done", w.serve(func(*request) (answer, error) {
-		return answer{location: "/page", note: &note{noteDone, hostile + strings.Repeat("x", 5000)}}, nil
+		return answer{location: "/page", note: &ui.Note{Kind: ui.NoteSuccess, Text: hostile + strings.Repeat("x", 5000)}}, nil
 	}))
-	w.mux.Handle("/page", w.serve(func(r *request) (answer, error) { return answer{page: layout(w.frame(r, "Page"))}, nil }))
+	w.mux.Handle("/page", w.serve(func(r *request) (answer, error) { return answer{page: ui.Layout(w.frame(r, "Page"))}, nil }))
 	v := visit(t, w)
 	sent := v.do("POST", "/done")
 	sent.want(t, 303, "")
@@ -81,7 +91,7 @@ func TestNote(t *testing.T) {
 	if again := v.do("GET", "/page"); strings.Contains(again.body, `role="status">`+"\n") || strings.Contains(again.body, "alert(1)") {
 		t.Errorf("the note is shown again:\n%s", again.body)
 	}
-	for _, forged := range []string{"", "x", "eyJrIjoic3VjY2VzcyIsInQiOiJoaSJ9", w.keep(&note{noteDone, "hi"}).Value[:60]} {
+	for _, forged := range []string{"", "x", "eyJrIjoic3VjY2VzcyIsInQiOiJoaSJ9", w.keep(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}).Value[:60]} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.AddCookie(&http.Cookie{Name: noteCookie, Value: forged})
 		if got := w.readNote(r); got != nil {
@@ -89,7 +99,7 @@ func TestNote(t *testing.T) {
 		}
 	}
 	r := httptest.NewRequest("GET", "/", nil)
-	r.AddCookie(testWeb(t, nil).keep(&note{noteDone, "hi"}))
+	r.AddCookie(testWeb(t, nil).keep(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}))
 	if got := w.readNote(r); got != nil {
 		t.Errorf("the note of another process is taken: %v", got)
 	}

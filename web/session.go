@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -104,7 +105,7 @@ func (w *Web) askWhoIsThere(r *request) (answer, error) {
 func (w *Web) command(args string) string {
 	data := ""
 	if dir := w.cfg.Store.Dir(); dir != "./data" {
-		data = " --data " + shell(dir)
+		data = " --data " + ui.ShellQuote(dir)
 	}
 	return w.cfg.Program + " " + args + data
 }
@@ -155,7 +156,7 @@ func (w *Web) signIn(r *request) (answer, error) {
 	}
 	s := signInForm{next: local(form.Get("next"), "/"), email: form.Get("email")}
 	email, password := webhook.NormalizeEmail(s.email), form.Get("password")
-	if len(s.email) > maxLine {
+	if len(s.email) > ui.MaxVisible {
 		s.email = ""
 	}
 	if webhook.CheckEmail("email", email) != nil || password == "" || len(password) > webhook.MaxPassword {
@@ -173,7 +174,7 @@ func (w *Web) signIn(r *request) (answer, error) {
 		tries = []try{{addressLimit(), networkOf(r)}, {adminLimit(), email}}
 	}
 	if wait := w.throttle.take(tries...); wait > 0 {
-		s.fault = "Too many wrong passwords. Try again in " + span(wait+time.Second) + ". A browser that was signed in before is not held up by others."
+		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) + ". A browser that was signed in before is not held up by others."
 		a := w.signInAgain(r, http.StatusTooManyRequests, s)
 		a.retryAfter = wait
 		return a, nil

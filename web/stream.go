@@ -42,7 +42,7 @@ func (s *stream) Context() context.Context { return s.ctx }
 // send sends HTML under an id, from which a browser that was cut off goes on.
 // An element with an id of its own takes the place of the one with that id on
 // the page; the others become the first of the list that the page marks with
-// data-live-list (see live in part_live.templ).
+// data-live-list (see ui.Table).
 func (s *stream) send(id string, c templ.Component) error {
 	var b bytes.Buffer
 	if err := c.Render(s.ctx, &b); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -39,7 +40,7 @@ const sentBefore = "This form was sent before, or is too old: nothing was done n
 
 // entryOf is what the audit is told of an action on a subscription.
 func (r *request) entryOf(action webhook.Action, s *webhook.Subscription, detail string) webhook.AuditEntry {
-	_, _, whole := endpoint(s.URL)
+	_, _, whole := ui.Endpoint(s.URL)
 	if detail != "" {
 		whole += "; " + detail
 	}
@@ -91,7 +92,7 @@ func (w *Web) setActive(r *request, active bool, action webhook.Action, done str
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	return answer{location: subscriptionPath(u.ID), note: &note{noteDone, done}}, nil
+	return answer{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: done}}, nil
 }
 
 // askToRotate shows what will happen.
@@ -104,7 +105,7 @@ func (w *Web) askToRotate(r *request) (answer, error) {
 }
 
 func (w *Web) rotatePage(r *request, u *store.SubscriptionView, refused string, status int) answer {
-	return answer{page: rotatePage(w.frame(r, "Rotate the secret"), u, w.onceFor(r), refused, w.curl("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
+	return answer{page: rotatePage(w.frame(r, "Rotate the secret"), u, w.onceFor(r), refused, w.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
 // rotateSecret shows the new secret and the one before it, in this answer alone.
@@ -155,7 +156,7 @@ type replayForm struct {
 	subscription *store.SubscriptionView
 	only         webhook.ReplayOnly
 	from, to     string // as they were typed, or as the fields of a browser have them
-	faults       []fieldFault
+	faults       []ui.FieldError
 	counted      bool
 	fields       webhook.ReplayFields
 	events       int64
@@ -166,18 +167,18 @@ type replayForm struct {
 }
 
 // replayBody is the body of a request to the API that asks for the same.
-func (p *replayForm) body(c clock, dryRun bool) []byte {
+func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 	asked := struct {
 		From   string `json:"from,omitempty"`
 		To     string `json:"to,omitempty"`
 		Only   string `json:"only,omitempty"`
 		DryRun bool   `json:"dry_run,omitempty"`
-	}{c.absolute(p.from), c.absolute(p.to), string(p.only), dryRun}
+	}{c.WithZone(p.from), c.WithZone(p.to), string(p.only), dryRun}
 	b, err := json.Marshal(asked)
 	if err != nil {
 		panic(err) // strings can be written
 	}
-	return seenJSON(b)
+	return ui.EscapeJSON(b)
 }
 
 // readReplay reads the form of a replay from the values of an address or a
@@ -187,17 +188,17 @@ func (w *Web) readReplay(r *request, u *store.SubscriptionView, values url.Value
 	if values.Has("from") {
 		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription)
 		if invalid != nil {
-			p.faults = faultsOf(invalid, map[string][2]string{"from": {"from", "From"}, "to": {"to", "To"}, "only": {"only", "What"}})
+			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from": {"from", "From"}, "to": {"to", "To"}, "only": {"only", "What"}})
 		}
 		p.fields = fields
 	} else {
 		p.only = webhook.ReplayFailed
-		p.from = r.clock.field(r.clock.now.Add(-24 * time.Hour).Truncate(time.Minute))
+		p.from = r.clock.FieldValue(r.clock.Now.Add(-24 * time.Hour).Truncate(time.Minute))
 	}
 	if !u.Active {
 		p.refused = "The subscription is not active, so that only pings are sent to it. Resume it first."
 	}
-	p.curl = w.curl("POST", apiSubscriptionPath(u.ID)+"/replays", string(p.body(r.clock, true)))
+	p.curl = w.curl.Command("POST", apiSubscriptionPath(u.ID)+"/replays", string(p.body(r.clock, true)))
 	return p
 }
 
@@ -265,7 +266,7 @@ func (w *Web) createReplay(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	return answer{location: subscriptionPath(u.ID) + "#replays", note: &note{noteDone, "The replay has begun. It goes on by itself, after a restart of the service too."}}, nil
+	return answer{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The replay has begun. It goes on by itself, after a restart of the service too."}}, nil
 }
 
 func (w *Web) cancelReplay(r *request) (answer, error) {
@@ -290,12 +291,12 @@ func (w *Web) cancelReplay(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	done := note{noteDone, "The replay is cancelled. The " + deliveriesOf(int(replay.Deliveries)) + " that it had formed go on."}
+	done := ui.Note{Kind: ui.NoteSuccess, Text: "The replay is cancelled. The " + deliveriesOf(int(replay.Deliveries)) + " that it had formed go on."}
 	if replay.Deliveries == 0 {
 		done.Text = "The replay is cancelled. It had formed no delivery."
 	}
 	if replay.Status == webhook.ReplayDone {
-		done = note{noteMind, "The replay had come to its end already."}
+		done = ui.Note{Kind: ui.NoteWarning, Text: "The replay had come to its end already."}
 	}
 	return answer{location: subscriptionPath(u.ID) + "#replays", note: &done}, nil
 }
@@ -306,7 +307,7 @@ func (w *Web) askToDelete(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{page: deletePage(w.frame(r, "Delete the subscription"), u, w.curl("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
+	return answer{page: deletePage(w.frame(r, "Delete the subscription"), u, w.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
 }
 
 func (w *Web) deleteSubscription(r *request) (answer, error) {
@@ -324,7 +325,7 @@ func (w *Web) deleteSubscription(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	return answer{location: subscriptionPath(u.ID), note: &note{noteDone, "The subscription is deleted. Nothing more is sent to it."}}, nil
+	return answer{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The subscription is deleted. Nothing more is sent to it."}}, nil
 }
 
 // parseTime reads a time as the clock renders it; zero for what is none.

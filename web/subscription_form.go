@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -31,7 +32,7 @@ type subscriptionForm struct {
 	ordered, active, remove                bool // remove: the authorization header
 	authorization                          string
 
-	faults  []fieldFault
+	faults  []ui.FieldError
 	changed []string // what was changed by somebody else meanwhile
 	preview *pingPreview
 	curl    string
@@ -67,7 +68,7 @@ func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
 		if strings.HasPrefix(rest, "notification_") {
 			first += " notifications"
 		}
-		add(title(first), t)
+		add(ui.Label(first), t)
 	}
 	for _, name := range asked {
 		if !catalog.Has(name) {
@@ -115,7 +116,7 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	}
 	faults = append(faults, rules.Check(&f, true)...)
 	if faults != nil {
-		p.faults = append(p.faults, faultsOf(webhook.Invalid(faults...), subscriptionFieldIDs())...)
+		p.faults = append(p.faults, ui.FieldErrors(webhook.Invalid(faults...), subscriptionFieldIDs())...)
 	}
 	return f
 }
@@ -125,7 +126,7 @@ func (w *Web) fill(r *request, p *subscriptionForm) error {
 	p.groups = groupsOf(w.cfg.Rules.Catalog, p.events)
 	if p.editing == nil {
 		var err error
-		if p.programs, err = w.cfg.Store.ProgramIDs(r.Context(), manyPrograms); err != nil {
+		if p.programs, err = w.cfg.Store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
 			return err
 		}
 		if len(p.programs) == 1 && p.program == "" {
@@ -146,7 +147,7 @@ func (w *Web) newSubscriptionPage(r *request, p *subscriptionForm, status int) (
 	if err := w.fill(r, p); err != nil {
 		return answer{}, err
 	}
-	p.curl = w.curl("POST", apiSubscriptions, `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)
+	p.curl = w.curl.Command("POST", apiSubscriptions, `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)
 	return answer{page: newSubscriptionPage(w.frame(r, "New subscription"), p), status: status}, nil
 }
 
@@ -160,7 +161,7 @@ func (w *Web) createSubscription(r *request) (answer, error) {
 	p := readSubscriptionForm(form)
 	if form.Get("step") == "check" {
 		if v := w.cfg.Rules.CheckURL(p.url); v != nil {
-			p.faults = faultsOf(webhook.Invalid(v...), subscriptionFieldIDs())
+			p.faults = ui.FieldErrors(webhook.Invalid(v...), subscriptionFieldIDs())
 		}
 		return w.newSubscriptionPage(r, p, http.StatusOK)
 	}
@@ -168,12 +169,12 @@ func (w *Web) createSubscription(r *request) (answer, error) {
 	if there, err := w.cfg.Store.HasProgram(r.Context(), p.program); err != nil {
 		return answer{}, err
 	} else if p.program == "" {
-		p.faults = append(p.faults, fieldFault{"for-program", "Program", "is required"})
+		p.faults = append(p.faults, ui.FieldError{ID: "for-program", Label: "Program", Text: "is required"})
 	} else if !there {
-		p.faults = append(p.faults, fieldFault{"for-program", "Program", "is none that there is"})
+		p.faults = append(p.faults, ui.FieldError{ID: "for-program", Label: "Program", Text: "is none that there is"})
 	}
 	if p.faults == nil && !w.takeOnce(r, p.once) {
-		p.faults = []fieldFault{{text: sentBefore}}
+		p.faults = []ui.FieldError{{Text: sentBefore}}
 	}
 	if p.faults != nil {
 		return w.newSubscriptionPage(r, p, http.StatusUnprocessableEntity)
@@ -186,7 +187,7 @@ func (w *Web) createSubscription(r *request) (answer, error) {
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCreate, &s, strings.Join(s.Events, ", ")))
 	})
-	if p.faults = faultsOf(err, subscriptionFieldIDs()); p.faults != nil {
+	if p.faults = ui.FieldErrors(err, subscriptionFieldIDs()); p.faults != nil {
 		return w.newSubscriptionPage(r, p, http.StatusUnprocessableEntity)
 	}
 	if err != nil {
@@ -219,10 +220,10 @@ func (w *Web) previewOf(r *request, program, typed string, authorized bool) *pin
 		host, path = u.Host, u.RequestURI()
 	}
 	id, subscription := webhook.NewID(), webhook.NewID()
-	p.body = webhook.AppendBody(nil, id, subscription, cmp.Or(program, "PROGRAM"), [][]byte{webhook.PingEvent(webhook.NewID(), r.clock.now)})
+	p.body = webhook.AppendBody(nil, id, subscription, cmp.Or(program, "PROGRAM"), [][]byte{webhook.PingEvent(webhook.NewID(), r.clock.Now)})
 	h := webhook.RequestHead{
-		DeliveryID: id, SubscriptionID: subscription, ProgramID: cmp.Or(program, "PROGRAM"), At: r.clock.now,
-		Signature: webhook.NewSigningSecret().Sign(id, r.clock.now, p.body),
+		DeliveryID: id, SubscriptionID: subscription, ProgramID: cmp.Or(program, "PROGRAM"), At: r.clock.Now,
+		Signature: webhook.NewSigningSecret().Sign(id, r.clock.Now, p.body),
 	}
 	if authorized {
 		h.Authorization = "(as you entered it)"
@@ -259,7 +260,7 @@ func (w *Web) editPage(r *request, p *subscriptionForm, status int) (answer, err
 	if err := w.fill(r, p); err != nil {
 		return answer{}, err
 	}
-	p.curl = w.curl("PUT", apiSubscriptionPath(p.editing.ID), `{"description": "…"}`)
+	p.curl = w.curl.Command("PUT", apiSubscriptionPath(p.editing.ID), `{"description": "…"}`)
 	return answer{page: editSubscriptionPage(w.frame(r, "Edit the subscription"), p), status: status}, nil
 }
 
@@ -310,13 +311,13 @@ func (w *Web) editSubscription(r *request) (answer, error) {
 	if errors.Is(err, errStale) {
 		return w.staleEdit(r, p)
 	}
-	if p.faults = faultsOf(err, subscriptionFieldIDs()); p.faults != nil {
+	if p.faults = ui.FieldErrors(err, subscriptionFieldIDs()); p.faults != nil {
 		return w.editPage(r, p, http.StatusUnprocessableEntity)
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{location: subscriptionPath(u.ID), note: &note{noteDone, "It is saved."}}, nil
+	return answer{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "It is saved."}}, nil
 }
 
 // staleEdit shows the form again, as it was filled in, and what the record has
@@ -327,7 +328,7 @@ func (w *Web) staleEdit(r *request, p *subscriptionForm) (answer, error) {
 		return answer{}, mistake(err)
 	}
 	p.editing, p.was = &u, editionOf(&u.Subscription)
-	_, _, whole := endpoint(u.URL)
+	_, _, whole := ui.Endpoint(u.URL)
 	for _, d := range []struct {
 		differs    bool
 		name, text string
@@ -358,7 +359,7 @@ func sameNames(a, b []string) bool {
 func changedText(before, after *webhook.Subscription, authorization **string) string {
 	var parts []string
 	if before.URL != after.URL {
-		_, _, whole := endpoint(before.URL)
+		_, _, whole := ui.Endpoint(before.URL)
 		parts = append(parts, "the URL, before "+whole)
 	}
 	if !sameNames(before.Events, after.Events) {

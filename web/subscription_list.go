@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -14,9 +15,9 @@ const apiSubscriptions = "/v2/webhooks/subscriptions"
 
 // subscriptionRecords is a page of the list of subscriptions.
 type subscriptionRecords struct {
-	list    *listing
+	list    *ui.Listing
 	rows    []subscriptionRow
-	pager   pager
+	pager   ui.Pager
 	curl    string
 	failure string // the id of the request whose list could not be loaded, "" when it could
 }
@@ -38,32 +39,32 @@ func (w *Web) subscriptions(r *request) (answer, error) {
 	}
 	page := subscriptionRecords{list: v}
 	status := 0
-	if v.fault == nil {
+	if v.Error == nil {
 		if page.failure, status, err = w.loaded(r, v, w.readSubscriptions(r, &page)); err != nil {
 			return answer{}, err
 		}
 	}
-	if v.fault != nil {
+	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	page.curl = w.curl("GET", address(apiSubscriptions, asPartner(&v.query)), "")
+	page.curl = w.curl.Command("GET", ui.Address(apiSubscriptions, asPartner(&v.Query)), "")
 	return answer{page: subscriptionsPage(w.frame(r, "Subscriptions"), &page), status: status}, nil
 }
 
 // readSubscriptions reads the rows of the page: two reads, however many there are.
 func (w *Web) readSubscriptions(r *request, page *subscriptionRecords) error {
-	subs, next, err := w.cfg.Store.AllSubscriptions(r.Context(), r.program, &page.list.query)
+	subs, next, err := w.cfg.Store.AllSubscriptions(r.Context(), r.program, &page.list.Query)
 	if err != nil {
 		return err
 	}
 	newer := ""
-	if page.list.query.Cursor != "" {
-		if newer, err = w.cfg.Store.NewerSubscriptions(r.Context(), r.program, &page.list.query); err != nil {
+	if page.list.Query.Cursor != "" {
+		if newer, err = w.cfg.Store.NewerSubscriptions(r.Context(), r.program, &page.list.Query); err != nil {
 			return err
 		}
 	}
-	page.pager = page.list.feed(newer, next)
-	to := r.clock.now.Truncate(time.Hour).Add(time.Hour)
+	page.pager = page.list.FeedPages(newer, next)
+	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	from := to.Add(-statHours * time.Hour)
 	stats, err := w.cfg.Store.SubscriptionStats(r.Context(), subs, store.StatHour, from, to)
 	if err != nil {
@@ -160,9 +161,9 @@ func hourPaths(hours []webhook.Stat) []hourPath {
 			y = max(y-high, 0)
 			d := append(paths[k], 'M')
 			d = strconv.AppendInt(d, int64(i*hourWidth), 10)
-			d = append(append(d, ' '), num(y)...)
+			d = append(append(d, ' '), ui.SVGLength(y)...)
 			d = strconv.AppendInt(append(d, 'h'), hourWidth-1, 10)
-			d = append(append(d, 'v'), num(high)...)
+			d = append(append(d, 'v'), ui.SVGLength(high)...)
 			d = strconv.AppendInt(append(d, 'h'), 1-hourWidth, 10)
 			paths[k] = append(d, 'z')
 		}
@@ -170,7 +171,7 @@ func hourPaths(hours []webhook.Stat) []hourPath {
 	var all []hourPath
 	for k, d := range paths {
 		if d != nil {
-			all = append(all, hourPath{"series " + seriesClass(states[k]), string(d)})
+			all = append(all, hourPath{"series " + ui.SeriesClass(states[k]), string(d)})
 		}
 	}
 	return all
@@ -181,5 +182,5 @@ func hoursSaid(sum *webhook.Stat) string {
 	if sum.Total() == 0 {
 		return "No attempts in the last 24 hours"
 	}
-	return rate(sum) + " of " + grouped(sum.Total()) + " attempts in the last 24 hours succeeded"
+	return rate(sum) + " of " + ui.Number(sum.Total()) + " attempts in the last 24 hours succeeded"
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -40,7 +41,7 @@ type subscriptionCurl struct{ name, command string }
 type pingResult struct {
 	delivery webhook.Delivery
 	first    *webhook.Attempt // nil while it is under way
-	answer   *body            // its first lines, nil without any
+	answer   *ui.Body         // its first lines, nil without any
 }
 
 // findSubscription reads the subscription of the address. The error is a
@@ -72,10 +73,10 @@ func (w *Web) subscription(r *request) (answer, error) {
 		return answer{}, err
 	}
 	p := subscriptionPage{SubscriptionView: u, shown: "24h"}
-	if r.URL.Query().Get(spanParameter) == "7d" {
+	if r.URL.Query().Get(ui.SpanParameter) == "7d" {
 		p.shown = "7d"
 	}
-	to := r.clock.now.Truncate(time.Hour).Add(time.Hour)
+	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	stats, err := w.cfg.Store.Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
 	if err != nil {
 		return answer{}, err
@@ -89,10 +90,10 @@ func (w *Web) subscription(r *request) (answer, error) {
 		return answer{}, err
 	}
 	p.curls = w.subscriptionCurls(u)
-	host, path, _ := endpoint(u.URL)
+	host, path, _ := ui.Endpoint(u.URL)
 	f := w.frame(r, host+path)
-	f.program = "" // the page is of one program, whichever is looked at
-	f.programs = nil
+	f.Program = "" // the page is of one program, whichever is looked at
+	f.Programs = nil
 	return answer{page: subscriptionView(f, &p)}, nil
 }
 
@@ -130,16 +131,16 @@ func (w *Web) pingOf(r *request, u *store.SubscriptionView) (*pingResult, error)
 }
 
 // firstLines is the beginning of what was answered, nil when nothing was.
-func firstLines(a *webhook.Attempt) *body {
+func firstLines(a *webhook.Attempt) *ui.Body {
 	if len(a.ResponseBody) == 0 {
 		return nil
 	}
-	b := &body{id: "ping-answer", name: "The answer begins", data: a.ResponseBody, cut: a.ResponseTruncated, size: -1}
-	if len(b.data) > pingBytes {
-		b.data, b.cut = trimRune(b.data[:pingBytes]), true
+	b := &ui.Body{ID: "ping-answer", Name: "The answer begins", Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1}
+	if len(b.Data) > pingBytes {
+		b.Data, b.Cut = ui.TrimPartialRune(b.Data[:pingBytes]), true
 	}
-	if lines := bytes.SplitAfterN(b.data, []byte("\n"), pingLines+1); len(lines) > pingLines {
-		b.data, b.cut = bytes.Join(lines[:pingLines], nil), true
+	if lines := bytes.SplitAfterN(b.Data, []byte("\n"), pingLines+1); len(lines) > pingLines {
+		b.Data, b.Cut = bytes.Join(lines[:pingLines], nil), true
 	}
 	return b
 }
@@ -153,7 +154,7 @@ func (p *subscriptionPage) stats() []webhook.Stat {
 }
 
 // charts draws the statistics that are shown: results, success rate, latency.
-func (p *subscriptionPage) charts(c clock) (results, success, latencies *chart) {
+func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.Chart) {
 	all := p.stats()
 	labels := make([]string, len(all))
 	form := "15:04"
@@ -170,23 +171,23 @@ func (p *subscriptionPage) charts(c clock) (results, success, latencies *chart) 
 		return values
 	}
 	for i := range all {
-		labels[i] = all[i].At.In(c.location()).Format(form)
+		labels[i] = all[i].At.In(c.Location()).Format(form)
 	}
-	results = &chart{id: "results", name: "Attempts by result", steps: step, labels: labels, series: []series{
-		{"Success", "success", column(func(s *webhook.Stat) float64 { return float64(s.Success) })},
-		{"Retryable", "retryable", column(func(s *webhook.Stat) float64 { return float64(s.Retryable) })},
-		{"Failed", "failed", column(func(s *webhook.Stat) float64 { return float64(s.Failed) })},
+	results = &ui.Chart{ID: "results", Name: "Attempts by result", StepName: step, Labels: labels, Series: []ui.Series{
+		{Name: "Success", State: "success", Values: column(func(s *webhook.Stat) float64 { return float64(s.Success) })},
+		{Name: "Retryable", State: "retryable", Values: column(func(s *webhook.Stat) float64 { return float64(s.Retryable) })},
+		{Name: "Failed", State: "failed", Values: column(func(s *webhook.Stat) float64 { return float64(s.Failed) })},
 	}}
-	success = &chart{id: "success-rate", full: 100, name: "Success rate", steps: step, labels: labels, series: []series{
-		{"Success", "success", column(func(s *webhook.Stat) float64 {
+	success = &ui.Chart{ID: "success-rate", Max: 100, Name: "Success rate", StepName: step, Labels: labels, Series: []ui.Series{
+		{Name: "Success", State: "success", Values: column(func(s *webhook.Stat) float64 {
 			if share, ok := s.SuccessRate(); ok {
 				return share * 100
 			}
 			return math.NaN()
 		})},
-	}, format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) + " %" }}
-	for i, v := range success.series[0].values {
-		success.series[0].values[i] = math.Round(v*10) / 10
+	}, Format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) + " %" }}
+	for i, v := range success.Series[0].Values {
+		success.Series[0].Values[i] = math.Round(v*10) / 10
 	}
 	quantile := func(q float64) []float64 {
 		return column(func(s *webhook.Stat) float64 {
@@ -196,8 +197,8 @@ func (p *subscriptionPage) charts(c clock) (results, success, latencies *chart) 
 			return math.NaN()
 		})
 	}
-	latencies = &chart{id: "latency", name: "Latency", steps: step, labels: labels, series: []series{{"p50", "", quantile(0.5)}, {"p95", "", quantile(0.95)}},
-		format: func(v float64) string { return latency(time.Duration(v * float64(time.Millisecond))) }}
+	latencies = &ui.Chart{ID: "latency", Name: "Latency", StepName: step, Labels: labels, Series: []ui.Series{{Name: "p50", State: "", Values: quantile(0.5)}, {Name: "p95", State: "", Values: quantile(0.95)}},
+		Format: func(v float64) string { return ui.Latency(time.Duration(v * float64(time.Millisecond))) }}
 	return results, success, latencies
 }
 
@@ -207,7 +208,7 @@ func quantileText(s *webhook.Stat, q float64) string {
 	if !ok {
 		return ""
 	}
-	return latency(t)
+	return ui.Latency(t)
 }
 
 // answerCount is how often one answer was given.
@@ -274,17 +275,17 @@ func (w *Web) subscriptionCurls(u *store.SubscriptionView) []subscriptionCurl {
 		return nil
 	}
 	path := apiSubscriptionPath(u.ID)
-	active := subscriptionCurl{"Pause", w.curl("PUT", path, `{"active": false}`)}
+	active := subscriptionCurl{"Pause", w.curl.Command("PUT", path, `{"active": false}`)}
 	if !u.Active {
-		active = subscriptionCurl{"Resume", w.curl("PUT", path, `{"active": true}`)}
+		active = subscriptionCurl{"Resume", w.curl.Command("PUT", path, `{"active": true}`)}
 	}
 	return []subscriptionCurl{
-		{"Read it", w.curl("GET", path, "")},
-		{"Its deliveries", w.curl("GET", path+"/deliveries", "")},
-		{"Ping", w.curl("POST", path+"/ping", "")},
+		{"Read it", w.curl.Command("GET", path, "")},
+		{"Its deliveries", w.curl.Command("GET", path+"/deliveries", "")},
+		{"Ping", w.curl.Command("POST", path+"/ping", "")},
 		active,
-		{"Rotate the secret", w.curl("POST", path+"/rotate_secret", "")},
-		{"Delete it", w.curl("DELETE", path, "")},
+		{"Rotate the secret", w.curl.Command("POST", path+"/rotate_secret", "")},
+		{"Delete it", w.curl.Command("DELETE", path, "")},
 	}
 }
 

@@ -58,7 +58,7 @@ func (w *Web) system(r *request) (answer, error) {
 		}
 	}
 	s.replica, s.hold = w.cfg.Store.Replica(), w.hold()
-	s.up, s.settings, s.driver = r.clock.now.Sub(w.cfg.Started), w.cfg.Settings, store.DriverName
+	s.up, s.settings, s.driver = r.clock.Now.Sub(w.cfg.Started), w.cfg.Settings, store.DriverName
 	for _, set := range s.settings {
 		if set.Name == "retention" {
 			s.retention = set.Value

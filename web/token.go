@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
 // tokenRecords is a page of the tokens.
 type tokenRecords struct {
-	list   *listing
+	list   *ui.Listing
 	tokens []webhook.Token
-	pager  pager
+	pager  ui.Pager
 	same   string // the command that lists them in a terminal
 	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
@@ -25,13 +26,13 @@ func (w *Web) tokenList(r *request) (answer, error) {
 	}
 	t := tokenRecords{list: v, same: w.command("token list")}
 	status := http.StatusBadRequest
-	if v.fault == nil {
+	if v.Error == nil {
 		var total int
-		t.tokens, total, err = w.cfg.Store.TokenPage(r.Context(), r.program, &v.query)
+		t.tokens, total, err = w.cfg.Store.TokenPage(r.Context(), r.program, &v.Query)
 		if t.failed, status, err = w.loaded(r, v, err); err != nil {
 			return answer{}, err
 		}
-		t.pager = v.pages(total)
+		t.pager = v.Pages(total)
 	}
 	return answer{page: tokensPage(w.frame(r, "Tokens"), &t, w.tokenCommand(r.program)), status: status}, nil
 }
@@ -41,7 +42,7 @@ func (w *Web) tokenCommand(program string) string {
 	if program == "" {
 		program = "acme"
 	}
-	return w.cfg.Program + " token create --program " + shell(program) + " --user me --scope webhooks.read,webhooks.write,events.read,events.write"
+	return w.cfg.Program + " token create --program " + ui.ShellQuote(program) + " --user me --scope webhooks.read,webhooks.write,events.read,events.write"
 }
 
 func (w *Web) token(r *request) (answer, error) {
@@ -66,14 +67,14 @@ type tokenForm struct {
 	program, user, name string
 	scopes              map[webhook.Scope]bool
 	days                string // until it expires, "" for never
-	faults              []fieldFault
+	faults              []ui.FieldError
 }
 
 // tokenDays are the days that a token can be good for, by the value of the
 // field; 0 is for ever. tokenLives are the same to choose from.
 var (
 	tokenDays  = map[string]int{"7": 7, "30": 30, "90": 90, "365": 365, "never": 0}
-	tokenLives = []option{{"7", "7 days"}, {"30", "30 days"}, {"90", "90 days"}, {"365", "a year"}, {"never", "it never expires"}}
+	tokenLives = []ui.Option{{Value: "7", Label: "7 days"}, {Value: "30", Label: "30 days"}, {Value: "90", Label: "90 days"}, {Value: "365", Label: "a year"}, {Value: "never", Label: "it never expires"}}
 )
 
 // tokenFields are the fields of the form by the parameters that errors name.
@@ -104,7 +105,7 @@ func (w *Web) createToken(r *request) (answer, error) {
 	}
 	days, known := tokenDays[f.days]
 	if days > 0 {
-		n.ExpiresAt = r.clock.now.AddDate(0, 0, days).UTC().Truncate(time.Millisecond)
+		n.ExpiresAt = r.clock.Now.AddDate(0, 0, days).UTC().Truncate(time.Millisecond)
 	}
 	var token webhook.Token
 	var secret string
@@ -117,7 +118,7 @@ func (w *Web) createToken(r *request) (answer, error) {
 			return sw.Audit(r.entry(webhook.ActionTokenCreate, token.ProgramID, token.ID, tokenDetail(&token)))
 		})
 	}
-	if f.faults = faultsOf(err, tokenFields); f.faults != nil {
+	if f.faults = ui.FieldErrors(err, tokenFields); f.faults != nil {
 		return answer{page: newTokenPage(w.frame(r, "New token"), &f), status: http.StatusUnprocessableEntity}, nil
 	}
 	if err != nil {
@@ -127,7 +128,7 @@ func (w *Web) createToken(r *request) (answer, error) {
 }
 
 // listCommand tries a token out.
-func (w *Web) listCommand() string { return w.curl("GET", "/v2/webhooks/subscriptions", "") }
+func (w *Web) listCommand() string { return w.curl.Command("GET", "/v2/webhooks/subscriptions", "") }
 
 // tokenDetail says what a token may do, for the audit.
 func tokenDetail(t *webhook.Token) string {
@@ -170,7 +171,7 @@ func (w *Web) revokeToken(r *request) (answer, error) {
 			return answer{}, unwritable(err)
 		}
 	}
-	return answer{location: tokenPath(before.ID), note: &note{Kind: noteDone, Text: "The token is revoked: no request with it is accepted any more."}}, nil
+	return answer{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The token is revoked: no request with it is accepted any more."}}, nil
 }
 
 // tokenState is the state of a token as a badge takes it, and its word.

@@ -17,7 +17,7 @@
 //		if err != nil {
 //			return answer{}, err
 //		}
-//		tokens, total, err := w.cfg.Store.Tokens(r.Context(), r.program, &v.query)
+//		tokens, total, err := w.cfg.Store.Tokens(r.Context(), r.program, &v.Query)
 //		if err != nil {
 //			return answer{}, err
 //		}
@@ -25,26 +25,22 @@
 //	}
 //
 // Links are GET; what changes something is a form sent by POST, which answers
-// with a location and a note of what was done. A fault of the visitor is a
+// with a location and a note of what was done. A mistake of the visitor is a
 // *problem, or a page with status 422 that shows the form again with what is
-// wrong at its fields (faultsOf). A page with a secret says so (answer.secret).
+// wrong at its fields ([ui.FieldErrors]). A page with a secret says so
+// (answer.secret).
 //
-// A page is @layout(f) with @pageTitle(f) or @recordTitle first, which has its
-// one h1. The files part*.templ have what pages are made of; TestGallery shows
-// all of it. Times are told by the clock of the frame: @f.clock.ago(t). Text
-// from outside that stands in a line goes through visible, a body through
-// bodyBlock. There is no style, script or handler inside of markup: the policy
-// refuses them.
+// A page is @ui.Layout(f) with @ui.PageTitle(f) or @ui.RecordTitle first, which
+// has its one h1. Package ui has what pages are made of. Times are told by the
+// clock of the frame: @f.Clock.Ago(t). Text from outside that stands in a line
+// goes through [ui.Visible], a body through [ui.BodyBlock].
 //
-// After a change of a .templ or of assets/src, from the root of the repository:
-//
-//	go tool templ generate && go generate ./assets
-//
-// What both make is committed with its source.
-//
-// What JavaScript adds is asked for by attributes: data-copy, data-tick,
-// data-row, data-live-list, data-ago. Its source is assets/src.
+// go generate ./... renews the generated code of the pages and the assets. It is
+// committed with its source.
 package web
+
+// Generated code names its source relative to the root of the module.
+//go:generate go -C .. tool templ generate
 
 import (
 	"compress/gzip"
@@ -58,6 +54,7 @@ import (
 
 	"service/assets"
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -116,6 +113,7 @@ type Config struct {
 type Web struct {
 	cfg      Config
 	assets   *assets.Assets
+	curl     ui.Curl  // shows what pages do as requests to the API
 	setup    *secrets // the links that make the first admin
 	links    *secrets // those that sign in, by admin
 	once     *secrets // the forms that work once, by session
@@ -146,6 +144,7 @@ func New(cfg Config) *Web {
 	w := &Web{
 		cfg:      cfg,
 		assets:   assets.New(),
+		curl:     ui.Curl{BaseURL: cfg.BaseURL, CAFile: cfg.CAFile},
 		setup:    newSecrets(linkLife, maxLinks),
 		links:    newSecrets(linkLife, maxLinks),
 		once:     newSecrets(onceLife, maxOnce),
@@ -165,18 +164,16 @@ func New(cfg Config) *Web {
 
 // sections are the pages of the navigation, in its order. One without a route
 // is not shown.
-var sections = []section{
-	{"/", "overview", "Overview"},
-	{"/subscriptions", "subscriptions", "Subscriptions"},
-	{"/deliveries", "deliveries", "Deliveries"},
-	{"/events", "events", "Events"},
-	{"/event-types", "types", "Event types"},
-	{"/tokens", "tokens", "Tokens"},
-	{"/system", "system", "System"},
-	{"/audit", "audit", "Audit"},
+var sections = []ui.Section{
+	{Path: "/", Icon: "overview", Label: "Overview"},
+	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
+	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
+	{Path: "/events", Icon: "events", Label: "Events"},
+	{Path: "/event-types", Icon: "types", Label: "Event types"},
+	{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
+	{Path: "/system", Icon: "system", Label: "System"},
+	{Path: "/audit", Icon: "audit", Label: "Audit"},
 }
-
-type section struct{ path, icon, label string }
 
 // routes is all that the pages answer. Anyone may ask for what is before
 // signing in; the rest is for admins, and for what their pages ask for by
@@ -254,7 +251,7 @@ func (w *Web) withPrograms(do handler) handler {
 	return func(r *request) (answer, error) {
 		if r.Method == http.MethodGet {
 			var err error
-			if r.programs, err = w.cfg.Store.ProgramIDs(r.Context(), manyPrograms); err != nil {
+			if r.programs, err = w.cfg.Store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
 				return answer{}, err
 			}
 		}

@@ -1,0 +1,32 @@
+package web
+
+import (
+	"strconv"
+
+	"service/store"
+	"service/web/ui"
+)
+
+// counted renders a number of [store.Totals], which stops at a limit.
+func counted(n int) string {
+	if n >= store.CountLimit {
+		return ui.Number(store.CountLimit) + "+"
+	}
+	return ui.Number(int64(n))
+}
+
+// shownOf says how many there are, and when those are not all, how many are shown.
+func shownOf(shown, total int, noun string) string {
+	if shown < total {
+		return strconv.Itoa(shown) + " of " + countedOf(total, noun)
+	}
+	return countedOf(total, noun)
+}
+
+// countedOf is a number of [store.Totals] and what there is that many of.
+func countedOf(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return counted(n) + " " + noun + "s"
+}

@@ -1,0 +1,158 @@
+package ui
+
+import (
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Chart is one or more series over a common axis, usually time.
+type Chart struct {
+	ID       string // which the page has once
+	Name     string // what it shows: Deliveries per minute
+	StepName string // what a step is, as the heading of the table's first column: Minute
+	Labels   []string
+	Series   []Series
+	Max      float64              // the height of the drawing, when it is known; 0 is that of the greatest number
+	Format   func(float64) string // of a number; nil is grouped, without decimals
+}
+
+// Series is one series of a chart: a value for each label. NaN is no value.
+type Series struct {
+	Name   string
+	State  string // success, failed, retryable or pending, whose colour it has; "" is the accent's
+	Values []float64
+}
+
+// The drawing's own units. The style sheet stretches it to the width there is.
+const (
+	chartWidth  = 600
+	chartHeight = 120
+)
+
+func (c *Chart) formatValue(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "–"
+	case c.Format != nil:
+		return c.Format(v)
+	default:
+		return Number(int64(math.Round(v)))
+	}
+}
+
+// top is the greatest height of the bars, or of the lines, at least 1, unless it
+// is known.
+func (c *Chart) top(stacked bool) float64 {
+	if c.Max > 0 {
+		return c.Max
+	}
+	top := 1.0
+	for i := range c.Labels {
+		sum := 0.0
+		for _, s := range c.Series {
+			v := s.at(i)
+			if stacked {
+				sum += v
+			} else {
+				sum = max(sum, v)
+			}
+		}
+		top = max(top, sum)
+	}
+	return roundUp(top)
+}
+
+// at is a number for drawing: nothing is drawn as 0.
+func (s *Series) at(i int) float64 {
+	if i >= len(s.Values) || math.IsNaN(s.Values[i]) || math.IsInf(s.Values[i], 0) || s.Values[i] < 0 {
+		return 0
+	}
+	return s.Values[i]
+}
+
+// roundUp is the next round number: 1, 2 or 5 times a power of ten.
+func roundUp(v float64) float64 {
+	p := math.Pow(10, math.Floor(math.Log10(v)))
+	for _, m := range []float64{1, 2, 5, 10} {
+		if v <= m*p {
+			return m * p
+		}
+	}
+	return v
+}
+
+// bar is a rectangle of a stacked chart.
+type bar struct {
+	state            string
+	x, y, wide, high string
+}
+
+func (c *Chart) bars() []bar {
+	top := c.top(true)
+	step := chartWidth / float64(max(1, len(c.Labels)))
+	var all []bar
+	for i := range c.Labels {
+		y := float64(chartHeight)
+		for _, s := range c.Series {
+			h := s.at(i) / top * chartHeight
+			if h == 0 {
+				continue
+			}
+			y -= h
+			all = append(all, bar{s.State, SVGLength(float64(i)*step + step*0.1), SVGLength(y), SVGLength(step * 0.8), SVGLength(h)})
+		}
+	}
+	return all
+}
+
+// path is the line of a series; steps without a number are gaps.
+func (c *Chart) path(s *Series, top float64) string {
+	var b strings.Builder
+	move := true
+	step := chartWidth / float64(max(1, len(c.Labels)-1))
+	for i := range c.Labels {
+		if i >= len(s.Values) || math.IsNaN(s.Values[i]) {
+			move = true
+			continue
+		}
+		x, y := float64(i)*step, SVGLength(chartHeight-s.at(i)/top*chartHeight)
+		if next := i + 1; move && (next >= len(s.Values) || math.IsNaN(s.Values[next])) {
+			// A number alone is a line of its step's width, so that it can be seen.
+			from, to := max(0, x-step*0.4), min(chartWidth, x+step*0.4)
+			b.WriteString("M" + SVGLength(from) + " " + y + "h" + SVGLength(to-from))
+			continue
+		}
+		b.WriteString(map[bool]string{true: "M", false: "L"}[move])
+		b.WriteString(SVGLength(x) + " " + y)
+		move = false
+	}
+	return b.String()
+}
+
+// SVGLength formats a length in a drawing's units, rounded to a tenth.
+func SVGLength(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
+
+// sparkWidth and sparkHeight are of a line among words.
+const (
+	sparkWidth  = 80
+	sparkHeight = 20
+)
+
+// sparkPath is the line of a sparkline whose numbers go from 0 to top.
+func sparkPath(values []float64, top float64) string {
+	var b strings.Builder
+	s := Series{Values: values}
+	step := float64(sparkWidth-2) / float64(max(1, len(values)-1))
+	move := true
+	for i, v := range values {
+		if math.IsNaN(v) {
+			move = true
+			continue
+		}
+		b.WriteString(map[bool]string{true: "M", false: "L"}[move])
+		b.WriteString(SVGLength(1+float64(i)*step) + " " + SVGLength(sparkHeight-2-s.at(i)/max(top, 1e-9)*(sparkHeight-4)))
+		move = false
+	}
+	return b.String()
+}

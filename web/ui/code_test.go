@@ -1,0 +1,140 @@
+package ui
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+)
+
+func joined(tokens []codeToken) string {
+	var b strings.Builder
+	for _, t := range tokens {
+		b.WriteString(t.text)
+	}
+	return b.String()
+}
+
+func TestPrettyJSON(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{`{}`, `{}`},
+		{` [ ] `, `[]`},
+		{`"a\"b{"`, `"a\"b{"`},
+		{`{"a":1.50e3,"b":[true,null,{"c":"d: ,"}]}`, "{\n  \"a\": 1.50e3,\n  \"b\": [\n    true,\n    null,\n    {\n      \"c\": \"d: ,\"\n    }\n  ]\n}"},
+		{"{\"\u202e\":\"\\u202e\u200b\"}", "{\n  \"⟨U+202E⟩\": \"\\u202e⟨U+200B⟩\"\n}"},
+		{`9007199254740993`, `9007199254740993`},
+	} {
+		if got := joined(prettyJSON([]byte(tt.in))); got != tt.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", tt.in, got, tt.want)
+		}
+	}
+}
+
+// FuzzPrettyJSON holds that pretty JSON is the same value, unless something in
+// it was spelt out, and that no character is left that misleads.
+func FuzzPrettyJSON(f *testing.F) {
+	f.Add([]byte(`{"a":[1,2,{"b":"c\\"}],"d":"\u202e"}`))
+	f.Add([]byte(`[[[[[]]]]]`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b := &Body{Data: data, Size: -1}
+		for _, tokens := range [][]codeToken{b.raw(), b.pretty()} {
+			for _, r := range joined(tokens) {
+				if r != '\n' && r != '\t' && r != '\r' && IsHidden(r) {
+					t.Fatalf("%q is shown as %q, with %U", data, joined(tokens), r)
+				}
+			}
+		}
+		if !json.Valid(data) || strings.ContainsFunc(string(data), IsHidden) {
+			return
+		}
+		var was, is any
+		got := joined(prettyJSON(data))
+		if err := json.Unmarshal([]byte(got), &is); err != nil {
+			t.Fatalf("%q became %q: %v", data, got, err)
+		}
+		if err := json.Unmarshal(data, &was); err != nil {
+			t.Fatal(err)
+		}
+		a, _ := json.Marshal(was)
+		z, _ := json.Marshal(is)
+		if string(a) != string(z) {
+			t.Fatalf("%s became %s", a, z)
+		}
+	})
+}
+
+func TestBody(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		body         Body
+		binary, json bool
+		told         string
+	}{
+		{"JSON", Body{Data: []byte(`{"a":1}`), Size: -1}, false, true, "7 B"},
+		{"text", Body{Data: []byte("no"), Size: -1}, false, false, "2 B"},
+		{"cut in a character", Body{Data: []byte("gr\xc3"), Cut: true, Size: 2000}, false, false, "the first 3 B of 1.9 KiB"},
+		{"cut", Body{Data: []byte("gr"), Cut: true, Size: -1}, false, false, "cut at 2 B"},
+		{"not UTF-8", Body{Data: []byte("gr\xc3x"), Size: -1}, true, false, "4 B"},
+		{"a NUL", Body{Data: []byte("a\x00"), Size: -1}, true, false, "2 B"},
+		{"all marks", Body{Data: []byte(strings.Repeat("\u202e", 200)), Size: -1}, true, false, "600 B"},
+		{"long", Body{Data: []byte(strings.Repeat("é", maxCode)), Size: -1}, false, false, "128 KiB, of which 64.0 KiB are shown"},
+		{"long JSON", Body{Data: []byte(`"` + strings.Repeat("a", maxCode) + `"`), Size: -1}, false, false, "64.0 KiB, of which 64.0 KiB are shown"},
+		{"long and binary", Body{Data: make([]byte, maxCode), Size: -1}, true, false, "64.0 KiB, of which 4.0 KiB are shown"},
+	} {
+		if got := tt.body.binary(); got != tt.binary {
+			t.Errorf("%s: binary: got %v, want %v", tt.name, got, tt.binary)
+		}
+		if got := tt.body.pretty() != nil; got != tt.json {
+			t.Errorf("%s: JSON: got %v, want %v", tt.name, got, tt.json)
+		}
+		if got := tt.body.SizeText(); got != tt.told {
+			t.Errorf("%s: told %q, want %q", tt.name, got, tt.told)
+		}
+		if n := len(joined(tt.body.raw())); n > 2*maxCode && !tt.binary {
+			t.Errorf("%s: %d bytes are shown", tt.name, n)
+		}
+	}
+}
+
+func TestVisible(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain, grün, 日本":               "plain, grün, 日本",
+		"a\u202eb":                      "a⟨U+202E⟩b",
+		"a\nb\x00":                      "a⟨U+000A⟩b⟨U+0000⟩",
+		"\xff\uFFFD":                    "⟨FF⟩⟨U+FFFD⟩",
+		"a\u3164b\u2800\u2028":          "a⟨U+3164⟩b⟨U+2800⟩⟨U+2028⟩",
+		"a\u200bb\ufeff":                "a⟨U+200B⟩b⟨U+FEFF⟩",
+		strings.Repeat("x", MaxVisible): strings.Repeat("x", MaxVisible),
+	} {
+		if got := Visible(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+	if got := Visible(strings.Repeat("é", 1<<20)); len([]rune(got)) != MaxVisible+1 {
+		t.Errorf("a long line has %d characters, want %d and a mark", len([]rune(got)), MaxVisible)
+	}
+}
+
+func TestCharts(t *testing.T) {
+	c := Chart{Labels: []string{"a", "b", "c"}, Series: []Series{{"x", "success", []float64{1, math.NaN(), 7}}, {"y", "failed", []float64{2, -4, math.Inf(1)}}}}
+	if got := c.top(true); got != 10 {
+		t.Errorf("the top is %v, want 10", got)
+	}
+	for _, b := range c.bars() {
+		if strings.Contains(b.x+b.y+b.wide+b.high, "N") || strings.Contains(b.high, "-") {
+			t.Errorf("a bar that cannot be drawn: %+v", b)
+		}
+	}
+	if got, want := c.path(&c.Series[0], 10), "M0 108h120M480 36h120"; got != want {
+		t.Errorf("the line is %s, want %s", got, want)
+	}
+	empty := Chart{Series: []Series{{"x", "", nil}}}
+	if got := len(empty.bars()) + len(empty.path(&empty.Series[0], empty.top(false))); got != 0 {
+		t.Errorf("of nothing %d things are drawn", got)
+	}
+	for v, want := range map[float64]float64{1: 1, 1.5: 2, 3: 5, 7: 10, 10: 10, 11: 20, 480: 500} {
+		if got := roundUp(v); got != want {
+			t.Errorf("nice(%v): got %v, want %v", v, got, want)
+		}
+	}
+}

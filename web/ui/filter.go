@@ -1,0 +1,172 @@
+package ui
+
+import (
+	"strings"
+
+	"service/webhook"
+)
+
+// given is what the address has for a filter, divided as the list divides it.
+func (v *Listing) given(fl *webhook.Filter) []string {
+	if values, ok := v.Query.Filters[fl.Name]; ok {
+		return values
+	}
+	var all []string
+	for _, s := range v.Values["filter["+fl.Name+"]"] {
+		all = append(all, strings.Split(s, ",")...)
+	}
+	return append(all, v.Values["filter["+fl.Name+"][]"]...)
+}
+
+// timeValues are the values of the two fields of a span of time. Those of a preset
+// are left empty: a preset goes with the time, a span that is sent does not.
+func (v *Listing) timeValues(f Frame, fl *webhook.Filter, r webhook.TimeRange) (from, to string) {
+	if fl.Name != v.timeField() || !v.Values.Has(SpanParameter) {
+		from = f.Clock.FieldValue(r.From)
+	}
+	if !r.To.IsZero() {
+		to = f.Clock.FieldValue(r.To.Add(-1))
+	}
+	return from, to
+}
+
+// withSpan is the same list for the time up to now.
+func (v *Listing) withSpan(name string) string {
+	other := *v
+	other.Values = make(map[string][]string)
+	for n, given := range v.Values {
+		if n != "filter["+v.timeField()+".from]" && n != "filter["+v.timeField()+".to]" {
+			other.Values[n] = given
+		}
+	}
+	return other.With(SpanParameter, name)
+}
+
+// hasRange says whether a span of its own is set for the list's time.
+func (v *Listing) hasRange() bool {
+	_, ok := v.Query.Ranges[v.timeField()]
+	return ok
+}
+
+// countSet is how many filters are set.
+func (v *Listing) countSet() int {
+	n := len(v.Query.Filters)
+	for name := range v.Query.Ranges {
+		if name != v.timeField() || !v.Values.Has(SpanParameter) {
+			n++
+		}
+	}
+	return n
+}
+
+// foldedSet says whether a filter is set that is folded away.
+func (v *Listing) foldedSet() bool {
+	for _, fl := range v.List.Filters {
+		if fl.Kind == webhook.FilterOneOf && len(fl.Values) <= 5 {
+			continue
+		}
+		if _, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.timeField() || !v.Values.Has(SpanParameter)) {
+			return true
+		}
+		if len(v.Query.Filters[fl.Name]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
+	p := FieldProps{ID: "filter-" + fl.Name, Name: "filter[" + fl.Name + "]", Label: Label(fl.Name), Value: strings.Join(v.given(fl), ",")}
+	if v.Error != nil {
+		p.Error = FieldErrorText(v.fieldErrors(), p.ID)
+	}
+	switch fl.Kind {
+	case webhook.FilterEvent:
+		p.Hint = "Names of events, with commas"
+	case webhook.FilterID:
+		p.Hint = "Whole ids, with commas"
+	case webhook.FilterURL:
+		p.Hint = "The whole URL"
+		if values := v.given(fl); len(values) > 1 {
+			p.Value = values[0]
+		}
+	case webhook.FilterResponseStatus:
+		p.Hint = "Such as 404 or 5xx, with commas"
+	case webhook.FilterLeast:
+		p.Kind, p.Options = "select", []Option{{"", "Any"}}
+		for _, v := range fl.Values {
+			p.Options = append(p.Options, Option{v, v + " or more"})
+		}
+	case webhook.FilterText:
+		p.Hint = "The whole of it; several with commas"
+		if fl.Name == "url" || strings.HasSuffix(fl.Name, "_url") {
+			p.Hint = "A part of it; several with commas"
+		}
+	default:
+		if len(v.given(fl)) > 1 {
+			p.Hint = "Of " + strings.Join(fl.Values, ", ")
+			break
+		}
+		p.Kind, p.Options = "select", []Option{{"", "Any"}}
+		for _, value := range fl.Values {
+			p.Options = append(p.Options, Option{value, Words(strings.ReplaceAll(value, ".", " "))})
+		}
+	}
+	return p
+}
+
+// fieldErrors is what of the query cannot be had, by the fields of the form.
+func (v *Listing) fieldErrors() []FieldError {
+	ids := make(map[string][2]string)
+	for _, fl := range v.List.Filters {
+		ids["filter["+fl.Name+"]"] = [2]string{"filter-" + fl.Name, Label(fl.Name)}
+		ids["filter["+fl.Name+".from]"] = [2]string{"filter-" + fl.Name + "-from", Label(fl.Name) + " from"}
+		ids["filter["+fl.Name+".to]"] = [2]string{"filter-" + fl.Name + "-to", Label(fl.Name) + " to"}
+	}
+	return FieldErrors(v.Error, ids)
+}
+
+// sorts are the orders that the list can have.
+func (v *Listing) sorts() []Option {
+	var all []Option
+	for _, name := range v.List.Sort {
+		for _, down := range []bool{true, false} {
+			o := Option{Value: name, Label: Label(name) + ", " + orderLabel(name, down)}
+			if down {
+				o.Value = "-" + name
+			}
+			if len(v.List.Default) == 1 && v.List.Default[0] == (webhook.SortField{Name: name, Descending: down}) {
+				o.Value = ""
+				all = append([]Option{o}, all...)
+				continue
+			}
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// pillLabel is how a value is shown in its box.
+func pillLabel(value string) string {
+	switch value {
+	case "true":
+		return "yes"
+	case "false":
+		return "no"
+	}
+	return Words(value)
+}
+
+// orderLabel says which end of an order comes first.
+func orderLabel(name string, down bool) string {
+	switch isTime := name == "at" || strings.HasSuffix(name, "_at"); {
+	case isTime && down:
+		return "newest first"
+	case isTime:
+		return "oldest first"
+	case down:
+		return "Z to A"
+	default:
+		return "A to Z"
+	}
+}

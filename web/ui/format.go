@@ -1,0 +1,124 @@
+package ui
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Duration formats d in its largest unit, rounded down.
+func Duration(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "0 s"
+	case d < time.Minute:
+		return strconv.Itoa(int(d/time.Second)) + " s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d/time.Minute)) + " min"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d/time.Hour)) + " h"
+	default:
+		return strconv.Itoa(int(d/(24*time.Hour))) + " d"
+	}
+}
+
+// Uptime formats d in its two largest units.
+func Uptime(d time.Duration) string {
+	switch {
+	case d < time.Hour:
+		return Duration(d)
+	case d < 24*time.Hour:
+		return Duration(d) + " " + strconv.Itoa(int(d%time.Hour/time.Minute)) + " min"
+	default:
+		return strconv.Itoa(int(d/(24*time.Hour))) + " d " + strconv.Itoa(int(d%(24*time.Hour)/time.Hour)) + " h"
+	}
+}
+
+// Until formats how far t is ahead of now.
+func Until(t, now time.Time) string {
+	if !t.After(now) {
+		return "now"
+	}
+	return "in " + Duration(t.Sub(now))
+}
+
+// Latency formats the duration of an attempt.
+func Latency(d time.Duration) string {
+	if d < time.Second {
+		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
+	}
+	return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
+}
+
+// Number formats n with commas between thousands.
+func Number(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	var b strings.Builder
+	for i, c := range digits {
+		if i > 0 && digits[i-1] != '-' && (len(digits)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
+
+// ByteSize formats a number of bytes in units of 1,024.
+func ByteSize(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 || v >= 100 {
+		return strconv.FormatInt(int64(v), 10) + " " + units[i]
+	}
+	// Cut off, not rounded: what is short of a limit must not look like it.
+	return strconv.FormatFloat(float64(int64(v*10))/10, 'f', 1, 64) + " " + units[i]
+}
+
+// Words returns a name of the API, such as attempts_exhausted, with spaces.
+func Words(name string) string { return strings.ReplaceAll(name, "_", " ") }
+
+// idTail is how much of an id is shown at once: the end, since the first
+// characters of a UUIDv7 are the time.
+const idTail = 8
+
+// splitID returns the part of an id that is folded away and the one shown.
+func splitID(id string) (head, tail string) {
+	i := max(0, len(id)-idTail)
+	return id[:i], id[i:]
+}
+
+// Endpoint splits the URL of a subscription into host and path; whole is for a
+// title. The query, which may hold a secret, is replaced by an ellipsis.
+func Endpoint(raw string) (host, path, whole string) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		return raw, "", raw
+	}
+	if path = u.EscapedPath(); path == "/" {
+		path = ""
+	}
+	whole = u.Scheme + "://" + u.Host + u.EscapedPath()
+	if u.RawQuery != "" {
+		whole += "?…"
+	}
+	return u.Host, path, whole
+}
+
+// Label returns a name of the API as the label of a field.
+func Label(name string) string {
+	if name == "at" {
+		name = "time"
+	}
+	s := Words(strings.ReplaceAll(name, ".", " "))
+	if s == "url" || s == "" {
+		return strings.ToUpper(s)
+	}
+	if stem, ok := strings.CutSuffix(s, " url"); ok {
+		s = stem + " URL"
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

@@ -1,0 +1,68 @@
+package ui
+
+import (
+	"net/url"
+)
+
+// Frame is what a page has around its content.
+type Frame struct {
+	Title      string
+	Section    string // the path of its section, "" outside of the navigation
+	Stylesheet string
+	Script     string
+	Icon       string
+	Version    string
+
+	Theme     Theme
+	Clock     Clock // that the page tells its times by
+	Keys      bool
+	Admin     string // who is signed in, "" when nobody is named
+	Note      *Note
+	Address   string // the address of this page, for forms that lead back to it
+	Nav       []Section
+	Program   string     // that is looked at, "" for all
+	Programs  []string   // to choose from; no switch when there are none
+	Switching url.Values // what of this page's query a change of the program keeps
+	Live      *Live      // nil when the page has none
+	Find      string     // what was searched for
+}
+
+// withProgram is the address of this page's section with another program, "" for
+// all.
+func (f *Frame) withProgram(id string) string {
+	values := make(url.Values)
+	for name, given := range f.Switching {
+		values[name] = given
+	}
+	if id != "" {
+		values.Set(ProgramParameter, id)
+	}
+	path := f.Section
+	if path == "" {
+		path = "/"
+	}
+	return Address(path, values)
+}
+
+func (f *Frame) colorScheme() string {
+	if f.Theme == ThemeSystem {
+		return "light dark"
+	}
+	return string(f.Theme)
+}
+
+// MaxProgramChoices is the number of programs from which on a program is typed
+// instead of chosen.
+const MaxProgramChoices = 100
+
+// Section is a link of the navigation.
+type Section struct{ Path, Icon, Label string }
+
+// Theme is the color scheme of the pages.
+type Theme string
+
+const (
+	ThemeSystem Theme = ""
+	ThemeLight  Theme = "light"
+	ThemeDark   Theme = "dark"
+)

@@ -1,0 +1,199 @@
+package ui
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+// The parameters of a list page that are not the API's own.
+const (
+	ProgramParameter = "program" // the program switch
+	SpanParameter    = "span"    // the time up to now, such as 24h; see spans
+)
+
+type spanPreset struct {
+	name, label string
+	long        time.Duration
+}
+
+// spans are the presets of a list's time, by their name in the URL.
+var spans = []spanPreset{
+	{"1h", "1 h", time.Hour},
+	{"24h", "24 h", 24 * time.Hour},
+	{"7d", "7 d", 7 * 24 * time.Hour},
+	{"30d", "30 d", 30 * 24 * time.Hour},
+}
+
+// Listing is the state of a list page: the query that its address asks for.
+type Listing struct {
+	List   *webhook.List
+	Query  webhook.ListQuery
+	Path   string         // of the page
+	Values url.Values     // as they were given, without those left empty; never changed
+	Error  *webhook.Error // why the query cannot be answered, nil when it can
+}
+
+// ParseListing parses the address of a list page. It takes the parameters of the
+// API, and program and span besides. Own are parameters of the page that are not
+// the list's. A form sends those that were left empty too, which are ignored. A
+// time without a zone, as a browser's field gives it, is in the zone of c.
+//
+// The error says that the query has an invalid escape. A query that is readable
+// and not answerable is the Error of the listing, for the page to show at its form.
+func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing, error) {
+	given, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, err
+	}
+	v := &Listing{List: l, Path: u.Path, Values: make(url.Values)}
+	for name, values := range given {
+		values = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return strings.TrimSpace(s) == "" })
+		if len(values) > 0 {
+			v.Values[name] = values
+		}
+	}
+	asked := make(url.Values)
+	for name, values := range v.Values {
+		switch {
+		case name == ProgramParameter || name == SpanParameter || slices.Contains(own, name):
+		case strings.HasSuffix(name, ".from]") || strings.HasSuffix(name, ".to]"):
+			for _, s := range values {
+				asked.Add(name, c.WithZone(s))
+			}
+		default:
+			asked[name] = values
+		}
+	}
+	if field := v.timeField(); field != "" && v.Values.Has(SpanParameter) {
+		i := slices.IndexFunc(spans, func(s spanPreset) bool { return s.name == v.Values.Get(SpanParameter) })
+		if i < 0 {
+			v.Error = webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: SpanParameter, Detail: "must be 1h, 24h, 7d or 30d"})
+			return v, nil
+		}
+		asked.Set("filter["+field+".from]", webhook.FormatTime(c.Now.Add(-spans[i].long)))
+		asked.Del("filter[" + field + ".to]")
+	}
+	v.Query, v.Error = l.Parse(asked)
+	return v, nil
+}
+
+// timeField is the property whose time the presets are of: the first that the
+// list can be filtered by, "" for none.
+func (v *Listing) timeField() string {
+	for _, f := range v.List.Filters {
+		if f.Kind == webhook.FilterTime {
+			return f.Name
+		}
+	}
+	return ""
+}
+
+// Filtered reports whether the list is narrowed by more than the program.
+func (v *Listing) Filtered() bool {
+	for name := range v.Values {
+		if strings.HasPrefix(name, "filter") || name == SpanParameter {
+			return true
+		}
+	}
+	return false
+}
+
+// With returns the address of the first page of the list with one parameter changed;
+// without values the parameter is left out.
+func (v *Listing) With(name string, values ...string) string {
+	changed := make(url.Values)
+	for n, given := range v.Values {
+		if n != name && n != "page[cursor]" && n != "page[number]" {
+			changed[n] = given
+		}
+	}
+	if len(values) > 0 {
+		changed[name] = values
+	}
+	return Address(v.Path, changed)
+}
+
+// PageAddress returns the address of another page of the list: by cursor, or by
+// number. A span becomes a fixed time, since a cursor is valid only for the very same
+// selection.
+func (v *Listing) PageAddress(cursor string, number int) string {
+	q := v.Query
+	q.Cursor, q.Number = cursor, max(number, 1)
+	values := v.List.Values(&q)
+	if p := v.Values.Get(ProgramParameter); p != "" {
+		values.Set(ProgramParameter, p)
+	}
+	return Address(v.Path, values)
+}
+
+// WithoutFilters returns the address of the list without its filters.
+func (v *Listing) WithoutFilters() string {
+	values := make(url.Values)
+	for _, name := range []string{ProgramParameter, "sort", "page[size]"} {
+		if given, ok := v.Values[name]; ok {
+			values[name] = given
+		}
+	}
+	return Address(v.Path, values)
+}
+
+// Selection returns path with the filters of the list and more parameters, which are
+// pairs of a name and a value. A span becomes a fixed time.
+func (v *Listing) Selection(path string, more ...string) string {
+	q := webhook.ListQuery{Sort: v.List.Default, Filters: v.Query.Filters, Ranges: v.Query.Ranges, Size: webhook.DefaultPageSize, Number: 1}
+	values := v.List.Values(&q)
+	if p := v.Values.Get(ProgramParameter); p != "" {
+		values.Set(ProgramParameter, p)
+	}
+	for i := 0; i < len(more); i += 2 {
+		values.Set(more[i], more[i+1])
+	}
+	return Address(path, values)
+}
+
+// exportAddress is the address of a list as a file.
+func (v *Listing) exportAddress(format string) string {
+	return v.Selection(v.Path+"/export", "format", format)
+}
+
+// Pages returns the pager of a list with numbered pages.
+func (v *Listing) Pages(total int) Pager {
+	size, at := v.Query.Size, v.Query.Number
+	last := max(1, (total+size-1)/size)
+	p := Pager{Shown: "none"}
+	if first := (at-1)*size + 1; first <= total {
+		p.Shown = Number(int64(first)) + " to " + Number(int64(min(total, at*size))) + " of " + Number(int64(total))
+	}
+	if at > 1 {
+		p.newer = v.PageAddress("", min(at-1, last))
+	}
+	if at < last {
+		p.Older = v.PageAddress("", at+1)
+	}
+	if last == 1 {
+		return p
+	}
+	for n := 1; n <= last; n++ {
+		if n == 1 || n == last || n >= at-2 && n <= at+2 {
+			p.numbers = append(p.numbers, pageNumber{n, v.PageAddress("", n), n == at})
+		}
+	}
+	return p
+}
+
+// FeedPages returns the pager of a feed. Newer is the cursor of the page before, ""
+// when that is the first; next that of the next page, "" on the last.
+func (v *Listing) FeedPages(newer, next string) Pager {
+	var p Pager
+	if v.Query.Cursor != "" {
+		p.Newest, p.newer = v.PageAddress("", 1), v.PageAddress(newer, 1)
+	}
+	if next != "" {
+		p.Older = v.PageAddress(next, 1)
+	}
+	return p
+}

@@ -1,0 +1,101 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// MaxVisible is how many characters of a line of text from outside Visible returns.
+const MaxVisible = 300
+
+// Visible renders text from outside for one line of a page. It bounds the length and
+// escapes what a reader would not see or be misled by: control characters, marks that
+// change the direction of writing, characters without width, and invalid UTF-8. It
+// returns ordinary text unchanged.
+func Visible(s string) string {
+	plain := len(s) <= MaxVisible
+	for _, r := range s {
+		if !plain {
+			break
+		}
+		plain = !IsHidden(r)
+	}
+	if plain {
+		return s
+	}
+	var b strings.Builder
+	n := 0
+	for i, r := range s {
+		if n++; n > MaxVisible {
+			b.WriteString("…")
+			break
+		}
+		b.WriteString(escapeRune(s[i:], r))
+	}
+	return b.String()
+}
+
+// escapeRune is how the character r, which s begins with, is shown.
+func escapeRune(s string, r rune) string {
+	switch {
+	case r == utf8.RuneError && !strings.HasPrefix(s, "\uFFFD"):
+		return fmt.Sprintf("⟨%02X⟩", s[0])
+	case IsHidden(r):
+		return fmt.Sprintf("⟨U+%04X⟩", r)
+	default:
+		return string(r)
+	}
+}
+
+// IsHidden reports whether Visible escapes a character: it is invisible, or changes how
+// others are shown.
+func IsHidden(r rune) bool {
+	if r < utf8.RuneSelf {
+		return r < ' ' || r == 0x7f
+	}
+	return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800' // a blank of Braille
+}
+
+// EscapeJSON returns JSON of the same value with all non-ASCII characters escaped that
+// Visible would escape.
+func EscapeJSON(b []byte) []byte {
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case r >= utf8.RuneSelf && IsHidden(r) && r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		case r >= utf8.RuneSelf && IsHidden(r):
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
+}
+
+// EscapeJSONText is EscapeJSON for text that may be no valid JSON. It escapes control
+// characters too, except those of white space.
+func EscapeJSONText(text string) string {
+	if !strings.ContainsFunc(text, hiddenInJSON) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case !hiddenInJSON(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+func hiddenInJSON(r rune) bool { return IsHidden(r) && !strings.ContainsRune("\n\r\t", r) }

@@ -20,6 +20,7 @@ import (
 
 	"filippo.io/age"
 
+	"service/internal/certs"
 	"service/store"
 )
 
@@ -57,7 +58,7 @@ const (
 var plainName = regexp.MustCompile(`^(ca\.pem|event_types/[a-z][a-z0-9_]{0,63}\.json)$`)
 
 // keyNames are the names of the sealed files.
-var keyNames = []string{secretKeyFile, alertSecretFile, caKeyFile}
+var keyNames = []string{secretKeyFile, alertSecretFile, certs.CAKeyFile}
 
 // manifest says what an archive holds.
 type manifest struct {
@@ -122,7 +123,7 @@ func newBackupSource(ctx context.Context, st *store.Store, r *backupRequest) (_ 
 		return err
 	}
 	if r.Keys { // the certificate is of no use without its key
-		if err := read(&s.plain, caCertificateFile); err != nil {
+		if err := read(&s.plain, certs.CAFile); err != nil {
 			return nil, err
 		}
 	}

@@ -18,9 +18,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"service/internal/certs"
 	"service/internal/terminal"
 	"service/store"
-	"service/web"
 	"service/webhook"
 )
 
@@ -228,19 +228,19 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading
 	return false
 }
 
-// localCA looks at the CA of a data directory that no server has.
+// CA looks at the CA of a data directory that no server has.
 func (d *diagnosis) localCA(dir string, now time.Time) {
-	path := filepath.Join(dir, caCertificateFile)
+	path := filepath.Join(dir, certs.CAFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return // it is made with the first start
 	}
-	ca, parseErr := parseCA(b)
+	ca, parseErr := certs.ParseCA(b)
 	if err := errors.Join(err, parseErr); err != nil {
-		d.add(store.LevelFail, "certificates", "Put back a copy of "+path+", or remove it and "+caKeyFile+" to have a new CA made, which clients then have to be given.", "%s: %v", path, err)
+		d.add(store.LevelFail, "certificates", "Put back a copy of "+path+", or remove it and "+certs.CAKeyFile+" to have a new CA made, which clients then have to be given.", "%s: %v", path, err)
 		return
 	}
-	*d = append(*d, certificateFinding([]web.Certificate{{Names: []string{ca.Subject.CommonName}, Ends: ca.NotAfter}}, now)...)
+	*d = append(*d, certs.Findings([]certs.Certificate{{Names: []string{ca.Subject.CommonName}, Ends: ca.NotAfter}}, now)...)
 }
 
 // listener looks at whether the addresses are free, or the running server
@@ -305,30 +305,6 @@ func (d *diagnosis) front(ctx context.Context, s *settings) {
 	}
 }
 
-// certificateSoon is how long before its end a certificate should have been
-// renewed: those of the local CA are 10 days before, those of an ACME CA 30.
-const certificateSoon = 7 * 24 * time.Hour
-
-func certificateFinding(all []web.Certificate, now time.Time) []store.Finding {
-	var d diagnosis
-	for _, c := range all {
-		left := c.Ends.Sub(now)
-		names := strings.Join(c.Names, ", ")
-		fault := certificateFault(&c, now)
-		switch {
-		case fault != "" && left < certificateSoon:
-			d.add(store.LevelFail, "certificates", "See the log for what the issuer says; the name must lead to this machine, and the issuer must reach ports 443 or 80.", "%s", fault)
-		case fault != "":
-			d.add(store.LevelWarn, "certificates", "See the log for what the issuer says.", "%s", fault)
-		case left < certificateSoon:
-			d.add(store.LevelWarn, "certificates", "See the log for why it is not renewed.", "that of %s ends on %s", names, webhook.FormatTime(c.Ends))
-		default:
-			d.ok("certificates", "that of %s is good until %s", names, webhook.FormatTime(c.Ends))
-		}
-	}
-	return d
-}
-
 // examine looks at the running service from within. The database is read
 // through for at most the given time, 0 for not.
 func (svc *service) examine(ctx context.Context, reading time.Duration) []store.Finding {
@@ -338,7 +314,7 @@ func (svc *service) examine(ctx context.Context, reading time.Duration) []store.
 	} else {
 		d.ok("deliveries", "they are being made")
 	}
-	d = append(d, certificateFinding(svc.certificates.list(), time.Now())...)
+	d = append(d, certs.Findings(svc.certificates.Certificates(), time.Now())...)
 	return d
 }
 

@@ -9,39 +9,7 @@ import (
 	"time"
 
 	"service/store"
-	"service/web"
 )
-
-func TestCertificateFinding(t *testing.T) {
-	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
-	for left, want := range map[time.Duration]store.Level{
-		30 * 24 * time.Hour: store.LevelOK, certificateSoon: store.LevelOK, certificateSoon - time.Second: store.LevelWarn,
-		time.Second: store.LevelWarn, 0: store.LevelFail, -time.Hour: store.LevelFail,
-	} {
-		found := certificateFinding([]web.Certificate{{Names: []string{"service.example"}, Ends: now.Add(left)}}, now)
-		if len(found) != 1 || found[0].Level != want || !strings.Contains(found[0].Detail, "service.example") {
-			t.Errorf("%v before its end: got %v, want %s", left, found, want)
-		}
-	}
-}
-
-// A certificate that cannot be renewed is told while there is time.
-func TestCertificateFaultFinding(t *testing.T) {
-	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
-	for _, test := range []struct {
-		left time.Duration // 0: there is none
-		want store.Level
-	}{{20 * 24 * time.Hour, store.LevelWarn}, {certificateSoon - time.Second, store.LevelFail}, {-time.Hour, store.LevelFail}, {0, store.LevelFail}} {
-		one := web.Certificate{Names: []string{"service.example"}, Failing: now.Add(-time.Hour), Fault: "rate limited"}
-		if test.left != 0 {
-			one.Ends = now.Add(test.left)
-		}
-		found := certificateFinding([]web.Certificate{one}, now)
-		if len(found) != 1 || found[0].Level != test.want || !strings.Contains(found[0].Detail, "service.example") || !strings.Contains(found[0].Detail, "rate limited") {
-			t.Errorf("%v before its end: got %v, want %s", test.left, found, test.want)
-		}
-	}
-}
 
 func TestClockFinding(t *testing.T) {
 	for _, year := range []int{1970, 2024, 2201} {

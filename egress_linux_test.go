@@ -32,6 +32,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sync/errgroup"
 
+	"service/internal/certs"
 	"service/webhook"
 )
 
@@ -367,7 +368,7 @@ func (n *network) certificate(t *testing.T) tls.Certificate {
 		t.Fatal(err)
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := os.WriteFile(filepath.Join(n.caDir, caCertificateFile), text, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.caDir, certs.CAFile), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
@@ -421,7 +422,7 @@ func (n *network) start(t *testing.T, flags ...string) *instance {
 	cmd := exec.Command("setpriv", append([]string{"--regid", strconv.Itoa(serviceGroup), "--clear-groups", n.binary, "serve", "--data", data,
 		"--allow-http", "--rate-limit", "0", "--max-subscriptions", "0", "--failing-after", "0", "--log-level", "warn",
 		"--attempt-timeout", attemptTime.String(), "--retry-schedule", "200ms,1h,1h,1h", "--retry-jitter", "0"}, flags...)...)
-	cmd.Env = append(cleanEnvironment(), "SSL_CERT_FILE="+filepath.Join(n.caDir, caCertificateFile))
+	cmd.Env = append(cleanEnvironment(), "SSL_CERT_FILE="+filepath.Join(n.caDir, certs.CAFile))
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {
 		cmd.Env = append(cmd.Env, name+"=http://10.1.2.3:3128")
 	}

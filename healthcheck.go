@@ -14,6 +14,8 @@ import (
 	"net/url"
 	"path/filepath"
 	"time"
+
+	"service/internal/certs"
 )
 
 type healthcheckCmd struct {
@@ -52,14 +54,14 @@ func askReady(ctx context.Context, s *settings) error {
 	scheme := "http"
 	if s.tls {
 		scheme = "https"
-		path := filepath.Join(s.data, caCertificateFile)
-		pool, err := readCertificates(path)
+		path := filepath.Join(s.data, certs.CAFile)
+		pool, err := certs.ReadPool(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is not there: the service has not run on %s yet", path, s.data)
 		} else if err != nil {
 			return err
 		}
-		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: localName}
+		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: certs.LocalName}
 	}
 	at := scheme + "://" + nearAddress(s.listen) + "/readyz"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)

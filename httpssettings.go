@@ -8,8 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/certmagic"
 	"golang.org/x/net/idna"
+
+	"service/internal/certs"
 )
 
 // The addresses that --listen and --http-listen stand for when they are auto.
@@ -56,16 +57,16 @@ func (f *faults) httpsSettings(c *serveFlags, s *settings) {
 	}
 	if c.ACMECARoot != "" {
 		var err error
-		if s.acmeRoots, err = readCertificates(c.ACMECARoot); err != nil {
+		if s.acmeRoots, err = certs.ReadPool(c.ACMECARoot); err != nil {
 			f.add("acme-ca-root", "%v", err)
 		}
 		if !given {
 			f.add("acme-ca-root", "is for the certificates of --domain, and there is none")
 		}
 	}
-	if c.ACMECA == certmagic.LetsEncryptProductionCA {
+	if c.ACMECA == certs.LetsEncrypt {
 		for _, domain := range s.domains {
-			if !certmagic.SubjectQualifiesForPublicCert(domain) || !strings.Contains(domain, ".") {
+			if !certs.IsPublicName(domain) {
 				f.add("domain", "%s is no name on the internet, for which a public issuer could vouch; --acme-ca names one of your own", domain)
 			}
 		}
@@ -114,7 +115,7 @@ func (f *faults) domain(flag, s string) string {
 		f.add(flag, "must be a name such as hooks.example.com, without a scheme, a port or a path, not %q", s)
 		return ""
 	}
-	if name == localName || strings.HasSuffix(name, "."+localName) {
+	if name == certs.LocalName || strings.HasSuffix(name, "."+certs.LocalName) {
 		f.add(flag, "%s is this machine's name for itself, which the local CA vouches for; leave it out", name)
 		return ""
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"service/api"
+	"service/internal/certs"
 )
 
 // isPartners says whether a path is the API's; all others are the admin UI's.
@@ -24,7 +25,7 @@ func isPartners(path string) bool {
 // door. What could hold a token or a password is refused instead: a redirect
 // would make a client that sends it in the clear look as if it were right.
 type plainDoor struct {
-	certificates *certificates // nil when there are none
+	certificates *certs.Manager // nil when there are none
 	partners     api.API
 	hosts        []string // that the service is reached by; others are led to the first; nil: whatever was asked for
 	port         string   // of the HTTPS door; "" when it is not known whether there is one, and nobody is led there
@@ -32,7 +33,7 @@ type plainDoor struct {
 
 // ServeHTTP implements [http.Handler].
 func (d *plainDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if d.certificates != nil && d.certificates.answerChallenge(w, r) {
+	if d.certificates != nil && d.certificates.AnswerChallenge(w, r) {
 		return
 	}
 	p := r.URL.Path

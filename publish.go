@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"service/internal/certs"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -101,7 +102,7 @@ func apiClient(caFile string) (*http.Client, error) {
 		ForceAttemptHTTP2:     true,
 	}
 	if caFile != "" {
-		pool, err := readCertificates(caFile)
+		pool, err := certs.ReadPool(caFile)
 		if err != nil {
 			return nil, fmt.Errorf("--ca: %w", err)
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"service/internal/certs"
 	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
@@ -100,7 +101,7 @@ func (c *restoreCmd) fill(ctx context.Context, std streams, r *store.Restoration
 // keys puts the keys of a backup among the files to be restored, and returns the
 // one that its database needs: from the backup, or where it is kept.
 func (c *restoreCmd) keys(ctx context.Context, std streams, r *store.Restoration, a *archive) ([]byte, error) {
-	certificate := filepath.Join(r.Dir(), caCertificateFile)
+	certificate := filepath.Join(r.Dir(), certs.CAFile)
 	if a.sealed == nil || c.WithoutKeys {
 		if err := os.Remove(certificate); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err

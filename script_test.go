@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"service/internal/certs"
 )
 
 func TestMain(m *testing.M) {
@@ -241,7 +243,7 @@ func cmdDeaf(ts *testscript.TestScript, neg bool, args []string) {
 func client(ts *testscript.TestScript) *http.Client {
 	transport := &http.Transport{DisableKeepAlives: true}
 	if ca := ts.Getenv("CA"); ca != "" {
-		pool, err := readCertificates(ts.MkAbs(ca))
+		pool, err := certs.ReadPool(ts.MkAbs(ca))
 		ts.Check(err)
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 	}

@@ -26,6 +26,7 @@ import (
 
 	"service/api"
 	"service/dispatcher"
+	"service/internal/certs"
 	"service/internal/terminal"
 	"service/store"
 	"service/web"
@@ -245,9 +246,9 @@ type service struct {
 	lease        *store.Lease // nil for none
 	dispatcher   *dispatcher.Dispatcher
 	web          *web.Web
-	handler      http.Handler  // of the public door
-	plainHandler http.Handler  // of the door for plain HTTP
-	certificates *certificates // nil without TLS
+	handler      http.Handler   // of the public door
+	plainHandler http.Handler   // of the door for plain HTTP
+	certificates *certs.Manager // nil without TLS
 	public       net.Listener
 	plain        net.Listener // of plain HTTP beside it; nil for none
 	admin        net.Listener
@@ -321,7 +322,7 @@ func open(ctx context.Context, s *settings, held *store.Lease) (_ *service, err 
 	svc.web = web.New(web.Config{
 		Store: svc.store, Logger: s.logger, Version: version(), Started: time.Now(),
 		// Behind a proxy that is trusted browsers speak HTTPS with that.
-		Secure: s.tls || len(s.trusted) > 0, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Backlog: svc.dispatcher.Backlog, Settings: s.shown, Certificates: svc.certificates.list,
+		Secure: s.tls || len(s.trusted) > 0, Program: s.program, BaseURL: svc.baseURL, CAFile: svc.caFile, Ready: svc.ready, Backlog: svc.dispatcher.Backlog, Settings: s.shown, Certificates: svc.shownCertificates,
 		Checks: func(ctx context.Context) []store.Finding { return svc.examine(ctx, 0) },
 		Rules:  rules, MaxSubscriptions: s.maxSubscriptions, BatchSize: s.batchSize,
 	})
@@ -336,41 +337,51 @@ func open(ctx context.Context, s *settings, held *store.Lease) (_ *service, err 
 	return svc, nil
 }
 
+// shownCertificates returns the certificates that clients are shown now, for the
+// admin UI; none without TLS.
+func (svc *service) shownCertificates() []web.Certificate {
+	var all []web.Certificate
+	for _, c := range svc.certificates.Certificates() {
+		all = append(all, web.Certificate(c))
+	}
+	return all
+}
+
 // openCertificates makes the public door one of HTTPS.
 func (svc *service) openCertificates(ctx context.Context) error {
 	s := svc.settings
-	ca, err := openCA(s.data, time.Now())
+	ca, err := certs.OpenCA(s.data, time.Now())
 	if err != nil {
 		return err
 	}
-	cfg := certificateConfig{
-		domains: s.domains, hosts: serverNames(s.host), ca: ca,
-		email: s.acmeEmail, issuer: s.acmeCA, roots: s.acmeRoots,
-		tls: svc.public.Addr(), check: s.certificateCheck, logger: s.logger,
+	cfg := certs.Config{
+		Domains: s.domains, Hosts: certs.ServerNames(s.host), CA: ca,
+		Email: s.acmeEmail, Issuer: s.acmeCA, Roots: s.acmeRoots,
+		TLSAddr: svc.public.Addr(), CheckInterval: s.certificateCheck, Logger: s.logger,
 	}
 	if len(s.domains) > 0 {
 		// What a stranger sees who asks for localhost tells nothing of this machine.
-		cfg.hosts, cfg.files = []string{localName, "127.0.0.1", "::1"}, svc.store.Certificates()
+		cfg.Hosts, cfg.Storage = []string{certs.LocalName, "127.0.0.1", "::1"}, svc.store.Certificates()
 		if svc.plain != nil {
-			cfg.http = svc.plain.Addr()
+			cfg.HTTPAddr = svc.plain.Addr()
 		}
 	}
-	for _, host := range cfg.hosts {
-		if !ca.allows(host) {
+	for _, host := range cfg.Hosts {
+		if !ca.Allows(host) {
 			s.logger.Warn("the local CA may not vouch for a name, which is left out of the certificate; to have another CA made, which clients then have to be given, remove ca.pem and ca.key", "name", host)
 		}
 	}
-	cfg.hosts = slices.DeleteFunc(cfg.hosts, func(host string) bool { return !ca.allows(host) })
-	if svc.certificates, err = newCertificates(ctx, cfg); err != nil {
+	cfg.Hosts = slices.DeleteFunc(cfg.Hosts, func(host string) bool { return !ca.Allows(host) })
+	if svc.certificates, err = certs.New(ctx, cfg); err != nil {
 		return err
 	}
-	svc.public = tls.NewListener(svc.public, svc.certificates.tlsConfig())
+	svc.public = tls.NewListener(svc.public, svc.certificates.TLSConfig())
 	_, port, _ := net.SplitHostPort(svc.public.Addr().String())
 	if len(s.domains) > 0 {
 		svc.baseURL = "https://" + joinHostPort(s.domains[0], port)
 		return nil
 	}
-	svc.caFile = filepath.Join(s.data, caCertificateFile)
+	svc.caFile = filepath.Join(s.data, certs.CAFile)
 	svc.baseURL = strings.Replace(svc.baseURL, "http:", "https:", 1)
 	return nil
 }
@@ -388,7 +399,7 @@ func (svc *service) openDoors(partners api.API) {
 	base, _ := url.Parse(svc.baseURL)
 	insecure := &plainDoor{certificates: svc.certificates, partners: partners, hosts: s.domains, port: cmp.Or(base.Port(), "443")}
 	if len(s.domains) == 0 {
-		insecure.hosts = append([]string{base.Hostname()}, serverNames(s.host)...)
+		insecure.hosts = append([]string{base.Hostname()}, certs.ServerNames(s.host)...)
 	}
 	svc.plainHandler = insecure
 	if len(s.domains) > 0 {
@@ -517,7 +528,7 @@ func (svc *service) close() {
 		svc.admin.Close()
 	}
 	if svc.certificates != nil {
-		svc.certificates.close()
+		svc.certificates.Close()
 	}
 	for _, l := range []net.Listener{svc.public, svc.plain} {
 		if l != nil {

@@ -1,4 +1,4 @@
-package main
+package certs
 
 import (
 	"bytes"
@@ -11,19 +11,22 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"service/store"
 )
 
 func TestCAIsMadeOnceAndKept(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	first, err := openCA(dir, now)
+	first, err := OpenCA(dir, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]fs.FileMode{caCertificateFile: 0o644, caKeyFile: 0o600} {
+	for name, want := range map[string]fs.FileMode{CAFile: 0o644, CAKeyFile: 0o600} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -32,7 +35,7 @@ func TestCAIsMadeOnceAndKept(t *testing.T) {
 			t.Errorf("%s has mode %o, want %o", name, got, want)
 		}
 	}
-	second, err := openCA(dir, now.Add(9*365*24*time.Hour))
+	second, err := OpenCA(dir, now.Add(9*365*24*time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +53,7 @@ func TestCAIsMadeOnceAndKept(t *testing.T) {
 func TestCAThatCannotBeUsedIsLeftAlone(t *testing.T) {
 	now := time.Now()
 	other := t.TempDir()
-	if _, err := openCA(other, now); err != nil {
+	if _, err := OpenCA(other, now); err != nil {
 		t.Fatal(err)
 	}
 	read := func(dir, name string) []byte {
@@ -71,32 +74,32 @@ func TestCAThatCannotBeUsedIsLeftAlone(t *testing.T) {
 		now    time.Time
 		want   string
 	}{
-		{"an empty certificate", func(dir string) { write(dir, caCertificateFile, nil) }, now, "ca.pem is damaged: it holds no PEM certificate"},
-		{"half a certificate", func(dir string) { write(dir, caCertificateFile, read(dir, caCertificateFile)[:200]) }, now, "ca.pem is damaged"},
+		{"an empty certificate", func(dir string) { write(dir, CAFile, nil) }, now, "ca.pem is damaged: it holds no PEM certificate"},
+		{"half a certificate", func(dir string) { write(dir, CAFile, read(dir, CAFile)[:200]) }, now, "ca.pem is damaged"},
 		{"a certificate with a flipped byte", func(dir string) {
-			b := read(dir, caCertificateFile)
+			b := read(dir, CAFile)
 			copy(b[100:], "AAAAAAAA")
-			write(dir, caCertificateFile, b)
+			write(dir, CAFile, b)
 		}, now, "ca.pem"},
-		{"another's certificate", func(dir string) { write(dir, caCertificateFile, read(other, caCertificateFile)) }, now, "do not belong together"},
+		{"another's certificate", func(dir string) { write(dir, CAFile, read(other, CAFile)) }, now, "do not belong together"},
 		{"a damaged key", func(dir string) {
-			write(dir, caKeyFile, []byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"))
+			write(dir, CAKeyFile, []byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"))
 		}, now, "ca.key is damaged: its private key cannot be read"},
-		{"no key", func(dir string) { os.Remove(filepath.Join(dir, caKeyFile)) }, now, "its key"},
+		{"no key", func(dir string) { os.Remove(filepath.Join(dir, CAKeyFile)) }, now, "its key"},
 		{"an expired CA", func(string) {}, now.Add(caLife + time.Hour), "expired on"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
-			if _, err := openCA(dir, now); err != nil {
+			if _, err := OpenCA(dir, now); err != nil {
 				t.Fatal(err)
 			}
 			test.damage(dir)
-			cert, key := read(dir, caCertificateFile), read(dir, caKeyFile)
-			if _, err := openCA(dir, test.now); !matches(err, test.want) {
+			cert, key := read(dir, CAFile), read(dir, CAKeyFile)
+			if _, err := OpenCA(dir, test.now); !failsWith(err, test.want) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
-			if !bytes.Equal(cert, read(dir, caCertificateFile)) || !bytes.Equal(key, read(dir, caKeyFile)) {
+			if !bytes.Equal(cert, read(dir, CAFile)) || !bytes.Equal(key, read(dir, CAKeyFile)) {
 				t.Error("the files were changed")
 			}
 		})
@@ -106,14 +109,14 @@ func TestCAThatCannotBeUsedIsLeftAlone(t *testing.T) {
 func TestCACompletedAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	first, err := openCA(dir, now)
+	first, err := OpenCA(dir, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(dir, caCertificateFile)); err != nil {
+	if err := os.Remove(filepath.Join(dir, CAFile)); err != nil {
 		t.Fatal(err)
 	}
-	second, err := openCA(dir, now)
+	second, err := OpenCA(dir, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,23 +136,23 @@ func TestCACompletedAfterACrash(t *testing.T) {
 }
 
 func TestLeafIsRenewedInTime(t *testing.T) {
-	ca, err := openCA(t.TempDir(), time.Now())
+	ca, err := OpenCA(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		ca := &localCA{ca.certificate, ca.key}
+		ca := &CA{ca.certificate, ca.key}
 		// The bubble's clock begins in 2000: a CA of that time.
 		var err error
 		if ca.certificate, err = bubbleCA(t, ca); err != nil {
 			t.Fatal(err)
 		}
-		source, err := newCertificates(t.Context(), certificateConfig{ca: ca, hosts: serverNames("192.0.2.7"), logger: slog.New(slog.DiscardHandler)})
+		source, err := New(t.Context(), Config{CA: ca, Hosts: ServerNames("192.0.2.7"), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer source.close()
-		get := source.tlsConfig().GetCertificate
+		defer source.Close()
+		get := source.TLSConfig().GetCertificate
 		pool := x509.NewCertPool()
 		pool.AddCert(ca.certificate)
 		var last *tls.Certificate
@@ -179,9 +182,9 @@ func TestLeafIsRenewedInTime(t *testing.T) {
 }
 
 // bubbleCA returns a certificate for the CA's key that begins now.
-func bubbleCA(t *testing.T, ca *localCA) (*x509.Certificate, error) {
+func bubbleCA(t *testing.T, ca *CA) (*x509.Certificate, error) {
 	t.Helper()
-	made, err := signCA(filepath.Join(t.TempDir(), caCertificateFile), ca.key, time.Now())
+	made, err := signCA(filepath.Join(t.TempDir(), CAFile), ca.key, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -191,30 +194,30 @@ func bubbleCA(t *testing.T, ca *localCA) (*x509.Certificate, error) {
 // A certificate that begins in the future, since the clock was set back, is
 // made anew.
 func TestLeafAfterTheClockWasSetBack(t *testing.T) {
-	ca, err := openCA(t.TempDir(), time.Now())
+	ca, err := OpenCA(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := newCertificates(t.Context(), certificateConfig{ca: ca, hosts: serverNames(""), logger: slog.New(slog.DiscardHandler)})
+	c, err := New(t.Context(), Config{CA: ca, Hosts: ServerNames(""), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
-	first := c.leaf(localName)
-	if err := c.checkLocal(t.Context(), time.Now()); err != nil || !c.leaf(localName).Equal(first) {
+	defer c.Close()
+	first := c.leaf(LocalName)
+	if err := c.checkLocal(t.Context(), time.Now()); err != nil || !c.leaf(LocalName).Equal(first) {
 		t.Errorf("another certificate, or %v, while the clock is right", err)
 	}
-	if err := c.checkLocal(t.Context(), time.Now().Add(-2*time.Hour)); err != nil || c.leaf(localName).Equal(first) {
+	if err := c.checkLocal(t.Context(), time.Now().Add(-2*time.Hour)); err != nil || c.leaf(LocalName).Equal(first) {
 		t.Errorf("the same certificate, or %v, after the clock was set back", err)
 	}
-	if n := len(c.cache.AllMatchingCertificates(localName)); n != 1 {
+	if n := len(c.cache.AllMatchingCertificates(LocalName)); n != 1 {
 		t.Errorf("%d certificates, want the new one alone", n)
 	}
 }
 
 // Whoever trusts a machine's CA does not trust it with the names of others.
 func TestLocalCAIsForThisMachineAlone(t *testing.T) {
-	ca, err := openCA(t.TempDir(), time.Now())
+	ca, err := OpenCA(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,23 +232,23 @@ func TestLocalCAIsForThisMachineAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = leaf.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: host})
-		if got := err == nil; got != want || ca.allows(host) != want {
-			t.Errorf("%s: clients accept it: %t (%v), the CA allows it: %t; want %t", host, got, err, ca.allows(host), want)
+		if got := err == nil; got != want || ca.Allows(host) != want {
+			t.Errorf("%s: clients accept it: %t (%v), the CA allows it: %t; want %t", host, got, err, ca.Allows(host), want)
 		}
 	}
 }
 
 func TestClientsTrustTheLocalCA(t *testing.T) {
 	dir := t.TempDir()
-	ca, err := openCA(dir, time.Now())
+	ca, err := OpenCA(dir, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := newCertificates(t.Context(), certificateConfig{ca: ca, hosts: serverNames("127.0.0.1"), logger: slog.New(slog.DiscardHandler)})
+	source, err := New(t.Context(), Config{CA: ca, Hosts: ServerNames("127.0.0.1"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer source.close()
+	defer source.Close()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -257,11 +260,11 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		server.Serve(tls.NewListener(l, source.tlsConfig()))
+		server.Serve(tls.NewListener(l, source.TLSConfig()))
 	}()
 	t.Cleanup(func() { server.Close(); <-done })
 
-	pool, err := readCertificates(filepath.Join(dir, caCertificateFile))
+	pool, err := ReadPool(filepath.Join(dir, CAFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +284,7 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 		transport := &http.Transport{TLSClientConfig: test.config, ForceAttemptHTTP2: test.http2}
 		resp, err := (&http.Client{Transport: transport}).Get("https://" + l.Addr().String())
 		switch {
-		case !test.ok && !matches(err, test.want):
+		case !test.ok && !failsWith(err, test.want):
 			t.Errorf("%s: got %v, want an error with %q", test.name, err, test.want)
 		case test.ok && err != nil:
 			t.Errorf("%s: %v", test.name, err)
@@ -295,5 +298,41 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 			resp.Body.Close()
 		}
 		transport.CloseIdleConnections()
+	}
+}
+
+// failsWith reports whether err contains the words.
+func failsWith(err error, words string) bool {
+	return err != nil && strings.Contains(err.Error(), words)
+}
+
+func TestCertificateFinding(t *testing.T) {
+	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+	for left, want := range map[time.Duration]store.Level{
+		30 * 24 * time.Hour: store.LevelOK, renewSoon: store.LevelOK, renewSoon - time.Second: store.LevelWarn,
+		time.Second: store.LevelWarn, 0: store.LevelFail, -time.Hour: store.LevelFail,
+	} {
+		found := Findings([]Certificate{{Names: []string{"service.example"}, Ends: now.Add(left)}}, now)
+		if len(found) != 1 || found[0].Level != want || !strings.Contains(found[0].Detail, "service.example") {
+			t.Errorf("%v before its end: got %v, want %s", left, found, want)
+		}
+	}
+}
+
+// A certificate that cannot be renewed is told while there is time.
+func TestCertificateFaultFinding(t *testing.T) {
+	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		left time.Duration // 0: there is none
+		want store.Level
+	}{{20 * 24 * time.Hour, store.LevelWarn}, {renewSoon - time.Second, store.LevelFail}, {-time.Hour, store.LevelFail}, {0, store.LevelFail}} {
+		one := Certificate{Names: []string{"service.example"}, Failing: now.Add(-time.Hour), Fault: "rate limited"}
+		if test.left != 0 {
+			one.Ends = now.Add(test.left)
+		}
+		found := Findings([]Certificate{one}, now)
+		if len(found) != 1 || found[0].Level != test.want || !strings.Contains(found[0].Detail, "service.example") || !strings.Contains(found[0].Detail, "rate limited") {
+			t.Errorf("%v before its end: got %v, want %s", test.left, found, test.want)
+		}
 	}
 }

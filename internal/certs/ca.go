@@ -1,4 +1,4 @@
-package main
+package certs
 
 import (
 	"bytes"
@@ -32,8 +32,8 @@ import (
 // The names of the local CA's files in the data directory, and the lives of
 // what it is and signs.
 const (
-	caCertificateFile = "ca.pem" // 0644, for curl --cacert
-	caKeyFile         = "ca.key" // 0600
+	CAFile    = "ca.pem" // 0644, for curl --cacert
+	CAKeyFile = "ca.key" // 0600
 
 	caLife    = 10 * 365 * 24 * time.Hour
 	leafLife  = 30 * 24 * time.Hour
@@ -41,20 +41,20 @@ const (
 	clockSkew = time.Hour           // how far behind a client's clock may be
 )
 
-// localCA is the certificate authority that is kept in the data directory, so
+// CA is the certificate authority that is kept in the data directory, so
 // that serve speaks HTTPS before it has a public name. Who trusts ca.pem trusts
 // this data directory's servers, and nobody else holds the key.
-type localCA struct {
+type CA struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// openCA returns the CA of the data directory dir, and makes it when there is
+// OpenCA returns the CA of the data directory dir, and makes it when there is
 // none. A CA that is there but cannot be used is an error and is left alone:
 // clients trust it by its file, so replacing it silently would lock them out.
 // The caller holds the lock of the data directory.
-func openCA(dir string, now time.Time) (*localCA, error) {
-	certPath, keyPath := filepath.Join(dir, caCertificateFile), filepath.Join(dir, caKeyFile)
+func OpenCA(dir string, now time.Time) (*CA, error) {
+	certPath, keyPath := filepath.Join(dir, CAFile), filepath.Join(dir, CAKeyFile)
 	certPEM, certErr := os.ReadFile(certPath)
 	keyPEM, keyErr := os.ReadFile(keyPath)
 	switch {
@@ -77,7 +77,7 @@ func openCA(dir string, now time.Time) (*localCA, error) {
 		// removed: no client can have trusted what was never written.
 		return signCA(certPath, key, now)
 	}
-	certificate, err := parseCA(certPEM)
+	certificate, err := ParseCA(certPEM)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s is damaged: %w; put back a copy, or remove it and %s to have a new CA made, which clients then have to be given", certPath, err, keyPath)
@@ -86,10 +86,11 @@ func openCA(dir string, now time.Time) (*localCA, error) {
 	case now.After(certificate.NotAfter):
 		return nil, fmt.Errorf("the local CA in %s expired on %s; remove it and %s to have a new one made, which clients then have to be given", certPath, certificate.NotAfter.UTC().Format(time.DateOnly), keyPath)
 	}
-	return &localCA{certificate, key}, nil
+	return &CA{certificate, key}, nil
 }
 
-func parseCA(b []byte) (*x509.Certificate, error) {
+// ParseCA parses the certificate of a CA in PEM, as in [CAFile].
+func ParseCA(b []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != "CERTIFICATE" {
 		return nil, errors.New("it holds no PEM certificate")
@@ -122,7 +123,7 @@ func parseCAKey(b []byte) (*ecdsa.PrivateKey, error) {
 
 // createCA writes the key first: a certificate without its key would be refused
 // at the next start, a key without its certificate is completed.
-func createCA(certPath, keyPath string, now time.Time) (*localCA, error) {
+func createCA(certPath, keyPath string, now time.Time) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the local CA's key: %w", err)
@@ -137,7 +138,7 @@ func createCA(certPath, keyPath string, now time.Time) (*localCA, error) {
 	return signCA(certPath, key, now)
 }
 
-func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*localCA, error) {
+func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*CA, error) {
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
 		return nil, fmt.Errorf("make the local CA: %w", err)
@@ -169,11 +170,11 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*localCA, er
 	if err := durable.WriteFile(certPath, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
 		return nil, fmt.Errorf("write the local CA: %w", err)
 	}
-	return &localCA{certificate, key}, nil
+	return &CA{certificate, key}, nil
 }
 
 // sign makes a certificate with a key of its own.
-func (ca *localCA) sign(hosts []string, now time.Time) (*tls.Certificate, error) {
+func (ca *CA) sign(hosts []string, now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the server's key: %w", err)
@@ -188,7 +189,7 @@ func (ca *localCA) sign(hosts []string, now time.Time) (*tls.Certificate, error)
 // signFor returns a new certificate for a server with the given names and
 // addresses, valid for leafLife or as long as the CA itself. Clients accept it
 // if the CA may vouch for all of them, see allows.
-func (ca *localCA) signFor(public crypto.PublicKey, hosts []string, now time.Time) (*x509.Certificate, error) {
+func (ca *CA) signFor(public crypto.PublicKey, hosts []string, now time.Time) (*x509.Certificate, error) {
 	notAfter := now.Add(leafLife)
 	if ca.certificate.NotAfter.Before(notAfter) {
 		notAfter = ca.certificate.NotAfter
@@ -218,9 +219,9 @@ func (ca *localCA) signFor(public crypto.PublicKey, hosts []string, now time.Tim
 	return leaf, nil
 }
 
-// allows says whether the CA may vouch for a name or an address. One that was
-// made before it was bound to names may vouch for all.
-func (ca *localCA) allows(host string) bool {
+// Allows reports whether the CA may sign for a name or an address. One that was made
+// before it was bound to names may sign for all.
+func (ca *CA) Allows(host string) bool {
 	if net.ParseIP(host) != nil || len(ca.certificate.PermittedDNSDomains) == 0 {
 		return true
 	}
@@ -229,14 +230,14 @@ func (ca *localCA) allows(host string) bool {
 	})
 }
 
-// localName is the name that the server is always reached by on its own
+// LocalName is the name that the server is always reached by on its own
 // machine, and the one that its certificate of the local CA is managed by.
-const localName = "localhost"
+const LocalName = "localhost"
 
 // localIssuer makes certmagic look after the server's certificate of the local
-// CA: it asks for one for localName, and is given one for all of hosts.
+// CA: it asks for one for LocalName, and is given one for all of hosts.
 type localIssuer struct {
-	ca    *localCA
+	ca    *CA
 	hosts []string
 }
 
@@ -245,8 +246,8 @@ func (localIssuer) IssuerKey() string { return "local" }
 
 // Issue implements [certmagic.Issuer].
 func (i localIssuer) Issue(_ context.Context, request *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
-	// certmagic renews a certificate by its first name, so that is localName.
-	leaf, err := i.ca.signFor(request.PublicKey, append([]string{localName}, without(i.hosts, localName)...), time.Now())
+	// certmagic renews a certificate by its first name, so that is LocalName.
+	leaf, err := i.ca.signFor(request.PublicKey, append([]string{LocalName}, without(i.hosts, LocalName)...), time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +262,7 @@ func without(all []string, one string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == one })
 }
 
-// tlsConfig are the TLS settings of the public door.
+// tlsConfig returns the TLS configuration of the server.
 func tlsConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -279,9 +280,9 @@ func tlsConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
 	}
 }
 
-// serverNames are the names and addresses that a server which listens on host
-// is reached by, as far as this machine knows.
-func serverNames(host string) []string {
+// ServerNames returns the names and addresses by which clients reach a server that
+// listens on host, as far as this machine knows, sorted.
+func ServerNames(host string) []string {
 	names := append(machineNames(), "127.0.0.1", "::1")
 	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
 		names = append(names, host)
@@ -293,9 +294,9 @@ func serverNames(host string) []string {
 // machineNames are the names of this machine: localhost, and what it calls
 // itself.
 func machineNames() []string {
-	names := []string{localName}
+	names := []string{LocalName}
 	isASCII := func(s string) bool { return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) }
-	if name, err := os.Hostname(); err == nil && name != "" && name != localName && isASCII(name) { // a certificate holds no other name
+	if name, err := os.Hostname(); err == nil && name != "" && name != LocalName && isASCII(name) { // a certificate holds no other name
 		names = append(names, name)
 	}
 	return names
@@ -308,8 +309,9 @@ func serialNumber() *big.Int {
 	return new(big.Int).SetBytes(b[:])
 }
 
-// readCertificates returns the certificates of a PEM file as a pool.
-func readCertificates(path string) (*x509.CertPool, error) {
+// ReadPool returns the certificates of a PEM file as a pool. The error names the
+// file.
+func ReadPool(path string) (*x509.CertPool, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err

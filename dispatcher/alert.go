@@ -34,7 +34,7 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 		switch {
 		case err != nil:
 			d.logger.Error("alerts are held until the store answers again", "error", err)
-			next = time.Now().Add(pause)
+			next = time.Now().Add(storeRetryWait)
 		case c != nil:
 			a := d.guard(c.ID, c.Number, func() webhook.Attempt {
 				return d.client.Send(sending, &client.Request{

@@ -17,7 +17,7 @@ const maxBacklogs = 100
 // here. With events waiting in more than a hundred programs, it looks for the
 // oldest in those that are furthest behind.
 func (d *Dispatcher) Backlog(ctx context.Context, programID string) (behind int, oldest time.Time, err error) {
-	programs, _, _, _ := d.look(time.Now())
+	programs, _, _, _ := d.snapshot(time.Now())
 	var waiting []string
 	for id, p := range programs {
 		if len(p.behind) > 0 && (programID == "" || id == programID) {

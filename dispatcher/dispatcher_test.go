@@ -1120,7 +1120,7 @@ func clockJumps(t *testing.T, jump time.Duration) {
 }
 
 // One delivery whose event is gone holds up its own subscription alone.
-func TestABadRecordHoldsUpItsOwnLane(t *testing.T) {
+func TestABadRecordSuspendsItsOwnQueue(t *testing.T) {
 	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
 		bad, good := w.subscriber(statuses(200, 500)), w.subscriber(nil)
 		sub := w.subscribe(bad, nil)
@@ -1128,8 +1128,8 @@ func TestABadRecordHoldsUpItsOwnLane(t *testing.T) {
 		w.publish("content_updated")
 		before := len(good.posts())
 		w.d.mu.Lock()
-		l := w.d.lanes[sub.ID]
-		until := w.d.claimFailed(l, sub.ID, errors.New("its event is gone"))
+		q := w.d.queues[sub.ID]
+		until := w.d.claimFailed(q, sub.ID, errors.New("its event is gone"))
 		w.d.mu.Unlock()
 		for range 10 {
 			w.publish("content_deleted")
@@ -1140,7 +1140,7 @@ func TestABadRecordHoldsUpItsOwnLane(t *testing.T) {
 		held := len(bad.posts())
 		time.Sleep(time.Until(until) + time.Second)
 		if len(bad.posts()) == held {
-			t.Error("the lane was not taken up again")
+			t.Error("the queue was not resumed")
 		}
 	})
 }
@@ -1179,7 +1179,7 @@ func TestASpoiledSubscriptionHoldsUpItself(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		check(0)
 		w.swapSecret(sub.ID, whole)
-		time.Sleep(laneHold + time.Second)
+		time.Sleep(suspendTime + time.Second)
 		check(2) // what has waited, in one delivery, and this
 	})
 }
@@ -1211,13 +1211,13 @@ func TestAResultThatCannotBeStored(t *testing.T) {
 		w.subscribe(good, nil)
 		synctest.Wait()
 		w.d.mu.Lock()
-		l := w.d.lanes[sub.ID]
+		q := w.d.queues[sub.ID]
 		w.d.mu.Unlock()
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			w.d.attempt(ctx, l, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: l.Revision}) // of no row
+			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision}) // of no row
 		}()
 		synctest.Wait()
 		for i := range 5 {
@@ -1256,14 +1256,14 @@ func TestPingOfADeletedSubscription(t *testing.T) {
 				dropped++
 			}
 		}
-		if dropped != 8-(maxPingsPerLane-1) {
-			t.Errorf("%d of the waiting pings were answered at once, want %d", dropped, 8-(maxPingsPerLane-1))
+		if dropped != 8-(maxPingsPerQueue-1) {
+			t.Errorf("%d of the waiting pings were answered at once, want %d", dropped, 8-(maxPingsPerQueue-1))
 		}
 	})
 }
 
 // An attempt that is claimed after a new URL was acknowledged goes there, though
-// the lane has not been read again yet.
+// the queue has not been read again yet.
 func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 	inBubble(t, Config{}, func(w *world) {
 		ctx := context.Background()
@@ -1272,8 +1272,8 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		w.publish("content_updated")
 		first := before.posts()[0]
 		w.d.mu.Lock()
-		l := w.d.lanes[sub.ID]
-		w.d.paused = time.Now().Add(time.Hour) // nothing is read or claimed by itself
+		q := w.d.queues[sub.ID]
+		w.d.pausedUntil = time.Now().Add(time.Hour) // nothing is read or claimed by itself
 		w.d.mu.Unlock()
 		w.update(sub, &webhook.SubscriptionFields{URL: &after.url})
 		if _, err := w.d.store.Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
@@ -1283,7 +1283,7 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		if err != nil || c == nil {
 			t.Fatalf("claimed %+v (%v)", c, err)
 		}
-		w.d.attempt(ctx, l, c)
+		w.d.attempt(ctx, q, c)
 		if len(before.posts()) != 1 || len(after.posts()) != 1 {
 			t.Errorf("%d posts to the old URL and %d to the new, want 1 and 1", len(before.posts()), len(after.posts()))
 		}

@@ -126,7 +126,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements [prometheus.Collector]. It holds the dispatcher up for as
-// long as it takes to look at each lane in memory, and reads the store for at
+// long as it takes to copy the state of each queue, and reads the store for at
 // most scrapeTime.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	d := c.d
@@ -136,7 +136,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	programs, inFlight, pinging, held := d.look(time.Now())
+	programs, inFlight, pinging, held := d.snapshot(time.Now())
 	gauge(inFlightDesc, float64(inFlight), "event")
 	gauge(inFlightDesc, float64(pinging), "ping")
 	gauge(limitDesc, float64(d.cfg.MaxConnections), "event")
@@ -176,36 +176,36 @@ type programState struct {
 	behind   []behind // that events wait for
 }
 
-// behind is a lane that something waits for.
+// behind is a queue that events wait for.
 type behind struct {
 	spans        []store.Interest // not to be changed
 	seen, wanted int64
 }
 
-// look copies what a scrape asks for.
-func (d *Dispatcher) look(now time.Time) (programs map[string]*programState, inFlight, pinging int, held bool) {
+// snapshot copies what a scrape asks for.
+func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState, inFlight, pinging int, held bool) {
 	programs = make(map[string]*programState)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, l := range d.lanes {
-		if l.ProgramID == "" {
+	for _, q := range d.queues {
+		if q.ProgramID == "" {
 			continue // it is yet to be read
 		}
-		p := programs[l.ProgramID]
+		p := programs[q.ProgramID]
 		if p == nil {
 			p = &programState{statuses: make(map[webhook.Health]int, 3)}
-			programs[l.ProgramID] = p
+			programs[q.ProgramID] = p
 		}
-		p.statuses[l.Status]++
+		p.statuses[q.Status]++
 		switch {
-		case !l.Active:
+		case !q.Active:
 			p.inactive++
-		case l.seen < l.wanted:
-			p.distance = max(p.distance, l.wanted-l.seen)
-			p.behind = append(p.behind, behind{l.Interests, l.seen, l.wanted})
+		case q.seen < q.wanted:
+			p.distance = max(p.distance, q.wanted-q.seen)
+			p.behind = append(p.behind, behind{q.Interests, q.seen, q.wanted})
 		}
 	}
-	return programs, d.inFlight, d.pinging, d.held || now.Before(d.paused)
+	return programs, d.inFlight, d.pinging, d.restoreHold || now.Before(d.pausedUntil)
 }
 
 // oldest returns when the oldest event was accepted that a subscription waits

@@ -126,7 +126,7 @@ func TestMetrics(t *testing.T) {
 		w.publish("channel_created")
 		synctest.Wait()
 		w.d.mu.Lock()
-		w.d.paused = time.Now().Add(time.Minute)
+		w.d.pausedUntil = time.Now().Add(time.Minute)
 		w.d.mu.Unlock()
 		wantMetrics(t, "while the store fails", registry, `service_deliveries_held 1`)
 	})

@@ -38,17 +38,17 @@ var bugs = []planted{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
 	}, []string{promiseFinal, promiseEnds}},
 	{"all subscriptions share the slots of one", []edit{
-		{"dispatcher/dispatcher.go", "if d.inFlight >= d.cfg.MaxConnections {", "if d.inFlight >= d.cfg.MaxInFlight {"},
+		{"dispatcher/slot.go", "if d.inFlight >= d.cfg.MaxConnections {", "if d.inFlight >= d.cfg.MaxInFlight {"},
 	}, []string{promiseServed, promiseLate}},
 	{"the loop is not told of an earlier time", []edit{
-		{"dispatcher/lane.go", "d.poke() // the loop waits for a later time", ""},
+		{"dispatcher/schedule.go", "d.wake() // the loop waits for a later time", ""},
 	}, []string{promiseLate, promiseServed, promiseEnds}},
 	{"of several events that are published together the first alone is told of", []edit{
 		{"store/watch.go", "for i := range events {", "for i := range events[:1] {"},
 	}, []string{promiseServed, promiseKept}},
 	{"a change that comes while a delivery is formed is not read", []edit{
-		{"dispatcher/dispatcher.go", "if l.stale && l.forming == 0 {", "if l.stale && l.forming == 0 && err != nil {"},
-		{"dispatcher/lane.go", "if l.stale && l.forming == 0 && !l.gone && !now.Before(l.held) {", "if !l.held.IsZero() && l.stale && l.forming == 0 && !l.gone && !now.Before(l.held) {"},
+		{"dispatcher/claim.go", "if q.stale && q.forming == 0 {", "if q.stale && q.forming == 0 && err != nil {"},
+		{"dispatcher/schedule.go", "if q.stale && q.forming == 0 && !q.gone && !now.Before(q.suspendedUntil) {", "if !q.suspendedUntil.IsZero() && q.stale && q.forming == 0 && !q.gone && !now.Before(q.suspendedUntil) {"},
 	}, []string{promiseServed, promiseLate, promiseKept}},
 	{"a redelivery wakes nobody", []edit{
 		{"store/delivery.go", "t.afterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},
@@ -65,7 +65,7 @@ var bugs = []planted{
 	}, []string{promiseDeleted}},
 	{"a pause is not heeded", []edit{
 		{"store/lane.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
-		{"dispatcher/lane.go", "!l.Active || l.inFlight >= limit", "l.inFlight >= limit"},
+		{"dispatcher/queue.go", "!q.Active || q.inFlight >= limit", "q.inFlight >= limit"},
 	}, []string{promisePaused}},
 	{"the jitter is twice as much", []edit{
 		{"webhook/retry.go", "p.Jitter * (2*roll - 1)", "p.Jitter * (4*roll - 2)"},
@@ -74,35 +74,35 @@ var bugs = []planted{
 		{"webhook/retry.go", "wait = max(wait, min(a.RetryAfter, MaxRetryAfter))", ""},
 	}, []string{promiseEarly}},
 	{"order is not heeded", []edit{
-		{"dispatcher/lane.go", "case l.Ordered && !l.nextDue.IsZero():", "case false:"},
+		{"dispatcher/queue.go", "case q.Ordered && !q.nextDue.IsZero():", "case false:"},
 	}, []string{promiseOrdered}},
 	{"one slot too many", []edit{
-		{"dispatcher/lane.go", "l.inFlight >= limit", "l.inFlight > limit || l.Ordered && l.inFlight > 0"},
+		{"dispatcher/queue.go", "q.inFlight >= limit", "q.inFlight > limit || q.Ordered && q.inFlight > 0"},
 	}, []string{promiseSlots}},
 	{"a retry has a new id", []edit{
-		{"dispatcher/dispatcher.go", "size := 192", "if c.Number > 1 {\n\t\tc.ID = webhook.NewID()\n\t}\n\tsize := 192"},
+		{"dispatcher/attempt.go", "size := 192", "if c.Number > 1 {\n\t\tc.ID = webhook.NewID()\n\t}\n\tsize := 192"},
 	}, []string{promiseOnce, promiseCounted, promiseLate}},
 	{"a retry has its events in another order", []edit{
-		{"dispatcher/dispatcher.go", "size := 192", "if n := len(c.Events) - 1; c.Number > 1 {\n\t\tc.Events[0], c.Events[n] = c.Events[n], c.Events[0]\n\t}\n\tsize := 192"},
+		{"dispatcher/attempt.go", "size := 192", "if n := len(c.Events) - 1; c.Number > 1 {\n\t\tc.Events[0], c.Events[n] = c.Events[n], c.Events[0]\n\t}\n\tsize := 192"},
 	}, []string{promiseBytes}},
 	{"the cursor moves in a commit before that of the delivery", []edit{
 		{"store/lane.go", "return t.insertFormed(&f.claim, f.seqs, \"\")", "f.later = func(t *tx) error { return t.insertFormed(&f.claim, f.seqs, \"\") }\n\treturn nil"},
 		{"store/lane.go", "seqs     string\n\tclaim    Claim", "seqs string\n\tlater func(*tx) error\n\tclaim Claim"},
 		{"store/lane.go", "return &f.claim, nil\n}\n\nfunc appendSeqs", "if err := f.s.writer.do(f.later); err != nil {\n\t\treturn nil, err\n\t}\n\treturn &f.claim, nil\n}\n\nfunc appendSeqs"},
-		{"dispatcher/early.go", "len(lanes) > mostEarly", "len(lanes) > 0"},
+		{"dispatcher/inline.go", "len(queues) > maxInline", "len(queues) > 0"},
 	}, []string{promiseKept, promiseServed}},
-	{"what is formed early passes over what waits", []edit{
+	{"a delivery formed inline skips waiting events", []edit{
 		{"store/early.go", "a.s.tail.scan(l.ProgramID, l.Seen, visit)", "reached = e.Seq - 1"},
 	}, []string{promiseKept, promiseServed}},
-	{"a slot that was taken early for nothing is lost", []edit{
-		{"dispatcher/early.go", "j.lane.reading = false\n\td.endEarly(j, nil)", "j.lane.reading = false\n\td.workers.Done()"},
+	{"a slot reserved inline for no delivery is lost", []edit{
+		{"dispatcher/inline.go", "j.queue.reading = false\n\td.releaseInline(j, nil)", "j.queue.reading = false\n\td.workers.Done()"},
 		{"store/early.go", "if len(g.Seqs) == 0 {", "if len(g.Seqs) < 2 {"},
 	}, []string{promiseServed, promiseKept, promiseLate}},
 	{"a first attempt that was cut off is not found again", []edit{
 		{"store/lane.go", "AND claimed_at IS NOT NULL\"", "AND claimed_at IS NOT NULL AND attempts_made > 1\""},
 	}, []string{promiseLate, promiseEnds}},
 	{"a slot that found nothing to do is lost", []edit{
-		{"dispatcher/dispatcher.go", "d.release(j, next, now)\n", "if claim != nil {\n\t\t\td.release(j, next, now)\n\t\t}\n"},
+		{"dispatcher/slot.go", "d.release(j, next, now)\n", "if claim != nil {\n\t\t\td.release(j, next, now)\n\t\t}\n"},
 	}, []string{promiseServed, promiseLate, promiseEnds, promiseIdle}},
 	{"a request is sent again when its connection broke", []edit{
 		{"dispatcher/client/attempt.go", "if !reused || sent {", "if !reused || sent && err == nil {"},

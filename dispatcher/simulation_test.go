@@ -845,7 +845,7 @@ func (s *simulation) ping(h *subject, rush bool) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.down && s.gen == gen && s.open(h, true) < maxPingsPerLane && s.pings(h) == before {
+	if !s.down && s.gen == gen && s.open(h, true) < maxPingsPerQueue && s.pings(h) == before {
 		s.violate(promisePing, "subscription %d got none", h.i)
 	}
 }
@@ -985,7 +985,7 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 		s.violate(promiseURL, "subscription %d", h.i)
 	}
 	open := s.open(h, d.ping)
-	if !agreed(func(t *terms) bool { return open <= s.limit(t) || d.ping && open <= maxPingsPerLane }) {
+	if !agreed(func(t *terms) bool { return open <= s.limit(t) || d.ping && open <= maxPingsPerQueue }) {
 		s.violate(promiseSlots, "subscription %d has %d open", h.i, open)
 	}
 	if n := s.open(nil, false); n > s.plan.Connections {

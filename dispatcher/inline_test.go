@@ -26,7 +26,7 @@ func (w *world) sql(query string) {
 }
 
 // A delivery that could not be stored with its event is formed once it can be.
-func TestAnEventWhoseEarlyDeliveryFailsIsDelivered(t *testing.T) {
+func TestAnEventWhoseInlineDeliveryFailsIsDelivered(t *testing.T) {
 	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
 		r := w.subscriber(nil)
 		w.subscribe(r, nil)
@@ -39,7 +39,7 @@ func TestAnEventWhoseEarlyDeliveryFailsIsDelivered(t *testing.T) {
 			t.Errorf("%d posts, want %d", n, before)
 		}
 		w.sql("DROP TRIGGER spoiled")
-		time.Sleep(laneHold + time.Second)
+		time.Sleep(suspendTime + time.Second)
 		synctest.Wait()
 		if n := len(r.posts()); n != before+1 {
 			t.Errorf("%d posts after the hold, want %d", n, before+1)
@@ -58,14 +58,14 @@ func TestAResultOfNoRowCannotBeStored(t *testing.T) {
 		sub := w.subscribe(w.subscriber(nil), nil)
 		synctest.Wait()
 		w.d.mu.Lock()
-		l := w.d.lanes[sub.ID]
+		q := w.d.queues[sub.ID]
 		w.d.mu.Unlock()
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			w.d.attempt(ctx, l, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: l.Revision}) // of no row
+			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision}) // of no row
 		}()
 		synctest.Wait()
 		select {

@@ -1,0 +1,141 @@
+package dispatcher
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"service/dispatcher/client"
+	"service/store"
+	"service/webhook"
+)
+
+// attempt sends a claimed delivery and records the attempt. It returns when the
+// delivery is due again, zero for never, and the attempt's result.
+func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store.Claim) (time.Time, webhook.Result) {
+	d.mu.Lock()
+	to, gone := q.Lane, q.gone
+	d.mu.Unlock()
+	if !gone && c.Revision != to.Revision {
+		// The subscription has changed since the queue was read: an acknowledged
+		// change, a new URL say, applies to this attempt already.
+		fresh, err := d.store.Lane(ctx, c.SubscriptionID)
+		switch {
+		case err == nil:
+			to = fresh
+		case !isNotFound(err) && ctx.Err() == nil:
+			d.logger.Error("an attempt was not made, since its subscription could not be read", "delivery", c.ID, "error", err)
+		}
+		gone = err != nil // as far as this attempt can know
+	}
+	var a webhook.Attempt
+	if gone || !d.store.MaySend() {
+		a = notSent(c.Number, time.Now())
+	} else {
+		a = d.send(ctx, to, c)
+		d.metrics.attempt(&a)
+		if !c.AcceptedAt.IsZero() && c.Number == 1 {
+			d.metrics.lag.Observe(max(0, a.StartedAt.Sub(c.AcceptedAt).Seconds()))
+		}
+		if !c.AcceptedAt.IsZero() && a.Result == webhook.ResultSuccess {
+			d.metrics.delivered.Observe(max(0, a.StartedAt.Add(a.Duration).Sub(c.AcceptedAt).Seconds()))
+		}
+	}
+	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
+	for {
+		step, err := d.store.Record(c, &a, step, d.cfg.HealthPolicy)
+		if err == nil {
+			d.log(c, &a, step)
+			return step.NextAttemptAt, a.Result
+		}
+		d.mu.Lock()
+		again := d.claimFailed(q, c.SubscriptionID, err)
+		d.mu.Unlock()
+		// The slot stays taken until the result is stored. At the end of the
+		// process it is given up: the next start finds the attempt interrupted.
+		select {
+		case <-time.After(time.Until(again)):
+		case <-ctx.Done():
+			return time.Time{}, a.Result
+		}
+	}
+}
+
+// send makes one attempt.
+func (d *Dispatcher) send(ctx context.Context, to *store.Lane, c *store.Claim) webhook.Attempt {
+	return d.guard(c.ID, c.Number, func() webhook.Attempt {
+		size := 192
+		for _, e := range c.Events {
+			size += len(e) + 1
+		}
+		return d.client.Send(ctx, &client.Request{
+			DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
+			URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
+			Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
+		})
+	})
+}
+
+// guard makes an attempt. A panic in it costs this attempt, and nothing else.
+func (d *Dispatcher) guard(id string, number int, send func() webhook.Attempt) (a webhook.Attempt) {
+	started := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			d.logger.Error("panic in an attempt", "delivery", id, "panic", p, "stack", string(debug.Stack()))
+			a = notSent(number, started)
+		}
+	}()
+	return send()
+}
+
+// notSent is an attempt that was counted, but not made or not made to its end.
+func notSent(number int, started time.Time) webhook.Attempt {
+	return webhook.Attempt{
+		Number: number, StartedAt: started, Duration: time.Since(started),
+		Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted,
+	}
+}
+
+// log writes one line an attempt: nothing in it is the subscriber's but numbers.
+func (d *Dispatcher) log(c *store.Claim, a *webhook.Attempt, step webhook.Step) {
+	if !d.logger.Enabled(context.Background(), slog.LevelInfo) {
+		return
+	}
+	attributes := append(outcome(a),
+		slog.String("program", c.ProgramID), slog.String("subscription", c.SubscriptionID), slog.String("delivery", c.ID),
+		slog.Int("number", c.Number), slog.Int("events", len(c.Events)), slog.Bool("ping", c.Ping),
+		slog.String("status", string(step.Status)))
+	if step.FailureReason != webhook.FailureNone {
+		attributes = append(attributes, slog.String("failure_reason", string(step.FailureReason)))
+	}
+	if !step.NextAttemptAt.IsZero() {
+		attributes = append(attributes, slog.String("next_attempt_at", webhook.FormatTime(step.NextAttemptAt)))
+	}
+	if c.Trace != "" {
+		attributes = append(attributes, slog.String("trace", c.Trace.ID()))
+	}
+	for _, phase := range [...]struct {
+		name string
+		took time.Duration
+	}{{"dns", a.Phases.DNS}, {"connect", a.Phases.Connect}, {"tls", a.Phases.TLS}, {"first_byte", a.Phases.FirstByte}} {
+		if phase.took > 0 {
+			attributes = append(attributes, slog.Duration(phase.name, phase.took))
+		}
+	}
+	d.logger.LogAttrs(context.Background(), slog.LevelInfo, "attempt", attributes...)
+}
+
+// outcome says for a log what came of an attempt.
+func outcome(a *webhook.Attempt) []slog.Attr {
+	attributes := make([]slog.Attr, 0, 20)
+	attributes = append(attributes, slog.String("result", string(a.Result)), slog.Duration("duration", a.Duration))
+	if a.ResponseStatus != 0 {
+		attributes = append(attributes, slog.Int("response_status", a.ResponseStatus))
+	}
+	if a.Error != webhook.ErrorNone {
+		attributes = append(attributes, slog.String("error", string(a.Error)))
+	}
+	return attributes
+}

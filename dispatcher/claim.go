@@ -1,0 +1,123 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// claim counts the attempt of a job in the store, before it is made. It returns
+// nil when there is none to make.
+func (d *Dispatcher) claim(ctx context.Context, j job) *store.Claim {
+	switch j.kind {
+	case jobForm:
+		return d.form(ctx, j)
+	case jobReplay:
+		return d.replay(ctx, j)
+	}
+	claim, next, err := d.store.ClaimDue(ctx, j.id, j.kind == jobPing)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		next = d.claimFailed(j.queue, j.id, err) // when it is due is not known
+	}
+	if j.kind == jobPing {
+		j.queue.nextPing = earliest(j.queue.nextPing, next)
+	} else {
+		j.queue.nextDue = earliest(j.queue.nextDue, next)
+	}
+	now := time.Now()
+	d.schedule(j.queue, now)
+	d.dispatch(ctx, now) // more may be due, and need not wait for this attempt
+	return claim
+}
+
+// claimFailed suspends claims after one that failed with err, and returns until
+// when: all claims when the store cannot be read or written, otherwise those of
+// this queue, since one of its own records is unusable. The caller holds d.mu.
+func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) time.Time {
+	if store.Unavailable(err) {
+		d.storeFailed(err)
+		return d.pausedUntil
+	}
+	q.suspendedUntil = time.Now().Add(suspendTime)
+	d.logger.Error("a subscription's deliveries are held for a while", "subscription", id, "error", err)
+	return q.suspendedUntil
+}
+
+// form stores the next delivery of a queue, made from the log.
+func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
+	q := j.queue
+	// reading makes this goroutine the owner of q.Lane's cursor.
+	d.mu.Lock()
+	newest := q.wanted
+	d.mu.Unlock()
+	waiting, err := d.store.Waiting(ctx, q.Lane, newest, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
+	var forming *store.Forming
+	if err == nil && len(waiting.Seqs) > 0 {
+		forming = d.store.Form(q.Lane, &waiting)
+	} else if err == nil {
+		q.Seen = waiting.To
+	}
+	d.mu.Lock()
+	now := time.Now()
+	q.reading = false
+	q.seen = q.Seen
+	d.schedule(q, now)
+	d.dispatch(ctx, now)
+	d.mu.Unlock()
+
+	var claim *store.Claim
+	if forming != nil {
+		claim, err = forming.Wait()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.formed(j, err)
+	return claim
+}
+
+// formed notes that a delivery of a queue was stored, or was not, with err. The
+// caller holds d.mu.
+func (d *Dispatcher) formed(j job, err error) {
+	q := j.queue
+	q.forming--
+	switch {
+	case errors.Is(err, store.ErrStale):
+		q.stale = true
+	case err != nil:
+		d.claimFailed(q, j.id, err)
+		q.stale = true
+	}
+	if q.stale && q.forming == 0 {
+		d.requestReload(q)
+	}
+}
+
+// replay stores the next delivery of a queue's replay, if the next part of the log
+// has events for it.
+func (d *Dispatcher) replay(ctx context.Context, j job) *store.Claim {
+	q := j.queue
+	d.mu.Lock()
+	from := q.Lane
+	d.mu.Unlock()
+	claim, more, err := d.store.StepReplay(ctx, from, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q.replaying = false
+	switch {
+	case errors.Is(err, store.ErrStale):
+		d.requestReload(q)
+	case err != nil:
+		d.claimFailed(q, j.id, err)
+	case q.Lane == from: // else the queue was read again after the step
+		q.hasReplay = more
+	}
+	now := time.Now()
+	d.schedule(q, now)
+	d.dispatch(ctx, now)
+	return claim
+}

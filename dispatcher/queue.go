@@ -1,0 +1,193 @@
+package dispatcher
+
+import (
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// subscriptionQueue is what the dispatcher knows of one subscription: how far
+// its cursor is, what is in flight, and what is due when. Its fields are guarded
+// by Dispatcher.mu, with two exceptions: the cursor in store.Lane belongs to the
+// goroutine that set reading, and the rest of store.Lane is never written to,
+// only replaced.
+type subscriptionQueue struct {
+	*store.Lane
+
+	inFlight  int // slots in use, pings aside
+	pinging   int
+	ready     [priorities]bool // in which of Dispatcher.ready it is
+	pingReady bool             // it is in Dispatcher.readyPings
+
+	lastFailed  bool      // the last attempt was retryable: the next may keep its slot for long
+	respondedAt time.Time // when the last attempt ended that was not retryable
+	window      int       // how many attempts at a time the server has shown to respond to
+
+	seen, wanted   int64     // in the log; events wait when seen < wanted
+	notBefore      time.Time // the end of the batch window of the waiting events
+	reading        bool      // a goroutine reads the waiting events, and owns the cursor
+	forming        int       // deliveries being stored, the one being read included
+	stale          bool      // the subscription has changed: nothing is formed until it is read again
+	reloading      bool      // it is in Dispatcher.reloads, or being read
+	suspendedUntil time.Time // nothing is claimed before this: a record of the subscription could not be used
+	gone           bool      // the subscription was deleted
+	hasReplay      bool      // a replay is running
+	replaying      bool      // a delivery of it is being formed
+
+	probeWait time.Duration // while failing: the wait after the next probe
+	nextProbe time.Time
+	ramp      int // after a recovery: the slots it may use; 0 is all
+
+	// When something is due next; zero when nothing is, or while a claim is
+	// finding out.
+	nextDue, nextPing time.Time
+
+	timer timer
+}
+
+// nextJob returns what the queue would do with a slot now, false if nothing.
+func (q *subscriptionQueue) nextJob(now time.Time, cfg *Config) (jobKind, bool) {
+	limit := q.limit(cfg)
+	if q.ramp > 0 {
+		limit = min(limit, q.ramp)
+	}
+	switch {
+	case !q.current() || !q.Active || q.inFlight >= limit || now.Before(q.suspendedUntil):
+		return 0, false
+	case due(q.nextDue, now):
+		return jobDue, true
+	case q.Ordered && !q.nextDue.IsZero():
+		return 0, false // the last delivery has not completed
+	case q.Failing && now.Before(q.nextProbe):
+		return 0, false
+	case !q.reading && q.seen < q.wanted && !now.Before(q.notBefore):
+		return jobForm, true
+	case q.hasReplay && !q.replaying:
+		return jobReplay, true
+	}
+	return 0, false
+}
+
+// priority decides which queue gets a slot when slots are short: the lower, the
+// more slots it may compete for (see shares). The number of slots that hanging
+// servers can occupy is thereby bounded, and a server that responds finds one
+// free. It goes by the last attempts alone; a subscription's status, healthy or
+// failing, is [webhook.HealthPolicy]'s.
+type priority int
+
+const (
+	priorityProven  priority = iota // its server responded in the last 2 s, and has shown to respond to one more attempt at a time
+	priorityIdle                    // nothing is in flight; the last attempt got a response
+	priorityNew                     // nothing is in flight; no attempt has been made yet
+	priorityFailing                 // nothing is in flight; the last attempt was retryable
+	priorityGreedy                  // it has slots already, and wants more than its server has shown to respond to
+	priorities
+)
+
+// provenFor is how long after a response a server counts as responding.
+const provenFor = 2 * time.Second
+
+func (q *subscriptionQueue) priority(now time.Time) priority {
+	switch {
+	case !q.lastFailed && q.inFlight < q.window && now.Sub(q.respondedAt) < provenFor:
+		return priorityProven
+	case q.inFlight > 0:
+		return priorityGreedy
+	case q.lastFailed:
+		return priorityFailing
+	case q.respondedAt.IsZero():
+		return priorityNew
+	}
+	return priorityIdle
+}
+
+// shares returns, for each priority, how many slots may be in use when a queue
+// of that priority gets one more.
+func shares(slots int) [priorities]int {
+	return [priorities]int{
+		priorityProven: slots, priorityIdle: slots - slots/32, priorityNew: slots - slots/16,
+		priorityFailing: slots - slots/8, priorityGreedy: slots - slots/8,
+	}
+}
+
+// limit returns how many slots the queue may use.
+func (q *subscriptionQueue) limit(cfg *Config) int {
+	switch {
+	case q.Ordered || q.Failing:
+		return 1
+	case q.MaxInFlight > 0:
+		return q.MaxInFlight
+	}
+	return cfg.MaxInFlight
+}
+
+// update replaces the subscription by what was read. One that has begun to fail
+// is probed, less and less often; one that has recovered gets its backlog at a
+// rate that doubles with each success.
+func (q *subscriptionQueue) update(fresh *store.Lane, now time.Time) {
+	switch {
+	case fresh.Failing && !q.Failing:
+		q.probeWait, q.nextProbe = webhook.MinProbeWait, now.Add(webhook.MinProbeWait)
+	case !fresh.Failing && q.Failing:
+		q.ramp = 1
+	case fresh.Failing && fresh.URL != q.URL:
+		q.probeWait, q.nextProbe = webhook.MinProbeWait, now
+	}
+	q.Lane = fresh
+}
+
+// recordAttempt adjusts the queue's window, ramp and probes to the result of an
+// attempt that was not a ping.
+func (q *subscriptionQueue) recordAttempt(kind jobKind, result webhook.Result, now time.Time, cfg *Config) {
+	if result == webhook.ResultSuccess && q.ramp > 0 {
+		if q.ramp *= 2; q.ramp >= q.limit(cfg) {
+			q.ramp = 0
+		}
+	}
+	if q.lastFailed = result == webhook.ResultRetryable; q.lastFailed {
+		q.window = max(q.window/2, 1)
+	} else {
+		q.respondedAt, q.window = now, min(max(2*q.window, 2), q.limit(cfg))
+	}
+	if q.Failing && kind != jobDue {
+		wait := max(q.probeWait, webhook.MinProbeWait)
+		q.nextProbe, q.probeWait = now.Add(wait), min(2*wait, webhook.MaxProbeWait)
+	}
+}
+
+// current reports whether the queue matches its subscription: that is neither
+// deleted nor changed since it was read.
+func (q *subscriptionQueue) current() bool { return !q.gone && !q.stale && !q.reloading }
+
+func (q *subscriptionQueue) hasPing(now time.Time) bool {
+	return q.current() && !now.Before(q.suspendedUntil) && q.pinging < maxPingsPerQueue && due(q.nextPing, now)
+}
+
+// nextTime returns the next moment at which the queue may have a job that it
+// does not have now, zero for none.
+func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
+	var at time.Time
+	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.nextProbe, q.suspendedUntil} {
+		if t.After(now) {
+			at = earliest(at, t)
+		}
+	}
+	return at
+}
+
+// idle reports whether the queue has nothing in flight and, as far as it knows,
+// no waiting events.
+func (q *subscriptionQueue) idle() bool {
+	return q.inFlight == 0 && q.forming == 0 && !q.reading && q.seen >= q.wanted
+}
+
+// couldForm reports whether an idle queue would form a delivery if the event at
+// seq waited.
+func (q *subscriptionQueue) couldForm(seq int64, now time.Time, cfg *Config) bool {
+	wanted := q.wanted
+	q.wanted = seq
+	kind, ok := q.nextJob(now, cfg)
+	q.wanted = wanted
+	return ok && kind == jobForm
+}

@@ -1,0 +1,141 @@
+package dispatcher
+
+import (
+	"container/heap"
+	"time"
+)
+
+// schedule puts a queue into the run queue of its priority if it can use a slot
+// now, and sets its timer for the next time at which it may. It must be called
+// after each change of a queue. The caller holds d.mu.
+func (d *Dispatcher) schedule(q *subscriptionQueue, now time.Time) {
+	if q.stale && q.forming == 0 && !q.gone && !now.Before(q.suspendedUntil) {
+		d.requestReload(q) // unless it has been asked for already
+	}
+	if p := q.priority(now); !q.ready[p] {
+		if _, ok := q.nextJob(now, &d.cfg); ok {
+			q.ready[p] = true
+			d.ready[p].push(q)
+		}
+	}
+	if !q.pingReady && q.hasPing(now) {
+		q.pingReady = true
+		d.readyPings.push(q)
+	}
+	at := q.nextTime(now)
+	if q.gone {
+		at = time.Time{}
+	}
+	switch {
+	case at.Equal(q.timer.at):
+		return
+	case at.IsZero():
+		heap.Remove(&d.timers, q.timer.index())
+		q.timer.at = at
+		return
+	case q.timer.queued():
+		q.timer.at = at
+		heap.Fix(&d.timers, q.timer.index())
+	default:
+		q.timer.at = at
+		heap.Push(&d.timers, q)
+	}
+	if d.timers[0] == q {
+		d.wake() // the loop waits for a later time
+	}
+}
+
+// expire schedules the queues whose timers have ended. The caller holds d.mu.
+func (d *Dispatcher) expire(now time.Time) {
+	for len(d.timers) > 0 && !d.timers[0].timer.at.After(now) {
+		q := heap.Pop(&d.timers).(*subscriptionQueue)
+		q.timer.at = time.Time{}
+		d.schedule(q, now)
+	}
+}
+
+// nextTime returns when the loop must look again if nothing else happens, zero for
+// never. The caller holds d.mu.
+func (d *Dispatcher) nextTime(now time.Time) time.Time {
+	var at time.Time
+	if len(d.timers) > 0 {
+		at = d.timers[0].timer.at
+	}
+	if now.Before(d.pausedUntil) {
+		at = earliest(at, d.pausedUntil)
+	}
+	return at
+}
+
+func due(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }
+
+// earliest returns the earlier of two times, zero being none.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// timer is when a queue may have a job that it does not have now.
+type timer struct {
+	at    time.Time // zero: none
+	place int       // index in timers + 1; 0: none
+}
+
+func (t *timer) queued() bool { return t.place > 0 }
+func (t *timer) index() int   { return t.place - 1 }
+
+// timers is a heap of queues, the one with the earliest timer first. It
+// implements [heap.Interface].
+type timers []*subscriptionQueue
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].timer.at.Before(t[j].timer.at) }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].timer.place, t[j].timer.place = i+1, j+1
+}
+
+func (t *timers) Push(q any) {
+	*t = append(*t, q.(*subscriptionQueue))
+	q.(*subscriptionQueue).timer.place = len(*t)
+}
+
+func (t *timers) Pop() any {
+	old := *t
+	q := old[len(old)-1]
+	old[len(old)-1] = nil
+	*t = old[:len(old)-1]
+	q.timer.place = 0
+	return q
+}
+
+// runQueue holds the subscription queues that can use a slot, first in, first
+// out.
+type runQueue struct {
+	queues []*subscriptionQueue
+	head   int // index of the first; those before it were popped
+}
+
+func (r *runQueue) len() int { return len(r.queues) - r.head }
+
+func (r *runQueue) push(q *subscriptionQueue) {
+	if r.head > 64 && r.head > len(r.queues)/2 {
+		n := copy(r.queues, r.queues[r.head:])
+		clear(r.queues[n:])
+		r.queues, r.head = r.queues[:n], 0
+	}
+	r.queues = append(r.queues, q)
+}
+
+// pop must not be called on an empty run queue.
+func (r *runQueue) pop() *subscriptionQueue {
+	q := r.queues[r.head]
+	r.queues[r.head] = nil
+	r.head++
+	if r.head == len(r.queues) {
+		r.queues, r.head = r.queues[:0], 0
+	}
+	return q
+}

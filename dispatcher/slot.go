@@ -1,0 +1,165 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// job is a slot that was given to a queue, and what it is for.
+type job struct {
+	queue    *subscriptionQueue
+	id       string // of the subscription
+	kind     jobKind
+	priority priority // that the slot was given to
+}
+
+type jobKind int
+
+const (
+	jobForm   jobKind = iota // the next delivery from the log
+	jobDue                   // a delivery that is due again
+	jobReplay                // the next delivery of a replay
+	jobPing
+)
+
+// dispatch starts a worker for each free slot that a queue can use. The caller
+// holds d.mu.
+func (d *Dispatcher) dispatch(sending context.Context, now time.Time) {
+	for {
+		j, ok := d.reserve(now)
+		if !ok {
+			return
+		}
+		d.workers.Add(1)
+		go d.work(sending, j, nil)
+	}
+}
+
+// reserve takes a slot for the next queue in turn, false if there is no slot or
+// no queue that can use one. The caller holds d.mu.
+func (d *Dispatcher) reserve(now time.Time) (job, bool) {
+	if d.stopping || now.Before(d.pausedUntil) {
+		return job{}, false
+	}
+	if j, ok := d.reservePing(now); ok {
+		return j, true
+	}
+	if d.restoreHold {
+		return job{}, false
+	}
+	for {
+		p, ok := d.nextPriority()
+		if !ok {
+			return job{}, false
+		}
+		q := d.ready[p].pop()
+		q.ready[p] = false
+		kind, ok := q.nextJob(now, &d.cfg)
+		if !ok || q.priority(now) != p {
+			d.schedule(q, now) // later, or with another priority
+			continue
+		}
+		d.inFlight++
+		q.inFlight++
+		d.nextTurn = (p + 1) % priorities
+		if p > priorityIdle {
+			d.lowInFlight++
+		}
+		switch kind {
+		case jobDue:
+			q.nextDue = time.Time{}
+		case jobReplay:
+			q.replaying = true
+		default:
+			q.reading = true
+			q.forming++
+		}
+		d.schedule(q, now)
+		return job{queue: q, id: q.SubscriptionID, kind: kind, priority: p}, true
+	}
+}
+
+// reservePing takes one of the slots for pings, false if there is none or no
+// ping is due. The caller holds d.mu.
+func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
+	for d.pinging < maxPings && d.readyPings.len() > 0 {
+		q := d.readyPings.pop()
+		q.pingReady = false
+		if !q.hasPing(now) {
+			d.schedule(q, now) // later
+			continue
+		}
+		d.pinging++
+		q.pinging++
+		q.nextPing = time.Time{}
+		return job{queue: q, id: q.SubscriptionID, kind: jobPing}, true
+	}
+	return job{}, false
+}
+
+// nextPriority returns the priority, in turn, whose queues may have the next
+// slot. Each priority leaves some slots to those before it: however many slots
+// hanging servers occupy, one that responds finds one free. Servers that respond
+// may use all slots; so up to d.lowReserve of them go to the priorities after
+// priorityIdle in any case, and a retry there, say, is not starved. The caller
+// holds d.mu.
+func (d *Dispatcher) nextPriority() (priority, bool) {
+	if d.inFlight >= d.cfg.MaxConnections {
+		return 0, false
+	}
+	for i := range priorities {
+		p := (d.nextTurn + i) % priorities
+		if d.ready[p].len() > 0 && (d.inFlight < d.shares[p] || p > priorityIdle && d.lowInFlight < d.lowReserve) {
+			return p, true
+		}
+	}
+	return 0, false
+}
+
+// work makes the attempt of a job, then that of the next job in turn, until
+// there is none. claim is the first job's attempt if it has been counted
+// already, nil if not.
+func (d *Dispatcher) work(sending context.Context, j job, claim *store.Claim) {
+	defer d.workers.Done()
+	for ok := true; ok; claim = nil {
+		if claim == nil {
+			claim = d.claim(sending, j)
+		}
+		var next time.Time
+		var result webhook.Result
+		if claim != nil {
+			next, result = d.attempt(sending, j.queue, claim)
+		}
+		d.mu.Lock()
+		now := time.Now()
+		if claim != nil && j.kind != jobPing {
+			j.queue.recordAttempt(j.kind, result, now, &d.cfg)
+		}
+		d.release(j, next, now)
+		j, ok = d.reserve(now)
+		d.dispatch(sending, now)
+		d.mu.Unlock()
+	}
+}
+
+// release gives a slot back. next is when the delivery is due again, zero for
+// never. The caller holds d.mu.
+func (d *Dispatcher) release(j job, next, now time.Time) {
+	q := j.queue
+	if j.kind == jobPing {
+		d.pinging--
+		q.pinging--
+		q.nextPing = earliest(q.nextPing, next)
+	} else {
+		d.inFlight--
+		q.inFlight--
+		if j.priority > priorityIdle {
+			d.lowInFlight--
+		}
+		q.nextDue = earliest(q.nextDue, next)
+	}
+	d.schedule(q, now)
+}

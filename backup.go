@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"service/internal/archive"
 	"service/internal/durable"
 	"service/internal/terminal"
 	"service/store"
@@ -98,7 +99,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std streams) error {
 	}
 	defer d.Close()
 	folder := filepath.Dir(c.File)
-	r := backupRequest{Keys: !c.WithoutKeys, Copies: 1}
+	r := archive.Request{Keys: !c.WithoutKeys, Copies: 1}
 	if onOneDisk(folder, c.Data) {
 		r.Copies = 2 // the snapshot, and the archive that it goes into
 	}
@@ -108,9 +109,9 @@ func (c *backupCreateCmd) Run(ctx context.Context, std streams) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	var m *manifest
+	var m *archive.Manifest
 	err = d.Backup(ctx, r, func(from io.Reader) (err error) {
-		m, err = writeArchive(f, from, passphrase, func(bytes int64) error { return roomFor(folder, bytes) })
+		m, err = archive.Write(f, from, passphrase, func(bytes int64) error { return roomFor(folder, bytes) })
 		return err
 	})
 	switch {
@@ -130,7 +131,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	what := "the keys, sealed with the passphrase: keep that apart from it"
-	if !m.has(archiveKeys) {
+	if !m.HasKeys() {
 		what = "no keys: without secret.key, kept elsewhere, its secrets cannot be opened"
 	}
 	_, err = fmt.Fprintf(std.out, "%s holds the database as it was at %s (schema %d, %d bytes in all), and %s.\n",
@@ -198,29 +199,23 @@ func roomFor(folder string, bytes int64) error {
 	return fmt.Errorf("there is not enough room on the disk of %s: %d bytes are needed, and %d are free", folder, bytes, free)
 }
 
-// backupRequest says what a backup is to hold.
-type backupRequest struct {
-	Keys   bool `json:"keys"`
-	Copies int  `json:"copies"` // how many times the disk of the data directory must have room for the database
-}
-
-// Backup hands use what [writeArchive] makes an archive of.
-func (t auditedStore) Backup(ctx context.Context, r backupRequest, use func(io.Reader) error) error {
+// Backup hands use what [archive.Write] makes an archive of.
+func (t auditedStore) Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error {
 	s, err := t.source(ctx, &r)
 	if err != nil {
 		return err
 	}
 	in, out := io.Pipe()
 	var g errgroup.Group
-	g.Go(func() error { return out.CloseWithError(s.send(out)) })
+	g.Go(func() error { return out.CloseWithError(s.Send(out)) })
 	err = use(in)
 	in.CloseWithError(context.Canceled) // whatever is left is not wanted
 	return errors.Join(err, g.Wait(), s.Close())
 }
 
 // source takes a snapshot, and notes it in the audit: whoever has it has all.
-func (t auditedStore) source(ctx context.Context, r *backupRequest) (*backupSource, error) {
-	s, err := newBackupSource(ctx, t.Store, r)
+func (t auditedStore) source(ctx context.Context, r *archive.Request) (*archive.Source, error) {
+	s, err := archive.NewSource(ctx, t.Store, r, version())
 	if err != nil {
 		return nil, err
 	}
@@ -238,17 +233,17 @@ func (t auditedStore) source(ctx context.Context, r *backupRequest) (*backupSour
 }
 
 // Backup is [auditedStore.Backup], done by the running server.
-func (c *adminClient) Backup(ctx context.Context, r backupRequest, use func(io.Reader) error) error {
+func (c *adminClient) Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error {
 	return c.stream(ctx, http.MethodPost, "/backup", r, use)
 }
 
-// sendBackup answers with what [writeArchive] makes an archive of. An answer
+// sendBackup answers with what [archive.Write] makes an archive of. An answer
 // that cannot be finished is cut off, so that it is not taken for a whole one.
 func (a *adminServer) sendBackup(w http.ResponseWriter, r *http.Request) {
-	var s *backupSource
+	var s *archive.Source
 	began := time.Now()
 	a.answer(func(r *http.Request) (any, error) {
-		var asked backupRequest
+		var asked archive.Request
 		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
 			return nil, webhook.NewError(webhook.CodeInvalid, "The request cannot be read.")
 		}
@@ -260,12 +255,12 @@ func (a *adminServer) sendBackup(w http.ResponseWriter, r *http.Request) {
 		return // it is answered
 	}
 	w.Header().Set("Content-Type", "application/x-tar")
-	err := errors.Join(s.send(w), s.Close())
+	err := errors.Join(s.Send(w), s.Close())
 	if err != nil {
 		a.logger.Error("admin socket", "request", r.Method+" "+r.URL.Path, "error", err)
 		panic(http.ErrAbortHandler)
 	}
-	a.logger.Info("a backup was made", "bytes", s.snapshot.Bytes, "duration", time.Since(began))
+	a.logger.Info("a backup was made", "bytes", s.Bytes(), "duration", time.Since(began))
 }
 
 type backupVerifyCmd struct {
@@ -296,17 +291,17 @@ func (c *backupVerifyCmd) Run(ctx context.Context, std streams) error {
 			return fmt.Errorf("%w; the variable TMPDIR names another folder", err)
 		}
 	}
-	a, err := readArchive(ctx, f, dir)
+	a, err := archive.Read(ctx, f, dir)
 	if err != nil {
 		return c.explain(ctx, err)
 	}
 	var keys map[string][]byte
-	if passphrase != "" && a.sealed != nil {
-		if keys, err = a.open(passphrase); err != nil {
+	if passphrase != "" && a.HasKeys() {
+		if keys, err = a.OpenKeys(passphrase); err != nil {
 			return c.explain(ctx, err)
 		}
 	}
-	contents, err := store.Inspect(ctx, filepath.Join(dir, archiveDatabase), keys[secretKeyFile])
+	contents, err := store.Inspect(ctx, filepath.Join(dir, archive.Database), keys[archive.SecretKeyFile])
 	if err != nil {
 		return c.explain(ctx, err)
 	}
@@ -314,11 +309,11 @@ func (c *backupVerifyCmd) Run(ctx context.Context, std streams) error {
 	switch {
 	case keys != nil:
 		state = "the passphrase opens them, and they open the secrets"
-	case a.sealed != nil:
+	case a.HasKeys():
 		state = "sealed, and not looked into: --passphrase-file FILE opens them"
 	}
 	_, err = fmt.Fprintf(std.out, "%s is whole: %s, %d bytes.\nMade      %s by service %s\nDatabase  schema %d: %s\nKeys      %s\n",
-		terminal.Escape(c.File), webhook.Count(len(a.Files), "file"), a.bytes, webhook.FormatTime(a.CreatedAt), terminal.Line(a.Version), contents.Schema, counts(&contents), state)
+		terminal.Escape(c.File), webhook.Count(len(a.Files), "file"), a.Bytes, webhook.FormatTime(a.CreatedAt), terminal.Line(a.Version), contents.Schema, counts(&contents), state)
 	return err
 }
 

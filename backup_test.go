@@ -20,6 +20,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"service/internal/archive"
 	"service/store"
 	"service/webhook"
 )
@@ -157,7 +158,7 @@ func testBackup(t *testing.T, binary string) {
 	text := read(file)
 	for name, secret := range map[string]string{
 		"the token": token, "the authorization header": authorization, "the signing secret": strings.TrimPrefix(made.Data.SigningSecret, "whsec_"),
-		"the secret key": strings.TrimSpace(string(read(filepath.Join(data, secretKeyFile)))),
+		"the secret key": strings.TrimSpace(string(read(filepath.Join(data, archive.SecretKeyFile)))),
 		"alert.secret":   strings.TrimPrefix(strings.TrimSpace(string(read(filepath.Join(data, alertSecretFile)))), "whsec_"),
 		"the passphrase": "correct horse battery",
 	} {
@@ -243,7 +244,7 @@ func testRestoreKilled(t *testing.T, binary string) {
 		if err := errors.Join(err, st.Close()); err != nil {
 			t.Fatal(err)
 		}
-		types := filepath.Join(data, eventTypesDir)
+		types := filepath.Join(data, archive.EventTypesDir)
 		schema := strings.ReplaceAll(restoredType, "NAME", "from_"+name)
 		if err := os.Mkdir(types, 0o700); err != nil {
 			t.Fatal(err)
@@ -273,7 +274,7 @@ func testRestoreKilled(t *testing.T, binary string) {
 	}
 	run(time.Minute, "backup", "create", file, "--data", fresh, "--without-keys")
 	key := filepath.Join(dir, "key") // of what is restored; the old data have their own
-	b, err := os.ReadFile(filepath.Join(fresh, secretKeyFile))
+	b, err := os.ReadFile(filepath.Join(fresh, archive.SecretKeyFile))
 	if err == nil {
 		err = os.WriteFile(key, b, 0o600)
 	}
@@ -290,7 +291,7 @@ func testRestoreKilled(t *testing.T, binary string) {
 		if err := os.CopyFS(data, os.DirFS(old)); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(filepath.Join(data, secretKeyFile), 0o600); err != nil {
+		if err := os.Chmod(filepath.Join(data, archive.SecretKeyFile), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if run(took/2+rand.N(took), "restore", "--data", data, "--from", file, "--force", "--secret-key-file", key) {
@@ -304,7 +305,7 @@ func testRestoreKilled(t *testing.T, binary string) {
 			t.Fatal(err)
 		}
 		named := ""
-		if _, err := os.Stat(filepath.Join(data, eventTypesDir, "from_fresh.json")); err == nil {
+		if _, err := os.Stat(filepath.Join(data, archive.EventTypesDir, "from_fresh.json")); err == nil {
 			named = key
 			replaced++
 		}

@@ -23,6 +23,7 @@ var arrows = map[string][]string{
 		"service/api",
 		"service/assets",
 		"service/dispatcher",
+		"service/internal/archive",
 		"service/internal/certs",
 		"service/internal/durable",
 		"service/internal/terminal",
@@ -64,6 +65,9 @@ var arrows = map[string][]string{
 		"service/store",
 		"service/webhook",
 	},
+	"service/internal/archive": {
+		"service/store",
+	},
 }
 
 // testOnly are the packages that only tests import. They may use what they need,
@@ -90,6 +94,7 @@ var privileges = []privilege{
 	{"github.com/julienschmidt/httprouter", "", []string{"service/api", "service/web"}, "routes are the doors'"},
 	{"github.com/caddyserver/certmagic", "", []string{"service/internal/certs"}, "certificates are internal/certs's"},
 	{"github.com/mholt/acmez/", "", []string{"service/internal/certs"}, "certificates are internal/certs's"},
+	{"filippo.io/age", "", []string{"service/internal/archive"}, "the backup format is internal/archive's"},
 	{"go.uber.org/zap", "", []string{"service/internal/certs"}, "the log is log/slog's; a library's goes to it"},
 	{"go.uber.org/zap/", "", []string{"service/internal/certs"}, "the log is log/slog's; a library's goes to it"},
 	{"github.com/caddyserver/certmagic", "HTTPS", nil, "it listens by itself, where nobody said"},
@@ -165,6 +170,7 @@ var privileges = []privilege{
 		"service",
 		"service/api",
 		"service/dispatcher/client",
+		"service/internal/archive",
 		"service/internal/certs",
 		"service/internal/durable",
 		"service/internal/terminal",

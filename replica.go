@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"service/internal/archive"
 	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
@@ -85,7 +86,7 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std streams) (err error) {
 	if aside != "" {
 		fmt.Fprintf(std.out, "What was there is in %s; remove it when it is of no more use.\n", terminal.Escape(aside))
 	}
-	if _, err := os.Stat(filepath.Join(c.Data, secretKeyFile)); errors.Is(err, fs.ErrNotExist) && c.SecretKeyFile == "" {
+	if _, err := os.Stat(filepath.Join(c.Data, archive.SecretKeyFile)); errors.Is(err, fs.ErrNotExist) && c.SecretKeyFile == "" {
 		fmt.Fprintf(std.out, "A replica does not hold the key of the secrets: put the service's secret.key into %s before it starts, or name it by --secret-key-file.\n", terminal.Escape(c.Data))
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"service/internal/archive"
 	"service/internal/certs"
 	"service/internal/terminal"
 	"service/store"
@@ -65,7 +66,7 @@ func (c *restoreCmd) fromFile(ctx context.Context, std streams) (err error) {
 
 // fill puts a backup into the place of the data directory's files, when all of it
 // was found right.
-func (c *restoreCmd) fill(ctx context.Context, std streams, r *store.Restoration, f *os.File) (aside string, a *archive, contents *store.Contents, err error) {
+func (c *restoreCmd) fill(ctx context.Context, std streams, r *store.Restoration, f *os.File) (aside string, a *archive.Archive, contents *store.Contents, err error) {
 	info, err := f.Stat()
 	if err == nil {
 		err = roomFor(r.Dir(), info.Size())
@@ -73,19 +74,19 @@ func (c *restoreCmd) fill(ctx context.Context, std streams, r *store.Restoration
 	if err != nil {
 		return "", nil, nil, err
 	}
-	if a, err = readArchive(ctx, f, r.Dir()); err != nil {
+	if a, err = archive.Read(ctx, f, r.Dir()); err != nil {
 		return "", nil, nil, err
 	}
 	key, err := c.keys(ctx, std, r, a)
 	if err != nil {
 		return "", nil, nil, err
 	}
-	found, err := store.Inspect(ctx, filepath.Join(r.Dir(), archiveDatabase), key)
+	found, err := store.Inspect(ctx, filepath.Join(r.Dir(), archive.Database), key)
 	if err != nil {
 		return "", nil, nil, err
 	}
 	// Event types that came later are not of this state, and go.
-	if err := os.MkdirAll(filepath.Join(r.Dir(), eventTypesDir), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(r.Dir(), archive.EventTypesDir), 0o700); err != nil {
 		return "", nil, nil, err
 	}
 	if _, err := loadCatalog(r.Dir()); err != nil {
@@ -100,9 +101,9 @@ func (c *restoreCmd) fill(ctx context.Context, std streams, r *store.Restoration
 
 // keys puts the keys of a backup among the files to be restored, and returns the
 // one that its database needs: from the backup, or where it is kept.
-func (c *restoreCmd) keys(ctx context.Context, std streams, r *store.Restoration, a *archive) ([]byte, error) {
+func (c *restoreCmd) keys(ctx context.Context, std streams, r *store.Restoration, a *archive.Archive) ([]byte, error) {
 	certificate := filepath.Join(r.Dir(), certs.CAFile)
-	if a.sealed == nil || c.WithoutKeys {
+	if !a.HasKeys() || c.WithoutKeys {
 		if err := os.Remove(certificate); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -112,12 +113,12 @@ func (c *restoreCmd) keys(ctx context.Context, std streams, r *store.Restoration
 	if err != nil {
 		return nil, err
 	}
-	keys, err := a.open(passphrase)
+	keys, err := a.OpenKeys(passphrase)
 	if err != nil {
 		return nil, err
 	}
 	for name, content := range keys {
-		if name == secretKeyFile && c.SecretKeyFile != "" {
+		if name == archive.SecretKeyFile && c.SecretKeyFile != "" {
 			continue // it is kept there, and is not made
 		}
 		if err := os.WriteFile(filepath.Join(r.Dir(), name), content, 0o600); err != nil {
@@ -130,15 +131,15 @@ func (c *restoreCmd) keys(ctx context.Context, std streams, r *store.Restoration
 	if c.SecretKeyFile != "" {
 		return c.keptKey(a)
 	}
-	return keys[secretKeyFile], nil
+	return keys[archive.SecretKeyFile], nil
 }
 
 // keptKey returns the key that is kept elsewhere, or in the data directory
 // already.
-func (c *restoreCmd) keptKey(a *archive) ([]byte, error) {
+func (c *restoreCmd) keptKey(a *archive.Archive) ([]byte, error) {
 	key, err := store.ReadKeys(c.Data, c.SecretKeyFile)
 	if c.SecretKeyFile == "" && errors.Is(err, fs.ErrNotExist) {
-		if a.sealed == nil {
+		if !a.HasKeys() {
 			return nil, errors.New("it holds no keys: put its secret.key into the data directory, or name the file by --secret-key-file")
 		}
 		return nil, errors.New("there is no secret.key in the data directory: restore it from the backup, or name the file by --secret-key-file")

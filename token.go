@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"service/internal/archive"
 	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
@@ -186,8 +187,8 @@ type data interface {
 	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error)
 	RemoveAdmin(ctx context.Context, email string) error
 	EndSessions(ctx context.Context, email string) (ended int, err error)
-	// Backup calls use with what writeArchive reads. What use returns is returned.
-	Backup(ctx context.Context, r backupRequest, use func(io.Reader) error) error
+	// Backup calls use with what [archive.Write] reads. What use returns is returned.
+	Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error
 	Close() error
 }
 

@@ -1,0 +1,131 @@
+package archive
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"service/store"
+)
+
+// Request says what a backup is to hold.
+type Request struct {
+	Keys   bool `json:"keys"`
+	Copies int  `json:"copies"` // how many times the disk of the data directory must have room for the database
+}
+
+// Source is what a backup is made of: a snapshot, and files of the data directory.
+type Source struct {
+	snapshot *store.Snapshot
+	manifest Manifest // without its files
+	plain    []content
+	keys     []content // secret
+}
+
+// NewSource takes a snapshot of a store, and reads the files beside it. version is
+// that of the binary. The caller must call Close.
+func NewSource(ctx context.Context, st *store.Store, r *Request, version string) (_ *Source, err error) {
+	sqlite, err := store.SQLiteVersion()
+	if err != nil {
+		return nil, err
+	}
+	s := Source{manifest: Manifest{Format: manifestFormat, Version: version, SQLiteVersion: sqlite}}
+	if r.Keys { // the certificate is of no use without its key
+		if err := read(&s.plain, st.Dir(), caFile); err != nil {
+			return nil, err
+		}
+	}
+	types, err := os.ReadDir(filepath.Join(st.Dir(), EventTypesDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, f := range types {
+		if name := EventTypesDir + "/" + f.Name(); plainName.MatchString(name) {
+			if err := read(&s.plain, st.Dir(), name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if s.snapshot, err = st.Snapshot(ctx, r.Copies); err != nil {
+		return nil, err
+	}
+	if r.Keys {
+		s.keys = append(s.keys, content{SecretKeyFile, s.snapshot.Keys})
+		for _, name := range keyNames[1:] {
+			if err := read(&s.keys, st.Dir(), name); err != nil {
+				return nil, errors.Join(err, s.Close())
+			}
+		}
+	}
+	s.manifest.Schema, s.manifest.CreatedAt = s.snapshot.Schema, s.snapshot.At.Truncate(time.Millisecond)
+	return &s, nil
+}
+
+// read appends a file of the data directory to files, if it exists.
+func read(files *[]content, dir, name string) error {
+	f, err := os.Open(filepath.Join(dir, filepath.FromSlash(name)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err == nil && len(data) > maxFileBytes {
+		err = fmt.Errorf("%s is larger than %d bytes", f.Name(), maxFileBytes)
+	}
+	*files = append(*files, content{name, data})
+	return err
+}
+
+// Bytes returns the size of the database.
+func (s *Source) Bytes() int64 { return s.snapshot.Bytes }
+
+// Close removes the snapshot.
+func (s *Source) Close() error { return s.snapshot.Remove() }
+
+// Send writes the source as a tar archive, the keys unencrypted: it is for [Write]
+// in this process, or at the other end of the control socket. Its first file is
+// the manifest without files, its last the database.
+func (s *Source) Send(w io.Writer) error {
+	t := tar.NewWriter(w)
+	add := func(name string, data []byte) error {
+		if err := t.WriteHeader(tarHeader(name, int64(len(data)), s.manifest.CreatedAt)); err != nil {
+			return err
+		}
+		_, err := t.Write(data)
+		return err
+	}
+	about, err := json.Marshal(s.manifest)
+	if err == nil {
+		err = add(manifestFile, about)
+	}
+	for _, f := range slices.Concat(s.plain, s.keys) {
+		if err == nil {
+			err = add(f.name, f.data)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	db, err := os.Open(s.snapshot.Path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := t.WriteHeader(tarHeader(Database, s.snapshot.Bytes, s.manifest.CreatedAt)); err != nil {
+		return err
+	}
+	if _, err := io.Copy(t, db); err != nil {
+		return err
+	}
+	return t.Close()
+}

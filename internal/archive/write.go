@@ -1,0 +1,140 @@
+package archive
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"filippo.io/age"
+)
+
+// scryptWork is the cost of a passphrase: 2^17 steps take 128 MiB of memory and
+// about half a second, and so does each guess. maxScryptWork is the highest cost
+// of an archive that is read: 1 GiB.
+const (
+	scryptWork    = 17
+	maxScryptWork = 20
+)
+
+// writer writes an archive and records what it writes in the manifest.
+type writer struct {
+	tar      *tar.Writer
+	manifest *Manifest
+}
+
+func (w *writer) add(name string, size int64, r io.Reader) error {
+	if err := w.tar.WriteHeader(tarHeader(name, size, w.manifest.CreatedAt)); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(w.tar, io.TeeReader(r, sum)); err != nil {
+		return err
+	}
+	w.manifest.Files = append(w.manifest.Files, File{name, size, hex.EncodeToString(sum.Sum(nil))})
+	return nil
+}
+
+// Write makes an archive of what [Source.Send] has written, and returns its
+// manifest. The keys, if there are any, are encrypted with the passphrase. room is
+// called before the database is written and may refuse its size.
+func Write(w io.Writer, from io.Reader, passphrase string, room func(bytes int64) error) (*Manifest, error) {
+	in, m := tar.NewReader(from), new(Manifest)
+	if _, err := in.Next(); err != nil {
+		return nil, err
+	}
+	if err := json.NewDecoder(in).Decode(m); err != nil {
+		return nil, err
+	}
+	out := writer{tar.NewWriter(w), m}
+	keys, err := out.copyFiles(in, room)
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) > 0 {
+		encrypted, err := encryptKeys(keys, m, passphrase)
+		if err != nil {
+			return nil, err
+		}
+		if err := out.add(encryptedFile, int64(len(encrypted)), bytes.NewReader(encrypted)); err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	if err := out.tar.WriteHeader(tarHeader(manifestFile, int64(len(text)+1), m.CreatedAt)); err != nil {
+		return nil, err
+	}
+	if _, err := out.tar.Write(append(text, '\n')); err != nil {
+		return nil, err
+	}
+	return m, out.tar.Close()
+}
+
+// copyFiles copies the files of a source up to its end, the database, and returns
+// the keys, which it does not copy.
+func (w *writer) copyFiles(in *tar.Reader, room func(bytes int64) error) (keys []content, err error) {
+	for done := false; !done; {
+		h, err := in.Next()
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case h.Name == Database:
+			if err = room(h.Size); err == nil {
+				err = w.add(h.Name, h.Size, in)
+			}
+			done = true
+		case plainName.MatchString(h.Name):
+			err = w.add(h.Name, h.Size, in)
+		default:
+			var data []byte
+			data, err = io.ReadAll(in)
+			keys = append(keys, content{h.Name, data})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if _, err := in.Next(); err != io.EOF { // Send did not reach its end
+		return nil, errors.Join(errors.New("the backup was cut off"), err)
+	}
+	return keys, nil
+}
+
+// encryptKeys encrypts the keys, and with them the manifest so far: whoever knows
+// the passphrase can tell that the database is the one they belong to.
+func encryptKeys(keys []content, m *Manifest, passphrase string) ([]byte, error) {
+	about, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	to, err := age.NewScryptRecipient(passphrase)
+	if err != nil {
+		return nil, err
+	}
+	to.SetWorkFactor(scryptWork)
+	var b bytes.Buffer
+	encrypting, err := age.Encrypt(&b, to)
+	if err != nil {
+		return nil, err
+	}
+	t := tar.NewWriter(encrypting)
+	for _, f := range append(keys, content{manifestFile, about}) {
+		if err := t.WriteHeader(tarHeader(f.name, int64(len(f.data)), m.CreatedAt)); err != nil {
+			return nil, err
+		}
+		if _, err := t.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(t.Close(), encrypting.Close()); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}

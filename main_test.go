@@ -28,16 +28,19 @@ var arrows = map[string][]string{
 		"service/internal/durable",
 		"service/internal/terminal",
 		"service/store",
+		"service/store/replica",
 		"service/web",
 		"service/webhook",
 	},
 	"service/api": {
 		"service/store",
+		"service/store/replica",
 		"service/webhook",
 	},
 	"service/web": {
 		"service/assets",
 		"service/store",
+		"service/store/replica",
 		"service/web/ui",
 		"service/webhook",
 	},
@@ -53,6 +56,11 @@ var arrows = map[string][]string{
 		"service/webhook",
 	},
 	"service/store": {
+		"service/internal/durable",
+		"service/store/replica",
+		"service/webhook",
+	},
+	"service/store/replica": {
 		"service/internal/durable",
 		"service/webhook",
 	},
@@ -83,11 +91,15 @@ type privilege struct {
 }
 
 var privileges = []privilege{
-	{"database/sql", "", []string{"service/store"}, "the only SQL is in store"},
+	{"database/sql", "", []string{"service/store", "service/store/replica"}, "the only SQL is in store"},
 	{"database/sql/", "", []string{"service/store"}, "the only SQL is in store"},
 	{"github.com/mattn/go-sqlite3", "", []string{"service/store"}, "one SQLite library, in store"},
 	{"github.com/ncruces/", "", []string{"service/store"}, "one SQLite library, in store"},
 	{"modernc.org/", "", nil, "a second SQLite library in the process drops the first one's locks"},
+	{"github.com/benbjohnson/litestream", "", []string{"service/store/replica"}, "Litestream is replica's"},
+	{"github.com/benbjohnson/litestream/", "", []string{"service/store/replica"}, "Litestream is replica's"},
+	{"github.com/superfly/ltx", "", []string{"service/store/replica"}, "Litestream is replica's"},
+	{"github.com/aws/", "", []string{"service/store/replica"}, "the bucket is replica's"},
 	{"github.com/a-h/templ", "", []string{"service/web", "service/web/ui"}, "pages are web's"},
 	{"github.com/a-h/templ/", "", []string{"service/web", "service/web/ui"}, "pages are web's"},
 	{"html/template", "", []string{"service/api"}, "pages are templ's; the reference is rendered from the API's document"},
@@ -175,6 +187,7 @@ var privileges = []privilege{
 		"service/internal/durable",
 		"service/internal/terminal",
 		"service/store",
+		"service/store/replica",
 		"service/web",
 	}, "the rules do no I/O"},
 	{"time", "Now", []string{
@@ -185,6 +198,7 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/terminal",
 		"service/store",
+		"service/store/replica",
 		"service/web",
 	}, "the rules take the time as an argument"},
 	{"time", "Sleep", nil, "nothing sleeps: it waits for what it waits for"},

@@ -14,6 +14,7 @@ import (
 	"service/internal/archive"
 	"service/internal/terminal"
 	"service/store"
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -24,7 +25,7 @@ const replicaFile = "litestream.yml"
 const noReplica = "off"
 
 // replica reads the configuration of the replica; nil for none.
-func (f *faults) replica(flag, name string) *store.ReplicaConfig {
+func (f *faults) replica(flag, name string) *replica.Config {
 	cfg, err := readReplica(name)
 	if err != nil {
 		f.add(flag, "%v", err)
@@ -35,7 +36,7 @@ func (f *faults) replica(flag, name string) *store.ReplicaConfig {
 // readReplica returns the configuration of the replica in a file; nil when it
 // names no database, when there is no file and none was named, or when none is
 // wanted.
-func readReplica(name string) (*store.ReplicaConfig, error) {
+func readReplica(name string) (*replica.Config, error) {
 	named := name != ""
 	switch {
 	case name == noReplica:
@@ -43,7 +44,7 @@ func readReplica(name string) (*store.ReplicaConfig, error) {
 	case !named:
 		name = replicaFile
 	}
-	cfg, err := store.ReadReplicaConfig(name, os.LookupEnv)
+	cfg, err := replica.ReadConfig(name, os.LookupEnv)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil, nil
 	}
@@ -93,7 +94,7 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std streams) (err error) {
 }
 
 // replica is what the flags say of the replica to restore, and of the time.
-func (c *restoreCmd) replica() (from *store.ReplicaConfig, at time.Time, err error) {
+func (c *restoreCmd) replica() (from *replica.Config, at time.Time, err error) {
 	var f faults
 	if c.At != "" {
 		if at, err = time.Parse(time.RFC3339, c.At); err != nil {
@@ -109,7 +110,7 @@ func (c *restoreCmd) replica() (from *store.ReplicaConfig, at time.Time, err err
 		if c.Litestream != "" {
 			f.add("litestream", "--from names the replica already; leave one of the two out")
 		}
-		if from, err = store.ParseReplicaURL(c.From); err != nil {
+		if from, err = replica.ParseURL(c.From); err != nil {
 			f.add("from", "%v", err)
 		}
 		clearCABundle()

@@ -29,6 +29,7 @@ import (
 	"service/internal/certs"
 	"service/internal/terminal"
 	"service/store"
+	"service/store/replica"
 	"service/web"
 	"service/webhook"
 )
@@ -108,7 +109,7 @@ type settings struct {
 	minFreeDisk      int64
 	alertURL         string // may be a secret; "" for none
 	grace            time.Duration
-	replica          *store.ReplicaConfig // nil for none
+	replica          *replica.Config // nil for none
 	restoreHold      time.Duration
 	lease            time.Duration // 0 for none
 	logger           *slog.Logger
@@ -243,7 +244,7 @@ func (svc *service) announceAndRun(ctx context.Context, std streams) error {
 type service struct {
 	settings     *settings
 	store        *store.Store
-	lease        *store.Lease // nil for none
+	lease        *replica.Lease // nil for none
 	dispatcher   *dispatcher.Dispatcher
 	web          *web.Web
 	handler      http.Handler   // of the public door
@@ -258,7 +259,7 @@ type service struct {
 
 // open takes the data directory, the addresses, and the lease unless it is held
 // already. What it returns must be run.
-func open(ctx context.Context, s *settings, held *store.Lease) (_ *service, err error) {
+func open(ctx context.Context, s *settings, held *replica.Lease) (_ *service, err error) {
 	svc := &service{settings: s}
 	defer func() {
 		if err != nil {
@@ -500,7 +501,7 @@ func (svc *service) Run(ctx context.Context) error {
 	if svc.lease != nil {
 		copying.Go(func() error {
 			defer leaseLost()
-			return svc.lease.Keep(following)
+			return svc.lease.KeepAlive(following)
 		})
 	}
 	err := g.Wait()

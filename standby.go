@@ -16,6 +16,7 @@ import (
 
 	"service/internal/terminal"
 	"service/store"
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -26,34 +27,34 @@ const leaseRoom = 3 * time.Second
 // leaseReserve is how long before the end of a lease nothing new is begun: an
 // attempt that is under way then ends before it does, by any clock.
 func leaseReserve(attemptTimeout time.Duration) time.Duration {
-	return attemptTimeout + store.ClockSkew
+	return attemptTimeout + replica.MaxClockSkew
 }
 
 // lease reads how long a lease is good for; 0 is none.
-func (f *faults) lease(flag, value string, attemptTimeout time.Duration, replica *store.ReplicaConfig) time.Duration {
+func (f *faults) lease(flag, value string, attemptTimeout time.Duration, cfg *replica.Config) time.Duration {
 	d := f.duration(flag, value, 0, 24*time.Hour)
 	least := leaseReserve(attemptTimeout) + leaseRoom
 	switch {
 	case d == 0:
 	case d < least:
 		f.add(flag, "must be at least %s with this --attempt-timeout, not %q: an attempt that is under way must have ended before the lease does", formatDuration(least), value)
-	case replica == nil || !replica.Bucket():
+	case cfg == nil || !cfg.IsS3():
 		f.add(flag, "is kept in the bucket of the replica, and so needs --litestream with a replica of the type s3")
 	}
 	return d
 }
 
 // newLease returns the lease of the settings, nil when none is wanted.
-func (s *settings) newLease(ctx context.Context) (*store.Lease, error) {
+func (s *settings) newLease(ctx context.Context) (*replica.Lease, error) {
 	if s.lease == 0 {
 		return nil, nil
 	}
-	return store.NewLease(ctx, store.LeaseConfig{Replica: s.replica, Dir: s.data, TTL: s.lease, Reserve: leaseReserve(s.attemptTimeout), Logger: s.logger})
+	return replica.NewLease(ctx, replica.LeaseConfig{Replica: s.replica, Dir: s.data, TTL: s.lease, Reserve: leaseReserve(s.attemptTimeout), Logger: s.logger})
 }
 
 // takeLease makes the store depend on the lease of the settings, if there is to
 // be one, which it takes unless it is held already.
-func (svc *service) takeLease(ctx context.Context, held *store.Lease) (err error) {
+func (svc *service) takeLease(ctx context.Context, held *replica.Lease) (err error) {
 	svc.lease = held
 	if held == nil {
 		if svc.lease, err = svc.settings.newLease(ctx); err != nil || svc.lease == nil {
@@ -63,11 +64,11 @@ func (svc *service) takeLease(ctx context.Context, held *store.Lease) (err error
 		if err != nil {
 			return err
 		}
-		err = svc.lease.Take(ctx, known)
+		err = svc.lease.Acquire(ctx, known)
 		switch {
-		case errors.Is(err, store.ErrLeaseHeld):
+		case errors.Is(err, replica.ErrLeaseHeld):
 			return fmt.Errorf("%w; it serves, and this one may not: service standby follows it", err)
-		case errors.Is(err, store.ErrLeaseStale):
+		case errors.Is(err, replica.ErrLeaseStale):
 			return fmt.Errorf("%w: what is in %s is old; service standby --force follows the replica instead, service restore --force fetches it", err, svc.settings.data)
 		case err != nil:
 			return err
@@ -148,7 +149,7 @@ func (c *standbyCmd) Run(ctx context.Context, std streams, conf *configuration, 
 type standby struct {
 	settings *settings
 	copied   *store.Standby
-	lease    *store.Lease // nil: it is promoted by a command alone
+	lease    *replica.Lease // nil: it is promoted by a command alone
 	promote  chan chan error
 }
 
@@ -207,13 +208,13 @@ func (b *standby) time(ctx context.Context) (chan error, error) {
 			if b.lease == nil {
 				return asked, nil
 			}
-			err := b.lease.Take(ctx, math.MaxInt64)
+			err := b.lease.Acquire(ctx, math.MaxInt64)
 			if err == nil {
 				return asked, nil
 			}
 			asked <- err
 		case <-look:
-			y, err := b.lease.Look(ctx)
+			y, err := b.lease.State(ctx)
 			if ctx.Err() != nil {
 				return nil, nil
 			}
@@ -225,13 +226,13 @@ func (b *standby) time(ctx context.Context) (chan error, error) {
 					b.settings.logger.Info("the primary's lease is read again")
 				}
 			}
-			if err != nil || y.Generation == 0 || time.Now().Before(y.Expires.Add(store.ClockSkew)) {
+			if err != nil || y.Generation == 0 || time.Now().Before(y.Expires.Add(replica.MaxClockSkew)) {
 				continue
 			}
-			if err := b.lease.Take(ctx, math.MaxInt64); err == nil {
+			if err := b.lease.Acquire(ctx, math.MaxInt64); err == nil {
 				b.settings.logger.Warn("the primary's lease has ended: this standby takes over", "primary", y.Owner, "ended", webhook.FormatTime(y.Expires))
 				return nil, nil
-			} else if !errors.Is(err, store.ErrLeaseHeld) {
+			} else if !errors.Is(err, replica.ErrLeaseHeld) {
 				b.settings.logger.Error("the lease cannot be taken", "error", err)
 			}
 		}
@@ -245,7 +246,7 @@ func (b *standby) takeOver(ctx context.Context, told func(error)) (svc *service,
 	if b.lease != nil {
 		keeping, kept := context.WithCancel(ctx)
 		ended := make(chan error, 1)
-		go func() { ended <- b.lease.Keep(keeping) }()
+		go func() { ended <- b.lease.KeepAlive(keeping) }()
 		defer func() {
 			kept()
 			if lost := <-ended; lost != nil && err == nil {
@@ -278,7 +279,7 @@ func (b *standby) handler() http.Handler {
 		}
 		select {
 		case err := <-asked:
-			if errors.Is(err, store.ErrLeaseHeld) {
+			if errors.Is(err, replica.ErrLeaseHeld) {
 				err = webhook.NewError(webhook.CodeConflict, terminal.Line(err.Error())+": stop it first, or wait until its lease has ended.")
 			}
 			return struct{}{}, err

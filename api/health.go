@@ -4,7 +4,7 @@ import (
 	"errors"
 	"math"
 
-	"service/store"
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -40,7 +40,7 @@ func (a *api) readyz(req *request) (answer, error) {
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: "+err.Error()+".")
 	}
 	ready := healthRecord{Status: "ready"}
-	if r := a.store.Replica(); r.State != store.ReplicaOff {
+	if r := a.store.Replica(); r.State != replica.StateOff {
 		ready.Replica = &replicaRecord{State: string(r.State), LagSeconds: math.Round(r.Lag.Seconds()*1000) / 1000}
 		if !r.LastSuccess.IsZero() {
 			ready.Replica.LastSuccess = webhook.FormatTime(r.LastSuccess)

@@ -100,7 +100,7 @@ func (s *Store) room(t *tx) error {
 	if d.low {
 		return errLowDisk()
 	}
-	return s.replication.full()
+	return s.rejectLongWAL()
 }
 
 func errLowDisk() *webhook.Error {

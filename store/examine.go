@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,8 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/benbjohnson/litestream"
-
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -414,13 +412,13 @@ const replicaBehind = time.Minute
 const adviceNoReplica = "Name a place for a copy by --litestream, so that a lost disk does not lose everything; or make backups: service backup create."
 
 // replica looks at how the copy elsewhere does, as the running service knows.
-func (x *examination) replica(y Replica) {
+func (x *examination) replica(y replica.Status) {
 	switch {
-	case y.State == ReplicaOff:
+	case y.State == replica.StateOff:
 		x.add(LevelWarn, checkReplicated, adviceNoReplica, "there is none")
-	case y.State == ReplicaFailing:
+	case y.State == replica.StateFailing:
 		x.add(LevelFail, checkReplicated, "See to what its error says; it is tried again by itself.", "%s is %v behind: %s", y.Target, y.Lag.Round(time.Second), y.Err)
-	case y.State == ReplicaOpening || y.Lag > replicaBehind:
+	case y.State == replica.StateOpening || y.Lag > replicaBehind:
 		x.add(LevelWarn, checkReplicated, "See that the way to it is wide enough; it catches up by itself.", "%s is %v behind", y.Target, y.Lag.Round(time.Second))
 	default:
 		x.ok(checkReplicated, "%s follows, last at %s", y.Target, webhook.FormatTime(y.LastSuccess))
@@ -428,41 +426,18 @@ func (x *examination) replica(y Replica) {
 }
 
 // reach asks the copy elsewhere for its newest state, when no service does.
-func (x *examination) reach(ctx context.Context, cfg *ReplicaConfig) {
+func (x *examination) reach(ctx context.Context, cfg *replica.Config) {
 	if cfg == nil {
 		x.add(LevelWarn, checkReplicated, adviceNoReplica, "there is none")
 		return
 	}
-	newest, err := newestIn(ctx, cfg)
+	newest, err := replica.Newest(ctx, cfg)
 	switch {
-	case errors.Is(err, ErrNoReplica):
+	case errors.Is(err, replica.ErrEmpty):
 		x.add(LevelWarn, checkReplicated, "service serve fills it.", "%s can be reached, and is empty", cfg.Target())
 	case err != nil:
 		x.add(LevelFail, checkReplicated, "See to what its error says: service serve starts without it, and tries again.", "%s cannot be reached: %v", cfg.Target(), err)
 	default:
 		x.ok(checkReplicated, "%s has the state of %s", cfg.Target(), webhook.FormatTime(newest))
 	}
-}
-
-// newestIn returns when the newest state in a replica was copied. The error
-// wraps [ErrNoReplica] when there is none.
-func newestIn(ctx context.Context, cfg *ReplicaConfig) (time.Time, error) {
-	client, err := cfg.replica.client(nil)
-	if err != nil {
-		return time.Time{}, err
-	}
-	quiet := slog.New(slog.DiscardHandler)
-	client.SetLogger(quiet)
-	ctx, cancel := context.WithTimeout(ctx, reachTime)
-	defer cancel()
-	if err := client.Init(ctx); err != nil {
-		return time.Time{}, err
-	}
-	plan, err := litestream.CalcRestorePlan(ctx, client, 0, time.Time{}, quiet)
-	if errors.Is(err, litestream.ErrTxNotAvailable) {
-		return time.Time{}, ErrNoReplica
-	} else if err != nil {
-		return time.Time{}, err
-	}
-	return plan[len(plan)-1].CreatedAt, nil
 }

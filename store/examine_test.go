@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"service/store/replica"
 )
 
 // TestExamineDir damages a data directory in one way each, and has the check
@@ -223,14 +225,14 @@ func must(t *testing.T, err error) {
 // TestExamineReplica walks the states of a replica, and asks one in a folder.
 func TestExamineReplica(t *testing.T) {
 	for _, test := range []struct {
-		y    Replica
+		y    replica.Status
 		want Level
 	}{
-		{Replica{State: ReplicaOff}, LevelWarn},
-		{Replica{State: ReplicaOpening, Target: "s3://b"}, LevelWarn},
-		{Replica{State: ReplicaRunning, Target: "s3://b"}, LevelOK},
-		{Replica{State: ReplicaRunning, Target: "s3://b", Lag: replicaBehind + 1}, LevelWarn},
-		{Replica{State: ReplicaFailing, Target: "s3://b", Err: "no bucket"}, LevelFail},
+		{replica.Status{State: replica.StateOff}, LevelWarn},
+		{replica.Status{State: replica.StateOpening, Target: "s3://b"}, LevelWarn},
+		{replica.Status{State: replica.StateRunning, Target: "s3://b"}, LevelOK},
+		{replica.Status{State: replica.StateRunning, Target: "s3://b", Lag: replicaBehind + 1}, LevelWarn},
+		{replica.Status{State: replica.StateFailing, Target: "s3://b", Err: "no bucket"}, LevelFail},
 	} {
 		var x examination
 		if x.replica(test.y); x[0].Level != test.want || !strings.Contains(x[0].Detail, test.y.Err) {
@@ -238,11 +240,11 @@ func TestExamineReplica(t *testing.T) {
 		}
 	}
 
-	dir, replica := filepath.Join(t.TempDir(), "d"), filepath.Join(t.TempDir(), "replica")
+	dir, target := filepath.Join(t.TempDir(), "d"), filepath.Join(t.TempDir(), "replica")
 	must(t, os.Mkdir(dir, 0o700))
 	reach := func(want Level, detail string) {
 		t.Helper()
-		found, err := Examine(t.Context(), Config{Dir: dir, Replica: fileReplica(t, dir, replica)}, time.Minute)
+		found, err := Examine(t.Context(), Config{Dir: dir, Replica: fileReplica(t, dir, target)}, time.Minute)
 		must(t, err)
 		last := found[len(found)-1]
 		if last.Check != checkReplicated || last.Level != want || !strings.Contains(last.Detail, detail) {
@@ -250,11 +252,11 @@ func TestExamineReplica(t *testing.T) {
 		}
 	}
 	reach(LevelWarn, "is empty")
-	r := openReplicated(t, dir, fileReplica(t, dir, replica))
+	r := openReplicated(t, dir, fileReplica(t, dir, target))
 	r.await("up to date", upToDate)
 	must(t, r.close())
 	reach(LevelOK, "has the state of "+time.Now().UTC().Format("2006-"))
-	must(t, os.RemoveAll(replica))
-	must(t, os.WriteFile(replica, nil, 0o600))
+	must(t, os.RemoveAll(target))
+	must(t, os.WriteFile(target, nil, 0o600))
 	reach(LevelFail, "cannot be reached: ")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -178,14 +179,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(diskLeastDesc, prometheus.GaugeValue, float64(disk.Least), err)
 	send(diskLowDesc, prometheus.GaugeValue, truth(disk.Low), err)
 
-	replica := s.Replica()
-	for _, state := range []ReplicaState{ReplicaOff, ReplicaOpening, ReplicaRunning, ReplicaFailing} {
-		send(replicaDesc, prometheus.GaugeValue, truth(replica.State == state), nil, string(state))
+	status := s.Replica()
+	for _, state := range []replica.State{replica.StateOff, replica.StateOpening, replica.StateRunning, replica.StateFailing} {
+		send(replicaDesc, prometheus.GaugeValue, truth(status.State == state), nil, string(state))
 	}
-	send(lagDesc, prometheus.GaugeValue, replica.Lag.Seconds(), nil)
+	send(lagDesc, prometheus.GaugeValue, status.Lag.Seconds(), nil)
 	last := 0.0
-	if !replica.LastSuccess.IsZero() {
-		last = float64(replica.LastSuccess.UnixMilli()) / 1000
+	if !status.LastSuccess.IsZero() {
+		last = float64(status.LastSuccess.UnixMilli()) / 1000
 	}
 	send(syncedDesc, prometheus.GaugeValue, last, nil)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -26,7 +27,7 @@ func follow(t *testing.T, s *Standby) (stop func()) {
 	}
 }
 
-func awaitStandby(t *testing.T, s *Standby, what string, ok func(StandbyState) bool) {
+func awaitStandby(t *testing.T, s *Standby, what string, ok func(replica.FollowerState) bool) {
 	t.Helper()
 	for deadline, tick := time.After(30*time.Second), time.Tick(5*time.Millisecond); !ok(s.State()); {
 		select {
@@ -37,12 +38,26 @@ func awaitStandby(t *testing.T, s *Standby, what string, ok func(StandbyState) b
 	}
 }
 
+// takeAway makes the replica in a folder fail until back is called.
+func takeAway(t *testing.T, target string) (back func()) {
+	t.Helper()
+	if err := errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := errors.Join(os.Remove(target), os.Rename(target+".away", target)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A standby has all that the primary's replica has once it is promoted, also
 // when it was away meanwhile, and goes on from there.
 func TestStandby(t *testing.T) {
-	b := newBucket(t)
 	dir, warm := t.TempDir(), t.TempDir()
-	primary := openReplicated(t, dir, b.replica(t, dir))
+	target := filepath.Join(t.TempDir(), "replica")
+	primary := openReplicated(t, dir, fileReplica(t, dir, target))
 	program(t, primary.Store, "p")
 	sub := subscribe(t, primary.Store, "p", "content_updated")
 	publish := func(n int) {
@@ -59,7 +74,7 @@ func TestStandby(t *testing.T) {
 	}
 	open := func() *Standby {
 		t.Helper()
-		s, err := OpenStandby(warm, b.replica(t, warm), keys, false, testLogger(t))
+		s, err := OpenStandby(warm, fileReplica(t, warm, target), keys, false, testLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,19 +83,19 @@ func TestStandby(t *testing.T) {
 	publish(10)
 	primary.await("up to date", upToDate)
 	standby := open()
-	if _, err := OpenStandby(warm, b.replica(t, warm), keys, false, testLogger(t)); !errors.Is(err, ErrLocked) {
+	if _, err := OpenStandby(warm, fileReplica(t, warm, target), keys, false, testLogger(t)); !errors.Is(err, ErrLocked) {
 		t.Errorf("two standbys on one data directory: %v, want %v", err, ErrLocked)
 	}
 	stop := follow(t, standby)
-	awaitStandby(t, standby, "following", func(y StandbyState) bool { return y.Following })
+	awaitStandby(t, standby, "following", func(y replica.FollowerState) bool { return y.Following })
 	added := standby.State().Added
 	publish(10)
-	awaitStandby(t, standby, "brought up to date", func(y StandbyState) bool { return y.Added.After(added) })
-	b.down.Store(true)
-	awaitStandby(t, standby, "failing", func(y StandbyState) bool { return y.Err != "" })
-	b.down.Store(false)
+	awaitStandby(t, standby, "brought up to date", func(y replica.FollowerState) bool { return y.Added.After(added) })
+	back := takeAway(t, target)
+	awaitStandby(t, standby, "failing", func(y replica.FollowerState) bool { return y.Err != "" })
+	back()
 	publish(1)
-	awaitStandby(t, standby, "following again", func(y StandbyState) bool { return y.Following })
+	awaitStandby(t, standby, "following again", func(y replica.FollowerState) bool { return y.Following })
 	stop()
 	if err := standby.Close(); err != nil {
 		t.Fatal(err)
@@ -88,7 +103,7 @@ func TestStandby(t *testing.T) {
 	publish(10)
 	standby = open() // it goes on with what it has
 	stop = follow(t, standby)
-	awaitStandby(t, standby, "following", func(y StandbyState) bool { return y.Following })
+	awaitStandby(t, standby, "following", func(y replica.FollowerState) bool { return y.Following })
 	publish(10)
 	if err := primary.close(); err != nil {
 		t.Fatal(err)
@@ -101,7 +116,7 @@ func TestStandby(t *testing.T) {
 	if err != nil || aside != "" || time.Since(y.State) > time.Minute {
 		t.Fatalf("promote: %+v, %q, %v", y, aside, err)
 	}
-	s := openReplicated(t, warm, b.replica(t, warm))
+	s := openReplicated(t, warm, fileReplica(t, warm, target))
 	if n := events(t, s.Store); n != 41 {
 		t.Errorf("the promoted standby has %d events, want 41", n)
 	}
@@ -118,25 +133,26 @@ func TestStandby(t *testing.T) {
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := events(t, restoredFrom(t, b, dir)); n != 42 {
+	again, _ := restored(t, fileReplica(t, dir, target), dir, time.Time{})
+	if n := events(t, again); n != 42 {
 		t.Errorf("its replica has %d events, want 42", n)
 	}
 }
 
 func TestStandbyRefuses(t *testing.T) {
-	b := newBucket(t)
 	dir, warm := t.TempDir(), t.TempDir()
-	primary := openReplicated(t, dir, b.replica(t, dir))
+	target := filepath.Join(t.TempDir(), "replica")
+	primary := openReplicated(t, dir, fileReplica(t, dir, target))
 	program(t, primary.Store, "p")
 	primary.await("up to date", upToDate)
 	if err := primary.close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStandby(dir, b.replica(t, dir), nil, false, testLogger(t)); !errors.Is(err, ErrNotEmpty) {
+	if _, err := OpenStandby(dir, fileReplica(t, dir, target), nil, false, testLogger(t)); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("over a database: %v, want %v", err, ErrNotEmpty)
 	}
 	other := []byte(strings.Repeat("5f", 32) + "\n")
-	s, err := OpenStandby(warm, b.replica(t, warm), other, false, testLogger(t))
+	s, err := OpenStandby(warm, fileReplica(t, warm, target), other, false, testLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

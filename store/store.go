@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"service/internal/durable"
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -46,7 +47,7 @@ type Config struct {
 	SecretKeyFile string
 	// Replica is the copy of the database elsewhere that [Store.Replicate] keeps;
 	// nil for none. A database that is not there is restored from it.
-	Replica *ReplicaConfig
+	Replica *replica.Config
 	// Metrics is where the store's metrics are registered; nil is nowhere.
 	Metrics *prometheus.Registry
 }
@@ -68,7 +69,7 @@ type Store struct {
 	lists   listLimits
 	metrics *metrics
 
-	replication *replication // nil without a replica
+	replication *replica.Replication // nil without a replica
 	hold        *hold
 	closeOnce   sync.Once
 	closed      error // what the first Close returned
@@ -131,8 +132,10 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := checkFiles(cfg.Dir); err != nil {
 		return nil, err
 	}
-	if err := checkReplica(&cfg, path); err != nil {
-		return nil, err
+	if cfg.Replica != nil {
+		if err := cfg.Replica.CheckDatabase(path); err != nil {
+			return nil, err
+		}
 	}
 	if err := restoreMissing(ctx, &cfg); err != nil {
 		return nil, err
@@ -165,8 +168,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	if cfg.Replica != nil {
-		s.replication = newReplication(cfg.Replica, path, s.writer, s.logger)
-		s.writer.pace = s.replication.pace
+		s.openReplication(cfg.Replica, path)
 	}
 	if err := s.openSealer(&cfg); err != nil {
 		return nil, err
@@ -243,7 +245,7 @@ func (s *Store) close() error {
 		}
 		errs = append(errs, s.writer.close())
 		if s.replication != nil {
-			errs = append(errs, s.replication.close())
+			errs = append(errs, s.replication.Close())
 		}
 	}
 	if s.guard != nil {
@@ -268,7 +270,7 @@ var (
 		"PRAGMA foreign_keys = ON",
 		"PRAGMA trusted_schema = OFF",
 		"PRAGMA cache_size = -16000",
-		"PRAGMA wal_autocheckpoint = 1000", // autoCheckpoint
+		"PRAGMA wal_autocheckpoint = 1000", // replica.AutoCheckpointFrames
 	}
 	readerPragmas = []string{
 		"PRAGMA busy_timeout = 10000",
@@ -325,7 +327,7 @@ func check(ctx context.Context, path string) (err error) {
 // a log that is too long, a lease that has ended. After a failure
 // it writes, to see whether the cause is gone.
 func (s *Store) Check(ctx context.Context) error {
-	if l := s.writer.lease.Load(); l != nil && !l.Good() {
+	if !s.writer.leased() {
 		return webhook.NewError(webhook.CodeUnavailable, "The lease of this service has ended, since the bucket of its replica does not take its renewal: another may have taken over, so nothing is accepted or sent until it has the lease again.")
 	}
 	var one int
@@ -342,7 +344,7 @@ func (s *Store) Check(ctx context.Context) error {
 	if _, _, low := s.disk.look(s.scanNow); low {
 		return errLowDisk()
 	}
-	return s.replication.full()
+	return s.rejectLongWAL()
 }
 
 // probe writes as much as the largest event, since on a full disk a little finds

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -56,8 +57,8 @@ type writer struct {
 	damage *damage              // once something was noticed, nothing is written
 	last   int64                // the newest created_at of a delivery, owned by the leader; 0 is not known
 	clock  *clock
-	chores []chore               // what the next commit does first when it is due; owned by the leader
-	lease  atomic.Pointer[Lease] // what is written needs it to be good; nil for nothing
+	chores []chore                     // what the next commit does first when it is due; owned by the leader
+	lease  atomic.Pointer[func() bool] // reports whether the lease that writing needs is valid; nil for none
 	early  atomic.Pointer[earlyFormer]
 	pace   func(*writer) // called by the leader before each commit, outside of a transaction; nil for nothing
 
@@ -258,7 +259,7 @@ func (w *writer) commit(batch []*write) {
 	w.metrics.commit(len(batch), time.Since(began), failed)
 	w.damage.notice(err)
 	if err != nil {
-		if !errors.Is(err, errFenced) { // of which the lease tells
+		if !errors.Is(err, replica.ErrLeaseExpired) { // the lease logs it
 			w.trouble.heed(len(batch), err, time.Now(), w.logger)
 		}
 		for _, op := range batch {
@@ -392,10 +393,16 @@ func (w *writer) refused() error {
 	if w.damage.seen() != nil {
 		return ErrDamaged
 	}
-	if l := w.lease.Load(); l != nil && !l.Good() {
-		return errFenced
+	if !w.leased() {
+		return replica.ErrLeaseExpired
 	}
 	return nil
+}
+
+// leased reports whether the lease that writing needs, if any, is valid.
+func (w *writer) leased() bool {
+	valid := w.lease.Load()
+	return valid == nil || (*valid)()
 }
 
 // stop waits for the writes under way and refuses further ones.

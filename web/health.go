@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -28,7 +29,7 @@ type health struct {
 
 	alerts  []store.Alert
 	disk    store.Disk
-	replica store.Replica
+	replica replica.Status
 	hold    *store.Hold // nil for none
 }
 

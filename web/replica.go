@@ -4,12 +4,13 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/replica"
 	"service/web/ui"
 	"service/webhook"
 )
 
 // replicaTime is when a replica was last known to hold all changes.
-func replicaTime(r *store.Replica) string {
+func replicaTime(r *replica.Status) string {
 	if r.LastSuccess.IsZero() {
 		return "never"
 	}
@@ -17,7 +18,7 @@ func replicaTime(r *store.Replica) string {
 }
 
 // replicaLag is how far a replica is behind, in words.
-func replicaLag(r *store.Replica) string {
+func replicaLag(r *replica.Status) string {
 	if r.Lag < time.Second {
 		return "up to date"
 	}

@@ -10,11 +10,12 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import (
 	"service/store"
+	"service/store/replica"
 	"service/web/ui"
 )
 
 // replicaSection is the replica on the page of the system.
-func replicaSection(f ui.Frame, r *store.Replica) templ.Component {
+func replicaSection(f ui.Frame, r *replica.Status) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -64,17 +65,17 @@ func replicaSection(f ui.Frame, r *store.Replica) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				switch r.State {
-				case store.ReplicaOff:
+				case replica.StateOff:
 					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "<span class=\"quiet\">none: the data is on this disk alone</span>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-				case store.ReplicaRunning:
+				case replica.StateRunning:
 					templ_7745c5c3_Err = ui.StateBadge("success", "running").Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-				case store.ReplicaOpening:
+				case replica.StateOpening:
 					templ_7745c5c3_Err = ui.StateBadge("pending", "opening").Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
@@ -99,7 +100,7 @@ func replicaSection(f ui.Frame, r *store.Replica) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if r.State != store.ReplicaOff {
+			if r.State != replica.StateOff {
 				templ_7745c5c3_Var4 := templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 					templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 					templ_7745c5c3_Buffer, templ_7745c5c3_IsBuffer := templruntime.GetBuffer(templ_7745c5c3_W)
@@ -256,7 +257,7 @@ func replicaSection(f ui.Frame, r *store.Replica) templ.Component {
 }
 
 // replicaGauge is the replica on the overview.
-func replicaGauge(r store.Replica) templ.Component {
+func replicaGauge(r replica.Status) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -278,7 +279,7 @@ func replicaGauge(r store.Replica) templ.Component {
 		}
 		ctx = templ.ClearChildren(ctx)
 		switch r.State {
-		case store.ReplicaRunning:
+		case replica.StateRunning:
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "<dd><span class=\"state state-success\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -304,7 +305,7 @@ func replicaGauge(r store.Replica) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-		case store.ReplicaOpening:
+		case replica.StateOpening:
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<dd><span class=\"state state-pending\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -330,7 +331,7 @@ func replicaGauge(r store.Replica) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-		case store.ReplicaFailing:
+		case replica.StateFailing:
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 20, "<dd><span class=\"state state-failed\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

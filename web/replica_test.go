@@ -9,16 +9,17 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/replica"
 )
 
 // replicaOf configures a replica in a folder for a data directory.
-func replicaOf(t *testing.T, dir, replica string) *store.ReplicaConfig {
+func replicaOf(t *testing.T, dir, target string) *replica.Config {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "litestream.yml")
-	if err := os.WriteFile(name, []byte("dbs: [{path: "+dir+"/service.db, replica: {path: "+replica+"}}]"), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte("dbs: [{path: "+dir+"/service.db, replica: {path: "+target+"}}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := store.ReadReplicaConfig(name, os.LookupEnv)
+	cfg, err := replica.ReadConfig(name, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +28,8 @@ func replicaOf(t *testing.T, dir, replica string) *store.ReplicaConfig {
 
 // TestHeldDeliveries shows a service that was restored, and presses the button.
 func TestHeldDeliveries(t *testing.T) {
-	lost, dir, replica := t.TempDir(), t.TempDir(), t.TempDir()
-	s, err := store.Open(t.Context(), store.Config{Dir: lost, Replica: replicaOf(t, lost, replica)})
+	lost, dir, target := t.TempDir(), t.TempDir(), t.TempDir()
+	s, err := store.Open(t.Context(), store.Config{Dir: lost, Replica: replicaOf(t, lost, target)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestHeldDeliveries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err = store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, replica)}); err != nil {
+	if s, err = store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, target)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
@@ -65,7 +66,7 @@ func TestHeldDeliveries(t *testing.T) {
 	for _, path := range []string{"/", "/system"} {
 		v.do("GET", path).want(t, 200, "Restored: nothing is delivered yet.")
 	}
-	v.do("GET", "/system").want(t, 200, "file://"+replica)
+	v.do("GET", "/system").want(t, 200, "file://"+target)
 	v.do("POST", "/system/release").want(t, 303, "")
 	if _, held := s.Held(); held {
 		t.Error("the button has not ended the hold")

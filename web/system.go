@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -31,7 +32,7 @@ type Setting struct {
 type systemRecord struct {
 	store        store.System
 	disk         store.Disk
-	replica      store.Replica
+	replica      replica.Status
 	hold         *store.Hold // nil for none
 	notReady     string
 	up           time.Duration

@@ -1,0 +1,175 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+)
+
+// AutoCheckpointFrames is the length of the write-ahead log, in frames, above
+// which it is checkpointed while there is little load. Without a replica SQLite
+// does that itself, under any load.
+const AutoCheckpointFrames = 1000
+
+const (
+	// busyFrames is how fast the log grows under load, in frames a second.
+	busyFrames = 2000
+	// throttleInterval is the least time between two measurements of the log.
+	throttleInterval = 20 * time.Millisecond
+	// throttleRetry is the same after a sync that did not shorten the log, for
+	// example because of a reader.
+	throttleRetry = 250 * time.Millisecond
+	// throttleTimeout is the longest time that a sync may block the writer.
+	throttleTimeout = 2 * time.Second
+)
+
+const (
+	// measureWAL returns the length of the log. It changes nothing.
+	measureWAL = "PRAGMA wal_checkpoint(NOOP)"
+	// truncateWAL checkpoints the log and truncates its file. It waits for
+	// readers, and cannot run in a transaction.
+	truncateWAL = "PRAGMA wal_checkpoint(TRUNCATE)"
+
+	// shortBusyTimeout bounds how long the writer waits for readers of the log.
+	shortBusyTimeout   = "PRAGMA busy_timeout = 500"
+	writersBusyTimeout = "PRAGMA busy_timeout = 10000"
+)
+
+// Query runs a query with one row on the writer's connection, outside of a
+// transaction.
+type Query func(query string, dest ...any) error
+
+// BeforeCommit keeps the write-ahead log short. The writer calls it before each
+// commit, outside of a transaction, from one goroutine at a time. Litestream
+// needs a moment without writes for a checkpoint: when the log is too long
+// BeforeCommit blocks the writer for one.
+func (r *Replication) BeforeCommit(query Query) {
+	if r.truncate.Load() {
+		var busy, frames, moved, timeout int64
+		err := errors.Join(query(shortBusyTimeout, &timeout), query(truncateWAL, &busy, &frames, &moved), query(writersBusyTimeout, &timeout))
+		r.truncate.Store(err != nil || busy != 0)
+	}
+	now := time.Now()
+	if now.Sub(r.measured) < max(r.pause, throttleInterval) {
+		return
+	}
+	r.measured, r.pause = now, 0
+	r.throttle(query, now)
+}
+
+// throttle syncs on the writer's goroutine when the log is too long, and has it
+// synced in the background shortly before that, so that less is left to do.
+func (r *Replication) throttle(query Query, now time.Time) {
+	frames := r.walFrames(query)
+	db := r.running.Load()
+	nearly := frames > r.limits.throttle/8*7
+	if nearly && !r.syncRequested && db != nil {
+		select {
+		case r.syncNow <- struct{}{}:
+		default:
+		}
+	}
+	r.syncRequested = nearly
+	if db == nil || frames < r.limits.throttle {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), throttleTimeout)
+	defer cancel()
+	// syncWAL meets the same error, and reports it.
+	if err := db.Sync(ctx); err == nil {
+		r.throttled.Store(&now)
+	}
+	if r.walFrames(query) >= r.limits.throttle {
+		r.pause = throttleRetry
+	}
+	r.measured = time.Now()
+}
+
+// walFrames measures the length of the log on the writer's connection.
+func (r *Replication) walFrames(query Query) int64 {
+	var busy, frames, moved int64
+	if err := query(measureWAL, &busy, &frames, &moved); err != nil {
+		return r.frames.Load()
+	}
+	r.frames.Store(frames)
+	return frames
+}
+
+// idleWALFrames measures the length of the log on Litestream's connection: the
+// writer may be idle.
+func (r *Replication) idleWALFrames(ctx context.Context, s *session) (int64, error) {
+	var busy, frames, moved int64
+	err := s.db.SQLDB().QueryRowContext(ctx, measureWAL).Scan(&busy, &frames, &moved)
+	if err == nil {
+		r.frames.Store(frames)
+	}
+	return frames, err
+}
+
+// WALTooLong reports whether the write-ahead log is so long that no event may be
+// accepted: replication cannot keep up.
+func (r *Replication) WALTooLong() bool { return r.frames.Load() > r.limits.reject }
+
+// checkpointIdle checkpoints the log while there is little load, when a
+// checkpoint needs no help by the writer. Under load Litestream would compete
+// with the writer, and throttle has its turn. before is the length of the log a
+// monitor-interval ago; the result is its length now.
+func (r *Replication) checkpointIdle(ctx context.Context, s *session, before int64) (int64, error) {
+	frames, err := r.idleWALFrames(ctx, s)
+	grown := frames - before
+	if grown < 0 {
+		grown = frames // SQLite has restarted the log
+	}
+	if err != nil || frames < AutoCheckpointFrames || float64(grown) > busyFrames*r.cfg.MonitorInterval.Seconds() {
+		return frames, err
+	}
+	// The next sync meets the same error, unless it was a reader or a writer.
+	_ = s.db.Checkpoint(ctx, litestream.CheckpointModePassive)
+	return r.idleWALFrames(ctx, s)
+}
+
+// disableAutoCheckpoint leaves checkpoints to Litestream, and creates its two
+// tables: Litestream itself would have to wait for the write lock under load.
+//
+// Before that the log is truncated. Litestream continues behind the last frame
+// that it has copied if it finds that frame in the file, even if SQLite has
+// restarted the log since: frames behind it that were checkpointed in between, by
+// SQLite or by a process that ran without a replica, would never be copied, and a
+// restored database would be malformed. After a truncation Litestream copies the
+// whole database.
+func (r *Replication) disableAutoCheckpoint() error {
+	r.truncate.Store(true)
+	err := r.writer.Exec(
+		"PRAGMA wal_autocheckpoint = 0",
+		"CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
+		"CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER)")
+	if err == nil && r.truncate.Load() && r.writer.Closed() {
+		err = r.truncateClosed()
+	}
+	if err == nil && r.truncate.Swap(false) {
+		err = errors.New("the write-ahead log is being read, and cannot be emptied")
+	}
+	if err != nil {
+		return errors.Join(err, r.enableAutoCheckpoint())
+	}
+	return nil
+}
+
+// enableAutoCheckpoint leaves checkpoints to SQLite.
+func (r *Replication) enableAutoCheckpoint() error {
+	return r.writer.Exec("PRAGMA wal_autocheckpoint = 1000") // AutoCheckpointFrames
+}
+
+// truncateClosed truncates the log when the writer is closed.
+func (r *Replication) truncateClosed() error {
+	db, err := r.writer.Open()
+	if err != nil {
+		return err
+	}
+	var busy, frames, moved int64
+	err = db.QueryRow(truncateWAL).Scan(&busy, &frames, &moved)
+	r.truncate.Store(err != nil || busy != 0)
+	return errors.Join(err, db.Close())
+}

@@ -1,0 +1,80 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestFollower follows a replica through an outage, and catches up when its
+// service has ended.
+func TestFollower(t *testing.T) {
+	b := newBucket(t)
+	dir := t.TempDir()
+	r := openReplicated(t, dir, b.config(t, dir))
+	r.insert(1)
+	r.await("up to date", upToDate)
+	path := filepath.Join(t.TempDir(), "copy.db")
+	accept := errors.New("not yet")
+	checks := 0
+	f := NewFollower(FollowerConfig{Replica: b.config(t, dir), Path: path, Logger: testLogger(t), Check: func(context.Context, string) (bool, error) {
+		checks++
+		if checks == 1 {
+			return true, accept
+		}
+		return true, nil
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+	await := func(what string, ok func(FollowerState) bool) {
+		t.Helper()
+		deadline := time.After(30 * time.Second)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for !ok(f.State()) {
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Fatalf("the follower is not %s: %+v", what, f.State())
+			}
+		}
+	}
+	await("rejecting", func(s FollowerState) bool { return s.Err == accept.Error() })
+	await("following", func(s FollowerState) bool { return s.Following })
+	b.down.Store(true)
+	await("failing", func(s FollowerState) bool { return s.Err != "" })
+	b.down.Store(false)
+	r.insert(1)
+	await("following again", func(s FollowerState) bool { return s.Following })
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	r.insert(1)
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	at, err := f.CatchUp(t.Context())
+	if err != nil || time.Since(at) > time.Minute {
+		t.Fatalf("catch up: %s, %v", at, err)
+	}
+	if n := countRows(t, path); n != 3 {
+		t.Errorf("got %d rows, want 3", n)
+	}
+}
+
+// A copy that its check rejects ends Follow.
+func TestFollowerRejects(t *testing.T) {
+	dir := t.TempDir()
+	cfg := fileConfig(t, dir, t.TempDir())
+	r := openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	bad := errors.New("bad")
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return false, bad }})
+	if err := f.Follow(t.Context()); !errors.Is(err, bad) {
+		t.Errorf("got %v, want %v", err, bad)
+	}
+}

@@ -1,0 +1,330 @@
+package replica
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/benbjohnson/litestream"
+	"github.com/benbjohnson/litestream/s3"
+
+	"service/internal/durable"
+	"service/webhook"
+)
+
+// MaxClockSkew is the largest difference between the clocks of a primary and its
+// standby under which at most one of them holds the lease.
+const MaxClockSkew = 2 * time.Second
+
+const (
+	leaseIDFile  = "lease.id" // in the data directory: identifies the owner of a lease
+	leaseTimeout = 5 * time.Second
+)
+
+var (
+	// ErrLeaseHeld says that another service holds the lease. It is alive, or
+	// was a moment ago.
+	ErrLeaseHeld = errors.New("another service holds the lease")
+	// ErrLeaseStale says that another service has held the lease since this
+	// data was written: its data is newer.
+	ErrLeaseStale = errors.New("another service has taken over since")
+	// ErrLeaseExpired says that this service's lease has expired without a
+	// renewal.
+	ErrLeaseExpired = errors.New("the lease has ended: another service may have taken over")
+)
+
+// LeaseConfig is the configuration of a Lease.
+type LeaseConfig struct {
+	Replica *Config       // must be of the type s3: the lease is an object in the same bucket
+	Dir     string        // the data directory, which stores the identity of the owner
+	TTL     time.Duration // how long a lease is valid without a renewal
+	// Reserve is how long before its expiry a lease stops being valid for new
+	// work. It must be at least the duration of the longest work, and
+	// [MaxClockSkew].
+	Reserve time.Duration
+	Logger  *slog.Logger
+}
+
+// Lease is the right to accept events and to send deliveries, which one service
+// holds at a time. It is an object in the bucket that is written with a
+// precondition, as Litestream does it. Its holder renews it, and stops before it
+// expires when the renewal fails: so it stops before another service can acquire
+// the lease.
+//
+// Acquire, KeepAlive and Release must not run at the same time. Valid may be
+// called from any goroutine.
+type Lease struct {
+	cfg    LeaseConfig
+	leaser *s3.Leaser
+
+	held   *litestream.Lease // nil before Acquire
+	expiry atomic.Int64      // nanoseconds from start, without the reserve; 0 for not held
+	start  time.Time         // expiry counts from here, by the monotonic clock
+}
+
+// LeaseState is the content of the lease object.
+type LeaseState struct {
+	Generation int64 // increases with each change of the owner; 0 for no object
+	Owner      string
+	Expires    time.Time // by the owner's clock
+	Ours       bool
+}
+
+// NewLease returns a lease that is not held. It does not connect to the bucket.
+func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
+	client, err := cfg.Replica.settings.newClient(nil)
+	if err != nil {
+		return nil, err
+	}
+	bucket, ok := client.(*s3.ReplicaClient)
+	if !ok {
+		return nil, errors.New("a lease is kept in a bucket, and so needs a replica of the type s3")
+	}
+	owner, err := leaseOwner(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	api, err := newS3Client(ctx, bucket)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lease{cfg: cfg, leaser: s3.NewLeaser(), start: time.Now()}
+	l.leaser.SetLogger(slog.New(slog.DiscardHandler))
+	l.leaser.SetClient(api)
+	l.leaser.Bucket, l.leaser.Path, l.leaser.TTL, l.leaser.Owner = bucket.Bucket, bucket.Path, cfg.TTL, owner
+	return l, nil
+}
+
+// leaseOwner returns the name of this host and data directory. The first call
+// stores its random part in the data directory.
+func leaseOwner(dir string) (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(dir, leaseIDFile)
+	id, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		id = []byte(webhook.NewID())
+		err = durable.WriteFile(name, id, 0o600)
+	}
+	return host + " " + string(id), err
+}
+
+// newS3Client returns a client with the settings of a replica's client, whose
+// own is not accessible.
+func newS3Client(ctx context.Context, c *s3.ReplicaClient) (*awss3.Client, error) {
+	var options []func(*config.LoadOptions) error
+	if c.Region != "" {
+		options = append(options, config.WithRegion(c.Region))
+	}
+	if c.AccessKeyID != "" {
+		options = append(options, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, "")))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return nil, err
+	}
+	return awss3.NewFromConfig(cfg, func(o *awss3.Options) {
+		if o.Region == "" {
+			o.Region = s3.DefaultRegion // a custom endpoint needs none
+		}
+		o.UsePathStyle = c.ForcePathStyle
+		if c.Endpoint != "" {
+			o.BaseEndpoint = aws.String(c.Endpoint)
+			o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+			o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+		}
+	}), nil
+}
+
+// State reads the lease object.
+func (l *Lease) State(ctx context.Context) (LeaseState, error) {
+	found, err := l.read(ctx)
+	if err != nil || found == nil {
+		return LeaseState{}, err
+	}
+	return LeaseState{Generation: found.Generation, Owner: found.Owner, Expires: found.ExpiresAt, Ours: l.ours(found)}, nil
+}
+
+// read returns nil when there is no lease object.
+func (l *Lease) read(ctx context.Context) (*litestream.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	out, err := l.leaser.Client().GetObject(ctx, &awss3.GetObjectInput{Bucket: aws.String(l.leaser.Bucket), Key: aws.String(leaseKey(l.leaser))})
+	var none *types.NoSuchKey
+	if errors.As(err, &none) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read the lease: %w", err)
+	}
+	defer out.Body.Close()
+	found := &litestream.Lease{ETag: aws.ToString(out.ETag)}
+	if err := json.NewDecoder(out.Body).Decode(found); err != nil {
+		return nil, fmt.Errorf("read the lease: %w", err)
+	}
+	return found, nil
+}
+
+// leaseKey returns the key of the lease object, as Litestream's leaser builds it.
+func leaseKey(l *s3.Leaser) string {
+	if l.Path == "" {
+		return s3.DefaultLeasePath
+	}
+	return l.Path + "/" + s3.DefaultLeasePath
+}
+
+func (l *Lease) ours(found *litestream.Lease) bool { return found.Owner == l.leaser.Owner }
+
+// Acquire acquires the lease, or renews it when this data directory holds it.
+// known is the generation that the data was last written under: 0 for none,
+// [math.MaxInt64] for data that is known to be the newest. The error wraps
+// [ErrLeaseHeld] while another service holds the lease, and [ErrLeaseStale] when
+// the data is older than that of the last holder.
+func (l *Lease) Acquire(ctx context.Context, known int64) error {
+	asked := time.Now()
+	found, err := l.read(ctx)
+	if err != nil {
+		return err
+	}
+	ours := found != nil && l.ours(found)
+	switch {
+	case ours && !found.IsExpired():
+		return l.renew(ctx, found, asked) // this service held it before a restart
+	case found != nil && !found.IsExpired():
+		return heldBy(found)
+	case found != nil && !ours && found.Generation > known:
+		return fmt.Errorf("%w: %s, under the lease of generation %d, and the data here was last written under %d", ErrLeaseStale, found.Owner, found.Generation, known)
+	}
+	asked = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	l.held, err = l.leaser.AcquireLease(ctx)
+	var other *litestream.LeaseExistsError
+	if errors.As(err, &other) {
+		return heldBy(&litestream.Lease{Owner: other.Owner, ExpiresAt: other.ExpiresAt})
+	} else if err != nil {
+		return fmt.Errorf("take the lease: %w", err)
+	}
+	l.extend(asked)
+	if known < math.MaxInt64 && l.held.Generation <= known {
+		// The object was deleted: continue its generations.
+		next := *l.held
+		next.Generation = known + 1
+		return l.renew(ctx, &next, time.Now())
+	}
+	return nil
+}
+
+func heldBy(found *litestream.Lease) error {
+	return fmt.Errorf("%w: %s, until %s", ErrLeaseHeld, found.Owner, webhook.FormatTime(found.ExpiresAt))
+}
+
+// renew renews a lease of this service. It is valid from asked, the time before
+// the object was read or written.
+func (l *Lease) renew(ctx context.Context, found *litestream.Lease, asked time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	renewed, err := l.leaser.RenewLease(ctx, found)
+	if err != nil {
+		return err
+	}
+	l.held = renewed
+	l.extend(asked)
+	return nil
+}
+
+func (l *Lease) extend(asked time.Time) {
+	l.expiry.Store(int64(asked.Add(l.cfg.TTL - l.cfg.Reserve).Sub(l.start)))
+}
+
+// Valid reports whether new work may begin under the lease. It uses the
+// monotonic clock.
+func (l *Lease) Valid() bool { return int64(time.Since(l.start)) < l.expiry.Load() }
+
+// Generation returns the generation of the lease that is held.
+func (l *Lease) Generation() int64 { return l.held.Generation }
+
+// KeepAlive renews the lease several times in each TTL until ctx ends. It returns
+// an error when another service holds the lease: then nothing may be sent any
+// more. It retries while the bucket cannot be reached; [Lease.Valid] reports
+// whether the service may work until then.
+func (l *Lease) KeepAlive(ctx context.Context) error {
+	tick := time.NewTicker(max((l.cfg.TTL-l.cfg.Reserve)/4, 100*time.Millisecond))
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		err := l.renewOrLose(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, ErrLeaseHeld) {
+			return err
+		}
+		if bad := err != nil; bad != failing {
+			failing = bad
+			if bad {
+				l.cfg.Logger.Error("the lease cannot be renewed; before it ends nothing is accepted or sent any more", "error", err)
+			} else {
+				l.cfg.Logger.Info("the lease is renewed again")
+			}
+		}
+	}
+}
+
+// renewOrLose renews the lease. The error wraps [ErrLeaseHeld] when it is
+// another's, and the lease is not valid then.
+func (l *Lease) renewOrLose(ctx context.Context) error {
+	asked := time.Now()
+	err := l.renew(ctx, l.held, asked)
+	if !errors.Is(err, litestream.ErrLeaseNotHeld) {
+		return err
+	}
+	// The response to an earlier renewal may have been lost.
+	found, err := l.read(ctx)
+	switch {
+	case err != nil:
+		return err
+	case found == nil:
+		l.expiry.Store(0)
+		return fmt.Errorf("%w: it was removed from the bucket", ErrLeaseHeld)
+	case !l.ours(found):
+		l.expiry.Store(0)
+		return heldBy(found)
+	}
+	return l.renew(ctx, found, asked)
+}
+
+// Release ends the lease, so that another service can acquire it at once. It
+// does nothing when the lease is not valid.
+func (l *Lease) Release(ctx context.Context) error {
+	if l.held == nil || !l.Valid() {
+		return nil
+	}
+	l.expiry.Store(0)
+	l.leaser.TTL = 0 // an expired object preserves the generation
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	_, err := l.leaser.RenewLease(ctx, l.held)
+	if err != nil {
+		return fmt.Errorf("release the lease: %w", err)
+	}
+	return nil
+}

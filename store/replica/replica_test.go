@@ -1,0 +1,309 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/superfly/ltx"
+)
+
+func parseConfig(t testing.TB, text string) (*Config, error) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "litestream.yml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return ReadConfig(name, func(name string) (string, bool) {
+		value, ok := map[string]string{"BUCKET": "b", "SECRET": "s3cr3t: #x", "EMPTY": ""}[name]
+		return value, ok
+	})
+}
+
+func mustParseConfig(t testing.TB, text string) *Config {
+	t.Helper()
+	cfg, err := parseConfig(t, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// fileConfig configures a replica in a directory for the database in another.
+func fileConfig(t testing.TB, dir, target string) *Config {
+	t.Helper()
+	return mustParseConfig(t, "dbs:\n  - path: "+dir+"/service.db\n    monitor-interval: 20ms\n    replica:\n      path: "+target+"\n      sync-interval: 20ms\nshutdown-sync-timeout: 5s\n")
+}
+
+// bucket is an S3 server with the bucket b.
+type bucket struct {
+	url   string
+	down  atomic.Bool                         // every request gets a 503
+	delay atomic.Pointer[func(*http.Request)] // called before each response; nil for none
+}
+
+func newBucket(t testing.TB) *bucket {
+	t.Helper()
+	t.Setenv("AWS_CA_BUNDLE", "") // the S3 client fails with it
+	backend := s3mem.New()
+	if err := backend.CreateBucket("b"); err != nil {
+		t.Fatal(err)
+	}
+	b := &bucket{}
+	s3 := gofakes3.New(backend).Server()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b.down.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		if delay := b.delay.Load(); delay != nil {
+			(*delay)(r)
+		}
+		s3.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	b.url = server.URL
+	return b
+}
+
+// config configures a replica in the bucket for the database in dir.
+func (b *bucket) config(t testing.TB, dir string) *Config {
+	t.Helper()
+	return mustParseConfig(t, fmt.Sprintf(`dbs:
+  - path: %s/service.db
+    monitor-interval: 20ms
+    replica:
+      type: s3
+      bucket: b
+      path: copy
+      endpoint: %s
+      access-key-id: id
+      secret-access-key: secret
+      sync-interval: 20ms
+shutdown-sync-timeout: 5s
+`, dir, b.url))
+}
+
+// replicated is a database with one table, data, and with a replication that
+// runs. Its writer does what the store's does.
+type replicated struct {
+	*Replication
+	t    testing.TB
+	stop func() // ends Run
+	done chan struct{}
+
+	writing sync.Mutex
+	db      *sql.DB
+	conn    *sql.Conn // nil once it is closed
+}
+
+func openSQL(path string) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=wal_autocheckpoint(1000)")
+	if err == nil {
+		db.SetMaxOpenConns(1)
+	}
+	return db, err
+}
+
+func openReplicated(t testing.TB, dir string, cfg *Config, with ...limits) *replicated {
+	t.Helper()
+	path := filepath.Join(dir, "service.db")
+	db, err := openSQL(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replicated{t: t, db: db, done: make(chan struct{})}
+	if r.conn, err = db.Conn(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	r.Replication = NewReplication(cfg, path, Writer{
+		Exec: func(statements ...string) error {
+			return r.commit(func(exec func(string, ...any) error) error {
+				for _, s := range statements {
+					if err := exec(s); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+		Closed: func() bool {
+			r.writing.Lock()
+			defer r.writing.Unlock()
+			return r.conn == nil
+		},
+		Open: func() (*sql.DB, error) { return openSQL(path) },
+	}, testLogger(t))
+	for _, l := range with {
+		r.limits = l
+	}
+	r.write("CREATE TABLE IF NOT EXISTS data (id INTEGER PRIMARY KEY, value BLOB)")
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+	go func() {
+		defer close(r.done)
+		r.Run(ctx)
+	}()
+	t.Cleanup(func() { r.close() })
+	return r
+}
+
+// commit runs fn in a transaction; it does nothing when the writer is closed.
+func (r *replicated) commit(fn func(exec func(string, ...any) error) error) error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if r.conn == nil {
+		return nil
+	}
+	ctx := context.Background()
+	r.BeforeCommit(func(query string, dest ...any) error { return r.conn.QueryRowContext(ctx, query).Scan(dest...) })
+	exec := func(query string, args ...any) error {
+		_, err := r.conn.ExecContext(ctx, query, args...)
+		return err
+	}
+	if err := exec("BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	if err := fn(exec); err != nil {
+		return errors.Join(err, exec("ROLLBACK"))
+	}
+	return exec("COMMIT")
+}
+
+// write commits one statement.
+func (r *replicated) write(query string, args ...any) {
+	r.t.Helper()
+	if err := r.commit(func(exec func(string, ...any) error) error { return exec(query, args...) }); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// insert commits a row of some size.
+func (r *replicated) insert(size int) {
+	r.t.Helper()
+	r.write("INSERT INTO data (value) VALUES (zeroblob(?))", size)
+}
+
+// close ends Run, closes the writer and the replication, and returns the error of
+// the latter. Further calls do nothing.
+func (r *replicated) close() error {
+	select {
+	case <-r.done:
+		return nil
+	default:
+	}
+	r.stop()
+	<-r.done
+	r.writing.Lock()
+	err := errors.Join(r.conn.Close(), r.db.Close())
+	r.conn = nil
+	r.writing.Unlock()
+	return errors.Join(err, r.Close())
+}
+
+// await waits until the status is as wanted.
+func (r *replicated) await(what string, ok func(Status) bool) {
+	r.t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok(r.Status()) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.t.Fatalf("the replica is not %s: %+v", what, r.Status())
+		}
+	}
+}
+
+func running(s Status) bool { return s.State == StateRunning }
+
+func upToDate(s Status) bool { return s.State == StateRunning && s.Lag == 0 }
+
+// current returns the open session, nil for none.
+func (r *replicated) current() *session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.session
+}
+
+// awaitSent syncs, and waits until everything is in the replica. Before a sync
+// the replica counts as up to date, although there are new changes.
+func (r *replicated) awaitSent(s *session) {
+	r.t.Helper()
+	err := s.db.Sync(context.Background())
+	var pos ltx.Pos
+	if err == nil {
+		pos, err = s.db.Pos()
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.await("sent", func(Status) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.sent >= pos.TXID
+	})
+}
+
+// restoredRows restores the newest state of a replica, and counts its rows.
+func restoredRows(t testing.TB, cfg *Config) int {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "restored.db")
+	if _, err := Restore(context.Background(), cfg, path, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	return countRows(t, path)
+}
+
+func countRows(t testing.TB, path string) (n int) {
+	t.Helper()
+	db, err := openSQL(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var found string
+	if err := db.QueryRow("PRAGMA quick_check(1)").Scan(&found); err != nil || found != "ok" {
+		t.Fatalf("what was restored: %q, %v", found, err)
+	}
+	if err := db.QueryRow("SELECT count(*) FROM data").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// testLogger writes the log to the test's when that has failed.
+func testLogger(t testing.TB) *slog.Logger {
+	var mu sync.Mutex
+	var b bytes.Buffer
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if t.Failed() {
+			t.Logf("the log:\n%s", &b)
+		}
+	})
+	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return b.Write(p)
+	}), nil))
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -1,0 +1,76 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+
+	"service/internal/durable"
+)
+
+// source is a snapshot as Litestream makes it: a header, and much behind it.
+type source struct {
+	io.Reader
+	closed chan struct{}
+}
+
+func (s source) Close() error {
+	close(s.closed)
+	return nil
+}
+
+// TestSlowBucket has a bucket that takes nothing of a snapshot: the database is
+// read to its end all the same, since no checkpoint can run before.
+func TestSlowBucket(t *testing.T) {
+	b := newBucket(t)
+	dir := t.TempDir()
+	r := openReplicated(t, dir, b.config(t, dir))
+	r.await("up to date", upToDate)
+	c, ok := r.current().replica.Client.(*spoolClient)
+	if !ok {
+		t.Fatal("it is sent as it is made")
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	delay := func(*http.Request) { <-ctx.Done() }
+	b.delay.Store(&delay)
+	header, err := (&ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1, MinTXID: 1, MaxTXID: 7, Timestamp: time.Now().UnixMilli()}).MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 64 << 20 // more than the client of S3 holds in memory
+	copied := source{io.MultiReader(bytes.NewReader(header), io.LimitReader(zeros{}, size)), make(chan struct{})}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.WriteLTXFile(ctx, litestream.SnapshotLevel, 1, 7, copied)
+		sent <- err
+	}()
+	select {
+	case <-copied.closed:
+	case <-time.After(20 * time.Second):
+		t.Error("the copy is read no faster than the bucket takes it")
+	}
+	cancel()
+	if err := <-sent; err == nil {
+		t.Error("it is said to be sent")
+	}
+	b.delay.Store(nil)
+	left, err := filepath.Glob(filepath.Join(metaPath(filepath.Join(dir, "service.db")), "*"+durable.TempSuffix+"*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("it has left %v, %v", left, err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}

@@ -1,0 +1,232 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+)
+
+// syncWAL copies what is new in the write-ahead log to files on the disk every
+// monitor-interval, and sends to changed when there is any. It returns nil when
+// ctx ends, and an error when replication must be interrupted.
+func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- struct{}) error {
+	tick := time.NewTicker(r.cfg.MonitorInterval)
+	defer tick.Stop()
+	before := s.began // everything committed before this has been noticed
+	var frames int64
+	var last ltx.TXID
+	var long, checked time.Time
+	for {
+		requested := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.syncNow:
+			requested = true
+			tick.Reset(r.cfg.MonitorInterval)
+		case <-tick.C:
+		}
+		began := time.Now()
+		synced, err := r.syncUnlessThrottled(ctx, s, requested)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var pos ltx.Pos
+		if err == nil {
+			pos, err = s.db.Pos()
+		}
+		if err != nil {
+			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+		}
+		if pos.TXID != last {
+			r.noticed(before, pos.TXID)
+			last = pos.TXID
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+		before = synced
+
+		if frames, err = r.checkpointIdle(ctx, s, frames); err != nil {
+			return fmt.Errorf("the write-ahead log cannot be read: %w", err)
+		}
+		switch {
+		case frames < r.limits.abandon:
+			long = time.Time{}
+		case long.IsZero():
+			long = began
+		case began.Sub(long) > r.limits.abandonAfter:
+			return errWALTooLong
+		}
+		if began.Sub(checked) > r.limits.backlogInterval {
+			checked = began
+			if r.backlogTooLarge(s) {
+				return errBacklog
+			}
+		}
+	}
+}
+
+// syncUnlessThrottled syncs, unless the writer has done so within the last
+// monitor-interval and did not request this sync. It returns when the last sync
+// began.
+func (r *Replication) syncUnlessThrottled(ctx context.Context, s *session, requested bool) (time.Time, error) {
+	now := time.Now()
+	if throttled := r.throttled.Load(); !requested && throttled != nil && now.Sub(*throttled) < r.cfg.MonitorInterval {
+		return *throttled, nil
+	}
+	return now, s.db.Sync(ctx)
+}
+
+// backlogTooLarge reports whether the files that are not uploaded yet exceed the
+// limit. Uploaded files stay on the disk for l0-retention, and do not count.
+func (r *Replication) backlogTooLarge(s *session) bool {
+	r.mu.Lock()
+	sent := r.sent
+	r.mu.Unlock()
+	limit := r.limits.backlog
+	if info, err := os.Stat(r.path); err == nil {
+		limit = max(limit, r.limits.backlogRatio*info.Size())
+	}
+	files, err := os.ReadDir(s.db.LTXLevelDir(0))
+	if err != nil {
+		return false // the next sync meets the same error
+	}
+	var size int64
+	for _, f := range files {
+		if _, tx, err := ltx.ParseFilename(f.Name()); err != nil || tx <= sent {
+			continue
+		}
+		if info, err := f.Info(); err == nil { // it may just have been removed
+			size += info.Size()
+		}
+	}
+	return size > limit
+}
+
+// upload uploads what changed reports, at most every sync-interval, and retries
+// after a failure. It returns nil when ctx ends, and errReplicaIncomplete when
+// replication must start again.
+func (r *Replication) upload(ctx context.Context, s *session, changed <-chan struct{}) error {
+	wait := r.cfg.settings.syncInterval
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-time.After(max(10*time.Second, wait)): // verify the replica also without changes
+		}
+		for {
+			err := r.send(ctx, s)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, errReplicaIncomplete) && !s.verified.IsZero() {
+				return err
+			}
+			if err == nil {
+				wait = r.cfg.settings.syncInterval
+				break
+			}
+			r.failed(err)
+			wait = min(max(2*wait, minRetry), maxRetry/2)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(wait):
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(r.cfg.settings.syncInterval):
+		}
+	}
+}
+
+// send uploads every synced transaction. Its timeout depends on their size.
+func (r *Replication) send(ctx context.Context, s *session) error {
+	if r.fenced() {
+		return ErrLeaseExpired
+	}
+	pos, err := s.db.Pos()
+	if err != nil {
+		return err
+	}
+	timeout := requestTimeout
+	if at := s.replica.Pos().TXID; at > 0 && at < pos.TXID {
+		for tx := at + 1; tx <= pos.TXID; tx++ {
+			if info, err := os.Stat(s.db.LTXPath(0, tx, tx)); err == nil {
+				timeout += time.Duration(info.Size()) * time.Second / minUploadRate
+			}
+		}
+	} else {
+		timeout += r.uploadTimeout()
+	}
+	sending, cancel := context.WithTimeoutCause(ctx, timeout, errUploadStalled)
+	defer cancel()
+	if err := s.replica.Sync(sending); err != nil {
+		return err
+	}
+	if err := r.verify(ctx, s); err != nil {
+		return err
+	}
+	r.succeeded(s.replica.Pos().TXID)
+	return nil
+}
+
+// verify checks from time to time that the replica can be restored: a bucket may
+// have been emptied, or have a lifecycle rule that deletes old objects. Uploads
+// to such a replica succeed, and are useless alone. The first time in a session
+// verify uploads a snapshot then. Later it returns errReplicaIncomplete: the open
+// Litestream assumes that its earlier uploads exist.
+func (r *Replication) verify(ctx context.Context, s *session) error {
+	if !s.verified.IsZero() && time.Since(s.verified) < r.limits.verifyInterval {
+		return nil
+	}
+	ok, err := r.restorable(ctx, s)
+	if err == nil && !ok && s.verified.IsZero() {
+		r.failed(errReplicaIncomplete)
+		uploading, cancel := context.WithTimeoutCause(ctx, requestTimeout+r.uploadTimeout(), errUploadStalled)
+		defer cancel()
+		if _, err = s.db.Snapshot(uploading); err == nil {
+			ok, err = r.restorable(ctx, s)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return errReplicaIncomplete
+	}
+	s.verified = time.Now()
+	return nil
+}
+
+// restorable reports whether every transaction that was sent can be restored. It
+// checks twice before it reports false: a compaction may have moved files between
+// the listings of two levels.
+func (r *Replication) restorable(ctx context.Context, s *session) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	sent := s.replica.Pos().TXID
+	for range 2 {
+		_, err := litestream.CalcRestorePlan(ctx, s.replica.Client, sent, time.Time{}, slog.New(slog.DiscardHandler))
+		if err == nil || !errors.Is(err, litestream.ErrTxNotAvailable) {
+			return err == nil, err
+		}
+		// A plan up to sent cannot contain a newer snapshot.
+		snapshot, err := s.replica.MaxLTXFileInfo(ctx, litestream.SnapshotLevel)
+		if err != nil || snapshot.MaxTXID >= sent {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,152 @@
+package replica
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestEmptiedReplica removes what is in the replica while it is followed: the
+// bucket was created again, for example. Later uploads are useless alone, so the
+// loss is noticed and reported, and the whole database is uploaded.
+func TestEmptiedReplica(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, dir, target)
+	cfg.CompactionIntervals = []time.Duration{time.Hour} // so that no change is in two files
+	l := defaultLimits
+	l.verifyInterval = 0
+	lose := func(folder string) { // atomically, while Litestream writes to it
+		t.Helper()
+		if err := os.Rename(filepath.Join(target, folder), filepath.Join(t.TempDir(), "lost")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := openReplicated(t, dir, cfg, l)
+	r.insert(1)
+	r.await("up to date", upToDate)
+	r.awaitSent(r.current()) // Litestream starts again by itself when an upload fails
+	r.await("given the first snapshot", func(Status) bool {
+		snapshots, err := os.ReadDir(filepath.Join(target, "ltx", "9"))
+		return err == nil && len(snapshots) > 0 && !strings.HasSuffix(snapshots[0].Name(), ".tmp")
+	})
+	lose("ltx")
+	r.insert(1)
+	r.await("known to be incomplete", func(s Status) bool {
+		return s.State == StateFailing && strings.Contains(s.Err, "cannot be restored from")
+	})
+	r.insert(1)
+	r.await("up to date", upToDate)
+	if n := restoredRows(t, cfg); n != 3 {
+		t.Errorf("got %d rows, want 3", n)
+	}
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+
+	// Close reports a loss since the last verification, and the next start
+	// repairs it.
+	r = openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	lose("ltx/0")
+	r.insert(1)
+	if err := r.close(); !errors.Is(err, errReplicaIncomplete) {
+		t.Errorf("close: got %v, want %v", err, errReplicaIncomplete)
+	}
+	r = openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	if n := restoredRows(t, cfg); n != 4 {
+		t.Errorf("after the next start: got %d rows, want 4", n)
+	}
+}
+
+// TestBacklog has a replica that takes nothing until too much waits for it: that
+// is removed, the service goes on, and the replica has everything when it can be
+// reached again.
+func TestBacklog(t *testing.T) {
+	dir := t.TempDir()
+	target := filepath.Join(t.TempDir(), "replica")
+	cfg := fileConfig(t, dir, target)
+	l := defaultLimits
+	l.backlog, l.backlogInterval = 1<<20, 10*time.Millisecond
+	r := openReplicated(t, dir, cfg, l)
+	big := func() { // the database does not grow, but the files on the disk do
+		t.Helper()
+		value := make([]byte, 100_000)
+		rand.Read(value)
+		r.write("INSERT INTO data VALUES (1, ?1) ON CONFLICT DO UPDATE SET value = ?1", value)
+	}
+	size := func() (bytes int64) {
+		t.Helper()
+		err := filepath.WalkDir(metaPath(filepath.Join(dir, "service.db")), func(_ string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil || d.IsDir() {
+				return err
+			}
+			info, err := d.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil {
+				bytes += info.Size()
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes
+	}
+
+	// Uploaded files are still on the disk, and do not count.
+	r.await("running", running)
+	for size() < 3*l.backlog {
+		big()
+		s := r.current()
+		if s == nil {
+			t.Fatalf("it was abandoned with %d bytes on the disk that were sent", size())
+		}
+		r.awaitSent(s)
+	}
+	sent := size()
+
+	if err := errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	big()
+	r.await("failing", func(s Status) bool { return s.State == StateFailing })
+	for size() < sent+l.backlog/2 {
+		big()
+		<-time.After(l.backlogInterval)
+		if s := r.Status(); strings.Contains(s.Err, "too much waits") {
+			t.Fatalf("it was abandoned with less than %d bytes waiting beside %d that were sent", l.backlog, sent)
+		}
+	}
+	for n := 0; !strings.Contains(r.Status().Err, "too much waits"); n++ {
+		if n == 1_000 {
+			t.Fatalf("it is not abandoned, with %d bytes waiting: %+v", size()-sent, r.Status())
+		}
+		big()
+		<-time.After(l.backlogInterval)
+	}
+	r.insert(1)
+	for n := 0; size() > l.backlog/2; n++ {
+		if n == 1_000 {
+			t.Fatalf("%d bytes wait on the disk after it was abandoned", size())
+		}
+		<-time.After(l.backlogInterval)
+	}
+	if err := errors.Join(os.Remove(target), os.Rename(target+".away", target)); err != nil {
+		t.Fatal(err)
+	}
+	r.await("up to date", upToDate)
+	if n := restoredRows(t, cfg); n != 2 {
+		t.Errorf("got %d rows, want 2", n)
+	}
+}

@@ -82,7 +82,7 @@ func TestSessionList(t *testing.T) {
 	if strings.Contains(p.body, "<script>\x80") || strings.Contains(p.body, "\u202e") || strings.Count(p.body, "/revoke") != 3 {
 		t.Errorf("the page is\n%s", p.body)
 	}
-	sessions, err := w.cfg.Store.Sessions(t.Context(), ana.ID)
+	sessions, err := w.store.Sessions(t.Context(), ana.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestAuditPage(t *testing.T) {
 	v.signIn(w)
 	v.do("GET", "/audit").want(t, 200, "session begin")
 	hostile := "<script>alert(1)</script>\x00\u202e\xff"
-	err := w.cfg.Store.Write(t.Context(), func(sw store.Write) error {
+	err := w.store.Write(t.Context(), func(sw store.Write) error {
 		for _, e := range []webhook.AuditEntry{
 			{Admin: webhook.Terminal, Action: webhook.ActionTokenCreate, ProgramID: "acme", SubjectID: "token-1", Detail: "svc_abc…"},
 			{Admin: hostile, Address: "192.0.2.1", Action: webhook.ActionSubscriptionPause, ProgramID: hostile, SubjectID: hostile, Detail: hostile},

@@ -4,15 +4,17 @@ import (
 	"net/http"
 	"strings"
 
-	"service/store"
 	"service/web/ui"
 	"service/webhook"
 )
 
+// auditPages are the pages of the audit log.
+type auditPages struct{ *site }
+
 // entry is what the audit is told of an action of the admin who sent the
 // request, to be recorded in the write that does it:
 //
-//	w.cfg.Store.Write(ctx, func(sw store.Write) error {
+//	w.store.Write(ctx, func(sw store.Write) error {
 //		… do it with sw …
 //		return sw.Audit(r.entry(action, programID, subjectID, detail))
 //	})
@@ -21,14 +23,6 @@ import (
 // words, without secrets.
 func (r *request) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
 	return webhook.AuditEntry{Admin: r.admin, Address: addressText(r), Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
-}
-
-// audit records an action that no write of the store does, such as an export,
-// or that takes several.
-func (w *Web) audit(r *request, action webhook.Action, programID, subjectID, detail string) error {
-	return w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
-		return sw.Audit(r.entry(action, programID, subjectID, detail))
-	})
 }
 
 // auditRecords is a page of the audit.
@@ -40,7 +34,7 @@ type auditRecords struct {
 	failed  string // the id of this request when the rows could not be loaded, "" when they could
 }
 
-func (w *Web) auditList(r *request) (answer, error) {
+func (h *auditPages) list(r *request) (answer, error) {
 	v, err := r.listing(webhook.AuditList)
 	if err != nil {
 		return answer{}, err
@@ -54,25 +48,25 @@ func (w *Web) auditList(r *request) (answer, error) {
 			}
 			v.Query.Filters["program_id"] = []string{r.program}
 		}
-		if a.failed, status, err = w.loaded(r, v, w.readAudit(r, &a)); err != nil {
+		if a.failed, status, err = h.loaded(r, v, h.readList(r, &a)); err != nil {
 			return answer{}, err
 		}
 	}
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	return answer{page: auditPage(w.frame(r, "Audit"), &a), status: status}, nil
+	return answer{page: auditPage(h.frame(r, "Audit"), &a), status: status}, nil
 }
 
-// readAudit fills a page.
-func (w *Web) readAudit(r *request, a *auditRecords) (err error) {
+// readList fills a page.
+func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 	q := &a.list.Query
 	var newer, next string
-	if a.entries, next, err = w.cfg.Store.AuditEntries(r.Context(), q); err != nil {
+	if a.entries, next, err = h.store.AuditEntries(r.Context(), q); err != nil {
 		return err
 	}
 	if q.Cursor != "" {
-		if newer, err = w.cfg.Store.NewerAuditEntries(r.Context(), q); err != nil {
+		if newer, err = h.store.NewerAuditEntries(r.Context(), q); err != nil {
 			return err
 		}
 	}

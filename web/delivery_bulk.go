@@ -122,9 +122,9 @@ func selectionOf(v *ui.Listing, program string) (all [][2]string) {
 	return all
 }
 
-// bulk reads the form of a bulk action: what it is of, and from where on to
+// parseBulk reads the form of a bulk action: what it is of, and from where on to
 // where.
-func (w *Web) bulk(r *request, verb *bulkVerb) (b bulkForm, newest, rest int64, err error) {
+func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newest, rest int64, err error) {
 	b = bulkForm{verb: verb}
 	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter); err != nil {
 		return b, 0, 0, err
@@ -144,14 +144,14 @@ func (w *Web) bulk(r *request, verb *bulkVerb) (b bulkForm, newest, rest int64, 
 	return b, newest, rest, nil
 }
 
-// askBulk shows what a bulk action would do.
-func (w *Web) askBulk(verb *bulkVerb) handler {
+// confirmBulk shows what a bulk action would do.
+func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 	return func(r *request) (answer, error) {
-		b, newest, _, err := w.bulk(r, verb)
+		b, newest, _, err := h.parseBulk(r, verb)
 		if err != nil {
 			return answer{}, err
 		}
-		f := w.frame(r, verb.title+" deliveries")
+		f := h.frame(r, verb.title+" deliveries")
 		f.Section = "/deliveries"
 		if b.list.Error != nil {
 			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
@@ -160,7 +160,7 @@ func (w *Web) askBulk(verb *bulkVerb) handler {
 			return answer{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning, Text: "No delivery was ticked. Tick some first, or choose all that match."}}, nil
 		}
 		b.id = runPrefix + webhook.NewID()
-		b.plan, err = w.cfg.Store.PlanBulk(r.Context(), verb.action, ofProgram(&b.list.Query, r.program), newest)
+		b.plan, err = h.store.PlanBulk(r.Context(), verb.action, ofProgram(&b.list.Query, r.program), newest)
 		if errors.As(err, &b.list.Error) {
 			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
@@ -173,14 +173,14 @@ func (w *Web) askBulk(verb *bulkVerb) handler {
 
 // runBulk does it, and leads to the report. It goes on when the visitor leaves:
 // who sends the form twice is told of the one run.
-func (w *Web) runBulk(verb *bulkVerb) handler {
+func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 	return func(r *request) (answer, error) {
-		b, newest, rest, err := w.bulk(r, verb)
+		b, newest, rest, err := h.parseBulk(r, verb)
 		if err != nil {
 			return answer{}, err
 		}
 		refuse := func() (answer, error) {
-			f := w.frame(r, verb.title+" deliveries")
+			f := h.frame(r, verb.title+" deliveries")
 			f.Section = "/deliveries"
 			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
@@ -192,7 +192,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 			return answer{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "It does not name its run. Nothing was done."}
 		}
 		report := answer{location: runPath(id)}
-		run, mine, free := w.runs.begin(id, &bulkRun{
+		run, mine, free := h.runs.begin(id, &bulkRun{
 			verb: verb, selection: b.selection, back: b.back, ended: make(chan struct{}),
 		})
 		if !free {
@@ -208,7 +208,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), bulkTime)
 		defer cancel()
 		begun := false
-		result, err := w.cfg.Store.RunBulk(ctx, &store.Bulk{
+		result, err := h.store.RunBulk(ctx, &store.Bulk{
 			ID: id, Action: verb.action, Query: ofProgram(&b.list.Query, r.program), Newest: newest, Rest: rest,
 			Audit: r.entry(verb.action, r.program, id, ""),
 		}, func(so store.BulkResult) {
@@ -216,7 +216,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 			run.set(so)
 		})
 		if !begun {
-			w.runs.forget(id, run)
+			h.runs.forget(id, run)
 			if errors.Is(err, store.ErrBegun) {
 				return report, nil // by an earlier process
 			}
@@ -230,7 +230,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 		case err != nil && ctx.Err() != nil:
 			stopped = "the time for one run was over."
 		case err != nil:
-			w.log(r, err)
+			h.log(r, err)
 			stopped = "the store could not go on. The log says more, under the request id " + r.id + "."
 		}
 		again := ""
@@ -239,7 +239,7 @@ func (w *Web) runBulk(verb *bulkVerb) handler {
 		} else if result.Rest > 0 {
 			again = b.rest(result.Rest)
 		}
-		w.runs.end(run, result, stopped, again)
+		h.runs.end(run, result, stopped, again)
 		return report, nil
 	}
 }
@@ -342,11 +342,11 @@ func (r *runReport) kind() ui.NoteKind {
 	return ui.NoteSuccess
 }
 
-func (w *Web) runReport(r *request) (answer, error) {
+func (h *deliveryPages) report(r *request) (answer, error) {
 	id := r.URL.Query().Get("run")
 	report := runReport{id: id, back: "/deliveries"}
 	title := ""
-	if run := w.runs.find(id); run != nil {
+	if run := h.runs.find(id); run != nil {
 		run.mu.Lock()
 		result := run.result
 		report.verb, report.result, report.stopped, report.again = run.verb, &result, run.stopped, run.again
@@ -363,7 +363,7 @@ func (w *Web) runReport(r *request) (answer, error) {
 			return notFound(r)
 		}
 		var err error
-		if report.entries, _, err = w.cfg.Store.AuditEntries(r.Context(), &q); err != nil {
+		if report.entries, _, err = h.store.AuditEntries(r.Context(), &q); err != nil {
 			return answer{}, err
 		}
 		if len(report.entries) == 0 {
@@ -375,7 +375,7 @@ func (w *Web) runReport(r *request) (answer, error) {
 			}
 		}
 	}
-	f := w.frame(r, title+" deliveries: report")
+	f := h.frame(r, title+" deliveries: report")
 	f.Section = "/deliveries"
 	return answer{page: runPage(f, &report)}, nil
 }

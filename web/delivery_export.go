@@ -117,9 +117,9 @@ func plainCell(s string) string {
 	return s
 }
 
-// exportDeliveries sends all that match as a file, page by page, so that no
+// export sends all that match as a file, page by page, so that no
 // read of the store is long.
-func (w *Web) exportDeliveries(r *request) (answer, error) {
+func (h *deliveryPages) export(r *request) (answer, error) {
 	v, err := r.listing(webhook.AllDeliveryList, "format")
 	if err != nil {
 		return answer{}, err
@@ -134,7 +134,7 @@ func (w *Web) exportDeliveries(r *request) (answer, error) {
 	}
 	q := *ofProgram(&v.Query, r.program)
 	q.Size = 1 // what cannot be listed is refused before the file begins
-	if _, _, err := w.cfg.Store.AllDeliveries(r.Context(), &q); errors.As(err, &v.Error) {
+	if _, _, err := h.store.AllDeliveries(r.Context(), &q); errors.As(err, &v.Error) {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
 	} else if err != nil {
 		return answer{}, err
@@ -151,11 +151,11 @@ func (w *Web) exportDeliveries(r *request) (answer, error) {
 			n := 0
 			for {
 				q.Size = min(q.Size, exportRows-n)
-				page, next, err := w.cfg.Store.AllDeliveries(r.Context(), &q)
+				page, next, err := h.store.AllDeliveries(r.Context(), &q)
 				if err != nil {
 					return err
 				}
-				rows, err := w.deliveryRows(r.Context(), page)
+				rows, err := h.deliveryRows(r.Context(), page)
 				if err != nil {
 					return err
 				}
@@ -173,7 +173,7 @@ func (w *Web) exportDeliveries(r *request) (answer, error) {
 		return answer{file: file}, nil
 	}
 	detail := fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection("/deliveries"), "/deliveries"))
-	if err := w.audit(r, webhook.ActionDeliveryExport, r.program, "", detail); err != nil {
+	if err := h.audit(r, webhook.ActionDeliveryExport, r.program, "", detail); err != nil {
 		return answer{}, err
 	}
 	return answer{file: file}, nil

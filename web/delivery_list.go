@@ -14,6 +14,12 @@ import (
 	"service/webhook"
 )
 
+// deliveryPages are the pages of deliveries.
+type deliveryPages struct {
+	*site
+	runs *runs // bulk actions
+}
+
 // deliveryList is a page of the deliveries of all subscriptions.
 type deliveryList struct {
 	list      *ui.Listing
@@ -57,18 +63,18 @@ func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
 	return &narrow
 }
 
-// deliveries shows the list. A query that cannot be had is shown at its form.
-func (w *Web) deliveries(r *request) (answer, error) {
+// list shows the list. A query that cannot be had is shown at its form.
+func (h *deliveryPages) list(r *request) (answer, error) {
 	v, err := r.listing(webhook.AllDeliveryList)
 	if err != nil {
 		return answer{}, err
 	}
-	l := deliveryList{list: v, curl: w.deliveryCurl(&v.Query), subscribe: w.curl.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)}
+	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.curl.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)}
 	a := answer{}
-	f := w.frame(r, "Deliveries")
+	f := h.frame(r, "Deliveries")
 	if v.Error == nil {
-		newest, err := w.readDeliveries(r, &l)
-		if l.failed, a.status, err = w.loaded(r, v, err); err != nil {
+		newest, err := h.readList(r, &l)
+		if l.failed, a.status, err = h.loaded(r, v, err); err != nil {
 			return answer{}, err
 		}
 		if a.status == 0 && v.Query.Cursor == "" && v.Query.Sort[0].Descending {
@@ -86,22 +92,22 @@ func (w *Web) deliveries(r *request) (answer, error) {
 	return a, nil
 }
 
-// readDeliveries fills a page, and returns the newest delivery there was before.
-func (w *Web) readDeliveries(r *request, l *deliveryList) (newest int64, err error) {
+// readList fills a page, and returns the newest delivery there was before.
+func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err error) {
 	ctx, q := r.Context(), ofProgram(&l.list.Query, r.program)
-	if newest, err = w.cfg.Store.NewestDelivery(ctx); err != nil {
+	if newest, err = h.store.NewestDelivery(ctx); err != nil {
 		return 0, err
 	}
-	page, next, err := w.cfg.Store.AllDeliveries(ctx, q)
+	page, next, err := h.store.AllDeliveries(ctx, q)
 	if err != nil {
 		return 0, err
 	}
-	if l.rows, err = w.deliveryRows(ctx, page); err != nil {
+	if l.rows, err = h.deliveryRows(ctx, page); err != nil {
 		return 0, err
 	}
 	newer := ""
 	if q.Cursor != "" {
-		if newer, err = w.cfg.Store.NewerDeliveries(ctx, q); err != nil {
+		if newer, err = h.store.NewerDeliveries(ctx, q); err != nil {
 			return 0, err
 		}
 	}
@@ -110,7 +116,7 @@ func (w *Web) readDeliveries(r *request, l *deliveryList) (newest int64, err err
 }
 
 // deliveryRows reads what a list says of deliveries beside their records.
-func (w *Web) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) ([]deliveryRow, error) {
+func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) ([]deliveryRow, error) {
 	var ids, subscriptions []string
 	for _, d := range deliveries {
 		ids = append(ids, d.ID)
@@ -121,11 +127,11 @@ func (w *Web) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) (
 	if ids == nil {
 		return nil, nil
 	}
-	urls, err := w.cfg.Store.SubscriptionURLs(ctx, subscriptions)
+	urls, err := h.store.SubscriptionURLs(ctx, subscriptions)
 	if err != nil {
 		return nil, err
 	}
-	attempts, err := w.cfg.Store.LastAttempts(ctx, ids)
+	attempts, err := h.store.LastAttempts(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +147,8 @@ func (w *Web) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) (
 	return rows, nil
 }
 
-// deliveryCurl is the list over the API, which has it by subscription.
-func (w *Web) deliveryCurl(q *webhook.ListQuery) string {
+// listCurl is the list over the API, which has it by subscription.
+func (h *deliveryPages) listCurl(q *webhook.ListQuery) string {
 	values := make(url.Values)
 	id := "SUBSCRIPTION_ID"
 	if len(q.Sort) > 0 { // it could be read
@@ -153,7 +159,7 @@ func (w *Web) deliveryCurl(q *webhook.ListQuery) string {
 			id = ids[0]
 		}
 	}
-	return w.curl.Command("GET", ui.Address("/v2/webhooks/subscriptions/"+id+"/deliveries", values), "")
+	return h.curl.Command("GET", ui.Address("/v2/webhooks/subscriptions/"+id+"/deliveries", values), "")
 }
 
 const (
@@ -164,8 +170,8 @@ const (
 	liveRows = 50
 )
 
-// deliveryStream sends the list what is new and what has changed since.
-func (w *Web) deliveryStream(r *request) (answer, error) {
+// listStream sends the list what is new and what has changed since.
+func (h *deliveryPages) listStream(r *request) (answer, error) {
 	v, err := r.listing(webhook.AllDeliveryList)
 	if err != nil {
 		return answer{}, err
@@ -176,11 +182,11 @@ func (w *Web) deliveryStream(r *request) (answer, error) {
 	q := ofProgram(&v.Query, r.program)
 	here := v.Selection("/deliveries")
 	return answer{stream: func(s *stream) error {
-		watcher := w.cfg.Store.WatchDeliveries()
+		watcher := h.store.WatchDeliveries()
 		defer watcher.Close()
 		last, err := strconv.ParseInt(s.lastID, 10, 64)
 		if err != nil || last < 0 {
-			if last, err = w.cfg.Store.NewestDelivery(s.Context()); err != nil {
+			if last, err = h.store.NewestDelivery(s.Context()); err != nil {
 				return err
 			}
 		}
@@ -191,7 +197,7 @@ func (w *Web) deliveryStream(r *request) (answer, error) {
 		for {
 			c := r.clock
 			c.Now = time.Now()
-			sent, err := w.sendDeliveries(s, c, q, watcher.Take().Deliveries, &last, here)
+			sent, err := h.sendUpdates(s, c, q, watcher.Take().Deliveries, &last, here)
 			if err != nil {
 				return err
 			}
@@ -221,11 +227,11 @@ func (w *Web) deliveryStream(r *request) (answer, error) {
 	}}, nil
 }
 
-// sendDeliveries sends what is new behind the place last, and what of the
+// sendUpdates sends what is new behind the place last, and what of the
 // changed is not, and moves last.
-func (w *Web) sendDeliveries(s *stream, c ui.Clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) (sent bool, err error) {
+func (h *deliveryPages) sendUpdates(s *stream, c ui.Clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) (sent bool, err error) {
 	ctx := s.Context()
-	page, newest, gap, err := w.cfg.Store.NewDeliveries(ctx, q, *last, liveRows)
+	page, newest, gap, err := h.store.NewDeliveries(ctx, q, *last, liveRows)
 	if err != nil {
 		return false, err
 	}
@@ -237,7 +243,7 @@ func (w *Web) sendDeliveries(s *stream, c ui.Clock, q *webhook.ListQuery, change
 	}
 	slices.Sort(older)
 	slices.Reverse(older)
-	updates, err := w.cfg.Store.DeliveriesAt(ctx, older[:min(len(older), liveRows)])
+	updates, err := h.store.DeliveriesAt(ctx, older[:min(len(older), liveRows)])
 	if err != nil {
 		return false, err
 	}
@@ -246,7 +252,7 @@ func (w *Web) sendDeliveries(s *stream, c ui.Clock, q *webhook.ListQuery, change
 	if len(page)+len(updates) == 0 {
 		return false, nil
 	}
-	rows, err := w.deliveryRows(ctx, slices.Concat(page, updates))
+	rows, err := h.deliveryRows(ctx, slices.Concat(page, updates))
 	if err != nil {
 		return false, err
 	}

@@ -80,7 +80,7 @@ func sending(t *testing.T) (visitor, sender, *Web) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
-	return v, sender{t, w.cfg.Store}, w
+	return v, sender{t, w.store}, w
 }
 
 var rowID = regexp.MustCompile(`<tr role="row" id="d-([0-9a-f-]{36})"`)
@@ -294,7 +294,7 @@ func TestDeliveryExport(t *testing.T) {
 	v.do("GET", "/deliveries/export?format=xls").want(t, 400, "must be ndjson or csv")
 	v.do("HEAD", "/deliveries/export?format=csv").want(t, 200, "")
 	v.do("GET", "/audit").want(t, 200, "csv of ?filter[status]=failed")
-	entries, _, err := w.cfg.Store.AuditEntries(t.Context(), &webhook.ListQuery{Sort: webhook.AuditList.Default, Size: 10, Filters: map[string][]string{"action": {string(webhook.ActionDeliveryExport)}}})
+	entries, _, err := w.store.AuditEntries(t.Context(), &webhook.ListQuery{Sort: webhook.AuditList.Default, Size: 10, Filters: map[string][]string{"action": {string(webhook.ActionDeliveryExport)}}})
 	if err != nil || len(entries) != 2 {
 		t.Errorf("%d exports are in the audit (%v), want 2", len(entries), err)
 	}
@@ -440,7 +440,7 @@ func TestHostileDeliveries(t *testing.T) {
 func TestTooManyURLs(t *testing.T) {
 	v, s, w := sending(t)
 	one := s.subscribe("acme", "https://a.example/in")
-	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.cfg.Store.Dir(), "service.db"))
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.store.Dir(), "service.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

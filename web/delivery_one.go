@@ -61,8 +61,8 @@ func (a *attemptRecord) answered() bool {
 }
 
 // deliveryPage reads a delivery for its page.
-func (w *Web) readDelivery(r *request) (*deliveryRecord, error) {
-	view, err := w.cfg.Store.DeliveryView(r.Context(), r.PathValue("id"))
+func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
+	view, err := h.store.DeliveryView(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return nil, mistake(err)
 	}
@@ -77,16 +77,16 @@ func (w *Web) readDelivery(r *request) (*deliveryRecord, error) {
 		}
 	}
 	d.curl = d.asCurl()
-	d.api = w.curl.Command("GET", "/v2/webhooks/subscriptions/"+d.SubscriptionID+"/deliveries/"+d.ID, "")
+	d.api = h.curl.Command("GET", "/v2/webhooks/subscriptions/"+d.SubscriptionID+"/deliveries/"+d.ID, "")
 	return d, nil
 }
 
-func (w *Web) delivery(r *request) (answer, error) {
-	d, err := w.readDelivery(r)
+func (h *deliveryPages) show(r *request) (answer, error) {
+	d, err := h.read(r)
 	if err != nil {
 		return answer{}, err
 	}
-	f := w.frame(r, "Delivery of "+ui.Visible(d.name()))
+	f := h.frame(r, "Delivery of "+ui.Visible(d.name()))
 	if !d.Status.Final() {
 		f.Live = &ui.Live{Stream: deliveryPath(d.ID) + "/stream", From: d.state(), Page: f.Address, Noun: "attempt"}
 	}
@@ -98,22 +98,22 @@ func (d *deliveryRecord) state() string {
 	return fmt.Sprintf("%s-%d-%d-%d", d.Status, d.AttemptsMade, len(d.attempts), len(d.Redelivery))
 }
 
-// oneDeliveryStream sends the page of a delivery what has become of it.
-func (w *Web) oneDeliveryStream(r *request) (answer, error) {
-	d, err := w.readDelivery(r)
+// stream sends the page of a delivery what has become of it.
+func (h *deliveryPages) stream(r *request) (answer, error) {
+	d, err := h.read(r)
 	if err != nil {
 		return answer{}, err
 	}
-	f := w.frame(r, "")
+	f := h.frame(r, "")
 	return answer{stream: func(s *stream) error {
-		watcher := w.cfg.Store.WatchDeliveries()
+		watcher := h.store.WatchDeliveries()
 		defer watcher.Close()
 		shown := s.lastID
 		quiet := time.NewTicker(streamQuiet)
 		defer quiet.Stop()
 		for {
 			// Once at first: something may have happened before it was watched.
-			if d, err = w.readDelivery(r); err != nil {
+			if d, err = h.read(r); err != nil {
 				return err
 			}
 			if is := d.state(); is != shown {
@@ -434,9 +434,9 @@ func (d *deliveryRecord) snippets() []snippet {
 	}
 }
 
-// deliveryBody sends the body of the request as a file.
-func (w *Web) deliveryBody(r *request) (answer, error) {
-	d, err := w.readDelivery(r)
+// body sends the body of the request as a file.
+func (h *deliveryPages) body(r *request) (answer, error) {
+	d, err := h.read(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -447,8 +447,8 @@ func (w *Web) deliveryBody(r *request) (answer, error) {
 }
 
 // attemptBody sends the body of an answer as a file, as far as it was kept.
-func (w *Web) attemptBody(r *request) (answer, error) {
-	d, err := w.readDelivery(r)
+func (h *deliveryPages) attemptBody(r *request) (answer, error) {
+	d, err := h.read(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -469,21 +469,21 @@ func textFile(name string, data []byte) answer {
 	}}}
 }
 
-func (w *Web) askToRedeliver(r *request) (answer, error) {
-	d, err := w.readDelivery(r)
+func (h *deliveryPages) confirmRedeliver(r *request) (answer, error) {
+	d, err := h.read(r)
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{page: redeliverPage(w.frame(r, "Redeliver"), d)}, nil
+	return answer{page: redeliverPage(h.frame(r, "Redeliver"), d)}, nil
 }
 
-func (w *Web) redeliver(r *request) (answer, error) {
-	d, err := w.readDelivery(r)
+func (h *deliveryPages) redeliver(r *request) (answer, error) {
+	d, err := h.read(r)
 	if err != nil {
 		return answer{}, err
 	}
 	var again webhook.Delivery
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
 		if again, err = sw.Redeliver(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
 			return err
 		}
@@ -495,20 +495,20 @@ func (w *Web) redeliver(r *request) (answer, error) {
 	return answer{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
 }
 
-func (w *Web) askToCancel(r *request) (answer, error) {
-	d, err := w.readDelivery(r)
+func (h *deliveryPages) confirmCancel(r *request) (answer, error) {
+	d, err := h.read(r)
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{page: cancelPage(w.frame(r, "Cancel the delivery"), d)}, nil
+	return answer{page: cancelPage(h.frame(r, "Cancel the delivery"), d)}, nil
 }
 
-func (w *Web) cancelDelivery(r *request) (answer, error) {
-	d, err := w.readDelivery(r)
+func (h *deliveryPages) cancel(r *request) (answer, error) {
+	d, err := h.read(r)
 	if err != nil {
 		return answer{}, err
 	}
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		if err := sw.Cancel(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
 			return err
 		}

@@ -56,13 +56,13 @@ type aLog struct {
 func newLog(t *testing.T, w *Web, url string) *aLog {
 	t.Helper()
 	l := &aLog{t: t, w: w}
-	if _, _, err := w.cfg.Store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	active, secret := true, "Bearer top-secret-token"
 	header := &secret
 	var err error
-	l.sub, _, err = w.cfg.Store.CreateSubscription(t.Context(), "acme", "1", &webhook.SubscriptionFields{
+	l.sub, _, err = w.store.CreateSubscription(t.Context(), "acme", "1", &webhook.SubscriptionFields{
 		URL: &url, Events: &[]string{"content_published", "content_updated"}, Active: &active, AuthorizationHeader: &header,
 	}, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func (l *aLog) publish(name string, fields ...string) []webhook.Event {
 		events = append(events, webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(),
 			JSON: fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"%s","version":"1","text":%s}`, id, name, f)})
 	}
-	if _, err := l.w.cfg.Store.Publish(l.t.Context(), "acme", events); err != nil {
+	if _, err := l.w.store.Publish(l.t.Context(), "acme", events); err != nil {
 		l.t.Fatal(err)
 	}
 	return events
@@ -89,15 +89,15 @@ func (l *aLog) publish(name string, fields ...string) []webhook.Event {
 // form makes a delivery of what waits, whose first attempt is under way.
 func (l *aLog) form() *store.Claim {
 	l.t.Helper()
-	lane, err := l.w.cfg.Store.Lane(l.t.Context(), l.sub.ID)
+	lane, err := l.w.store.Lane(l.t.Context(), l.sub.ID)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	waits, err := l.w.cfg.Store.Waiting(l.t.Context(), lane, lane.Wanted, 100, webhook.MaxDeliveryBytes)
+	waits, err := l.w.store.Waiting(l.t.Context(), lane, lane.Wanted, 100, webhook.MaxDeliveryBytes)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	c, err := l.w.cfg.Store.Form(lane, &waits).Wait()
+	c, err := l.w.store.Form(lane, &waits).Wait()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func (l *aLog) form() *store.Claim {
 
 func (l *aLog) claim(ping bool) *store.Claim {
 	l.t.Helper()
-	c, _, err := l.w.cfg.Store.ClaimDue(l.t.Context(), l.sub.ID, ping)
+	c, _, err := l.w.store.ClaimDue(l.t.Context(), l.sub.ID, ping)
 	if err != nil || c == nil {
 		l.t.Fatalf("nothing is due: %v", err)
 	}
@@ -117,7 +117,7 @@ func (l *aLog) claim(ping bool) *store.Claim {
 func (l *aLog) end(c *store.Claim, a webhook.Attempt) {
 	l.t.Helper()
 	a.Number, a.StartedAt, a.Result = c.Number, time.Now(), webhook.Classify(a.ResponseStatus, a.Error)
-	if _, err := l.w.cfg.Store.Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0), webhook.HealthPolicy{}); err != nil {
+	if _, err := l.w.store.Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0), webhook.HealthPolicy{}); err != nil {
 		l.t.Fatal(err)
 	}
 }
@@ -222,13 +222,13 @@ func TestDeliveryPage(t *testing.T) {
 
 	// A subscription that is paused or gone takes no more of its events.
 	off := false
-	if _, err := w.cfg.Store.UpdateSubscription(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := w.store.UpdateSubscription(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
 	v.do("GET", path).want(t, 200, "activate it first")
 	v.send(path+"/redeliver").want(t, 409, "not active")
 	v.do("GET", again).want(t, 200, "The subscription is not active: nothing but pings is sent")
-	if _, err := w.cfg.Store.DeleteSubscription(t.Context(), "acme", l.sub.ID); err != nil {
+	if _, err := w.store.DeleteSubscription(t.Context(), "acme", l.sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	p = v.do("GET", path)

@@ -21,6 +21,9 @@ import (
 	"service/webhook"
 )
 
+// eventPages are the pages of events.
+type eventPages struct{ *site }
+
 // eventRecords is a page of the log of a program, or of all programs.
 type eventRecords struct {
 	list   *ui.Listing
@@ -31,7 +34,7 @@ type eventRecords struct {
 	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
 
-func (w *Web) eventList(r *request) (answer, error) {
+func (h *eventPages) list(r *request) (answer, error) {
 	v, err := r.listing(webhook.EventList)
 	if err != nil {
 		return answer{}, err
@@ -39,27 +42,27 @@ func (w *Web) eventList(r *request) (answer, error) {
 	e := eventRecords{list: v}
 	status := 0
 	if v.Error == nil {
-		if e.failed, status, err = w.loaded(r, v, w.readEvents(r, &e)); err != nil {
+		if e.failed, status, err = h.loaded(r, v, h.readList(r, &e)); err != nil {
 			return answer{}, err
 		}
 		values := webhook.EventList.Values(&v.Query)
-		e.api = w.curl.Command("GET", ui.Address("/v2/events", values), "")
+		e.api = h.curl.Command("GET", ui.Address("/v2/events", values), "")
 	}
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	return answer{page: eventsPage(w.frame(r, "Events"), &e), status: status}, nil
+	return answer{page: eventsPage(h.frame(r, "Events"), &e), status: status}, nil
 }
 
-// readEvents fills a page.
-func (w *Web) readEvents(r *request, e *eventRecords) (err error) {
+// readList fills a page.
+func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 	q := &e.list.Query
 	var newer, next string
-	if e.events, next, err = w.events(r, q); err != nil {
+	if e.events, next, err = h.readPage(r, q); err != nil {
 		return err
 	}
 	if q.Cursor != "" {
-		if newer, err = w.cfg.Store.NewerEvents(r.Context(), r.program, q); err != nil {
+		if newer, err = h.store.NewerEvents(r.Context(), r.program, q); err != nil {
 			return err
 		}
 	}
@@ -68,21 +71,21 @@ func (w *Web) readEvents(r *request, e *eventRecords) (err error) {
 	return nil
 }
 
-// events reads a page of the log of the program that is looked at.
-func (w *Web) events(r *request, q *webhook.ListQuery) ([]webhook.Event, string, error) {
+// readPage reads a page of the log of the program that is looked at.
+func (h *eventPages) readPage(r *request, q *webhook.ListQuery) ([]webhook.Event, string, error) {
 	if r.program == "" {
-		return w.cfg.Store.AllEvents(r.Context(), q)
+		return h.store.AllEvents(r.Context(), q)
 	}
-	return w.cfg.Store.Events(r.Context(), r.program, q)
+	return h.store.Events(r.Context(), r.program, q)
 }
 
 // maxExport is how many events one export has.
 const maxExport = 1_000_000
 
-// exportEvents sends what a list lets through, whatever its page, as NDJSON
+// export sends what a list lets through, whatever its page, as NDJSON
 // that can be published, or as CSV of what the list shows. It is read page by
 // page, as fast as it is taken.
-func (w *Web) exportEvents(r *request) (answer, error) {
+func (h *eventPages) export(r *request) (answer, error) {
 	values := r.URL.Query()
 	format := values.Get("format")
 	values.Del("format")
@@ -98,7 +101,7 @@ func (w *Web) exportEvents(r *request) (answer, error) {
 	if v.Error != nil || format != "ndjson" && format != "csv" {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: "The address must have format=ndjson or format=csv, and filters that the list takes."}
 	}
-	if err := w.audit(r, webhook.ActionEventExport, r.program, "", "as "+format+": "+cmp.Or(webhook.EventList.Selection(&v.Query), "everything")); err != nil {
+	if err := h.audit(r, webhook.ActionEventExport, r.program, "", "as "+format+": "+cmp.Or(webhook.EventList.Selection(&v.Query), "everything")); err != nil {
 		return answer{}, unwritable(err)
 	}
 	f := &file{name: "events." + format, contentType: "application/x-ndjson"}
@@ -115,7 +118,7 @@ func (w *Web) exportEvents(r *request) (answer, error) {
 		q.Size = webhook.MaxPageSize
 		q.Cursor = ""
 		for n := 0; n < maxExport; {
-			events, next, err := w.events(r, &q)
+			events, next, err := h.readPage(r, &q)
 			if err != nil {
 				return err
 			}
@@ -159,21 +162,21 @@ type eventDeliveryLine struct {
 	first bool
 }
 
-func (w *Web) event(r *request) (answer, error) {
+func (h *eventPages) show(r *request) (answer, error) {
 	program, id := r.PathValue("program"), r.PathValue("id")
 	cursor := r.URL.Query().Get("page[cursor]")
-	view, err := w.cfg.Store.EventView(r.Context(), program, id, cursor)
+	view, err := h.store.EventView(r.Context(), program, id, cursor)
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	e := &eventRecord{EventView: view, lines: bySubscription(view.Deliveries), api: w.curl.Command("GET", "/v2/events/"+id, "")}
+	e := &eventRecord{EventView: view, lines: bySubscription(view.Deliveries), api: h.curl.Command("GET", "/v2/events/"+id, "")}
 	if cursor != "" {
 		e.newest = eventPath(program, id)
 	}
 	if view.Older != "" {
 		e.older = ui.Address(eventPath(program, id), url.Values{"page[cursor]": {view.Older}})
 	}
-	return answer{page: eventPage(w.frame(r, "Event "+ui.Visible(e.Name)), e)}, nil
+	return answer{page: eventPage(h.frame(r, "Event "+ui.Visible(e.Name)), e)}, nil
 }
 
 // bySubscription puts the deliveries of one subscription together, each at the
@@ -232,9 +235,9 @@ func (e *eventRecord) body() *ui.Body {
 	return &ui.Body{ID: "event", Name: "JSON", Data: e.JSON, Size: -1, Download: eventPath(e.ProgramID, e.ID) + "/body.json.txt"}
 }
 
-// eventBody sends the JSON of an event as a file.
-func (w *Web) eventBody(r *request) (answer, error) {
-	e, err := w.cfg.Store.Event(r.Context(), r.PathValue("program"), r.PathValue("id"))
+// body sends the JSON of an event as a file.
+func (h *eventPages) body(r *request) (answer, error) {
+	e, err := h.store.Event(r.Context(), r.PathValue("program"), r.PathValue("id"))
 	if err != nil {
 		return answer{}, mistake(err)
 	}
@@ -256,13 +259,13 @@ type publishForm struct {
 	curl    string
 }
 
-// askToPublish shows the form with the example of an event type, or with an
+// newForm shows the form with the example of an event type, or with an
 // event that was published before.
-func (w *Web) askToPublish(r *request) (answer, error) {
+func (h *eventPages) newForm(r *request) (answer, error) {
 	f := publishForm{program: r.program}
 	values := r.URL.Query()
 	if id := values.Get("like"); id != "" {
-		e, err := w.cfg.Store.Event(r.Context(), r.program, id)
+		e, err := h.store.Event(r.Context(), r.program, id)
 		if err != nil {
 			return answer{}, mistake(err)
 		}
@@ -270,21 +273,21 @@ func (w *Web) askToPublish(r *request) (answer, error) {
 	} else {
 		name := values.Get("name")
 		if name == "" {
-			name = w.names()[0]
+			name = h.publishableNames()[0]
 		}
-		t, ok := w.cfg.Rules.Catalog.Type(name)
+		t, ok := h.cfg.Rules.Catalog.Type(name)
 		if !ok || name == webhook.EventPing {
 			return answer{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name that can be published."}
 		}
 		f.text = draft(t.Example)
 	}
-	return w.publishAgain(r, http.StatusOK, &f)
+	return h.renderForm(r, http.StatusOK, &f)
 }
 
-// names are the event types that can be published.
-func (w *Web) names() []string {
+// publishableNames are the event types that can be published.
+func (h *eventPages) publishableNames() []string {
 	var names []string
-	for _, t := range w.cfg.Rules.Catalog.Types() {
+	for _, t := range h.cfg.Rules.Catalog.Types() {
 		if t.Name != webhook.EventPing {
 			names = append(names, t.Name)
 		}
@@ -292,30 +295,30 @@ func (w *Web) names() []string {
 	return names
 }
 
-func (w *Web) publishAgain(r *request, status int, f *publishForm) (answer, error) {
+func (h *eventPages) renderForm(r *request, status int, f *publishForm) (answer, error) {
 	var err error
 	if r.programs == nil {
-		if r.programs, err = w.cfg.Store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
+		if r.programs, err = h.store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
 			return answer{}, err
 		}
 	}
 	if f.program == "" && len(r.programs) == 1 {
 		f.program = r.programs[0]
 	}
-	f.names, f.text = w.names(), ui.EscapeJSONText(f.text)
+	f.names, f.text = h.publishableNames(), ui.EscapeJSONText(f.text)
 	var named struct{ Name string }
 	if json.Unmarshal([]byte(f.text), &named) == nil {
 		f.name = named.Name
 	}
 	if f.program != "" {
-		if f.asking, err = w.cfg.Store.CountSubscribers(r.Context(), f.program); err != nil {
+		if f.asking, err = h.store.CountSubscribers(r.Context(), f.program); err != nil {
 			return answer{}, err
 		}
 	}
 	if compact := new(bytes.Buffer); json.Compact(compact, []byte(f.text)) == nil && compact.Len() <= maxCurlBody {
-		f.curl = w.curl.CommandText("POST", "/v2/events", compact.String())
+		f.curl = h.curl.CommandText("POST", "/v2/events", compact.String())
 	}
-	return answer{page: publishPage(w.frame(r, "Publish a test event"), f), status: status}, nil
+	return answer{page: publishPage(h.frame(r, "Publish a test event"), f), status: status}, nil
 }
 
 // draft renders an event as a text to publish: with an id of its own, so that
@@ -351,9 +354,9 @@ func draft(event []byte) string {
 	return ui.EscapeJSONText(b.String())
 }
 
-// publishEvent publishes an event as the API does: checked by the catalog, and
+// publish publishes an event as the API does: checked by the catalog, and
 // delivered to whoever asked for it.
-func (w *Web) publishEvent(r *request) (answer, error) {
+func (h *eventPages) publish(r *request) (answer, error) {
 	form, err := r.formUpTo(maxPublishForm)
 	if err != nil {
 		return answer{}, err
@@ -362,7 +365,7 @@ func (w *Web) publishEvent(r *request) (answer, error) {
 	fields := map[string][2]string{"program": {"publish-program", "Program"}}
 	wrong := ui.FieldErrors(invalid(webhook.CheckIdentifier("program", f.program)), fields)
 	if wrong == nil {
-		there, err := w.cfg.Store.HasProgram(r.Context(), f.program)
+		there, err := h.store.HasProgram(r.Context(), f.program)
 		if err != nil {
 			return answer{}, err
 		}
@@ -370,16 +373,16 @@ func (w *Web) publishEvent(r *request) (answer, error) {
 			wrong = []ui.FieldError{{ID: "publish-program", Label: "Program", Text: "does not exist; a token makes it"}}
 		}
 	}
-	event, refused := w.cfg.Rules.Catalog.NewEvent([]byte(f.text), "", time.Now())
+	event, refused := h.cfg.Rules.Catalog.NewEvent([]byte(f.text), "", time.Now())
 	if refused != nil {
 		wrong = append(wrong, eventFaults(refused)...)
 	}
 	if f.faults = wrong; wrong != nil {
-		return w.publishAgain(r, http.StatusUnprocessableEntity, &f)
+		return h.renderForm(r, http.StatusUnprocessableEntity, &f)
 	}
 	added := 0
 	events := []webhook.Event{event}
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
 		if added, err = sw.Publish(f.program, events); err != nil || added == 0 {
 			return err
 		}
@@ -387,7 +390,7 @@ func (w *Web) publishEvent(r *request) (answer, error) {
 	})
 	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
 		f.faults = eventFaults(refused)
-		return w.publishAgain(r, http.StatusUnprocessableEntity, &f)
+		return h.renderForm(r, http.StatusUnprocessableEntity, &f)
 	}
 	if errors.As(err, &refused) && refused.Code == webhook.CodeUnavailable {
 		return answer{}, &problem{status: http.StatusServiceUnavailable, title: "This cannot be stored just now", text: refused.Detail, retryAfter: 10 * time.Second}

@@ -29,11 +29,11 @@ func TestEventPages(t *testing.T) {
 		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
 	}
 	events := l.publish("content_published", fields...)
-	if _, _, err := w.cfg.Store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	id := webhook.NewID()
-	if _, err := w.cfg.Store.Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
+	if _, err := w.store.Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -131,7 +131,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("the form has a time:\n%s", text)
 	}
 	// Every event type's example can be published as the form has it.
-	for _, name := range w.names() {
+	for _, name := range (&eventPages{w.site}).publishableNames() {
 		if _, err := w.cfg.Rules.Catalog.NewEvent([]byte(form(v.do("GET", "/events/publish?name="+name))), "", time.Now()); err != nil {
 			t.Errorf("%s: the form's event does not pass: %v", name, err)
 		}
@@ -213,7 +213,7 @@ func TestHostileEvents(t *testing.T) {
 	events := l.publish("content_published", strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(bad)), huge)
 	odd := l.publish("<script>alert(1)</script>\u202e", `1`)
 	id := webhook.NewID()
-	if _, err := w.cfg.Store.Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}}); err != nil {
+	if _, err := w.store.Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{

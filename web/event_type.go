@@ -15,6 +15,9 @@ import (
 	"service/webhook"
 )
 
+// eventTypePages are the pages of event types.
+type eventTypePages struct{ *site }
+
 // eventTypeRecords are the event types, by groups.
 type eventTypeRecords struct {
 	groups []eventGroup
@@ -22,13 +25,13 @@ type eventTypeRecords struct {
 	api    string
 }
 
-func (w *Web) eventTypeList(r *request) (answer, error) {
-	asking, err := w.cfg.Store.CountSubscribers(r.Context(), r.program)
+func (h *eventTypePages) list(r *request) (answer, error) {
+	asking, err := h.store.CountSubscribers(r.Context(), r.program)
 	if err != nil {
 		return answer{}, err
 	}
-	t := eventTypeRecords{groups: groupsOf(w.cfg.Rules.Catalog, nil), asking: asking, api: w.curl.Command("GET", "/v2/event_types", "")}
-	return answer{page: eventTypesPage(w.frame(r, "Event types"), &t)}, nil
+	t := eventTypeRecords{groups: groupsOf(h.cfg.Rules.Catalog, nil), asking: asking, api: h.curl.Command("GET", "/v2/event_types", "")}
+	return answer{page: eventTypesPage(h.frame(r, "Event types"), &t)}, nil
 }
 
 // eventTypeRecord is an event type with who asks for it.
@@ -43,18 +46,18 @@ type eventTypeRecord struct {
 // shownSubscribers is how many subscriptions an event type lists.
 const shownSubscribers = 100
 
-func (w *Web) eventType(r *request) (answer, error) {
-	t, ok := w.cfg.Rules.Catalog.Type(r.PathValue("name"))
+func (h *eventTypePages) show(r *request) (answer, error) {
+	t, ok := h.cfg.Rules.Catalog.Type(r.PathValue("name"))
 	if !ok {
 		return answer{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name. The operator's own are read when the service starts."}
 	}
-	subs, err := w.cfg.Store.Subscribers(r.Context(), r.program, t.Name, shownSubscribers+1)
+	subs, err := h.store.Subscribers(r.Context(), r.program, t.Name, shownSubscribers+1)
 	if err != nil {
 		return answer{}, err
 	}
-	e := eventTypeRecord{EventType: t, fields: schemaFields(t.Schema), api: w.curl.Command("GET", "/v2/event_types/"+t.Name, "")}
+	e := eventTypeRecord{EventType: t, fields: schemaFields(t.Schema), api: h.curl.Command("GET", "/v2/event_types/"+t.Name, "")}
 	e.more, e.subscribers = len(subs) > shownSubscribers, subs[:min(len(subs), shownSubscribers)]
-	return answer{page: eventTypePage(w.frame(r, t.Name), &e)}, nil
+	return answer{page: eventTypePage(h.frame(r, t.Name), &e)}, nil
 }
 
 // fieldGroup is fields that an event has when something holds, "" for always.

@@ -29,7 +29,7 @@ type export struct {
 
 // exportList sends a list as a file, page by page, so that no read of the store
 // is long. What it has is recorded in the audit.
-func (w *Web) exportList(r *request, l *webhook.List, e *export) (answer, error) {
+func (h *site) exportList(r *request, l *webhook.List, e *export) (answer, error) {
 	v, err := r.listing(l, "format")
 	if err != nil {
 		return answer{}, err
@@ -71,7 +71,7 @@ func (w *Web) exportList(r *request, l *webhook.List, e *export) (answer, error)
 	if r.Method == http.MethodHead {
 		return answer{file: f}, nil
 	}
-	if err := w.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path), v.Path))); err != nil {
+	if err := h.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path), v.Path))); err != nil {
 		return answer{}, unwritable(err)
 	}
 	return answer{file: f}, nil
@@ -139,10 +139,10 @@ func (e *export) csv(to io.Writer) func([][]any) error {
 	}
 }
 
-// exportSubscriptions is the list of subscriptions as a file. Of a URL it has no
+// export is the list of subscriptions as a file. Of a URL it has no
 // query, which may hold a secret.
-func (w *Web) exportSubscriptions(r *request) (answer, error) {
-	return w.exportList(r, webhook.AllSubscriptionList, &export{
+func (h *subscriptionPages) export(r *request) (answer, error) {
+	return h.exportList(r, webhook.AllSubscriptionList, &export{
 		noun: "subscriptions", action: webhook.ActionSubscriptionExport,
 		columns: []string{
 			"id", "program_id", "url", "status", "active", "disabled_reason", "description", "events", "ordered", "max_in_flight", "has_authorization_header",
@@ -150,7 +150,7 @@ func (w *Web) exportSubscriptions(r *request) (answer, error) {
 			"created_at", "updated_at", "deleted_at",
 		},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, next, err := w.cfg.Store.AllSubscriptions(r.Context(), r.program, q)
+			page, next, err := h.store.AllSubscriptions(r.Context(), r.program, q)
 			for i := range page {
 				s := &page[i]
 				_, _, whole := ui.Endpoint(s.URL)
@@ -166,14 +166,14 @@ func (w *Web) exportSubscriptions(r *request) (answer, error) {
 	})
 }
 
-// exportTokens is the list of tokens as a file, without their secrets, of which
+// export is the list of tokens as a file, without their secrets, of which
 // nothing is kept.
-func (w *Web) exportTokens(r *request) (answer, error) {
-	return w.exportList(r, webhook.TokenList, &export{
+func (h *tokenPages) export(r *request) (answer, error) {
+	return h.exportList(r, webhook.TokenList, &export{
 		noun: "tokens", action: webhook.ActionTokenExport,
 		columns: []string{"id", "hint", "program_id", "user_id", "name", "scopes", "created_at", "expires_at", "revoked_at", "used_at"},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, total, err := w.cfg.Store.TokenPage(r.Context(), r.program, q)
+			page, total, err := h.store.TokenPage(r.Context(), r.program, q)
 			for i := range page {
 				t := &page[i]
 				rows = append(rows, []any{t.ID, t.Hint, t.ProgramID, t.UserID, t.Name, scopeNames(t), t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt})
@@ -184,13 +184,13 @@ func (w *Web) exportTokens(r *request) (answer, error) {
 	})
 }
 
-// exportAudit is the audit as a file.
-func (w *Web) exportAudit(r *request) (answer, error) {
-	return w.exportList(r, webhook.AuditList, &export{
+// export is the audit as a file.
+func (h *auditPages) export(r *request) (answer, error) {
+	return h.exportList(r, webhook.AuditList, &export{
 		noun: "audit", action: webhook.ActionAuditExport,
 		columns: []string{"id", "at", "admin", "address", "action", "program_id", "subject_id", "detail"},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, next, err := w.cfg.Store.AuditEntries(r.Context(), ofProgram(q, r.program))
+			page, next, err := h.store.AuditEntries(r.Context(), ofProgram(q, r.program))
 			for i := range page {
 				e := &page[i]
 				rows = append(rows, []any{e.ID, e.At, e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, e.Detail})

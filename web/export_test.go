@@ -18,15 +18,15 @@ func TestExports(t *testing.T) {
 	w.cfg.MaxSubscriptions = 0
 	ctx := t.Context()
 	for i := range webhook.MaxPageSize + 3 {
-		_, _, err := w.cfg.Store.CreateToken(ctx, webhook.NewToken{ProgramID: []string{"acme", "other"}[i%2], UserID: "u", Name: "=1+1", Scopes: webhook.Scopes()})
+		_, _, err := w.store.CreateToken(ctx, webhook.NewToken{ProgramID: []string{"acme", "other"}[i%2], UserID: "u", Name: "=1+1", Scopes: webhook.Scopes()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		url := "https://partner.example/in?key=canary-of-a-partner"
-		if _, _, err := w.cfg.Store.CreateSubscription(ctx, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated", "ping"}}, 0); err != nil {
+		if _, _, err := w.store.CreateSubscription(ctx, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated", "ping"}}, 0); err != nil {
 			t.Fatal(err)
 		}
-		err = w.cfg.Store.Write(ctx, func(sw store.Write) error {
+		err = w.store.Write(ctx, func(sw store.Write) error {
 			return sw.Audit(webhook.AuditEntry{Admin: "=cmd", Action: webhook.ActionEventPublish, ProgramID: []string{"acme", "other"}[i%2]})
 		})
 		if err != nil {

@@ -7,20 +7,23 @@ import (
 	"service/store"
 )
 
+// searchPages find records by id.
+type searchPages struct{ *site }
+
 // maxFound is how many records of a kind the search by id lists.
 const maxFound = 10
 
-// find leads to the record whose id was typed, whole or its beginning.
-func (w *Web) find(r *request) (answer, error) {
+// show leads to the record whose id was typed, whole or its beginning.
+func (h *searchPages) show(r *request) (answer, error) {
 	q := strings.TrimSpace(r.URL.Query().Get("q"))
-	found, err := w.cfg.Store.Find(r.Context(), q, maxFound)
+	found, err := h.store.Find(r.Context(), q, maxFound)
 	if err != nil {
 		return answer{}, err
 	}
 	if len(found) == 1 {
 		return answer{location: foundPath(&found[0])}, nil
 	}
-	f := w.frame(r, "Find by id")
+	f := h.frame(r, "Find by id")
 	f.Find = q
 	a := answer{page: foundPage(f, found)}
 	if q != "" && len(found) == 0 {

@@ -34,23 +34,23 @@ type health struct {
 }
 
 // readHealth asks the store how everything is: one read for each part.
-func (w *Web) readHealth(ctx context.Context) (h health, err error) {
-	s := w.cfg.Store
-	if h.failing, h.failingTotal, err = s.Unhealthy(ctx, webhook.HealthFailing, healthRows); err != nil {
-		return h, err
+func (h *overviewPages) readHealth(ctx context.Context) (all health, err error) {
+	s := h.store
+	if all.failing, all.failingTotal, err = s.Unhealthy(ctx, webhook.HealthFailing, healthRows); err != nil {
+		return all, err
 	}
-	if h.disabled, h.disabledTotal, err = s.Unhealthy(ctx, webhook.HealthDisabled, healthRows); err != nil {
-		return h, err
+	if all.disabled, all.disabledTotal, err = s.Unhealthy(ctx, webhook.HealthDisabled, healthRows); err != nil {
+		return all, err
 	}
-	if h.losses, h.lossTotals, err = s.Losses(ctx, healthRows); err != nil {
-		return h, err
+	if all.losses, all.lossTotals, err = s.Losses(ctx, healthRows); err != nil {
+		return all, err
 	}
-	if h.alerts, err = s.LastAlerts(ctx, healthAlerts); err != nil {
-		return h, err
+	if all.alerts, err = s.LastAlerts(ctx, healthAlerts); err != nil {
+		return all, err
 	}
-	h.replica, h.hold = s.Replica(), w.hold()
-	h.disk, err = s.Disk()
-	return h, err
+	all.replica, all.hold = s.Replica(), h.hold()
+	all.disk, err = s.Disk()
+	return all, err
 }
 
 // lostLately says whether an event was lost within the last days.

@@ -21,7 +21,7 @@ func TestListsThatCannotBeLoaded(t *testing.T) {
 			v := visit(t, w)
 			v.signIn(w)
 			v.do("GET", path).want(t, 200, "")
-			db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.cfg.Store.Dir(), "service.db"))
+			db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.store.Dir(), "service.db"))
 			if err != nil {
 				t.Fatal(err)
 			}

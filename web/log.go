@@ -45,7 +45,7 @@ func (w *Web) logRequest(c *watched, r *http.Request, took time.Duration) {
 		level = slog.LevelDebug
 	}
 	ctx := r.Context()
-	if !w.cfg.Logger.Enabled(ctx, level) {
+	if !w.logger.Enabled(ctx, level) {
 		return
 	}
 	route := r.Pattern
@@ -69,5 +69,5 @@ func (w *Web) logRequest(c *watched, r *http.Request, took time.Duration) {
 	if c.admin != "" {
 		attributes = append(attributes, slog.String("admin", c.admin))
 	}
-	w.cfg.Logger.LogAttrs(ctx, level, "request", attributes...)
+	w.logger.LogAttrs(ctx, level, "request", attributes...)
 }

@@ -12,6 +12,9 @@ import (
 	"service/webhook"
 )
 
+// overviewPages are the overview.
+type overviewPages struct{ *site }
+
 // overviewDeliveries is how many of the last deliveries the overview shows.
 const overviewDeliveries = 15
 
@@ -65,7 +68,7 @@ func statusLinks(program string, q *webhook.ListQuery) []filterLink {
 	return links
 }
 
-func (w *Web) overview(r *request) (answer, error) {
+func (h *overviewPages) show(r *request) (answer, error) {
 	ctx := r.Context()
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -80,36 +83,36 @@ func (w *Web) overview(r *request) (answer, error) {
 		query.Size = overviewDeliveries
 	}
 	o := overview{
-		version: w.cfg.Version, started: w.cfg.Started,
-		directory: w.cfg.Store.Dir(), program: w.cfg.Program, baseURL: w.cfg.BaseURL, caFile: w.cfg.CAFile,
+		version: h.cfg.Version, started: h.cfg.Started,
+		directory: h.store.Dir(), program: h.cfg.Program, baseURL: h.cfg.BaseURL, caFile: h.cfg.CAFile,
 	}
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
 		return answer{}, err
 	}
 	o.database = "SQLite " + sqlite + " (" + store.DriverName + ")"
-	if o.health, err = w.readHealth(ctx); err != nil {
+	if o.health, err = h.readHealth(ctx); err != nil {
 		return answer{}, err
 	}
-	if o.pulse, err = w.pulseOf(ctx, r.clock, r.program, "", store.StatMinute, 60); err != nil {
+	if o.pulse, err = h.pulseOf(ctx, r.clock, r.program, "", store.StatMinute, 60); err != nil {
 		return answer{}, err
 	}
-	if w.cfg.Backlog != nil {
-		if o.behind, o.oldest, err = w.cfg.Backlog(ctx, ""); err != nil {
+	if h.cfg.Backlog != nil {
+		if o.behind, o.oldest, err = h.cfg.Backlog(ctx, ""); err != nil {
 			return answer{}, err
 		}
 	}
-	if w.cfg.Ready != nil {
-		if err := w.cfg.Ready(ctx); err != nil {
+	if h.cfg.Ready != nil {
+		if err := h.cfg.Ready(ctx); err != nil {
 			o.notReady = err.Error()
 			var full *webhook.Error
 			o.fullDisk = o.health.disk.Low && errors.As(err, &full)
 		}
 	}
-	if o.totals, err = w.cfg.Store.Totals(ctx); err != nil {
+	if o.totals, err = h.store.Totals(ctx); err != nil {
 		return answer{}, err
 	}
-	deliveries, next, err := w.cfg.Store.AllDeliveries(ctx, ofProgram(&query, r.program))
+	deliveries, next, err := h.store.AllDeliveries(ctx, ofProgram(&query, r.program))
 	if errors.As(err, &invalid) {
 		return answer{}, badQuery(invalid)
 	}
@@ -126,10 +129,10 @@ func (w *Web) overview(r *request) (answer, error) {
 		}
 		o.older = ui.Address("/deliveries", values)
 	}
-	if o.rows, err = w.deliveryRows(ctx, deliveries); err != nil {
+	if o.rows, err = h.deliveryRows(ctx, deliveries); err != nil {
 		return answer{}, err
 	}
-	f := w.frame(r, "Overview")
+	f := h.frame(r, "Overview")
 	f.Section = "/"
 	return answer{page: overviewPage(f, &o)}, nil
 }

@@ -177,9 +177,9 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p := v.do("GET", "/")
 	p.want(t, 200, "Nothing has been sent yet.")
 	p.want(t, 200, html.EscapeString(`curl --cacert '/data dir/ca.pem' https://service.example/v2/webhooks/subscriptions`))
-	p.want(t, 200, html.EscapeString(`token create --data `+w.cfg.Store.Dir()))
+	p.want(t, 200, html.EscapeString(`token create --data `+w.store.Dir()))
 
-	s, ctx := w.cfg.Store, t.Context()
+	s, ctx := w.store, t.Context()
 	_, _, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +272,7 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 	v.signIn(w)
 	v.do("GET", "/").want(t, 200, "<strong>Not ready.</strong> the disk is full")
 
-	if err := w.cfg.Store.Close(); err != nil {
+	if err := w.store.Close(); err != nil {
 		t.Fatal(err)
 	}
 	p := v.do("GET", "/")
@@ -284,12 +284,12 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 // it travels.
 func TestOverviewIsSmall(t *testing.T) {
 	w := testWeb(t, nil)
-	if _, _, err := w.cfg.Store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
+	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range overviewDeliveries + 10 {
 		url := fmt.Sprintf("https://hooks-%d.example/some/longer/path/than/usual", i)
-		_, _, err := w.cfg.Store.CreateSubscription(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}, Active: new(true)}, 0)
+		_, _, err := w.store.CreateSubscription(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}, Active: new(true)}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

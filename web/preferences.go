@@ -68,10 +68,11 @@ func (p preferences) String() string {
 	return values.Encode()
 }
 
-func (w *Web) preferencesCookie(p preferences) *http.Cookie {
+// cookie returns the cookie that keeps p for a year; secure, over HTTPS alone.
+func (p preferences) cookie(secure bool) *http.Cookie {
 	c := &http.Cookie{
 		Name: preferencesCookie, Value: p.String(), Path: "/", MaxAge: 365 * 24 * 60 * 60,
-		Secure: w.cfg.Secure, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Secure: secure, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 	}
 	if c.Value == "" {
 		c.MaxAge = -1
@@ -79,14 +80,14 @@ func (w *Web) preferencesCookie(p preferences) *http.Cookie {
 	return c
 }
 
-// preferences shows the page of the same name.
-func (w *Web) preferences(r *request) (answer, error) {
-	return answer{page: preferencesPage(w.frame(r, "Preferences"), readPreferences(r.Request), "", "")}, nil
+// showPreferences shows the page of the same name.
+func (h *accountPages) showPreferences(r *request) (answer, error) {
+	return answer{page: preferencesPage(h.frame(r, "Preferences"), readPreferences(r.Request), "", "")}, nil
 }
 
-// prefer takes the preferences that a form has fields for, and leaves the
+// savePreferences takes the preferences that a form has fields for, and leaves the
 // others. The form's own page is where it leads back to.
-func (w *Web) prefer(r *request) (answer, error) {
+func (h *accountPages) savePreferences(r *request) (answer, error) {
 	if err := r.ParseForm(); err != nil {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "Nothing was changed."}
 	}
@@ -103,7 +104,7 @@ func (w *Web) prefer(r *request) (answer, error) {
 		if !ok {
 			return answer{
 				status: http.StatusUnprocessableEntity,
-				page:   preferencesPage(w.frame(r, "Preferences"), p, name, "must be a name of the time zone database, such as Europe/Berlin, or UTC"),
+				page:   preferencesPage(h.frame(r, "Preferences"), p, name, "must be a name of the time zone database, such as Europe/Berlin, or UTC"),
 			}, nil
 		}
 		p.zone = zone
@@ -111,5 +112,5 @@ func (w *Web) prefer(r *request) (answer, error) {
 	if r.PostForm.Has("keys") {
 		p.keys = r.PostForm.Get("keys") != "off"
 	}
-	return answer{location: local(r.PostForm.Get("back"), "/preferences"), cookies: []*http.Cookie{w.preferencesCookie(p)}}, nil
+	return answer{location: local(r.PostForm.Get("back"), "/preferences"), cookies: []*http.Cookie{p.cookie(h.cfg.Secure)}}, nil
 }

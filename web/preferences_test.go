@@ -20,7 +20,7 @@ func TestPreferencesCookie(t *testing.T) {
 	}
 	p := preferences{theme: ui.ThemeDark}
 	r := httptest.NewRequest("GET", "/", nil)
-	r.AddCookie(testWeb(t, nil).preferencesCookie(p))
+	r.AddCookie(p.cookie(false))
 	if got := readPreferences(r); got != p {
 		t.Errorf("got %+v, want %+v", got, p)
 	}
@@ -35,7 +35,7 @@ func TestPrefer(t *testing.T) {
 		if cookie != nil {
 			r.AddCookie(cookie)
 		}
-		a, err := w.prefer(w.newRequest(r, "id"))
+		a, err := (&accountPages{site: w.site}).savePreferences(w.newRequest(r, "id"))
 		if err != nil {
 			t.Fatal(err)
 		}

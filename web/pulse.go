@@ -38,11 +38,11 @@ const mostFailureKinds = 6
 
 // pulseOf reads what the attempts of a subscription, of a program, or of all,
 // came to in the steps of span up to now.
-func (w *Web) pulseOf(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*pulse, error) {
+func (h *site) pulseOf(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*pulse, error) {
 	// The step that is under way is the last.
 	end := c.Now.UTC().Truncate(span).Add(span)
 	begin := end.Add(-time.Duration(steps) * span)
-	stats, err := w.cfg.Store.Stats(ctx, programID, subscriptionID, span, begin, end)
+	stats, err := h.store.Stats(ctx, programID, subscriptionID, span, begin, end)
 	if err != nil {
 		return nil, err
 	}

@@ -25,14 +25,6 @@ func replicaLag(r *replica.Status) string {
 	return ui.Uptime(r.Lag) + " behind"
 }
 
-// hold returns the hold after a restore, nil for none.
-func (w *Web) hold() *store.Hold {
-	if h, held := w.cfg.Store.Held(); held {
-		return &h
-	}
-	return nil
-}
-
 // repeatsText says how many deliveries may be sent again.
 func repeatsText(r *store.Repeats) string {
 	more := ""
@@ -40,18 +32,4 @@ func repeatsText(r *store.Repeats) string {
 		more = "at least "
 	}
 	return more + webhook.Count(r.Deliveries, "delivery") + " and " + webhook.Count(r.Events, "waiting event")
-}
-
-// releaseHeld sends what is held after a restore.
-func (w *Web) releaseHeld(r *request) (answer, error) {
-	err := w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
-		if err := sw.Release(); err != nil {
-			return err
-		}
-		return sw.Audit(r.entry(webhook.ActionRestoreRelease, "", "", ""))
-	})
-	if err != nil {
-		return answer{}, mistake(err)
-	}
-	return answer{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The deliveries that were held are being sent."}}, nil
 }

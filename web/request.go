@@ -1,7 +1,6 @@
 package web
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
 	"time"
@@ -55,23 +54,6 @@ func (r *request) listing(l *webhook.List, own ...string) (*ui.Listing, error) {
 		return nil, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
 	}
 	return v, nil
-}
-
-// loaded takes what became of reading the rows of a list, to be shown inside of
-// its page. An error that the caller made is the listing's fault; any other that
-// is not the visitor's leaving is logged, and failed is the id it is logged
-// under, for the page to show in place of the rows.
-func (w *Web) loaded(r *request, v *ui.Listing, err error) (failed string, status int, _ error) {
-	switch {
-	case err == nil:
-		return "", 0, nil
-	case errors.As(err, &v.Error):
-		return "", http.StatusBadRequest, nil
-	case r.Context().Err() != nil:
-		return "", 0, err
-	}
-	w.log(r, err)
-	return r.id, http.StatusInternalServerError, nil
 }
 
 // The addresses of records. The id of an event is unique in its program alone.

@@ -73,28 +73,6 @@ func (b by) handle(r *request) (answer, error) {
 	}
 }
 
-func notFound(*request) (answer, error) {
-	return answer{}, &problem{
-		status: http.StatusNotFound,
-		title:  "There is no such page",
-		text:   "The address may be mistyped, or what it showed is gone.",
-	}
-}
-
-// problem is an error that is told to the visitor in full.
-type problem struct {
-	status      int
-	title, text string
-	command     string // what helps, to be typed into a terminal, "" for nothing
-	after       string // what is to be said below the command
-	allow       string // with 405
-	again       bool   // trying again may help
-
-	retryAfter time.Duration // with 429 and 503
-}
-
-func (p *problem) Error() string { return fmt.Sprintf("%d: %s", p.status, p.title) }
-
 const requestIDHeader = "X-Request-Id"
 
 // policy lets a page load its own style sheet, script and pictures, ask its own
@@ -190,12 +168,6 @@ func (w *Web) headers(rw http.ResponseWriter, status int, retryAfter time.Durati
 	if retryAfter > 0 {
 		rw.Header().Set("Retry-After", strconv.FormatInt(int64((retryAfter+time.Second-1)/time.Second), 10))
 	}
-}
-
-// log tells of a fault of the service. It names the pattern of the path, which
-// itself may hold the code of a sign-in link.
-func (w *Web) log(r *request, err error) {
-	w.cfg.Logger.Error("admin page", "request", r.Method+" "+r.Pattern, "request_id", r.id, "error", err)
 }
 
 // write sends a page. A list is the same words over and over, and is a tenth of

@@ -57,7 +57,7 @@ func withPassword(t *testing.T, w *Web, email string) webhook.Admin {
 	t.Helper()
 	var admin webhook.Admin
 	hash := webhook.HashPassword(testPassword)
-	err := w.cfg.Store.Write(t.Context(), func(sw store.Write) (err error) {
+	err := w.store.Write(t.Context(), func(sw store.Write) (err error) {
 		admin, err = sw.CreateAdmin(email, hash)
 		return err
 	})
@@ -71,7 +71,7 @@ func withPassword(t *testing.T, w *Web, email string) webhook.Admin {
 func audited(t *testing.T, w *Web) (all []string) {
 	t.Helper()
 	q, _ := webhook.AuditList.Parse(url.Values{"sort": {"at"}})
-	entries, _, err := w.cfg.Store.AuditEntries(t.Context(), &q)
+	entries, _, err := w.store.AuditEntries(t.Context(), &q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestFirstAdmin(t *testing.T) {
 				}
 				v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "not good any more")
 			}
-			if all, err := w.cfg.Store.Admins(t.Context()); err != nil || len(all) != 1 {
+			if all, err := w.store.Admins(t.Context()); err != nil || len(all) != 1 {
 				t.Errorf("admins: %+v, %v", all, err)
 			}
 			got := audited(t, w)
@@ -183,7 +183,7 @@ func TestSetupIsRaced(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if all, err := w.cfg.Store.Admins(t.Context()); in.Load() != 1 || err != nil || len(all) != 1 {
+	if all, err := w.store.Admins(t.Context()); in.Load() != 1 || err != nil || len(all) != 1 {
 		t.Errorf("%d were signed in, and there are %d admins, %v; want 1", in.Load(), len(all), err)
 	}
 }
@@ -211,7 +211,7 @@ func TestSignIn(t *testing.T) {
 				t.Fatal(err)
 			}
 			planted := strings.Repeat("A", 43)
-			v.client.Jar.SetCookies(jar, []*http.Cookie{{Name: w.cookieName("session"), Value: planted, Path: "/", Secure: secure}})
+			v.client.Jar.SetCookies(jar, []*http.Cookie{{Name: w.sessions.cookieName("session"), Value: planted, Path: "/", Secure: secure}})
 			p = v.send("/sign-in", "email", " Ana@Example.COM ", "password", testPassword, "next", "/audit?x=1")
 			p.want(t, 303, "")
 			if got := p.Header.Get("Location"); got != "/audit?x=1" {
@@ -233,7 +233,7 @@ func TestSignIn(t *testing.T) {
 				t.Errorf("signing in again: the same session: %v, the same device: %v", second == first, v.cookie("device") == device)
 			}
 			bare := visit(t, w)
-			name := w.cookieName("session")
+			name := w.sessions.cookieName("session")
 			bare.do("GET", "/", "Cookie", name+"="+first).want(t, 401, "")
 			bare.do("GET", "/", "Cookie", name+"="+second).want(t, 200, "")
 
@@ -294,7 +294,7 @@ func TestWrongPasswordsAreAlike(t *testing.T) {
 // such an admin or not.
 func TestUnknownAdminsCostTheSame(t *testing.T) {
 	w := testWeb(t, nil)
-	if ok, stale, err := w.noPassword.Matches(testPassword); ok || stale || err != nil {
+	if ok, stale, err := w.signIn.noPassword.Matches(testPassword); ok || stale || err != nil {
 		t.Errorf("what is checked for nobody: matches %v, stale %v, %v; want what costs as much as any", ok, stale, err)
 	}
 }
@@ -307,7 +307,7 @@ func TestOldHashesAreReplaced(t *testing.T) {
 	if ok, stale, err := old.Matches("correct horse battery"); !ok || !stale || err != nil {
 		t.Fatalf("the test's hash: matches %v, stale %v, %v", ok, stale, err)
 	}
-	err := w.cfg.Store.Write(t.Context(), func(sw store.Write) error {
+	err := w.store.Write(t.Context(), func(sw store.Write) error {
 		_, err := sw.CreateAdmin(testAdmin, old)
 		return err
 	})
@@ -317,7 +317,7 @@ func TestOldHashesAreReplaced(t *testing.T) {
 	v := visit(t, w)
 	for range 2 {
 		v.enter(testAdmin, "correct horse battery").want(t, 303, "")
-		_, hash, err := w.cfg.Store.AdminByEmail(t.Context(), testAdmin)
+		_, hash, err := w.store.AdminByEmail(t.Context(), testAdmin)
 		if ok, stale, err2 := hash.Matches("correct horse battery"); err != nil || err2 != nil || hash == old || !ok || stale {
 			t.Errorf("after signing in the hash is %s, %v, %v", hash, err, err2)
 		}
@@ -559,7 +559,7 @@ func TestWatchingIsNotBeingSeen(t *testing.T) {
 			rec := httptest.NewRecorder()
 			w.ServeHTTP(rec, r)
 			for _, c := range rec.Result().Cookies() {
-				if c.Name == w.cookieName(sessionCookie) {
+				if c.Name == w.sessions.cookieName(sessionCookie) {
 					cookie = c
 				}
 			}

@@ -96,7 +96,7 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	rw.Header().Set("Content-Type", "text/event-stream")
 	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &patient{rw, http.NewResponseController(rw)}, asked: time.Now()}
 	if r.admin != "" {
-		s.signedIn = func() (bool, error) { return w.findSessionUnnoted(r) }
+		s.signedIn = func() (bool, error) { return w.sessions.findUnnoted(r) }
 	}
 	if err := s.idle(); err != nil {
 		return

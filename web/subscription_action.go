@@ -27,11 +27,11 @@ const (
 // once returns what a form holds that works once, in the session that asked for
 // it: its answer shows a secret, and a browser that loads that again sends the
 // form again.
-func (w *Web) onceFor(r *request) string { return w.once.issue(r.session.ID) }
+func (h *subscriptionPages) issueOnce(r *request) string { return h.once.issue(r.session.ID) }
 
-// takeOnce says whether a form is sent for the first time.
-func (w *Web) takeOnce(r *request, code string) bool {
-	of, good := w.once.take(code)
+// useOnce says whether a form is sent for the first time.
+func (h *subscriptionPages) useOnce(r *request, code string) bool {
+	of, good := h.once.take(code)
 	return good && of == r.session.ID
 }
 
@@ -47,14 +47,14 @@ func (r *request) entryOf(action webhook.Action, s *webhook.Subscription, detail
 	return r.entry(action, s.ProgramID, s.ID, whole)
 }
 
-func (w *Web) pingSubscription(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+func (h *subscriptionPages) ping(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
-	_, d, err := w.cfg.Store.Ping(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
+	_, d, err := h.store.Ping(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionPing, &u.Subscription, ""))
 	})
 	if err != nil && (d.ID == "" || !errors.Is(err, context.DeadlineExceeded)) {
@@ -63,22 +63,22 @@ func (w *Web) pingSubscription(r *request) (answer, error) {
 	return answer{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
 }
 
-func (w *Web) pauseSubscription(r *request) (answer, error) {
-	return w.setActive(r, false, webhook.ActionSubscriptionPause,
+func (h *subscriptionPages) pause(r *request) (answer, error) {
+	return h.setActive(r, false, webhook.ActionSubscriptionPause,
 		"It is paused: only pings are sent to it. What is published meanwhile is not delivered, and can be replayed when it is resumed.")
 }
 
-func (w *Web) resumeSubscription(r *request) (answer, error) {
-	return w.setActive(r, true, webhook.ActionSubscriptionResume,
+func (h *subscriptionPages) resume(r *request) (answer, error) {
+	return h.setActive(r, true, webhook.ActionSubscriptionResume,
 		"It is active again: what is published from now on is delivered. What was published while it was paused can be replayed as missed.")
 }
 
-func (w *Web) setActive(r *request, active bool, action webhook.Action, done string) (answer, error) {
-	u, err := w.livingSubscription(r)
+func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Action, done string) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		before, err := sw.Subscription(u.ProgramID, u.ID)
 		if err != nil || before.Active == active {
 			return err // a second press has nothing to do, and nothing to tell
@@ -95,22 +95,22 @@ func (w *Web) setActive(r *request, active bool, action webhook.Action, done str
 	return answer{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: done}}, nil
 }
 
-// askToRotate shows what will happen.
-func (w *Web) askToRotate(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+// confirmRotate shows what will happen.
+func (h *subscriptionPages) confirmRotate(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
-	return w.rotatePage(r, u, "", http.StatusOK), nil
+	return h.renderRotate(r, u, "", http.StatusOK), nil
 }
 
-func (w *Web) rotatePage(r *request, u *store.SubscriptionView, refused string, status int) answer {
-	return answer{page: rotatePage(w.frame(r, "Rotate the secret"), u, w.onceFor(r), refused, w.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
+func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, refused string, status int) answer {
+	return answer{page: rotatePage(h.frame(r, "Rotate the secret"), u, h.issueOnce(r), refused, h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
 // rotateSecret shows the new secret and the one before it, in this answer alone.
-func (w *Web) rotateSecret(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+func (h *subscriptionPages) rotateSecret(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -118,13 +118,13 @@ func (w *Web) rotateSecret(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if !w.takeOnce(r, form.Get("once")) {
-		return w.rotatePage(r, u, sentBefore, http.StatusConflict), nil
+	if !h.useOnce(r, form.Get("once")) {
+		return h.renderRotate(r, u, sentBefore, http.StatusConflict), nil
 	}
 	var s webhook.Subscription
 	var secret, before webhook.SigningSecret
 	var until time.Time
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
 		if before, err = sw.SigningSecret(u.ProgramID, u.ID); err != nil {
 			return err
 		}
@@ -135,12 +135,12 @@ func (w *Web) rotateSecret(r *request) (answer, error) {
 	})
 	var refused *webhook.Error
 	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
-		return w.rotatePage(r, u, refused.Detail, http.StatusConflict), nil
+		return h.renderRotate(r, u, refused.Detail, http.StatusConflict), nil
 	}
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	return answer{secret: true, page: secretPage(w.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret, before: before, old: append(u.OldSecrets, until)})}, nil
+	return answer{secret: true, page: secretPage(h.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret, before: before, old: append(u.OldSecrets, until)})}, nil
 }
 
 // newSecret is a signing secret that is shown once.
@@ -183,7 +183,7 @@ func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 
 // readReplay reads the form of a replay from the values of an address or a
 // body.
-func (w *Web) readReplay(r *request, u *store.SubscriptionView, values url.Values) *replayForm {
+func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, values url.Values) *replayForm {
 	p := &replayForm{subscription: u, only: webhook.ReplayOnly(values.Get("only")), from: strings.TrimSpace(values.Get("from")), to: strings.TrimSpace(values.Get("to"))}
 	if values.Has("from") {
 		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription)
@@ -198,13 +198,13 @@ func (w *Web) readReplay(r *request, u *store.SubscriptionView, values url.Value
 	if !u.Active {
 		p.refused = "The subscription is not active, so that only pings are sent to it. Resume it first."
 	}
-	p.curl = w.curl.Command("POST", apiSubscriptionPath(u.ID)+"/replays", string(p.body(r.clock, true)))
+	p.curl = h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/replays", string(p.body(r.clock, true)))
 	return p
 }
 
-// askToReplay shows the form, and once it is filled in what it would send.
-func (w *Web) askToReplay(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+// newReplay shows the form, and once it is filled in what it would send.
+func (h *subscriptionPages) newReplay(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -212,14 +212,14 @@ func (w *Web) askToReplay(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
 	}
-	p := w.readReplay(r, u, values)
+	p := h.readReplay(r, u, values)
 	status := http.StatusOK
 	if p.faults != nil {
 		status = http.StatusUnprocessableEntity
 	} else if values.Has("from") && p.refused == "" {
 		ctx, cancel := context.WithTimeout(r.Context(), countWait)
 		defer cancel()
-		p.events, p.deliveries, err = w.cfg.Store.CountReplay(ctx, u.ProgramID, u.ID, &p.fields, max(w.cfg.BatchSize, 1))
+		p.events, p.deliveries, err = h.store.CountReplay(ctx, u.ProgramID, u.ID, &p.fields, max(h.cfg.BatchSize, 1))
 		p.counted = true
 		if err != nil && r.Context().Err() == nil && ctx.Err() != nil {
 			p.late, err = true, nil
@@ -228,12 +228,12 @@ func (w *Web) askToReplay(r *request) (answer, error) {
 			return answer{}, mistake(err)
 		}
 	}
-	return answer{page: replayPage(w.frame(r, "Replay"), p), status: status}, nil
+	return answer{page: replayPage(h.frame(r, "Replay"), p), status: status}, nil
 }
 
 // createReplay begins a replay.
-func (w *Web) createReplay(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+func (h *subscriptionPages) createReplay(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -242,15 +242,15 @@ func (w *Web) createReplay(r *request) (answer, error) {
 		return answer{}, err
 	}
 	form["from"] = []string{form.Get("from")} // whatever is missing is a fault of the form
-	p := w.readReplay(r, u, form)
+	p := h.readReplay(r, u, form)
 	if p.faults != nil || p.refused != "" {
-		return answer{page: replayPage(w.frame(r, "Replay"), p), status: http.StatusUnprocessableEntity}, nil
+		return answer{page: replayPage(h.frame(r, "Replay"), p), status: http.StatusUnprocessableEntity}, nil
 	}
-	plan, err := w.cfg.Store.PlanReplay(r.Context(), u.ProgramID, u.ID, &p.fields)
+	plan, err := h.store.PlanReplay(r.Context(), u.ProgramID, u.ID, &p.fields)
 	if err != nil {
 		return answer{}, mistake(err)
 	}
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		made, err := sw.CreateReplay(plan)
 		if err != nil {
 			return err
@@ -261,7 +261,7 @@ func (w *Web) createReplay(r *request) (answer, error) {
 	var refused *webhook.Error
 	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
 		p.refused = refused.Detail
-		return answer{page: replayPage(w.frame(r, "Replay"), p), status: http.StatusConflict}, nil
+		return answer{page: replayPage(h.frame(r, "Replay"), p), status: http.StatusConflict}, nil
 	}
 	if err != nil {
 		return answer{}, mistake(err)
@@ -269,13 +269,13 @@ func (w *Web) createReplay(r *request) (answer, error) {
 	return answer{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The replay has begun. It goes on by itself, after a restart of the service too."}}, nil
 }
 
-func (w *Web) cancelReplay(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+func (h *subscriptionPages) cancelReplay(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
 	var replay webhook.Replay
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		before, err := sw.Replay(u.ProgramID, u.ID, r.PathValue("replay"))
 		if err != nil {
 			return err
@@ -301,21 +301,21 @@ func (w *Web) cancelReplay(r *request) (answer, error) {
 	return answer{location: subscriptionPath(u.ID) + "#replays", note: &done}, nil
 }
 
-// askToDelete shows what will happen.
-func (w *Web) askToDelete(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+// confirmDelete shows what will happen.
+func (h *subscriptionPages) confirmDelete(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{page: deletePage(w.frame(r, "Delete the subscription"), u, w.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
+	return answer{page: deletePage(h.frame(r, "Delete the subscription"), u, h.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
 }
 
-func (w *Web) deleteSubscription(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+func (h *subscriptionPages) delete(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		s, err := sw.DeleteSubscription(u.ProgramID, u.ID)
 		if err != nil {
 			return err

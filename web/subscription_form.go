@@ -121,79 +121,79 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	return f
 }
 
-// fill adds what the page of a form needs beside what was filled in.
-func (w *Web) fill(r *request, p *subscriptionForm) error {
-	p.groups = groupsOf(w.cfg.Rules.Catalog, p.events)
+// fillForm adds what the page of a form needs beside what was filled in.
+func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
+	p.groups = groupsOf(h.cfg.Rules.Catalog, p.events)
 	if p.editing == nil {
 		var err error
-		if p.programs, err = w.cfg.Store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
+		if p.programs, err = h.store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
 			return err
 		}
 		if len(p.programs) == 1 && p.program == "" {
 			p.program = p.programs[0]
 		}
-		p.once = w.onceFor(r)
-		p.preview = w.previewOf(r, p.program, p.url, p.authorization != "")
+		p.once = h.issueOnce(r)
+		p.preview = h.previewPing(r, p.program, p.url, p.authorization != "")
 	}
 	return nil
 }
 
-func (w *Web) askForSubscription(r *request) (answer, error) {
+func (h *subscriptionPages) newForm(r *request) (answer, error) {
 	p := &subscriptionForm{program: r.program, active: true}
-	return w.newSubscriptionPage(r, p, http.StatusOK)
+	return h.renderNew(r, p, http.StatusOK)
 }
 
-func (w *Web) newSubscriptionPage(r *request, p *subscriptionForm, status int) (answer, error) {
-	if err := w.fill(r, p); err != nil {
+func (h *subscriptionPages) renderNew(r *request, p *subscriptionForm, status int) (answer, error) {
+	if err := h.fillForm(r, p); err != nil {
 		return answer{}, err
 	}
-	p.curl = w.curl.Command("POST", apiSubscriptions, `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)
-	return answer{page: newSubscriptionPage(w.frame(r, "New subscription"), p), status: status}, nil
+	p.curl = h.curl.Command("POST", apiSubscriptions, `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)
+	return answer{page: newSubscriptionPage(h.frame(r, "New subscription"), p), status: status}, nil
 }
 
-// createSubscription makes a subscription, and shows its signing secret in this
+// create makes a subscription, and shows its signing secret in this
 // answer alone.
-func (w *Web) createSubscription(r *request) (answer, error) {
+func (h *subscriptionPages) create(r *request) (answer, error) {
 	form, err := r.form()
 	if err != nil {
 		return answer{}, err
 	}
 	p := readSubscriptionForm(form)
 	if form.Get("step") == "check" {
-		if v := w.cfg.Rules.CheckURL(p.url); v != nil {
+		if v := h.cfg.Rules.CheckURL(p.url); v != nil {
 			p.faults = ui.FieldErrors(webhook.Invalid(v...), subscriptionFieldIDs())
 		}
-		return w.newSubscriptionPage(r, p, http.StatusOK)
+		return h.renderNew(r, p, http.StatusOK)
 	}
-	fields := p.fields(&w.cfg.Rules)
-	if there, err := w.cfg.Store.HasProgram(r.Context(), p.program); err != nil {
+	fields := p.fields(&h.cfg.Rules)
+	if there, err := h.store.HasProgram(r.Context(), p.program); err != nil {
 		return answer{}, err
 	} else if p.program == "" {
 		p.faults = append(p.faults, ui.FieldError{ID: "for-program", Label: "Program", Text: "is required"})
 	} else if !there {
 		p.faults = append(p.faults, ui.FieldError{ID: "for-program", Label: "Program", Text: "is none that there is"})
 	}
-	if p.faults == nil && !w.takeOnce(r, p.once) {
+	if p.faults == nil && !h.useOnce(r, p.once) {
 		p.faults = []ui.FieldError{{Text: sentBefore}}
 	}
 	if p.faults != nil {
-		return w.newSubscriptionPage(r, p, http.StatusUnprocessableEntity)
+		return h.renderNew(r, p, http.StatusUnprocessableEntity)
 	}
 	var s webhook.Subscription
 	var secret webhook.SigningSecret
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
-		if s, secret, err = sw.CreateSubscription(p.program, store.AdminUser(r.admin), &fields, w.cfg.MaxSubscriptions); err != nil {
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if s, secret, err = sw.CreateSubscription(p.program, store.AdminUser(r.admin), &fields, h.cfg.MaxSubscriptions); err != nil {
 			return err
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCreate, &s, strings.Join(s.Events, ", ")))
 	})
 	if p.faults = ui.FieldErrors(err, subscriptionFieldIDs()); p.faults != nil {
-		return w.newSubscriptionPage(r, p, http.StatusUnprocessableEntity)
+		return h.renderNew(r, p, http.StatusUnprocessableEntity)
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{secret: true, page: secretPage(w.frame(r, "Subscription created"), &newSecret{subscription: &s, secret: secret})}, nil
+	return answer{secret: true, page: secretPage(h.frame(r, "Subscription created"), &newSecret{subscription: &s, secret: secret})}, nil
 }
 
 // pingPreview is what is found out of a URL while it is typed, and the first
@@ -206,14 +206,14 @@ type pingPreview struct {
 	body    []byte
 }
 
-// previewOf makes the ping as the dispatcher would, of ids that are made up.
-func (w *Web) previewOf(r *request, program, typed string, authorized bool) *pingPreview {
+// previewPing makes the ping as the dispatcher would, of ids that are made up.
+func (h *subscriptionPages) previewPing(r *request, program, typed string, authorized bool) *pingPreview {
 	p := &pingPreview{typed: typed != ""}
 	if webhook.CheckIdentifier("program", program) != nil {
 		program = ""
 	}
 	host, path := "example.com", "/"
-	if v := w.cfg.Rules.CheckURL(typed); len(v) > 0 {
+	if v := h.cfg.Rules.CheckURL(typed); len(v) > 0 {
 		p.fault = v[0].Detail
 	}
 	if u, err := url.Parse(typed); err == nil && u.Host != "" && p.fault == "" {
@@ -221,31 +221,31 @@ func (w *Web) previewOf(r *request, program, typed string, authorized bool) *pin
 	}
 	id, subscription := webhook.NewID(), webhook.NewID()
 	p.body = webhook.AppendBody(nil, id, subscription, cmp.Or(program, "PROGRAM"), [][]byte{webhook.PingEvent(webhook.NewID(), r.clock.Now)})
-	h := webhook.RequestHead{
+	head := webhook.RequestHead{
 		DeliveryID: id, SubscriptionID: subscription, ProgramID: cmp.Or(program, "PROGRAM"), At: r.clock.Now,
 		Signature: webhook.NewSigningSecret().Sign(id, r.clock.Now, p.body),
 	}
 	if authorized {
-		h.Authorization = "(as you entered it)"
+		head.Authorization = "(as you entered it)"
 	}
-	p.header = h.AppendHeader([][2]string{{"Host", host}, {"Content-Length", strconv.Itoa(len(p.body))}})
+	p.header = head.AppendHeader([][2]string{{"Host", host}, {"Content-Length", strconv.Itoa(len(p.body))}})
 	p.request = "POST " + path + " HTTP/1.1"
 	return p
 }
 
 // checkURL answers the script that sends what was typed: whether it can be
 // saved, and the first ping. It is asked by POST, since a URL may hold a secret.
-func (w *Web) checkURL(r *request) (answer, error) {
+func (h *subscriptionPages) checkURL(r *request) (answer, error) {
 	form, err := r.form()
 	if err != nil {
 		return answer{}, err
 	}
 	p := readSubscriptionForm(form)
-	return answer{page: pingPreviewShown(w.previewOf(r, p.program, p.url, form.Has("authorized")))}, nil
+	return answer{page: pingPreviewShown(h.previewPing(r, p.program, p.url, form.Has("authorized")))}, nil
 }
 
-func (w *Web) askToEdit(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+func (h *subscriptionPages) editForm(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -253,15 +253,15 @@ func (w *Web) askToEdit(r *request) (answer, error) {
 	if u.MaxInFlight > 0 {
 		p.maxInFlight = strconv.Itoa(u.MaxInFlight)
 	}
-	return w.editPage(r, p, http.StatusOK)
+	return h.renderEdit(r, p, http.StatusOK)
 }
 
-func (w *Web) editPage(r *request, p *subscriptionForm, status int) (answer, error) {
-	if err := w.fill(r, p); err != nil {
+func (h *subscriptionPages) renderEdit(r *request, p *subscriptionForm, status int) (answer, error) {
+	if err := h.fillForm(r, p); err != nil {
 		return answer{}, err
 	}
-	p.curl = w.curl.Command("PUT", apiSubscriptionPath(p.editing.ID), `{"description": "…"}`)
-	return answer{page: editSubscriptionPage(w.frame(r, "Edit the subscription"), p), status: status}, nil
+	p.curl = h.curl.Command("PUT", apiSubscriptionPath(p.editing.ID), `{"description": "…"}`)
+	return answer{page: editSubscriptionPage(h.frame(r, "Edit the subscription"), p), status: status}, nil
 }
 
 // editionOf stands for what the form can change of a subscription, but for the
@@ -279,8 +279,8 @@ func editionOf(s *webhook.Subscription) string {
 // errStale refuses a form that was made of an older record.
 var errStale = errors.New("web: the record was changed meanwhile")
 
-func (w *Web) editSubscription(r *request) (answer, error) {
-	u, err := w.livingSubscription(r)
+func (h *subscriptionPages) update(r *request) (answer, error) {
+	u, err := h.findExisting(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -290,12 +290,12 @@ func (w *Web) editSubscription(r *request) (answer, error) {
 	}
 	p := readSubscriptionForm(form)
 	p.editing = u
-	fields := p.fields(&w.cfg.Rules)
+	fields := p.fields(&h.cfg.Rules)
 	if p.faults != nil {
-		return w.editPage(r, p, http.StatusUnprocessableEntity)
+		return h.renderEdit(r, p, http.StatusUnprocessableEntity)
 	}
 	var s webhook.Subscription
-	err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		before, err := sw.Subscription(u.ProgramID, u.ID)
 		if err != nil {
 			return err
@@ -309,10 +309,10 @@ func (w *Web) editSubscription(r *request) (answer, error) {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionUpdate, &s, changedText(&before, &s, fields.AuthorizationHeader)))
 	})
 	if errors.Is(err, errStale) {
-		return w.staleEdit(r, p)
+		return h.renderStale(r, p)
 	}
 	if p.faults = ui.FieldErrors(err, subscriptionFieldIDs()); p.faults != nil {
-		return w.editPage(r, p, http.StatusUnprocessableEntity)
+		return h.renderEdit(r, p, http.StatusUnprocessableEntity)
 	}
 	if err != nil {
 		return answer{}, err
@@ -320,10 +320,10 @@ func (w *Web) editSubscription(r *request) (answer, error) {
 	return answer{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "It is saved."}}, nil
 }
 
-// staleEdit shows the form again, as it was filled in, and what the record has
+// renderStale shows the form again, as it was filled in, and what the record has
 // now instead. Sent again, it is of the record as it is now.
-func (w *Web) staleEdit(r *request, p *subscriptionForm) (answer, error) {
-	u, err := w.cfg.Store.SubscriptionView(context.WithoutCancel(r.Context()), p.editing.ID, 0)
+func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (answer, error) {
+	u, err := h.store.SubscriptionView(context.WithoutCancel(r.Context()), p.editing.ID, 0)
 	if err != nil {
 		return answer{}, mistake(err)
 	}
@@ -346,7 +346,7 @@ func (w *Web) staleEdit(r *request, p *subscriptionForm) (answer, error) {
 	if p.changed == nil {
 		p.changed = []string{"Nothing but an authorization header, which was set or removed"}
 	}
-	return w.editPage(r, p, http.StatusConflict)
+	return h.renderEdit(r, p, http.StatusConflict)
 }
 
 // sameNames says whether two lists have the same names, in any order.

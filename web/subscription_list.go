@@ -10,6 +10,12 @@ import (
 	"service/webhook"
 )
 
+// subscriptionPages are the pages of subscriptions.
+type subscriptionPages struct {
+	*site
+	once *secrets // the forms that work once, by session
+}
+
 // apiSubscriptions is the path of the subscriptions in the API.
 const apiSubscriptions = "/v2/webhooks/subscriptions"
 
@@ -32,7 +38,7 @@ type subscriptionRow struct {
 // statHours is how many hours the chart in a row shows.
 const statHours = 24
 
-func (w *Web) subscriptions(r *request) (answer, error) {
+func (h *subscriptionPages) list(r *request) (answer, error) {
 	v, err := r.listing(webhook.AllSubscriptionList)
 	if err != nil {
 		return answer{}, err
@@ -40,33 +46,33 @@ func (w *Web) subscriptions(r *request) (answer, error) {
 	page := subscriptionRecords{list: v}
 	status := 0
 	if v.Error == nil {
-		if page.failure, status, err = w.loaded(r, v, w.readSubscriptions(r, &page)); err != nil {
+		if page.failure, status, err = h.loaded(r, v, h.readList(r, &page)); err != nil {
 			return answer{}, err
 		}
 	}
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	page.curl = w.curl.Command("GET", ui.Address(apiSubscriptions, asPartner(&v.Query)), "")
-	return answer{page: subscriptionsPage(w.frame(r, "Subscriptions"), &page), status: status}, nil
+	page.curl = h.curl.Command("GET", ui.Address(apiSubscriptions, asPartner(&v.Query)), "")
+	return answer{page: subscriptionsPage(h.frame(r, "Subscriptions"), &page), status: status}, nil
 }
 
-// readSubscriptions reads the rows of the page: two reads, however many there are.
-func (w *Web) readSubscriptions(r *request, page *subscriptionRecords) error {
-	subs, next, err := w.cfg.Store.AllSubscriptions(r.Context(), r.program, &page.list.Query)
+// readList reads the rows of the page: two reads, however many there are.
+func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) error {
+	subs, next, err := h.store.AllSubscriptions(r.Context(), r.program, &page.list.Query)
 	if err != nil {
 		return err
 	}
 	newer := ""
 	if page.list.Query.Cursor != "" {
-		if newer, err = w.cfg.Store.NewerSubscriptions(r.Context(), r.program, &page.list.Query); err != nil {
+		if newer, err = h.store.NewerSubscriptions(r.Context(), r.program, &page.list.Query); err != nil {
 			return err
 		}
 	}
 	page.pager = page.list.FeedPages(newer, next)
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	from := to.Add(-statHours * time.Hour)
-	stats, err := w.cfg.Store.SubscriptionStats(r.Context(), subs, store.StatHour, from, to)
+	stats, err := h.store.SubscriptionStats(r.Context(), subs, store.StatHour, from, to)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func did(t *testing.T, w *Web) (done []string) {
 	if invalid != nil {
 		t.Fatal(invalid)
 	}
-	entries, _, err := w.cfg.Store.AuditEntries(t.Context(), &q)
+	entries, _, err := w.store.AuditEntries(t.Context(), &q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func listSubscriptions(t *testing.T, w *Web, query string) []store.SubscriptionS
 	if invalid != nil {
 		t.Fatal(invalid)
 	}
-	subs, _, err := w.cfg.Store.AllSubscriptions(t.Context(), "", &q)
+	subs, _, err := w.store.AllSubscriptions(t.Context(), "", &q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestCreateSubscription(t *testing.T) {
 
 func newLogToken(t *testing.T, w *Web, programID string) {
 	t.Helper()
-	if _, _, err := w.cfg.Store.CreateToken(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "1", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -240,18 +240,18 @@ func TestSubscriptionActions(t *testing.T) {
 	first.has(t, "41 ms", ping.ID, "cut at")
 
 	// The page of a ping waits for its result.
-	watch := w.cfg.Store.Watch()
+	watch := w.store.Watch()
 	defer watch.Close()
 	answered := make(chan string, 1)
 	go func() {
 		for range watch.C {
 			if _, ok := watch.Take().Queued[l.sub.ID]; ok {
-				c, _, err := w.cfg.Store.ClaimDue(t.Context(), l.sub.ID, true)
+				c, _, err := w.store.ClaimDue(t.Context(), l.sub.ID, true)
 				if err != nil || c == nil {
 					continue
 				}
 				a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, Error: webhook.ErrorTLS, Result: webhook.ResultRetryable}
-				_, err = w.cfg.Store.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
+				_, err = w.store.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
 				if err == nil {
 					answered <- c.ID
 				}
@@ -308,7 +308,7 @@ func TestSubscriptionActions(t *testing.T) {
 	rotated.want(t, 200, "The one before")
 	rotated.apart(t).inert(t)
 	// Both are shown: the one that was, and the one that is.
-	lane, err := w.cfg.Store.Lane(t.Context(), l.sub.ID)
+	lane, err := w.store.Lane(t.Context(), l.sub.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func TestSubscriptionList(t *testing.T) {
 	ids := make(map[string]string) // names by id
 	add := func(name, program string, active bool, events ...string) {
 		u := "https://" + name + ".example/in"
-		s, _, err := w.cfg.Store.CreateSubscription(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events, Active: &active}, 0)
+		s, _, err := w.store.CreateSubscription(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events, Active: &active}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

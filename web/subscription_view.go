@@ -44,20 +44,20 @@ type pingResult struct {
 	answer   *ui.Body         // its first lines, nil without any
 }
 
-// findSubscription reads the subscription of the address. The error is a
+// find reads the subscription of the address. The error is a
 // problem when there is none.
-func (w *Web) findSubscription(r *request) (*store.SubscriptionView, error) {
-	u, err := w.cfg.Store.SubscriptionView(r.Context(), r.PathValue("id"), recentDeliveries)
+func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
+	u, err := h.store.SubscriptionView(r.Context(), r.PathValue("id"), recentDeliveries)
 	if err != nil {
 		return nil, mistake(err)
 	}
 	return &u, nil
 }
 
-// livingSubscription is findSubscription for what cannot be done to a deleted
+// findExisting is findSubscription for what cannot be done to a deleted
 // one.
-func (w *Web) livingSubscription(r *request) (*store.SubscriptionView, error) {
-	u, err := w.findSubscription(r)
+func (h *subscriptionPages) findExisting(r *request) (*store.SubscriptionView, error) {
+	u, err := h.find(r)
 	if err == nil && !u.DeletedAt.IsZero() {
 		return nil, &problem{
 			status: http.StatusConflict, title: "This subscription is deleted",
@@ -67,8 +67,8 @@ func (w *Web) livingSubscription(r *request) (*store.SubscriptionView, error) {
 	return u, err
 }
 
-func (w *Web) subscription(r *request) (answer, error) {
-	u, err := w.findSubscription(r)
+func (h *subscriptionPages) show(r *request) (answer, error) {
+	u, err := h.find(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -77,21 +77,21 @@ func (w *Web) subscription(r *request) (answer, error) {
 		p.shown = "7d"
 	}
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
-	stats, err := w.cfg.Store.Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
+	stats, err := h.store.Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
 	if err != nil {
 		return answer{}, err
 	}
 	p.day = steps(stats, to.Add(-24*time.Hour), to, time.Hour)
 	p.week = steps(stats, to.Add(-7*24*time.Hour), to, 6*time.Hour)
-	if p.recent, err = w.deliveryRows(r.Context(), u.Recent); err != nil {
+	if p.recent, err = h.deliveryRows(r.Context(), u.Recent); err != nil {
 		return answer{}, err
 	}
-	if p.ping, err = w.pingOf(r, u); err != nil {
+	if p.ping, err = h.readPing(r, u); err != nil {
 		return answer{}, err
 	}
-	p.curls = w.subscriptionCurls(u)
+	p.curls = h.curls(u)
 	host, path, _ := ui.Endpoint(u.URL)
-	f := w.frame(r, host+path)
+	f := h.frame(r, host+path)
 	f.Program = "" // the page is of one program, whichever is looked at
 	f.Programs = nil
 	return answer{page: subscriptionView(f, &p)}, nil
@@ -100,8 +100,8 @@ func (w *Web) subscription(r *request) (answer, error) {
 // newestPing, in place of an id, asks for the ping that was made last.
 const newestPing = "newest"
 
-// pingOf reads the ping that the address asks for, nil when there is none.
-func (w *Web) pingOf(r *request, u *store.SubscriptionView) (*pingResult, error) {
+// readPing reads the ping that the address asks for, nil when there is none.
+func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pingResult, error) {
 	id := r.URL.Query().Get("ping")
 	if id == newestPing {
 		id = ""
@@ -115,7 +115,7 @@ func (w *Web) pingOf(r *request, u *store.SubscriptionView) (*pingResult, error)
 	if id == "" || !u.DeletedAt.IsZero() {
 		return nil, nil
 	}
-	d, err := w.cfg.Store.Delivery(r.Context(), u.ProgramID, u.ID, id)
+	d, err := h.store.Delivery(r.Context(), u.ProgramID, u.ID, id)
 	if isMistake(err) {
 		return nil, nil // it is gone, or never was
 	}
@@ -269,23 +269,23 @@ func adminOf(user string) (string, bool) {
 	return "", false
 }
 
-// subscriptionCurls are the page's actions over the API.
-func (w *Web) subscriptionCurls(u *store.SubscriptionView) []subscriptionCurl {
+// curls are the page's actions over the API.
+func (h *subscriptionPages) curls(u *store.SubscriptionView) []subscriptionCurl {
 	if !u.DeletedAt.IsZero() {
 		return nil
 	}
 	path := apiSubscriptionPath(u.ID)
-	active := subscriptionCurl{"Pause", w.curl.Command("PUT", path, `{"active": false}`)}
+	active := subscriptionCurl{"Pause", h.curl.Command("PUT", path, `{"active": false}`)}
 	if !u.Active {
-		active = subscriptionCurl{"Resume", w.curl.Command("PUT", path, `{"active": true}`)}
+		active = subscriptionCurl{"Resume", h.curl.Command("PUT", path, `{"active": true}`)}
 	}
 	return []subscriptionCurl{
-		{"Read it", w.curl.Command("GET", path, "")},
-		{"Its deliveries", w.curl.Command("GET", path+"/deliveries", "")},
-		{"Ping", w.curl.Command("POST", path+"/ping", "")},
+		{"Read it", h.curl.Command("GET", path, "")},
+		{"Its deliveries", h.curl.Command("GET", path+"/deliveries", "")},
+		{"Ping", h.curl.Command("POST", path+"/ping", "")},
 		active,
-		{"Rotate the secret", w.curl.Command("POST", path+"/rotate_secret", "")},
-		{"Delete it", w.curl.Command("DELETE", path, "")},
+		{"Rotate the secret", h.curl.Command("POST", path+"/rotate_secret", "")},
+		{"Delete it", h.curl.Command("DELETE", path, "")},
 	}
 }
 

@@ -8,8 +8,12 @@ import (
 
 	"service/store"
 	"service/store/replica"
+	"service/web/ui"
 	"service/webhook"
 )
+
+// systemPages are the pages of the service itself.
+type systemPages struct{ *site }
 
 // Certificate is one that the service shows to those who call it.
 type Certificate struct {
@@ -44,35 +48,35 @@ type systemRecord struct {
 	text         string // the same as text, to be copied
 }
 
-func (w *Web) system(r *request) (answer, error) {
+func (h *systemPages) show(r *request) (answer, error) {
 	var s systemRecord
 	var err error
-	if s.store, err = w.cfg.Store.System(r.Context()); err != nil {
+	if s.store, err = h.store.System(r.Context()); err != nil {
 		return answer{}, err
 	}
-	if s.disk, err = w.cfg.Store.Disk(); err != nil {
+	if s.disk, err = h.store.Disk(); err != nil {
 		return answer{}, err
 	}
-	if w.cfg.Ready != nil {
-		if err := w.cfg.Ready(r.Context()); err != nil {
+	if h.cfg.Ready != nil {
+		if err := h.cfg.Ready(r.Context()); err != nil {
 			s.notReady = err.Error()
 		}
 	}
-	s.replica, s.hold = w.cfg.Store.Replica(), w.hold()
-	s.up, s.settings, s.driver = r.clock.Now.Sub(w.cfg.Started), w.cfg.Settings, store.DriverName
+	s.replica, s.hold = h.store.Replica(), h.hold()
+	s.up, s.settings, s.driver = r.clock.Now.Sub(h.cfg.Started), h.cfg.Settings, store.DriverName
 	for _, set := range s.settings {
 		if set.Name == "retention" {
 			s.retention = set.Value
 		}
 	}
-	if w.cfg.Certificates != nil {
-		s.certificates = w.cfg.Certificates()
+	if h.cfg.Certificates != nil {
+		s.certificates = h.cfg.Certificates()
 	}
-	if w.cfg.Checks != nil {
-		s.checks = w.cfg.Checks(r.Context())
+	if h.cfg.Checks != nil {
+		s.checks = h.cfg.Checks(r.Context())
 	}
-	s.text = w.supportText(&s)
-	return answer{page: systemPage(w.frame(r, "System"), w, &s)}, nil
+	s.text = h.supportText(&s)
+	return answer{page: systemPage(h.frame(r, "System"), h.site, &s)}, nil
 }
 
 // checkBadge is the status that a check is shown as.
@@ -88,12 +92,12 @@ func checkBadge(l store.Level) string {
 
 // supportText is the state of the service in plain text, for whoever is asked
 // for help: without secrets, names of partners or URLs.
-func (w *Web) supportText(s *systemRecord) string {
+func (h *systemPages) supportText(s *systemRecord) string {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-14s "+format+"\n", append([]any{name}, args...)...)
 	}
-	line("version", "%s, %s %s/%s", w.cfg.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	line("version", "%s, %s %s/%s", h.cfg.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	line("up", "%s", s.up.Round(time.Second))
 	ready := s.notReady
 	if ready == "" {
@@ -124,4 +128,18 @@ func (w *Web) supportText(s *systemRecord) string {
 		line("--"+set.Name, "%s (%s)", set.Value, set.Source)
 	}
 	return b.String()
+}
+
+// releaseHold sends what is held after a restore.
+func (h *systemPages) releaseHold(r *request) (answer, error) {
+	err := h.store.Write(r.Context(), func(sw store.Write) error {
+		if err := sw.Release(); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionRestoreRelease, "", "", ""))
+	})
+	if err != nil {
+		return answer{}, mistake(err)
+	}
+	return answer{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The deliveries that were held are being sent."}}, nil
 }

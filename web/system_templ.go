@@ -17,7 +17,7 @@ import (
 	"service/web/ui"
 )
 
-func systemPage(f ui.Frame, w *Web, s *systemRecord) templ.Component {
+func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -85,7 +85,7 @@ func systemPage(f ui.Frame, w *Web, s *systemRecord) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if s.disk.Low {
-				templ_7745c5c3_Err = diskAlarm(&s.disk, w.cfg.Store.Dir()).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = diskAlarm(&s.disk, w.store.Dir()).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -268,7 +268,7 @@ func TestBusy(t *testing.T) {
 	withPassword(t, w, testAdmin)
 	v := visit(t, w)
 	for range maxQueue {
-		w.hashing.unknown <- struct{}{}
+		w.signIn.hashing.unknown <- struct{}{}
 	}
 	for range 20 {
 		p := v.enter(testAdmin, testPassword)
@@ -280,7 +280,7 @@ func TestBusy(t *testing.T) {
 	// Whether there is such an admin does not show: a password is hashed all the same.
 	v.enter("nobody@example.com", testPassword).want(t, 503, "Try again in a few seconds")
 	for range maxQueue {
-		<-w.hashing.unknown
+		<-w.signIn.hashing.unknown
 	}
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 }

@@ -10,6 +10,9 @@ import (
 	"service/webhook"
 )
 
+// tokenPages are the pages of tokens.
+type tokenPages struct{ *site }
+
 // tokenRecords is a page of the tokens.
 type tokenRecords struct {
 	list   *ui.Listing
@@ -19,46 +22,46 @@ type tokenRecords struct {
 	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
 
-func (w *Web) tokenList(r *request) (answer, error) {
+func (h *tokenPages) list(r *request) (answer, error) {
 	v, err := r.listing(webhook.TokenList)
 	if err != nil {
 		return answer{}, err
 	}
-	t := tokenRecords{list: v, same: w.command("token list")}
+	t := tokenRecords{list: v, same: h.command("token list")}
 	status := http.StatusBadRequest
 	if v.Error == nil {
 		var total int
-		t.tokens, total, err = w.cfg.Store.TokenPage(r.Context(), r.program, &v.Query)
-		if t.failed, status, err = w.loaded(r, v, err); err != nil {
+		t.tokens, total, err = h.store.TokenPage(r.Context(), r.program, &v.Query)
+		if t.failed, status, err = h.loaded(r, v, err); err != nil {
 			return answer{}, err
 		}
 		t.pager = v.Pages(total)
 	}
-	return answer{page: tokensPage(w.frame(r, "Tokens"), &t, w.tokenCommand(r.program)), status: status}, nil
+	return answer{page: tokensPage(h.frame(r, "Tokens"), &t, h.createCommand(r.program)), status: status}, nil
 }
 
-// tokenCommand makes a token in a terminal.
-func (w *Web) tokenCommand(program string) string {
+// createCommand makes a token in a terminal.
+func (h *tokenPages) createCommand(program string) string {
 	if program == "" {
 		program = "acme"
 	}
-	return w.cfg.Program + " token create --program " + ui.ShellQuote(program) + " --user me --scope webhooks.read,webhooks.write,events.read,events.write"
+	return h.cfg.Program + " token create --program " + ui.ShellQuote(program) + " --user me --scope webhooks.read,webhooks.write,events.read,events.write"
 }
 
-func (w *Web) token(r *request) (answer, error) {
-	t, err := w.findToken(r)
+func (h *tokenPages) show(r *request) (answer, error) {
+	t, err := h.find(r)
 	if err != nil {
 		return answer{}, err
 	}
 	revoke := ""
 	if t.RevokedAt.IsZero() {
-		revoke = w.command("token revoke " + t.ID)
+		revoke = h.command("token revoke " + t.ID)
 	}
-	return answer{page: tokenPage(w.frame(r, "Token "+t.Hint+"…"), &t, revoke)}, nil
+	return answer{page: tokenPage(h.frame(r, "Token "+t.Hint+"…"), &t, revoke)}, nil
 }
 
-func (w *Web) findToken(r *request) (webhook.Token, error) {
-	t, err := w.cfg.Store.Token(r.Context(), r.PathValue("id"))
+func (h *tokenPages) find(r *request) (webhook.Token, error) {
+	t, err := h.store.Token(r.Context(), r.PathValue("id"))
 	return t, mistake(err)
 }
 
@@ -82,14 +85,14 @@ var tokenFields = map[string][2]string{
 	"program": {"program", "Program"}, "user": {"user", "User"}, "name": {"name", "Name"}, "scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Good for"},
 }
 
-func (w *Web) newToken(r *request) (answer, error) {
+func (h *tokenPages) newForm(r *request) (answer, error) {
 	f := tokenForm{program: r.program, days: "90", scopes: make(map[webhook.Scope]bool)}
-	return answer{page: newTokenPage(w.frame(r, "New token"), &f)}, nil
+	return answer{page: newTokenPage(h.frame(r, "New token"), &f)}, nil
 }
 
-// createToken makes a token, and shows its secret on the answer to this very
+// create makes a token, and shows its secret on the answer to this very
 // request: it is nowhere else, and not shown again when the page is loaded anew.
-func (w *Web) createToken(r *request) (answer, error) {
+func (h *tokenPages) create(r *request) (answer, error) {
 	form, err := r.form()
 	if err != nil {
 		return answer{}, err
@@ -111,7 +114,7 @@ func (w *Web) createToken(r *request) (answer, error) {
 	var secret string
 	err = invalid([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of those that can be chosen"}})
 	if known {
-		err = w.cfg.Store.Write(r.Context(), func(sw store.Write) (err error) {
+		err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
 			if token, secret, err = sw.CreateToken(n); err != nil {
 				return err
 			}
@@ -119,16 +122,18 @@ func (w *Web) createToken(r *request) (answer, error) {
 		})
 	}
 	if f.faults = ui.FieldErrors(err, tokenFields); f.faults != nil {
-		return answer{page: newTokenPage(w.frame(r, "New token"), &f), status: http.StatusUnprocessableEntity}, nil
+		return answer{page: newTokenPage(h.frame(r, "New token"), &f), status: http.StatusUnprocessableEntity}, nil
 	}
 	if err != nil {
 		return answer{}, unwritable(err)
 	}
-	return answer{page: madeTokenPage(w.frame(r, "The new token"), &token, secret, w.listCommand()), secret: true}, nil
+	return answer{page: madeTokenPage(h.frame(r, "The new token"), &token, secret, h.listCommand()), secret: true}, nil
 }
 
 // listCommand tries a token out.
-func (w *Web) listCommand() string { return w.curl.Command("GET", "/v2/webhooks/subscriptions", "") }
+func (h *tokenPages) listCommand() string {
+	return h.curl.Command("GET", "/v2/webhooks/subscriptions", "")
+}
 
 // tokenDetail says what a token may do, for the audit.
 func tokenDetail(t *webhook.Token) string {
@@ -147,21 +152,21 @@ func scopeNames(t *webhook.Token) []string {
 	return names
 }
 
-func (w *Web) askToRevoke(r *request) (answer, error) {
-	t, err := w.findToken(r)
+func (h *tokenPages) confirmRevoke(r *request) (answer, error) {
+	t, err := h.find(r)
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{page: revokePage(w.frame(r, "Revoke the token "+t.Hint+"…"), &t)}, nil
+	return answer{page: revokePage(h.frame(r, "Revoke the token "+t.Hint+"…"), &t)}, nil
 }
 
-func (w *Web) revokeToken(r *request) (answer, error) {
-	before, err := w.findToken(r)
+func (h *tokenPages) revoke(r *request) (answer, error) {
+	before, err := h.find(r)
 	if err != nil {
 		return answer{}, err
 	}
 	if before.RevokedAt.IsZero() {
-		err = w.cfg.Store.Write(r.Context(), func(sw store.Write) error {
+		err = h.store.Write(r.Context(), func(sw store.Write) error {
 			if _, err := sw.RevokeToken(before.ID); err != nil {
 				return err
 			}

@@ -12,17 +12,17 @@
 // style do not do, a file of its own in assets/src, which style.css there
 // imports. A handler takes a *request and returns an answer or an error:
 //
-//	func (w *Web) tokens(r *request) (answer, error) {
-//		v, err := r.listing(webhook.TokenList)
+//	func (h *tokenPages) show(r *request) (answer, error) {
+//		t, err := h.store.Token(r.Context(), r.PathValue("id"))
 //		if err != nil {
-//			return answer{}, err
+//			return answer{}, mistake(err)
 //		}
-//		tokens, total, err := w.cfg.Store.Tokens(r.Context(), r.program, &v.Query)
-//		if err != nil {
-//			return answer{}, err
-//		}
-//		return answer{page: tokensPage(w.frame(r, "Tokens"), v, tokens, total)}, nil
+//		return answer{page: tokenPage(h.frame(r, "Token "+t.Hint), &t)}, nil
 //	}
+//
+// The handlers of a noun are methods of one type, such as tokenPages, which
+// embeds what all share, a site. Web.serve runs them: it alone writes responses
+// and logs errors.
 //
 // Links are GET; what changes something is a form sent by POST, which answers
 // with a location and a note of what was done. A mistake of the visitor is a
@@ -105,32 +105,23 @@ type Config struct {
 	Ready func(context.Context) error
 }
 
-// Web is the admin UI: a handler for every path that is not another door's.
-// Its methods may be called from any goroutine.
+// Web is the admin UI: a handler for every path that is not the API's. Its
+// methods may be called from any goroutine.
 //
 // Sessions are in the store; links, and counts of wrong passwords, are kept in
 // memory: a restart ends the ones and forgives the others.
 type Web struct {
-	cfg      Config
-	assets   *assets.Assets
-	curl     ui.Curl  // shows what pages do as requests to the API
-	setup    *secrets // the links that make the first admin
-	links    *secrets // those that sign in, by admin
-	once     *secrets // the forms that work once, by session
-	throttle *throttle
-	hashing  *hashing
+	*site
+	sessions *sessions
+	signIn   *signInPages
+	runs     *runs // bulk actions on deliveries
 	origins  *http.CrossOriginProtection
 	noteKey  [32]byte        // signs what a page says once
-	streams  chan struct{}   // a place for each stream that runs
+	streams  chan struct{}   // one slot for each stream that runs
 	life     context.Context // ends with EndStreams
 	endLife  context.CancelFunc
-	runs     runs // bulk actions on deliveries
 	gzips    sync.Pool
 	mux      *http.ServeMux
-
-	noPassword webhook.PasswordHash // that is checked for admins who do not exist
-
-	built map[string]bool // the paths of the pages that exist
 }
 
 // New returns the admin UI.
@@ -141,108 +132,116 @@ func New(cfg Config) *Web {
 	if cfg.Program == "" {
 		cfg.Program = "service"
 	}
+	shared := &site{
+		cfg: cfg, store: cfg.Store, logger: cfg.Logger, assets: assets.New(),
+		curl: ui.Curl{BaseURL: cfg.BaseURL, CAFile: cfg.CAFile}, built: make(map[string]bool),
+	}
 	w := &Web{
-		cfg:      cfg,
-		assets:   assets.New(),
-		curl:     ui.Curl{BaseURL: cfg.BaseURL, CAFile: cfg.CAFile},
-		setup:    newSecrets(linkLife, maxLinks),
-		links:    newSecrets(linkLife, maxLinks),
-		once:     newSecrets(onceLife, maxOnce),
-		throttle: newThrottle(maxTried),
-		hashing:  newHashing(),
+		site:     shared,
+		sessions: &sessions{store: cfg.Store, secure: cfg.Secure},
+		runs:     new(runs),
 		origins:  http.NewCrossOriginProtection(),
 		streams:  make(chan struct{}, maxStreams),
-		built:    make(map[string]bool),
 	}
-	w.gzips.New = func() any { return gzip.NewWriter(nil) } // each has most of a megabyte, which is not made anew for each page
+	w.signIn = &signInPages{
+		site: shared, sessions: w.sessions, setup: newSecrets(linkLife, maxLinks), links: newSecrets(linkLife, maxLinks),
+		throttle: newThrottle(maxTried), hashing: newHashing(), noPassword: webhook.NoPassword(),
+	}
+	w.gzips.New = func() any { return gzip.NewWriter(nil) } // most of a megabyte each: reused
 	rand.Read(w.noteKey[:])
 	w.life, w.endLife = context.WithCancel(context.Background())
-	w.noPassword = webhook.NoPassword()
 	w.mux = w.routes()
 	return w
 }
 
-// sections are the pages of the navigation, in its order. One without a route
-// is not shown.
-var sections = []ui.Section{
-	{Path: "/", Icon: "overview", Label: "Overview"},
-	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
-	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
-	{Path: "/events", Icon: "events", Label: "Events"},
-	{Path: "/event-types", Icon: "types", Label: "Event types"},
-	{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
-	{Path: "/system", Icon: "system", Label: "System"},
-	{Path: "/audit", Icon: "audit", Label: "Audit"},
-}
-
-// routes is all that the pages answer. Anyone may ask for what is before
-// signing in; the rest is for admins, and for what their pages ask for by
-// themselves.
+// routes returns every route of the pages. Without a session there is only
+// signing in.
 func (w *Web) routes() *http.ServeMux {
+	var (
+		signIn        = w.signIn
+		account       = &accountPages{site: w.site, sessions: w.sessions, throttle: signIn.throttle, hashing: signIn.hashing}
+		overview      = &overviewPages{w.site}
+		search        = &searchPages{w.site}
+		subscriptions = &subscriptionPages{site: w.site, once: newSecrets(onceLife, maxOnce)}
+		deliveries    = &deliveryPages{site: w.site, runs: w.runs}
+		events        = &eventPages{w.site}
+		eventTypes    = &eventTypePages{w.site}
+		tokens        = &tokenPages{w.site}
+		audit         = &auditPages{w.site}
+		system        = &systemPages{w.site}
+	)
 	m := http.NewServeMux()
 	anyone := func(path string, h by) { m.Handle(path, w.serve(h.handle)) }
 	admins := func(path string, h by) {
-		m.Handle(path, w.serve(w.signedIn(w.withPrograms(h.handle))))
+		m.Handle(path, w.serve(signIn.requireSession(w.withPrograms(h.handle))))
 		w.built[strings.TrimSuffix(path, "{$}")] = h.get != nil
 	}
-
-	pages := func(path string, h by) { m.Handle(path, w.serve(w.stillSignedIn(h.handle))) }
+	// What pages request by themselves does not keep the session alive.
+	streams := func(path string, h by) { m.Handle(path, w.serve(signIn.requireSessionUnnoted(h.handle))) }
 
 	m.Handle(assets.Prefix, w.assets)
-	anyone("/setup/{code}", by{get: w.askForAdmin, post: w.createFirstAdmin})
-	anyone("/sign-in", by{get: w.askToSignIn, post: w.signIn})
-	anyone("/sign-in/{code}", by{get: w.askToFollow, post: w.followLink})
-	admins("/sign-out", by{post: w.signOut})
+	m.Handle("/", w.serve(signIn.requireSession(notFound)))
 
-	admins("/{$}", by{get: w.overview})
-	admins("/deliveries", by{get: w.deliveries})
-	pages("/deliveries/stream", by{get: w.deliveryStream})
-	admins("/deliveries/export", by{get: w.exportDeliveries})
-	admins("/deliveries/redeliver", by{get: w.askBulk(bulkRedeliver), post: w.runBulk(bulkRedeliver)})
-	admins("/deliveries/cancel", by{get: w.askBulk(bulkCancel), post: w.runBulk(bulkCancel)})
-	admins("/deliveries/report", by{get: w.runReport})
-	admins("/find", by{get: w.find})
-	admins("/subscriptions", by{get: w.subscriptions})
-	admins("/subscriptions/export", by{get: w.exportSubscriptions})
-	admins("/subscriptions/new", by{get: w.askForSubscription, post: w.createSubscription})
-	admins("/subscriptions/check-url", by{post: w.checkURL})
-	admins("/subscriptions/{id}", by{get: w.subscription})
-	admins("/subscriptions/{id}/edit", by{get: w.askToEdit, post: w.editSubscription})
-	admins("/subscriptions/{id}/ping", by{post: w.pingSubscription})
-	admins("/subscriptions/{id}/pause", by{post: w.pauseSubscription})
-	admins("/subscriptions/{id}/resume", by{post: w.resumeSubscription})
-	admins("/subscriptions/{id}/rotate-secret", by{get: w.askToRotate, post: w.rotateSecret})
-	admins("/subscriptions/{id}/replay", by{get: w.askToReplay, post: w.createReplay})
-	admins("/subscriptions/{id}/replays/{replay}/cancel", by{post: w.cancelReplay})
-	admins("/subscriptions/{id}/delete", by{get: w.askToDelete, post: w.deleteSubscription})
-	admins("/preferences", by{get: w.preferences, post: w.prefer})
-	admins("/account", by{get: w.account})
-	admins("/account/password", by{post: w.changePassword})
-	admins("/account/sessions/{id}/revoke", by{post: w.revokeSession})
-	admins("/account/sign-out-everywhere", by{post: w.signOutEverywhere})
-	admins("/system", by{get: w.system})
-	admins("/system/release", by{post: w.releaseHeld})
-	admins("/tokens", by{get: w.tokenList})
-	admins("/tokens/export", by{get: w.exportTokens})
-	admins("/tokens/new", by{get: w.newToken, post: w.createToken})
-	admins("/tokens/{id}", by{get: w.token})
-	admins("/tokens/{id}/revoke", by{get: w.askToRevoke, post: w.revokeToken})
-	admins("/audit", by{get: w.auditList})
-	admins("/audit/export", by{get: w.exportAudit})
-	admins("/deliveries/{id}", by{get: w.delivery})
-	pages("/deliveries/{id}/stream", by{get: w.oneDeliveryStream})
-	admins("/deliveries/{id}/body.json.txt", by{get: w.deliveryBody})
-	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: w.attemptBody})
-	admins("/deliveries/{id}/redeliver", by{get: w.askToRedeliver, post: w.redeliver})
-	admins("/deliveries/{id}/cancel", by{get: w.askToCancel, post: w.cancelDelivery})
-	admins("/events", by{get: w.eventList})
-	admins("/events/export", by{get: w.exportEvents})
-	admins("/events/publish", by{get: w.askToPublish, post: w.publishEvent})
-	admins("/events/{program}/{id}", by{get: w.event})
-	admins("/events/{program}/{id}/body.json.txt", by{get: w.eventBody})
-	admins("/event-types", by{get: w.eventTypeList})
-	admins("/event-types/{name}", by{get: w.eventType})
-	m.Handle("/", w.serve(w.signedIn(notFound)))
+	anyone("/setup/{code}", by{get: signIn.newFirstAdmin, post: signIn.createFirstAdmin})
+	anyone("/sign-in", by{get: signIn.showSignIn, post: signIn.signIn})
+	anyone("/sign-in/{code}", by{get: signIn.showLink, post: signIn.useLink})
+	admins("/sign-out", by{post: signIn.signOut})
+
+	admins("/{$}", by{get: overview.show})
+	admins("/find", by{get: search.show})
+
+	admins("/subscriptions", by{get: subscriptions.list})
+	admins("/subscriptions/export", by{get: subscriptions.export})
+	admins("/subscriptions/new", by{get: subscriptions.newForm, post: subscriptions.create})
+	admins("/subscriptions/check-url", by{post: subscriptions.checkURL})
+	admins("/subscriptions/{id}", by{get: subscriptions.show})
+	admins("/subscriptions/{id}/edit", by{get: subscriptions.editForm, post: subscriptions.update})
+	admins("/subscriptions/{id}/ping", by{post: subscriptions.ping})
+	admins("/subscriptions/{id}/pause", by{post: subscriptions.pause})
+	admins("/subscriptions/{id}/resume", by{post: subscriptions.resume})
+	admins("/subscriptions/{id}/rotate-secret", by{get: subscriptions.confirmRotate, post: subscriptions.rotateSecret})
+	admins("/subscriptions/{id}/replay", by{get: subscriptions.newReplay, post: subscriptions.createReplay})
+	admins("/subscriptions/{id}/replays/{replay}/cancel", by{post: subscriptions.cancelReplay})
+	admins("/subscriptions/{id}/delete", by{get: subscriptions.confirmDelete, post: subscriptions.delete})
+
+	admins("/deliveries", by{get: deliveries.list})
+	streams("/deliveries/stream", by{get: deliveries.listStream})
+	admins("/deliveries/export", by{get: deliveries.export})
+	admins("/deliveries/redeliver", by{get: deliveries.confirmBulk(bulkRedeliver), post: deliveries.runBulk(bulkRedeliver)})
+	admins("/deliveries/cancel", by{get: deliveries.confirmBulk(bulkCancel), post: deliveries.runBulk(bulkCancel)})
+	admins("/deliveries/report", by{get: deliveries.report})
+	admins("/deliveries/{id}", by{get: deliveries.show})
+	streams("/deliveries/{id}/stream", by{get: deliveries.stream})
+	admins("/deliveries/{id}/body.json.txt", by{get: deliveries.body})
+	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: deliveries.attemptBody})
+	admins("/deliveries/{id}/redeliver", by{get: deliveries.confirmRedeliver, post: deliveries.redeliver})
+	admins("/deliveries/{id}/cancel", by{get: deliveries.confirmCancel, post: deliveries.cancel})
+
+	admins("/events", by{get: events.list})
+	admins("/events/export", by{get: events.export})
+	admins("/events/publish", by{get: events.newForm, post: events.publish})
+	admins("/events/{program}/{id}", by{get: events.show})
+	admins("/events/{program}/{id}/body.json.txt", by{get: events.body})
+
+	admins("/event-types", by{get: eventTypes.list})
+	admins("/event-types/{name}", by{get: eventTypes.show})
+
+	admins("/tokens", by{get: tokens.list})
+	admins("/tokens/export", by{get: tokens.export})
+	admins("/tokens/new", by{get: tokens.newForm, post: tokens.create})
+	admins("/tokens/{id}", by{get: tokens.show})
+	admins("/tokens/{id}/revoke", by{get: tokens.confirmRevoke, post: tokens.revoke})
+
+	admins("/system", by{get: system.show})
+	admins("/system/release", by{post: system.releaseHold})
+	admins("/audit", by{get: audit.list})
+	admins("/audit/export", by{get: audit.export})
+
+	admins("/preferences", by{get: account.showPreferences, post: account.savePreferences})
+	admins("/account", by{get: account.show})
+	admins("/account/password", by{post: account.changePassword})
+	admins("/account/sessions/{id}/revoke", by{post: account.revokeSession})
+	admins("/account/sign-out-everywhere", by{post: account.signOutEverywhere})
 	return m
 }
 
@@ -251,7 +250,7 @@ func (w *Web) withPrograms(do handler) handler {
 	return func(r *request) (answer, error) {
 		if r.Method == http.MethodGet {
 			var err error
-			if r.programs, err = w.cfg.Store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
+			if r.programs, err = w.store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
 				return answer{}, err
 			}
 		}

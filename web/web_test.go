@@ -77,10 +77,10 @@ const testAdmin = "ana@example.com"
 // makeAdmin makes an admin without a password, unless there is one.
 func makeAdmin(t *testing.T, w *Web, email string) webhook.Admin {
 	t.Helper()
-	admin, _, err := w.cfg.Store.AdminByEmail(t.Context(), email)
+	admin, _, err := w.store.AdminByEmail(t.Context(), email)
 	if isMistake(err) {
-		err = w.cfg.Store.Write(t.Context(), func(sw store.Write) (err error) {
-			admin, err = sw.CreateAdmin(email, w.noPassword)
+		err = w.store.Write(t.Context(), func(sw store.Write) (err error) {
+			admin, err = sw.CreateAdmin(email, w.signIn.noPassword)
 			return err
 		})
 	}

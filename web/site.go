@@ -1,0 +1,112 @@
+package web
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"service/assets"
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// site is what the pages of all nouns share.
+type site struct {
+	cfg    Config
+	store  *store.Store
+	logger *slog.Logger
+	assets *assets.Assets
+	curl   ui.Curl         // shows what pages do as requests to the API
+	built  map[string]bool // the paths of the sections that have a page
+}
+
+// sections are the pages of the navigation, in its order. One without a route
+// is not shown.
+var sections = []ui.Section{
+	{Path: "/", Icon: "overview", Label: "Overview"},
+	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
+	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
+	{Path: "/events", Icon: "events", Label: "Events"},
+	{Path: "/event-types", Icon: "types", Label: "Event types"},
+	{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
+	{Path: "/system", Icon: "system", Label: "System"},
+	{Path: "/audit", Icon: "audit", Label: "Audit"},
+}
+
+// frame is of a page that was asked for. Its section is the one that the
+// path is in; a handler whose path says otherwise sets it.
+func (h *site) frame(r *request, title string) ui.Frame {
+	f := ui.Frame{
+		Title: title, Stylesheet: h.assets.Path("style.css"), Script: h.assets.Path("app.js"), Icon: h.assets.Path("favicon.svg"),
+		Version: h.cfg.Version, Theme: r.theme, Clock: r.clock, Keys: r.keys, Admin: r.admin, Note: r.note,
+		Program: r.program, Programs: r.programs,
+	}
+	if r.Method == "GET" || r.Method == "HEAD" {
+		f.Address = r.URL.RequestURI()
+	}
+	for _, s := range sections {
+		if h.built[s.Path] {
+			f.Nav = append(f.Nav, s)
+		}
+		if r.URL.Path == s.Path || s.Path != "/" && strings.HasPrefix(r.URL.Path, s.Path+"/") {
+			f.Section = s.Path
+		}
+	}
+	if f.Section == r.URL.Path {
+		f.Switching = r.URL.Query()
+		for _, name := range []string{ui.ProgramParameter, "page[cursor]", "page[number]"} {
+			f.Switching.Del(name)
+		}
+	}
+	return f
+}
+
+// loaded takes what became of reading the rows of a list, to be shown inside of
+// its page. An error that the caller made is the listing's fault; any other that
+// is not the visitor's leaving is logged, and failed is the id it is logged
+// under, for the page to show in place of the rows.
+func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, status int, _ error) {
+	switch {
+	case err == nil:
+		return "", 0, nil
+	case errors.As(err, &v.Error):
+		return "", http.StatusBadRequest, nil
+	case r.Context().Err() != nil:
+		return "", 0, err
+	}
+	h.log(r, err)
+	return r.id, http.StatusInternalServerError, nil
+}
+
+// log tells of a fault of the service. It names the pattern of the path, which
+// itself may hold the code of a sign-in link.
+func (h *site) log(r *request, err error) {
+	h.logger.Error("admin page", "request", r.Method+" "+r.Pattern, "request_id", r.id, "error", err)
+}
+
+// audit records an action that no write of the store does, such as an export,
+// or that takes several.
+func (h *site) audit(r *request, action webhook.Action, programID, subjectID, detail string) error {
+	return h.store.Write(r.Context(), func(sw store.Write) error {
+		return sw.Audit(r.entry(action, programID, subjectID, detail))
+	})
+}
+
+// command is one of this binary to be typed into a terminal.
+func (h *site) command(args string) string {
+	data := ""
+	if dir := h.store.Dir(); dir != "./data" {
+		data = " --data " + ui.ShellQuote(dir)
+	}
+	return h.cfg.Program + " " + args + data
+}
+
+// hold returns the hold after a restore, nil for none.
+func (h *site) hold() *store.Hold {
+	if h, held := h.store.Held(); held {
+		return &h
+	}
+	return nil
+}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -61,10 +62,23 @@ type arrival struct {
 	ids      []string
 }
 
+// memoryDir returns a folder that ends with the test, in memory where the system
+// has /dev/shm: these tests make thousands of commits, of which none needs to
+// survive a power failure.
+func memoryDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "dispatcher")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // inBubble runs a test in a bubble, with the dispatcher running.
 func inBubble(t *testing.T, cfg Config, test func(*world)) {
 	t.Helper()
-	inBubbleOf(t, t.TempDir(), cfg, test)
+	inBubbleOf(t, memoryDir(t), cfg, test)
 }
 
 // inBubbleOf is inBubble on a data directory that may have been used before.
@@ -1004,7 +1018,7 @@ func TestManyDueAtOnce(t *testing.T) {
 
 // What is asked for after the clock was set back is done at once.
 func TestClockSetBack(t *testing.T) {
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	var sub webhook.Subscription
 	var first string
 	// Each bubble begins at the same time: the second an hour before the first ended.
@@ -1049,7 +1063,7 @@ func TestClockJumps(t *testing.T) {
 func clockJumps(t *testing.T, jump time.Duration) {
 	var by atomic.Int64
 	w := &world{
-		t: t, dir: t.TempDir(), subscribers: make(map[netip.Addr]*subscriber),
+		t: t, dir: memoryDir(t), subscribers: make(map[netip.Addr]*subscriber),
 		cfg: Config{RetryPolicy: exact(), BatchSize: 1, HealthPolicy: webhook.HealthPolicy{FailingAfter: 10, DisableAfter: 12 * time.Hour}},
 		now: func() time.Time { return time.Now().Add(time.Duration(by.Load())).Round(0) },
 	}

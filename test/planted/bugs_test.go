@@ -1,33 +1,30 @@
 //go:build cgo
 
-package dispatcher
+package planted
 
-// Only with the fast driver: the bugs have nothing to do with drivers.
-
-import (
-	"context"
-	"encoding/json"
-	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
-	"testing"
-	"time"
+// The promises that the simulation names when one is broken; those of
+// dispatcher/simulation_test.go.
+const (
+	promiseBytes   = "the bytes of a delivery never change"
+	promiseCounted = "an attempt is counted before it is sent"
+	promiseDeleted = "nothing is sent after a deletion"
+	promiseEarly   = "no attempt is made before its time"
+	promiseEnds    = "every delivery ends, as what came of it says"
+	promiseFinal   = "nothing is sent after a final answer"
+	promiseFive    = "a delivery is sent five times at the most"
+	promiseIdle    = "everything comes to rest"
+	promiseKept    = "nothing that was accepted is lost"
+	promiseLate    = "an attempt is made when its time has come"
+	promiseOnce    = "an event is in one delivery, and succeeds once if nothing crashed"
+	promiseOrdered = "an ordered subscription gets one delivery after the other"
+	promisePaused  = "nothing but pings is sent to a paused subscription"
+	promiseServed  = "a subscription with a free slot is served within a second, whatever the others do"
+	promiseSlots   = "a subscription uses its own slots and no more"
 )
 
-// planted is a bug that somebody could make. Text that is not there exactly
-// once any more fails the test, so that the bugs stay bugs of the present code.
-type planted struct {
-	name     string
-	edits    []edit
-	promises []string // one of these is broken first
-}
-
-type edit struct{ file, from, to string }
-
-var bugs = []planted{
+// bugs are mistakes that a change could make, each with the promises of which the
+// simulation must find one broken.
+var bugs = []bug{
 	{"an attempt is counted when it has ended", []edit{
 		{"store/lane.go", "attempts_made = attempts_made + 1, claimed_at = ?2", "attempts_made = max(attempts_made, 1), claimed_at = ?2"},
 		{"store/lane.go", "RETURNING num, id, program_id, attempts_made, seqs, ping", "RETURNING num, id, program_id, (SELECT count(*) + 1 FROM attempts WHERE delivery = num), seqs, ping"},
@@ -110,85 +107,4 @@ var bugs = []planted{
 	{"the cursor moves in memory alone", []edit{
 		{"store/lane.go", "UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS", "UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},
 	}, []string{promiseOnce}},
-}
-
-// maxPlanted is in how many plans a planted bug must be found. Most take a
-// dozen; those that are a matter of the scheduler took up to 2,400.
-const maxPlanted = "12000"
-
-// Each planted bug is found by the simulation.
-func TestPlantedBugs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("planted bugs: each is a build of its own")
-	}
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, bug := range bugs {
-		t.Run(bug.name, func(t *testing.T) {
-			t.Parallel()
-			bug.find(t, root)
-		})
-	}
-}
-
-func (bug *planted) find(t *testing.T, root string) {
-	dir := t.TempDir()
-	texts := make(map[string]string)
-	for _, e := range bug.edits {
-		if _, ok := texts[e.file]; !ok {
-			text, err := os.ReadFile(filepath.Join(root, e.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			texts[e.file] = string(text)
-		}
-		if n := strings.Count(texts[e.file], e.from); n != 1 {
-			t.Fatalf("%s has %q %d times, want once: plant the bug in the code as it is now", e.file, e.from, n)
-		}
-		texts[e.file] = strings.Replace(texts[e.file], e.from, e.to, 1)
-	}
-	overlay := struct{ Replace map[string]string }{make(map[string]string)}
-	for name, text := range texts {
-		to := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		overlay.Replace[filepath.Join(root, name)] = to
-	}
-	text, err := json.Marshal(&overlay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	binary := filepath.Join(dir, "planted.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-ldflags=-s -w", "-o", binary, "./dispatcher")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("the bug does not build: %v\n%s", err, out)
-	}
-	run := exec.CommandContext(ctx, binary, "-test.run=^TestSimulation$", "-simulation.plans="+maxPlanted, "-rapid.shrinktime=1ns")
-	run.Dir = dir
-	run.Env = append(os.Environ(), "GOMAXPROCS=2") // some are a matter of two at a time
-	out, err := run.CombinedOutput()
-	if err == nil {
-		t.Fatalf("it was not found in %s plans", maxPlanted)
-	}
-	var exit *exec.ExitError
-	found := regexp.MustCompile(`plan (\d+) broke a promise: ([^:]*): (.*)`).FindSubmatch(out)
-	if !errors.As(err, &exit) || found == nil {
-		t.Fatalf("the simulation ended otherwise: %v\n%s", err, out)
-	}
-	t.Logf("found by plan %s: %s: %s", found[1], found[2], found[3])
-	for _, p := range bug.promises {
-		if p == string(found[2]) {
-			return
-		}
-	}
-	t.Errorf("it broke %q, want one of %q", found[2], bug.promises)
 }

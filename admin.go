@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/term"
 
-	"service/store"
+	"service/internal/control"
 	"service/webhook"
 )
 
@@ -161,15 +161,15 @@ func (c *adminCreateCmd) Run(ctx context.Context, std streams) error {
 type adminSetupLinkCmd struct{ dataFlag }
 
 func (c *adminSetupLinkCmd) Run(ctx context.Context, std streams) error {
-	server, err := dialAdmin(ctx, c.Data)
-	if errors.Is(err, errNoServer) {
+	server, err := control.Dial(ctx, c.Data)
+	if errors.Is(err, control.ErrNoServer) {
 		return fmt.Errorf("no server is running on %s: start it with service serve, which prints a link itself while there is no admin", c.Data)
 	}
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	link, err := server.setupLink(ctx)
+	link, err := server.SetupLink(ctx)
 	if err != nil {
 		return err
 	}
@@ -294,126 +294,4 @@ func (c *adminLogoutAllCmd) Run(ctx context.Context, std streams) error {
 	}
 	_, err = fmt.Fprintf(std.out, "%s ended.\n", webhook.Count(ended, "session"))
 	return err
-}
-
-// auditedStore is the store as the small commands change it: all that they do is in
-// the audit.
-type auditedStore struct{ *store.Store }
-
-// entry is what the audit is told.
-func (auditedStore) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
-	return webhook.AuditEntry{Admin: webhook.Terminal, Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
-}
-
-// CreateToken is [store.Write.CreateToken].
-func (t auditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
-	err = t.Write(ctx, func(w store.Write) (err error) {
-		if token, secret, err = w.CreateToken(n); err != nil {
-			return err
-		}
-		detail := fmt.Sprintf("%s… for user %s: %s", token.Hint, token.UserID, strings.Join(scopeWords(token.Scopes), ", "))
-		return w.Audit(t.entry(webhook.ActionTokenCreate, token.ProgramID, token.ID, detail))
-	})
-	return token, secret, err
-}
-
-// RevokeToken is [store.Write.RevokeToken].
-func (t auditedStore) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
-	err = t.Write(ctx, func(w store.Write) (err error) {
-		if token, err = w.RevokeToken(id); err != nil {
-			return err
-		}
-		return w.Audit(t.entry(webhook.ActionTokenRevoke, token.ProgramID, token.ID, token.Hint+"…"))
-	})
-	return token, err
-}
-
-// RotateKey is [store.Store.RotateKey].
-func (t auditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) {
-	r, err := t.Store.RotateKey(ctx)
-	if err != nil {
-		return r, err
-	}
-	return r, t.Write(ctx, func(w store.Write) error {
-		return w.Audit(t.entry(webhook.ActionKeyRotate, "", "", sealed(r.Secrets())+" anew"))
-	})
-}
-
-// CreateAdmin is [store.Write.CreateAdmin].
-func (t auditedStore) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (admin webhook.Admin, err error) {
-	err = t.Write(ctx, func(w store.Write) (err error) {
-		if admin, err = w.CreateAdmin(email, hash); err != nil {
-			return err
-		}
-		return w.Audit(t.entry(webhook.ActionAdminCreate, "", admin.ID, email))
-	})
-	return admin, err
-}
-
-// ResetPassword sets a new password, and returns how many sessions of the admin
-// ended by it.
-func (t auditedStore) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error) {
-	err = t.Write(ctx, func(w store.Write) error {
-		admin, err := w.Admin(email)
-		if err != nil {
-			return err
-		}
-		if ended, err = w.SetPassword(admin.ID, hash, ""); err != nil {
-			return err
-		}
-		return w.Audit(t.entry(webhook.ActionAdminPassword, "", admin.ID, email+"; "+webhook.Count(ended, "session")+" ended"))
-	})
-	return ended, err
-}
-
-// RemoveAdmin is [store.Write.RemoveAdmin].
-func (t auditedStore) RemoveAdmin(ctx context.Context, email string) error {
-	return t.Write(ctx, func(w store.Write) error {
-		admin, err := w.RemoveAdmin(email)
-		if err != nil {
-			return err
-		}
-		return w.Audit(t.entry(webhook.ActionAdminRemove, "", admin.ID, email))
-	})
-}
-
-// EndSessions ends the sessions of one admin, or with "" of all, and returns how
-// many.
-func (t auditedStore) EndSessions(ctx context.Context, email string) (ended int, err error) {
-	all, err := t.Admins(ctx)
-	if err != nil {
-		return 0, err
-	}
-	found := email == ""
-	err = t.Write(ctx, func(w store.Write) error {
-		for _, admin := range all {
-			if email != "" && admin.Email != email {
-				continue
-			}
-			found = true
-			n, err := w.EndSessions(admin.ID, "")
-			if err != nil {
-				return err
-			}
-			ended += n
-			if n > 0 {
-				if err := w.Audit(t.entry(webhook.ActionSessionEnd, "", admin.ID, "signed out by the terminal: "+webhook.Count(n, "session"))); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	if err == nil && !found {
-		err = webhook.NotFound("admin")
-	}
-	return ended, err
-}
-
-func scopeWords(scopes []webhook.Scope) []string {
-	words := make([]string, len(scopes))
-	for i, s := range scopes {
-		words[i] = string(s)
-	}
-	return words
 }

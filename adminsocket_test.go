@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"service/internal/control"
 	"service/store"
 	"service/webhook"
 )
@@ -25,17 +25,17 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := listenAdmin(t.Context(), dir)
+	l, err := control.Listen(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := &adminServer{
-		data: auditedStore{st}, logger: slog.New(slog.DiscardHandler), adminsChanged: func(string) {},
-		setupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
+	admin := &control.Server{
+		Store: control.AuditedStore{Store: st, Version: "v1"}, Logger: slog.New(slog.DiscardHandler), AdminsChanged: func(string) {},
+		SetupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.handler()}, l, time.Second) }()
+	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.Handler()}, l, time.Second) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := errors.Join(<-done, st.Close()); err != nil {
@@ -135,94 +135,5 @@ func TestTokenUsage(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a data directory was made by commands that failed: %v", err)
-	}
-}
-
-func TestAdminSocketIsForTheOwnerAlone(t *testing.T) {
-	dir := t.TempDir()
-	serveAdmin(t, dir)
-	info, err := os.Stat(filepath.Join(dir, adminSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := info.Mode(); got != fs.ModeSocket|0o600 {
-		t.Errorf("the socket's mode is %v, want %v", got, fs.ModeSocket|0o600)
-	}
-}
-
-func TestStaleAdminSocketIsReplaced(t *testing.T) {
-	dir := t.TempDir()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, adminSocket), Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.SetUnlinkOnClose(false) // as after kill -9
-	l.Close()
-	if _, err := dialAdmin(t.Context(), dir); !errors.Is(err, errNoServer) {
-		t.Fatalf("behind a stale socket: got %v, want %v", err, errNoServer)
-	}
-	serveAdmin(t, dir)
-	if _, err := dialAdmin(t.Context(), dir); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestAdminSocketOfALongPath(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Run("", func(t *testing.T) {
-		serveAdmin(t, dir)
-		c, err := dialAdmin(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if link, err := c.setupLink(t.Context()); err != nil || link == "" {
-			t.Errorf("got %q, %v", link, err)
-		}
-		if _, err := c.Tokens(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err := os.Lstat(filepath.Join(dir, adminSocket)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the socket is still there after its server ended: %v", err)
-	}
-}
-
-// The server's own fault is told without its cause, which stands in the log.
-func TestAdminSocketHidesItsFaults(t *testing.T) {
-	dir := t.TempDir()
-	closed, err := store.Open(t.Context(), store.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l, err := listenAdmin(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	admin := &adminServer{data: auditedStore{closed}, logger: slog.New(slog.NewTextHandler(&log, nil))}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.handler()}, l, time.Second) }()
-	c, err := dialAdmin(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Tokens(t.Context()); err == nil || err.Error() != "The server failed; its log says why." {
-		t.Errorf("got %v", err)
-	}
-	c.Close()
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if !strings.Contains(log.String(), "closed") {
-		t.Errorf("the log does not say why: %s", &log)
 	}
 }

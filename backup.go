@@ -2,19 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
 	"service/internal/archive"
@@ -197,70 +193,6 @@ func roomFor(folder string, bytes int64) error {
 		return nil
 	}
 	return fmt.Errorf("there is not enough room on the disk of %s: %d bytes are needed, and %d are free", folder, bytes, free)
-}
-
-// Backup hands use what [archive.Write] makes an archive of.
-func (t auditedStore) Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error {
-	s, err := t.source(ctx, &r)
-	if err != nil {
-		return err
-	}
-	in, out := io.Pipe()
-	var g errgroup.Group
-	g.Go(func() error { return out.CloseWithError(s.Send(out)) })
-	err = use(in)
-	in.CloseWithError(context.Canceled) // whatever is left is not wanted
-	return errors.Join(err, g.Wait(), s.Close())
-}
-
-// source takes a snapshot, and notes it in the audit: whoever has it has all.
-func (t auditedStore) source(ctx context.Context, r *archive.Request) (*archive.Source, error) {
-	s, err := archive.NewSource(ctx, t.Store, r, version())
-	if err != nil {
-		return nil, err
-	}
-	detail := "without the keys"
-	if r.Keys {
-		detail = "with the keys, sealed"
-	}
-	err = t.Write(ctx, func(w store.Write) error {
-		return w.Audit(t.entry(webhook.ActionBackupCreate, "", "", detail))
-	})
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
-}
-
-// Backup is [auditedStore.Backup], done by the running server.
-func (c *adminClient) Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error {
-	return c.stream(ctx, http.MethodPost, "/backup", r, use)
-}
-
-// sendBackup answers with what [archive.Write] makes an archive of. An answer
-// that cannot be finished is cut off, so that it is not taken for a whole one.
-func (a *adminServer) sendBackup(w http.ResponseWriter, r *http.Request) {
-	var s *archive.Source
-	began := time.Now()
-	a.answer(func(r *http.Request) (any, error) {
-		var asked archive.Request
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
-			return nil, webhook.NewError(webhook.CodeInvalid, "The request cannot be read.")
-		}
-		var err error
-		s, err = a.data.source(r.Context(), &asked)
-		return streamed{}, err
-	})(w, r)
-	if s == nil {
-		return // it is answered
-	}
-	w.Header().Set("Content-Type", "application/x-tar")
-	err := errors.Join(s.Send(w), s.Close())
-	if err != nil {
-		a.logger.Error("admin socket", "request", r.Method+" "+r.URL.Path, "error", err)
-		panic(http.ErrAbortHandler)
-	}
-	a.logger.Info("a backup was made", "bytes", s.Bytes(), "duration", time.Since(began))
 }
 
 type backupVerifyCmd struct {

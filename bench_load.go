@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -715,7 +716,7 @@ func (p *benchPart) peakMemory() int64 {
 }
 
 func benchToken(ctx context.Context, data, program string) (string, error) {
-	admin, err := dialAdmin(ctx, data)
+	admin, err := control.Dial(ctx, data)
 	if err != nil {
 		return "", err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"service/internal/control"
 	"service/webhook"
 )
 
@@ -452,7 +453,7 @@ func (c *chaos) register(ctx context.Context, p *chaosProgram, rng *rand.Rand) {
 		case err == nil && !c.mayRefuse(status):
 			c.surprise("creating a subscription: status %d", status)
 		}
-		if admin, err := dialAdmin(ctx, c.in.data); err == nil {
+		if admin, err := control.Dial(ctx, c.in.data); err == nil {
 			_, secret, err := admin.CreateToken(ctx, webhook.NewToken{ProgramID: p.id, UserID: "chaos", Scopes: []webhook.Scope{webhook.ScopeWebhooksRead}})
 			if err == nil {
 				made.token = secret

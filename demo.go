@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"service/internal/control"
 	"service/webhook"
 )
 
@@ -161,7 +162,7 @@ func (d *demonstration) run(ctx context.Context) error {
 		return err
 	}
 
-	admin, err := auditedStore{d.svc.store}.CreateAdmin(ctx, demoAdmin, webhook.NoPassword())
+	admin, err := control.AuditedStore{Store: d.svc.store, Version: version()}.CreateAdmin(ctx, demoAdmin, webhook.NoPassword())
 	if err != nil {
 		return err
 	}

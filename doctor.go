@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"service/internal/certs"
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
@@ -29,9 +29,6 @@ type doctorCmd struct {
 	JSON    bool   `name:"json" help:"Print a JSON array."`
 	Reading string `default:"20s" env:"-" placeholder:"D" help:"How long the database may be read through, when no server has it open; a running server reads for 3s."`
 }
-
-// servedReading is how long a running server reads its database through.
-const servedReading = 3 * time.Second
 
 // errUnwell is what the command fails with; the checks say why.
 var errUnwell = errors.New("a check failed")
@@ -192,10 +189,10 @@ func (d *diagnosis) resolver(ctx context.Context) {
 // data looks at the data directory, through the running server when one has it,
 // and says whether one has that is no standby.
 func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading time.Duration) (served bool) {
-	server, err := dialAdmin(ctx, c.Data)
+	server, err := control.Dial(ctx, c.Data)
 	if err == nil {
 		defer server.Close()
-		found, err := server.examine(ctx)
+		found, err := server.Examine(ctx)
 		if err != nil {
 			d.add(store.LevelFail, "server", "See its log; restart it if it hangs.", "one runs on %s and cannot be asked: %v", c.Data, err)
 			return true
@@ -207,7 +204,7 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading
 		*d = append(*d, found...)
 		return served
 	}
-	if !errors.Is(err, errNoServer) {
+	if !errors.Is(err, control.ErrNoServer) {
 		d.add(store.LevelFail, "server", "Call this as the user that the service runs as, or as root.", "%v", err)
 		return true
 	}
@@ -316,10 +313,4 @@ func (svc *service) examine(ctx context.Context, reading time.Duration) []store.
 	}
 	d = append(d, certs.Findings(svc.certificates.Certificates(), time.Now())...)
 	return d
-}
-
-// examine asks the running server what its checks come to.
-func (c *adminClient) examine(ctx context.Context) ([]store.Finding, error) {
-	var found []store.Finding
-	return found, c.ask(ctx, http.MethodGet, "/examination", nil, &found)
 }

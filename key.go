@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
@@ -61,16 +62,9 @@ func printRotation(w io.Writer, r *store.KeyRotation) error {
 		webhook.Count(r.Answers, "kept answer"),
 		webhook.Count(r.CertificateFiles, "certificate file"),
 	}
-	_, err := fmt.Fprintf(w, "The key in %s is new, and %s with it: %s.\n", terminal.Escape(r.File), sealed(r.Secrets()), strings.Join(count, ", "))
+	_, err := fmt.Fprintf(w, "The key in %s is new, and %s with it: %s.\n", terminal.Escape(r.File), control.CountEncrypted(r.Secrets()), strings.Join(count, ", "))
 	if err == nil && r.OldKeyKept {
 		_, err = fmt.Fprintln(w, "The service cannot write the file: remove all its lines but the first, which are of no more use.")
 	}
 	return err
-}
-
-func sealed(secrets int) string {
-	if secrets == 1 {
-		return "1 secret is sealed"
-	}
-	return fmt.Sprintf("%d secrets are sealed", secrets)
 }

@@ -121,7 +121,7 @@ func newParser(ctx context.Context, c *cli, std streams, conf *configuration, he
 		kong.Name(name),
 		kong.Description("A webhook service in one binary."),
 		kong.DefaultEnvars("SERVICE"),
-		kong.Vars{"scopes": scopeNames(), "cases": benchNames(", "), "name": name},
+		kong.Vars{"scopes": webhook.JoinScopes(webhook.Scopes(), ", "), "cases": benchNames(", "), "name": name},
 		kong.Writers(std.out, std.err),
 		kong.Exit(func(int) { *helped = true }), // kong exits after --help alone
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
@@ -149,14 +149,6 @@ func describe(v *kong.Value) string {
 		return v.Help
 	}
 	return v.Help + " (" + strings.Join(notes, ", ") + ")"
-}
-
-func scopeNames() string {
-	var names []string
-	for _, s := range webhook.Scopes() {
-		names = append(names, string(s))
-	}
-	return strings.Join(names, ", ")
 }
 
 // fail tells err, if any, in one line, and returns the exit status it means.

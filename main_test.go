@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 		"service/dispatcher",
 		"service/internal/archive",
 		"service/internal/certs",
+		"service/internal/control",
 		"service/internal/durable",
 		"service/internal/terminal",
 		"service/store",
@@ -75,6 +76,11 @@ var arrows = map[string][]string{
 	},
 	"service/internal/archive": {
 		"service/store",
+	},
+	"service/internal/control": {
+		"service/internal/archive",
+		"service/store",
+		"service/webhook",
 	},
 }
 
@@ -143,10 +149,12 @@ var privileges = []privilege{
 	{"net/http", "Transport", []string{
 		"service",
 		"service/internal/certs",
+		"service/internal/control",
 	}, "only dispatcher/client calls subscribers; main calls the service's own API"},
 	{"net/http", "Client", []string{
 		"service",
 		"service/internal/certs",
+		"service/internal/control",
 	}, "only dispatcher/client calls subscribers; main calls the service's own API"},
 	{"net/http", "DefaultClient", nil, "it has no timeout and follows redirects"},
 	{"net/http", "DefaultTransport", nil, "it has no guard"},
@@ -159,7 +167,11 @@ var privileges = []privilege{
 	{"crypto/tls", "Dial", nil, "only dispatcher/client calls subscribers"},
 	{"crypto/tls", "DialWithDialer", nil, "only dispatcher/client calls subscribers"},
 	{"crypto/tls", "Dialer", nil, "only dispatcher/client calls subscribers"},
-	{"net", "Dialer", []string{"service/dispatcher/client", "service"}, "only dispatcher/client calls subscribers"},
+	{"net", "Dialer", []string{
+		"service",
+		"service/dispatcher/client",
+		"service/internal/control",
+	}, "only dispatcher/client calls subscribers"},
 	{"net", "Listen", []string{"service"}, "main opens the doors"},
 
 	{"net/http", "", []string{
@@ -169,6 +181,7 @@ var privileges = []privilege{
 		"service/dispatcher",
 		"service/dispatcher/client",
 		"service/internal/certs",
+		"service/internal/control",
 		"service/web",
 	}, "the truth and the rules know no HTTP"},
 	{"net", "", []string{
@@ -176,6 +189,7 @@ var privileges = []privilege{
 		"service/api",
 		"service/dispatcher/client",
 		"service/internal/certs",
+		"service/internal/control",
 		"service/web",
 	}, "the truth and the rules do no network I/O"},
 	{"os", "", []string{
@@ -184,6 +198,7 @@ var privileges = []privilege{
 		"service/dispatcher/client",
 		"service/internal/archive",
 		"service/internal/certs",
+		"service/internal/control",
 		"service/internal/durable",
 		"service/internal/terminal",
 		"service/store",
@@ -196,6 +211,7 @@ var privileges = []privilege{
 		"service/dispatcher",
 		"service/dispatcher/client",
 		"service/internal/certs",
+		"service/internal/control",
 		"service/internal/terminal",
 		"service/store",
 		"service/store/replica",

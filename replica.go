@@ -2,16 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
 	"service/internal/archive"
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
 	"service/store/replica"
@@ -149,8 +148,8 @@ func mayRepeat(r *store.Repeats) string {
 type releaseCmd struct{ dataFlag }
 
 func (c *releaseCmd) Run(ctx context.Context, std streams) error {
-	server, err := dialAdmin(ctx, c.Data)
-	if errors.Is(err, errNoServer) {
+	server, err := control.Dial(ctx, c.Data)
+	if errors.Is(err, control.ErrNoServer) {
 		return errors.New("no server runs on " + c.Data + ": nothing is held; deliveries are held only while one runs")
 	} else if err != nil {
 		return err
@@ -161,19 +160,4 @@ func (c *releaseCmd) Run(ctx context.Context, std streams) error {
 	}
 	_, err = fmt.Fprintln(std.out, "The deliveries that were held are sent.")
 	return err
-}
-
-// Release ends the hold after a restore.
-func (t auditedStore) Release(ctx context.Context) error {
-	return t.Write(ctx, func(w store.Write) error {
-		if err := w.Release(); err != nil {
-			return err
-		}
-		return w.Audit(t.entry(webhook.ActionRestoreRelease, "", "", ""))
-	})
-}
-
-// Release is [auditedStore.Release], done by the running server.
-func (c *adminClient) Release(ctx context.Context) error {
-	return c.ask(ctx, http.MethodPost, "/release", nil, new(json.RawMessage))
 }

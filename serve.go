@@ -27,6 +27,7 @@ import (
 	"service/api"
 	"service/dispatcher"
 	"service/internal/certs"
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
 	"service/store/replica"
@@ -303,7 +304,7 @@ func open(ctx context.Context, s *settings, held *replica.Lease) (_ *service, er
 		}
 		registry.MustRegister(svc.certificates)
 	}
-	if svc.admin, err = listenAdmin(ctx, s.data); err != nil {
+	if svc.admin, err = control.Listen(ctx, s.data); err != nil {
 		return nil, err
 	}
 
@@ -450,7 +451,7 @@ func (svc *service) Run(ctx context.Context) error {
 	logger := svc.settings.logger
 	logger.Info("serving", "url", svc.baseURL, "data", svc.settings.data, "version", version())
 	errorLog := slog.NewLogLogger(serverLog{logger.Handler()}, slog.LevelWarn)
-	admin := &adminServer{data: auditedStore{svc.store}, setupLink: svc.setupLink, examine: svc.examine, adminsChanged: svc.web.AdminsChanged, logger: logger}
+	admin := &control.Server{Store: control.AuditedStore{Store: svc.store, Version: version()}, SetupLink: svc.setupLink, Examine: svc.examine, AdminsChanged: svc.web.AdminsChanged, Logger: logger}
 
 	ctx, leaseLost := context.WithCancel(ctx)
 	defer leaseLost()
@@ -474,7 +475,7 @@ func (svc *service) Run(ctx context.Context) error {
 		g.Go(func() error { return svc.certificates.Run(running) })
 	}
 	g.Go(func() error {
-		return serveHTTP(running, &http.Server{Handler: admin.handler(), ErrorLog: errorLog}, svc.admin, time.Second)
+		return serveHTTP(running, &http.Server{Handler: admin.Handler(), ErrorLog: errorLog}, svc.admin, time.Second)
 	})
 	g.Go(func() error {
 		err := svc.dispatcher.Run(sending)
@@ -542,7 +543,7 @@ func (svc *service) close() {
 	svc.releaseLease()
 }
 
-// setupLink returns a new one-time URL of the form that makes the first admin.
+// SetupLink returns a new one-time URL of the form that makes the first admin.
 // The error is a *webhook.Error when there is one already.
 func (svc *service) setupLink(ctx context.Context) (string, error) {
 	any, err := svc.store.HasAdmins(ctx)

@@ -14,6 +14,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
 	"service/store/replica"
@@ -156,7 +157,7 @@ type standby struct {
 // wait follows the replica until it is time to take over, with the lease if
 // there is one, and returns whom to tell what came of it; nil when ctx ends.
 func (b *standby) wait(ctx context.Context) (told func(error), err error) {
-	admin, err := listenAdmin(ctx, b.settings.data)
+	admin, err := control.Listen(ctx, b.settings.data)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +165,8 @@ func (b *standby) wait(ctx context.Context) (told func(error), err error) {
 	g, waiting := errgroup.WithContext(ctx)
 	waiting, done := context.WithCancel(waiting)
 	answered, over := context.WithCancel(context.WithoutCancel(ctx))
-	server := &http.Server{Handler: b.handler()}
+	commands := &control.Standby{Promote: b.promotion, Examine: b.examine, Logger: b.settings.logger}
+	server := &http.Server{Handler: commands.Handler()}
 	served := make(chan error, 1)
 	go func() { served <- serveHTTP(answered, server, admin, 10*time.Second) }()
 	g.Go(func() error { return b.copied.Follow(waiting) })
@@ -267,31 +269,23 @@ func (b *standby) takeOver(ctx context.Context, told func(error)) (svc *service,
 	return open(ctx, b.settings, b.lease)
 }
 
-func (b *standby) handler() http.Handler {
-	m := http.NewServeMux()
-	a := &adminServer{logger: b.settings.logger}
-	m.HandleFunc("POST /promote", a.answer(func(r *http.Request) (any, error) {
-		asked := make(chan error, 1)
-		select {
-		case b.promote <- asked:
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
+// promotion asks that the standby takes over, and waits for what came of it.
+func (b *standby) promotion(ctx context.Context) error {
+	asked := make(chan error, 1)
+	select {
+	case b.promote <- asked:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-asked:
+		if errors.Is(err, replica.ErrLeaseHeld) {
+			err = webhook.NewError(webhook.CodeConflict, terminal.Line(err.Error())+": stop it first, or wait until its lease has ended.")
 		}
-		select {
-		case err := <-asked:
-			if errors.Is(err, replica.ErrLeaseHeld) {
-				err = webhook.NewError(webhook.CodeConflict, terminal.Line(err.Error())+": stop it first, or wait until its lease has ended.")
-			}
-			return struct{}{}, err
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
-		}
-	}))
-	m.HandleFunc("GET /examination", a.answer(func(*http.Request) (any, error) { return b.examine(), nil }))
-	m.HandleFunc("/", a.answer(func(*http.Request) (any, error) {
-		return nil, webhook.NewError(webhook.CodeConflict, "This is a standby, which has no data of its own yet: ask the primary, or promote it first.")
-	}))
-	return m
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // standbyCheck is what a standby's own finding is about, by which the doctor
@@ -341,14 +335,14 @@ func stayReady(ctx context.Context, status string, logger *slog.Logger) error {
 type promoteCmd struct{ dataFlag }
 
 func (c *promoteCmd) Run(ctx context.Context, std streams) error {
-	server, err := dialAdmin(ctx, c.Data)
-	if errors.Is(err, errNoServer) {
+	server, err := control.Dial(ctx, c.Data)
+	if errors.Is(err, control.ErrNoServer) {
 		return errors.New("no standby runs on " + c.Data)
 	} else if err != nil {
 		return err
 	}
 	defer server.Close()
-	if err := server.await(ctx, http.MethodPost, "/promote", nil, new(struct{})); err != nil {
+	if err := server.Promote(ctx); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(std.out, "The standby is the primary now.")

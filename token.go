@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"service/internal/archive"
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
@@ -135,7 +136,7 @@ func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
 	fmt.Fprintln(t, "ID\tTOKEN\tPROGRAM\tUSER\tSCOPES\tCREATED\tSTATE\tNAME")
 	for _, k := range all {
 		fmt.Fprintf(t, "%s\t%s…\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Hint, k.ProgramID, k.UserID,
-			strings.Join(scopeWords(k.Scopes), ","), day(k.CreatedAt), tokenState(&k, now), terminal.Escape(k.Name))
+			webhook.JoinScopes(k.Scopes, ","), day(k.CreatedAt), tokenState(&k, now), terminal.Escape(k.Name))
 	}
 	return t.Flush()
 }
@@ -195,11 +196,11 @@ type data interface {
 // openData asks the server that runs on the data directory, and when none does
 // opens the store. Only with create is a new data directory made.
 func openData(ctx context.Context, d dataFlag, k keyFlag, std streams, create bool) (data, error) {
-	server, err := dialAdmin(ctx, d.Data)
+	server, err := control.Dial(ctx, d.Data)
 	if err == nil {
 		return server, nil
 	}
-	if !errors.Is(err, errNoServer) {
+	if !errors.Is(err, control.ErrNoServer) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(d.Data, "service.db")); errors.Is(err, fs.ErrNotExist) {
@@ -215,5 +216,5 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std streams, create bo
 	if err != nil {
 		return nil, k.explain(err)
 	}
-	return auditedStore{st}, nil
+	return control.AuditedStore{Store: st, Version: version()}, nil
 }

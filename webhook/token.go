@@ -58,11 +58,11 @@ func (n NewToken) Check(now time.Time) *Error {
 		v = append(v, Validation{InvalidTooLong, "must be at most 200 bytes", "name"})
 	}
 	if len(n.Scopes) == 0 {
-		v = append(v, Validation{InvalidRequired, "is required: one or more of " + joinScopes(), "scope"})
+		v = append(v, Validation{InvalidRequired, "is required: one or more of " + JoinScopes(Scopes(), ", "), "scope"})
 	}
 	for i, s := range n.Scopes {
 		if !slices.Contains(scopes[:], s) {
-			v = append(v, Validation{InvalidValue, fmt.Sprintf("%q is not one of %s", s, joinScopes()), "scope"})
+			v = append(v, Validation{InvalidValue, fmt.Sprintf("%q is not one of %s", s, JoinScopes(Scopes(), ", ")), "scope"})
 		} else if slices.Contains(n.Scopes[:i], s) {
 			v = append(v, Validation{InvalidDuplicate, fmt.Sprintf("%q is given twice", s), "scope"})
 		}
@@ -130,10 +130,11 @@ func HashTokenSecret(secret string) (hash [sha256.Size]byte, ok bool) {
 // TokenHint returns the part of a secret that may be shown again.
 func TokenHint(secret string) string { return secret[:min(len(secret), len(tokenPrefix)+6)] }
 
-func joinScopes() string {
-	s := make([]string, len(scopes))
-	for i := range scopes {
-		s[i] = string(scopes[i])
+// JoinScopes returns the scopes separated by sep.
+func JoinScopes(scopes []Scope, sep string) string {
+	words := make([]string, len(scopes))
+	for i, s := range scopes {
+		words[i] = string(s)
 	}
-	return strings.Join(s, ", ")
+	return strings.Join(words, sep)
 }

@@ -3,7 +3,6 @@ package webhook
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -167,7 +166,7 @@ func TestNewTokenCheck(t *testing.T) {
 	}
 	n := good()
 	n.Scopes = []Scope{"x"}
-	if err, all := n.Check(testNow), fmt.Sprint(joinScopes()); err == nil || !strings.Contains(err.Error(), all) {
+	if err, all := n.Check(testNow), JoinScopes(Scopes(), ", "); err == nil || !strings.Contains(err.Error(), all) {
 		t.Errorf("got %v, want the list %s", err, all)
 	}
 }

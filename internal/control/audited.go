@@ -1,0 +1,182 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sync/errgroup"
+
+	"service/internal/archive"
+	"service/store"
+	"service/webhook"
+)
+
+// AuditedStore is the store as the commands change it: it records everything that
+// they do in the audit log.
+type AuditedStore struct {
+	*store.Store
+	Version string // of the binary, for the manifest of backups
+}
+
+// entry returns an entry of the audit log.
+func (AuditedStore) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
+	return webhook.AuditEntry{Admin: webhook.Terminal, Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
+}
+
+// CreateToken is [store.Write.CreateToken].
+func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
+	err = t.Write(ctx, func(w store.Write) (err error) {
+		if token, secret, err = w.CreateToken(n); err != nil {
+			return err
+		}
+		detail := fmt.Sprintf("%s… for user %s: %s", token.Hint, token.UserID, webhook.JoinScopes(token.Scopes, ", "))
+		return w.Audit(t.entry(webhook.ActionTokenCreate, token.ProgramID, token.ID, detail))
+	})
+	return token, secret, err
+}
+
+// RevokeToken is [store.Write.RevokeToken].
+func (t AuditedStore) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
+	err = t.Write(ctx, func(w store.Write) (err error) {
+		if token, err = w.RevokeToken(id); err != nil {
+			return err
+		}
+		return w.Audit(t.entry(webhook.ActionTokenRevoke, token.ProgramID, token.ID, token.Hint+"…"))
+	})
+	return token, err
+}
+
+// RotateKey is [store.Store.RotateKey].
+func (t AuditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) {
+	r, err := t.Store.RotateKey(ctx)
+	if err != nil {
+		return r, err
+	}
+	return r, t.Write(ctx, func(w store.Write) error {
+		return w.Audit(t.entry(webhook.ActionKeyRotate, "", "", CountEncrypted(r.Secrets())+" anew"))
+	})
+}
+
+// CreateAdmin is [store.Write.CreateAdmin].
+func (t AuditedStore) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (admin webhook.Admin, err error) {
+	err = t.Write(ctx, func(w store.Write) (err error) {
+		if admin, err = w.CreateAdmin(email, hash); err != nil {
+			return err
+		}
+		return w.Audit(t.entry(webhook.ActionAdminCreate, "", admin.ID, email))
+	})
+	return admin, err
+}
+
+// ResetPassword sets a new password, and returns how many sessions of the admin
+// ended by it.
+func (t AuditedStore) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error) {
+	err = t.Write(ctx, func(w store.Write) error {
+		admin, err := w.Admin(email)
+		if err != nil {
+			return err
+		}
+		if ended, err = w.SetPassword(admin.ID, hash, ""); err != nil {
+			return err
+		}
+		return w.Audit(t.entry(webhook.ActionAdminPassword, "", admin.ID, email+"; "+webhook.Count(ended, "session")+" ended"))
+	})
+	return ended, err
+}
+
+// RemoveAdmin is [store.Write.RemoveAdmin].
+func (t AuditedStore) RemoveAdmin(ctx context.Context, email string) error {
+	return t.Write(ctx, func(w store.Write) error {
+		admin, err := w.RemoveAdmin(email)
+		if err != nil {
+			return err
+		}
+		return w.Audit(t.entry(webhook.ActionAdminRemove, "", admin.ID, email))
+	})
+}
+
+// EndSessions ends the sessions of one admin, or with "" of all, and returns how
+// many.
+func (t AuditedStore) EndSessions(ctx context.Context, email string) (ended int, err error) {
+	all, err := t.Admins(ctx)
+	if err != nil {
+		return 0, err
+	}
+	found := email == ""
+	err = t.Write(ctx, func(w store.Write) error {
+		for _, admin := range all {
+			if email != "" && admin.Email != email {
+				continue
+			}
+			found = true
+			n, err := w.EndSessions(admin.ID, "")
+			if err != nil {
+				return err
+			}
+			ended += n
+			if n > 0 {
+				if err := w.Audit(t.entry(webhook.ActionSessionEnd, "", admin.ID, "signed out by the terminal: "+webhook.Count(n, "session"))); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = webhook.NotFound("admin")
+	}
+	return ended, err
+}
+
+// Release ends the hold after a restore.
+func (t AuditedStore) Release(ctx context.Context) error {
+	return t.Write(ctx, func(w store.Write) error {
+		if err := w.Release(); err != nil {
+			return err
+		}
+		return w.Audit(t.entry(webhook.ActionRestoreRelease, "", "", ""))
+	})
+}
+
+// Backup hands use what [archive.Write] makes an archive of.
+func (t AuditedStore) Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error {
+	s, err := t.source(ctx, &r)
+	if err != nil {
+		return err
+	}
+	in, out := io.Pipe()
+	var g errgroup.Group
+	g.Go(func() error { return out.CloseWithError(s.Send(out)) })
+	err = use(in)
+	in.CloseWithError(context.Canceled) // whatever is left is not wanted
+	return errors.Join(err, g.Wait(), s.Close())
+}
+
+// source takes a snapshot, and notes it in the audit: whoever has it has all.
+func (t AuditedStore) source(ctx context.Context, r *archive.Request) (*archive.Source, error) {
+	s, err := archive.NewSource(ctx, t.Store, r, t.Version)
+	if err != nil {
+		return nil, err
+	}
+	detail := "without the keys"
+	if r.Keys {
+		detail = "with the keys, sealed"
+	}
+	err = t.Write(ctx, func(w store.Write) error {
+		return w.Audit(t.entry(webhook.ActionBackupCreate, "", "", detail))
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// CountEncrypted says how many secrets a new key has encrypted.
+func CountEncrypted(secrets int) string {
+	if secrets == 1 {
+		return "1 secret is sealed"
+	}
+	return fmt.Sprintf("%d secrets are sealed", secrets)
+}

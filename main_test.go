@@ -59,7 +59,11 @@ var arrows = map[string][]string{
 	"service/store": {
 		"service/internal/durable",
 		"service/store/replica",
+		"service/store/sqlite",
 		"service/webhook",
+	},
+	"service/store/sqlite": {
+		"service/internal/durable",
 	},
 	"service/store/replica": {
 		"service/internal/durable",
@@ -97,10 +101,10 @@ type privilege struct {
 }
 
 var privileges = []privilege{
-	{"database/sql", "", []string{"service/store", "service/store/replica"}, "the only SQL is in store"},
-	{"database/sql/", "", []string{"service/store"}, "the only SQL is in store"},
-	{"github.com/mattn/go-sqlite3", "", []string{"service/store"}, "one SQLite library, in store"},
-	{"github.com/ncruces/", "", []string{"service/store"}, "one SQLite library, in store"},
+	{"database/sql", "", []string{"service/store", "service/store/replica", "service/store/sqlite"}, "the only SQL is in store"},
+	{"database/sql/", "", []string{"service/store/sqlite"}, "drivers are store/sqlite's"},
+	{"github.com/mattn/go-sqlite3", "", []string{"service/store/sqlite"}, "one SQLite library, in store/sqlite"},
+	{"github.com/ncruces/", "", []string{"service/store/sqlite"}, "one SQLite library, in store/sqlite"},
 	{"modernc.org/", "", nil, "a second SQLite library in the process drops the first one's locks"},
 	{"github.com/benbjohnson/litestream", "", []string{"service/store/replica"}, "Litestream is replica's"},
 	{"github.com/benbjohnson/litestream/", "", []string{"service/store/replica"}, "Litestream is replica's"},
@@ -203,6 +207,7 @@ var privileges = []privilege{
 		"service/internal/terminal",
 		"service/store",
 		"service/store/replica",
+		"service/store/sqlite",
 		"service/web",
 	}, "the rules do no I/O"},
 	{"time", "Now", []string{
@@ -215,6 +220,7 @@ var privileges = []privilege{
 		"service/internal/terminal",
 		"service/store",
 		"service/store/replica",
+		"service/store/sqlite",
 		"service/web",
 	}, "the rules take the time as an argument"},
 	{"time", "Sleep", nil, "nothing sleeps: it waits for what it waits for"},

@@ -36,9 +36,9 @@ func testPowerCut(t *testing.T, binary string) {
 	t.Run("control: SQLite", testCutSQLite)
 	t.Run("control: without fsync", func(t *testing.T) {
 		careless := buildBinary(t,
-			mutation{"store/store.go", "PRAGMA synchronous = FULL", "PRAGMA synchronous = NORMAL"},
-			mutation{"store/store.go", "PRAGMA wal_autocheckpoint = 1000", "PRAGMA wal_autocheckpoint = 1000000"}, // a checkpoint would fsync
-			mutation{"store/corrupt.go", "commits == 2", "commits == -1"})                                         // it could be refused at its start
+			mutation{"store/sqlite/conn.go", "PRAGMA synchronous = FULL", "PRAGMA synchronous = NORMAL"},
+			mutation{"store/sqlite/conn.go", "PRAGMA wal_autocheckpoint = 1000", "PRAGMA wal_autocheckpoint = 1000000"}, // a checkpoint would fsync
+			mutation{"store/sqlite/damage.go", "commits == 2", "commits == -1"})                                         // it could be refused at its start
 		c := newPowerCuts(t, careless, 2)
 		if faults := c.faults(); !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, "that were acknowledged") }) {
 			t.Errorf("a service that does not fsync its commits lost nothing: got faults %q", faults)

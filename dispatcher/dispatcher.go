@@ -178,8 +178,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		d.install(q)
 	}
 	d.mu.Unlock()
-	d.store.FormEarly(func(a *store.Accepted) { d.formInline(sending, a) })
-	defer d.store.FormEarly(nil)
+	d.store.SetInlineFormer(func(a *store.Accepted) { d.formInline(sending, a) })
+	defer d.store.SetInlineFormer(nil)
 	d.running.Store(true)
 	if d.cfg.Alerts != nil {
 		d.workers.Go(func() { d.sendAlerts(ctx, sending) })

@@ -25,7 +25,7 @@ const (
 func (s *Store) Admins(ctx context.Context) ([]webhook.Admin, error) {
 	var all []webhook.Admin
 	now := s.clock.now()
-	err := s.each(ctx, selectAdmins, []any{now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectAdmins, []any{now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
 		var sessions int
 		a, err := scanAdmin(scan, &sessions)
 		a.Sessions = sessions
@@ -38,7 +38,7 @@ func (s *Store) Admins(ctx context.Context) ([]webhook.Admin, error) {
 // HasAdmins says whether there is an admin.
 func (s *Store) HasAdmins(ctx context.Context) (bool, error) {
 	var any bool
-	err := s.scan(ctx, selectAnyAdmin, nil, &any)
+	err := s.db.Scan(ctx, selectAnyAdmin, nil, &any)
 	return any, err
 }
 
@@ -56,7 +56,7 @@ func (s *Store) Admin(ctx context.Context, id string) (webhook.Admin, webhook.Pa
 
 func (s *Store) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
-	a, err := scanAdmin(func(dest ...any) error { return s.scan(ctx, query, []any{key}, dest...) }, &hash)
+	a, err := scanAdmin(func(dest ...any) error { return s.db.Scan(ctx, query, []any{key}, dest...) }, &hash)
 	return a, hash, notFound(err, "admin")
 }
 
@@ -64,7 +64,7 @@ func (s *Store) admin(ctx context.Context, query, key string) (webhook.Admin, we
 // *webhook.Error when there is none.
 func (w Write) Admin(email string) (webhook.Admin, error) {
 	var hash webhook.PasswordHash
-	a, err := scanAdmin(func(dest ...any) error { return w.t.scan(selectAdmin, []any{email}, dest...) }, &hash)
+	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(selectAdmin, []any{email}, dest...) }, &hash)
 	return a, notFound(err, "admin")
 }
 
@@ -78,7 +78,7 @@ func (w Write) CreateAdmin(email string, hash webhook.PasswordHash) (webhook.Adm
 		return webhook.Admin{}, err
 	}
 	var count int
-	if err := w.t.scan(selectAdminsCount, nil, &count); err != nil {
+	if err := w.t.Scan(selectAdminsCount, nil, &count); err != nil {
 		return webhook.Admin{}, err
 	}
 	if count >= webhook.MaxAdmins {
@@ -86,7 +86,7 @@ func (w Write) CreateAdmin(email string, hash webhook.PasswordHash) (webhook.Adm
 	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	a := webhook.Admin{ID: webhook.NewID(), Email: email, CreatedAt: now}
-	made, err := w.t.affected("INSERT INTO admins (id, email, password, created_at) VALUES (?, ?, ?, ?) ON CONFLICT (email) DO NOTHING",
+	made, err := w.t.Affected("INSERT INTO admins (id, email, password, created_at) VALUES (?, ?, ?, ?) ON CONFLICT (email) DO NOTHING",
 		a.ID, a.Email, string(hash), now.UnixMilli())
 	if err == nil && made == 0 {
 		err = webhook.NewError(webhook.CodeConflict, "There is an admin with the address "+email+" already.")
@@ -98,7 +98,7 @@ func (w Write) CreateAdmin(email string, hash webhook.PasswordHash) (webhook.Adm
 // *webhook.Error when there is.
 func (w Write) CreateFirstAdmin(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
 	var any bool
-	if err := w.t.scan(selectAnyAdmin, nil, &any); err != nil {
+	if err := w.t.Scan(selectAnyAdmin, nil, &any); err != nil {
 		return webhook.Admin{}, err
 	}
 	if any {
@@ -113,7 +113,7 @@ func (w Write) SetPassword(adminID string, hash webhook.PasswordHash, but string
 	if err := hash.Check(); err != nil {
 		return 0, err
 	}
-	changed, err := w.t.affected("UPDATE admins SET password = ? WHERE id = ?", string(hash), adminID)
+	changed, err := w.t.Affected("UPDATE admins SET password = ? WHERE id = ?", string(hash), adminID)
 	if err == nil && changed == 0 {
 		err = webhook.NotFound("admin")
 	}
@@ -126,7 +126,7 @@ func (w Write) SetPassword(adminID string, hash webhook.PasswordHash, but string
 // RefreshPassword stores a newer hash of the same password, unless the password
 // was changed meanwhile.
 func (w Write) RefreshPassword(adminID string, old, hash webhook.PasswordHash) error {
-	return w.t.exec("UPDATE admins SET password = ? WHERE id = ? AND password = ?", string(hash), adminID, string(old))
+	return w.t.Exec("UPDATE admins SET password = ? WHERE id = ? AND password = ?", string(hash), adminID, string(old))
 }
 
 // RemoveAdmin removes the admin of an address, with all sessions. What the
@@ -135,7 +135,7 @@ func (w Write) RefreshPassword(adminID string, old, hash webhook.PasswordHash) e
 func (w Write) RemoveAdmin(email string) (webhook.Admin, error) {
 	a, err := w.Admin(email)
 	if err == nil {
-		err = w.t.exec("DELETE FROM admins WHERE id = ?", a.ID)
+		err = w.t.Exec("DELETE FROM admins WHERE id = ?", a.ID)
 	}
 	return a, err
 }

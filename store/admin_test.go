@@ -246,7 +246,7 @@ func TestSessionsEnd(t *testing.T) {
 		}
 		createSession(t, s, ana, "")
 		var left int
-		if err := s.scan(t.Context(), "SELECT count(*) FROM sessions", nil, &left); err != nil || left != 1 {
+		if err := s.db.Scan(t.Context(), "SELECT count(*) FROM sessions", nil, &left); err != nil || left != 1 {
 			t.Errorf("%d sessions are kept, %v; want those that have expired removed", left, err)
 		}
 		if err := s.Close(); err != nil {
@@ -262,7 +262,7 @@ func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 		defer s.Close()
 		_, secret := createSession(t, s, createAdmin(t, s, "ana@example.com"), "")
 		written := func() (ms int64) {
-			if err := s.scan(t.Context(), "SELECT seen_at FROM sessions", nil, &ms); err != nil {
+			if err := s.db.Scan(t.Context(), "SELECT seen_at FROM sessions", nil, &ms); err != nil {
 				t.Fatal(err)
 			}
 			return ms

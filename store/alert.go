@@ -38,14 +38,14 @@ func (s *Store) alert(t *tx, a *webhook.Alert) error {
 	if a.Name == webhook.AlertRecovered {
 		level = slog.LevelInfo
 	}
-	t.afterCommit(func() {
+	t.AfterCommit(func() {
 		s.logger.LogAttrs(context.Background(), level, a.Summary(), attributes...)
 		s.alerts[a.Name].Add(1)
 		if s.sendAlerts {
 			s.watchers.tell(func(c *Changes) { c.Alerts = true })
 		}
 	})
-	return t.exec("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?)",
+	return t.Exec("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?)",
 		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli())
 }
 
@@ -77,14 +77,14 @@ func (s *Store) ClaimAlert(lease time.Duration) (*AlertClaim, time.Time, error) 
 	var next sql.NullInt64
 	err := s.writer.do(func(t *tx) error {
 		now := s.clock.now()
-		if err := t.exec(endAlerts, now.UnixMilli()); err != nil {
+		if err := t.Exec(endAlerts, now.UnixMilli()); err != nil {
 			return err
 		}
-		err := t.scan(claimAlert, []any{now.UnixMilli(), now.Add(lease).UnixMilli()}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
+		err := t.Scan(claimAlert, []any{now.UnixMilli(), now.Add(lease).UnixMilli()}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		return t.scan(selectNextAlert, nil, &next)
+		return t.Scan(selectNextAlert, nil, &next)
 	})
 	if err != nil || c.ID == "" {
 		return nil, s.clock.process(next), err
@@ -95,7 +95,7 @@ func (s *Store) ClaimAlert(lease time.Duration) (*AlertClaim, time.Time, error) 
 // RecordAlert stores where an alert stands after an attempt.
 func (s *Store) RecordAlert(c *AlertClaim, step webhook.Step) error {
 	return s.writer.do(func(t *tx) error {
-		return t.exec("UPDATE alerts SET status = ?, next_attempt_at = ? WHERE id = ?", string(step.Status), s.clock.stored(step.NextAttemptAt), c.ID)
+		return t.Exec("UPDATE alerts SET status = ?, next_attempt_at = ? WHERE id = ?", string(step.Status), s.clock.stored(step.NextAttemptAt), c.ID)
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 // attempts returns the attempts of a delivery that have ended, in their order.
 func (s *Store) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
 	return attemptsOf(func(query string, args []any, row func(scan func(...any) error) error) error {
-		return s.each(ctx, query, args, row)
+		return s.db.Each(ctx, query, args, row)
 	}, delivery)
 }
 
@@ -55,7 +55,7 @@ func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
 	if body == nil {
 		body = []byte{} // there is always a body, if an empty one
 	}
-	return t.exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+	return t.Exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, a.ResponseHeader, body, a.ResponseTruncated,
 		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte))
 }

@@ -63,7 +63,7 @@ const waitingEvents = `e.program_id = x.program_id AND e.name = i.name
 // of them; and how many there are, at most CountLimit. When there are more than
 // that, those that were created last are not looked at.
 func (s *Store) Unhealthy(ctx context.Context, health webhook.Health, limit int) (shown []UnhealthySubscription, total int, err error) {
-	err = s.each(ctx, selectUnhealthy, []any{string(health), CountLimit, limit}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectUnhealthy, []any{string(health), CountLimit, limit}, func(scan func(...any) error) error {
 		var u UnhealthySubscription
 		var first int64
 		var reason, result, code sql.NullString
@@ -111,7 +111,7 @@ const selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscrip
 // ones too while anything of them is kept, for admins: the newest first, at
 // most limit; and the totals.
 func (s *Store) Losses(ctx context.Context, limit int) (shown []Loss, totals LossTotals, err error) {
-	err = s.each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
 		var l Loss
 		var first, last int64
 		err := scan(&totals.Subscriptions, &totals.Events, &l.SubscriptionID, &l.ProgramID, &l.URL, &l.Deleted, &l.Events, &first, &last)
@@ -149,7 +149,7 @@ const selectLastAlerts = `SELECT id, name, program_id, subscription_id, json, st
 // LastAlerts returns the newest alerts of any program, the newest first, at
 // most limit, for admins.
 func (s *Store) LastAlerts(ctx context.Context, limit int) (alerts []Alert, err error) {
-	err = s.each(ctx, selectLastAlerts, []any{limit}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectLastAlerts, []any{limit}, func(scan func(...any) error) error {
 		var a Alert
 		var text []byte
 		var next sql.NullInt64

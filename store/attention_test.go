@@ -277,7 +277,7 @@ func TestAttentionPlans(t *testing.T) {
 	} {
 		var got []string
 		args := []any{math.MaxInt32, math.MaxInt32, math.MaxInt32}[:tt.args]
-		err := s.each(t.Context(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
+		err := s.db.Each(t.Context(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
 			var id, parent, unused int
 			var detail string
 			err := scan(&id, &parent, &unused, &detail)

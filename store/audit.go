@@ -25,14 +25,14 @@ func (w Write) Audit(e webhook.AuditEntry) error {
 		return fmt.Errorf("store: the audit does not know the action %q", e.Action)
 	}
 	var last int64
-	if err := w.t.scan(selectLastAudit, nil, &last); err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if err := w.t.Scan(selectLastAudit, nil, &last); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
 	detail := strings.ToValidUTF8(e.Detail, "�")
 	if len(detail) > webhook.MaxAuditDetail {
 		detail = strings.ToValidUTF8(detail[:webhook.MaxAuditDetail-len("…")], "") + "…"
 	}
-	return w.t.exec("INSERT INTO audit (id, at, admin, address, action, program_id, subject_id, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+	return w.t.Exec("INSERT INTO audit (id, at, admin, address, action, program_id, subject_id, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 		webhook.NewID(), max(last, w.s.clock.now().UnixMilli()), e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, detail)
 }
 
@@ -49,7 +49,7 @@ func (s *Store) AuditEntries(ctx context.Context, q *webhook.ListQuery) (entries
 		if nums, next, err = f.page(v); err != nil {
 			return err
 		}
-		return v.each(selectListedAudit, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		return v.Each(selectListedAudit, []any{jsonOf(nums)}, func(scan func(...any) error) error {
 			var e webhook.AuditEntry
 			var num, at int64
 			err := scan(&num, &e.ID, &at, &e.Admin, &e.Address, &e.Action, &e.ProgramID, &e.SubjectID, &e.Detail)
@@ -116,11 +116,11 @@ const (
 // 0 when there is none.
 func (s *Store) auditBefore(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64 // made before, and not
-	err := s.scan(ctx, "SELECT coalesce(max(num), 0) + 1 FROM audit", nil, &high)
+	err := s.db.Scan(ctx, "SELECT coalesce(max(num), 0) + 1 FROM audit", nil, &high)
 	for err == nil && high-low > 1 {
 		middle := low + (high-low)/2
 		var num, made int64
-		if err = s.scan(ctx, selectAuditFrom, []any{middle}, &num, &made); err == nil && made < at.UnixMilli() {
+		if err = s.db.Scan(ctx, selectAuditFrom, []any{middle}, &num, &made); err == nil && made < at.UnixMilli() {
 			low = num
 		} else {
 			high = middle

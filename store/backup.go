@@ -5,12 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"service/internal/durable"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -27,10 +27,6 @@ type Snapshot struct {
 // Remove removes the copy. It is to be called once.
 func (s *Snapshot) Remove() error { return os.Remove(s.Path) }
 
-// snapshotPragmas are those of a connection that copies the database: one of
-// its own, which writes the copy and does not hold the writer up.
-var snapshotPragmas = []string{"PRAGMA busy_timeout = 10000", "PRAGMA trusted_schema = OFF", "PRAGMA cache_size = -4000"}
-
 // Snapshot makes a copy of the database, on disk (fsynced), while all else goes
 // on; the write-ahead log grows for as long as it takes. It is refused with a
 // *webhook.Error when the disk has no room for so many copies beside what must
@@ -43,10 +39,10 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 		return nil, err
 	}
 	var live, schema int64
-	if err := s.scan(ctx, "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &live); err != nil {
+	if err := s.db.Scan(ctx, "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &live); err != nil {
 		return nil, err
 	}
-	if err := s.scan(ctx, "PRAGMA user_version", nil, &schema); err != nil {
+	if err := s.db.Scan(ctx, "PRAGMA user_version", nil, &schema); err != nil {
 		return nil, err
 	}
 	if err := s.roomFor(int64(copies) * live); err != nil {
@@ -59,19 +55,14 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 	made := &Snapshot{Path: f.Name(), Schema: int(schema), At: s.clock.now().UTC(), Keys: formatKeys(keys)}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("store: snapshot: %w", s.damage.notice(err)), made.Remove())
+			err = errors.Join(fmt.Errorf("store: snapshot: %w", s.db.Observe(err)), made.Remove())
 		}
 	}()
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(s.dir, databaseFile)
-	db, err := openDB(path, true, snapshotPragmas)
-	if err != nil {
-		return nil, err
-	}
-	_, err = db.ExecContext(ctx, "VACUUM INTO ?", made.Path)
-	if err = errors.Join(err, db.Close()); err != nil {
+	if err := sqlite.Copy(ctx, path, made.Path); err != nil {
 		return nil, err
 	}
 	made.Bytes, err = durable.SyncFile(made.Path)
@@ -117,7 +108,7 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	unfit := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %w", ErrUnfit, fmt.Errorf(format, args...))
 	}
-	db, err := openDB(path, true, readerPragmas)
+	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
 		return c, err
 	}
@@ -125,7 +116,7 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	db.SetMaxOpenConns(1)
 	scan := func(query string, args []any, dest ...any) error {
 		err := db.QueryRowContext(ctx, query, args...).Scan(dest...)
-		if err != nil && isCorrupt(err) {
+		if err != nil && sqlite.IsCorrupt(err) {
 			return unfit("it is damaged: %w", err)
 		}
 		return err
@@ -140,15 +131,15 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	if err := scan("PRAGMA user_version", nil, &c.Schema); err != nil {
 		return c, err
 	}
-	known, err := fs.Glob(migrations, migrationFiles)
+	known, err := sqlite.NewestSchema(migrations)
 	if err != nil {
 		return c, err
 	}
 	switch {
 	case c.Schema == 0:
 		return c, unfit("there is nothing of this service in it")
-	case c.Schema > len(known):
-		return c, unfit("it has schema %d, and this binary knows schemas up to %d: use a newer binary", c.Schema, len(known))
+	case c.Schema > known:
+		return c, unfit("it has schema %d, and this binary knows schemas up to %d: use a newer binary", c.Schema, known)
 	}
 	var newest sql.NullInt64
 	for query, dest := range map[string]any{

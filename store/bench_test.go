@@ -92,7 +92,7 @@ func BenchmarkDeliver(b *testing.B) {
 // ran returns how many statements the writer has run, transactions included.
 func ran(b *testing.B, s *Store) (n int64) {
 	b.Helper()
-	if err := s.writer.do(func(t *tx) error { n = t.w.ran; return nil }); err != nil {
+	if err := s.writer.do(func(t *tx) error { n = t.Statements(); return nil }); err != nil {
 		b.Fatal(err)
 	}
 	return n

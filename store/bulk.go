@@ -114,7 +114,7 @@ func (s *Store) PlanBulk(ctx context.Context, a webhook.Action, q *webhook.ListQ
 			last = nums[len(nums)-1]
 		}
 		p.Picked += len(nums)
-		err := s.each(ctx, count, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
+		err := s.db.Each(ctx, count, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
 			var skip webhook.BulkSkip
 			var succeeded bool
 			var n int
@@ -138,7 +138,7 @@ func (s *Store) PlanBulk(ctx context.Context, a webhook.Action, q *webhook.ListQ
 	}
 	for num, at := range map[int64]*time.Time{first: &p.To, last: &p.From} {
 		var created int64
-		if err := s.scan(ctx, selectCreated, []any{num}, &created); ignoreNoRows(err) != nil {
+		if err := s.db.Scan(ctx, selectCreated, []any{num}, &created); ignoreNoRows(err) != nil {
 			return p, err
 		} else if err == nil {
 			*at = time.UnixMilli(created).UTC()
@@ -169,7 +169,7 @@ func (s *Store) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest i
 		return 0, 0, err
 	}
 	if newest == 0 {
-		if err := s.scan(ctx, selectNewestNum, nil, &newest); err != nil {
+		if err := s.db.Scan(ctx, selectNewestNum, nil, &newest); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -232,7 +232,7 @@ func (s *Store) RunBulk(ctx context.Context, b *Bulk, progress func(BulkResult))
 	}
 	err = s.Write(ctx, func(w Write) error {
 		var begun bool
-		if err := w.t.scan(selectRun, []any{b.ID}, &begun); err != nil {
+		if err := w.t.Scan(selectRun, []any{b.ID}, &begun); err != nil {
 			return err
 		}
 		if begun {
@@ -282,7 +282,7 @@ func (s *Store) bulkStep(t *tx, a webhook.Action, find string, nums []int64) (do
 	var chosen []int64
 	subscriptions := make(map[string]struct{})
 	seen := 0
-	err = t.each(find, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+	err = t.Each(find, []any{jsonOf(nums)}, func(scan func(...any) error) error {
 		var num int64
 		var skip webhook.BulkSkip
 		var subscription string
@@ -307,7 +307,7 @@ func (s *Store) bulkStep(t *tx, a webhook.Action, find string, nums []int64) (do
 	if len(chosen) == 0 {
 		return 0, skipped, nil
 	}
-	t.afterCommit(func() {
+	t.AfterCommit(func() {
 		for id := range subscriptions {
 			s.watchers.queued(id)
 		}
@@ -334,14 +334,14 @@ func (s *Store) redeliverAll(t *tx, nums []int64) error {
 		return err
 	}
 	var before int64
-	if err := t.scan(selectNewestNum, nil, &before); err != nil {
+	if err := t.Scan(selectNewestNum, nil, &before); err != nil {
 		return err
 	}
-	if err := t.exec(insertRedeliveries, string(list), s.clock.now().UnixMilli(), now); err != nil {
+	if err := t.Exec(insertRedeliveries, string(list), s.clock.now().UnixMilli(), now); err != nil {
 		return err
 	}
 	t.deliveryChanged(0)
-	return t.exec(linkRedeliveries, before)
+	return t.Exec(linkRedeliveries, before)
 }
 
 // cancel ends deliveries that wait for an attempt, and returns how many did.
@@ -352,7 +352,7 @@ func (s *Store) cancel(t *tx, nums []int64) (n int, err error) {
 	}
 	lanes := make(map[string]struct{})
 	var pings []string
-	err = t.each(cancelWaiting, []any{jsonOf(nums), now}, func(scan func(...any) error) error {
+	err = t.Each(cancelWaiting, []any{jsonOf(nums), now}, func(scan func(...any) error) error {
 		var id, subscription string
 		var ping bool
 		if err := scan(&id, &subscription, &ping); err != nil {
@@ -371,7 +371,7 @@ func (s *Store) cancel(t *tx, nums []int64) (n int, err error) {
 	for _, num := range nums {
 		t.deliveryChanged(num)
 	}
-	t.afterCommit(func() {
+	t.AfterCommit(func() {
 		for _, id := range pings {
 			s.watchers.dropped(id)
 		}
@@ -397,7 +397,7 @@ func (w Write) Cancel(programID, subscriptionID, id string) error {
 	var num int64
 	var status webhook.Status
 	var waits bool
-	if err := w.t.scan(selectCancellable, []any{id, subscriptionID}, &num, &status, &waits); err != nil {
+	if err := w.t.Scan(selectCancellable, []any{id, subscriptionID}, &num, &status, &waits); err != nil {
 		return notFound(err, "delivery")
 	}
 	switch {

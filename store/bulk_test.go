@@ -71,7 +71,7 @@ func TestBulkRedelivery(t *testing.T) {
 	}
 	var last int64
 	links := 0
-	err = s.each(t.Context(), `SELECT o.num, r.seqs = o.seqs AND r.status = 'pending' AND r.next_attempt_at IS NOT NULL, (SELECT count(*) FROM delivery_events x WHERE x.delivery = r.num)
+	err = s.db.Each(t.Context(), `SELECT o.num, r.seqs = o.seqs AND r.status = 'pending' AND r.next_attempt_at IS NOT NULL, (SELECT count(*) FROM delivery_events x WHERE x.delivery = r.num)
 		FROM deliveries r JOIN deliveries o ON o.id = r.redelivery_of WHERE r.num > ? ORDER BY r.num`, []any{before}, func(scan func(...any) error) error {
 		var num int64
 		var right bool

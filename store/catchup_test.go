@@ -56,7 +56,7 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	s.tail = newTail(0)
 	hide := func(from, to string) {
 		if err := s.writer.do(func(t *tx) error {
-			return t.exec("UPDATE events SET program_id = '" + to + "' WHERE program_id = '" + from + "'")
+			return t.Exec("UPDATE events SET program_id = '" + to + "' WHERE program_id = '" + from + "'")
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +125,7 @@ func TestCatchingUpMissesWhatIsGone(t *testing.T) {
 		publish(t, s, "p", "content_updated")
 	}
 	gone := func(seq int64) error {
-		return s.writer.do(func(t *tx) error { return t.exec("DELETE FROM events WHERE seq = ?", seq) })
+		return s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM events WHERE seq = ?", seq) })
 	}
 	for _, test := range []struct {
 		gone int64

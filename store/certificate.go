@@ -93,7 +93,7 @@ func (c *Certificates) Store(ctx context.Context, path string, value []byte) err
 		return fmt.Errorf("store: certificate file %q has %d bytes, more than %d", path, len(value), maxCertificateFile)
 	}
 	return c.s.writer.do(func(t *tx) error {
-		return t.exec("INSERT INTO certificate_files (path, value, size, changed_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET value = ?2, size = ?3, changed_at = ?4",
+		return t.Exec("INSERT INTO certificate_files (path, value, size, changed_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET value = ?2, size = ?3, changed_at = ?4",
 			path, c.s.seal.seal(value, certificatePlace(path)), len(value), c.s.clock.now().UnixMilli())
 	})
 }
@@ -105,7 +105,7 @@ func (c *Certificates) Load(ctx context.Context, path string) ([]byte, error) {
 	}
 	defer c.done()
 	var sealed []byte
-	err := c.s.scan(ctx, "SELECT value FROM certificate_files WHERE path = ?", []any{path}, &sealed)
+	err := c.s.db.Scan(ctx, "SELECT value FROM certificate_files WHERE path = ?", []any{path}, &sealed)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, fmt.Errorf("store: certificate file %q: %w", path, fs.ErrNotExist)
@@ -133,7 +133,7 @@ func (c *Certificates) Delete(ctx context.Context, path string) error {
 	defer c.done()
 	after, before := below(path)
 	return c.s.writer.do(func(t *tx) error {
-		return t.exec("DELETE FROM certificate_files WHERE path = ? OR path > ? AND path < ?", path, after, before)
+		return t.Exec("DELETE FROM certificate_files WHERE path = ? OR path > ? AND path < ?", path, after, before)
 	})
 }
 
@@ -142,7 +142,7 @@ const selectCertificateFiles = "SELECT path, size, changed_at FROM certificate_f
 // files returns a file and all that lies below it.
 func (c *Certificates) files(ctx context.Context, path string) (found []CertificateFile, err error) {
 	after, before := below(path)
-	err = c.s.each(ctx, selectCertificateFiles, []any{path, after, before}, func(scan func(...any) error) error {
+	err = c.s.db.Each(ctx, selectCertificateFiles, []any{path, after, before}, func(scan func(...any) error) error {
 		var f CertificateFile
 		var changed int64
 		err := scan(&f.Path, &f.Size, &changed)
@@ -259,7 +259,7 @@ func (c *Certificates) take(ctx context.Context, name string) (until time.Time, 
 	err = c.s.writer.do(func(t *tx) error {
 		now := c.s.clock.now()
 		var held int64
-		err := t.scan("SELECT expires_at FROM certificate_locks WHERE name = ? AND process = ?", []any{name, c.process}, &held)
+		err := t.Scan("SELECT expires_at FROM certificate_locks WHERE name = ? AND process = ?", []any{name, c.process}, &held)
 		switch {
 		case err == nil && held > now.UnixMilli():
 			until = time.UnixMilli(held)
@@ -267,7 +267,7 @@ func (c *Certificates) take(ctx context.Context, name string) (until time.Time, 
 		case err != nil && !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		return t.exec("INSERT INTO certificate_locks (name, process, expires_at) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET process = ?2, expires_at = ?3",
+		return t.Exec("INSERT INTO certificate_locks (name, process, expires_at) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET process = ?2, expires_at = ?3",
 			name, c.process, now.Add(lockLease).UnixMilli())
 	})
 	return until, err
@@ -281,7 +281,7 @@ func (c *Certificates) RenewLockLease(ctx context.Context, name string, lease ti
 	}
 	defer c.done()
 	return c.s.writer.do(func(t *tx) error {
-		return t.exec("UPDATE certificate_locks SET expires_at = ? WHERE name = ? AND process = ?",
+		return t.Exec("UPDATE certificate_locks SET expires_at = ? WHERE name = ? AND process = ?",
 			c.s.clock.now().Add(lease+lockLease).UnixMilli(), name, c.process)
 	})
 }
@@ -293,7 +293,7 @@ func (c *Certificates) Unlock(ctx context.Context, name string) error {
 	}
 	defer c.done()
 	err := c.s.writer.do(func(t *tx) error {
-		return t.exec("DELETE FROM certificate_locks WHERE name = ? AND process = ?", name, c.process)
+		return t.Exec("DELETE FROM certificate_locks WHERE name = ? AND process = ?", name, c.process)
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()

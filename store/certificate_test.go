@@ -109,7 +109,7 @@ func TestCertificateFilesAreSealed(t *testing.T) {
 	// A seal is for its own path.
 	s = opened(t, Config{Dir: dir})
 	defer s.Close()
-	err = s.writer.do(func(t *tx) error { return t.exec("UPDATE certificate_files SET path = 'elsewhere'") })
+	err = s.writer.do(func(t *tx) error { return t.Exec("UPDATE certificate_files SET path = 'elsewhere'") })
 	if err != nil {
 		t.Fatal(err)
 	}

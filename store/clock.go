@@ -86,7 +86,7 @@ func (s *Store) heedClock(t *tx) error {
 			return err
 		}
 	}
-	t.afterCommit(func() {
+	t.AfterCommit(func() {
 		c.saved = now
 		if jump == 0 {
 			return
@@ -102,7 +102,7 @@ func (s *Store) heedClock(t *tx) error {
 
 // saveClock writes the time down.
 func (s *Store) saveClock(t *tx) error {
-	return t.exec("INSERT INTO settings (name, value) VALUES ('clock', ?1) ON CONFLICT DO UPDATE SET value = ?1", strconv.AppendInt(nil, s.clock.now().UnixMilli(), 10))
+	return t.Exec("INSERT INTO settings (name, value) VALUES ('clock', ?1) ON CONFLICT DO UPDATE SET value = ?1", strconv.AppendInt(nil, s.clock.now().UnixMilli(), 10))
 }
 
 // recoverClock finds out, at the start, whether the clock was set back since
@@ -111,12 +111,12 @@ func (s *Store) saveClock(t *tx) error {
 // against a subscriber. From then on commits heed the clock. It does nothing
 // once it has been done.
 func (s *Store) recoverClock(t *tx) error {
-	if t.w.chores != nil {
+	if t.w.running {
 		return nil
 	}
-	t.afterCommit(func() { t.w.chores = s.chores() })
+	t.AfterCommit(func() { t.w.running = true })
 	var text []byte
-	err := t.scan("SELECT value FROM settings WHERE name = 'clock'", nil, &text)
+	err := t.Scan("SELECT value FROM settings WHERE name = 'clock'", nil, &text)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	} else if err != nil {
@@ -133,7 +133,7 @@ func (s *Store) recoverClock(t *tx) error {
 	}
 	switch {
 	case gap >= clockJump:
-		return t.exec(moveFailures, gap.Milliseconds())
+		return t.Exec(moveFailures, gap.Milliseconds())
 	case gap > -clockJump:
 		return nil
 	}
@@ -156,15 +156,15 @@ func (s *Store) moveWaits(t *tx, by time.Duration) error {
 		"UPDATE old_signing_secrets SET expires_at = -(expires_at + ?)",
 		"UPDATE old_signing_secrets SET expires_at = -expires_at WHERE expires_at < 0 AND ? <> 0",
 	} {
-		if err := t.exec(query, ms); err != nil {
+		if err := t.Exec(query, ms); err != nil {
 			return err
 		}
 	}
 	// The lanes know when their old secrets expire.
-	return t.each("SELECT DISTINCT subscription_id FROM old_signing_secrets", nil, func(scan func(...any) error) error {
+	return t.Each("SELECT DISTINCT subscription_id FROM old_signing_secrets", nil, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
-		t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
+		t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 		return err
 	})
 }

@@ -22,7 +22,7 @@ func (s *Store) Delivery(ctx context.Context, programID, subscriptionID, id stri
 	}
 	var num int64
 	d, num, err := scanDelivery(func(dest ...any) error {
-		return s.scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", []any{id, subscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", []any{id, subscriptionID}, dest...)
 	})
 	if err != nil {
 		return d, notFound(err, "delivery")
@@ -118,7 +118,7 @@ func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.
 		return webhook.Delivery{}, err
 	}
 	var open int
-	if err := t.scan("SELECT count(*) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{sub.ID}, &open); err != nil {
+	if err := t.Scan("SELECT count(*) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{sub.ID}, &open); err != nil {
 		return webhook.Delivery{}, err
 	}
 	if open >= maxOpenPings {
@@ -132,8 +132,8 @@ func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.
 		Events: []webhook.EventRef{{ID: event, Name: webhook.EventPing}},
 	}
 	t.deliveryChanged(0)
-	t.afterCommit(func() { s.watchers.queued(sub.ID) })
-	return d, t.exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
+	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
+	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
 		id, sub.ID, sub.ProgramID, at.UnixMilli(), webhook.PingEvent(event, at), now)
 }
 
@@ -152,7 +152,7 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	}
 	var num int64
 	var seqs sql.NullString
-	err = t.scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
+	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
 		SELECT ?1, subscription_id, program_id, 'pending', 0, ?5, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
 		RETURNING num, seqs`, []any{again, now, id, subscriptionID, s.clock.now().UnixMilli()}, &num, &seqs)
 	if err != nil {
@@ -162,14 +162,14 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 		return webhook.Delivery{}, notActive()
 	}
 	t.deliveryChanged(num)
-	t.afterCommit(func() { s.watchers.queued(subscriptionID) })
+	t.AfterCommit(func() { s.watchers.queued(subscriptionID) })
 	if seqs.Valid {
 		if err := t.linkEvents(programID, num, seqs.String); err != nil {
 			return webhook.Delivery{}, err
 		}
 	}
 	d, _, err := scanDelivery(func(dest ...any) error {
-		return t.scan("SELECT "+deliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
+		return t.Scan("SELECT "+deliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
 	})
 	return d, err
 }

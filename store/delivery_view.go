@@ -48,17 +48,17 @@ func (s *Store) DeliveryView(ctx context.Context, id string) (d DeliveryView, er
 		var replay, seqs sql.NullString
 		var ping []byte
 		d.Delivery, d.Place, err = scanDelivery(func(dest ...any) error {
-			return v.scan(selectDeliveryView, []any{id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
+			return v.Scan(selectDeliveryView, []any{id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
 		if err != nil {
 			return notFound(err, "delivery")
 		}
 		d.ClaimedAt, d.ReplayID = fromMillis(claimed), replay.String
-		if d.Attempts, err = attemptsOf(v.each, d.Place); err != nil {
+		if d.Attempts, err = attemptsOf(v.Each, d.Place); err != nil {
 			return err
 		}
 		d.Subscription, err = scanSubscription(func(dest ...any) error {
-			return v.scan(selectAnySubscription, []any{d.SubscriptionID}, dest...)
+			return v.Scan(selectAnySubscription, []any{d.SubscriptionID}, dest...)
 		})
 		if err != nil {
 			return err
@@ -70,13 +70,13 @@ func (s *Store) DeliveryView(ctx context.Context, id string) (d DeliveryView, er
 			if err := json.Unmarshal([]byte(seqs.String), &places); err != nil {
 				return err
 			}
-			events, err := s.eventBodies(v.scan, d.ProgramID, places)
+			events, err := s.eventBodies(v.Scan, d.ProgramID, places)
 			if err != nil && !errors.Is(err, errGone) {
 				return err
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
-		return v.each(selectAgain, []any{id, manyAgain}, func(scan func(...any) error) error {
+		return v.Each(selectAgain, []any{id, manyAgain}, func(scan func(...any) error) error {
 			var a Again
 			var created int64
 			err := scan(&a.ID, &a.Status, &created)

@@ -59,7 +59,7 @@ func TestDeliveryView(t *testing.T) {
 		t.Errorf("redelivered as (-want +got):\n%s", diff)
 	}
 	// Its events are gone before it is.
-	if err := s.writer.do(func(tx *tx) error { return tx.exec("DELETE FROM events WHERE seq = 1") }); err != nil {
+	if err := s.writer.do(func(tx *tx) error { return tx.Exec("DELETE FROM events WHERE seq = 1") }); err != nil {
 		t.Fatal(err)
 	}
 	s.tail = newTail(0)

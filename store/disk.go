@@ -88,7 +88,7 @@ func tooFull(room, unused, least int64) bool { return room < least/4 || room+unu
 func (s *Store) room(t *tx) error {
 	d := &s.disk
 	if now := time.Now(); now.Sub(d.looked) >= diskLooked {
-		room, least, low := d.look(t.scan)
+		room, least, low := d.look(t.Scan)
 		switch {
 		case low && !d.low:
 			s.logger.Error("the disk is nearly full: no event is accepted until there is room", "free", room, "least", least)
@@ -108,7 +108,7 @@ func errLowDisk() *webhook.Error {
 }
 
 func (s *Store) scanNow(query string, args []any, dest ...any) error {
-	return s.scan(context.Background(), query, args, dest...)
+	return s.db.Scan(context.Background(), query, args, dest...)
 }
 
 // Disk is the state of the disk that the data directory is on.

@@ -18,24 +18,24 @@ import (
 // commitWithARead runs, in one commit, a write that fills SQLite's cache, a write
 // whose read finds the disk full when SQLite makes room in the cache by writing
 // to the log, and then, with room again, the last. It returns what the last got.
-func commitWithARead(t *testing.T, s *Store, again bool, last *write, also ...func(*tx) error) (runs int, firstErr, lastErr error) {
+func commitWithARead(t *testing.T, s *Store, again bool, last func(*tx) error, also ...func(*tx) error) (runs int, firstErr, lastErr error) {
 	t.Helper()
 	program(t, s, "q")
 	for i := range 200 {
 		e := event("content_updated")
 		err := s.writer.do(func(t *tx) error {
-			return t.exec("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES ('q', ?, ?, 'content_updated', 1, ?)",
+			return t.Exec("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES ('q', ?, ?, 'content_updated', 1, ?)",
 				i+1, e.ID, []byte(`{"id":"`+e.ID+`","x":"`+strings.Repeat("x", 6000)+`"}`))
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.writer.conn.ExecContext(t.Context(), "PRAGMA cache_size = 20"); err != nil {
+	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = 20"); err != nil {
 		t.Fatal(err)
 	}
 	var busy, frames, moved int
-	if err := s.writer.conn.QueryRowContext(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &moved); err != nil {
+	if err := s.db.Writer().Conn().QueryRowContext(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &moved); err != nil {
 		t.Fatal(err)
 	}
 	signal.Ignore(syscall.SIGXFSZ)
@@ -47,9 +47,9 @@ func commitWithARead(t *testing.T, s *Store, again bool, last *write, also ...fu
 	t.Cleanup(func() { room(); signal.Reset(syscall.SIGXFSZ) })
 
 	release := lead(s)
-	first := s.writer.submit(&write{again: true, run: func(tx *tx) error {
+	first := s.writer.submit(func(tx *tx) error {
 		for i := range 40 {
-			if err := tx.exec("INSERT INTO settings (name, value) VALUES (?, ?)", fmt.Sprintf("first-%d", i), []byte(strings.Repeat("x", 3000))); err != nil {
+			if err := tx.Exec("INSERT INTO settings (name, value) VALUES (?, ?)", fmt.Sprintf("first-%d", i), []byte(strings.Repeat("x", 3000))); err != nil {
 				return err
 			}
 		}
@@ -63,20 +63,20 @@ func commitWithARead(t *testing.T, s *Store, again bool, last *write, also ...fu
 			return err
 		}
 		return syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(st.Size()), Max: old.Max})
-	}})
-	second := s.writer.submit(&write{again: again, run: func(t *tx) error {
+	}, true)
+	second := s.writer.submit(func(t *tx) error {
 		defer room()
 		runs++
 		var n int
-		return t.scan("SELECT coalesce(sum(instr(json, 'zz')), 0) FROM events WHERE program_id = 'q'", nil, &n)
-	}})
-	third := s.writer.submit(last)
+		return t.Scan("SELECT coalesce(sum(instr(json, 'zz')), 0) FROM events WHERE program_id = 'q'", nil, &n)
+	}, again)
+	third := s.writer.submit(last, true)
 	release()
 	var wg sync.WaitGroup
 	var secondErr error
-	wg.Go(func() { firstErr = s.writer.wait(first) })
-	wg.Go(func() { secondErr = s.writer.wait(second) })
-	wg.Go(func() { lastErr = s.writer.wait(third) })
+	wg.Go(func() { firstErr = s.writer.Wait(first) })
+	wg.Go(func() { secondErr = s.writer.Wait(second) })
+	wg.Go(func() { lastErr = s.writer.Wait(third) })
 	wg.Wait()
 	t.Logf("the read was run %d times\nfirst: %v\nread: %v\nlast: %v", runs, firstErr, secondErr, lastErr)
 	return runs, firstErr, lastErr
@@ -97,9 +97,9 @@ func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
 				t.Fatal(waiting, err)
 			}
 			f := s.newForming(l, &waiting)
-			_, firstErr, lastErr := commitWithARead(t, s, again, &write{again: true, run: f.store})
+			_, firstErr, lastErr := commitWithARead(t, s, again, f.store)
 			var cursor, deliveries, rows int64
-			err = s.scan(t.Context(), "SELECT (SELECT seq FROM cursors), (SELECT count(*) FROM deliveries WHERE ping IS NULL AND claimed_at IS NOT NULL), (SELECT count(*) FROM settings WHERE name LIKE 'first-%')", nil, &cursor, &deliveries, &rows)
+			err = s.db.Scan(t.Context(), "SELECT (SELECT seq FROM cursors), (SELECT count(*) FROM deliveries WHERE ping IS NULL AND claimed_at IS NOT NULL), (SELECT count(*) FROM settings WHERE name LIKE 'first-%')", nil, &cursor, &deliveries, &rows)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,16 +118,16 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 	program(t, s, "p")
 	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated")
-	_, _, lastErr := commitWithARead(t, s, true, &write{again: true, run: func(t *tx) error {
+	_, _, lastErr := commitWithARead(t, s, true, func(t *tx) error {
 		_, err := Write{s, t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
-	}})
-	if _, err := s.writer.conn.ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
+	})
+	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
 		t.Fatal(err)
 	}
 	after := publish(t, s, "p", "content_updated")
 	var stored int
-	if err := s.scan(t.Context(), "SELECT count(*) FROM events WHERE program_id = 'p'", nil, &stored); err != nil {
+	if err := s.db.Scan(t.Context(), "SELECT count(*) FROM events WHERE program_id = 'p'", nil, &stored); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("last: %v; %d events are stored; the one published after has seq %d", lastErr, stored, after[0].Seq)
@@ -137,7 +137,7 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 	}
 	for i, seq := range w.Seqs {
 		var body []byte
-		if err := s.scan(t.Context(), "SELECT json FROM events WHERE program_id = 'p' AND seq = ?", []any{seq}, &body); err != nil {
+		if err := s.db.Scan(t.Context(), "SELECT json FROM events WHERE program_id = 'p' AND seq = ?", []any{seq}, &body); err != nil {
 			t.Fatal(err)
 		}
 		if string(body) != string(w.Bodies[i]) {
@@ -149,23 +149,23 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 	}
 }
 
-// The same with a delivery that is formed early of events that are not stored.
-func TestNothingIsFormedEarlyOfEventsThatAReadHasUndone(t *testing.T) {
+// The same with a delivery that is formed inline of events that are not stored.
+func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
-	claims := formEarly(s, l)
-	_, _, lastErr := commitWithARead(t, s, true, &write{again: true, run: func(*tx) error { return nil }}, func(t *tx) error {
+	claims := formInline(s, l)
+	_, _, lastErr := commitWithARead(t, s, true, func(*tx) error { return nil }, func(t *tx) error {
 		_, err := Write{s, t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
-	if _, err := s.writer.conn.ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
+	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
 		t.Fatal(err)
 	}
 	for len(claims) > 0 {
-		t.Logf("formed early: %+v", <-claims)
+		t.Logf("formed inline: %+v", <-claims)
 	}
-	s.FormEarly(nil)
+	s.SetInlineFormer(nil)
 	t.Logf("last: %v", lastErr)
 	published := publish(t, s, "p", "content_updated") // acknowledged
 	fresh := lane(t, s, l.SubscriptionID)

@@ -38,10 +38,10 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 		received := max(e.ReceivedAt.UnixMilli(), head.received)
 		var r sql.Result
 		if e.Trace == "" { // as most do: they pay nothing for it
-			r, err = t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
+			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
 				programID, head.seq+1, e.ID, e.Name, received, e.JSON)
 		} else {
-			r, err = t.execResult("INSERT INTO events (program_id, seq, id, name, received_at, json, traceparent) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
+			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json, traceparent) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
 				programID, head.seq+1, e.ID, e.Name, received, e.JSON, string(e.Trace))
 		}
 		if err != nil {
@@ -63,7 +63,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 	if added = len(fresh); added > 0 {
 		t.setHead(programID, head)
 		t.accept(fresh)
-		t.afterCommit(func() {
+		t.AfterCommit(func() {
 			s.metrics.accept(programID, len(fresh))
 			s.tail.add(fresh)
 			s.watchers.published(fresh)
@@ -75,7 +75,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 // repeat replaces an event that is published again by the one that is stored.
 func (t *tx) repeat(e *webhook.Event) error {
 	stored, err := scanEvent(e.ProgramID, func(dest ...any) error {
-		return t.scan("SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
+		return t.Scan("SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
 	})
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (t *tx) repeat(e *webhook.Event) error {
 // Event returns one event of a program.
 func (s *Store) Event(ctx context.Context, programID, id string) (webhook.Event, error) {
 	e, err := scanEvent(programID, func(dest ...any) error {
-		return s.scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
+		return s.db.Scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
 	})
 	return e, notFound(err, "event")
 }
@@ -99,12 +99,12 @@ func (s *Store) Event(ctx context.Context, programID, id string) (webhook.Event,
 // a time, 0 when there is none.
 func (s *Store) seqBefore(ctx context.Context, programID string, at time.Time) (int64, error) {
 	var low, high int64 // received before, and not
-	err := s.scan(ctx, "SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
+	err := s.db.Scan(ctx, "SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
 		// Retention leaves gaps: the newest up to the middle stands for it.
 		middle := low + (high-low)/2
 		var seq, received int64
-		err = s.scan(ctx, selectAtMost, []any{programID, middle}, &seq, &received)
+		err = s.db.Scan(ctx, selectAtMost, []any{programID, middle}, &seq, &received)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			low, err = middle, nil

@@ -31,7 +31,7 @@ func (s *Store) AllEvents(ctx context.Context, q *webhook.ListQuery) (events []w
 		if rows, next, err = f.page(v); err != nil {
 			return err
 		}
-		return v.each(selectListedRows, []any{jsonOf(rows)}, func(scan func(...any) error) error {
+		return v.Each(selectListedRows, []any{jsonOf(rows)}, func(scan func(...any) error) error {
 			var program string
 			e, err := scanEvent("", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
 			e.ProgramID = program
@@ -139,11 +139,11 @@ func (v *view) namedEvents(names []string, low, high int64, args []any) ([]strea
 // most row, 0 when there is none.
 func (v *view) seqAtMost(programID string, row int64) (int64, error) {
 	var low, high int64 // at most row, and not
-	err := v.scan(selectSeqEnds, []any{programID}, &low, &high)
+	err := v.Scan(selectSeqEnds, []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
 		middle := low + (high-low)/2
 		var seq, at int64 // of the newest up to the middle: what is old may be gone
-		switch err = v.scan(selectSeqRow, []any{programID, middle}, &seq, &at); {
+		switch err = v.Scan(selectSeqRow, []any{programID, middle}, &seq, &at); {
 		case errors.Is(err, sql.ErrNoRows):
 			low, err = middle, nil
 		case err != nil:
@@ -160,11 +160,11 @@ func (v *view) seqAtMost(programID string, row int64) (int64, error) {
 // time, 0 when there is none, but for disorder.
 func (s *Store) rowBefore(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64 // received before, and not
-	err := s.scan(ctx, selectRowEnds, nil, &low, &high)
+	err := s.db.Scan(ctx, selectRowEnds, nil, &low, &high)
 	for err == nil && high-low > 1 {
 		middle := low + (high-low)/2
 		var row, received int64 // of the first from the middle on: what is old may be gone
-		if err = s.scan(ctx, selectRowFrom, []any{middle}, &row, &received); err == nil && received < at.UnixMilli() {
+		if err = s.db.Scan(ctx, selectRowFrom, []any{middle}, &row, &received); err == nil && received < at.UnixMilli() {
 			low = row
 		} else {
 			high = middle
@@ -231,7 +231,7 @@ func (s *Store) EventView(ctx context.Context, programID, id, cursor string) (e 
 	}
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		err := v.each(selectEventDeliveries, []any{programID, e.Seq, place[0], EventDeliveries + 1}, func(scan func(...any) error) error {
+		err := v.Each(selectEventDeliveries, []any{programID, e.Seq, place[0], EventDeliveries + 1}, func(scan func(...any) error) error {
 			d, num, err := scanEventDelivery(programID, scan)
 			e.Deliveries, nums = append(e.Deliveries, d), append(nums, num)
 			return err
@@ -243,7 +243,7 @@ func (s *Store) EventView(ctx context.Context, programID, id, cursor string) (e 
 			e.Deliveries = e.Deliveries[:EventDeliveries]
 			e.Older = s.cursor(scope, nums[EventDeliveries-1:EventDeliveries])
 		}
-		return v.each(selectEventWaits, []any{programID, e.Name, e.Seq, MaxEventWaits}, func(scan func(...any) error) error {
+		return v.Each(selectEventWaits, []any{programID, e.Name, e.Seq, MaxEventWaits}, func(scan func(...any) error) error {
 			var w EventWait
 			w.Subscription, err = scanSubscription(func(dest ...any) error { return scan(append([]any{&w.Behind}, dest...)...) })
 			e.Waiting = append(e.Waiting, w)
@@ -296,7 +296,7 @@ func (s *Store) CountSubscribers(ctx context.Context, programID string) (map[str
 		query, args = countSubscribersOfProgram, append(args, programID)
 	}
 	counts := make(map[string]EventSubscribers)
-	err := s.each(ctx, query, args, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, query, args, func(scan func(...any) error) error {
 		var name string
 		var c EventSubscribers
 		err := scan(&name, &c.Active, &c.Paused)
@@ -314,7 +314,7 @@ func (s *Store) Subscribers(ctx context.Context, programID, name string, limit i
 		query, args = selectSubscribersOfProgram, append(args, programID)
 	}
 	var subs []webhook.Subscription
-	err := s.each(ctx, query, args, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, query, args, func(scan func(...any) error) error {
 		sub, err := scanSubscription(scan)
 		subs = append(subs, sub)
 		return err

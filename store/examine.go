@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/store/replica"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -69,20 +70,20 @@ const adviceRestore = "Stop the service and restore the data directory from a co
 func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination
 	x.files(s.dir, s.seal.file)
-	x.disk(s.dir, s.disk.least, func(dest ...any) error { return s.scan(ctx, selectUnused, nil, dest...) })
+	x.disk(s.dir, s.disk.least, func(dest ...any) error { return s.db.Scan(ctx, selectUnused, nil, dest...) })
 	x.library()
 	x.key(s.seal.file, nil)
-	if err := s.Check(ctx); err != nil && s.damage.seen() == nil {
+	if err := s.Check(ctx); err != nil && s.db.Damaged() == nil {
 		x.add(LevelFail, checkDatabase, "Make room on the disk, or see to what its error says; the service goes on by itself then.", "the store cannot be written: %v", err)
 	}
-	switch seen := s.damage.seen(); {
-	case seen != nil:
-		x.add(LevelFail, checkDatabase, adviceRestore, "%v", damaged(filepath.Join(s.dir, databaseFile), seen.Error()))
+	switch found := s.db.Damaged(); {
+	case found != nil:
+		x.add(LevelFail, checkDatabase, adviceRestore, "%v", found)
 	case reading > 0:
-		x.quickCheck(ctx, s.readers, reading)
+		x.quickCheck(ctx, s.db.Readers(), reading)
 	}
 	var version int
-	if err := s.scan(ctx, "SELECT user_version FROM pragma_user_version", nil, &version); err != nil {
+	if err := s.db.Scan(ctx, "SELECT user_version FROM pragma_user_version", nil, &version); err != nil {
 		x.add(LevelFail, checkSchema, "See the log of the service.", "its version cannot be read: %v", err)
 	} else {
 		x.schema(version)
@@ -116,8 +117,8 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	}
 	// The file of the lock is not made: it would be this user's, who may not be
 	// the service's.
-	if _, err := os.Stat(filepath.Join(cfg.Dir, lockFile)); err == nil {
-		lock, err := lockDir(cfg.Dir)
+	if _, err := os.Stat(filepath.Join(cfg.Dir, sqlite.LockFile)); err == nil {
+		lock, err := sqlite.LockDir(cfg.Dir)
 		if errors.Is(err, ErrLocked) {
 			return err
 		} else if err != nil {
@@ -142,7 +143,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", err)
 		return nil
 	}
-	db, err := openDB(path, true, readerPragmas)
+	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
 		x.add(LevelFail, checkDatabase, "", "%v", err)
 		return nil
@@ -322,7 +323,7 @@ func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.D
 	switch {
 	case bounded.Err() != nil:
 		x.ok(checkDatabase, "nothing is wrong with what could be read in %v, which was not all of it", reading)
-	case err != nil && isCorrupt(err):
+	case err != nil && sqlite.IsCorrupt(err):
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", err)
 		return false
 	case err != nil:

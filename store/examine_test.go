@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/store/replica"
+	"service/store/sqlite"
 )
 
 // TestExamineDir damages a data directory in one way each, and has the check
@@ -22,7 +23,7 @@ import (
 func TestExamineDir(t *testing.T) {
 	write := func(t *testing.T, s *Store, query string, args ...any) {
 		t.Helper()
-		if err := s.writer.do(func(t *tx) error { return t.exec(query, args...) }); err != nil {
+		if err := s.writer.do(func(t *tx) error { return t.Exec(query, args...) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -52,7 +53,7 @@ func TestExamineDir(t *testing.T) {
 			want: map[string]Level{checkSchema: LevelFail}, detail: "schema 9999, and this binary knows schemas up to "},
 		{name: "a clock set back", open: func(t *testing.T, s *Store) {
 			write(t, s, "UPDATE settings SET value = ? WHERE name = 'clock'", fmt.Append(nil, time.Now().Add(time.Hour).UnixMilli()))
-			s.writer.chores = nil // the clock would be written down with the end
+			s.writer.running = false // the clock would be written down with the end
 		}, want: map[string]Level{checkClockSaved: LevelWarn}, detail: " behind what it was", opens: true},
 		{name: "a damaged page", closed: func(t *testing.T, dir string) {
 			f, err := os.OpenFile(filepath.Join(dir, databaseFile), os.O_WRONLY, 0)
@@ -208,7 +209,7 @@ func listing(t *testing.T, dir string) string {
 	for _, e := range entries {
 		info, err := e.Info()
 		must(t, err)
-		if e.Name() != lockFile && !strings.HasSuffix(e.Name(), "-shm") && !strings.HasSuffix(e.Name(), "-wal") {
+		if e.Name() != sqlite.LockFile && !strings.HasSuffix(e.Name(), "-shm") && !strings.HasSuffix(e.Name(), "-wal") {
 			fmt.Fprintf(&b, "%s %v %d\n", e.Name(), info.Mode(), info.Size())
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
+
+	"service/store/sqlite"
 )
 
 // Found is a record that an id led to. The id of an event is unique in its
@@ -50,13 +52,13 @@ func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, er
 			{FoundSubscription, findSubscriptions}, {FoundDelivery, findDeliveries}, {FoundEvent, findEvents}, {FoundToken, findTokens},
 		} {
 			n := 0
-			err := v.each(of.query, []any{prefix, prefix + "g", limit}, func(scan func(...any) error) error {
+			err := v.Each(of.query, []any{prefix, prefix + "g", limit}, func(scan func(...any) error) error {
 				f := Found{Kind: of.kind}
 				if err := scan(&f.ID, &f.ProgramID); err != nil {
 					return err
 				}
 				if all, n = append(all, f), n+1; n == limit {
-					return errEnough
+					return sqlite.ErrStop
 				}
 				return nil
 			})
@@ -77,7 +79,7 @@ func (s *Store) ProgramIDs(ctx context.Context, limit int) ([]string, error) {
 		return nil, errors.New("store: a limit is at least 1")
 	}
 	var ids []string
-	err := s.each(ctx, selectProgramIDs, []any{limit}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectProgramIDs, []any{limit}, func(scan func(...any) error) error {
 		var id string
 		if err := scan(&id); err != nil {
 			return err

@@ -18,7 +18,7 @@ func (s *Store) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	var before webhook.Failures
 	var first int64
 	var since sql.NullInt64
-	err := t.scan("SELECT count, first_at, failing_since FROM failures WHERE subscription_id = ?", []any{id}, &before.Count, &first, &since)
+	err := t.Scan("SELECT count, first_at, failing_since FROM failures WHERE subscription_id = ?", []any{id}, &before.Count, &first, &since)
 	if errors.Is(err, sql.ErrNoRows) {
 		if a.Result != webhook.ResultRetryable {
 			return nil
@@ -29,7 +29,7 @@ func (s *Store) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 		before.First, before.Since = time.UnixMilli(first), fromMillis(since)
 	}
 	sub, err := scanSubscription(func(dest ...any) error {
-		return t.scan("SELECT "+subscriptionColumns+" FROM subscriptions WHERE id = ?", []any{id}, dest...)
+		return t.Scan("SELECT "+subscriptionColumns+" FROM subscriptions WHERE id = ?", []any{id}, dest...)
 	})
 	if err != nil || !sub.DeletedAt.IsZero() {
 		return err
@@ -48,7 +48,7 @@ func (s *Store) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	if err := t.setHealth(id, status, reason, after); err != nil {
 		return err
 	}
-	t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	is := sub
 	is.Status, is.DisabledReason, is.Active = status, reason, status != webhook.HealthDisabled && sub.Active
 	alert := webhook.Alert{Subscription: is, Failures: after, DeliveryID: c.ID, Attempt: a}
@@ -64,9 +64,9 @@ func (s *Store) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 		return err
 	}
 	if status != webhook.HealthDisabled {
-		return t.exec("UPDATE subscriptions SET revision = revision + 1 WHERE id = ?", id)
+		return t.Exec("UPDATE subscriptions SET revision = revision + 1 WHERE id = ?", id)
 	}
-	if err := t.exec("UPDATE subscriptions SET active = 0, revision = revision + 1, updated_at = ? WHERE id = ?", now.UnixMilli(), id); err != nil {
+	if err := t.Exec("UPDATE subscriptions SET active = 0, revision = revision + 1, updated_at = ? WHERE id = ?", now.UnixMilli(), id); err != nil {
 		return err
 	}
 	return t.moveInterests(&sub, &is)
@@ -78,7 +78,7 @@ func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhoo
 	if reason != "" {
 		why = reason
 	}
-	if err := t.exec("UPDATE subscriptions SET status = ?, disabled_reason = ? WHERE id = ?", string(status), why, id); err != nil {
+	if err := t.Exec("UPDATE subscriptions SET status = ?, disabled_reason = ? WHERE id = ?", string(status), why, id); err != nil {
 		return err
 	}
 	return t.setFailures(id, f)
@@ -86,12 +86,12 @@ func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhoo
 
 func (t *tx) setFailures(id string, f webhook.Failures) error {
 	if f.Count == 0 {
-		return t.exec("DELETE FROM failures WHERE subscription_id = ?", id)
+		return t.Exec("DELETE FROM failures WHERE subscription_id = ?", id)
 	}
 	if t.w.fails != nil {
 		t.w.fails[id] = struct{}{}
 	}
-	return t.exec("INSERT INTO failures (subscription_id, count, first_at, failing_since) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET count = ?2, first_at = ?3, failing_since = ?4",
+	return t.Exec("INSERT INTO failures (subscription_id, count, first_at, failing_since) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET count = ?2, first_at = ?3, failing_since = ?4",
 		id, f.Count, f.First.UnixMilli(), millis(f.Since))
 }
 
@@ -100,7 +100,7 @@ func (t *tx) setFailures(id string, f webhook.Failures) error {
 func (t *tx) mayHaveFailures(id string) (bool, error) {
 	if t.w.fails == nil {
 		fails := make(map[string]struct{})
-		err := t.each("SELECT subscription_id FROM failures", nil, func(scan func(...any) error) error {
+		err := t.Each("SELECT subscription_id FROM failures", nil, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
 			fails[id] = struct{}{}

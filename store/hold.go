@@ -60,7 +60,7 @@ func newHold() *hold {
 // Until the hold has ended the next start begins it anew.
 func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
 	var text []byte
-	err := s.scan(ctx, "SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
+	err := s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	} else if err != nil {
@@ -92,10 +92,10 @@ func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
 
 // repeats counts what may be delivered again.
 func (s *Store) repeats(ctx context.Context) (r Repeats, err error) {
-	if err = s.scan(ctx, selectUnended, []any{maxRepeats + 1}, &r.Deliveries); err != nil {
+	if err = s.db.Scan(ctx, selectUnended, []any{maxRepeats + 1}, &r.Deliveries); err != nil {
 		return r, err
 	}
-	if err = s.scan(ctx, selectWaitingEvents, []any{maxRepeats + 1}, &r.Events); err != nil {
+	if err = s.db.Scan(ctx, selectWaitingEvents, []any{maxRepeats + 1}, &r.Events); err != nil {
 		return r, err
 	}
 	r.More = r.Deliveries > maxRepeats || r.Events > maxRepeats
@@ -132,8 +132,8 @@ func (w Write) Release() error {
 }
 
 func (w Write) release() error {
-	w.t.afterCommit(w.s.hold.end)
-	return w.t.exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'")
+	w.t.AfterCommit(w.s.hold.end)
+	return w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'")
 }
 
 func (h *hold) end() {

@@ -28,7 +28,7 @@ const expiredAtOnce = 8
 func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answer, error) {
 	var a Answer
 	var request, sealed []byte
-	err := s.scan(ctx, selectAnswer, []any{k.TokenID, k.Key, s.clock.now().UnixMilli()}, &request, &a.Status, &a.Location, &sealed)
+	err := s.db.Scan(ctx, selectAnswer, []any{k.TokenID, k.Key, s.clock.now().UnixMilli()}, &request, &a.Status, &a.Location, &sealed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -49,17 +49,17 @@ func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answe
 func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 	s, t := w.s, w.t
 	now := s.clock.now()
-	err := t.exec("DELETE FROM idempotency_keys WHERE rowid IN ("+selectExpired+")", now.UnixMilli(), expiredAtOnce)
+	err := t.Exec("DELETE FROM idempotency_keys WHERE rowid IN ("+selectExpired+")", now.UnixMilli(), expiredAtOnce)
 	if err != nil {
 		return err
 	}
 	// This one may have expired and wait for its removal.
-	if err := t.exec("DELETE FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at <= ?", k.TokenID, k.Key, now.UnixMilli()); err != nil {
+	if err := t.Exec("DELETE FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at <= ?", k.TokenID, k.Key, now.UnixMilli()); err != nil {
 		return err
 	}
 	sealed := s.seal.seal(a.Body, answerPlace(k))
 	var keys, size int
-	err = t.scan("SELECT keys, bytes FROM idempotency_use WHERE token_id = ?", []any{k.TokenID}, &keys, &size)
+	err = t.Scan("SELECT keys, bytes FROM idempotency_use WHERE token_id = ?", []any{k.TokenID}, &keys, &size)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
@@ -70,7 +70,7 @@ func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 				webhook.Count(keys, "key"), webhook.Count(size, "byte"), webhook.MaxIdempotencyKeys, webhook.MaxIdempotencyBytes>>20),
 		})
 	}
-	return t.exec("INSERT INTO idempotency_keys (token_id, key, request, status, location, body, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+	return t.Exec("INSERT INTO idempotency_keys (token_id, key, request, status, location, body, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
 		k.TokenID, k.Key, k.Request[:], a.Status, a.Location, sealed, now.Add(webhook.IdempotencyKeptFor).UnixMilli())
 }
 

@@ -63,7 +63,7 @@ func TestAnswersAreKept(t *testing.T) {
 		}
 	}
 	var stored []byte
-	if err := s.scan(ctx, "SELECT body FROM idempotency_keys", nil, &stored); err != nil || bytes.Contains(stored, []byte("secret")) {
+	if err := s.db.Scan(ctx, "SELECT body FROM idempotency_keys", nil, &stored); err != nil || bytes.Contains(stored, []byte("secret")) {
 		t.Errorf("the answer is stored as %q (%v)", stored, err)
 	}
 	// Never twice: the second would undo what came with it.
@@ -93,7 +93,7 @@ func TestKeepIsPartOfItsWrite(t *testing.T) {
 		t.Errorf("the key is there: %+v (%v)", a, err)
 	}
 	var events, use int
-	if err := s.scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotency_use WHERE keys > 0)", nil, &events, &use); err != nil || events != 0 || use != 0 {
+	if err := s.db.Scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotency_use WHERE keys > 0)", nil, &events, &use); err != nil || events != 0 || use != 0 {
 		t.Errorf("%d events, %d tokens with keys (%v), want none", events, use, err)
 	}
 }
@@ -132,7 +132,7 @@ func TestKeysExpire(t *testing.T) {
 			}
 		}
 		var keys, size, counted, measured int
-		err := s.scan(t.Context(), "SELECT keys, bytes, (SELECT count(*) FROM idempotency_keys), (SELECT sum(length(body)) FROM idempotency_keys) FROM idempotency_use", nil, &keys, &size, &counted, &measured)
+		err := s.db.Scan(t.Context(), "SELECT keys, bytes, (SELECT count(*) FROM idempotency_keys), (SELECT sum(length(body)) FROM idempotency_keys) FROM idempotency_use", nil, &keys, &size, &counted, &measured)
 		if err != nil || keys != counted || size != measured || keys != 4 {
 			t.Errorf("%d keys of %d bytes are known, there are %d of %d (%v)", keys, size, counted, measured, err)
 		}
@@ -141,7 +141,7 @@ func TestKeysExpire(t *testing.T) {
 
 func keysOf(t *testing.T, s *Store, token string) (n int) {
 	t.Helper()
-	if err := s.scan(t.Context(), "SELECT count(*) FROM idempotency_keys WHERE token_id = ?", []any{token}, &n); err != nil {
+	if err := s.db.Scan(t.Context(), "SELECT count(*) FROM idempotency_keys WHERE token_id = ?", []any{token}, &n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -160,7 +160,7 @@ func TestKeysAreBounded(t *testing.T) {
 	set := func(keys, size int) {
 		t.Helper()
 		err := s.writer.do(func(t *tx) error {
-			return t.exec("INSERT INTO idempotency_use (token_id, keys, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET keys = ?2, bytes = ?3", one, keys, size)
+			return t.Exec("INSERT INTO idempotency_use (token_id, keys, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET keys = ?2, bytes = ?3", one, keys, size)
 		})
 		if err != nil {
 			t.Fatal(err)

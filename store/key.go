@@ -425,7 +425,7 @@ func (s *Store) reseal(ctx context.Context, r *KeyRotation) error {
 			err := s.writer.do(func(t *tx) (err error) {
 				var done, failed int
 				text, number, done, failed, more, err = s.resealSome(t, &c, text, number)
-				t.afterCommit(func() {
+				t.AfterCommit(func() {
 					if c.count != nil {
 						*c.count(r) += done
 					}
@@ -456,7 +456,7 @@ func (s *Store) resealSome(t *tx, c *sealedColumn, text string, number int64) (l
 	var anew []row
 	seen := 0
 	lastText, last = text, number
-	err = t.each(c.next, []any{text, number, resealAtOnce}, func(scan func(...any) error) error {
+	err = t.Each(c.next, []any{text, number, resealAtOnce}, func(scan func(...any) error) error {
 		var r row
 		var place string
 		if err := scan(&r.text, &r.number, &place, &r.sealed); err != nil {
@@ -482,7 +482,7 @@ func (s *Store) resealSome(t *tx, c *sealedColumn, text string, number int64) (l
 		return text, number, 0, 0, false, err
 	}
 	for _, r := range anew {
-		if err := t.exec(c.update, r.text, r.number, r.sealed); err != nil {
+		if err := t.Exec(c.update, r.text, r.number, r.sealed); err != nil {
 			return text, number, 0, 0, false, err
 		}
 	}

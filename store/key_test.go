@@ -123,7 +123,7 @@ func blobs(t testing.TB, s *Store) map[string][]string {
 	t.Helper()
 	found := make(map[string][]string)
 	var columns [][2]string
-	err := s.each(t.Context(), "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table' AND c.type = 'BLOB' ORDER BY 1, 2", nil, func(scan func(...any) error) error {
+	err := s.db.Each(t.Context(), "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table' AND c.type = 'BLOB' ORDER BY 1, 2", nil, func(scan func(...any) error) error {
 		var c [2]string
 		err := scan(&c[0], &c[1])
 		columns = append(columns, c)
@@ -139,7 +139,7 @@ func blobs(t testing.TB, s *Store) map[string][]string {
 		if name == "settings.value" {
 			row = "name"
 		}
-		err := s.each(t.Context(), fmt.Sprintf("SELECT %s, %s FROM %s WHERE length(%s) > 0", row, c[1], c[0], c[1]), nil, func(scan func(...any) error) error {
+		err := s.db.Each(t.Context(), fmt.Sprintf("SELECT %s, %s FROM %s WHERE length(%s) > 0", row, c[1], c[0], c[1]), nil, func(scan func(...any) error) error {
 			var row, value string
 			err := scan(&row, &value)
 			found[strings.TrimSuffix(name+" "+row, " ")] = append(found[strings.TrimSuffix(name+" "+row, " ")], value)
@@ -293,7 +293,7 @@ func TestRotateKeyUnreadable(t *testing.T) {
 	f := fillSealed(t, s, 2)
 	spoiled := f.subs[1].ID
 	err := s.writer.do(func(t *tx) error {
-		return t.exec("UPDATE subscriptions SET signing_secret = randomblob(60) WHERE id = ?", spoiled)
+		return t.Exec("UPDATE subscriptions SET signing_secret = randomblob(60) WHERE id = ?", spoiled)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -332,7 +332,7 @@ func TestLanesBesideOneThatIsSpoiled(t *testing.T) {
 		s := open(t)
 		program(t, s, "p")
 		bad, good := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
-		if err := s.writer.do(func(t *tx) error { return t.exec(spoil, bad.ID) }); err != nil {
+		if err := s.writer.do(func(t *tx) error { return t.Exec(spoil, bad.ID) }); err != nil {
 			t.Fatal(err)
 		}
 		lanes, err := s.Lanes(t.Context())

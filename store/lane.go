@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -78,7 +79,7 @@ const selectOwing = `WITH RECURSIVE o(id) AS (
 // says so, and is not to blame the others.
 func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
 	var lanes []*Lane
-	err := s.each(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
 		l, err := s.scanLane(scan)
 		if errors.Is(err, errSealed) {
 			l, err = &Lane{SubscriptionID: l.SubscriptionID, Unusable: err}, nil
@@ -95,7 +96,7 @@ func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
 			byID[l.SubscriptionID] = l
 		}
 	}
-	err = s.each(ctx, selectOwing, nil, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectOwing, nil, func(scan func(...any) error) error {
 		var id string
 		var due, ping sql.NullInt64
 		err := scan(&id, &due, &ping)
@@ -122,7 +123,7 @@ func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
 // CodeNotFound when it was deleted.
 func (s *Store) Lane(ctx context.Context, subscriptionID string) (*Lane, error) {
 	l, err := s.scanLane(func(dest ...any) error {
-		return s.scan(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id WHERE s.id = ?", []any{subscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id WHERE s.id = ?", []any{subscriptionID}, dest...)
 	})
 	if err != nil {
 		return nil, notFound(err, "subscription")
@@ -165,7 +166,7 @@ func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
 // the lanes, apart from subscriptions that were made or deleted since theirs
 // were read.
 func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which string, args ...any) error {
-	err := s.each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
 		var id string
 		in := Interest{Until: math.MaxInt64}
 		var until sql.NullInt64
@@ -187,7 +188,7 @@ func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which str
 			key := EventKey{l.ProgramID, in.Name}
 			seq, ok := newest[key]
 			if !ok {
-				err := s.scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name}, &seq)
+				err := s.db.Scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name}, &seq)
 				if err != nil {
 					return err
 				}
@@ -199,7 +200,7 @@ func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which str
 			}
 		}
 	}
-	err = s.each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
 		if l := lanes[id]; l != nil {
@@ -211,7 +212,7 @@ func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which str
 		return err
 	}
 	args = append(args[:len(args):len(args)], s.clock.now().UnixMilli())
-	return s.each(ctx, "SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
+	return s.db.Each(ctx, "SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
 		var id string
 		var sealed []byte
 		var expires int64
@@ -243,7 +244,7 @@ func (l *Lane) SigningSecrets(now time.Time) []webhook.SigningSecret {
 
 func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
 	var next sql.NullInt64
-	err := s.scan(ctx, query, []any{subscriptionID}, &next)
+	err := s.db.Scan(ctx, query, []any{subscriptionID}, &next)
 	return s.clock.process(next), err
 }
 
@@ -289,7 +290,7 @@ func (s *Store) eventsAt(ctx context.Context, programID string, seqs []int64, ta
 		}
 		run := seqs[:near]
 		seqs = seqs[near:]
-		err := s.each(ctx, "SELECT seq, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+		err := s.db.Each(ctx, "SELECT seq, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
 			[]any{programID, run[0], run[near-1]}, func(scan func(...any) error) error {
 				var seq, received int64
 				var body []byte
@@ -301,13 +302,13 @@ func (s *Store) eventsAt(ctx context.Context, programID string, seqs []int64, ta
 				case seq > run[0]:
 					return ErrStale
 				case !take(seq, received, body, webhook.Trace(trace.String)):
-					return errEnough
+					return sqlite.ErrStop
 				}
 				run = run[1:]
 				return nil
 			})
 		switch {
-		case err == errEnough:
+		case err == sqlite.ErrStop:
 			return nil
 		case err != nil:
 			return err
@@ -363,7 +364,7 @@ func (g *gathering) take(seq, received int64, body []byte, trace webhook.Trace) 
 func (s *Store) wanted(ctx context.Context, l *Lane, newest int64, count int) ([]int64, error) {
 	var seqs []int64
 	for _, in := range l.Interests {
-		err := s.each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+		err := s.db.Each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
 			[]any{l.ProgramID, in.Name, max(l.Seen, in.After), min(in.Until, newest), count}, func(scan func(...any) error) error {
 				var seq int64
 				err := scan(&seq)
@@ -399,7 +400,7 @@ type Claim struct {
 // Forming is a delivery on its way into the store.
 type Forming struct {
 	s        *Store
-	op       *write
+	op       *sqlite.Op
 	from, to int64 // the lane's cursor
 	seqs     string
 	claim    Claim
@@ -411,7 +412,7 @@ type Forming struct {
 // the caller reads the lane again then. It must call Wait at once.
 func (s *Store) Form(l *Lane, w *Waiting) *Forming {
 	f := s.newForming(l, w)
-	f.op = s.writer.submit(&write{again: true, run: f.store})
+	f.op = s.writer.submit(f.store, true)
 	return f
 }
 
@@ -429,7 +430,7 @@ func (s *Store) newForming(l *Lane, w *Waiting) *Forming {
 func (f *Forming) store(t *tx) error {
 	// A cursor that is not where the caller saw it would skip the events of a
 	// delivery that was not stored; another revision asks for others.
-	n, err := t.affected("UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?2 AND revision = ?4)",
+	n, err := t.Affected("UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?2 AND revision = ?4)",
 		f.to, f.claim.SubscriptionID, f.from, f.claim.Revision)
 	if err != nil {
 		return err
@@ -450,7 +451,7 @@ func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 	if replayID != "" {
 		replay = replayID
 	}
-	r, err := t.execResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, replay_id, created_at) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?, ?)",
+	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, replay_id, created_at) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?, ?)",
 		c.ID, c.SubscriptionID, c.ProgramID, now, seqs, replay, now)
 	if err != nil {
 		return err
@@ -466,14 +467,14 @@ func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 // JSON array.
 func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
 	if one, err := strconv.ParseInt(seqs[1:len(seqs)-1], 10, 64); err == nil {
-		return t.exec("INSERT INTO delivery_events (program_id, seq, delivery) VALUES (?, ?, ?)", programID, one, delivery)
+		return t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) VALUES (?, ?, ?)", programID, one, delivery)
 	}
-	return t.exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
+	return t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
 }
 
 // Wait returns the claim on the delivery once it is on disk, or [ErrStale].
 func (f *Forming) Wait() (*Claim, error) {
-	if err := f.s.writer.wait(f.op); err != nil {
+	if err := f.s.writer.Wait(f.op); err != nil {
 		return nil, err
 	}
 	return &f.claim, nil
@@ -504,10 +505,10 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	var event []byte
 	var again bool // its events went out before
 	var next sql.NullInt64
-	err := s.writer.doAgain(func(t *tx) error {
+	err := s.writer.doRepeatable(func(t *tx) error {
 		now := s.clock.now().UnixMilli()
 		c.AcceptedAt = time.Time{}
-		err := t.scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
+		err := t.Scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
 		if errors.Is(err, sql.ErrNoRows) {
 			c.num = 0
 		} else if err != nil {
@@ -522,11 +523,11 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 		}
 		if c.num != 0 {
 			t.deliveryChanged(c.num)
-			if err := t.scan("SELECT revision FROM subscriptions WHERE id = ?", []any{subscriptionID}, &c.Revision); err != nil {
+			if err := t.Scan("SELECT revision FROM subscriptions WHERE id = ?", []any{subscriptionID}, &c.Revision); err != nil {
 				return err
 			}
 		}
-		return t.scan(selectNext, []any{subscriptionID}, &next)
+		return t.Scan(selectNext, []any{subscriptionID}, &next)
 	})
 	if err != nil || c.num == 0 {
 		return nil, s.clock.process(next), err
@@ -539,7 +540,7 @@ func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
 	if err := json.Unmarshal([]byte(seqs), &places); err != nil {
 		return carried{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
 	}
-	return s.eventBodies(t.scan, c.ProgramID, places)
+	return s.eventBodies(t.Scan, c.ProgramID, places)
 }
 
 const (
@@ -561,11 +562,11 @@ const (
 func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (webhook.Step, error) {
 	now := s.clock.now()
 	held := step
-	err := s.writer.doAgain(func(t *tx) error {
+	err := s.writer.doRepeatable(func(t *tx) error {
 		held = step
 		if step.Status == webhook.StatusRetryable {
 			var deleted bool
-			if err := t.scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
+			if err := t.Scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
 				return err
 			}
 			if deleted {
@@ -573,10 +574,10 @@ func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 			}
 		}
 		if c.Ping && a.Number == 1 {
-			t.afterCommit(func() { s.watchers.recorded(c.ID, a) })
+			t.AfterCommit(func() { s.watchers.recorded(c.ID, a) })
 		}
 		if !c.Ping {
-			t.afterCommit(func() { s.stats.count(c, a, now) })
+			t.AfterCommit(func() { s.stats.count(c, a, now) })
 			if err := s.recordHealth(t, c, a, policy, now); err != nil {
 				return err
 			}
@@ -607,7 +608,7 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) err
 		}
 		completed = at
 	}
-	n, err := t.affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL WHERE num = ?",
+	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL WHERE num = ?",
 		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, status, code, num)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("store: delivery %d is gone", num)
@@ -628,7 +629,7 @@ func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 		if err := s.recoverClock(t); err != nil {
 			return err
 		}
-		return t.each(selectInterrupted, nil, func(scan func(...any) error) error {
+		return t.Each(selectInterrupted, nil, func(scan func(...any) error) error {
 			var num int64
 			err := scan(&num)
 			nums = append(nums, num)
@@ -639,13 +640,13 @@ func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 		return 0, err
 	}
 	now := time.Now()
-	ops := make([]*write, len(nums)) // they share their commits
+	ops := make([]*sqlite.Op, len(nums)) // they share their commits
 	for i, num := range nums {
-		ops[i] = s.writer.submit(&write{again: true, run: func(t *tx) error { return t.interrupt(num, policy, now) }})
+		ops[i] = s.writer.submit(func(t *tx) error { return t.interrupt(num, policy, now) }, true)
 	}
 	n := 0
 	for i, op := range ops {
-		switch failed := s.writer.wait(op); {
+		switch failed := s.writer.Wait(op); {
 		case failed == nil:
 			n++
 		case Unavailable(failed):
@@ -662,7 +663,7 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	var claimed int64
 	var made int
 	var deleted bool
-	err := t.scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
+	err := t.Scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
 		[]any{num}, &claimed, &made, &deleted)
 	if err != nil {
 		return err
@@ -672,6 +673,6 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	if deleted && step.Status == webhook.StatusRetryable {
 		step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 	}
-	t.afterCommit(func() { t.w.metrics.end(step) })
+	t.AfterCommit(func() { t.w.metrics.end(step) })
 	return t.finishAttempt(num, &a, step)
 }

@@ -286,7 +286,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 		t.Errorf("at its end it is %+v (%v)", d, err)
 	}
 	var reason string
-	if err := s.readers.QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?", claims[gone.ID].ID).Scan(&reason); err != nil || reason != "subscription_deleted" {
+	if err := s.db.Readers().QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?", claims[gone.ID].ID).Scan(&reason); err != nil || reason != "subscription_deleted" {
 		t.Errorf("the delivery of the deleted subscription: %q (%v)", reason, err)
 	}
 	if err := s.Close(); err != nil {
@@ -375,7 +375,7 @@ func TestLanesAreTheLaneOfEach(t *testing.T) {
 		"UPDATE old_signing_secrets SET secret = x'00' WHERE subscription_id = ?": subs[9].ID,
 		"UPDATE subscriptions SET signing_secret = x'00' WHERE id = ?":            subs[7].ID,
 	} {
-		if err := s.writer.do(func(t *tx) error { return t.exec(query, id) }); err != nil {
+		if err := s.writer.do(func(t *tx) error { return t.Exec(query, id) }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,7 +20,7 @@ const leaseSetting = "lease"
 func (s *Store) LeaseGeneration(ctx context.Context) (generation int64, err error) {
 	err = s.writer.do(func(t *tx) error {
 		var text []byte
-		err := t.scan("SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
+		err := t.Scan("SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
 		if err == nil {
 			generation = math.MaxInt64
 			return nil
@@ -28,7 +28,7 @@ func (s *Store) LeaseGeneration(ctx context.Context) (generation int64, err erro
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		err = t.scan("SELECT value FROM settings WHERE name = '"+leaseSetting+"'", nil, &text)
+		err = t.Scan("SELECT value FROM settings WHERE name = '"+leaseSetting+"'", nil, &text)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		} else if err != nil {
@@ -49,7 +49,7 @@ func (s *Store) Fence(l *replica.Lease) error { return s.fence(l.Generation(), l
 // reports on.
 func (s *Store) fence(generation int64, valid func() bool) error {
 	err := s.writer.do(func(t *tx) error {
-		return t.exec("INSERT INTO settings (name, value) VALUES ('"+leaseSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(strconv.FormatInt(generation, 10)))
+		return t.Exec("INSERT INTO settings (name, value) VALUES ('"+leaseSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(strconv.FormatInt(generation, 10)))
 	})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -53,11 +54,11 @@ func (s *Store) Subscriptions(ctx context.Context, programID string, q *webhook.
 	args := []any{programID, 0, 0, jsonOf(active), jsonOf(q.Filters["status"]), jsonOf(q.Filters["url"]),
 		millis(created.From), millis(created.To), millis(updated.From), millis(updated.To), jsonOf(q.Filters["event"])}
 	err = s.view(ctx, func(v *view) error {
-		if err := v.scan("SELECT count(*)"+listedSubscriptions, args, &total); err != nil || q.Number-1 > total/q.Size {
+		if err := v.Scan("SELECT count(*)"+listedSubscriptions, args, &total); err != nil || q.Number-1 > total/q.Size {
 			return err
 		}
 		args[1], args[2] = q.Size, (q.Number-1)*q.Size
-		return v.each("SELECT "+subscriptionColumns+listedSubscriptions+orderSubscriptions(q.Sort)+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
+		return v.Each("SELECT "+subscriptionColumns+listedSubscriptions+orderSubscriptions(q.Sort)+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
 			sub, err := scanSubscription(scan)
 			subs = append(subs, sub)
 			return err
@@ -182,7 +183,7 @@ func (w *walker) read(h *reading) error {
 	size := max(min(h.size, w.budget-w.looked), 1)
 	h.rows = h.rows[:0]
 	late := false
-	err := w.each(query, append([]any{size, h.low, h.high}, h.args...), func(scan func(...any) error) error {
+	err := w.Each(query, append([]any{size, h.low, h.high}, h.args...), func(scan func(...any) error) error {
 		var row walked
 		if err := scan(&row.key, &row.ok); err != nil {
 			return err
@@ -190,7 +191,7 @@ func (w *walker) read(h *reading) error {
 		h.rows = append(h.rows, row)
 		w.looked++
 		if late = w.s.lists.late(w.looked, w.over); late {
-			return errEnough
+			return sqlite.ErrStop
 		}
 		return nil
 	})
@@ -224,7 +225,7 @@ func (s *Store) Events(ctx context.Context, programID string, q *webhook.ListQue
 		if seqs, next, err = f.page(v); err != nil {
 			return err
 		}
-		return v.each(selectListedEvents, []any{programID, jsonOf(seqs)}, func(scan func(...any) error) error {
+		return v.Each(selectListedEvents, []any{programID, jsonOf(seqs)}, func(scan func(...any) error) error {
 			e, err := scanEvent(programID, scan)
 			events = append(events, e)
 			return err
@@ -377,7 +378,7 @@ func (s *Store) listDeliveries(ctx context.Context, programID, subscriptionID st
 		if after != nil {
 			next = s.cursor(scope, after)
 		}
-		return v.each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		return v.Each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
 			d, _, err := scanDelivery(scan)
 			page = append(page, d)
 			return err
@@ -392,11 +393,11 @@ const selectListedDeliveries = "SELECT " + deliveryColumns + " FROM json_each(?)
 // time, 0 when there is none.
 func (s *Store) numBefore(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64 // created before, and not
-	err := s.scan(ctx, "SELECT coalesce((SELECT min(num) FROM deliveries), 1) - 1, coalesce((SELECT max(num) FROM deliveries), 0) + 1", nil, &low, &high)
+	err := s.db.Scan(ctx, "SELECT coalesce((SELECT min(num) FROM deliveries), 1) - 1, coalesce((SELECT max(num) FROM deliveries), 0) + 1", nil, &low, &high)
 	for err == nil && high-low > 1 {
 		middle := low + (high-low)/2
 		var num, created int64 // of the first from the middle on: what is old may be gone
-		if err = s.scan(ctx, selectFromNum, []any{middle}, &num, &created); err == nil && created < at.UnixMilli() {
+		if err = s.db.Scan(ctx, selectFromNum, []any{middle}, &num, &created); err == nil && created < at.UnixMilli() {
 			low = num
 		} else {
 			high = middle
@@ -592,7 +593,7 @@ func (l *deliveryList) streams() ([]stream, error) {
 	case responses != nil && !slices.ContainsFunc(responses, isSuccess):
 		// Of a class, those that there are.
 		for next := 0; next < 1000; {
-			if err := l.scan(nextResponse, []any{l.subscriptionID, next}, &next); err != nil {
+			if err := l.Scan(nextResponse, []any{l.subscriptionID, next}, &next); err != nil {
 				return nil, err
 			}
 			if slices.Contains(responses, next) {
@@ -637,11 +638,11 @@ func (l *deliveryList) set(names ...string) (all []completion, ok bool, err erro
 			nums = append(nums, num)
 			return err
 		}
-		if err := l.each(query, args, collect); err != nil {
+		if err := l.Each(query, args, collect); err != nil {
 			return nil, false, err
 		}
 		if name == "event" && slices.Contains(l.q.Filters["event"], webhook.EventPing) {
-			if err := l.each(setOfPings, []any{l.subscriptionID, limit + 1}, collect); err != nil {
+			if err := l.Each(setOfPings, []any{l.subscriptionID, limit + 1}, collect); err != nil {
 				return nil, false, err
 			}
 		}
@@ -654,7 +655,7 @@ func (l *deliveryList) set(names ...string) (all []completion, ok bool, err erro
 		if name == "event" {
 			args[argEvent] = nil // they have it
 		}
-		err := l.each(deliveriesOfSet, append([]any{0, l.low, l.high}, args...), func(scan func(...any) error) error {
+		err := l.Each(deliveriesOfSet, append([]any{0, l.low, l.high}, args...), func(scan func(...any) error) error {
 			var c completion
 			err := scan(&c.num, &c.at, &c.completed)
 			all = append(all, c)
@@ -750,7 +751,7 @@ func (l *deliveryList) byCompletion(place []int64) (nums []int64, after []int64,
 	if l.q.Cursor == "" {
 		place[placePart], place[placeAt], place[placeNum], place[placeTail] = partUp, 0, start, start
 		if descending {
-			if err := l.scan(lastCompletion, []any{l.subscriptionID}, &place[placeLatest]); err != nil {
+			if err := l.Scan(lastCompletion, []any{l.subscriptionID}, &place[placeLatest]); err != nil {
 				return nil, nil, err
 			}
 			place[placePart], place[placeAt] = partDown, place[placeLatest]
@@ -795,7 +796,7 @@ func (l *deliveryList) byCompletion(place []int64) (nums []int64, after []int64,
 			looked++
 			if len(nums) == want || budget <= 0 || l.s.lists.late(looked, over) {
 				more = true
-				return errEnough
+				return sqlite.ErrStop
 			}
 			return nil
 		}
@@ -814,7 +815,7 @@ func (l *deliveryList) byCompletion(place []int64) (nums []int64, after []int64,
 			return more, nil
 		}
 		query := map[[2]bool]string{{false, false}: completionUpNumUp, {false, true}: completionUpNumDown, {true, false}: completionDownNumUp, {true, true}: completionDownNumDown}[[2]bool{descending, tieDescending}]
-		err = l.each(query, append([]any{budget, low, high}, l.args(earliest, place[placeAt], place[placeNum])...), func(scan func(...any) error) error {
+		err = l.Each(query, append([]any{budget, low, high}, l.args(earliest, place[placeAt], place[placeNum])...), func(scan func(...any) error) error {
 			c := completion{completed: true}
 			var ok bool
 			if err := scan(&c.at, &c.num, &ok); err != nil {

@@ -111,7 +111,7 @@ func (l *deliveryList) across() (streams []stream, judged []int64, err error) {
 		return by(allByError, f["error"]...), nil, nil
 	case responses != nil && !slices.ContainsFunc(responses, isSuccess):
 		for next := 0; next < 1000; {
-			if err := l.scan(nextResponseOfAll, []any{next}, &next); err != nil {
+			if err := l.Scan(nextResponseOfAll, []any{next}, &next); err != nil {
 				return nil, nil, err
 			}
 			if slices.Contains(responses, next) {
@@ -147,7 +147,7 @@ func (l *deliveryList) subscriptions() ([]string, error) {
 	}
 	var ids []string
 	for _, program := range l.q.Filters["program_id"] {
-		err := l.each(selectProgramSubscriptions, []any{program, listSubscriptions + 1}, func(scan func(...any) error) error {
+		err := l.Each(selectProgramSubscriptions, []any{program, listSubscriptions + 1}, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
 			ids = append(ids, id)
@@ -186,7 +186,7 @@ func (l *deliveryList) named() error {
 		w := newSubscriptionWalk(l.s, program, &webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxNamed, Filters: map[string][]string{
 			"url": texts, "deleted": {"false", "true"},
 		}})
-		err := l.each(w.query, append([]any{namedAmong + 1 - looked, w.at, w.values[0]}, w.args...), func(scan func(...any) error) error {
+		err := l.Each(w.query, append([]any{namedAmong + 1 - looked, w.at, w.values[0]}, w.args...), func(scan func(...any) error) error {
 			var id string
 			var ok bool
 			if err := scan(&id, &ok); err != nil {
@@ -225,7 +225,7 @@ func (l *deliveryList) one() error {
 	if len(ids) != 1 || l.q.Filters["id"] != nil {
 		return nil
 	}
-	if err := l.scan(selectSubscriptionProgram, []any{ids[0]}, &l.programID); err != nil {
+	if err := l.Scan(selectSubscriptionProgram, []any{ids[0]}, &l.programID); err != nil {
 		return ignoreNoRows(err)
 	}
 	l.subscriptionID = ids[0]
@@ -265,7 +265,7 @@ func (l *deliveryList) eventSet() (judged []int64, ok bool, err error) {
 // listPrograms.
 func (v *view) programs() ([]string, error) {
 	ids := []string{}
-	err := v.each(selectProgramIDs, []any{listPrograms + 1}, func(scan func(...any) error) error {
+	err := v.Each(selectProgramIDs, []any{listPrograms + 1}, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
 		ids = append(ids, id)
@@ -290,7 +290,7 @@ func (l *deliveryList) judgedSet(query string, args ...any) (judged []int64, ok 
 }
 
 func (l *deliveryList) nums(query string, args ...any) (nums []int64, err error) {
-	err = l.each(query, args, func(scan func(...any) error) error {
+	err = l.Each(query, args, func(scan func(...any) error) error {
 		var num int64
 		err := scan(&num)
 		nums = append(nums, num)
@@ -341,7 +341,7 @@ func (l *deliveryList) acrossByCreation(descending bool, size int) ([]int64, []i
 
 // NewestDelivery returns the place of the newest delivery there is, 0 for none.
 func (s *Store) NewestDelivery(ctx context.Context) (num int64, err error) {
-	return num, s.scan(ctx, selectNewestNum, nil, &num)
+	return num, s.db.Scan(ctx, selectNewestNum, nil, &num)
 }
 
 // NewDeliveries returns what a query of webhook.AllDeliveryList lets through of
@@ -356,7 +356,7 @@ func (s *Store) NewDeliveries(ctx context.Context, q *webhook.ListQuery, after i
 		return nil, after, false, err
 	}
 	err = s.view(ctx, func(v *view) error {
-		if err := v.scan(selectNewestNum, nil, &newest); err != nil || newest <= after {
+		if err := v.Scan(selectNewestNum, nil, &newest); err != nil || newest <= after {
 			newest = max(newest, after)
 			return err
 		}
@@ -383,7 +383,7 @@ func (s *Store) DeliveriesAt(ctx context.Context, nums []int64) (all []webhook.D
 }
 
 func (v *view) deliveries(nums []int64) (all []webhook.Delivery, err error) {
-	err = v.each(selectListedDeliveries, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
+	err = v.Each(selectListedDeliveries, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
 		d, _, err := scanDelivery(scan)
 		all = append(all, d)
 		return err

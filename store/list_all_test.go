@@ -57,7 +57,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 		for i := range subs { // the last is deleted
 			subs[i].URL = fmt.Sprintf("https://%s-%d.Example/in?n=%d", subs[i].ProgramID, i, i%2)
 			err := s.writer.do(func(tx *tx) error {
-				return tx.exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END WHERE id = ?3", subs[i].URL, i == len(subs)-1, subs[i].ID)
+				return tx.Exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END WHERE id = ?3", subs[i].URL, i == len(subs)-1, subs[i].ID)
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -67,7 +67,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 		replays := []string{webhook.NewID(), webhook.NewID()}
 		base := date("2026-03-14")
 		err := s.writer.do(func(tx *tx) error {
-			if err := tx.exec("DELETE FROM deliveries"); err != nil {
+			if err := tx.Exec("DELETE FROM deliveries"); err != nil {
 				return err
 			}
 			for i := range 80 {
@@ -103,7 +103,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 					m.replay = replays[r.IntN(2)]
 				}
 				model = append(model, m)
-				err := tx.exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+				err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 					m.num, m.id, m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq, blob(bytesOf(ping)), null(m.original), null(m.replay), m.created, null(m.completed))
 				if err == nil && seq != nil {
 					err = tx.linkEvents(m.program, m.num, seq.(string))
@@ -234,18 +234,18 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 	more := func(from, to int) {
 		t.Helper()
 		err := s.writer.do(func(tx *tx) error {
-			if err := tx.exec("CREATE TEMP TABLE one AS SELECT * FROM subscriptions WHERE id = ?", first.ID); err != nil {
+			if err := tx.Exec("CREATE TEMP TABLE one AS SELECT * FROM subscriptions WHERE id = ?", first.ID); err != nil {
 				return err
 			}
 			for i := from; i < to; i++ {
-				if err := tx.exec("UPDATE one SET id = ?", fmt.Sprintf("00000000-0000-7000-8000-%012x", i)); err != nil {
+				if err := tx.Exec("UPDATE one SET id = ?", fmt.Sprintf("00000000-0000-7000-8000-%012x", i)); err != nil {
 					return err
 				}
-				if err := tx.exec("INSERT INTO subscriptions SELECT * FROM one"); err != nil {
+				if err := tx.Exec("INSERT INTO subscriptions SELECT * FROM one"); err != nil {
 					return err
 				}
 			}
-			return tx.exec("DROP TABLE one")
+			return tx.Exec("DROP TABLE one")
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -179,7 +179,7 @@ func manyDeliveries(b *testing.B, rows int) (*Store, webhook.Subscription) {
 						iif(i % 20000 = 3, 'tls', NULL), '[' || i || ']', ?3 + 10 * i, iif(i % 20000 = 1, NULL, ?3 + 10 * i + i % 97) FROM n`, 5},
 				{numbers + "INSERT INTO delivery_events (program_id, seq, delivery) SELECT 'p', i, 10 + i FROM n", 2},
 			} {
-				if err := t.exec(fill.query, args[:fill.args]...); err != nil {
+				if err := t.Exec(fill.query, args[:fill.args]...); err != nil {
 					return err
 				}
 			}

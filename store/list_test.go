@@ -141,7 +141,7 @@ func date(s string) int64 {
 
 func (d *deliveries) exec(query string, args ...any) {
 	d.t.Helper()
-	if err := d.s.writer.do(func(t *tx) error { return t.exec(query, args...) }); err != nil {
+	if err := d.s.writer.do(func(t *tx) error { return t.Exec(query, args...) }); err != nil {
 		d.t.Fatalf("%s: %v", query, err)
 	}
 }
@@ -510,7 +510,7 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 		sub.CreatedAt = time.UnixMilli(date("2026-03-14") + int64(i/4)).UTC()
 		sub.UpdatedAt = sub.CreatedAt.Add(time.Duration(r.IntN(4)) * time.Millisecond)
 		err := s.writer.do(func(t *tx) error {
-			return t.exec("UPDATE subscriptions SET url = ?, active = ?, status = ?, created_at = ?, updated_at = ? WHERE id = ?",
+			return t.Exec("UPDATE subscriptions SET url = ?, active = ?, status = ?, created_at = ?, updated_at = ? WHERE id = ?",
 				sub.URL, sub.Active, string(sub.Status), sub.CreatedAt.UnixMilli(), sub.UpdatedAt.UnixMilli(), sub.ID)
 		})
 		if err != nil {
@@ -680,7 +680,7 @@ func TestListPlans(t *testing.T) {
 				break
 			}
 		}
-		err := s.each(context.Background(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
+		err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
 			var id, parent, unused int
 			var detail string
 			err := scan(&id, &parent, &unused, &detail)

@@ -151,7 +151,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
 	var waiting int
-	err := s.scan(ctx, selectWaitingTotal, []any{scrapeCount}, &waiting)
+	err := s.db.Scan(ctx, selectWaitingTotal, []any{scrapeCount}, &waiting)
 	send(waitingDesc, prometheus.GaugeValue, float64(waiting), err)
 	send(upDesc, prometheus.GaugeValue, truth(err == nil), nil)
 
@@ -207,7 +207,7 @@ func (s *Store) FirstWanted(ctx context.Context, programID string, spans []Inter
 	for i := range spans {
 		in := &spans[i]
 		var seq sql.NullInt64
-		err := s.scan(ctx, selectFirstWanted, []any{programID, in.Name, max(after, in.After), min(newest, in.Until)}, &seq)
+		err := s.db.Scan(ctx, selectFirstWanted, []any{programID, in.Name, max(after, in.After), min(newest, in.Until)}, &seq)
 		if err != nil {
 			return 0, time.Time{}, err
 		}
@@ -219,7 +219,7 @@ func (s *Store) FirstWanted(ctx context.Context, programID string, spans []Inter
 		return 0, time.Time{}, nil
 	}
 	var received int64
-	err = s.scan(ctx, "SELECT received_at FROM events WHERE program_id = ? AND seq = ?", []any{programID, first}, &received)
+	err = s.db.Scan(ctx, "SELECT received_at FROM events WHERE program_id = ? AND seq = ?", []any{programID, first}, &received)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, time.Time{}, nil // retention was faster
 	}

@@ -115,7 +115,7 @@ func TestMetricsOfWhatFails(t *testing.T) {
 	wantMetrics(t, registry, `service_events_accepted_total{program="p"} 2`, `service_commit_failures_total 0`)
 
 	// The disk is full.
-	if err := s.writer.do(func(t *tx) error { return t.exec("PRAGMA max_page_count = 1") }); err != nil {
+	if err := s.writer.do(func(t *tx) error { return t.Exec("PRAGMA max_page_count = 1") }); err != nil {
 		t.Fatal(err)
 	}
 	large := event("content_updated")
@@ -131,7 +131,7 @@ func TestMetricsOfWhatFails(t *testing.T) {
 func TestMetricsOfAStoreThatDoesNotAnswer(t *testing.T) {
 	s, registry := openMeasured(t)
 	for range readers { // all are taken
-		conn, err := s.readers.Conn(context.Background())
+		conn, err := s.db.Readers().Conn(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}

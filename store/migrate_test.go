@@ -50,7 +50,7 @@ func TestMigrationFromSchema1(t *testing.T) {
 		t.Errorf("copies of the old database: %v, %v, want one", copies, err)
 	}
 	var enforced bool
-	if err := s.writer.do(func(t *tx) error { return t.scan("PRAGMA foreign_keys", nil, &enforced) }); err != nil || !enforced {
+	if err := s.writer.do(func(t *tx) error { return t.Scan("PRAGMA foreign_keys", nil, &enforced) }); err != nil || !enforced {
 		t.Errorf("foreign keys are enforced: %v, %v", enforced, err)
 	}
 	for query, want := range map[string]int{
@@ -71,7 +71,7 @@ func TestMigrationFromSchema1(t *testing.T) {
 		"SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = 'deliveries_by_error'": 1,
 	} {
 		var got int
-		if err := s.scan(t.Context(), query, nil, &got); err != nil || got != want {
+		if err := s.db.Scan(t.Context(), query, nil, &got); err != nil || got != want {
 			t.Errorf("%s: got %d, %v, want %d", query, got, err, want)
 		}
 	}

@@ -44,20 +44,20 @@ const (
 // is right, and they may be of moments a little apart.
 func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
 	limit := []any{CountLimit}
-	if err = s.scan(ctx, selectProgramTotals, limit, &t.Programs, &t.Events); err != nil {
+	if err = s.db.Scan(ctx, selectProgramTotals, limit, &t.Programs, &t.Events); err != nil {
 		return t, err
 	}
-	if err = s.scan(ctx, selectSubscriptionTotals, limit, &t.Subscriptions, &t.ActiveSubscriptions); err != nil {
+	if err = s.db.Scan(ctx, selectSubscriptionTotals, limit, &t.Subscriptions, &t.ActiveSubscriptions); err != nil {
 		return t, err
 	}
-	if err = s.scan(ctx, selectInFlightTotal, limit, &t.InFlight); err != nil {
+	if err = s.db.Scan(ctx, selectInFlightTotal, limit, &t.InFlight); err != nil {
 		return t, err
 	}
-	if err = s.scan(ctx, selectWaitingTotal, limit, &t.Waiting); err != nil {
+	if err = s.db.Scan(ctx, selectWaitingTotal, limit, &t.Waiting); err != nil {
 		return t, err
 	}
 	var received int64
-	err = s.scan(ctx, selectLastEvent, nil, &t.LastEventName, &received)
+	err = s.db.Scan(ctx, selectLastEvent, nil, &t.LastEventName, &received)
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, nil
 	}
@@ -75,7 +75,7 @@ func (s *Store) SubscriptionURLs(ctx context.Context, ids []string) (map[string]
 		return nil, err
 	}
 	urls := make(map[string]string, len(ids))
-	err = s.each(ctx, selectSubscriptionURLs, []any{string(list)}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectSubscriptionURLs, []any{string(list)}, func(scan func(...any) error) error {
 		var id, url string
 		err := scan(&id, &url)
 		urls[id] = url
@@ -98,7 +98,7 @@ func (s *Store) LastAttempts(ctx context.Context, deliveryIDs []string) (map[str
 		return nil, err
 	}
 	last := make(map[string]webhook.Attempt, len(deliveryIDs))
-	err = s.each(ctx, selectLastAttempts, []any{string(list)}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectLastAttempts, []any{string(list)}, func(scan func(...any) error) error {
 		var a webhook.Attempt
 		var id string
 		var started, duration int64

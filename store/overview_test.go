@@ -211,7 +211,7 @@ func TestOverviewPlans(t *testing.T) {
 	} {
 		var got []string
 		args := []any{math.MaxInt32}[:strings.Count(tt.query, "?")]
-		err := s.each(t.Context(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
+		err := s.db.Each(t.Context(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
 			var id, parent, unused int
 			var detail string
 			err := scan(&id, &parent, &unused, &detail)

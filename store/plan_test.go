@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"service/store/sqlite"
 )
 
 // Every query that runs for each request, delivery or page finds its rows by an
@@ -78,12 +80,12 @@ func TestQueryPlans(t *testing.T) {
 	} {
 		args := make([]any, c.args)
 		var plan []string
-		rows, err := s.readers.QueryContext(context.Background(), "EXPLAIN QUERY PLAN "+c.query, args...)
+		rows, err := s.db.Readers().QueryContext(context.Background(), "EXPLAIN QUERY PLAN "+c.query, args...)
 		if err != nil {
 			t.Errorf("%s: %v", c.query, err)
 			continue
 		}
-		err = drain(rows, func(scan func(...any) error) error {
+		err = sqlite.Drain(rows, func(scan func(...any) error) error {
 			var id, parent, unused int
 			var detail string
 			err := scan(&id, &parent, &unused, &detail)

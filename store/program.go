@@ -9,13 +9,13 @@ import (
 
 // ensureProgram makes a program when it is new.
 func (t *tx) ensureProgram(id string, now time.Time) error {
-	return t.exec("INSERT INTO programs (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", id, now.UnixMilli())
+	return t.Exec("INSERT INTO programs (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", id, now.UnixMilli())
 }
 
 // Programs returns every program, in the order of their ids.
 func (s *Store) Programs(ctx context.Context) ([]webhook.Program, error) {
 	var all []webhook.Program
-	err := s.each(ctx, "SELECT id, created_at FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, "SELECT id, created_at FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
 		var p webhook.Program
 		var created int64
 		if err := scan(&p.ID, &created); err != nil {

@@ -46,14 +46,14 @@ func (w Write) CreateReplay(p *ReplayPlan) (webhook.Replay, error) {
 		return webhook.Replay{}, notActive()
 	}
 	var running int
-	if err := t.scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{r.SubscriptionID}, &running); err != nil {
+	if err := t.Scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{r.SubscriptionID}, &running); err != nil {
 		return webhook.Replay{}, err
 	}
 	if running >= maxReplays {
 		return webhook.Replay{}, webhook.NewError(webhook.CodeConflict, "The subscription has "+webhook.Count(running, "replay")+" running, which is the most there can be; wait for one, or cancel it.")
 	}
-	t.afterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
-	return r.Replay, t.exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
+	return r.Replay, t.Exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
 		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.first, r.after, r.until, r.CreatedAt.UnixMilli())
 }
 
@@ -102,7 +102,7 @@ func (s *Store) newReplay(ctx context.Context, programID, subscriptionID string,
 		return r, err
 	}
 	if open {
-		err = s.scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &r.until)
+		err = s.db.Scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &r.until)
 	} else {
 		r.until, err = s.seqBefore(ctx, programID, r.To)
 	}
@@ -118,7 +118,7 @@ func (s *Store) Replay(ctx context.Context, programID, subscriptionID, id string
 		return webhook.Replay{}, err
 	}
 	r, err := scanReplay(func(dest ...any) error {
-		return s.scan(ctx, selectReplay, []any{id, subscriptionID}, dest...)
+		return s.db.Scan(ctx, selectReplay, []any{id, subscriptionID}, dest...)
 	})
 	return r.Replay, notFound(err, "replay")
 }
@@ -132,11 +132,11 @@ func (w Write) CancelReplay(programID, subscriptionID, id string) (webhook.Repla
 	if _, err := w.Replay(programID, subscriptionID, id); err != nil {
 		return webhook.Replay{}, err
 	}
-	err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'", s.clock.now().UnixMilli(), id, subscriptionID)
+	err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'", s.clock.now().UnixMilli(), id, subscriptionID)
 	if err != nil {
 		return webhook.Replay{}, err
 	}
-	t.afterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
 	return w.Replay(programID, subscriptionID, id)
 }
 
@@ -145,7 +145,7 @@ func (w Write) Replay(programID, subscriptionID, id string) (webhook.Replay, err
 	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
 		return webhook.Replay{}, err
 	}
-	r, err := scanReplay(func(dest ...any) error { return w.t.scan(selectReplay, []any{id, subscriptionID}, dest...) })
+	r, err := scanReplay(func(dest ...any) error { return w.t.Scan(selectReplay, []any{id, subscriptionID}, dest...) })
 	return r.Replay, notFound(err, "replay")
 }
 
@@ -174,7 +174,7 @@ func (s *Store) replayed(ctx context.Context, r *replayCursor, count int) (seqs 
 	case webhook.ReplayFailed:
 		query += " AND EXISTS (" + itsDeliveries + ") AND NOT EXISTS (" + itsDeliveries + " AND d.status <> 'failed')"
 	}
-	err = s.each(ctx, query+" ORDER BY e.seq LIMIT ?5", []any{r.ProgramID, r.SubscriptionID, r.after, end, count, r.names}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, query+" ORDER BY e.seq LIMIT ?5", []any{r.ProgramID, r.SubscriptionID, r.after, end, count, r.names}, func(scan func(...any) error) error {
 		var seq int64
 		err := scan(&seq)
 		seqs = append(seqs, seq)
@@ -201,7 +201,7 @@ const (
 // is [ErrStale] when the subscription, or the replay, has changed meanwhile.
 func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Claim, more bool, err error) {
 	r, err := scanReplay(func(dest ...any) error {
-		return s.scan(ctx, "SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1", []any{l.SubscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1", []any{l.SubscriptionID}, dest...)
 	})
 	if err != nil {
 		if notFound(err, "replay") != err {
@@ -213,7 +213,7 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 	if err != nil {
 		return nil, false, err
 	}
-	read := func(query string, args []any, dest ...any) error { return s.scan(ctx, query, args, dest...) }
+	read := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
 	events, err := s.eventBodies(read, r.ProgramID, seqs)
 	if errors.Is(err, errGone) {
 		err = ErrStale
@@ -237,7 +237,7 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 	places := appendSeqs(nil, seqs)
 	err = s.writer.do(func(t *tx) error {
 		var running int
-		if err := t.scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{l.SubscriptionID}, &running); err != nil {
+		if err := t.Scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{l.SubscriptionID}, &running); err != nil {
 			return err
 		}
 		status, completed := webhook.ReplayRunning, any(nil)
@@ -247,7 +247,7 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 		}
 		more = running > 0
 		formed := min(len(seqs), 1)
-		res, err := t.execResult("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, completed_at = ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ? AND active = 1)",
+		res, err := t.ExecResult("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, completed_at = ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ? AND active = 1)",
 			after, len(seqs), formed, string(status), completed, r.ID, r.after, l.SubscriptionID, l.Revision)
 		if err != nil {
 			return err
@@ -262,7 +262,7 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 		}
 		// Retention may have removed some of them since they were read.
 		var there int
-		if err := t.scan("SELECT count(*) FROM events WHERE program_id = ? AND seq IN (SELECT value FROM json_each(?))", []any{r.ProgramID, places}, &there); err != nil {
+		if err := t.Scan("SELECT count(*) FROM events WHERE program_id = ? AND seq IN (SELECT value FROM json_each(?))", []any{r.ProgramID, places}, &there); err != nil {
 			return err
 		}
 		if there != len(seqs) {

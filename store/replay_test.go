@@ -123,10 +123,10 @@ func TestReplays(t *testing.T) {
 		}
 		// What it formed is taken back, so that the next kind finds what this one did.
 		for _, claim := range got {
-			if _, err := s.writer.conn.ExecContext(ctx, "DELETE FROM delivery_events WHERE delivery = ?", claim.num); err != nil {
+			if _, err := s.db.Writer().Conn().ExecContext(ctx, "DELETE FROM delivery_events WHERE delivery = ?", claim.num); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.writer.conn.ExecContext(ctx, "DELETE FROM deliveries WHERE num = ?", claim.num); err != nil {
+			if _, err := s.db.Writer().Conn().ExecContext(ctx, "DELETE FROM deliveries WHERE num = ?", claim.num); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -172,7 +172,7 @@ func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var running int
-	if err := s.readers.QueryRow("SELECT count(*) FROM replays WHERE status = 'running'").Scan(&running); err != nil || running != 0 {
+	if err := s.db.Readers().QueryRow("SELECT count(*) FROM replays WHERE status = 'running'").Scan(&running); err != nil || running != 0 {
 		t.Errorf("%d replays outlive their subscription (%v)", running, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"service/internal/durable"
 	"service/store/replica"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -39,25 +40,28 @@ func (s *Store) Replicate(ctx context.Context) error {
 func (s *Store) openReplication(cfg *replica.Config, path string) {
 	s.replication = replica.NewReplication(cfg, path, replica.Writer{
 		Exec: func(statements ...string) error {
-			err := s.writer.do(func(t *tx) error {
+			err := s.writer.Do(func(t *sqlite.Tx) error {
 				for _, q := range statements {
-					if err := t.exec(q); err != nil {
+					if err := t.Exec(q); err != nil {
 						return err
 					}
 				}
 				return nil
 			})
-			if errors.Is(err, errClosed) {
+			if errors.Is(err, sqlite.ErrClosed) {
 				return nil
 			}
 			return err
 		},
-		Closed: s.writer.ended,
-		Open:   func() (*sql.DB, error) { return openDB(path, false, writerPragmas) },
+		Closed: s.writer.Closed,
+		Open:   func() (*sql.DB, error) { return sqlite.OpenWritable(path) },
 	}, s.logger)
-	s.writer.pace = func(w *writer) {
-		t := &tx{w: w}
-		s.replication.BeforeCommit(func(query string, dest ...any) error { return t.scan(query, nil, dest...) })
+}
+
+// beforeBatch is the hook [sqlite.Hooks].BeforeBatch.
+func (s *Store) beforeBatch(t *sqlite.Tx) {
+	if s.replication != nil {
+		s.replication.BeforeCommit(func(query string, dest ...any) error { return t.Scan(query, nil, dest...) })
 	}
 }
 
@@ -120,7 +124,7 @@ func prepare(ctx context.Context, path string, mark restoredMark, check bool) (e
 	if err != nil {
 		return err
 	}
-	db, err := openDB(path, false, writerPragmas)
+	db, err := sqlite.OpenWritable(path)
 	if err != nil {
 		return err
 	}
@@ -134,7 +138,7 @@ func prepare(ctx context.Context, path string, mark restoredMark, check bool) (e
 			return fmt.Errorf("%w: what was restored: %s", ErrDamaged, found)
 		}
 	}
-	files, err := fs.Glob(migrations, "migrations/*.sql")
+	newest, err := sqlite.NewestSchema(migrations)
 	if err != nil {
 		return err
 	}
@@ -143,8 +147,8 @@ func prepare(ctx context.Context, path string, mark restoredMark, check bool) (e
 		return err
 	}
 	switch {
-	case have > len(files):
-		return fmt.Errorf("what was restored has schema %d, and this binary knows schemas up to %d: use a newer binary", have, len(files))
+	case have > newest:
+		return fmt.Errorf("what was restored has schema %d, and this binary knows schemas up to %d: use a newer binary", have, newest)
 	case have == 0:
 		return errors.New("what was restored is not a database of the service")
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/store/replica"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -154,7 +155,7 @@ func restoreInto(dir string, from *replica.Config, at time.Time, force bool) (y 
 
 func events(t testing.TB, s *Store) (n int) {
 	t.Helper()
-	if err := s.scan(context.Background(), "SELECT count(*) FROM events", nil, &n); err != nil {
+	if err := s.db.Scan(context.Background(), "SELECT count(*) FROM events", nil, &n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -314,7 +315,7 @@ func TestRestoreForced(t *testing.T) {
 	if n := events(t, s); n != 1 {
 		t.Errorf("got %d events, want 1", n)
 	}
-	db, err := openDB(filepath.Join(aside, databaseFile), true, readerPragmas)
+	db, err := sqlite.OpenReadOnly(filepath.Join(aside, databaseFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +440,7 @@ func TestLooksMoveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var busy, frames, moved int64
-	if err := s.writer.conn.QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(NOOP)").Scan(&busy, &frames, &moved); err != nil || frames == 0 || moved != 0 {
+	if err := s.db.Writer().Conn().QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(NOOP)").Scan(&busy, &frames, &moved); err != nil || frames == 0 || moved != 0 {
 		t.Errorf("got %d frames, %d of them moved, %v; want some, and none moved", frames, moved, err)
 	}
 }

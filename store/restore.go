@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/sqlite"
 )
 
 // A restoration fills a folder in the data directory and then exchanges what is
@@ -59,7 +60,7 @@ func Restore(dir string, force bool) (_ *Restoration, err error) {
 			r.Close()
 		}
 	}()
-	if r.lock, err = lockDir(dir); err != nil {
+	if r.lock, err = sqlite.LockDir(dir); err != nil {
 		return nil, err
 	}
 	if err := tidy(dir); err != nil {
@@ -140,7 +141,7 @@ func FinishRestore(dir string, logger *slog.Logger) error {
 	if !isRestoring(dir) {
 		return nil
 	}
-	lock, err := lockDir(dir)
+	lock, err := sqlite.LockDir(dir)
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ const (
 func (w *sweep) deliveries() error {
 	for after, more := int64(0), true; more; {
 		to, n := after, 0
-		err := w.s.each(w.ctx, selectAged, []any{after, w.step}, func(scan func(...any) error) error {
+		err := w.s.db.Each(w.ctx, selectAged, []any{after, w.step}, func(scan func(...any) error) error {
 			var num, created int64
 			if err := scan(&num, &created); err != nil {
 				return err
@@ -184,11 +184,11 @@ func (w *sweep) deliveries() error {
 			}
 			// Whose ping is waited for, and whose lane waits for what ends now: an
 			// ordered one goes on with the next.
-			err = t.each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
+			err = t.Each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
 				var id, subscription string
 				var ping bool
 				err := scan(&id, &subscription, &ping)
-				t.afterCommit(func() {
+				t.AfterCommit(func() {
 					if ping {
 						w.s.watchers.dropped(id)
 					}
@@ -200,15 +200,15 @@ func (w *sweep) deliveries() error {
 			if err != nil {
 				return err
 			}
-			if swept.Expired, err = t.affected(expireAged, after, to, w.edge, now); err != nil {
+			if swept.Expired, err = t.Affected(expireAged, after, to, w.edge, now); err != nil {
 				return err
 			}
 			for _, query := range []string{removeLinks, removeAttempts} {
-				if err := t.exec(query, after, to, w.edge); err != nil {
+				if err := t.Exec(query, after, to, w.edge); err != nil {
 					return err
 				}
 			}
-			swept.Deliveries, err = t.affected(removeDeliveries, after, to, w.edge)
+			swept.Deliveries, err = t.Affected(removeDeliveries, after, to, w.edge)
 			return err
 		})
 		if err != nil {
@@ -241,7 +241,7 @@ const (
 // events removes the oldest of each program's log.
 func (w *sweep) events() error {
 	var programs []string
-	err := w.s.each(w.ctx, "SELECT id FROM programs", nil, func(scan func(...any) error) error {
+	err := w.s.db.Each(w.ctx, "SELECT id FROM programs", nil, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
 		programs = append(programs, id)
@@ -261,7 +261,7 @@ func (w *sweep) eventsOf(programID string) error {
 		return err
 	}
 	var head int64
-	if err := w.s.scan(w.ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &head); err != nil {
+	if err := w.s.db.Scan(w.ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &head); err != nil {
 		return err
 	}
 	until = min(until, head-1) // the newest holds the log's end
@@ -273,7 +273,7 @@ func (w *sweep) eventsOf(programID string) error {
 func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64) error {
 	for after := int64(0); after < until; {
 		to := after
-		err := w.s.each(w.ctx, selectAgedEvents, []any{programID, after, until, w.step}, func(scan func(...any) error) error { return scan(&to) })
+		err := w.s.db.Each(w.ctx, selectAgedEvents, []any{programID, after, until, w.step}, func(scan func(...any) error) error { return scan(&to) })
 		if err != nil {
 			return err
 		}
@@ -285,7 +285,7 @@ func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64)
 		}
 		var removed int64
 		err = w.write(func(t *tx) (err error) {
-			removed, err = t.affected(removeEvents, programID, after, to)
+			removed, err = t.Affected(removeEvents, programID, after, to)
 			return err
 		})
 		if err != nil {
@@ -311,7 +311,7 @@ type loser struct {
 func (w *sweep) passLosses(programID string, after, to int64, lost map[string]int64) error {
 	for {
 		var losers []loser
-		err := w.s.each(w.ctx, selectLosers, []any{programID, after, to}, func(scan func(...any) error) error {
+		err := w.s.db.Each(w.ctx, selectLosers, []any{programID, after, to}, func(scan func(...any) error) error {
 			var l loser
 			err := scan(&l.id, &l.cursor, &l.events)
 			losers = append(losers, l)
@@ -328,18 +328,18 @@ func (w *sweep) passLosses(programID string, after, to int64, lost map[string]in
 				passed = passed[:0]
 				now := w.s.clock.now().UnixMilli()
 				for _, l := range some {
-					n, err := t.affected(passLost, to, l.id, l.cursor)
+					n, err := t.Affected(passLost, to, l.id, l.cursor)
 					if err != nil {
 						return err
 					}
 					if n == 0 {
 						continue // it has come further meanwhile, or is gone: look again
 					}
-					if err := t.exec(addLost, l.id, l.events, now); err != nil {
+					if err := t.Exec(addLost, l.id, l.events, now); err != nil {
 						return err
 					}
 					passed = append(passed, l)
-					t.afterCommit(func() { w.s.watchers.subscriptionChanged(l.id) })
+					t.AfterCommit(func() { w.s.watchers.subscriptionChanged(l.id) })
 				}
 				return nil
 			})
@@ -360,7 +360,7 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	for id := range lost {
 		err := w.s.writer.do(func(t *tx) error {
 			var told bool
-			if err := t.scan(selectTold, []any{id, w.s.clock.now().Add(-lossesTold).UnixMilli()}, &told); err != nil || told {
+			if err := t.Scan(selectTold, []any{id, w.s.clock.now().Add(-lossesTold).UnixMilli()}, &told); err != nil || told {
 				return err
 			}
 			sub, err := t.subscription(programID, id)
@@ -371,7 +371,7 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 				return err
 			}
 			var n int64
-			if err := t.scan("SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{id}, &n); err != nil {
+			if err := t.Scan("SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{id}, &n); err != nil {
 				return err
 			}
 			return w.s.alert(t, &webhook.Alert{Name: webhook.AlertLost, Subscription: sub, Lost: n, LostBefore: time.UnixMilli(w.edge)})
@@ -397,7 +397,7 @@ func (w *sweep) stats() error {
 	}{{StatMinute, max(w.edge, w.s.clock.now().Add(-minutesFor).UnixMilli())}, {StatHour, w.edge}} {
 		for removed := int64(1); removed > 0; {
 			err := w.write(func(t *tx) (err error) {
-				removed, err = t.affected(removeStats, part.span.Milliseconds(), part.edge, w.step)
+				removed, err = t.Affected(removeStats, part.span.Milliseconds(), part.edge, w.step)
 				return err
 			})
 			if err != nil {
@@ -427,7 +427,7 @@ func (w *sweep) rest() error {
 	} {
 		for {
 			var keys []any
-			err := w.s.each(w.ctx, part.find, []any{part.edge, w.step}, func(scan func(...any) error) error {
+			err := w.s.db.Each(w.ctx, part.find, []any{part.edge, w.step}, func(scan func(...any) error) error {
 				var key any
 				err := scan(&key)
 				if text, ok := key.([]byte); ok { // as one of the drivers has it
@@ -448,7 +448,7 @@ func (w *sweep) rest() error {
 			}
 			err = w.write(func(t *tx) error {
 				for _, query := range part.remove {
-					if err := t.exec(query, string(list)); err != nil {
+					if err := t.Exec(query, string(list)); err != nil {
 						return err
 					}
 				}
@@ -473,5 +473,5 @@ const (
 
 // LostEvents returns how many events a subscription has lost to retention.
 func (s *Store) LostEvents(ctx context.Context, subscriptionID string) (n int64, err error) {
-	return n, s.scan(ctx, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{subscriptionID}, &n)
+	return n, s.db.Scan(ctx, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{subscriptionID}, &n)
 }

@@ -15,7 +15,7 @@ import (
 // count returns the number of a query's one row.
 func count(t *testing.T, s *Store, query string, args ...any) (n int64) {
 	t.Helper()
-	if err := s.scan(context.Background(), query, args, &n); err != nil {
+	if err := s.db.Scan(context.Background(), query, args, &n); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return n

@@ -61,7 +61,7 @@ func (s *Store) openSealer(cfg *Config) error {
 	err = s.writer.do(func(t *tx) error {
 		for _, name := range []string{keyCheck, cursorKey} {
 			var value []byte
-			err := t.scan("SELECT value FROM settings WHERE name = ?", []any{name}, &value)
+			err := t.Scan("SELECT value FROM settings WHERE name = ?", []any{name}, &value)
 			if err != nil && !errors.Is(err, sql.ErrNoRows) {
 				return err
 			}
@@ -106,8 +106,8 @@ func (s *Store) openSealer(cfg *Config) error {
 	if settings[keyCheck] == nil || settings[cursorKey] == nil {
 		err := s.writer.do(func(t *tx) error {
 			return errors.Join(
-				t.exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", keyCheck, sl.seal([]byte(keyCheckText), keyCheck)),
-				t.exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", cursorKey, sl.seal(sl.cursor, cursorKey)))
+				t.Exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", keyCheck, sl.seal([]byte(keyCheckText), keyCheck)),
+				t.Exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", cursorKey, sl.seal(sl.cursor, cursorKey)))
 		})
 		if err != nil {
 			return err

@@ -48,21 +48,21 @@ func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, addre
 	hash := sha256.Sum256([]byte(secret))
 	agent = strings.ToValidUTF8(agent[:min(len(agent), maxAgent)], "")
 	s := webhook.Session{ID: webhook.NewID(), AdminID: adminID, Address: address, Agent: agent, CreatedAt: now, SeenAt: now, ExpiresAt: now.Add(webhook.SessionLife)}
-	known, err := w.t.affected("UPDATE admins SET signed_in_at = ? WHERE id = ? AND password = ?", now.UnixMilli(), adminID, string(checked))
+	known, err := w.t.Affected("UPDATE admins SET signed_in_at = ? WHERE id = ? AND password = ?", now.UnixMilli(), adminID, string(checked))
 	if err == nil && known == 0 {
 		err = webhook.NotFound("admin")
 	}
 	if err == nil {
-		err = w.t.exec(deleteExpiredSessions, now.UnixMilli())
+		err = w.t.Exec(deleteExpiredSessions, now.UnixMilli())
 	}
 	if err == nil && replaced != "" {
 		_, _, err = w.EndSession(replaced)
 	}
 	if err == nil {
-		err = w.t.exec(deleteOldestSessions, adminID, webhook.MaxSessions-1)
+		err = w.t.Exec(deleteOldestSessions, adminID, webhook.MaxSessions-1)
 	}
 	if err == nil {
-		err = w.t.exec("INSERT INTO sessions (hash, id, admin_id, address, agent, created_at, seen_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+		err = w.t.Exec("INSERT INTO sessions (hash, id, admin_id, address, agent, created_at, seen_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 			hash[:], s.ID, s.AdminID, s.Address, s.Agent, now.UnixMilli(), now.UnixMilli(), s.ExpiresAt.UnixMilli())
 	}
 	return s, secret, err
@@ -79,7 +79,7 @@ func (s *Store) Session(ctx context.Context, secret string) (webhook.Session, bo
 	if now := s.clock.now(); now.Sub(found.SeenAt) >= sessionNoted {
 		hash := sha256.Sum256([]byte(secret))
 		err := s.Write(ctx, func(w Write) error {
-			return w.t.exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
+			return w.t.Exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
 		})
 		if err != nil && !Unavailable(err) {
 			return found, false, err
@@ -94,7 +94,7 @@ func (s *Store) Session(ctx context.Context, secret string) (webhook.Session, bo
 // ends when nobody looks at anything for long enough.
 func (s *Store) SessionUnnoted(ctx context.Context, secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
-	found, err := scanSession(func(dest ...any) error { return s.scan(ctx, selectSession, []any{hash[:]}, dest...) })
+	found, err := scanSession(func(dest ...any) error { return s.db.Scan(ctx, selectSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return found, false, nil
 	}
@@ -103,7 +103,7 @@ func (s *Store) SessionUnnoted(ctx context.Context, secret string) (webhook.Sess
 	}
 	now := s.clock.now()
 	judged := found
-	if s.writer.failed.Load() {
+	if s.writer.Failed() {
 		judged.SeenAt = now
 	}
 	return found, judged.Good(now), nil
@@ -114,7 +114,7 @@ func (s *Store) SessionUnnoted(ctx context.Context, secret string) (webhook.Sess
 func (s *Store) Sessions(ctx context.Context, adminID string) ([]webhook.Session, error) {
 	var all []webhook.Session
 	now := s.clock.now()
-	err := s.each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
 		one, err := scanSession(scan)
 		all = append(all, one)
 		return err
@@ -125,12 +125,12 @@ func (s *Store) Sessions(ctx context.Context, adminID string) ([]webhook.Session
 // EndSession ends the session of a secret, and says whether there was one.
 func (w Write) EndSession(secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
-	found, err := scanSession(func(dest ...any) error { return w.t.scan(selectSession, []any{hash[:]}, dest...) })
+	found, err := scanSession(func(dest ...any) error { return w.t.Scan(selectSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return found, false, nil
 	}
 	if err == nil {
-		err = w.t.exec("DELETE FROM sessions WHERE hash = ?", hash[:])
+		err = w.t.Exec("DELETE FROM sessions WHERE hash = ?", hash[:])
 	}
 	return found, err == nil, err
 }
@@ -138,7 +138,7 @@ func (w Write) EndSession(secret string) (webhook.Session, bool, error) {
 // RevokeSession ends one session of an admin. The error is a *webhook.Error when
 // the admin has none of that id.
 func (w Write) RevokeSession(adminID, id string) error {
-	ended, err := w.t.affected("DELETE FROM sessions WHERE id = ? AND admin_id = ?", id, adminID)
+	ended, err := w.t.Affected("DELETE FROM sessions WHERE id = ? AND admin_id = ?", id, adminID)
 	if err == nil && ended == 0 {
 		err = webhook.NotFound("session")
 	}
@@ -149,9 +149,9 @@ func (w Write) RevokeSession(adminID, id string) error {
 // many of them were good.
 func (w Write) EndSessions(adminID, but string) (ended int, err error) {
 	now := w.s.clock.now()
-	err = w.t.scan(countAdminSessions, []any{adminID, but, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, &ended)
+	err = w.t.Scan(countAdminSessions, []any{adminID, but, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, &ended)
 	if err == nil {
-		err = w.t.exec(deleteAdminSessions, adminID, but)
+		err = w.t.Exec(deleteAdminSessions, adminID, but)
 	}
 	return ended, err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"service/store/replica"
+	"service/store/sqlite"
 )
 
 // standbyFolder is the directory in the data directory that has the copy.
@@ -99,7 +100,7 @@ func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
 	if err := sl.use(parsed); err != nil {
 		return err
 	}
-	db, err := openDB(path, true, readerPragmas)
+	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
 		return err
 	}

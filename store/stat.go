@@ -122,7 +122,7 @@ func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error)
 func (s *Store) writeStats(t *tx, n int) error {
 	for key, stat := range s.stats.some(n) {
 		stored, err := scanStat(func(dest ...any) error {
-			return t.scan(selectStat, []any{key.programID, key.subscriptionID, key.span.Milliseconds(), key.at}, dest...)
+			return t.Scan(selectStat, []any{key.programID, key.subscriptionID, key.span.Milliseconds(), key.at}, dest...)
 		}, key.span)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
@@ -136,12 +136,12 @@ func (s *Store) writeStats(t *tx, n int) error {
 		if err != nil {
 			return err
 		}
-		err = t.exec(writeStat, key.programID, key.subscriptionID, key.span.Milliseconds(), key.at, stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations))
+		err = t.Exec(writeStat, key.programID, key.subscriptionID, key.span.Milliseconds(), key.at, stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations))
 		if err != nil {
 			return err
 		}
 	}
-	t.afterCommit(s.stats.written)
+	t.AfterCommit(s.stats.written)
 	return nil
 }
 
@@ -165,7 +165,7 @@ func (s *Store) Stats(ctx context.Context, programID, subscriptionID string, spa
 	}
 	s.stats.mu.Unlock()
 	var all []webhook.Stat
-	err := s.each(ctx, selectStats, []any{programID, subscriptionID, span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectStats, []any{programID, subscriptionID, span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
 		stat, err := scanStat(scan, span)
 		all = append(all, stat)
 		return err

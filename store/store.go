@@ -14,10 +14,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -26,8 +24,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"service/internal/durable"
 	"service/store/replica"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -58,12 +56,10 @@ type Store struct {
 	dir     string
 	logger  *slog.Logger
 	lock    *os.File
-	guard   *guard
 	clock   *clock
 	disk    disk
-	damage  *damage
+	db      *sqlite.DB // nil until it is open
 	writer  *writer
-	readers *sql.DB
 	seal    *sealer
 	tail    *tail
 	lists   listLimits
@@ -82,7 +78,6 @@ type Store struct {
 	sweptMu sync.Mutex
 	swept   Swept // since Open
 
-	stmts    sync.Map // query → *sql.Stmt on readers
 	tokens   tokenCache
 	watchers watchers
 }
@@ -110,17 +105,20 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	s.damage = newDamage()
+	s.writer = newWriter(s.clock, s.metrics, &s.watchers, s.logger)
 	path := filepath.Join(cfg.Dir, databaseFile)
 	defer func() {
-		if seen := s.damage.seen(); err != nil && seen != nil {
-			err = damaged(path, seen.Error())
+		if err == nil {
+			return
 		}
-		if err != nil {
-			s.Close()
+		if s.db != nil {
+			if found := s.db.Damaged(); found != nil {
+				err = found
+			}
 		}
+		s.Close()
 	}()
-	if s.lock, err = lockDir(cfg.Dir); err != nil {
+	if s.lock, err = sqlite.LockDir(cfg.Dir); err != nil {
 		return nil, err
 	}
 	if err := tidy(cfg.Dir); err != nil {
@@ -140,33 +138,10 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := restoreMissing(ctx, &cfg); err != nil {
 		return nil, err
 	}
-	// SQLite would make it readable for others, and its WAL after its likeness.
-	// Once it exists it is never opened or closed by anything but SQLite, whose
-	// locks any other close would drop.
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := durable.WriteFile(path, nil, 0o600); err != nil {
-			return nil, fmt.Errorf("data directory: %w", err)
-		}
-	}
-	if err := check(ctx, path); err != nil {
+	if s.db, err = sqlite.Open(ctx, sqlite.Config{Path: path, Migrations: migrations, Readers: readers, Hooks: s.hooks(), Logger: s.logger}); err != nil {
 		return nil, err
 	}
-	db, err := openDB(path, false, writerPragmas)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	db.SetMaxOpenConns(1)
-	if s.writer, err = newWriter(db, s.clock, s.damage, s.metrics, s.logger); err != nil {
-		db.Close()
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	s.writer.watchers = &s.watchers
-	if err := s.migrate(ctx, path); err != nil {
-		return nil, err
-	}
-	if s.guard, err = newGuard(path); err != nil {
-		return nil, err
-	}
+	s.writer.Writer = s.db.Writer()
 	if cfg.Replica != nil {
 		s.openReplication(cfg.Replica, path)
 	}
@@ -179,38 +154,47 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	if s.readers, err = openDB(path, true, readerPragmas); err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	s.readers.SetMaxOpenConns(readers)
-	s.readers.SetMaxIdleConns(readers) // a closed connection would take its page cache with it
 	if cfg.Metrics != nil {
 		cfg.Metrics.MustRegister(collector{s})
 	}
 	return s, nil
 }
 
-// chores are what the next commit does first when it is due.
-func (s *Store) chores() []chore {
-	return []chore{
-		s.chore("the clock", s.clock.due, s.heedClock),
-		s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statRows) }),
-		s.chore("uses of tokens", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
+// hooks are what the store adds to every commit.
+func (s *Store) hooks() sqlite.Hooks {
+	return sqlite.Hooks{
+		Permit: s.writer.permit,
+		Chores: []sqlite.Chore{
+			s.chore("the clock", s.clock.due, s.heedClock),
+			s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statRows) }),
+			s.chore("uses of tokens", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
+		},
+		BeforeBatch:  s.beforeBatch,
+		BeforeWrite:  s.writer.beforeWrite,
+		UndoWrite:    s.writer.undoWrite,
+		BeforeCommit: s.writer.beforeCommit,
+		AfterCommit:  s.writer.afterCommit,
+		Rollback:     s.writer.rollback,
+		Measure:      s.metrics.commit,
 	}
 }
 
-// chore returns a chore that is logged when it begins to fail, for another
-// reason than the disk, of which all writes tell.
-func (s *Store) chore(what string, due func() bool, run func(*tx) error) chore {
+// chore returns a chore, which is logged when it begins to fail for another
+// reason than the disk, of which all writes tell. None is due before the clock
+// has been recovered.
+func (s *Store) chore(what string, due func() bool, run func(*tx) error) sqlite.Chore {
 	failing := false // owned by the leader of the writer
-	return chore{due, func(t *tx) error {
-		err := run(t)
-		if err != nil && !Unavailable(err) && !failing {
-			s.logger.Error("what is written beside cannot be, and is tried again", "what", what, "error", err)
-		}
-		failing = err != nil
-		return err
-	}}
+	return sqlite.Chore{
+		Due: func() bool { return s.writer.running && due() },
+		Run: func(*sqlite.Tx) error {
+			err := run(&s.writer.tx)
+			if err != nil && !Unavailable(err) && !failing {
+				s.logger.Error("what is written beside cannot be, and is tried again", "what", what, "error", err)
+			}
+			failing = err != nil
+			return err
+		},
+	}
 }
 
 // Close waits for writes under way, closes the database, brings the replica up
@@ -224,32 +208,20 @@ func (s *Store) Close() error {
 
 func (s *Store) close() error {
 	var errs []error
-	if s.damage.seen() != nil {
-		// SQLite would move its log into the database and remove it. The
-		// connections go with the process.
-		s.writer.stop()
-		return s.lock.Close()
-	}
-	if s.readers != nil {
-		s.stmts.Range(func(_, stmt any) bool { stmt.(*sql.Stmt).Close(); return true })
-		errs = append(errs, s.readers.Close())
-	}
-	if s.writer != nil {
-		if s.writer.chores != nil {
+	switch {
+	case s.db == nil:
+	case s.db.Damaged() != nil:
+		s.db.Abandon()
+	default:
+		if s.writer.running {
 			// What was counted last; a store that cannot be written loses it.
 			_ = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
 		}
-		s.writer.stop()
-		if s.guard != nil && s.replication == nil {
-			errs = append(errs, s.guard.release())
-		}
-		errs = append(errs, s.writer.close())
+		var last func() error
 		if s.replication != nil {
-			errs = append(errs, s.replication.Close())
+			last = s.replication.Close
 		}
-	}
-	if s.guard != nil {
-		errs = append(errs, s.guard.close())
+		errs = append(errs, s.db.Close(last))
 	}
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
@@ -260,68 +232,6 @@ func (s *Store) close() error {
 // Dir returns the data directory.
 func (s *Store) Dir() string { return s.dir }
 
-var (
-	// synchronous is set in so many words: both drivers are compiled to NORMAL
-	// in WAL mode, which a power cut can tell from FULL.
-	writerPragmas = []string{
-		"PRAGMA busy_timeout = 10000",
-		"PRAGMA journal_mode = WAL",
-		"PRAGMA synchronous = FULL",
-		"PRAGMA foreign_keys = ON",
-		"PRAGMA trusted_schema = OFF",
-		"PRAGMA cache_size = -16000",
-		"PRAGMA wal_autocheckpoint = 1000", // replica.AutoCheckpointFrames
-	}
-	readerPragmas = []string{
-		"PRAGMA busy_timeout = 10000",
-		"PRAGMA query_only = ON",
-		"PRAGMA trusted_schema = OFF",
-		"PRAGMA cache_size = -4000",
-	}
-)
-
-func dsn(path string, readOnly bool) string {
-	mode := "rwc"
-	if readOnly {
-		mode = "ro"
-	}
-	return (&url.URL{Scheme: "file", OmitHost: true, Path: path}).String() + "?mode=" + mode
-}
-
-// checkTime bounds the check of a large database at start, which is to take less
-// than two seconds in all.
-const checkTime = time.Second
-
-// check refuses a damaged database, untouched: its connection is one that reads
-// alone, since the last of those that write moves the log into the database
-// when it is closed. A database that cannot be read through in checkTime passes
-// unless something was found until then.
-func check(ctx context.Context, path string) (err error) {
-	if _, err := os.Stat(path + "-journal"); err == nil {
-		return nil // it was being made when the process ended: there is nothing in it yet
-	}
-	db, err := openDB(path, true, readerPragmas)
-	if err != nil {
-		return fmt.Errorf("check %s: %w", path, err)
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
-	defer cancel()
-	var found string
-	err = db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case err != nil && !isCorrupt(err):
-		return fmt.Errorf("check %s: %w", path, err)
-	case err != nil:
-		return damaged(path, err.Error())
-	case found != "ok":
-		return damaged(path, found)
-	}
-	return nil
-}
-
 // Check says whether the store can be read and written: nil, or why not; a
 // *webhook.Error when the cause is known and not the store's: no room on the disk,
 // a log that is too long, a lease that has ended. After a failure
@@ -331,10 +241,10 @@ func (s *Store) Check(ctx context.Context) error {
 		return webhook.NewError(webhook.CodeUnavailable, "The lease of this service has ended, since the bucket of its replica does not take its renewal: another may have taken over, so nothing is accepted or sent until it has the lease again.")
 	}
 	var one int
-	if err := s.scan(ctx, "SELECT 1", nil, &one); err != nil {
+	if err := s.db.Scan(ctx, "SELECT 1", nil, &one); err != nil {
 		return err
 	}
-	if s.writer.failed.Load() {
+	if s.writer.Failed() {
 		if err := s.probe(); err != nil {
 			return err
 		}
@@ -353,92 +263,24 @@ func (s *Store) Check(ctx context.Context) error {
 func (s *Store) probe() error {
 	for _, value := range [][]byte{make([]byte, webhook.MaxEventBytes), []byte(webhook.FormatTime(s.clock.now()))} {
 		err := s.writer.do(func(t *tx) error {
-			return t.exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", value)
+			return t.Exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", value)
 		})
 		if err != nil {
 			return err
 		}
 	}
-	s.writer.failed.Store(false)
-	return s.writer.do(func(t *tx) error {
-		t.afterCommit(func() { t.w.trouble.over(time.Now(), t.w.logger) })
-		return nil
-	})
+	return s.db.Writer().EndOutage()
 }
 
-// SQLiteVersion returns the version of the SQLite library in use.
-func SQLiteVersion() (string, error) {
-	db, err := openDB(":memory:", false, nil)
-	if err != nil {
-		return "", err
-	}
-	defer db.Close()
-	var v string
-	return v, db.QueryRow("SELECT sqlite_version()").Scan(&v)
-}
+// Guard waits until ctx ends, and returns nil, or until the database is found
+// damaged. The error then wraps [ErrDamaged], and the process must end: nothing
+// is written any more, and Close leaves the files as they are.
+func (s *Store) Guard(ctx context.Context) error { return s.db.WaitDamaged(ctx) }
 
-// stmt returns a prepared statement of the readers. The query must be a
-// constant, or one of few.
-func (s *Store) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
-	if st, ok := s.stmts.Load(query); ok {
-		return st.(*sql.Stmt), nil
-	}
-	st, err := s.readers.PrepareContext(ctx, query)
-	if err != nil {
-		return nil, fmt.Errorf("store: prepare %q: %w", query, s.damage.notice(err))
-	}
-	if old, loaded := s.stmts.LoadOrStore(query, st); loaded {
-		st.Close()
-		return old.(*sql.Stmt), nil
-	}
-	return st, nil
-}
-
-// scan reads the one row of a query; sql.ErrNoRows when there is none.
-func (s *Store) scan(ctx context.Context, query string, args []any, dest ...any) error {
-	st, err := s.stmt(ctx, query)
-	if err != nil {
-		return err
-	}
-	return s.damage.notice(st.QueryRowContext(ctx, args...).Scan(dest...))
-}
-
-// each calls row for every row of a query.
-func (s *Store) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
-	st, err := s.stmt(ctx, query)
-	if err != nil {
-		return err
-	}
-	rows, err := st.QueryContext(ctx, args...)
-	if err != nil {
-		return s.damage.notice(err)
-	}
-	return s.damage.notice(drain(rows, row))
-}
-
-// each is the same inside a write.
-func (t *tx) each(query string, args []any, row func(scan func(...any) error) error) error {
-	st, err := t.stmt(query)
-	if err != nil {
-		return err
-	}
-	t.read(query)
-	rows, err := st.QueryContext(context.Background(), args...)
-	if err == nil {
-		err = drain(rows, row)
-	}
-	t.heed(err)
-	return err
-}
-
-func drain(rows *sql.Rows, row func(scan func(...any) error) error) error {
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+// checkFiles is [sqlite.CheckFiles] for the database of a data directory.
+func checkFiles(dir string) error {
+	_, err := os.Stat(filepath.Join(dir, keyFile)) // it is made after the schema
+	return sqlite.CheckFiles(filepath.Join(dir, databaseFile), err == nil)
 }
 
 // notFound turns the lack of a row into the caller's error.

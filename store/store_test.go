@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -119,11 +120,11 @@ func TestSettingsOfEveryConnection(t *testing.T) {
 	ctx := context.Background()
 	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "10000"} {
 		var got string
-		if err := s.writer.conn.QueryRowContext(ctx, "PRAGMA "+pragma).Scan(&got); err != nil || got != want {
+		if err := s.db.Writer().Conn().QueryRowContext(ctx, "PRAGMA "+pragma).Scan(&got); err != nil || got != want {
 			t.Errorf("writer: %s is %s (%v), want %s", pragma, got, err, want)
 		}
 	}
-	if _, err := s.readers.ExecContext(ctx, "DELETE FROM programs"); err == nil {
+	if _, err := s.db.Readers().ExecContext(ctx, "DELETE FROM programs"); err == nil {
 		t.Error("a reader can write")
 	}
 	version, err := SQLiteVersion()
@@ -202,7 +203,7 @@ func TestOpenRefuses(t *testing.T) {
 			return errors.Join(err, f.Close())
 		}, "is damaged"},
 		{"newer schema", func(dir string) error {
-			db, err := openDB(filepath.Join(dir, "service.db"), false, nil)
+			db, err := sqlite.OpenWritable(filepath.Join(dir, "service.db"))
 			if err != nil {
 				return err
 			}
@@ -288,7 +289,7 @@ func TestSecretsAreSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept int
-	err = s.readers.QueryRow("SELECT count(*) FROM subscriptions WHERE authorization_header IS NOT NULL OR length(signing_secret) > 0").Scan(&kept)
+	err = s.db.Readers().QueryRow("SELECT count(*) FROM subscriptions WHERE authorization_header IS NOT NULL OR length(signing_secret) > 0").Scan(&kept)
 	if err != nil || kept != 0 {
 		t.Errorf("%d deleted subscriptions keep secrets (%v)", kept, err)
 	}

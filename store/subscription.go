@@ -37,7 +37,7 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	if err := t.limitSubscriptions(programID, limit); err != nil {
 		return sub, nil, err
 	}
-	err = t.exec("INSERT INTO subscriptions (id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
+	err = t.Exec("INSERT INTO subscriptions (id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
 		s.seal.seal(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli())
 	if err != nil {
@@ -47,7 +47,7 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	if err != nil {
 		return sub, nil, err
 	}
-	if err := t.exec("INSERT INTO cursors (subscription_id, seq) VALUES (?, ?)", sub.ID, head.seq); err != nil {
+	if err := t.Exec("INSERT INTO cursors (subscription_id, seq) VALUES (?, ?)", sub.ID, head.seq); err != nil {
 		return sub, nil, err
 	}
 	if sub.Active {
@@ -55,7 +55,7 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 			return sub, nil, err
 		}
 	}
-	t.afterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
 	_, err = s.queuePing(t, &sub, webhook.NewID())
 	return sub, secret, err
 }
@@ -67,14 +67,14 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 	const listed = "FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL"
 	var count int
 	if limit > 0 {
-		if err := t.scan("SELECT count(*) FROM (SELECT 1 "+listed+" LIMIT ?)", []any{programID, limit}, &count); err != nil {
+		if err := t.Scan("SELECT count(*) FROM (SELECT 1 "+listed+" LIMIT ?)", []any{programID, limit}, &count); err != nil {
 			return err
 		}
 	}
 	if count < limit || limit == 0 {
 		return nil
 	}
-	if err := t.scan("SELECT count(*) "+listed, []any{programID}, &count); err != nil {
+	if err := t.Scan("SELECT count(*) "+listed, []any{programID}, &count); err != nil {
 		return err
 	}
 	return webhook.Invalid(webhook.Validation{
@@ -86,7 +86,7 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 // Subscription returns one subscription of a program.
 func (s *Store) Subscription(ctx context.Context, programID, id string) (webhook.Subscription, error) {
 	sub, err := scanSubscription(func(dest ...any) error {
-		return s.scan(ctx, selectSubscription, []any{id, programID}, dest...)
+		return s.db.Scan(ctx, selectSubscription, []any{id, programID}, dest...)
 	})
 	return sub, notFound(err, "subscription")
 }
@@ -118,7 +118,7 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 			sealed = s.seal.seal([]byte(*h), "authorization_header of "+id)
 		}
 		sub.HasAuthorizationHeader = sealed != nil
-		if err := t.exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(sealed), id); err != nil {
+		if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(sealed), id); err != nil {
 			return sub, err
 		}
 	}
@@ -135,17 +135,17 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 			return sub, err
 		}
 	}
-	err = t.exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, sub.UpdatedAt.UnixMilli(), id)
 	if err != nil {
 		return sub, err
 	}
-	t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	if err := t.moveInterests(&before, &sub); err != nil {
 		return sub, err
 	}
 	var closed int
-	if err := t.scan("SELECT count(*) FROM interests WHERE subscription_id = ? AND until_seq IS NOT NULL", []any{id}, &closed); err != nil {
+	if err := t.Scan("SELECT count(*) FROM interests WHERE subscription_id = ? AND until_seq IS NOT NULL", []any{id}, &closed); err != nil {
 		return sub, err
 	}
 	if closed > maxClosedInterests {
@@ -170,7 +170,7 @@ func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error
 		return nil, err
 	}
 	var sealed []byte
-	if err := w.t.scan("SELECT signing_secret FROM subscriptions WHERE id = ?", []any{id}, &sealed); err != nil {
+	if err := w.t.Scan("SELECT signing_secret FROM subscriptions WHERE id = ?", []any{id}, &sealed); err != nil {
 		return nil, err
 	}
 	plain, err := w.s.seal.open(sealed, "signing_secret of "+id)
@@ -187,11 +187,11 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 	}
 	secret = webhook.NewSigningSecret()
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
-	if err := t.exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, now.UnixMilli()); err != nil {
+	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, now.UnixMilli()); err != nil {
 		return sub, nil, until, err
 	}
 	var old int
-	if err := t.scan("SELECT count(*) FROM old_signing_secrets WHERE subscription_id = ?", []any{id}, &old); err != nil {
+	if err := t.Scan("SELECT count(*) FROM old_signing_secrets WHERE subscription_id = ?", []any{id}, &old); err != nil {
 		return sub, nil, until, err
 	}
 	if old >= maxOldSecrets {
@@ -199,15 +199,15 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 	}
 	// Two rotations within a millisecond still have an expiry of their own.
 	var expires int64
-	err = t.scan("INSERT INTO old_signing_secrets (subscription_id, expires_at, secret) SELECT id, max(?, 1 + coalesce((SELECT max(expires_at) FROM old_signing_secrets WHERE subscription_id = s.id), 0)), signing_secret FROM subscriptions s WHERE id = ? RETURNING expires_at",
+	err = t.Scan("INSERT INTO old_signing_secrets (subscription_id, expires_at, secret) SELECT id, max(?, 1 + coalesce((SELECT max(expires_at) FROM old_signing_secrets WHERE subscription_id = s.id), 0)), signing_secret FROM subscriptions s WHERE id = ? RETURNING expires_at",
 		[]any{now.Add(SecretOverlap).UnixMilli(), id}, &expires)
 	if err != nil {
 		return sub, nil, until, err
 	}
 	sub.UpdatedAt = now
 	sub.Revision++
-	t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
-	return sub, secret, time.UnixMilli(expires).UTC(), t.exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
+	return sub, secret, time.UnixMilli(expires).UTC(), t.Exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		s.seal.seal(secret, "signing_secret of "+id), now.UnixMilli(), id)
 }
 
@@ -224,50 +224,50 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	sub.DeletedAt = now
 	sub.Revision++
 	// The secrets go with it: nothing will be signed or sent any more.
-	err = t.exec("UPDATE subscriptions SET deleted_at = ?, updated_at = ?, active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id = ?",
+	err = t.Exec("UPDATE subscriptions SET deleted_at = ?, updated_at = ?, active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id = ?",
 		now.UnixMilli(), now.UnixMilli(), id)
 	if err != nil {
 		return sub, err
 	}
-	if err := t.exec("DELETE FROM interests WHERE subscription_id = ?", id); err != nil {
+	if err := t.Exec("DELETE FROM interests WHERE subscription_id = ?", id); err != nil {
 		return sub, err
 	}
-	if err := t.exec("DELETE FROM cursors WHERE subscription_id = ?", id); err != nil {
+	if err := t.Exec("DELETE FROM cursors WHERE subscription_id = ?", id); err != nil {
 		return sub, err
 	}
-	if err := t.exec("DELETE FROM failures WHERE subscription_id = ?", id); err != nil {
+	if err := t.Exec("DELETE FROM failures WHERE subscription_id = ?", id); err != nil {
 		return sub, err
 	}
-	if err := t.exec("DELETE FROM old_signing_secrets WHERE subscription_id = ?", id); err != nil {
+	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ?", id); err != nil {
 		return sub, err
 	}
-	if err := t.exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'", now.UnixMilli(), id); err != nil {
+	if err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'", now.UnixMilli(), id); err != nil {
 		return sub, err
 	}
-	err = t.each("SELECT id FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{id}, func(scan func(...any) error) error {
+	err = t.Each("SELECT id FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{id}, func(scan func(...any) error) error {
 		var ping string
 		err := scan(&ping)
-		t.afterCommit(func() { s.watchers.dropped(ping) })
+		t.AfterCommit(func() { s.watchers.dropped(ping) })
 		return err
 	})
 	if err != nil {
 		return sub, err
 	}
-	t.afterCommit(func() { s.watchers.subscriptionChanged(id) })
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	ended, err := t.now()
 	if err != nil {
 		return sub, err
 	}
-	failed, err := t.affected("UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ? WHERE subscription_id = ? AND next_attempt_at IS NOT NULL",
+	failed, err := t.Affected("UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ? WHERE subscription_id = ? AND next_attempt_at IS NOT NULL",
 		ended, id)
 	t.deliveryChanged(0)
-	t.afterCommit(func() { s.metrics.ended[webhook.FailureSubscriptionDeleted].Add(float64(failed)) })
+	t.AfterCommit(func() { s.metrics.ended[webhook.FailureSubscriptionDeleted].Add(float64(failed)) })
 	return sub, err
 }
 
 func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
 	sub, err := scanSubscription(func(dest ...any) error {
-		return t.scan(selectSubscription, []any{id, programID}, dest...)
+		return t.Scan(selectSubscription, []any{id, programID}, dest...)
 	})
 	return sub, notFound(err, "subscription")
 }
@@ -305,7 +305,7 @@ func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err er
 // openInterests asks for the events of these names that come after the head.
 func (t *tx) openInterests(id string, names []string, head int64) error {
 	for _, name := range names {
-		if err := t.exec("INSERT INTO interests (subscription_id, name, after_seq) VALUES (?, ?, ?)", id, name, head); err != nil {
+		if err := t.Exec("INSERT INTO interests (subscription_id, name, after_seq) VALUES (?, ?, ?)", id, name, head); err != nil {
 			return err
 		}
 	}
@@ -337,15 +337,15 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 			continue
 		}
 		// A span that holds no event is of no use, and spans must not add up.
-		if err := t.exec("DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)", after.ID, name, after.ProgramID); err != nil {
+		if err := t.Exec("DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)", after.ID, name, after.ProgramID); err != nil {
 			return err
 		}
-		if err := t.exec("UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name); err != nil {
+		if err := t.Exec("UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name); err != nil {
 			return err
 		}
 	}
 	// What the cursor has passed is of no more use.
-	err = t.exec("DELETE FROM interests WHERE subscription_id = ? AND until_seq <= (SELECT seq FROM cursors WHERE subscription_id = ?)", after.ID, after.ID)
+	err = t.Exec("DELETE FROM interests WHERE subscription_id = ? AND until_seq <= (SELECT seq FROM cursors WHERE subscription_id = ?)", after.ID, after.ID)
 	if err != nil {
 		return err
 	}

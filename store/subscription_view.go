@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -98,7 +99,7 @@ func (s *Store) AllSubscriptions(ctx context.Context, programID string, q *webho
 			high, low := numbersOf(last)
 			next = s.cursor(scope, []int64{high, low})
 		}
-		return v.each(selectSummaries, []any{jsonOf(ids), CountLimit}, func(scan func(...any) error) error {
+		return v.Each(selectSummaries, []any{jsonOf(ids), CountLimit}, func(scan func(...any) error) error {
 			u, err := scanSummary(scan)
 			page = append(page, u)
 			return err
@@ -239,7 +240,7 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 	for _, value := range w.values {
 		last, late := "", false
 		seen, matched := 0, 0
-		err := v.each(w.query, append([]any{budget, w.at, value}, w.args...), func(scan func(...any) error) error {
+		err := v.Each(w.query, append([]any{budget, w.at, value}, w.args...), func(scan func(...any) error) error {
 			var ok bool
 			if err := scan(&last, &ok); err != nil {
 				return err
@@ -250,7 +251,7 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 			}
 			looked++
 			if late = w.limits.late(looked, over); matched == want || late {
-				return errEnough
+				return sqlite.ErrStop
 			}
 			return nil
 		})
@@ -326,7 +327,7 @@ func (s *Store) SubscriptionStats(ctx context.Context, subs []SubscriptionSummar
 		}
 	}
 	s.stats.mu.Unlock()
-	err = s.each(ctx, selectStatCounts, []any{string(list), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectStatCounts, []any{string(list), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
 		var id string
 		var at int64
 		var stat webhook.Stat
@@ -384,7 +385,7 @@ const (
 func (s *Store) SubscriptionView(ctx context.Context, id string, recent int) (u SubscriptionView, err error) {
 	err = s.view(ctx, func(v *view) error {
 		err := sql.ErrNoRows
-		if err := v.each(selectSummaries, []any{jsonOf([]string{id}), CountLimit}, func(scan func(...any) error) (bad error) {
+		if err := v.Each(selectSummaries, []any{jsonOf([]string{id}), CountLimit}, func(scan func(...any) error) (bad error) {
 			u.SubscriptionSummary, bad = scanSummary(scan)
 			err = nil
 			return bad
@@ -400,7 +401,7 @@ func (s *Store) SubscriptionView(ctx context.Context, id string, recent int) (u 
 		if u.Failure, err = v.deliveryEnd(selectLastFailure, id); err != nil {
 			return err
 		}
-		err = v.each(selectOldSecrets, []any{id, s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
+		err = v.Each(selectOldSecrets, []any{id, s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
 			var ends int64
 			err := scan(&ends)
 			u.OldSecrets = append(u.OldSecrets, time.UnixMilli(ends).UTC())
@@ -410,7 +411,7 @@ func (s *Store) SubscriptionView(ctx context.Context, id string, recent int) (u 
 			return err
 		}
 		for _, query := range []string{selectRunningReplays, selectEndedReplays} {
-			err := v.each(query, []any{id}, func(scan func(...any) error) error {
+			err := v.Each(query, []any{id}, func(scan func(...any) error) error {
 				r, err := scanReplay(scan)
 				u.Replays = append(u.Replays, r.Replay)
 				return err
@@ -420,7 +421,7 @@ func (s *Store) SubscriptionView(ctx context.Context, id string, recent int) (u 
 			}
 		}
 		var nums []int64
-		err = v.each(selectNewestNums, []any{id, recent}, func(scan func(...any) error) error {
+		err = v.Each(selectNewestNums, []any{id, recent}, func(scan func(...any) error) error {
 			var num int64
 			err := scan(&num)
 			nums = append(nums, num)
@@ -429,7 +430,7 @@ func (s *Store) SubscriptionView(ctx context.Context, id string, recent int) (u 
 		if err != nil {
 			return err
 		}
-		return v.each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		return v.Each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
 			d, _, err := scanDelivery(scan)
 			u.Recent = append(u.Recent, d)
 			return err
@@ -444,7 +445,7 @@ func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 	var status sql.NullInt64
 	var code sql.NullString
 	a := &e.Attempt
-	err = v.scan(query, []any{id}, &e.DeliveryID, &e.Ping, &a.Number, &started, &duration, &a.Result, &status, &code)
+	err = v.Scan(query, []any{id}, &e.DeliveryID, &e.Ping, &a.Number, &started, &duration, &a.Result, &status, &code)
 	if errors.Is(err, sql.ErrNoRows) {
 		return DeliveryEnd{}, nil
 	}
@@ -455,6 +456,6 @@ func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 
 // HasProgram says whether there is a program of that id.
 func (s *Store) HasProgram(ctx context.Context, id string) (there bool, err error) {
-	err = s.scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &there)
+	err = s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &there)
 	return there, err
 }

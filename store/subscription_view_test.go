@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -46,7 +47,7 @@ func TestAllSubscriptions(t *testing.T) {
 				reason = "x"
 			}
 			if m.lost {
-				if err := tx.exec("INSERT INTO losses VALUES (?, 3, 1, 2)", m.id); err != nil {
+				if err := tx.Exec("INSERT INTO losses VALUES (?, 3, 1, 2)", m.id); err != nil {
 					return err
 				}
 			}
@@ -227,12 +228,12 @@ func TestSubscriptionPlans(t *testing.T) {
 		selectLastSuccess: {1, []string{"deliveries_by_completion (subscription_id=?", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
 		selectLastFailure: {1, []string{"deliveries_by_subscription (subscription_id=?)", "deliveries_by_status (status=? AND subscription_id=?)", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
 	} {
-		rows, err := s.readers.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, c.args)...)
+		rows, err := s.db.Readers().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, c.args)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var plan []string
-		err = drain(rows, func(scan func(...any) error) error {
+		err = sqlite.Drain(rows, func(scan func(...any) error) error {
 			var id, parent, unused int
 			var detail string
 			err := scan(&id, &parent, &unused, &detail)

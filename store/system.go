@@ -39,7 +39,7 @@ func (s *Store) System(ctx context.Context) (y System, err error) {
 	}
 	var pages, size int64
 	err = s.view(ctx, func(v *view) error {
-		if err := v.scan("SELECT sqlite_version(), (SELECT user_version FROM pragma_user_version), (SELECT freelist_count FROM pragma_freelist_count), (SELECT page_size FROM pragma_page_size)",
+		if err := v.Scan("SELECT sqlite_version(), (SELECT user_version FROM pragma_user_version), (SELECT freelist_count FROM pragma_freelist_count), (SELECT page_size FROM pragma_page_size)",
 			nil, &y.SQLite, &y.Schema, &pages, &size); err != nil {
 			return err
 		}

@@ -44,7 +44,7 @@ func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 	}
 	err := w.t.ensureProgram(n.ProgramID, now)
 	if err == nil {
-		err = w.t.exec("INSERT INTO tokens (hash, "+tokenColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		err = w.t.Exec("INSERT INTO tokens (hash, "+tokenColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 			hash[:], token.ID, token.Hint, token.ProgramID, token.UserID, token.Name, strings.Join(names, " "),
 			now.UnixMilli(), millis(token.ExpiresAt), nil, nil)
 	}
@@ -54,7 +54,7 @@ func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 // Tokens returns every token, newest first.
 func (s *Store) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
-	err := s.each(ctx, "SELECT "+tokenColumns+" FROM tokens ORDER BY created_at DESC, id DESC", nil, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, "SELECT "+tokenColumns+" FROM tokens ORDER BY created_at DESC, id DESC", nil, func(scan func(...any) error) error {
 		t, err := scanToken(scan)
 		all = append(all, t)
 		return err
@@ -78,11 +78,11 @@ func (s *Store) TokenPage(ctx context.Context, programID string, q *webhook.List
 		order = " ORDER BY created_at DESC, id DESC"
 	}
 	err = s.view(ctx, func(v *view) error {
-		if err := v.scan("SELECT count(*)"+listedTokens, args, &total); err != nil || q.Number-1 > total/q.Size {
+		if err := v.Scan("SELECT count(*)"+listedTokens, args, &total); err != nil || q.Number-1 > total/q.Size {
 			return err
 		}
 		args[1], args[2] = q.Size, (q.Number-1)*q.Size
-		return v.each("SELECT "+tokenColumns+listedTokens+order+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
+		return v.Each("SELECT "+tokenColumns+listedTokens+order+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
 			t, err := scanToken(scan)
 			tokens = append(tokens, t)
 			return err
@@ -100,7 +100,7 @@ const listedTokens = ` FROM tokens WHERE (?4 IS NULL OR program_id = ?4)
 // Token returns one token of any program, for admins.
 func (s *Store) Token(ctx context.Context, id string) (webhook.Token, error) {
 	t, err := scanToken(func(dest ...any) error {
-		return s.scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+		return s.db.Scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
 	one := []webhook.Token{t}
 	s.uses.complete(one)
@@ -119,14 +119,14 @@ func (s *Store) RevokeToken(ctx context.Context, id string) (token webhook.Token
 // RevokeToken ends a token at once and returns it. Revoking it again changes
 // nothing. The error is a *webhook.Error when there is no such token.
 func (w Write) RevokeToken(id string) (webhook.Token, error) {
-	err := w.t.exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.s.clock.now().UnixMilli(), id)
+	err := w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.s.clock.now().UnixMilli(), id)
 	if err != nil {
 		return webhook.Token{}, err
 	}
 	token, err := scanToken(func(dest ...any) error {
-		return w.t.scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+		return w.t.Scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
-	w.t.afterCommit(w.s.tokens.clear)
+	w.t.AfterCommit(w.s.tokens.clear)
 	return token, notFound(err, "token")
 }
 
@@ -144,7 +144,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	token, generation := s.tokens.get(hash)
 	if token == nil {
 		found, err := scanToken(func(dest ...any) error {
-			return s.scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
+			return s.db.Scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
 		})
 		if errors.Is(err, sql.ErrNoRows) {
 			return refused()

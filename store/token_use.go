@@ -79,10 +79,10 @@ func (u *tokenUses) complete(tokens []webhook.Token) {
 
 func (s *Store) writeTokenUses(t *tx, n int) error {
 	for id, at := range s.uses.some(n) {
-		if err := t.exec("UPDATE tokens SET used_at = ? WHERE id = ?", at, id); err != nil {
+		if err := t.Exec("UPDATE tokens SET used_at = ? WHERE id = ?", at, id); err != nil {
 			return err
 		}
 	}
-	t.afterCommit(s.uses.written)
+	t.AfterCommit(s.uses.written)
 	return nil
 }

@@ -139,7 +139,7 @@ func (t *tx) deliveryChanged(num int64) {
 	if ws == nil || ws.deliveries.Load() == 0 {
 		return
 	}
-	t.afterCommit(func() {
+	t.AfterCommit(func() {
 		ws.tellThose(true, func(c *Changes) {
 			if c.Deliveries == nil {
 				c.Deliveries = make(map[int64]struct{})

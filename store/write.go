@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -24,7 +25,7 @@ func (s *Store) Write(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.writer.do(func(t *tx) error { return fn(Write{s, t}) })
+	return s.writer.Do(func(*sqlite.Tx) error { return fn(Write{s, &s.writer.tx}) })
 }
 
 // WriteAgain is [Store.Write] for an fn that may be called a second time, when
@@ -34,7 +35,7 @@ func (s *Store) WriteAgain(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.writer.doAgain(func(t *tx) error { return fn(Write{s, t}) })
+	return s.writer.DoRepeatable(func(*sqlite.Tx) error { return fn(Write{s, &s.writer.tx}) })
 }
 
 // Subscription returns one subscription of a program as it is in this write.

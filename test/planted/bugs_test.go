@@ -29,7 +29,7 @@ var bugs = []bug{
 		{"store/lane.go", "attempts_made = attempts_made + 1, claimed_at = ?2", "attempts_made = max(attempts_made, 1), claimed_at = ?2"},
 		{"store/lane.go", "RETURNING num, id, program_id, attempts_made, seqs, ping", "RETURNING num, id, program_id, (SELECT count(*) + 1 FROM attempts WHERE delivery = num), seqs, ping"},
 		{"store/lane.go", "UPDATE deliveries SET status = ?, failure_reason", "UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
-		{"store/lane.go", "return t.finishAttempt(num, &a, step)", `return t.exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
+		{"store/lane.go", "return t.finishAttempt(num, &a, step)", `return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
 	}, []string{promiseCounted, promiseFive, promiseEarly}}, // the waits go by the count
 	{"a 4xx is tried again", []edit{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
@@ -48,7 +48,7 @@ var bugs = []bug{
 		{"dispatcher/schedule.go", "if q.stale && q.forming == 0 && !q.gone && !now.Before(q.suspendedUntil) {", "if !q.suspendedUntil.IsZero() && q.stale && q.forming == 0 && !q.gone && !now.Before(q.suspendedUntil) {"},
 	}, []string{promiseServed, promiseLate, promiseKept}},
 	{"a redelivery wakes nobody", []edit{
-		{"store/delivery.go", "t.afterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},
+		{"store/delivery.go", "t.AfterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},
 	}, []string{promiseServed}},
 	{"a pause forgets what was owed", []edit{
 		{"store/subscription.go", `"UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name`,
@@ -58,7 +58,7 @@ var bugs = []bug{
 		{"store/subscription.go", "active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE", "active = 0, authorization_header = NULL WHERE"},
 		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`, `"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},
-		{"store/subscription.go", "t.afterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := t.now()", "ended, err := t.now()"},
+		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := t.now()", "ended, err := t.now()"},
 	}, []string{promiseDeleted}},
 	{"a pause is not heeded", []edit{
 		{"store/lane.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
@@ -89,11 +89,11 @@ var bugs = []bug{
 		{"dispatcher/inline.go", "len(queues) > maxInline", "len(queues) > 0"},
 	}, []string{promiseKept, promiseServed}},
 	{"a delivery formed inline skips waiting events", []edit{
-		{"store/early.go", "a.s.tail.scan(l.ProgramID, l.Seen, visit)", "reached = e.Seq - 1"},
+		{"store/inline.go", "a.s.tail.scan(l.ProgramID, l.Seen, visit)", "reached = e.Seq - 1"},
 	}, []string{promiseKept, promiseServed}},
 	{"a slot reserved inline for no delivery is lost", []edit{
 		{"dispatcher/inline.go", "j.queue.reading = false\n\td.releaseInline(j, nil)", "j.queue.reading = false\n\td.workers.Done()"},
-		{"store/early.go", "if len(g.Seqs) == 0 {", "if len(g.Seqs) < 2 {"},
+		{"store/inline.go", "if len(g.Seqs) == 0 {", "if len(g.Seqs) < 2 {"},
 	}, []string{promiseServed, promiseKept, promiseLate}},
 	{"a first attempt that was cut off is not found again", []edit{
 		{"store/lane.go", "AND claimed_at IS NOT NULL\"", "AND claimed_at IS NOT NULL AND attempts_made > 1\""},

@@ -1,7 +1,6 @@
-package store
+package sqlite
 
 import (
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -12,7 +11,7 @@ import (
 )
 
 // visited names, in the environment, the database that TestVisitor comes to.
-const visited = "STORE_TEST_VISITED"
+const visited = "SQLITE_TEST_VISITED"
 
 // TestVisitor is another process with the database open, that closes it; see
 // visit. It does the one thing that matters of what SQLite before 3.51 does
@@ -37,12 +36,11 @@ func TestVisitor(t *testing.T) {
 	}
 }
 
-// visit has another process ask whether it alone has the database of a data
-// directory open.
-func visit(t *testing.T, dir string) (alone bool) {
+// visit has another process ask whether it alone has a database open.
+func visit(t *testing.T, path string) (alone bool) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestVisitor$", "-test.v")
-	cmd.Env = append(os.Environ(), visited+"="+filepath.Join(dir, databaseFile))
+	cmd.Env = append(os.Environ(), visited+"="+path)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("the visitor: %v\n%s", err, out)
@@ -54,28 +52,42 @@ func visit(t *testing.T, dir string) (alone bool) {
 // of a driver that uses POSIX locks. A visitor must not take itself for the only
 // one all the same: it would remove the log when it leaves.
 func TestGuard(t *testing.T) {
-	dir := t.TempDir()
-	s, err := Open(context.Background(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	program(t, s, "acme")
-	f, err := os.Open(filepath.Join(dir, databaseFile))
+	path := filepath.Join(t.TempDir(), "test.db")
+	db := openPath(t, path, Hooks{})
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
-	if visit(t, dir) {
-		t.Error("a visitor has the database for itself while the store is open")
+	if visit(t, path) {
+		t.Error("a visitor has the database for itself while it is open")
 	}
-	publish(t, s, "acme", "content_updated")
-	if err := s.Close(); err != nil {
+	if err := db.Writer().Do(insertItem("a")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, databaseFile+"-wal")); err == nil {
+	if err := db.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path + "-wal"); err == nil {
 		t.Error("Close has left the log: the guard was still held")
 	}
-	if !visit(t, dir) {
-		t.Error("the guard is held when the store is closed")
+	if !visit(t, path) {
+		t.Error("the guard is held when the database is closed")
+	}
+
+	// What runs last still finds the guard held, and the log.
+	db = openPath(t, path, Hooks{})
+	if err := db.Writer().Do(insertItem("b")); err != nil {
+		t.Fatal(err)
+	}
+	err = db.Close(func() error {
+		if visit(t, path) {
+			t.Error("a visitor has the database for itself before the last function has ended")
+		}
+		_, err := os.Stat(path + "-wal")
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

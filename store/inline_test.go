@@ -8,17 +8,17 @@ import (
 	"service/webhook"
 )
 
-// earlyClaim is what came of a delivery that was to be formed early.
-type earlyClaim struct {
+// inlineClaim is what came of a delivery that was to be formed inline.
+type inlineClaim struct {
 	claim *Claim
 	err   error
 }
 
-// formEarly has deliveries formed for a lane early, and returns what comes of each.
-func formEarly(s *Store, l *Lane) <-chan earlyClaim {
-	c := make(chan earlyClaim, 16)
-	s.FormEarly(func(a *Accepted) {
-		a.Form(l, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) { c <- earlyClaim{claim, err} })
+// formInline has deliveries formed for a lane inline, and returns what comes of each.
+func formInline(s *Store, l *Lane) <-chan inlineClaim {
+	c := make(chan inlineClaim, 16)
+	s.SetInlineFormer(func(a *Accepted) {
+		a.FormInline(l, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) { c <- inlineClaim{claim, err} })
 	})
 	return c
 }
@@ -30,7 +30,7 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 	program(t, s, "p")
 	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
 	waiting := publish(t, s, "p", "content_updated", "content_created")
-	claims := formEarly(s, l)
+	claims := formInline(s, l)
 	before := commits(t, s)
 	published := publish(t, s, "p", "content_created", "content_updated")
 	if n := commits(t, s) - before; n != 1 {
@@ -41,19 +41,19 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 		t.Fatalf("got the claim %+v, %v; want one on the two events that the subscription wants", got.claim, got.err)
 	}
 	var cursor, made int64
-	err := s.scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{got.claim.ID}, &cursor, &made)
+	err := s.db.Scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{got.claim.ID}, &cursor, &made)
 	if err != nil || cursor != 4 || made != 1 || l.Cursor != 4 || l.Seen != 4 {
 		t.Errorf("the cursor is %d (%v), %d in the lane, after %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
 	}
 
 	// Nothing is formed when nothing is wanted, nor when it is published by many.
 	publish(t, s, "p", "content_created")
-	names := make([]string, maxEarly+1)
+	names := make([]string, maxInline+1)
 	for i := range names {
 		names[i] = "content_updated"
 	}
 	publish(t, s, "p", names...)
-	s.FormEarly(nil)
+	s.SetInlineFormer(nil)
 	publish(t, s, "p", "content_updated")
 	if n := len(claims); n != 0 {
 		t.Errorf("%d more were formed, want none", n)
@@ -61,14 +61,14 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 }
 
 // What is not in memory is not passed over.
-func TestNothingIsFormedEarlyWhereTheLogWouldHaveToBeRead(t *testing.T) {
+func TestNothingIsFormedInlineWhereTheLogWouldHaveToBeRead(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated", "content_updated")
 	s.tail.limit = 0
 	publish(t, s, "p", "content_created") // the tail forgets all
-	claims := formEarly(s, l)
+	claims := formInline(s, l)
 	publish(t, s, "p", "content_updated")
 	if n := len(claims); n != 0 || l.Seen != 0 {
 		t.Errorf("%d were formed, and the log was seen up to %d; want none and 0", n, l.Seen)
@@ -92,7 +92,7 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 			}
 		}, ErrStale},
 		"its last row cannot be stored": {func(t *testing.T, s *Store, _ string) {
-			if err := s.writer.do(func(t *tx) error { return t.exec("ALTER TABLE delivery_events RENAME TO away") }); err != nil {
+			if err := s.writer.do(func(t *tx) error { return t.Exec("ALTER TABLE delivery_events RENAME TO away") }); err != nil {
 				t.Fatal(err)
 			}
 		}, ErrStale},
@@ -102,7 +102,7 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 			program(t, s, "p")
 			l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
 			test.spoil(t, s, l.SubscriptionID)
-			claims := formEarly(s, l)
+			claims := formInline(s, l)
 			if e := publish(t, s, "p", "content_updated"); e[0].Seq != 1 {
 				t.Errorf("the event has seq %d, want 1", e[0].Seq)
 			}
@@ -110,7 +110,7 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 				t.Errorf("got %+v, %v; want %v", got.claim, got.err, test.want)
 			}
 			var events, deliveries int
-			err := s.scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM deliveries WHERE ping IS NULL)", nil, &events, &deliveries)
+			err := s.db.Scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM deliveries WHERE ping IS NULL)", nil, &events, &deliveries)
 			if err != nil || events != 1 || deliveries != 0 {
 				t.Errorf("%d events and %d deliveries are stored (%v), want 1 and none", events, deliveries, err)
 			}
@@ -123,13 +123,13 @@ func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
-	claims := formEarly(s, l)
+	claims := formInline(s, l)
 	err := s.WriteAgain(context.Background(), func(w Write) error {
 		// A deferred foreign key is checked by COMMIT.
-		if err := w.t.exec("PRAGMA defer_foreign_keys = ON"); err != nil {
+		if err := w.t.Exec("PRAGMA defer_foreign_keys = ON"); err != nil {
 			return err
 		}
-		if err := w.t.exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)"); err != nil {
+		if err := w.t.Exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)"); err != nil {
 			return err
 		}
 		_, err := w.Publish("p", []webhook.Event{event("content_updated")})

@@ -1,15 +1,13 @@
-package store
+package sqlite
 
 import (
 	"bufio"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 )
 
@@ -17,7 +15,8 @@ import (
 // trusted, and nothing more is written to it.
 var ErrDamaged = errors.New("the database is damaged")
 
-// damage is the first sign of a damaged database since it was opened.
+// damage is the first error since the database was opened that says it is
+// damaged.
 type damage struct {
 	once  sync.Once
 	found chan struct{} // closed when there is one
@@ -26,10 +25,9 @@ type damage struct {
 
 func newDamage() *damage { return &damage{found: make(chan struct{})} }
 
-// notice returns err, and remembers it when it is SQLite's word that the
-// database is damaged.
-func (d *damage) notice(err error) error {
-	if err != nil && isCorrupt(err) {
+// observe returns err, and remembers it when [IsCorrupt] holds for it.
+func (d *damage) observe(err error) error {
+	if err != nil && IsCorrupt(err) {
 		d.once.Do(func() {
 			d.err = err
 			close(d.found)
@@ -38,8 +36,8 @@ func (d *damage) notice(err error) error {
 	return err
 }
 
-// seen returns what was noticed, nil for nothing.
-func (d *damage) seen() error {
+// observed returns what was remembered, nil for nothing.
+func (d *damage) observed() error {
 	select {
 	case <-d.found:
 		return d.err
@@ -48,38 +46,24 @@ func (d *damage) seen() error {
 	}
 }
 
-// Guard waits until ctx ends, and returns nil, or until the database is found
-// damaged. The error then wraps [ErrDamaged], and the process must end: nothing
-// is written any more, and Close leaves the files as they are.
-func (s *Store) Guard(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.damage.found:
-		return damaged(filepath.Join(s.dir, databaseFile), s.damage.err.Error())
-	}
-}
-
 func damaged(path, what string) error {
 	return fmt.Errorf("%w: %s (%s); it was left untouched: restore the data directory from a copy", ErrDamaged, path, what)
 }
 
-// checkFiles refuses, before SQLite has seen them, files of which SQLite would
-// make the best in silence: it takes an empty database for a new one, and a log
-// with a damaged middle for one that ends there.
-func checkFiles(dir string) error {
-	path := filepath.Join(dir, databaseFile)
+// CheckFiles refuses, before SQLite opens it, a database that SQLite would
+// accept in silence although commits of it are lost: it takes an empty file for
+// a new database, and a write-ahead log with a damaged middle for one that ends
+// there. Initialized says that the database had a schema once, and so may not be
+// empty. The error wraps [ErrDamaged].
+func CheckFiles(path string, initialized bool) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	if info.Size() == 0 {
-		// The key is made after the schema: this was not empty once.
-		if _, err := os.Stat(filepath.Join(dir, keyFile)); err == nil {
-			return damaged(path, "the file is empty, and has a key")
-		}
+	if info.Size() == 0 && initialized {
+		return damaged(path, "the file is empty, and has a key")
 	}
 	f, err := os.Open(path + "-wal")
 	if errors.Is(err, fs.ErrNotExist) {

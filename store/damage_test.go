@@ -8,11 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"service/store/sqlite"
 )
 
 // killed returns a data directory as a process leaves it that is killed after
@@ -98,6 +99,12 @@ func flip(t *testing.T, path string, at int64) {
 	}
 	overwrite(t, path, at, []byte{b[at] ^ 1})
 }
+
+// Sizes of SQLite's log, in bytes.
+const (
+	walHeader      = 32
+	walFrameHeader = 24
+)
 
 func TestDamagedFilesAreRefusedUntouched(t *testing.T) {
 	junk := bytes.Repeat([]byte("junk"), 1024)
@@ -185,55 +192,6 @@ func TestADamagedDatabaseKeepsItsLog(t *testing.T) {
 	}
 }
 
-// What a power cut may leave of a log is no damage.
-func TestTornLogs(t *testing.T) {
-	dir := killed(t, 3)
-	path := filepath.Join(dir, databaseFile) + "-wal"
-	log, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const frame = walFrameHeader + 4096
-	var ends []int // of commits
-	for at := walHeader; at < len(log); at += frame {
-		if [4]byte(log[at+4:]) != [4]byte{} {
-			ends = append(ends, at+frame)
-		}
-	}
-	check := func(what string, log []byte) {
-		t.Helper()
-		if got, err := walDamage(bytes.NewReader(log)); got != "" || err != nil {
-			t.Errorf("%s: got %q, %v; want no damage", what, got, err)
-		}
-	}
-	check("whole", log)
-	for n := 0; n < len(log); n += 511 {
-		check("cut short", log[:n])
-	}
-	last := ends[len(ends)-2]
-	for at := last; at < len(log); at += frame {
-		torn := slices.Clone(log)
-		clear(torn[at : at+frame])
-		check("a frame of the last commit was not written", torn)
-		torn = slices.Clone(log)
-		clear(torn[at+frame/2 : at+frame])
-		check("half a frame of the last commit was not written", torn)
-	}
-	// A commit that failed is overwritten by a shorter one.
-	short := slices.Clone(log[:last])
-	check("what is left of a commit that failed", append(short, log[len(log)-frame:]...))
-	old := slices.Clone(log)
-	for at := walHeader + 5*frame; at < len(old); at += frame {
-		old[at+8]-- // of another salt
-	}
-	check("frames of before the log was begun anew", old)
-	torn := slices.Clone(log)
-	torn[ends[0]-1]++
-	if got, err := walDamage(bytes.NewReader(torn)); got == "" || err != nil {
-		t.Errorf("the third last commit and two whole ones after it: got %q, %v; want damage", got, err)
-	}
-}
-
 // Damage that is noticed by a read or by a write ends all writing, tells
 // whoever guards the store, and leaves the files as they are.
 func TestDamageWhileOpen(t *testing.T) {
@@ -244,14 +202,14 @@ func TestDamageWhileOpen(t *testing.T) {
 		{"by a read", func(t *testing.T, s *Store) error {
 			for seq := int64(1); seq <= 300; seq++ {
 				var body []byte
-				if err := s.scan(t.Context(), "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{"p", seq}, &body); err != nil {
+				if err := s.db.Scan(t.Context(), "SELECT json FROM events WHERE program_id = ? AND seq = ?", []any{"p", seq}, &body); err != nil {
 					return err
 				}
 			}
 			return nil
 		}},
 		{"by a write", func(t *testing.T, s *Store) error {
-			return s.writer.do(func(t *tx) error { return t.exec("UPDATE events SET json = CAST(json || ' ' AS BLOB) WHERE seq < 300") })
+			return s.writer.do(func(t *tx) error { return t.Exec("UPDATE events SET json = CAST(json || ' ' AS BLOB) WHERE seq < 300") })
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -272,7 +230,7 @@ func TestDamageWhileOpen(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			before := contents(t, s.Dir())
-			if err := c.notice(t, s); !isCorrupt(err) && !errors.Is(err, ErrDamaged) {
+			if err := c.notice(t, s); !sqlite.IsCorrupt(err) && !errors.Is(err, ErrDamaged) {
 				t.Errorf("got %v, want an error that says so", err)
 			}
 			if err := s.Guard(t.Context()); !errors.Is(err, ErrDamaged) {

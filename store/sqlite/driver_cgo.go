@@ -1,6 +1,6 @@
 //go:build cgo
 
-package store
+package sqlite
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 // exactly one: two of them in one process would drop each other's file locks.
 const DriverName = "mattn"
 
-// openDB opens a pool whose every connection has run the pragmas.
-func openDB(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
+// openPool opens a pool whose every connection has run the pragmas.
+func openPool(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
 	return sql.OpenDB(&connector{
 		dsn: dsn(path, readOnly) + "&_mutex=no",
 		driver: &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
@@ -40,9 +40,9 @@ type connector struct {
 func (c *connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
 func (c *connector) Driver() driver.Driver                        { return c.driver }
 
-// isCorrupt says whether an error is SQLite's word that the file is damaged, or
+// IsCorrupt says whether an error is SQLite's word that the file is damaged, or
 // no database at all.
-func isCorrupt(err error) bool {
+func IsCorrupt(err error) bool {
 	var e sqlite3.Error
 	return errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB)
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package store
+package sqlite
 
 // guard is needed where Litestream runs, which this system is not supported for.
 type guard struct{}

@@ -6,15 +6,13 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"service/webhook"
 )
 
 // A disk that takes nothing is logged once, and once when it does again, with
 // the number of writes that were refused.
-func TestTroubleIsLoggedOnce(t *testing.T) {
+func TestOutageIsLoggedOnce(t *testing.T) {
 	ctx := context.Background()
 	var log bytes.Buffer
 	s, err := Open(ctx, Config{Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -25,7 +23,7 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	program(t, s, "p")
 	limit := func(pages string) {
 		t.Helper()
-		if _, err := s.writer.conn.ExecContext(ctx, "PRAGMA max_page_count = "+pages); err != nil {
+		if _, err := s.db.Writer().Conn().ExecContext(ctx, "PRAGMA max_page_count = "+pages); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,35 +61,4 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	if !strings.Contains(log.String(), " refused=") || strings.Contains(log.String(), " refused=1 ") {
 		t.Errorf("it is not said how many were refused:\n%s", &log)
 	}
-}
-
-// It is over when all writes have succeeded for a while, too.
-func TestTroubleEndsByItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		logger := slog.New(slog.NewTextHandler(&log, nil))
-		var tr trouble
-		heed := func(refused int) { tr.heed(refused, ErrUnavailable, time.Now(), logger) }
-		heed(0)
-		heed(3)
-		time.Sleep(time.Second)
-		heed(0)
-		time.Sleep(4 * time.Second)
-		heed(2)
-		time.Sleep(4 * time.Second)
-		heed(0)
-		if got := strings.Count(log.String(), "\n"); got != 1 {
-			t.Errorf("%d lines, want one:\n%s", got, &log)
-		}
-		time.Sleep(time.Second)
-		heed(0)
-		heed(0)
-		if got := strings.Count(log.String(), "\n"); got != 2 || !strings.Contains(log.String(), "refused=5 lasted=10s") {
-			t.Errorf("got %d lines, want two:\n%s", got, &log)
-		}
-		heed(1)
-		if got := strings.Count(log.String(), "level=ERROR"); got != 2 {
-			t.Errorf("the next one is not told:\n%s", &log)
-		}
-	})
 }

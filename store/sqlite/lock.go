@@ -1,4 +1,4 @@
-package store
+package sqlite
 
 import (
 	"errors"
@@ -13,13 +13,14 @@ import (
 // ErrLocked says that another process has the data directory open.
 var ErrLocked = errors.New("the data directory is in use")
 
-// lockFile is the file of the data directory that whoever has it holds locked.
-const lockFile = "lock"
+// LockFile is the file of the data directory that its process holds locked.
+const LockFile = "lock"
 
-// lockDir takes the data directory for this process until the file is closed.
-// The kernel drops the lock when the process ends, however it ends.
-func lockDir(dir string) (*os.File, error) {
-	name := filepath.Join(dir, lockFile)
+// LockDir takes a data directory for this process until the file it returns is
+// closed. The kernel drops the lock when the process ends, however it ends. The
+// error wraps [ErrLocked] when another process has the directory.
+func LockDir(dir string) (*os.File, error) {
+	name := filepath.Join(dir, LockFile)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
 //go:build !cgo
 
-package store
+package sqlite
 
 import (
 	"database/sql"
@@ -14,8 +14,8 @@ import (
 // exactly one: two of them in one process would drop each other's file locks.
 const DriverName = "ncruces"
 
-// openDB opens a pool whose every connection has run the pragmas.
-func openDB(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
+// openPool opens a pool whose every connection has run the pragmas.
+func openPool(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
 	return driver.Open(dsn(path, readOnly), func(c *sqlite3.Conn) error {
 		for _, p := range pragmas {
 			if err := c.Exec(p); err != nil {
@@ -26,9 +26,9 @@ func openDB(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
 	})
 }
 
-// isCorrupt says whether an error is SQLite's word that the file is damaged, or
+// IsCorrupt says whether an error is SQLite's word that the file is damaged, or
 // no database at all.
-func isCorrupt(err error) bool {
+func IsCorrupt(err error) bool {
 	return errors.Is(err, sqlite3.CORRUPT) || errors.Is(err, sqlite3.NOTADB)
 }
 

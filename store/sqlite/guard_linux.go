@@ -1,4 +1,4 @@
-package store
+package sqlite
 
 import (
 	"errors"
@@ -15,11 +15,11 @@ const fOFDSetLk = 37
 // who have it so: see "SHARED_FIRST" in its sources.
 var sharedRange = syscall.Flock_t{Start: 0x40000002, Len: 510}
 
-// guard says to other processes that the database is open, for as long as it
-// is held, whatever becomes of SQLite's own lock: any close of the file in this
-// process drops that, if the driver uses POSIX locks. Somebody who then opened
-// the database and closed it again would believe to be the last, and remove the
-// log from under us.
+// guard tells other processes that the database is open, for as long as it is
+// held, whatever becomes of SQLite's own lock: any close of the file in this
+// process drops that one, if the driver uses POSIX locks. A process that then
+// opened the database and closed it again would take itself for the last one
+// and remove the write-ahead log, which this process is still writing.
 type guard struct{ file *os.File }
 
 // newGuard takes the lock. The database must be open already, and must be for

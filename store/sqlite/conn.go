@@ -1,0 +1,69 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+)
+
+var (
+	// synchronous is set in so many words: both drivers are compiled to NORMAL
+	// in WAL mode, which a power cut can tell from FULL.
+	writerPragmas = []string{
+		"PRAGMA busy_timeout = 10000",
+		"PRAGMA journal_mode = WAL",
+		"PRAGMA synchronous = FULL",
+		"PRAGMA foreign_keys = ON",
+		"PRAGMA trusted_schema = OFF",
+		"PRAGMA cache_size = -16000",
+		"PRAGMA wal_autocheckpoint = 1000", // replica.AutoCheckpointFrames
+	}
+	readerPragmas = []string{
+		"PRAGMA busy_timeout = 10000",
+		"PRAGMA query_only = ON",
+		"PRAGMA trusted_schema = OFF",
+		"PRAGMA cache_size = -4000",
+	}
+	// copyPragmas are those of a connection that copies the database: one of
+	// its own, which writes the copy and does not hold the writer up.
+	copyPragmas = []string{"PRAGMA busy_timeout = 10000", "PRAGMA trusted_schema = OFF", "PRAGMA cache_size = -4000"}
+)
+
+func dsn(path string, readOnly bool) string {
+	mode := "rwc"
+	if readOnly {
+		mode = "ro"
+	}
+	return (&url.URL{Scheme: "file", OmitHost: true, Path: path}).String() + "?mode=" + mode
+}
+
+// OpenWritable opens a database that no process has open, with the settings of
+// a [Writer], and creates it when it does not exist. The caller closes it.
+func OpenWritable(path string) (*sql.DB, error) { return openPool(path, false, writerPragmas) }
+
+// OpenReadOnly opens a database for reading. The caller closes it.
+func OpenReadOnly(path string) (*sql.DB, error) { return openPool(path, true, readerPragmas) }
+
+// Copy writes a database, as it is at one moment, to a file that is empty or
+// does not exist. The database may be open and written meanwhile; its
+// write-ahead log grows until Copy returns. The copy is not synced.
+func Copy(ctx context.Context, from, to string) error {
+	db, err := openPool(from, true, copyPragmas)
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "VACUUM INTO ?", to)
+	return errors.Join(err, db.Close())
+}
+
+// Version returns the version of the SQLite library in use.
+func Version() (string, error) {
+	db, err := openPool(":memory:", false, nil)
+	if err != nil {
+		return "", err
+	}
+	defer db.Close()
+	var v string
+	return v, db.QueryRow("SELECT sqlite_version()").Scan(&v)
+}

@@ -1,0 +1,41 @@
+package sqlite
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// An outage is over when all writes have succeeded for a while.
+func TestOutageEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		var o outage
+		record := func(refused int) { o.record(refused, ErrUnavailable, time.Now(), logger) }
+		record(0)
+		record(3)
+		time.Sleep(time.Second)
+		record(0)
+		time.Sleep(4 * time.Second)
+		record(2)
+		time.Sleep(4 * time.Second)
+		record(0)
+		if got := strings.Count(log.String(), "\n"); got != 1 {
+			t.Errorf("%d lines, want one:\n%s", got, &log)
+		}
+		time.Sleep(time.Second)
+		record(0)
+		record(0)
+		if got := strings.Count(log.String(), "\n"); got != 2 || !strings.Contains(log.String(), "refused=5 lasted=10s") {
+			t.Errorf("got %d lines, want two:\n%s", got, &log)
+		}
+		record(1)
+		if got := strings.Count(log.String(), "level=ERROR"); got != 2 {
+			t.Errorf("the next one is not told:\n%s", &log)
+		}
+	})
+}

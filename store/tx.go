@@ -1,0 +1,175 @@
+package store
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"service/store/replica"
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// writer is the engine's writer, and what the store remembers from one commit
+// to the next. The leader of the writer owns what has no other owner.
+type writer struct {
+	*sqlite.Writer // set by Open before the first write
+
+	clock    *clock
+	metrics  *metrics
+	watchers *watchers
+	logger   *slog.Logger
+	lease    atomic.Pointer[func() bool] // reports whether the lease that writing needs is valid; nil for none
+	inline   atomic.Pointer[inlineFormer]
+
+	heads   map[string]head     // of each program's log
+	fails   map[string]struct{} // ids of all subscriptions that have a row of failures, and maybe more; nil is not known
+	last    int64               // the newest created_at of a delivery; 0 is not known
+	running bool                // chores are run: the clock has been recovered
+	tx      tx
+}
+
+// tx is a write's transaction, and what the store remembers of the commit. It
+// is valid until the function that it was given to returns.
+type tx struct {
+	*sqlite.Tx
+	w *writer
+
+	touched   []string // programs whose head this write has moved
+	published int      // how many of accepted are of earlier writes
+
+	accepted []webhook.Event // what the writes have published so far
+	many     bool            // it was more than that
+	forming  bool            // the inline former is running, or has failed
+	formed   []inlineDelivery
+}
+
+func newWriter(c *clock, m *metrics, ws *watchers, logger *slog.Logger) *writer {
+	w := &writer{clock: c, metrics: m, watchers: ws, logger: logger, heads: make(map[string]head)}
+	w.tx.w = w
+	return w
+}
+
+// do is [sqlite.Writer.Do] with the store's transaction.
+func (w *writer) do(fn func(*tx) error) error { return w.Wait(w.submit(fn, false)) }
+
+// doRepeatable is [sqlite.Writer.DoRepeatable] with the store's transaction.
+func (w *writer) doRepeatable(fn func(*tx) error) error { return w.Wait(w.submit(fn, true)) }
+
+// submit is [sqlite.Writer.Submit] with the store's transaction.
+func (w *writer) submit(fn func(*tx) error, repeatable bool) *sqlite.Op {
+	return w.Submit(func(*sqlite.Tx) error { return fn(&w.tx) }, repeatable)
+}
+
+// permit is the hook [sqlite.Hooks].Permit: a lease that has ended forbids every
+// commit.
+func (w *writer) permit() error {
+	if !w.leased() {
+		return replica.ErrLeaseExpired
+	}
+	return nil
+}
+
+// leased reports whether the lease that writing needs, if any, is valid.
+func (w *writer) leased() bool {
+	valid := w.lease.Load()
+	return valid == nil || (*valid)()
+}
+
+// beforeWrite is the hook [sqlite.Hooks].BeforeWrite.
+func (w *writer) beforeWrite(t *sqlite.Tx) {
+	w.tx.Tx = t
+	w.tx.touched, w.tx.published = w.tx.touched[:0], len(w.tx.accepted)
+}
+
+// undoWrite is the hook [sqlite.Hooks].UndoWrite.
+func (w *writer) undoWrite() {
+	t := &w.tx
+	for _, p := range t.touched {
+		delete(w.heads, p)
+	}
+	t.accepted = t.accepted[:t.published]
+}
+
+// beforeCommit is the hook [sqlite.Hooks].BeforeCommit: it has deliveries formed
+// of the events that the transaction is about to store.
+func (w *writer) beforeCommit(*sqlite.Tx) error {
+	former, t := w.inline.Load(), &w.tx
+	if former == nil || len(t.accepted) == 0 || t.many {
+		return nil
+	}
+	t.forming = true
+	err := t.formInline(former)
+	t.forming = err != nil
+	return err
+}
+
+// afterCommit is the hook [sqlite.Hooks].AfterCommit.
+func (w *writer) afterCommit() { w.tx.end(nil) }
+
+// rollback is the hook [sqlite.Hooks].Rollback: it forgets what the store keeps
+// in memory of the database, which may not be so.
+func (w *writer) rollback(err error) {
+	clear(w.heads)
+	w.fails = nil
+	t := &w.tx
+	switch {
+	case !errors.Is(err, sqlite.ErrUndone):
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case t.forming:
+		w.logger.Error("deliveries could not be stored together with their events; they are stored after them", "error", err)
+		fallthrough
+	default:
+		err = ErrStale
+	}
+	t.end(err)
+}
+
+// end ends the transaction: it tells those who formed deliveries inline what
+// came of it, nil for a commit, and forgets what was published.
+func (t *tx) end(err error) {
+	t.releaseInline(err)
+	clear(t.accepted)
+	t.accepted, t.many, t.forming = t.accepted[:0], false, false
+}
+
+// head is the newest end of a program's log; zero when it is empty.
+type head struct {
+	seq      int64
+	received int64 // Unix milliseconds
+}
+
+// head returns the newest end of a program's log.
+func (t *tx) head(programID string) (head, error) {
+	if h, ok := t.w.heads[programID]; ok {
+		return h, nil
+	}
+	var h head
+	err := t.Scan("SELECT seq, received_at FROM events WHERE program_id = ? ORDER BY seq DESC LIMIT 1", []any{programID}, &h.seq, &h.received)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return h, err
+	}
+	t.w.heads[programID] = h
+	return h, nil
+}
+
+func (t *tx) setHead(programID string, h head) {
+	t.touched = append(t.touched, programID)
+	t.w.heads[programID] = h
+}
+
+// now returns the time to write as a delivery's created_at, in Unix
+// milliseconds: never before that of an older delivery, so that a span of time
+// is a run of deliveries though the clock was set back.
+func (t *tx) now() (int64, error) {
+	if t.w.last == 0 {
+		err := t.Scan("SELECT coalesce(max(created_at), 0) FROM (SELECT created_at FROM deliveries ORDER BY num DESC LIMIT 1)", nil, &t.w.last)
+		if err != nil {
+			return 0, err
+		}
+	}
+	t.w.last = max(t.w.last, t.w.clock.now().UnixMilli())
+	return t.w.last, nil
+}

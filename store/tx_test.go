@@ -1,0 +1,136 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+func insertProgram(id string) func(*tx) error {
+	return func(t *tx) error { return t.ensureProgram(id, time.Now()) }
+}
+
+// lead holds leadership of the writer until what it returns is called, so that
+// what is submitted meanwhile shares a commit.
+func lead(s *Store) (release func()) {
+	hold, held := make(chan struct{}), make(chan struct{})
+	op := s.writer.submit(func(*tx) error { close(held); <-hold; return nil }, true)
+	go s.writer.Wait(op)
+	<-held
+	return func() { close(hold) }
+}
+
+// A write that is alone in its commit needs no savepoint to be undone.
+func TestALoneWriteIsUndone(t *testing.T) {
+	s := open(t)
+	err := s.writer.do(func(t *tx) error {
+		t.setHead("p", head{seq: 41})
+		return errors.Join(t.ensureProgram("p", time.Now()), errors.New("refused"))
+	})
+	programs, e := s.Programs(context.Background())
+	if err == nil || e != nil || len(programs) != 0 {
+		t.Errorf("got %v and %d programs (%v), want an error and none", err, len(programs), e)
+	}
+	program(t, s, "p")
+	if e := publish(t, s, "p", "content_updated"); e[0].Seq != 1 {
+		t.Errorf("the first event has seq %d, want 1", e[0].Seq)
+	}
+}
+
+// When the commit itself fails, every write in it has failed, what they told
+// each other in memory is forgotten, and the next commit is sound.
+func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	publish(t, s, "p", "content_updated")
+	told := false
+	err := s.writer.do(func(t *tx) error {
+		t.AfterCommit(func() { told = true })
+		t.setHead("p", head{seq: 41})
+		// A deferred foreign key is checked by COMMIT.
+		if err := t.Exec("PRAGMA defer_foreign_keys = ON"); err != nil {
+			return err
+		}
+		return t.Exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)")
+	})
+	if err == nil || told {
+		t.Fatalf("got error %v, told %t; want a failed commit that tells nobody", err, told)
+	}
+	if e := publish(t, s, "p", "content_updated"); e[0].Seq != 2 {
+		t.Errorf("the next event has seq %d, want 2", e[0].Seq)
+	}
+}
+
+// Spans of the log that hold nothing do not add up, and those that do are bounded.
+func TestInterestsAreBounded(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
+	on, off := true, false
+	toggle := func() error {
+		if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+			return err
+		}
+		_, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &on})
+		return err
+	}
+	for range 20 {
+		publish(t, s, "p", "channel_created")
+		if err := toggle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(lane(t, s, sub.ID).Interests); n != 2 {
+		t.Errorf("%d spans, want one a name", n)
+	}
+	var err error
+	for range maxClosedInterests + 1 {
+		publish(t, s, "p", "content_updated")
+		if err = toggle(); err != nil {
+			break
+		}
+	}
+	wantCode(t, err, webhook.CodeConflict)
+	if n := len(lane(t, s, sub.ID).Interests); n > maxClosedInterests+2 {
+		t.Errorf("%d spans, want at most %d", n, maxClosedInterests+2)
+	}
+}
+
+// A store that is full says so, forgets nothing, and goes on when there is room.
+func TestAFullStoreRecovers(t *testing.T) {
+	ctx := context.Background()
+	s := open(t)
+	program(t, s, "p")
+	limit := func(pages string) {
+		if _, err := s.db.Writer().Conn().ExecContext(ctx, "PRAGMA max_page_count = "+pages); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit("1") // means as many as there are
+	stored := 0
+	var err error
+	for range 1000 {
+		if _, err = s.Publish(ctx, "p", []webhook.Event{event("content_updated")}); err != nil {
+			break
+		}
+		stored++
+	}
+	if !Unavailable(err) {
+		t.Fatalf("got %v after %d events, want a store that is full", err, stored)
+	}
+	limit("1000000")
+	if err := s.Check(ctx); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	var checked int
+	if err := s.db.Readers().QueryRow("SELECT count(*) FROM settings WHERE name = 'checked_at'").Scan(&checked); err != nil || checked != 1 {
+		t.Errorf("the check after a failure wrote %d rows (%v), want 1", checked, err)
+	}
+	if e := publish(t, s, "p", "content_updated"); e[0].Seq != int64(stored)+1 {
+		t.Errorf("the log goes on at %d, want %d", e[0].Seq, stored+1)
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"service/internal/bench"
 )
 
 var backlogEvents = flag.Int("backlog.events", 50_000, "how many events TestBacklog lets wait behind a dead subscriber")
@@ -55,7 +57,7 @@ func TestBacklog(t *testing.T) {
 		t.Helper()
 		lines = lines[:0]
 		for n := range chunk {
-			lines = append(benchEvent(lines, benchEventName, from+n), '\n')
+			lines = append(bench.AppendEvent(lines, bench.EventName, from+n), '\n')
 		}
 		base, _ := in.await(t.Context())
 		began := time.Now()
@@ -166,7 +168,7 @@ func (s *backlogSubscriber) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for n := range numbers(body) {
+	for n := range bench.EventNumbers(body) {
 		if s.ordered && s.count > 0 && n <= s.newest {
 			s.early++
 		}

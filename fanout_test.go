@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"service/internal/bench"
 )
 
 var fanOutSubscriptions = flag.Int("fanout.subscriptions", 1000, "how many subscriptions TestFanOut makes")
@@ -79,7 +81,7 @@ func TestFanOut(t *testing.T) {
 		// Writes are made in turn: once these are, what came before is recorded.
 		for range 20 {
 			base, _ := in.await(t.Context())
-			if status, err := in.call(t.Context(), quiet, "POST", base+"/v2/events", benchEvent(nil, benchEventName, 0), nil); err != nil || status != http.StatusCreated {
+			if status, err := in.call(t.Context(), quiet, "POST", base+"/v2/events", bench.AppendEvent(nil, bench.EventName, 0), nil); err != nil || status != http.StatusCreated {
 				t.Fatalf("publish: status %d, %v", status, err)
 			}
 		}
@@ -89,7 +91,7 @@ func TestFanOut(t *testing.T) {
 		f.left.Store(int64(subscriptions))
 		base, _ := in.await(t.Context())
 		began := time.Now()
-		if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, benchEventName, round), nil); err != nil || status != http.StatusCreated {
+		if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", bench.AppendEvent(nil, bench.EventName, round), nil); err != nil || status != http.StatusCreated {
 			t.Fatalf("publish: status %d, %v", status, err)
 		}
 		published = time.Since(began)
@@ -151,7 +153,7 @@ func (f *fanOut) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	for n := range numbers(body) {
+	for n := range bench.EventNumbers(body) {
 		f.got[subscription][n].Add(1)
 		if f.left.Add(-1) == 0 {
 			f.all <- struct{}{}

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"service/internal/bench"
 )
 
 // trip is so many events on their way, each with its number in it.
@@ -31,7 +33,7 @@ func newTrip(events int) *trip {
 
 // arrive notes the events of a delivery's body.
 func (t *trip) arrive(body []byte, now time.Time) {
-	for n := range numbers(body) {
+	for n := range bench.EventNumbers(body) {
 		if t.took[n].CompareAndSwap(0, int64(now.Sub(t.sent[n]))) && t.left.Add(-1) == 0 {
 			close(t.arrived)
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"service/internal/bench"
 	"service/internal/terminal"
 )
 
@@ -171,7 +172,7 @@ func testLog(t *testing.T, binary string) {
 					requests++
 				}
 			}
-			req, err := http.NewRequestWithContext(t.Context(), "POST", base+"/v2/events", bytes.NewReader(benchEvent(nil, benchEventName, 1)))
+			req, err := http.NewRequestWithContext(t.Context(), "POST", base+"/v2/events", bytes.NewReader(bench.AppendEvent(nil, bench.EventName, 1)))
 			if err != nil {
 				t.Fatal(err)
 			}

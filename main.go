@@ -19,6 +19,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"service/internal/bench"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -121,7 +122,7 @@ func newParser(ctx context.Context, c *cli, std streams, conf *configuration, he
 		kong.Name(name),
 		kong.Description("A webhook service in one binary."),
 		kong.DefaultEnvars("SERVICE"),
-		kong.Vars{"scopes": webhook.JoinScopes(webhook.Scopes(), ", "), "cases": benchNames(", "), "name": name},
+		kong.Vars{"scopes": webhook.JoinScopes(webhook.Scopes(), ", "), "cases": strings.Join(bench.Workloads(), ", "), "name": name},
 		kong.Writers(std.out, std.err),
 		kong.Exit(func(int) { *helped = true }), // kong exits after --help alone
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

@@ -19,6 +19,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"service/internal/bench"
 )
 
 // scrape asks the run that is ready for its metrics, as a Prometheus beside it
@@ -66,7 +68,7 @@ func TestMetrics(t *testing.T) {
 	}
 	base, _ := in.await(t.Context())
 	for n := range events {
-		if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, benchEventName, n), nil); err != nil || status != http.StatusCreated {
+		if status, err := in.call(t.Context(), token, "POST", base+"/v2/events", bench.AppendEvent(nil, bench.EventName, n), nil); err != nil || status != http.StatusCreated {
 			t.Fatalf("publish: status %d, %v", status, err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"service/internal/bench"
 	"service/store"
 	"service/webhook"
 )
@@ -74,7 +75,7 @@ func TestPages(t *testing.T) {
 	var taken sync.WaitGroup
 	in.subscribe(load, newSubscription{URL: listenLoopback(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		for range numbers(body) {
+		for range bench.EventNumbers(body) {
 			taken.Done()
 		}
 	})), Events: eventList("content_published")})
@@ -95,7 +96,7 @@ func TestPages(t *testing.T) {
 					return
 				}
 				taken.Add(1)
-				status, err := in.call(context.WithoutCancel(ctx), load, "POST", base+"/v2/events", benchEvent(nil, benchEventName, int(published.Add(1))), nil)
+				status, err := in.call(context.WithoutCancel(ctx), load, "POST", base+"/v2/events", bench.AppendEvent(nil, bench.EventName, int(published.Add(1))), nil)
 				if err != nil || status != http.StatusCreated {
 					t.Errorf("publish: status %d, %v", status, err)
 					taken.Done()

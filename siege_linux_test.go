@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"service/internal/bench"
 	"service/webhook"
 )
 
@@ -196,7 +197,7 @@ func siege(t *testing.T) {
 			<-tick.C
 			journey.sent[n] = time.Now() // it does not wait for the one before
 			working.Go(func() {
-				status, err := in.call(t.Context(), token, "POST", base+"/v2/events", benchEvent(nil, benchEventName, n), nil)
+				status, err := in.call(t.Context(), token, "POST", base+"/v2/events", bench.AppendEvent(nil, bench.EventName, n), nil)
 				if err != nil || status != http.StatusCreated {
 					t.Errorf("event %d: status %d, %v", n, status, err)
 				}

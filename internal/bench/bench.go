@@ -1,4 +1,8 @@
-package main
+// Package bench is the load generator and the receiver of the command bench: it
+// measures what the machine can do, and what the service does of it. The binary as
+// it is built is measured over HTTP, with every commit on the disk. The publishers
+// are in this process; the service and the receiver are processes of their own.
+package bench
 
 import (
 	"bufio"
@@ -13,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,33 +32,40 @@ import (
 	"service/webhook"
 )
 
-// bench measures. It is used by one goroutine.
-type bench struct {
-	data       string
-	time       time.Duration
-	publishers int
-	rounds     int
-	stored     int
-	others     int
-	profile    string
-	cases      []benchCase
-	log        io.Writer // of the other processes
-	progress   *terminal.Progress
-	sink       *benchPart
+// Config is what [Run] measures, and how.
+type Config struct {
+	Data       string        // where data directories are created, "" for the folder of temporary files
+	Time       time.Duration // how long events are published in each workload
+	Publishers int           // concurrent requests
+	Rounds     int
+	Stored     int       // events in the log before a workload begins
+	Others     int       // subscriptions of other events before a workload begins
+	Workloads  []string  // the workloads to measure; all if empty
+	CPUProfile string    // file for a CPU profile of the service, "" for none
+	Env        []string  // of the service's process
+	Log        io.Writer // stderr of the other processes
+	Progress   *terminal.Progress
 }
 
-// benchCase is one way to use the service. Its load publishes for the time
-// given and returns; waiting for the arrivals is not its business.
-type benchCase struct {
+// runner measures the workloads. It is used by one goroutine.
+type runner struct {
+	Config
+	workloads []workload
+	sink      *process
+}
+
+// workload is one way to use the service. Its load publishes until subject.until
+// and returns without waiting for the arrivals.
+type workload struct {
 	name, about   string
 	flags         []string // of serve
 	subscriptions int
 	most          int // events a second that there is room for
 	replicated    bool
-	load          func(context.Context, *benchSubject) error
+	load          func(context.Context, *subject) error
 }
 
-var benchCases = []benchCase{
+var workloads = []workload{
 	{"single", "one event a request, one event a delivery", []string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, false, saturate},
 	{"natural", "one event a request, deliveries as they come", nil, 1, 100_000, false, saturate},
 	{"natural" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 100_000, true, saturate},
@@ -68,14 +78,14 @@ var benchCases = []benchCase{
 
 const lightRate = 50
 
-// replicatedSuffix stands behind the name of a case that is measured with a
-// replica as well.
+// replicatedSuffix ends the name of a workload that is also measured with a
+// replica.
 const replicatedSuffix = "-replicated"
 
-// benchSubject is the service that is measured in one case.
-type benchSubject struct {
-	*bench
-	part   *benchPart
+// subject is the service that is measured with one workload.
+type subject struct {
+	*runner
+	part   *process
 	client *http.Client
 	token  string
 	events int // that there is room for
@@ -90,34 +100,34 @@ type benchSubject struct {
 	subscribers  int
 }
 
-// measure measures one case.
-func (b *bench) measure(ctx context.Context, bc benchCase) (_ *benchResult, err error) {
-	dir, err := os.MkdirTemp(b.data, "service-bench-")
+// measure measures one workload.
+func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error) {
+	dir, err := os.MkdirTemp(b.Data, "service-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s := &benchSubject{bench: b, client: newBenchClient(b.publishers), subscribers: bc.subscriptions}
+	s := &subject{runner: b, client: newClient(b.Publishers), subscribers: bc.subscriptions}
 	defer s.client.CloseIdleConnections()
 	if s.part, err = b.startService(ctx, bc, dir); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.part.end()) }()
-	if s.token, err = benchToken(ctx, filepath.Join(dir, "data"), "bench"); err != nil {
+	if s.token, err = createToken(ctx, filepath.Join(dir, "data"), "bench"); err != nil {
 		return nil, err
 	}
-	if err := s.store(ctx, b.stored); err != nil {
-		return nil, fmt.Errorf("storing %d events: %w", b.stored, err)
+	if err := s.store(ctx, b.Stored); err != nil {
+		return nil, fmt.Errorf("storing %d events: %w", b.Stored, err)
 	}
 	if err := s.subscribeOthers(ctx); err != nil {
-		return nil, fmt.Errorf("making %d other subscriptions: %w", b.others, err)
+		return nil, fmt.Errorf("making %d other subscriptions: %w", b.Others, err)
 	}
-	s.events = max(int(float64(bc.most)*b.time.Seconds()), 10)
+	s.events = max(int(float64(bc.most)*b.Time.Seconds()), 10)
 	s.sent = make([]int64, s.events)
 	if err := s.sinkBegin(ctx, s.events, bc.subscriptions); err != nil {
 		return nil, err
 	}
-	if err := s.subscribe(ctx, bc.subscriptions, benchEventName); err != nil {
+	if err := s.subscribe(ctx, bc.subscriptions, EventName); err != nil {
 		return nil, err
 	}
 	if bc.subscriptions > 1 {
@@ -130,7 +140,7 @@ func (b *bench) measure(ctx context.Context, bc benchCase) (_ *benchResult, err 
 		return nil, err
 	}
 	began := time.Now()
-	s.until = began.Add(b.time)
+	s.until = began.Add(b.Time)
 	if err := bc.load(ctx, s); err != nil {
 		return nil, err
 	}
@@ -142,7 +152,7 @@ func (b *bench) measure(ctx context.Context, bc benchCase) (_ *benchResult, err 
 	if err != nil {
 		return nil, err
 	}
-	r := &benchResult{
+	r := &Result{
 		Case: bc.name, About: bc.about, Subscriptions: bc.subscriptions, Acknowledged: int(s.acknowledged.Load()),
 		Commits: int(after.commits - before.commits), PeakMemory: s.part.peakMemory(), IdleMemory: int64(before.memory),
 	}
@@ -162,7 +172,7 @@ func (b *bench) measure(ctx context.Context, bc benchCase) (_ *benchResult, err 
 }
 
 // tally compares what was sent with what has arrived.
-func (s *benchSubject) tally(ctx context.Context, r *benchResult, began time.Time) error {
+func (s *subject) tally(ctx context.Context, r *Result, began time.Time) error {
 	resp, err := s.get(ctx, s.sink.url+"/arrivals", "")
 	if err != nil {
 		return err
@@ -202,16 +212,16 @@ func (s *benchSubject) tally(ctx context.Context, r *benchResult, began time.Tim
 
 func milliseconds(nanoseconds int64) float64 { return float64(nanoseconds) / 1e6 }
 
-// benchIdle is how long nothing may arrive before what is missing is lost.
-const benchIdle = 30 * time.Second
+// idleTimeout is how long nothing arrives until missing events count as lost.
+const idleTimeout = 30 * time.Second
 
-func (s *benchSubject) awaitArrivals(ctx context.Context, want int) error {
+func (s *subject) awaitArrivals(ctx context.Context, want int) error {
 	return s.awaitSink(ctx, "events", want, "event")
 }
 
 // awaitSink waits until the receiver has so many, or has had no further one
 // for long.
-func (s *benchSubject) awaitSink(ctx context.Context, field string, want int, noun string) error {
+func (s *subject) awaitSink(ctx context.Context, field string, want int, noun string) error {
 	last, since := -1, time.Now()
 	for {
 		resp, err := s.get(ctx, fmt.Sprintf("%s/wait?%s=%d", s.sink.url, field, want), "")
@@ -233,16 +243,16 @@ func (s *benchSubject) awaitSink(ctx context.Context, field string, want int, no
 		if n > last {
 			last, since = n, time.Now()
 		}
-		if time.Since(since) > benchIdle {
+		if time.Since(since) > idleTimeout {
 			return nil // tally says how many are missing
 		}
-		s.progress.Show("%d of %s have arrived", n, webhook.Count(want, noun))
+		s.Progress.Show("%d of %s have arrived", n, webhook.Count(want, noun))
 	}
 }
 
 // saturate publishes single events, each publisher as fast as it is answered.
-func saturate(ctx context.Context, s *benchSubject) error {
-	return s.inParallel(ctx, func(worker *benchPublisher) error {
+func saturate(ctx context.Context, s *subject) error {
+	return s.inParallel(ctx, func(worker *publisher) error {
 		for {
 			n := int(s.next.Add(1)) - 1
 			if n >= s.events || time.Now().After(s.until) {
@@ -256,8 +266,8 @@ func saturate(ctx context.Context, s *benchSubject) error {
 }
 
 // light publishes single events at a steady rate.
-func light(ctx context.Context, s *benchSubject) error {
-	worker := &benchPublisher{s: s}
+func light(ctx context.Context, s *subject) error {
+	worker := &publisher{s: s}
 	tick := time.NewTicker(time.Second / lightRate)
 	defer tick.Stop()
 	for n := range s.events {
@@ -278,8 +288,8 @@ func light(ctx context.Context, s *benchSubject) error {
 
 // fanOutLoad publishes an event when all the deliveries of the last have
 // arrived, three times at least.
-func fanOutLoad(ctx context.Context, s *benchSubject) error {
-	worker := &benchPublisher{s: s}
+func fanOutLoad(ctx context.Context, s *subject) error {
+	worker := &publisher{s: s}
 	for n := 0; n < s.events && (n < 3 || time.Now().Before(s.until)); n++ {
 		if err := s.rest(ctx); err != nil {
 			return err
@@ -299,7 +309,7 @@ func fanOutLoad(ctx context.Context, s *benchSubject) error {
 
 // rest waits until all that has arrived is recorded: what comes next is
 // measured apart from it.
-func (s *benchSubject) rest(ctx context.Context) error {
+func (s *subject) rest(ctx context.Context) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -315,7 +325,7 @@ func (s *benchSubject) rest(ctx context.Context) error {
 }
 
 // stream publishes events as the lines of one request.
-func stream(ctx context.Context, s *benchSubject) error {
+func stream(ctx context.Context, s *subject) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return s.lines(ctx, func(w *bufio.Writer) (n int, err error) {
@@ -324,7 +334,7 @@ func stream(ctx context.Context, s *benchSubject) error {
 			if n%64 == 0 && time.Now().After(s.until) {
 				break
 			}
-			line = append(benchEvent(line[:0], benchEventName, n), '\n')
+			line = append(AppendEvent(line[:0], EventName, n), '\n')
 			s.sent[n] = time.Now().UnixNano()
 			if _, err := w.Write(line); err != nil {
 				return n, err
@@ -336,7 +346,7 @@ func stream(ctx context.Context, s *benchSubject) error {
 }
 
 // store publishes so many events that nobody asks for.
-func (s *benchSubject) store(ctx context.Context, events int) error {
+func (s *subject) store(ctx context.Context, events int) error {
 	if events == 0 {
 		return nil
 	}
@@ -347,9 +357,9 @@ func (s *benchSubject) store(ctx context.Context, events int) error {
 		var line []byte
 		for n := range events {
 			if n%10_000 == 0 {
-				s.progress.Show("%s of %s events stored", thousands(float64(n)), thousands(float64(events)))
+				s.Progress.Show("%s of %s events stored", thousands(float64(n)), thousands(float64(events)))
 			}
-			line = append(benchEvent(line[:0], benchStoredName, n), '\n')
+			line = append(AppendEvent(line[:0], storedName, n), '\n')
 			if _, err := w.Write(line); err != nil {
 				return n, err
 			}
@@ -360,7 +370,7 @@ func (s *benchSubject) store(ctx context.Context, events int) error {
 
 // lines publishes what write writes, NDJSON, in one request, and sets
 // acknowledged to how many events it says to have written.
-func (s *benchSubject) lines(ctx context.Context, write func(*bufio.Writer) (int, error), acknowledged *atomic.Int64) error {
+func (s *subject) lines(ctx context.Context, write func(*bufio.Writer) (int, error), acknowledged *atomic.Int64) error {
 	r, w := io.Pipe()
 	written := 0
 	done := make(chan struct{})
@@ -384,20 +394,20 @@ func (s *benchSubject) lines(ctx context.Context, write func(*bufio.Writer) (int
 
 // publishToOne measures how long it takes to publish an event that has one
 // subscription, in another program, to compare with.
-func (s *benchSubject) publishToOne(ctx context.Context, data string) error {
-	one := &benchSubject{bench: s.bench, part: s.part, client: s.client, events: 20, subscribers: 1}
+func (s *subject) publishToOne(ctx context.Context, data string) error {
+	one := &subject{runner: s.runner, part: s.part, client: s.client, events: 20, subscribers: 1}
 	var err error
-	if one.token, err = benchToken(ctx, data, "one"); err != nil {
+	if one.token, err = createToken(ctx, data, "one"); err != nil {
 		return err
 	}
 	one.sent = make([]int64, one.events)
 	if err := one.sinkBegin(ctx, one.events, 1); err != nil {
 		return err
 	}
-	if err := one.subscribe(ctx, 1, benchEventName); err != nil {
+	if err := one.subscribe(ctx, 1, EventName); err != nil {
 		return err
 	}
-	worker := &benchPublisher{s: one}
+	worker := &publisher{s: one}
 	for n := range one.events {
 		if err := one.rest(ctx); err != nil {
 			return err
@@ -416,13 +426,13 @@ func (s *benchSubject) publishToOne(ctx context.Context, data string) error {
 
 // inParallel runs as many publishers as were asked for, until all have ended or
 // one has failed.
-func (s *benchSubject) inParallel(ctx context.Context, publish func(*benchPublisher) error) error {
+func (s *subject) inParallel(ctx context.Context, publish func(*publisher) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var working sync.WaitGroup
-	for range s.publishers {
+	for range s.Publishers {
 		working.Go(func() {
-			if err := publish(&benchPublisher{s: s}); err != nil {
+			if err := publish(&publisher{s: s}); err != nil {
 				cancel(err)
 			}
 		})
@@ -431,14 +441,14 @@ func (s *benchSubject) inParallel(ctx context.Context, publish func(*benchPublis
 	return context.Cause(ctx)
 }
 
-// benchPublisher publishes one event after the other.
-type benchPublisher struct {
-	s    *benchSubject
+// publisher publishes one event after another.
+type publisher struct {
+	s    *subject
 	body []byte
 }
 
-func (p *benchPublisher) publish(ctx context.Context, n int) error {
-	p.body = benchEvent(p.body[:0], benchEventName, n)
+func (p *publisher) publish(ctx context.Context, n int) error {
+	p.body = AppendEvent(p.body[:0], EventName, n)
 	p.s.sent[n] = time.Now().UnixNano()
 	resp, err := p.s.post(ctx, "/v2/events", "application/json", bytes.NewReader(p.body))
 	if err != nil {
@@ -450,16 +460,16 @@ func (p *benchPublisher) publish(ctx context.Context, n int) error {
 }
 
 const (
-	benchEventName  = "content_published"
-	benchStoredName = "content_updated" // nobody asks for it
-	benchOtherName  = "content_deleted" // nobody publishes it
+	EventName  = "content_published"
+	storedName = "content_updated" // nobody asks for it
+	otherName  = "content_deleted" // nobody publishes it
 )
 
-// benchEvent appends an event with a number in it to dst.
-func benchEvent(dst []byte, name string, number int) []byte {
+// AppendEvent appends an event with a number in it to dst.
+func AppendEvent(dst []byte, name string, number int) []byte {
 	dst = append(append(dst, `{"name":"`...), name...)
-	dst = strconv.AppendInt(append(dst, `","version":"1",`+benchField...), int64(number), 10)
-	if name == benchEventName {
+	dst = strconv.AppendInt(append(dst, `","version":"1",`+numberField...), int64(number), 10)
+	if name == EventName {
 		dst = append(dst, `,"channel_ids":[11,12,13]`...)
 	}
 	return append(dst, '}')
@@ -467,18 +477,18 @@ func benchEvent(dst []byte, name string, number int) []byte {
 
 // measureRaw returns the most requests a second that a bare client makes to
 // the receiver: the better of two numbers of connections.
-func (b *bench) measureRaw(ctx context.Context) (best float64, err error) {
-	event := benchEvent(nil, benchEventName, 0)
+func (b *runner) measureRaw(ctx context.Context) (best float64, err error) {
+	event := AppendEvent(nil, EventName, 0)
 	body := webhook.AppendBody(nil, webhook.NewID(), webhook.NewID(), "bench", [][]byte{event})
-	for _, connections := range []int{8, b.publishers} {
-		s := &benchSubject{bench: b, client: newBenchClient(connections)}
+	for _, connections := range []int{8, b.Publishers} {
+		s := &subject{runner: b, client: newClient(connections)}
 		if err := s.sinkBegin(ctx, 1, 1); err != nil {
 			return 0, err
 		}
 		var posts atomic.Int64
 		ctx, cancel := context.WithCancelCause(ctx)
 		began := time.Now()
-		until := began.Add(b.time / 2)
+		until := began.Add(b.Time / 2)
 		var working sync.WaitGroup
 		for range connections {
 			working.Go(func() {
@@ -505,26 +515,26 @@ func (b *bench) measureRaw(ctx context.Context) (best float64, err error) {
 	return best, nil
 }
 
-func newBenchClient(connections int) *http.Client {
+func newClient(connections int) *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}}
 }
 
 // subscribeOthers makes subscriptions of what nobody publishes.
-func (s *benchSubject) subscribeOthers(ctx context.Context) error {
-	if s.others == 0 {
+func (s *subject) subscribeOthers(ctx context.Context) error {
+	if s.Others == 0 {
 		return nil
 	}
 	if err := s.sinkBegin(ctx, 0, 0); err != nil {
 		return err
 	}
-	return s.subscribe(ctx, s.others, benchOtherName)
+	return s.subscribe(ctx, s.Others, otherName)
 }
 
 // subscribe makes subscriptions of one event, each to a path of its own, and waits
 // for their pings.
-func (s *benchSubject) subscribe(ctx context.Context, subscriptions int, event string) error {
+func (s *subject) subscribe(ctx context.Context, subscriptions int, event string) error {
 	var next atomic.Int64
-	err := s.inParallel(ctx, func(*benchPublisher) error {
+	err := s.inParallel(ctx, func(*publisher) error {
 		for {
 			n := int(next.Add(1)) - 1
 			if n >= subscriptions {
@@ -543,7 +553,7 @@ func (s *benchSubject) subscribe(ctx context.Context, subscriptions int, event s
 			}
 			resp.Body.Close()
 			if n%100 == 99 {
-				s.progress.Show("%d of %d subscriptions made", n+1, subscriptions)
+				s.Progress.Show("%d of %d subscriptions made", n+1, subscriptions)
 			}
 		}
 	})
@@ -553,7 +563,7 @@ func (s *benchSubject) subscribe(ctx context.Context, subscriptions int, event s
 	return s.awaitSink(ctx, "pings", subscriptions, "ping")
 }
 
-func (s *benchSubject) sinkBegin(ctx context.Context, events, subscriptions int) error {
+func (s *subject) sinkBegin(ctx context.Context, events, subscriptions int) error {
 	resp, err := s.do(ctx, "POST", fmt.Sprintf("%s/begin?events=%d&subscriptions=%d", s.sink.url, events, subscriptions), "", "", nil)
 	if err != nil {
 		return err
@@ -561,17 +571,17 @@ func (s *benchSubject) sinkBegin(ctx context.Context, events, subscriptions int)
 	return resp.Body.Close()
 }
 
-func (s *benchSubject) post(ctx context.Context, path, mediaType string, body io.Reader) (*http.Response, error) {
+func (s *subject) post(ctx context.Context, path, mediaType string, body io.Reader) (*http.Response, error) {
 	return s.do(ctx, "POST", s.part.url+path, s.token, mediaType, body)
 }
 
-func (s *benchSubject) get(ctx context.Context, url, token string) (*http.Response, error) {
+func (s *subject) get(ctx context.Context, url, token string) (*http.Response, error) {
 	return s.do(ctx, "GET", url, token, "", nil)
 }
 
 // do makes a request. Unless it is for its body, which is the caller's to close,
 // the answer has been read; any status but a 2xx is an error.
-func (s *benchSubject) do(ctx context.Context, method, url, token, mediaType string, body io.Reader) (*http.Response, error) {
+func (s *subject) do(ctx context.Context, method, url, token, mediaType string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return nil, err
@@ -597,8 +607,8 @@ func (s *benchSubject) do(ctx context.Context, method, url, token, mediaType str
 	return resp, err
 }
 
-// benchLook is what the service says of itself.
-type benchLook struct {
+// usage is what the service reports in its metrics.
+type usage struct {
 	cpu     float64 // seconds
 	memory  float64 // bytes, resident
 	commits uint64
@@ -606,7 +616,7 @@ type benchLook struct {
 	inFlight float64
 }
 
-func (s *benchSubject) look(ctx context.Context) (l benchLook, err error) {
+func (s *subject) look(ctx context.Context) (l usage, err error) {
 	resp, err := s.get(ctx, s.part.url+"/metrics", "")
 	if err != nil {
 		return l, err
@@ -632,22 +642,22 @@ func (s *benchSubject) look(ctx context.Context) (l benchLook, err error) {
 	return l, nil
 }
 
-// benchPart is another process of bench.
-type benchPart struct {
+// process is another process of the measurement.
+type process struct {
 	url    string
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	output chan struct{} // closed when all of it has been read
 }
 
-func (b *bench) startSink(ctx context.Context) (*benchPart, error) {
+func (b *runner) startSink(ctx context.Context) (*process, error) {
 	return b.start(ctx, func(line string) (string, bool) { return line, true }, "sink")
 }
 
-func (b *bench) startService(ctx context.Context, bc benchCase, dir string) (*benchPart, error) {
-	data, replica := filepath.Join(dir, "data"), noReplica
+func (b *runner) startService(ctx context.Context, bc workload, dir string) (*process, error) {
+	data, replica := filepath.Join(dir, "data"), "off"
 	if bc.replicated {
-		replica = filepath.Join(dir, replicaFile)
+		replica = filepath.Join(dir, "litestream.yml")
 		text := fmt.Sprintf("dbs:\n  - path: %q\n    replica:\n      path: %q\n", filepath.Join(data, "service.db"), filepath.Join(dir, "replica"))
 		if err := os.WriteFile(replica, []byte(text), 0o600); err != nil {
 			return nil, err
@@ -665,14 +675,14 @@ func (b *bench) startService(ctx context.Context, bc benchCase, dir string) (*be
 }
 
 // start starts a part and waits until a line that it prints tells its address.
-func (b *bench) start(ctx context.Context, address func(line string) (string, bool), args ...string) (*benchPart, error) {
+func (b *runner) start(ctx context.Context, address func(line string) (string, bool), args ...string) (*process, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &benchPart{cmd: exec.CommandContext(ctx, binary, append([]string{"bench-part"}, args...)...), output: make(chan struct{})}
-	p.cmd.Stderr = b.log
-	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SERVICE_") })
+	p := &process{cmd: exec.CommandContext(ctx, binary, append([]string{"bench-part"}, args...)...), output: make(chan struct{})}
+	p.cmd.Stderr = b.Log
+	p.cmd.Env = b.Env
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -702,7 +712,7 @@ func (b *bench) start(ctx context.Context, address func(line string) (string, bo
 }
 
 // end ends the part in order and waits for it.
-func (p *benchPart) end() error {
+func (p *process) end() error {
 	p.stdin.Close()
 	<-p.output
 	return p.cmd.Wait()
@@ -710,12 +720,12 @@ func (p *benchPart) end() error {
 
 // peakMemory is the most memory that was resident, in bytes; 0 where the
 // system does not tell.
-func (p *benchPart) peakMemory() int64 {
+func (p *process) peakMemory() int64 {
 	n, _ := processMemory(p.cmd.Process.Pid, "VmHWM")
 	return n
 }
 
-func benchToken(ctx context.Context, data, program string) (string, error) {
+func createToken(ctx context.Context, data, program string) (string, error) {
 	admin, err := control.Dial(ctx, data)
 	if err != nil {
 		return "", err
@@ -725,23 +735,4 @@ func benchToken(ctx context.Context, data, program string) (string, error) {
 		ProgramID: program, UserID: "bench", Scopes: []webhook.Scope{webhook.ScopeWebhooksWrite, webhook.ScopeEventsWrite},
 	})
 	return token, err
-}
-
-// startProfile writes a processor profile into a file, until the function that
-// it returns is called. Without a name it does nothing.
-func startProfile(name string) (stop func() error, err error) {
-	if name == "" {
-		return func() error { return nil }, nil
-	}
-	f, err := os.Create(name)
-	if err != nil {
-		return nil, err
-	}
-	if err := pprof.StartCPUProfile(f); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() error {
-		pprof.StopCPUProfile()
-		return f.Close()
-	}, nil
 }

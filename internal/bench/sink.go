@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bytes"
@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// sink is the receiver of bench, a process of its own. It is as bare as the
-// machine's limit is measured with: it reads a delivery and notes when each
-// event of it came.
+// sink is the receiver, a process of its own. It does no more than the measurement
+// needs, since it limits it: it reads a delivery and records when each of its
+// events arrived.
 //
 //	POST /begin?events=N&subscriptions=M  forgets all that was
 //	POST /d/K        a delivery to subscription K
@@ -33,9 +33,9 @@ type sink struct {
 	woken                          chan struct{}
 }
 
-// runSink serves on a free port of this machine, which it tells to w, until ctx
-// ends.
-func runSink(ctx context.Context, w io.Writer) error {
+// RunSink runs the receiver on a free port of the loopback interface until ctx
+// ends. It writes its URL to w.
+func RunSink(ctx context.Context, w io.Writer) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -67,8 +67,8 @@ func (s *sink) begin(w http.ResponseWriter, r *http.Request) {
 }
 
 const (
-	benchField = `"content_id":` // holds the number of an event
-	benchPing  = `"name":"ping"`
+	numberField = `"content_id":` // holds the number of an event
+	pingName    = `"name":"ping"`
 )
 
 // bodies are for the bytes of deliveries.
@@ -88,7 +88,7 @@ func (s *sink) deliver(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	any := false
-	for n := range numbers(body) {
+	for n := range EventNumbers(body) {
 		any = true
 		slot := n*s.subscriptions + subscription
 		if slot >= len(s.arrivals) {
@@ -99,7 +99,7 @@ func (s *sink) deliver(w http.ResponseWriter, r *http.Request) {
 			s.twice.Add(1)
 		}
 	}
-	if !any && bytes.Contains(body, []byte(benchPing)) {
+	if !any && bytes.Contains(body, []byte(pingName)) {
 		s.note(&s.pings)
 	}
 }
@@ -144,15 +144,15 @@ func (s *sink) list(w http.ResponseWriter, _ *http.Request) {
 	w.Write(all)
 }
 
-// numbers yields the numbers of the events in a delivery's body, in order.
-func numbers(body []byte) func(yield func(int) bool) {
+// EventNumbers yields the numbers of the events in a delivery's body, in order.
+func EventNumbers(body []byte) func(yield func(int) bool) {
 	return func(yield func(int) bool) {
 		for rest := body; ; {
-			i := bytes.Index(rest, []byte(benchField))
+			i := bytes.Index(rest, []byte(numberField))
 			if i < 0 {
 				return
 			}
-			rest = rest[i+len(benchField):]
+			rest = rest[i+len(numberField):]
 			n := 0
 			for _, c := range rest {
 				if c < '0' || c > '9' {

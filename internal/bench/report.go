@@ -1,0 +1,249 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"service/store"
+)
+
+// Workloads returns the names of all workloads.
+func Workloads() []string {
+	var names []string
+	for _, bc := range workloads {
+		names = append(names, bc.name)
+	}
+	return names
+}
+
+// Machine describes the machine of a measurement. Figures of two machines cannot be
+// compared.
+type Machine struct {
+	Version     string `json:"version"`
+	Go          string `json:"go"`
+	Driver      string `json:"driver"`
+	SQLite      string `json:"sqlite"`
+	Synchronous string `json:"synchronous"`
+	OS          string `json:"os"`
+	Arch        string `json:"arch"`
+	Processors  int    `json:"processors"`
+	Data        string `json:"data"`
+}
+
+// NewMachine describes this machine. version is that of the binary; data is the
+// folder that is measured, "" for that of temporary files.
+func NewMachine(data, version string) (*Machine, error) {
+	sqlite, err := store.SQLiteVersion()
+	if err != nil {
+		return nil, err
+	}
+	if data == "" {
+		data = os.TempDir()
+	}
+	return &Machine{
+		Version: version, Go: runtime.Version(), Driver: store.DriverName, SQLite: sqlite, Synchronous: "FULL",
+		OS: runtime.GOOS, Arch: runtime.GOARCH, Processors: runtime.NumCPU(), Data: data,
+	}, nil
+}
+
+func (m *Machine) String() string {
+	return fmt.Sprintf("service %s, %s/%s, %d processors; sqlite %s (%s), synchronous=%s; data in %s\n",
+		m.Version, m.OS, m.Arch, m.Processors, m.SQLite, m.Driver, m.Synchronous, m.Data)
+}
+
+// Report is the result of [Run]. String returns it as a table.
+type Report struct {
+	Machine *Machine `json:"machine"`
+	Rounds  int      `json:"rounds"` // the figures are their medians
+	// Raw is the most requests a second that a bare client of net/http made
+	// to the receiver, with a delivery's bytes: what the machine can do.
+	Raw     float64   `json:"raw_per_second"`
+	Results []*Result `json:"cases"`
+}
+
+// Result is the result of one workload. Its times are in milliseconds, from
+// before the request that published an event to its arrival at the receiver.
+type Result struct {
+	Case          string  `json:"case"`
+	About         string  `json:"about"`
+	Subscriptions int     `json:"subscriptions"`
+	Acknowledged  int     `json:"acknowledged"` // events
+	Delivered     int     `json:"delivered"`    // events, each counted for each of its subscriptions
+	Seconds       float64 `json:"seconds"`      // from the first request to the last arrival; of fan-out, each event apart
+
+	AcknowledgedPerSecond float64 `json:"acknowledged_per_second"`
+	DeliveredPerSecond    float64 `json:"delivered_per_second"`
+	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond as a share of what is possible
+	// OfWithout is DeliveredPerSecond as a share of that of the same case without
+	// a replica, when both were measured.
+	OfWithout float64 `json:"of_without_replica,omitempty"`
+
+	P50 float64 `json:"p50_ms"`
+	P99 float64 `json:"p99_ms"`
+	Max float64 `json:"max_ms"`
+	// Publish is the median time of a request that publishes one event, and
+	// PublishToOne that to a single subscription; where there is fan-out alone.
+	Publish      float64 `json:"publish_ms,omitempty"`
+	PublishToOne float64 `json:"publish_to_one_ms,omitempty"`
+
+	CPU        float64 `json:"cpu_us_per_event"`  // of the service, for each event delivered
+	PeakMemory int64   `json:"peak_memory_bytes"` // resident, of the service; 0 where the system does not tell
+	IdleMemory int64   `json:"idle_memory_bytes"` // the same before the case
+	Commits    int     `json:"commits"`           // each is one fsync of the write-ahead log
+	Lost       int     `json:"lost"`              // events that were acknowledged and did not arrive
+	Duplicated int     `json:"duplicated"`        // that arrived more than once
+}
+
+func (r *Report) String() string {
+	var b strings.Builder
+	if r.Rounds > 1 {
+		fmt.Fprintf(&b, "medians of %d rounds, each figure by itself; memory is the most\n", r.Rounds)
+	}
+	fmt.Fprintf(&b, "raw: %s requests/s of a bare net/http client to the same receiver\n\n", thousands(r.Raw))
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tidle MB\tpeak MB\tcommits\tlost\ttwice\t")
+	for _, c := range r.Results {
+		memory := func(bytes int64) string {
+			if bytes == 0 {
+				return "–"
+			}
+			return fmt.Sprintf("%.0f", float64(bytes)/(1<<20))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%s\t%s\t%d\t%d\t\n", c.Case, thousands(c.AcknowledgedPerSecond), thousands(c.DeliveredPerSecond),
+			c.OfRaw, c.P50, c.P99, c.Max, c.CPU, memory(c.IdleMemory), memory(c.PeakMemory), thousands(float64(c.Commits)), c.Lost, c.Duplicated)
+	}
+	w.Flush()
+	b.WriteByte('\n')
+	for _, c := range r.Results {
+		fmt.Fprintf(&b, "%s: %s", c.Case, c.About)
+		if c.OfWithout > 0 {
+			fmt.Fprintf(&b, "; %.2f of the rate without", c.OfWithout)
+		}
+		if c.Publish > 0 {
+			fmt.Fprintf(&b, "; publishing an event takes %.2f ms (median), to one subscription %.2f ms", c.Publish, c.PublishToOne)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// thousands renders a number with a mark between each three digits.
+func thousands(x float64) string {
+	s := fmt.Sprintf("%.0f", x)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// Run measures the workloads of cfg, each with a service and a data directory
+// of its own. With an error the report is of the rounds that were finished.
+func Run(ctx context.Context, cfg Config, machine *Machine) (*Report, error) {
+	b := &runner{Config: cfg}
+	for _, bc := range workloads {
+		if len(cfg.Workloads) == 0 || slices.Contains(cfg.Workloads, bc.name) {
+			b.workloads = append(b.workloads, bc)
+		}
+	}
+	sink, err := b.startSink(ctx)
+	if err != nil {
+		return &Report{Machine: machine}, err
+	}
+	defer sink.end()
+	b.sink = sink
+	var rounds []*Report
+	for err == nil && len(rounds) < b.Rounds {
+		round := &Report{Machine: machine}
+		if err = b.round(ctx, round); err == nil {
+			rounds = append(rounds, round)
+		}
+	}
+	if len(rounds) == 0 {
+		return &Report{Machine: machine}, err
+	}
+	return medians(rounds), err
+}
+
+// round measures everything once.
+func (b *runner) round(ctx context.Context, report *Report) (err error) {
+	b.Progress.Show("raw: what this machine can do")
+	if report.Raw, err = b.measureRaw(ctx); err != nil {
+		return fmt.Errorf("raw: %w", err)
+	}
+	for _, bc := range b.workloads {
+		b.Progress.Show("%s: %s", bc.name, bc.about)
+		r, err := b.measure(ctx, bc)
+		if err != nil {
+			return fmt.Errorf("%s: %w", bc.name, err)
+		}
+		r.OfRaw = r.DeliveredPerSecond / report.Raw
+		if base, ok := strings.CutSuffix(bc.name, replicatedSuffix); ok {
+			if i := slices.IndexFunc(report.Results, func(r *Result) bool { return r.Case == base }); i >= 0 {
+				r.OfWithout = r.DeliveredPerSecond / report.Results[i].DeliveredPerSecond
+			}
+		}
+		report.Results = append(report.Results, r)
+	}
+	return nil
+}
+
+// medians tells of several rounds the median of each rate, share and time, each by
+// itself. Events and commits are those of the round whose rate is the median, or
+// the lower of two; memory is the most of all, and what was lost or came twice
+// the sum.
+func medians(rounds []*Report) *Report {
+	median := func(of func(*Report) float64) float64 {
+		var all []float64
+		for _, r := range rounds {
+			all = append(all, of(r))
+		}
+		slices.Sort(all)
+		return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+	}
+	y := &Report{Machine: rounds[0].Machine, Rounds: len(rounds), Raw: median(func(r *Report) float64 { return r.Raw })}
+	for i := range rounds[0].Results {
+		sorted := slices.SortedFunc(slices.Values(rounds), func(a, b *Report) int {
+			return cmp.Compare(a.Results[i].DeliveredPerSecond, b.Results[i].DeliveredPerSecond)
+		})
+		r := *sorted[(len(sorted)-1)/2].Results[i]
+		for _, field := range []func(*Result) *float64{
+			func(r *Result) *float64 { return &r.AcknowledgedPerSecond },
+			func(r *Result) *float64 { return &r.DeliveredPerSecond },
+			func(r *Result) *float64 { return &r.OfRaw },
+			func(r *Result) *float64 { return &r.OfWithout },
+			func(r *Result) *float64 { return &r.P50 },
+			func(r *Result) *float64 { return &r.P99 },
+			func(r *Result) *float64 { return &r.Max },
+			func(r *Result) *float64 { return &r.Publish },
+			func(r *Result) *float64 { return &r.PublishToOne },
+			func(r *Result) *float64 { return &r.CPU },
+		} {
+			*field(&r) = median(func(round *Report) float64 { return *field(round.Results[i]) })
+		}
+		r.Lost, r.Duplicated = 0, 0
+		for _, round := range rounds {
+			r.Lost += round.Results[i].Lost
+			r.Duplicated += round.Results[i].Duplicated
+			r.PeakMemory = max(r.PeakMemory, round.Results[i].PeakMemory)
+			r.IdleMemory = max(r.IdleMemory, round.Results[i].IdleMemory)
+		}
+		y.Results = append(y.Results, &r)
+	}
+	return y
+}
+
+// profileOf is the file for the profile of a case, "" for none.
+func (b *runner) profileOf(name string) string {
+	if b.CPUProfile == "" || len(b.workloads) == 1 {
+		return b.CPUProfile
+	}
+	extension := filepath.Ext(b.CPUProfile)
+	return strings.TrimSuffix(b.CPUProfile, extension) + "-" + name + extension
+}

@@ -205,43 +205,51 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 			}
 			return report, nil
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), bulkTime)
-		defer cancel()
-		begun := false
-		result, err := h.store.RunBulk(ctx, &store.Bulk{
-			ID: id, Action: verb.action, Query: ofProgram(&b.list.Query, r.program), Newest: newest, Rest: rest,
-			Audit: r.entry(verb.action, r.program, id, ""),
-		}, func(so store.BulkResult) {
-			begun = true
-			run.set(so)
-		})
-		if !begun {
-			h.runs.forget(id, run)
-			if errors.Is(err, store.ErrBegun) {
-				return report, nil // by an earlier process
-			}
-			if errors.As(err, &b.list.Error) {
-				return refuse()
-			}
-			return answer{}, err
-		}
-		stopped := ""
+		begun, err := h.runOnce(r, &b, run, newest, rest, id)
 		switch {
-		case err != nil && ctx.Err() != nil:
-			stopped = "the time for one run was over."
-		case err != nil:
-			h.log(r, err)
-			stopped = "the store could not go on. The log says more, under the request id " + r.id + "."
+		case begun:
+			return report, nil
+		case errors.Is(err, store.ErrBegun):
+			return report, nil // by an earlier process
+		case errors.As(err, &b.list.Error):
+			return refuse()
 		}
-		again := ""
-		if result.Left > 0 {
-			again = b.list.Selection(verb.path, newestParameter, strconv.FormatInt(newest, 10))
-		} else if result.Rest > 0 {
-			again = b.rest(result.Rest)
-		}
-		h.runs.end(run, result, stopped, again)
-		return report, nil
+		return answer{}, err
 	}
+}
+
+// runOnce runs a bulk action and keeps what came of it in run. When it could not
+// begin, it says so and why; what stops it later is part of the report.
+func (h *deliveryPages) runOnce(r *request, b *bulkForm, run *bulkRun, newest, rest int64, id string) (begun bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), bulkTime)
+	defer cancel()
+	result, err := h.store.RunBulk(ctx, &store.Bulk{
+		ID: id, Action: b.verb.action, Query: ofProgram(&b.list.Query, r.program), Newest: newest, Rest: rest,
+		Audit: r.entry(b.verb.action, r.program, id, ""),
+	}, func(so store.BulkResult) {
+		begun = true
+		run.set(so)
+	})
+	if !begun {
+		h.runs.forget(id, run)
+		return false, err
+	}
+	stopped := ""
+	switch {
+	case err != nil && ctx.Err() != nil:
+		stopped = "the time for one run was over."
+	case err != nil:
+		h.log(r, err)
+		stopped = "the store could not go on. The log says more, under the request id " + r.id + "."
+	}
+	again := ""
+	if result.Left > 0 {
+		again = b.list.Selection(b.verb.path, newestParameter, strconv.FormatInt(newest, 10))
+	} else if result.Rest > 0 {
+		again = b.rest(result.Rest)
+	}
+	h.runs.end(run, result, stopped, again)
+	return true, nil
 }
 
 func runPath(id string) string { return ui.Address("/deliveries/report", url.Values{"run": {id}}) }

@@ -190,38 +190,17 @@ func (h *deliveryPages) listStream(r *request) (answer, error) {
 				return err
 			}
 		}
-		quiet := time.NewTimer(streamQuiet)
-		defer quiet.Stop()
-		pace := time.NewTimer(livePace)
-		defer pace.Stop()
 		for {
 			c := r.clock
 			c.Now = time.Now()
-			sent, err := h.sendUpdates(s, c, q, watcher.Take().Deliveries, &last, here)
-			if err != nil {
+			if err := h.sendUpdates(s, c, q, watcher.Take().Deliveries, &last, here); err != nil {
 				return err
 			}
-			if sent {
-				quiet.Reset(streamQuiet)
+			if err := s.pause(livePace); err != nil {
+				return err
 			}
-			pace.Reset(livePace)
-			select {
-			case <-pace.C:
-			case <-s.Context().Done():
-				return nil
-			}
-			for changed := false; !changed; {
-				select {
-				case <-watcher.C:
-					changed = true
-				case <-quiet.C:
-					if err := s.idle(); err != nil {
-						return err
-					}
-					quiet.Reset(streamQuiet)
-				case <-s.Context().Done():
-					return nil
-				}
+			if err := s.await(watcher.C, func() bool { return true }); err != nil {
+				return err
 			}
 		}
 	}}, nil
@@ -229,11 +208,11 @@ func (h *deliveryPages) listStream(r *request) (answer, error) {
 
 // sendUpdates sends what is new behind the place last, and what of the
 // changed is not, and moves last.
-func (h *deliveryPages) sendUpdates(s *stream, c ui.Clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) (sent bool, err error) {
+func (h *deliveryPages) sendUpdates(s *stream, c ui.Clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) error {
 	ctx := s.Context()
 	page, newest, gap, err := h.store.NewDeliveries(ctx, q, *last, liveRows)
 	if err != nil {
-		return false, err
+		return err
 	}
 	var older []int64
 	for num := range changed {
@@ -245,16 +224,16 @@ func (h *deliveryPages) sendUpdates(s *stream, c ui.Clock, q *webhook.ListQuery,
 	slices.Reverse(older)
 	updates, err := h.store.DeliveriesAt(ctx, older[:min(len(older), liveRows)])
 	if err != nil {
-		return false, err
+		return err
 	}
 	after := strconv.FormatInt(*last, 10)
 	*last = newest
 	if len(page)+len(updates) == 0 {
-		return false, nil
+		return nil
 	}
 	rows, err := h.deliveryRows(ctx, slices.Concat(page, updates))
 	if err != nil {
-		return false, err
+		return err
 	}
-	return true, s.send(strconv.FormatInt(newest, 10), deliveryUpdates(c, rows[:len(page)], rows[len(page):], gap, here, after))
+	return s.send(strconv.FormatInt(newest, 10), deliveryUpdates(c, rows[:len(page)], rows[len(page):], gap, here, after))
 }

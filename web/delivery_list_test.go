@@ -222,7 +222,7 @@ func TestBulkOverPages(t *testing.T) {
 
 	// What is redelivered is not so once more, and another process knows the run.
 	v.do("GET", "/deliveries/redeliver?filter[status]=failed").want(t, 200, "40: redelivered already")
-	w.runs.all = nil
+	w.pages.deliveries.runs.all = nil
 	v.send(action, fields...).want(t, 303, "")
 	v.do("GET", report).want(t, 200, "Ended: 40 done")
 	if got := pending(); got != failed+1 {
@@ -257,7 +257,7 @@ func TestBulkOfWhatIsTicked(t *testing.T) {
 	v.send("/deliveries/redeliver?filter[id]=x", "run", "run-"+webhook.NewID()).want(t, 400, "must be UUIDs")
 	v.do("GET", "/deliveries/report?run=run-"+webhook.NewID()).want(t, 404, "There is no such page")
 
-	w.runs.begin("other", &bulkRun{verb: bulkCancel, ended: make(chan struct{})})
+	w.pages.deliveries.runs.begin("other", &bulkRun{verb: bulkCancel, ended: make(chan struct{})})
 	v.send("/deliveries/redeliver?filter[id]="+one, "run", "run-"+webhook.NewID()).want(t, 409, "Another run is under way")
 	v.do("GET", "/deliveries/report?run=other").want(t, 200, "So far 0 deliveries cancelled.")
 }

@@ -109,8 +109,13 @@ func (h *deliveryPages) stream(r *request) (answer, error) {
 		watcher := h.store.WatchDeliveries()
 		defer watcher.Close()
 		shown := s.lastID
-		quiet := time.NewTicker(streamQuiet)
-		defer quiet.Stop()
+		// An event may be one of many changes that are not named.
+		concerns := func() bool {
+			all := watcher.Take().Deliveries
+			_, named := all[d.Place]
+			_, unnamed := all[0]
+			return named || unnamed || len(all) >= store.MaxChanged
+		}
 		for {
 			// Once at first: something may have happened before it was watched.
 			if d, err = h.read(r); err != nil {
@@ -123,21 +128,8 @@ func (h *deliveryPages) stream(r *request) (answer, error) {
 				}
 				shown = is
 			}
-			for changed := false; !changed; {
-				select {
-				case <-watcher.C:
-					// It may be one of many that are not named.
-					all := watcher.Take().Deliveries
-					_, named := all[d.Place]
-					_, unnamed := all[0]
-					changed = named || unnamed || len(all) >= store.MaxChanged
-				case <-quiet.C:
-					if err := s.idle(); err != nil {
-						return err
-					}
-				case <-s.Context().Done():
-					return nil
-				}
+			if err := s.await(watcher.C, concerns); err != nil {
+				return err
 			}
 		}
 	}}, nil

@@ -183,19 +183,8 @@ func TestDeliveryPage(t *testing.T) {
 
 	// As files: the very bytes, which no browser renders.
 	body := webhook.AppendBody(nil, c.ID, l.sub.ID, "acme", [][]byte{events[0].JSON, events[1].JSON})
-	for file, want := range map[string]string{path + "/body.json.txt": string(body), path + "/attempts/1/body.txt": "<b>busy</b>"} {
-		p := v.do("GET", file)
-		p.want(t, 200, "")
-		if p.body != want {
-			t.Errorf("%s: got %q, want %q", file, p.body, want)
-		}
-		if got := p.Header.Get("Content-Type"); got != "text/plain; charset=utf-8" {
-			t.Errorf("%s: Content-Type %q", file, got)
-		}
-		if !strings.HasPrefix(p.Header.Get("Content-Disposition"), "attachment; ") || p.Header.Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%s: %v", file, p.Header)
-		}
-	}
+	v.wantFile(path+"/body.json.txt", string(body))
+	v.wantFile(path+"/attempts/1/body.txt", "<b>busy</b>")
 	for _, none := range []string{path + "/attempts/9/body.txt", path + "/attempts/x/body.txt", "/deliveries/none"} {
 		v.do("GET", none).want(t, 404, "")
 	}
@@ -220,22 +209,7 @@ func TestDeliveryPage(t *testing.T) {
 	p.has(t, `href="`+path+`"`, "Attempt 1 of 5 is made as soon as")
 	v.do("GET", path).want(t, 200, `href="`+again+`"`)
 
-	// A subscription that is paused or gone takes no more of its events.
-	off := false
-	if _, err := w.store.UpdateSubscription(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
-		t.Fatal(err)
-	}
-	v.do("GET", path).want(t, 200, "activate it first")
-	v.send(path+"/redeliver").want(t, 409, "not active")
-	v.do("GET", again).want(t, 200, "The subscription is not active: nothing but pings is sent")
-	if _, err := w.store.DeleteSubscription(t.Context(), "acme", l.sub.ID); err != nil {
-		t.Fatal(err)
-	}
-	p = v.do("GET", path)
-	p.want(t, 200, "there is nowhere to send to")
-	p.has(t, "deleted", "its Authorization header with it")
-	v.do("GET", path+"/redeliver").want(t, 200, "there is nowhere to send to")
-	v.send(path+"/redeliver").want(t, 404, "")
+	deliveryOfGone(t, v, l, path, again)
 
 	var did []string
 	for _, entry := range audited(t, w) {
@@ -246,6 +220,44 @@ func TestDeliveryPage(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"delivery.cancel after 3 attempts", "delivery.redeliver as " + strings.TrimPrefix(again, "/deliveries/")}, did); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// deliveryOfGone holds that a subscription that is paused or deleted takes no
+// more of its events.
+func deliveryOfGone(t *testing.T, v visitor, l *aLog, path, again string) {
+	t.Helper()
+	off := false
+	if _, err := l.w.store.UpdateSubscription(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+		t.Fatal(err)
+	}
+	v.do("GET", path).want(t, 200, "activate it first")
+	v.send(path+"/redeliver").want(t, 409, "not active")
+	v.do("GET", again).want(t, 200, "The subscription is not active: nothing but pings is sent")
+	if _, err := l.w.store.DeleteSubscription(t.Context(), "acme", l.sub.ID); err != nil {
+		t.Fatal(err)
+	}
+	p := v.do("GET", path)
+	p.want(t, 200, "there is nowhere to send to")
+	p.has(t, "deleted", "its Authorization header with it")
+	v.do("GET", path+"/redeliver").want(t, 200, "there is nowhere to send to")
+	v.send(path+"/redeliver").want(t, 404, "")
+}
+
+// wantFile checks a file to download: its very bytes, as text that no browser
+// renders.
+func (v visitor) wantFile(path, want string) {
+	v.t.Helper()
+	p := v.do("GET", path)
+	p.want(v.t, 200, "")
+	if p.body != want {
+		v.t.Errorf("%s: got %q, want %q", path, p.body, want)
+	}
+	if got := p.Header.Get("Content-Type"); got != "text/plain; charset=utf-8" {
+		v.t.Errorf("%s: Content-Type %q", path, got)
+	}
+	if !strings.HasPrefix(p.Header.Get("Content-Disposition"), "attachment; ") || p.Header.Get("X-Content-Type-Options") != "nosniff" {
+		v.t.Errorf("%s: %v", path, p.Header)
 	}
 }
 

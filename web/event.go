@@ -109,10 +109,9 @@ func (h *eventPages) export(r *request) (answer, error) {
 		f.contentType = "text/csv; charset=utf-8"
 	}
 	f.write = func(to io.Writer) error {
-		out := bufio.NewWriterSize(to, 64<<10)
-		table := csv.NewWriter(out)
+		write := writeEvents(to)
 		if format == "csv" {
-			table.Write([]string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"}) // Flush tells
+			write = writeEventTable(to)
 		}
 		q := v.Query
 		q.Size = webhook.MaxPageSize
@@ -122,28 +121,43 @@ func (h *eventPages) export(r *request) (answer, error) {
 			if err != nil {
 				return err
 			}
-			for i := range events {
-				e := &events[i]
-				if format == "csv" {
-					table.Write([]string{e.ProgramID, strconv.FormatInt(e.Seq, 10), e.ID, e.Name, e.Timestamp, webhook.FormatTime(e.ReceivedAt), strconv.Itoa(len(e.JSON))})
-				} else {
-					out.Write(e.JSON)
-					out.WriteByte('\n')
-				}
-			}
-			n += len(events)
-			table.Flush()
-			if err := errors.Join(table.Error(), out.Flush()); err != nil {
+			if err := write(events); err != nil || next == "" {
 				return err
 			}
-			if next == "" {
-				return nil
-			}
+			n += len(events)
 			q.Cursor = next
 		}
 		return fmt.Errorf("the export has more than %d events", maxExport)
 	}
 	return answer{file: f}, nil
+}
+
+// writeEvents returns a function that writes events as NDJSON.
+func writeEvents(to io.Writer) func([]webhook.Event) error {
+	out := bufio.NewWriterSize(to, 64<<10)
+	return func(events []webhook.Event) error {
+		for i := range events {
+			out.Write(events[i].JSON)
+			out.WriteByte('\n')
+		}
+		return out.Flush()
+	}
+}
+
+// writeEventTable returns a function that writes events as CSV, below a line
+// with the names of the columns.
+func writeEventTable(to io.Writer) func([]webhook.Event) error {
+	out := bufio.NewWriterSize(to, 64<<10)
+	table := csv.NewWriter(out)
+	table.Write([]string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"}) // Flush tells
+	return func(events []webhook.Event) error {
+		for i := range events {
+			e := &events[i]
+			table.Write([]string{e.ProgramID, strconv.FormatInt(e.Seq, 10), e.ID, e.Name, e.Timestamp, webhook.FormatTime(e.ReceivedAt), strconv.Itoa(len(e.JSON))})
+		}
+		table.Flush()
+		return errors.Join(table.Error(), out.Flush())
+	}
 }
 
 // eventRecord is one event with where it went.

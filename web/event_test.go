@@ -19,24 +19,7 @@ import (
 // TestEventPages walks through the log of one program and of all of them, and
 // follows an event to where it went.
 func TestEventPages(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
-	v.do("GET", "/events").want(t, 200, "Nothing has been published yet.")
-	l := newLog(t, w, "https://hooks.example.com/in?key=s3cret")
-	var fields []string
-	for i := range 27 {
-		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
-	}
-	events := l.publish("content_published", fields...)
-	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
-		t.Fatal(err)
-	}
-	id := webhook.NewID()
-	if _, err := w.store.Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
-		t.Fatal(err)
-	}
-
+	v, l, events, id := eventLog(t)
 	for _, tt := range []struct {
 		query string
 		has   []string
@@ -86,9 +69,36 @@ func TestEventPages(t *testing.T) {
 		t.Errorf("the file: got %s as %s", p.body, p.Header.Get("Content-Type"))
 	}
 	v.do("GET", page+"?page[cursor]=x").want(t, 422, "")
+}
 
-	// Exports have all pages, and are audited.
-	p = v.do("GET", "/events/export?format=ndjson&program=acme&sort=received_at")
+// eventLog publishes 27 events in the program acme, and one in another, whose id
+// is returned.
+func eventLog(t *testing.T) (v visitor, l *aLog, events []webhook.Event, id string) {
+	t.Helper()
+	w := testWeb(t, nil)
+	v = visit(t, w)
+	v.signIn(w)
+	v.do("GET", "/events").want(t, 200, "Nothing has been published yet.")
+	l = newLog(t, w, "https://hooks.example.com/in?key=s3cret")
+	var fields []string
+	for i := range 27 {
+		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
+	}
+	events = l.publish("content_published", fields...)
+	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+		t.Fatal(err)
+	}
+	id = webhook.NewID()
+	if _, err := w.store.Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
+		t.Fatal(err)
+	}
+	return v, l, events, id
+}
+
+// TestEventExport holds that exports have all pages, and are audited.
+func TestEventExport(t *testing.T) {
+	v, l, events, _ := eventLog(t)
+	p := v.do("GET", "/events/export?format=ndjson&program=acme&sort=received_at")
 	p.want(t, 200, "")
 	var want strings.Builder
 	for _, e := range events {
@@ -105,7 +115,7 @@ func TestEventPages(t *testing.T) {
 	}
 	v.do("GET", "/events/export?format=xml").want(t, 400, "format=ndjson or format=csv")
 	v.do("GET", "/events/export?format=csv&filter[nme]=x").want(t, 400, "")
-	if all := strings.Join(audited(t, w), "\n"); !strings.Contains(all, "event.export as ndjson: sort=received_at") || strings.Count(all, "event.export") != 2 {
+	if all := strings.Join(audited(t, l.w), "\n"); !strings.Contains(all, "event.export as ndjson: sort=received_at") || strings.Count(all, "event.export") != 2 {
 		t.Errorf("the audit has\n%s", all)
 	}
 }
@@ -131,7 +141,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("the form has a time:\n%s", text)
 	}
 	// Every event type's example can be published as the form has it.
-	for _, name := range (&eventPages{w.site}).publishableNames() {
+	for _, name := range w.pages.events.publishableNames() {
 		if _, err := w.cfg.Rules.Catalog.NewEvent([]byte(form(v.do("GET", "/events/publish?name="+name))), "", time.Now()); err != nil {
 			t.Errorf("%s: the form's event does not pass: %v", name, err)
 		}

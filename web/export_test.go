@@ -16,23 +16,7 @@ import (
 func TestExports(t *testing.T) {
 	v, w := subscribing(t)
 	w.cfg.MaxSubscriptions = 0
-	ctx := t.Context()
-	for i := range webhook.MaxPageSize + 3 {
-		_, _, err := w.store.CreateToken(ctx, webhook.NewToken{ProgramID: []string{"acme", "other"}[i%2], UserID: "u", Name: "=1+1", Scopes: webhook.Scopes()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		url := "https://partner.example/in?key=canary-of-a-partner"
-		if _, _, err := w.store.CreateSubscription(ctx, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated", "ping"}}, 0); err != nil {
-			t.Fatal(err)
-		}
-		err = w.store.Write(ctx, func(sw store.Write) error {
-			return sw.Audit(webhook.AuditEntry{Admin: "=cmd", Action: webhook.ActionEventPublish, ProgramID: []string{"acme", "other"}[i%2]})
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	fillExports(t, w)
 	for _, tt := range []struct {
 		path, link string
 		lines      int
@@ -56,24 +40,9 @@ func TestExports(t *testing.T) {
 			}
 			n := 0
 			if format == "csv" {
-				all, err := csv.NewReader(strings.NewReader(got.body)).ReadAll()
-				if err != nil || len(all) == 0 {
-					t.Fatalf("%s: %v", tt.path, err)
-				}
-				n = len(all) - 1
-				for _, cell := range all[len(all)-1] {
-					if strings.HasPrefix(cell, "=") {
-						t.Errorf("%s: a formula for a spreadsheet: %s", tt.path, cell)
-					}
-				}
+				n = csvRecords(t, got.body)
 			} else {
-				for line := range strings.Lines(got.body) {
-					var record map[string]any
-					if err := json.Unmarshal([]byte(line), &record); err != nil || record["id"] == "" {
-						t.Fatalf("%s: %v: %s", tt.path, err, line)
-					}
-					n++
-				}
+				n = jsonRecords(t, got.body)
 			}
 			if n != tt.lines {
 				t.Errorf("%s%s as %s: got %d records, want %d", tt.path, tt.link, format, n, tt.lines)
@@ -85,4 +54,55 @@ func TestExports(t *testing.T) {
 	for _, action := range []string{"subscription.export", "token.export", "audit.export"} {
 		v.do("GET", "/audit?filter[action]="+action).has(t, "csv of ?")
 	}
+}
+
+// fillExports stores more records of each list than a page has, of two programs.
+func fillExports(t *testing.T, w *Web) {
+	t.Helper()
+	ctx := t.Context()
+	for i := range webhook.MaxPageSize + 3 {
+		_, _, err := w.store.CreateToken(ctx, webhook.NewToken{ProgramID: []string{"acme", "other"}[i%2], UserID: "u", Name: "=1+1", Scopes: webhook.Scopes()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		url := "https://partner.example/in?key=canary-of-a-partner"
+		if _, _, err := w.store.CreateSubscription(ctx, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated", "ping"}}, 0); err != nil {
+			t.Fatal(err)
+		}
+		err = w.store.Write(ctx, func(sw store.Write) error {
+			return sw.Audit(webhook.AuditEntry{Admin: "=cmd", Action: webhook.ActionEventPublish, ProgramID: []string{"acme", "other"}[i%2]})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// csvRecords returns how many records a CSV file has. No cell of the last one
+// may be a formula.
+func csvRecords(t *testing.T, text string) int {
+	t.Helper()
+	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d lines, %v", len(all), err)
+	}
+	for _, cell := range all[len(all)-1] {
+		if strings.HasPrefix(cell, "=") {
+			t.Errorf("a formula for a spreadsheet: %s", cell)
+		}
+	}
+	return len(all) - 1
+}
+
+// jsonRecords returns how many records an NDJSON file has, each with an id.
+func jsonRecords(t *testing.T, text string) (n int) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		var record map[string]any
+		if err := json.Unmarshal([]byte(line), &record); err != nil || record["id"] == "" {
+			t.Fatalf("%v: %s", err, line)
+		}
+		n++
+	}
+	return n
 }

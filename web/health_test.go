@@ -140,24 +140,9 @@ func TestHealthShowsTheStore(t *testing.T) {
 		}
 		defer s.Close()
 		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
-		look := func() string { // with a session of its own: days pass between two looks
+		look := func() string {
 			t.Helper()
-			signIn, err := url.Parse(w.NewSignInLink(makeAdmin(t, w, testAdmin).ID))
-			if err != nil {
-				t.Fatal(err)
-			}
-			signedIn := httptest.NewRecorder()
-			w.ServeHTTP(signedIn, httptest.NewRequest("POST", signIn.RequestURI(), nil))
-			r := httptest.NewRequest("GET", "/", nil)
-			for _, c := range signedIn.Result().Cookies() {
-				r.AddCookie(c)
-			}
-			rec := httptest.NewRecorder()
-			w.ServeHTTP(rec, r)
-			if rec.Code != http.StatusOK {
-				t.Fatalf("got %d:\n%s", rec.Code, rec.Body)
-			}
-			return rec.Body.String()
+			return overviewOf(t, w)
 		}
 		wants := func(texts ...string) {
 			t.Helper()
@@ -183,22 +168,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		attempt := func(status int, policy webhook.HealthPolicy) {
 			t.Helper()
 			publishOne(t, s, "user_created")
-			lane, err := s.Lane(t.Context(), sub.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
-			waiting, err := s.Waiting(t.Context(), lane, lane.Wanted, 1, webhook.MaxDeliveryBytes)
-			if err != nil {
-				t.Fatal(err)
-			}
-			claim, err := s.Form(lane, &waiting).Wait()
-			if err != nil {
-				t.Fatal(err)
-			}
-			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-			if _, err := s.Record(claim, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy); err != nil {
-				t.Fatal(err)
-			}
+			attemptOne(t, s, sub.ID, status, policy)
 			time.Sleep(time.Minute)
 		}
 		wants("Every subscription is healthy.")
@@ -238,6 +208,48 @@ func TestHealthShowsTheStore(t *testing.T) {
 		time.Sleep(healthRecent)
 		wants("Every subscription is healthy.", "Lost events")
 	})
+}
+
+// overviewOf returns the overview as a new session sees it.
+func overviewOf(t *testing.T, w *Web) string {
+	t.Helper()
+	signIn, err := url.Parse(w.NewSignInLink(makeAdmin(t, w, testAdmin).ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signedIn := httptest.NewRecorder()
+	w.ServeHTTP(signedIn, httptest.NewRequest("POST", signIn.RequestURI(), nil))
+	r := httptest.NewRequest("GET", "/", nil)
+	for _, c := range signedIn.Result().Cookies() {
+		r.AddCookie(c)
+	}
+	rec := httptest.NewRecorder()
+	w.ServeHTTP(rec, r)
+	if rec.Code != http.StatusOK {
+		t.Fatalf("got %d:\n%s", rec.Code, rec.Body)
+	}
+	return rec.Body.String()
+}
+
+// attemptOne forms a delivery of one event and records an attempt of it.
+func attemptOne(t *testing.T, s *store.Store, subscriptionID string, status int, policy webhook.HealthPolicy) {
+	t.Helper()
+	queue, err := s.Lane(t.Context(), subscriptionID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, err := s.Waiting(t.Context(), queue, queue.Wanted, 1, webhook.MaxDeliveryBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim, err := s.Form(queue, &waiting).Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+	if _, err := s.Record(claim, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func publishOne(t *testing.T, s *store.Store, name string) {

@@ -35,7 +35,7 @@ func TestPrefer(t *testing.T) {
 		if cookie != nil {
 			r.AddCookie(cookie)
 		}
-		a, err := (&accountPages{site: w.site}).savePreferences(w.newRequest(r, "id"))
+		a, err := w.pages.account.savePreferences(w.newRequest(r, "id"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,64 +86,60 @@ func audited(t *testing.T, w *Web) (all []string) {
 // over HTTPS.
 func TestFirstAdmin(t *testing.T) {
 	for name, secure := range map[string]bool{"http": false, "https": true} {
-		t.Run(name, func(t *testing.T) {
-			w := testWeb(t, func(cfg *Config) { cfg.Secure = secure; cfg.Program = "./service" })
-			v := visit(t, w)
-			p := v.do("GET", "/")
-			p.want(t, 401, "./service admin setup-link --data")
-			if got := p.Header.Get("WWW-Authenticate"); got == "" {
-				t.Error("401 without WWW-Authenticate")
-			}
-			v.do("GET", "/sign-in").want(t, 401, "There is no admin yet")
+		t.Run(name, func(t *testing.T) { firstAdmin(t, secure) })
+	}
+}
 
-			link := w.NewSetupLink()
-			other := w.NewSetupLink()
-			// Looking at the link does not use it up, nor does a mistake.
-			for _, method := range []string{"GET", "HEAD", "GET"} {
-				v.do(method, link).want(t, 200, "")
-			}
-			v.do("GET", link).want(t, 200, `method="post" action="`+link+`"`)
-			p = v.send(link, "email", "Ana", "password", "short", "again", "short")
-			p.want(t, 422, `value="Ana"`)
-			for _, want := range []string{"must be an email address", "must have at least 12 characters", `href="#email"`, `href="#password"`} {
-				if !strings.Contains(p.body, want) {
-					t.Errorf("%q is not on the page:\n%s", want, p.body)
-				}
-			}
-			if strings.Contains(p.body, "short") {
-				t.Error("the page has the password")
-			}
-			v.send(link, "email", testAdmin, "password", testPassword, "again", testPassword+"x").want(t, 422, "is not the same as the first")
-			v.send(link, "email", testAdmin).want(t, 422, "is required")
-			v.do("GET", "/").want(t, 401, "")
+func firstAdmin(t *testing.T, secure bool) {
+	w := testWeb(t, func(cfg *Config) { cfg.Secure = secure; cfg.Program = "./service" })
+	v := visit(t, w)
+	p := v.do("GET", "/")
+	p.want(t, 401, "./service admin setup-link --data")
+	if got := p.Header.Get("WWW-Authenticate"); got == "" {
+		t.Error("401 without WWW-Authenticate")
+	}
+	v.do("GET", "/sign-in").want(t, 401, "There is no admin yet")
 
-			p = v.send(link, "email", " Ana@Example.COM ", "password", testPassword, "again", testPassword)
-			p.want(t, 303, "")
-			if got := p.Header.Get("Location"); got != "/" {
-				t.Errorf("Location: got %q, want /", got)
-			}
-			wantCookies(t, p, secure)
-			if strings.Contains(link, v.cookie("session")) {
-				t.Error("the session has the code of the link")
-			}
-			v.do("GET", "/").want(t, 200, "<h1>Overview</h1>")
-			v.do("GET", "/account").want(t, 200, "Signed in as "+testAdmin)
+	link := w.NewSetupLink()
+	other := w.NewSetupLink()
+	// Looking at the link does not use it up, nor does a mistake.
+	for _, method := range []string{"GET", "HEAD", "GET"} {
+		v.do(method, link).want(t, 200, "")
+	}
+	v.do("GET", link).want(t, 200, `method="post" action="`+link+`"`)
+	p = v.send(link, "email", "Ana", "password", "short", "again", "short")
+	p.want(t, 422, `value="Ana"`)
+	p.has(t, "must be an email address", "must have at least 12 characters", `href="#email"`, `href="#password"`)
+	p.hasNot(t, "short")
+	v.send(link, "email", testAdmin, "password", testPassword, "again", testPassword+"x").want(t, 422, "is not the same as the first")
+	v.send(link, "email", testAdmin).want(t, 422, "is required")
+	v.do("GET", "/").want(t, 401, "")
 
-			// No setup link is good from then on, whoever has it.
-			for _, l := range []string{link, other, w.NewSetupLink(), "/setup/" + strings.Repeat("A", 43)} {
-				for _, method := range []string{"GET", "POST"} {
-					v.do(method, l).want(t, 404, "not good any more")
-				}
-				v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "not good any more")
-			}
-			if all, err := w.store.Admins(t.Context()); err != nil || len(all) != 1 {
-				t.Errorf("admins: %+v, %v", all, err)
-			}
-			got := audited(t, w)
-			if len(got) != 2 || !strings.HasPrefix(got[0], testAdmin+" from 127.0.0.1: admin.create") || !strings.HasPrefix(got[1], testAdmin+" from 127.0.0.1: session.begin") {
-				t.Errorf("the audit has %q", got)
-			}
-		})
+	p = v.send(link, "email", " Ana@Example.COM ", "password", testPassword, "again", testPassword)
+	p.want(t, 303, "")
+	if got := p.Header.Get("Location"); got != "/" {
+		t.Errorf("Location: got %q, want /", got)
+	}
+	wantCookies(t, p, secure)
+	if strings.Contains(link, v.cookie("session")) {
+		t.Error("the session has the code of the link")
+	}
+	v.do("GET", "/").want(t, 200, "<h1>Overview</h1>")
+	v.do("GET", "/account").want(t, 200, "Signed in as "+testAdmin)
+
+	// No setup link is good from then on, whoever has it.
+	for _, l := range []string{link, other, w.NewSetupLink(), "/setup/" + strings.Repeat("A", 43)} {
+		for _, method := range []string{"GET", "POST"} {
+			v.do(method, l).want(t, 404, "not good any more")
+		}
+		v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "not good any more")
+	}
+	if all, err := w.store.Admins(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("admins: %+v, %v", all, err)
+	}
+	got := audited(t, w)
+	if len(got) != 2 || !strings.HasPrefix(got[0], testAdmin+" from 127.0.0.1: admin.create") || !strings.HasPrefix(got[1], testAdmin+" from 127.0.0.1: session.begin") {
+		t.Errorf("the audit has %q", got)
 	}
 }
 
@@ -294,7 +291,7 @@ func TestWrongPasswordsAreAlike(t *testing.T) {
 // such an admin or not.
 func TestUnknownAdminsCostTheSame(t *testing.T) {
 	w := testWeb(t, nil)
-	if ok, stale, err := w.signIn.noPassword.Matches(testPassword); ok || stale || err != nil {
+	if ok, stale, err := w.pages.signIn.noPassword.Matches(testPassword); ok || stale || err != nil {
 		t.Errorf("what is checked for nobody: matches %v, stale %v, %v; want what costs as much as any", ok, stale, err)
 	}
 }
@@ -546,7 +543,8 @@ func TestWatchingIsNotBeingSeen(t *testing.T) {
 		w := testWeb(t, nil)
 		admin := makeAdmin(t, w, testAdmin)
 		var cookie *http.Cookie
-		ask := func(method, path string, header ...string) int {
+		ask := func(want int, method, path string, header ...string) {
+			t.Helper()
 			ctx, leave := context.WithTimeout(t.Context(), time.Second)
 			defer leave()
 			r := httptest.NewRequestWithContext(ctx, method, path, nil)
@@ -558,36 +556,26 @@ func TestWatchingIsNotBeingSeen(t *testing.T) {
 			}
 			rec := httptest.NewRecorder()
 			w.ServeHTTP(rec, r)
-			for _, c := range rec.Result().Cookies() {
-				if c.Name == w.sessions.cookieName(sessionCookie) {
-					cookie = c
-				}
+			name := w.sessions.cookieName(sessionCookie)
+			if i := slices.IndexFunc(rec.Result().Cookies(), func(c *http.Cookie) bool { return c.Name == name }); i >= 0 {
+				cookie = rec.Result().Cookies()[i]
 			}
-			return rec.Code
+			if rec.Code != want {
+				t.Fatalf("%s %s: got %d, want %d", method, path, rec.Code, want)
+			}
 		}
-		if got := ask("POST", w.NewSignInLink(admin.ID)); got != 303 {
-			t.Fatalf("signing in: got %d", got)
-		}
+		ask(303, "POST", w.NewSignInLink(admin.ID))
 		for range 4 {
 			time.Sleep(webhook.SessionIdle / 2)
-			if got := ask("GET", "/deliveries"); got != 200 {
-				t.Fatalf("a page that is loaded again and again: got %d", got)
-			}
+			ask(200, "GET", "/deliveries") // a page that is loaded again and again
 		}
 		for range 3 {
 			time.Sleep(webhook.SessionIdle / 4)
-			if got := ask("GET", "/deliveries/stream"); got != 200 {
-				t.Errorf("a stream of a session that is good: got %d", got)
-			}
-			if got := ask("GET", "/deliveries", "HX-Request", "true"); got != 200 {
-				t.Errorf("a part that is read again by a page of a session that is good: got %d", got)
-			}
+			ask(200, "GET", "/deliveries/stream")
+			ask(200, "GET", "/deliveries", "HX-Request", "true") // a part that a page reads by itself
 		}
 		time.Sleep(webhook.SessionIdle / 4)
-		for _, path := range []string{"/deliveries/stream", "/deliveries"} {
-			if got := ask("GET", path); got != 401 {
-				t.Errorf("%s after nobody did anything for %s: got %d, want 401", path, webhook.SessionIdle, got)
-			}
-		}
+		ask(401, "GET", "/deliveries/stream")
+		ask(401, "GET", "/deliveries")
 	})
 }

@@ -29,14 +29,14 @@ type signInPages struct {
 // admin, once, within 30 minutes. Whoever has it is an admin: it is for the
 // terminal of the operator and never for the log. While there is an admin no
 // such link is good.
-func (w *Web) NewSetupLink() string { return "/setup/" + w.signIn.setup.issue("") }
+func (w *Web) NewSetupLink() string { return "/setup/" + w.pages.signIn.setup.issue("") }
 
 // AdminsChanged is to be called when an admin was made, or given another
 // password, by somebody else: the setup links end, and the tries of strangers
 // to sign in with that address are forgiven.
 func (w *Web) AdminsChanged(email string) {
-	w.signIn.setup.clear()
-	w.signIn.throttle.forget(adminLimit(), email)
+	w.pages.signIn.setup.clear()
+	w.pages.signIn.throttle.forget(adminLimit(), email)
 }
 
 // requireSession lets only requests of a session through. The handler finds it in the
@@ -241,7 +241,7 @@ func (h *signInPages) signOut(r *request) (answer, error) {
 // admin, once, within 30 minutes, without a password: for the demo, whose data
 // is thrown away.
 func (w *Web) NewSignInLink(adminID string) string {
-	return "/sign-in/" + w.signIn.links.issue(adminID)
+	return "/sign-in/" + w.pages.signIn.links.issue(adminID)
 }
 
 // showLink shows a button. Only pressing it uses the link up: programs that

@@ -28,6 +28,7 @@ type stream struct {
 	ctx    context.Context
 	lastID string // of the event that the browser has seen last, "" for none: text from outside
 	to     *patient
+	wrote  time.Time // when something was written last
 
 	signedIn func() (bool, error) // nil for anyone
 	asked    time.Time            // when that was asked last
@@ -59,9 +60,41 @@ func (s *stream) send(id string, c templ.Component) error {
 	return s.write(out.String())
 }
 
-// idle says nothing, so that whoever stands between sees that it goes on. To be
-// called after streamQuiet without a send.
+// idle sends a comment, which keeps proxies from closing the stream.
 func (s *stream) idle() error { return s.write(":\n\n") }
+
+// pause waits for d. Its error is that of the context.
+func (s *stream) pause(d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+// await waits until something is received from changes and is reports true. It
+// sends comments while the stream is quiet. Its error is that of the context, or
+// of sending.
+func (s *stream) await(changes <-chan struct{}, is func() bool) error {
+	quiet := time.NewTimer(time.Until(s.wrote.Add(streamQuiet)))
+	defer quiet.Stop()
+	for {
+		select {
+		case <-changes:
+			if is() {
+				return nil
+			}
+		case <-quiet.C:
+			if err := s.idle(); err != nil {
+				return err
+			}
+			quiet.Reset(streamQuiet)
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
+	}
+}
 
 func (s *stream) write(text string) error {
 	if now := time.Now(); s.signedIn != nil && now.Sub(s.asked) >= streamAsks {
@@ -74,6 +107,7 @@ func (s *stream) write(text string) error {
 		}
 		s.asked = now
 	}
+	s.wrote = time.Now()
 	if _, err := s.to.Write([]byte(text)); err != nil {
 		return err
 	}

@@ -17,43 +17,30 @@ func TestThrottle(t *testing.T) {
 		th := newThrottle(3)
 		slow := limit{"slow", 3, time.Minute}
 		fast := limit{"fast", 5, time.Second}
+		takes := func(about string, want time.Duration, tries ...try) {
+			t.Helper()
+			if wait := th.take(tries...); wait != want {
+				t.Errorf("%s: got %s, want %s", about, wait, want)
+			}
+		}
 		for range 3 {
-			if wait := th.take(try{slow, "a"}, try{fast, "x"}); wait != 0 {
-				t.Fatalf("within the limit: got %s", wait)
-			}
+			takes("within the limit", 0, try{slow, "a"}, try{fast, "x"})
 		}
-		if wait := th.take(try{slow, "a"}, try{fast, "x"}); wait != time.Minute {
-			t.Errorf("beyond the limit: got %s, want 1m", wait)
-		}
-		// What was refused counted nowhere.
+		takes("beyond the limit", time.Minute, try{slow, "a"}, try{fast, "x"})
 		for range 2 {
-			if wait := th.take(try{fast, "x"}); wait != 0 {
-				t.Errorf("what was refused has counted: %s", wait)
-			}
+			takes("what was refused counts nowhere", 0, try{fast, "x"})
 		}
-		if wait := th.take(try{fast, "x"}); wait != time.Second {
-			t.Errorf("beyond the other limit: got %s, want 1s", wait)
-		}
-		if wait := th.take(try{slow, "b"}); wait != 0 {
-			t.Errorf("another is held up: %s", wait)
-		}
+		takes("beyond the other limit", time.Second, try{fast, "x"})
+		takes("another", 0, try{slow, "b"})
 		time.Sleep(time.Minute - time.Nanosecond)
-		if wait := th.take(try{slow, "a"}); wait != time.Nanosecond {
-			t.Errorf("just before it is forgiven: got %s", wait)
-		}
+		takes("just before it is forgiven", time.Nanosecond, try{slow, "a"})
 		time.Sleep(time.Nanosecond)
-		if wait := th.take(try{slow, "a"}); wait != 0 {
-			t.Errorf("when one is forgiven: got %s", wait)
-		}
+		takes("when one is forgiven", 0, try{slow, "a"})
 		th.forgive(try{slow, "a"})
-		if wait := th.take(try{slow, "a"}); wait != 0 {
-			t.Errorf("when one was taken back: got %s", wait)
-		}
+		takes("when one was taken back", 0, try{slow, "a"})
 		th.forget(slow, "a")
 		for range 3 {
-			if wait := th.take(try{slow, "a"}); wait != 0 {
-				t.Errorf("when all was forgotten: got %s", wait)
-			}
+			takes("when all was forgotten", 0, try{slow, "a"})
 		}
 	})
 }
@@ -83,24 +70,23 @@ func TestHashingIsBounded(t *testing.T) {
 		h := newHashing()
 		var running, most, strangers atomic.Int32
 		release := make(chan struct{})
-		work := func(known bool) error {
-			return h.do(t.Context(), known, func() {
-				if n := running.Add(1); n > most.Load() {
-					most.Store(n)
-				}
-				if !known && strangers.Add(1) > 1 {
-					t.Error("two strangers at a time")
-				}
-				<-release
-				if !known {
-					strangers.Add(-1)
-				}
-				running.Add(-1)
-			})
+		count := func() {
+			if n := running.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			<-release
+			running.Add(-1)
+		}
+		countStranger := func() {
+			if strangers.Add(1) > 1 {
+				t.Error("two strangers at a time")
+			}
+			count()
+			strangers.Add(-1)
 		}
 		results := make(chan error, 100)
 		for range 20 {
-			go func() { results <- work(false) }()
+			go func() { results <- h.do(t.Context(), false, countStranger) }()
 		}
 		synctest.Wait()
 		busy := 0
@@ -115,7 +101,7 @@ func TestHashingIsBounded(t *testing.T) {
 			t.Errorf("of 20 strangers %d were refused and %d are hashing, want 4 and 1", busy, running.Load())
 		}
 		// However many strangers wait, there is a place for who is known.
-		go func() { results <- work(true) }()
+		go func() { results <- h.do(t.Context(), true, count) }()
 		synctest.Wait()
 		if running.Load() != 2 {
 			t.Errorf("%d are hashing, want 2", running.Load())
@@ -136,6 +122,22 @@ func TestHashingIsBounded(t *testing.T) {
 	})
 }
 
+// wrongTries sends n wrong passwords, each by enter, and returns how many of
+// them were checked; the others are to be refused for now.
+func wrongTries(t *testing.T, n int, enter func(i int) *httptest.ResponseRecorder) (checked int) {
+	t.Helper()
+	for i := range n {
+		switch got := enter(i); got.Code {
+		case 401:
+			checked++
+		case 429:
+		default:
+			t.Fatalf("try %d: got %d", i, got.Code)
+		}
+	}
+	return checked
+}
+
 // TestNobodyIsLockedOut plays attackers who know an admin's address: they get
 // some tries in a while and no more, and whatever they do the admin signs in.
 func TestNobodyIsLockedOut(t *testing.T) {
@@ -144,61 +146,42 @@ func TestNobodyIsLockedOut(t *testing.T) {
 		enter := func(cookie, address, password string) *httptest.ResponseRecorder {
 			return do("POST", "/sign-in", cookie, address, "email", testAdmin, "password", password)
 		}
-		home := enter("", "[2001:db8:1::1]:1000", testPassword)
-		if home.Code != 303 {
-			t.Fatalf("signing in: got %d", home.Code)
+		// wants sends the right password, which is a guess for all the service knows.
+		wants := func(about string, want int, cookie, address string) *httptest.ResponseRecorder {
+			t.Helper()
+			got := enter(cookie, address, testPassword)
+			if got.Code != want {
+				t.Errorf("%s: got %d, want %d", about, got.Code, want)
+			}
+			return got
 		}
-		device := cookiesOf(home, "device")
+		device := cookiesOf(wants("signing in", 303, "", "[2001:db8:1::1]:1000"), "device")
 
 		// One address: 10 tries, whichever of its /64.
-		tried := 0
-		for i := range 30 {
-			switch got := enter("", fmt.Sprintf("[2001:db8:bad::%x]:1000", i+1), fmt.Sprintf("wrong password %d", i)); got.Code {
-			case 401:
-				tried++
-			case 429:
-				if got.Header().Get("Retry-After") != "60" || !strings.Contains(got.Body.String(), "Try again in 1 min") {
-					t.Errorf("refused with Retry-After %q:\n%s", got.Header().Get("Retry-After"), got.Body)
-				}
-			default:
-				t.Fatalf("got %d", got.Code)
+		tried := wrongTries(t, 30, func(i int) *httptest.ResponseRecorder {
+			got := enter("", fmt.Sprintf("[2001:db8:bad::%x]:1000", i+1), fmt.Sprintf("wrong password %d", i))
+			if after := got.Header().Get("Retry-After"); got.Code == 429 && (after != "60" || !strings.Contains(got.Body.String(), "Try again in 1 min")) {
+				t.Errorf("refused with Retry-After %q:\n%s", after, got.Body)
 			}
-		}
+			return got
+		})
 		if tried != 10 {
 			t.Errorf("one network had %d tries, want 10", tried)
 		}
-		// The right password is not let through either: it could be a guess.
-		if got := enter("", "[2001:db8:bad::1]:1000", testPassword).Code; got != 429 {
-			t.Errorf("a guess of an address that had its tries: got %d, want 429", got)
-		}
-		// The admin signs in from elsewhere, also with a browser of no name.
-		if got := enter("", "192.0.2.7:1000", testPassword).Code; got != 303 {
-			t.Errorf("another browser elsewhere: got %d, want 303", got)
-		}
-		// And from the attacker's very address, as behind one proxy.
-		if got := enter(device, "[2001:db8:bad::1]:1000", testPassword).Code; got != 303 {
-			t.Errorf("the admin's browser from the same address: got %d, want 303", got)
-		}
+		wants("a guess of an address that had its tries", 429, "", "[2001:db8:bad::1]:1000")
+		wants("another browser elsewhere, of no name", 303, "", "192.0.2.7:1000")
+		wants("the admin's browser from the same address, as behind one proxy", 303, device, "[2001:db8:bad::1]:1000")
 
 		// Many addresses: 60 tries between them.
-		for i := range 100 {
-			code := enter("", fmt.Sprintf("198.51.100.%d:1000", i+1), "wrong password").Code
-			if code == 401 {
-				tried++
-			} else if code != 429 {
-				t.Fatalf("got %d", code)
-			}
-		}
+		tried += wrongTries(t, 100, func(i int) *httptest.ResponseRecorder {
+			return enter("", fmt.Sprintf("198.51.100.%d:1000", i+1), "wrong password")
+		})
 		if tried != 60 {
 			t.Errorf("all attackers had %d tries, want 60", tried)
 		}
-		if got := enter("", "203.0.113.1:1000", testPassword).Code; got != 429 {
-			t.Errorf("a guess of a new address: got %d, want 429", got)
-		}
+		wants("a guess of a new address", 429, "", "203.0.113.1:1000")
 		for range 30 {
-			if got := enter(device, "203.0.113.1:1000", testPassword).Code; got != 303 {
-				t.Fatalf("the admin's browser meanwhile: got %d, want 303", got)
-			}
+			wants("the admin's browser at the same time", 303, device, "203.0.113.1:1000")
 		}
 		// Another admin is not concerned, and a mark of another's device is none.
 		withPassword(t, w, "bo@example.com")
@@ -206,31 +189,18 @@ func TestNobodyIsLockedOut(t *testing.T) {
 		if bo.Code != 303 {
 			t.Errorf("another admin: got %d, want 303", bo.Code)
 		}
-		if got := enter(cookiesOf(bo, "device"), "203.0.113.1:1000", testPassword).Code; got != 429 {
-			t.Errorf("with the mark of another admin's device: got %d, want 429", got)
-		}
-		if got := enter("device=AAAAAAAAAAAAAAAAAAAAAA.AAAAAAAAAAAAAAAA", "203.0.113.1:1000", testPassword).Code; got != 429 {
-			t.Errorf("with a forged mark: got %d, want 429", got)
-		}
+		wants("with the mark of another admin's device", 429, cookiesOf(bo, "device"), "203.0.113.1:1000")
+		wants("with a forged mark", 429, "device=AAAAAAAAAAAAAAAAAAAAAA.AAAAAAAAAAAAAAAA", "203.0.113.1:1000")
 		// A device that is stolen has its own few tries.
-		tried = 0
-		for range 30 {
-			if enter(device, "203.0.113.2:1000", "wrong password").Code == 401 {
-				tried++
-			}
-		}
+		tried = wrongTries(t, 30, func(int) *httptest.ResponseRecorder { return enter(device, "203.0.113.2:1000", "wrong password") })
 		if tried != 10 {
 			t.Errorf("a device had %d tries, want 10", tried)
 		}
 		// The terminal forgives, and so does time.
 		w.AdminsChanged(testAdmin)
-		if got := enter("", "203.0.113.1:1000", testPassword).Code; got != 303 {
-			t.Errorf("after the terminal has set a password: got %d, want 303", got)
-		}
+		wants("after the terminal has set a password", 303, "", "203.0.113.1:1000")
 		time.Sleep(10 * time.Minute)
-		if got := enter("", "[2001:db8:bad::1]:1000", testPassword).Code; got != 303 {
-			t.Errorf("ten minutes later: got %d, want 303", got)
-		}
+		wants("ten minutes later", 303, "", "[2001:db8:bad::1]:1000")
 	})
 }
 
@@ -268,7 +238,7 @@ func TestBusy(t *testing.T) {
 	withPassword(t, w, testAdmin)
 	v := visit(t, w)
 	for range maxQueue {
-		w.signIn.hashing.unknown <- struct{}{}
+		w.pages.signIn.hashing.unknown <- struct{}{}
 	}
 	for range 20 {
 		p := v.enter(testAdmin, testPassword)
@@ -280,7 +250,7 @@ func TestBusy(t *testing.T) {
 	// Whether there is such an admin does not show: a password is hashed all the same.
 	v.enter("nobody@example.com", testPassword).want(t, 503, "Try again in a few seconds")
 	for range maxQueue {
-		<-w.signIn.hashing.unknown
+		<-w.pages.signIn.hashing.unknown
 	}
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 }

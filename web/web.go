@@ -113,15 +113,29 @@ type Config struct {
 type Web struct {
 	*site
 	sessions *sessions
-	signIn   *signInPages
-	runs     *runs // bulk actions on deliveries
+	pages    pages
+	mux      *http.ServeMux
 	origins  *http.CrossOriginProtection
 	noteKey  [32]byte        // signs what a page says once
 	streams  chan struct{}   // one slot for each stream that runs
 	life     context.Context // ends with EndStreams
 	endLife  context.CancelFunc
 	gzips    sync.Pool
-	mux      *http.ServeMux
+}
+
+// pages has the handlers, by noun.
+type pages struct {
+	signIn        *signInPages
+	account       *accountPages
+	overview      *overviewPages
+	search        *searchPages
+	subscriptions *subscriptionPages
+	deliveries    *deliveryPages
+	events        *eventPages
+	eventTypes    *eventTypePages
+	tokens        *tokenPages
+	audit         *auditPages
+	system        *systemPages
 }
 
 // New returns the admin UI.
@@ -139,13 +153,25 @@ func New(cfg Config) *Web {
 	w := &Web{
 		site:     shared,
 		sessions: &sessions{store: cfg.Store, secure: cfg.Secure},
-		runs:     new(runs),
 		origins:  http.NewCrossOriginProtection(),
 		streams:  make(chan struct{}, maxStreams),
 	}
-	w.signIn = &signInPages{
-		site: shared, sessions: w.sessions, setup: newSecrets(linkLife, maxLinks), links: newSecrets(linkLife, maxLinks),
-		throttle: newThrottle(maxTried), hashing: newHashing(), noPassword: webhook.NoPassword(),
+	throttle, hashing := newThrottle(maxTried), newHashing()
+	w.pages = pages{
+		signIn: &signInPages{
+			site: shared, sessions: w.sessions, setup: newSecrets(linkLife, maxLinks), links: newSecrets(linkLife, maxLinks),
+			throttle: throttle, hashing: hashing, noPassword: webhook.NoPassword(),
+		},
+		account:       &accountPages{site: shared, sessions: w.sessions, throttle: throttle, hashing: hashing},
+		overview:      &overviewPages{shared},
+		search:        &searchPages{shared},
+		subscriptions: &subscriptionPages{site: shared, once: newSecrets(onceLife, maxOnce)},
+		deliveries:    &deliveryPages{site: shared, runs: new(runs)},
+		events:        &eventPages{shared},
+		eventTypes:    &eventTypePages{shared},
+		tokens:        &tokenPages{shared},
+		audit:         &auditPages{shared},
+		system:        &systemPages{shared},
 	}
 	w.gzips.New = func() any { return gzip.NewWriter(nil) } // most of a megabyte each: reused
 	rand.Read(w.noteKey[:])
@@ -157,91 +183,79 @@ func New(cfg Config) *Web {
 // routes returns every route of the pages. Without a session there is only
 // signing in.
 func (w *Web) routes() *http.ServeMux {
-	var (
-		signIn        = w.signIn
-		account       = &accountPages{site: w.site, sessions: w.sessions, throttle: signIn.throttle, hashing: signIn.hashing}
-		overview      = &overviewPages{w.site}
-		search        = &searchPages{w.site}
-		subscriptions = &subscriptionPages{site: w.site, once: newSecrets(onceLife, maxOnce)}
-		deliveries    = &deliveryPages{site: w.site, runs: w.runs}
-		events        = &eventPages{w.site}
-		eventTypes    = &eventTypePages{w.site}
-		tokens        = &tokenPages{w.site}
-		audit         = &auditPages{w.site}
-		system        = &systemPages{w.site}
-	)
+	p := &w.pages
 	m := http.NewServeMux()
 	anyone := func(path string, h by) { m.Handle(path, w.serve(h.handle)) }
 	admins := func(path string, h by) {
-		m.Handle(path, w.serve(signIn.requireSession(w.withPrograms(h.handle))))
+		m.Handle(path, w.serve(p.signIn.requireSession(w.withPrograms(h.handle))))
 		w.built[strings.TrimSuffix(path, "{$}")] = h.get != nil
 	}
 	// What pages request by themselves does not keep the session alive.
-	streams := func(path string, h by) { m.Handle(path, w.serve(signIn.requireSessionUnnoted(h.handle))) }
+	streams := func(path string, h by) { m.Handle(path, w.serve(p.signIn.requireSessionUnnoted(h.handle))) }
 
 	m.Handle(assets.Prefix, w.assets)
-	m.Handle("/", w.serve(signIn.requireSession(notFound)))
+	m.Handle("/", w.serve(p.signIn.requireSession(notFound)))
 
-	anyone("/setup/{code}", by{get: signIn.newFirstAdmin, post: signIn.createFirstAdmin})
-	anyone("/sign-in", by{get: signIn.showSignIn, post: signIn.signIn})
-	anyone("/sign-in/{code}", by{get: signIn.showLink, post: signIn.useLink})
-	admins("/sign-out", by{post: signIn.signOut})
+	anyone("/setup/{code}", by{get: p.signIn.newFirstAdmin, post: p.signIn.createFirstAdmin})
+	anyone("/sign-in", by{get: p.signIn.showSignIn, post: p.signIn.signIn})
+	anyone("/sign-in/{code}", by{get: p.signIn.showLink, post: p.signIn.useLink})
+	admins("/sign-out", by{post: p.signIn.signOut})
 
-	admins("/{$}", by{get: overview.show})
-	admins("/find", by{get: search.show})
+	admins("/{$}", by{get: p.overview.show})
+	admins("/find", by{get: p.search.show})
 
-	admins("/subscriptions", by{get: subscriptions.list})
-	admins("/subscriptions/export", by{get: subscriptions.export})
-	admins("/subscriptions/new", by{get: subscriptions.newForm, post: subscriptions.create})
-	admins("/subscriptions/check-url", by{post: subscriptions.checkURL})
-	admins("/subscriptions/{id}", by{get: subscriptions.show})
-	admins("/subscriptions/{id}/edit", by{get: subscriptions.editForm, post: subscriptions.update})
-	admins("/subscriptions/{id}/ping", by{post: subscriptions.ping})
-	admins("/subscriptions/{id}/pause", by{post: subscriptions.pause})
-	admins("/subscriptions/{id}/resume", by{post: subscriptions.resume})
-	admins("/subscriptions/{id}/rotate-secret", by{get: subscriptions.confirmRotate, post: subscriptions.rotateSecret})
-	admins("/subscriptions/{id}/replay", by{get: subscriptions.newReplay, post: subscriptions.createReplay})
-	admins("/subscriptions/{id}/replays/{replay}/cancel", by{post: subscriptions.cancelReplay})
-	admins("/subscriptions/{id}/delete", by{get: subscriptions.confirmDelete, post: subscriptions.delete})
+	admins("/subscriptions", by{get: p.subscriptions.list})
+	admins("/subscriptions/export", by{get: p.subscriptions.export})
+	admins("/subscriptions/new", by{get: p.subscriptions.newForm, post: p.subscriptions.create})
+	admins("/subscriptions/check-url", by{post: p.subscriptions.checkURL})
+	admins("/subscriptions/{id}", by{get: p.subscriptions.show})
+	admins("/subscriptions/{id}/edit", by{get: p.subscriptions.editForm, post: p.subscriptions.update})
+	admins("/subscriptions/{id}/ping", by{post: p.subscriptions.ping})
+	admins("/subscriptions/{id}/pause", by{post: p.subscriptions.pause})
+	admins("/subscriptions/{id}/resume", by{post: p.subscriptions.resume})
+	admins("/subscriptions/{id}/rotate-secret", by{get: p.subscriptions.confirmRotate, post: p.subscriptions.rotateSecret})
+	admins("/subscriptions/{id}/replay", by{get: p.subscriptions.newReplay, post: p.subscriptions.createReplay})
+	admins("/subscriptions/{id}/replays/{replay}/cancel", by{post: p.subscriptions.cancelReplay})
+	admins("/subscriptions/{id}/delete", by{get: p.subscriptions.confirmDelete, post: p.subscriptions.delete})
 
-	admins("/deliveries", by{get: deliveries.list})
-	streams("/deliveries/stream", by{get: deliveries.listStream})
-	admins("/deliveries/export", by{get: deliveries.export})
-	admins("/deliveries/redeliver", by{get: deliveries.confirmBulk(bulkRedeliver), post: deliveries.runBulk(bulkRedeliver)})
-	admins("/deliveries/cancel", by{get: deliveries.confirmBulk(bulkCancel), post: deliveries.runBulk(bulkCancel)})
-	admins("/deliveries/report", by{get: deliveries.report})
-	admins("/deliveries/{id}", by{get: deliveries.show})
-	streams("/deliveries/{id}/stream", by{get: deliveries.stream})
-	admins("/deliveries/{id}/body.json.txt", by{get: deliveries.body})
-	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: deliveries.attemptBody})
-	admins("/deliveries/{id}/redeliver", by{get: deliveries.confirmRedeliver, post: deliveries.redeliver})
-	admins("/deliveries/{id}/cancel", by{get: deliveries.confirmCancel, post: deliveries.cancel})
+	admins("/deliveries", by{get: p.deliveries.list})
+	streams("/deliveries/stream", by{get: p.deliveries.listStream})
+	admins("/deliveries/export", by{get: p.deliveries.export})
+	admins("/deliveries/redeliver", by{get: p.deliveries.confirmBulk(bulkRedeliver), post: p.deliveries.runBulk(bulkRedeliver)})
+	admins("/deliveries/cancel", by{get: p.deliveries.confirmBulk(bulkCancel), post: p.deliveries.runBulk(bulkCancel)})
+	admins("/deliveries/report", by{get: p.deliveries.report})
+	admins("/deliveries/{id}", by{get: p.deliveries.show})
+	streams("/deliveries/{id}/stream", by{get: p.deliveries.stream})
+	admins("/deliveries/{id}/body.json.txt", by{get: p.deliveries.body})
+	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: p.deliveries.attemptBody})
+	admins("/deliveries/{id}/redeliver", by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver})
+	admins("/deliveries/{id}/cancel", by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel})
 
-	admins("/events", by{get: events.list})
-	admins("/events/export", by{get: events.export})
-	admins("/events/publish", by{get: events.newForm, post: events.publish})
-	admins("/events/{program}/{id}", by{get: events.show})
-	admins("/events/{program}/{id}/body.json.txt", by{get: events.body})
+	admins("/events", by{get: p.events.list})
+	admins("/events/export", by{get: p.events.export})
+	admins("/events/publish", by{get: p.events.newForm, post: p.events.publish})
+	admins("/events/{program}/{id}", by{get: p.events.show})
+	admins("/events/{program}/{id}/body.json.txt", by{get: p.events.body})
 
-	admins("/event-types", by{get: eventTypes.list})
-	admins("/event-types/{name}", by{get: eventTypes.show})
+	admins("/event-types", by{get: p.eventTypes.list})
+	admins("/event-types/{name}", by{get: p.eventTypes.show})
 
-	admins("/tokens", by{get: tokens.list})
-	admins("/tokens/export", by{get: tokens.export})
-	admins("/tokens/new", by{get: tokens.newForm, post: tokens.create})
-	admins("/tokens/{id}", by{get: tokens.show})
-	admins("/tokens/{id}/revoke", by{get: tokens.confirmRevoke, post: tokens.revoke})
+	admins("/tokens", by{get: p.tokens.list})
+	admins("/tokens/export", by{get: p.tokens.export})
+	admins("/tokens/new", by{get: p.tokens.newForm, post: p.tokens.create})
+	admins("/tokens/{id}", by{get: p.tokens.show})
+	admins("/tokens/{id}/revoke", by{get: p.tokens.confirmRevoke, post: p.tokens.revoke})
 
-	admins("/system", by{get: system.show})
-	admins("/system/release", by{post: system.releaseHold})
-	admins("/audit", by{get: audit.list})
-	admins("/audit/export", by{get: audit.export})
+	admins("/system", by{get: p.system.show})
+	admins("/system/release", by{post: p.system.releaseHold})
+	admins("/audit", by{get: p.audit.list})
+	admins("/audit/export", by{get: p.audit.export})
 
-	admins("/preferences", by{get: account.showPreferences, post: account.savePreferences})
-	admins("/account", by{get: account.show})
-	admins("/account/password", by{post: account.changePassword})
-	admins("/account/sessions/{id}/revoke", by{post: account.revokeSession})
-	admins("/account/sign-out-everywhere", by{post: account.signOutEverywhere})
+	admins("/preferences", by{get: p.account.showPreferences, post: p.account.savePreferences})
+	admins("/account", by{get: p.account.show})
+	admins("/account/password", by{post: p.account.changePassword})
+	admins("/account/sessions/{id}/revoke", by{post: p.account.revokeSession})
+	admins("/account/sign-out-everywhere", by{post: p.account.signOutEverywhere})
 	return m
 }
 

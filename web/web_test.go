@@ -80,7 +80,7 @@ func makeAdmin(t *testing.T, w *Web, email string) webhook.Admin {
 	admin, _, err := w.store.AdminByEmail(t.Context(), email)
 	if isMistake(err) {
 		err = w.store.Write(t.Context(), func(sw store.Write) (err error) {
-			admin, err = sw.CreateAdmin(email, w.signIn.noPassword)
+			admin, err = sw.CreateAdmin(email, w.pages.signIn.noPassword)
 			return err
 		})
 	}

@@ -61,6 +61,27 @@ var sections = []Section{
 	{"/audit", "audit", "Audit"},
 }
 
+func galleryCharts() (steps, latency Chart) {
+	steps = Chart{
+		ID: "per-minute", Name: "Deliveries per minute", StepName: "Minute",
+		Labels: []string{"05:00", "05:01", "05:02", "05:03", "05:04", "05:05", "05:06"},
+		Series: []Series{
+			{"Success", "success", []float64{40, 42, 38, 60, 71, 55, 48}},
+			{"Retryable", "retryable", []float64{0, 0, 12, 20, 4, 0, 0}},
+			{"Failed", "failed", []float64{1, 0, 2, 0, 5, 1, 0}},
+		},
+	}
+	latency = Chart{
+		ID: "latency", Name: "Latency", StepName: "Minute", Labels: steps.Labels,
+		Series: []Series{
+			{"p50", "", []float64{41, 40, 43, math.NaN(), 61, 45, 40}},
+			{"p95", "", []float64{120, 118, 160, math.NaN(), 300, 190, 130}},
+		},
+		Format: func(v float64) string { return Number(int64(v)) + " ms" },
+	}
+	return steps, latency
+}
+
 // gallery is a page with all the parts.
 func gallery(t *testing.T) templ.Component {
 	c := Clock{Now: now}
@@ -71,23 +92,7 @@ func gallery(t *testing.T) templ.Component {
 		Live: &Live{Stream: "/deliveries/stream", Page: "/deliveries", Noun: "delivery"},
 	}
 	const id = "0195f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5"
-	steps := Chart{
-		ID: "per-minute", Name: "Deliveries per minute", StepName: "Minute",
-		Labels: []string{"05:00", "05:01", "05:02", "05:03", "05:04", "05:05", "05:06"},
-		Series: []Series{
-			{"Success", "success", []float64{40, 42, 38, 60, 71, 55, 48}},
-			{"Retryable", "retryable", []float64{0, 0, 12, 20, 4, 0, 0}},
-			{"Failed", "failed", []float64{1, 0, 2, 0, 5, 1, 0}},
-		},
-	}
-	latency := Chart{
-		ID: "latency", Name: "Latency", StepName: "Minute", Labels: steps.Labels,
-		Series: []Series{
-			{"p50", "", []float64{41, 40, 43, math.NaN(), 61, 45, 40}},
-			{"p95", "", []float64{120, 118, 160, math.NaN(), 300, 190, 130}},
-		},
-		Format: func(v float64) string { return Number(int64(v)) + " ms" },
-	}
+	steps, latency := galleryCharts()
 	row1 := with(Row("d-1"),
 		with(Cell("", "tick-cell"), SelectRow("id", id, "Select the delivery")),
 		with(Cell("Status"), StateBadge("success", "")),

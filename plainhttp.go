@@ -26,7 +26,7 @@ func isPartners(path string) bool {
 // would make a client that sends it in the clear look as if it were right.
 type plainDoor struct {
 	certificates *certs.Manager // nil when there are none
-	partners     api.API
+	partners     *api.API
 	hosts        []string // that the service is reached by; others are led to the first; nil: whatever was asked for
 	port         string   // of the HTTPS door; "" when it is not known whether there is one, and nobody is led there
 }

@@ -389,7 +389,7 @@ func (svc *service) openCertificates(ctx context.Context) error {
 }
 
 // openDoors puts the rooms behind the doors.
-func (svc *service) openDoors(partners api.API) {
+func (svc *service) openDoors(partners *api.API) {
 	s := svc.settings
 	svc.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isPartners(r.URL.Path) {

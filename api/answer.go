@@ -29,7 +29,7 @@ type appender interface{ appendJSON(dst []byte) []byte }
 
 // write writes the one answer to a request, and returns its status and the
 // size of its body. It is the only place that does.
-func (a *api) write(req *request, ans answer, err error) (status, size int) {
+func (a *API) write(req *request, ans answer, err error) (status, size int) {
 	body := a.buffer()
 	defer a.putBuffer(body)
 	var problem *webhook.Error

@@ -1,12 +1,12 @@
-// Package api is the partners' counter: the /v2 API, and the addresses that ask
-// how the service is.
+// Package api serves the /v2 API that partners call, and /healthz, /readyz and
+// /metrics.
 //
 // It guarantees that every answer has the spec's envelope, whatever went
 // wrong; that what was answered 201 is on disk; that nothing of one program can
 // be seen, guessed or changed with a token of another; and that no token,
 // credential or query value is ever logged.
 //
-// Handlers return an answer or an error; [api.write] alone writes. The routes
+// Handlers return an answer or an error; [API.write] alone writes. The routes
 // stand in routes.go, what an error becomes in error.go, and the order of the
 // checks in request.go.
 package api
@@ -49,7 +49,7 @@ type Config struct {
 
 	// Ready says whether the rest of the process is ready: nil, or what is
 	// not. /readyz, which asks no token, shows the error's text, so it must
-	// be worded for strangers. It must be quick. That the store answers is
+	// be fit for anybody to read. It must be quick. That the store answers is
 	// checked without it. Nil is always ready.
 	Ready func() error
 
@@ -84,8 +84,10 @@ const DefaultRequestTimeout = 30 * time.Second
 // DefaultBatchSize is the BatchSize of a Config that names none.
 const DefaultBatchSize = 100
 
-// api is the handler of every request.
-type api struct {
+// API is the handler of every request. Its methods are what all routes share: who
+// asks, how often, what is answered and logged. What a route does is a method of
+// the type for its noun, subscriptionHandlers for instance.
+type API struct {
 	store            *store.Store
 	catalog          *webhook.Catalog
 	rules            webhook.SubscriptionRules
@@ -94,12 +96,12 @@ type api struct {
 	maxSubscriptions int
 	batchSize        int
 	timeout          time.Duration
-	underWay         underWay
+	inFlight         inFlightKeys
 	limiter          *rateLimiter // nil: no limit
-	strangers        *strangers
+	invalidTokens    *invalidTokenLimiter
 	metrics          *metrics
 	registry         *prometheus.Registry // that metrics are in too
-	scraping         chan struct{}        // holds the one request for the metrics that is under way
+	scraping         chan struct{}        // holds the one scrape that is in flight
 
 	document  func() *file // the contract
 	reference func() *file // the contract as a page to read
@@ -114,25 +116,22 @@ type api struct {
 // answered 404 in the envelope. It judges paths as they were sent, escapes
 // included, so requests must reach it without a redirect to a cleaned path.
 // Their RemoteAddr must be the client's, not that of a proxy.
-func New(cfg Config) API {
+func New(cfg Config) *API {
 	a := newAPI(cfg)
 	a.handle(a.routes())
-	return API{a}
+	return a
 }
 
-// API is the handler that New returns.
-type API struct{ *api }
-
 // Insecure refuses a request that has come in the clear, whatever it asks for:
-// no token is looked at that anybody on the way may have read.
-func (a API) Insecure(w http.ResponseWriter, r *http.Request) {
+// it looks at no token, which anybody on the way may have read.
+func (a *API) Insecure(w http.ResponseWriter, r *http.Request) {
 	a.serve(refusal(webhook.NewError(webhook.CodeForbidden, "This is plain HTTP, which anybody on the way can read: use https://. A token that was sent like this should be revoked.")), w, r, nil)
 }
 
-func newAPI(cfg Config) *api {
-	a := &api{
+func newAPI(cfg Config) *API {
+	a := &API{
 		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready,
-		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, strangers: newStrangers(),
+		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: newInvalidTokenLimiter(),
 		metrics: newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
 	}
 	if a.registry == nil {
@@ -162,7 +161,7 @@ func newAPI(cfg Config) *api {
 }
 
 // ServeHTTP finds the request's route and serves it.
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if e := oversized(r); e != nil {
 		a.serve(refusal(e), w, r, nil)
 		return
@@ -178,7 +177,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve takes a request through the chain: it is judged and handled, answered
 // and logged, each in one place.
-func (a *api) serve(rt *route, w http.ResponseWriter, r *http.Request, params httprouter.Params) {
+func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request, params httprouter.Params) {
 	start := time.Now()
 	ctx := &bounded{Context: r.Context(), deadline: start.Add(a.timeout)}
 	defer ctx.end()
@@ -197,7 +196,7 @@ func (a *api) serve(rt *route, w http.ResponseWriter, r *http.Request, params ht
 
 // logRequest writes the line of a request: nothing in it is the client's but
 // the method, whose alphabet net/http has checked.
-func (a *api) logRequest(req *request, status, size int, took time.Duration) {
+func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 	level := slog.LevelInfo
 	if req.route.quiet {
 		level = slog.LevelDebug

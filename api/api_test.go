@@ -25,7 +25,7 @@ type service struct {
 	store      *store.Store
 	closeStore func()
 	catalog    *webhook.Catalog
-	api        *api
+	api        *API
 	token      string // of program acme and user ada, with every scope
 	log        *logBuffer
 	contract   *contractChecker
@@ -62,7 +62,7 @@ func start(t testing.TB, change ...func(*Config)) *service {
 	for _, c := range change {
 		c(&cfg)
 	}
-	sv := &service{t: t, store: s, closeStore: closing, catalog: catalog, api: New(cfg).api, log: log, contract: contract}
+	sv := &service{t: t, store: s, closeStore: closing, catalog: catalog, api: New(cfg), log: log, contract: contract}
 	sv.token = sv.newToken("acme", "ada", webhook.Scopes()...)
 	return sv
 }

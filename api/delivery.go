@@ -34,14 +34,17 @@ func newDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	}
 }
 
-func (a *api) findDelivery(req *request) error {
-	d, err := a.store.Delivery(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
+// deliveryHandlers serve the routes of deliveries.
+type deliveryHandlers struct{ api *API }
+
+func (h deliveryHandlers) find(req *request) error {
+	d, err := h.api.store.Delivery(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
 	req.delivery = &d
 	return err
 }
 
-func (a *api) listDeliveries(req *request) (answer, error) {
-	deliveries, next, err := a.store.Deliveries(req.ctx, req.program(), req.subscription.ID, &req.query)
+func (h deliveryHandlers) list(req *request) (answer, error) {
+	deliveries, next, err := h.api.store.Deliveries(req.ctx, req.program(), req.subscription.ID, &req.query)
 	if err != nil {
 		return answer{}, err
 	}
@@ -52,7 +55,7 @@ func (a *api) listDeliveries(req *request) (answer, error) {
 	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
 }
 
-func (a *api) readDelivery(req *request) (answer, error) {
+func (h deliveryHandlers) read(req *request) (answer, error) {
 	return answer{data: newWholeDeliveryRecord(req.delivery), tagged: true}, nil
 }
 
@@ -66,7 +69,7 @@ func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	return r
 }
 
-func (a *api) cancelDelivery(req *request) (answer, error) {
+func (h deliveryHandlers) cancel(req *request) (answer, error) {
 	if err := req.refuseKey("is not taken here: a delivery that is cancelled stays so, however often it is asked for"); err != nil {
 		return answer{}, err
 	}
@@ -74,19 +77,19 @@ func (a *api) cancelDelivery(req *request) (answer, error) {
 		return answer{}, err
 	}
 	subscription, id := req.delivery.SubscriptionID, req.delivery.ID
-	err := a.store.Write(req.ctx, func(w store.Write) error { return w.Cancel(req.program(), subscription, id) })
+	err := h.api.store.Write(req.ctx, func(w store.Write) error { return w.Cancel(req.program(), subscription, id) })
 	if err != nil {
 		return answer{}, err
 	}
-	d, err := a.store.Delivery(req.ctx, req.program(), subscription, id)
+	d, err := h.api.store.Delivery(req.ctx, req.program(), subscription, id)
 	return answer{data: newWholeDeliveryRecord(&d)}, err
 }
 
-func (a *api) redeliver(req *request) (answer, error) {
+func (h deliveryHandlers) redeliver(req *request) (answer, error) {
 	if err := req.readNothing(); err != nil {
 		return answer{}, err
 	}
-	return a.create(req, func(w store.Write) (answer, error) {
+	return h.api.create(req, func(w store.Write) (answer, error) {
 		d, err := w.Redeliver(req.program(), req.delivery.SubscriptionID, req.delivery.ID)
 		r := newDeliveryRecord(&d)
 		r.Attempts = []attemptRecord{}

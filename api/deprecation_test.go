@@ -61,7 +61,7 @@ func TestDeprecationIsTold(t *testing.T) {
 
 // The policy that the reference states.
 func TestDeprecationsGiveTime(t *testing.T) {
-	for _, rt := range (&api{}).routes() {
+	for _, rt := range (&API{}).routes() {
 		if d := rt.deprecation; d != nil {
 			if err := checkDeprecation(d); err != "" {
 				t.Errorf("%s %s: %s", rt.method, rt.pattern, err)

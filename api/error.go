@@ -42,7 +42,7 @@ const retryAfter = "5"
 
 // problem returns what the caller is told of an error. What is our fault is
 // logged here, once, and not told.
-func (a *api) problem(req *request, err error) *webhook.Error {
+func (a *API) problem(req *request, err error) *webhook.Error {
 	var e *webhook.Error
 	var p panicked
 	switch ended := req.ctx.Err(); {
@@ -70,11 +70,11 @@ func (a *api) problem(req *request, err error) *webhook.Error {
 	return e
 }
 
-func (a *api) logError(req *request, message string, err error) {
+func (a *API) logError(req *request, message string, err error) {
 	a.logFault(req, slog.LevelError, message, err)
 }
 
-func (a *api) logFault(req *request, level slog.Level, message string, err error) {
+func (a *API) logFault(req *request, level slog.Level, message string, err error) {
 	a.logger.LogAttrs(req.ctx, level, message,
 		slog.String("error", err.Error()),
 		slog.String("method", req.http.Method),

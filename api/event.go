@@ -36,36 +36,39 @@ func (r eventRecords) appendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-func (a *api) findEvent(req *request) error {
-	e, err := a.store.Event(req.ctx, req.program(), req.params.ByName("id"))
+// eventHandlers serve the routes of events.
+type eventHandlers struct{ api *API }
+
+func (h eventHandlers) find(req *request) error {
+	e, err := h.api.store.Event(req.ctx, req.program(), req.params.ByName("id"))
 	req.event = &e
 	return err
 }
 
-func (a *api) listEvents(req *request) (answer, error) {
-	events, next, err := a.store.Events(req.ctx, req.program(), &req.query)
+func (h eventHandlers) list(req *request) (answer, error) {
+	events, next, err := h.api.store.Events(req.ctx, req.program(), &req.query)
 	return answer{data: eventRecords(events), meta: newFeedMeta(&req.query, next)}, err
 }
 
-func (a *api) readEvent(req *request) (answer, error) {
+func (h eventHandlers) read(req *request) (answer, error) {
 	return answer{data: eventRecord{req.event}, tagged: true}, nil
 }
 
 // publish takes one event, an array of events, or a stream of lines. What it
 // answers 201 is on disk. The JSON of the events is the store's from then on.
-func (a *api) publish(req *request) (answer, error) {
+func (h eventHandlers) publish(req *request) (answer, error) {
 	media, err := req.mediaType(mediaJSON, mediaNDJSON)
 	if err != nil {
 		return answer{}, err
 	}
 	if media == mediaNDJSON {
-		return a.publishLines(req)
+		return h.publishLines(req)
 	}
 	body, err := req.readBody()
 	if err != nil {
 		return answer{}, err
 	}
-	events, batch, invalid := a.catalog.NewEvents(body, time.Now())
+	events, batch, invalid := h.api.catalog.NewEvents(body, time.Now())
 	if invalid != nil {
 		return answer{}, invalid
 	}
@@ -74,7 +77,7 @@ func (a *api) publish(req *request) (answer, error) {
 			events[i].Trace = trace
 		}
 	}
-	return a.create(req, func(w store.Write) (answer, error) {
+	return h.api.create(req, func(w store.Write) (answer, error) {
 		if _, err := w.Publish(req.program(), events); err != nil {
 			return answer{}, err
 		}

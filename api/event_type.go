@@ -20,8 +20,11 @@ func newEventTypeRecord(t *webhook.EventType) eventTypeRecord {
 	return eventTypeRecord{t.Name, webhook.EventVersion, t.Title, t.Description, t.Schema, t.Example}
 }
 
-func (a *api) findEventType(req *request) error {
-	t, ok := a.catalog.Type(req.params.ByName("name"))
+// eventTypeHandlers serve the routes of event types.
+type eventTypeHandlers struct{ catalog *webhook.Catalog }
+
+func (h eventTypeHandlers) find(req *request) error {
+	t, ok := h.catalog.Type(req.params.ByName("name"))
 	if !ok {
 		return webhook.NotFound("event type")
 	}
@@ -29,8 +32,8 @@ func (a *api) findEventType(req *request) error {
 	return nil
 }
 
-func (a *api) listEventTypes(*request) (answer, error) {
-	types := a.catalog.Types()
+func (h eventTypeHandlers) list(*request) (answer, error) {
+	types := h.catalog.Types()
 	records := make([]eventTypeRecord, len(types))
 	for i, t := range types {
 		records[i] = newEventTypeRecord(t)
@@ -38,6 +41,6 @@ func (a *api) listEventTypes(*request) (answer, error) {
 	return answer{data: records}, nil
 }
 
-func (a *api) readEventType(req *request) (answer, error) {
+func (h eventTypeHandlers) read(req *request) (answer, error) {
 	return answer{data: newEventTypeRecord(req.eventType), tagged: true}, nil
 }

@@ -21,26 +21,30 @@ type replicaRecord struct {
 	LastSuccess string  `json:"last_success,omitempty"`
 }
 
-// healthz says that the process lives, and looks at nothing else: what it
-// cannot do just now is no reason to start it again.
-func (a *api) healthz(*request) (answer, error) {
+// statusHandlers serve the routes that say how the service is: /healthz, /readyz
+// and /metrics.
+type statusHandlers struct{ api *API }
+
+// healthz says that the process is alive, and checks nothing else: a fault that
+// may pass is no reason to restart it.
+func (h statusHandlers) healthz(*request) (answer, error) {
 	return answer{data: healthRecord{Status: "alive"}}, nil
 }
 
 // readyz says whether requests can be taken.
-func (a *api) readyz(req *request) (answer, error) {
+func (h statusHandlers) readyz(req *request) (answer, error) {
 	var known *webhook.Error
-	if err := a.store.Check(req.ctx); errors.As(err, &known) {
+	if err := h.api.store.Check(req.ctx); errors.As(err, &known) {
 		return answer{}, known
 	} else if err != nil {
-		a.logError(req, "not ready", err)
+		h.api.logError(req, "not ready", err)
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: the store does not answer.")
 	}
-	if err := a.ready(); err != nil {
+	if err := h.api.ready(); err != nil {
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: "+err.Error()+".")
 	}
 	ready := healthRecord{Status: "ready"}
-	if r := a.store.Replica(); r.State != replica.StateOff {
+	if r := h.api.store.Replica(); r.State != replica.StateOff {
 		ready.Replica = &replicaRecord{State: string(r.State), LagSeconds: math.Round(r.Lag.Seconds()*1000) / 1000}
 		if !r.LastSuccess.IsZero() {
 			ready.Replica.LastSuccess = webhook.FormatTime(r.LastSuccess)

@@ -103,10 +103,12 @@ func (r *ring) add(t time.Duration, most int) {
 	r.n++
 }
 
-// admit finds who makes a request, and whether the program may make one now.
-func (a *api) admit(req *request) (err error) {
-	if req.token, err = a.authenticate(req); err != nil {
-		return a.holdBack(req, err)
+// authenticate finds the token of a request, and counts the request against the
+// program's limit. The error is that of a token that is missing or not valid, or
+// of a limit that is reached.
+func (a *API) authenticate(req *request) (err error) {
+	if req.token, err = a.token(req); err != nil {
+		return a.limit(req, err)
 	}
 	if a.limiter == nil {
 		return nil
@@ -124,7 +126,7 @@ func (a *api) admit(req *request) (err error) {
 
 // quotaHeader tells a program where it stands, in the fields of
 // draft-ietf-httpapi-ratelimit-headers.
-func (a *api) quotaHeader(header http.Header, req *request) {
+func (a *API) quotaHeader(header http.Header, req *request) {
 	if req.quota == (quota{}) { // no limit, or nobody knows whose request it is
 		return
 	}
@@ -142,72 +144,73 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// The bounds of what is remembered of addresses that send tokens which are not
-// valid.
+// The bounds of what is remembered of addresses that send invalid tokens.
 const (
 	maxInvalidTokens = 300 // in a row, and in each rateWindow later on
-	maxStrangers     = 16 << 10
+	maxAddresses     = 16 << 10
 )
 
-// strangers holds back addresses that send access tokens which are not valid.
-// It is asked about those alone: a token that is valid is never refused for
-// the company it keeps.
+// invalidTokenLimiter limits the addresses that send invalid access tokens. It is
+// asked about those requests alone: a valid token is never refused because of the
+// address it comes from.
 //
-// An address may send maxInvalidTokens at once; each is forgiven after its share of
-// rateWindow.
-type strangers struct {
+// It is the generic cell rate algorithm (GCRA): an address may send
+// maxInvalidTokens at once, and each moves its nextAllowed, the theoretical
+// arrival time of the next, by an even share of rateWindow into the future.
+type invalidTokenLimiter struct {
 	start time.Time
 
-	mu       sync.Mutex
-	forgiven map[netip.Prefix]time.Duration // when all that an address has sent is; since start
+	mu          sync.Mutex
+	nextAllowed map[netip.Prefix]time.Duration // since start; an address that is not in it, or in the past, has sent none
 }
 
-func newStrangers() *strangers {
-	return &strangers{start: time.Now(), forgiven: make(map[netip.Prefix]time.Duration)}
+func newInvalidTokenLimiter() *invalidTokenLimiter {
+	return &invalidTokenLimiter{start: time.Now(), nextAllowed: make(map[netip.Prefix]time.Duration)}
 }
 
-// wait counts a token that is not valid. When the address has sent too many, it
-// does not count it and returns how long until it would.
-func (s *strangers) wait(remoteAddr string) time.Duration {
+// wait counts an invalid token. When its address has sent too many, it does not
+// count it, and returns how long the address must wait.
+func (l *invalidTokenLimiter) wait(remoteAddr string) time.Duration {
 	const each = rateWindow / maxInvalidTokens
 	address, _ := netip.ParseAddrPort(remoteAddr) // what is no address is one sender
 	from := webhook.Network(address.Addr())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Since(s.start)
-	until, known := s.forgiven[from]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Since(l.start)
+	until, known := l.nextAllowed[from]
 	until = max(until, now) + each
 	if excess := until - now - rateWindow; excess > 0 {
 		return excess
 	}
-	if !known && len(s.forgiven) >= maxStrangers {
-		s.makeRoom(now)
+	if !known && len(l.nextAllowed) >= maxAddresses {
+		l.makeRoom(now)
 	}
-	s.forgiven[from] = until
+	l.nextAllowed[from] = until
 	return 0
 }
 
-// makeRoom drops the addresses that are forgiven. When that is not the most of
-// them it drops all: so many senders are not held back by their addresses, and
-// looking for those to drop must stay rare.
-func (s *strangers) makeRoom(now time.Duration) {
-	for from, until := range s.forgiven {
+// makeRoom drops the addresses whose tokens no longer count. When at least half
+// remain, it drops all: so many senders cannot be limited by their addresses, and
+// the scan must stay rare. The caller holds l.mu.
+func (l *invalidTokenLimiter) makeRoom(now time.Duration) {
+	for from, until := range l.nextAllowed {
 		if until <= now {
-			delete(s.forgiven, from)
+			delete(l.nextAllowed, from)
 		}
 	}
-	if len(s.forgiven) > maxStrangers/2 {
-		clear(s.forgiven)
+	if len(l.nextAllowed) > maxAddresses/2 {
+		clear(l.nextAllowed)
 	}
 }
 
-// holdBack turns the refusal of a token into 429 when too many were refused. A
-// request without one is not an attempt to guess one, and costs nothing.
-func (a *api) holdBack(req *request, refused error) error {
+// limit turns the refusal of a token into 429 when its address has sent too many
+// invalid ones. A request without a token is no attempt to guess one, and does not
+// count.
+func (a *API) limit(req *request, refused error) error {
 	if !isUnauthenticated(refused) || len(req.http.Header["Authorization"]) == 0 {
 		return refused
 	}
-	wait := a.strangers.wait(req.http.RemoteAddr)
+	wait := a.invalidTokens.wait(req.http.RemoteAddr)
 	if wait == 0 {
 		return refused
 	}

@@ -250,27 +250,27 @@ func TestInvalidTokensAreHeldBack(t *testing.T) {
 
 func TestStrangersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStrangers()
+		s := newInvalidTokenLimiter()
 		address := func(i int) string {
 			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1).String()
 		}
-		for i := range 3 * maxStrangers {
+		for i := range 3 * maxAddresses {
 			s.wait(address(i))
-			if n := len(s.forgiven); n > maxStrangers {
-				t.Fatalf("%d addresses are remembered, want at most %d", n, maxStrangers)
+			if n := len(s.nextAllowed); n > maxAddresses {
+				t.Fatalf("%d addresses are remembered, want at most %d", n, maxAddresses)
 			}
 		}
-		// The forgiven make room, and those that are not are still known.
-		s = newStrangers()
-		for i := range maxStrangers {
+		// The addresses whose tokens no longer count are dropped, and the others are kept.
+		s = newInvalidTokenLimiter()
+		for i := range maxAddresses {
 			s.wait(address(i))
 		}
 		time.Sleep(rateWindow)
 		for range maxInvalidTokens {
 			s.wait("192.0.2.1:1")
 		}
-		if s.wait("192.0.2.1:1") == 0 || len(s.forgiven) != 1 {
-			t.Errorf("%d addresses are remembered, want the one that is held back", len(s.forgiven))
+		if s.wait("192.0.2.1:1") == 0 || len(s.nextAllowed) != 1 {
+			t.Errorf("%d addresses are remembered, want the one that is held back", len(s.nextAllowed))
 		}
 	})
 }
@@ -445,7 +445,7 @@ func BenchmarkRateLimiter(b *testing.B) {
 // BenchmarkQuota is what the limit costs a request in all: the count and its
 // headers.
 func BenchmarkQuota(b *testing.B) {
-	a := &api{limiter: newRateLimiter(1000)}
+	a := &API{limiter: newRateLimiter(1000)}
 	header := make(http.Header)
 	b.ReportAllocs()
 	for b.Loop() {

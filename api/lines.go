@@ -49,13 +49,13 @@ func (p partial) sentence() string {
 // chunks: what has arrived, up to MaxPublishEvents. Each is on disk before
 // more is read. The stream ends at the first line that is not right, with all
 // before it stored.
-func (a *api) publishLines(req *request) (answer, error) {
-	buffer, ok := a.lines.Get().(*[]byte)
+func (h eventHandlers) publishLines(req *request) (answer, error) {
+	buffer, ok := h.api.lines.Get().(*[]byte)
 	if !ok {
 		b := make([]byte, lineBuffer)
 		buffer = &b
 	}
-	defer a.lines.Put(buffer)
+	defer h.api.lines.Put(buffer)
 	req.writeUntil(time.Time{})  // the server's bound on requests as a whole is not for a stream
 	req.ctx = req.http.Context() // the time of the stream as a whole is not bounded
 	lines := lineReader{src: stream{req}, buf: *buffer}
@@ -70,7 +70,7 @@ func (a *api) publishLines(req *request) (answer, error) {
 		}
 		if err == nil && len(text) > 0 {
 			at := fmt.Sprintf("events[%d]", done.Accepted+len(chunk))
-			e, invalid := a.catalog.NewEvent(text, at, time.Now())
+			e, invalid := h.api.catalog.NewEvent(text, at, time.Now())
 			if invalid != nil {
 				err = lineError(invalid, at, number)
 			} else {
@@ -84,7 +84,7 @@ func (a *api) publishLines(req *request) (answer, error) {
 		}
 		if len(chunk) > 0 {
 			// The events before a line that is wrong are stored all the same.
-			if failed := a.publishChunk(req, chunk, &done); failed != nil {
+			if failed := h.publishChunk(req, chunk, &done); failed != nil {
 				return answer{}, partial{failed, done.Accepted}
 			}
 			clear(chunk) // the store holds on to what it needs
@@ -105,9 +105,9 @@ func (a *api) publishLines(req *request) (answer, error) {
 
 // publishChunk stores a chunk and counts it. When an id of it is taken, it
 // stores the events before that one.
-func (a *api) publishChunk(req *request, chunk []webhook.Event, done *linesRecord) error {
-	ctx, cancel := context.WithTimeout(req.ctx, a.timeout)
-	added, err := a.store.Publish(ctx, req.program(), chunk)
+func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, done *linesRecord) error {
+	ctx, cancel := context.WithTimeout(req.ctx, h.api.timeout)
+	added, err := h.api.store.Publish(ctx, req.program(), chunk)
 	cancel()
 	if err == nil {
 		done.Accepted += len(chunk)
@@ -123,10 +123,10 @@ func (a *api) publishChunk(req *request, chunk []webhook.Event, done *linesRecor
 	}
 	// Which of them it is takes about log2 steps to find out.
 	half := len(chunk) / 2
-	if err := a.publishChunk(req, chunk[:half], done); err != nil {
+	if err := h.publishChunk(req, chunk[:half], done); err != nil {
 		return err
 	}
-	return a.publishChunk(req, chunk[half:], done)
+	return h.publishChunk(req, chunk[half:], done)
 }
 
 // lineError makes an error of a line name the event as its parameter, also when
@@ -142,7 +142,7 @@ func lineError(e *webhook.Error, at string, number int) *webhook.Error {
 }
 
 // stream is the body of a request that may take any time, as long as there is
-// never silence for longer than api.timeout.
+// never silence for longer than API.timeout.
 type stream struct{ req *request }
 
 func (s stream) Read(p []byte) (int, error) {

@@ -21,19 +21,19 @@ const metricsPath = "/metrics"
 // metricsType is Prometheus's text format.
 const metricsType = "text/plain; version=0.0.4; charset=utf-8"
 
-// readMetrics answers with all metrics of the process. When some cannot be read
+// metrics answers with all metrics of the process. When some cannot be read
 // the others are of all the more use: it answers with those, and logs why.
-func (a *api) readMetrics(req *request) (answer, error) {
+func (h statusHandlers) metrics(req *request) (answer, error) {
 	// One at a time: who asks without pause is held up, and not the service.
 	select {
-	case a.scraping <- struct{}{}:
-		defer func() { <-a.scraping }()
+	case h.api.scraping <- struct{}{}:
+		defer func() { <-h.api.scraping }()
 	case <-req.ctx.Done():
 		return answer{}, req.ctx.Err()
 	}
-	families, err := a.registry.Gather()
+	families, err := h.api.registry.Gather()
 	if err != nil {
-		a.logError(req, "some metrics could not be read", err)
+		h.api.logError(req, "some metrics could not be read", err)
 	}
 	var text bytes.Buffer
 	encoder := expfmt.NewEncoder(&text, expfmt.NewFormat(expfmt.TypeTextPlain))

@@ -16,14 +16,14 @@ import (
 // time, for webhook.IdempotencyKeptFor.
 //
 // There is no moment to fail at in between: what a request creates and the
-// answer to it are stored in one write (see [api.create]). When the process
+// answer to it are stored in one write (see [API.create]). When the process
 // dies before that commit, neither is there, and the request can be sent again;
 // when it dies after it, the request that is sent again is answered from the
-// store. That a request is under way is known in memory alone, since this
+// store. That a request is in flight is known in memory alone, since this
 // process is the only one that writes: so a crash leaves no key locked.
 //
 // Answers that are errors are not kept: nothing was created.
-func (a *api) once(handle func(*request) (answer, error)) func(*request) (answer, error) {
+func (a *API) once(handle func(*request) (answer, error)) func(*request) (answer, error) {
 	return func(req *request) (answer, error) {
 		values := req.http.Header[webhook.IdempotencyHeader]
 		if values == nil {
@@ -40,11 +40,11 @@ func (a *api) once(handle func(*request) (answer, error)) func(*request) (answer
 			return answer{}, err
 		}
 		key := &webhook.IdempotencyKey{TokenID: req.token.ID, Key: values[0], Request: req.fingerprint(body)}
-		if !a.underWay.begin(key) {
+		if !a.inFlight.begin(key) {
 			req.retryAfter = "1"
 			return answer{}, webhook.NewError(webhook.CodeConflict, "A request with this "+webhook.IdempotencyHeader+" is under way. Send this one again when it has been answered.")
 		}
-		defer a.underWay.end(key)
+		defer a.inFlight.end(key)
 		kept, err := a.store.Answered(req.ctx, key)
 		if err != nil {
 			return answer{}, err
@@ -60,7 +60,7 @@ func (a *api) once(handle func(*request) (answer, error)) func(*request) (answer
 // create runs the write of a request that creates something. With a key the
 // answer is kept in the same write, so it must be whole by then. fn may be
 // called again, see [store.Store.WriteAgain].
-func (a *api) create(req *request, fn func(store.Write) (answer, error)) (answer, error) {
+func (a *API) create(req *request, fn func(store.Write) (answer, error)) (answer, error) {
 	var ans answer
 	err := a.store.WriteAgain(req.ctx, func(w store.Write) (err error) {
 		if ans, err = fn(w); err != nil || req.key == nil {
@@ -94,29 +94,29 @@ func (req *request) fingerprint(body []byte) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// underWay is the keys of the requests that are being handled.
-type underWay struct {
+// inFlightKeys are the keys of the requests that are being handled.
+type inFlightKeys struct {
 	mu   sync.Mutex
 	keys map[[2]string]bool // by token and key
 }
 
-// begin says whether the key was free, and is the caller's until end.
-func (u *underWay) begin(k *webhook.IdempotencyKey) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+// begin reports whether the key was free. It then belongs to the caller until end.
+func (f *inFlightKeys) begin(k *webhook.IdempotencyKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	name := [2]string{k.TokenID, k.Key}
-	if u.keys[name] {
+	if f.keys[name] {
 		return false
 	}
-	if u.keys == nil {
-		u.keys = make(map[[2]string]bool)
+	if f.keys == nil {
+		f.keys = make(map[[2]string]bool)
 	}
-	u.keys[name] = true
+	f.keys[name] = true
 	return true
 }
 
-func (u *underWay) end(k *webhook.IdempotencyKey) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.keys, [2]string{k.TokenID, k.Key})
+func (f *inFlightKeys) end(k *webhook.IdempotencyKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.keys, [2]string{k.TokenID, k.Key})
 }

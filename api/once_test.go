@@ -206,11 +206,11 @@ func TestErrorsAreNotKept(t *testing.T) {
 	}
 }
 
-// While the first is under way, the same key is held back, and only that.
+// While the first is in flight, the same key is refused, and only that.
 func TestKeyUnderWay(t *testing.T) {
 	s := start(t)
 	key := &webhook.IdempotencyKey{TokenID: tokenID(t, s), Key: "k"}
-	if !s.api.underWay.begin(key) {
+	if !s.api.inFlight.begin(key) {
 		t.Fatal("the key is in use")
 	}
 	r := s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k")
@@ -221,13 +221,13 @@ func TestKeyUnderWay(t *testing.T) {
 	other := *s
 	other.token = s.newToken("acme", "bob", webhook.Scopes()...)
 	wantStatus(t, "another token", other.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k"), 201)
-	s.api.underWay.end(key)
+	s.api.inFlight.end(key)
 	r = s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k")
 	if r.status != 201 || r.header.Get("Idempotency-Replayed") != "" {
 		t.Errorf("when it has ended: got %d %v", r.status, r.header)
 	}
-	if len(s.api.underWay.keys) != 0 {
-		t.Errorf("%d keys are still held", len(s.api.underWay.keys))
+	if len(s.api.inFlight.keys) != 0 {
+		t.Errorf("%d keys are still held", len(s.api.inFlight.keys))
 	}
 }
 

@@ -51,14 +51,17 @@ func documents(catalog *webhook.Catalog, baseURL string) (document, reference fu
 	return document, reference
 }
 
-// readDocument answers with the contract, without an envelope.
-func (a *api) readDocument(*request) (answer, error) { return a.document().answer() }
+// documentHandlers serve the contract and its reference page.
+type documentHandlers struct{ api *API }
 
-// readReference answers with the contract as a page to read.
-func (a *api) readReference(*request) (answer, error) { return a.reference().answer() }
+// contract answers with the contract, without an envelope.
+func (h documentHandlers) contract(*request) (answer, error) { return h.api.document().answer() }
 
-// readReferenceStyle answers with the style of that page.
-func (a *api) readReferenceStyle(*request) (answer, error) {
+// page answers with the contract as a page to read.
+func (h documentHandlers) page(*request) (answer, error) { return h.api.reference().answer() }
+
+// style answers with the style of that page.
+func (h documentHandlers) style(*request) (answer, error) {
 	return (&file{"text/css; charset=utf-8", "", referenceCSS}).answer()
 }
 

@@ -55,13 +55,16 @@ func newReplayRecord(r *webhook.Replay) replayRecord {
 	}
 }
 
-func (a *api) findReplay(req *request) error {
-	r, err := a.store.Replay(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
+// replayHandlers serve the routes of replays.
+type replayHandlers struct{ api *API }
+
+func (h replayHandlers) find(req *request) error {
+	r, err := h.api.store.Replay(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
 	req.replay = &r
 	return err
 }
 
-func (a *api) createReplay(req *request) (answer, error) {
+func (h replayHandlers) create(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
@@ -72,17 +75,17 @@ func (a *api) createReplay(req *request) (answer, error) {
 	}
 	if fields.DryRun {
 		count := replayCount{DryRun: true}
-		count.Events, count.Deliveries, err = a.store.CountReplay(req.ctx, req.program(), req.subscription.ID, &fields, a.batchSize)
+		count.Events, count.Deliveries, err = h.api.store.CountReplay(req.ctx, req.program(), req.subscription.ID, &fields, h.api.batchSize)
 		if err != nil {
 			return answer{}, err
 		}
-		return a.create(req, func(store.Write) (answer, error) { return answer{data: count}, nil })
+		return h.api.create(req, func(store.Write) (answer, error) { return answer{data: count}, nil })
 	}
-	plan, err := a.store.PlanReplay(req.ctx, req.program(), req.subscription.ID, &fields)
+	plan, err := h.api.store.PlanReplay(req.ctx, req.program(), req.subscription.ID, &fields)
 	if err != nil {
 		return answer{}, err
 	}
-	return a.create(req, func(w store.Write) (answer, error) {
+	return h.api.create(req, func(w store.Write) (answer, error) {
 		r, err := w.CreateReplay(plan)
 		location := "/v2/webhooks/subscriptions/" + r.SubscriptionID + "/replays/" + r.ID
 		return answer{status: http.StatusAccepted, location: location, data: newReplayRecord(&r)}, err
@@ -93,16 +96,16 @@ func replayAnswer(r *webhook.Replay) answer {
 	return answer{data: newReplayRecord(r), tagged: true}
 }
 
-func (a *api) readReplay(req *request) (answer, error) { return replayAnswer(req.replay), nil }
+func (h replayHandlers) read(req *request) (answer, error) { return replayAnswer(req.replay), nil }
 
-func (a *api) cancelReplay(req *request) (answer, error) {
+func (h replayHandlers) cancel(req *request) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {
 		return answer{}, err
 	}
 	program, subscription, id := req.program(), req.replay.SubscriptionID, req.replay.ID
 	var r webhook.Replay
-	err = a.store.Write(req.ctx, func(w store.Write) error {
+	err = h.api.store.Write(req.ctx, func(w store.Write) error {
 		err := conditions.write(func() (answer, error) {
 			r, err := w.Replay(program, subscription, id)
 			return replayAnswer(&r), err

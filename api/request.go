@@ -18,10 +18,10 @@ import (
 // request is one request on its way through the chain. It belongs to the
 // goroutine that serves it.
 type request struct {
-	api    *api
-	w      http.ResponseWriter // for its deadlines; api.write alone writes
+	api    *API
+	w      http.ResponseWriter // for its deadlines; API.write alone writes
 	http   *http.Request
-	ctx    context.Context // ends with the client's interest, or after api.timeout
+	ctx    context.Context // ends with the client's interest, or after API.timeout
 	id     string
 	route  *route
 	params httprouter.Params
@@ -103,7 +103,7 @@ func (req *request) program() string { return req.token.ProgramID }
 // who asks (401), whether it is too often (429), whether they may (403), whether
 // the record exists (404), then what they ask for (415, 413, 400). So nobody
 // learns more than they may.
-func (a *api) judge(req *request) (ans answer, err error) {
+func (a *API) judge(req *request) (ans answer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if p == http.ErrAbortHandler {
@@ -113,7 +113,7 @@ func (a *api) judge(req *request) (ans answer, err error) {
 		}
 	}()
 	if scope := req.route.scope; !req.free() {
-		if err := a.admit(req); err != nil {
+		if err := a.authenticate(req); err != nil {
 			return ans, err
 		}
 		if scope != scopeAny && !req.token.Allows(scope) {
@@ -133,7 +133,7 @@ func (a *api) judge(req *request) (ans answer, err error) {
 }
 
 // authenticate returns the token that the request carries.
-func (a *api) authenticate(req *request) (*webhook.Token, error) {
+func (a *API) token(req *request) (*webhook.Token, error) {
 	values := req.http.Header["Authorization"]
 	if len(values) == 0 {
 		return nil, webhook.NewError(webhook.CodeUnauthenticated, "An access token is required: Authorization: Bearer <token>.")
@@ -169,7 +169,7 @@ func (req *request) release() {
 const maxPooledBuffer = 256 << 10
 
 // buffer returns an empty buffer; putBuffer takes it back.
-func (a *api) buffer() *bytes.Buffer {
+func (a *API) buffer() *bytes.Buffer {
 	if b, ok := a.buffers.Get().(*bytes.Buffer); ok {
 		b.Reset()
 		return b
@@ -177,7 +177,7 @@ func (a *api) buffer() *bytes.Buffer {
 	return bytes.NewBuffer(make([]byte, 0, 1024))
 }
 
-func (a *api) putBuffer(b *bytes.Buffer) {
+func (a *API) putBuffer(b *bytes.Buffer) {
 	if b.Cap() <= maxPooledBuffer {
 		a.buffers.Put(b)
 	}

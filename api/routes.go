@@ -30,58 +30,66 @@ type route struct {
 }
 
 // routes is every route of the API. HEAD works where GET does.
-func (a *api) routes() []route {
+func (a *API) routes() []route {
 	const (
-		subscriptions = "/v2/webhooks/subscriptions"
-		subscription  = subscriptions + "/:id"
-		deliveries    = subscription + "/deliveries"
-		delivery      = deliveries + "/:delivery_id"
-		replays       = subscription + "/replays"
-		replay        = replays + "/:replay_id"
+		subscriptionsPath = "/v2/webhooks/subscriptions"
+		subscriptionPath  = subscriptionsPath + "/:id"
+		deliveriesPath    = subscriptionPath + "/deliveries"
+		deliveryPath      = deliveriesPath + "/:delivery_id"
+		replaysPath       = subscriptionPath + "/replays"
+		replayPath        = replaysPath + "/:replay_id"
 
 		webhooksRead, webhooksWrite = webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite
 		eventsRead, eventsWrite     = webhook.ScopeEventsRead, webhook.ScopeEventsWrite
 	)
 	var (
+		subscriptions = subscriptionHandlers{a}
+		deliveries    = deliveryHandlers{a}
+		replays       = replayHandlers{a}
+		events        = eventHandlers{a}
+		eventTypes    = eventTypeHandlers{a.catalog}
+		documents     = documentHandlers{a}
+		status        = statusHandlers{a}
+
 		none  = queryRules{}
 		free  = queryRules{ignored: true}
-		bySub = a.findSubscription
+		bySub = subscriptions.find
 
 		subscriptionList = queryRules{list: webhook.SubscriptionList}
 		deliveryList     = queryRules{list: webhook.DeliveryList}
 		eventList        = queryRules{list: webhook.EventList}
 	)
 	return []route{
-		{"POST", subscriptions, webhooksWrite, nil, none, a.once(a.createSubscription), false, nil},
-		{"GET", subscriptions, webhooksRead, nil, subscriptionList, a.listSubscriptions, false, nil},
-		{"GET", subscription, webhooksRead, bySub, none, a.readSubscription, false, nil},
-		{"PUT", subscription, webhooksWrite, bySub, none, a.updateSubscription, false, nil},
-		{"DELETE", subscription, webhooksWrite, bySub, none, a.deleteSubscription, false, nil},
-		{"POST", subscription + "/ping", webhooksWrite, bySub, none, a.pingSubscription, false, nil},
-		{"POST", subscription + "/rotate_secret", webhooksWrite, bySub, none, a.once(a.rotateSecret), false, nil},
-		{"GET", deliveries, webhooksRead, bySub, deliveryList, a.listDeliveries, false, nil},
-		{"GET", delivery, webhooksRead, a.findDelivery, none, a.readDelivery, false, nil},
-		{"POST", delivery + "/redeliver", webhooksWrite, a.findDelivery, none, a.once(a.redeliver), false, nil},
-		{"POST", delivery + "/cancel", webhooksWrite, a.findDelivery, none, a.cancelDelivery, false, nil},
-		{"POST", replays, webhooksWrite, bySub, none, a.once(a.createReplay), false, nil},
-		{"GET", replay, webhooksRead, a.findReplay, none, a.readReplay, false, nil},
-		{"DELETE", replay, webhooksWrite, a.findReplay, none, a.cancelReplay, false, nil},
-		{"POST", "/v2/events", eventsWrite, nil, none, a.once(a.publish), false, nil},
-		{"GET", "/v2/events", eventsRead, nil, eventList, a.listEvents, false, nil},
-		{"GET", "/v2/events/:id", eventsRead, a.findEvent, none, a.readEvent, false, nil},
-		{"GET", "/v2/event_types", scopeAny, nil, none, a.listEventTypes, false, nil},
-		{"GET", "/v2/event_types/:name", scopeAny, a.findEventType, none, a.readEventType, false, nil},
-		{"GET", "/v2/openapi.json", scopeNone, nil, free, a.readDocument, true, nil},
-		{"GET", referencePath, scopeNone, nil, free, a.readReference, true, nil},
-		{"GET", referenceStylePath, scopeNone, nil, free, a.readReferenceStyle, true, nil},
-		{"GET", "/healthz", scopeNone, nil, free, a.healthz, true, nil},
-		{"GET", "/readyz", scopeNone, nil, free, a.readyz, true, nil},
-		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, a.readMetrics, true, nil}, // see request.free
+		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.once(subscriptions.create), false, nil},
+		{"GET", subscriptionsPath, webhooksRead, nil, subscriptionList, subscriptions.list, false, nil},
+		{"GET", subscriptionPath, webhooksRead, bySub, none, subscriptions.read, false, nil},
+		{"PUT", subscriptionPath, webhooksWrite, bySub, none, subscriptions.update, false, nil},
+		{"DELETE", subscriptionPath, webhooksWrite, bySub, none, subscriptions.delete, false, nil},
+		{"POST", subscriptionPath + "/ping", webhooksWrite, bySub, none, subscriptions.ping, false, nil},
+		{"POST", subscriptionPath + "/rotate_secret", webhooksWrite, bySub, none, a.once(subscriptions.rotateSecret), false, nil},
+		{"GET", deliveriesPath, webhooksRead, bySub, deliveryList, deliveries.list, false, nil},
+		{"GET", deliveryPath, webhooksRead, deliveries.find, none, deliveries.read, false, nil},
+		{"POST", deliveryPath + "/redeliver", webhooksWrite, deliveries.find, none, a.once(deliveries.redeliver), false, nil},
+		{"POST", deliveryPath + "/cancel", webhooksWrite, deliveries.find, none, deliveries.cancel, false, nil},
+		{"POST", replaysPath, webhooksWrite, bySub, none, a.once(replays.create), false, nil},
+		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false, nil},
+		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.cancel, false, nil},
+		{"POST", "/v2/events", eventsWrite, nil, none, a.once(events.publish), false, nil},
+		{"GET", "/v2/events", eventsRead, nil, eventList, events.list, false, nil},
+		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},
+		{"GET", "/v2/event_types", scopeAny, nil, none, eventTypes.list, false, nil},
+		{"GET", "/v2/event_types/:name", scopeAny, eventTypes.find, none, eventTypes.read, false, nil},
+		{"GET", "/v2/openapi.json", scopeNone, nil, free, documents.contract, true, nil},
+		{"GET", referencePath, scopeNone, nil, free, documents.page, true, nil},
+		{"GET", referenceStylePath, scopeNone, nil, free, documents.style, true, nil},
+		{"GET", "/healthz", scopeNone, nil, free, status.healthz, true, nil},
+		{"GET", "/readyz", scopeNone, nil, free, status.readyz, true, nil},
+		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true, nil}, // see request.free
 	}
 }
 
-// handle makes a serve the routes.
-func (a *api) handle(routes []route) {
+// handle makes the API serve the routes.
+func (a *API) handle(routes []route) {
 	a.router = httprouter.New()
 	add := func(method string, rt *route) {
 		a.router.Handle(method, rt.pattern, func(w http.ResponseWriter, r *http.Request, params httprouter.Params) {
@@ -106,7 +114,7 @@ func (a *api) handle(routes []route) {
 // unknown, or known with other methods. Neither asks for a token, since the
 // table is no secret; one that is given and valid is named in the answer, as
 // under /v2 in every other (spec, section 5).
-func (a *api) unrouted(path string) *route {
+func (a *API) unrouted(path string) *route {
 	var allowed []string
 	for _, method := range a.methods {
 		if serve, _, _ := a.router.Lookup(method, path); serve != nil {
@@ -116,7 +124,7 @@ func (a *api) unrouted(path string) *route {
 	rt := &route{pattern: "-", scope: scopeNone, query: queryRules{ignored: true}}
 	if strings.HasPrefix(path, "/v2/") {
 		rt.find = func(req *request) error {
-			req.token, _ = a.authenticate(req) // it does not matter when there is none
+			req.token, _ = a.token(req) // it does not matter when there is none
 			return nil
 		}
 	}

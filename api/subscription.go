@@ -46,19 +46,22 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	return r
 }
 
-func (a *api) findSubscription(req *request) error {
-	s, err := a.store.Subscription(req.ctx, req.program(), req.params.ByName("id"))
+// subscriptionHandlers serve the routes of subscriptions.
+type subscriptionHandlers struct{ api *API }
+
+func (h subscriptionHandlers) find(req *request) error {
+	s, err := h.api.store.Subscription(req.ctx, req.program(), req.params.ByName("id"))
 	req.subscription = &s
 	return err
 }
 
-func (a *api) createSubscription(req *request) (answer, error) {
-	fields, err := a.subscriptionFields(req, true)
+func (h subscriptionHandlers) create(req *request) (answer, error) {
+	fields, err := h.fields(req, true)
 	if err != nil {
 		return answer{}, err
 	}
-	return a.create(req, func(w store.Write) (answer, error) {
-		s, secret, err := w.CreateSubscription(req.program(), req.token.UserID, &fields, a.maxSubscriptions)
+	return h.api.create(req, func(w store.Write) (answer, error) {
+		s, secret, err := w.CreateSubscription(req.program(), req.token.UserID, &fields, h.api.maxSubscriptions)
 		if err != nil {
 			return answer{}, err
 		}
@@ -68,11 +71,11 @@ func (a *api) createSubscription(req *request) (answer, error) {
 	})
 }
 
-func (a *api) rotateSecret(req *request) (answer, error) {
+func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
 	if err := req.readNothing(); err != nil {
 		return answer{}, err
 	}
-	return a.create(req, func(w store.Write) (answer, error) {
+	return h.api.create(req, func(w store.Write) (answer, error) {
 		s, secret, until, err := w.RotateSecret(req.program(), req.subscription.ID)
 		if err != nil {
 			return answer{}, err
@@ -83,22 +86,22 @@ func (a *api) rotateSecret(req *request) (answer, error) {
 	})
 }
 
-// subscriptionFields reads and checks the body of a request that creates or
+// fields reads and checks the body of a request that creates or
 // updates a subscription.
-func (a *api) subscriptionFields(req *request, creating bool) (webhook.SubscriptionFields, error) {
+func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.SubscriptionFields, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return webhook.SubscriptionFields{}, err
 	}
-	fields, invalid := a.rules.Parse(body, creating)
+	fields, invalid := h.api.rules.Parse(body, creating)
 	if invalid != nil {
 		return fields, invalid
 	}
 	return fields, nil
 }
 
-func (a *api) listSubscriptions(req *request) (answer, error) {
-	subs, total, err := a.store.Subscriptions(req.ctx, req.program(), &req.query)
+func (h subscriptionHandlers) list(req *request) (answer, error) {
+	subs, total, err := h.api.store.Subscriptions(req.ctx, req.program(), &req.query)
 	if err != nil {
 		return answer{}, err
 	}
@@ -113,35 +116,35 @@ func subscriptionAnswer(s *webhook.Subscription) answer {
 	return answer{data: newSubscriptionRecord(s), tagged: true, revision: s.Revision}
 }
 
-func (a *api) readSubscription(req *request) (answer, error) {
+func (h subscriptionHandlers) read(req *request) (answer, error) {
 	return subscriptionAnswer(req.subscription), nil
 }
 
-func (a *api) updateSubscription(req *request) (answer, error) {
-	fields, err := a.subscriptionFields(req, false)
+func (h subscriptionHandlers) update(req *request) (answer, error) {
+	fields, err := h.fields(req, false)
 	if err != nil {
 		return answer{}, err
 	}
-	return a.changeSubscription(req, func(w store.Write) (webhook.Subscription, error) {
+	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
 		return w.UpdateSubscription(req.program(), req.subscription.ID, &fields)
 	})
 }
 
-func (a *api) deleteSubscription(req *request) (answer, error) {
-	return a.changeSubscription(req, func(w store.Write) (webhook.Subscription, error) {
+func (h subscriptionHandlers) delete(req *request) (answer, error) {
+	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
 		return w.DeleteSubscription(req.program(), req.subscription.ID)
 	})
 }
 
-// changeSubscription runs a write that changes the subscription, if the
+// change runs a write that changes the subscription, if the
 // request's preconditions hold in it.
-func (a *api) changeSubscription(req *request, change func(store.Write) (webhook.Subscription, error)) (answer, error) {
+func (h subscriptionHandlers) change(req *request, change func(store.Write) (webhook.Subscription, error)) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {
 		return answer{}, err
 	}
 	var s webhook.Subscription
-	err = a.store.Write(req.ctx, func(w store.Write) error {
+	err = h.api.store.Write(req.ctx, func(w store.Write) error {
 		err := conditions.write(func() (answer, error) {
 			s, err := w.Subscription(req.program(), req.subscription.ID)
 			return subscriptionAnswer(&s), err
@@ -169,17 +172,17 @@ type pingRecord struct {
 	} `json:"subscription"`
 }
 
-func (a *api) pingSubscription(req *request) (answer, error) {
+func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	if err := req.refuseKey("is not taken here: a ping can be sent again without harm"); err != nil {
 		return answer{}, err
 	}
 	if err := req.readNothing(); err != nil {
 		return answer{}, err
 	}
-	s, d, err := a.store.Ping(req.ctx, req.program(), req.subscription.ID)
+	s, d, err := h.api.store.Ping(req.ctx, req.program(), req.subscription.ID)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The ping was not answered within %s. It goes on as delivery %s.", a.timeout, d.ID))
+			"The ping was not answered within %s. It goes on as delivery %s.", h.api.timeout, d.ID))
 	}
 	if err != nil {
 		return answer{}, err

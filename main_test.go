@@ -68,6 +68,7 @@ var arrows = map[string][]string{
 	},
 	"service/store/replica": {
 		"service/internal/durable",
+		"service/store/sqlite",
 		"service/webhook",
 	},
 	"service/assets":            {},
@@ -108,7 +109,7 @@ type privilege struct {
 }
 
 var privileges = []privilege{
-	{"database/sql", "", []string{"service/store", "service/store/replica", "service/store/sqlite"}, "the only SQL is in store"},
+	{"database/sql", "", []string{"service/store", "service/store/sqlite"}, "the only SQL is in store"},
 	{"database/sql/", "", []string{"service/store/sqlite"}, "drivers are store/sqlite's"},
 	{"github.com/mattn/go-sqlite3", "", []string{"service/store/sqlite"}, "one SQLite library, in store/sqlite"},
 	{"github.com/ncruces/", "", []string{"service/store/sqlite"}, "one SQLite library, in store/sqlite"},

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,33 +34,10 @@ func (s *Store) Replicate(ctx context.Context) error {
 	return nil
 }
 
-// openReplication returns the replication of the database at path to the replica
-// of cfg, which starts with [Store.Replicate].
-func (s *Store) openReplication(cfg *replica.Config, path string) {
-	s.replication = replica.NewReplication(cfg, path, replica.Writer{
-		Exec: func(statements ...string) error {
-			err := s.writer.Do(func(t *sqlite.Tx) error {
-				for _, q := range statements {
-					if err := t.Exec(q); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-			if errors.Is(err, sqlite.ErrClosed) {
-				return nil
-			}
-			return err
-		},
-		Closed: s.writer.Closed,
-		Open:   func() (*sql.DB, error) { return sqlite.OpenWritable(path) },
-	}, s.logger)
-}
-
 // beforeBatch is the hook [sqlite.Hooks].BeforeBatch.
 func (s *Store) beforeBatch(t *sqlite.Tx) {
 	if s.replication != nil {
-		s.replication.BeforeCommit(func(query string, dest ...any) error { return t.Scan(query, nil, dest...) })
+		s.replication.BeforeBatch(t)
 	}
 }
 

@@ -143,7 +143,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s.writer.Writer = s.db.Writer()
 	if cfg.Replica != nil {
-		s.openReplication(cfg.Replica, path)
+		s.replication = replica.NewReplication(cfg.Replica, path, s.db.Writer(), s.logger)
 	}
 	if err := s.openSealer(&cfg); err != nil {
 		return nil, err

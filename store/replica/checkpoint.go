@@ -6,12 +6,9 @@ import (
 	"time"
 
 	"github.com/benbjohnson/litestream"
-)
 
-// AutoCheckpointFrames is the length of the write-ahead log, in frames, above
-// which it is checkpointed while there is little load. Without a replica SQLite
-// does that itself, under any load.
-const AutoCheckpointFrames = 1000
+	"service/store/sqlite"
+)
 
 const (
 	// busyFrames is how fast the log grows under load, in frames a second.
@@ -33,22 +30,17 @@ const (
 	truncateWAL = "PRAGMA wal_checkpoint(TRUNCATE)"
 
 	// shortBusyTimeout bounds how long the writer waits for readers of the log.
-	shortBusyTimeout   = "PRAGMA busy_timeout = 500"
-	writersBusyTimeout = "PRAGMA busy_timeout = 10000"
+	shortBusyTimeout = "PRAGMA busy_timeout = 500"
+	busyTimeout      = "PRAGMA busy_timeout = 10000"
 )
 
-// Query runs a query with one row on the writer's connection, outside of a
-// transaction.
-type Query func(query string, dest ...any) error
-
-// BeforeCommit keeps the write-ahead log short. The writer calls it before each
-// commit, outside of a transaction, from one goroutine at a time. Litestream
-// needs a moment without writes for a checkpoint: when the log is too long
-// BeforeCommit blocks the writer for one.
-func (r *Replication) BeforeCommit(query Query) {
+// BeforeBatch keeps the write-ahead log short. It must be the writer's hook of
+// that name, see [sqlite.Hooks]. Litestream needs a moment without writes for a
+// checkpoint: when the log is too long BeforeBatch blocks the writer for one.
+func (r *Replication) BeforeBatch(t *sqlite.Tx) {
 	if r.truncate.Load() {
-		var busy, frames, moved, timeout int64
-		err := errors.Join(query(shortBusyTimeout, &timeout), query(truncateWAL, &busy, &frames, &moved), query(writersBusyTimeout, &timeout))
+		var busy, frames, moved int64
+		err := errors.Join(t.Exec(shortBusyTimeout), t.Scan(truncateWAL, nil, &busy, &frames, &moved), t.Exec(busyTimeout))
 		r.truncate.Store(err != nil || busy != 0)
 	}
 	now := time.Now()
@@ -56,13 +48,13 @@ func (r *Replication) BeforeCommit(query Query) {
 		return
 	}
 	r.measured, r.pause = now, 0
-	r.throttle(query, now)
+	r.throttle(t, now)
 }
 
 // throttle syncs on the writer's goroutine when the log is too long, and has it
 // synced in the background shortly before that, so that less is left to do.
-func (r *Replication) throttle(query Query, now time.Time) {
-	frames := r.walFrames(query)
+func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {
+	frames := r.walFrames(t)
 	db := r.running.Load()
 	nearly := frames > r.limits.throttle/8*7
 	if nearly && !r.syncRequested && db != nil {
@@ -81,16 +73,16 @@ func (r *Replication) throttle(query Query, now time.Time) {
 	if err := db.Sync(ctx); err == nil {
 		r.throttled.Store(&now)
 	}
-	if r.walFrames(query) >= r.limits.throttle {
+	if r.walFrames(t) >= r.limits.throttle {
 		r.pause = throttleRetry
 	}
 	r.measured = time.Now()
 }
 
 // walFrames measures the length of the log on the writer's connection.
-func (r *Replication) walFrames(query Query) int64 {
+func (r *Replication) walFrames(t *sqlite.Tx) int64 {
 	var busy, frames, moved int64
-	if err := query(measureWAL, &busy, &frames, &moved); err != nil {
+	if err := t.Scan(measureWAL, nil, &busy, &frames, &moved); err != nil {
 		return r.frames.Load()
 	}
 	r.frames.Store(frames)
@@ -122,7 +114,7 @@ func (r *Replication) checkpointIdle(ctx context.Context, s *session, before int
 	if grown < 0 {
 		grown = frames // SQLite has restarted the log
 	}
-	if err != nil || frames < AutoCheckpointFrames || float64(grown) > busyFrames*r.cfg.MonitorInterval.Seconds() {
+	if err != nil || frames < sqlite.AutoCheckpointFrames || float64(grown) > busyFrames*r.cfg.MonitorInterval.Seconds() {
 		return frames, err
 	}
 	// The next sync meets the same error, unless it was a reader or a writer.
@@ -141,7 +133,7 @@ func (r *Replication) checkpointIdle(ctx context.Context, s *session, before int
 // whole database.
 func (r *Replication) disableAutoCheckpoint() error {
 	r.truncate.Store(true)
-	err := r.writer.Exec(
+	err := r.exec(
 		"PRAGMA wal_autocheckpoint = 0",
 		"CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
 		"CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER)")
@@ -159,12 +151,29 @@ func (r *Replication) disableAutoCheckpoint() error {
 
 // enableAutoCheckpoint leaves checkpoints to SQLite.
 func (r *Replication) enableAutoCheckpoint() error {
-	return r.writer.Exec("PRAGMA wal_autocheckpoint = 1000") // AutoCheckpointFrames
+	return r.exec("PRAGMA wal_autocheckpoint = 1000") // sqlite.AutoCheckpointFrames
+}
+
+// exec executes statements in a transaction of the writer. It does nothing when
+// the writer is closed.
+func (r *Replication) exec(statements ...string) error {
+	err := r.writer.Do(func(t *sqlite.Tx) error {
+		for _, s := range statements {
+			if err := t.Exec(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, sqlite.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // truncateClosed truncates the log when the writer is closed.
 func (r *Replication) truncateClosed() error {
-	db, err := r.writer.Open()
+	db, err := sqlite.OpenWritable(r.path)
 	if err != nil {
 		return err
 	}

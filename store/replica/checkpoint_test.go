@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"service/store/sqlite"
 )
 
 const (
@@ -58,7 +60,7 @@ func TestCheckpointIdle(t *testing.T) {
 	for range 300 {
 		r.insert(rowBytes)
 	}
-	r.await("of a short log", func(Status) bool { return r.frames.Load() < AutoCheckpointFrames/2 })
+	r.await("of a short log", func(Status) bool { return r.frames.Load() < sqlite.AutoCheckpointFrames/2 })
 	r.await("up to date again", upToDate)
 }
 
@@ -101,12 +103,7 @@ func TestWALTooLong(t *testing.T) {
 	l.throttle, l.abandon, l.abandonAfter, l.reject = 200, 400, 50*time.Millisecond, 1_000
 	r := openReplicated(t, dir, cfg, l)
 	r.await("up to date", upToDate)
-	reader, err := openSQL(filepath.Join(dir, "service.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reader.Close()
-	read, err := reader.BeginTx(context.Background(), nil)
+	read, err := r.db.Readers().BeginTx(context.Background(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +160,7 @@ func TestRestartedWAL(t *testing.T) {
 	r.insert(1) // not copied
 	r.abandon(r.current(), nil)
 	var busy, frames, moved int64
-	if err := r.conn.QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)").Scan(&busy, &frames, &moved); err != nil || busy != 0 || frames != moved {
+	if err := r.db.Writer().Conn().QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)").Scan(&busy, &frames, &moved); err != nil || busy != 0 || frames != moved {
 		t.Fatalf("got %d of %d frames moved, busy %d, %v", moved, frames, busy, err)
 	}
 	r.insert(1) // restarts the log

@@ -3,8 +3,6 @@ package replica
 import (
 	"bytes"
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -14,11 +12,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/superfly/ltx"
+
+	"service/store/sqlite"
 )
 
 func parseConfig(t testing.TB, text string) (*Config, error) {
@@ -98,59 +99,32 @@ shutdown-sync-timeout: 5s
 }
 
 // replicated is a database with one table, data, and with a replication that
-// runs. Its writer does what the store's does.
+// runs.
 type replicated struct {
 	*Replication
 	t    testing.TB
+	db   *sqlite.DB
 	stop func() // ends Run
 	done chan struct{}
-
-	writing sync.Mutex
-	db      *sql.DB
-	conn    *sql.Conn // nil once it is closed
 }
 
-func openSQL(path string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=wal_autocheckpoint(1000)")
-	if err == nil {
-		db.SetMaxOpenConns(1)
-	}
-	return db, err
-}
+// schema is that of a replicated database.
+var schema = fstest.MapFS{"migrations/0001.sql": {Data: []byte("CREATE TABLE data (id INTEGER PRIMARY KEY, value BLOB) STRICT;")}}
 
 func openReplicated(t testing.TB, dir string, cfg *Config, with ...limits) *replicated {
 	t.Helper()
 	path := filepath.Join(dir, "service.db")
-	db, err := openSQL(path)
-	if err != nil {
+	r := &replicated{t: t, done: make(chan struct{})}
+	logger := testLogger(t)
+	hooks := sqlite.Hooks{BeforeBatch: func(tx *sqlite.Tx) { r.BeforeBatch(tx) }}
+	var err error
+	if r.db, err = sqlite.Open(context.Background(), sqlite.Config{Path: path, Migrations: schema, Readers: 2, Hooks: hooks, Logger: logger}); err != nil {
 		t.Fatal(err)
 	}
-	r := &replicated{t: t, db: db, done: make(chan struct{})}
-	if r.conn, err = db.Conn(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	r.Replication = NewReplication(cfg, path, Writer{
-		Exec: func(statements ...string) error {
-			return r.commit(func(exec func(string, ...any) error) error {
-				for _, s := range statements {
-					if err := exec(s); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		},
-		Closed: func() bool {
-			r.writing.Lock()
-			defer r.writing.Unlock()
-			return r.conn == nil
-		},
-		Open: func() (*sql.DB, error) { return openSQL(path) },
-	}, testLogger(t))
+	r.Replication = NewReplication(cfg, path, r.db.Writer(), logger)
 	for _, l := range with {
 		r.limits = l
 	}
-	r.write("CREATE TABLE IF NOT EXISTS data (id INTEGER PRIMARY KEY, value BLOB)")
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() {
@@ -161,32 +135,10 @@ func openReplicated(t testing.TB, dir string, cfg *Config, with ...limits) *repl
 	return r
 }
 
-// commit runs fn in a transaction; it does nothing when the writer is closed.
-func (r *replicated) commit(fn func(exec func(string, ...any) error) error) error {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	if r.conn == nil {
-		return nil
-	}
-	ctx := context.Background()
-	r.BeforeCommit(func(query string, dest ...any) error { return r.conn.QueryRowContext(ctx, query).Scan(dest...) })
-	exec := func(query string, args ...any) error {
-		_, err := r.conn.ExecContext(ctx, query, args...)
-		return err
-	}
-	if err := exec("BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	if err := fn(exec); err != nil {
-		return errors.Join(err, exec("ROLLBACK"))
-	}
-	return exec("COMMIT")
-}
-
 // write commits one statement.
 func (r *replicated) write(query string, args ...any) {
 	r.t.Helper()
-	if err := r.commit(func(exec func(string, ...any) error) error { return exec(query, args...) }); err != nil {
+	if err := r.db.Writer().Do(func(tx *sqlite.Tx) error { return tx.Exec(query, args...) }); err != nil {
 		r.t.Error(err)
 	}
 }
@@ -197,8 +149,8 @@ func (r *replicated) insert(size int) {
 	r.write("INSERT INTO data (value) VALUES (zeroblob(?))", size)
 }
 
-// close ends Run, closes the writer and the replication, and returns the error of
-// the latter. Further calls do nothing.
+// close ends Run, closes the database and the replication, and returns the error
+// of both. Further calls do nothing.
 func (r *replicated) close() error {
 	select {
 	case <-r.done:
@@ -207,11 +159,7 @@ func (r *replicated) close() error {
 	}
 	r.stop()
 	<-r.done
-	r.writing.Lock()
-	err := errors.Join(r.conn.Close(), r.db.Close())
-	r.conn = nil
-	r.writing.Unlock()
-	return errors.Join(err, r.Close())
+	return r.db.Close(r.Close)
 }
 
 // await waits until the status is as wanted.
@@ -271,7 +219,7 @@ func restoredRows(t testing.TB, cfg *Config) int {
 
 func countRows(t testing.TB, path string) (n int) {
 	t.Helper()
-	db, err := openSQL(path)
+	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
 		t.Fatal(err)
 	}

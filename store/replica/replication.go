@@ -2,7 +2,6 @@ package replica
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
+
+	"service/store/sqlite"
 )
 
 const (
@@ -57,24 +58,12 @@ var (
 	errReplicaIncomplete = errors.New("the replica has lost what was sent to it before, and cannot be restored from until the whole database is copied again")
 )
 
-// Writer is the connection that writes to the database, as replication uses it.
-type Writer struct {
-	// Exec executes statements in a transaction of their own. It returns nil
-	// when the writer is closed.
-	Exec func(statements ...string) error
-	// Closed reports whether the writer is closed.
-	Closed func() bool
-	// Open opens the database with the writer's pragmas. It is called when the
-	// writer is closed.
-	Open func() (*sql.DB, error)
-}
-
 // Replication keeps a replica up to date with Litestream. Its methods may be
 // called from any goroutine unless they say otherwise.
 type Replication struct {
 	cfg    *Config
 	path   string // of the database
-	writer Writer
+	writer *sqlite.Writer
 	logger *slog.Logger
 	limits limits
 
@@ -85,7 +74,7 @@ type Replication struct {
 	truncate  atomic.Bool                   // the writer must truncate the write-ahead log before its next commit
 	syncNow   chan struct{}                 // the writer is about to wait for a checkpoint; has room for one
 
-	// Owned by the goroutine that calls BeforeCommit.
+	// Owned by the goroutine that calls BeforeBatch.
 	measured      time.Time     // when the write-ahead log was last measured
 	pause         time.Duration // the least time until the next measurement
 	syncRequested bool          // syncNow was sent since the log was last short
@@ -124,9 +113,8 @@ type change struct {
 const maxPending = 1_024
 
 // NewReplication returns a replication of the database at path. The writer must
-// call [Replication.BeforeCommit] before each commit. Nothing is sent before
-// Run.
-func NewReplication(cfg *Config, path string, w Writer, logger *slog.Logger) *Replication {
+// call [Replication.BeforeBatch]. Nothing is sent before Run.
+func NewReplication(cfg *Config, path string, w *sqlite.Writer, logger *slog.Logger) *Replication {
 	return &Replication{cfg: cfg, path: path, writer: w, logger: logger, limits: defaultLimits, syncNow: make(chan struct{}, 1), state: StateOpening, since: time.Now()}
 }
 

@@ -7,6 +7,10 @@ import (
 	"net/url"
 )
 
+// AutoCheckpointFrames is the length of the write-ahead log, in frames of a page
+// each, at which SQLite checkpoints it after a commit of the [Writer].
+const AutoCheckpointFrames = 1000
+
 var (
 	// synchronous is set in so many words: both drivers are compiled to NORMAL
 	// in WAL mode, which a power cut can tell from FULL.
@@ -17,7 +21,7 @@ var (
 		"PRAGMA foreign_keys = ON",
 		"PRAGMA trusted_schema = OFF",
 		"PRAGMA cache_size = -16000",
-		"PRAGMA wal_autocheckpoint = 1000", // replica.AutoCheckpointFrames
+		"PRAGMA wal_autocheckpoint = 1000", // AutoCheckpointFrames
 	}
 	readerPragmas = []string{
 		"PRAGMA busy_timeout = 10000",

@@ -36,6 +36,7 @@ import (
 
 	"service/internal/certs"
 	"service/store"
+	"service/test/harness"
 )
 
 // issuer is an ACME server of its own: pebble, in this process. It finds every
@@ -315,7 +316,7 @@ func scanTLS(t *testing.T, d *domainService) {
 	t.Helper()
 	path, err := exec.LookPath("sslscan")
 	if err != nil {
-		if required("sslscan") {
+		if harness.Required("sslscan") {
 			t.Fatal("sslscan is not installed")
 		}
 		t.Skip("SKIPPED: sslscan is not installed")

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"service/test/harness"
 )
 
 // tool returns the path of a program that a test needs. Without it the test is
@@ -16,7 +18,7 @@ func tool(t *testing.T, word, name string) string {
 	if err == nil {
 		return path
 	}
-	if required(word) {
+	if harness.Required(word) {
 		t.Fatalf("%s is missing", name)
 	}
 	t.Skipf("NOT TESTED: %s is missing", name)

@@ -3,17 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"math/rand/v2"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"service/store"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -139,120 +135,12 @@ func TestSecretKeyFileFlag(t *testing.T) {
 	}
 }
 
-// testKeyKilled kills whoever replaces the key, the server or the command
-// itself, while it does: the next start opens everything and finishes.
-func testKeyKilled(t *testing.T, binary string) {
-	const subscriptions, kills = 200, 8
-	arrived := make(chan string, 1)
-	receiver := listenLoopback(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/asked" {
-			arrived <- r.Header.Get("Authorization")
-		}
-	}))
-	data := t.TempDir()
-	path := filepath.Join(data, "secret.key")
-	in := newInstance(t, binary, data, "--max-subscriptions", "0", "--log-level", "warn")
-	token := in.token("acme")
-	run := in.mustStart()
-	var asked string
-	for i := range subscriptions {
-		base, _ := in.await(t.Context())
-		at := receiver
-		if i == 0 {
-			at += "/asked"
-		}
-		var answer struct{ Data struct{ ID string } }
-		body := map[string]any{"url": at, "events": eventList("content_updated"), "authorization_header": fmt.Sprint("Bearer canary-", i)}
-		if status, err := in.call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions", body, &answer); err != nil || status != http.StatusCreated {
-			t.Fatalf("create: status %d, %v", status, err)
-		}
-		if i == 0 {
-			asked = answer.Data.ID
-			<-arrived // the first ping
-		}
-	}
-	keys := func() []string {
-		t.Helper()
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Fields(string(b))
-	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	both, before := 0, keys()[0]
-	for kill := range kills {
-		serverRuns := kill%2 == 0
-		if serverRuns && kill > 0 {
-			run = in.mustStart()
-		}
-		if !serverRuns {
-			if status := in.stop(run); status != exitDone {
-				t.Fatalf("exit status %d:\n%s", status, &run.log)
-			}
-		}
-		cmd := exec.Command(binary, "key", "rotate", "--data", data)
-		cmd.Env = cleanEnvironment()
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan struct{})
-		go func() { defer close(ended); cmd.Wait() }()
-		// Not before the new key is in the file.
-		tick := time.NewTicker(100 * time.Microsecond)
-		for done := false; !done && len(keys()) == 1; {
-			select {
-			case <-tick.C:
-			case <-ended:
-				done = true
-			}
-		}
-		tick.Stop()
-		<-time.After(time.Duration(rng.IntN(20)) * time.Millisecond)
-		if serverRuns {
-			in.kill(run)
-		} else {
-			cmd.Process.Kill()
-		}
-		<-ended
-		if len(keys()) == 2 {
-			both++
-		}
-		// It starts only if every secret can be opened.
-		run = in.mustStart()
-		if after := keys(); len(after) != 1 || after[0] == before {
-			t.Errorf("kill %d: the file holds %d keys, or the one from before", kill, len(after))
-		} else {
-			before = after[0]
-		}
-		if left, err := filepath.Glob(path + "?*"); err != nil || len(left) > 0 {
-			t.Errorf("kill %d: %v, %v", kill, left, err)
-		}
-		base, _ := in.await(t.Context())
-		if status, err := in.call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions/"+asked+"/ping", nil, nil); err != nil || status != http.StatusOK {
-			t.Errorf("kill %d: ping: status %d, %v", kill, status, err)
-		} else if got := <-arrived; got != "Bearer canary-0" {
-			t.Errorf("kill %d: the receiver got another header", kill)
-		}
-		if serverRuns {
-			continue
-		}
-		if status := in.stop(run); status != exitDone {
-			t.Fatalf("exit status %d:\n%s", status, &run.log)
-		}
-	}
-	t.Logf("%d of %d kills left two keys in the file", both, kills)
-	if both == 0 {
-		t.Error("no kill came while the key was replaced; the test has lost its point")
-	}
-}
-
 // What root makes in another user's data directory that user could not open, and
 // so root is told to be that user; a directory that is not there yet is root's to
 // make, and so is one of its own.
 func TestRootInAnothersDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
-		if required("owner") {
+		if harness.Required("owner") {
 			t.Fatal("only root can make files of other users")
 		}
 		t.Skip("ANOTHER USER'S DIRECTORY IS NOT TESTED: only root can make one")

@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -72,7 +73,7 @@ func exchange(t *testing.T, address, raw string) (*http.Response, string) {
 // Every limit of the server that a client can meet, by raw bytes.
 func TestLimitsOfTheServer(t *testing.T) {
 	hangs := make(chan struct{})
-	subscriber := listenLoopback(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	subscriber := harness.Listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-hangs:
 		case <-r.Context().Done():

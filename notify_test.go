@@ -8,14 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -180,49 +175,4 @@ func TestStandbyNotifies(t *testing.T) {
 	told("READY=1\nSTATUS=Serving https://127.0.0.1:")
 	stop()
 	told("STOPPING=1")
-}
-
-// testAborted ends the service as the watchdog of systemd does, with the
-// environment of the unit: it must not end in the way after which the unit is not
-// restarted, which is how Go ends a crashed process by itself.
-func testAborted(t *testing.T, binary string) {
-	unit, err := os.ReadFile("packaging/service-webhooks.service")
-	if err != nil {
-		t.Fatal(err)
-	}
-	final := regexp.MustCompile(`(?m)^RestartPreventExitStatus=(.*)`).FindSubmatch(unit)
-	if final == nil {
-		t.Fatal("the unit has no exit status after which it is not restarted")
-	}
-	dir := t.TempDir()
-	l, socket := systemdSocket(t, dir)
-
-	cmd := exec.Command(binary, "serve", "--data", filepath.Join(dir, "d"), "--listen", "127.0.0.1:0")
-	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket)
-	for _, set := range regexp.MustCompile(`(?m)^Environment=(.*)`).FindAllSubmatch(unit, -1) {
-		if !bytes.HasPrefix(set[1], []byte("SERVICE_DATA=")) {
-			cmd.Env = append(cmd.Env, string(set[1]))
-		}
-	}
-	cmd.Dir = dir // where a core would be written
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_, readErr := l.Read(make([]byte, 4096))
-	if err := cmd.Process.Signal(syscall.SIGABRT); err != nil {
-		t.Error(err)
-	}
-	err = cmd.Wait()
-	if readErr != nil {
-		t.Fatalf("it did not begin to serve: %v\n%s", readErr, &said)
-	}
-	state, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if !ok || err == nil || state.Exited() && slices.Contains(strings.Fields(string(final[1])), strconv.Itoa(state.ExitStatus())) {
-		t.Errorf("aborted, it ended with %v, after which systemd does not restart it", err)
-	}
-	if !strings.Contains(said.String(), "goroutine ") {
-		t.Errorf("aborted, it did not say what it was at:\n%s", &said)
-	}
 }

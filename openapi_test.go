@@ -14,6 +14,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -70,7 +71,7 @@ func TestDeliveriesAreAsTheDocumentSays(t *testing.T) {
 		body    []byte
 	}
 	deliveries := make(chan received, 2)
-	receiver := listenLoopback(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	receiver := harness.Listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		deliveries <- received{r.Clone(context.Background()), body}
 	}))

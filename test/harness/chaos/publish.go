@@ -1,19 +1,17 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"service/internal/control"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -189,31 +187,11 @@ func (c *Chaos) register(ctx context.Context, p *Program, rng *rand.Rand) {
 // createToken asks the running service for a token over its control socket, as
 // the command `token create` does, but without a process of its own each time.
 func createToken(ctx context.Context, data, program string) (string, error) {
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(data, "admin.sock"))
-	}}
-	defer transport.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(ctx, harness.Timeout())
-	defer cancel()
-	body, err := json.Marshal(webhook.NewToken{ProgramID: program, UserID: "chaos", Scopes: []webhook.Scope{webhook.ScopeWebhooksRead}})
+	client, err := control.Dial(ctx, data)
 	if err != nil {
 		return "", err
 	}
-	req, err := http.NewRequestWithContext(ctx, "POST", "http://service/tokens", bytes.NewReader(body))
-	if err != nil {
-		return "", err
-	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	var answer struct{ Secret string }
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		return "", err
-	}
-	if resp.StatusCode != http.StatusOK || answer.Secret == "" {
-		return "", fmt.Errorf("create a token: status %d", resp.StatusCode)
-	}
-	return answer.Secret, nil
+	defer client.Close()
+	_, secret, err := client.CreateToken(ctx, webhook.NewToken{ProgramID: program, UserID: "chaos", Scopes: []webhook.Scope{webhook.ScopeWebhooksRead}})
+	return secret, err
 }

@@ -1,0 +1,11 @@
+// Package browser tests the admin UI: in a browser, and the time and size of its
+// pages.
+package browser
+
+import (
+	"testing"
+
+	"service/test/harness"
+)
+
+func TestMain(m *testing.M) { harness.Main(m) }

@@ -1,0 +1,97 @@
+package crash
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"service/test/harness"
+	"service/test/harness/chaos"
+	"service/webhook"
+)
+
+// request is a delivery as a receiver saw it.
+type request struct {
+	id   string
+	body []byte
+	at   time.Time
+}
+
+// TestInterrupted kills the service in the middle of each attempt of one
+// delivery. Each time the delivery is sent again with the same id and bytes, and
+// after the fifth attempt it has failed.
+func TestInterrupted(t *testing.T) {
+	harness.Long(t)
+	arrived := make(chan request)
+	hold := make(chan struct{})
+	receiver := harness.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || harness.IsPing(body) {
+			return
+		}
+		select {
+		case arrived <- request{r.Header.Get("X-Service-Delivery"), body, time.Now()}:
+		case <-hold:
+		}
+		select {
+		case <-r.Context().Done():
+		case <-hold:
+		}
+	}))
+	t.Cleanup(func() { close(hold) })
+
+	// An attempt ends with its process only: the timeout is longer than the test.
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m", "--log-level", "warn")
+	token := in.Token("acme")
+	run := in.MustStart()
+	subscription := in.Subscribe(token, harness.Subscription{URL: receiver, Events: harness.Events("content_updated")})
+	in.Publish(token, map[string]any{"name": "content_updated", "version": "1", "content_id": 7})
+
+	var first request
+	var slowest time.Duration // from when the service was ready
+	for attempt := 1; attempt <= webhook.MaxAttempts; attempt++ {
+		r := harness.Receive(t, "an interrupted attempt to be made again", arrived)
+		if attempt == 1 {
+			first = r
+		} else {
+			slowest = max(slowest, r.at.Sub(run.Ready))
+		}
+		if r.id != first.id || !bytes.Equal(r.body, first.body) {
+			t.Errorf("attempt %d: got delivery %s\n%s\nwant %s\n%s", attempt, r.id, r.body, first.id, first.body)
+		}
+		in.Kill(run)
+		run = in.MustStart()
+	}
+	t.Logf("an interrupted attempt arrived again at most %s after the service was ready again", slowest.Round(time.Millisecond))
+	if slowest > chaos.ResumeWithin() {
+		t.Errorf("an interrupted attempt arrived again %s after the service was ready again, want at most %s", slowest, chaos.ResumeWithin())
+	}
+	checkExhausted(t, in, token, "/v2/webhooks/subscriptions/"+subscription+"/deliveries/"+first.id)
+	// It has failed already; a sixth attempt would have been made by the end.
+	in.MustStop(run)
+	select {
+	case r := <-arrived:
+		t.Errorf("delivery %s arrived a sixth time", r.id)
+	default:
+	}
+}
+
+// checkExhausted holds that a delivery failed after five interrupted attempts.
+func checkExhausted(t *testing.T, in *harness.Instance, token, path string) {
+	t.Helper()
+	d, _, err := harness.Get[harness.Delivery](in, token, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureAttemptsExhausted || len(d.Attempts) != webhook.MaxAttempts {
+		t.Errorf("after %d interrupted attempts: got status %s (%s), %d attempts; want failed (attempts_exhausted), %[1]d attempts",
+			webhook.MaxAttempts, d.Status, d.FailureReason, len(d.Attempts))
+	}
+	for i, a := range d.Attempts {
+		if a.Number != i+1 || a.Error.Code != webhook.ErrorInterrupted || a.ResponseStatus != 0 {
+			t.Errorf("attempt %d: got %+v, want it interrupted", i+1, a)
+		}
+	}
+}

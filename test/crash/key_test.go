@@ -1,0 +1,143 @@
+package crash
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"service/test/harness"
+)
+
+const (
+	keySubscriptions = 200
+	keyKills         = 8
+)
+
+// keyRotation is a service whose secret key is replaced, and a subscription
+// whose authorization header shows that the key opens the secrets.
+type keyRotation struct {
+	t       *testing.T
+	in      *harness.Instance
+	file    string // of the secret key
+	token   string
+	pinged  string // id of the subscription
+	headers chan string
+}
+
+// TestKeyKilled kills the process that replaces the key, the server or the
+// command, in the middle of it: the next start opens every secret and finishes
+// the rotation.
+func TestKeyKilled(t *testing.T) {
+	harness.Long(t)
+	k := newKeyRotation(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	both, before := 0, k.keys()[0]
+	for kill := range keyKills {
+		// In turn the server replaces the key, and the command by itself.
+		run := k.in.Last()
+		if serverRuns := kill%2 == 0; serverRuns {
+			if kill > 0 {
+				run = k.in.MustStart()
+			}
+			k.rotate(rng, func(*exec.Cmd) { k.in.Kill(run) })
+		} else {
+			k.in.MustStop(run)
+			k.rotate(rng, func(cmd *exec.Cmd) { cmd.Process.Kill() })
+		}
+		if len(k.keys()) == 2 {
+			both++
+		}
+		run = k.in.MustStart() // only if every secret can be opened
+		if after := k.keys(); len(after) != 1 || after[0] == before {
+			t.Errorf("kill %d: the file has %d keys, or the one from before", kill, len(after))
+		} else {
+			before = after[0]
+		}
+		if left, err := filepath.Glob(k.file + "?*"); err != nil || len(left) > 0 {
+			t.Errorf("kill %d: left behind %v, %v", kill, left, err)
+		}
+		k.ping()
+		if kill%2 == 1 {
+			k.in.MustStop(run)
+		}
+	}
+	t.Logf("%d of %d kills left two keys in the file", both, keyKills)
+	if both == 0 {
+		t.Error("no kill came while the key was replaced: nothing was tested")
+	}
+}
+
+func newKeyRotation(t *testing.T) *keyRotation {
+	data := t.TempDir()
+	k := &keyRotation{t: t, file: filepath.Join(data, "secret.key"), headers: make(chan string, 1)}
+	receiver := harness.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/pinged" {
+			k.headers <- r.Header.Get("Authorization")
+		}
+	}))
+	k.in = harness.NewInstance(t, harness.Build(t), data, "--max-subscriptions", "0", "--log-level", "warn")
+	k.token = k.in.Token("acme")
+	k.in.MustStart()
+	for i := range keySubscriptions {
+		url := receiver
+		if i == 0 {
+			url += "/pinged"
+		}
+		var answer struct{ Data struct{ ID string } }
+		body := map[string]any{"url": url, "events": harness.Events("content_updated"), "authorization_header": fmt.Sprint("Bearer canary-", i)}
+		if status, err := k.in.Call(t.Context(), k.token, "POST", k.in.URL()+"/v2/webhooks/subscriptions", body, &answer); err != nil || status != http.StatusCreated {
+			t.Fatalf("create: status %d, %v", status, err)
+		}
+		if i == 0 {
+			k.pinged = answer.Data.ID
+			harness.Receive(t, "the first ping", k.headers)
+		}
+	}
+	return k
+}
+
+// keys returns the keys in the file: two while the key is being replaced.
+func (k *keyRotation) keys() []string {
+	k.t.Helper()
+	return strings.Fields(string(harness.Read(k.t, k.file)))
+}
+
+// rotate runs `key rotate` and calls kill up to 20 ms after the new key is in
+// the file.
+func (k *keyRotation) rotate(rng *rand.Rand, kill func(*exec.Cmd)) {
+	k.t.Helper()
+	cmd := exec.Command(k.in.Binary, "key", "rotate", "--data", k.in.Data)
+	cmd.Env = harness.Environment()
+	if err := cmd.Start(); err != nil {
+		k.t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); cmd.Wait() }()
+	tick := time.NewTicker(100 * time.Microsecond)
+	defer tick.Stop()
+	for done := false; !done && len(k.keys()) == 1; {
+		select {
+		case <-tick.C:
+		case <-ended:
+			done = true
+		}
+	}
+	<-time.After(time.Duration(rng.IntN(20)) * time.Millisecond)
+	kill(cmd)
+	<-ended
+}
+
+// ping pings the subscription, which must send the header it was created with.
+func (k *keyRotation) ping() {
+	k.t.Helper()
+	if status, err := k.in.Call(k.t.Context(), k.token, "POST", k.in.URL()+"/v2/webhooks/subscriptions/"+k.pinged+"/ping", nil, nil); err != nil || status != http.StatusOK {
+		k.t.Errorf("ping: status %d, %v", status, err)
+	} else if got := harness.Receive(k.t, "the ping", k.headers); got != "Bearer canary-0" {
+		k.t.Error("the receiver got another header")
+	}
+}

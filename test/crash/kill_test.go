@@ -1,0 +1,21 @@
+package crash
+
+import (
+	"flag"
+	"testing"
+
+	"service/test/harness"
+	"service/test/harness/chaos"
+)
+
+var kills = flag.Int("crash.kills", 30, "how often TestKill kills the service")
+
+// TestKill kills the service with SIGKILL at random moments, while publishers
+// publish and receivers receive.
+func TestKill(t *testing.T) {
+	harness.Long(t)
+	c := chaos.New(t, harness.Build(t), t.TempDir())
+	c.Run(*kills, c.Instance.Kill)
+	c.Check()
+	c.Finish()
+}

@@ -1,0 +1,321 @@
+package disk
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"service/test/harness"
+	"service/test/harness/chaos"
+)
+
+var fullDisks = flag.Int("fulldisk.times", 3, "how often TestFullDisk lets the service's disk become full")
+
+const (
+	memoryDiskSize = 12 << 20 // at first, and what it is enlarged by
+	// recoverWithin is how soon after space has come back the service must
+	// accept events and deliver them.
+	recoverWithin = 10 * time.Second
+)
+
+// TestFullDisk lets the disk become full while publishers publish and receivers
+// receive, kills the service on the full disk every other time, and then makes
+// space. While the disk is full, publishing is refused and everything can be
+// read; when it is not, the service recovers by itself. Until the first kill the
+// service refuses events because of --min-free-disk, until the second only when
+// it cannot write, and so on.
+//
+// It needs to be allowed to mount a tmpfs (requirement tmpfs).
+func TestFullDisk(t *testing.T) {
+	harness.Long(t)
+	d, err := newMemoryDisk(t)
+	if err != nil {
+		harness.Unavailable(t, "tmpfs", err)
+	}
+	f := &fullDisk{t: t, c: chaos.New(t, harness.Build(t), filepath.Join(d.mount, "data"))}
+	f.c.UnreliableDisk = true
+	in := f.c.Instance
+	f.admin = f.signIn()
+	stop := f.c.Start()
+	defer stop()
+	flags, minimum := in.Flags, true
+	var slowest time.Duration
+	for n := range *fullDisks {
+		<-time.After(500 * time.Millisecond) // of work with space
+		d.fill()
+		f.awaitFull()
+		f.check()
+		if n%2 == 1 {
+			in.Kill(in.Last())
+			minimum = !minimum
+			in.Flags = flags
+			if !minimum {
+				in.Flags = append(slices.Clip(flags), "--min-free-disk", "0")
+			}
+			<-time.After(1100 * time.Millisecond) // a start after a pause has more to write than one at once
+			if p := in.Start(); !in.AwaitServing(p) {
+				t.Fatalf("on a full disk the service ended at its start, with status %d:\n%s", p.Status, &p.Log)
+			}
+			f.awaitFull()
+			f.check()
+		}
+		d.enlarge()
+		slowest = max(slowest, f.awaitSpace())
+	}
+	f.c.Settle(stop)
+	t.Logf("%d times full; %d requests were refused; events were accepted and delivered at most %s after there was space again", *fullDisks, f.c.Refused(), slowest.Round(time.Millisecond))
+	f.c.Check()
+	f.c.Finish()
+}
+
+// fullDisk is a service on a disk that becomes full, and an admin's browser.
+type fullDisk struct {
+	t     *testing.T
+	c     *chaos.Chaos
+	admin *http.Client
+}
+
+// awaitFull waits until the service refuses to publish for lack of space, five
+// times in a row: what is small may still fit for a while.
+func (f *fullDisk) awaitFull() {
+	f.t.Helper()
+	refused := 0
+	harness.WaitFor(f.t, "events to be refused on a full disk", func() bool {
+		if status, _ := f.publish(); status == http.StatusCreated {
+			refused = 0
+		} else {
+			refused++
+		}
+		return refused == 5
+	})
+}
+
+// awaitSpace waits until the service accepts an event, delivers it and is ready,
+// and returns how long that took.
+func (f *fullDisk) awaitSpace() time.Duration {
+	f.t.Helper()
+	started := time.Now()
+	id := ""
+	harness.WaitFor(f.t, "an event to be accepted", func() (accepted bool) {
+		var status int
+		status, id = f.publish()
+		return status == http.StatusCreated
+	})
+	harness.WaitFor(f.t, "the delivery of the event", func() bool { return f.c.Delivered(id) })
+	took := time.Since(started)
+	if a := f.read("/readyz", nil); a.status != http.StatusOK || took > harness.Scale(recoverWithin) {
+		f.t.Errorf("after %s with space the service has not recovered: readyz answers %d %s", took, a.status, a.body)
+	}
+	return took
+}
+
+// publish publishes a single event, keeps the ledger, and checks a refusal.
+func (f *fullDisk) publish() (status int, id string) {
+	f.t.Helper()
+	p := f.c.Programs[0]
+	id, body := f.c.NewEvent(p)
+	req, err := http.NewRequest("POST", f.c.Instance.URL()+"/v2/events", bytes.NewReader(body))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+p.Token)
+	req.Header.Set("Content-Type", "application/json")
+	a := f.do(f.c.Instance.Client, req)
+	if a.status == http.StatusCreated {
+		f.c.Acknowledge(id)
+		return a.status, id
+	}
+	var envelope struct {
+		Error struct {
+			Code          int
+			Title, Detail string
+		}
+	}
+	err = json.Unmarshal([]byte(a.body), &envelope)
+	after, _ := strconv.Atoi(a.header.Get("Retry-After"))
+	if a.status != http.StatusServiceUnavailable || err != nil || envelope.Error.Code != a.status || envelope.Error.Title == "" || envelope.Error.Detail == "" || after < 1 {
+		f.t.Errorf("publishing on a full disk: got %d, Retry-After %q, %s; want 503, a Retry-After and the envelope", a.status, a.header.Get("Retry-After"), a.body)
+	}
+	return a.status, id
+}
+
+// newBrowser returns a client that keeps cookies.
+func (f *fullDisk) newBrowser() *http.Client {
+	f.t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return &http.Client{Transport: f.c.Instance.Client.Transport, Timeout: f.c.Instance.Client.Timeout, Jar: jar}
+}
+
+// The admin of signIn.
+const adminEmail, adminPassword = "ana@example.com", "correct horse battery"
+
+// signIn creates an admin, and returns a browser that is signed in.
+func (f *fullDisk) signIn() *http.Client {
+	f.t.Helper()
+	cmd := exec.Command(f.c.Instance.Binary, "admin", "create", "--email", adminEmail, "--data", f.c.Instance.Data)
+	cmd.Env, cmd.Stdin = harness.Environment(), strings.NewReader(adminPassword)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		f.t.Fatalf("admin create: %v\n%s", err, out)
+	}
+	browser := f.newBrowser()
+	if a := f.enter(browser); a.status != http.StatusOK {
+		f.t.Fatalf("signing in: got %d\n%s", a.status, a.body)
+	}
+	return browser
+}
+
+// enter sends the sign-in form, and follows its redirect.
+func (f *fullDisk) enter(browser *http.Client) answer {
+	f.t.Helper()
+	form := url.Values{"email": {adminEmail}, "password": {adminPassword}}
+	req, err := http.NewRequest("POST", f.c.Instance.URL()+"/sign-in", strings.NewReader(form.Encode()))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return f.do(browser, req)
+}
+
+// check checks what must hold while nothing can be stored: the service says so,
+// partners and admins can read everything, and nothing was sent that is not
+// stored.
+func (f *fullDisk) check() {
+	f.t.Helper()
+	p := f.c.Programs[0]
+	if a := f.read("/readyz", nil); a.status != http.StatusServiceUnavailable {
+		f.t.Errorf("/readyz on a full disk: got %d %s, want 503", a.status, a.body)
+	}
+	partner := http.Header{"Authorization": {"Bearer " + p.Token}}
+	subscription := "/v2/webhooks/subscriptions/" + p.Subscriptions[chaos.Healthy]
+	for _, path := range []string{"/v2/events?page[size]=100", "/v2/event_types", "/v2/webhooks/subscriptions", subscription, subscription + "/deliveries", "/healthz", "/docs"} {
+		if a := f.read(path, partner); a.status != http.StatusOK {
+			f.t.Errorf("GET %s on a full disk: got %d %s", path, a.status, a.body)
+		}
+	}
+	f.checkPages(p)
+	for _, fault := range f.c.RunningFaults() {
+		f.t.Errorf("on a full disk: %s", fault)
+	}
+}
+
+// checkPages: an admin who is signed in can read everything; one who is not must
+// wait for space, or is let in.
+func (f *fullDisk) checkPages(p *chaos.Program) {
+	f.t.Helper()
+	for path, want := range map[string]string{"/": p.ID, "/?filter[status]=success": ""} {
+		req, err := http.NewRequest("GET", f.c.Instance.URL()+path, nil)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if a := f.do(f.admin, req); a.status != http.StatusOK || !strings.Contains(a.body, want) {
+			f.t.Errorf("the overview (%s) on a full disk: got %d\n%s", path, a.status, a.body)
+		}
+	}
+	if a := f.enter(f.newBrowser()); a.status != http.StatusOK && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "Make room")) {
+		f.t.Errorf("signing in on a full disk: got %d, want 200, or 503 and why\n%s", a.status, a.body)
+	}
+}
+
+// answer is an HTTP answer with its whole body.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (f *fullDisk) do(client *http.Client, req *http.Request) answer {
+	f.t.Helper()
+	resp, err := client.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(b)}
+}
+
+func (f *fullDisk) read(path string, header http.Header) answer {
+	f.t.Helper()
+	req, err := http.NewRequest("GET", f.c.Instance.URL()+path, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if header != nil {
+		req.Header = header.Clone()
+	}
+	return f.do(f.c.Instance.Client, req)
+}
+
+// memoryDisk is a tmpfs of a size that can be changed.
+type memoryDisk struct {
+	t        testing.TB
+	mount    string
+	size     int
+	ballasts int
+}
+
+// newMemoryDisk returns a tmpfs that is mounted until the test ends.
+func newMemoryDisk(t testing.TB) (*memoryDisk, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("only root can mount a file system")
+	}
+	d := &memoryDisk{t: t, mount: t.TempDir(), size: memoryDiskSize}
+	if err := harness.Exec("mount", "-t", "tmpfs", "-o", fmt.Sprintf("mode=0700,size=%d", d.size), "tmpfs", d.mount); err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := harness.Exec("umount", d.mount); err != nil {
+			t.Error(errors.Join(err, harness.Exec("umount", "-l", d.mount)))
+		}
+	})
+	return d, nil
+}
+
+// fill leaves no space at all.
+func (d *memoryDisk) fill() {
+	d.t.Helper()
+	d.ballasts++
+	f, err := os.Create(filepath.Join(d.mount, fmt.Sprint("ballast-", d.ballasts)))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		d.t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// enlarge makes space.
+func (d *memoryDisk) enlarge() {
+	d.t.Helper()
+	d.size += memoryDiskSize
+	if err := harness.Exec("mount", "-o", fmt.Sprintf("remount,size=%d", d.size), d.mount); err != nil {
+		d.t.Fatal(err)
+	}
+}

@@ -1,0 +1,248 @@
+package disk
+
+import (
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"service/test/harness"
+	"service/test/harness/chaos"
+)
+
+var powerCuts = flag.Int("powercut.cuts", 10, "how often TestPowerCut cuts the power of the service's file system")
+
+// TestPowerCut cuts the power of the file system of the data directory at random
+// moments, while publishers publish and receivers receive. Its controls show that
+// a cut does lose what was not fsynced, and that the test would find out.
+//
+// It needs Linux, root, and to be allowed to mount a loop device (requirement
+// powercut).
+func TestPowerCut(t *testing.T) {
+	harness.Long(t)
+	if why := diskUnavailable(t); why != "" {
+		harness.Unavailable(t, "powercut", why)
+	}
+	t.Run("control: files", testCutFiles)
+	t.Run("control: SQLite", testCutSQLite)
+	t.Run("control: without fsync", func(t *testing.T) {
+		careless := harness.Build(t,
+			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA synchronous = FULL", New: "PRAGMA synchronous = NORMAL"},
+			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA wal_autocheckpoint = 1000", New: "PRAGMA wal_autocheckpoint = 1000000"}, // a checkpoint would fsync
+			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"})                                         // it could be refused at its start
+		c := newPowerCuts(t, careless, 2)
+		if faults := c.Faults(); !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, "that were acknowledged") }) {
+			t.Errorf("a service that does not fsync its commits lost nothing: got faults %q", faults)
+		}
+	})
+	t.Run("service", func(t *testing.T) {
+		c := newPowerCuts(t, harness.Build(t), *powerCuts)
+		c.Check()
+		c.Finish()
+	})
+}
+
+// newPowerCuts runs the chaos on a disk of its own, with so many power cuts.
+func newPowerCuts(t *testing.T, binary string, cuts int) *chaos.Chaos {
+	d := newDisk(t)
+	c := chaos.New(t, binary, filepath.Join(d.mount, "data"))
+	rng := rand.New(rand.NewPCG(c.Seed, 1000))
+	c.Run(cuts, func(p *harness.Process) {
+		c.SetPower(false)
+		defer c.SetPower(true)
+		d.cut()
+		// For a moment the service is left with a disk that refuses everything.
+		select {
+		case <-time.After(time.Duration(rng.IntN(50)) * time.Millisecond):
+		case <-p.Exited:
+		}
+		c.Instance.Kill(p)
+		d.restore()
+	})
+	return c
+}
+
+func testCutFiles(t *testing.T) {
+	d := newDisk(t)
+	write := func(name string, sync bool) {
+		f, err := os.Create(filepath.Join(d.mount, name))
+		if err == nil {
+			_, err = f.WriteString("written")
+		}
+		if err == nil && sync {
+			err = f.Sync()
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("synced", true)
+	write("not synced", false)
+	d.cut()
+	d.restore()
+	if b, err := os.ReadFile(filepath.Join(d.mount, "synced")); string(b) != "written" {
+		t.Errorf("the file that was fsynced: got %q, %v", b, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(d.mount, "not synced")); string(b) == "written" {
+		t.Error("a file that was not fsynced has survived a power cut")
+	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func testCutSQLite(t *testing.T) {
+	const rows = 100
+	d := newDisk(t)
+	open := func(name string) *sql.DB {
+		db, err := sql.Open("sqlite3", "file:"+filepath.Join(d.mount, name)) // the driver is the harness's
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.SetMaxOpenConns(1)
+		return db
+	}
+	var all []*sql.DB
+	for _, synchronous := range []string{"FULL", "NORMAL"} {
+		db := open(synchronous)
+		all = append(all, db)
+		statements := []string{"PRAGMA journal_mode = WAL", "PRAGMA synchronous = " + synchronous, "CREATE TABLE t (n)", "PRAGMA wal_checkpoint(TRUNCATE)"}
+		for n := range rows {
+			statements = append(statements, fmt.Sprintf("INSERT INTO t VALUES (%d)", n))
+		}
+		for _, s := range statements {
+			if _, err := db.Exec(s); err != nil {
+				t.Fatalf("%s: %s: %v", synchronous, s, err)
+			}
+		}
+	}
+	d.cut()
+	for _, db := range all {
+		db.Close() // there is no disk to write to
+	}
+	d.restore()
+	for synchronous, want := range map[string]func(int) bool{
+		"FULL":   func(n int) bool { return n == rows },
+		"NORMAL": func(n int) bool { return n < rows },
+	} {
+		db := open(synchronous)
+		var n int
+		err := db.QueryRow("SELECT count(*) FROM t").Scan(&n)
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Errorf("%s: %v", synchronous, err)
+		} else if !want(n) {
+			t.Errorf("synchronous = %s: %d of %d committed rows have survived a power cut", synchronous, n, rows)
+		}
+	}
+}
+
+// disk is an ext4 file system of its own, whose power can be cut.
+type disk struct {
+	t            testing.TB
+	image, mount string
+	mounted      bool
+}
+
+const diskSize = 96 << 20
+
+// diskUnavailable says why there can be no disk here, "" if there can.
+func diskUnavailable(t *testing.T) string {
+	if os.Geteuid() != 0 {
+		return "only root can mount a file system"
+	}
+	d := &disk{t: t, image: filepath.Join(t.TempDir(), "image"), mount: t.TempDir()}
+	if err := d.format(); err != nil {
+		return err.Error()
+	}
+	if err := d.attach(); err != nil {
+		return err.Error()
+	}
+	defer d.detach()
+	if err := shutdownFS(d.mount); err != nil {
+		return "cannot cut the power of a file system: " + err.Error()
+	}
+	return ""
+}
+
+// newDisk returns an empty disk, mounted until the test ends.
+func newDisk(t testing.TB) *disk {
+	t.Helper()
+	d := &disk{t: t, image: filepath.Join(t.TempDir(), "image"), mount: t.TempDir()}
+	t.Cleanup(d.detach)
+	if err := d.format(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.attach(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *disk) format() error {
+	if err := os.WriteFile(d.image, nil, 0o600); err != nil {
+		return err
+	}
+	if err := os.Truncate(d.image, diskSize); err != nil {
+		return err
+	}
+	return harness.Exec("mkfs.ext4", "-q", "-F", d.image)
+}
+
+// attach mounts the disk, which replays its journal after a cut.
+func (d *disk) attach() error {
+	err := harness.Exec("mount", "-o", "loop", d.image, d.mount)
+	d.mounted = err == nil
+	return err
+}
+
+// detach unmounts the disk, and with it gives up its loop device. If a process
+// still uses it, that happens when the process ends.
+func (d *disk) detach() {
+	if !d.mounted {
+		return
+	}
+	d.mounted = false
+	if err := harness.Exec("umount", d.mount); err != nil {
+		d.t.Error(errors.Join(err, harness.Exec("umount", "-l", d.mount)))
+	}
+}
+
+// cut drops everything that was not fsynced. From now on nothing can be read
+// or written.
+func (d *disk) cut() {
+	d.t.Helper()
+	if err := shutdownFS(d.mount); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// restore brings the disk back as it is after the power has returned. No
+// process may have a file open on it.
+func (d *disk) restore() {
+	d.t.Helper()
+	d.detach()
+	// A mount namespace that was created since still has the file system in it,
+	// shut down, and mounting the image again would give that one. Then the
+	// content of the disk goes on as another disk.
+	out, err := exec.Command("losetup", "--associated", d.image).CombinedOutput()
+	if err == nil && len(out) > 0 {
+		old, other := d.image, ".other"
+		if d.image = strings.TrimSuffix(old, other); d.image == old {
+			d.image += other
+		}
+		err = errors.Join(harness.Exec("cp", "--sparse=always", old, d.image), os.Remove(old))
+	}
+	if err != nil {
+		d.t.Fatal(err, string(out))
+	}
+	if err := d.attach(); err != nil {
+		d.t.Fatal(err)
+	}
+}

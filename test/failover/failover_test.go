@@ -1,0 +1,319 @@
+package failover
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"service/test/harness"
+)
+
+// TestFailOver has a standby follow a primary that is under load, and ends the
+// primary: by SIGKILL, by stopping its clock, as a machine does that is paused,
+// and in order. The standby serves soon after the lease has ended, with all but
+// what the primary accepted last; and of two only one ever sends.
+func TestFailOver(t *testing.T) {
+	harness.Long(t)
+	binary := harness.Build(t)
+	for _, end := range []struct {
+		name   string
+		strike func(*testing.T, *failOver)
+	}{
+		{"killed", func(t *testing.T, f *failOver) { f.one.Kill(f.primary) }},
+		{"paused", func(t *testing.T, f *failOver) {
+			if err := f.primary.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			f.one.SetURL("")
+		}},
+		{"stopped", func(t *testing.T, f *failOver) {
+			if status := f.one.Stop(f.primary); status != harness.ExitOK {
+				t.Errorf("the primary ended with status %d", status)
+			}
+		}},
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFailOver(t, binary)
+			f.publish(3 * time.Second)
+			struck := time.Now()
+			end.strike(t, f)
+			f.check(struck, end.name == "stopped")
+		})
+	}
+}
+
+// lease is how long a lease lasts; attempts take at most a second.
+var lease = harness.Scale(6 * time.Second)
+
+// failOver is a primary, its standby, and a subscriber.
+type failOver struct {
+	t       *testing.T
+	bucket  string // the URL of the S3 server
+	one     *harness.Instance
+	two     *harness.Instance
+	primary *harness.Process
+	standby *harness.Process
+	token   string
+
+	mu       sync.Mutex
+	acked    map[string]time.Time   // when an event was acknowledged, by its id
+	arrivals map[string][]time.Time // by delivery
+	events   map[string]bool        // that have arrived
+}
+
+func newFailOver(t *testing.T, binary string) *failOver {
+	backend := s3mem.New()
+	if err := backend.CreateBucket("b"); err != nil {
+		t.Fatal(err)
+	}
+	s3 := httptest.NewServer(gofakes3.New(backend).Server())
+	t.Cleanup(s3.Close)
+	f := &failOver{t: t, bucket: s3.URL, acked: make(map[string]time.Time), arrivals: make(map[string][]time.Time), events: make(map[string]bool)}
+	f.one, f.two = f.instance(binary), f.instance(binary)
+	f.token = f.one.Token("p")
+	f.primary = f.one.MustStart()
+	f.one.Subscribe(f.token, harness.Subscription{URL: harness.Listen(t, f), Events: harness.Events("content_published")})
+	key, err := os.ReadFile(filepath.Join(f.one.Data, "secret.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(f.two.Data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(f.two.Data, "secret.key"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.standby = f.two.Launch(f.command(f.two, "standby"))
+	return f
+}
+
+// instance returns a service that is not started, with its replica in the bucket.
+func (f *failOver) instance(binary string) *harness.Instance {
+	data := filepath.Join(f.t.TempDir(), "data")
+	replica := filepath.Join(f.t.TempDir(), "litestream.yml")
+	text := fmt.Sprintf("dbs:\n  - path: %s/service.db\n    monitor-interval: 100ms\n    replica:\n      type: s3\n      bucket: b\n      endpoint: %s\n      access-key-id: id\n      secret-access-key: secret\n      sync-interval: 200ms\n", data, f.bucket)
+	if err := os.WriteFile(replica, []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	return harness.NewInstance(f.t, binary, data, "--litestream", replica, "--lease", lease.String(), "--attempt-timeout", "1s", "--batch-size", "5", "--grace", "2s")
+}
+
+// command returns a command of the service on an instance's data, with its flags.
+func (f *failOver) command(in *harness.Instance, name string, more ...string) *exec.Cmd {
+	cmd := exec.Command(in.Binary, append(in.Args(name), more...)...)
+	cmd.Env = harness.Environment()
+	return cmd
+}
+
+// ServeHTTP is the subscriber.
+func (f *failOver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	now := time.Now()
+	var body struct {
+		ID     string `json:"delivery_id"`
+		Events []struct{ ID, Name string }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.arrivals[body.ID] = append(f.arrivals[body.ID], now)
+	for _, e := range body.Events {
+		f.events[e.ID] = true
+	}
+}
+
+// publish publishes to the primary for so long, and until the standby follows.
+func (f *failOver) publish(d time.Duration) {
+	f.t.Helper()
+	base := f.one.URL()
+	following := func() bool {
+		_, err := os.Stat(filepath.Join(f.two.Data, "standby", "service.db-txid"))
+		return err == nil
+	}
+	for began := time.Now(); time.Since(began) < d || !following(); {
+		if time.Since(began) > harness.Timeout() {
+			f.t.Fatal("the standby does not follow")
+		}
+		var answer struct{ Data struct{ ID string } }
+		status, err := f.one.Call(f.t.Context(), f.token, "POST", base+"/v2/events", []byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`), &answer)
+		if err != nil || status != http.StatusCreated {
+			f.t.Fatalf("publish: status %d, %v", status, err)
+		}
+		f.mu.Lock()
+		f.acked[answer.Data.ID] = time.Now()
+		f.mu.Unlock()
+	}
+}
+
+var attemptLine = regexp.MustCompile(`msg=attempt .*delivery=(\S+) number=(\d+)`)
+
+// check waits for the standby to take over, and checks what it has and sends.
+func (f *failOver) check(struck time.Time, orderly bool) {
+	t := f.t
+	t.Helper()
+	expires := f.leaseEnd()
+	if !f.two.AwaitReady(f.standby) {
+		t.Fatalf("the standby has ended with status %d:\n%s", f.standby.Status, &f.standby.Log)
+	}
+	late := f.standby.Ready.Sub(expires)
+	if late > harness.Scale(10*time.Second) {
+		t.Errorf("the standby serves %s after the end of the lease, want at most %s", late, harness.Scale(10*time.Second))
+	}
+	if !orderly && late < 0 {
+		t.Errorf("the standby serves %s before the end of the lease", -late)
+	}
+	there := f.checkLost(struck, orderly)
+	t.Logf("the standby served %s after the end of the primary, %s after the end of the lease", f.standby.Ready.Sub(struck).Round(time.Millisecond), late.Round(time.Millisecond))
+	if !orderly {
+		f.primary.Signal(syscall.SIGCONT) // a paused one goes on as if nothing had happened
+		f.primary.Wait(t)
+		if f.primary.Status == harness.ExitOK {
+			t.Errorf("the primary that lost its lease ended with status 0:\n%s", &f.primary.Log)
+		}
+	}
+	harness.WaitFor(t, "the arrival of all events that are there", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for id := range there {
+			if !f.events[id] {
+				return false
+			}
+		}
+		return true
+	})
+	if status := f.two.Stop(f.standby); status != harness.ExitOK {
+		t.Errorf("the standby ended with status %d:\n%s", status, &f.standby.Log)
+	}
+	f.checkSent()
+	// The old primary knows that it is old.
+	out, err := f.command(f.one, "serve", "--log-level", "error").CombinedOutput()
+	if err == nil || !bytes.Contains(out, []byte("has taken over since")) {
+		t.Errorf("the old primary started again: %v\n%s", err, out)
+	}
+}
+
+// checkLost returns the events that the standby has, and checks that those that
+// were lost were accepted at most 2 s before the primary was struck.
+func (f *failOver) checkLost(struck time.Time, orderly bool) (there map[string]bool) {
+	t := f.t
+	t.Helper()
+	there = make(map[string]bool)
+	events, err := harness.Feed[struct{ ID string }](f.two, f.token, "/v2/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		there[e.ID] = true
+	}
+	lost, oldest := 0, time.Duration(0)
+	for id, at := range f.acked {
+		if !there[id] {
+			lost++
+			oldest = max(oldest, struck.Sub(at))
+		}
+	}
+	t.Logf("%d events acknowledged, %d of them lost, the first accepted %s before the end", len(f.acked), lost, oldest.Round(time.Millisecond))
+	if oldest > harness.Scale(2*time.Second) {
+		t.Errorf("an event is lost that was accepted %s before the end, want at most %s", oldest, harness.Scale(2*time.Second))
+	}
+	if orderly && lost > 0 {
+		t.Errorf("%d acknowledged events are lost though the primary was shut down in order", lost)
+	}
+	return there
+}
+
+// checkSent checks that the standby has sent everything that has arrived since it
+// serves.
+func (f *failOver) checkSent() {
+	f.t.Helper()
+	sent := make(map[string]int)
+	for _, m := range attemptLine.FindAllSubmatch(f.standby.Log.Bytes(), -1) {
+		sent[string(m[1])]++
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, times := range f.arrivals {
+		n := 0
+		for _, at := range times {
+			if at.After(f.standby.Ready) {
+				n++
+			}
+		}
+		if n > sent[id] {
+			f.t.Errorf("delivery %s arrived %d times since the standby serves, which has sent it %d times", id, n, sent[id])
+		}
+	}
+}
+
+// leaseEnd returns when the lease in the bucket expires.
+func (f *failOver) leaseEnd() time.Time {
+	f.t.Helper()
+	resp, err := http.Get(f.bucket + "/b/lock.json")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var lease struct {
+		Expires time.Time `json:"expires_at"`
+	}
+	if err := json.Unmarshal(text, &lease); err != nil {
+		f.t.Fatalf("%v: %s", err, text)
+	}
+	return lease.Expires
+}
+
+// A standby is promoted by hand when the primary has ended, and not before; and
+// has everything though it was killed itself, again and again, while it followed.
+func TestPromote(t *testing.T) {
+	harness.Long(t)
+	f := newFailOver(t, harness.Build(t))
+	f.publish(0)
+	for range 3 {
+		f.two.Kill(f.standby)
+		f.publish(200 * time.Millisecond) // while there is none
+		f.standby = f.two.Launch(f.command(f.two, "standby"))
+		f.publish(400 * time.Millisecond) // while it begins again
+	}
+	promote := func() (string, error) {
+		return f.one.Command("promote", "--data", f.two.Data)
+	}
+	if out, err := promote(); err == nil || !strings.Contains(out, "holds the lease") {
+		t.Errorf("beside a primary: %v, %s", err, out)
+	}
+	if out, err := f.one.Command("token", "list", "--data", f.two.Data); err == nil || !strings.Contains(out, "standby") {
+		t.Errorf("token list of a standby: %v, %s", err, out)
+	}
+	if status := f.one.Stop(f.primary); status != harness.ExitOK {
+		t.Errorf("the primary ended with status %d", status)
+	}
+	if out, err := promote(); err != nil || !strings.Contains(out, "primary now") {
+		t.Fatalf("promote: %v, %s", err, out)
+	}
+	if !f.two.AwaitReady(f.standby) {
+		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+	}
+	if events, err := harness.Feed[struct{ ID string }](f.two, f.token, "/v2/events"); err != nil || len(events) != len(f.acked) {
+		t.Errorf("it has %d events, %v, want %d", len(events), err, len(f.acked))
+	}
+}

@@ -1,0 +1,206 @@
+package load
+
+import (
+	"flag"
+	"io"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"service/test/harness"
+)
+
+var backlogEvents = flag.Int("backlog.events", 50_000, "how many events TestBacklog lets wait behind a dead subscriber")
+
+const (
+	backlogWarm   = 100_000          // events that fill the tail and the caches, as they are most of the time
+	backlogRounds = 20               // of publishing, with and without a subscriber in turn
+	backlogMemory = 32 << 20         // that resident memory may rise by: the garbage of the moment, whatever waits
+	backlogStart  = 2 * time.Second  // from the start of the process until it is ready
+	backlogSlower = 2.0              // publishing may take so many times as long with a dead subscriber; what was measured is logged
+	backlogLog    = 64 << 20         // that the database's write-ahead log may take
+	backlogDrain  = 10 * time.Minute // that all of it may take to arrive
+)
+
+// TestBacklog lets events wait behind two subscribers that are dead, one of
+// them ordered: memory stays flat, publishing as fast as without, the service
+// starts in no time, killed or not, and when the subscribers are back all
+// arrives, nothing twice, in order for the one that wants it so. In full:
+//
+//	go test ./test/load -run Backlog -v -backlog.events 1000000 -timeout 30m
+func TestBacklog(t *testing.T) {
+	harness.Long(t)
+	var ordered, unordered backlogSubscriber
+	ordered.ordered = true
+	back := make(chan struct{}) // closed: the subscribers live
+	working := sync.OnceFunc(func() { close(back) })
+	t.Cleanup(working)
+	var all sync.WaitGroup
+	for _, s := range []*backlogSubscriber{&ordered, &unordered} {
+		s.back, s.arrived = back, make([]uint8, *backlogEvents)
+		all.Add(*backlogEvents)
+		s.first = all.Done
+	}
+
+	// An attempt that hangs lasts longer than the test: each of the slots is lost until the end of the process.
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--attempt-timeout", "5m", "--grace", "500ms", "--log-level", "warn", "--retry-schedule", "1s,1s,1s,1s")
+	free, owed := in.Token("free"), in.Token("owed")
+	run := in.MustStart()
+	logSize := harness.WatchSize(t, filepath.Join(in.Data, "service.db-wal"))
+	in.Subscribe(owed, harness.Subscription{URL: harness.Listen(t, &ordered), Events: harness.Events("content_published"), Ordered: true})
+	in.Subscribe(owed, harness.Subscription{URL: harness.Listen(t, &unordered), Events: harness.Events("content_published")})
+	chunk := *backlogEvents / backlogRounds
+	var lines harness.NDJSON
+	publish := func(token string, from int) time.Duration {
+		t.Helper()
+		lines = lines[:0]
+		for n := range chunk {
+			lines = append(harness.AppendEvent(lines, from+n), '\n')
+		}
+		base := in.URL()
+		began := time.Now()
+		if status, err := in.Call(t.Context(), token, "POST", base+"/v2/events", lines, nil); err != nil || status != http.StatusCreated {
+			t.Fatalf("publish: status %d, %v", status, err)
+		}
+		return time.Since(began)
+	}
+	for n := 0; n < backlogWarm; n += chunk {
+		publish(free, 0)
+	}
+	before := harness.ResidentMemory(t, run.PID())
+	var without, with []time.Duration
+	for n := range backlogRounds {
+		if n%2 == 0 {
+			without = append(without, publish(free, 0))
+			with = append(with, publish(owed, n*chunk))
+		} else {
+			with = append(with, publish(owed, n*chunk))
+			without = append(without, publish(free, 0))
+		}
+	}
+	after := harness.ResidentMemory(t, run.PID())
+	rate := func(took time.Duration) float64 { return float64(chunk) / took.Seconds() }
+	t.Logf("%d events wait: published at %.0f/s without a subscriber and %.0f/s with the dead ones (medians); resident memory %.1f MB before, %.1f MB after",
+		*backlogEvents, rate(harness.Median(without)), rate(harness.Median(with)), harness.Megabytes(before), harness.Megabytes(after))
+	if slower := float64(harness.Median(with)) / float64(harness.Median(without)); slower > backlogSlower {
+		t.Errorf("publishing took %.2f times as long with dead subscribers, want at most %.1f times", slower, backlogSlower)
+	}
+	if after-before > backlogMemory {
+		t.Errorf("resident memory rose from %.1f MB to %.1f MB with %d events that wait, want at most %d MB more", harness.Megabytes(before), harness.Megabytes(after), *backlogEvents, backlogMemory>>20)
+	}
+
+	in.Kill(run)
+	run = restartWithBacklog(t, in)
+
+	before = harness.ResidentMemory(t, run.PID())
+	began := time.Now()
+	working()
+	done := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(harness.Scale(backlogDrain)):
+		t.Errorf("%d and %d of %d events have not arrived %s after the subscribers were back", ordered.missing(), unordered.missing(), *backlogEvents, backlogDrain)
+	}
+	after = harness.ResidentMemory(t, run.PID())
+	t.Logf("the backlog flowed at %.0f events/s to the ordered subscriber, %.0f events/s to the other; resident memory %.1f MB before, %.1f MB after",
+		ordered.rate(began), unordered.rate(began), harness.Megabytes(before), harness.Megabytes(after))
+	if after-before > backlogMemory {
+		t.Errorf("resident memory rose from %.1f MB to %.1f MB while the backlog flowed, want at most %d MB more", harness.Megabytes(before), harness.Megabytes(after), backlogMemory>>20)
+	}
+	most := logSize()
+	t.Logf("the write-ahead log took up to %.1f MB", harness.Megabytes(most))
+	if most > backlogLog {
+		t.Errorf("the write-ahead log grew to %.1f MB, want at most %d MB", harness.Megabytes(most), backlogLog>>20)
+	}
+	ordered.check(t, "ordered")
+	unordered.check(t, "other")
+}
+
+// restartWithBacklog starts the service after it was killed, and after it was
+// stopped, and checks how long that takes.
+func restartWithBacklog(t *testing.T, in *harness.Instance) (run *harness.Process) {
+	t.Helper()
+	for _, end := range []string{"SIGKILL", "SIGTERM"} {
+		run = in.MustStart()
+		took := run.Ready.Sub(run.Started)
+		t.Logf("after %s it was ready %s after its start", end, took.Round(time.Millisecond))
+		if took > harness.Scale(backlogStart) {
+			t.Errorf("after %s it was ready %s after its start, want at most %s", end, took, harness.Scale(backlogStart))
+		}
+		if end == "SIGKILL" {
+			in.MustStop(run)
+		}
+	}
+	return run
+}
+
+// backlogSubscriber hangs until it is back, and counts what it has taken then.
+type backlogSubscriber struct {
+	back    chan struct{}
+	first   func() // called when an event arrives for the first time
+	ordered bool
+
+	mu           sync.Mutex
+	arrived      []uint8 // how often, by the event's number
+	count        int
+	last         time.Time // when the last arrived
+	newest       int       // number of the newest event, if it is ordered
+	twice, early int
+}
+
+func (s *backlogSubscriber) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || harness.IsPing(body) {
+		return
+	}
+	select {
+	case <-s.back:
+	case <-r.Context().Done():
+		return
+	}
+	if r.Context().Err() != nil {
+		return // the service was killed while it waited
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n := range harness.Numbers(body) {
+		if s.ordered && s.count > 0 && n <= s.newest {
+			s.early++
+		}
+		s.newest = n
+		if s.arrived[n]++; s.arrived[n] > 1 {
+			s.twice++
+			continue
+		}
+		s.count++
+		s.first()
+	}
+	s.last = time.Now()
+}
+
+func (s *backlogSubscriber) check(t *testing.T, name string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.twice > 0 || s.early > 0 {
+		t.Errorf("the %s subscriber: %d events arrived twice, %d before an older one; want none", name, s.twice, s.early)
+	}
+}
+
+func (s *backlogSubscriber) missing() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.arrived) - s.count
+}
+
+func (s *backlogSubscriber) rate(began time.Time) float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return float64(s.count) / s.last.Sub(began).Seconds()
+}

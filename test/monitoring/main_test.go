@@ -1,0 +1,11 @@
+// Package monitoring tests what an operator sees of the service: metrics, alert
+// rules, the dashboard and the log.
+package monitoring
+
+import (
+	"testing"
+
+	"service/test/harness"
+)
+
+func TestMain(m *testing.M) { harness.Main(m) }

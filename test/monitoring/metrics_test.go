@@ -1,0 +1,177 @@
+package monitoring
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"service/test/harness"
+)
+
+// TestMetrics runs the built binary and looks at what it says of itself: the
+// figures move as they should, the names are those of testdata/metrics.txt,
+// which docs/metrics.md explains, and nothing in them is a partner's choice.
+func TestMetrics(t *testing.T) {
+	harness.Long(t)
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--batch-size", "1", "--tls", "auto")
+	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // of a local CA that is made at the start
+	token := in.Token("acme")
+	in.MustStart()
+	const events = 5
+	var ids []string
+	received := make(map[int]*atomic.Int64)
+	for _, answer := range []int{http.StatusOK, http.StatusNotFound, http.StatusServiceUnavailable} {
+		n := new(atomic.Int64)
+		received[answer] = n
+		url := harness.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			n.Add(1)
+			w.WriteHeader(answer)
+		}))
+		ids = append(ids, in.Subscribe(token, harness.Subscription{URL: url + "/planted", Events: harness.Events("content_published")}))
+	}
+	for n := range events {
+		in.Publish(token, harness.AppendEvent(nil, n))
+	}
+
+	each := events + 1 // and a ping
+	want := []string{
+		fmt.Sprintf(`service_events_accepted_total{program="acme"} %d`, events),
+		fmt.Sprintf(`service_attempts_total{answer="2xx",result="success"} %d`, each),
+		fmt.Sprintf(`service_attempts_total{answer="4xx",result="failed"} %d`, each),
+		fmt.Sprintf(`service_attempts_total{answer="5xx",result="retryable"} %d`, each),
+		fmt.Sprintf(`service_attempt_duration_seconds_count{result="success"} %d`, each),
+		fmt.Sprintf(`service_delivery_lag_seconds_count %d`, 3*events),
+		fmt.Sprintf(`service_delivery_time_seconds_count %d`, events), // those that are delivered
+		fmt.Sprintf(`service_deliveries_ended_total{failure_reason="",status="success"} %d`, each),
+		fmt.Sprintf(`service_deliveries_ended_total{failure_reason="rejected",status="failed"} %d`, each),
+		fmt.Sprintf(`service_deliveries_waiting %d`, each),
+		fmt.Sprintf(`service_requests_total{method="POST",route="/v2/events",status="201"} %d`, events),
+		`service_requests_total{method="POST",route="/v2/webhooks/subscriptions",status="201"} 3`,
+		`service_subscriptions{program="acme",status="healthy"} 3`,
+		`service_backlog_subscriptions{program="acme"} 0`,
+		`service_backlog_age_seconds{program="acme"} 0`,
+		`service_deliveries_in_flight{kind="event"} 0`,
+		`service_store_up 1`,
+		`service_certificate_failing{name="localhost"} 0`,
+	}
+	var text []byte
+	lacking := func(line string) bool { return !bytes.Contains(text, []byte(line+"\n")) }
+	t.Cleanup(func() {
+		for _, line := range slices.DeleteFunc(want, func(line string) bool { return !lacking(line) }) {
+			t.Errorf("the metrics lack %s in\n%s", line, text)
+		}
+	})
+	harness.WaitFor(t, "the metrics to be complete", func() bool {
+		var status int
+		if status, text = in.Scrape(); status != http.StatusOK {
+			t.Fatalf("GET /metrics: status %d: %s", status, text)
+		}
+		return !slices.ContainsFunc(want, lacking)
+	})
+	for answer, n := range received {
+		if n.Load() != int64(each) {
+			t.Errorf("the subscriber that answers %d got %d deliveries, want %d", answer, n.Load(), each)
+		}
+	}
+	if status, answer := in.Scrape("X-Forwarded-For", "203.0.113.7"); status != http.StatusUnauthorized || bytes.Contains(answer, []byte("service_store_up")) {
+		t.Errorf("a request that a proxy forwards is answered %d: %s", status, answer)
+	}
+	for _, secret := range append(ids, "planted", "127.0.0.1", token, in.Data) {
+		if bytes.Contains(text, []byte(secret)) {
+			t.Errorf("the metrics show %s", secret)
+		}
+	}
+	checkMetricNames(t, text)
+}
+
+// checkMetricNames holds what a run showed against the lists.
+func checkMetricNames(t *testing.T, text []byte) {
+	t.Helper()
+	problems, err := promlint.New(bytes.NewReader(text)).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %v (%v)", problems, err)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"go_goroutines", "process_resident_memory_bytes"} {
+		if families[name] == nil {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	const list = "testdata/metrics.txt"
+	golden, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, f := range slices.SortedFunc(func(yield func(*dto.MetricFamily) bool) {
+		for _, f := range families {
+			if strings.HasPrefix(f.GetName(), "service_") && !yield(f) {
+				return
+			}
+		}
+	}, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) }) {
+		fmt.Fprintf(&got, "%s %s {%s} %s\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labelNames(f), ","), f.GetHelp())
+	}
+	if got.String() != string(golden) {
+		t.Errorf("%s (-want +got; whoever relies on a name must hear of its change):\n%s", list, gocmp.Diff(strings.Split(string(golden), "\n"), strings.Split(got.String(), "\n")))
+	}
+
+	explained, err := os.ReadFile(harness.Path("docs/metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := 0
+	for line := range strings.Lines(string(explained)) {
+		name, found := strings.CutPrefix(line, "| `service_")
+		if !found {
+			continue
+		}
+		documented++
+		name, _, _ = strings.Cut(name, "`")
+		f := families["service_"+name]
+		if f == nil {
+			t.Errorf("docs/metrics.md explains service_%s, which there is not", name)
+			continue
+		}
+		labels := labelNames(f)
+		for i := range labels {
+			labels[i] = "`" + labels[i] + "`"
+		}
+		if len(labels) == 0 {
+			labels = []string{"none"}
+		}
+		row := "| `service_" + name + "` | " + strings.ToLower(f.GetType().String()) + " | " + strings.Join(labels, ", ") + " | "
+		if !strings.HasPrefix(line, row) {
+			t.Errorf("docs/metrics.md: got %swant %s…", line, row)
+		}
+	}
+	if n := strings.Count(string(golden), "\n"); documented != n {
+		t.Errorf("docs/metrics.md explains %d metrics of %d", documented, n)
+	}
+}
+
+// labelNames are the labels of a metric, in the order of the alphabet.
+func labelNames(f *dto.MetricFamily) (names []string) {
+	for _, l := range f.GetMetric()[0].GetLabel() {
+		names = append(names, l.GetName())
+	}
+	slices.Sort(names)
+	return names
+}

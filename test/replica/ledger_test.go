@@ -1,0 +1,86 @@
+package replica
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"service/test/harness"
+)
+
+// ledger is what publishers sent and what was acknowledged.
+type ledger struct {
+	mu   sync.Mutex
+	acks map[string]time.Time // by event id, when its acknowledgement had been read
+	sent map[string]bool
+}
+
+// load publishes single events, by so many publishers, until ctx ends.
+func (l *ledger) load(ctx context.Context, in *harness.Instance, token string, publishers int) (rest func()) {
+	var working sync.WaitGroup
+	for range publishers {
+		working.Go(func() {
+			for ctx.Err() == nil {
+				base, ok := in.AwaitURL(ctx)
+				if !ok {
+					return
+				}
+				id := uuid.NewString()
+				l.mu.Lock()
+				l.sent[id] = true
+				l.mu.Unlock()
+				event := map[string]any{"id": id, "name": "content_updated", "version": "1", "content_id": 7}
+				status, err := in.Call(ctx, token, "POST", base+"/v2/events", event, nil)
+				if err == nil && status == http.StatusCreated {
+					l.mu.Lock()
+					l.acks[id] = time.Now()
+					l.mu.Unlock()
+				}
+			}
+		})
+	}
+	return working.Wait
+}
+
+// acknowledged returns the events that were acknowledged so far.
+func (l *ledger) acknowledged() map[string]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make(map[string]bool)
+	for id := range l.acks {
+		all[id] = true
+	}
+	return all
+}
+
+// compare returns how far a database is behind the acknowledgements up to a
+// moment, and how many events it lacks and has. It reports events that were never
+// published.
+func (l *ledger) compare(tb testing.TB, data string, killed time.Time) (behind time.Duration, lost, kept int) {
+	tb.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	there := make(map[string]bool)
+	for row := range harness.Rows(tb, data) {
+		if f := strings.Fields(row); f[0] == "event" {
+			there[f[3]] = true
+			if !l.sent[f[3]] {
+				tb.Errorf("event %s was never published", f[3])
+			}
+		}
+	}
+	for id, at := range l.acks {
+		if there[id] {
+			kept++
+			continue
+		}
+		lost++
+		behind = max(behind, killed.Sub(at))
+	}
+	return behind, lost, kept
+}

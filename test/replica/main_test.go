@@ -1,0 +1,16 @@
+// Package replica tests what can be recovered from a replica and from a backup.
+package replica
+
+import (
+	"os"
+	"testing"
+
+	"service/test/harness"
+)
+
+func TestMain(m *testing.M) {
+	harness.Main(m)
+	if toolsDir != "" {
+		os.RemoveAll(toolsDir)
+	}
+}

@@ -1,0 +1,70 @@
+package replica
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"service/test/harness"
+)
+
+// writeReplica writes a configuration in Litestream's format, and returns its
+// path. The lines are those of the replica.
+func writeReplica(tb testing.TB, data, interval string, lines ...string) string {
+	tb.Helper()
+	text := "dbs:\n  - path: " + data + "/service.db\n    monitor-interval: " + interval + "\n    replica:\n      sync-interval: " + interval + "\n"
+	for _, l := range lines {
+		text += "      " + l + "\n"
+	}
+	name := filepath.Join(tb.TempDir(), "litestream.yml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return name
+}
+
+// copyDatabase copies the database of a data directory that no process has open,
+// with its log, so that looking at it changes nothing.
+func copyDatabase(tb testing.TB, data string) string {
+	tb.Helper()
+	to := tb.TempDir()
+	for _, name := range []string{"service.db", "service.db-wal"} {
+		b, err := os.ReadFile(filepath.Join(data, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), b, 0o600)
+		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return to
+}
+
+// awaitReplica waits until /readyz shows the replica in a state and complete.
+func awaitReplica(in *harness.Instance, state string) {
+	in.TB.Helper()
+	base := in.URL()
+	harness.WaitFor(in.TB, "the replica to be "+state, func() bool {
+		var answer struct {
+			Data struct {
+				Replica struct {
+					State string
+					Lag   float64 `json:"lag_seconds"`
+				}
+			}
+		}
+		resp, err := in.Client.Get(base + "/readyz")
+		if err == nil {
+			err = json.NewDecoder(resp.Body).Decode(&answer)
+			resp.Body.Close()
+		}
+		r := answer.Data.Replica
+		return err == nil && r.State == state && r.Lag == 0
+	})
+}

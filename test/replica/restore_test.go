@@ -1,0 +1,161 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/test/harness"
+	"service/webhook"
+)
+
+const (
+	restoreKills  = 25
+	eventTypesDir = "event_types" // of a data directory
+)
+
+// TestRestoreKilled kills a restore over other data at random moments. What opens
+// the data directory next finds all of the old data or all of the new.
+func TestRestoreKilled(t *testing.T) {
+	harness.Long(t)
+	r := &killedRestore{t: t, binary: harness.Build(t), dir: t.TempDir()}
+	old, fresh := r.newData("old"), r.newData("fresh")
+	r.file = filepath.Join(r.dir, "b.tar")
+	r.run(0, "backup", "create", r.file, "--data", fresh, "--without-keys")
+	r.key = filepath.Join(r.dir, "key")
+	if err := os.WriteFile(r.key, harness.Read(t, filepath.Join(fresh, secretKeyFile)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The data are exchanged near the end of the time that a restore takes.
+	began := time.Now()
+	r.run(0, "restore", "--data", filepath.Join(r.dir, "whole"), "--from", r.file, "--secret-key-file", r.key)
+	took := time.Since(began)
+	kills, replaced := 0, 0
+	for n := range restoreKills {
+		data := filepath.Join(r.dir, fmt.Sprint(n))
+		if err := os.CopyFS(data, os.DirFS(old)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(data, secretKeyFile), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r.run(took/2+rand.N(took), "restore", "--data", data, "--from", r.file, "--force", "--secret-key-file", r.key) {
+			kills++
+		}
+		if r.check(data) == "fresh" {
+			replaced++
+		}
+	}
+	t.Logf("%d of %d restores were killed, %d took effect", kills, restoreKills, replaced)
+}
+
+// killedRestore restores one archive over other data.
+type killedRestore struct {
+	t      *testing.T
+	binary string
+	dir    string
+	file   string // the archive
+	key    string // the file with the secret key of the archive's data
+}
+
+// newData creates a data directory with a program of a name and an event type.
+func (r *killedRestore) newData(name string) (data string) {
+	t := r.t
+	t.Helper()
+	data = filepath.Join(r.dir, name)
+	st, err := store.Open(t.Context(), store.Config{Dir: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = st.CreateToken(t.Context(), webhook.NewToken{ProgramID: name, UserID: "u", Scopes: webhook.Scopes()})
+	if err := errors.Join(err, st.Close()); err != nil {
+		t.Fatal(err)
+	}
+	types := filepath.Join(data, eventTypesDir)
+	if err := os.Mkdir(types, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(types, "from_"+name+".json"), eventType(name), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// run runs the binary, kills it after a time unless that is 0, and returns
+// whether it was killed before it ended.
+func (r *killedRestore) run(after time.Duration, args ...string) (killed bool) {
+	r.t.Helper()
+	cmd := exec.Command(r.binary, args...)
+	cmd.Env = harness.Environment()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	if after == 0 {
+		after = harness.Timeout()
+	}
+	kill := time.AfterFunc(after, func() { cmd.Process.Kill() })
+	err := cmd.Wait()
+	if kill.Stop() && err != nil {
+		r.t.Fatalf("%v: %v\n%s", args, err, &out)
+	}
+	return err != nil
+}
+
+// check opens a data directory after a restore over it was killed, and returns
+// whose data it has.
+func (r *killedRestore) check(data string) (whose string) {
+	t := r.t
+	t.Helper()
+	if err := store.FinishRestore(data, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	types, err := filepath.Glob(filepath.Join(data, eventTypesDir, "*"))
+	if err != nil || len(types) != 1 {
+		t.Fatalf("the event types are %v, %v", types, err)
+	}
+	whose = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(types[0]), "from_"), ".json")
+	if !bytes.Equal(harness.Read(t, types[0]), eventType(whose)) {
+		t.Errorf("the event type of %s is not whole", whose)
+	}
+	key := ""
+	if whose == "fresh" {
+		key = r.key
+	}
+	st, err := store.Open(t.Context(), store.Config{Dir: data, SecretKeyFile: key})
+	if err != nil {
+		t.Fatalf("after a restore that was killed: %v", err)
+	}
+	tokens, err := st.Tokens(t.Context())
+	if err := errors.Join(err, st.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if len(tokens) != 1 || tokens[0].ProgramID != whose {
+		t.Errorf("the event types are those of %s, and the tokens %v", whose, tokens)
+	}
+	left, err := filepath.Glob(filepath.Join(data, "restore*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind %v, %v", left, err)
+	}
+	return whose
+}
+
+// eventType returns the schema of an event type.
+func eventType(name string) []byte {
+	return []byte(strings.ReplaceAll(restoredType, "NAME", "from_"+name))
+}
+
+const restoredType = `{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"T","description":"D.","type":"object","properties":{
+"id":{"type":"string","format":"uuid","description":"I."},"timestamp":{"type":"string","format":"date-time","description":"T."},
+"name":{"const":"NAME","description":"N."},"version":{"const":"1","description":"V."}},"required":["id","timestamp","name","version"],
+"additionalProperties":false,"examples":[{"id":"019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7","timestamp":"2026-03-14T08:24:48.644Z","name":"NAME","version":"1"}]}`

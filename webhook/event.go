@@ -125,57 +125,8 @@ func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (E
 		return Event{}, []Validation{{InvalidType, "must be an object", wholeEvent(at)}}
 	}
 
-	e := Event{ReceivedAt: now}
-	var v []Validation
-	add := func(code, name, detail string) { v = append(v, Validation{code, detail, join(at, name)}) }
-	var eventType *EventType
-	var haveName, haveVersion bool
-	for name, value := range d.members(root) {
-		isString := d.nodes[value].kind == jsontext.KindString
-		switch string(d.text(name)) {
-		case "id":
-			if !isString {
-				add(InvalidType, "id", "must be a string")
-			} else if id, ok := parseUUID(d.text(value)); ok {
-				e.ID = id.String()
-			} else {
-				add(InvalidFormat, "id", "must be a UUID such as 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5")
-			}
-		case "timestamp":
-			if !isString {
-				add(InvalidType, "timestamp", "must be a string")
-			} else if s := d.text(value); isTimestamp(s) {
-				e.Timestamp, e.TimestampGiven = string(s), true
-			} else {
-				add(InvalidFormat, "timestamp", "must be a time in UTC such as 2026-03-14T08:24:48.644Z")
-			}
-		case "name":
-			haveName = true
-			if !isString {
-				add(InvalidType, "name", "must be a string")
-			} else if t := c.types[string(d.text(value))]; t == nil {
-				add(InvalidUnknownEvent, "name", unknownEvent)
-			} else if t.Name == EventPing {
-				add(InvalidValue, "name", "cannot be published: a ping is sent by creating or pinging a subscription")
-			} else {
-				eventType, e.Name = t, t.Name
-			}
-		case "version":
-			haveVersion = true
-			if !isString {
-				add(InvalidType, "version", `must be the string "1"`)
-			} else if string(d.text(value)) != EventVersion {
-				add(InvalidValue, "version", `must be "1"`)
-			}
-			e.Version = EventVersion
-		}
-	}
-	if !haveName {
-		add(InvalidRequired, "name", "is required")
-	}
-	if !haveVersion {
-		add(InvalidRequired, "version", "is required")
-	}
+	e := Event{ReceivedAt: now, Version: EventVersion}
+	eventType, v := c.commonFields(d, root, at, &e)
 	if eventType != nil {
 		v = merge(v, eventType.check(d, root, at, now))
 	}
@@ -203,6 +154,94 @@ func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (E
 	}
 	e.JSON = append(own, '}')
 	return e, nil
+}
+
+// commonFields reads the fields that every event has into e. It returns the
+// event's type, nil if that is not known, and what is wrong with the fields.
+func (c *Catalog) commonFields(d *document, root int32, at string, e *Event) (t *EventType, v []Validation) {
+	var haveName, haveVersion bool
+	for name, value := range d.members(root) {
+		var code, field, detail string
+		switch string(d.text(name)) {
+		case "id":
+			field = "id"
+			code, detail = e.readID(d, value)
+		case "timestamp":
+			field = "timestamp"
+			code, detail = e.readTimestamp(d, value)
+		case "name":
+			haveName, field = true, "name"
+			if t, code, detail = c.readName(d, value); t != nil {
+				e.Name = t.Name
+			}
+		case "version":
+			haveVersion, field = true, "version"
+			code, detail = readVersion(d, value)
+		}
+		if code != "" {
+			v = append(v, Validation{code, detail, join(at, field)})
+		}
+	}
+	if !haveName {
+		v = append(v, Validation{InvalidRequired, "is required", join(at, "name")})
+	}
+	if !haveVersion {
+		v = append(v, Validation{InvalidRequired, "is required", join(at, "version")})
+	}
+	return t, v
+}
+
+// readID reads the value at node i into e.ID. The code is "" if it is valid.
+func (e *Event) readID(d *document, i int32) (code, detail string) {
+	if !d.isString(i) {
+		return InvalidType, "must be a string"
+	}
+	id, ok := parseUUID(d.text(i))
+	if !ok {
+		return InvalidFormat, "must be a UUID such as 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5"
+	}
+	e.ID = id.String()
+	return "", ""
+}
+
+// readTimestamp reads the value at node i into e.Timestamp. The code is "" if it
+// is valid.
+func (e *Event) readTimestamp(d *document, i int32) (code, detail string) {
+	if !d.isString(i) {
+		return InvalidType, "must be a string"
+	}
+	s := d.text(i)
+	if !isTimestamp(s) {
+		return InvalidFormat, "must be a time in UTC such as 2026-03-14T08:24:48.644Z"
+	}
+	e.Timestamp, e.TimestampGiven = string(s), true
+	return "", ""
+}
+
+// readName returns the event type that the value at node i names, nil with a
+// code if it names none that can be published.
+func (c *Catalog) readName(d *document, i int32) (t *EventType, code, detail string) {
+	if !d.isString(i) {
+		return nil, InvalidType, "must be a string"
+	}
+	switch t = c.types[string(d.text(i))]; {
+	case t == nil:
+		return nil, InvalidUnknownEvent, unknownEvent
+	case t.Name == EventPing:
+		return nil, InvalidValue, "cannot be published: a ping is sent by creating or pinging a subscription"
+	}
+	return t, "", ""
+}
+
+// readVersion checks the value at node i. The code is "" if it is valid.
+func readVersion(d *document, i int32) (code, detail string) {
+	if !d.isString(i) {
+		return InvalidType, `must be the string "1"`
+	}
+	if string(d.text(i)) != EventVersion {
+		return InvalidValue, `must be "1"`
+	}
+	return "", ""
 }
 
 const unknownEvent = "is not the name of an event type; GET /v2/event_types lists them"

@@ -231,6 +231,8 @@ func invalid(v []Validation) *Error {
 // raw returns the text of a node as it was written.
 func (d *document) raw(i int32) []byte { return d.src[d.nodes[i].start:d.nodes[i].end] }
 
+func (d *document) isString(i int32) bool { return d.nodes[i].kind == jsontext.KindString }
+
 // text returns what the string at node i says: a slice of the source unless
 // there are escapes in it.
 func (d *document) text(i int32) []byte {

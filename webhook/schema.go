@@ -121,12 +121,8 @@ func (a *acceptor) accept(d *document, i int32) bool {
 			return false
 		}
 	case jsontext.KindBeginArray:
-		if a.items != nil {
-			for _, value := range d.elements(i) {
-				if !a.items.accept(d, value) {
-					return false
-				}
-			}
+		if !a.acceptItems(d, i) {
+			return false
 		}
 	case jsontext.KindBeginObject:
 		if !a.acceptFields(d, i) {
@@ -152,6 +148,18 @@ func (a *acceptor) accept(d *document, i int32) bool {
 		branch = a.then
 	}
 	return branch == nil || branch.accept(d, i)
+}
+
+func (a *acceptor) acceptItems(d *document, i int32) bool {
+	if a.items == nil {
+		return true
+	}
+	for _, value := range d.elements(i) {
+		if !a.items.accept(d, value) {
+			return false
+		}
+	}
+	return true
 }
 
 func (a *acceptor) acceptFields(d *document, i int32) bool {
@@ -212,15 +220,8 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
 			a.kinds |= typeKinds[name]
 		}
 	}
-	if s.Const != nil {
-		switch c := (*s.Const).(type) {
-		case string:
-			a.constant, a.constantKinds = c, kinds(jsontext.KindString)
-		case bool:
-			a.constant, a.constantKinds = strconv.FormatBool(c), typeKinds["boolean"]
-		default:
-			return nil
-		}
+	if s.Const != nil && !a.setConstant(*s.Const) {
+		return nil
 	}
 	if s.Format != nil {
 		a.format = formats[s.Format.Name]
@@ -239,15 +240,8 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
 	default:
 		return nil
 	}
-	for _, name := range s.Required {
-		f := a.field([]byte(name))
-		if f == nil && a.closed {
-			return nil // required and yet not allowed
-		} else if f == nil {
-			a.fields = append(a.fields, field{name: name, bit: 1 << len(a.fields)})
-			f = &a.fields[len(a.fields)-1]
-		}
-		a.require |= f.bit
+	if !a.setRequired(s.Required) {
+		return nil
 	}
 	for _, sub := range s.AllOf {
 		a.allOf = append(a.allOf, compile(sub, exact))
@@ -263,6 +257,36 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
 		return nil
 	}
 	return a
+}
+
+// setConstant makes a constant the only value that is allowed, false if it is one
+// that acceptors do not cover.
+func (a *acceptor) setConstant(value any) bool {
+	switch c := value.(type) {
+	case string:
+		a.constant, a.constantKinds = c, kinds(jsontext.KindString)
+	case bool:
+		a.constant, a.constantKinds = strconv.FormatBool(c), typeKinds["boolean"]
+	default:
+		return false
+	}
+	return true
+}
+
+// setRequired makes fields required, false if one is not allowed.
+func (a *acceptor) setRequired(names []string) bool {
+	for _, name := range names {
+		f := a.field([]byte(name))
+		if f == nil && a.closed {
+			return false
+		}
+		if f == nil {
+			a.fields = append(a.fields, field{name: name, bit: 1 << len(a.fields)})
+			f = &a.fields[len(a.fields)-1]
+		}
+		a.require |= f.bit
+	}
+	return true
 }
 
 var typeKinds = map[string]kindSet{

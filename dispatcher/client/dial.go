@@ -246,23 +246,19 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return []netip.Addr{a.Unmap()}, nil
 	}
 	if loopback := webhook.Loopback(host); loopback != nil {
-		// Not an answer of anybody's server: the operator who named 127.0.0.1
-		// alone means localhost to lead there.
-		var allowed []netip.Addr
-		for _, a := range loopback {
-			if d.destinations.Allows(a) {
-				allowed = append(allowed, a)
-			}
-		}
-		if allowed == nil {
+		// No name server decides this: an operator who allows only 127.0.0.1
+		// means localhost to resolve to it.
+		blocked := func(a netip.Addr) bool { return !d.destinations.Allows(a) }
+		allowed := slices.DeleteFunc(loopback, blocked)
+		if len(allowed) == 0 {
 			return nil, errBlocked
 		}
 		return allowed, nil
 	}
 
-	// A name that has a dot is a whole one, and is not sought under the search
-	// domains of this machine too: its partner means the same host as the rest
-	// of the world does. A name of one label is the operator's own affair.
+	// A name with a dot is fully qualified, and is not looked up under the
+	// search domains of this machine too: the partner means the host that the
+	// rest of the world means. A name of one label is the operator's own.
 	if strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
 		host += "."
 	}
@@ -270,33 +266,41 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	if err != nil {
 		return nil, err
 	}
-	var plain []netip.Addr // the answer to a question for IPv4 alone, once it was asked
-	for i, a := range addrs {
-		// The resolver renders the IPv4 addresses of the hosts file as
-		// IPv4-mapped ones, like an AAAA record that is one. The second
-		// kind is not in an answer for IPv4 alone, and is judged as it is.
-		if a.Is4In6() && !d.destinations.Allows(a) {
-			if plain == nil {
-				if plain, err = d.resolver.LookupNetIP(ctx, "ip4", host); err != nil {
-					return nil, fmt.Errorf("%w: %s", errBlocked, a)
-				}
-			}
-			for _, p := range plain {
-				if p.Unmap() == a.Unmap() {
-					a = a.Unmap()
-					break
-				}
-			}
-		}
-		if !d.destinations.Allows(a) {
-			return nil, fmt.Errorf("%w: %s", errBlocked, a)
-		}
-		addrs[i] = a.Unmap()
+	if err := d.checkAnswer(ctx, host, addrs); err != nil {
+		return nil, err
 	}
 	if len(addrs) == 0 {
 		return nil, errors.New("the name has no address")
 	}
 	return alternate(addrs), nil
+}
+
+// checkAnswer returns an error unless all addresses of a DNS answer are allowed.
+// It replaces IPv4-mapped ones by the IPv4 addresses that they stand for.
+//
+// The resolver renders the IPv4 addresses of the hosts file as IPv4-mapped, like
+// an AAAA record that is one. Only the first kind is in an answer for IPv4 alone,
+// and is checked as the IPv4 address.
+func (d *dialer) checkAnswer(ctx context.Context, host string, addrs []netip.Addr) error {
+	var ipv4 []netip.Addr // the answer for IPv4 alone, once it was asked for
+	for i, a := range addrs {
+		if a.Is4In6() && !d.destinations.Allows(a) {
+			if ipv4 == nil {
+				var err error
+				if ipv4, err = d.resolver.LookupNetIP(ctx, "ip4", host); err != nil {
+					return fmt.Errorf("%w: %s", errBlocked, a)
+				}
+			}
+			if slices.ContainsFunc(ipv4, func(p netip.Addr) bool { return p.Unmap() == a.Unmap() }) {
+				a = a.Unmap()
+			}
+		}
+		if !d.destinations.Allows(a) {
+			return fmt.Errorf("%w: %s", errBlocked, a)
+		}
+		addrs[i] = a.Unmap()
+	}
+	return nil
 }
 
 // alternate puts the addresses of both families in turn, in their order else,

@@ -284,37 +284,59 @@ func (r *reading) unescape() (reading, bool) {
 	return next, changed
 }
 
-// unescapeOne appends what the text begins with, an escape perhaps, and
-// returns how long that is in the text.
+// unescapeOne appends the character that the text begins with, which may be
+// escaped, and returns how many bytes of the text it takes. An escape that is cut
+// off by the end of the text takes the rest and appends nothing.
 func unescapeOne(dst, text []byte) ([]byte, int) {
-	switch {
-	case text[0] == '%':
+	n := 0
+	switch text[0] {
+	case '%':
 		if len(text) < 3 {
 			return dst, len(text)
 		}
 		if b, ok := hexByte(text[1:3]); ok {
 			return append(dst, b), 3
 		}
-	case text[0] == '&':
-		end := bytes.IndexByte(text[:min(len(text), maxEntity)], ';')
-		if end < 0 {
-			if len(text) < maxEntity && bytes.IndexFunc(text[1:], func(r rune) bool { return r != '#' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) < 0 {
-				return dst, len(text)
-			}
-			break
-		}
+	case '&':
+		dst, n = unescapeReference(dst, text)
+	default:
+		dst, n = unescapeBackslash(dst, text)
+	}
+	if n == 0 {
+		return append(dst, text[0]), 1
+	}
+	return dst, n
+}
+
+// unescapeReference is unescapeOne for a character reference of HTML; it returns
+// 0 if the text does not begin with one.
+func unescapeReference(dst, text []byte) ([]byte, int) {
+	end := bytes.IndexByte(text[:min(len(text), maxEntity)], ';')
+	if end >= 0 {
 		if plain := html.UnescapeString(string(text[:end+1])); len(plain) <= utf8.UTFMax {
 			return append(dst, plain...), end + 1
 		}
+		return dst, 0
+	}
+	other := func(r rune) bool { return r != '#' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+	if len(text) < maxEntity && bytes.IndexFunc(text[1:], other) < 0 {
+		return dst, len(text)
+	}
+	return dst, 0
+}
+
+// unescapeBackslash is unescapeOne for an escape of JSON; it returns 0 if the
+// text does not begin with one.
+func unescapeBackslash(dst, text []byte) ([]byte, int) {
+	switch {
 	case len(text) == 1:
 		return dst, 1
+	case text[1] == 'u' && len(text) < 6:
+		return dst, len(text)
 	case text[1] == 'u':
-		if len(text) < 6 {
-			return dst, len(text)
-		}
 		u, err := strconv.ParseUint(string(text[2:6]), 16, 16)
 		if err != nil {
-			break
+			return dst, 0
 		}
 		if utf16.IsSurrogate(rune(u)) && len(text) >= 12 && text[6] == '\\' && text[7] == 'u' {
 			if low, err := strconv.ParseUint(string(text[8:12]), 16, 16); err == nil {
@@ -329,7 +351,7 @@ func unescapeOne(dst, text []byte) ([]byte, int) {
 	case strings.IndexByte(`"'\/`, text[1]) >= 0:
 		return append(dst, text[1]), 2
 	}
-	return append(dst, text[0]), 1
+	return dst, 0
 }
 
 func hexByte(digits []byte) (byte, bool) {

@@ -152,21 +152,7 @@ func checkConventions(t testing.TB, request string, head bool, r response) {
 		}
 		return
 	}
-	for name, want := range map[string]string{
-		"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
-	} {
-		if got := r.header.Values(name); len(got) != 1 || got[0] != want {
-			t.Errorf("%s: header %s is %q, want %q once", request, name, got, want)
-		}
-	}
-	if id := r.header.Get("X-Request-Id"); !uuidPattern.MatchString(id) {
-		t.Errorf("%s: X-Request-Id is %q, want a UUIDv7", request, id)
-	}
-	for status, name := range map[int]string{401: "WWW-Authenticate", 405: "Allow", 429: "Retry-After", 503: "Retry-After"} {
-		if r.status == status && r.header.Get(name) == "" {
-			t.Errorf("%s: answer %d without %s", request, status, name)
-		}
-	}
+	checkHeader(t, request, r)
 	if n, err := strconv.Atoi(r.header.Get("Content-Length")); err != nil || !head && n != len(r.body) {
 		t.Errorf("%s: Content-Length is %q, and the body has %d bytes", request, r.header.Get("Content-Length"), len(r.body))
 	}
@@ -187,12 +173,41 @@ func checkConventions(t testing.TB, request string, head bool, r response) {
 		}
 		return
 	}
+	if len(envelope) != 1 {
+		t.Errorf("%s: more than an error: %s", request, r.body)
+	}
+	checkError(t, request, r)
+}
+
+// checkHeader checks the header fields that every answer in the envelope has.
+func checkHeader(t testing.TB, request string, r response) {
+	t.Helper()
+	for name, want := range map[string]string{
+		"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+	} {
+		if got := r.header.Values(name); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: header %s is %q, want %q once", request, name, got, want)
+		}
+	}
+	if id := r.header.Get("X-Request-Id"); !uuidPattern.MatchString(id) {
+		t.Errorf("%s: X-Request-Id is %q, want a UUIDv7", request, id)
+	}
+	for status, name := range map[int]string{401: "WWW-Authenticate", 405: "Allow", 429: "Retry-After", 503: "Retry-After"} {
+		if r.status == status && r.header.Get(name) == "" {
+			t.Errorf("%s: answer %d without %s", request, status, name)
+		}
+	}
+}
+
+// checkError checks the envelope of an error.
+func checkError(t testing.TB, request string, r response) {
+	t.Helper()
 	e, err := errorOf(r)
 	if err != nil {
 		t.Errorf("%s: not the envelope of an error (%v): %s", request, err, r.body)
 		return
 	}
-	if len(envelope) != 1 || e.Code != r.status || e.Title == "" || !strings.HasSuffix(e.Detail, ".") || len(e.Validations) > 0 && r.status != 400 {
+	if e.Code != r.status || e.Title == "" || !strings.HasSuffix(e.Detail, ".") || len(e.Validations) > 0 && r.status != 400 {
 		t.Errorf("%s: not the envelope of an error %d: %s", request, r.status, r.body)
 	}
 	for _, v := range e.Validations {

@@ -28,24 +28,16 @@ func TestListParameters(t *testing.T) {
 		lists++
 		get := func(query string) response { return s.send("GET", i.path(&rt)+"?"+query, "") }
 		for _, f := range l.Filters {
-			names := []string{"filter[" + f.Name + "]", "filter." + f.Name}
-			if f.Kind == webhook.FilterTime {
-				names = []string{"filter[" + f.Name + ".from]", "filter[" + f.Name + "][to]", "filter." + f.Name + ".from"}
+			value := good[f.Kind]
+			if f.Kind == webhook.FilterOneOf {
+				value = strings.Join(f.Values, ",")
 			}
-			for _, name := range names {
-				value := good[f.Kind]
-				if f.Kind == webhook.FilterOneOf {
-					value = strings.Join(f.Values, ",")
-				}
+			code := "invalid_format"
+			if f.Kind == webhook.FilterOneOf {
+				code = "invalid_value"
+			}
+			for name, parameter := range filterNames(f) {
 				wantStatus(t, rt.pattern+"?"+name+"="+value, get(name+"="+url.QueryEscape(value)), 200)
-				code, parameter := "invalid_format", "filter["+f.Name+"]"
-				if f.Kind == webhook.FilterOneOf {
-					code = "invalid_value"
-				}
-				if f.Kind == webhook.FilterTime {
-					parameter = "filter[" + f.Name + name[strings.LastIndexAny(name, ".["):]
-					parameter = strings.Replace(strings.TrimSuffix(parameter, "]"), "[to", ".to", 1) + "]"
-				}
 				wantFault(t, rt.pattern+"?"+name, get(name+"=%00"), code, parameter)
 			}
 		}
@@ -59,6 +51,20 @@ func TestListParameters(t *testing.T) {
 	if lists != 3 {
 		t.Errorf("%d routes have lists, want 3", lists)
 	}
+}
+
+// filterNames returns the names under which a request can give a filter, each
+// with the name that an error gives it.
+func filterNames(f webhook.Filter) map[string]string {
+	name := f.Name
+	if f.Kind == webhook.FilterTime {
+		return map[string]string{
+			"filter[" + name + ".from]": "filter[" + name + ".from]",
+			"filter[" + name + "][to]":  "filter[" + name + ".to]",
+			"filter." + name + ".from":  "filter[" + name + ".from]",
+		}
+	}
+	return map[string]string{"filter[" + name + "]": "filter[" + name + "]", "filter." + name: "filter[" + name + "]"}
 }
 
 // A page of a filtered list is what the filter lets through, in the order

@@ -345,28 +345,7 @@ func TestDocumentAndRoutesAreTheSame(t *testing.T) {
 			t.Errorf("%s: the document has the parameters %v, the route %v", name, parameters, supported)
 		}
 
-		// What each route can answer, whatever it does.
-		want := []int{500}
-		if !rt.query.ignored {
-			want = append(want, 400)
-		}
-		if rt.scope != scopeNone {
-			want = append(want, 401, 429, 503, 504)
-		}
-		if rt.scope != scopeNone && rt.scope != scopeAny {
-			want = append(want, 403)
-		}
-		if rt.find != nil {
-			want = append(want, 404)
-		}
-		if op.RequestBody != nil {
-			want = append(want, 408, 413, 415)
-		}
-		for name, status := range map[string]int{"If-Match": 412, "If-None-Match": 412, webhook.IdempotencyHeader: 409} {
-			if op.Parameters.GetByInAndName("header", name) != nil {
-				want = append(want, status)
-			}
-		}
+		want := generalStatuses(rt, op)
 		for _, status := range want {
 			if op.Responses.Status(status) == nil {
 				t.Errorf("%s: the document does not list %d", name, status)
@@ -376,6 +355,33 @@ func TestDocumentAndRoutesAreTheSame(t *testing.T) {
 	for name := range routes {
 		t.Errorf("the route %s is not documented", name)
 	}
+}
+
+// generalStatuses returns the statuses with which the route of an operation can
+// fail whatever it does.
+func generalStatuses(rt *route, op *openapi3.Operation) []int {
+	all := []int{500}
+	if !rt.query.ignored {
+		all = append(all, 400)
+	}
+	if rt.scope != scopeNone {
+		all = append(all, 401, 429, 503, 504)
+	}
+	if rt.scope != scopeNone && rt.scope != scopeAny {
+		all = append(all, 403)
+	}
+	if rt.find != nil {
+		all = append(all, 404)
+	}
+	if op.RequestBody != nil {
+		all = append(all, 408, 413, 415)
+	}
+	for name, status := range map[string]int{"If-Match": 412, "If-None-Match": 412, webhook.IdempotencyHeader: 409} {
+		if op.Parameters.GetByInAndName("header", name) != nil {
+			all = append(all, status)
+		}
+	}
+	return all
 }
 
 // documentedScope returns what an operation asks of the token.

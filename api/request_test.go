@@ -8,30 +8,34 @@ import (
 	"time"
 )
 
-// A bounded context is as context.WithDeadline's is, whether somebody waits for
-// its end or asks for it only.
+type boundedKey struct{}
+
+// A bounded context is as context.WithDeadline's is, whether a goroutine waits for
+// its end or only asks for it.
 func TestBounded(t *testing.T) {
-	type key struct{}
 	for name, wait := range map[string]func(*bounded){
 		"nobody waits":  func(*bounded) {},
 		"somebody does": func(b *bounded) { b.Done() },
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name+", cancelled", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				parent, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
+				parent, cancel := context.WithCancel(context.WithValue(t.Context(), boundedKey{}, "v"))
 				b := &bounded{Context: parent, deadline: time.Now().Add(time.Second)}
 				defer b.end()
 				wait(b)
-				if at, ok := b.Deadline(); !ok || time.Until(at) != time.Second || b.Err() != nil || b.Value(key{}) != "v" {
-					t.Errorf("at first: deadline %v, error %v, value %v", at, b.Err(), b.Value(key{}))
+				if at, ok := b.Deadline(); !ok || time.Until(at) != time.Second || b.Err() != nil || b.Value(boundedKey{}) != "v" {
+					t.Errorf("at first: deadline %v, error %v, value %v", at, b.Err(), b.Value(boundedKey{}))
 				}
 				cancel()
 				synctest.Wait()
 				if err := b.Err(); !errors.Is(err, context.Canceled) {
 					t.Errorf("when the client has gone: %v", err)
 				}
-
-				b = &bounded{Context: t.Context(), deadline: time.Now().Add(time.Second)}
+			})
+		})
+		t.Run(name+", deadline", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &bounded{Context: t.Context(), deadline: time.Now().Add(time.Second)}
 				defer b.end()
 				wait(b)
 				child, endChild := context.WithCancel(b)
@@ -42,21 +46,27 @@ func TestBounded(t *testing.T) {
 				}
 				time.Sleep(time.Nanosecond)
 				synctest.Wait()
-				for name, ctx := range map[string]context.Context{"the context": b, "its child": child} {
-					select {
-					case <-ctx.Done():
-					default:
-						t.Errorf("%s is not done at the deadline", name)
-					}
-					if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("%s at the deadline: %v", name, err)
-					}
-				}
+				wantExceeded(t, "the context", b)
+				wantExceeded(t, "its child", child)
 			})
 		})
 	}
+}
 
-	// The question alone takes no timer, and the end takes it back.
+func wantExceeded(t *testing.T, name string, ctx context.Context) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	default:
+		t.Errorf("%s is not done at the deadline", name)
+	}
+	if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%s at the deadline: %v", name, err)
+	}
+}
+
+// Asking for the error alone starts no timer, and end stops it.
+func TestBoundedTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bounded{Context: context.Background(), deadline: time.Now().Add(time.Hour)}
 		if b.timed.Load() != nil || b.Err() != nil {

@@ -177,16 +177,7 @@ func TestMethods(t *testing.T) {
 	s := start(t)
 	routes := s.api.routes()
 	for _, rt := range routes {
-		var allowed []string
-		for _, other := range routes {
-			if other.pattern == rt.pattern {
-				allowed = append(allowed, other.method)
-				if other.method == "GET" {
-					allowed = append(allowed, "HEAD")
-				}
-			}
-		}
-		slices.Sort(allowed)
+		allowed := methodsOf(routes, rt.pattern)
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"} {
 			if slices.Contains(allowed, method) {
 				continue
@@ -197,14 +188,27 @@ func TestMethods(t *testing.T) {
 				if got := r.header.Get("Allow"); got != strings.Join(allowed, ", ") {
 					t.Errorf("%s %s: got Allow %q, want %q", method, rt.pattern, got, strings.Join(allowed, ", "))
 				}
-				for name := range r.header {
-					if strings.HasPrefix(name, "Access-Control") {
-						t.Errorf("%s %s: another origin is let in: %s", method, rt.pattern, name)
-					}
+				if strings.Contains(fmt.Sprint(r.header), "Access-Control") {
+					t.Errorf("%s %s: another origin is let in: %v", method, rt.pattern, r.header)
 				}
 			}
 		}
 	}
+}
+
+// methodsOf returns the methods of the routes with a pattern, sorted.
+func methodsOf(routes []route, pattern string) (methods []string) {
+	for _, rt := range routes {
+		if rt.pattern != pattern {
+			continue
+		}
+		methods = append(methods, rt.method)
+		if rt.method == "GET" {
+			methods = append(methods, "HEAD")
+		}
+	}
+	slices.Sort(methods)
+	return methods
 }
 
 func TestOddPaths(t *testing.T) {

@@ -233,6 +233,78 @@ func only(err *Error, code, parameter string) bool {
 		err.Validations[0].Code == code && err.Validations[0].Parameter == parameter && err.Validations[0].Detail != ""
 }
 
+// fieldTest publishes an event with each of its fields changed in turn. Its
+// methods may change the field name of object, which is at path in the event.
+type fieldTest struct {
+	t           *testing.T
+	quick, slow *Catalog
+	sample      *sample
+}
+
+func (f *fieldTest) publish() *Error { return publish(f.t, f.quick, f.slow, f.sample.event) }
+
+// absent publishes the event without the field.
+func (f *fieldTest) absent(path string, object map[string]any, name string) {
+	delete(object, name)
+	err := f.publish()
+	if slices.Contains(f.sample.optional, path) {
+		if err != nil {
+			f.t.Errorf("without %s: %v", path, err)
+		}
+	} else if !only(err, InvalidRequired, path) {
+		f.t.Errorf("without %s: got %v, want %s", path, err, InvalidRequired)
+	}
+}
+
+// otherTypes publishes the event with values of other types than was.
+func (f *fieldTest) otherTypes(path string, object map[string]any, name string, was any) {
+	for _, wrong := range []any{nil, true, "a string", json.Number("5"), json.Number("1.5"), json.Number("1.0"), json.Number("1e2"), map[string]any{}, []any{}} {
+		if kindOf(wrong) == kindOf(was) {
+			continue
+		}
+		object[name] = wrong
+		if err := f.publish(); !only(err, InvalidType, path) {
+			f.t.Errorf("%s: %v: got %v, want %s", path, wrong, err, InvalidType)
+		}
+	}
+}
+
+// integers publishes the event with the smallest and largest integers, and with
+// some beyond.
+func (f *fieldTest) integers(path string, object map[string]any, name string) {
+	for _, wrong := range []string{"9223372036854775808", "-9223372036854775809", "1e999999999", strings.Repeat("9", 200)} {
+		object[name] = json.Number(wrong)
+		if err := f.publish(); !only(err, InvalidValue, path) {
+			f.t.Errorf("%s: %s: got %v, want %s", path, wrong, err, InvalidValue)
+		}
+	}
+	for _, right := range []string{"9223372036854775807", "-9223372036854775808", "0"} {
+		object[name] = json.Number(right)
+		if err := f.publish(); err != nil {
+			f.t.Errorf("%s: %s: %v", path, right, err)
+		}
+	}
+}
+
+// inside publishes the event with a wrong element in the array was, or a field
+// too many in the object was.
+func (f *fieldTest) inside(path string, object map[string]any, name string, was any) {
+	if list, ok := was.([]any); ok {
+		object[name] = append(slices.Clone(list), "5")
+		if err, path := f.publish(), element(path, len(list)); !only(err, InvalidType, path) {
+			f.t.Errorf("%s: got %v, want %s", path, err, InvalidType)
+		}
+	}
+	if inner, ok := was.(map[string]any); ok && !f.sample.freeForm {
+		object[name] = was
+		inner["extra"] = "x"
+		if err, path := f.publish(), join(path, "extra"); !only(err, InvalidUnknownField, path) {
+			f.t.Errorf("%s: got %v, want %s", path, err, InvalidUnknownField)
+		}
+		delete(inner, "extra")
+	}
+}
+
 func TestEveryFieldOfEveryEvent(t *testing.T) {
 	quick, slow := testCatalog(t), slowCatalog(t)
 	for _, s := range samples(t, quick) {
@@ -240,60 +312,19 @@ func TestEveryFieldOfEveryEvent(t *testing.T) {
 			if err := publish(t, quick, slow, s.event); err != nil {
 				t.Fatal(err)
 			}
+			f := fieldTest{t, quick, slow, &s}
 			walk("", s.event, func(path string, object map[string]any, name string) {
 				was := object[name]
 				defer func() { object[name] = was }()
-
-				delete(object, name)
-				err := publish(t, quick, slow, s.event)
-				if slices.Contains(s.optional, path) {
-					if err != nil {
-						t.Errorf("without %s: %v", path, err)
-					}
-				} else if !only(err, InvalidRequired, path) {
-					t.Errorf("without %s: got %v, want %s", path, err, InvalidRequired)
-				}
-
+				f.absent(path, object, name)
 				if s.freeForm && strings.HasPrefix(path, "details.") {
 					return
 				}
-				for _, wrong := range []any{nil, true, "a string", json.Number("5"), json.Number("1.5"), json.Number("1.0"), json.Number("1e2"), map[string]any{}, []any{}} {
-					if kindOf(wrong) == kindOf(was) {
-						continue
-					}
-					object[name] = wrong
-					if err := publish(t, quick, slow, s.event); !only(err, InvalidType, path) {
-						t.Errorf("%s: %v: got %v, want %s", path, wrong, err, InvalidType)
-					}
-				}
+				f.otherTypes(path, object, name, was)
 				if kindOf(was) == "integer" {
-					for _, wrong := range []string{"9223372036854775808", "-9223372036854775809", "1e999999999", strings.Repeat("9", 200)} {
-						object[name] = json.Number(wrong)
-						if err := publish(t, quick, slow, s.event); !only(err, InvalidValue, path) {
-							t.Errorf("%s: %s: got %v, want %s", path, wrong, err, InvalidValue)
-						}
-					}
-					for _, right := range []string{"9223372036854775807", "-9223372036854775808", "0"} {
-						object[name] = json.Number(right)
-						if err := publish(t, quick, slow, s.event); err != nil {
-							t.Errorf("%s: %s: %v", path, right, err)
-						}
-					}
+					f.integers(path, object, name)
 				}
-				if list, ok := was.([]any); ok {
-					object[name] = append(slices.Clone(list), "5")
-					if err, path := publish(t, quick, slow, s.event), element(path, len(list)); !only(err, InvalidType, path) {
-						t.Errorf("%s: got %v, want %s", path, err, InvalidType)
-					}
-				}
-				if inner, ok := was.(map[string]any); ok && !s.freeForm {
-					object[name] = was
-					inner["extra"] = "x"
-					if err, path := publish(t, quick, slow, s.event), join(path, "extra"); !only(err, InvalidUnknownField, path) {
-						t.Errorf("%s: got %v, want %s", path, err, InvalidUnknownField)
-					}
-					delete(inner, "extra")
-				}
+				f.inside(path, object, name, was)
 			})
 			for _, extra := range []string{"extra", "content_ids", "Name", "ID", ""} {
 				s.event[extra] = json.Number("1")

@@ -297,6 +297,35 @@ func TestCatalogIsShared(t *testing.T) {
 	}
 }
 
+// checkWords checks that an error about an event says what is wrong, and where.
+func checkWords(t *testing.T, err *Error) {
+	t.Helper()
+	if err.Code != CodeInvalid || err.Detail == "" {
+		t.Fatalf("an error without words: %#v", err)
+	}
+	for _, v := range err.Validations {
+		if v.Code == "" || v.Detail == "" || !strings.HasPrefix(v.Parameter, "events[0]") {
+			t.Fatalf("a validation that says too little: %#v", v)
+		}
+	}
+}
+
+// checkReadAgain checks that the JSON of an event is valid, and that reading it
+// again gives the same event.
+func checkReadAgain(t *testing.T, c *Catalog, e *Event) {
+	t.Helper()
+	if !json.Valid(e.JSON) {
+		t.Fatalf("not valid: %s", e.JSON)
+	}
+	again, err := c.NewEvent(e.JSON, "", testNow.Add(time.Hour))
+	if err != nil || !again.TimestampGiven || again.ID != e.ID || again.Timestamp != e.Timestamp || !bytes.Equal(again.JSON, e.JSON) {
+		t.Fatalf("read again it is another: %v\n%s\n%s", err, e.JSON, again.JSON)
+	}
+	if !SameEvent(e, e) || !SameEvent(e, &again) || !SameEvent(&again, e) {
+		t.Fatalf("it is not the same as itself: %s", e.JSON)
+	}
+}
+
 func FuzzNewEvent(f *testing.F) {
 	quick, slow := testCatalog(f), slowCatalog(f)
 	for _, s := range samples(f, quick) {
@@ -317,29 +346,16 @@ func FuzzNewEvent(f *testing.F) {
 		}
 		batch, _, batchErr := quick.NewEvents(fmt.Appendf(nil, `{"events":[%s]}`, raw), testNow)
 		if err != nil {
-			if err.Code != CodeInvalid || err.Detail == "" {
-				t.Fatalf("an error without words: %#v", err)
-			}
-			for _, v := range err.Validations {
-				if v.Code == "" || v.Detail == "" || !strings.HasPrefix(v.Parameter, "events[0]") {
-					t.Fatalf("a validation that says too little: %#v", v)
-				}
-			}
+			checkWords(t, err)
 			return
 		}
 		deeper := batchErr != nil && strings.Contains(batchErr.Detail, "nested deeper") // by the two levels of the batch
 		if !deeper && (batchErr != nil || len(batch) != 1 || len(batch[0].JSON) != len(e.JSON)) {
 			t.Fatalf("alone it passes, in a batch not: %v", batchErr)
 		}
-		if !json.Valid(e.JSON) || len(e.JSON) > len(raw)+120 {
-			t.Fatalf("not valid, or too long: %s", e.JSON)
+		if len(e.JSON) > len(raw)+120 {
+			t.Fatalf("too long: %s", e.JSON)
 		}
-		again, err := quick.NewEvent(e.JSON, "", testNow.Add(time.Hour))
-		if err != nil || !again.TimestampGiven || again.ID != e.ID || again.Timestamp != e.Timestamp || !bytes.Equal(again.JSON, e.JSON) {
-			t.Fatalf("read again it is another: %v\n%s\n%s", err, e.JSON, again.JSON)
-		}
-		if !SameEvent(&e, &e) || !SameEvent(&e, &again) || !SameEvent(&again, &e) {
-			t.Fatalf("it is not the same as itself: %s", e.JSON)
-		}
+		checkReadAgain(t, quick, &e)
 	})
 }

@@ -12,7 +12,7 @@ import (
 type setupForm struct {
 	action string
 	email  string // as it was typed
-	faults []ui.FieldError
+	errors []ui.FieldError
 }
 
 // checkSetup returns the code of a setup link, or a problem when it is not good.
@@ -22,8 +22,8 @@ func (h *signInPages) checkSetup(r *request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if any || !h.setup.good(code) {
-		p := badLink()
+	if any || !h.setupCodes.ok(code) {
+		p := invalidLink()
 		if !any {
 			p.text += " Ask the running service for a new one, in a terminal on its machine:"
 			p.command = h.command("admin setup-link")
@@ -34,38 +34,38 @@ func (h *signInPages) checkSetup(r *request) (string, error) {
 }
 
 // newFirstAdmin shows the form of the first admin, which does not use the link up.
-func (h *signInPages) newFirstAdmin(r *request) (answer, error) {
+func (h *signInPages) newFirstAdmin(r *request) (response, error) {
 	code, err := h.checkSetup(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	return h.renderSetup(r, http.StatusOK, setupForm{action: "/setup/" + code}), nil
 }
 
-func (h *signInPages) renderSetup(r *request, status int, s setupForm) answer {
-	return answer{page: setupPage(h.frame(r, "The first admin"), s), status: status, secret: true}
+func (h *signInPages) renderSetup(r *request, status int, s setupForm) response {
+	return response{page: setupPage(h.frame(r, "The first admin"), s), status: status, secret: true}
 }
 
 // createFirstAdmin makes the first admin and signs in.
-func (h *signInPages) createFirstAdmin(r *request) (answer, error) {
+func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 	code, err := h.checkSetup(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	form, err := r.form()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	s := setupForm{action: "/setup/" + code, email: form.Get("email")}
 	email := webhook.NormalizeEmail(s.email)
 	wrong := webhook.CheckEmail("email", email)
-	s.faults = ui.FieldErrors(invalid(append(wrong, newPassword(form.Get("password"), form.Get("again"))...)), passwordFields())
-	if s.faults != nil {
+	s.errors = ui.FieldErrors(validationError(append(wrong, checkNewPassword(form.Get("password"), form.Get("again"))...)), passwordFields())
+	if s.errors != nil {
 		return h.renderSetup(r, http.StatusUnprocessableEntity, s), nil
 	}
 	var hash webhook.PasswordHash
-	if err := h.hashing.do(r.Context(), true, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
-		return answer{}, busy(err)
+	if err := h.hasher.do(r.Context(), true, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
+		return response{}, tooBusy(err)
 	}
 	var secret string
 	err = h.store.Write(r.Context(), func(sw store.Write) error {
@@ -73,26 +73,26 @@ func (h *signInPages) createFirstAdmin(r *request) (answer, error) {
 		if err != nil {
 			return err
 		}
-		if secret, err = h.sessions.begin(sw, r, admin, hash); err != nil {
+		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}
 		if err := sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, "the first admin, by the setup link")); err != nil {
 			return err
 		}
-		return sw.Audit(r.beginning())
+		return sw.Audit(r.signInEntry())
 	})
-	if isMistake(err) { // somebody else was first
-		return answer{}, badLink()
+	if isCallerError(err) { // somebody else was first
+		return response{}, invalidLink()
 	}
 	if err != nil {
-		return answer{}, unwritable(err)
+		return response{}, unavailable(err)
 	}
-	h.setup.clear()
-	return answer{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
+	h.setupCodes.clear()
+	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
 }
 
-// newPassword returns what is wrong with a new password that was typed twice.
-func newPassword(password, again string) []webhook.Validation {
+// checkNewPassword returns what is wrong with a new password that was typed twice.
+func checkNewPassword(password, again string) []webhook.Validation {
 	wrong := webhook.CheckPassword("password", password)
 	if wrong == nil && password != again {
 		wrong = []webhook.Validation{{Code: webhook.InvalidValue, Parameter: "again", Detail: "is not the same as the first"}}

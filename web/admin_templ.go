@@ -260,16 +260,16 @@ func setupPage(f ui.Frame, s setupForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.FormErrors(s.faults).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.FormErrors(s.errors).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "email", Name: "email", Label: "Email", Kind: "email", Value: s.email, Error: ui.FieldErrorText(s.faults, "email"), Required: true, Autocomplete: "username",
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "email", Name: "email", Label: "Email", Kind: "email", Value: s.email, Error: ui.FieldErrorText(s.errors, "email"), Required: true, Autocomplete: "username",
 				Hint: "The name that you sign in by. No mail is sent to it."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = newPasswordFields("Password", s.faults).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = newPasswordFields("Password", s.errors).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -430,7 +430,7 @@ func accountPage(f ui.Frame, a *accountView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.FormErrors(a.faults).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.FormErrors(a.errors).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -451,11 +451,11 @@ func accountPage(f ui.Frame, a *accountView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "current", Name: "current", Label: "Present password", Kind: "password", Error: ui.FieldErrorText(a.faults, "current"), Required: true, Autocomplete: "current-password"}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "current", Name: "current", Label: "Present password", Kind: "password", Error: ui.FieldErrorText(a.errors, "current"), Required: true, Autocomplete: "current-password"}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = newPasswordFields("New password", a.faults).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = newPasswordFields("New password", a.errors).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

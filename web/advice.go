@@ -61,11 +61,11 @@ func adviceOf(a *webhook.Attempt) advice {
 	return classAdvice[a.ResponseStatus/100]
 }
 
-// answered is what an attempt came to in full: 503 Service Unavailable, or its
+// outcomeText is what an attempt came to in full: 503 Service Unavailable, or its
 // error.
-func answered(a *webhook.Attempt) string {
+func outcomeText(a *webhook.Attempt) string {
 	if a.Error != webhook.ErrorNone {
-		return errorWord(a.Error)
+		return errorName(a.Error)
 	}
 	return strings.TrimSpace(strconv.Itoa(a.ResponseStatus) + " " + http.StatusText(a.ResponseStatus))
 }

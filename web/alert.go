@@ -9,9 +9,9 @@ import (
 	"service/webhook"
 )
 
-// alertLook returns the state whose colour and symbol an alert has, and its
+// alertState returns the state whose colour and symbol an alert has, and its
 // name for reading.
-func alertLook(a *store.Alert) (state webhook.Status, label string) {
+func alertState(a *store.Alert) (state webhook.Status, label string) {
 	switch a.Name {
 	case webhook.AlertFailing:
 		return webhook.StatusRetryable, "Failing"
@@ -25,8 +25,8 @@ func alertLook(a *store.Alert) (state webhook.Status, label string) {
 	return webhook.StatusPending, ui.Words(string(a.Name))
 }
 
-// alertSent says more of the sending of an alert than its status does.
-func alertSent(a *store.Alert, now time.Time) string {
+// alertDelivery says more of the sending of an alert than its status does.
+func alertDelivery(a *store.Alert, now time.Time) string {
 	made := strconv.Itoa(a.AttemptsMade) + "/" + strconv.Itoa(webhook.MaxAttempts)
 	switch a.Status {
 	case webhook.StatusFailed:

@@ -75,7 +75,7 @@ func alertLine(a *store.Alert, c ui.Clock) templ.Component {
 			templ_7745c5c3_Var2 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		state, label := alertLook(a)
+		state, label := alertState(a)
 		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "<tr role=\"row\"><td role=\"cell\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
@@ -248,7 +248,7 @@ func alertLine(a *store.Alert, c ui.Clock) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		if more := alertSent(a, c.Now); more != "" {
+		if more := alertDelivery(a, c.Now); more != "" {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<span class=\"sub\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

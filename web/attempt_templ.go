@@ -41,7 +41,7 @@ func lastAnswer(a *webhook.Attempt) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		} else {
-			short, long := response(a)
+			short, long := responseText(a)
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<span title=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

@@ -34,10 +34,10 @@ type auditRecords struct {
 	failed  string // the id of this request when the rows could not be loaded, "" when they could
 }
 
-func (h *auditPages) list(r *request) (answer, error) {
+func (h *auditPages) list(r *request) (response, error) {
 	v, err := r.listing(webhook.AuditList)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	a := auditRecords{list: v}
 	status := 0
@@ -49,13 +49,13 @@ func (h *auditPages) list(r *request) (answer, error) {
 			v.Query.Filters["program_id"] = []string{r.program}
 		}
 		if a.failed, status, err = h.loaded(r, v, h.readList(r, &a)); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	return answer{page: auditPage(h.frame(r, "Audit"), &a), status: status}, nil
+	return response{page: auditPage(h.frame(r, "Audit"), &a), status: status}, nil
 }
 
 // readList fills a page.
@@ -94,4 +94,21 @@ func subjectPath(e *webhook.AuditEntry) string {
 		return tokenPath(e.SubjectID)
 	}
 	return ""
+}
+
+// export is the audit as a file.
+func (h *auditPages) export(r *request) (response, error) {
+	return h.exportList(r, webhook.AuditList, &export{
+		noun: "audit", action: webhook.ActionAuditExport,
+		columns: []string{"id", "at", "admin", "address", "action", "program_id", "subject_id", "detail"},
+		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
+			page, next, err := h.store.AuditEntries(r.Context(), ofProgram(q, r.program))
+			for i := range page {
+				e := &page[i]
+				rows = append(rows, []any{e.ID, e.At, e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, e.Detail})
+			}
+			q.Cursor = next
+			return rows, next != "", err
+		},
+	})
 }

@@ -146,57 +146,57 @@ func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newes
 
 // confirmBulk shows what a bulk action would do.
 func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
-	return func(r *request) (answer, error) {
+	return func(r *request) (response, error) {
 		b, newest, _, err := h.parseBulk(r, verb)
 		if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		f := h.frame(r, verb.title+" deliveries")
 		f.Section = "/deliveries"
 		if b.list.Error != nil {
-			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
+			return response{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
 		if b.list.Values.Has(tickedParameter) && b.list.Query.Filters["id"] == nil {
-			return answer{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning, Text: "No delivery was ticked. Tick some first, or choose all that match."}}, nil
+			return response{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning, Text: "No delivery was ticked. Tick some first, or choose all that match."}}, nil
 		}
 		b.id = runPrefix + webhook.NewID()
 		b.plan, err = h.store.PlanBulk(r.Context(), verb.action, ofProgram(&b.list.Query, r.program), newest)
 		if errors.As(err, &b.list.Error) {
-			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
+			return response{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
 		if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
-		return answer{page: bulkPage(f, &b)}, nil
+		return response{page: bulkPage(f, &b)}, nil
 	}
 }
 
 // runBulk does it, and leads to the report. It goes on when the visitor leaves:
 // who sends the form twice is told of the one run.
 func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
-	return func(r *request) (answer, error) {
+	return func(r *request) (response, error) {
 		b, newest, rest, err := h.parseBulk(r, verb)
 		if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
-		refuse := func() (answer, error) {
+		refuse := func() (response, error) {
 			f := h.frame(r, verb.title+" deliveries")
 			f.Section = "/deliveries"
-			return answer{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
+			return response{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
 		if b.list.Error != nil {
 			return refuse()
 		}
 		id := r.PostFormValue("run")
 		if len(id) != len(runPrefix)+36 || !strings.HasPrefix(id, runPrefix) {
-			return answer{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "It does not name its run. Nothing was done."}
+			return response{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "It does not name its run. Nothing was done."}
 		}
-		report := answer{location: runPath(id)}
+		report := response{location: runPath(id)}
 		run, mine, free := h.runs.begin(id, &bulkRun{
 			verb: verb, selection: b.selection, back: b.back, ended: make(chan struct{}),
 		})
 		if !free {
-			return answer{}, &problem{status: http.StatusConflict, title: "Another run is under way", text: "Only one at a time goes through the deliveries. Wait until it has ended, go back, and send the form again. Nothing was done."}
+			return response{}, &problem{status: http.StatusConflict, title: "Another run is under way", text: "Only one at a time goes through the deliveries. Wait until it has ended, go back, and send the form again. Nothing was done."}
 		}
 		if !mine {
 			select {
@@ -214,7 +214,7 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 		case errors.As(err, &b.list.Error):
 			return refuse()
 		}
-		return answer{}, err
+		return response{}, err
 	}
 }
 
@@ -254,12 +254,12 @@ func (h *deliveryPages) runOnce(r *request, b *bulkForm, run *bulkRun, newest, r
 
 func runPath(id string) string { return ui.Address("/deliveries/report", url.Values{"run": {id}}) }
 
-// runs are the last bulk actions of this process.
-type runs struct {
-	mu    sync.Mutex
-	all   map[string]*bulkRun
-	order []string // their ids, oldest first
-	busy  *bulkRun // that is under way
+// bulkRuns are the last bulk actions of this process.
+type bulkRuns struct {
+	mu      sync.Mutex
+	all     map[string]*bulkRun
+	order   []string // their ids, oldest first
+	current *bulkRun // that is under way
 }
 
 // bulkRun is one of them. The mutex of runs guards what changes.
@@ -283,13 +283,13 @@ func (b *bulkRun) set(so store.BulkResult) {
 
 // begin returns the run of an id: this one, which is mine then, or an earlier
 // one. It is not free while another is under way.
-func (rs *runs) begin(id string, b *bulkRun) (run *bulkRun, mine, free bool) {
+func (rs *bulkRuns) begin(id string, b *bulkRun) (run *bulkRun, mine, free bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if earlier := rs.all[id]; earlier != nil {
 		return earlier, false, true
 	}
-	if rs.busy != nil {
+	if rs.current != nil {
 		return nil, false, false
 	}
 	if rs.all == nil {
@@ -299,31 +299,31 @@ func (rs *runs) begin(id string, b *bulkRun) (run *bulkRun, mine, free bool) {
 		delete(rs.all, rs.order[0])
 		rs.order = rs.order[1:]
 	}
-	rs.all[id], rs.order, rs.busy = b, append(rs.order, id), b
+	rs.all[id], rs.order, rs.current = b, append(rs.order, id), b
 	return b, true, true
 }
 
 // forget takes back a run that was not begun.
-func (rs *runs) forget(id string, b *bulkRun) {
+func (rs *bulkRuns) forget(id string, b *bulkRun) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	delete(rs.all, id)
 	rs.order = rs.order[:len(rs.order)-1] // none came after it
-	rs.busy = nil
+	rs.current = nil
 	close(b.ended)
 }
 
-func (rs *runs) end(b *bulkRun, result store.BulkResult, stopped, again string) {
+func (rs *bulkRuns) end(b *bulkRun, result store.BulkResult, stopped, again string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.result, b.stopped, b.again = result, stopped, again
-	rs.busy = nil
+	rs.current = nil
 	close(b.ended)
 }
 
-func (rs *runs) find(id string) *bulkRun {
+func (rs *bulkRuns) find(id string) *bulkRun {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return rs.all[id]
@@ -350,7 +350,7 @@ func (r *runReport) kind() ui.NoteKind {
 	return ui.NoteSuccess
 }
 
-func (h *deliveryPages) report(r *request) (answer, error) {
+func (h *deliveryPages) report(r *request) (response, error) {
 	id := r.URL.Query().Get("run")
 	report := runReport{id: id, back: "/deliveries"}
 	title := ""
@@ -372,7 +372,7 @@ func (h *deliveryPages) report(r *request) (answer, error) {
 		}
 		var err error
 		if report.entries, _, err = h.store.AuditEntries(r.Context(), &q); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		if len(report.entries) == 0 {
 			return notFound(r)
@@ -385,5 +385,5 @@ func (h *deliveryPages) report(r *request) (answer, error) {
 	}
 	f := h.frame(r, title+" deliveries: report")
 	f.Section = "/deliveries"
-	return answer{page: runPage(f, &report)}, nil
+	return response{page: runPage(f, &report)}, nil
 }

@@ -17,9 +17,9 @@ import (
 // exportRows is how many deliveries one export has at most.
 const exportRows = 100_000
 
-// exported is a delivery as a line of an export: the record of the API, and
+// exportedDelivery is a delivery as a line of an export: the record of the API, and
 // what came of its last attempt.
-type exported struct {
+type exportedDelivery struct {
 	ID              string             `json:"id"`
 	ProgramID       string             `json:"program_id"`
 	SubscriptionID  string             `json:"subscription_id"`
@@ -38,9 +38,9 @@ type exported struct {
 	CompletedAt     *string            `json:"completed_at"`
 }
 
-func exportedOf(d *deliveryRow) *exported {
+func newExportedDelivery(d *deliveryRow) *exportedDelivery {
 	_, _, whole := ui.Endpoint(d.url)
-	e := &exported{
+	e := &exportedDelivery{
 		ID: d.ID, ProgramID: d.ProgramID, SubscriptionID: d.SubscriptionID, SubscriptionURL: whole, Status: string(d.Status),
 		FailureReason: orNull(string(d.FailureReason)), AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts,
 		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf), CreatedAt: webhook.FormatTime(d.CreatedAt),
@@ -68,12 +68,12 @@ func orNull[T comparable](v T) *T {
 	return &v
 }
 
-var exportColumns = []string{
+var deliveryColumnNames = []string{
 	"id", "program_id", "subscription_id", "subscription_url", "status", "failure_reason", "attempts_made", "next_attempt_at",
 	"response_status", "error", "duration_ms", "events", "event_ids", "redelivery_of", "created_at", "completed_at",
 }
 
-func (e *exported) cells() []string {
+func (e *exportedDelivery) cells() []string {
 	var names, ids []string
 	for _, ref := range e.Events {
 		names, ids = append(names, ref.Name), append(ids, ref.ID)
@@ -103,14 +103,14 @@ func (e *exported) cells() []string {
 		strings.Join(names, " "), strings.Join(ids, " "), text(e.RedeliveryOf), e.CreatedAt, text(e.CompletedAt),
 	}
 	for i, c := range cells {
-		cells[i] = plainCell(c)
+		cells[i] = escapeFormula(c)
 	}
 	return cells
 }
 
-// plainCell keeps a spreadsheet from taking a text for a formula: what would
+// escapeFormula keeps a spreadsheet from taking a text for a formula: what would
 // begin one has an apostrophe before it.
-func plainCell(s string) string {
+func escapeFormula(s string) string {
 	if s != "" && strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
 		return "'" + s
 	}
@@ -119,25 +119,25 @@ func plainCell(s string) string {
 
 // export sends all that match as a file, page by page, so that no
 // read of the store is long.
-func (h *deliveryPages) export(r *request) (answer, error) {
+func (h *deliveryPages) export(r *request) (response, error) {
 	v, err := r.listing(webhook.AllDeliveryList, "format")
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if v.Error != nil {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
+		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
 	}
 	format := r.URL.Query().Get("format")
 	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 	if types[format] == "" {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: "The parameter format must be ndjson or csv."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: "The parameter format must be ndjson or csv."}
 	}
 	q := *ofProgram(&v.Query, r.program)
 	q.Size = 1 // what cannot be listed is refused before the file begins
 	if _, _, err := h.store.AllDeliveries(r.Context(), &q); errors.As(err, &v.Error) {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
+		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
 	} else if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	q.Size = webhook.MaxPageSize
 	file := &file{
@@ -170,13 +170,13 @@ func (h *deliveryPages) export(r *request) (answer, error) {
 		},
 	}
 	if r.Method == http.MethodHead {
-		return answer{file: file}, nil
+		return response{file: file}, nil
 	}
 	detail := fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection("/deliveries"), "/deliveries"))
 	if err := h.audit(r, webhook.ActionDeliveryExport, r.program, "", detail); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{file: file}, nil
+	return response{file: file}, nil
 }
 
 func writeNDJSON(to io.Writer) func([]deliveryRow) error {
@@ -184,7 +184,7 @@ func writeNDJSON(to io.Writer) func([]deliveryRow) error {
 		var b strings.Builder
 		enc := json.NewEncoder(&b)
 		for i := range rows {
-			if err := enc.Encode(exportedOf(&rows[i])); err != nil {
+			if err := enc.Encode(newExportedDelivery(&rows[i])); err != nil {
 				return err
 			}
 		}
@@ -195,7 +195,7 @@ func writeNDJSON(to io.Writer) func([]deliveryRow) error {
 
 func writeCSV(to io.Writer) func([]deliveryRow) error {
 	c := csv.NewWriter(to)
-	head := exportColumns
+	head := deliveryColumnNames
 	return func(rows []deliveryRow) error {
 		if head != nil {
 			if err := c.Write(head); err != nil {
@@ -204,7 +204,7 @@ func writeCSV(to io.Writer) func([]deliveryRow) error {
 			head = nil
 		}
 		for i := range rows {
-			if err := c.Write(exportedOf(&rows[i]).cells()); err != nil {
+			if err := c.Write(newExportedDelivery(&rows[i]).cells()); err != nil {
 				return err
 			}
 		}

@@ -17,7 +17,7 @@ import (
 // deliveryPages are the pages of deliveries.
 type deliveryPages struct {
 	*site
-	runs *runs // bulk actions
+	runs *bulkRuns // bulk actions
 }
 
 // deliveryList is a page of the deliveries of all subscriptions.
@@ -64,18 +64,18 @@ func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
 }
 
 // list shows the list. A query that cannot be had is shown at its form.
-func (h *deliveryPages) list(r *request) (answer, error) {
+func (h *deliveryPages) list(r *request) (response, error) {
 	v, err := r.listing(webhook.AllDeliveryList)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.curl.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)}
-	a := answer{}
+	a := response{}
 	f := h.frame(r, "Deliveries")
 	if v.Error == nil {
 		newest, err := h.readList(r, &l)
 		if l.failed, a.status, err = h.loaded(r, v, err); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		if a.status == 0 && v.Query.Cursor == "" && v.Query.Sort[0].Descending {
 			f.Live = &ui.Live{Stream: v.Selection("/deliveries/stream"), From: strconv.FormatInt(newest, 10), Page: f.Address, Noun: "delivery"}
@@ -171,17 +171,17 @@ const (
 )
 
 // listStream sends the list what is new and what has changed since.
-func (h *deliveryPages) listStream(r *request) (answer, error) {
+func (h *deliveryPages) listStream(r *request) (response, error) {
 	v, err := r.listing(webhook.AllDeliveryList)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if v.Error != nil {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be watched", text: v.Error.Error()}
+		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be watched", text: v.Error.Error()}
 	}
 	q := ofProgram(&v.Query, r.program)
 	here := v.Selection("/deliveries")
-	return answer{stream: func(s *stream) error {
+	return response{stream: func(s *stream) error {
 		watcher := h.store.WatchDeliveries()
 		defer watcher.Close()
 		last, err := strconv.ParseInt(s.lastID, 10, 64)

@@ -278,7 +278,7 @@ func TestDeliveryExport(t *testing.T) {
 	}
 	var got []string
 	for scan := bufio.NewScanner(strings.NewReader(lines.body)); scan.Scan(); {
-		var e exported
+		var e exportedDelivery
 		if err := json.Unmarshal(scan.Bytes(), &e); err != nil || e.Status != "failed" || *e.ResponseStatus != 410 || *e.DurationMS != 12 {
 			t.Fatalf("%s: %v", scan.Text(), err)
 		}
@@ -288,7 +288,7 @@ func TestDeliveryExport(t *testing.T) {
 		t.Errorf("got %d lines, want %d in order", len(got), len(want))
 	}
 	table, err := csv.NewReader(strings.NewReader(v.do("GET", "/deliveries/export?format=csv&filter[status]=failed").body)).ReadAll()
-	if err != nil || len(table) != len(want)+1 || !slices.Equal(table[0], exportColumns) || table[1][0] != want[0] || table[1][8] != "410" {
+	if err != nil || len(table) != len(want)+1 || !slices.Equal(table[0], deliveryColumnNames) || table[1][0] != want[0] || table[1][8] != "410" {
 		t.Errorf("CSV: %d lines (%v)", len(table), err)
 	}
 	v.do("GET", "/deliveries/export?format=xls").want(t, 400, "must be ndjson or csv")
@@ -299,7 +299,7 @@ func TestDeliveryExport(t *testing.T) {
 		t.Errorf("%d exports are in the audit (%v), want 2", len(entries), err)
 	}
 	for text, want := range map[string]string{"=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@x": "'@x", "\tx": "'\tx", "a=b": "a=b", "": ""} {
-		if got := plainCell(text); got != want {
+		if got := escapeFormula(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}

@@ -34,16 +34,16 @@ type eventRecords struct {
 	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
 
-func (h *eventPages) list(r *request) (answer, error) {
+func (h *eventPages) list(r *request) (response, error) {
 	v, err := r.listing(webhook.EventList)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	e := eventRecords{list: v}
 	status := 0
 	if v.Error == nil {
 		if e.failed, status, err = h.loaded(r, v, h.readList(r, &e)); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		values := webhook.EventList.Values(&v.Query)
 		e.api = h.curl.Command("GET", ui.Address("/v2/events", values), "")
@@ -51,7 +51,7 @@ func (h *eventPages) list(r *request) (answer, error) {
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	return answer{page: eventsPage(h.frame(r, "Events"), &e), status: status}, nil
+	return response{page: eventsPage(h.frame(r, "Events"), &e), status: status}, nil
 }
 
 // readList fills a page.
@@ -85,7 +85,7 @@ const maxExport = 1_000_000
 // export sends what a list lets through, whatever its page, as NDJSON
 // that can be published, or as CSV of what the list shows. It is read page by
 // page, as fast as it is taken.
-func (h *eventPages) export(r *request) (answer, error) {
+func (h *eventPages) export(r *request) (response, error) {
 	values := r.URL.Query()
 	format := values.Get("format")
 	values.Del("format")
@@ -96,13 +96,13 @@ func (h *eventPages) export(r *request) (answer, error) {
 	asked.Request.URL = &plain
 	v, err := asked.listing(webhook.EventList)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if v.Error != nil || format != "ndjson" && format != "csv" {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: "The address must have format=ndjson or format=csv, and filters that the list takes."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: "The address must have format=ndjson or format=csv, and filters that the list takes."}
 	}
 	if err := h.audit(r, webhook.ActionEventExport, r.program, "", "as "+format+": "+cmp.Or(webhook.EventList.Selection(&v.Query), "everything")); err != nil {
-		return answer{}, unwritable(err)
+		return response{}, unavailable(err)
 	}
 	f := &file{name: "events." + format, contentType: "application/x-ndjson"}
 	if format == "csv" {
@@ -129,7 +129,7 @@ func (h *eventPages) export(r *request) (answer, error) {
 		}
 		return fmt.Errorf("the export has more than %d events", maxExport)
 	}
-	return answer{file: f}, nil
+	return response{file: f}, nil
 }
 
 // writeEvents returns a function that writes events as NDJSON.
@@ -176,12 +176,12 @@ type eventDeliveryLine struct {
 	first bool
 }
 
-func (h *eventPages) show(r *request) (answer, error) {
+func (h *eventPages) show(r *request) (response, error) {
 	program, id := r.PathValue("program"), r.PathValue("id")
 	cursor := r.URL.Query().Get("page[cursor]")
 	view, err := h.store.EventView(r.Context(), program, id, cursor)
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
 	e := &eventRecord{EventView: view, lines: bySubscription(view.Deliveries), api: h.curl.Command("GET", "/v2/events/"+id, "")}
 	if cursor != "" {
@@ -190,7 +190,7 @@ func (h *eventPages) show(r *request) (answer, error) {
 	if view.Older != "" {
 		e.older = ui.Address(eventPath(program, id), url.Values{"page[cursor]": {view.Older}})
 	}
-	return answer{page: eventPage(h.frame(r, "Event "+ui.Visible(e.Name)), e)}, nil
+	return response{page: eventPage(h.frame(r, "Event "+ui.Visible(e.Name)), e)}, nil
 }
 
 // bySubscription puts the deliveries of one subscription together, each at the
@@ -250,10 +250,10 @@ func (e *eventRecord) body() *ui.Body {
 }
 
 // body sends the JSON of an event as a file.
-func (h *eventPages) body(r *request) (answer, error) {
+func (h *eventPages) body(r *request) (response, error) {
 	e, err := h.store.Event(r.Context(), r.PathValue("program"), r.PathValue("id"))
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
 	return textFile("event-"+e.ID+".json.txt", e.JSON), nil
 }
@@ -267,7 +267,7 @@ type publishForm struct {
 	program string
 	text    string // the JSON
 	names   []string
-	faults  []ui.FieldError
+	errors  []ui.FieldError
 	asking  map[string]store.EventSubscribers // in the program, by event type
 	name    string                            // of the event, "" when it cannot be read
 	curl    string
@@ -275,13 +275,13 @@ type publishForm struct {
 
 // newForm shows the form with the example of an event type, or with an
 // event that was published before.
-func (h *eventPages) newForm(r *request) (answer, error) {
+func (h *eventPages) newForm(r *request) (response, error) {
 	f := publishForm{program: r.program}
 	values := r.URL.Query()
 	if id := values.Get("like"); id != "" {
 		e, err := h.store.Event(r.Context(), r.program, id)
 		if err != nil {
-			return answer{}, mistake(err)
+			return response{}, asProblem(err)
 		}
 		f.text = draft(e.JSON)
 	} else {
@@ -291,7 +291,7 @@ func (h *eventPages) newForm(r *request) (answer, error) {
 		}
 		t, ok := h.cfg.Rules.Catalog.Type(name)
 		if !ok || name == webhook.EventPing {
-			return answer{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name that can be published."}
+			return response{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name that can be published."}
 		}
 		f.text = draft(t.Example)
 	}
@@ -309,11 +309,11 @@ func (h *eventPages) publishableNames() []string {
 	return names
 }
 
-func (h *eventPages) renderForm(r *request, status int, f *publishForm) (answer, error) {
+func (h *eventPages) renderForm(r *request, status int, f *publishForm) (response, error) {
 	var err error
 	if r.programs == nil {
 		if r.programs, err = h.store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
 	if f.program == "" && len(r.programs) == 1 {
@@ -326,13 +326,13 @@ func (h *eventPages) renderForm(r *request, status int, f *publishForm) (answer,
 	}
 	if f.program != "" {
 		if f.asking, err = h.store.CountSubscribers(r.Context(), f.program); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
 	if compact := new(bytes.Buffer); json.Compact(compact, []byte(f.text)) == nil && compact.Len() <= maxCurlBody {
 		f.curl = h.curl.CommandText("POST", "/v2/events", compact.String())
 	}
-	return answer{page: publishPage(h.frame(r, "Publish a test event"), f), status: status}, nil
+	return response{page: publishPage(h.frame(r, "Publish a test event"), f), status: status}, nil
 }
 
 // draft renders an event as a text to publish: with an id of its own, so that
@@ -370,18 +370,18 @@ func draft(event []byte) string {
 
 // publish publishes an event as the API does: checked by the catalog, and
 // delivered to whoever asked for it.
-func (h *eventPages) publish(r *request) (answer, error) {
+func (h *eventPages) publish(r *request) (response, error) {
 	form, err := r.formUpTo(maxPublishForm)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	f := publishForm{program: strings.TrimSpace(form.Get("program")), text: form.Get("event")}
 	fields := map[string][2]string{"program": {"publish-program", "Program"}}
-	wrong := ui.FieldErrors(invalid(webhook.CheckIdentifier("program", f.program)), fields)
+	wrong := ui.FieldErrors(validationError(webhook.CheckIdentifier("program", f.program)), fields)
 	if wrong == nil {
 		there, err := h.store.HasProgram(r.Context(), f.program)
 		if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		if !there {
 			wrong = []ui.FieldError{{ID: "publish-program", Label: "Program", Text: "does not exist; a token makes it"}}
@@ -389,9 +389,9 @@ func (h *eventPages) publish(r *request) (answer, error) {
 	}
 	event, refused := h.cfg.Rules.Catalog.NewEvent([]byte(f.text), "", time.Now())
 	if refused != nil {
-		wrong = append(wrong, eventFaults(refused)...)
+		wrong = append(wrong, eventErrors(refused)...)
 	}
-	if f.faults = wrong; wrong != nil {
+	if f.errors = wrong; wrong != nil {
 		return h.renderForm(r, http.StatusUnprocessableEntity, &f)
 	}
 	added := 0
@@ -403,24 +403,24 @@ func (h *eventPages) publish(r *request) (answer, error) {
 		return sw.Audit(r.entry(webhook.ActionEventPublish, f.program, event.ID, event.Name))
 	})
 	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
-		f.faults = eventFaults(refused)
+		f.errors = eventErrors(refused)
 		return h.renderForm(r, http.StatusUnprocessableEntity, &f)
 	}
 	if errors.As(err, &refused) && refused.Code == webhook.CodeUnavailable {
-		return answer{}, &problem{status: http.StatusServiceUnavailable, title: "This cannot be stored just now", text: refused.Detail, retryAfter: 10 * time.Second}
+		return response{}, &problem{status: http.StatusServiceUnavailable, title: "This cannot be stored just now", text: refused.Detail, retryAfter: 10 * time.Second}
 	}
 	if err != nil {
-		return answer{}, unwritable(err)
+		return response{}, unavailable(err)
 	}
 	said := ui.Note{Kind: ui.NoteSuccess, Text: "Published. Whoever asks for " + event.Name + " is sent it."}
 	if added == 0 {
 		said = ui.Note{Kind: ui.NoteWarning, Text: "This very event was published before: nothing was added."}
 	}
-	return answer{location: eventPath(f.program, event.ID), note: &said}, nil
+	return response{location: eventPath(f.program, event.ID), note: &said}, nil
 }
 
-// eventFaults is what is wrong with the JSON of an event: all in one field.
-func eventFaults(e *webhook.Error) []ui.FieldError {
+// eventErrors is what is wrong with the JSON of an event: all in one field.
+func eventErrors(e *webhook.Error) []ui.FieldError {
 	if len(e.Validations) == 0 {
 		return []ui.FieldError{{ID: "publish-event", Label: "Event", Text: ": " + e.Detail}}
 	}
@@ -435,8 +435,8 @@ func eventFaults(e *webhook.Error) []ui.FieldError {
 	return all
 }
 
-// faultsText are all faults of a field in one, for the place below it.
-func faultsText(all []ui.FieldError, id string) string {
+// errorTexts are all faults of a field in one, for the place below it.
+func errorTexts(all []ui.FieldError, id string) string {
 	var texts []string
 	for _, f := range all {
 		if f.ID == id {

@@ -1323,7 +1323,7 @@ func eventDeliveryRow(f ui.Frame, d *eventDeliveryLine) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var63 string
-					templ_7745c5c3_Var63, templ_7745c5c3_Err = templ.JoinStringErrs(errorWord(d.Error))
+					templ_7745c5c3_Var63, templ_7745c5c3_Err = templ.JoinStringErrs(errorName(d.Error))
 					if templ_7745c5c3_Err != nil {
 						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/event.templ`, Line: 191, Col: 57}
 					}
@@ -1518,7 +1518,7 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.FormErrorsTitled("Nothing was published.", p.faults).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.FormErrorsTitled("Nothing was published.", p.errors).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1579,17 +1579,17 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if n := len(f.Programs); n > 0 && n < ui.MaxProgramChoices {
-				templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "publish-program", Name: "program", Label: "Program", Kind: "select", Value: p.program, Options: programsOf(f.Programs, p.program), Required: true, Error: ui.FieldErrorText(p.faults, "publish-program")}).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "publish-program", Name: "program", Label: "Program", Kind: "select", Value: p.program, Options: programsOf(f.Programs, p.program), Required: true, Error: ui.FieldErrorText(p.errors, "publish-program")}).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "publish-program", Name: "program", Label: "Program", Value: p.program, Required: true, Error: ui.FieldErrorText(p.faults, "publish-program")}).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "publish-program", Name: "program", Label: "Program", Value: p.program, Required: true, Error: ui.FieldErrorText(p.errors, "publish-program")}).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "publish-event", Name: "event", Label: "Event", Kind: "textarea", Value: p.text, Required: true, Error: faultsText(p.faults, "publish-event"),
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "publish-event", Name: "event", Label: "Event", Kind: "textarea", Value: p.text, Required: true, Error: errorTexts(p.errors, "publish-event"),
 				Hint: "JSON. Its id keeps it from being published twice; without a timestamp it happened now."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

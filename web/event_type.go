@@ -25,13 +25,13 @@ type eventTypeRecords struct {
 	api    string
 }
 
-func (h *eventTypePages) list(r *request) (answer, error) {
+func (h *eventTypePages) list(r *request) (response, error) {
 	asking, err := h.store.CountSubscribers(r.Context(), r.program)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	t := eventTypeRecords{groups: groupsOf(h.cfg.Rules.Catalog, nil), asking: asking, api: h.curl.Command("GET", "/v2/event_types", "")}
-	return answer{page: eventTypesPage(h.frame(r, "Event types"), &t)}, nil
+	return response{page: eventTypesPage(h.frame(r, "Event types"), &t)}, nil
 }
 
 // eventTypeRecord is an event type with who asks for it.
@@ -46,18 +46,18 @@ type eventTypeRecord struct {
 // shownSubscribers is how many subscriptions an event type lists.
 const shownSubscribers = 100
 
-func (h *eventTypePages) show(r *request) (answer, error) {
+func (h *eventTypePages) show(r *request) (response, error) {
 	t, ok := h.cfg.Rules.Catalog.Type(r.PathValue("name"))
 	if !ok {
-		return answer{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name. The operator's own are read when the service starts."}
+		return response{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name. The operator's own are read when the service starts."}
 	}
 	subs, err := h.store.Subscribers(r.Context(), r.program, t.Name, shownSubscribers+1)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	e := eventTypeRecord{EventType: t, fields: schemaFields(t.Schema), api: h.curl.Command("GET", "/v2/event_types/"+t.Name, "")}
 	e.more, e.subscribers = len(subs) > shownSubscribers, subs[:min(len(subs), shownSubscribers)]
-	return answer{page: eventTypePage(h.frame(r, t.Name), &e)}, nil
+	return response{page: eventTypePage(h.frame(r, t.Name), &e)}, nil
 }
 
 // fieldGroup is fields that an event has when something holds, "" for always.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"service/web/ui"
 	"service/webhook"
 )
 
@@ -29,13 +28,13 @@ type export struct {
 
 // exportList sends a list as a file, page by page, so that no read of the store
 // is long. What it has is recorded in the audit.
-func (h *site) exportList(r *request, l *webhook.List, e *export) (answer, error) {
+func (h *site) exportList(r *request, l *webhook.List, e *export) (response, error) {
 	v, err := r.listing(l, "format")
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	bad := func(text string) (answer, error) {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: text}
+	bad := func(text string) (response, error) {
+		return response{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: text}
 	}
 	if v.Error != nil {
 		return bad(v.Error.Error())
@@ -69,12 +68,12 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (answer, error
 		},
 	}
 	if r.Method == http.MethodHead {
-		return answer{file: f}, nil
+		return response{file: f}, nil
 	}
 	if err := h.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path), v.Path))); err != nil {
-		return answer{}, unwritable(err)
+		return response{}, unavailable(err)
 	}
-	return answer{file: f}, nil
+	return response{file: f}, nil
 }
 
 // ndjson writes rows as JSON objects, the columns in their order.
@@ -125,9 +124,9 @@ func (e *export) csv(to io.Writer) func([][]any) error {
 						cells[i] = webhook.FormatTime(v)
 					}
 				case []string:
-					cells[i] = plainCell(strings.Join(v, " "))
+					cells[i] = escapeFormula(strings.Join(v, " "))
 				default:
-					cells[i] = plainCell(fmt.Sprint(v))
+					cells[i] = escapeFormula(fmt.Sprint(v))
 				}
 			}
 			if err := c.Write(cells); err != nil {
@@ -137,66 +136,4 @@ func (e *export) csv(to io.Writer) func([][]any) error {
 		c.Flush()
 		return c.Error()
 	}
-}
-
-// export is the list of subscriptions as a file. Of a URL it has no
-// query, which may hold a secret.
-func (h *subscriptionPages) export(r *request) (answer, error) {
-	return h.exportList(r, webhook.AllSubscriptionList, &export{
-		noun: "subscriptions", action: webhook.ActionSubscriptionExport,
-		columns: []string{
-			"id", "program_id", "url", "status", "active", "disabled_reason", "description", "events", "ordered", "max_in_flight", "has_authorization_header",
-			"created_by", "last_success_at", "failing_since", "failures_in_a_row", "waiting_events", "oldest_event_at", "waiting_deliveries", "lost_events",
-			"created_at", "updated_at", "deleted_at",
-		},
-		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, next, err := h.store.AllSubscriptions(r.Context(), r.program, q)
-			for i := range page {
-				s := &page[i]
-				_, _, whole := ui.Endpoint(s.URL)
-				rows = append(rows, []any{
-					s.ID, s.ProgramID, whole, string(s.Status), s.Active, s.DisabledReason, s.Description, s.Events, s.Ordered, s.MaxInFlight, s.HasAuthorizationHeader,
-					s.CreatedBy, s.LastSuccess, s.Failures.Since, s.Failures.Count, s.WaitingEvents, s.OldestEvent, s.WaitingDeliveries, s.Lost,
-					s.CreatedAt, s.UpdatedAt, s.DeletedAt,
-				})
-			}
-			q.Cursor = next
-			return rows, next != "", err
-		},
-	})
-}
-
-// export is the list of tokens as a file, without their secrets, of which
-// nothing is kept.
-func (h *tokenPages) export(r *request) (answer, error) {
-	return h.exportList(r, webhook.TokenList, &export{
-		noun: "tokens", action: webhook.ActionTokenExport,
-		columns: []string{"id", "hint", "program_id", "user_id", "name", "scopes", "created_at", "expires_at", "revoked_at", "used_at"},
-		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, total, err := h.store.TokenPage(r.Context(), r.program, q)
-			for i := range page {
-				t := &page[i]
-				rows = append(rows, []any{t.ID, t.Hint, t.ProgramID, t.UserID, t.Name, scopeNames(t), t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt})
-			}
-			q.Number++
-			return rows, (q.Number-1)*q.Size < total, err
-		},
-	})
-}
-
-// export is the audit as a file.
-func (h *auditPages) export(r *request) (answer, error) {
-	return h.exportList(r, webhook.AuditList, &export{
-		noun: "audit", action: webhook.ActionAuditExport,
-		columns: []string{"id", "at", "admin", "address", "action", "program_id", "subject_id", "detail"},
-		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, next, err := h.store.AuditEntries(r.Context(), ofProgram(q, r.program))
-			for i := range page {
-				e := &page[i]
-				rows = append(rows, []any{e.ID, e.At, e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, e.Detail})
-			}
-			q.Cursor = next
-			return rows, next != "", err
-		},
-	})
 }

@@ -17,8 +17,8 @@ const (
 	maxNote    = 1500 // bytes of text; a cookie holds 4,096
 )
 
-// keep makes the cookie of a note.
-func (w *Web) keep(n *ui.Note) *http.Cookie {
+// newNoteCookie makes the cookie of a note.
+func (w *Web) newNoteCookie(n *ui.Note) *http.Cookie {
 	text := *n
 	text.Text = cutText(text.Text, maxNote)
 	b, _ := json.Marshal(text) // two strings can be written

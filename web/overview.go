@@ -33,7 +33,7 @@ type overview struct {
 	behind    int       // subscriptions that events wait for
 	oldest    time.Time // when the oldest of those events was accepted; zero for none
 	health    health
-	pulse     *pulse        // of the last hour
+	stats     *attemptStats // of the last hour
 	rows      []deliveryRow // newest first
 	filter    []filterLink
 	older     string // the link to all of them, "" when rows are all
@@ -68,16 +68,16 @@ func statusLinks(program string, q *webhook.ListQuery) []filterLink {
 	return links
 }
 
-func (h *overviewPages) show(r *request) (answer, error) {
+func (h *overviewPages) show(r *request) (response, error) {
 	ctx := r.Context()
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
 	}
 	values.Del(ui.ProgramParameter)
 	query, invalid := webhook.AllDeliveryList.Parse(values)
 	if invalid != nil {
-		return answer{}, badQuery(invalid)
+		return response{}, invalidQuery(invalid)
 	}
 	if !values.Has("page[size]") {
 		query.Size = overviewDeliveries
@@ -88,18 +88,18 @@ func (h *overviewPages) show(r *request) (answer, error) {
 	}
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	o.database = "SQLite " + sqlite + " (" + store.DriverName + ")"
 	if o.health, err = h.readHealth(ctx); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	if o.pulse, err = h.pulseOf(ctx, r.clock, r.program, "", store.StatMinute, 60); err != nil {
-		return answer{}, err
+	if o.stats, err = h.readStats(ctx, r.clock, r.program, "", store.StatMinute, 60); err != nil {
+		return response{}, err
 	}
 	if h.cfg.Backlog != nil {
 		if o.behind, o.oldest, err = h.cfg.Backlog(ctx, ""); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
 	if h.cfg.Ready != nil {
@@ -110,14 +110,14 @@ func (h *overviewPages) show(r *request) (answer, error) {
 		}
 	}
 	if o.totals, err = h.store.Totals(ctx); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	deliveries, next, err := h.store.AllDeliveries(ctx, ofProgram(&query, r.program))
 	if errors.As(err, &invalid) {
-		return answer{}, badQuery(invalid)
+		return response{}, invalidQuery(invalid)
 	}
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	o.filter, o.filtered = statusLinks(r.program, &query), len(values) > 0 || r.program != ""
 	if next != "" {
@@ -130,15 +130,15 @@ func (h *overviewPages) show(r *request) (answer, error) {
 		o.older = ui.Address("/deliveries", values)
 	}
 	if o.rows, err = h.deliveryRows(ctx, deliveries); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	f := h.frame(r, "Overview")
 	f.Section = "/"
-	return answer{page: overviewPage(f, &o)}, nil
+	return response{page: overviewPage(f, &o)}, nil
 }
 
-// badQuery tells what of a query cannot be shown, and what can.
-func badQuery(e *webhook.Error) *problem {
+// invalidQuery tells what of a query cannot be shown, and what can.
+func invalidQuery(e *webhook.Error) *problem {
 	return &problem{status: http.StatusBadRequest, title: "These deliveries cannot be listed", text: e.Error()}
 }
 

@@ -550,8 +550,8 @@ func overviewPage(f ui.Frame, o *overview) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if o.totals.Subscriptions > 0 && o.pulse != nil {
-				templ_7745c5c3_Err = pulseSection(inWords("in the last hour", f.Program), o.pulse).Render(ctx, templ_7745c5c3_Buffer)
+			if o.totals.Subscriptions > 0 && o.stats != nil {
+				templ_7745c5c3_Err = statsSection(inWords("in the last hour", f.Program), o.stats).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -81,15 +81,15 @@ func (p preferences) cookie(secure bool) *http.Cookie {
 }
 
 // showPreferences shows the page of the same name.
-func (h *accountPages) showPreferences(r *request) (answer, error) {
-	return answer{page: preferencesPage(h.frame(r, "Preferences"), readPreferences(r.Request), "", "")}, nil
+func (h *accountPages) showPreferences(r *request) (response, error) {
+	return response{page: preferencesPage(h.frame(r, "Preferences"), readPreferences(r.Request), "", "")}, nil
 }
 
 // savePreferences takes the preferences that a form has fields for, and leaves the
 // others. The form's own page is where it leads back to.
-func (h *accountPages) savePreferences(r *request) (answer, error) {
+func (h *accountPages) savePreferences(r *request) (response, error) {
 	if err := r.ParseForm(); err != nil {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "Nothing was changed."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "Nothing was changed."}
 	}
 	p := readPreferences(r.Request)
 	if r.PostForm.Has("theme") {
@@ -102,7 +102,7 @@ func (h *accountPages) savePreferences(r *request) (answer, error) {
 		name := strings.TrimSpace(r.PostForm.Get("zone"))
 		zone, ok := readZone(name)
 		if !ok {
-			return answer{
+			return response{
 				status: http.StatusUnprocessableEntity,
 				page:   preferencesPage(h.frame(r, "Preferences"), p, name, "must be a name of the time zone database, such as Europe/Berlin, or UTC"),
 			}, nil
@@ -112,5 +112,5 @@ func (h *accountPages) savePreferences(r *request) (answer, error) {
 	if r.PostForm.Has("keys") {
 		p.keys = r.PostForm.Get("keys") != "off"
 	}
-	return answer{location: local(r.PostForm.Get("back"), "/preferences"), cookies: []*http.Cookie{p.cookie(h.cfg.Secure)}}, nil
+	return response{location: localPath(r.PostForm.Get("back"), "/preferences"), cookies: []*http.Cookie{p.cookie(h.cfg.Secure)}}, nil
 }

@@ -28,7 +28,7 @@ func TestPreferencesCookie(t *testing.T) {
 
 func TestPrefer(t *testing.T) {
 	w := testWeb(t, nil)
-	ask := func(form url.Values, cookie *http.Cookie) (answer, preferences) {
+	ask := func(form url.Values, cookie *http.Cookie) (response, preferences) {
 		t.Helper()
 		r := httptest.NewRequest("POST", "/preferences", strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"time"
@@ -9,20 +10,19 @@ import (
 	"service/webhook"
 )
 
-// request is what a handler is asked: the request, and what is known of whoever
-// asks. It belongs to one handler, until that returns.
+// request is a request with what the handlers need of it. A handler must not keep it.
 type request struct {
 	*http.Request
-	id      string   // of the request: shown where something failed, and logged
-	clock   ui.Clock // all times of a page are told by it
+	id      string   // of the request: shown with errors, and logged
+	clock   ui.Clock // of the page: now, and the time zone
 	theme   ui.Theme
-	keys    bool            // the keyboard is listened to
-	admin   string          // the email of who is signed in, "" when nobody is
-	session webhook.Session // and with which session
-	program string          // the program that is looked at: the parameter program, "" for all
-	note    *ui.Note        // what came of the POST before, shown once
+	keys    bool            // keyboard shortcuts are on
+	admin   string          // the email address, "" without a session
+	session webhook.Session // the zero session without one
+	program string          // the parameter program, "" for all
+	note    *ui.Note        // result of the POST before, shown once; nil for none
 
-	programs []string // that an admin can choose from; see manyPrograms
+	programs []string // to choose from; at most ui.MaxProgramChoices
 }
 
 func (w *Web) newRequest(r *http.Request, id string) *request {
@@ -39,15 +39,13 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 	return req
 }
 
-// byItself says whether a part of a page is read anew by the page, and not by
-// its visitor: htmx reads only parts that wait for something (hx-get with a time),
-// and says so. Links and forms are the browser's own.
-func (r *request) byItself() bool {
+// isBackground reports whether a page, not its visitor, made the request: htmx sets
+// HX-Request, and it loads only parts that refresh (hx-get with a time).
+func (r *request) isBackground() bool {
 	return r.Method == http.MethodGet && r.Header.Get("HX-Request") == "true"
 }
 
-// listing parses the address of a list page; see parseListing. Its error is a
-// problem: the address itself cannot be read.
+// listing is [ui.ParseListing] of the address. Its error is a problem.
 func (r *request) listing(l *webhook.List, own ...string) (*ui.Listing, error) {
 	v, err := ui.ParseListing(r.URL, r.clock, l, own...)
 	if err != nil {
@@ -56,15 +54,39 @@ func (r *request) listing(l *webhook.List, own ...string) (*ui.Listing, error) {
 	return v, nil
 }
 
-// The addresses of records. The id of an event is unique in its program alone.
+// subscriptionPath returns the path of the page of a subscription.
 func subscriptionPath(id string) string { return "/subscriptions/" + url.PathEscape(id) }
 
+// deliveryPath returns the path of the page of a delivery.
 func deliveryPath(id string) string { return "/deliveries/" + url.PathEscape(id) }
 
+// eventPath returns the path of the page of an event, whose id is unique only
+// within its program.
 func eventPath(programID, id string) string {
 	return "/events/" + url.PathEscape(programID) + "/" + url.PathEscape(id)
 }
 
+// eventTypePath returns the path of the page of an event type.
 func eventTypePath(name string) string { return "/event-types/" + url.PathEscape(name) }
 
+// tokenPath returns the path of the page of a token.
 func tokenPath(id string) string { return "/tokens/" + url.PathEscape(id) }
+
+// maxForm bounds the body of a form, in bytes.
+const maxForm = 64 << 10
+
+// form reads the fields of a POST. The error is a problem.
+func (r *request) form() (url.Values, error) { return r.formUpTo(maxForm) }
+
+// formUpTo is the same for a form of so many bytes.
+func (r *request) formUpTo(limit int64) (url.Values, error) {
+	r.Body = http.MaxBytesReader(nil, r.Body, limit)
+	err := r.ParseForm()
+	if r.Context().Err() != nil {
+		return nil, context.Cause(r.Context())
+	}
+	if err != nil {
+		return nil, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "It is too large, or was cut off. Nothing was done."}
+	}
+	return r.PostForm, nil
+}

@@ -22,38 +22,37 @@ import (
 	"service/webhook"
 )
 
-// answer is what a handler came to: a page, the way to another one, a file or a
-// stream of events. One of page, location, file and stream is set.
-type answer struct {
+// response is the result of a handler: one of page, location, file and stream.
+type response struct {
 	page   templ.Component
 	status int  // of the page, 0 for 200
-	secret bool // the page shows a secret: it is not kept by the browser, nor compressed
+	secret bool // the page shows a secret: browsers must not cache it, and it is not compressed
 
-	location string   // where to go on (303)
-	note     *ui.Note // what the page there says once, nil for nothing
+	location string   // the redirect (303)
+	note     *ui.Note // shown once on the page at location; nil for none
 
 	file   *file
-	stream func(*stream) error // runs until the visitor leaves; see stream
+	stream func(*stream) error // runs until the browser disconnects; see stream
 
 	cookies    []*http.Cookie // to set
 	retryAfter time.Duration  // with 429 and 503
 }
 
-// file is something to be kept by the visitor, written as it is made.
+// file is a download, written while it is produced.
 type file struct {
-	name        string // that a browser suggests: plain ASCII without quotes
+	name        string // suggested to the browser: ASCII without quotes
 	contentType string
-	write       func(io.Writer) error // an error cuts the file off, so that the visitor sees that it is not whole
+	write       func(io.Writer) error // an error aborts the connection, so that the download fails visibly
 }
 
-// handler works out the answer to a request. Its error is a *problem, which the
-// visitor is told of, or a fault of the service, which the log is told of.
-type handler func(*request) (answer, error)
+// handler handles a request. Its error is a *problem, which the visitor sees, or an
+// internal error, which is logged.
+type handler func(*request) (response, error)
 
-// by is a handler for each method that a path has; get answers HEAD too.
+// by holds the handlers of a path by method. get also serves HEAD.
 type by struct{ get, post handler }
 
-func (b by) handle(r *request) (answer, error) {
+func (b by) handle(r *request) (response, error) {
 	switch {
 	case b.get != nil && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		return b.get(r)
@@ -66,7 +65,7 @@ func (b by) handle(r *request) (answer, error) {
 	} else if b.get != nil {
 		allow = "GET, HEAD"
 	}
-	return answer{}, &problem{
+	return response{}, &problem{
 		status: http.StatusMethodNotAllowed, allow: allow,
 		title: "This cannot be done here",
 		text:  "The address exists, but it does not take the method " + r.Method + ".",
@@ -80,7 +79,7 @@ const requestIDHeader = "X-Request-Id"
 const policy = "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// ServeHTTP answers one request.
+// ServeHTTP serves the admin pages and their assets.
 func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h := rw.Header()
 	h.Set(requestIDHeader, webhook.NewID())
@@ -90,20 +89,20 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store") // assets say otherwise of themselves
-	seen := &watched{ResponseWriter: rw}
+	seen := &responseRecorder{ResponseWriter: rw}
 	began := time.Now()
 	defer func() { w.logRequest(seen, r, time.Since(began)) }() // also when it is cut off
 	w.mux.ServeHTTP(seen, r)
 }
 
-// serve writes what a handler came to. It is the one place that does, and the
-// one that logs.
+// serve runs a handler and writes its response. No other function writes responses
+// or logs errors of handlers.
 func (w *Web) serve(do handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, plain *http.Request) {
 		r := w.newRequest(plain, rw.Header().Get(requestIDHeader))
 		var body bytes.Buffer
-		a, err := w.try(do, r, &body)
-		if seen, ok := rw.(*watched); ok {
+		a, err := w.run(do, r, &body)
+		if seen, ok := rw.(*responseRecorder); ok {
 			seen.admin = r.admin
 		}
 		if err != nil {
@@ -116,7 +115,7 @@ func (w *Web) serve(do handler) http.Handler {
 		switch {
 		case a.location != "":
 			if a.note != nil {
-				http.SetCookie(rw, w.keep(a.note))
+				http.SetCookie(rw, w.newNoteCookie(a.note))
 			}
 			rw.Header().Set("Location", a.location)
 			rw.WriteHeader(http.StatusSeeOther)
@@ -134,7 +133,7 @@ func (w *Web) serve(do handler) http.Handler {
 	})
 }
 
-// fail tells the visitor of an error, and the log unless it is the visitor's.
+// fail writes the page of an error, and logs it unless it is a *problem.
 func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 	var p *problem
 	if !errors.As(err, &p) {
@@ -160,7 +159,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 	w.write(rw, r, p.status, false, &body)
 }
 
-// headers sets what an answer of some statuses must have.
+// headers sets the headers that some statuses require.
 func (w *Web) headers(rw http.ResponseWriter, status int, retryAfter time.Duration) {
 	if status == http.StatusUnauthorized {
 		rw.Header().Set("WWW-Authenticate", "Session") // a scheme
@@ -170,11 +169,9 @@ func (w *Web) headers(rw http.ResponseWriter, status int, retryAfter time.Durati
 	}
 }
 
-// write sends a page. A list is the same words over and over, and is a tenth of
-// its size when it is compressed. A page with a secret is not, since it may
-// have text beside it that another site could choose, whose length would give
-// the secret away; and it is not kept either. Any other is kept by the
-// browser, which asks each time whether it is still the same.
+// write sends a page. A page with a secret is neither cached nor compressed: the
+// length of a compressed page could leak the secret if another site controlled some
+// text on it. Browsers cache any other page and revalidate it by its ETag.
 func (w *Web) write(rw http.ResponseWriter, r *request, status int, secret bool, body *bytes.Buffer) {
 	h := rw.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -204,7 +201,7 @@ func (w *Web) write(rw http.ResponseWriter, r *request, status int, secret bool,
 	rw.Write(body.Bytes()) // the visitor is gone if this fails
 }
 
-// matches says whether an If-None-Match has a tag (RFC 9110, 13.1.2).
+// matches reports whether an If-None-Match field contains tag (RFC 9110, 13.1.2).
 func matches(field, tag string) bool {
 	for one := range strings.SplitSeq(field, ",") {
 		if one = strings.TrimSpace(one); one == "*" || strings.TrimPrefix(one, "W/") == strings.TrimPrefix(tag, "W/") {
@@ -214,7 +211,7 @@ func matches(field, tag string) bool {
 	return false
 }
 
-// send writes a file as it is made.
+// send writes a file while it is produced.
 func (w *Web) send(rw http.ResponseWriter, r *request, f *file) {
 	h := rw.Header()
 	h.Set("Content-Type", f.contentType)
@@ -225,7 +222,7 @@ func (w *Web) send(rw http.ResponseWriter, r *request, f *file) {
 	// A browser says at once that it takes the file, though its first line may have
 	// to be looked for. A writer that cannot flush does without.
 	_ = http.NewResponseController(rw).Flush()
-	if err := f.write(&patient{rw, http.NewResponseController(rw)}); err != nil {
+	if err := f.write(&deadlineWriter{rw, http.NewResponseController(rw)}); err != nil {
 		if r.Context().Err() == nil {
 			w.log(r, err)
 		}
@@ -233,27 +230,27 @@ func (w *Web) send(rw http.ResponseWriter, r *request, f *file) {
 	}
 }
 
-// patient gives each write the time that a whole answer has otherwise: what is
-// long takes long, and only a visitor who takes nothing is given up.
-type patient struct {
+// deadlineWriter sets a write deadline before each write: a long download may take
+// any time, but a client that stops reading is disconnected.
+type deadlineWriter struct {
 	to  io.Writer
 	ctl *http.ResponseController
 }
 
-func (p *patient) Write(b []byte) (int, error) {
+func (p *deadlineWriter) Write(b []byte) (int, error) {
 	if err := p.ctl.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
 	return p.to.Write(b)
 }
 
-// writeTimeout is how long one write to a visitor may take.
+// writeTimeout bounds one write to a client.
 const writeTimeout = 30 * time.Second
 
-// try runs a handler, unless another site sent the request, and renders its
-// page in full before the first byte leaves: a page that fails half way is an
-// error page, not half a page. It turns a panic into an error.
-func (w *Web) try(do handler, r *request, body *bytes.Buffer) (a answer, err error) {
+// run calls a handler, unless another site sent the request, and renders its page in
+// full before the first byte is sent, so that an error never leaves half a page. It
+// turns a panic into an error.
+func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())

@@ -28,13 +28,13 @@ func text(s string) templ.Component {
 
 // saying is a handler of a page with one word.
 func saying(word string, secret bool) handler {
-	return func(*request) (answer, error) { return answer{page: text(word), secret: secret}, nil }
+	return func(*request) (response, error) { return response{page: text(word), secret: secret}, nil }
 }
 
 func TestPageIsSentOnce(t *testing.T) {
 	w := testWeb(t, nil)
 	word := "one"
-	w.mux.Handle("/word", w.serve(func(r *request) (answer, error) { return saying(word, false)(r) }))
+	w.mux.Handle("/word", w.serve(func(r *request) (response, error) { return saying(word, false)(r) }))
 	w.mux.Handle("/secret", w.serve(saying("hush", true)))
 	v := visit(t, w)
 	first := v.do("GET", "/word")
@@ -71,10 +71,10 @@ func TestPageIsSentOnce(t *testing.T) {
 // and that only this process can say it.
 func TestNote(t *testing.T) {
 	w := testWeb(t, nil)
-	w.mux.Handle("/done", w.serve(func(*request) (answer, error) {
-		return answer{location: "/page", note: &ui.Note{Kind: ui.NoteSuccess, Text: hostile + strings.Repeat("x", 5000)}}, nil
+	w.mux.Handle("/done", w.serve(func(*request) (response, error) {
+		return response{location: "/page", note: &ui.Note{Kind: ui.NoteSuccess, Text: hostile + strings.Repeat("x", 5000)}}, nil
 	}))
-	w.mux.Handle("/page", w.serve(func(r *request) (answer, error) { return answer{page: ui.Layout(w.frame(r, "Page"))}, nil }))
+	w.mux.Handle("/page", w.serve(func(r *request) (response, error) { return response{page: ui.Layout(w.frame(r, "Page"))}, nil }))
 	v := visit(t, w)
 	sent := v.do("POST", "/done")
 	sent.want(t, 303, "")
@@ -91,7 +91,7 @@ func TestNote(t *testing.T) {
 	if again := v.do("GET", "/page"); strings.Contains(again.body, `role="status">`+"\n") || strings.Contains(again.body, "alert(1)") {
 		t.Errorf("the note is shown again:\n%s", again.body)
 	}
-	for _, forged := range []string{"", "x", "eyJrIjoic3VjY2VzcyIsInQiOiJoaSJ9", w.keep(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}).Value[:60]} {
+	for _, forged := range []string{"", "x", "eyJrIjoic3VjY2VzcyIsInQiOiJoaSJ9", w.newNoteCookie(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}).Value[:60]} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.AddCookie(&http.Cookie{Name: noteCookie, Value: forged})
 		if got := w.readNote(r); got != nil {
@@ -99,7 +99,7 @@ func TestNote(t *testing.T) {
 		}
 	}
 	r := httptest.NewRequest("GET", "/", nil)
-	r.AddCookie(testWeb(t, nil).keep(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}))
+	r.AddCookie(testWeb(t, nil).newNoteCookie(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}))
 	if got := w.readNote(r); got != nil {
 		t.Errorf("the note of another process is taken: %v", got)
 	}
@@ -129,8 +129,8 @@ func TestFile(t *testing.T) {
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
 	give := func(err error) handler {
-		return func(*request) (answer, error) {
-			return answer{file: &file{name: "deliveries.csv", contentType: "text/csv", write: func(to io.Writer) error {
+		return func(*request) (response, error) {
+			return response{file: &file{name: "deliveries.csv", contentType: "text/csv", write: func(to io.Writer) error {
 				_, _ = io.WriteString(to, "id\n1\n")
 				return err
 			}}}, nil
@@ -161,8 +161,8 @@ func TestFile(t *testing.T) {
 func TestStream(t *testing.T) {
 	w := testWeb(t, nil)
 	ended := make(chan error, 1)
-	w.mux.Handle("/stream", w.serve(func(r *request) (answer, error) {
-		return answer{stream: func(s *stream) error {
+	w.mux.Handle("/stream", w.serve(func(r *request) (response, error) {
+		return response{stream: func(s *stream) error {
 			if s.lastID != "7" {
 				t.Errorf("the last id is %q, want 7", s.lastID)
 			}
@@ -206,14 +206,14 @@ func TestStream(t *testing.T) {
 func TestStreamEnds(t *testing.T) {
 	for name, end := range map[string]func(*Web, *stream){
 		"the session": func(_ *Web, s *stream) {
-			s.asked, s.signedIn = s.asked.Add(-streamQuiet), func() (bool, error) { return false, nil }
+			s.checkedAt, s.stillSignedIn = s.checkedAt.Add(-streamIdle), func() (bool, error) { return false, nil }
 		},
 		"the service": func(w *Web, _ *stream) { w.EndStreams() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := testWeb(t, nil)
-			w.mux.Handle("/stream", w.serve(func(*request) (answer, error) {
-				return answer{stream: func(s *stream) error {
+			w.mux.Handle("/stream", w.serve(func(*request) (response, error) {
+				return response{stream: func(s *stream) error {
 					end(w, s)
 					if err := s.idle(); err != nil {
 						return err
@@ -234,8 +234,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	for range maxStreams {
 		w.streams <- struct{}{}
 	}
-	w.mux.Handle("/stream", w.serve(func(*request) (answer, error) {
-		return answer{stream: func(*stream) error { t.Error("it runs"); return nil }}, nil
+	w.mux.Handle("/stream", w.serve(func(*request) (response, error) {
+		return response{stream: func(*stream) error { t.Error("it runs"); return nil }}, nil
 	}))
 	got := visit(t, w).do("GET", "/stream")
 	if got.StatusCode != 503 || got.Header.Get("Retry-After") == "" {

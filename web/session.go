@@ -3,17 +3,17 @@ package web
 import (
 	"context"
 	"net/http"
-	"net/url"
+	"strings"
 	"time"
 
 	"service/store"
 	"service/webhook"
 )
 
-// sessions finds the session of a request and begins new ones.
+// sessions finds and creates the sessions of requests, and their cookies.
 type sessions struct {
 	store  *store.Store
-	secure bool // cookies are sent over HTTPS alone
+	secure bool // send cookies over HTTPS only
 }
 
 const (
@@ -21,13 +21,13 @@ const (
 	maxLinks = 32
 )
 
-// find finds the session of a request, and says whether there is one. It
-// notes that it was seen.
+// find sets the session of r and reports whether there is one. It records that the
+// session was used.
 func (s *sessions) find(r *request) (bool, error) {
 	return s.findBy(r, s.store.Session)
 }
 
-// findUnnoted is findSession without noting it.
+// findUnnoted is find without recording the use.
 func (s *sessions) findUnnoted(r *request) (bool, error) {
 	return s.findBy(r, s.store.SessionUnnoted)
 }
@@ -45,10 +45,9 @@ func (s *sessions) findBy(r *request, find func(context.Context, string) (webhoo
 	return true, nil
 }
 
-// begin signs an admin in, in a write, whose password has that hash. It returns
-// the secret of the session, which takes the place of the one that the browser
-// had before; the request is of the new one from then on.
-func (s *sessions) begin(sw store.Write, r *request, admin webhook.Admin, hash webhook.PasswordHash) (secret string, err error) {
+// create creates a session for an admin whose password has that hash, and sets it in r.
+// It replaces the session that the browser had, and returns the secret.
+func (s *sessions) create(sw store.Write, r *request, admin webhook.Admin, hash webhook.PasswordHash) (secret string, err error) {
 	replaced := ""
 	if c, err := r.Cookie(s.cookieName(sessionCookie)); err == nil {
 		replaced = c.Value
@@ -59,8 +58,8 @@ func (s *sessions) begin(sw store.Write, r *request, admin webhook.Admin, hash w
 	return secret, err
 }
 
-// cookies are the cookies of a browser that an admin has signed in with: its
-// session, and unless it has one its mark as a device.
+// cookies returns the cookies of a browser after signing in: the session and, if it
+// has none, the mark of a known device.
 func (s *sessions) cookies(r *request, secret string) []*http.Cookie {
 	cookies := []*http.Cookie{s.cookie(sessionCookie, secret, webhook.SessionLife)}
 	if _, known := s.device(r, r.session.AdminID); !known {
@@ -69,13 +68,13 @@ func (s *sessions) cookies(r *request, secret string) []*http.Cookie {
 	return cookies
 }
 
-// beginning is what the audit is told of it.
-func (r *request) beginning() webhook.AuditEntry {
+// signInEntry is the audit entry of signing in.
+func (r *request) signInEntry() webhook.AuditEntry {
 	return r.entry(webhook.ActionSessionBegin, "", r.session.AdminID, browserOf(r.session.Agent))
 }
 
-// device is the name of the browser that sent a request, when the admin has
-// signed in with it before.
+// device returns the id of the browser that sent r, if the admin has signed in with it
+// before.
 func (s *sessions) device(r *request, adminID string) (string, bool) {
 	c, err := r.Cookie(s.cookieName(deviceCookie))
 	if err != nil || adminID == "" {
@@ -116,21 +115,28 @@ func (s *sessions) cookie(name, value string, life time.Duration) *http.Cookie {
 	}
 }
 
-// maxForm bounds the body of a form, in bytes.
-const maxForm = 64 << 10
-
-// form reads the fields of a POST. The error is a problem.
-func (r *request) form() (url.Values, error) { return r.formUpTo(maxForm) }
-
-// formUpTo is the same for a form of so many bytes.
-func (r *request) formUpTo(limit int64) (url.Values, error) {
-	r.Body = http.MaxBytesReader(nil, r.Body, limit)
-	err := r.ParseForm()
-	if r.Context().Err() != nil {
-		return nil, context.Cause(r.Context())
+// browserOf names the browser and the system that an agent says it is, in a few
+// words. It is text from outside still.
+func browserOf(agent string) string {
+	named := func(names ...[2]string) string {
+		for _, n := range names {
+			if strings.Contains(agent, n[0]) {
+				return n[1]
+			}
+		}
+		return ""
 	}
-	if err != nil {
-		return nil, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "It is too large, or was cut off. Nothing was done."}
+	// The order matters: most say that they are others, too.
+	browser := named([2]string{"Edg", "Edge"}, [2]string{"OPR/", "Opera"}, [2]string{"Firefox/", "Firefox"}, [2]string{"FxiOS/", "Firefox"},
+		[2]string{"CriOS/", "Chrome"}, [2]string{"HeadlessChrome/", "Chrome"}, [2]string{"Chromium/", "Chromium"}, [2]string{"Chrome/", "Chrome"}, [2]string{"Safari/", "Safari"})
+	system := named([2]string{"Windows", "Windows"}, [2]string{"Android", "Android"}, [2]string{"iPhone", "iPhone"}, [2]string{"iPad", "iPad"},
+		[2]string{"CrOS", "ChromeOS"}, [2]string{"Mac OS X", "macOS"}, [2]string{"Linux", "Linux"})
+	switch {
+	case browser != "" && system != "":
+		return browser + " on " + system
+	case browser != "" || agent == "":
+		return browser
 	}
-	return r.PostForm, nil
+	name, _, _ := strings.Cut(agent, " ")
+	return cutText(name, 40)
 }

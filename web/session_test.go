@@ -332,7 +332,7 @@ func TestRedirectsStayHere(t *testing.T) {
 		"/%2F/evil.example": "/", "/%2fevil.example": "/", "//user@evil.example/": "/", "/%5cevil.example": "/", "/a%": "/", "/ö": "/",
 		"/sign-in": "/", "/sign-in/x": "/", "/sign-out": "/", "/setup/x": "/", "/" + strings.Repeat("a", 3000): "/",
 	} {
-		if got := local(next, "/"); got != want {
+		if got := localPath(next, "/"); got != want {
 			t.Errorf("%q leads to %q, want %q", next, got, want)
 		}
 	}
@@ -498,20 +498,20 @@ func TestLinksAndSessionsExpire(t *testing.T) {
 
 func TestSecretsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSecrets(time.Hour, 3)
+		s := newCodes(time.Hour, 3)
 		var codes []string
 		for range 4 {
 			codes = append(codes, s.issue(""))
 			time.Sleep(time.Second)
 		}
 		for i, want := range []bool{false, true, true, true} {
-			if got := s.good(codes[i]); got != want {
+			if got := s.ok(codes[i]); got != want {
 				t.Errorf("code %d of 4: good is %v, want %v", i, got, want)
 			}
 		}
 		time.Sleep(time.Hour)
 		s.issue("")
-		if got := len(s.kept); got != 1 {
+		if got := len(s.valid); got != 1 {
 			t.Errorf("%d are kept after all but one have expired", got)
 		}
 	})
@@ -519,12 +519,12 @@ func TestSecretsAreBounded(t *testing.T) {
 
 // TestSecretsAreNotKept holds that what is in memory does not give a code away.
 func TestSecretsAreNotKept(t *testing.T) {
-	s := newSecrets(time.Hour, 3)
+	s := newCodes(time.Hour, 3)
 	code := s.issue("ana")
 	if len(code) != 43 || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
 		t.Errorf("a code is %q, want 32 bytes in base64url", code)
 	}
-	for hash := range s.kept {
+	for hash := range s.valid {
 		if bytes.Contains([]byte(code), hash[:]) {
 			t.Error("the code itself is kept")
 		}
@@ -532,7 +532,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 	if code == s.issue("ana") {
 		t.Error("the same code was issued twice")
 	}
-	if of, good := s.take(code); of != "ana" || !good {
+	if of, good := s.use(code); of != "ana" || !good {
 		t.Errorf("it was of %q, good: %v", of, good)
 	}
 }

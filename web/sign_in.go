@@ -16,41 +16,39 @@ import (
 // link, and the first admin.
 type signInPages struct {
 	*site
-	sessions *sessions
-	setup    *secrets // the links that make the first admin
-	links    *secrets // those that sign in, by admin
-	throttle *throttle
-	hashing  *hashing
+	sessions    *sessions
+	setupCodes  *codes // of links that create the first admin
+	signInCodes *codes // of links that sign in, by admin
+	limiter     *tryLimiter
+	hasher      *passwordHasher
 
-	noPassword webhook.PasswordHash // that is checked for admins who do not exist
+	noPassword webhook.PasswordHash // checked for admins who do not exist, for the same timing
 }
 
-// NewSetupLink returns the path of a link to the form that makes the first
-// admin, once, within 30 minutes. Whoever has it is an admin: it is for the
-// terminal of the operator and never for the log. While there is an admin no
-// such link is good.
-func (w *Web) NewSetupLink() string { return "/setup/" + w.pages.signIn.setup.issue("") }
+// NewSetupLink returns the path of a link to the form that creates the first admin. It
+// works once, within 30 minutes, while there is no admin. Who opens it becomes an
+// admin: print it to the terminal of the operator, and never log it.
+func (w *Web) NewSetupLink() string { return "/setup/" + w.pages.signIn.setupCodes.issue("") }
 
-// AdminsChanged is to be called when an admin was made, or given another
-// password, by somebody else: the setup links end, and the tries of strangers
-// to sign in with that address are forgiven.
+// AdminsChanged must be called when another process or command created an admin or set
+// a password. It ends the setup links and resets the limit of tries for that email
+// address.
 func (w *Web) AdminsChanged(email string) {
-	w.pages.signIn.setup.clear()
-	w.pages.signIn.throttle.forget(adminLimit(), email)
+	w.pages.signIn.setupCodes.clear()
+	w.pages.signIn.limiter.reset(adminLimit(), email)
 }
 
-// requireSession lets only requests of a session through. The handler finds it in the
-// request; others are asked to sign in, and led back. What a page reads by
-// itself, again and again, does not keep the session from ending.
+// requireSession passes on requests with a session and asks others to sign in. A
+// request that a page makes by itself does not keep the session alive.
 func (h *signInPages) requireSession(do handler) handler {
-	return func(r *request) (answer, error) {
+	return func(r *request) (response, error) {
 		find := h.sessions.find
-		if r.byItself() {
+		if r.isBackground() {
 			find = h.sessions.findUnnoted
 		}
 		found, err := find(r)
 		if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		if !found {
 			return h.requireSignIn(r)
@@ -59,13 +57,13 @@ func (h *signInPages) requireSession(do handler) handler {
 	}
 }
 
-// requireSessionUnnoted is signedIn for what a page asks for by itself: it does not
-// keep the session from ending.
+// requireSessionUnnoted is requireSession for paths that only pages request by
+// themselves: it never keeps the session alive.
 func (h *signInPages) requireSessionUnnoted(do handler) handler {
-	return func(r *request) (answer, error) {
+	return func(r *request) (response, error) {
 		found, err := h.sessions.findUnnoted(r)
 		if err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		if !found {
 			return h.requireSignIn(r)
@@ -74,14 +72,14 @@ func (h *signInPages) requireSessionUnnoted(do handler) handler {
 	}
 }
 
-// requireSignIn answers a request without a session.
-func (h *signInPages) requireSignIn(r *request) (answer, error) {
+// requireSignIn is the response to a request without a session.
+func (h *signInPages) requireSignIn(r *request) (response, error) {
 	any, err := h.store.HasAdmins(r.Context())
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if !any {
-		return answer{}, &problem{
+		return response{}, &problem{
 			status:  http.StatusUnauthorized,
 			title:   "There is no admin yet",
 			text:    "Open the setup link that the service printed when it started, or ask the running service for a new one, in a terminal on its machine:",
@@ -91,43 +89,43 @@ func (h *signInPages) requireSignIn(r *request) (answer, error) {
 	}
 	s := signInForm{next: "/"}
 	if r.Method == http.MethodGet {
-		s.next = local(r.URL.RequestURI(), "/")
+		s.next = localPath(r.URL.RequestURI(), "/")
 	} else if r.Method != http.MethodHead {
 		s.lost = true
 	}
 	return h.renderSignIn(r, http.StatusUnauthorized, s), nil
 }
 
-// signInForm is the page of the same name.
+// signInForm is the state of the sign-in page.
 type signInForm struct {
-	next  string // where it leads
+	next  string // the path after signing in
 	email string // as it was typed
-	fault string // why nobody was signed in, "" at first
-	lost  bool   // it takes the place of something that was not done
+	fault string // why signing in failed, "" at first
+	lost  bool   // the page replaces the result of a form that was not processed
 
 	requestID string // shown unless the form was asked for
 }
 
-func (h *signInPages) renderSignIn(r *request, status int, s signInForm) answer {
+func (h *signInPages) renderSignIn(r *request, status int, s signInForm) response {
 	if status != http.StatusOK {
 		s.requestID = r.id
 	}
-	return answer{page: signInPage(h.frame(r, "Sign in"), s), status: status}
+	return response{page: signInPage(h.frame(r, "Sign in"), s), status: status}
 }
 
-// showSignIn shows the form, unless there is no need for it.
-func (h *signInPages) showSignIn(r *request) (answer, error) {
-	next := local(r.URL.Query().Get("next"), "/")
+// showSignIn shows the form, or redirects when there is a session.
+func (h *signInPages) showSignIn(r *request) (response, error) {
+	next := localPath(r.URL.Query().Get("next"), "/")
 	found, err := h.sessions.find(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if found {
-		return answer{location: next}, nil
+		return response{location: next}, nil
 	}
 	any, err := h.store.HasAdmins(r.Context())
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if !any {
 		return h.requireSignIn(r)
@@ -135,14 +133,14 @@ func (h *signInPages) showSignIn(r *request) (answer, error) {
 	return h.renderSignIn(r, http.StatusOK, signInForm{next: next}), nil
 }
 
-// signIn takes an address and a password. Nothing of what it answers, nor how
-// long it takes, tells whether there is an admin of that address.
-func (h *signInPages) signIn(r *request) (answer, error) {
+// signIn checks an email address and a password. Neither its response nor its duration
+// reveals whether an admin with that address exists.
+func (h *signInPages) signIn(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	s := signInForm{next: local(form.Get("next"), "/"), email: form.Get("email")}
+	s := signInForm{next: localPath(form.Get("next"), "/"), email: form.Get("email")}
 	email, password := webhook.NormalizeEmail(s.email), form.Get("password")
 	if len(s.email) > ui.MaxVisible {
 		s.email = ""
@@ -151,17 +149,17 @@ func (h *signInPages) signIn(r *request) (answer, error) {
 		return h.wrongPassword(r, s), nil // no admin has these: there is nothing to be guessed
 	}
 	admin, hash, err := h.store.AdminByEmail(r.Context(), email)
-	if isMistake(err) {
+	if isCallerError(err) {
 		admin, hash = webhook.Admin{}, h.noPassword
 	} else if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	device, known := h.sessions.device(r, admin.ID)
-	tries := []try{{deviceLimit(), device}}
+	tries := []limitKey{{deviceLimit(), device}}
 	if !known {
-		tries = []try{{addressLimit(), networkOf(r)}, {adminLimit(), email}}
+		tries = []limitKey{{addressLimit(), networkOf(r)}, {adminLimit(), email}}
 	}
-	if wait := h.throttle.take(tries...); wait > 0 {
+	if wait := h.limiter.allow(tries...); wait > 0 {
 		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) + ". A browser that was signed in before is not held up by others."
 		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
 		a.retryAfter = wait
@@ -169,28 +167,28 @@ func (h *signInPages) signIn(r *request) (answer, error) {
 	}
 	var right, stale bool
 	newer := hash
-	err = h.hashing.do(r.Context(), known, func() {
+	err = h.hasher.do(r.Context(), known, func() {
 		if right, stale, err = hash.Matches(password); right && stale {
 			newer = webhook.HashPassword(password)
 		}
 	})
 	if errors.As(err, new(errBusy)) {
-		h.throttle.forgive(tries...)
+		h.limiter.refund(tries...)
 		s.fault = "Too many are signing in at this moment. Try again in a few seconds."
 		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
 		a.retryAfter = 2 * time.Second
 		return a, nil
 	}
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if !right {
 		return h.wrongPassword(r, s), nil
 	}
-	h.throttle.forgive(tries...)
+	h.limiter.refund(tries...)
 	var secret string
 	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
-		if secret, err = h.sessions.begin(sw, r, admin, hash); err != nil {
+		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}
 		if newer != hash {
@@ -198,10 +196,10 @@ func (h *signInPages) signIn(r *request) (answer, error) {
 				return err
 			}
 		}
-		return sw.Audit(r.beginning())
+		return sw.Audit(r.signInEntry())
 	})
 	switch {
-	case isMistake(err): // the password was changed while it was checked
+	case isCallerError(err): // the password was changed while it was checked
 		return h.wrongPassword(r, s), nil
 	case store.Unavailable(err):
 		s.fault = "Nobody can sign in while the service cannot write to its disk. Make room on it; " + h.cfg.BaseURL + "/readyz says when it is well again."
@@ -209,21 +207,21 @@ func (h *signInPages) signIn(r *request) (answer, error) {
 		a.retryAfter = 10 * time.Second
 		return a, nil
 	case err != nil:
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{location: s.next, cookies: h.sessions.cookies(r, secret)}, nil
+	return response{location: s.next, cookies: h.sessions.cookies(r, secret)}, nil
 }
 
-func (h *signInPages) wrongPassword(r *request, s signInForm) answer {
+func (h *signInPages) wrongPassword(r *request, s signInForm) response {
 	s.fault = "There is no admin with this address and this password."
 	return h.renderSignIn(r, http.StatusUnauthorized, s)
 }
 
 // signOut ends the session.
-func (h *signInPages) signOut(r *request) (answer, error) {
+func (h *signInPages) signOut(r *request) (response, error) {
 	c, err := r.Cookie(h.sessions.cookieName(sessionCookie))
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		if _, _, err := sw.EndSession(c.Value); err != nil {
@@ -232,52 +230,52 @@ func (h *signInPages) signOut(r *request) (answer, error) {
 		return sw.Audit(r.entry(webhook.ActionSessionEnd, "", r.session.AdminID, "signed out"))
 	})
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{location: "/sign-in", cookies: []*http.Cookie{h.sessions.cookie(sessionCookie, "", -1)}}, nil
+	return response{location: "/sign-in", cookies: []*http.Cookie{h.sessions.cookie(sessionCookie, "", -1)}}, nil
 }
 
-// NewSignInLink returns the path of a link that signs one browser in as an
-// admin, once, within 30 minutes, without a password: for the demo, whose data
-// is thrown away.
+// NewSignInLink returns the path of a link that signs a browser in as an admin without
+// a password, once, within 30 minutes. It is for the demo, whose data is thrown away.
 func (w *Web) NewSignInLink(adminID string) string {
-	return "/sign-in/" + w.pages.signIn.links.issue(adminID)
+	return "/sign-in/" + w.pages.signIn.signInCodes.issue(adminID)
 }
 
-// showLink shows a button. Only pressing it uses the link up: programs that
-// look ahead at links, such as those of chats, do not press buttons.
-func (h *signInPages) showLink(r *request) (answer, error) {
+// showLink shows a button. Only pressing it uses the link: link previews, such as those
+// of chats, do not press buttons.
+func (h *signInPages) showLink(r *request) (response, error) {
 	code := r.PathValue("code")
-	if !h.links.good(code) {
-		return answer{}, badLink()
+	if !h.signInCodes.ok(code) {
+		return response{}, invalidLink()
 	}
-	return answer{page: followPage(h.frame(r, "Sign in"), "/sign-in/"+code), secret: true}, nil
+	return response{page: followPage(h.frame(r, "Sign in"), "/sign-in/"+code), secret: true}, nil
 }
 
-func (h *signInPages) useLink(r *request) (answer, error) {
-	id, good := h.links.take(r.PathValue("code"))
+// useLink signs in the admin that the link was issued for.
+func (h *signInPages) useLink(r *request) (response, error) {
+	id, good := h.signInCodes.use(r.PathValue("code"))
 	if !good {
-		return answer{}, badLink()
+		return response{}, invalidLink()
 	}
 	admin, hash, err := h.store.Admin(r.Context(), id)
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
 	var secret string
 	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
-		if secret, err = h.sessions.begin(sw, r, admin, hash); err != nil {
+		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}
-		return sw.Audit(r.beginning())
+		return sw.Audit(r.signInEntry())
 	})
 	if err != nil {
-		return answer{}, unwritable(mistake(err))
+		return response{}, unavailable(asProblem(err))
 	}
-	return answer{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
+	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
 }
 
-// badLink does not tell a used link from one that has expired or never was.
-func badLink() *problem {
+// invalidLink does not tell a used link from one that has expired or never was.
+func invalidLink() *problem {
 	return &problem{
 		status: http.StatusNotFound,
 		title:  "This link is not good any more",
@@ -285,9 +283,9 @@ func badLink() *problem {
 	}
 }
 
-// local returns an address if it is a page of this service that can be led to,
+// localPath returns an address if it is a page of this service that can be led to,
 // and otherwise the other one: no link may lead visitors elsewhere.
-func local(s, otherwise string) string {
+func localPath(s, otherwise string) string {
 	u, err := url.Parse(s)
 	odd := func(c rune) bool { return c <= ' ' || c == '\\' || c >= 0x7f }
 	if err != nil || len(s) > 2048 || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" ||

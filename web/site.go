@@ -14,12 +14,12 @@ import (
 
 // site is what the pages of all nouns share.
 type site struct {
-	cfg    Config
-	store  *store.Store
-	logger *slog.Logger
-	assets *assets.Assets
-	curl   ui.Curl         // shows what pages do as requests to the API
-	built  map[string]bool // the paths of the sections that have a page
+	cfg          Config
+	store        *store.Store
+	logger       *slog.Logger
+	assets       *assets.Assets
+	curl         ui.Curl         // renders the examples of API requests
+	sectionPages map[string]bool // the paths of the sections that have a page
 }
 
 // sections are the pages of the navigation, in its order. One without a route
@@ -35,8 +35,8 @@ var sections = []ui.Section{
 	{Path: "/audit", Icon: "audit", Label: "Audit"},
 }
 
-// frame is of a page that was asked for. Its section is the one that the
-// path is in; a handler whose path says otherwise sets it.
+// frame returns the frame of a page. Its section is the one of the path of r, unless
+// the handler sets another.
 func (h *site) frame(r *request, title string) ui.Frame {
 	f := ui.Frame{
 		Title: title, Stylesheet: h.assets.Path("style.css"), Script: h.assets.Path("app.js"), Icon: h.assets.Path("favicon.svg"),
@@ -47,7 +47,7 @@ func (h *site) frame(r *request, title string) ui.Frame {
 		f.Address = r.URL.RequestURI()
 	}
 	for _, s := range sections {
-		if h.built[s.Path] {
+		if h.sectionPages[s.Path] {
 			f.Nav = append(f.Nav, s)
 		}
 		if r.URL.Path == s.Path || s.Path != "/" && strings.HasPrefix(r.URL.Path, s.Path+"/") {
@@ -63,10 +63,9 @@ func (h *site) frame(r *request, title string) ui.Frame {
 	return f
 }
 
-// loaded takes what became of reading the rows of a list, to be shown inside of
-// its page. An error that the caller made is the listing's fault; any other that
-// is not the visitor's leaving is logged, and failed is the id it is logged
-// under, for the page to show in place of the rows.
+// loaded handles the error of reading the rows of a list, which the page shows inside. A
+// mistake of the caller becomes the Error of v. Any other error is logged, unless the
+// client disconnected, and failed is the request id to show in place of the rows.
 func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, status int, _ error) {
 	switch {
 	case err == nil:
@@ -80,21 +79,20 @@ func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, stat
 	return r.id, http.StatusInternalServerError, nil
 }
 
-// log tells of a fault of the service. It names the pattern of the path, which
-// itself may hold the code of a sign-in link.
+// log logs an internal error. It logs the pattern of the path, since the path may
+// contain the code of a sign-in link.
 func (h *site) log(r *request, err error) {
 	h.logger.Error("admin page", "request", r.Method+" "+r.Pattern, "request_id", r.id, "error", err)
 }
 
-// audit records an action that no write of the store does, such as an export,
-// or that takes several.
+// audit records an action that is not part of one write, such as an export.
 func (h *site) audit(r *request, action webhook.Action, programID, subjectID, detail string) error {
 	return h.store.Write(r.Context(), func(sw store.Write) error {
 		return sw.Audit(r.entry(action, programID, subjectID, detail))
 	})
 }
 
-// command is one of this binary to be typed into a terminal.
+// command returns a command line of this binary.
 func (h *site) command(args string) string {
 	data := ""
 	if dir := h.store.Dir(); dir != "./data" {

@@ -13,25 +13,24 @@ import (
 )
 
 const (
-	maxStreams  = 64               // at a time; a further one is told to come back
-	streamLife  = 10 * time.Minute // after which the browser connects again, and its session is looked at again
-	streamQuiet = 15 * time.Second // without a word, after which a comment keeps proxies from closing it
-	streamAsks  = 10 * time.Second // after which the next word is preceded by a look at the session
+	maxStreams  = 64               // concurrent; more get 503
+	streamLife  = 10 * time.Minute // after which the browser reconnects
+	streamIdle  = 15 * time.Second // after which a comment keeps proxies from closing the connection
+	streamCheck = 10 * time.Second // after which the session is checked before the next write
 )
 
-// stream sends a page what is new, as server-sent events. The handler that has
-// it runs in the request's own goroutine, and ends when Context does: the
-// visitor has left, the service stops, or the stream's life is over, after
-// which the browser asks again from the last id that it has seen. Sending fails
-// when the session has ended.
+// stream sends server-sent events to a page. Its handler runs in the goroutine of the
+// request until Context ends: the browser disconnected, the service stops, or the
+// life of the stream is over, after which the browser reconnects with the last id
+// that it received. Sending fails when the session has ended.
 type stream struct {
-	ctx    context.Context
-	lastID string // of the event that the browser has seen last, "" for none: text from outside
-	to     *patient
-	wrote  time.Time // when something was written last
+	ctx     context.Context
+	lastID  string // the last event that the browser received, "" for none; text from outside
+	to      *deadlineWriter
+	wroteAt time.Time // time of the last write
 
-	signedIn func() (bool, error) // nil for anyone
-	asked    time.Time            // when that was asked last
+	stillSignedIn func() (bool, error) // nil without a session
+	checkedAt     time.Time            // time of the last check
 }
 
 // errSignedOut ends a stream.
@@ -40,10 +39,9 @@ var errSignedOut = errors.New("the session has ended")
 // Context ends with the stream.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// send sends HTML under an id, from which a browser that was cut off goes on.
-// An element with an id of its own takes the place of the one with that id on
-// the page; the others become the first of the list that the page marks with
-// data-live-list (see ui.Table).
+// send sends HTML with an id, from which a browser that reconnects continues. An element
+// with an id replaces the one on the page; the others are inserted at the top of the
+// list marked with data-live-list (see ui.Table).
 func (s *stream) send(id string, c templ.Component) error {
 	var b bytes.Buffer
 	if err := c.Render(s.ctx, &b); err != nil {
@@ -77,7 +75,7 @@ func (s *stream) pause(d time.Duration) error {
 // sends comments while the stream is quiet. Its error is that of the context, or
 // of sending.
 func (s *stream) await(changes <-chan struct{}, is func() bool) error {
-	quiet := time.NewTimer(time.Until(s.wrote.Add(streamQuiet)))
+	quiet := time.NewTimer(time.Until(s.wroteAt.Add(streamIdle)))
 	defer quiet.Stop()
 	for {
 		select {
@@ -89,7 +87,7 @@ func (s *stream) await(changes <-chan struct{}, is func() bool) error {
 			if err := s.idle(); err != nil {
 				return err
 			}
-			quiet.Reset(streamQuiet)
+			quiet.Reset(streamIdle)
 		case <-s.ctx.Done():
 			return s.ctx.Err()
 		}
@@ -97,17 +95,17 @@ func (s *stream) await(changes <-chan struct{}, is func() bool) error {
 }
 
 func (s *stream) write(text string) error {
-	if now := time.Now(); s.signedIn != nil && now.Sub(s.asked) >= streamAsks {
-		in, err := s.signedIn()
+	if now := time.Now(); s.stillSignedIn != nil && now.Sub(s.checkedAt) >= streamCheck {
+		in, err := s.stillSignedIn()
 		if err != nil {
 			return err
 		}
 		if !in {
 			return errSignedOut
 		}
-		s.asked = now
+		s.checkedAt = now
 	}
-	s.wrote = time.Now()
+	s.wroteAt = time.Now()
 	if _, err := s.to.Write([]byte(text)); err != nil {
 		return err
 	}
@@ -128,9 +126,9 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	defer cancel()
 	defer context.AfterFunc(w.life, cancel)()
 	rw.Header().Set("Content-Type", "text/event-stream")
-	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &patient{rw, http.NewResponseController(rw)}, asked: time.Now()}
+	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &deadlineWriter{rw, http.NewResponseController(rw)}, checkedAt: time.Now()}
 	if r.admin != "" {
-		s.signedIn = func() (bool, error) { return w.sessions.findUnnoted(r) }
+		s.stillSignedIn = func() (bool, error) { return w.sessions.findUnnoted(r) }
 	}
 	if err := s.idle(); err != nil {
 		return

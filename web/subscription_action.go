@@ -27,11 +27,11 @@ const (
 // once returns what a form holds that works once, in the session that asked for
 // it: its answer shows a secret, and a browser that loads that again sends the
 // form again.
-func (h *subscriptionPages) issueOnce(r *request) string { return h.once.issue(r.session.ID) }
+func (h *subscriptionPages) issueOnce(r *request) string { return h.formCodes.issue(r.session.ID) }
 
 // useOnce says whether a form is sent for the first time.
 func (h *subscriptionPages) useOnce(r *request, code string) bool {
-	of, good := h.once.take(code)
+	of, good := h.formCodes.use(code)
 	return good && of == r.session.ID
 }
 
@@ -47,10 +47,10 @@ func (r *request) entryOf(action webhook.Action, s *webhook.Subscription, detail
 	return r.entry(action, s.ProgramID, s.ID, whole)
 }
 
-func (h *subscriptionPages) ping(r *request) (answer, error) {
+func (h *subscriptionPages) ping(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
@@ -58,25 +58,25 @@ func (h *subscriptionPages) ping(r *request) (answer, error) {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionPing, &u.Subscription, ""))
 	})
 	if err != nil && (d.ID == "" || !errors.Is(err, context.DeadlineExceeded)) {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
-	return answer{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
+	return response{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
 }
 
-func (h *subscriptionPages) pause(r *request) (answer, error) {
+func (h *subscriptionPages) pause(r *request) (response, error) {
 	return h.setActive(r, false, webhook.ActionSubscriptionPause,
 		"It is paused: only pings are sent to it. What is published meanwhile is not delivered, and can be replayed when it is resumed.")
 }
 
-func (h *subscriptionPages) resume(r *request) (answer, error) {
+func (h *subscriptionPages) resume(r *request) (response, error) {
 	return h.setActive(r, true, webhook.ActionSubscriptionResume,
 		"It is active again: what is published from now on is delivered. What was published while it was paused can be replayed as missed.")
 }
 
-func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Action, done string) (answer, error) {
+func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Action, done string) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		before, err := sw.Subscription(u.ProgramID, u.ID)
@@ -90,33 +90,33 @@ func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Ac
 		return sw.Audit(r.entryOf(action, &s, ""))
 	})
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
-	return answer{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: done}}, nil
+	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: done}}, nil
 }
 
 // confirmRotate shows what will happen.
-func (h *subscriptionPages) confirmRotate(r *request) (answer, error) {
+func (h *subscriptionPages) confirmRotate(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	return h.renderRotate(r, u, "", http.StatusOK), nil
 }
 
-func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, refused string, status int) answer {
-	return answer{page: rotatePage(h.frame(r, "Rotate the secret"), u, h.issueOnce(r), refused, h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
+func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, refused string, status int) response {
+	return response{page: rotatePage(h.frame(r, "Rotate the secret"), u, h.issueOnce(r), refused, h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
 // rotateSecret shows the new secret and the one before it, in this answer alone.
-func (h *subscriptionPages) rotateSecret(r *request) (answer, error) {
+func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	form, err := r.form()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if !h.useOnce(r, form.Get("once")) {
 		return h.renderRotate(r, u, sentBefore, http.StatusConflict), nil
@@ -138,9 +138,9 @@ func (h *subscriptionPages) rotateSecret(r *request) (answer, error) {
 		return h.renderRotate(r, u, refused.Detail, http.StatusConflict), nil
 	}
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
-	return answer{secret: true, page: secretPage(h.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret, before: before, old: append(u.OldSecrets, until)})}, nil
+	return response{secret: true, page: secretPage(h.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret, before: before, old: append(u.OldSecrets, until)})}, nil
 }
 
 // newSecret is a signing secret that is shown once.
@@ -203,14 +203,14 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 }
 
 // newReplay shows the form, and once it is filled in what it would send.
-func (h *subscriptionPages) newReplay(r *request) (answer, error) {
+func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return answer{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
 	}
 	p := h.readReplay(r, u, values)
 	status := http.StatusOK
@@ -225,30 +225,30 @@ func (h *subscriptionPages) newReplay(r *request) (answer, error) {
 			p.late, err = true, nil
 		}
 		if err != nil {
-			return answer{}, mistake(err)
+			return response{}, asProblem(err)
 		}
 	}
-	return answer{page: replayPage(h.frame(r, "Replay"), p), status: status}, nil
+	return response{page: replayPage(h.frame(r, "Replay"), p), status: status}, nil
 }
 
 // createReplay begins a replay.
-func (h *subscriptionPages) createReplay(r *request) (answer, error) {
+func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	form, err := r.form()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	form["from"] = []string{form.Get("from")} // whatever is missing is a fault of the form
 	p := h.readReplay(r, u, form)
 	if p.faults != nil || p.refused != "" {
-		return answer{page: replayPage(h.frame(r, "Replay"), p), status: http.StatusUnprocessableEntity}, nil
+		return response{page: replayPage(h.frame(r, "Replay"), p), status: http.StatusUnprocessableEntity}, nil
 	}
 	plan, err := h.store.PlanReplay(r.Context(), u.ProgramID, u.ID, &p.fields)
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
 	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		made, err := sw.CreateReplay(plan)
@@ -261,18 +261,18 @@ func (h *subscriptionPages) createReplay(r *request) (answer, error) {
 	var refused *webhook.Error
 	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
 		p.refused = refused.Detail
-		return answer{page: replayPage(h.frame(r, "Replay"), p), status: http.StatusConflict}, nil
+		return response{page: replayPage(h.frame(r, "Replay"), p), status: http.StatusConflict}, nil
 	}
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
-	return answer{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The replay has begun. It goes on by itself, after a restart of the service too."}}, nil
+	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The replay has begun. It goes on by itself, after a restart of the service too."}}, nil
 }
 
-func (h *subscriptionPages) cancelReplay(r *request) (answer, error) {
+func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	var replay webhook.Replay
 	err = h.store.Write(r.Context(), func(sw store.Write) error {
@@ -289,7 +289,7 @@ func (h *subscriptionPages) cancelReplay(r *request) (answer, error) {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCancelReplay, &u.Subscription, "replay "+before.ID+" after "+eventsOf(replay.EventsSent)))
 	})
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
 	done := ui.Note{Kind: ui.NoteSuccess, Text: "The replay is cancelled. The " + deliveriesOf(int(replay.Deliveries)) + " that it had formed go on."}
 	if replay.Deliveries == 0 {
@@ -298,22 +298,22 @@ func (h *subscriptionPages) cancelReplay(r *request) (answer, error) {
 	if replay.Status == webhook.ReplayDone {
 		done = ui.Note{Kind: ui.NoteWarning, Text: "The replay had come to its end already."}
 	}
-	return answer{location: subscriptionPath(u.ID) + "#replays", note: &done}, nil
+	return response{location: subscriptionPath(u.ID) + "#replays", note: &done}, nil
 }
 
 // confirmDelete shows what will happen.
-func (h *subscriptionPages) confirmDelete(r *request) (answer, error) {
+func (h *subscriptionPages) confirmDelete(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{page: deletePage(h.frame(r, "Delete the subscription"), u, h.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
+	return response{page: deletePage(h.frame(r, "Delete the subscription"), u, h.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
 }
 
-func (h *subscriptionPages) delete(r *request) (answer, error) {
+func (h *subscriptionPages) delete(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		s, err := sw.DeleteSubscription(u.ProgramID, u.ID)
@@ -323,9 +323,9 @@ func (h *subscriptionPages) delete(r *request) (answer, error) {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionDelete, &s, ""))
 	})
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
-	return answer{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The subscription is deleted. Nothing more is sent to it."}}, nil
+	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The subscription is deleted. Nothing more is sent to it."}}, nil
 }
 
 // parseTime reads a time as the clock renders it; zero for what is none.

@@ -32,7 +32,7 @@ type subscriptionForm struct {
 	ordered, active, remove                bool // remove: the authorization header
 	authorization                          string
 
-	faults  []ui.FieldError
+	errors  []ui.FieldError
 	changed []string // what was changed by somebody else meanwhile
 	preview *pingPreview
 	curl    string
@@ -116,7 +116,7 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	}
 	faults = append(faults, rules.Check(&f, true)...)
 	if faults != nil {
-		p.faults = append(p.faults, ui.FieldErrors(webhook.Invalid(faults...), subscriptionFieldIDs())...)
+		p.errors = append(p.errors, ui.FieldErrors(webhook.Invalid(faults...), subscriptionFieldIDs())...)
 	}
 	return f
 }
@@ -138,45 +138,45 @@ func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
 	return nil
 }
 
-func (h *subscriptionPages) newForm(r *request) (answer, error) {
+func (h *subscriptionPages) newForm(r *request) (response, error) {
 	p := &subscriptionForm{program: r.program, active: true}
 	return h.renderNew(r, p, http.StatusOK)
 }
 
-func (h *subscriptionPages) renderNew(r *request, p *subscriptionForm, status int) (answer, error) {
+func (h *subscriptionPages) renderNew(r *request, p *subscriptionForm, status int) (response, error) {
 	if err := h.fillForm(r, p); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p.curl = h.curl.Command("POST", apiSubscriptions, `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)
-	return answer{page: newSubscriptionPage(h.frame(r, "New subscription"), p), status: status}, nil
+	return response{page: newSubscriptionPage(h.frame(r, "New subscription"), p), status: status}, nil
 }
 
 // create makes a subscription, and shows its signing secret in this
 // answer alone.
-func (h *subscriptionPages) create(r *request) (answer, error) {
+func (h *subscriptionPages) create(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p := readSubscriptionForm(form)
 	if form.Get("step") == "check" {
 		if v := h.cfg.Rules.CheckURL(p.url); v != nil {
-			p.faults = ui.FieldErrors(webhook.Invalid(v...), subscriptionFieldIDs())
+			p.errors = ui.FieldErrors(webhook.Invalid(v...), subscriptionFieldIDs())
 		}
 		return h.renderNew(r, p, http.StatusOK)
 	}
 	fields := p.fields(&h.cfg.Rules)
 	if there, err := h.store.HasProgram(r.Context(), p.program); err != nil {
-		return answer{}, err
+		return response{}, err
 	} else if p.program == "" {
-		p.faults = append(p.faults, ui.FieldError{ID: "for-program", Label: "Program", Text: "is required"})
+		p.errors = append(p.errors, ui.FieldError{ID: "for-program", Label: "Program", Text: "is required"})
 	} else if !there {
-		p.faults = append(p.faults, ui.FieldError{ID: "for-program", Label: "Program", Text: "is none that there is"})
+		p.errors = append(p.errors, ui.FieldError{ID: "for-program", Label: "Program", Text: "is none that there is"})
 	}
-	if p.faults == nil && !h.useOnce(r, p.once) {
-		p.faults = []ui.FieldError{{Text: sentBefore}}
+	if p.errors == nil && !h.useOnce(r, p.once) {
+		p.errors = []ui.FieldError{{Text: sentBefore}}
 	}
-	if p.faults != nil {
+	if p.errors != nil {
 		return h.renderNew(r, p, http.StatusUnprocessableEntity)
 	}
 	var s webhook.Subscription
@@ -187,13 +187,13 @@ func (h *subscriptionPages) create(r *request) (answer, error) {
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCreate, &s, strings.Join(s.Events, ", ")))
 	})
-	if p.faults = ui.FieldErrors(err, subscriptionFieldIDs()); p.faults != nil {
+	if p.errors = ui.FieldErrors(err, subscriptionFieldIDs()); p.errors != nil {
 		return h.renderNew(r, p, http.StatusUnprocessableEntity)
 	}
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{secret: true, page: secretPage(h.frame(r, "Subscription created"), &newSecret{subscription: &s, secret: secret})}, nil
+	return response{secret: true, page: secretPage(h.frame(r, "Subscription created"), &newSecret{subscription: &s, secret: secret})}, nil
 }
 
 // pingPreview is what is found out of a URL while it is typed, and the first
@@ -235,19 +235,19 @@ func (h *subscriptionPages) previewPing(r *request, program, typed string, autho
 
 // checkURL answers the script that sends what was typed: whether it can be
 // saved, and the first ping. It is asked by POST, since a URL may hold a secret.
-func (h *subscriptionPages) checkURL(r *request) (answer, error) {
+func (h *subscriptionPages) checkURL(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p := readSubscriptionForm(form)
-	return answer{page: pingPreviewShown(h.previewPing(r, p.program, p.url, form.Has("authorized")))}, nil
+	return response{page: pingPreviewShown(h.previewPing(r, p.program, p.url, form.Has("authorized")))}, nil
 }
 
-func (h *subscriptionPages) editForm(r *request) (answer, error) {
+func (h *subscriptionPages) editForm(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p := &subscriptionForm{editing: u, was: editionOf(&u.Subscription), url: u.URL, description: u.Description, events: u.Events, ordered: u.Ordered}
 	if u.MaxInFlight > 0 {
@@ -256,12 +256,12 @@ func (h *subscriptionPages) editForm(r *request) (answer, error) {
 	return h.renderEdit(r, p, http.StatusOK)
 }
 
-func (h *subscriptionPages) renderEdit(r *request, p *subscriptionForm, status int) (answer, error) {
+func (h *subscriptionPages) renderEdit(r *request, p *subscriptionForm, status int) (response, error) {
 	if err := h.fillForm(r, p); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p.curl = h.curl.Command("PUT", apiSubscriptionPath(p.editing.ID), `{"description": "…"}`)
-	return answer{page: editSubscriptionPage(h.frame(r, "Edit the subscription"), p), status: status}, nil
+	return response{page: editSubscriptionPage(h.frame(r, "Edit the subscription"), p), status: status}, nil
 }
 
 // editionOf stands for what the form can change of a subscription, but for the
@@ -279,19 +279,19 @@ func editionOf(s *webhook.Subscription) string {
 // errStale refuses a form that was made of an older record.
 var errStale = errors.New("web: the record was changed meanwhile")
 
-func (h *subscriptionPages) update(r *request) (answer, error) {
+func (h *subscriptionPages) update(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	form, err := r.form()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p := readSubscriptionForm(form)
 	p.editing = u
 	fields := p.fields(&h.cfg.Rules)
-	if p.faults != nil {
+	if p.errors != nil {
 		return h.renderEdit(r, p, http.StatusUnprocessableEntity)
 	}
 	var s webhook.Subscription
@@ -311,21 +311,21 @@ func (h *subscriptionPages) update(r *request) (answer, error) {
 	if errors.Is(err, errStale) {
 		return h.renderStale(r, p)
 	}
-	if p.faults = ui.FieldErrors(err, subscriptionFieldIDs()); p.faults != nil {
+	if p.errors = ui.FieldErrors(err, subscriptionFieldIDs()); p.errors != nil {
 		return h.renderEdit(r, p, http.StatusUnprocessableEntity)
 	}
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "It is saved."}}, nil
+	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "It is saved."}}, nil
 }
 
 // renderStale shows the form again, as it was filled in, and what the record has
 // now instead. Sent again, it is of the record as it is now.
-func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (answer, error) {
+func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (response, error) {
 	u, err := h.store.SubscriptionView(context.WithoutCancel(r.Context()), p.editing.ID, 0)
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
 	p.editing, p.was = &u, editionOf(&u.Subscription)
 	_, _, whole := ui.Endpoint(u.URL)

@@ -84,7 +84,7 @@ func newSubscriptionPage(f ui.Frame, p *subscriptionForm) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = ui.FormErrors(p.faults).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.FormErrors(p.errors).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -106,12 +106,12 @@ func newSubscriptionPage(f ui.Frame, p *subscriptionForm) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if len(p.programs) < ui.MaxProgramChoices {
-					templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "for-program", Name: "for_program", Label: "Program", Kind: "select", Value: p.program, Options: programOptions(p), Error: ui.FieldErrorText(p.faults, "for-program"), Required: true}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "for-program", Name: "for_program", Label: "Program", Kind: "select", Value: p.program, Options: programOptions(p), Error: ui.FieldErrorText(p.errors, "for-program"), Required: true}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "for-program", Name: "for_program", Label: "Program", Value: p.program, Error: ui.FieldErrorText(p.faults, "for-program"), Required: true, Hint: "The id of one that there is"}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "for-program", Name: "for_program", Label: "Program", Value: p.program, Error: ui.FieldErrorText(p.errors, "for-program"), Required: true, Hint: "The id of one that there is"}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -198,7 +198,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 			templ_7745c5c3_Var6 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "url", Name: "url", Label: "URL", Kind: "url", Value: p.url, Error: ui.FieldErrorText(p.faults, "url"), Required: true, Hint: "Deliveries are POSTed there. At most " + strconv.Itoa(webhook.MaxURLBytes) + " bytes."}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "url", Name: "url", Label: "URL", Kind: "url", Value: p.url, Error: ui.FieldErrorText(p.errors, "url"), Required: true, Hint: "Deliveries are POSTed there. At most " + strconv.Itoa(webhook.MaxURLBytes) + " bytes."}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -206,7 +206,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "authorization", Name: "authorization", Label: "Authorization header", Kind: "password", Autocomplete: "new-password", Error: ui.FieldErrorText(p.faults, "authorization"), Hint: authorizationHint(p)}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "authorization", Name: "authorization", Label: "Authorization header", Kind: "password", Autocomplete: "new-password", Error: ui.FieldErrorText(p.errors, "authorization"), Hint: authorizationHint(p)}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -220,7 +220,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if p.description != "" || p.ordered || p.maxInFlight != "" || ui.FieldErrorText(p.faults, "description")+ui.FieldErrorText(p.faults, "max-in-flight") != "" {
+		if p.description != "" || p.ordered || p.maxInFlight != "" || ui.FieldErrorText(p.errors, "description")+ui.FieldErrorText(p.errors, "max-in-flight") != "" {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, " open")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -230,7 +230,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "description", Name: "description", Label: "Description", Kind: "textarea", Value: p.description, Error: ui.FieldErrorText(p.faults, "description"), Hint: "For you and the partner."}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "description", Name: "description", Label: "Description", Kind: "textarea", Value: p.description, Error: ui.FieldErrorText(p.errors, "description"), Hint: "For you and the partner."}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -238,7 +238,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "max-in-flight", Name: "max_in_flight", Label: "Deliveries at a time", Value: p.maxInFlight, Error: ui.FieldErrorText(p.faults, "max-in-flight"), Hint: "1 to " + strconv.Itoa(webhook.MaxInFlightLimit) + "; empty is the operator's default."}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "max-in-flight", Name: "max_in_flight", Label: "Deliveries at a time", Value: p.maxInFlight, Error: ui.FieldErrorText(p.errors, "max-in-flight"), Hint: "1 to " + strconv.Itoa(webhook.MaxInFlightLimit) + "; empty is the operator's default."}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -255,7 +255,7 @@ func authorizationHint(p *subscriptionForm) string {
 	if p.editing != nil && p.editing.HasAuthorizationHeader {
 		hint = "One is set. Leave this empty to keep it. It is stored encrypted, and never shown."
 	}
-	if p.faults != nil {
+	if p.errors != nil {
 		hint += " Nothing is kept of what you entered before: enter it again."
 	}
 	return hint
@@ -284,7 +284,7 @@ func eventPicker(p *subscriptionForm) templ.Component {
 			templ_7745c5c3_Var7 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		fault := ui.FieldErrorText(p.faults, "events")
+		fault := ui.FieldErrorText(p.errors, "events")
 		var templ_7745c5c3_Var8 = []any{"field", "picker", templ.KV("wrong", fault != "")}
 		templ_7745c5c3_Err = templ.RenderCSSItems(ctx, templ_7745c5c3_Buffer, templ_7745c5c3_Var8...)
 		if templ_7745c5c3_Err != nil {
@@ -610,7 +610,7 @@ func editSubscriptionPage(f ui.Frame, p *subscriptionForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.FormErrors(p.faults).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.FormErrors(p.errors).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

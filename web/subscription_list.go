@@ -13,7 +13,7 @@ import (
 // subscriptionPages are the pages of subscriptions.
 type subscriptionPages struct {
 	*site
-	once *secrets // the forms that work once, by session
+	formCodes *codes // the forms that work once, by session
 }
 
 // apiSubscriptions is the path of the subscriptions in the API.
@@ -38,23 +38,23 @@ type subscriptionRow struct {
 // statHours is how many hours the chart in a row shows.
 const statHours = 24
 
-func (h *subscriptionPages) list(r *request) (answer, error) {
+func (h *subscriptionPages) list(r *request) (response, error) {
 	v, err := r.listing(webhook.AllSubscriptionList)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	page := subscriptionRecords{list: v}
 	status := 0
 	if v.Error == nil {
 		if page.failure, status, err = h.loaded(r, v, h.readList(r, &page)); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
 	page.curl = h.curl.Command("GET", ui.Address(apiSubscriptions, asPartner(&v.Query)), "")
-	return answer{page: subscriptionsPage(h.frame(r, "Subscriptions"), &page), status: status}, nil
+	return response{page: subscriptionsPage(h.frame(r, "Subscriptions"), &page), status: status}, nil
 }
 
 // readList reads the rows of the page: two reads, however many there are.
@@ -183,10 +183,37 @@ func hourPaths(hours []webhook.Stat) []hourPath {
 	return all
 }
 
-// hoursSaid says in words what the chart in a row shows.
-func hoursSaid(sum *webhook.Stat) string {
+// hoursText says in words what the chart in a row shows.
+func hoursText(sum *webhook.Stat) string {
 	if sum.Total() == 0 {
 		return "No attempts in the last 24 hours"
 	}
 	return rate(sum) + " of " + ui.Number(sum.Total()) + " attempts in the last 24 hours succeeded"
+}
+
+// export is the list of subscriptions as a file. Of a URL it has no
+// query, which may hold a secret.
+func (h *subscriptionPages) export(r *request) (response, error) {
+	return h.exportList(r, webhook.AllSubscriptionList, &export{
+		noun: "subscriptions", action: webhook.ActionSubscriptionExport,
+		columns: []string{
+			"id", "program_id", "url", "status", "active", "disabled_reason", "description", "events", "ordered", "max_in_flight", "has_authorization_header",
+			"created_by", "last_success_at", "failing_since", "failures_in_a_row", "waiting_events", "oldest_event_at", "waiting_deliveries", "lost_events",
+			"created_at", "updated_at", "deleted_at",
+		},
+		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
+			page, next, err := h.store.AllSubscriptions(r.Context(), r.program, q)
+			for i := range page {
+				s := &page[i]
+				_, _, whole := ui.Endpoint(s.URL)
+				rows = append(rows, []any{
+					s.ID, s.ProgramID, whole, string(s.Status), s.Active, s.DisabledReason, s.Description, s.Events, s.Ordered, s.MaxInFlight, s.HasAuthorizationHeader,
+					s.CreatedBy, s.LastSuccess, s.Failures.Since, s.Failures.Count, s.WaitingEvents, s.OldestEvent, s.WaitingDeliveries, s.Lost,
+					s.CreatedAt, s.UpdatedAt, s.DeletedAt,
+				})
+			}
+			q.Cursor = next
+			return rows, next != "", err
+		},
+	})
 }

@@ -351,7 +351,7 @@ func answerCell(a *webhook.Attempt, c ui.Clock) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		} else {
-			short, long := response(a)
+			short, long := responseText(a)
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 25, "<span title=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

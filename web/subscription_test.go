@@ -452,14 +452,14 @@ func TestSteps(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	sum := statSum(got)
-	if all := answers(&sum); len(all) != 2 || all[0].answer != "200" || all[0].n != 7 || all[1].state != "failed" {
+	if all := responseCounts(&sum); len(all) != 2 || all[0].answer != "200" || all[0].n != 7 || all[1].state != "failed" {
 		t.Errorf("got %+v", all)
 	}
 	many := webhook.Stat{Success: 100, Answers: make(map[string]int64)}
 	for i := range 20 {
 		many.Answers[strconv.Itoa(400+i)] = int64(20 - i)
 	}
-	if all := answers(&many); len(all) != maxAnswers+1 || all[maxAnswers].answer != "others" || all[maxAnswers].n != 8*9/2 {
+	if all := responseCounts(&many); len(all) != maxAnswers+1 || all[maxAnswers].answer != "others" || all[maxAnswers].n != 8*9/2 {
 		t.Errorf("got %+v", all)
 	}
 	for _, tt := range []struct {

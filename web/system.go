@@ -48,14 +48,14 @@ type systemRecord struct {
 	text         string // the same as text, to be copied
 }
 
-func (h *systemPages) show(r *request) (answer, error) {
+func (h *systemPages) show(r *request) (response, error) {
 	var s systemRecord
 	var err error
 	if s.store, err = h.store.System(r.Context()); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if s.disk, err = h.store.Disk(); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if h.cfg.Ready != nil {
 		if err := h.cfg.Ready(r.Context()); err != nil {
@@ -76,7 +76,7 @@ func (h *systemPages) show(r *request) (answer, error) {
 		s.checks = h.cfg.Checks(r.Context())
 	}
 	s.text = h.supportText(&s)
-	return answer{page: systemPage(h.frame(r, "System"), h.site, &s)}, nil
+	return response{page: systemPage(h.frame(r, "System"), h.site, &s)}, nil
 }
 
 // checkBadge is the status that a check is shown as.
@@ -131,7 +131,7 @@ func (h *systemPages) supportText(s *systemRecord) string {
 }
 
 // releaseHold sends what is held after a restore.
-func (h *systemPages) releaseHold(r *request) (answer, error) {
+func (h *systemPages) releaseHold(r *request) (response, error) {
 	err := h.store.Write(r.Context(), func(sw store.Write) error {
 		if err := sw.Release(); err != nil {
 			return err
@@ -139,7 +139,7 @@ func (h *systemPages) releaseHold(r *request) (answer, error) {
 		return sw.Audit(r.entry(webhook.ActionRestoreRelease, "", "", ""))
 	})
 	if err != nil {
-		return answer{}, mistake(err)
+		return response{}, asProblem(err)
 	}
-	return answer{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The deliveries that were held are being sent."}}, nil
+	return response{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The deliveries that were held are being sent."}}, nil
 }

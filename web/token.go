@@ -22,10 +22,10 @@ type tokenRecords struct {
 	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
 
-func (h *tokenPages) list(r *request) (answer, error) {
+func (h *tokenPages) list(r *request) (response, error) {
 	v, err := r.listing(webhook.TokenList)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	t := tokenRecords{list: v, same: h.command("token list")}
 	status := http.StatusBadRequest
@@ -33,11 +33,11 @@ func (h *tokenPages) list(r *request) (answer, error) {
 		var total int
 		t.tokens, total, err = h.store.TokenPage(r.Context(), r.program, &v.Query)
 		if t.failed, status, err = h.loaded(r, v, err); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 		t.pager = v.Pages(total)
 	}
-	return answer{page: tokensPage(h.frame(r, "Tokens"), &t, h.createCommand(r.program)), status: status}, nil
+	return response{page: tokensPage(h.frame(r, "Tokens"), &t, h.createCommand(r.program)), status: status}, nil
 }
 
 // createCommand makes a token in a terminal.
@@ -48,21 +48,21 @@ func (h *tokenPages) createCommand(program string) string {
 	return h.cfg.Program + " token create --program " + ui.ShellQuote(program) + " --user me --scope webhooks.read,webhooks.write,events.read,events.write"
 }
 
-func (h *tokenPages) show(r *request) (answer, error) {
+func (h *tokenPages) show(r *request) (response, error) {
 	t, err := h.find(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	revoke := ""
 	if t.RevokedAt.IsZero() {
 		revoke = h.command("token revoke " + t.ID)
 	}
-	return answer{page: tokenPage(h.frame(r, "Token "+t.Hint+"…"), &t, revoke)}, nil
+	return response{page: tokenPage(h.frame(r, "Token "+t.Hint+"…"), &t, revoke)}, nil
 }
 
 func (h *tokenPages) find(r *request) (webhook.Token, error) {
 	t, err := h.store.Token(r.Context(), r.PathValue("id"))
-	return t, mistake(err)
+	return t, asProblem(err)
 }
 
 // tokenForm is a token that is being made.
@@ -70,7 +70,7 @@ type tokenForm struct {
 	program, user, name string
 	scopes              map[webhook.Scope]bool
 	days                string // until it expires, "" for never
-	faults              []ui.FieldError
+	errors              []ui.FieldError
 }
 
 // tokenDays are the days that a token can be good for, by the value of the
@@ -85,17 +85,17 @@ var tokenFields = map[string][2]string{
 	"program": {"program", "Program"}, "user": {"user", "User"}, "name": {"name", "Name"}, "scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Good for"},
 }
 
-func (h *tokenPages) newForm(r *request) (answer, error) {
+func (h *tokenPages) newForm(r *request) (response, error) {
 	f := tokenForm{program: r.program, days: "90", scopes: make(map[webhook.Scope]bool)}
-	return answer{page: newTokenPage(h.frame(r, "New token"), &f)}, nil
+	return response{page: newTokenPage(h.frame(r, "New token"), &f)}, nil
 }
 
 // create makes a token, and shows its secret on the answer to this very
 // request: it is nowhere else, and not shown again when the page is loaded anew.
-func (h *tokenPages) create(r *request) (answer, error) {
+func (h *tokenPages) create(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	f := tokenForm{
 		program: strings.TrimSpace(form.Get("program")), user: strings.TrimSpace(form.Get("user")),
@@ -112,7 +112,7 @@ func (h *tokenPages) create(r *request) (answer, error) {
 	}
 	var token webhook.Token
 	var secret string
-	err = invalid([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of those that can be chosen"}})
+	err = validationError([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of those that can be chosen"}})
 	if known {
 		err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
 			if token, secret, err = sw.CreateToken(n); err != nil {
@@ -121,13 +121,13 @@ func (h *tokenPages) create(r *request) (answer, error) {
 			return sw.Audit(r.entry(webhook.ActionTokenCreate, token.ProgramID, token.ID, tokenDetail(&token)))
 		})
 	}
-	if f.faults = ui.FieldErrors(err, tokenFields); f.faults != nil {
-		return answer{page: newTokenPage(h.frame(r, "New token"), &f), status: http.StatusUnprocessableEntity}, nil
+	if f.errors = ui.FieldErrors(err, tokenFields); f.errors != nil {
+		return response{page: newTokenPage(h.frame(r, "New token"), &f), status: http.StatusUnprocessableEntity}, nil
 	}
 	if err != nil {
-		return answer{}, unwritable(err)
+		return response{}, unavailable(err)
 	}
-	return answer{page: madeTokenPage(h.frame(r, "The new token"), &token, secret, h.listCommand()), secret: true}, nil
+	return response{page: madeTokenPage(h.frame(r, "The new token"), &token, secret, h.listCommand()), secret: true}, nil
 }
 
 // listCommand tries a token out.
@@ -152,18 +152,18 @@ func scopeNames(t *webhook.Token) []string {
 	return names
 }
 
-func (h *tokenPages) confirmRevoke(r *request) (answer, error) {
+func (h *tokenPages) confirmRevoke(r *request) (response, error) {
 	t, err := h.find(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{page: revokePage(h.frame(r, "Revoke the token "+t.Hint+"…"), &t)}, nil
+	return response{page: revokePage(h.frame(r, "Revoke the token "+t.Hint+"…"), &t)}, nil
 }
 
-func (h *tokenPages) revoke(r *request) (answer, error) {
+func (h *tokenPages) revoke(r *request) (response, error) {
 	before, err := h.find(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if before.RevokedAt.IsZero() {
 		err = h.store.Write(r.Context(), func(sw store.Write) error {
@@ -173,10 +173,10 @@ func (h *tokenPages) revoke(r *request) (answer, error) {
 			return sw.Audit(r.entry(webhook.ActionTokenRevoke, before.ProgramID, before.ID, "of the user "+before.UserID))
 		})
 		if err != nil {
-			return answer{}, unwritable(err)
+			return response{}, unavailable(err)
 		}
 	}
-	return answer{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The token is revoked: no request with it is accepted any more."}}, nil
+	return response{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The token is revoked: no request with it is accepted any more."}}, nil
 }
 
 // tokenState is the state of a token as a badge takes it, and its word.
@@ -199,4 +199,22 @@ var scopeMeanings = map[webhook.Scope]string{
 	webhook.ScopeEventsRead:    "read events",
 	webhook.ScopeEventsWrite:   "publish events",
 	webhook.ScopeMetricsRead:   "read the metrics of the whole service",
+}
+
+// export is the list of tokens as a file, without their secrets, of which
+// nothing is kept.
+func (h *tokenPages) export(r *request) (response, error) {
+	return h.exportList(r, webhook.TokenList, &export{
+		noun: "tokens", action: webhook.ActionTokenExport,
+		columns: []string{"id", "hint", "program_id", "user_id", "name", "scopes", "created_at", "expires_at", "revoked_at", "used_at"},
+		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
+			page, total, err := h.store.TokenPage(r.Context(), r.program, q)
+			for i := range page {
+				t := &page[i]
+				rows = append(rows, []any{t.ID, t.Hint, t.ProgramID, t.UserID, t.Name, scopeNames(t), t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt})
+			}
+			q.Number++
+			return rows, (q.Number-1)*q.Size < total, err
+		},
+	})
 }

@@ -1059,20 +1059,20 @@ func newTokenPage(f ui.Frame, t *tokenForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.FormErrors(t.faults).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.FormErrors(t.errors).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "program", Name: "program", Label: "Program", Value: t.program, Error: ui.FieldErrorText(t.faults, "program"), Required: true,
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "program", Name: "program", Label: "Program", Value: t.program, Error: ui.FieldErrorText(t.errors, "program"), Required: true,
 				Hint: "The tenant that it belongs to, such as acme. It is made if it is new."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "user", Name: "user", Label: "User", Value: t.user, Error: ui.FieldErrorText(t.faults, "user"), Required: true, Hint: "Whom it stands for, such as the partner's name or backend."}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "user", Name: "user", Label: "User", Value: t.user, Error: ui.FieldErrorText(t.errors, "user"), Required: true, Hint: "Whom it stands for, such as the partner's name or backend."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "name", Name: "name", Label: "Name", Value: t.name, Error: ui.FieldErrorText(t.faults, "name"), Hint: "What it is for, to recognise it by. It may be left empty."}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "name", Name: "name", Label: "Name", Value: t.name, Error: ui.FieldErrorText(t.errors, "name"), Hint: "What it is for, to recognise it by. It may be left empty."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1080,7 +1080,7 @@ func newTokenPage(f ui.Frame, t *tokenForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if fault := ui.FieldErrorText(t.faults, tokenFields["scope"][0]); fault != "" {
+			if fault := ui.FieldErrorText(t.errors, tokenFields["scope"][0]); fault != "" {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 47, "<p class=\"fault\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -1188,7 +1188,7 @@ func newTokenPage(f ui.Frame, t *tokenForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "days", Name: "days", Label: "Good for", Kind: "select", Value: t.days, Options: tokenLives, Error: ui.FieldErrorText(t.faults, "days")}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "days", Name: "days", Label: "Good for", Kind: "select", Value: t.days, Options: tokenLives, Error: ui.FieldErrorText(t.errors, "days")}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -1,34 +1,32 @@
-// Package web is the admins' window: pages that show what the service does, and
-// the sessions of those who look at them.
+// Package web serves the admin UI: its pages, and the sessions of admins.
 //
-// It guarantees that without a session no page tells anything but how to sign
-// in; that no page can be driven from another site; that text from outside is
-// shown as text, never as markup; and that pages work without JavaScript.
+// Without a session every page only says how to sign in. Other sites cannot send
+// forms to the pages. Text from outside is shown as text, never as markup. Pages
+// work without JavaScript.
 //
 // # How a page is made
 //
-// A noun has a file of its own, delivery.go with its handlers and
-// delivery.templ with its pages, a line in routes, and, if the shared rules of
-// style do not do, a file of its own in assets/src, which style.css there
-// imports. A handler takes a *request and returns an answer or an error:
+// A noun has its own files, token.go with the handlers and token.templ with the
+// pages, its lines in routes, and, if the shared styles do not suffice, a file in
+// assets/src that style.css there imports. A handler takes a *request and returns
+// a response or an error:
 //
-//	func (h *tokenPages) show(r *request) (answer, error) {
+//	func (h *tokenPages) show(r *request) (response, error) {
 //		t, err := h.store.Token(r.Context(), r.PathValue("id"))
 //		if err != nil {
-//			return answer{}, mistake(err)
+//			return response{}, asProblem(err)
 //		}
-//		return answer{page: tokenPage(h.frame(r, "Token "+t.Hint), &t)}, nil
+//		return response{page: tokenPage(h.frame(r, "Token "+t.Hint), &t)}, nil
 //	}
 //
 // The handlers of a noun are methods of one type, such as tokenPages, which
 // embeds what all share, a site. Web.serve runs them: it alone writes responses
 // and logs errors.
 //
-// Links are GET; what changes something is a form sent by POST, which answers
-// with a location and a note of what was done. A mistake of the visitor is a
-// *problem, or a page with status 422 that shows the form again with what is
-// wrong at its fields ([ui.FieldErrors]). A page with a secret says so
-// (answer.secret).
+// Links are GET. Changes are forms sent by POST, whose response is a redirect with
+// a note of what was done. A mistake of the visitor is a *problem, or a page with
+// status 422 that shows the form again with the errors at its fields
+// ([ui.FieldErrors]). A page with a secret must say so (response.secret).
 //
 // A page is @ui.Layout(f) with @ui.PageTitle(f) or @ui.RecordTitle first, which
 // has its one h1. Package ui has what pages are made of. Times are told by the
@@ -58,7 +56,7 @@ import (
 	"service/webhook"
 )
 
-// Config is what the admin UI is told by whoever starts it.
+// Config configures the admin UI.
 type Config struct {
 	Store  *store.Store
 	Logger *slog.Logger // nil logs nothing
@@ -148,7 +146,7 @@ func New(cfg Config) *Web {
 	}
 	shared := &site{
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, assets: assets.New(),
-		curl: ui.Curl{BaseURL: cfg.BaseURL, CAFile: cfg.CAFile}, built: make(map[string]bool),
+		curl: ui.Curl{BaseURL: cfg.BaseURL, CAFile: cfg.CAFile}, sectionPages: make(map[string]bool),
 	}
 	w := &Web{
 		site:     shared,
@@ -156,17 +154,17 @@ func New(cfg Config) *Web {
 		origins:  http.NewCrossOriginProtection(),
 		streams:  make(chan struct{}, maxStreams),
 	}
-	throttle, hashing := newThrottle(maxTried), newHashing()
+	throttle, hashing := newTryLimiter(maxLimitKeys), newPasswordHasher()
 	w.pages = pages{
 		signIn: &signInPages{
-			site: shared, sessions: w.sessions, setup: newSecrets(linkLife, maxLinks), links: newSecrets(linkLife, maxLinks),
-			throttle: throttle, hashing: hashing, noPassword: webhook.NoPassword(),
+			site: shared, sessions: w.sessions, setupCodes: newCodes(linkLife, maxLinks), signInCodes: newCodes(linkLife, maxLinks),
+			limiter: throttle, hasher: hashing, noPassword: webhook.NoPassword(),
 		},
-		account:       &accountPages{site: shared, sessions: w.sessions, throttle: throttle, hashing: hashing},
+		account:       &accountPages{site: shared, sessions: w.sessions, limiter: throttle, hasher: hashing},
 		overview:      &overviewPages{shared},
 		search:        &searchPages{shared},
-		subscriptions: &subscriptionPages{site: shared, once: newSecrets(onceLife, maxOnce)},
-		deliveries:    &deliveryPages{site: shared, runs: new(runs)},
+		subscriptions: &subscriptionPages{site: shared, formCodes: newCodes(onceLife, maxOnce)},
+		deliveries:    &deliveryPages{site: shared, runs: new(bulkRuns)},
 		events:        &eventPages{shared},
 		eventTypes:    &eventTypePages{shared},
 		tokens:        &tokenPages{shared},
@@ -188,7 +186,7 @@ func (w *Web) routes() *http.ServeMux {
 	anyone := func(path string, h by) { m.Handle(path, w.serve(h.handle)) }
 	admins := func(path string, h by) {
 		m.Handle(path, w.serve(p.signIn.requireSession(w.withPrograms(h.handle))))
-		w.built[strings.TrimSuffix(path, "{$}")] = h.get != nil
+		w.sectionPages[strings.TrimSuffix(path, "{$}")] = h.get != nil
 	}
 	// What pages request by themselves does not keep the session alive.
 	streams := func(path string, h by) { m.Handle(path, w.serve(p.signIn.requireSessionUnnoted(h.handle))) }
@@ -261,11 +259,11 @@ func (w *Web) routes() *http.ServeMux {
 
 // withPrograms tells a page of an admin what programs there are.
 func (w *Web) withPrograms(do handler) handler {
-	return func(r *request) (answer, error) {
+	return func(r *request) (response, error) {
 		if r.Method == http.MethodGet {
 			var err error
 			if r.programs, err = w.store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
-				return answer{}, err
+				return response{}, err
 			}
 		}
 		return do(r)

@@ -78,7 +78,7 @@ const testAdmin = "ana@example.com"
 func makeAdmin(t *testing.T, w *Web, email string) webhook.Admin {
 	t.Helper()
 	admin, _, err := w.store.AdminByEmail(t.Context(), email)
-	if isMistake(err) {
+	if isCallerError(err) {
 		err = w.store.Write(t.Context(), func(sw store.Write) (err error) {
 			admin, err = sw.CreateAdmin(email, w.pages.signIn.noPassword)
 			return err
@@ -276,8 +276,8 @@ func TestPagesAreCompressed(t *testing.T) {
 // else of it, and that the log has it once, without the code of a link.
 func TestFaultsAreLoggedOnce(t *testing.T) {
 	for name, do := range map[string]handler{
-		"a panic":  func(*request) (answer, error) { panic("the cause") },
-		"an error": func(*request) (answer, error) { return answer{}, errors.New("the cause") },
+		"a panic":  func(*request) (response, error) { panic("the cause") },
+		"an error": func(*request) (response, error) { return response{}, errors.New("the cause") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -311,9 +311,9 @@ func TestVisitorWhoLeavesIsNoFault(t *testing.T) {
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
 	ctx, leave := context.WithCancel(t.Context())
-	w.mux.Handle("GET /slow", w.serve(func(r *request) (answer, error) {
+	w.mux.Handle("GET /slow", w.serve(func(r *request) (response, error) {
 		leave()
-		return answer{}, r.Context().Err()
+		return response{}, r.Context().Err()
 	}))
 	w.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/slow", nil))
 	if log.Len() > 0 {

@@ -14,33 +14,33 @@ import (
 
 func TestThrottle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		th := newThrottle(3)
+		th := newTryLimiter(3)
 		slow := limit{"slow", 3, time.Minute}
 		fast := limit{"fast", 5, time.Second}
-		takes := func(about string, want time.Duration, tries ...try) {
+		takes := func(about string, want time.Duration, tries ...limitKey) {
 			t.Helper()
-			if wait := th.take(tries...); wait != want {
+			if wait := th.allow(tries...); wait != want {
 				t.Errorf("%s: got %s, want %s", about, wait, want)
 			}
 		}
 		for range 3 {
-			takes("within the limit", 0, try{slow, "a"}, try{fast, "x"})
+			takes("within the limit", 0, limitKey{slow, "a"}, limitKey{fast, "x"})
 		}
-		takes("beyond the limit", time.Minute, try{slow, "a"}, try{fast, "x"})
+		takes("beyond the limit", time.Minute, limitKey{slow, "a"}, limitKey{fast, "x"})
 		for range 2 {
-			takes("what was refused counts nowhere", 0, try{fast, "x"})
+			takes("what was refused counts nowhere", 0, limitKey{fast, "x"})
 		}
-		takes("beyond the other limit", time.Second, try{fast, "x"})
-		takes("another", 0, try{slow, "b"})
+		takes("beyond the other limit", time.Second, limitKey{fast, "x"})
+		takes("another", 0, limitKey{slow, "b"})
 		time.Sleep(time.Minute - time.Nanosecond)
-		takes("just before it is forgiven", time.Nanosecond, try{slow, "a"})
+		takes("just before it is forgiven", time.Nanosecond, limitKey{slow, "a"})
 		time.Sleep(time.Nanosecond)
-		takes("when one is forgiven", 0, try{slow, "a"})
-		th.forgive(try{slow, "a"})
-		takes("when one was taken back", 0, try{slow, "a"})
-		th.forget(slow, "a")
+		takes("when one is forgiven", 0, limitKey{slow, "a"})
+		th.refund(limitKey{slow, "a"})
+		takes("when one was taken back", 0, limitKey{slow, "a"})
+		th.reset(slow, "a")
 		for range 3 {
-			takes("when all was forgotten", 0, try{slow, "a"})
+			takes("when all was forgotten", 0, limitKey{slow, "a"})
 		}
 	})
 }
@@ -48,17 +48,17 @@ func TestThrottle(t *testing.T) {
 // TestThrottleIsBounded holds that memory is, and that nobody makes room for
 // himself by being many: who has tried the most is remembered.
 func TestThrottleIsBounded(t *testing.T) {
-	th := newThrottle(3)
+	th := newTryLimiter(3)
 	l := limit{"l", 2, time.Hour}
-	th.take(try{l, "worst"})
-	th.take(try{l, "worst"})
+	th.allow(limitKey{l, "worst"})
+	th.allow(limitKey{l, "worst"})
 	for i := range 100 {
-		th.take(try{l, fmt.Sprint(i)})
-		if got := len(th.forgiven["l"]); got > 3 {
+		th.allow(limitKey{l, fmt.Sprint(i)})
+		if got := len(th.nextAllowed["l"]); got > 3 {
 			t.Fatalf("%d are remembered, want 3", got)
 		}
 	}
-	if wait := th.take(try{l, "worst"}); wait == 0 {
+	if wait := th.allow(limitKey{l, "worst"}); wait == 0 {
 		t.Error("the worst was forgotten")
 	}
 }
@@ -67,7 +67,7 @@ func TestThrottleIsBounded(t *testing.T) {
 // that few wait, and that who gives up waits no more.
 func TestHashingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHashing()
+		h := newPasswordHasher()
 		var running, most, strangers atomic.Int32
 		release := make(chan struct{})
 		count := func() {
@@ -116,8 +116,8 @@ func TestHashingIsBounded(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if most.Load() != maxHashing || len(results) != 17 {
-			t.Errorf("at most %d at a time, and %d were done; want %d and 17", most.Load(), len(results), maxHashing)
+		if most.Load() != maxHashes || len(results) != 17 {
+			t.Errorf("at most %d at a time, and %d were done; want %d and 17", most.Load(), len(results), maxHashes)
 		}
 	})
 }
@@ -237,8 +237,8 @@ func TestBusy(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
 	v := visit(t, w)
-	for range maxQueue {
-		w.pages.signIn.hashing.unknown <- struct{}{}
+	for range maxHashQueue {
+		w.pages.signIn.hasher.unknownQueue <- struct{}{}
 	}
 	for range 20 {
 		p := v.enter(testAdmin, testPassword)
@@ -249,8 +249,8 @@ func TestBusy(t *testing.T) {
 	}
 	// Whether there is such an admin does not show: a password is hashed all the same.
 	v.enter("nobody@example.com", testPassword).want(t, 503, "Try again in a few seconds")
-	for range maxQueue {
-		<-w.pages.signIn.hashing.unknown
+	for range maxHashQueue {
+		<-w.pages.signIn.hasher.unknownQueue
 	}
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 }

@@ -14,18 +14,18 @@ type searchPages struct{ *site }
 const maxFound = 10
 
 // show leads to the record whose id was typed, whole or its beginning.
-func (h *searchPages) show(r *request) (answer, error) {
+func (h *searchPages) show(r *request) (response, error) {
 	q := strings.TrimSpace(r.URL.Query().Get("q"))
 	found, err := h.store.Find(r.Context(), q, maxFound)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if len(found) == 1 {
-		return answer{location: foundPath(&found[0])}, nil
+		return response{location: foundPath(&found[0])}, nil
 	}
 	f := h.frame(r, "Find by id")
 	f.Find = q
-	a := answer{page: foundPage(f, found)}
+	a := response{page: foundPage(f, found)}
 	if q != "" && len(found) == 0 {
 		a.status = http.StatusNotFound
 	}

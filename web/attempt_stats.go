@@ -14,18 +14,18 @@ import (
 	"service/webhook"
 )
 
-// pulse is what attempts came to over some time: numbers, and the charts of
+// attemptStats is what attempts came to over some time: numbers, and the charts of
 // them.
-type pulse struct {
+type attemptStats struct {
 	long     time.Duration
 	total    webhook.Stat
 	results  ui.Chart // stacked
 	times    ui.Chart // p50 and p95
-	failures []failureKind
+	failures []failedResponse
 }
 
-// failureKind is how often attempts came to one answer other than 2xx.
-type failureKind struct {
+// failedResponse is how often attempts came to one answer other than 2xx.
+type failedResponse struct {
 	answer string // 503, timeout, DNS
 	says   string
 	count  int64
@@ -33,12 +33,12 @@ type failureKind struct {
 	href   string // the deliveries whose last attempt came to it
 }
 
-// mostFailureKinds is how many of them are shown.
-const mostFailureKinds = 6
+// maxFailedResponses is how many of them are shown.
+const maxFailedResponses = 6
 
-// pulseOf reads what the attempts of a subscription, of a program, or of all,
+// readStats reads what the attempts of a subscription, of a program, or of all,
 // came to in the steps of span up to now.
-func (h *site) pulseOf(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*pulse, error) {
+func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*attemptStats, error) {
 	// The step that is under way is the last.
 	end := c.Now.UTC().Truncate(span).Add(span)
 	begin := end.Add(-time.Duration(steps) * span)
@@ -46,7 +46,7 @@ func (h *site) pulseOf(ctx context.Context, c ui.Clock, programID, subscriptionI
 	if err != nil {
 		return nil, err
 	}
-	p := pulse{long: time.Duration(steps) * span}
+	p := attemptStats{long: time.Duration(steps) * span}
 	byTime := make(map[time.Time]*webhook.Stat)
 	for i := range stats {
 		byTime[stats[i].At] = &stats[i]
@@ -78,18 +78,18 @@ func (h *site) pulseOf(ctx context.Context, c ui.Clock, programID, subscriptionI
 			p.times.Series[i].Values = append(p.times.Series[i].Values, v)
 		}
 	}
-	p.failures = failureKinds(&p.total, programID, subscriptionID)
+	p.failures = failedResponses(&p.total, programID, subscriptionID)
 	return &p, nil
 }
 
 // chartTime renders a number of milliseconds.
 func chartTime(ms float64) string { return ui.Latency(time.Duration(ms * float64(time.Millisecond))) }
 
-// failureKinds are the answers other than 2xx, the most frequent first.
-func failureKinds(s *webhook.Stat, programID, subscriptionID string) []failureKind {
-	var all []failureKind
+// failedResponses are the answers other than 2xx, the most frequent first.
+func failedResponses(s *webhook.Stat, programID, subscriptionID string) []failedResponse {
+	var all []failedResponse
 	for answer, n := range s.Answers {
-		k := failureKind{answer: answer, count: n, state: "failed"}
+		k := failedResponse{answer: answer, count: n, state: "failed"}
 		filter := "filter[error]"
 		if isStatus := strings.Trim(answer, "0123456789") == ""; isStatus {
 			if strings.HasPrefix(answer, "2") {
@@ -100,7 +100,7 @@ func failureKinds(s *webhook.Stat, programID, subscriptionID string) []failureKi
 				k.state = "retryable"
 			}
 		} else {
-			k.answer, k.says = errorWord(webhook.ErrorCode(answer)), webhook.ErrorCode(answer).Detail()
+			k.answer, k.says = errorName(webhook.ErrorCode(answer)), webhook.ErrorCode(answer).Detail()
 			if answer != string(webhook.ErrorBlocked) {
 				k.state = "retryable"
 			}
@@ -114,17 +114,17 @@ func failureKinds(s *webhook.Stat, programID, subscriptionID string) []failureKi
 		k.href = ui.Address("/deliveries", values)
 		all = append(all, k)
 	}
-	slices.SortFunc(all, func(a, b failureKind) int {
+	slices.SortFunc(all, func(a, b failedResponse) int {
 		if a.count != b.count {
 			return int(min(max(b.count-a.count, -1), 1))
 		}
 		return strings.Compare(a.answer, b.answer)
 	})
-	return all[:min(len(all), mostFailureKinds)]
+	return all[:min(len(all), maxFailedResponses)]
 }
 
 // rate is the success rate in words.
-func (p *pulse) rate() string {
+func (p *attemptStats) rate() string {
 	r, ok := p.total.SuccessRate()
 	switch {
 	case !ok:
@@ -136,7 +136,7 @@ func (p *pulse) rate() string {
 	return fmt.Sprintf("%.1f %%", min(max(r*100, 0.1), 99.9))
 }
 
-func (p *pulse) quantile(q float64) string {
+func (p *attemptStats) quantile(q float64) string {
 	d, ok := p.total.Durations.Quantile(q)
 	switch {
 	case !ok:

@@ -9,8 +9,8 @@ import (
 	"service/assets"
 )
 
-// watched is the writer of an answer that remembers what the log tells of it.
-type watched struct {
+// responseRecorder records what the request log reports of a response.
+type responseRecorder struct {
 	http.ResponseWriter
 	status int // 0 before the header was written
 	bytes  int
@@ -18,16 +18,16 @@ type watched struct {
 }
 
 // Unwrap is for [http.ResponseController].
-func (c *watched) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+func (c *responseRecorder) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-func (c *watched) WriteHeader(status int) {
+func (c *responseRecorder) WriteHeader(status int) {
 	if c.status == 0 {
 		c.status = status
 	}
 	c.ResponseWriter.WriteHeader(status)
 }
 
-func (c *watched) Write(b []byte) (int, error) {
+func (c *responseRecorder) Write(b []byte) (int, error) {
 	if c.status == 0 {
 		c.status = http.StatusOK
 	}
@@ -36,10 +36,10 @@ func (c *watched) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// logRequest writes the line of a request. The route is the pattern of the path,
-// which itself may hold the code of a sign-in link, or "-" when there is none.
-// Files of pages are logged at level debug.
-func (w *Web) logRequest(c *watched, r *http.Request, took time.Duration) {
+// logRequest writes the log line of a request. The route is the pattern of the path,
+// since the path may contain the code of a sign-in link; "-" when no route matches.
+// Requests of assets are logged at level debug.
+func (w *Web) logRequest(c *responseRecorder, r *http.Request, took time.Duration) {
 	level := slog.LevelInfo
 	if strings.HasPrefix(r.URL.Path, assets.Prefix) {
 		level = slog.LevelDebug

@@ -49,7 +49,7 @@ type pingResult struct {
 func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
 	u, err := h.store.SubscriptionView(r.Context(), r.PathValue("id"), recentDeliveries)
 	if err != nil {
-		return nil, mistake(err)
+		return nil, asProblem(err)
 	}
 	return &u, nil
 }
@@ -67,10 +67,10 @@ func (h *subscriptionPages) findExisting(r *request) (*store.SubscriptionView, e
 	return u, err
 }
 
-func (h *subscriptionPages) show(r *request) (answer, error) {
+func (h *subscriptionPages) show(r *request) (response, error) {
 	u, err := h.find(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p := subscriptionPage{SubscriptionView: u, shown: "24h"}
 	if r.URL.Query().Get(ui.SpanParameter) == "7d" {
@@ -79,22 +79,22 @@ func (h *subscriptionPages) show(r *request) (answer, error) {
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	stats, err := h.store.Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p.day = steps(stats, to.Add(-24*time.Hour), to, time.Hour)
 	p.week = steps(stats, to.Add(-7*24*time.Hour), to, 6*time.Hour)
 	if p.recent, err = h.deliveryRows(r.Context(), u.Recent); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if p.ping, err = h.readPing(r, u); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	p.curls = h.curls(u)
 	host, path, _ := ui.Endpoint(u.URL)
 	f := h.frame(r, host+path)
 	f.Program = "" // the page is of one program, whichever is looked at
 	f.Programs = nil
-	return answer{page: subscriptionView(f, &p)}, nil
+	return response{page: subscriptionView(f, &p)}, nil
 }
 
 // newestPing, in place of an id, asks for the ping that was made last.
@@ -116,7 +116,7 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 		return nil, nil
 	}
 	d, err := h.store.Delivery(r.Context(), u.ProgramID, u.ID, id)
-	if isMistake(err) {
+	if isCallerError(err) {
 		return nil, nil // it is gone, or never was
 	}
 	if err != nil {
@@ -211,35 +211,35 @@ func quantileText(s *webhook.Stat, q float64) string {
 	return ui.Latency(t)
 }
 
-// answerCount is how often one answer was given.
-type answerCount struct {
+// responseCount is how often one answer was given.
+type responseCount struct {
 	answer, meaning string
 	state           string // whose colour it has
 	n, of           int64
 }
 
-// answers counts the answers, the most frequent first; the rarest are together
+// responseCounts counts the answers, the most frequent first; the rarest are together
 // at the end.
-func answers(sum *webhook.Stat) []answerCount {
+func responseCounts(sum *webhook.Stat) []responseCount {
 	names := slices.SortedFunc(maps.Keys(sum.Answers), func(a, b string) int {
 		return cmp.Or(cmp.Compare(sum.Answers[b], sum.Answers[a]), cmp.Compare(a, b))
 	})
-	var all []answerCount
+	var all []responseCount
 	for i, name := range names {
 		if i == maxAnswers && len(names) > maxAnswers+1 {
-			rest := answerCount{answer: "others", state: "pending", of: sum.Total()}
+			rest := responseCount{answer: "others", state: "pending", of: sum.Total()}
 			for _, name := range names[i:] {
 				rest.n += sum.Answers[name]
 			}
 			return append(all, rest)
 		}
-		a := answerCount{answer: name, n: sum.Answers[name], of: sum.Total()}
+		a := responseCount{answer: name, n: sum.Answers[name], of: sum.Total()}
 		result := webhook.ResultRetryable
 		if status, err := strconv.Atoi(name); err == nil {
 			a.meaning, result = http.StatusText(status), webhook.Classify(status, webhook.ErrorNone)
 		} else {
 			code := webhook.ErrorCode(name)
-			a.answer, a.meaning, result = errorWord(code), code.Detail(), webhook.Classify(0, code)
+			a.answer, a.meaning, result = errorName(code), code.Detail(), webhook.Classify(0, code)
 		}
 		a.state = string(result)
 		all = append(all, a)
@@ -248,7 +248,7 @@ func answers(sum *webhook.Stat) []answerCount {
 }
 
 // share renders what part of all it is.
-func (a *answerCount) share() string {
+func (a *responseCount) share() string {
 	return strconv.FormatFloat(float64(a.n)/float64(max(a.of, 1))*100, 'f', 1, 64) + " %"
 }
 

@@ -64,7 +64,7 @@ func (a *attemptRecord) answered() bool {
 func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 	view, err := h.store.DeliveryView(r.Context(), r.PathValue("id"))
 	if err != nil {
-		return nil, mistake(err)
+		return nil, asProblem(err)
 	}
 	d := &deliveryRecord{DeliveryView: view}
 	if d.EventJSON != nil {
@@ -81,16 +81,16 @@ func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 	return d, nil
 }
 
-func (h *deliveryPages) show(r *request) (answer, error) {
+func (h *deliveryPages) show(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	f := h.frame(r, "Delivery of "+ui.Visible(d.name()))
 	if !d.Status.Final() {
 		f.Live = &ui.Live{Stream: deliveryPath(d.ID) + "/stream", From: d.state(), Page: f.Address, Noun: "attempt"}
 	}
-	return answer{page: deliveryPage(f, d)}, nil
+	return response{page: deliveryPage(f, d)}, nil
 }
 
 // state is another one whenever the page is.
@@ -99,13 +99,13 @@ func (d *deliveryRecord) state() string {
 }
 
 // stream sends the page of a delivery what has become of it.
-func (h *deliveryPages) stream(r *request) (answer, error) {
+func (h *deliveryPages) stream(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	f := h.frame(r, "")
-	return answer{stream: func(s *stream) error {
+	return response{stream: func(s *stream) error {
 		watcher := h.store.WatchDeliveries()
 		defer watcher.Close()
 		shown := s.lastID
@@ -140,14 +140,14 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 	all := make([]attemptRecord, len(attempts))
 	longest := time.Millisecond
 	for _, a := range attempts {
-		longest = max(longest, a.Duration, sumOf(a.Phases))
+		longest = max(longest, a.Duration, phaseSum(a.Phases))
 	}
 	previous := -1
 	for i := range attempts {
 		a := &all[i]
 		a.Attempt, a.advice = attempts[i], adviceOf(&attempts[i])
 		a.header = headerLines(a.ResponseHeader)
-		a.parts = partsOf(&a.Attempt, longest)
+		a.parts = phaseParts(&a.Attempt, longest)
 		number := strconv.Itoa(a.Number)
 		a.body = ui.Body{ID: "body-" + number, Name: "Body", Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1,
 			Download: deliveryPath(id) + "/attempts/" + number + "/body.txt"}
@@ -160,8 +160,8 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 		if previous >= 0 {
 			p := &all[previous]
 			a.before = p.Number
-			if answered(&p.Attempt) != answered(&a.Attempt) {
-				a.status = answered(&p.Attempt)
+			if outcomeText(&p.Attempt) != outcomeText(&a.Attempt) {
+				a.status = outcomeText(&p.Attempt)
 			}
 			a.changes = changesOf(p.header, a.header)
 		}
@@ -176,14 +176,14 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 	return all
 }
 
-func sumOf(p webhook.Phases) time.Duration { return p.DNS + p.Connect + p.TLS + p.FirstByte }
+func phaseSum(p webhook.Phases) time.Duration { return p.DNS + p.Connect + p.TLS + p.FirstByte }
 
 // splitWidth is the width of the drawing of an attempt's time, in its own units.
 const splitWidth = 1000
 
-// partsOf divides the time of an attempt into its parts; longest is how long a
+// phaseParts divides the time of an attempt into its parts; longest is how long a
 // drawing of the whole width would be.
-func partsOf(a *webhook.Attempt, longest time.Duration) []attemptPart {
+func phaseParts(a *webhook.Attempt, longest time.Duration) []attemptPart {
 	rest := "Rest of the answer"
 	if a.Error != webhook.ErrorNone {
 		rest = "Until it failed"
@@ -195,7 +195,7 @@ func partsOf(a *webhook.Attempt, longest time.Duration) []attemptPart {
 		{class: "connect", name: "Connect", took: a.Phases.Connect},
 		{class: "tls", name: "TLS", took: a.Phases.TLS},
 		{class: "first-byte", name: "First byte", took: a.Phases.FirstByte},
-		{class: "rest", name: rest, took: a.Duration - sumOf(a.Phases)},
+		{class: "rest", name: rest, took: a.Duration - phaseSum(a.Phases)},
 	} {
 		// The whole is kept in milliseconds: what is left below one is none.
 		if p.took <= 0 || p.class == "rest" && p.took < time.Millisecond {
@@ -209,8 +209,8 @@ func partsOf(a *webhook.Attempt, longest time.Duration) []attemptPart {
 	return all
 }
 
-// fine renders the time of a part of an attempt, which may be very short.
-func fine(d time.Duration) string {
+// phaseText renders the time of a part of an attempt, which may be very short.
+func phaseText(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
 		return strconv.FormatInt(d.Microseconds(), 10) + " µs"
@@ -263,7 +263,7 @@ func (d *deliveryRecord) next() string {
 		why = append(why, "Attempt "+number+" is made as soon as the subscription has a free slot.")
 	default:
 		last := &d.attempts[len(d.attempts)-1]
-		reason := "the last came to " + answered(&last.Attempt)
+		reason := "the last came to " + outcomeText(&last.Attempt)
 		if last.Error == webhook.ErrorInterrupted {
 			why = append(why, "Attempt "+number+" is made at once, because the service itself interrupted the last.")
 		} else {
@@ -427,22 +427,22 @@ func (d *deliveryRecord) snippets() []snippet {
 }
 
 // body sends the body of the request as a file.
-func (h *deliveryPages) body(r *request) (answer, error) {
+func (h *deliveryPages) body(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if d.body == nil {
-		return answer{}, &problem{status: http.StatusGone, title: "The body is gone", text: "The events of this delivery are older than the retention, and were removed."}
+		return response{}, &problem{status: http.StatusGone, title: "The body is gone", text: "The events of this delivery are older than the retention, and were removed."}
 	}
 	return textFile(d.bodyFile(), d.body), nil
 }
 
 // attemptBody sends the body of an answer as a file, as far as it was kept.
-func (h *deliveryPages) attemptBody(r *request) (answer, error) {
+func (h *deliveryPages) attemptBody(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	for i := range d.attempts {
 		if n := strconv.Itoa(d.attempts[i].Number); n == r.PathValue("number") {
@@ -454,25 +454,25 @@ func (h *deliveryPages) attemptBody(r *request) (answer, error) {
 
 // textFile is bytes from outside as a file, which no browser takes for anything
 // but text.
-func textFile(name string, data []byte) answer {
-	return answer{file: &file{name: name, contentType: "text/plain; charset=utf-8", write: func(to io.Writer) error {
+func textFile(name string, data []byte) response {
+	return response{file: &file{name: name, contentType: "text/plain; charset=utf-8", write: func(to io.Writer) error {
 		_, err := to.Write(data)
 		return err
 	}}}
 }
 
-func (h *deliveryPages) confirmRedeliver(r *request) (answer, error) {
+func (h *deliveryPages) confirmRedeliver(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{page: redeliverPage(h.frame(r, "Redeliver"), d)}, nil
+	return response{page: redeliverPage(h.frame(r, "Redeliver"), d)}, nil
 }
 
-func (h *deliveryPages) redeliver(r *request) (answer, error) {
+func (h *deliveryPages) redeliver(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	var again webhook.Delivery
 	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
@@ -482,23 +482,23 @@ func (h *deliveryPages) redeliver(r *request) (answer, error) {
 		return sw.Audit(r.entry(webhook.ActionDeliveryRedeliver, d.ProgramID, d.ID, "as "+again.ID))
 	})
 	if err != nil {
-		return answer{}, unwritable(mistake(err))
+		return response{}, unavailable(asProblem(err))
 	}
-	return answer{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
+	return response{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
 }
 
-func (h *deliveryPages) confirmCancel(r *request) (answer, error) {
+func (h *deliveryPages) confirmCancel(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return answer{page: cancelPage(h.frame(r, "Cancel the delivery"), d)}, nil
+	return response{page: cancelPage(h.frame(r, "Cancel the delivery"), d)}, nil
 }
 
-func (h *deliveryPages) cancel(r *request) (answer, error) {
+func (h *deliveryPages) cancel(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		if err := sw.Cancel(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
@@ -507,7 +507,7 @@ func (h *deliveryPages) cancel(r *request) (answer, error) {
 		return sw.Audit(r.entry(webhook.ActionDeliveryCancel, d.ProgramID, d.ID, "after "+webhook.Count(d.AttemptsMade, "attempt")))
 	})
 	if err != nil {
-		return answer{}, unwritable(mistake(err))
+		return response{}, unavailable(asProblem(err))
 	}
-	return answer{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The delivery is cancelled: nothing more is sent of it."}}, nil
+	return response{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The delivery is cancelled: nothing more is sent of it."}}, nil
 }

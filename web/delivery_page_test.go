@@ -365,12 +365,12 @@ func TestPartsOf(t *testing.T) {
 		{"first-byte", "First byte", 25 * time.Millisecond, "300", "125"},
 		{"rest", "Rest of the answer", 15 * time.Millisecond, "425", "75"},
 	}
-	if diff := cmp.Diff(want, partsOf(&a, 200*time.Millisecond), cmp.AllowUnexported(attemptPart{})); diff != "" {
+	if diff := cmp.Diff(want, phaseParts(&a, 200*time.Millisecond), cmp.AllowUnexported(attemptPart{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// What is kept in milliseconds is less than the sum of its parts.
 	a.Duration = 84 * time.Millisecond
-	if parts := partsOf(&a, 200*time.Millisecond); len(parts) != 4 {
+	if parts := phaseParts(&a, 200*time.Millisecond); len(parts) != 4 {
 		t.Errorf("got %+v, want no rest", parts)
 	}
 }

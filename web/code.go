@@ -1,0 +1,84 @@
+package web
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"sync"
+	"time"
+)
+
+// codes are random one-time codes with an expiry. Only their SHA-256 is kept, in
+// memory.
+type codes struct {
+	life  time.Duration
+	limit int // of valid codes; issuing another one ends the oldest
+
+	mu    sync.Mutex
+	valid map[[sha256.Size]byte]oneTimeCode // by hash
+}
+
+// oneTimeCode is the state of a code.
+type oneTimeCode struct {
+	expiresAt time.Time // exclusive
+	owner     string    // who it was issued to
+}
+
+func newCodes(life time.Duration, limit int) *codes {
+	return &codes{life: life, limit: limit, valid: make(map[[sha256.Size]byte]oneTimeCode)}
+}
+
+// issue returns a new code for owner: 32 random bytes in base64url.
+func (c *codes) issue(owner string) string {
+	var b [32]byte
+	rand.Read(b[:])
+	code := base64.RawURLEncoding.EncodeToString(b[:])
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.evict(now)
+	c.valid[sha256.Sum256([]byte(code))] = oneTimeCode{now.Add(c.life), owner}
+	return code
+}
+
+// evict removes expired codes and, at the limit, the oldest. The caller holds c.mu.
+func (c *codes) evict(now time.Time) {
+	var oldest [sha256.Size]byte
+	var first time.Time
+	for hash, k := range c.valid {
+		if !now.Before(k.expiresAt) {
+			delete(c.valid, hash)
+		} else if first.IsZero() || k.expiresAt.Before(first) {
+			oldest, first = hash, k.expiresAt
+		}
+	}
+	if len(c.valid) >= c.limit {
+		delete(c.valid, oldest)
+	}
+}
+
+// ok reports whether a code is valid.
+func (c *codes) ok(code string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, ok := c.valid[sha256.Sum256([]byte(code))]
+	return ok && time.Now().Before(k.expiresAt)
+}
+
+// use ends a code and returns its owner and whether it was valid. Of concurrent calls
+// with one code, one gets true.
+func (c *codes) use(code string) (owner string, ok bool) {
+	hash := sha256.Sum256([]byte(code))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, ok := c.valid[hash]
+	delete(c.valid, hash)
+	return k.owner, ok && time.Now().Before(k.expiresAt)
+}
+
+// clear ends all codes.
+func (c *codes) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.valid)
+}

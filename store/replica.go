@@ -50,7 +50,7 @@ func (s *Store) rejectLongWAL() error {
 	return nil
 }
 
-// Restored says what was restored from a replica.
+// Restored is the result of a restore from a replica.
 type Restored struct {
 	From  string    // the replica, without secrets
 	State time.Time // when the newest change of it was copied
@@ -65,12 +65,12 @@ func (r *Restoration) FromReplica(ctx context.Context, from *replica.Config, at 
 	return restoreReplica(ctx, from, at, filepath.Join(r.Dir(), databaseFile))
 }
 
-// restoreReplica makes a file of a replica's state. When it fails nothing is left
-// of it.
+// restoreReplica writes a state of a replica to a file at path, checks and marks
+// it. After an error there is no file.
 func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, path string) (y Restored, err error) {
 	y.From = from.Target()
 	if y.State, err = replica.Restore(ctx, from, path, at); err == nil {
-		err = prepare(ctx, path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true)
+		err = markRestored(ctx, path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true)
 	}
 	var info fs.FileInfo
 	if err == nil {
@@ -92,10 +92,10 @@ type restoredMark struct {
 
 const restoredSetting = "restored"
 
-// prepare marks a database that was restored as such, and unless it is known to
-// be whole checks it first. It must not
-// be open anywhere, and is closed when prepare returns, without a log.
-func prepare(ctx context.Context, path string, mark restoredMark, check bool) (err error) {
+// markRestored stores mark in a restored database, after it has checked the
+// schema, and with check every page. No process may have the database open. When
+// markRestored returns it is closed, and has no write-ahead log.
+func markRestored(ctx context.Context, path string, mark restoredMark, check bool) (err error) {
 	text, err := json.Marshal(mark)
 	if err != nil {
 		return err
@@ -132,9 +132,9 @@ func prepare(ctx context.Context, path string, mark restoredMark, check bool) (e
 	return err
 }
 
-// restoreMissing restores a database that is not there, when there is a replica
-// that has one. A replica that cannot be asked is an error: to begin with an
-// empty database, and to copy that, would put it before the one that may be there.
+// restoreMissing restores a missing database from the replica, when there is one
+// that has it. A replica that cannot be reached is an error: an empty database
+// would be uploaded as a newer state than the one that it may have.
 func restoreMissing(ctx context.Context, cfg *Config) error {
 	path := filepath.Join(cfg.Dir, databaseFile)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {

@@ -73,7 +73,7 @@ func (s *Standby) Promote(ctx context.Context) (y Restored, aside string, err er
 	if y.State, err = s.follower.CatchUp(ctx); err != nil {
 		return y, "", err
 	}
-	if err := prepare(ctx, s.path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, false); err != nil {
+	if err := markRestored(ctx, s.path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, false); err != nil {
 		return y, "", err
 	}
 	info, err := os.Stat(s.path)

@@ -69,7 +69,7 @@ func TestLease(t *testing.T) {
 }
 
 // A lease is kept for as long as the bucket can be reached, and is good for no
-// longer than that and its time; whoever has lost it hears of it.
+// longer than that and its time; KeepAlive reports its loss.
 func TestLeaseKept(t *testing.T) {
 	b := newBucket(t)
 	one, other := t.TempDir(), t.TempDir()

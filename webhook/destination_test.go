@@ -118,99 +118,102 @@ func TestParseDestinationsRefuses(t *testing.T) {
 	}
 }
 
+// allowedHosts are hosts as URLs have them, and whether they may be called.
+var allowedHosts = []struct {
+	host             string
+	public, withName bool // by default, and with 127.0.0.1 and 10.0.0.0/8 named
+}{
+	// Names.
+	{"example.com", true, true},
+	{"EXAMPLE.com.", true, true},
+	{"bücher.example", true, true},
+	{"under_score.example", true, true},
+	{"metadata.google.internal", true, true}, // judged when it is dialled
+	{"localhost.example.com", true, true},
+	{"notlocalhost", true, true},
+	{"10.0.0.1.example", true, true},
+	{"0x7f.example", true, true},
+	{"1.2.3.4a", true, true},
+	{"", false, false},
+	{".", false, false},
+
+	// Localhost.
+	{"localhost", false, true},
+	{"LocalHost", false, true},
+	{"localhost.", false, true},
+	{"a.b.localhost", false, true},
+	{"ｌｏｃａｌｈｏｓｔ", false, true},
+	{"ⓛⓞⓒⓐⓛⓗⓞⓢⓣ", false, true},
+
+	// IPv4, as it should be and as it should not.
+	{"93.184.216.34", true, true},
+	{"93.184.216.34.", true, true},
+	{"1572395042", true, true},      // 93.184.216.34
+	{"0x5db8d822", true, true},      // the same
+	{"0135.184.216.34", true, true}, // octal 93, decimal 135: both public
+	{"127.0.0.1", false, true},
+	{"127.0.0.1.", false, true},
+	{"127.1", false, true},
+	{"127.0.1", false, true},
+	{"127.1.", false, true},
+	{"2130706433", false, true},
+	{"017700000001", false, true}, // octal alone: as decimal it is too large
+	{"0x7f000001", false, true},
+	{"0X7F000001", false, true},
+	{"0x7f.1", false, true},
+	{"0x7f.0x0.0x0.0x1", false, true},
+	{"0177.0.0.1", false, true}, // 127.0.0.1, or 177.0.0.1
+	{"0127.0.0.1", false, true}, // 87.0.0.1, or 127.0.0.1
+	{"010.0.0.1", false, true},  // 8.0.0.1, or 10.0.0.1
+	{"012.0.0.1", false, true},  // 10.0.0.1, or 12.0.0.1
+	{"127.0.0.0x1", false, true},
+	{"127.00.00.01", false, true},
+	{"127.0.0.08", false, false}, // read as decimal alone
+	{"0", false, false},
+	{"0x", false, false},
+	{"0.0.0.0", false, false},
+	{"169.254.169.254", false, false},
+	{"2852039166", false, false},          // 169.254.169.254
+	{"0xa9fea9fe", false, false},          // the same
+	{"0251.0376.0251.0376", false, false}, // the same
+	{"169.254.43518", false, false},       // the same
+	{"１２７.０.０.１", false, true},
+	{"127。0。0。1", false, true},
+	{"①②⑦.0.0.1", false, true},
+	{"127.0.0.\u00ad1", false, true}, // a soft hyphen, which IDNA drops
+
+	// What no reader takes for an address, or one that overflows.
+	{"256.0.0.1", false, false},
+	{"383.0.0.1", false, false},
+	{"4294967297", false, false},
+	{"1.2.3.4.5", false, false},
+	{"1..2", false, false},
+	{"example.1", false, false},
+	{"example.0x1", false, false},
+
+	// IPv6.
+	{"2606:4700:4700::1111", true, true},
+	{"::1", false, false},
+	{"::", false, false},
+	{"0:0:0:0:0:0:0:1", false, false},
+	{"::ffff:127.0.0.1", false, true},
+	{"::FFFF:7F00:1", false, true},
+	{"::127.0.0.1", false, false},
+	{"::ffff:8.8.8.8", false, false},
+	{"64:ff9b::7f00:1", false, false},
+	{"fe80::1%eth0", false, false},
+	{"2606:4700:4700::1111%eth0", false, false},
+	{"2606:4700:4700::1111.", true, true},
+	{":1", false, false},
+	{"1:2", false, false},
+}
+
 func TestDestinationsAllowsHost(t *testing.T) {
 	named, err := ParseDestinations([]string{"127.0.0.1", "10.0.0.0/8"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct {
-		host             string
-		public, withName bool // by default, and with 127.0.0.1 and 10.0.0.0/8 named
-	}{
-		// Names.
-		{"example.com", true, true},
-		{"EXAMPLE.com.", true, true},
-		{"bücher.example", true, true},
-		{"under_score.example", true, true},
-		{"metadata.google.internal", true, true}, // judged when it is dialled
-		{"localhost.example.com", true, true},
-		{"notlocalhost", true, true},
-		{"10.0.0.1.example", true, true},
-		{"0x7f.example", true, true},
-		{"1.2.3.4a", true, true},
-		{"", false, false},
-		{".", false, false},
-
-		// Localhost.
-		{"localhost", false, true},
-		{"LocalHost", false, true},
-		{"localhost.", false, true},
-		{"a.b.localhost", false, true},
-		{"ｌｏｃａｌｈｏｓｔ", false, true},
-		{"ⓛⓞⓒⓐⓛⓗⓞⓢⓣ", false, true},
-
-		// IPv4, as it should be and as it should not.
-		{"93.184.216.34", true, true},
-		{"93.184.216.34.", true, true},
-		{"1572395042", true, true},      // 93.184.216.34
-		{"0x5db8d822", true, true},      // the same
-		{"0135.184.216.34", true, true}, // octal 93, decimal 135: both public
-		{"127.0.0.1", false, true},
-		{"127.0.0.1.", false, true},
-		{"127.1", false, true},
-		{"127.0.1", false, true},
-		{"127.1.", false, true},
-		{"2130706433", false, true},
-		{"017700000001", false, true}, // octal alone: as decimal it is too large
-		{"0x7f000001", false, true},
-		{"0X7F000001", false, true},
-		{"0x7f.1", false, true},
-		{"0x7f.0x0.0x0.0x1", false, true},
-		{"0177.0.0.1", false, true}, // 127.0.0.1, or 177.0.0.1
-		{"0127.0.0.1", false, true}, // 87.0.0.1, or 127.0.0.1
-		{"010.0.0.1", false, true},  // 8.0.0.1, or 10.0.0.1
-		{"012.0.0.1", false, true},  // 10.0.0.1, or 12.0.0.1
-		{"127.0.0.0x1", false, true},
-		{"127.00.00.01", false, true},
-		{"127.0.0.08", false, false}, // read as decimal alone
-		{"0", false, false},
-		{"0x", false, false},
-		{"0.0.0.0", false, false},
-		{"169.254.169.254", false, false},
-		{"2852039166", false, false},          // 169.254.169.254
-		{"0xa9fea9fe", false, false},          // the same
-		{"0251.0376.0251.0376", false, false}, // the same
-		{"169.254.43518", false, false},       // the same
-		{"１２７.０.０.１", false, true},
-		{"127。0。0。1", false, true},
-		{"①②⑦.0.0.1", false, true},
-		{"127.0.0.\u00ad1", false, true}, // a soft hyphen, which IDNA drops
-
-		// What no reader takes for an address, or one that overflows.
-		{"256.0.0.1", false, false},
-		{"383.0.0.1", false, false},
-		{"4294967297", false, false},
-		{"1.2.3.4.5", false, false},
-		{"1..2", false, false},
-		{"example.1", false, false},
-		{"example.0x1", false, false},
-
-		// IPv6.
-		{"2606:4700:4700::1111", true, true},
-		{"::1", false, false},
-		{"::", false, false},
-		{"0:0:0:0:0:0:0:1", false, false},
-		{"::ffff:127.0.0.1", false, true},
-		{"::FFFF:7F00:1", false, true},
-		{"::127.0.0.1", false, false},
-		{"::ffff:8.8.8.8", false, false},
-		{"64:ff9b::7f00:1", false, false},
-		{"fe80::1%eth0", false, false},
-		{"2606:4700:4700::1111%eth0", false, false},
-		{"2606:4700:4700::1111.", true, true},
-		{":1", false, false},
-		{"1:2", false, false},
-	} {
+	for _, tt := range allowedHosts {
 		if got := (Destinations{}).AllowsHost(tt.host); got != tt.public {
 			t.Errorf("AllowsHost(%q) = %v, want %v", tt.host, got, tt.public)
 		}

@@ -93,20 +93,26 @@ func TestListQuery(t *testing.T) {
 		{DeliveryList, "filter[created_at.to]=9999-12-31", created(time.Time{}, date("9999-12-31", 24*time.Hour))},
 		{DeliveryList, "filter[created_at.from]=2026-03-15&filter[created_at.to]=2026-03-14", created(date("2026-03-15", 0), date("2026-03-15", 0))}, // of which there are none
 	} {
-		values, err := url.ParseQuery(tt.query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, problem := tt.list.Parse(values)
-		if problem != nil {
-			t.Errorf("%s: %v", tt.query, problem)
-			continue
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.query, diff)
-		}
-		checkCanonical(t, tt.list, &got)
+		checkListQuery(t, tt.list, tt.query, &tt.want)
 	}
+}
+
+// checkListQuery checks what a list makes of the parameters of a request.
+func checkListQuery(t *testing.T, l *List, query string, want *ListQuery) {
+	t.Helper()
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, problem := l.Parse(values)
+	if problem != nil {
+		t.Errorf("%s: %v", query, problem)
+		return
+	}
+	if diff := cmp.Diff(*want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", query, diff)
+	}
+	checkCanonical(t, l, &got)
 }
 
 // checkCanonical checks that a query is what its own parameters ask for.
@@ -125,86 +131,89 @@ func checkCanonical(t *testing.T, l *List, q *ListQuery) {
 	}
 }
 
+// listFaults are queries with one thing wrong each.
+var listFaults = []struct {
+	list                           *List
+	query, code, parameter, detail string // part of the detail
+}{
+	{nil, "page[size]=1", InvalidUnknownField, "page[size]", "no query parameters"},
+	{SubscriptionList, "page[cursor]=x", InvalidUnknownField, "page[cursor]", "page[number]"},
+	{DeliveryList, "page[number]=1", InvalidUnknownField, "page[number]", "page[cursor]"},
+	{DeliveryList, "page[sise]=1", InvalidUnknownField, "page[sise]", "page[size]"},
+	{DeliveryList, "page[size][]=1", InvalidUnknownField, "page[size][]", ""},
+	{DeliveryList, "page=1", InvalidUnknownField, "page", ""},
+	{DeliveryList, "page[]=1", InvalidUnknownField, "page[]", ""},
+	{DeliveryList, "page[size=1", InvalidUnknownField, "page[size", ""},
+	{DeliveryList, "page]size[=1", InvalidUnknownField, "page]size[", ""},
+	{DeliveryList, "page..size=1", InvalidUnknownField, "page..size", ""},
+	{DeliveryList, ".=1", InvalidUnknownField, ".", ""},
+	{DeliveryList, "=1", InvalidUnknownField, `""`, ""},
+	{DeliveryList, "verbose", InvalidUnknownField, "verbose", "supported: "},
+	{DeliveryList, "page[size]=0", InvalidValue, "page[size]", "from 1 to 100"},
+	{DeliveryList, "page[size]=101", InvalidValue, "page[size]", "from 1 to 100"},
+	{DeliveryList, "page[size]=", InvalidType, "page[size]", "integer"},
+	{DeliveryList, "page[size]=%2B1a", InvalidType, "page[size]", "integer"},
+	{DeliveryList, "page[size]=1&page.size=1", InvalidDuplicate, "page[size]", ""},
+	{DeliveryList, "page[cursor]=", InvalidFormat, "page[cursor]", ""},
+
+	{DeliveryList, "sort=", InvalidValue, "sort", `""; `},
+	{DeliveryList, "sort=url", InvalidValue, "sort", "supported: created_at, completed_at"},
+	{DeliveryList, "sort=--created_at", InvalidValue, "sort", "supported"},
+	{DeliveryList, "sort=%2Bcreated_at", InvalidValue, "sort", `cannot be by "+created_at"; `},
+	{DeliveryList, "sort=+created_at", InvalidValue, "sort", `cannot be by " created_at"; `},
+	{DeliveryList, "sort=created_at,", InvalidValue, "sort", "supported"},
+	{DeliveryList, "sort=created_at, completed_at", InvalidValue, "sort", "supported"},
+	{DeliveryList, "sort=created_at,-created_at", InvalidDuplicate, "sort", "created_at"},
+	{DeliveryList, "sort=created_at&sort=completed_at", InvalidDuplicate, "sort", ""},
+	{DeliveryList, "sort[]=created_at", InvalidUnknownField, "sort[]", ""},
+
+	{DeliveryList, "filter[state]=failed", InvalidUnknownField, "filter[state]", "filter[status], filter[event], filter[response_status], filter[error], filter[created_at.from], filter[created_at.to]"},
+	{DeliveryList, "filter=failed", InvalidUnknownField, "filter", ""},
+	{DeliveryList, "filter[]=failed", InvalidUnknownField, "filter[]", ""},
+	{DeliveryList, "filter[status][0]=failed", InvalidUnknownField, "filter[status][0]", ""},
+	{DeliveryList, "filter[status.from]=failed", InvalidUnknownField, "filter[status.from]", ""},
+	{DeliveryList, "filter[created_at]=2026-03-14", InvalidUnknownField, "filter[created_at]", "filter[created_at.from]"},
+	{DeliveryList, "filter[created_at.since]=2026-03-14", InvalidUnknownField, "filter[created_at.since]", "filter[created_at.from]"},
+	{DeliveryList, "filter[created_at.from][]=2026-03-14", InvalidUnknownField, "filter[created_at.from][]", ""},
+	{DeliveryList, "Filter[status]=failed", InvalidUnknownField, "Filter[status]", ""},
+	{EventList, "filter[status]=failed", InvalidUnknownField, "filter[status]", "filter[name]"},
+
+	{DeliveryList, "filter[status]=done", InvalidValue, "filter[status]", "pending, retryable, success, failed"},
+	{DeliveryList, "filter[status]=Failed", InvalidValue, "filter[status]", "failed"},
+	{DeliveryList, "filter[status]=", InvalidValue, "filter[status]", "failed"},
+	{DeliveryList, "filter[status]=failed,", InvalidValue, "filter[status]", "failed"},
+	{DeliveryList, "filter[status][]=failed,success", InvalidValue, "filter[status]", "failed"},
+	{DeliveryList, "filter[error]=eaten", InvalidValue, "filter[error]", "timeout, dns"},
+	{DeliveryList, "filter[response_status]=99", InvalidFormat, "filter[response_status]", "404"},
+	{DeliveryList, "filter[response_status]=600", InvalidFormat, "filter[response_status]", "404"},
+	{DeliveryList, "filter[response_status]=6xx", InvalidFormat, "filter[response_status]", "5xx"},
+	{DeliveryList, "filter[response_status]=40x", InvalidFormat, "filter[response_status]", "5xx"},
+	{DeliveryList, "filter[event]=Content Updated", InvalidFormat, "filter[event]", "a-z"},
+	{DeliveryList, "filter[event]=" + strings.Repeat("x", 65), InvalidFormat, "filter[event]", "a-z"},
+	{SubscriptionList, "filter[active]=1", InvalidValue, "filter[active]", "true, false"},
+	{SubscriptionList, "filter[url]=partner.example", InvalidFormat, "filter[url]", "absolute"},
+	{SubscriptionList, "filter[url]=https://a.example/%FF", InvalidFormat, "filter[url]", "absolute"},
+	{EventList, "filter[id]=7", InvalidFormat, "filter[id]", "UUID"},
+	{EventList, "filter[id]={0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5}", InvalidFormat, "filter[id]", "UUID"},
+	{EventList, "filter[name]=" + tooMany(), InvalidTooMany, "filter[name]", "100"},
+
+	{DeliveryList, "filter[created_at.from]=yesterday", InvalidFormat, "filter[created_at.from]", "2026-03-14"},
+	{DeliveryList, "filter[created_at.from]=", InvalidFormat, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.from]=2026-02-30", InvalidFormat, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.from]=2026-3-14", InvalidFormat, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.from]=2026-03-14T08:24:48", InvalidFormat, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.from]=2026-03-14T10:24:48+02:00", InvalidFormat, "filter[created_at.from]", "%2B"},
+	{DeliveryList, "filter[created_at.from]=2026-03-14T08:24:48,5Z", InvalidFormat, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.from]=1773476688644", InvalidFormat, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.from]=0001-01-01", InvalidFormat, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.from]=9999-12-31T23:59:59.9999Z", InvalidFormat, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.to]=9999-12-31T23:59:59-01:00", InvalidFormat, "filter[created_at.to]", ""},
+	{DeliveryList, "filter[created_at.from]=2026-03-14&filter[created_at][from]=2026-03-14", InvalidDuplicate, "filter[created_at.from]", ""},
+	{DeliveryList, "filter[created_at.from]=2026-03-14,2026-03-15", InvalidFormat, "filter[created_at.from]", ""},
+}
+
 func TestListQueryFaults(t *testing.T) {
-	for _, tt := range []struct {
-		list                           *List
-		query, code, parameter, detail string // part of the detail
-	}{
-		{nil, "page[size]=1", InvalidUnknownField, "page[size]", "no query parameters"},
-		{SubscriptionList, "page[cursor]=x", InvalidUnknownField, "page[cursor]", "page[number]"},
-		{DeliveryList, "page[number]=1", InvalidUnknownField, "page[number]", "page[cursor]"},
-		{DeliveryList, "page[sise]=1", InvalidUnknownField, "page[sise]", "page[size]"},
-		{DeliveryList, "page[size][]=1", InvalidUnknownField, "page[size][]", ""},
-		{DeliveryList, "page=1", InvalidUnknownField, "page", ""},
-		{DeliveryList, "page[]=1", InvalidUnknownField, "page[]", ""},
-		{DeliveryList, "page[size=1", InvalidUnknownField, "page[size", ""},
-		{DeliveryList, "page]size[=1", InvalidUnknownField, "page]size[", ""},
-		{DeliveryList, "page..size=1", InvalidUnknownField, "page..size", ""},
-		{DeliveryList, ".=1", InvalidUnknownField, ".", ""},
-		{DeliveryList, "=1", InvalidUnknownField, `""`, ""},
-		{DeliveryList, "verbose", InvalidUnknownField, "verbose", "supported: "},
-		{DeliveryList, "page[size]=0", InvalidValue, "page[size]", "from 1 to 100"},
-		{DeliveryList, "page[size]=101", InvalidValue, "page[size]", "from 1 to 100"},
-		{DeliveryList, "page[size]=", InvalidType, "page[size]", "integer"},
-		{DeliveryList, "page[size]=%2B1a", InvalidType, "page[size]", "integer"},
-		{DeliveryList, "page[size]=1&page.size=1", InvalidDuplicate, "page[size]", ""},
-		{DeliveryList, "page[cursor]=", InvalidFormat, "page[cursor]", ""},
-
-		{DeliveryList, "sort=", InvalidValue, "sort", `""; `},
-		{DeliveryList, "sort=url", InvalidValue, "sort", "supported: created_at, completed_at"},
-		{DeliveryList, "sort=--created_at", InvalidValue, "sort", "supported"},
-		{DeliveryList, "sort=%2Bcreated_at", InvalidValue, "sort", `cannot be by "+created_at"; `},
-		{DeliveryList, "sort=+created_at", InvalidValue, "sort", `cannot be by " created_at"; `},
-		{DeliveryList, "sort=created_at,", InvalidValue, "sort", "supported"},
-		{DeliveryList, "sort=created_at, completed_at", InvalidValue, "sort", "supported"},
-		{DeliveryList, "sort=created_at,-created_at", InvalidDuplicate, "sort", "created_at"},
-		{DeliveryList, "sort=created_at&sort=completed_at", InvalidDuplicate, "sort", ""},
-		{DeliveryList, "sort[]=created_at", InvalidUnknownField, "sort[]", ""},
-
-		{DeliveryList, "filter[state]=failed", InvalidUnknownField, "filter[state]", "filter[status], filter[event], filter[response_status], filter[error], filter[created_at.from], filter[created_at.to]"},
-		{DeliveryList, "filter=failed", InvalidUnknownField, "filter", ""},
-		{DeliveryList, "filter[]=failed", InvalidUnknownField, "filter[]", ""},
-		{DeliveryList, "filter[status][0]=failed", InvalidUnknownField, "filter[status][0]", ""},
-		{DeliveryList, "filter[status.from]=failed", InvalidUnknownField, "filter[status.from]", ""},
-		{DeliveryList, "filter[created_at]=2026-03-14", InvalidUnknownField, "filter[created_at]", "filter[created_at.from]"},
-		{DeliveryList, "filter[created_at.since]=2026-03-14", InvalidUnknownField, "filter[created_at.since]", "filter[created_at.from]"},
-		{DeliveryList, "filter[created_at.from][]=2026-03-14", InvalidUnknownField, "filter[created_at.from][]", ""},
-		{DeliveryList, "Filter[status]=failed", InvalidUnknownField, "Filter[status]", ""},
-		{EventList, "filter[status]=failed", InvalidUnknownField, "filter[status]", "filter[name]"},
-
-		{DeliveryList, "filter[status]=done", InvalidValue, "filter[status]", "pending, retryable, success, failed"},
-		{DeliveryList, "filter[status]=Failed", InvalidValue, "filter[status]", "failed"},
-		{DeliveryList, "filter[status]=", InvalidValue, "filter[status]", "failed"},
-		{DeliveryList, "filter[status]=failed,", InvalidValue, "filter[status]", "failed"},
-		{DeliveryList, "filter[status][]=failed,success", InvalidValue, "filter[status]", "failed"},
-		{DeliveryList, "filter[error]=eaten", InvalidValue, "filter[error]", "timeout, dns"},
-		{DeliveryList, "filter[response_status]=99", InvalidFormat, "filter[response_status]", "404"},
-		{DeliveryList, "filter[response_status]=600", InvalidFormat, "filter[response_status]", "404"},
-		{DeliveryList, "filter[response_status]=6xx", InvalidFormat, "filter[response_status]", "5xx"},
-		{DeliveryList, "filter[response_status]=40x", InvalidFormat, "filter[response_status]", "5xx"},
-		{DeliveryList, "filter[event]=Content Updated", InvalidFormat, "filter[event]", "a-z"},
-		{DeliveryList, "filter[event]=" + strings.Repeat("x", 65), InvalidFormat, "filter[event]", "a-z"},
-		{SubscriptionList, "filter[active]=1", InvalidValue, "filter[active]", "true, false"},
-		{SubscriptionList, "filter[url]=partner.example", InvalidFormat, "filter[url]", "absolute"},
-		{SubscriptionList, "filter[url]=https://a.example/%FF", InvalidFormat, "filter[url]", "absolute"},
-		{EventList, "filter[id]=7", InvalidFormat, "filter[id]", "UUID"},
-		{EventList, "filter[id]={0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5}", InvalidFormat, "filter[id]", "UUID"},
-		{EventList, "filter[name]=" + tooMany(), InvalidTooMany, "filter[name]", "100"},
-
-		{DeliveryList, "filter[created_at.from]=yesterday", InvalidFormat, "filter[created_at.from]", "2026-03-14"},
-		{DeliveryList, "filter[created_at.from]=", InvalidFormat, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.from]=2026-02-30", InvalidFormat, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.from]=2026-3-14", InvalidFormat, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.from]=2026-03-14T08:24:48", InvalidFormat, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.from]=2026-03-14T10:24:48+02:00", InvalidFormat, "filter[created_at.from]", "%2B"},
-		{DeliveryList, "filter[created_at.from]=2026-03-14T08:24:48,5Z", InvalidFormat, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.from]=1773476688644", InvalidFormat, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.from]=0001-01-01", InvalidFormat, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.from]=9999-12-31T23:59:59.9999Z", InvalidFormat, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.to]=9999-12-31T23:59:59-01:00", InvalidFormat, "filter[created_at.to]", ""},
-		{DeliveryList, "filter[created_at.from]=2026-03-14&filter[created_at][from]=2026-03-14", InvalidDuplicate, "filter[created_at.from]", ""},
-		{DeliveryList, "filter[created_at.from]=2026-03-14,2026-03-15", InvalidFormat, "filter[created_at.from]", ""},
-	} {
+	for _, tt := range listFaults {
 		values, err := url.ParseQuery(tt.query)
 		if err != nil {
 			t.Fatal(err)

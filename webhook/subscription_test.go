@@ -7,139 +7,143 @@ import (
 	"testing"
 )
 
+// subscriptionFieldTests are values of one field of a request that is otherwise in
+// order.
+var subscriptionFieldTests = []struct {
+	field, value    string
+	code, parameter string // "": it passes
+}{
+	{"url", `null`, InvalidType, "url"},
+	{"url", `5`, InvalidType, "url"},
+	{"url", `["https://example.com"]`, InvalidType, "url"},
+	{"url", `""`, InvalidRequired, "url"},
+	{"url", `"example.com/hook"`, InvalidFormat, "url"},
+	{"url", `"/hook"`, InvalidFormat, "url"},
+	{"url", `"//example.com/hook"`, InvalidFormat, "url"},
+	{"url", `"https:///hook"`, InvalidFormat, "url"},
+	{"url", `"https:example.com"`, InvalidFormat, "url"},
+	{"url", `"https://:443/"`, InvalidFormat, "url"},
+	{"url", `"http://example.com/hook"`, InvalidFormat, "url"},
+	{"url", `"ftp://example.com/hook"`, InvalidFormat, "url"},
+	{"url", `"file:///etc/passwd"`, InvalidFormat, "url"},
+	{"url", `"javascript:alert(1)"`, InvalidFormat, "url"},
+	{"url", `"https://user@example.com"`, InvalidFormat, "url"},
+	{"url", `"https://user:secret@example.com"`, InvalidFormat, "url"},
+	{"url", `"https://@example.com"`, InvalidFormat, "url"},
+	{"url", `"https://example.com/#f"`, InvalidFormat, "url"},
+	{"url", `"https://example.com/#"`, InvalidFormat, "url"},
+	{"url", `"https://example.com:0/"`, InvalidFormat, "url"},
+	{"url", `"https://example.com:65536/"`, InvalidFormat, "url"},
+	{"url", `"https://example.com:/"`, InvalidFormat, "url"},
+	{"url", `"https://example.com:x/"`, InvalidFormat, "url"},
+	{"url", `"https://exa mple.com/"`, InvalidFormat, "url"},
+	{"url", `" https://example.com/"`, InvalidFormat, "url"},
+	{"url", `"https://example.com/a b"`, InvalidFormat, "url"},
+	{"url", `"https://example.com/\n"`, InvalidFormat, "url"},
+	{"url", `"https://example.com/\u0000"`, InvalidFormat, "url"},
+	{"url", `"https://example.com\\@evil.example/"`, InvalidFormat, "url"},
+	{"url", `"https://example.com/%zz"`, InvalidFormat, "url"},
+	{"url", `"https://[::1"`, InvalidFormat, "url"},
+	{"url", `"https://127.0.0.1/"`, InvalidBlockedDestination, "url"},
+	{"url", `"https://[::1]:8443/"`, InvalidBlockedDestination, "url"},
+	{"url", `"https://localhost/"`, InvalidBlockedDestination, "url"},
+	{"url", `"https://169.254.169.254/latest"`, InvalidBlockedDestination, "url"},
+	{"url", `"https://example.com/` + repeatX(MaxURLBytes-20) + `"`, "", ""},
+	{"url", `"https://example.com/` + repeatX(MaxURLBytes-19) + `"`, InvalidTooLong, "url"},
+	{"url", `"HTTPS://Example.COM:8443/a%20b?c=d&e=%23"`, "", ""},
+	{"url", `"https://[2606:4700:4700::1111]/"`, "", ""},
+
+	{"events", `null`, InvalidType, "events"},
+	{"events", `"ping"`, InvalidType, "events"},
+	{"events", `{"name":"ping"}`, InvalidType, "events"},
+	{"events", `[]`, InvalidRequired, "events"},
+	{"events", `["ping"]`, InvalidType, "events[0]"},
+	{"events", `[{"name":"ping"},null]`, InvalidType, "events[1]"},
+	{"events", `[{}]`, InvalidRequired, "events[0].name"},
+	{"events", `[{"version":"1"}]`, InvalidRequired, "events[0].name"},
+	{"events", `[{"name":null}]`, InvalidType, "events[0].name"},
+	{"events", `[{"name":7}]`, InvalidType, "events[0].name"},
+	{"url", `"https://example.com/?q=ä"`, InvalidFormat, "url"},
+	{"url", `"https://exämple.com/"`, InvalidFormat, "url"},
+	{"events", `[{"name":""}]`, InvalidRequired, "events[0].name"},
+	{"events", `[{"name":"Ping"}]`, InvalidUnknownEvent, "events[0].name"},
+	{"events", `[{"name":"ping"},{"name":"content_exploded"}]`, InvalidUnknownEvent, "events[1].name"},
+	{"events", `[{"name":"ping"},{"name":"ping"}]`, InvalidDuplicate, "events[1].name"},
+	{"events", `[{"name":"ping","name":"ping"}]`, InvalidDuplicate, "events[0].name"},
+	{"events", `[{"name":"ping","Name":"ping"}]`, InvalidUnknownField, "events[0].Name"},
+	{"events", `[{"name":"ping","version":1}]`, InvalidType, "events[0].version"},
+	{"events", `[{"name":"ping","version":null}]`, InvalidType, "events[0].version"},
+	{"events", `[{"name":"ping","version":"2"}]`, InvalidValue, "events[0].version"},
+	{"events", `[{"name":"ping","version":"1"}]`, "", ""},
+	{"events", eventList(len(specEvents)), "", ""},
+	{"events", eventList(MaxSubscriptionEvents + 1), InvalidTooMany, "events"},
+	{"events", eventList(100000), InvalidTooMany, "events"},
+
+	{"authorization_header", `5`, InvalidType, "authorization_header"},
+	{"authorization_header", `false`, InvalidType, "authorization_header"},
+	{"authorization_header", `""`, InvalidValue, "authorization_header"},
+	{"authorization_header", `"Bearer a\r\nX-Other: b"`, InvalidFormat, "authorization_header"},
+	{"authorization_header", `"Bearer\ta"`, InvalidFormat, "authorization_header"},
+	{"authorization_header", `"Bearer a\u0000"`, InvalidFormat, "authorization_header"},
+	{"authorization_header", `"Bearer a\u007f"`, InvalidFormat, "authorization_header"},
+	{"authorization_header", `"Bearer a\u0085"`, InvalidFormat, "authorization_header"},
+	{"authorization_header", `" Bearer a"`, InvalidFormat, "authorization_header"},
+	{"authorization_header", `"Bearer a "`, InvalidFormat, "authorization_header"},
+	{"authorization_header", `"` + repeatX(MaxAuthorizationHeaderBytes+1) + `"`, InvalidTooLong, "authorization_header"},
+	{"authorization_header", `"` + repeatX(MaxAuthorizationHeaderBytes) + `"`, "", ""},
+	{"authorization_header", `"Bearer  ä€😀\"\\"`, "", ""},
+	{"authorization_header", `null`, "", ""},
+
+	{"description", `null`, InvalidType, "description"},
+	{"description", `{}`, InvalidType, "description"},
+	{"description", `"` + repeatX(MaxDescriptionBytes+1) + `"`, InvalidTooLong, "description"},
+	{"description", `"` + repeatX(MaxDescriptionBytes) + `"`, "", ""},
+	{"description", `""`, "", ""},
+
+	{"active", `null`, InvalidType, "active"},
+	{"active", `"true"`, InvalidType, "active"},
+	{"active", `1`, InvalidType, "active"},
+	{"active", `false`, "", ""},
+	{"ordered", `null`, InvalidType, "ordered"},
+	{"ordered", `"false"`, InvalidType, "ordered"},
+	{"ordered", `0`, InvalidType, "ordered"},
+	{"ordered", `true`, "", ""},
+
+	{"max_in_flight", `null`, InvalidType, "max_in_flight"},
+	{"max_in_flight", `"8"`, InvalidType, "max_in_flight"},
+	{"max_in_flight", `8.0`, InvalidType, "max_in_flight"},
+	{"max_in_flight", `1e1`, InvalidType, "max_in_flight"},
+	{"max_in_flight", `true`, InvalidType, "max_in_flight"},
+	{"max_in_flight", `-1`, InvalidValue, "max_in_flight"},
+	{"max_in_flight", `257`, InvalidValue, "max_in_flight"},
+	{"max_in_flight", `4294967304`, InvalidValue, "max_in_flight"}, // 8 in its lower 32 bits
+	{"max_in_flight", `99999999999999999999`, InvalidValue, "max_in_flight"},
+	{"max_in_flight", `1e999999999`, InvalidValue, "max_in_flight"},
+	{"max_in_flight", `0`, "", ""},
+	{"max_in_flight", `256`, "", ""},
+
+	{"id", `"x"`, InvalidUnknownField, "id"},
+	{"URL", `"https://example.com"`, InvalidUnknownField, "URL"},
+	{"event", `[]`, InvalidUnknownField, "event"},
+	{"signing_secret", `"x"`, InvalidUnknownField, "signing_secret"},
+	{"has_authorization_header", `true`, InvalidUnknownField, "has_authorization_header"},
+}
+
+// eventList returns the JSON of n events of a subscription.
+func eventList(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"name":"%s"},`, specEvents[i%len(specEvents)])
+	}
+	return "[" + strings.TrimSuffix(b.String(), ",") + "]"
+}
+
+func repeatX(n int) string { return strings.Repeat("x", n) }
+
 func TestSubscriptionFields(t *testing.T) {
 	rules := &SubscriptionRules{Catalog: testCatalog(t)}
 	httpToo := &SubscriptionRules{Catalog: rules.Catalog, AllowHTTP: true}
-	named := func(n int) string {
-		var b strings.Builder
-		for i := range n {
-			fmt.Fprintf(&b, `{"name":"%s"},`, specEvents[i%len(specEvents)])
-		}
-		return "[" + strings.TrimSuffix(b.String(), ",") + "]"
-	}
-	x := func(n int) string { return strings.Repeat("x", n) }
-
-	// Each is one field of a request that is otherwise in order.
-	tests := []struct {
-		field, value    string
-		code, parameter string // "": it passes
-	}{
-		{"url", `null`, InvalidType, "url"},
-		{"url", `5`, InvalidType, "url"},
-		{"url", `["https://example.com"]`, InvalidType, "url"},
-		{"url", `""`, InvalidRequired, "url"},
-		{"url", `"example.com/hook"`, InvalidFormat, "url"},
-		{"url", `"/hook"`, InvalidFormat, "url"},
-		{"url", `"//example.com/hook"`, InvalidFormat, "url"},
-		{"url", `"https:///hook"`, InvalidFormat, "url"},
-		{"url", `"https:example.com"`, InvalidFormat, "url"},
-		{"url", `"https://:443/"`, InvalidFormat, "url"},
-		{"url", `"http://example.com/hook"`, InvalidFormat, "url"},
-		{"url", `"ftp://example.com/hook"`, InvalidFormat, "url"},
-		{"url", `"file:///etc/passwd"`, InvalidFormat, "url"},
-		{"url", `"javascript:alert(1)"`, InvalidFormat, "url"},
-		{"url", `"https://user@example.com"`, InvalidFormat, "url"},
-		{"url", `"https://user:secret@example.com"`, InvalidFormat, "url"},
-		{"url", `"https://@example.com"`, InvalidFormat, "url"},
-		{"url", `"https://example.com/#f"`, InvalidFormat, "url"},
-		{"url", `"https://example.com/#"`, InvalidFormat, "url"},
-		{"url", `"https://example.com:0/"`, InvalidFormat, "url"},
-		{"url", `"https://example.com:65536/"`, InvalidFormat, "url"},
-		{"url", `"https://example.com:/"`, InvalidFormat, "url"},
-		{"url", `"https://example.com:x/"`, InvalidFormat, "url"},
-		{"url", `"https://exa mple.com/"`, InvalidFormat, "url"},
-		{"url", `" https://example.com/"`, InvalidFormat, "url"},
-		{"url", `"https://example.com/a b"`, InvalidFormat, "url"},
-		{"url", `"https://example.com/\n"`, InvalidFormat, "url"},
-		{"url", `"https://example.com/\u0000"`, InvalidFormat, "url"},
-		{"url", `"https://example.com\\@evil.example/"`, InvalidFormat, "url"},
-		{"url", `"https://example.com/%zz"`, InvalidFormat, "url"},
-		{"url", `"https://[::1"`, InvalidFormat, "url"},
-		{"url", `"https://127.0.0.1/"`, InvalidBlockedDestination, "url"},
-		{"url", `"https://[::1]:8443/"`, InvalidBlockedDestination, "url"},
-		{"url", `"https://localhost/"`, InvalidBlockedDestination, "url"},
-		{"url", `"https://169.254.169.254/latest"`, InvalidBlockedDestination, "url"},
-		{"url", `"https://example.com/` + x(MaxURLBytes-20) + `"`, "", ""},
-		{"url", `"https://example.com/` + x(MaxURLBytes-19) + `"`, InvalidTooLong, "url"},
-		{"url", `"HTTPS://Example.COM:8443/a%20b?c=d&e=%23"`, "", ""},
-		{"url", `"https://[2606:4700:4700::1111]/"`, "", ""},
-
-		{"events", `null`, InvalidType, "events"},
-		{"events", `"ping"`, InvalidType, "events"},
-		{"events", `{"name":"ping"}`, InvalidType, "events"},
-		{"events", `[]`, InvalidRequired, "events"},
-		{"events", `["ping"]`, InvalidType, "events[0]"},
-		{"events", `[{"name":"ping"},null]`, InvalidType, "events[1]"},
-		{"events", `[{}]`, InvalidRequired, "events[0].name"},
-		{"events", `[{"version":"1"}]`, InvalidRequired, "events[0].name"},
-		{"events", `[{"name":null}]`, InvalidType, "events[0].name"},
-		{"events", `[{"name":7}]`, InvalidType, "events[0].name"},
-		{"url", `"https://example.com/?q=ä"`, InvalidFormat, "url"},
-		{"url", `"https://exämple.com/"`, InvalidFormat, "url"},
-		{"events", `[{"name":""}]`, InvalidRequired, "events[0].name"},
-		{"events", `[{"name":"Ping"}]`, InvalidUnknownEvent, "events[0].name"},
-		{"events", `[{"name":"ping"},{"name":"content_exploded"}]`, InvalidUnknownEvent, "events[1].name"},
-		{"events", `[{"name":"ping"},{"name":"ping"}]`, InvalidDuplicate, "events[1].name"},
-		{"events", `[{"name":"ping","name":"ping"}]`, InvalidDuplicate, "events[0].name"},
-		{"events", `[{"name":"ping","Name":"ping"}]`, InvalidUnknownField, "events[0].Name"},
-		{"events", `[{"name":"ping","version":1}]`, InvalidType, "events[0].version"},
-		{"events", `[{"name":"ping","version":null}]`, InvalidType, "events[0].version"},
-		{"events", `[{"name":"ping","version":"2"}]`, InvalidValue, "events[0].version"},
-		{"events", `[{"name":"ping","version":"1"}]`, "", ""},
-		{"events", named(len(specEvents)), "", ""},
-		{"events", named(MaxSubscriptionEvents + 1), InvalidTooMany, "events"},
-		{"events", named(100000), InvalidTooMany, "events"},
-
-		{"authorization_header", `5`, InvalidType, "authorization_header"},
-		{"authorization_header", `false`, InvalidType, "authorization_header"},
-		{"authorization_header", `""`, InvalidValue, "authorization_header"},
-		{"authorization_header", `"Bearer a\r\nX-Other: b"`, InvalidFormat, "authorization_header"},
-		{"authorization_header", `"Bearer\ta"`, InvalidFormat, "authorization_header"},
-		{"authorization_header", `"Bearer a\u0000"`, InvalidFormat, "authorization_header"},
-		{"authorization_header", `"Bearer a\u007f"`, InvalidFormat, "authorization_header"},
-		{"authorization_header", `"Bearer a\u0085"`, InvalidFormat, "authorization_header"},
-		{"authorization_header", `" Bearer a"`, InvalidFormat, "authorization_header"},
-		{"authorization_header", `"Bearer a "`, InvalidFormat, "authorization_header"},
-		{"authorization_header", `"` + x(MaxAuthorizationHeaderBytes+1) + `"`, InvalidTooLong, "authorization_header"},
-		{"authorization_header", `"` + x(MaxAuthorizationHeaderBytes) + `"`, "", ""},
-		{"authorization_header", `"Bearer  ä€😀\"\\"`, "", ""},
-		{"authorization_header", `null`, "", ""},
-
-		{"description", `null`, InvalidType, "description"},
-		{"description", `{}`, InvalidType, "description"},
-		{"description", `"` + x(MaxDescriptionBytes+1) + `"`, InvalidTooLong, "description"},
-		{"description", `"` + x(MaxDescriptionBytes) + `"`, "", ""},
-		{"description", `""`, "", ""},
-
-		{"active", `null`, InvalidType, "active"},
-		{"active", `"true"`, InvalidType, "active"},
-		{"active", `1`, InvalidType, "active"},
-		{"active", `false`, "", ""},
-		{"ordered", `null`, InvalidType, "ordered"},
-		{"ordered", `"false"`, InvalidType, "ordered"},
-		{"ordered", `0`, InvalidType, "ordered"},
-		{"ordered", `true`, "", ""},
-
-		{"max_in_flight", `null`, InvalidType, "max_in_flight"},
-		{"max_in_flight", `"8"`, InvalidType, "max_in_flight"},
-		{"max_in_flight", `8.0`, InvalidType, "max_in_flight"},
-		{"max_in_flight", `1e1`, InvalidType, "max_in_flight"},
-		{"max_in_flight", `true`, InvalidType, "max_in_flight"},
-		{"max_in_flight", `-1`, InvalidValue, "max_in_flight"},
-		{"max_in_flight", `257`, InvalidValue, "max_in_flight"},
-		{"max_in_flight", `4294967304`, InvalidValue, "max_in_flight"}, // 8 in its lower 32 bits
-		{"max_in_flight", `99999999999999999999`, InvalidValue, "max_in_flight"},
-		{"max_in_flight", `1e999999999`, InvalidValue, "max_in_flight"},
-		{"max_in_flight", `0`, "", ""},
-		{"max_in_flight", `256`, "", ""},
-
-		{"id", `"x"`, InvalidUnknownField, "id"},
-		{"URL", `"https://example.com"`, InvalidUnknownField, "URL"},
-		{"event", `[]`, InvalidUnknownField, "event"},
-		{"signing_secret", `"x"`, InvalidUnknownField, "signing_secret"},
-		{"has_authorization_header", `true`, InvalidUnknownField, "has_authorization_header"},
-	}
-	for _, test := range tests {
+	for _, test := range subscriptionFieldTests {
 		fields := map[string]string{"url": `"https://example.com/hook"`, "events": `[{"name":"ping"}]`}
 		fields[test.field] = test.value
 		var b strings.Builder

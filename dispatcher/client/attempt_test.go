@@ -69,6 +69,20 @@ func testRequest(url string, size int) *Request {
 	}
 }
 
+// readText returns a request as it is on the wire, with a body of so many bytes.
+func (r *peer) readText(body int) string {
+	var b strings.Builder
+	for {
+		line, err := r.in.ReadString('\n')
+		b.WriteString(line)
+		if err != nil || line == "\r\n" {
+			break
+		}
+	}
+	io.CopyN(&b, r.in, int64(body))
+	return b.String()
+}
+
 // TestSendRequest compares a request on the wire, byte for byte.
 func TestSendRequest(t *testing.T) {
 	for _, tt := range []struct {
@@ -84,19 +98,9 @@ func TestSendRequest(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got := make(chan string, 1)
 				p := newPost(t, func(r *peer) {
-					var b strings.Builder
-					for {
-						line, err := r.in.ReadString('\n')
-						b.WriteString(line)
-						if err != nil || line == "\r\n" {
-							break
-						}
-					}
-					body := make([]byte, 5)
-					io.ReadFull(r.in, body)
-					b.Write(body)
+					text := r.readText(5)
 					r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-					got <- b.String()
+					got <- text
 				})
 				q := testRequest(tt.url, 5)
 				q.Authorization = tt.authorization
@@ -671,23 +675,7 @@ func sink(b *testing.B) string {
 			go func() {
 				defer c.Close()
 				in := bufio.NewReaderSize(c, 64<<10)
-				for {
-					length := 0
-					for {
-						line, err := in.ReadSlice('\n')
-						if err != nil {
-							return
-						}
-						if len(line) <= 2 {
-							break
-						}
-						if v, found := strings.CutPrefix(string(line), "Content-Length: "); found {
-							length, _ = strconv.Atoi(strings.TrimSpace(v))
-						}
-					}
-					if _, err := in.Discard(length); err != nil {
-						return
-					}
+				for skipRequest(in) == nil {
 					if _, err := c.Write(ok); err != nil {
 						return
 					}
@@ -696,6 +684,25 @@ func sink(b *testing.B) string {
 		}
 	}()
 	return "http://" + l.Addr().String()
+}
+
+// skipRequest reads a request and drops it.
+func skipRequest(in *bufio.Reader) error {
+	length := 0
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if len(line) <= 2 {
+			break
+		}
+		if v, found := strings.CutPrefix(string(line), "Content-Length: "); found {
+			length, _ = strconv.Atoi(strings.TrimSpace(v))
+		}
+	}
+	_, err := in.Discard(length)
+	return err
 }
 
 // Without AllowHTTP nothing is sent in the clear, not even to a subscription

@@ -154,40 +154,19 @@ func TestSendAfterGoodbye(t *testing.T) {
 		{"TLS, a body that is too long", true, "HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n" + strings.Repeat("x", 7000) + more, none},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			server := httptest.NewTLSServer(nil) // for its certificate
-			server.Close()
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			s := loopbackClient(t)
-			s.dialer.tls.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+			s, address, accepted := serveThen(t, tt.secure, tt.answer, ok)
 			scheme := "http://"
 			if tt.secure {
 				scheme = "https://"
-				// One record for what is written at once.
-				l = tls.NewListener(l, &tls.Config{Certificates: server.TLS.Certificates, DynamicRecordSizingDisabled: true})
 			}
-			accepted := make(chan net.Conn, 2)
-			go func() {
-				for text := tt.answer; ; text = ok {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					accepted <- c
-					go answer(text)(&peer{c, bufio.NewReader(c)})
-				}
-			}()
-			q := testRequest(scheme+l.Addr().String(), 10)
+			q := testRequest(scheme+address, 10)
 			if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
 				t.Fatalf("first: %+v", a)
 			}
 			first := <-accepted
 			defer first.Close()
 			tt.end(first)
-			if c := s.idle.take(origin{tt.secure, l.Addr().String()}); c != nil {
+			if c := s.idle.take(origin{tt.secure, address}); c != nil {
 				for tt.answer == ok && isQuiet(c.socket) {
 					runtime.Gosched() // until it has arrived
 				}
@@ -207,6 +186,39 @@ func TestSendAfterGoodbye(t *testing.T) {
 			}
 		})
 	}
+}
+
+// serveThen starts a server that answers the requests on its first connection with
+// first, and those on later ones with then. It returns a client that trusts it, its
+// address, and the server's ends of the connections.
+func serveThen(t *testing.T, secure bool, first, then string) (s *Client, address string, accepted chan net.Conn) {
+	t.Helper()
+	server := httptest.NewTLSServer(nil) // for its certificate
+	server.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	address = l.Addr().String()
+	s = loopbackClient(t)
+	s.dialer.tls.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	if secure {
+		// One record for what is written at once.
+		l = tls.NewListener(l, &tls.Config{Certificates: server.TLS.Certificates, DynamicRecordSizingDisabled: true})
+	}
+	accepted = make(chan net.Conn, 2)
+	go func() {
+		for text := first; ; text = then {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- c
+			go answer(text)(&peer{c, bufio.NewReader(c)})
+		}
+	}()
+	return s, address, accepted
 }
 
 // The goodbye of TLS to a server that does not read keeps nobody.

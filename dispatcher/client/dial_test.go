@@ -121,13 +121,13 @@ func (s *nameServer) answer(question []byte) ([]byte, error) {
 	return a.Pack()
 }
 
-// TestResolve: what each answer of a name server comes to. Nothing is dialled.
-func TestResolve(t *testing.T) {
+// resolveNames are the names that TestResolve resolves, with their addresses.
+func resolveNames() map[string][]string {
 	var many []string
 	for i := range 20 {
 		many = append(many, fmt.Sprintf("1.1.1.%d", i))
 	}
-	server := &nameServer{names: map[string][]string{
+	return map[string][]string{
 		"public.test.":       {"1.1.1.1"},
 		"both.test.":         {"1.1.1.1", "1.1.1.2", "2606:4700::1", "2606:4700::2"},
 		"six.test.":          {"2606:4700::1"},
@@ -155,58 +155,65 @@ func TestResolve(t *testing.T) {
 		"named.test.":       {"10.9.0.1"},
 		"namedmapped.test.": {"::ffff:10.9.0.1"},
 		"nothing.test.":     {},
-	}}
+	}
+}
+
+var resolveTests = []struct {
+	host string
+	want string // addresses, sorted; or an error code
+}{
+	{"public.test", "1.1.1.1"},
+	{"PUBLIC.test.", "1.1.1.1"},
+	{"both.test", "1.1.1.1 1.1.1.2 2606:4700::1 2606:4700::2"},
+	{"six.test", "2606:4700::1"},
+	{"alias.test", "1.1.1.1"},
+	{"private.test", "blocked"},
+	{"loopback.test", "blocked"},
+	{"loopback6.test", "::1"}, // named
+	{"metadata.test", "blocked"},
+	{"azure.test", "blocked"},
+	{"unspecified.test", "blocked"},
+	{"mapped.test", "blocked"},
+	{"mappedin.test", "blocked"},
+	{"mappedbeside.test", "blocked"},
+	{"mappedsame.test", "1.1.1.1 1.1.1.1"},
+	{"nat64.test", "blocked"},
+	{"sixtofour.test", "blocked"},
+	{"ula.test", "blocked"},
+	{"linklocal.test", "blocked"},
+	{"first.test", "blocked"},
+	{"last.test", "blocked"},
+	{"other.test", "1.1.1.1 ::1"},
+	{"many.test", "blocked"},
+	{"aliasin.test", "blocked"},
+	{"named.test", "10.9.0.1"},
+	{"namedmapped.test", "10.9.0.1"},
+	{"nothing.test", "dns"},
+	{"unknown.test", "dns"},
+	{"a name that cannot be", "dns"},
+	{strings.Repeat("a", 300) + ".test", "dns"},
+
+	// Not asked of a server.
+	{"8.8.8.8", "8.8.8.8"},
+	{"2606:4700::1", "2606:4700::1"},
+	{"10.0.0.1", "blocked"},
+	{"10.9.0.1", "10.9.0.1"},
+	{"::ffff:10.9.0.1", "10.9.0.1"},
+	{"::ffff:8.8.8.8", "blocked"},
+	{"fe80::1%eth0", "blocked"},
+	{"localhost", "::1"}, // as named; 127.0.0.1 is not
+	{"a.localhost.", "::1"},
+}
+
+// TestResolve: what each answer of a name server comes to. Nothing is dialled.
+func TestResolve(t *testing.T) {
+	server := &nameServer{names: resolveNames()}
 	resolver := server.resolver(t)
 	named, err := webhook.ParseDestinations([]string{"10.9.0.0/16", "::1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct {
-		host string
-		want string // addresses, sorted; or an error code
-	}{
-		{"public.test", "1.1.1.1"},
-		{"PUBLIC.test.", "1.1.1.1"},
-		{"both.test", "1.1.1.1 1.1.1.2 2606:4700::1 2606:4700::2"},
-		{"six.test", "2606:4700::1"},
-		{"alias.test", "1.1.1.1"},
-		{"private.test", "blocked"},
-		{"loopback.test", "blocked"},
-		{"loopback6.test", "::1"}, // named
-		{"metadata.test", "blocked"},
-		{"azure.test", "blocked"},
-		{"unspecified.test", "blocked"},
-		{"mapped.test", "blocked"},
-		{"mappedin.test", "blocked"},
-		{"mappedbeside.test", "blocked"},
-		{"mappedsame.test", "1.1.1.1 1.1.1.1"},
-		{"nat64.test", "blocked"},
-		{"sixtofour.test", "blocked"},
-		{"ula.test", "blocked"},
-		{"linklocal.test", "blocked"},
-		{"first.test", "blocked"},
-		{"last.test", "blocked"},
-		{"other.test", "1.1.1.1 ::1"},
-		{"many.test", "blocked"},
-		{"aliasin.test", "blocked"},
-		{"named.test", "10.9.0.1"},
-		{"namedmapped.test", "10.9.0.1"},
-		{"nothing.test", "dns"},
-		{"unknown.test", "dns"},
-		{"a name that cannot be", "dns"},
-		{strings.Repeat("a", 300) + ".test", "dns"},
-
-		// Not asked of a server.
-		{"8.8.8.8", "8.8.8.8"},
-		{"2606:4700::1", "2606:4700::1"},
-		{"10.0.0.1", "blocked"},
-		{"10.9.0.1", "10.9.0.1"},
-		{"::ffff:10.9.0.1", "10.9.0.1"},
-		{"::ffff:8.8.8.8", "blocked"},
-		{"fe80::1%eth0", "blocked"},
-		{"localhost", "::1"}, // as named; 127.0.0.1 is not
-		{"a.localhost.", "::1"},
-	} {
+	for _, tt := range resolveTests {
 		t.Run(tt.host, func(t *testing.T) {
 			d := newDialer(named, nil)
 			d.resolver = resolver
@@ -235,17 +242,19 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestDestinations walks testdata/destinations.txt, as far as it can be walked
-// without the network that TestEndToEnd has: what is refused, what is blocked
-// with nothing dialled, and what is dialled.
-func TestDestinations(t *testing.T) {
+// destination is a line of testdata/destinations.txt: a URL, and what is to become
+// of an attempt to it.
+type destination struct{ verdict, url string }
+
+// readDestinations reads testdata/destinations.txt, with the names that its name
+// server knows, except those that it answers with a fault.
+func readDestinations(t *testing.T) (names map[string][]string, lines []destination) {
+	t.Helper()
 	text, err := os.ReadFile("testdata/destinations.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &nameServer{names: make(map[string][]string)}
-	type line struct{ verdict, url string }
-	var lines []line
+	names = make(map[string][]string)
 	special := regexp.MustCompile(`[|]| (cut|silent|servfail|alone)\b`)
 	for l := range strings.Lines(string(text)) {
 		words := strings.Fields(l)
@@ -257,11 +266,20 @@ func TestDestinations(t *testing.T) {
 					words[2+i] = w + "."
 				}
 			}
-			server.names[words[1]+"."] = words[2:]
+			names[words[1]+"."] = words[2:]
 		case len(words) == 2:
-			lines = append(lines, line{words[0], words[1]})
+			lines = append(lines, destination{words[0], words[1]})
 		}
 	}
+	return names, lines
+}
+
+// TestDestinations walks testdata/destinations.txt, as far as it can be walked
+// without the network that TestEndToEnd has: what is refused, what is blocked
+// with nothing dialled, and what is dialled.
+func TestDestinations(t *testing.T) {
+	names, lines := readDestinations(t)
+	server := &nameServer{names: names}
 	resolver := server.resolver(t)
 	rules := webhook.SubscriptionRules{AllowHTTP: true}
 	tried := 0
@@ -582,87 +600,98 @@ func TestAlternate(t *testing.T) {
 	}
 }
 
+// dialHost is how a host takes connections.
+type dialHost struct {
+	after    time.Duration
+	err      error
+	stubborn bool // does not give up when told to
+}
+
+// wait waits until the host has taken a connection, or refused it.
+func (h *dialHost) wait(ctx context.Context) error {
+	if h.stubborn {
+		ctx = context.WithoutCancel(ctx)
+	}
+	select {
+	case <-time.After(h.after):
+		return h.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// connectTest is a name with several hosts, and which of them a client connects to.
+type connectTest struct {
+	name  string
+	hosts []dialHost
+	won   int // -1: none
+	err   error
+	takes time.Duration
+	tried int
+}
+
 // TestConnectAny: addresses get a head start each, the first that answers
 // wins, and nothing is left open.
 func TestConnectAny(t *testing.T) {
-	type host struct {
-		after    time.Duration
-		err      error
-		stubborn bool // does not give up when told to
-	}
 	refused := errors.New("refused")
 	const never = time.Hour
-	for _, tt := range []struct {
-		name  string
-		hosts []host
-		won   int // -1: none
-		err   error
-		takes time.Duration
-		tried int
-	}{
-		{"the only one", []host{{after: time.Second}}, 0, nil, time.Second, 1},
-		{"the only one refuses", []host{{err: refused}}, -1, refused, 0, 1},
-		{"the first at once", []host{{}, {}}, 0, nil, 0, 1},
-		{"the first within its head start", []host{{after: 200 * time.Millisecond}, {}}, 0, nil, 200 * time.Millisecond, 1},
-		{"the first is dead", []host{{after: never}, {after: 10 * time.Millisecond}}, 1, nil, headStart + 10*time.Millisecond, 2},
-		{"the first refuses", []host{{after: 10 * time.Millisecond, err: refused}, {}}, 1, nil, 10 * time.Millisecond, 2},
-		{"the first is slow, the second slower", []host{{after: 300 * time.Millisecond}, {after: 300 * time.Millisecond}}, 0, nil, 300 * time.Millisecond, 2},
-		{"the second comes late", []host{{after: 260 * time.Millisecond}, {after: 300 * time.Millisecond, stubborn: true}}, 0, nil, headStart + 300*time.Millisecond, 2},
-		{"two are dead", []host{{after: never}, {after: never}, {}}, 2, nil, 2 * headStart, 3},
-		{"all refuse", []host{{err: refused}, {err: io.EOF}, {err: io.EOF}}, -1, refused, 0, 3},
-		{"all are dead", []host{{after: never}, {after: never}}, -1, context.DeadlineExceeded, 10 * time.Second, 2},
-		{"too many", []host{{err: refused}, {err: refused}, {err: refused}, {err: refused}, {err: refused}, {err: refused}, {}}, -1, refused, 0, maxDialled},
+	for _, tt := range []connectTest{
+		{"the only one", []dialHost{{after: time.Second}}, 0, nil, time.Second, 1},
+		{"the only one refuses", []dialHost{{err: refused}}, -1, refused, 0, 1},
+		{"the first at once", []dialHost{{}, {}}, 0, nil, 0, 1},
+		{"the first within its head start", []dialHost{{after: 200 * time.Millisecond}, {}}, 0, nil, 200 * time.Millisecond, 1},
+		{"the first is dead", []dialHost{{after: never}, {after: 10 * time.Millisecond}}, 1, nil, headStart + 10*time.Millisecond, 2},
+		{"the first refuses", []dialHost{{after: 10 * time.Millisecond, err: refused}, {}}, 1, nil, 10 * time.Millisecond, 2},
+		{"the first is slow, the second slower", []dialHost{{after: 300 * time.Millisecond}, {after: 300 * time.Millisecond}}, 0, nil, 300 * time.Millisecond, 2},
+		{"the second comes late", []dialHost{{after: 260 * time.Millisecond}, {after: 300 * time.Millisecond, stubborn: true}}, 0, nil, headStart + 300*time.Millisecond, 2},
+		{"two are dead", []dialHost{{after: never}, {after: never}, {}}, 2, nil, 2 * headStart, 3},
+		{"all refuse", []dialHost{{err: refused}, {err: io.EOF}, {err: io.EOF}}, -1, refused, 0, 3},
+		{"all are dead", []dialHost{{after: never}, {after: never}}, -1, context.DeadlineExceeded, 10 * time.Second, 2},
+		{"too many", []dialHost{{err: refused}, {err: refused}, {err: refused}, {err: refused}, {err: refused}, {err: refused}, {}}, -1, refused, 0, maxDialled},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var tried, open atomic.Int32
-				d := newDialer(webhook.Destinations{}, nil)
-				d.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
-					tried.Add(1)
-					h := tt.hosts[a.Addr().As4()[3]]
-					if h.stubborn {
-						ctx = context.WithoutCancel(ctx)
-					}
-					select {
-					case <-time.After(h.after):
-					case <-ctx.Done():
-						return nil, ctx.Err()
-					}
-					if h.err != nil {
-						return nil, h.err
-					}
-					open.Add(1)
-					c, _ := net.Pipe()
-					return &countedConn{c, a, &open}, nil
-				}
-				var addrs []netip.Addr
-				for i := range tt.hosts {
-					addrs = append(addrs, netip.AddrFrom4([4]byte{1, 1, 1, byte(i)}))
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), attemptTime)
-				defer cancel()
-				started := time.Now()
-				c, err := d.connectAny(ctx, addrs, 80)
-				if took := time.Since(started); took != tt.takes {
-					t.Errorf("took %v, want %v", took, tt.takes)
-				}
-				if !errors.Is(err, tt.err) || (c == nil) != (tt.won < 0) {
-					t.Fatalf("got %v, %v; want host %d, %v", c, err, tt.won, tt.err)
-				}
-				if c != nil {
-					if got := int(c.(*countedConn).to.Addr().As4()[3]); got != tt.won {
-						t.Errorf("host %d won, want %d", got, tt.won)
-					}
-					c.Close()
-				}
-				if n := open.Load(); n != 0 {
-					t.Errorf("%d connections are left open", n)
-				}
-				if n := tried.Load(); int(n) != tt.tried {
-					t.Errorf("%d addresses were tried, want %d", n, tt.tried)
-				}
-			})
+			synctest.Test(t, tt.run)
 		})
+	}
+}
+
+func (tt *connectTest) run(t *testing.T) {
+	var tried, open atomic.Int32
+	d := newDialer(webhook.Destinations{}, nil)
+	d.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+		tried.Add(1)
+		if err := tt.hosts[a.Addr().As4()[3]].wait(ctx); err != nil {
+			return nil, err
+		}
+		open.Add(1)
+		c, _ := net.Pipe()
+		return &countedConn{c, a, &open}, nil
+	}
+	var addrs []netip.Addr
+	for i := range tt.hosts {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{1, 1, 1, byte(i)}))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), attemptTime)
+	defer cancel()
+	started := time.Now()
+	c, err := d.connectAny(ctx, addrs, 80)
+	if took := time.Since(started); took != tt.takes {
+		t.Errorf("took %v, want %v", took, tt.takes)
+	}
+	if !errors.Is(err, tt.err) || (c == nil) != (tt.won < 0) {
+		t.Fatalf("got %v, %v; want host %d, %v", c, err, tt.won, tt.err)
+	}
+	if c != nil {
+		if got := int(c.(*countedConn).to.Addr().As4()[3]); got != tt.won {
+			t.Errorf("host %d won, want %d", got, tt.won)
+		}
+		c.Close()
+	}
+	if n := open.Load(); n != 0 {
+		t.Errorf("%d connections are left open", n)
+	}
+	if n := tried.Load(); int(n) != tt.tried {
+		t.Errorf("%d addresses were tried, want %d", n, tt.tried)
 	}
 }
 

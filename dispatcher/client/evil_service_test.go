@@ -299,6 +299,28 @@ func (k *evilKind) listen(t *testing.T) (url string, stop func()) {
 	return k.scheme + "://" + l.Addr().String() + "/", stop
 }
 
+// evilList collects receivers of one scheme. Its methods add one by what becomes of
+// an attempt.
+type evilList struct {
+	scheme string
+	kinds  []evilKind
+}
+
+// ends adds a receiver with which an attempt fails at once.
+func (l *evilList) ends(name string, serve func(net.Conn)) {
+	l.kinds = append(l.kinds, evilKind{name, l.scheme, serve, webhook.ResultRetryable, false})
+}
+
+// hangs adds a receiver with which an attempt takes all its time, and fails.
+func (l *evilList) hangs(name string, serve func(net.Conn)) {
+	l.kinds = append(l.kinds, evilKind{name, l.scheme, serve, webhook.ResultRetryable, true})
+}
+
+// succeeds adds a receiver with which an attempt succeeds.
+func (l *evilList) succeeds(name string, serve func(net.Conn)) {
+	l.kinds = append(l.kinds, evilKind{name, l.scheme, serve, webhook.ResultSuccess, false})
+}
+
 // evilKinds are the receivers of the table evil, over HTTP, and those that only
 // sockets and TLS can be.
 func evilKinds(t *testing.T, ca *authority) []evilKind {
@@ -306,96 +328,112 @@ func evilKinds(t *testing.T, ca *authority) []evilKind {
 	for _, tt := range evil {
 		kinds = append(kinds, evilKind{tt.name, "http", plain(tt.serve), webhook.Classify(tt.status, tt.code), tt.takes == attemptTime})
 	}
-	scheme := "https"
-	ends := func(name string, serve func(net.Conn)) {
-		kinds = append(kinds, evilKind{name, scheme, serve, webhook.ResultRetryable, false})
-	}
-	hangs := func(name string, serve func(net.Conn)) {
-		kinds = append(kinds, evilKind{name, scheme, serve, webhook.ResultRetryable, true})
-	}
-	succeeds := func(name string, serve func(net.Conn)) {
-		kinds = append(kinds, evilKind{name, scheme, serve, webhook.ResultSuccess, false})
-	}
-	// Whoever is not trusted is sent nothing.
-	with := func(config *tls.Config, then func(*peer)) func(net.Conn) {
-		return func(c net.Conn) {
-			secure := tls.Server(c, config)
-			if secure.Handshake() == nil {
-				plain(then)(secure)
-			}
+	return slices.Concat(kinds, evilCertificates(t, ca), evilHandshakes(), evilTLS(t, ca), evilSockets())
+}
+
+// secured serves a connection by TLS. A client that does not trust it is sent
+// nothing.
+func secured(config *tls.Config, then func(*peer)) func(net.Conn) {
+	return func(c net.Conn) {
+		secure := tls.Server(c, config)
+		if secure.Handshake() == nil {
+			plain(then)(secure)
 		}
 	}
-	certificate := func(ca *authority, name string, change func(*x509.Certificate)) *tls.Config {
-		return &tls.Config{Certificates: []tls.Certificate{ca.issue(t, name, change)}}
-	}
-	good := certificate(ca, "127.0.0.1", nil)
-	old, wants, bloated := good.Clone(), good.Clone(), certificate(ca, "127.0.0.1", nil)
+}
+
+// certificate returns the configuration of a server with a certificate of ca.
+func certificate(t *testing.T, ca *authority, name string, change func(*x509.Certificate)) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{ca.issue(t, name, change)}}
+}
+
+// evilCertificates are servers that a client must not trust.
+func evilCertificates(t *testing.T, ca *authority) []evilKind {
+	kinds := evilList{scheme: "https"}
+	good := certificate(t, ca, "127.0.0.1", nil)
+	old, wants, bloated := good.Clone(), good.Clone(), certificate(t, ca, "127.0.0.1", nil)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
 	wants.ClientAuth = tls.RequireAnyClientCert
 	for range 200 {
 		bloated.Certificates[0].Certificate = append(bloated.Certificates[0].Certificate, good.Certificates[0].Certificate[0])
 	}
 	ok := answer("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-	ends("TLS: expired", with(certificate(ca, "127.0.0.1", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }), ok))
-	ends("TLS: not yet valid", with(certificate(ca, "127.0.0.1", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), ok))
-	ends("TLS: for another host", with(certificate(ca, "127.0.0.2", nil), ok))
-	ends("TLS: signed by itself", with(certificate(new(authority), "127.0.0.1", nil), ok))
-	ends("TLS: signed by a stranger", with(certificate(newAuthority(t), "127.0.0.1", nil), ok))
-	ends("TLS: version 1.1", with(old, ok))
-	ends("TLS: wants a certificate", with(wants, ok))
-	ends("TLS: a chain of 200 certificates", with(bloated, ok))
-	hangs("TLS: silence", plain((*peer).hang))
-	hangs("TLS: reads, and silence", func(c net.Conn) { io.Copy(io.Discard, c) })
-	ends("TLS: the end", func(net.Conn) {})
-	ends("TLS: the end after the hello", plain(func(r *peer) { r.in.ReadByte() }))
-	ends("TLS: HTTP instead", plain(func(r *peer) { r.in.ReadByte(); r.write("HTTP/1.1 400 Bad Request\r\n\r\n"); r.hang() }))
-	ends("TLS: an alert", plain(func(r *peer) { r.in.ReadByte(); r.write("\x15\x03\x03\x00\x02\x02\x28"); r.hang() }))
-	ends("TLS: endless warnings", plain(endlessRecords("\x15\x03\x03\x00\x02\x01\x5a")))
-	ends("TLS: an endless handshake", plain(endlessRecords("\x16\x03\x03\x00\x04\x02\x00\xff\xff")))
-	hangs("TLS: a large handshake, and silence", plain(func(r *peer) {
+	kinds.ends("TLS: expired", secured(certificate(t, ca, "127.0.0.1", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }), ok))
+	kinds.ends("TLS: not yet valid", secured(certificate(t, ca, "127.0.0.1", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), ok))
+	kinds.ends("TLS: for another host", secured(certificate(t, ca, "127.0.0.2", nil), ok))
+	kinds.ends("TLS: signed by itself", secured(certificate(t, new(authority), "127.0.0.1", nil), ok))
+	kinds.ends("TLS: signed by a stranger", secured(certificate(t, newAuthority(t), "127.0.0.1", nil), ok))
+	kinds.ends("TLS: version 1.1", secured(old, ok))
+	kinds.ends("TLS: wants a certificate", secured(wants, ok))
+	kinds.ends("TLS: a chain of 200 certificates", secured(bloated, ok))
+	return kinds.kinds
+}
+
+// evilHandshakes are servers that do not complete the handshake of TLS.
+func evilHandshakes() []evilKind {
+	kinds := evilList{scheme: "https"}
+	kinds.hangs("TLS: silence", plain((*peer).hang))
+	kinds.hangs("TLS: reads, and silence", func(c net.Conn) { io.Copy(io.Discard, c) })
+	kinds.ends("TLS: the end", func(net.Conn) {})
+	kinds.ends("TLS: the end after the hello", plain(func(r *peer) { r.in.ReadByte() }))
+	kinds.ends("TLS: HTTP instead", plain(func(r *peer) { r.in.ReadByte(); r.write("HTTP/1.1 400 Bad Request\r\n\r\n"); r.hang() }))
+	kinds.ends("TLS: an alert", plain(func(r *peer) { r.in.ReadByte(); r.write("\x15\x03\x03\x00\x02\x02\x28"); r.hang() }))
+	kinds.ends("TLS: endless warnings", plain(endlessRecords("\x15\x03\x03\x00\x02\x01\x5a")))
+	kinds.ends("TLS: an endless handshake", plain(endlessRecords("\x16\x03\x03\x00\x04\x02\x00\xff\xff")))
+	kinds.hangs("TLS: a large handshake, and silence", plain(func(r *peer) {
 		r.in.ReadByte()
 		r.write("\x16\x03\x03\x3c\x00\x02\x00\xff\xff" + strings.Repeat("x", 0x3c00-4))
 		r.write("\x16\x03\x03\x3c\x00" + strings.Repeat("x", 0x3c00))
 		r.hang()
 	}))
-	ends("TLS: noise", plain(endlessRecords("\x00\xff\x55\xaa")))
-	hangs("TLS, and silence", with(good, answer("")))
-	succeeds("TLS, and an endless body", with(good, endless("HTTP/1.1 200 OK\r\n\r\n", "x")))
-	ends("TLS, and the end", with(good, answerAndClose("")))
-	ends("TLS, and the end without a word", func(c net.Conn) {
+	kinds.ends("TLS: noise", plain(endlessRecords("\x00\xff\x55\xaa")))
+	return kinds.kinds
+}
+
+// evilTLS are servers with a good certificate that do not answer as they should.
+func evilTLS(t *testing.T, ca *authority) []evilKind {
+	kinds := evilList{scheme: "https"}
+	good := certificate(t, ca, "127.0.0.1", nil)
+	kinds.hangs("TLS, and silence", secured(good, answer("")))
+	kinds.succeeds("TLS, and an endless body", secured(good, endless("HTTP/1.1 200 OK\r\n\r\n", "x")))
+	kinds.ends("TLS, and the end", secured(good, answerAndClose("")))
+	kinds.ends("TLS, and the end without a word", func(c net.Conn) {
 		secure := tls.Server(c, good)
 		if secure.Handshake() == nil {
 			(&peer{secure, bufio.NewReader(secure)}).read()
 		}
 		c.Close()
 	})
-	ends("TLS, and noise", func(c net.Conn) {
+	kinds.ends("TLS, and noise", func(c net.Conn) {
 		secure := tls.Server(c, good)
 		if secure.Handshake() == nil && (&peer{secure, bufio.NewReader(secure)}).read() {
 			io.WriteString(c, strings.Repeat("\x17\x03\x03\x00\x20", 20))
 		}
 	})
+	return kinds.kinds
+}
 
-	// What only a socket can do.
-	scheme = "http"
+// evilSockets are servers that do what only a socket can.
+func evilSockets() []evilKind {
+	kinds := evilList{scheme: "http"}
 	reset := func(c net.Conn) { c.(*net.TCPConn).SetLinger(0) }
-	ends("a reset at once", reset)
-	ends("a reset after the request", func(c net.Conn) { plain(answerAndClose(""))(c); reset(c) })
-	succeeds("a reset after 200", func(c net.Conn) {
+	kinds.ends("a reset at once", reset)
+	kinds.ends("a reset after the request", func(c net.Conn) { plain(answerAndClose(""))(c); reset(c) })
+	kinds.succeeds("a reset after 200", func(c net.Conn) {
 		plain(answerAndClose("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc"))(c)
 		// Not before it was read: a reset takes back what is on its way.
 		time.Sleep(100 * time.Millisecond)
 		reset(c)
 	})
-	hangs("half a connection", func(c net.Conn) {
+	kinds.hangs("half a connection", func(c net.Conn) {
 		c.(*net.TCPConn).CloseRead()
 		plain((*peer).hang)(c)
 	})
-	ends("the other half", func(c net.Conn) {
+	kinds.ends("the other half", func(c net.Conn) {
 		c.(*net.TCPConn).CloseWrite()
 		io.Copy(io.Discard, c)
 	})
-	return kinds
+	return kinds.kinds
 }
 
 func plain(serve func(*peer)) func(net.Conn) {

@@ -16,11 +16,9 @@ import (
 	"service/webhook"
 )
 
-// evil are receivers that answer in every way but the right one, each beside
-// what an attempt must make of it. They are played over a net.Pipe in a bubble
-// of fake time, where an attempt has 10 s to the nanosecond, and where a
-// goroutine or connection that an attempt leaves behind fails the test.
-var evil = []struct {
+// evilReceiver is a server that does not do what a subscriber's should, and what an
+// attempt to it must come to.
+type evilReceiver struct {
 	name  string
 	serve func(*peer)
 
@@ -29,7 +27,13 @@ var evil = []struct {
 	takes     time.Duration // exactly
 	body      string        // kept, when it is told
 	truncated bool
-}{
+}
+
+// evil are receivers that answer in every way but the right one, each beside
+// what an attempt must make of it. They are played over a net.Pipe in a bubble
+// of fake time, where an attempt has 10 s to the nanosecond, and where a
+// goroutine or connection that an attempt leaves behind fails the test.
+var evil = []evilReceiver{
 	// Silence.
 	{name: "never reads", serve: (*peer).hang, code: webhook.ErrorTimeout, takes: attemptTime},
 	{name: "reads and is silent", serve: answer(""), code: webhook.ErrorTimeout, takes: attemptTime},
@@ -163,35 +167,38 @@ func TestEvilReceivers(t *testing.T) {
 		// The body of a request fits into one write, or does not.
 		for _, size := range []int{300, 200_000} {
 			t.Run(fmt.Sprintf("%s, %d bytes", tt.name, size), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					p := newPost(t, tt.serve)
-					started := time.Now()
-					a := p.Send(t.Context(), testRequest("http://1.1.1.1/hook", size))
-					if a.ResponseStatus != tt.status || a.Error != tt.code {
-						t.Errorf("status %d, error %q; want %d, %q", a.ResponseStatus, a.Error, tt.status, tt.code)
-					}
-					if want := webhook.Classify(tt.status, tt.code); a.Result != want {
-						t.Errorf("result %s, want %s", a.Result, want)
-					}
-					if took := time.Since(started); took != tt.takes || a.Duration != took {
-						t.Errorf("took %v (duration %v), want %v", took, a.Duration, tt.takes)
-					}
-					if tt.body != "" && string(a.ResponseBody) != tt.body || len(a.ResponseBody) > webhook.MaxKeptBody {
-						t.Errorf("kept %d bytes of the body (%.20q), want %d (%.20q)", len(a.ResponseBody), a.ResponseBody, len(tt.body), tt.body)
-					}
-					if a.ResponseTruncated != tt.truncated {
-						t.Errorf("truncated %v, want %v", a.ResponseTruncated, tt.truncated)
-					}
-					if len(a.ResponseHeader) > maxResponseHeader {
-						t.Errorf("kept %d bytes of the header, want at most %d", len(a.ResponseHeader), maxResponseHeader)
-					}
-					time.Sleep(settle)
-					if dialled, open := p.dialled.Load(), p.open.Load(); dialled != 1 || open > 1 || open == 1 && (tt.code != "" || tt.truncated) {
-						t.Errorf("%d connections made, %d left open", dialled, open)
-					}
-				})
+				synctest.Test(t, func(t *testing.T) { tt.check(t, size) })
 			})
 		}
+	}
+}
+
+// check makes an attempt with a body of size bytes.
+func (tt *evilReceiver) check(t *testing.T, size int) {
+	p := newPost(t, tt.serve)
+	started := time.Now()
+	a := p.Send(t.Context(), testRequest("http://1.1.1.1/hook", size))
+	if a.ResponseStatus != tt.status || a.Error != tt.code {
+		t.Errorf("status %d, error %q; want %d, %q", a.ResponseStatus, a.Error, tt.status, tt.code)
+	}
+	if want := webhook.Classify(tt.status, tt.code); a.Result != want {
+		t.Errorf("result %s, want %s", a.Result, want)
+	}
+	if took := time.Since(started); took != tt.takes || a.Duration != took {
+		t.Errorf("took %v (duration %v), want %v", took, a.Duration, tt.takes)
+	}
+	if tt.body != "" && string(a.ResponseBody) != tt.body || len(a.ResponseBody) > webhook.MaxKeptBody {
+		t.Errorf("kept %d bytes of the body (%.20q), want %d (%.20q)", len(a.ResponseBody), a.ResponseBody, len(tt.body), tt.body)
+	}
+	if a.ResponseTruncated != tt.truncated {
+		t.Errorf("truncated %v, want %v", a.ResponseTruncated, tt.truncated)
+	}
+	if len(a.ResponseHeader) > maxResponseHeader {
+		t.Errorf("kept %d bytes of the header, want at most %d", len(a.ResponseHeader), maxResponseHeader)
+	}
+	time.Sleep(settle)
+	if dialled, open := p.dialled.Load(), p.open.Load(); dialled != 1 || open > 1 || open == 1 && (tt.code != "" || tt.truncated) {
+		t.Errorf("%d connections made, %d left open", dialled, open)
 	}
 }
 

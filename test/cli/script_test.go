@@ -1,4 +1,6 @@
-package main
+// Package cli tests the command line of the built binary: scripts that run every
+// command, the completions of shells, and the manual.
+package cli
 
 import (
 	"bufio"
@@ -25,14 +27,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"service/internal/certs"
+	"service/test/harness"
 )
 
-func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"service": main})
-}
+func TestMain(m *testing.M) { harness.Main(m) }
 
-// The scripts run the binary as its users do. Beside testscript's own commands
-// they have:
+// TestScripts runs the scripts of testdata/script, which run the binary as its
+// users do. Besides testscript's own commands they have:
 //
 //	serve ARGS…              starts service serve and waits until it serves;
 //	                         $URL, $ADDRESS, $CA and $LINK are where, and stdout is what it printed
@@ -51,9 +52,15 @@ func TestMain(m *testing.M) {
 //	                         line, or to what the group in REGEXP matched in it
 //	status N ARGS…           runs ARGS and wants the exit status N
 func TestScripts(t *testing.T) {
+	// The binary is called service, whatever its file is called.
+	bin := t.TempDir()
+	if err := os.Symlink(harness.Build(t), filepath.Join(bin, "service")); err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", bin+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			env.Values[serverKey{}] = new(server)
 			env.Values[listenerKey{}] = new(listener)
 			return nil
@@ -217,7 +224,7 @@ func cmdArrives(ts *testscript.TestScript, neg bool, args []string) {
 	if l.cmd == nil {
 		ts.Fatalf("there is no listener")
 	}
-	watchdog := time.AfterFunc(30*time.Second, func() { l.cmd.Process.Kill() })
+	watchdog := time.AfterFunc(harness.Timeout(), func() { l.cmd.Process.Kill() })
 	defer watchdog.Stop()
 	line, err := l.stdout.ReadString('\n')
 	if err != nil {
@@ -247,7 +254,7 @@ func client(ts *testscript.TestScript) *http.Client {
 		ts.Check(err)
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 	}
-	return &http.Client{Transport: transport, Timeout: 30 * time.Second}
+	return &http.Client{Transport: transport, Timeout: harness.Timeout()}
 }
 
 func cmdRequest(ts *testscript.TestScript, neg bool, args []string) {
@@ -336,7 +343,7 @@ func cmdHang(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("the server does not wait for the body: %s", line)
 	}
 	ts.Check(s.cmd.Process.Signal(syscall.SIGTERM))
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout())
 	defer cancel()
 	for ctx.Err() == nil {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -348,9 +355,12 @@ func cmdHang(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("the server still takes connections")
 }
 
-// TestEveryCommandHasAScript holds the scripts against the command line: every
-// command is run at least once, and refuses something at least once, with words
-// that a script expects.
+// manCommand matches a command in the manual: its name, and then arguments.
+var manCommand = regexp.MustCompile(`(?m)^\.SS service ([a-z \\-]*[a-z])`)
+
+// TestEveryCommandHasAScript compares the scripts with the manual: every command
+// is run at least once, and refuses something at least once, with an error that
+// a script expects.
 func TestEveryCommandHasAScript(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txtar")
 	if err != nil {
@@ -358,35 +368,32 @@ func TestEveryCommandHasAScript(t *testing.T) {
 	}
 	var all strings.Builder
 	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(text)
+		all.Write(harness.Read(t, f))
 		all.WriteString("\n")
 	}
-	var c cli
-	parser, err := newParser(t.Context(), &c, streams{}, new(configuration), new(bool))
+	page, err := exec.Command(harness.Build(t), "man").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+	commands := manCommand.FindAllStringSubmatch(string(page), -1)
+	if len(commands) < 20 {
+		t.Fatalf("the manual has %d commands", len(commands))
+	}
 	// They take nothing that could be refused.
-	plain := []string{"version", "config example", "config show"}
-	for _, n := range commandTree(parser.Model.Node, nil) {
-		if len(n.commands) > 0 {
-			continue
-		}
-		path := regexp.QuoteMeta(n.path)
+	plain := []string{"version", "man", "config example", "config show"}
+	for _, m := range commands {
+		name := strings.ReplaceAll(m[1], `\`, "")
+		path := regexp.QuoteMeta(name)
 		done := regexp.MustCompile(`(?m)^exec service ` + path + `\b`)
-		if n.path == "serve" || n.path == "listen" { // they go on until they are ended
+		if name == "serve" || name == "listen" { // they go on until they are ended
 			done = regexp.MustCompile(`(?m)^` + path + ` `)
 		}
 		refused := regexp.MustCompile(`(?m)^(status [12]|! exec) service ` + path + `\b.*\n(.*\n)??stderr `)
-		if n.path != "bench" && !done.MatchString(all.String()) { // it is a measurement
-			t.Errorf("no script runs service %s", n.path)
+		if name != "bench" && !done.MatchString(all.String()) { // it is a measurement
+			t.Errorf("no script runs service %s", name)
 		}
-		if !refused.MatchString(all.String()) && !slices.Contains(plain, n.path) {
-			t.Errorf("no script has service %s refuse something, with its words", n.path)
+		if !refused.MatchString(all.String()) && !slices.Contains(plain, name) {
+			t.Errorf("no script has service %s refuse something, with its error", name)
 		}
 	}
 }

@@ -46,16 +46,16 @@ func (p page) inert(t *testing.T) {
 	}
 }
 
-// log is a program with a subscription whose deliveries a test makes.
-type aLog struct {
+// eventSource is a program with one subscription, whose deliveries the test makes.
+type eventSource struct {
 	t   *testing.T
 	w   *Web
 	sub webhook.Subscription
 }
 
-func newLog(t *testing.T, w *Web, url string) *aLog {
+func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	t.Helper()
-	l := &aLog{t: t, w: w}
+	l := &eventSource{t: t, w: w}
 	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func newLog(t *testing.T, w *Web, url string) *aLog {
 }
 
 // publish appends events as they are.
-func (l *aLog) publish(name string, fields ...string) []webhook.Event {
+func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 	l.t.Helper()
 	var events []webhook.Event
 	for _, f := range fields {
@@ -87,7 +87,7 @@ func (l *aLog) publish(name string, fields ...string) []webhook.Event {
 }
 
 // form makes a delivery of what waits, whose first attempt is under way.
-func (l *aLog) form() *store.Claim {
+func (l *eventSource) form() *store.Claim {
 	l.t.Helper()
 	lane, err := l.w.store.Lane(l.t.Context(), l.sub.ID)
 	if err != nil {
@@ -104,7 +104,7 @@ func (l *aLog) form() *store.Claim {
 	return c
 }
 
-func (l *aLog) claim(ping bool) *store.Claim {
+func (l *eventSource) claim(ping bool) *store.Claim {
 	l.t.Helper()
 	c, _, err := l.w.store.ClaimDue(l.t.Context(), l.sub.ID, ping)
 	if err != nil || c == nil {
@@ -114,7 +114,7 @@ func (l *aLog) claim(ping bool) *store.Claim {
 }
 
 // end records what an attempt came to. The next one is due at once.
-func (l *aLog) end(c *store.Claim, a webhook.Attempt) {
+func (l *eventSource) end(c *store.Claim, a webhook.Attempt) {
 	l.t.Helper()
 	a.Number, a.StartedAt, a.Result = c.Number, time.Now(), webhook.Classify(a.ResponseStatus, a.Error)
 	if _, err := l.w.store.Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0), webhook.HealthPolicy{}); err != nil {
@@ -150,7 +150,7 @@ func TestDeliveryPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
-	l := newLog(t, w, "https://hooks.example.com/in?key=s3cret")
+	l := newEventSource(t, w, "https://hooks.example.com/in?key=s3cret")
 	events := l.publish("content_published", `"it's"`, `"two"`)
 	c := l.form()
 	path := "/deliveries/" + c.ID
@@ -225,7 +225,7 @@ func TestDeliveryPage(t *testing.T) {
 
 // deliveryOfGone holds that a subscription that is paused or deleted takes no
 // more of its events.
-func deliveryOfGone(t *testing.T, v visitor, l *aLog, path, again string) {
+func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string) {
 	t.Helper()
 	off := false
 	if _, err := l.w.store.UpdateSubscription(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
@@ -266,7 +266,7 @@ func TestPingPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
-	l := newLog(t, w, "https://hooks.example.com")
+	l := newEventSource(t, w, "https://hooks.example.com")
 	c := l.claim(true)
 	l.end(c, webhook.Attempt{ResponseStatus: 204, Duration: 12 * time.Millisecond})
 	p := v.do("GET", "/deliveries/"+c.ID)
@@ -282,7 +282,7 @@ func TestHostileDelivery(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
-	l := newLog(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>?\u202ex")
+	l := newEventSource(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>?\u202ex")
 	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // no name that can be published; nobody asks for it
 	l.publish("content_published", "\"\u202e</pre><script>alert(1)</script>\u200b\"")
 	c := l.form()
@@ -381,7 +381,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
-	l := newLog(t, w, "https://hooks.example.com")
+	l := newEventSource(t, w, "https://hooks.example.com")
 	l.publish("content_published", `"one"`)
 	c := l.form()
 	path := "/deliveries/" + c.ID

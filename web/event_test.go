@@ -73,13 +73,13 @@ func TestEventPages(t *testing.T) {
 
 // eventLog publishes 27 events in the program acme, and one in another, whose id
 // is returned.
-func eventLog(t *testing.T) (v visitor, l *aLog, events []webhook.Event, id string) {
+func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, id string) {
 	t.Helper()
 	w := testWeb(t, nil)
 	v = visit(t, w)
 	v.signIn(w)
 	v.do("GET", "/events").want(t, 200, "Nothing has been published yet.")
-	l = newLog(t, w, "https://hooks.example.com/in?key=s3cret")
+	l = newEventSource(t, w, "https://hooks.example.com/in?key=s3cret")
 	var fields []string
 	for i := range 27 {
 		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
@@ -125,7 +125,7 @@ func TestPublish(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
-	l := newLog(t, w, "https://hooks.example.com")
+	l := newEventSource(t, w, "https://hooks.example.com")
 	form := func(p page) string {
 		m := regexp.MustCompile(`(?s)<textarea[^>]*>(.*)</textarea>`).FindStringSubmatch(p.body)
 		if m == nil {
@@ -214,7 +214,7 @@ func TestHostileEvents(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) { cfg.Rules.Catalog = catalog })
 	v := visit(t, w)
 	v.signIn(w)
-	l := newLog(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>")
+	l := newEventSource(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>")
 	bad, err := json.Marshal("</pre><script>alert(1)</script>\u202e\u200b")
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestEventTypePages(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
-	l := newLog(t, w, "https://hooks.example.com/in")
+	l := newEventSource(t, w, "https://hooks.example.com/in")
 	list := v.do("GET", "/event-types")
 	list.want(t, 200, "1 active")
 	list.inert(t)

@@ -22,31 +22,31 @@ import (
 // fixedHealth is the health of a service where everything is wrong that can be.
 func fixedHealth() health {
 	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000beef%04x", n, n) }
-	answered := &webhook.Attempt{Number: 2, StartedAt: aNow.Add(-4 * time.Minute), Duration: time.Second, ResponseStatus: 503}
-	broke := &webhook.Attempt{Number: 1, StartedAt: aNow.Add(-9 * time.Hour), Duration: time.Second, Error: webhook.ErrorDNS}
+	answered := &webhook.Attempt{Number: 2, StartedAt: testNow.Add(-4 * time.Minute), Duration: time.Second, ResponseStatus: 503}
+	broke := &webhook.Attempt{Number: 1, StartedAt: testNow.Add(-9 * time.Hour), Duration: time.Second, Error: webhook.ErrorDNS}
 	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) store.Alert {
 		return store.Alert{
 			ID: id(100 + n), Name: name, ProgramID: "acme", SubscriptionID: id(n), URL: "https://hooks.example/in",
-			Message: "What happened.", Action: "What to do.", Status: status, AttemptsMade: made, CreatedAt: aNow.Add(-time.Duration(n) * time.Hour),
+			Message: "What happened.", Action: "What to do.", Status: status, AttemptsMade: made, CreatedAt: testNow.Add(-time.Duration(n) * time.Hour),
 		}
 	}
 	h := health{
 		failing: []store.UnhealthySubscription{
 			{ID: id(1), ProgramID: "acme", URL: "https://hooks.example/in?key=secret", Status: webhook.HealthFailing,
-				Failures: webhook.Failures{Count: 1234, First: aNow.Add(-50 * time.Hour), Since: aNow.Add(-49 * time.Hour)},
-				Last:     answered, Events: store.CountLimit, OldestEvent: aNow.Add(-49 * time.Hour), Deliveries: 12},
+				Failures: webhook.Failures{Count: 1234, First: testNow.Add(-50 * time.Hour), Since: testNow.Add(-49 * time.Hour)},
+				Last:     answered, Events: store.CountLimit, OldestEvent: testNow.Add(-49 * time.Hour), Deliveries: 12},
 			{ID: id(2), ProgramID: "acme", URL: "https://other.example/", Status: webhook.HealthFailing,
-				Failures: webhook.Failures{Count: 10, First: aNow.Add(-time.Hour), Since: aNow.Add(-59 * time.Minute)}, Deliveries: 1},
+				Failures: webhook.Failures{Count: 10, First: testNow.Add(-time.Hour), Since: testNow.Add(-59 * time.Minute)}, Deliveries: 1},
 		},
 		failingTotal: 3,
 		disabled: []store.UnhealthySubscription{
 			{ID: id(3), ProgramID: "globex", URL: "https://gone.example/", Status: webhook.HealthDisabled, DisabledReason: "Its server has been failing.",
-				Failures: webhook.Failures{Count: 99, First: aNow.Add(-99 * time.Hour), Since: aNow.Add(-98 * time.Hour)}, Last: broke, Events: 1, OldestEvent: aNow.Add(-9 * time.Hour)},
+				Failures: webhook.Failures{Count: 99, First: testNow.Add(-99 * time.Hour), Since: testNow.Add(-98 * time.Hour)}, Last: broke, Events: 1, OldestEvent: testNow.Add(-9 * time.Hour)},
 		},
 		disabledTotal: 1,
 		losses: []store.Loss{
-			{SubscriptionID: id(4), ProgramID: "acme", URL: "https://slow.example/", Events: 1204, FirstAt: aNow.Add(-900 * time.Hour), LastAt: aNow.Add(-2 * time.Hour)},
-			{SubscriptionID: id(5), ProgramID: "acme", URL: "https://left.example/", Deleted: true, Events: 1, FirstAt: aNow.Add(-800 * time.Hour), LastAt: aNow.Add(-800 * time.Hour)},
+			{SubscriptionID: id(4), ProgramID: "acme", URL: "https://slow.example/", Events: 1204, FirstAt: testNow.Add(-900 * time.Hour), LastAt: testNow.Add(-2 * time.Hour)},
+			{SubscriptionID: id(5), ProgramID: "acme", URL: "https://left.example/", Deleted: true, Events: 1, FirstAt: testNow.Add(-800 * time.Hour), LastAt: testNow.Add(-800 * time.Hour)},
 		},
 		lossTotals: store.LossTotals{Subscriptions: 2, Events: 1205},
 		alerts: []store.Alert{
@@ -59,14 +59,14 @@ func fixedHealth() health {
 		disk: store.Disk{Free: 200<<20 - 1, Size: 100 << 30, Least: 256 << 20, Low: true},
 	}
 	h.alerts[1].LostEvents = 1204
-	h.alerts[3].NextAttemptAt = aNow.Add(4 * time.Minute)
+	h.alerts[3].NextAttemptAt = testNow.Add(4 * time.Minute)
 	return h
 }
 
 // TestHealthIsQuiet holds what opens a part of the section, and what does not.
 func TestHealthIsQuiet(t *testing.T) {
 	const healthy, alarm = "Every subscription is healthy.", `class="alarm`
-	old := aNow.Add(-healthRecent)
+	old := testNow.Add(-healthRecent)
 	all := fixedHealth()
 	for name, tt := range map[string]struct {
 		change func(*overview)
@@ -113,11 +113,11 @@ func TestHealthIsSmall(t *testing.T) {
 	for range healthRows {
 		u := store.UnhealthySubscription{
 			ID: webhook.NewID(), ProgramID: "acme", URL: "https://" + webhook.NewID() + ".example/some/longer/path/than/usual", Status: webhook.HealthFailing,
-			Failures: webhook.Failures{Count: 1234, First: aNow.Add(-50 * time.Hour), Since: aNow.Add(-49 * time.Hour)},
-			Last:     &webhook.Attempt{ResponseStatus: 503, StartedAt: aNow}, Events: 12, OldestEvent: aNow, Deliveries: 12,
+			Failures: webhook.Failures{Count: 1234, First: testNow.Add(-50 * time.Hour), Since: testNow.Add(-49 * time.Hour)},
+			Last:     &webhook.Attempt{ResponseStatus: 503, StartedAt: testNow}, Events: 12, OldestEvent: testNow, Deliveries: 12,
 		}
 		o.health.failing, o.health.disabled = append(o.health.failing, u), append(o.health.disabled, u)
-		o.health.losses = append(o.health.losses, store.Loss{SubscriptionID: u.ID, ProgramID: "acme", URL: u.URL, Events: 3, FirstAt: aNow, LastAt: aNow})
+		o.health.losses = append(o.health.losses, store.Loss{SubscriptionID: u.ID, ProgramID: "acme", URL: u.URL, Events: 3, FirstAt: testNow, LastAt: testNow})
 	}
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)

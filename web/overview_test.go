@@ -21,15 +21,15 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden pages in testdata")
 
-// aNow is when the fixed pages are looked at.
-var aNow = time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC)
+// testNow is when the fixed pages are looked at.
+var testNow = time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC)
 
 // fixedOverview is an overview with a delivery of every kind.
 func fixedOverview() *overview {
 	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000cafe%04x", n, n) }
 	row := func(n int, status webhook.Status, made int, age time.Duration, last *webhook.Attempt, names ...string) deliveryRow {
 		d := webhook.Delivery{
-			ID: id(n), SubscriptionID: id(900 + n%2), ProgramID: "acme", Status: status, AttemptsMade: made, CreatedAt: aNow.Add(-age),
+			ID: id(n), SubscriptionID: id(900 + n%2), ProgramID: "acme", Status: status, AttemptsMade: made, CreatedAt: testNow.Add(-age),
 		}
 		for i, name := range names {
 			d.Events = append(d.Events, webhook.EventRef{ID: id(1000 + i), Name: name})
@@ -53,29 +53,29 @@ func fixedOverview() *overview {
 		row(1, webhook.StatusFailed, 0, 400*time.Hour, nil, "ping"),
 		row(0, webhook.StatusFailed, 1, 800*time.Hour, answered(503, time.Second), "channel_updated"),
 	}
-	rows[0].NextAttemptAt = aNow
-	rows[3].NextAttemptAt = aNow.Add(29*time.Minute + 59*time.Second)
+	rows[0].NextAttemptAt = testNow
+	rows[3].NextAttemptAt = testNow.Add(29*time.Minute + 59*time.Second)
 	rows[4].FailureReason = webhook.FailureRejected
 	rows[5].FailureReason = webhook.FailureAttemptsExhausted
 	rows[6].FailureReason = webhook.FailureBlocked
 	rows[7].FailureReason = webhook.FailureSubscriptionDeleted
 	rows[8].FailureReason = webhook.FailureExpired
 	return &overview{
-		version: "v1.2.3", started: aNow.Add(-(3*24*time.Hour + 4*time.Hour + 5*time.Minute)),
+		version: "v1.2.3", started: testNow.Add(-(3*24*time.Hour + 4*time.Hour + 5*time.Minute)),
 		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/service", program: "service",
 		baseURL: "https://service.example", caFile: "",
 		totals: store.Totals{
 			Programs: 2, Subscriptions: store.CountLimit, ActiveSubscriptions: 3, InFlight: 1, Waiting: 2,
-			Events: 1_234_567, LastEventName: "user_created", LastEventAt: aNow.Add(-90 * time.Second),
+			Events: 1_234_567, LastEventName: "user_created", LastEventAt: testNow.Add(-90 * time.Second),
 		},
 		health: health{disk: store.Disk{Free: 40 << 30, Size: 100 << 30, Least: 256 << 20}},
 		rows:   rows, filter: statusLinks("", &webhook.ListQuery{}), older: "/deliveries",
-		behind: 2, oldest: aNow.Add(-61 * time.Minute),
+		behind: 2, oldest: testNow.Add(-61 * time.Minute),
 	}
 }
 
 func fixedFrame() ui.Frame {
-	return ui.Frame{Title: "Overview", Section: "/", Clock: ui.Clock{Now: aNow}, Stylesheet: "/assets/style.css", Icon: "/assets/favicon.svg"}
+	return ui.Frame{Title: "Overview", Section: "/", Clock: ui.Clock{Now: testNow}, Stylesheet: "/assets/style.css", Icon: "/assets/favicon.svg"}
 }
 
 func render(t *testing.T, o *overview) string {
@@ -89,7 +89,7 @@ func render(t *testing.T, o *overview) string {
 
 func TestOverviewGolden(t *testing.T) {
 	empty := &overview{
-		notReady: "deliveries are not being made", version: "v1.2.3", started: aNow,
+		notReady: "deliveries are not being made", version: "v1.2.3", started: testNow,
 		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/it's", program: "./service",
 		baseURL: "https://127.0.0.1:8443", caFile: "/var/lib/it's/ca.pem",
 	}

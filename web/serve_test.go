@@ -26,16 +26,16 @@ func text(s string) templ.Component {
 	})
 }
 
-// saying is a handler of a page with one word.
-func saying(word string, secret bool) handler {
+// textHandler is a handler of a page with one word.
+func textHandler(word string, secret bool) handler {
 	return func(*request) (response, error) { return response{page: text(word), secret: secret}, nil }
 }
 
 func TestPageIsSentOnce(t *testing.T) {
 	w := testWeb(t, nil)
 	word := "one"
-	w.mux.Handle("/word", w.serve(func(r *request) (response, error) { return saying(word, false)(r) }))
-	w.mux.Handle("/secret", w.serve(saying("hush", true)))
+	w.mux.Handle("/word", w.serve(func(r *request) (response, error) { return textHandler(word, false)(r) }))
+	w.mux.Handle("/secret", w.serve(textHandler("hush", true)))
 	v := visit(t, w)
 	first := v.do("GET", "/word")
 	tag := first.Header.Get("ETag")

@@ -138,51 +138,6 @@ func rate(s *webhook.Stat) string {
 	return strconv.FormatFloat(min(max(share*100, 0.1), 99.9), 'f', 1, 64) + " %"
 }
 
-// hourPath is all that a result has of the chart in a row.
-type hourPath struct{ class, d string }
-
-// The chart in a row: four units an hour.
-const (
-	hourWidth  = 4
-	hourHeight = 20
-)
-
-// hourPaths draws what came of each hour, successes below. A list has a hundred
-// of these charts: each is three elements, and not one for each bar.
-func hourPaths(hours []webhook.Stat) []hourPath {
-	var top int64 = 1
-	for i := range hours {
-		top = max(top, hours[i].Total())
-	}
-	states := [...]string{"success", "retryable", "failed"}
-	var paths [len(states)][]byte
-	for i := range hours {
-		h := &hours[i]
-		y := float64(hourHeight)
-		for k, n := range [...]int64{h.Success, h.Retryable, h.Failed} {
-			if n == 0 {
-				continue
-			}
-			high := max(float64(n)/float64(top)*hourHeight, 1) // whatever there is can be seen
-			y = max(y-high, 0)
-			d := append(paths[k], 'M')
-			d = strconv.AppendInt(d, int64(i*hourWidth), 10)
-			d = append(append(d, ' '), ui.SVGLength(y)...)
-			d = strconv.AppendInt(append(d, 'h'), hourWidth-1, 10)
-			d = append(append(d, 'v'), ui.SVGLength(high)...)
-			d = strconv.AppendInt(append(d, 'h'), 1-hourWidth, 10)
-			paths[k] = append(d, 'z')
-		}
-	}
-	var all []hourPath
-	for k, d := range paths {
-		if d != nil {
-			all = append(all, hourPath{"series " + ui.SeriesClass(states[k]), string(d)})
-		}
-	}
-	return all
-}
-
 // hoursText says in words what the chart in a row shows.
 func hoursText(sum *webhook.Stat) string {
 	if sum.Total() == 0 {

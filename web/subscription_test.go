@@ -189,7 +189,7 @@ func TestCheckURL(t *testing.T) {
 // now, and can be sent again.
 func TestEditSubscription(t *testing.T) {
 	v, w := subscribing(t)
-	l := newLog(t, w, "https://partner.example/in")
+	l := newEventSource(t, w, "https://partner.example/in")
 	path := subscriptionPath(l.sub.ID)
 	form := v.do("GET", path+"/edit")
 	form.want(t, 200, "One is set. Leave this empty to keep it.")
@@ -230,7 +230,7 @@ func TestEditSubscription(t *testing.T) {
 // Whatever can be done to a subscription, in the order in which an admin would.
 func TestSubscriptionActions(t *testing.T) {
 	v, w := subscribing(t)
-	l := newLog(t, w, "https://partner.example/in")
+	l := newEventSource(t, w, "https://partner.example/in")
 	path := subscriptionPath(l.sub.ID)
 	ping := l.claim(true)
 	l.end(ping, webhook.Attempt{ResponseStatus: 200, Duration: 41 * time.Millisecond, ResponseBody: []byte(strings.Repeat("line "+hostileBytes+"\n", 30))})
@@ -263,7 +263,7 @@ func TestSubscriptionActions(t *testing.T) {
 }
 
 // pingAndWait holds that the page of a ping waits for its result.
-func pingAndWait(t *testing.T, v visitor, l *aLog) {
+func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 	t.Helper()
 	w, path := l.w, subscriptionPath(l.sub.ID)
 	watch := w.store.Watch()
@@ -298,7 +298,7 @@ func pingAndWait(t *testing.T, v visitor, l *aLog) {
 }
 
 // replays counts, starts and cancels replays.
-func replays(t *testing.T, v visitor, l *aLog) {
+func replays(t *testing.T, v visitor, l *eventSource) {
 	t.Helper()
 	path := subscriptionPath(l.sub.ID)
 	since := url.QueryEscape(webhook.FormatTime(time.Now().Add(-time.Hour)))
@@ -323,7 +323,7 @@ func replays(t *testing.T, v visitor, l *aLog) {
 }
 
 // rotations rotates the secret, until there are as many as can be.
-func rotations(t *testing.T, v visitor, l *aLog) {
+func rotations(t *testing.T, v visitor, l *eventSource) {
 	t.Helper()
 	w, path := l.w, subscriptionPath(l.sub.ID)
 	ask := v.do("GET", path+"/rotate-secret")
@@ -362,7 +362,7 @@ func rotations(t *testing.T, v visitor, l *aLog) {
 }
 
 // deletion deletes the subscription.
-func deletion(t *testing.T, v visitor, l *aLog) {
+func deletion(t *testing.T, v visitor, l *eventSource) {
 	t.Helper()
 	path := subscriptionPath(l.sub.ID)
 	l.publish("content_updated", `"f"`, `"g"`)
@@ -442,7 +442,7 @@ func TestSubscriptionList(t *testing.T) {
 
 // The numbers of a chart are those of its hours.
 func TestSteps(t *testing.T) {
-	from := aNow.Truncate(time.Hour)
+	from := testNow.Truncate(time.Hour)
 	at := func(hours int, success, failed int64) webhook.Stat {
 		s := webhook.Stat{At: from.Add(time.Duration(hours) * time.Hour), Success: success, Failed: failed, Answers: map[string]int64{"200": success, "404": failed}}
 		return s

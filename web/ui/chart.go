@@ -4,6 +4,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"service/webhook"
 )
 
 // Chart is one or more series over a common axis, usually time.
@@ -155,4 +157,49 @@ func sparkPath(values []float64, top float64) string {
 		move = false
 	}
 	return b.String()
+}
+
+// The bars of StatBars.
+const (
+	statWidth  = 4
+	statHeight = 20
+)
+
+// statPath draws all bars of one result.
+type statPath struct{ class, d string }
+
+// statPaths draws stats as stacked bars, successes at the bottom. A list has a hundred
+// of these charts: each is three elements instead of one per bar.
+func statPaths(stats []webhook.Stat) []statPath {
+	var top int64 = 1
+	for i := range stats {
+		top = max(top, stats[i].Total())
+	}
+	states := [...]string{"success", "retryable", "failed"}
+	var paths [len(states)][]byte
+	for i := range stats {
+		s := &stats[i]
+		y := float64(statHeight)
+		for k, n := range [...]int64{s.Success, s.Retryable, s.Failed} {
+			if n == 0 {
+				continue
+			}
+			high := max(float64(n)/float64(top)*statHeight, 1) // at least visible
+			y = max(y-high, 0)
+			d := append(paths[k], 'M')
+			d = strconv.AppendInt(d, int64(i*statWidth), 10)
+			d = append(append(d, ' '), SVGLength(y)...)
+			d = strconv.AppendInt(append(d, 'h'), statWidth-1, 10)
+			d = append(append(d, 'v'), SVGLength(high)...)
+			d = strconv.AppendInt(append(d, 'h'), 1-statWidth, 10)
+			paths[k] = append(d, 'z')
+		}
+	}
+	var all []statPath
+	for k, d := range paths {
+		if d != nil {
+			all = append(all, statPath{"series " + SeriesClass(states[k]), string(d)})
+		}
+	}
+	return all
 }

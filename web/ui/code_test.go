@@ -2,7 +2,6 @@ package ui
 
 import (
 	"encoding/json"
-	"math"
 	"strings"
 	"testing"
 )
@@ -92,49 +91,6 @@ func TestBody(t *testing.T) {
 		}
 		if n := len(joined(tt.body.raw())); n > 2*maxCode && !tt.binary {
 			t.Errorf("%s: %d bytes are shown", tt.name, n)
-		}
-	}
-}
-
-func TestVisible(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain, grün, 日本":               "plain, grün, 日本",
-		"a\u202eb":                      "a⟨U+202E⟩b",
-		"a\nb\x00":                      "a⟨U+000A⟩b⟨U+0000⟩",
-		"\xff\uFFFD":                    "⟨FF⟩⟨U+FFFD⟩",
-		"a\u3164b\u2800\u2028":          "a⟨U+3164⟩b⟨U+2800⟩⟨U+2028⟩",
-		"a\u200bb\ufeff":                "a⟨U+200B⟩b⟨U+FEFF⟩",
-		strings.Repeat("x", MaxVisible): strings.Repeat("x", MaxVisible),
-	} {
-		if got := Visible(in); got != want {
-			t.Errorf("%q: got %q, want %q", in, got, want)
-		}
-	}
-	if got := Visible(strings.Repeat("é", 1<<20)); len([]rune(got)) != MaxVisible+1 {
-		t.Errorf("a long line has %d characters, want %d and a mark", len([]rune(got)), MaxVisible)
-	}
-}
-
-func TestCharts(t *testing.T) {
-	c := Chart{Labels: []string{"a", "b", "c"}, Series: []Series{{"x", "success", []float64{1, math.NaN(), 7}}, {"y", "failed", []float64{2, -4, math.Inf(1)}}}}
-	if got := c.top(true); got != 10 {
-		t.Errorf("the top is %v, want 10", got)
-	}
-	for _, b := range c.bars() {
-		if strings.Contains(b.x+b.y+b.wide+b.high, "N") || strings.Contains(b.high, "-") {
-			t.Errorf("a bar that cannot be drawn: %+v", b)
-		}
-	}
-	if got, want := c.path(&c.Series[0], 10), "M0 108h120M480 36h120"; got != want {
-		t.Errorf("the line is %s, want %s", got, want)
-	}
-	empty := Chart{Series: []Series{{"x", "", nil}}}
-	if got := len(empty.bars()) + len(empty.path(&empty.Series[0], empty.top(false))); got != 0 {
-		t.Errorf("of nothing %d things are drawn", got)
-	}
-	for v, want := range map[float64]float64{1: 1, 1.5: 2, 3: 5, 7: 10, 10: 10, 11: 20, 480: 500} {
-		if got := roundUp(v); got != want {
-			t.Errorf("nice(%v): got %v, want %v", v, got, want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"os/exec"
 	"testing"
 	"time"
 )
@@ -87,22 +86,5 @@ func TestSplitID(t *testing.T) {
 		if head, tail := splitID(id); head != want[0] || tail != want[1] {
 			t.Errorf("splitID(%q): got %q, %q", id, head, tail)
 		}
-	}
-}
-
-// TestShellQuotes asks a real shell what it makes of a quoted argument.
-func TestShellQuotes(t *testing.T) {
-	sh, err := exec.LookPath("sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, arg := range []string{"", "./data", "/var/lib/it's", "$HOME", "a b", "`id`", "a;b", "~", "*", `\`, "new\nline", "é", "-x"} {
-		got, err := exec.CommandContext(t.Context(), sh, "-c", "printf %s "+ShellQuote(arg)).Output()
-		if err != nil || string(got) != arg {
-			t.Errorf("shell(%q) is %s, which the shell reads as %q (%v)", arg, ShellQuote(arg), got, err)
-		}
-	}
-	if got := ShellQuote("./data"); got != "./data" {
-		t.Errorf("shell(./data): got %s, want it plain", got)
 	}
 }

@@ -8,6 +8,6 @@
 // which the policy of the pages refuses.
 //
 // What JavaScript adds is requested by attributes: data-copy, data-tick, data-row,
-// data-live-list, data-ago. Its source is assets/src. TestGallery renders every
-// component on one page.
+// data-live-list, data-ago. Its source is assets/src. TestGallery renders the
+// components on one page, testdata/gallery.html.
 package ui

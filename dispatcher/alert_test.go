@@ -8,11 +8,67 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"service/webhook"
 )
+
+// alert is an alert's event, as far as the test reads it.
+type alert struct {
+	Name         string
+	Action       string
+	Subscription struct{ ID, URL, Status string }
+	FailingSince string `json:"failing_since"`
+	Failures     int
+	LastAttempt  struct {
+		ResponseStatus int `json:"response_status"`
+	} `json:"last_attempt"`
+}
+
+// alertReceiver is the operator's server. It refuses the first request.
+type alertReceiver struct {
+	t      *testing.T
+	secret webhook.SigningSecret
+
+	mu               sync.Mutex
+	requests, signed int // signed are those of the accepted with a valid signature
+	heard            []alert
+}
+
+func (o *alertReceiver) serve(rw http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var d struct {
+		DeliveryID string `json:"delivery_id"`
+		Events     []alert
+	}
+	if err = errors.Join(err, json.Unmarshal(body, &d)); err != nil || len(d.Events) != 1 {
+		o.t.Errorf("an alert is %q, %v", body, err)
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.requests++; o.requests == 1 {
+		rw.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	at, err := strconv.ParseInt(r.Header.Get("webhook-timestamp"), 10, 64)
+	if err == nil && r.Header.Get("webhook-signature") == o.secret.Sign(d.DeliveryID, time.Unix(at, 0), body) {
+		o.signed++
+	}
+	o.heard = append(o.heard, d.Events[0])
+}
+
+// names returns the names of the alerts that were accepted.
+func (o *alertReceiver) names() (all []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, e := range o.heard {
+		all = append(all, e.Name)
+	}
+	return all
+}
 
 // The operator hears when a subscription begins to fail, recovers, and is
 // switched off: once each, signed, with the last answer; tried again while the
@@ -24,88 +80,40 @@ func TestAlerts(t *testing.T) {
 		// The first subscriber's address, since the operator is the first to listen.
 		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: secret},
 	}
-	type event struct {
-		Name         string
-		Action       string
-		Subscription struct{ ID, URL, Status string }
-		FailingSince string `json:"failing_since"`
-		Failures     int
-		LastAttempt  struct {
-			ResponseStatus int `json:"response_status"`
-		} `json:"last_attempt"`
-	}
-	var mu sync.Mutex
-	var heard []event
 	inBubble(t, cfg, func(w *world) {
-		var requests, signed int
-		w.subscriber(nil).serve = func(rw http.ResponseWriter, r *http.Request) {
-			body, err := io.ReadAll(r.Body)
-			var d struct {
-				DeliveryID string `json:"delivery_id"`
-				Events     []event
-			}
-			if err = errors.Join(err, json.Unmarshal(body, &d)); err != nil || len(d.Events) != 1 {
-				t.Errorf("an alert is %q, %v", body, err)
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if requests++; requests == 1 {
-				rw.WriteHeader(http.StatusServiceUnavailable)
-				return
-			}
-			at, err := strconv.ParseInt(r.Header.Get("webhook-timestamp"), 10, 64)
-			if err == nil && r.Header.Get("webhook-signature") == secret.Sign(d.DeliveryID, time.Unix(at, 0), body) {
-				signed++
-			}
-			heard = append(heard, d.Events[0])
-		}
-		var failing bool
+		operator := &alertReceiver{t: t, secret: secret}
+		w.subscriber(nil).serve = operator.serve
+		var failing atomic.Bool
 		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
-			mu.Lock()
-			defer mu.Unlock()
-			if failing {
+			if failing.Load() {
 				rw.WriteHeader(http.StatusBadGateway)
 			}
 		})
-		set := func(f bool) {
-			mu.Lock()
-			defer mu.Unlock()
-			failing = f
-		}
 		query := r.url + "?token=canary"
 		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.URL = &query })
-		names := func() (all []string) {
-			mu.Lock()
-			defer mu.Unlock()
-			for _, e := range heard {
-				all = append(all, e.Name)
-			}
-			return all
-		}
 
-		set(true)
+		failing.Store(true)
 		w.publish("content_updated")
 		time.Sleep(40 * time.Minute)
-		if got := names(); !slices.Equal(got, []string{"subscription_failing"}) || requests != 2 || signed != 1 {
-			t.Errorf("heard of %v in %d requests, %d well signed; want the failing one, the second time", got, requests, signed)
+		if got := operator.names(); !slices.Equal(got, []string{"subscription_failing"}) || operator.requests != 2 || operator.signed != 1 {
+			t.Errorf("heard of %v in %d requests, %d well signed; want the failing one, the second time", got, operator.requests, operator.signed)
 		}
-		first := heard[0]
+		first := operator.heard[0]
 		if first.Subscription.ID != sub.ID || first.Subscription.URL != r.url || first.Subscription.Status != "failing" || first.Failures != 3 ||
 			first.LastAttempt.ResponseStatus != http.StatusBadGateway || first.FailingSince == "" || first.Action == "" {
 			t.Errorf("the alert is %+v", first)
 		}
-		set(false)
+		failing.Store(false)
 		time.Sleep(10 * time.Minute)
 		w.publish("content_updated")
 		time.Sleep(3 * time.Hour)
-		set(true)
+		failing.Store(true)
 		for range 10 {
 			w.publish("content_updated")
 			time.Sleep(20 * time.Minute)
 		}
 		time.Sleep(10 * time.Hour)
-		if got, want := names(), []string{"subscription_failing", "subscription_recovered", "subscription_failing", "subscription_disabled"}; !slices.Equal(got, want) {
+		if got, want := operator.names(), []string{"subscription_failing", "subscription_recovered", "subscription_failing", "subscription_disabled"}; !slices.Equal(got, want) {
 			t.Errorf("heard of %v, want %v", got, want)
 		}
 	})

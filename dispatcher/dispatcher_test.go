@@ -341,6 +341,24 @@ func TestAnEventLeavesAtOnce(t *testing.T) {
 	})
 }
 
+// checkSchedule checks that posts are the same delivery each time, and that they
+// came when exact says, after the attempts before them.
+func checkSchedule(t *testing.T, posts []arrival, attempts []webhook.Attempt) {
+	t.Helper()
+	for i, p := range posts {
+		if p.delivery != posts[0].delivery || p.sum != posts[0].sum {
+			t.Errorf("post %d is another delivery, or has other bytes", i+1)
+		}
+		if i == 0 {
+			continue
+		}
+		ended := attempts[i-1].StartedAt.Add(attempts[i-1].Duration)
+		if wait := p.at.Sub(ended); wait != exact().Waits[i-1] {
+			t.Errorf("attempt %d came %s after the last, want %s", i+1, wait, exact().Waits[i-1])
+		}
+	}
+}
+
 func TestRetriesByTheSchedule(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -370,18 +388,7 @@ func TestRetriesByTheSchedule(t *testing.T) {
 					t.Fatalf("got %d posts, want %d", len(got), c.attempts)
 				}
 				d := w.delivery(sub, got[0].delivery)
-				for i, p := range got {
-					if p.delivery != got[0].delivery || p.sum != got[0].sum {
-						t.Errorf("post %d is another delivery, or has other bytes", i+1)
-					}
-					if i == 0 {
-						continue
-					}
-					ended := d.Attempts[i-1].StartedAt.Add(d.Attempts[i-1].Duration)
-					if wait := p.at.Sub(ended); wait != exact().Waits[i-1] {
-						t.Errorf("attempt %d came %s after the last, want %s", i+1, wait, exact().Waits[i-1])
-					}
-				}
+				checkSchedule(t, got, d.Attempts)
 				if d.Status != c.status || d.FailureReason != c.reason || d.AttemptsMade != c.attempts || len(d.Attempts) != c.attempts {
 					t.Errorf("the delivery is %s %q after %d attempts, want %s %q after %d", d.Status, d.FailureReason, d.AttemptsMade, c.status, c.reason, c.attempts)
 				}
@@ -842,6 +849,26 @@ func TestRedelivery(t *testing.T) {
 	})
 }
 
+// health returns the status of a subscription once the dispatcher has come to rest.
+func (w *world) health(sub webhook.Subscription) webhook.Health {
+	w.t.Helper()
+	synctest.Wait()
+	got, err := w.d.store.Subscription(context.Background(), "p", sub.ID)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got.Status
+}
+
+// deliveries returns how many different deliveries have come, pings aside.
+func (r *subscriber) deliveries() int {
+	ids := make(map[string]bool)
+	for _, p := range r.posts() {
+		ids[p.delivery] = true
+	}
+	return len(ids)
+}
+
 // A subscription that goes on failing is probed, less and less often, while its
 // events wait in the log; pings still go. One success brings the backlog.
 func TestHealth(t *testing.T) {
@@ -856,15 +883,7 @@ func TestHealth(t *testing.T) {
 		healthy := w.subscriber(nil)
 		sub := w.subscribe(r, nil)
 		w.subscribe(healthy, nil)
-		status := func() webhook.Health {
-			t.Helper()
-			synctest.Wait()
-			got, err := w.d.store.Subscription(context.Background(), "p", sub.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return got.Status
-		}
+		status := func() webhook.Health { return w.health(sub) }
 		for range 12 {
 			w.publish("content_updated")
 			time.Sleep(time.Second)
@@ -877,30 +896,23 @@ func TestHealth(t *testing.T) {
 		if got := status(); got != webhook.HealthFailing {
 			t.Fatalf("after failures of a minute it is %s", got)
 		}
-		formed := func() int {
-			ids := make(map[string]bool)
-			for _, p := range r.posts() {
-				ids[p.delivery] = true
-			}
-			return len(ids)
-		}
-		before := formed()
+		before := r.deliveries()
 		const backlog = 40
 		for range backlog {
 			w.publish("content_updated")
 		}
+		probes := func(when string, least, most int) {
+			t.Helper()
+			if n := r.deliveries() - before; n < least || n > most {
+				t.Errorf("%d probes %s, want %d to %d", n, when, least, most)
+			}
+		}
 		time.Sleep(4 * time.Second)
-		if n := formed() - before; n != 0 {
-			t.Errorf("%d deliveries were formed before the first probe", n)
-		}
+		probes("before the first is due", 0, 0)
 		time.Sleep(2 * time.Second)
-		if n := formed() - before; n != 1 {
-			t.Errorf("%d probes after 6 s, want 1", n)
-		}
+		probes("after 6 s", 1, 1)
 		time.Sleep(10 * time.Minute)
-		if n := formed() - before; n < 5 || n > 8 {
-			t.Errorf("%d probes after 10 min, want the waits to double", n)
-		}
+		probes("after 10 min, as the waits double", 5, 8)
 		pings := r.pings()
 		go w.d.store.Ping(context.Background(), "p", sub.ID)
 		if r.pings() != pings+1 {
@@ -918,7 +930,7 @@ func TestHealth(t *testing.T) {
 		if got := status(); got != webhook.HealthHealthy {
 			t.Errorf("after a success it is %s", got)
 		}
-		if n := formed(); n != 13+backlog {
+		if n := r.deliveries(); n != 13+backlog {
 			t.Errorf("%d deliveries after the recovery, want %d: every event", n, 13+backlog)
 		}
 	})

@@ -107,8 +107,15 @@ func TestMetrics(t *testing.T) {
 			`service_subscriptions_inactive{program="p"} 1`,
 			`service_backlog_subscriptions{program="p"} 0`,
 			`service_backlog_age_seconds{program="p"} 0`)
+	})
+}
 
-		names = []string{"channel_created"}
+// A hanging attempt is in flight until its timeout, and a failing store holds
+// deliveries.
+func TestMetricsInFlight(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1, Metrics: registry}, func(w *world) {
+		names := []string{"channel_created"}
 		slow := w.subscriber(hang)
 		slow.answer = func(n int, rw http.ResponseWriter, r *http.Request) {
 			if n > 1 {

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -32,93 +33,118 @@ func (c counter) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+// retained is a dispatcher beside retention, with a server that mostly responds, one
+// that is paused now and then, and one that hangs.
+type retained struct {
+	*world
+	rnd         *rand.Rand
+	flaky, dead *subscriber
+	subs        [3]webhook.Subscription // of flaky, of the one that is paused, of dead
+	active      bool                    // subs[1] is
+	owed        map[string]bool         // events that were published, by id
+}
+
+func newRetained(w *world, seed uint64) *retained {
+	r := &retained{world: w, rnd: rand.New(rand.NewPCG(seed, 7)), active: true, owed: make(map[string]bool)}
+	only := func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} }
+	r.flaky = w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
+		if rand.IntN(4) == 0 {
+			rw.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	r.dead = w.subscriber(hang)
+	ordered := true
+	r.subs = [...]webhook.Subscription{w.subscribe(r.flaky, only), w.subscribe(w.subscriber(nil), only), w.subscribe(r.dead, func(f *webhook.SubscriptionFields) {
+		only(f)
+		f.Ordered = &ordered
+	})}
+	return r
+}
+
+// step publishes, pauses, redelivers or replays. A refusal is no fault: what it asks
+// for may have been removed.
+func (r *retained) step(ctx context.Context) {
+	r.t.Helper()
+	var err error
+	switch x := r.rnd.IntN(10); {
+	case x < 6:
+		for range 1 + r.rnd.IntN(10) {
+			r.owed[r.publish("content_updated")] = true
+		}
+	case x < 7:
+		r.active = !r.active
+		r.update(r.subs[1], &webhook.SubscriptionFields{Active: &r.active})
+	case x < 8:
+		if got := r.flaky.all(); len(got) > 0 {
+			_, err = r.d.store.Redeliver(ctx, "p", r.subs[0].ID, got[max(0, len(got)-1-r.rnd.IntN(50))].delivery)
+		}
+	default:
+		_, err = r.d.store.CreateReplay(ctx, "p", r.subs[r.rnd.IntN(3)].ID, &webhook.ReplayFields{From: time.Now().Add(-9*time.Hour - 59*time.Minute), Only: webhook.ReplayAll})
+	}
+	if refused := new(webhook.Error); err != nil && !errors.As(err, &refused) {
+		r.t.Error(err)
+	}
+}
+
+// check checks, a day after the last event, that each was sent, or failed where
+// that can be seen, or is counted as lost.
+func (r *retained) check(ctx context.Context) {
+	r.t.Helper()
+	seen := make(map[string]bool)
+	for _, a := range r.flaky.all() {
+		for _, id := range a.ids {
+			seen[id] = true
+		}
+	}
+	for id := range r.owed {
+		if !seen[id] {
+			r.t.Error("an event never arrived at a server that responds")
+		}
+	}
+	if n := r.d.store.Swept(); n.Events == 0 || n.Deliveries == 0 || n.Lost == 0 {
+		r.t.Errorf("swept %+v, want some of each", n)
+	}
+	// What was never sent to the dead server is counted, but for what still waits:
+	// the newest event.
+	for _, a := range r.dead.all() {
+		for _, id := range a.ids {
+			delete(r.owed, id)
+		}
+	}
+	lost, err := r.d.store.LostEvents(ctx, r.subs[2].ID)
+	if waiting := int64(len(r.owed)) - lost; err != nil || lost == 0 || waiting < 0 || waiting > 1 {
+		r.t.Errorf("%d events were never sent, and %d are counted as lost: %v", len(r.owed), lost, err)
+	}
+}
+
 // While retention removes what is old, deliveries are formed, retried,
-// redelivered and replayed as ever: whatever a subscription was owed arrives,
-// fails visibly, or is counted as lost, and no delivery ever lacks an event.
+// redelivered and replayed as ever: every event that a subscription was owed
+// arrives, fails visibly, or is counted as lost, and no delivery lacks an event.
 func TestRetentionBesideDeliveries(t *testing.T) {
 	for seed := range uint64(2) {
-		var logged atomic.Int64
-		cfg := Config{
-			RetryPolicy: exact(), BatchSize: 3, Grace: time.Millisecond, HealthPolicy: webhook.HealthPolicy{FailingAfter: 5},
-			Logger: slog.New(counter{slog.DiscardHandler, &logged, t}),
-		}
-		inBubble(t, cfg, func(w *world) {
-			ctx, cancel := context.WithCancel(context.Background())
-			done := make(chan error)
-			go func(s *store.Store) { done <- s.Retain(ctx, 10*time.Hour) }(w.d.store)
-			rnd := rand.New(rand.NewPCG(seed, 7))
-			only := func(name string) func(*webhook.SubscriptionFields) {
-				return func(f *webhook.SubscriptionFields) { f.Events = &[]string{name} }
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			var logged atomic.Int64
+			cfg := Config{
+				RetryPolicy: exact(), BatchSize: 3, Grace: time.Millisecond, HealthPolicy: webhook.HealthPolicy{FailingAfter: 5},
+				Logger: slog.New(counter{slog.DiscardHandler, &logged, t}),
 			}
-			flaky := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
-				if rand.IntN(4) == 0 {
-					rw.WriteHeader(http.StatusBadGateway)
+			inBubble(t, cfg, func(w *world) {
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error)
+				go func(s *store.Store) { done <- s.Retain(ctx, 10*time.Hour) }(w.d.store)
+				r := newRetained(w, seed)
+				for range 100 {
+					time.Sleep(time.Duration(r.rnd.IntN(40)) * time.Minute)
+					r.step(ctx)
+				}
+				time.Sleep(30 * time.Hour) // three times the retention
+				synctest.Wait()
+				r.check(ctx)
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
 				}
 			})
-			sometimes, dead := w.subscriber(nil), w.subscriber(hang)
-			ordered := true
-			subs := []webhook.Subscription{w.subscribe(flaky, only("content_updated")), w.subscribe(sometimes, only("content_updated")), w.subscribe(dead, func(f *webhook.SubscriptionFields) {
-				f.Events, f.Ordered = &[]string{"content_updated"}, &ordered
-			})}
-			active := true
-			owed, last := make(map[string]bool), int64(0)
-			seen := make(map[string]bool)
-			for range 100 {
-				time.Sleep(time.Duration(rnd.IntN(40)) * time.Minute)
-				switch x := rnd.IntN(10); {
-				case x < 6:
-					for range 1 + rnd.IntN(10) {
-						id := w.publish("content_updated")
-						owed[id] = true
-					}
-				case x < 7:
-					active = !active
-					w.update(subs[1], &webhook.SubscriptionFields{Active: &active})
-				case x < 8:
-					got := flaky.all()
-					if len(got) > 0 {
-						_, err := w.d.store.Redeliver(ctx, "p", subs[0].ID, got[max(0, len(got)-1-rnd.IntN(50))].delivery)
-						if refused := new(webhook.Error); err != nil && !errors.As(err, &refused) {
-							t.Error(err)
-						}
-					}
-				default:
-					_, err := w.d.store.CreateReplay(ctx, "p", subs[rnd.IntN(3)].ID, &webhook.ReplayFields{From: time.Now().Add(-9*time.Hour - 59*time.Minute), Only: webhook.ReplayAll})
-					if refused := new(webhook.Error); err != nil && !errors.As(err, &refused) {
-						t.Error(err)
-					}
-				}
-			}
-			time.Sleep(30 * time.Hour) // far more than the retention: but for the newest event nothing waits
-			last = 1
-			synctest.Wait()
-			for _, a := range flaky.all() {
-				for _, id := range a.ids {
-					seen[id] = true
-				}
-			}
-			for id := range owed {
-				if !seen[id] {
-					t.Errorf("seed %d: an event never arrived at a server that answers", seed)
-				}
-			}
-			if n := w.d.store.Swept(); n.Events == 0 || n.Deliveries == 0 || n.Lost == 0 {
-				t.Errorf("seed %d: swept %+v, want some of each", seed, n)
-			}
-			// What never left for the dead server is counted, but for what still waits.
-			for _, a := range dead.all() {
-				for _, id := range a.ids {
-					delete(owed, id)
-				}
-			}
-			lost, err := w.d.store.LostEvents(ctx, subs[2].ID)
-			if waiting := int64(len(owed)) - lost; err != nil || lost == 0 || waiting < 0 || waiting > last {
-				t.Errorf("seed %d: %d events were never sent, and %d are counted as lost: %v", seed, len(owed), lost, err)
-			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }

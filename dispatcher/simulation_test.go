@@ -515,50 +515,77 @@ func (s *simulation) open(h *subject, ping bool) (n int) {
 // check holds what has arrived against what was promised. Owns s.mu.
 func (s *simulation) check() {
 	now := time.Now()
-	const slack = time.Second
-	all := s.open(nil, false)
-	room := all < s.plan.Connections-s.plan.Connections/8
+	room := s.open(nil, false) < s.plan.Connections-s.plan.Connections/8
 	for _, h := range s.subs {
 		s.judge(h)
 		t := &h.now
 		if t.deleted || !now.After(h.changed.Add(slack)) || !now.After(s.begun.Add(slack)) {
 			continue
 		}
-		waits, open := false, s.open(h, false)
-		for _, d := range h.order {
-			last := d.last()
-			if !d.unfinished() || d.vague || last.ended.IsZero() && last.gen == s.gen {
-				waits = waits || !d.ping && d.unfinished()
-				continue
-			}
-			waits = waits || !d.ping
-			due := s.begun // what was interrupted goes on at once
-			if !last.ended.IsZero() {
-				wait := max(time.Duration(float64(s.plan.policy().Waits[len(d.came)-1])*(1+s.plan.Jitter)), last.wait)
-				if at := last.ended.Add(wait); last.settled || at.After(due) {
-					due = at
-				}
-			}
-			free := d.ping || t.active && open == 0 && room
-			if free && now.After(due.Add(slack)) {
-				s.violate(promiseLate, "subscription %d: a delivery was due at %s, and it is %s", h.i, stamp(due), stamp(now))
-			}
-		}
+		open := s.open(h, false)
+		waits := s.checkLate(h, now, t.active && open == 0 && room)
 		if !t.active || !room || open > 0 && s.plan.FailingAfter > 0 {
 			continue
 		}
-		for id, at := range h.copies {
-			if h.sent[id] == nil && open == 0 && !s.trapped && now.After(at.Add(slack)) {
-				s.violate(promiseServed, "subscription %d: a redelivery that was asked for at %s has not left at %s", h.i, stamp(at), stamp(now))
-			}
+		if open == 0 && !s.trapped {
+			s.checkCopies(h, now)
 		}
 		if t.ordered && waits || open >= s.limit(t) || !h.clean && s.plan.FailingAfter > 0 {
 			continue
 		}
-		for _, owed := range h.debts {
-			if !owed.arrived && !owed.doubt && !s.trapped && now.After(owed.at.Add(s.plan.Window+slack)) {
-				s.violate(promiseServed, "subscription %d: event %d, accepted at %s, has not left at %s", h.i, owed.event, stamp(owed.at), stamp(now))
-			}
+		if !s.trapped {
+			s.checkDebts(h, now)
+		}
+	}
+}
+
+// slack is how much later than it could something may happen.
+const slack = time.Second
+
+// checkLate checks that no delivery is later than it may be; free says whether
+// there is a slot for one. It reports whether a delivery waits, pings aside.
+func (s *simulation) checkLate(h *subject, now time.Time, free bool) (waits bool) {
+	for _, d := range h.order {
+		last := d.last()
+		if !d.unfinished() || d.vague || last.ended.IsZero() && last.gen == s.gen {
+			waits = waits || !d.ping && d.unfinished()
+			continue
+		}
+		waits = waits || !d.ping
+		if due := s.due(d); (d.ping || free) && now.After(due.Add(slack)) {
+			s.violate(promiseLate, "subscription %d: a delivery was due at %s, and it is %s", h.i, stamp(due), stamp(now))
+		}
+	}
+	return waits
+}
+
+// due returns the latest time at which a delivery is due again.
+func (s *simulation) due(d *sending) time.Time {
+	last := d.last()
+	if last.ended.IsZero() {
+		return s.begun // what was interrupted goes on at once
+	}
+	wait := max(time.Duration(float64(s.plan.policy().Waits[len(d.came)-1])*(1+s.plan.Jitter)), last.wait)
+	if at := last.ended.Add(wait); last.settled || at.After(s.begun) {
+		return at
+	}
+	return s.begun
+}
+
+// checkCopies checks that every redelivery has been sent.
+func (s *simulation) checkCopies(h *subject, now time.Time) {
+	for id, at := range h.copies {
+		if h.sent[id] == nil && now.After(at.Add(slack)) {
+			s.violate(promiseServed, "subscription %d: a redelivery that was asked for at %s has not left at %s", h.i, stamp(at), stamp(now))
+		}
+	}
+}
+
+// checkDebts checks that every event that is owed has been sent.
+func (s *simulation) checkDebts(h *subject, now time.Time) {
+	for _, owed := range h.debts {
+		if !owed.arrived && !owed.doubt && now.After(owed.at.Add(s.plan.Window+slack)) {
+			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, has not left at %s", h.i, owed.event, stamp(owed.at), stamp(now))
 		}
 	}
 }
@@ -573,23 +600,29 @@ func (s *simulation) judge(h *subject) {
 		if _, copied := h.copies[d.id]; copied || d.ping || h.replayed {
 			continue
 		}
-		newest := -1
-		for _, e := range d.events {
-			if e <= newest {
-				s.violate(promiseOrdered, "subscription %d: event %d stands after event %d", h.i, e, newest)
-			}
-			newest = e
-			if e < 0 || !slices.ContainsFunc(h.debts, func(o *debt) bool { return o.event == e }) {
-				s.violate(promiseOwed, "subscription %d got event %d", h.i, e)
-			}
-			for _, other := range h.order[:i] {
-				if _, copied := h.copies[other.id]; !copied && !other.ping && slices.Contains(other.events, e) {
-					s.violate(promiseOnce, "subscription %d got event %d in two deliveries", h.i, e)
-				}
-			}
-		}
+		s.judgeEvents(h, i, d)
 		if h.now.ordered && !slices.ContainsFunc(h.was, func(t terms) bool { return !t.ordered }) && d.behind && !s.trapped {
 			s.violate(promiseOrdered, "subscription %d: a delivery came before the last was at its end", h.i)
+		}
+	}
+}
+
+// judgeEvents checks the events of the delivery that came first as the i-th: each
+// is owed, in order, and in no delivery before.
+func (s *simulation) judgeEvents(h *subject, i int, d *sending) {
+	newest := -1
+	for _, e := range d.events {
+		if e <= newest {
+			s.violate(promiseOrdered, "subscription %d: event %d stands after event %d", h.i, e, newest)
+		}
+		newest = e
+		if e < 0 || !slices.ContainsFunc(h.debts, func(o *debt) bool { return o.event == e }) {
+			s.violate(promiseOwed, "subscription %d got event %d", h.i, e)
+		}
+		for _, other := range h.order[:i] {
+			if _, copied := h.copies[other.id]; !copied && !other.ping && slices.Contains(other.events, e) {
+				s.violate(promiseOnce, "subscription %d got event %d in two deliveries", h.i, e)
+			}
 		}
 	}
 }
@@ -679,9 +712,7 @@ func (s *simulation) create(ordered bool, m mode) {
 }
 
 func (s *simulation) do(st *step) {
-	ctx := context.Background()
 	h := s.subs[st.Who%len(s.subs)]
-	on, off := true, false
 	switch st.Do {
 	case doPublish:
 		s.publish(st.N)
@@ -709,24 +740,36 @@ func (s *simulation) do(st *step) {
 		s.mu.Unlock()
 		return
 	case doRestart:
-		s.mu.Lock()
-		s.crashed = true
-		s.mu.Unlock()
-		s.stop()
-		err := <-s.done
-		if e := s.d.store.Close(); err == nil {
-			err = e
-		}
-		s.mu.Lock()
-		s.failed(err)
-		s.next()
-		s.mu.Unlock()
-		s.start()
+		s.stopAndStart()
 		return
 	}
-	if h.now.deleted {
-		return
+	if !h.now.deleted {
+		s.doTo(h, st)
 	}
+}
+
+// stopAndStart ends the dispatcher and the store as a shutdown does, and starts
+// them again.
+func (s *simulation) stopAndStart() {
+	s.mu.Lock()
+	s.crashed = true
+	s.mu.Unlock()
+	s.stop()
+	err := <-s.done
+	if e := s.d.store.Close(); err == nil {
+		err = e
+	}
+	s.mu.Lock()
+	s.failed(err)
+	s.next()
+	s.mu.Unlock()
+	s.start()
+}
+
+// doTo does a step to a subscription.
+func (s *simulation) doTo(h *subject, st *step) {
+	ctx := context.Background()
+	on, off := true, false
 	switch st.Do {
 	case doPause:
 		s.update(h, func(t *terms) { t.active = false }, &webhook.SubscriptionFields{Active: &off})
@@ -923,25 +966,11 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 	defer s.mu.Unlock()
 	now, h := time.Now(), at.owner
 	// See webhook.AppendBody, whose tests hold it to JSON.
-	const before, length = len(`{"delivery_id":"`), 36
-	id := string(body[before : before+length])
+	const before = len(`{"delivery_id":"`)
+	id := string(body[before : before+idLength])
 	d := h.sent[id]
 	if d == nil {
-		d = &sending{id: id, sum: sha256.Sum256(body), vague: h.unseen[id], ping: strings.Contains(string(body), `"name":"ping"`)}
-		for _, part := range strings.Split(string(body), `{"id":"`)[1:] {
-			e, known := s.events[part[:length]]
-			if !known {
-				e = -1
-			}
-			d.events = append(d.events, e)
-			for _, owed := range h.debts {
-				owed.arrived = owed.arrived || owed.event == e
-			}
-		}
-		for _, other := range h.order {
-			_, copied := h.copies[other.id]
-			d.behind = d.behind || !copied && !other.ping && other.unfinished()
-		}
+		d = s.newSending(h, id, body)
 		h.sent[id] = d
 		h.order = append(h.order, d)
 	} else {
@@ -957,6 +986,47 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 		s.violate(promiseFive, "subscription %d got a delivery %d times", h.i, len(d.came))
 	}
 
+	s.checkTerms(at, d)
+	if s.trap && !d.ping {
+		s.trap, s.trapped, s.down = false, true, true
+		s.d.store.Close()
+		s.killed <- struct{}{}
+	}
+	m := at.mode
+	if m == modeTurns {
+		at.turn++
+		m = []mode{modeOK, modeBusy}[at.turn%2]
+	}
+	return r, m
+}
+
+// idLength is the length of an id, in bytes.
+const idLength = 36
+
+// newSending returns a delivery that has come for the first time.
+func (s *simulation) newSending(h *subject, id string, body []byte) *sending {
+	d := &sending{id: id, sum: sha256.Sum256(body), vague: h.unseen[id], ping: strings.Contains(string(body), `"name":"ping"`)}
+	for _, part := range strings.Split(string(body), `{"id":"`)[1:] {
+		e, known := s.events[part[:idLength]]
+		if !known {
+			e = -1
+		}
+		d.events = append(d.events, e)
+		for _, owed := range h.debts {
+			owed.arrived = owed.arrived || owed.event == e
+		}
+	}
+	for _, other := range h.order {
+		_, copied := h.copies[other.id]
+		d.behind = d.behind || !copied && !other.ping && other.unfinished()
+	}
+	return d
+}
+
+// checkTerms checks that a delivery that has come was agreed on: by the terms of
+// its subscription, or by those before while the dispatcher may not know better.
+func (s *simulation) checkTerms(at *place, d *sending) {
+	h := at.owner
 	agreed := func(ok func(*terms) bool) bool {
 		for i := range h.was {
 			if ok(&h.was[i]) {
@@ -980,17 +1050,6 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 	if n := s.open(nil, false); n > s.plan.Connections {
 		s.violate(promiseSlots, "%d are open in all", n)
 	}
-	if s.trap && !d.ping {
-		s.trap, s.trapped, s.down = false, true, true
-		s.d.store.Close()
-		s.killed <- struct{}{}
-	}
-	m := at.mode
-	if m == modeTurns {
-		at.turn++
-		m = []mode{modeOK, modeBusy}[at.turn%2]
-	}
-	return r, m
 }
 
 // again checks that a delivery may be sent once more now. Owns s.mu.
@@ -1029,18 +1088,8 @@ func (s *simulation) audit(end bool) {
 			return
 		}
 		formed := make(map[int]int)
-		for id, d := range stored {
-			m := h.sent[id]
-			if m != nil && len(m.came) > d.AttemptsMade {
-				s.violate(promiseCounted, "subscription %d: %d were made, %d counted", h.i, len(m.came), d.AttemptsMade)
-			}
-			if end && !d.Status.Final() {
-				s.violate(promiseEnds, "subscription %d: a delivery is %s", h.i, d.Status)
-			}
-			if m != nil && !s.crashed && len(m.came) < d.AttemptsMade {
-				s.violate(promiseKept, "subscription %d: %d were counted, %d made", h.i, d.AttemptsMade, len(m.came))
-			}
-			s.status(h, m, &d)
+		for _, d := range stored {
+			s.auditDelivery(h, &d, end)
 			for _, e := range d.Events {
 				if d.RedeliveryOf == "" && e.Name != webhook.EventPing {
 					formed[s.events[e.ID]]++
@@ -1052,19 +1101,39 @@ func (s *simulation) audit(end bool) {
 				s.violate(promiseCounted, "subscription %d: a delivery that was sent is not stored", h.i)
 			}
 		}
-		for _, owed := range h.debts {
-			n := formed[owed.event]
-			if n > 1 && !h.replayed {
-				s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries", h.i, owed.event, n)
-			}
-			if end && n == 0 && !owed.doubt {
-				s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.i, owed.event)
-			}
-			delete(formed, owed.event)
+		s.auditEvents(h, formed, end)
+	}
+}
+
+// auditDelivery compares a delivery in the store with what has come of it.
+func (s *simulation) auditDelivery(h *subject, d *webhook.Delivery, end bool) {
+	m := h.sent[d.ID]
+	if m != nil && len(m.came) > d.AttemptsMade {
+		s.violate(promiseCounted, "subscription %d: %d were made, %d counted", h.i, len(m.came), d.AttemptsMade)
+	}
+	if end && !d.Status.Final() {
+		s.violate(promiseEnds, "subscription %d: a delivery is %s", h.i, d.Status)
+	}
+	if m != nil && !s.crashed && len(m.came) < d.AttemptsMade {
+		s.violate(promiseKept, "subscription %d: %d were counted, %d made", h.i, d.AttemptsMade, len(m.came))
+	}
+	s.status(h, m, d)
+}
+
+// auditEvents checks in how many deliveries each event is.
+func (s *simulation) auditEvents(h *subject, formed map[int]int, end bool) {
+	for _, owed := range h.debts {
+		n := formed[owed.event]
+		if n > 1 && !h.replayed {
+			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries", h.i, owed.event, n)
 		}
-		if len(formed) > 0 && !h.replayed {
-			s.violate(promiseOwed, "subscription %d: events %v", h.i, slices.Sorted(maps.Keys(formed)))
+		if end && n == 0 && !owed.doubt {
+			s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.i, owed.event)
 		}
+		delete(formed, owed.event)
+	}
+	if len(formed) > 0 && !h.replayed {
+		s.violate(promiseOwed, "subscription %d: events %v", h.i, slices.Sorted(maps.Keys(formed)))
 	}
 }
 
@@ -1209,57 +1278,73 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
+// series plays plans, several at a time, until one breaks a promise.
+type series struct {
+	stage *stage
+	gen   *rapid.Generator[plan]
+	count int64 // of the plans
+
+	next, played atomic.Int64
+
+	mu     sync.Mutex
+	failed int64   // the first plan that broke a promise, -1 for none
+	found  *broken // by it
+}
+
+func (r *series) ended() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed >= 0
+}
+
+// play plays plans in turn until the series ends.
+func (r *series) play(t *testing.T) {
+	for {
+		i := r.next.Add(1) - 1
+		if i >= r.count || r.ended() {
+			return
+		}
+		p := r.gen.Example(int(*simulationSeed) + int(i))
+		// Time may stand still for ever in a bubble.
+		watchdog := time.AfterFunc(maxPlay, func() {
+			panic(fmt.Sprintf("plan %d broke a promise: %s: it was not at its end after %s\n%s", i+1, promiseIdle, maxPlay, again(i)))
+		})
+		b := r.stage.play(t, fmt.Sprint("plan", i), &p)
+		watchdog.Stop()
+		if b == nil {
+			r.played.Add(1)
+			continue
+		}
+		r.mu.Lock()
+		if r.failed < 0 || i < r.failed {
+			r.failed, r.found = i, b
+		}
+		r.mu.Unlock()
+	}
+}
+
 // Whatever happens, in whatever order: every promise holds after every step.
 func TestSimulation(t *testing.T) {
-	count := int64(*simulationPlans)
+	r := &series{stage: newStage(t), gen: plans(), count: int64(*simulationPlans), failed: -1}
 	if testing.Short() {
-		count = min(count, 200)
+		r.count = min(r.count, 200)
 	}
-	st := newStage(t)
-	gen := plans()
-	var next, played atomic.Int64
-	var mu sync.Mutex
-	failed, found := int64(-1), (*broken)(nil)
 	t.Run("plans", func(t *testing.T) {
 		for worker := range runtime.GOMAXPROCS(0) {
 			t.Run(fmt.Sprint(worker), func(t *testing.T) {
 				t.Parallel()
-				for {
-					i := next.Add(1) - 1
-					mu.Lock()
-					end := failed >= 0
-					mu.Unlock()
-					if i >= count || end {
-						return
-					}
-					p := gen.Example(int(*simulationSeed) + int(i))
-					// Time may stand still for ever in a bubble.
-					watchdog := time.AfterFunc(maxPlay, func() {
-						panic(fmt.Sprintf("plan %d broke a promise: %s: it was not at its end after %s\n%s", i+1, promiseIdle, maxPlay, again(i)))
-					})
-					b := st.play(t, fmt.Sprint("plan", i), &p)
-					watchdog.Stop()
-					if b != nil {
-						mu.Lock()
-						if failed < 0 || i < failed {
-							failed, found = i, b
-						}
-						mu.Unlock()
-						return
-					}
-					played.Add(1)
-				}
+				r.play(t)
 			})
 		}
 	})
-	if found == nil {
-		if n := played.Load(); n != count {
-			t.Errorf("%d plans were played, want %d", n, count)
+	if r.found == nil {
+		if n := r.played.Load(); n != r.count {
+			t.Errorf("%d plans were played, want %d", n, r.count)
 		}
 		return
 	}
-	t.Errorf("plan %d broke a promise: %s: %s\n%s", failed+1, found.promise, found.detail, again(failed))
-	st.shrink(t, gen, *simulationSeed+uint64(failed), found)
+	t.Errorf("plan %d broke a promise: %s: %s\n%s", r.failed+1, r.found.promise, r.found.detail, again(r.failed))
+	r.stage.shrink(t, r.gen, *simulationSeed+uint64(r.failed), r.found)
 }
 
 // maxPlay is how long a plan may take by the clock on the wall, many times of

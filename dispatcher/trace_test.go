@@ -13,6 +13,21 @@ import (
 	"service/webhook"
 )
 
+// publishTraced publishes an event for each trace, all at once.
+func (w *world) publishTraced(traces []webhook.Trace) {
+	w.t.Helper()
+	var events []webhook.Event
+	for _, trace := range traces {
+		id := webhook.NewID()
+		events = append(events, webhook.Event{
+			ID: id, Name: "content_updated", ReceivedAt: time.Now(), Trace: trace, JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id),
+		})
+	}
+	if _, err := w.d.store.Publish(context.Background(), "p", events); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // The trace that an event was published in goes out with every attempt of its
 // deliveries, each a span of its own: also of the second, of one after a
 // restart, of a redelivery, and of a delivery of several events, of which the
@@ -46,16 +61,7 @@ func TestTraceIsSentOn(t *testing.T) {
 		taken() // the ping's
 		publish := func(traces ...webhook.Trace) {
 			t.Helper()
-			var events []webhook.Event
-			for _, trace := range traces {
-				id := webhook.NewID()
-				events = append(events, webhook.Event{
-					ID: id, Name: "content_updated", ReceivedAt: time.Now(), Trace: trace, JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id),
-				})
-			}
-			if _, err := w.d.store.Publish(context.Background(), "p", events); err != nil {
-				t.Fatal(err)
-			}
+			w.publishTraced(traces)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 		}

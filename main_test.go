@@ -59,9 +59,13 @@ var arrows = map[string][]string{
 	},
 	"service/store": {
 		"service/internal/durable",
+		"service/store/keyring",
 		"service/store/replica",
 		"service/store/sqlite",
 		"service/webhook",
+	},
+	"service/store/keyring": {
+		"service/internal/durable",
 	},
 	"service/store/sqlite": {
 		"service/internal/durable",
@@ -222,6 +226,7 @@ var privileges = []privilege{
 		"service/internal/durable",
 		"service/internal/terminal",
 		"service/store",
+		"service/store/keyring",
 		"service/store/replica",
 		"service/store/sqlite",
 		"service/web",

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/keyring"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -32,12 +33,11 @@ func (s *Snapshot) Remove() error { return os.Remove(s.Path) }
 // *webhook.Error when the disk has no room for so many copies beside what must
 // stay free for events. A rotation of the secret key waits for it.
 func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err error) {
-	s.seal.rotating.Lock()
-	defer s.seal.rotating.Unlock()
-	keys, err := s.seal.file.read()
+	keys, release, err := s.keys.Content()
 	if err != nil {
 		return nil, err
 	}
+	defer release()
 	var live, schema int64
 	if err := s.db.Scan(ctx, "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &live); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 	if err != nil {
 		return nil, fmt.Errorf("store: snapshot: %w", err)
 	}
-	made := &Snapshot{Path: f.Name(), Schema: int(schema), At: s.clock.now().UTC(), Keys: formatKeys(keys)}
+	made := &Snapshot{Path: f.Name(), Schema: int(schema), At: s.clock.now().UTC(), Keys: keys}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("store: snapshot: %w", s.db.Observe(err)), made.Remove())
@@ -97,7 +97,7 @@ type Contents struct {
 }
 
 // ErrUnfit says that a copy of a database cannot be used: it is damaged, of a
-// newer schema, or sealed with another key.
+// newer schema, or encrypted with another key.
 var ErrUnfit = errors.New("the database cannot be used")
 
 // Inspect reads a copy of a database through, as long as that takes, and counts
@@ -158,38 +158,29 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	if keys == nil {
 		return c, nil
 	}
-	parsed, ok := parseKeys(keys)
-	if !ok {
-		return c, unfit("what should be its key is none")
-	}
-	sl := &sealer{}
-	if err := sl.use(parsed); err != nil {
-		return c, err
-	}
-	var sealed []byte
-	err = scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &sealed)
+	var check []byte
+	err = scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &check)
 	if errors.Is(err, sql.ErrNoRows) {
-		return c, nil // nothing was ever sealed
+		return c, nil // nothing was ever encrypted
 	} else if err != nil {
 		return c, err
 	}
-	if got, err := sl.open(sealed, keyCheck); err != nil || string(got) != keyCheckText {
-		return c, unfit("its secrets are sealed with another key")
+	switch fit, err := keysFit(keys, check); {
+	case err != nil:
+		return c, unfit("%w", err)
+	case !fit:
+		return c, unfit("its secrets are encrypted with another key")
 	}
 	return c, nil
 }
 
-// ReadKeys returns the content of a file of keys as [Inspect] takes it: the one
-// that is named, or with "" the one in a data directory. The error wraps [ErrKey],
-// and fs.ErrNotExist when there is none.
-func ReadKeys(dir, name string) ([]byte, error) {
-	k := &keyring{path: filepath.Join(dir, keyFile)}
-	if name != "" {
-		k.path, k.named = name, true
+// keysFit says whether the content of a file of keys has a key that has encrypted
+// a check. The error says that it is no such content.
+func keysFit(content, check []byte) (bool, error) {
+	keys, ok := keyring.Parse(content)
+	if !ok {
+		return false, errors.New("what should be its key is none")
 	}
-	keys, err := k.read()
-	if err != nil {
-		return nil, err
-	}
-	return formatKeys(keys), nil
+	ring, err := keyring.New(nil, keys)
+	return err == nil && ring.Fits(check), err
 }

@@ -24,7 +24,7 @@ const (
 )
 
 // Certificates is a small tree of files inside of the database: certificates
-// with their keys, and what their management remembers. Contents are sealed;
+// with their keys, and what their management remembers. Contents are encrypted;
 // paths are not. A path has parts with / between them; what lies below a path is
 // what begins with it and a /.
 //
@@ -94,7 +94,7 @@ func (c *Certificates) Store(ctx context.Context, path string, value []byte) err
 	}
 	return c.s.writer.do(func(t *tx) error {
 		return t.Exec("INSERT INTO certificate_files (path, value, size, changed_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET value = ?2, size = ?3, changed_at = ?4",
-			path, c.s.seal.seal(value, certificatePlace(path)), len(value), c.s.clock.now().UnixMilli())
+			path, c.s.keys.Encrypt(value, certificatePlace(path)), len(value), c.s.clock.now().UnixMilli())
 	})
 }
 
@@ -104,15 +104,15 @@ func (c *Certificates) Load(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	defer c.done()
-	var sealed []byte
-	err := c.s.db.Scan(ctx, "SELECT value FROM certificate_files WHERE path = ?", []any{path}, &sealed)
+	var encrypted []byte
+	err := c.s.db.Scan(ctx, "SELECT value FROM certificate_files WHERE path = ?", []any{path}, &encrypted)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, fmt.Errorf("store: certificate file %q: %w", path, fs.ErrNotExist)
 	case err != nil:
 		return nil, err
 	}
-	return c.s.seal.open(sealed, certificatePlace(path))
+	return c.s.keys.Decrypt(encrypted, certificatePlace(path))
 }
 
 // below are the bounds of the paths that lie below a path: after the first, and

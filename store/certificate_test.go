@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"service/store/keyring"
 )
 
 func TestCertificateFiles(t *testing.T) {
@@ -78,7 +80,7 @@ func TestCertificateFiles(t *testing.T) {
 }
 
 // What is in them is in no file of the data directory as it is.
-func TestCertificateFilesAreSealed(t *testing.T) {
+func TestCertificateFilesAreEncrypted(t *testing.T) {
 	dir := t.TempDir()
 	s := opened(t, Config{Dir: dir})
 	c := s.Certificates()
@@ -106,14 +108,14 @@ func TestCertificateFilesAreSealed(t *testing.T) {
 	if seen == 0 {
 		t.Error("the test looked at the wrong files: the path is in none")
 	}
-	// A seal is for its own path.
+	// A value is encrypted for its own path.
 	s = opened(t, Config{Dir: dir})
 	defer s.Close()
 	err = s.writer.do(func(t *tx) error { return t.Exec("UPDATE certificate_files SET path = 'elsewhere'") })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := s.Certificates().Load(t.Context(), "elsewhere"); !errors.Is(err, errSealed) {
+	if b, err := s.Certificates().Load(t.Context(), "elsewhere"); !errors.Is(err, keyring.ErrDecrypt) {
 		t.Errorf("a file that was moved: got %q, %v; want that it cannot be opened", b, err)
 	}
 }

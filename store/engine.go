@@ -3,10 +3,11 @@ package store
 import (
 	"embed"
 
+	"service/store/keyring"
 	"service/store/sqlite"
 )
 
-// The errors of the engine that callers of the store tell apart.
+// The errors of the packages below that callers of the store tell apart.
 var (
 	// ErrUnavailable says that nothing could be written: the disk is full, say,
 	// or the store is closed. Nothing of the write is stored; the same one may
@@ -15,6 +16,9 @@ var (
 	// ErrDamaged says that the database is damaged: what it holds cannot be
 	// trusted, and nothing more is written to it.
 	ErrDamaged = sqlite.ErrDamaged
+	// ErrKey says that the key of the secrets, or its file, cannot be used. No
+	// error holds anything of the file's content.
+	ErrKey = keyring.ErrKey
 	// ErrLocked says that another process has the data directory open.
 	ErrLocked = sqlite.ErrLocked
 )

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"service/store/keyring"
 	"service/store/replica"
 	"service/store/sqlite"
 	"service/webhook"
@@ -69,10 +70,10 @@ const adviceRestore = "Stop the service and restore the data directory from a co
 // since the log cannot be moved into it meanwhile; 0 leaves that out.
 func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination
-	x.files(s.dir, s.seal.file)
+	x.files(s.dir, s.keys.File())
 	x.disk(s.dir, s.disk.least, func(dest ...any) error { return s.db.Scan(ctx, selectUnused, nil, dest...) })
 	x.library()
-	x.key(s.seal.file, nil)
+	x.key(s.keys.File(), nil)
 	if err := s.Check(ctx); err != nil && s.db.Damaged() == nil {
 		x.add(LevelFail, checkDatabase, "Make room on the disk, or see to what its error says; the service goes on by itself then.", "the store cannot be written: %v", err)
 	}
@@ -127,12 +128,12 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		}
 		defer lock.Close()
 	}
-	ring, err := keyringOf(cfg.Dir, cfg.SecretKeyFile)
+	file, err := keyring.Locate(cfg.Dir, cfg.SecretKeyFile)
 	if err != nil {
 		x.add(LevelFail, checkKey, "Name another file by --secret-key-file, or none.", "%v", err)
-		ring = &keyring{path: filepath.Join(cfg.Dir, keyFile)}
+		file = &keyring.File{Path: filepath.Join(cfg.Dir, keyring.FileName)}
 	}
-	x.files(cfg.Dir, ring)
+	x.files(cfg.Dir, file)
 	x.library()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		x.disk(cfg.Dir, cfg.MinFreeDisk, nil)
@@ -168,7 +169,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		}
 		return value
 	}
-	x.key(ring, setting(keyCheck))
+	x.key(file, setting(keyCheck))
 	if saved, err := strconv.ParseInt(string(setting("clock")), 10, 64); err == nil {
 		x.clock(time.UnixMilli(saved), time.Now())
 	}
@@ -181,7 +182,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 
 // files looks at the modes and the owners of the data directory and of what is
 // in it, and at the file system that it is on.
-func (x *examination) files(dir string, ring *keyring) {
+func (x *examination) files(dir string, key *keyring.File) {
 	info, err := os.Stat(dir)
 	if err != nil {
 		x.add(LevelFail, checkDirectory, "Name another by --data, or let the service's user read it.", "%v", err)
@@ -213,7 +214,7 @@ func (x *examination) files(dir string, ring *keyring) {
 			continue // it has just gone, or holds nothing
 		}
 		path := filepath.Join(dir, e.Name())
-		if mode := at.Mode().Perm(); mode&0o077 != 0 && path != ring.path && isPrivate(e.Name()) {
+		if mode := at.Mode().Perm(); mode&0o077 != 0 && path != key.Path && isPrivate(e.Name()) {
 			note(LevelWarn, "chmod 600 "+path, "%s can be read or changed by other users than its owner (mode %04o)", path, mode)
 		}
 		if of, ok := at.Sys().(*syscall.Stat_t); ok && known && of.Uid != owner.Uid {
@@ -358,34 +359,29 @@ func (x *examination) schema(version int) bool {
 }
 
 // key looks at the file of the key, and whether it is that of the database;
-// sealed is what proves it, nil when that is known.
-func (x *examination) key(ring *keyring, sealed []byte) {
-	keys, err := ring.read()
+// check is what proves it, nil when that is known.
+func (x *examination) key(file *keyring.File, check []byte) {
+	keys, err := file.Read()
 	if errors.Is(err, fs.ErrNotExist) {
-		err = ring.missing(true)
+		err = file.Missing(true)
 	}
 	if err != nil {
 		x.add(LevelFail, checkKey, "Put the key of this data directory back, for its owner alone to read.", "%v", err)
 		return
 	}
-	if sealed != nil {
-		sl := &sealer{file: ring}
-		err := sl.use(keys)
-		if err == nil {
-			_, err = sl.open(sealed, keyCheck)
-		}
-		if err != nil {
-			x.add(LevelFail, checkKey, "Put the key of this data directory back.", "%s does not hold the key that the secrets in this database are sealed with", ring.path)
+	if check != nil {
+		if ring, err := keyring.New(file, keys); err != nil || !ring.Fits(check) {
+			x.add(LevelFail, checkKey, "Put the key of this data directory back.", "%s does not hold the key that the secrets in this database are encrypted with", file.Path)
 			return
 		}
 	}
 	switch {
-	case ring.exposed():
-		x.add(LevelWarn, checkKey, "chmod 600 "+ring.path, "%s can be read by every user of this machine", ring.path)
+	case file.Exposed():
+		x.add(LevelWarn, checkKey, "chmod 600 "+file.Path, "%s can be read by every user of this machine", file.Path)
 	case len(keys) > 1:
-		x.add(LevelWarn, checkKey, "Call service key rotate, which finishes it, and remove all lines but the first from a file that the service cannot write.", "%s holds %d keys: a rotation is not finished", ring.path, len(keys))
+		x.add(LevelWarn, checkKey, "Call service key rotate, which finishes it, and remove all lines but the first from a file that the service cannot write.", "%s holds %d keys: a rotation is not finished", file.Path, len(keys))
 	default:
-		x.ok(checkKey, "%s", ring.path)
+		x.ok(checkKey, "%s", file.Path)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/keyring"
 	"service/store/replica"
 	"service/store/sqlite"
 )
@@ -38,15 +39,15 @@ func TestExamineDir(t *testing.T) {
 		{name: "all is well", opens: true},
 		{name: "a directory for all", closed: chmod("", 0o755), want: map[string]Level{checkDirectory: LevelWarn}, detail: "mode 0755", opens: true},
 		{name: "a database for all", closed: chmod(databaseFile, 0o644), want: map[string]Level{checkDirectory: LevelWarn}, detail: "service.db can be read", opens: true},
-		{name: "a key for all", closed: chmod(keyFile, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
-		{name: "no key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyFile))) }, want: map[string]Level{checkKey: LevelFail}, detail: "is missing: it is the key of the secrets in this database; put it back"},
+		{name: "a key for all", closed: chmod(keyring.FileName, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
+		{name: "no key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyring.FileName))) }, want: map[string]Level{checkKey: LevelFail}, detail: "is missing: it is the key of the secrets in this database; put it back"},
 		{name: "another key", closed: func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, keyFile), formatKeys([]secretKey{newSecretKey()}), 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, keyring.FileName), keyring.Format([]keyring.Key{keyring.NewKey()}), 0o600))
 		}, want: map[string]Level{checkKey: LevelFail}, detail: "does not hold the key"},
 		{name: "two keys", closed: func(t *testing.T, dir string) {
-			f, err := os.OpenFile(filepath.Join(dir, keyFile), os.O_APPEND|os.O_WRONLY, 0)
+			f, err := os.OpenFile(filepath.Join(dir, keyring.FileName), os.O_APPEND|os.O_WRONLY, 0)
 			must(t, err)
-			_, err = f.Write(formatKeys([]secretKey{newSecretKey()}))
+			_, err = f.Write(keyring.Format([]keyring.Key{keyring.NewKey()}))
 			must(t, errors.Join(err, f.Close()))
 		}, want: map[string]Level{checkKey: LevelWarn}, detail: "a rotation is not finished", opens: true},
 		{name: "a newer schema", open: func(t *testing.T, s *Store) { write(t, s, "PRAGMA user_version = 9999") },
@@ -151,7 +152,7 @@ func TestExamineOthers(t *testing.T) {
 	}
 	// The one who has it can examine it.
 	compare(t, s.Examine(t.Context(), time.Minute), nil, "")
-	must(t, os.Chmod(filepath.Join(dir, keyFile), 0o644))
+	must(t, os.Chmod(filepath.Join(dir, keyring.FileName), 0o644))
 	compare(t, s.Examine(t.Context(), 0), map[string]Level{checkKey: LevelFail}, "mode 0644")
 	s.disk.least = 1 << 60
 	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail}, "MiB must be")
@@ -169,7 +170,7 @@ func TestExamineOthers(t *testing.T) {
 	key, err := os.ReadFile("testdata/schema-1/secret.key")
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(old, databaseFile), database, 0o600))
-	must(t, os.WriteFile(filepath.Join(old, keyFile), key, 0o600))
+	must(t, os.WriteFile(filepath.Join(old, keyring.FileName), key, 0o600))
 	found, err = Examine(t.Context(), Config{Dir: old}, time.Minute)
 	must(t, err)
 	compare(t, found, map[string]Level{checkSchema: LevelWarn}, "the database has schema 1")

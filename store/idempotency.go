@@ -27,8 +27,8 @@ const expiredAtOnce = 8
 // in use for another request.
 func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answer, error) {
 	var a Answer
-	var request, sealed []byte
-	err := s.db.Scan(ctx, selectAnswer, []any{k.TokenID, k.Key, s.clock.now().UnixMilli()}, &request, &a.Status, &a.Location, &sealed)
+	var request, encrypted []byte
+	err := s.db.Scan(ctx, selectAnswer, []any{k.TokenID, k.Key, s.clock.now().UnixMilli()}, &request, &a.Status, &a.Location, &encrypted)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -38,7 +38,7 @@ func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answe
 	if !bytes.Equal(request, k.Request[:]) {
 		return nil, webhook.NewError(webhook.CodeConflict, "The "+webhook.IdempotencyHeader+" is in use for another request: another method, path, query or body. Take a new key for a new request.")
 	}
-	a.Body, err = s.seal.open(sealed, answerPlace(k))
+	a.Body, err = s.keys.Decrypt(encrypted, answerPlace(k))
 	return &a, err
 }
 
@@ -57,13 +57,13 @@ func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 	if err := t.Exec("DELETE FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at <= ?", k.TokenID, k.Key, now.UnixMilli()); err != nil {
 		return err
 	}
-	sealed := s.seal.seal(a.Body, answerPlace(k))
+	encrypted := s.keys.Encrypt(a.Body, answerPlace(k))
 	var keys, size int
 	err = t.Scan("SELECT keys, bytes FROM idempotency_use WHERE token_id = ?", []any{k.TokenID}, &keys, &size)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	if keys >= webhook.MaxIdempotencyKeys || size+len(sealed) > webhook.MaxIdempotencyBytes {
+	if keys >= webhook.MaxIdempotencyKeys || size+len(encrypted) > webhook.MaxIdempotencyBytes {
 		return webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidTooMany, Parameter: webhook.IdempotencyHeader,
 			Detail: fmt.Sprintf("the access token has %s and %s of answers kept, and may have %d and %d MiB within 24 hours; wait for the oldest to expire, or send the request without one",
@@ -71,7 +71,7 @@ func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 		})
 	}
 	return t.Exec("INSERT INTO idempotency_keys (token_id, key, request, status, location, body, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-		k.TokenID, k.Key, k.Request[:], a.Status, a.Location, sealed, now.Add(webhook.IdempotencyKeptFor).UnixMilli())
+		k.TokenID, k.Key, k.Request[:], a.Status, a.Location, encrypted, now.Add(webhook.IdempotencyKeptFor).UnixMilli())
 }
 
 const (

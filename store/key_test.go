@@ -16,11 +16,12 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/keyring"
 	"service/webhook"
 )
 
-// sealedThings is a store with one of everything that is sealed.
-type sealedThings struct {
+// encryptedThings is a store with one of everything that is encrypted.
+type encryptedThings struct {
 	program, header string
 	subs            []webhook.Subscription
 	secrets         map[string][]webhook.SigningSecret // by subscription, the newest first
@@ -29,12 +30,12 @@ type sealedThings struct {
 	cursor          string   // of the list of deliveries of subs[0]
 }
 
-// fillSealed makes so many subscriptions with a header, a replaced secret, a kept
+// fillEncrypted makes so many subscriptions with a header, a replaced secret, a kept
 // answer and a certificate's key each.
-func fillSealed(t testing.TB, s *Store, count int) *sealedThings {
+func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 	t.Helper()
 	ctx := context.Background()
-	f := &sealedThings{program: "p", header: "Bearer canary-5f1d", secrets: make(map[string][]webhook.SigningSecret), answers: make(map[webhook.IdempotencyKey]string)}
+	f := &encryptedThings{program: "p", header: "Bearer canary-5f1d", secrets: make(map[string][]webhook.SigningSecret), answers: make(map[webhook.IdempotencyKey]string)}
 	token, _, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: f.program, UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,7 @@ func fillSealed(t testing.TB, s *Store, count int) *sealedThings {
 }
 
 // check finds every secret as it was given.
-func (f *sealedThings) check(t testing.TB, s *Store) {
+func (f *encryptedThings) check(t testing.TB, s *Store) {
 	t.Helper()
 	for _, sub := range f.subs {
 		l := lane(t, s, sub.ID)
@@ -105,13 +106,13 @@ func opened(t testing.TB, cfg Config) *Store {
 }
 
 // keysIn returns the keys of a data directory's file.
-func keysIn(t testing.TB, path string) []secretKey {
+func keysIn(t testing.TB, path string) []keyring.Key {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, ok := parseKeys(b)
+	keys, ok := keyring.Parse(b)
 	if !ok {
 		t.Fatalf("%s holds no keys", path)
 	}
@@ -160,12 +161,12 @@ var inTheClear = []string{
 	"tokens.hash", // of 256 random bits: nothing leads back
 }
 
-// Everything that is sealed is sealed with the new key, and the old one is
+// Everything is re-encrypted with the new key, and the old one is
 // gone. A new column of blobs must be decided on here.
 func TestRotateKey(t *testing.T) {
 	dir := t.TempDir()
 	s := opened(t, Config{Dir: dir})
-	f := fillSealed(t, s, resealAtOnce+3)
+	f := fillEncrypted(t, s, reencryptBatch+3)
 	if _, err := s.DeleteSubscription(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
 		t.Fatal(err)
 	}
@@ -187,11 +188,11 @@ func TestRotateKey(t *testing.T) {
 			continue
 		}
 		if len(values) == 0 {
-			t.Errorf("the test has nothing in %s: is it sealed?", column)
+			t.Errorf("the test has nothing in %s: is it encrypted?", column)
 		}
 		for _, v := range values {
 			if slices.Contains(after[column], v) {
-				t.Errorf("%s holds what it held before: it is not sealed anew", column)
+				t.Errorf("%s holds what it held before: it is not re-encrypted", column)
 				break
 			}
 		}
@@ -212,7 +213,7 @@ func TestRotateKey(t *testing.T) {
 	s = opened(t, Config{Dir: dir})
 	f.check(t, s)
 	s.Close()
-	if err := os.WriteFile(path, formatKeys([]secretKey{oldKey}), 0o600); err != nil {
+	if err := os.WriteFile(path, keyring.Format([]keyring.Key{oldKey}), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "not the key of this data directory") {
@@ -244,7 +245,7 @@ func TestRotateKeyInterrupted(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "secret.key")
 			s := opened(t, Config{Dir: dir})
-			f := fillSealed(t, s, resealAtOnce+1)
+			f := fillEncrypted(t, s, reencryptBatch+1)
 			oldKey := keysIn(t, path)[0]
 			_, err := s.RotateKey(&steps{t.Context(), at})
 			if err != nil && !errors.Is(err, context.Canceled) {
@@ -271,8 +272,8 @@ func TestRotateKeyInterrupted(t *testing.T) {
 				t.Errorf("interrupted at step %d, and opened: the file holds %d keys", at, len(keys))
 			}
 			// The file's one key is enough.
-			if _, old, err := s.seal.openWith([]byte(blobs(t, s)["settings.value key_check"][0]), keyCheck); err != nil || old != 0 {
-				t.Errorf("interrupted at step %d: the check is sealed with key %d, %v", at, old, err)
+			if _, old, err := s.keys.DecryptWith([]byte(blobs(t, s)["settings.value key_check"][0]), keyCheck); err != nil || old != 0 {
+				t.Errorf("interrupted at step %d: the check is encrypted with key %d, %v", at, old, err)
 			}
 			s.Close()
 			if done {
@@ -290,7 +291,7 @@ func TestRotateKeyInterrupted(t *testing.T) {
 // one cannot be undone.
 func TestRotateKeyUnreadable(t *testing.T) {
 	s := open(t)
-	f := fillSealed(t, s, 2)
+	f := fillEncrypted(t, s, 2)
 	spoiled := f.subs[1].ID
 	err := s.writer.do(func(t *tx) error {
 		return t.Exec("UPDATE subscriptions SET signing_secret = randomblob(60) WHERE id = ?", spoiled)
@@ -298,12 +299,12 @@ func TestRotateKeyUnreadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	oldKey := keysIn(t, s.seal.file.path)[0]
+	oldKey := keysIn(t, s.keys.File().Path)[0]
 	for range 2 {
-		if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "1 secret cannot be opened") {
+		if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "1 secret cannot be decrypted") {
 			t.Errorf("got %v, want an error that counts", err)
 		}
-		if keys := keysIn(t, s.seal.file.path); len(keys) != 2 || keys[1] != oldKey {
+		if keys := keysIn(t, s.keys.File().Path); len(keys) != 2 || keys[1] != oldKey {
 			t.Errorf("the file holds %d keys, want the new and the old one", len(keys))
 		}
 	}
@@ -314,9 +315,9 @@ func TestRotateKeyUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, err := s.RotateKey(t.Context()); err != nil || r.SigningSecrets != 2 {
-		t.Errorf("without it: got %+v, %v; want 2 signing secrets sealed anew", r, err)
+		t.Errorf("without it: got %+v, %v; want 2 signing secrets re-encrypted", r, err)
 	}
-	if keys := keysIn(t, s.seal.file.path); len(keys) != 1 {
+	if keys := keysIn(t, s.keys.File().Path); len(keys) != 1 {
 		t.Errorf("the file holds %d keys, want one", len(keys))
 	}
 }
@@ -350,7 +351,7 @@ func TestLanesBesideOneThatIsSpoiled(t *testing.T) {
 // A running service notices nothing.
 func TestRotateKeyWhileRunning(t *testing.T) {
 	s := open(t)
-	f := fillSealed(t, s, 20)
+	f := fillEncrypted(t, s, 20)
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	subs := f.subs
@@ -392,8 +393,8 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 	all.Wait()
 	f.check(t, s)
 	// All of it is open to the key that the file holds now.
-	s.seal.keys.Store(nil)
-	if err := s.seal.use(keysIn(t, s.seal.file.path)); err != nil {
+	var err error
+	if s.keys, err = keyring.New(s.keys.File(), keysIn(t, s.keys.File().Path)); err != nil {
 		t.Fatal(err)
 	}
 	f.check(t, s)
@@ -404,10 +405,10 @@ func TestRotateKeyReadOnly(t *testing.T) {
 	// No other file fits beside a name that is as long as names may be: not
 	// even root can replace this one.
 	path := filepath.Join(t.TempDir(), strings.Repeat("k", 250))
-	first, second := newSecretKey(), newSecretKey()
-	put := func(keys ...secretKey) {
+	first, second := keyring.NewKey(), keyring.NewKey()
+	put := func(keys ...keyring.Key) {
 		t.Helper()
-		if err := os.WriteFile(path, formatKeys(keys), 0o400); err != nil {
+		if err := os.WriteFile(path, keyring.Format(keys), 0o400); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -418,7 +419,7 @@ func TestRotateKeyReadOnly(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "secret.key")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("there is a key in the data directory: %v", err)
 	}
-	f := fillSealed(t, s, 3)
+	f := fillEncrypted(t, s, 3)
 	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "cannot be written") || !strings.Contains(err.Error(), "on a line above the present one") {
 		t.Errorf("got %v, want what to do", err)
 	}
@@ -482,7 +483,7 @@ func TestKeyFile(t *testing.T) {
 		{"long", write(canary+"5", 0o600), "does not hold a key"},
 		{"no digits", write(canary[:62]+"xy", 0o600), "does not hold a key"},
 		{"a word behind", write(canary+" main", 0o600), "does not hold a key"},
-		{"too many keys", write(strings.Repeat(canary+"\n", maxKeys+1), 0o600), "8 in all at the most"},
+		{"too many keys", write(strings.Repeat(canary+"\n", keyring.MaxKeys+1), 0o600), "8 in all at the most"},
 		{"another file", write(strings.Repeat(canary, 100), 0o600), "is no key file, it has 6400 bytes"},
 		{"a directory", func(path string) error { return os.Mkdir(path, 0o700) }, "is a directory"},
 		{"a pipe", func(path string) error { return syscall.Mkfifo(path, 0o600) }, "is not a regular file"},
@@ -510,46 +511,6 @@ func TestKeyFile(t *testing.T) {
 				t.Errorf("the error tells the content: %v", err)
 			}
 		})
-	}
-}
-
-// Another user's file is not this user's to protect: systemd and Kubernetes
-// hand over secrets that a group, or all, can read.
-func TestKeyFileOfAnotherUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "owner") {
-			t.Fatal("key files of other users are required, and cannot be tested here: it takes root to make them")
-		}
-		t.Skip("KEY FILES OF OTHER USERS ARE NOT TESTED: it takes root to make them")
-	}
-	path := filepath.Join(t.TempDir(), "key")
-	key := newSecretKey()
-	for mode, ok := range map[os.FileMode]bool{0o400: true, 0o440: true, 0o444: true, 0o464: false, 0o446: false} {
-		if err := errors.Join(os.WriteFile(path, formatKeys([]secretKey{key}), 0o600), os.Chmod(path, mode), os.Chown(path, 65534, 65534)); err != nil {
-			t.Fatal(err)
-		}
-		k := &keyring{path: path, named: true}
-		if _, err := k.read(); (err == nil) != ok {
-			t.Errorf("mode %04o: got %v, want it read: %v", mode, err, ok)
-		}
-		if got, want := k.exposed(), mode&0o004 != 0; got != want {
-			t.Errorf("mode %04o: exposed: got %v, want %v", mode, got, want)
-		}
-	}
-	// What root replaces is still that user's.
-	if err := os.Chmod(path, 0o400); err != nil {
-		t.Fatal(err)
-	}
-	k := &keyring{path: path}
-	if err := k.write([]secretKey{newSecretKey(), key}); err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if owner := info.Sys().(*syscall.Stat_t); owner.Uid != 65534 || owner.Gid != 65534 || info.Mode() != 0o400 {
-		t.Errorf("got user %d, group %d, mode %v; want 65534, 65534, 0400", owner.Uid, owner.Gid, info.Mode())
 	}
 }
 
@@ -585,7 +546,7 @@ func TestKeyFileUnfinished(t *testing.T) {
 	dir := t.TempDir()
 	left, other := filepath.Join(dir, "secret.key"+durable.TempSuffix+"123"), filepath.Join(dir, "secret.key.mine")
 	for _, path := range []string{left, other} {
-		if err := os.WriteFile(path, formatKeys([]secretKey{newSecretKey()}), 0o600); err != nil {
+		if err := os.WriteFile(path, keyring.Format([]keyring.Key{keyring.NewKey()}), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -601,7 +562,7 @@ func TestKeyFileUnfinished(t *testing.T) {
 // How long a rotation takes, and how long a write waits for it at the most.
 func BenchmarkRotateKey(b *testing.B) {
 	s := open(b)
-	fillSealed(b, s, 10_000)
+	fillEncrypted(b, s, 10_000)
 	var longest time.Duration
 	ctx, stop := context.WithCancel(b.Context())
 	var all sync.WaitGroup

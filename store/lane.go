@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"service/store/keyring"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -81,7 +82,7 @@ func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
 	var lanes []*Lane
 	err := s.db.Each(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
 		l, err := s.scanLane(scan)
-		if errors.Is(err, errSealed) {
+		if errors.Is(err, keyring.ErrDecrypt) {
 			l, err = &Lane{SubscriptionID: l.SubscriptionID, Unusable: err}, nil
 		}
 		lanes = append(lanes, l)
@@ -149,13 +150,13 @@ func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
 	}
 	l.Seen, l.Failing = l.Cursor, l.Status == webhook.HealthFailing
 	if authorization != nil {
-		plain, err := s.seal.open(authorization, "authorization_header of "+l.SubscriptionID)
+		plain, err := s.keys.Decrypt(authorization, "authorization_header of "+l.SubscriptionID)
 		if err != nil {
 			return l, err
 		}
 		l.Authorization = string(plain)
 	}
-	plain, err := s.seal.open(secret, "signing_secret of "+l.SubscriptionID)
+	plain, err := s.keys.Decrypt(secret, "signing_secret of "+l.SubscriptionID)
 	l.Secrets = []webhook.SigningSecret{plain}
 	return l, err
 }
@@ -214,17 +215,17 @@ func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which str
 	args = append(args[:len(args):len(args)], s.clock.now().UnixMilli())
 	return s.db.Each(ctx, "SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
 		var id string
-		var sealed []byte
+		var encrypted []byte
 		var expires int64
-		if err := scan(&id, &sealed, &expires); err != nil {
+		if err := scan(&id, &encrypted, &expires); err != nil {
 			return err
 		}
 		l := lanes[id]
 		if l == nil || l.Unusable != nil {
 			return nil
 		}
-		plain, err := s.seal.open(sealed, "signing_secret of "+id)
-		if errors.Is(err, errSealed) {
+		plain, err := s.keys.Decrypt(encrypted, "signing_secret of "+id)
+		if errors.Is(err, keyring.ErrDecrypt) {
 			l.Unusable = err
 			return nil
 		}

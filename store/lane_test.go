@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"service/store/keyring"
 	"service/webhook"
 )
 
@@ -389,7 +390,7 @@ func TestLanesAreTheLaneOfEach(t *testing.T) {
 		want, err := s.Lane(t.Context(), got.SubscriptionID)
 		if got.Unusable != nil {
 			unusable++
-			if !errors.Is(err, errSealed) || len(got.Interests) > 0 || got.Secrets != nil {
+			if !errors.Is(err, keyring.ErrDecrypt) || len(got.Interests) > 0 || got.Secrets != nil {
 				t.Errorf("lane %+v is not usable; alone: %v", got, err)
 			}
 			continue

@@ -2,6 +2,7 @@ package store
 
 import (
 	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"strings"
@@ -40,5 +41,18 @@ func (s *Store) place(scope cursorScope, cursor string, place []int64) error {
 }
 
 func (s *Store) cursorMAC(scope cursorScope, place []byte) []byte {
-	return s.seal.mac(scope.list, scope.programID, scope.parent, scope.selection, string(place))
+	return s.mac(scope.list, scope.programID, scope.parent, scope.selection, string(place))
+}
+
+// macBytes is the size of what mac returns.
+const macBytes = 12
+
+// mac authenticates a page cursor for the list that it belongs to, or a device.
+func (s *Store) mac(parts ...string) []byte {
+	m := hmac.New(sha256.New, s.macKey)
+	for _, p := range parts {
+		m.Write([]byte(p))
+		m.Write([]byte{0})
+	}
+	return m.Sum(nil)[:macBytes]
 }

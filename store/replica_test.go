@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/keyring"
 	"service/store/replica"
 	"service/store/sqlite"
 	"service/webhook"
@@ -129,11 +130,11 @@ func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := os.ReadFile(filepath.Join(keyOf, keyFile))
+	key, err := os.ReadFile(filepath.Join(keyOf, keyring.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, keyFile), key, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, keyring.FileName), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return openDir(t, dir), y

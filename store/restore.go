@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/keyring"
 	"service/store/sqlite"
 )
 
@@ -69,7 +70,7 @@ func Restore(dir string, force bool) (_ *Restoration, err error) {
 	if err := finishRestore(dir, slog.New(slog.DiscardHandler)); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{databaseFile, keyFile} {
+	for _, name := range []string{databaseFile, keyring.FileName} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil && !force {
 			return nil, fmt.Errorf("%w: there is %s in %s", ErrNotEmpty, name, dir)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/keyring"
 	"service/webhook"
 )
 
@@ -46,7 +48,7 @@ func onlyProgram(t *testing.T, dir string) string {
 // Wherever a restoration is cut off, what opens the data directory next finds
 // all that was there before, or all that is new.
 func TestRestoreCutOff(t *testing.T) {
-	names := []string{databaseFile, keyFile}
+	names := []string{databaseFile, keyring.FileName}
 	move := func(from, to string, names ...string) error {
 		var errs []error
 		for _, name := range names {
@@ -105,16 +107,16 @@ func TestRestoreCutOff(t *testing.T) {
 			if got := onlyProgram(t, dir); got != test.want {
 				t.Errorf("got the data of %q, want %q", got, test.want)
 			}
-			left, err := filepath.Glob(filepath.Join(escapeGlob(dir), restoring+"*"))
+			left, err := fs.Glob(os.DirFS(dir), restoring+"*")
 			if err != nil || len(left) > 0 {
 				t.Errorf("left are %v, %v", left, err)
 			}
-			aside, err := filepath.Glob(filepath.Join(escapeGlob(dir), replaced+"*"))
+			aside, err := fs.Glob(os.DirFS(dir), replaced+"*")
 			if err != nil || len(aside) != strings.Count(test.want, "new") {
 				t.Fatalf("put aside are %v, %v", aside, err)
 			}
 			for _, old := range aside {
-				if got := onlyProgram(t, old); got != "old" {
+				if got := onlyProgram(t, filepath.Join(dir, old)); got != "old" {
 					t.Errorf("put aside is %q, want old", got)
 				}
 			}

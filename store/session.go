@@ -174,7 +174,7 @@ func (s *Store) NewDevice(adminID string) string {
 	var random [16]byte
 	rand.Read(random[:])
 	nonce := base64.RawURLEncoding.EncodeToString(random[:])
-	return nonce + "." + base64.RawURLEncoding.EncodeToString(s.seal.mac(deviceMark, adminID, nonce))
+	return nonce + "." + base64.RawURLEncoding.EncodeToString(s.mac(deviceMark, adminID, nonce))
 }
 
 // Device returns the name of the browser that a mark of an admin was made for,
@@ -182,7 +182,7 @@ func (s *Store) NewDevice(adminID string) string {
 func (s *Store) Device(adminID, mark string) (string, bool) {
 	nonce, sum, _ := strings.Cut(mark, ".")
 	got, err := base64.RawURLEncoding.Strict().DecodeString(sum)
-	if err != nil || len(nonce) != base64.RawURLEncoding.EncodedLen(16) || !hmac.Equal(got, s.seal.mac(deviceMark, adminID, nonce)) {
+	if err != nil || len(nonce) != base64.RawURLEncoding.EncodedLen(16) || !hmac.Equal(got, s.mac(deviceMark, adminID, nonce)) {
 		return "", false
 	}
 	return nonce, true

@@ -92,28 +92,23 @@ func (s *Standby) Promote(ctx context.Context) (y Restored, aside string, err er
 
 // checkKeys refuses a database whose secrets other keys were used for.
 func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
-	parsed, ok := parseKeys(keys)
-	if !ok {
-		return fmt.Errorf("%w: what should be its key is none", ErrUnfit)
-	}
-	sl := &sealer{}
-	if err := sl.use(parsed); err != nil {
-		return err
-	}
 	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	var sealed []byte
-	err = db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&sealed)
+	var check []byte
+	err = db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&check)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil // nothing was ever sealed
+		return nil // nothing was ever encrypted
 	} else if err != nil {
 		return err
 	}
-	if got, err := sl.open(sealed, keyCheck); err != nil || string(got) != keyCheckText {
-		return fmt.Errorf("%w: its secrets are sealed with another key than the one here: copy secret.key from the primary", ErrUnfit)
+	switch fit, err := keysFit(keys, check); {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrUnfit, err)
+	case !fit:
+		return fmt.Errorf("%w: its secrets are encrypted with another key than the one here: copy secret.key from the primary", ErrUnfit)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/keyring"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -109,7 +110,7 @@ func TestStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	if err := os.WriteFile(filepath.Join(warm, keyFile), keys, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(warm, keyring.FileName), keys, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	y, aside, err := standby.Promote(t.Context())

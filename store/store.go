@@ -24,6 +24,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/store/keyring"
 	"service/store/replica"
 	"service/store/sqlite"
 	"service/webhook"
@@ -60,7 +61,8 @@ type Store struct {
 	disk    disk
 	db      *sqlite.DB // nil until it is open
 	writer  *writer
-	seal    *sealer
+	keys    *keyring.Keyring
+	macKey  []byte // authenticates cursors and devices; no rotation changes it
 	tail    *tail
 	lists   listLimits
 	metrics *metrics
@@ -88,7 +90,6 @@ const readers = 6
 // The files of a data directory that the store keeps.
 const (
 	databaseFile = "service.db" // and beside it SQLite's -wal and -shm
-	keyFile      = "secret.key"
 )
 
 // Open takes the data directory for this process, brings its schema up to date
@@ -145,7 +146,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if cfg.Replica != nil {
 		s.replication = replica.NewReplication(cfg.Replica, path, s.db.Writer(), s.logger)
 	}
-	if err := s.openSealer(&cfg); err != nil {
+	if err := s.openKeyring(&cfg); err != nil {
 		return nil, err
 	}
 	if err := s.writer.do(s.recoverClock); Unavailable(err) {
@@ -279,7 +280,7 @@ func (s *Store) Guard(ctx context.Context) error { return s.db.WaitDamaged(ctx) 
 
 // checkFiles is [sqlite.CheckFiles] for the database of a data directory.
 func checkFiles(dir string) error {
-	_, err := os.Stat(filepath.Join(dir, keyFile)) // it is made after the schema
+	_, err := os.Stat(filepath.Join(dir, keyring.FileName)) // it is made after the schema
 	return sqlite.CheckFiles(filepath.Join(dir, databaseFile), err == nil)
 }
 

@@ -257,8 +257,8 @@ func TestReopenKeepsEverything(t *testing.T) {
 	}
 }
 
-// Secrets are in the file only sealed, and go with the subscription.
-func TestSecretsAreSealed(t *testing.T) {
+// Secrets are in the file only encrypted, and go with the subscription.
+func TestSecretsAreEncrypted(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)
 	program(t, s, "p")

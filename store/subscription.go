@@ -27,7 +27,7 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	secret := webhook.NewSigningSecret()
 	var authorization []byte
 	if f.AuthorizationHeader != nil && *f.AuthorizationHeader != nil {
-		authorization = s.seal.seal([]byte(**f.AuthorizationHeader), "authorization_header of "+sub.ID)
+		authorization = s.keys.Encrypt([]byte(**f.AuthorizationHeader), "authorization_header of "+sub.ID)
 		sub.HasAuthorizationHeader = true
 	}
 	names, err := json.Marshal(sub.Events)
@@ -39,7 +39,7 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	}
 	err = t.Exec("INSERT INTO subscriptions (id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
-		s.seal.seal(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli())
+		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli())
 	if err != nil {
 		return sub, nil, err
 	}
@@ -113,12 +113,12 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 		return sub, nil // nobody's tag of the record is to become void over it
 	}
 	if f.AuthorizationHeader != nil {
-		var sealed []byte
+		var encrypted []byte
 		if h := *f.AuthorizationHeader; h != nil {
-			sealed = s.seal.seal([]byte(*h), "authorization_header of "+id)
+			encrypted = s.keys.Encrypt([]byte(*h), "authorization_header of "+id)
 		}
-		sub.HasAuthorizationHeader = sealed != nil
-		if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(sealed), id); err != nil {
+		sub.HasAuthorizationHeader = encrypted != nil
+		if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(encrypted), id); err != nil {
 			return sub, err
 		}
 	}
@@ -169,11 +169,11 @@ func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error
 	if _, err := w.t.subscription(programID, id); err != nil {
 		return nil, err
 	}
-	var sealed []byte
-	if err := w.t.Scan("SELECT signing_secret FROM subscriptions WHERE id = ?", []any{id}, &sealed); err != nil {
+	var encrypted []byte
+	if err := w.t.Scan("SELECT signing_secret FROM subscriptions WHERE id = ?", []any{id}, &encrypted); err != nil {
 		return nil, err
 	}
-	plain, err := w.s.seal.open(sealed, "signing_secret of "+id)
+	plain, err := w.s.keys.Decrypt(encrypted, "signing_secret of "+id)
 	return plain, err
 }
 
@@ -208,7 +208,7 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 	sub.Revision++
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	return sub, secret, time.UnixMilli(expires).UTC(), t.Exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
-		s.seal.seal(secret, "signing_secret of "+id), now.UnixMilli(), id)
+		s.keys.Encrypt(secret, "signing_secret of "+id), now.UnixMilli(), id)
 }
 
 // DeleteSubscription removes a subscription and returns it as it was. Nothing

@@ -1,0 +1,51 @@
+package keyring
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Another user's file is not this user's to protect: systemd and Kubernetes
+// hand over secrets that a group, or all, can read.
+func TestKeyFileOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "owner") {
+			t.Fatal("key files of other users are required, and cannot be tested here: it takes root to make them")
+		}
+		t.Skip("KEY FILES OF OTHER USERS ARE NOT TESTED: it takes root to make them")
+	}
+	path := filepath.Join(t.TempDir(), "key")
+	key := NewKey()
+	for mode, ok := range map[os.FileMode]bool{0o400: true, 0o440: true, 0o444: true, 0o464: false, 0o446: false} {
+		if err := errors.Join(os.WriteFile(path, Format([]Key{key}), 0o600), os.Chmod(path, mode), os.Chown(path, 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
+		f := &File{Path: path, Named: true}
+		if _, err := f.Read(); (err == nil) != ok {
+			t.Errorf("mode %04o: got %v, want it read: %v", mode, err, ok)
+		}
+		if got, want := f.Exposed(), mode&0o004 != 0; got != want {
+			t.Errorf("mode %04o: exposed: got %v, want %v", mode, got, want)
+		}
+	}
+	// What root replaces is still that user's.
+	if err := os.Chmod(path, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	f := &File{Path: path}
+	if err := f.write([]Key{NewKey(), key}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t); owner.Uid != 65534 || owner.Gid != 65534 || info.Mode() != 0o400 {
+		t.Errorf("got user %d, group %d, mode %v; want 65534, 65534, 0400", owner.Uid, owner.Gid, info.Mode())
+	}
+}

@@ -3,7 +3,7 @@
 // Failures are filtered, and all that match are redelivered: what the dry run and
 // the report say, what the API and the metrics count, and what arrives, is the
 // same number. What waits is cancelled the same way.
-import { api, base, check, done, looks, receiver, screenshot, script, signedIn, until, visit } from "./lib.mjs";
+import { api, base, check, done, follow, looks, receiver, screenshot, script, signedIn, until, visit } from "./lib.mjs";
 
 const { page } = await signedIn();
 let status = 204;
@@ -83,8 +83,9 @@ await looks(page);
 status = 200;
 const arrived = server.requests.length;
 const successes = await ended('failure_reason="",status="success"');
-await page.getByRole("button", { name: `Redeliver ${failures} deliveries` }).click();
-await until("the report", async () => {
+await follow(page, () => page.getByRole("button", { name: `Redeliver ${failures} deliveries` }).click());
+check(new URL(page.url()).pathname === "/deliveries/report", `the report of the run, got ${page.url()}`);
+await until("the end of the run", async () => {
   if (await page.getByText(`${failures} deliveries queued to be sent again.`).count()) return true;
   await page.reload(); // it may be under way still
 });
@@ -96,7 +97,7 @@ const succeeded = failures + 1; // and its ping
 await until("the results", async () => await shown(`filter[status]=success&filter[subscription_id]=${subscription}`) === succeeded);
 check(await listed("success") === succeeded, `the API has ${await listed("success")} successes, want ${succeeded}`);
 check(await listed("failed") === failures && await shown("filter[status]=failed") === failures, "the old ones are what they were");
-check(await ended('failure_reason="",status="success"') === successes + failures, "the metrics count as many successes more");
+await until("as many successes more in the metrics", async () => await ended('failure_reason="",status="success"') === successes + failures);
 check(await ended('failure_reason="rejected",status="failed"') === failures, "and as many failures");
 const again = server.requests.slice(arrived);
 const eventsOf = (requests) => requests.flatMap((r) => JSON.parse(r.body).events.map((e) => e.id)).sort().join();
@@ -125,10 +126,11 @@ await publish(1);
 await until("a retryable one", async () => await shown("filter[status]=retryable") === 1);
 check(await page.getByRole("link", { name: "Refresh" }).count() === (script ? 0 : 1), "there is a link to refresh where there is no script");
 await page.locator("input[data-tick]").check();
-await page.locator('button[formaction="/deliveries/cancel"]').click();
+await follow(page, () => page.locator('button[formaction="/deliveries/cancel"]').click());
 await page.getByText("will be cancelled.").waitFor();
-await page.locator("form.confirm button").click();
-await page.getByText("cancelled.").first().waitFor();
+await follow(page, () => page.locator("form.confirm button").click());
+check(new URL(page.url()).pathname === "/deliveries/report", `the report of the cancellation, got ${page.url()}`);
+await until("the cancellation", async () => await listed("retryable") === 0);
 await visit(page, "/deliveries?filter[status]=failed&page[size]=100");
 const states = await page.locator("tr[data-row] .sub").allTextContents();
 check(states.some((s) => s.includes("cancelled")), "it is listed as cancelled");

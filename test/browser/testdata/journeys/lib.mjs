@@ -6,10 +6,15 @@
 //   await looksOnce(page, "a delivery");         // the same, if there is something new on it
 //   await tabTo(page, "#email");                 // goes there by keyboard alone
 //   const r = await receiver((req) => 204);      // a subscriber: r.url, r.requests
+//   const h = await holding();                   // one that answers when the journey says so
 //   await api("POST", "/v2/events", {...});      // with a token of all scopes
 //   check(value, "what should be");
 //   await until("what is waited for", async () => value);
 //   await restart();                             // the service, on the same data
+//
+// A journey must not depend on how fast the machine is: it waits for conditions,
+// for at most timeout, and what happens on a page between two of its steps is
+// caused by the journey (see holding), never by a schedule of seconds.
 //
 // script says whether the browsers of this journey run JavaScript; a journey may
 // be gone once with and once without (see TestBrowser). Whatever a page has to complain about fails the journey at its end: errors in
@@ -26,6 +31,9 @@ export const link = env("LINK");
 export const base = new URL(link).origin;
 export const data = env("DATA");
 export const script = env("SCRIPT") !== "off";
+
+// How long, in milliseconds, anything that must happen is waited for.
+export const timeout = Number(env("TIMEOUT") || 60_000);
 export const routes = JSON.parse(env("ROUTES") || "[]"); // of the pages: {path, get, post}
 
 const axe = fs.readFileSync("node_modules/axe-core/axe.min.js", "utf8");
@@ -40,7 +48,7 @@ export const asked = [];
 setTimeout(() => {
   console.error(`the journey hangs, at ${browser.contexts().flatMap((c) => c.pages()).map((p) => p.url())}`);
   process.exit(1);
-}, Number(env("PATIENCE") || 280_000)).unref();
+}, Number(env("PATIENCE") || 460_000)).unref();
 
 // check fails the journey unless value is true.
 export function check(value, should) {
@@ -52,7 +60,7 @@ export function check(value, should) {
 // purpose, as texts that they contain.
 export async function fresh(options = {}, expected = []) {
   const context = await browser.newContext({ ignoreHTTPSErrors: true, javaScriptEnabled: script, viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
-  context.setDefaultTimeout(15000);
+  context.setDefaultTimeout(timeout);
   if (options.javaScriptEnabled ?? script) {
     await context.addInitScript(() => {
       document.addEventListener("securitypolicyviolation", (e) => console.error(`the policy refused ${e.violatedDirective}: ${e.blockedURI} ${e.sourceFile}:${e.lineNumber}`));
@@ -78,8 +86,8 @@ let state;
 export const admin = { email: "ada@example.com", password: "correct horse battery staple" };
 
 // until waits for a value that is true, asking often, and returns it.
-export async function until(what, found, seconds = 30) {
-  for (const end = Date.now() + seconds * 1000; Date.now() < end;) {
+export async function until(what, found) {
+  for (const end = Date.now() + timeout; Date.now() < end;) {
     const value = await found();
     if (value) return value;
     await new Promise((r) => setTimeout(r, 50));
@@ -93,6 +101,13 @@ export async function until(what, found, seconds = 30) {
 export async function restart(aged = "0s", table = "") {
   const answer = await fetch(`${env("CONTROL")}/restart`, { method: "POST", body: new URLSearchParams({ aged, table }) });
   check(answer.ok, `a restart: ${await answer.text()}`);
+}
+
+// follow does what leads to another page, such as pressing a button that sends a
+// form, and waits for that page. What follows a form too early, such as going
+// elsewhere, would cancel it.
+export async function follow(page, act) {
+  await Promise.all([page.waitForEvent("load"), act()]);
 }
 
 // tabTo presses Tab until the element of a selector has the focus. At each stop
@@ -261,17 +276,17 @@ export async function api(method, to, body) {
 }
 
 // receiver is a subscriber's server. What answer returns for a request, with
-// its body, is the status, or {status, headers, body}; a subscription to it needs
-// --allow-http and --allow-destination 127.0.0.1.
+// its body, is the status, or {status, headers, body}, or a promise of one; a
+// subscription to it needs --allow-http and --allow-destination 127.0.0.1.
 export async function receiver(answer) {
   const requests = [];
   const server = http.createServer((req, res) => {
     let text = "";
     req.on("data", (d) => { text += d; });
-    req.on("end", () => {
+    req.on("end", async () => {
       const request = { headers: req.headers, body: text, number: requests.length + 1 };
       requests.push(request);
-      const a = answer(request);
+      const a = await answer(request);
       if (typeof a === "number") res.writeHead(a).end();
       else res.writeHead(a.status, a.headers).end(a.body);
     });
@@ -279,6 +294,29 @@ export async function receiver(answer) {
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
   server.unref();
   return { url: `http://127.0.0.1:${server.address().port}/`, requests, close: () => server.close() };
+}
+
+// holding is a receiver that answers pings with 204 at once, and everything else
+// when the journey says so: answer(status) answers the oldest request that waits
+// for its answer, once there is one, and attempt(n) waits for the nth request
+// that is no ping. always(status) answers those that come from now on at once.
+// The service needs an --attempt-timeout that is longer than the journey.
+export async function holding() {
+  const waiting = [];
+  let status;
+  const isPing = (r) => JSON.parse(r.body).events[0].name === "ping";
+  const server = await receiver((r) => (isPing(r) ? 204 : status ?? new Promise((answer) => waiting.push(answer))));
+  const attempts = () => server.requests.filter((r) => !isPing(r));
+  return {
+    ...server,
+    attempts,
+    attempt: (n) => until(`attempt ${n}`, () => attempts().length >= n),
+    answer: async (status) => {
+      await until("a request that waits for its answer", () => waiting.length > 0);
+      waiting.shift()(status);
+    },
+    always: (of) => { status = of; },
+  };
 }
 
 // gallery is a page with all the parts that pages are made of, shown as if the

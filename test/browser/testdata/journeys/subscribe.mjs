@@ -4,7 +4,7 @@
 // one taken; its first ping and its secret are shown; a ping's result is seen in
 // place; and nothing has the secret afterwards.
 import { createHmac } from "node:crypto";
-import { base, check, command, data, done, looks, receiver, script, signedIn, tabTo, until, visit } from "./lib.mjs";
+import { base, check, command, data, done, follow, looks, receiver, script, signedIn, tabTo, until, visit } from "./lib.mjs";
 
 let answer = { status: 200, headers: { "Content-Type": "text/plain" }, body: "thank you\n" };
 const server = await receiver(() => answer);
@@ -76,7 +76,7 @@ if (script) {
   // It is checked while it is typed, too.
   await until("the verdict on all of it", async () => (await verdict.textContent()).includes("The URL can be used.") && (await page.locator("#preview").textContent()).includes(url.slice(server.url.length)));
 } else {
-  await page.getByRole("button", { name: "Check the URL" }).click();
+  await follow(page, () => page.getByRole("button", { name: "Check the URL" }).click());
   check((await verdict.textContent()).includes("The URL can be used."), "the URL can be used");
 }
 const preview = await page.locator("#preview").innerText();

@@ -248,7 +248,7 @@ await inert(page);
 answering = 200;
 for (const [verb, of] of [["redeliver", "failed"], ["cancel", "retryable"]]) {
   await visit(page, `/deliveries/${verb}?filter[status]=${of}`);
-  await page.locator("form.confirm button").click({ timeout: 15000 });
+  await page.locator("form.confirm button").click();
   await page.waitForURL(/report/);
   await until("the report", async () => (await page.locator("[role=status], .alarm").count()) > 0);
   await hold(page);

@@ -161,15 +161,15 @@ func (c *adminCreateCmd) Run(ctx context.Context, std streams) error {
 type adminSetupLinkCmd struct{ dataFlag }
 
 func (c *adminSetupLinkCmd) Run(ctx context.Context, std streams) error {
-	server, err := control.Dial(ctx, c.Data)
+	running, err := control.Dial(ctx, c.Data)
 	if errors.Is(err, control.ErrNoServer) {
 		return fmt.Errorf("no server is running on %s: start it with service serve, which prints a link itself while there is no admin", c.Data)
 	}
 	if err != nil {
 		return err
 	}
-	defer server.Close()
-	link, err := server.SetupLink(ctx)
+	defer running.Close()
+	link, err := running.SetupLink(ctx)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/internal/control"
+	"service/internal/server"
 	"service/store"
 	"service/webhook"
 )
@@ -35,7 +36,7 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- serveHTTP(ctx, &http.Server{Handler: admin.Handler()}, l, time.Second) }()
+	go func() { done <- server.Serve(ctx, &http.Server{Handler: admin.Handler()}, l, time.Second) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := errors.Join(<-done, st.Close()); err != nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"service/internal/control"
+	"service/internal/server"
 	"service/webhook"
 )
 
@@ -35,14 +36,14 @@ var demoRetries = [webhook.MaxAttempts - 1]time.Duration{2 * time.Second, 5 * ti
 // demo is serve on a throw-away data directory, with receivers, subscriptions
 // and an event every pace, all of it through the front door: the HTTP API. It
 // removes the directory when ctx ends.
-func demo(ctx context.Context, s *settings, std streams, pace time.Duration) (err error) {
+func demo(ctx context.Context, s *server.Config, allowed []string, std streams, pace time.Duration) (err error) {
 	dir, err := os.MkdirTemp("", "service-demo-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s.data, s.allowHTTP, s.retryPolicy.Waits, s.replica = dir, true, demoRetries, nil
-	if s.destinations, err = webhook.ParseDestinations(append(s.allowed, "127.0.0.1")); err != nil {
+	s.Dir, s.AllowHTTP, s.RetryPolicy.Waits, s.Replica = dir, true, demoRetries, nil
+	if s.Destinations, err = webhook.ParseDestinations(append(allowed, "127.0.0.1")); err != nil {
 		return err
 	}
 	catalog, err := webhook.LoadCatalog()
@@ -71,9 +72,9 @@ func demo(ctx context.Context, s *settings, std streams, pace time.Duration) (er
 	}
 	defer flaky.listener.Close()
 
-	svc, err := open(ctx, s, nil)
+	svc, err := server.Open(ctx, s)
 	if err != nil {
-		return err
+		return keyFlag{}.explain(err)
 	}
 	g, running := errgroup.WithContext(ctx)
 	// The receivers outlive the service: attempts in flight want their answer.
@@ -84,10 +85,10 @@ func demo(ctx context.Context, s *settings, std streams, pace time.Duration) (er
 		return svc.Run(running)
 	})
 	for _, r := range []*demoReceiver{steady, flaky} {
-		g.Go(func() error { return serveHTTP(receiving, &http.Server{Handler: r}, r.listener, time.Second) })
+		g.Go(func() error { return server.Serve(receiving, &http.Server{Handler: r}, r.listener, time.Second) })
 	}
 	g.Go(func() error {
-		d := &demonstration{svc: svc, catalog: catalog, out: out, steady: steady, flaky: flaky, pace: pace}
+		d := &demonstration{svc: svc, settings: s, catalog: catalog, out: out, steady: steady, flaky: flaky, pace: pace}
 		if err := d.run(running); err != nil && running.Err() == nil {
 			return fmt.Errorf("demo: %w", err)
 		}
@@ -140,7 +141,8 @@ func (r *demoReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // demonstration plays the parts of an operator, a partner and the platform.
 type demonstration struct {
-	svc           *service
+	svc           *server.Server
+	settings      *server.Config
 	catalog       *webhook.Catalog
 	out           io.Writer
 	steady, flaky *demoReceiver
@@ -152,17 +154,17 @@ type demonstration struct {
 
 func (d *demonstration) run(ctx context.Context) error {
 	var err error
-	if d.client, err = apiClient(d.svc.caFile); err != nil {
+	if d.client, err = apiClient(d.svc.CAFile()); err != nil {
 		return err
 	}
 	defer d.client.CloseIdleConnections()
-	if _, d.token, err = d.svc.store.CreateToken(ctx, webhook.NewToken{
+	if _, d.token, err = d.svc.Store().CreateToken(ctx, webhook.NewToken{
 		ProgramID: demoProgram, UserID: demoUser, Name: "demo", Scopes: webhook.Scopes(),
 	}); err != nil {
 		return err
 	}
 
-	admin, err := control.AuditedStore{Store: d.svc.store, Version: version()}.CreateAdmin(ctx, demoAdmin, webhook.NoPassword())
+	admin, err := control.AuditedStore{Store: d.svc.Store(), Version: version()}.CreateAdmin(ctx, demoAdmin, webhook.NoPassword())
 	if err != nil {
 		return err
 	}
@@ -174,7 +176,7 @@ func (d *demonstration) run(ctx context.Context) error {
 			some = append(some, t.Name)
 		}
 	}
-	fmt.Fprintf(d.out, "A demo of the service. Everything it makes is in %s, which is removed when it ends (Ctrl-C).\n\n", d.svc.settings.data)
+	fmt.Fprintf(d.out, "A demo of the service. Everything it makes is in %s, which is removed when it ends (Ctrl-C).\n\n", d.settings.Dir)
 	steadyID, err := d.subscribe(ctx, d.steady, all)
 	if err != nil {
 		return err
@@ -182,7 +184,7 @@ func (d *demonstration) run(ctx context.Context) error {
 	if _, err := d.subscribe(ctx, d.flaky, some); err != nil {
 		return err
 	}
-	d.explain(steadyID, d.svc.baseURL+d.svc.web.NewSignInLink(admin.ID))
+	d.explain(steadyID, d.svc.SignInLink(admin.ID))
 
 	tick := time.NewTicker(d.pace)
 	defer tick.Stop()
@@ -205,11 +207,11 @@ func (d *demonstration) run(ctx context.Context) error {
 
 // explain says what is happening and what to try next. The link signs in.
 func (d *demonstration) explain(subscriptionID, link string) {
-	curl := d.svc.curl()
+	curl := curl(d.svc)
 	subscription := "/v2/webhooks/subscriptions/" + subscriptionID
 	ca := ""
-	if d.svc.caFile != "" {
-		ca = " --ca " + shellQuote(d.svc.caFile)
+	if d.svc.CAFile() != "" {
+		ca = " --ca " + shellQuote(d.svc.CAFile())
 	}
 	fmt.Fprintf(d.out, `
 What is happening
@@ -230,7 +232,7 @@ What to try next
   Publish an event of your own:
     echo '{"name":"channel_updated","version":"1","channel_id":7}' | SERVICE_TOKEN=$TOKEN %s publish --url %s%s
 
-`, demoProgram, demoRetries[0], demoAdmin, link, d.token, curl, subscription, curl, subscription, curl, d.svc.settings.program, d.svc.baseURL, ca)
+`, demoProgram, demoRetries[0], demoAdmin, link, d.token, curl, subscription, curl, subscription, curl, d.settings.Program, d.svc.URL(), ca)
 }
 
 // subscribe makes a subscription for a receiver and tells it the secret.
@@ -284,7 +286,7 @@ func (d *demonstration) post(ctx context.Context, path string, request, answer a
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.svc.baseURL+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.svc.URL()+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

@@ -5,16 +5,19 @@ import (
 	"context"
 	"io"
 	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"service/internal/server"
 	"service/webhook"
 )
 
 // serveSettings reads the settings of serve as the command line does.
-func serveSettings(t *testing.T, args ...string) *settings {
+func serveSettings(t *testing.T, args ...string) *server.Config {
 	t.Helper()
 	var c cli
 	parser, err := newParser(t.Context(), &c, streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
@@ -50,7 +53,7 @@ func TestDemo(t *testing.T) {
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := demo(ctx, serveSettings(t, "--listen", "127.0.0.1:0", "--grace", "1s"), streams{nil, w, w}, 10*time.Millisecond)
+		err := demo(ctx, serveSettings(t, "--listen", "127.0.0.1:0", "--grace", "1s"), nil, streams{nil, w, w}, 10*time.Millisecond)
 		ended <- err
 		w.CloseWithError(err)
 	}()
@@ -93,16 +96,21 @@ func TestDemo(t *testing.T) {
 
 func TestServeDefaults(t *testing.T) {
 	got := serveSettings(t)
-	if got.data != "./data" || got.listen != "127.0.0.1:8443" || !got.tls || got.allowHTTP ||
-		got.retryPolicy != webhook.DefaultRetryPolicy() || got.attemptTimeout != 10*time.Second ||
-		got.maxInFlight != 8 || got.maxConnections != 512 || got.batchSize != 100 || got.batchWindow != 0 ||
-		got.rateLimit != 1000 || got.requestTimeout != 30*time.Second || got.maxSubscriptions != 100 || got.grace != 10*time.Second {
+	if got.Dir != "./data" || got.Listen != "127.0.0.1:8443" || !got.TLS || got.AllowHTTP ||
+		got.RetryPolicy != webhook.DefaultRetryPolicy() || got.AttemptTimeout != 10*time.Second ||
+		got.MaxInFlight != 8 || got.MaxConnections != 512 || got.BatchSize != 100 || got.BatchWindow != 0 ||
+		got.RateLimit != 1000 || got.RequestTimeout != 30*time.Second || got.MaxSubscriptions != 100 || got.Grace != 10*time.Second {
 		t.Errorf("the defaults are not those of the documentation: %+v", got)
 	}
 	got = serveSettings(t, "--retry-schedule", "1s, 2m,3h,1d", "--retry-jitter", "0", "--allow-destination", "10.0.0.0/8,fd00::/8", "--allow-destination", "192.168.1.1")
 	want := webhook.RetryPolicy{Waits: [...]time.Duration{time.Second, 2 * time.Minute, 3 * time.Hour, 24 * time.Hour}}
-	if got.retryPolicy != want || len(got.allowed) != 3 {
-		t.Errorf("got %+v, %v; want %+v", got.retryPolicy, got.allowed, want)
+	destinations, err := webhook.ParseDestinations([]string{"10.0.0.0/8", "fd00::/8", "192.168.1.1"})
+	if err != nil || got.RetryPolicy != want || !reflect.DeepEqual(got.Destinations, destinations) {
+		t.Errorf("got %+v, %v; want %+v, %v, %v", got.RetryPolicy, got.Destinations, want, destinations, err)
+	}
+	got = serveSettings(t, "--domain", "Hooks.test,second.test", "--acme-ca", "https://acme.test/directory")
+	if want := []string{"hooks.test", "second.test"}; !slices.Equal(got.Domains, want) || got.Listen != ":443" || got.HTTPListen != ":80" {
+		t.Errorf("got %q at %s and %s, want %q at :443 and :80", got.Domains, got.Listen, got.HTTPListen, want)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"service/internal/certs"
 	"service/internal/control"
+	"service/internal/server"
 	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
@@ -154,15 +155,15 @@ func (d *diagnosis) clock(now time.Time) {
 
 // openFiles looks at how many files, and so connections, the process may have
 // open. Go has raised the soft limit to the hard one.
-func (d *diagnosis) openFiles(s *settings) {
+func (d *diagnosis) openFiles(s *server.Config) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		d.add(store.LevelWarn, "open files", "", "the limit cannot be read: %v", err)
 		return
 	}
-	need := uint64(maxOpen + 512)
+	need := uint64(server.MaxClientConnections + 512)
 	if s != nil {
-		need = uint64(maxOpen + s.maxConnections)
+		need = uint64(server.MaxClientConnections + s.MaxConnections)
 	}
 	need += 128 // the database, logs, and what else there is
 	if limit.Max < need {
@@ -188,16 +189,16 @@ func (d *diagnosis) resolver(ctx context.Context) {
 
 // data looks at the data directory, through the running server when one has it,
 // and says whether one has that is no standby.
-func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading time.Duration) (served bool) {
-	server, err := control.Dial(ctx, c.Data)
+func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration) (served bool) {
+	running, err := control.Dial(ctx, c.Data)
 	if err == nil {
-		defer server.Close()
-		found, err := server.Examine(ctx)
+		defer running.Close()
+		found, err := running.Examine(ctx)
 		if err != nil {
 			d.add(store.LevelFail, "server", "See its log; restart it if it hangs.", "one runs on %s and cannot be asked: %v", c.Data, err)
 			return true
 		}
-		served = !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == standbyCheck }) // whose doors are shut until it takes over
+		served = !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == server.StandbyCheck }) // whose doors are shut until it takes over
 		if served {
 			d.ok("server", "one runs on %s, and answers", c.Data)
 		}
@@ -210,7 +211,7 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading
 	}
 	cfg := store.Config{Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
 	if s != nil {
-		cfg.MinFreeDisk, cfg.Replica = s.minFreeDisk, s.replica
+		cfg.MinFreeDisk, cfg.Replica = s.MinFreeDisk, s.Replica
 	}
 	found, err := store.Examine(ctx, cfg, reading)
 	if err != nil {
@@ -219,7 +220,7 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *settings, reading
 	}
 	d.add(store.LevelWarn, "server", "Start it: service serve.", "none runs on %s", c.Data)
 	*d = append(*d, found...)
-	if s != nil && s.tls {
+	if s != nil && s.TLS {
 		d.localCA(c.Data, time.Now())
 	}
 	return false
@@ -242,15 +243,15 @@ func (d *diagnosis) localCA(dir string, now time.Time) {
 
 // listener looks at whether the addresses are free, or the running server
 // answers at them.
-func (d *diagnosis) listener(ctx context.Context, s *settings, served bool) {
+func (d *diagnosis) listener(ctx context.Context, s *server.Config, served bool) {
 	if !served {
-		d.free(ctx, "listen", s.listen)
-		if s.httpListen != "" {
-			d.free(ctx, "http-listen", s.httpListen)
+		d.free(ctx, "listen", s.Listen)
+		if s.HTTPListen != "" {
+			d.free(ctx, "http-listen", s.HTTPListen)
 		}
 		return
 	}
-	if _, port, _ := net.SplitHostPort(s.listen); port == "0" {
+	if _, port, _ := net.SplitHostPort(s.Listen); port == "0" {
 		d.add(store.LevelWarn, "listener", "Name a port by --listen.", "the port is another with each start")
 		return
 	}
@@ -260,7 +261,7 @@ func (d *diagnosis) listener(ctx context.Context, s *settings, served bool) {
 		d.add(store.LevelFail, "listener", "Give this command the settings of the server (--config), or see its log.", "%v", err)
 		return
 	}
-	d.ok("listener", "the server answers at %s, and is ready", s.listen)
+	d.ok("listener", "the server answers at %s, and is ready", s.Listen)
 }
 
 // free looks at whether an address can be listened at.
@@ -279,18 +280,18 @@ func (d *diagnosis) free(ctx context.Context, flag, address string) {
 
 // front looks at what stands between the service and those who call it: proxies
 // that are believed, and names that must lead here.
-func (d *diagnosis) front(ctx context.Context, s *settings) {
-	if !s.tls && len(s.trusted) == 0 {
+func (d *diagnosis) front(ctx context.Context, s *server.Config) {
+	if !s.TLS && len(s.TrustedProxies) == 0 {
 		d.add(store.LevelWarn, "proxy", "Name the proxy by --trusted-proxy, if there is one: without its word all requests seem to be from it.", "HTTPS is off, and no proxy is trusted")
 	}
-	for _, p := range s.trusted {
+	for _, p := range s.TrustedProxies {
 		if p.Bits() == 0 {
 			d.add(store.LevelFail, "proxy", "Name the proxy alone by --trusted-proxy.", "%v trusts everybody's word for where a request is from", p)
 		} else {
 			d.ok("proxy", "%v is believed", p)
 		}
 	}
-	for _, name := range s.domains {
+	for _, name := range s.Domains {
 		bounded, cancel := context.WithTimeout(ctx, 3*time.Second)
 		addresses, err := (&net.Resolver{PreferGo: true}).LookupHost(bounded, name)
 		cancel()
@@ -300,17 +301,4 @@ func (d *diagnosis) front(ctx context.Context, s *settings) {
 			d.ok("domain", "%s leads to %s", name, strings.Join(addresses, ", "))
 		}
 	}
-}
-
-// examine looks at the running service from within. The database is read
-// through for at most the given time, 0 for not.
-func (svc *service) examine(ctx context.Context, reading time.Duration) []store.Finding {
-	d := diagnosis(svc.store.Examine(ctx, reading))
-	if err := svc.delivering(); err != nil {
-		d.add(store.LevelFail, "deliveries", "See the log.", "%v", err)
-	} else {
-		d.ok("deliveries", "they are being made")
-	}
-	d = append(d, certs.Findings(svc.certificates.Certificates(), time.Now())...)
-	return d
 }

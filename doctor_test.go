@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"service/internal/server"
 	"service/store"
 )
 
@@ -30,7 +31,7 @@ func TestListenerFinding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &settings{listen: l.Addr().String()}
+	s := &server.Config{Listen: l.Addr().String()}
 	var d diagnosis
 	d.listener(t.Context(), s, false)
 	l.Close()
@@ -43,16 +44,16 @@ func TestListenerFinding(t *testing.T) {
 
 func TestFrontFinding(t *testing.T) {
 	tests := []struct {
-		s    settings
+		s    server.Config
 		want string // level and detail of the one finding; "" for none
 	}{
-		{settings{tls: true}, ""},
-		{settings{}, "WARN HTTPS is off, and no proxy is trusted"},
-		{settings{trusted: proxies{netip.MustParsePrefix("10.0.0.0/8")}}, "OK 10.0.0.0/8 is believed"},
-		{settings{tls: true, trusted: proxies{netip.MustParsePrefix("0.0.0.0/0")}}, "FAIL 0.0.0.0/0 trusts everybody's word for where a request is from"},
-		{settings{tls: true, trusted: proxies{netip.MustParsePrefix("::/0")}}, "FAIL ::/0 trusts everybody's word for where a request is from"},
-		{settings{tls: true, domains: []string{"nowhere.invalid"}}, "WARN nowhere.invalid has no address"},
-		{settings{tls: true, domains: []string{"localhost"}}, "OK localhost leads to "},
+		{server.Config{TLS: true}, ""},
+		{server.Config{}, "WARN HTTPS is off, and no proxy is trusted"},
+		{server.Config{TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}}, "OK 10.0.0.0/8 is believed"},
+		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("0.0.0.0/0")}}, "FAIL 0.0.0.0/0 trusts everybody's word for where a request is from"},
+		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("::/0")}}, "FAIL ::/0 trusts everybody's word for where a request is from"},
+		{server.Config{TLS: true, Domains: []string{"nowhere.invalid"}}, "WARN nowhere.invalid has no address"},
+		{server.Config{TLS: true, Domains: []string{"localhost"}}, "OK localhost leads to "},
 	}
 	for _, test := range tests {
 		var d diagnosis

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"service/internal/certs"
+	"service/internal/server"
 )
 
 type healthcheckCmd struct {
@@ -32,8 +33,8 @@ func (c *healthcheckCmd) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
-	if _, port, _ := net.SplitHostPort(s.listen); port == "0" || port == "" {
-		f.add("listen", "must name the port that serve has, not %q", s.listen)
+	if _, port, _ := net.SplitHostPort(s.Listen); port == "0" || port == "" {
+		f.add("listen", "must name the port that serve has, not %q", s.Listen)
 	}
 	if err := f.err(); err != nil {
 		return err
@@ -49,21 +50,21 @@ func (c *healthcheckCmd) Run(ctx context.Context, std streams) error {
 
 // askReady asks /readyz of the configured listener, from this machine: nil, or
 // why the service is not ready or cannot be asked.
-func askReady(ctx context.Context, s *settings) error {
+func askReady(ctx context.Context, s *server.Config) error {
 	t := &http.Transport{DisableKeepAlives: true}
 	scheme := "http"
-	if s.tls {
+	if s.TLS {
 		scheme = "https"
-		path := filepath.Join(s.data, certs.CAFile)
+		path := filepath.Join(s.Dir, certs.CAFile)
 		pool, err := certs.ReadPool(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s is not there: the service has not run on %s yet", path, s.data)
+			return fmt.Errorf("%s is not there: the service has not run on %s yet", path, s.Dir)
 		} else if err != nil {
 			return err
 		}
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: certs.LocalName}
 	}
-	at := scheme + "://" + nearAddress(s.listen) + "/readyz"
+	at := scheme + "://" + nearAddress(s.Listen) + "/readyz"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/idna"
 
 	"service/internal/certs"
+	"service/internal/server"
 )
 
 // The addresses that --listen and --http-listen stand for when they are auto.
@@ -25,25 +26,25 @@ const maxDomains = 100
 
 // httpsSettings reads the settings of serve that are about who is reached where
 // and how.
-func (f *faults) httpsSettings(c *serveFlags, s *settings) {
+func (f *faults) httpsSettings(c *serveFlags, s *server.Config) {
 	for _, name := range c.Domain {
-		if domain := f.domain("domain", name); domain != "" && !slices.Contains(s.domains, domain) {
-			s.domains = append(s.domains, domain)
+		if domain := f.domain("domain", name); domain != "" && !slices.Contains(s.Domains, domain) {
+			s.Domains = append(s.Domains, domain)
 		}
 	}
 	given := len(c.Domain) > 0
-	if len(s.domains) > maxDomains {
-		f.add("domain", "must be at most %d names, not %d", maxDomains, len(s.domains))
+	if len(s.Domains) > maxDomains {
+		f.add("domain", "must be at most %d names, not %d", maxDomains, len(s.Domains))
 	}
-	if s.listen = c.Listen; s.listen == "auto" {
-		s.listen = localListen
+	if s.Listen = c.Listen; s.Listen == "auto" {
+		s.Listen = localListen
 		if given {
-			s.listen = domainListen
+			s.Listen = domainListen
 		}
 	}
-	s.host = f.address("listen", s.listen)
+	host := f.address("listen", s.Listen)
 
-	s.acmeEmail, s.acmeCA = c.ACMEEmail, c.ACMECA
+	s.ACMEEmail, s.ACMECA = c.ACMEEmail, c.ACMECA
 	if c.ACMEEmail != "" {
 		if a, err := mail.ParseAddress(c.ACMEEmail); err != nil || a.Address != c.ACMEEmail {
 			f.add("acme-email", "must be an address such as admin@example.com, not %q", c.ACMEEmail)
@@ -57,7 +58,7 @@ func (f *faults) httpsSettings(c *serveFlags, s *settings) {
 	}
 	if c.ACMECARoot != "" {
 		var err error
-		if s.acmeRoots, err = certs.ReadPool(c.ACMECARoot); err != nil {
+		if s.ACMERoots, err = certs.ReadPool(c.ACMECARoot); err != nil {
 			f.add("acme-ca-root", "%v", err)
 		}
 		if !given {
@@ -65,7 +66,7 @@ func (f *faults) httpsSettings(c *serveFlags, s *settings) {
 		}
 	}
 	if c.ACMECA == certs.LetsEncrypt {
-		for _, domain := range s.domains {
+		for _, domain := range s.Domains {
 			if !certs.IsPublicName(domain) {
 				f.add("domain", "%s is no name on the internet, for which a public issuer could vouch; --acme-ca names one of your own", domain)
 			}
@@ -76,17 +77,17 @@ func (f *faults) httpsSettings(c *serveFlags, s *settings) {
 	case "off":
 	case "auto":
 		if given {
-			s.httpListen = plainListen
+			s.HTTPListen = plainListen
 		}
 	default:
-		s.httpListen = c.HTTPListen
+		s.HTTPListen = c.HTTPListen
 		f.address("http-listen", c.HTTPListen)
-		if _, port, err := net.SplitHostPort(c.HTTPListen); err == nil && port != "0" && c.HTTPListen == s.listen {
+		if _, port, err := net.SplitHostPort(c.HTTPListen); err == nil && port != "0" && c.HTTPListen == s.Listen {
 			f.add("http-listen", "is the same address as --listen; HTTPS and plain HTTP need one each")
 		}
 	}
 
-	if s.tls {
+	if s.TLS {
 		return
 	}
 	if given {
@@ -98,11 +99,11 @@ func (f *faults) httpsSettings(c *serveFlags, s *settings) {
 	if len(c.TrustedProxy) > 0 {
 		return // others are refused
 	}
-	if s.host != "" && !onLoopback(s.host) {
-		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1:8080, or --trusted-proxy, not %q", s.listen)
+	if host != "" && !onLoopback(host) {
+		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1:8080, or --trusted-proxy, not %q", s.Listen)
 	}
-	if s.host == "" && strings.HasPrefix(s.listen, ":") {
-		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1%s, or --trusted-proxy, not %[1]q", s.listen)
+	if host == "" && strings.HasPrefix(s.Listen, ":") {
+		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1%s, or --trusted-proxy, not %[1]q", s.Listen)
 	}
 }
 

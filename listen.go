@@ -15,8 +15,8 @@ import (
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
-	"golang.org/x/sync/errgroup"
 
+	"service/internal/server"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -74,42 +74,7 @@ func (c *listenCmd) Run(ctx context.Context, std streams) error {
 	if key == "" {
 		fmt.Fprintln(std.err, "Signatures are not verified; give --secret to have them verified.")
 	}
-	return serveHTTP(ctx, &http.Server{Handler: &r}, l, time.Second)
-}
-
-// serveHTTP serves until ctx ends, then lets the requests under way end within
-// grace and cuts off the rest. No handler runs any more when it returns.
-func serveHTTP(ctx context.Context, s *http.Server, l net.Listener, grace time.Duration) error {
-	var gate sync.RWMutex // held by every handler that runs
-	handler := s.Handler
-	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !gate.TryRLock() {
-			panic(http.ErrAbortHandler) // it came just when all were cut off
-		}
-		defer gate.RUnlock()
-		handler.ServeHTTP(w, r)
-	})
-	s.ReadHeaderTimeout = headerTimeout
-	s.IdleTimeout = idleTimeout
-	s.MaxHeaderBytes = maxHeaderBytes
-	g, running := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	g.Go(func() error {
-		<-running.Done()
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-		defer cancel()
-		if err := s.Shutdown(last); err != nil {
-			s.Close() // what is still under way had its time
-		}
-		gate.Lock()
-		return nil
-	})
-	return g.Wait()
+	return server.Serve(ctx, &http.Server{Handler: &r}, l, time.Second)
 }
 
 const (

@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -27,68 +25,6 @@ func systemdSocket(t *testing.T, dir string) (*net.UnixConn, string) {
 	t.Cleanup(func() { l.Close() })
 	l.SetReadDeadline(time.Now().Add(30 * time.Second))
 	return l, socket
-}
-
-// TestNotify plays systemd: it is told that the service serves, that it is
-// alive while the store answers, be it with an error, but not while the store
-// keeps silent, and that it is ending.
-func TestNotify(t *testing.T) {
-	l, socket := systemdSocket(t, t.TempDir())
-	next := func() string {
-		b := make([]byte, 4096)
-		n, err := l.Read(b)
-		if err != nil {
-			t.Fatalf("systemd is told nothing more: %v", err)
-		}
-		return string(b[:n])
-	}
-	t.Setenv("NOTIFY_SOCKET", socket)
-	t.Setenv("WATCHDOG_USEC", "60000")
-	t.Setenv("WATCHDOG_PID", "")
-
-	const silent = 3 // checks that say nothing, after the first
-	var checks atomic.Int64
-	check := func(ctx context.Context) error {
-		switch n := checks.Add(1); {
-		case n == 1:
-			return nil
-		case n <= 1+silent:
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		return errors.New("the disk is full\nREADY=1")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- notify(ctx, "https://localhost:8443", check, 38*time.Second, slog.New(slog.DiscardHandler))
-	}()
-
-	for _, want := range []string{"READY=1\nSTATUS=Serving https://localhost:8443", "WATCHDOG=1"} {
-		if got := next(); got != want {
-			t.Fatalf("systemd is told %q, want %q", got, want)
-		}
-	}
-	if got, want := next(), `STATUS=Not ready: the disk is full\nREADY=1`; got != want {
-		t.Errorf("after the silence systemd is told %q, want %q", got, want)
-	}
-	if got := checks.Load(); got < 2+silent {
-		t.Errorf("systemd was told of a store that had answered %d times", got)
-	}
-	if got := next(); got != "WATCHDOG=1" {
-		t.Errorf("a store that answers with an error: systemd is told %q", got)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	for {
-		if got := next(); got == "STOPPING=1\nEXTEND_TIMEOUT_USEC=38000000" {
-			break
-		} else if !strings.HasPrefix(got, "WATCHDOG") {
-			t.Fatalf("systemd is told %q", got)
-		}
-	}
 }
 
 // TestServeNotifies has systemd told by serve itself.

@@ -148,14 +148,14 @@ func mayRepeat(r *store.Repeats) string {
 type releaseCmd struct{ dataFlag }
 
 func (c *releaseCmd) Run(ctx context.Context, std streams) error {
-	server, err := control.Dial(ctx, c.Data)
+	running, err := control.Dial(ctx, c.Data)
 	if errors.Is(err, control.ErrNoServer) {
 		return errors.New("no server runs on " + c.Data + ": nothing is held; deliveries are held only while one runs")
 	} else if err != nil {
 		return err
 	}
-	defer server.Close()
-	if err := server.Release(ctx); err != nil {
+	defer running.Close()
+	if err := running.Release(ctx); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(std.out, "The deliveries that were held are sent.")

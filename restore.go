@@ -11,6 +11,7 @@ import (
 
 	"service/internal/archive"
 	"service/internal/certs"
+	"service/internal/server"
 	"service/internal/terminal"
 	"service/store"
 	"service/webhook"
@@ -89,7 +90,7 @@ func (c *restoreCmd) fill(ctx context.Context, std streams, r *store.Restoration
 	if err := os.MkdirAll(filepath.Join(r.Dir(), archive.EventTypesDir), 0o700); err != nil {
 		return "", nil, nil, err
 	}
-	if _, err := loadCatalog(r.Dir()); err != nil {
+	if _, err := server.LoadCatalog(r.Dir()); err != nil {
 		return "", nil, nil, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -196,9 +196,9 @@ type data interface {
 // openData asks the server that runs on the data directory, and when none does
 // opens the store. Only with create is a new data directory made.
 func openData(ctx context.Context, d dataFlag, k keyFlag, std streams, create bool) (data, error) {
-	server, err := control.Dial(ctx, d.Data)
+	running, err := control.Dial(ctx, d.Data)
 	if err == nil {
-		return server, nil
+		return running, nil
 	}
 	if !errors.Is(err, control.ErrNoServer) {
 		return nil, err

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 // one's own, by its language.
 func operationsExample(t *testing.T, language string) string {
 	t.Helper()
-	text, err := os.ReadFile("docs/operations.md")
+	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func operationsExample(t *testing.T, language string) string {
 func TestEventTypesOfTheDocs(t *testing.T) {
 	data := t.TempDir()
 	dir := filepath.Join(data, "event_types")
-	builtIn, err := loadCatalog(data)
+	builtIn, err := LoadCatalog(data)
 	if err != nil {
 		t.Fatalf("without the folder: %v", err)
 	}
@@ -47,7 +47,7 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 	schema := operationsExample(t, "json")
 	write("order_shipped.json", schema)
 	write(".order_shipped.json.swp", "an editor's")
-	catalog, err := loadCatalog(data)
+	catalog, err := LoadCatalog(data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 		"huge.json":            schema + strings.Repeat(" ", maxEventTypeSchema),
 	} {
 		write(name, content)
-		if _, err := loadCatalog(data); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), name) {
+		if _, err := LoadCatalog(data); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v, want the folder and the file named", name, err)
 		}
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
@@ -80,7 +80,7 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "more"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := loadCatalog(data); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "more")+" is not a file") {
+	if _, err := LoadCatalog(data); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "more")+" is not a file") {
 		t.Errorf("a folder: got %v", err)
 	}
 }

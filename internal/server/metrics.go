@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"runtime"
@@ -9,16 +9,16 @@ import (
 	"service/store"
 )
 
-// newMetrics returns the registry that the rooms add their metrics to, with
+// newRegistry returns the registry that the rooms add their metrics to, with
 // those of the process itself.
-func newMetrics() (*prometheus.Registry, error) {
+func newRegistry(version string) (*prometheus.Registry, error) {
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
 		return nil, err
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "service_build_info", Help: "1; the labels say what runs.",
-		ConstLabels: prometheus.Labels{"version": version(), "go_version": runtime.Version(), "sqlite_version": sqlite, "driver": store.DriverName},
+		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version(), "sqlite_version": sqlite, "driver": store.DriverName},
 	})
 	build.Set(1)
 	registry := prometheus.NewRegistry()

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"bufio"
@@ -25,10 +25,10 @@ import (
 
 // startService runs the whole service until the test ends, and returns the
 // address of its public door and a token with every scope.
-func startService(t *testing.T, args ...string) (svc *service, address, token string) {
+func startService(t *testing.T, s *Config) (svc *Server, address, token string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	svc, err := open(ctx, serveSettings(t, append([]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--grace", "100ms", "--log-level", "error"}, args...)...), nil)
+	svc, err := Open(ctx, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +80,10 @@ func TestLimitsOfTheServer(t *testing.T) {
 		}
 	}))
 	defer close(hangs)
-	_, address, token := startService(t, "--tls", "off", "--rate-limit", "20", "--request-timeout", "100ms",
-		"--allow-http", "--allow-destination", "127.0.0.1")
+	cfg := testConfig(t)
+	cfg.TLS, cfg.RateLimit, cfg.RequestTimeout = false, 20, 100*time.Millisecond
+	cfg.AllowHTTP, cfg.Destinations = true, loopback(t)
+	_, address, token := startService(t, cfg)
 	head := func(method, path string, more ...string) string {
 		return method + " " + path + " HTTP/1.1\nHost: h\nAuthorization: Bearer " + token + "\n" + strings.Join(more, "\n") + "\n"
 	}
@@ -142,7 +144,7 @@ func TestLimitsOfTheServer(t *testing.T) {
 
 // HTTP/2 is offered, with bounds, and its errors have the envelope too.
 func TestLimitsOverHTTP2(t *testing.T) {
-	_, address, token := startService(t)
+	_, address, token := startService(t, testConfig(t))
 	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
 	c, err := tls.Dial("tcp", address, config)
 	if err != nil {
@@ -247,13 +249,13 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 			for _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"); err == nil; _, err = c.Write([]byte("b")) {
 				time.Sleep(time.Second)
 			}
-		}, requestTimeout + slack},
+		}, requestTimeout + requestSlack},
 		"reads by the byte": {func(c net.Conn) {
 			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 			for _, err := c.Read(make([]byte, 1)); err == nil; _, err = c.Read(make([]byte, 1)) {
 				time.Sleep(time.Second)
 			}
-		}, requestTimeout + slack},
+		}, requestTimeout + requestSlack},
 		"is idle": {func(c net.Conn) {
 			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 			io.Copy(io.Discard, c)
@@ -268,7 +270,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 				})
 				l := pipes{make(chan net.Conn), make(chan struct{})}
 				ended := make(chan error, 1)
-				go func() { ended <- serveHTTP(ctx, publicServer(handler, requestTimeout), l, time.Second) }()
+				go func() { ended <- Serve(ctx, newHTTPServer(handler, requestTimeout), l, time.Second) }()
 				c := l.dial()
 				begun := time.Now()
 				test.client(c)

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"bytes"
@@ -132,7 +132,7 @@ func (p *issuer) stop() { p.serving.Store(nil) }
 
 // domainService is a service for domains that runs in this process.
 type domainService struct {
-	*service
+	*Server
 	t    *testing.T
 	log  *lockedBuffer
 	stop func()
@@ -158,29 +158,23 @@ func (l *lockedBuffer) String() string {
 
 // serveDomains runs a service for the domains. change comes before the issuer
 // knows its doors, and may be nil.
-func serveDomains(t *testing.T, p *issuer, data string, domains []string, change func(*serveFlags)) *domainService {
+func serveDomains(t *testing.T, p *issuer, data string, domains []string, change func(*Config)) *domainService {
 	t.Helper()
-	var c cli
-	conf, helped := new(configuration), false
-	parser, err := newParser(t.Context(), &c, streams{}, conf, &helped)
+	roots, err := certs.ReadPool(p.rootFile)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if _, err := parser.Parse([]string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--domain", strings.Join(domains, ","),
-		"--acme-email", "admin@hooks.test", "--acme-ca", p.url, "--acme-ca-root", p.rootFile, "--log-level", "debug"}); err != nil {
-		t.Fatal(err)
-	}
-	flags := &c.Serve.serveFlags
-	if change != nil {
-		change(flags)
 	}
 	d := &domainService{t: t, log: new(lockedBuffer)}
-	s, err := flags.settings(d.log)
-	if err != nil {
-		t.Fatal(err)
+	s := testConfig(t)
+	s.Dir, s.HTTPListen, s.Domains = data, "127.0.0.1:0", domains
+	s.ACMEEmail, s.ACMECA, s.ACMERoots = "admin@hooks.test", p.url, roots
+	s.Grace = 10 * time.Second
+	s.Logger = slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if change != nil {
+		change(s)
 	}
 	s.certificateCheck = 50 * time.Millisecond
-	if d.service, err = open(t.Context(), s, nil); err != nil {
+	if d.Server, err = Open(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	if p.serving.Load() != nil {
@@ -235,7 +229,7 @@ func (d *domainService) await(what string, ok func(certs.Certificate) bool) cert
 	defer tick.Stop()
 	for deadline := time.After(30 * time.Second); ; {
 		all := d.certificates.Certificates()
-		if i := slices.IndexFunc(all[:len(d.settings.domains)], ok); i >= 0 {
+		if i := slices.IndexFunc(all[:len(d.cfg.Domains)], ok); i >= 0 {
 			return all[i]
 		}
 		select {
@@ -288,7 +282,7 @@ func TestFirstCertificate(t *testing.T) {
 	p = newIssuer(t, 0, responder.URL)
 	p.validate(0, 0)
 	t.Run("TLS-ALPN-01", func(t *testing.T) {
-		d := serveDomains(t, p, t.TempDir(), []string{"hooks.test"}, func(c *serveFlags) { c.HTTPListen = "off" })
+		d := serveDomains(t, p, t.TempDir(), []string{"hooks.test"}, func(s *Config) { s.HTTPListen = "" })
 		d.await("a certificate", hasCertificate)
 		if !strings.Contains(d.log.String(), "challenge=tls-alpn-01") {
 			t.Error("it was not got by that challenge")
@@ -300,7 +294,7 @@ func TestFirstCertificate(t *testing.T) {
 	t.Run("HTTP-01", func(t *testing.T) {
 		p.t = t
 		p.plainOnly = true
-		d := serveDomains(t, p, t.TempDir(), []string{"Hooks.test", "second.test"}, nil)
+		d := serveDomains(t, p, t.TempDir(), []string{"hooks.test", "second.test"}, nil)
 		d.await("a certificate", hasCertificate)
 		if !strings.Contains(d.log.String(), "challenge=http-01") {
 			t.Error("it was not got by that challenge")
@@ -314,13 +308,7 @@ func TestFirstCertificate(t *testing.T) {
 // than information.
 func scanTLS(t *testing.T, d *domainService) {
 	t.Helper()
-	path, err := exec.LookPath("sslscan")
-	if err != nil {
-		if harness.Required("sslscan") {
-			t.Fatal("sslscan is not installed")
-		}
-		t.Skip("SKIPPED: sslscan is not installed")
-	}
+	path := harness.Tool(t, "sslscan", "sslscan")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "--xml=-", "--sni-name=hooks.test", d.public.Addr().String()).Output()
@@ -419,13 +407,13 @@ func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
 			t.Errorf("%s: stapled is %v, %v; want that it is good", url, staple, err)
 		}
 	}
-	if d.baseURL != "https://hooks.test:"+d.plainHandler.(*plainDoor).port || d.caFile != "" {
+	if d.baseURL != "https://hooks.test:"+d.plainHandler.(*redirectHandler).port || d.caFile != "" {
 		t.Errorf("the service is at %s, CA %q", d.baseURL, d.caFile)
 	}
 
 	// Those on the machine itself are served by the local CA; names of others
 	// have no certificate.
-	local, err := certs.ReadPool(filepath.Join(d.settings.data, certs.CAFile))
+	local, err := certs.ReadPool(filepath.Join(d.cfg.Dir, certs.CAFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,7 +433,7 @@ func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
 	}
 
 	// In the clear there is the way to HTTPS, and nothing for a token.
-	port := d.plainHandler.(*plainDoor).port
+	port := d.plainHandler.(*redirectHandler).port
 	for url, want := range map[string]string{
 		"http://second.test/subscriptions?page=2": "https://second.test:" + port + "/subscriptions?page=2",
 		"http://Hooks.test//evil.test/%2e%2e":     "https://Hooks.test:" + port + "//evil.test/%2e%2e",

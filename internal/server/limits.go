@@ -1,7 +1,8 @@
-package main
+package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -10,28 +11,30 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"service/webhook"
 )
 
-// The bounds on clients of every server of this binary.
+// The bounds of every HTTP server of this binary.
 const (
 	headerTimeout  = 10 * time.Second // a TLS handshake, and the header of a request
 	idleTimeout    = 2 * time.Minute  // between two requests of a connection
 	maxHeaderBytes = 64 << 10         // well above what package api takes, so that it can say so itself
 
-	// slack is what a request may take beside its work: for its answer to be
+	// requestSlack is what a request may take beside its work: for its answer to be
 	// read, before all.
-	slack = time.Minute
+	requestSlack = time.Minute
 )
 
-// publicServer returns the server of the public door. A client that is slow to
-// send or to read is cut off. A handler whose request or answer is a stream must
+// newHTTPServer returns the server of the API and the admin UI. The connection of a
+// client that is slow to send or to read is closed. A handler whose request or answer is a stream must
 // lift the bounds, and set its own, with an http.ResponseController.
-func publicServer(handler http.Handler, requestTimeout time.Duration) *http.Server {
+func newHTTPServer(handler http.Handler, requestTimeout time.Duration) *http.Server {
 	return &http.Server{
 		Handler:      handler,
-		ReadTimeout:  requestTimeout + slack,
-		WriteTimeout: requestTimeout + slack,
+		ReadTimeout:  requestTimeout + requestSlack,
+		WriteTimeout: requestTimeout + requestSlack,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          100,
 			MaxReadFrameSize:              64 << 10,
@@ -44,10 +47,10 @@ func publicServer(handler http.Handler, requestTimeout time.Duration) *http.Serv
 	}
 }
 
-// The bounds on open connections of the public door.
+// The bounds of open connections of a listener.
 const (
-	maxOpen     = 4096
-	maxOpenEach = 1024 // of one network, if it is not this machine, where a proxy may be, nor a trusted proxy's
+	MaxClientConnections  = 4096
+	maxNetworkConnections = 1024 // of one network, if it is not this machine, where a proxy may be, nor a trusted proxy's
 )
 
 // boundedListener closes connections beyond its bounds as soon as they are
@@ -55,7 +58,7 @@ const (
 type boundedListener struct {
 	net.Listener
 	total, each int
-	trusted     proxies // total alone counts for these
+	trusted     TrustedProxies // total alone counts for these
 	logger      *slog.Logger
 
 	mu     sync.Mutex
@@ -64,7 +67,7 @@ type boundedListener struct {
 	warned time.Time            // when it was last logged that the total is reached
 }
 
-func newBoundedListener(l net.Listener, total, each int, trusted proxies, logger *slog.Logger) *boundedListener {
+func newBoundedListener(l net.Listener, total, each int, trusted TrustedProxies, logger *slog.Logger) *boundedListener {
 	return &boundedListener{Listener: l, total: total, each: each, trusted: trusted, logger: logger, of: make(map[netip.Prefix]int)}
 }
 
@@ -90,7 +93,7 @@ func (l *boundedListener) take(from netip.Addr) bool {
 	network := webhook.Network(from)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of[network] >= l.each && !from.IsLoopback() && !l.trusted.trust(from) {
+	if l.of[network] >= l.each && !from.IsLoopback() && !l.trusted.Contains(from) {
 		return false
 	}
 	if l.open >= l.total {
@@ -147,4 +150,39 @@ func (h serverLog) Handle(ctx context.Context, r slog.Record) error {
 		}
 	}
 	return h.Handler.Handle(ctx, r)
+}
+
+// Serve serves until ctx ends, then lets the requests under way end within
+// grace and cuts off the rest. No handler runs any more when it returns.
+func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Duration) error {
+	var gate sync.RWMutex // held by every handler that runs
+	handler := s.Handler
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !gate.TryRLock() {
+			panic(http.ErrAbortHandler) // it came just when all were cut off
+		}
+		defer gate.RUnlock()
+		handler.ServeHTTP(w, r)
+	})
+	s.ReadHeaderTimeout = headerTimeout
+	s.IdleTimeout = idleTimeout
+	s.MaxHeaderBytes = maxHeaderBytes
+	g, running := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-running.Done()
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		if err := s.Shutdown(last); err != nil {
+			s.Close() // what is still under way had its time
+		}
+		gate.Lock()
+		return nil
+	})
+	return g.Wait()
 }

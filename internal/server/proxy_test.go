@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -17,11 +18,7 @@ import (
 
 // Who a request is from is what a trusted proxy says, and nobody else.
 func TestProxyDoor(t *testing.T) {
-	var f faults
-	trusted := f.proxies("trusted-proxy", []string{"10.0.0.0/24", "2001:db8::7", "127.0.0.1"})
-	if len(f) > 0 {
-		t.Fatal(f)
-	}
+	trusted := TrustedProxies{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("2001:db8::7/128"), netip.MustParsePrefix("127.0.0.1/32")}
 	st, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -32,17 +29,17 @@ func TestProxyDoor(t *testing.T) {
 		t.Fatal(err)
 	}
 	partners := api.New(api.Config{Store: st, Catalog: catalog})
-	plain := &proxyDoor{
-		trusted:   trusted,
-		insecure:  &plainDoor{partners: partners, port: "443"},
-		strangers: &plainDoor{partners: partners},
-		handler:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RemoteAddr) }),
+	plain := &proxyHandler{
+		trusted:  trusted,
+		insecure: &redirectHandler{api: partners, port: "443"},
+		direct:   &redirectHandler{api: partners},
+		handler:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RemoteAddr) }),
 	}
-	encrypted := &proxyDoor{trusted: trusted, insecure: plain.insecure, handler: plain.handler}
+	encrypted := &proxyHandler{trusted: trusted, insecure: plain.insecure, handler: plain.handler}
 	const led, refused, envelope = "308 https://hooks.test", "403 text", "403 envelope"
 	for _, test := range []struct {
 		name   string
-		door   *proxyDoor
+		door   *proxyHandler
 		from   string
 		method string
 		path   string

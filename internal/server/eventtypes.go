@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"errors"
@@ -17,11 +17,11 @@ const (
 	maxEventTypeSchema = 1 << 20 // bytes
 )
 
-// loadCatalog returns the catalog with the operator's own event types, from the
+// LoadCatalog returns the catalog with the operator's own event types, from the
 // folder event_types of the data directory. A file there that is none is an
 // error: left out, the events of that name would be refused later, far from
 // whoever could tell why. Names that begin with a dot are left out.
-func loadCatalog(data string) (*webhook.Catalog, error) {
+func LoadCatalog(data string) (*webhook.Catalog, error) {
 	dir := filepath.Join(data, "event_types")
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"io"
@@ -11,8 +11,9 @@ import (
 	"service/internal/certs"
 )
 
-// isPartners says whether a path is the API's; all others are the admin UI's.
-func isPartners(path string) bool {
+// isAPIPath reports whether a path belongs to the API; all others belong to the
+// admin UI.
+func isAPIPath(path string) bool {
 	switch path {
 	case "/v2", "/docs", "/healthz", "/readyz", "/metrics":
 		return true
@@ -20,27 +21,27 @@ func isPartners(path string) bool {
 	return strings.HasPrefix(path, "/v2/") || strings.HasPrefix(path, "/docs/")
 }
 
-// plainDoor answers requests that have come in the clear to a service that
-// speaks HTTPS: challenges of issuers, and for all else the way to the right
-// door. What could hold a token or a password is refused instead: a redirect
-// would make a client that sends it in the clear look as if it were right.
-type plainDoor struct {
+// redirectHandler answers plain HTTP requests of a service that speaks HTTPS: it
+// answers challenges of issuers, and redirects the rest to HTTPS. A request that
+// could hold a token or a password is refused instead, since a redirect would make
+// a client that sends it unencrypted look right.
+type redirectHandler struct {
 	certificates *certs.Manager // nil when there are none
-	partners     *api.API
-	hosts        []string // that the service is reached by; others are led to the first; nil: whatever was asked for
-	port         string   // of the HTTPS door; "" when it is not known whether there is one, and nobody is led there
+	api          *api.API
+	hosts        []string // of the service; a request for another is redirected to the first. nil: any host
+	port         string   // of HTTPS; "" if it is not known, and requests are refused
 }
 
 // ServeHTTP implements [http.Handler].
-func (d *plainDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if d.certificates != nil && d.certificates.AnswerChallenge(w, r) {
+func (h *redirectHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.certificates != nil && h.certificates.AnswerChallenge(w, r) {
 		return
 	}
 	p := r.URL.Path
 	switch {
 	case p == "/v2", strings.HasPrefix(p, "/v2/"), p == "/metrics", len(r.Header["Authorization"]) > 0:
-		d.partners.Insecure(w, r)
-	case r.Method != http.MethodGet && r.Method != http.MethodHead, d.port == "":
+		h.api.Insecure(w, r)
+	case r.Method != http.MethodGet && r.Method != http.MethodHead, h.port == "":
 		refuseInsecure(w)
 	default:
 		host := r.Host
@@ -48,14 +49,14 @@ func (d *plainDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			host = name
 		}
 		host = strings.Trim(host, "[]")
-		if d.hosts != nil && !slices.ContainsFunc(d.hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
-			host = d.hosts[0]
+		if h.hosts != nil && !slices.ContainsFunc(h.hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+			host = h.hosts[0]
 		}
-		http.Redirect(w, r, "https://"+joinHostPort(host, d.port)+r.URL.RequestURI(), http.StatusPermanentRedirect)
+		http.Redirect(w, r, "https://"+joinHostPort(host, h.port)+r.URL.RequestURI(), http.StatusPermanentRedirect)
 	}
 }
 
-// refuseInsecure tells a client that is not the API's that it must speak HTTPS.
+// refuseInsecure tells a client that is not one of the API that it must use HTTPS.
 func refuseInsecure(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

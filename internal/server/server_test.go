@@ -1,0 +1,35 @@
+package server
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// testConfig returns the configuration of a server on a new data directory and a
+// free port, with the defaults of the command line but for a short grace period.
+func testConfig(t *testing.T) *Config {
+	t.Helper()
+	return &Config{
+		Dir: t.TempDir(), MinFreeDisk: store.AutoFreeDisk,
+		Listen: "127.0.0.1:0", TLS: true,
+		RetryPolicy: webhook.DefaultRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10},
+		AttemptTimeout: 10 * time.Second, MaxInFlight: 8, MaxConnections: 512, BatchSize: 100,
+		RateLimit: 1000, RequestTimeout: 30 * time.Second, MaxSubscriptions: 100,
+		Retention: 30 * 24 * time.Hour, Grace: 100 * time.Millisecond,
+		Logger: slog.New(slog.DiscardHandler), Version: "test", Program: "service",
+	}
+}
+
+// loopback permits the loopback interface as a destination.
+func loopback(t *testing.T) webhook.Destinations {
+	t.Helper()
+	d, err := webhook.ParseDestinations([]string{"127.0.0.0/8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}

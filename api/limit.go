@@ -127,7 +127,7 @@ func (a *API) authenticate(req *request) (err error) {
 // quotaHeader tells a program where it stands, in the fields of
 // draft-ietf-httpapi-ratelimit-headers.
 func (a *API) quotaHeader(header http.Header, req *request) {
-	if req.quota == (quota{}) { // no limit, or nobody knows whose request it is
+	if req.quota == (quota{}) { // no limit, or the request has no token
 		return
 	}
 	state := append(make([]byte, 0, 40), `"program";r=`...)

@@ -45,15 +45,15 @@ type request struct {
 	unread bool          // the body has not been read to its end
 }
 
-// bounded is a context with a deadline, and a timer only when somebody waits for
-// it: most requests, all that publish among them, end without. Its parent has
-// no deadline. end must be called when it is not used any more.
+// bounded is a context with a deadline. It starts a timer only when a goroutine
+// waits for it, which most requests do without, those that publish among them. Its
+// parent has no deadline. The owner must call end when it no longer needs it.
 type bounded struct {
 	context.Context
 	deadline time.Time
 
 	begin sync.Once
-	timed atomic.Pointer[timed] // nil until somebody waits
+	timed atomic.Pointer[timed] // nil until a goroutine waits
 }
 
 type timed struct {
@@ -101,8 +101,8 @@ func (req *request) program() string { return req.token.ProgramID }
 
 // judge checks a request and has it handled. The order is the same for all:
 // who asks (401), whether it is too often (429), whether they may (403), whether
-// the record exists (404), then what they ask for (415, 413, 400). So nobody
-// learns more than they may.
+// the record exists (404), then what they ask for (415, 413, 400). So no
+// client learns more than it may.
 func (a *API) judge(req *request) (ans answer, err error) {
 	defer func() {
 		if p := recover(); p != nil {

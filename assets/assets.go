@@ -128,7 +128,7 @@ func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	w.Write(body) // whoever asked is gone if this fails
+	w.Write(body) // if this fails the client has gone
 }
 
 // AcceptsGzip says whether a request takes a gzipped answer (RFC 9110, 12.5.3):

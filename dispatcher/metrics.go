@@ -42,7 +42,7 @@ type metrics struct {
 // be waited for, in seconds.
 var lagBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400}
 
-// durationBuckets go from what a subscriber next door takes to the longest
+// durationBuckets go from what a subscriber in the same network takes to the longest
 // --attempt-timeout, in seconds.
 var durationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 

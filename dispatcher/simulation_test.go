@@ -552,24 +552,25 @@ func (s *simulation) checkLate(h *subject, now time.Time, free bool) (waits bool
 			continue
 		}
 		waits = waits || !d.ping
-		if due := s.due(d); (d.ping || free) && now.After(due.Add(slack)) {
+		if due := d.due(s.plan, s.begun); (d.ping || free) && now.After(due.Add(slack)) {
 			s.violate(promiseLate, "subscription %d: a delivery was due at %s, and it is %s", h.i, stamp(due), stamp(now))
 		}
 	}
 	return waits
 }
 
-// due returns the latest time at which a delivery is due again.
-func (s *simulation) due(d *sending) time.Time {
+// due returns the latest time at which a delivery is due again, when the
+// dispatcher began at begun.
+func (d *sending) due(p *plan, begun time.Time) time.Time {
 	last := d.last()
 	if last.ended.IsZero() {
-		return s.begun // what was interrupted goes on at once
+		return begun // what was interrupted goes on at once
 	}
-	wait := max(time.Duration(float64(s.plan.policy().Waits[len(d.came)-1])*(1+s.plan.Jitter)), last.wait)
-	if at := last.ended.Add(wait); last.settled || at.After(s.begun) {
+	wait := max(time.Duration(float64(p.policy().Waits[len(d.came)-1])*(1+p.Jitter)), last.wait)
+	if at := last.ended.Add(wait); last.settled || at.After(begun) {
 		return at
 	}
-	return s.begun
+	return begun
 }
 
 // checkCopies checks that every redelivery has been sent.

@@ -157,7 +157,7 @@ func (h PasswordHash) Check() error {
 }
 
 // Matches says whether the hash is a password's, and whether it was made with
-// other parameters than are used now, so that it should be made anew.
+// other parameters than are used now, so that it should be made again.
 func (h PasswordHash) Matches(password string) (ok, stale bool, err error) {
 	p, err := h.parse()
 	if err != nil {

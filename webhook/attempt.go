@@ -22,7 +22,7 @@ const (
 	ErrorTLS         ErrorCode = "tls"         // no trustworthy encrypted connection
 	ErrorBlocked     ErrorCode = "blocked"     // the address is not one the service may call
 	ErrorProtocol    ErrorCode = "protocol"    // what came back is not an HTTP answer
-	ErrorInterrupted ErrorCode = "interrupted" // the service itself stopped meanwhile
+	ErrorInterrupted ErrorCode = "interrupted" // the service itself stopped during the attempt
 )
 
 var errorDetails = map[ErrorCode]string{

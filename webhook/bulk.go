@@ -4,14 +4,14 @@ package webhook
 type BulkSkip string
 
 const (
-	SkipPing                BulkSkip = "ping"      // a ping is sent anew
+	SkipPing                BulkSkip = "ping"      // a ping is not resent: send a new one
 	SkipNotEnded            BulkSkip = "not_ended" // it is or will be sent anyway
 	SkipSubscriptionDeleted BulkSkip = "subscription_deleted"
 	SkipSubscriptionPaused  BulkSkip = "subscription_paused"
 	SkipRedelivered         BulkSkip = "redelivered" // there is a newer delivery of the same events
 	SkipEnded               BulkSkip = "ended"       // nothing of it waits
 	SkipInFlight            BulkSkip = "in_flight"   // it is being sent just now
-	SkipGone                BulkSkip = "gone"        // retention has removed it meanwhile
+	SkipGone                BulkSkip = "gone"        // retention has removed it since
 )
 
 // BulkSkips returns every reason, in the order that they are told.

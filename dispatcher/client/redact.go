@@ -100,8 +100,8 @@ func (list secrets) redact(text []byte, cut bool) []byte {
 	if len(list) == 0 || len(text) < minPrefix {
 		return nil
 	}
-	var room [maxEscapes + 1]reading
-	readings := layers(room[:0], text)
+	var scratch [maxEscapes + 1]reading
+	readings := layers(scratch[:0], text)
 	found := list.find(nil, readings, cut)
 	shortest := len(list[0])
 	for _, secret := range list {
@@ -160,14 +160,14 @@ func (list secrets) findEncoded(found []span, r *reading, shortest int, cut bool
 // encodedIn says whether a run of digits stands for a text with a secret.
 // Where it begins is not known: what stands before it may look like digits.
 func (list secrets) encodedIn(digits []byte, inHex, cut bool) bool {
-	var room [512]byte
-	var layersRoom [maxEscapes + 1]reading
+	var scratch [512]byte
+	var layerScratch [maxEscapes + 1]reading
 	holds := func(plain []byte) bool {
-		return len(list.find(nil, layers(layersRoom[:0], plain), cut)) > 0
+		return len(list.find(nil, layers(layerScratch[:0], plain), cut)) > 0
 	}
 	if inHex {
 		for skip := range min(2, len(digits)) {
-			plain, err := hex.AppendDecode(room[:0], digits[skip:][:(len(digits)-skip)/2*2])
+			plain, err := hex.AppendDecode(scratch[:0], digits[skip:][:(len(digits)-skip)/2*2])
 			if err == nil && holds(plain) {
 				return true
 			}
@@ -179,7 +179,7 @@ func (list secrets) encodedIn(digits []byte, inHex, cut bool) bool {
 		if len(part)%4 == 1 {
 			part = part[:len(part)-1]
 		}
-		plain, err := base64.RawStdEncoding.AppendDecode(room[:0], part)
+		plain, err := base64.RawStdEncoding.AppendDecode(scratch[:0], part)
 		if err == nil && holds(plain) {
 			return true
 		}
@@ -268,10 +268,10 @@ func (r *reading) unescape() (reading, bool) {
 	changed := false
 	for i := 0; i < len(r.text); {
 		n := 1
-		var room [utf8.UTFMax]byte
-		plain := append(room[:0], r.text[i])
+		var scratch [utf8.UTFMax]byte
+		plain := append(scratch[:0], r.text[i])
 		if c := r.text[i]; i >= first && (c == '\\' || c == '%' || c == '&') {
-			plain, n = unescapeOne(room[:0], r.text[i:])
+			plain, n = unescapeOne(scratch[:0], r.text[i:])
 			changed = changed || n != len(plain)
 		}
 		for _, b := range plain {

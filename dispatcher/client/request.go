@@ -44,8 +44,8 @@ func (r *Request) appendHead(dst []byte, to *target, now time.Time) []byte {
 		}
 		head.Signature += secret.Sign(r.DeliveryID, now, r.Body)
 	}
-	var room [webhook.MaxRequestHeader][2]string
-	for _, line := range head.AppendHeader(room[:0]) {
+	var scratch [webhook.MaxRequestHeader][2]string
+	for _, line := range head.AppendHeader(scratch[:0]) {
 		dst = append(append(dst, "\r\n"...), line[0]...)
 		dst = append(append(dst, ": "...), line[1]...)
 	}

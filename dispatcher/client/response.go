@@ -13,8 +13,8 @@ import (
 // headerText renders the header of a response, a line for each value, sorted by name: at
 // most maxResponseHeader bytes of UTF-8.
 func headerText(resp *http.Response) string {
-	var room [16]string
-	names := room[:0]
+	var scratch [16]string
+	names := scratch[:0]
 	size := 0
 	for name, values := range resp.Header {
 		names = append(names, name)

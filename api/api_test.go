@@ -306,11 +306,11 @@ const contentUpdated = `{"name":"content_updated","version":"1","content_id":7}`
 func (s *service) deliver(status int, code webhook.ErrorCode) {
 	s.t.Helper()
 	ctx := context.Background()
-	lanes, err := s.store.Lanes(ctx)
+	queues, err := s.store.Queues(ctx)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for _, l := range lanes {
+	for _, l := range queues {
 		s.deliverPings(l.SubscriptionID, status, code)
 		for {
 			w, err := s.store.Waiting(ctx, l, l.Wanted, 100, webhook.MaxDeliveryBytes)

@@ -16,12 +16,12 @@ import (
 // delivery is due again, zero for never, and the attempt's result.
 func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store.Claim) (time.Time, webhook.Result) {
 	d.mu.Lock()
-	to, gone := q.Lane, q.gone
+	to, gone := q.Queue, q.gone
 	d.mu.Unlock()
 	if !gone && c.Revision != to.Revision {
 		// The subscription has changed since the queue was read: an acknowledged
 		// change, a new URL say, applies to this attempt already.
-		fresh, err := d.store.Lane(ctx, c.SubscriptionID)
+		fresh, err := d.store.Queue(ctx, c.SubscriptionID)
 		switch {
 		case err == nil:
 			to = fresh
@@ -64,7 +64,7 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 }
 
 // send makes one attempt.
-func (d *Dispatcher) send(ctx context.Context, to *store.Lane, c *store.Claim) webhook.Attempt {
+func (d *Dispatcher) send(ctx context.Context, to *store.Queue, c *store.Claim) webhook.Attempt {
 	return d.guard(c.ID, c.Number, func() webhook.Attempt {
 		size := 192
 		for _, e := range c.Events {

@@ -51,14 +51,14 @@ func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) tim
 // form stores the next delivery of a queue, made from the log.
 func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
 	q := j.queue
-	// reading makes this goroutine the owner of q.Lane's cursor.
+	// reading makes this goroutine the owner of q.Queue's cursor.
 	d.mu.Lock()
 	newest := q.wanted
 	d.mu.Unlock()
-	waiting, err := d.store.Waiting(ctx, q.Lane, newest, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
+	waiting, err := d.store.Waiting(ctx, q.Queue, newest, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
 	var forming *store.Forming
 	if err == nil && len(waiting.Seqs) > 0 {
-		forming = d.store.Form(q.Lane, &waiting)
+		forming = d.store.Form(q.Queue, &waiting)
 	} else if err == nil {
 		q.Seen = waiting.To
 	}
@@ -102,7 +102,7 @@ func (d *Dispatcher) formed(j job, err error) {
 func (d *Dispatcher) replay(ctx context.Context, j job) *store.Claim {
 	q := j.queue
 	d.mu.Lock()
-	from := q.Lane
+	from := q.Queue
 	d.mu.Unlock()
 	claim, more, err := d.store.StepReplay(ctx, from, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
 	d.mu.Lock()
@@ -113,7 +113,7 @@ func (d *Dispatcher) replay(ctx context.Context, j job) *store.Claim {
 		d.requestReload(q)
 	case err != nil:
 		d.claimFailed(q, j.id, err)
-	case q.Lane == from: // else the queue was read again after the step
+	case q.Queue == from: // else the queue was read again after the step
 		q.hasReplay = more
 	}
 	now := time.Now()

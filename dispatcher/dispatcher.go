@@ -156,7 +156,7 @@ func (d *Dispatcher) Ready() bool { return d.running.Load() }
 func (d *Dispatcher) Run(ctx context.Context) error {
 	watcher := d.store.Watch()
 	defer watcher.Close()
-	lanes, err := d.resume(ctx)
+	queues, err := d.resume(ctx)
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -168,8 +168,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	_, held := d.store.Held()
 	d.mu.Lock()
 	d.restoreHold = held
-	for _, l := range lanes {
-		q := &subscriptionQueue{Lane: l}
+	for _, l := range queues {
+		q := &subscriptionQueue{Queue: l}
 		if l.Unusable != nil {
 			d.queues[l.SubscriptionID] = q
 			d.requestReload(q)
@@ -201,7 +201,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // resume records the attempts that the end of the last run interrupted, and
 // reads the subscriptions. While the store is unavailable it waits, until ctx
 // ends, which is no error.
-func (d *Dispatcher) resume(ctx context.Context) ([]*store.Lane, error) {
+func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	interrupted := 0
 	err := d.untilAvailable(ctx, "the store cannot be written; deliveries wait until it can", func() (err error) {
 		interrupted, err = d.store.RecoverInterrupted(d.cfg.RetryPolicy)
@@ -216,15 +216,15 @@ func (d *Dispatcher) resume(ctx context.Context) ([]*store.Lane, error) {
 	if interrupted > 0 {
 		d.logger.Info("deliveries were interrupted by the end of the last run and go on", "count", interrupted)
 	}
-	var lanes []*store.Lane
+	var queues []*store.Queue
 	err = d.untilAvailable(ctx, "the store cannot be read; deliveries wait until it can", func() (err error) {
-		lanes, err = d.store.Lanes(ctx)
+		queues, err = d.store.Queues(ctx)
 		return err
 	})
 	if err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("dispatcher: read the subscriptions: %w", err)
 	}
-	return lanes, nil
+	return queues, nil
 }
 
 // untilAvailable calls do until it fails for no reason that may pass by itself,
@@ -290,7 +290,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 	for id := range changes.Subscriptions {
 		q := d.queues[id]
 		if q == nil {
-			q = &subscriptionQueue{Lane: &store.Lane{SubscriptionID: id}}
+			q = &subscriptionQueue{Queue: &store.Queue{SubscriptionID: id}}
 			d.queues[id] = q
 		}
 		d.requestReload(q)
@@ -348,7 +348,7 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 	d.mu.Unlock()
 
 	for _, q := range queues {
-		fresh, err := d.store.Lane(ctx, q.SubscriptionID)
+		fresh, err := d.store.Queue(ctx, q.SubscriptionID)
 		gone := isNotFound(err)
 		d.mu.Lock()
 		q.reloading = false

@@ -1121,7 +1121,7 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		if err != nil || !fresh.Active || fresh.Status == webhook.HealthDisabled {
 			t.Errorf("the subscription is %s, active %v: %v", fresh.Status, fresh.Active, err)
 		}
-		if l, err := w.d.store.Lane(t.Context(), sub.ID); err != nil || len(l.SigningSecrets(w.now())) != 2 {
+		if l, err := w.d.store.Queue(t.Context(), sub.ID); err != nil || len(l.SigningSecrets(w.now())) != 2 {
 			t.Errorf("%d secrets sign, %v, want the old one too", len(l.SigningSecrets(w.now())), err)
 		}
 		// Across a restart as well: back, it is found out; forward, what is

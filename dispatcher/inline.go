@@ -25,7 +25,7 @@ func (d *Dispatcher) formInline(sending context.Context, a *store.Accepted) {
 	}()
 	for i, j := range jobs {
 		q := j.queue // this goroutine owns its cursor
-		ok := a.FormInline(q.Lane, d.cfg.BatchSize, webhook.MaxDeliveryBytes, func(c *store.Claim, err error) { d.startInline(sending, j, c, err) })
+		ok := a.FormInline(q.Queue, d.cfg.BatchSize, webhook.MaxDeliveryBytes, func(c *store.Claim, err error) { d.startInline(sending, j, c, err) })
 		left = jobs[i+1:]
 		if !ok {
 			d.cancelInline(j)

@@ -9,11 +9,11 @@ import (
 
 // subscriptionQueue is what the dispatcher knows of one subscription: how far
 // its cursor is, what is in flight, and what is due when. Its fields are guarded
-// by Dispatcher.mu, with two exceptions: the cursor in store.Lane belongs to the
-// goroutine that set reading, and the rest of store.Lane is never written to,
+// by Dispatcher.mu, with two exceptions: the cursor in store.Queue belongs to the
+// goroutine that set reading, and the rest of store.Queue is never written to,
 // only replaced.
 type subscriptionQueue struct {
-	*store.Lane
+	*store.Queue
 
 	inFlight  int // slots in use, pings aside
 	pinging   int
@@ -125,7 +125,7 @@ func (q *subscriptionQueue) limit(cfg *Config) int {
 // update replaces the subscription by what was read. One that has begun to fail
 // is probed, less and less often; one that has recovered gets its backlog at a
 // rate that doubles with each success.
-func (q *subscriptionQueue) update(fresh *store.Lane, now time.Time) {
+func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	switch {
 	case fresh.Failing && !q.Failing:
 		q.probeWait, q.nextProbe = webhook.MinProbeWait, now.Add(webhook.MinProbeWait)
@@ -134,7 +134,7 @@ func (q *subscriptionQueue) update(fresh *store.Lane, now time.Time) {
 	case fresh.Failing && fresh.URL != q.URL:
 		q.probeWait, q.nextProbe = webhook.MinProbeWait, now
 	}
-	q.Lane = fresh
+	q.Queue = fresh
 }
 
 // recordAttempt adjusts the queue's window, ramp and probes to the result of an

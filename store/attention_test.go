@@ -19,7 +19,7 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 		policy.DisableAfter = 3 * time.Minute
 	}
 	for range 20 {
-		c := form(t, s, lane(t, s, id), 1)
+		c := form(t, s, queue(t, s, id), 1)
 		if c == nil {
 			var err error
 			if c, _, err = s.ClaimDue(t.Context(), id, false); err != nil || c == nil {
@@ -134,7 +134,7 @@ func TestUnhealthyLastAnswer(t *testing.T) {
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated", "content_updated")
 		for i, status := range []int{500, 501, 502, 503} { // two deliveries, by turns
-			c := form(t, s, lane(t, s, sub.ID), 1)
+			c := form(t, s, queue(t, s, sub.ID), 1)
 			if c == nil {
 				var err error
 				if c, _, err = s.ClaimDue(t.Context(), sub.ID, false); err != nil || c == nil {

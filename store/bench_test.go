@@ -56,7 +56,7 @@ func BenchmarkDeliver(b *testing.B) {
 		}
 		events = events[n:]
 	}
-	l := lane(b, s, sub.ID)
+	l := queue(b, s, sub.ID)
 	before := ran(b, s)
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -98,7 +98,7 @@ func ran(b *testing.B, s *Store) (n int64) {
 	return n
 }
 
-// BenchmarkCatchUp is reading what waits for a lane that has fallen behind, by
+// BenchmarkCatchUp is reading what waits for a queue that has fallen behind, by
 // the hundred, from the database.
 func BenchmarkCatchUp(b *testing.B) {
 	const stored, each = 20_000, 100
@@ -115,7 +115,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		}
 	}
 	s.tail = newTail(0)
-	l := lane(b, s, sub.ID)
+	l := queue(b, s, sub.ID)
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {

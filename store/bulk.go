@@ -350,7 +350,7 @@ func (s *Store) cancel(t *tx, nums []int64) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	lanes := make(map[string]struct{})
+	queues := make(map[string]struct{})
 	var pings []string
 	err = t.Each(cancelWaiting, []any{jsonOf(nums), now}, func(scan func(...any) error) error {
 		var id, subscription string
@@ -359,7 +359,7 @@ func (s *Store) cancel(t *tx, nums []int64) (n int, err error) {
 			return err
 		}
 		n++
-		lanes[subscription] = struct{}{}
+		queues[subscription] = struct{}{}
 		if ping {
 			pings = append(pings, id)
 		}
@@ -375,9 +375,9 @@ func (s *Store) cancel(t *tx, nums []int64) (n int, err error) {
 		for _, id := range pings {
 			s.watchers.dropped(id)
 		}
-		// Its next time was that of what is cancelled, and an ordered lane waits
+		// Its next time was that of what is cancelled, and an ordered queue waits
 		// for it: a claim finds out what is due instead.
-		for id := range lanes {
+		for id := range queues {
 			s.watchers.queued(id)
 		}
 		s.metrics.ended[webhook.FailureCancelled].Add(float64(n))

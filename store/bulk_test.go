@@ -37,7 +37,7 @@ func TestBulkRedelivery(t *testing.T) {
 		deliver(t, s, gone.ID, webhook.StatusFailed)
 	}
 	publish(t, s, "p", "content_updated")
-	form(t, s, lane(t, s, good.ID), 1) // is in flight
+	form(t, s, queue(t, s, good.ID), 1) // is in flight
 	off := false
 	if _, err := s.UpdateSubscription(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
@@ -116,13 +116,13 @@ func TestBulkCancel(t *testing.T) {
 		end(t, s, c, webhook.StatusSuccess)
 	}
 	publish(t, s, "p", "content_updated")
-	retried := form(t, s, lane(t, s, sub.ID), 1)
+	retried := form(t, s, queue(t, s, sub.ID), 1)
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500}
 	if _, err := s.Record(retried, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, s, "p", "content_updated")
-	flying := form(t, s, lane(t, s, sub.ID), 1)
+	flying := form(t, s, queue(t, s, sub.ID), 1)
 
 	deliveries := s.WatchDeliveries()
 	defer deliveries.Close()
@@ -154,7 +154,7 @@ func TestBulkCancel(t *testing.T) {
 	if err != nil || d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureCancelled || !d.NextAttemptAt.IsZero() || d.CompletedAt.IsZero() {
 		t.Errorf("got %+v (%v)", d, err)
 	}
-	if l := lane(t, s, sub.ID); !l.NextDue.IsZero() || !l.NextPing.IsZero() {
+	if l := queue(t, s, sub.ID); !l.NextDue.IsZero() || !l.NextPing.IsZero() {
 		t.Errorf("something is due: %v, %v", l.NextDue, l.NextPing)
 	}
 	wantMetrics(t, registry, `service_deliveries_ended_total{failure_reason="cancelled",status="failed"} 2`)

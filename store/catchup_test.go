@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// What is published while a lane that has fallen behind is read from disk may
+// What is published while a queue that has fallen behind is read from disk may
 // be seen by the seek for one name and not by that for another. It must not be
 // taken then, or the cursor would pass over what was not seen.
 func TestCatchingUpLooksNoFurtherThanNewest(t *testing.T) {
@@ -23,7 +23,7 @@ func TestCatchingUpLooksNoFurtherThanNewest(t *testing.T) {
 	}
 	s.tail = newTail(0)
 	for newest := range int64(5) {
-		w, err := s.Waiting(context.Background(), lane(t, s, sub.ID), newest, 10, 1<<20)
+		w, err := s.Waiting(context.Background(), queue(t, s, sub.ID), newest, 10, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated")
-	l := lane(t, s, sub.ID)
+	l := queue(t, s, sub.ID)
 	w, err := s.Waiting(context.Background(), l, l.Wanted, 10, 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestCatchingUpIsAsFromMemory(t *testing.T) {
 		publish(t, s, "p", "channel_created")
 		publish(t, s, "q", "channel_created")
 	}
-	l := lane(t, s, sub.ID)
+	l := queue(t, s, sub.ID)
 	memory := s.tail
 	for seen := range l.Wanted + 1 {
 		for _, count := range []int{1, 3, 100} {

@@ -160,7 +160,7 @@ func (s *Store) moveWaits(t *tx, by time.Duration) error {
 			return err
 		}
 	}
-	// The lanes know when their old secrets expire.
+	// The queues know when their old secrets expire.
 	return t.Each("SELECT DISTINCT subscription_id FROM old_signing_secrets", nil, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)

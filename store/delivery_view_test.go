@@ -15,7 +15,7 @@ func TestDeliveryView(t *testing.T) {
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	events := publish(t, s, "p", "content_updated", "content_updated")
-	c := form(t, s, lane(t, s, sub.ID), 100)
+	c := form(t, s, queue(t, s, sub.ID), 100)
 	d, err := s.DeliveryView(t.Context(), c.ID)
 	if err != nil {
 		t.Fatal(err)

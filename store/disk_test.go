@@ -35,7 +35,7 @@ func TestLowDisk(t *testing.T) {
 		if d, err := s.Disk(); err != nil || !d.Low || d.Free <= 0 || d.Size < d.Free {
 			t.Errorf("the disk is %+v, %v, want low", d, err)
 		}
-		if c := send(t, s, lane(t, s, sub.ID), 200); len(c.Events) != 2 {
+		if c := send(t, s, queue(t, s, sub.ID), 200); len(c.Events) != 2 {
 			t.Errorf("a delivery of %d events, want both that were accepted", len(c.Events))
 		}
 		subscribe(t, s, "p", "content_updated")

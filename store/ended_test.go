@@ -90,7 +90,7 @@ func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
 		t.Run(fmt.Sprintf("again=%t", again), func(t *testing.T) {
 			s := open(t)
 			program(t, s, "p")
-			l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+			l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 			publish(t, s, "p", "content_updated")
 			waiting, err := s.Waiting(t.Context(), l, 1, 100, 1<<20)
 			if err != nil || len(waiting.Seqs) != 1 {
@@ -116,7 +116,7 @@ func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
 func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated")
 	_, _, lastErr := commitWithARead(t, s, true, func(t *tx) error {
 		_, err := Write{s, t}.Publish("p", []webhook.Event{event("content_updated")})
@@ -145,7 +145,7 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 		}
 	}
 	if n := len(w.Seqs); n != stored {
-		t.Errorf("%d events wait for the lane, %d are stored", n, stored)
+		t.Errorf("%d events wait for the queue, %d are stored", n, stored)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	claims := formInline(s, l)
 	_, _, lastErr := commitWithARead(t, s, true, func(*tx) error { return nil }, func(t *tx) error {
 		_, err := Write{s, t}.Publish("p", []webhook.Event{event("content_updated")})
@@ -168,12 +168,12 @@ func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 	s.SetInlineFormer(nil)
 	t.Logf("last: %v", lastErr)
 	published := publish(t, s, "p", "content_updated") // acknowledged
-	fresh := lane(t, s, l.SubscriptionID)
+	fresh := queue(t, s, l.SubscriptionID)
 	w, err := s.Waiting(t.Context(), fresh, published[0].Seq, 100, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(w.Seqs) == 0 {
-		t.Errorf("the event with seq %d was acknowledged, and does not wait for the lane, whose cursor is at %d", published[0].Seq, fresh.Cursor)
+		t.Errorf("the event with seq %d was acknowledged, and does not wait for the queue, whose cursor is at %d", published[0].Seq, fresh.Cursor)
 	}
 }

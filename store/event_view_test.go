@@ -109,7 +109,7 @@ func TestEventView(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := publish(t, s, "p", "content_updated", "content_updated")[1]
-	c := send(t, s, lane(t, s, had.ID), 404)
+	c := send(t, s, queue(t, s, had.ID), 404)
 	for range EventDeliveries + 2 {
 		if _, err := s.Redeliver(t.Context(), "p", had.ID, c.ID); err != nil {
 			t.Fatal(err)

@@ -62,17 +62,17 @@ func (s *Store) SetInlineFormer(fn func(*Accepted)) {
 // not to be changed.
 func (a *Accepted) Events() []webhook.Event { return a.t.accepted }
 
-// FormInline is [Store.Waiting] and [Store.Form] of a lane, the accepted events
+// FormInline is [Store.Waiting] and [Store.Form] of a queue, the accepted events
 // included. It returns false, and does nothing, when nothing waits, or some of it
 // may not be in memory, or much of the log would have to be looked through for
 // it. Otherwise done is called after the commit, before the publishers go on,
 // with the claim or the error: it must be quick, and must not wait for a write.
-func (a *Accepted) FormInline(l *Lane, count, size int, done func(*Claim, error)) bool {
+func (a *Accepted) FormInline(q *Queue, count, size int, done func(*Claim, error)) bool {
 	if a.failure != nil {
 		return false
 	}
-	g := gathering{Waiting{To: l.Seen}, l, count, size}
-	reached, full := l.Seen, false
+	g := gathering{Waiting{To: q.Seen}, q, count, size}
+	reached, full := q.Seen, false
 	visit := func(seq int64, e *tailEvent) bool {
 		reached, full = seq, !g.visit(seq, e)
 		return !full
@@ -80,14 +80,14 @@ func (a *Accepted) FormInline(l *Lane, count, size int, done func(*Claim, error)
 	first := true
 	for i := range a.t.accepted {
 		e := &a.t.accepted[i]
-		if e.ProgramID != l.ProgramID {
+		if e.ProgramID != q.ProgramID {
 			continue
 		}
-		if e.Seq-l.Seen > maxInlineSeen {
+		if e.Seq-q.Seen > maxInlineSeen {
 			return false
 		}
 		if first && reached+1 < e.Seq {
-			a.s.tail.scan(l.ProgramID, l.Seen, visit)
+			a.s.tail.scan(q.ProgramID, q.Seen, visit)
 		}
 		first = false
 		if full {
@@ -101,7 +101,7 @@ func (a *Accepted) FormInline(l *Lane, count, size int, done func(*Claim, error)
 	if len(g.Seqs) == 0 {
 		return false
 	}
-	f := a.s.newForming(l, &g.Waiting)
+	f := a.s.newForming(q, &g.Waiting)
 	err := f.store(a.t)
 	if err != nil && !errors.Is(err, ErrStale) {
 		a.failure = err

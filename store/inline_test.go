@@ -14,8 +14,8 @@ type inlineClaim struct {
 	err   error
 }
 
-// formInline has deliveries formed for a lane inline, and returns what comes of each.
-func formInline(s *Store, l *Lane) <-chan inlineClaim {
+// formInline has deliveries formed for a queue inline, and returns what comes of each.
+func formInline(s *Store, l *Queue) <-chan inlineClaim {
 	c := make(chan inlineClaim, 16)
 	s.SetInlineFormer(func(a *Accepted) {
 		a.FormInline(l, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) { c <- inlineClaim{claim, err} })
@@ -23,12 +23,12 @@ func formInline(s *Store, l *Lane) <-chan inlineClaim {
 	return c
 }
 
-// What waits for a lane and what is being published are stored together, and
+// What waits for a queue and what is being published are stored together, and
 // those who wait for the commit are told after it.
 func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	waiting := publish(t, s, "p", "content_updated", "content_created")
 	claims := formInline(s, l)
 	before := commits(t, s)
@@ -43,7 +43,7 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 	var cursor, made int64
 	err := s.db.Scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{got.claim.ID}, &cursor, &made)
 	if err != nil || cursor != 4 || made != 1 || l.Cursor != 4 || l.Seen != 4 {
-		t.Errorf("the cursor is %d (%v), %d in the lane, after %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
+		t.Errorf("the cursor is %d (%v), %d in the queue, after %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
 	}
 
 	// Nothing is formed when nothing is wanted, nor when it is published by many.
@@ -64,7 +64,7 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 func TestNothingIsFormedInlineWhereTheLogWouldHaveToBeRead(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated", "content_updated")
 	s.tail.limit = 0
 	publish(t, s, "p", "content_created") // the tail forgets all
@@ -73,7 +73,7 @@ func TestNothingIsFormedInlineWhereTheLogWouldHaveToBeRead(t *testing.T) {
 	if n := len(claims); n != 0 || l.Seen != 0 {
 		t.Errorf("%d were formed, and the log was seen up to %d; want none and 0", n, l.Seen)
 	}
-	if c := form(t, s, lane(t, s, l.SubscriptionID), 100); c == nil || len(c.Events) != 3 {
+	if c := form(t, s, queue(t, s, l.SubscriptionID), 100); c == nil || len(c.Events) != 3 {
 		t.Errorf("got the claim %+v, want one on all three events", c)
 	}
 }
@@ -85,7 +85,7 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 		spoil func(t *testing.T, s *Store, id string)
 		want  error
 	}{
-		"the lane is stale": {func(t *testing.T, s *Store, id string) {
+		"the queue is stale": {func(t *testing.T, s *Store, id string) {
 			text := "changed"
 			if _, err := s.UpdateSubscription(t.Context(), "p", id, &webhook.SubscriptionFields{Description: &text}); err != nil {
 				t.Fatal(err)
@@ -100,7 +100,7 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
 			program(t, s, "p")
-			l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+			l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 			test.spoil(t, s, l.SubscriptionID)
 			claims := formInline(s, l)
 			if e := publish(t, s, "p", "content_updated"); e[0].Seq != 1 {
@@ -122,7 +122,7 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	l := lane(t, s, subscribe(t, s, "p", "content_updated").ID)
+	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	claims := formInline(s, l)
 	err := s.WriteAgain(context.Background(), func(w Write) error {
 		// A deferred foreign key is checked by COMMIT.
@@ -138,7 +138,7 @@ func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 	if got := <-claims; err == nil || got.claim != nil || !errors.Is(got.err, ErrUnavailable) {
 		t.Errorf("the write got %v, and the delivery %+v, %v; want both to fail", err, got.claim, got.err)
 	}
-	if c := form(t, s, lane(t, s, l.SubscriptionID), 100); c != nil {
+	if c := form(t, s, queue(t, s, l.SubscriptionID), 100); c != nil {
 		t.Errorf("%+v is stored, want nothing", c)
 	}
 }

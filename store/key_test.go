@@ -73,7 +73,7 @@ func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 func (f *encryptedThings) check(t testing.TB, s *Store) {
 	t.Helper()
 	for _, sub := range f.subs {
-		l := lane(t, s, sub.ID)
+		l := queue(t, s, sub.ID)
 		if l.Authorization != f.header || !slices.EqualFunc(l.Secrets, f.secrets[sub.ID], func(a, b webhook.SigningSecret) bool { return bytes.Equal(a, b) }) {
 			t.Errorf("subscription %s no longer has its secrets", sub.ID)
 		}
@@ -308,7 +308,7 @@ func TestRotateKeyUnreadable(t *testing.T) {
 			t.Errorf("the file holds %d keys, want the new and the old one", len(keys))
 		}
 	}
-	if l := lane(t, s, f.subs[0].ID); l.Authorization != f.header {
+	if l := queue(t, s, f.subs[0].ID); l.Authorization != f.header {
 		t.Error("the other one has lost its secret")
 	}
 	if _, err := s.DeleteSubscription(t.Context(), f.program, spoiled); err != nil {
@@ -324,7 +324,7 @@ func TestRotateKeyUnreadable(t *testing.T) {
 
 // A subscription whose secret no key opens does not keep the others from being
 // read.
-func TestLanesBesideOneThatIsSpoiled(t *testing.T) {
+func TestQueuesBesideOneThatIsSpoiled(t *testing.T) {
 	for _, spoil := range []string{
 		"UPDATE subscriptions SET signing_secret = randomblob(60) WHERE id = ?",
 		"UPDATE subscriptions SET authorization_header = randomblob(60) WHERE id = ?",
@@ -336,11 +336,11 @@ func TestLanesBesideOneThatIsSpoiled(t *testing.T) {
 		if err := s.writer.do(func(t *tx) error { return t.Exec(spoil, bad.ID) }); err != nil {
 			t.Fatal(err)
 		}
-		lanes, err := s.Lanes(t.Context())
-		if err != nil || len(lanes) != 2 {
-			t.Fatalf("%s: got %d lanes, %v; want 2", spoil, len(lanes), err)
+		queues, err := s.Queues(t.Context())
+		if err != nil || len(queues) != 2 {
+			t.Fatalf("%s: got %d queues, %v; want 2", spoil, len(queues), err)
 		}
-		for _, l := range lanes {
+		for _, l := range queues {
 			if l.SubscriptionID == bad.ID && (l.Unusable == nil || len(l.Interests) > 0) || l.SubscriptionID == good.ID && (l.Unusable != nil || len(l.Interests) == 0) {
 				t.Errorf("%s: got %+v", spoil, l)
 			}
@@ -359,8 +359,8 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				for _, sub := range subs {
-					if l, err := s.Lane(t.Context(), sub.ID); err != nil || l.Authorization != f.header {
-						t.Errorf("a lane: %v", err)
+					if l, err := s.Queue(t.Context(), sub.ID); err != nil || l.Authorization != f.header {
+						t.Errorf("a queue: %v", err)
 						return
 					}
 				}

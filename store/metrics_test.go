@@ -66,7 +66,7 @@ func TestMetrics(t *testing.T) {
 	}
 	publish(t, s, "q", "content_updated")
 
-	l := lane(t, s, sub.ID)
+	l := queue(t, s, sub.ID)
 	for _, step := range []webhook.Step{
 		{Status: webhook.StatusSuccess},
 		{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected},

@@ -80,11 +80,11 @@ func TestMigrationFromSchema1(t *testing.T) {
 	if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); err != nil || n != 1 {
 		t.Errorf("recovered %d, %v, want 1", n, err)
 	}
-	lanes, err := s.Lanes(t.Context())
-	if err != nil || len(lanes) != 2 {
-		t.Fatalf("%d lanes, %v, want 2", len(lanes), err)
+	queues, err := s.Queues(t.Context())
+	if err != nil || len(queues) != 2 {
+		t.Fatalf("%d queues, %v, want 2", len(queues), err)
 	}
-	for _, l := range lanes {
+	for _, l := range queues {
 		if c, _, err := s.ClaimDue(t.Context(), l.SubscriptionID, false); err != nil || c == nil && l.NextDue.Before(time.Now()) {
 			t.Errorf("claim of what is due: %v, %v", c, err)
 		}

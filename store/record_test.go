@@ -55,7 +55,7 @@ func TestProgramsAreStrangers(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	sibling := subscribe(t, s, "p", "content_updated")
 	e := publish(t, s, "p", "content_updated")[0]
-	d := form(t, s, lane(t, s, sub.ID), 1)
+	d := form(t, s, queue(t, s, sub.ID), 1)
 
 	_, err := s.Subscription(ctx, "q", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)
@@ -76,7 +76,7 @@ func TestProgramsAreStrangers(t *testing.T) {
 	if subs, total, err := s.Subscriptions(ctx, "q", query(t, webhook.SubscriptionList, "")); len(subs) != 0 || total != 0 || err != nil {
 		t.Errorf("got %d of %d subscriptions (%v)", len(subs), total, err)
 	}
-	if c := form(t, s, lane(t, s, subscribe(t, s, "q", "content_updated").ID), 1); c != nil {
+	if c := form(t, s, queue(t, s, subscribe(t, s, "q", "content_updated").ID), 1); c != nil {
 		t.Errorf("an event of another program was delivered: %s", c.Events)
 	}
 }
@@ -101,7 +101,7 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 	var claims []*Claim
 	for range 3 {
-		claims = append(claims, form(t, s, lane(t, s, sub.ID), 1))
+		claims = append(claims, form(t, s, queue(t, s, sub.ID), 1))
 	}
 	attempt := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, Error: webhook.ErrorTimeout}
 	again := webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}

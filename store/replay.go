@@ -195,13 +195,13 @@ const (
 		WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.subscription_id = ?2`
 )
 
-// StepReplay makes the next delivery of the lane's oldest running replay, with
+// StepReplay makes the next delivery of the queue's oldest running replay, with
 // its first attempt counted, and returns the claim on it: nil when this step of
-// the log held none. more says whether a replay of the lane goes on. The error
+// the log held none. more says whether a replay of the queue goes on. The error
 // is [ErrStale] when the subscription, or the replay, has changed meanwhile.
-func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Claim, more bool, err error) {
+func (s *Store) StepReplay(ctx context.Context, q *Queue, count, size int) (c *Claim, more bool, err error) {
 	r, err := scanReplay(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1", []any{l.SubscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1", []any{q.SubscriptionID}, dest...)
 	})
 	if err != nil {
 		if notFound(err, "replay") != err {
@@ -232,12 +232,12 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 		}
 	}
 	if len(seqs) > 0 {
-		c = &Claim{ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: events.bodies, Trace: events.trace}
+		c = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: events.bodies, Trace: events.trace}
 	}
 	places := appendSeqs(nil, seqs)
 	err = s.writer.do(func(t *tx) error {
 		var running int
-		if err := t.Scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{l.SubscriptionID}, &running); err != nil {
+		if err := t.Scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{q.SubscriptionID}, &running); err != nil {
 			return err
 		}
 		status, completed := webhook.ReplayRunning, any(nil)
@@ -248,7 +248,7 @@ func (s *Store) StepReplay(ctx context.Context, l *Lane, count, size int) (c *Cl
 		more = running > 0
 		formed := min(len(seqs), 1)
 		res, err := t.ExecResult("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, completed_at = ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ? AND active = 1)",
-			after, len(seqs), formed, string(status), completed, r.ID, r.after, l.SubscriptionID, l.Revision)
+			after, len(seqs), formed, string(status), completed, r.ID, r.after, q.SubscriptionID, q.Revision)
 		if err != nil {
 			return err
 		}

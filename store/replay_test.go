@@ -12,7 +12,7 @@ import (
 // deliver forms the next delivery of a subscription and records its end.
 func deliver(t *testing.T, s *Store, id string, status webhook.Status) *Claim {
 	t.Helper()
-	c := form(t, s, lane(t, s, id), 1)
+	c := form(t, s, queue(t, s, id), 1)
 	if c == nil {
 		t.Fatal("nothing to deliver")
 	}
@@ -98,7 +98,7 @@ func TestReplays(t *testing.T) {
 		var got []*Claim
 		for more := true; more; {
 			var claim *Claim
-			if claim, more, err = s.StepReplay(ctx, lane(t, s, sub.ID), 2, webhook.MaxDeliveryBytes); err != nil {
+			if claim, more, err = s.StepReplay(ctx, queue(t, s, sub.ID), 2, webhook.MaxDeliveryBytes); err != nil {
 				t.Fatal(err)
 			}
 			if claim != nil {
@@ -131,7 +131,7 @@ func TestReplays(t *testing.T) {
 			}
 		}
 	}
-	if c := form(t, s, lane(t, s, sub.ID), 100); c == nil || len(c.Events) != 1 || string(c.Events[0]) != string(waiting.JSON) {
+	if c := form(t, s, queue(t, s, sub.ID), 100); c == nil || len(c.Events) != 1 || string(c.Events[0]) != string(waiting.JSON) {
 		t.Errorf("the cursor brought %+v, want what waited for it", c)
 	}
 }
@@ -155,8 +155,8 @@ func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
 	}
 	_, err := s.CreateReplay(ctx, "p", sub.ID, fields)
 	wantCode(t, err, webhook.CodeConflict)
-	if !lane(t, s, sub.ID).Replaying {
-		t.Error("the lane does not know of its replays")
+	if !queue(t, s, sub.ID).Replaying {
+		t.Error("the queue does not know of its replays")
 	}
 	for _, c := range []struct{ program, sub, id string }{{"q", sub.ID, first.ID}, {"p", subscribe(t, s, "p", "ping").ID, first.ID}, {"p", sub.ID, "nothing"}} {
 		_, err = s.Replay(ctx, c.program, c.sub, c.id)
@@ -182,7 +182,7 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	first := lane(t, s, sub.ID).Secrets[0]
+	first := queue(t, s, sub.ID).Secrets[0]
 	var second webhook.SigningSecret
 	var until time.Time
 	err := s.Write(ctx, func(w Write) (err error) {
@@ -192,7 +192,7 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := lane(t, s, sub.ID)
+	l := queue(t, s, sub.ID)
 	now := time.Now()
 	if !slices.EqualFunc(l.Expiry, []time.Time{until}, time.Time.Equal) || until.Sub(now) > SecretOverlap || until.Sub(now) < SecretOverlap-time.Minute {
 		t.Errorf("the old secret signs until %v, and was said to until %v", l.Expiry, until)
@@ -217,7 +217,7 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	}
 	_, _, err = s.RotateSecret(ctx, "p", sub.ID)
 	wantCode(t, err, webhook.CodeConflict)
-	if got := lane(t, s, sub.ID).SigningSecrets(now); len(got) != 1+maxOldSecrets || string(got[maxOldSecrets]) != string(first) {
+	if got := queue(t, s, sub.ID).SigningSecrets(now); len(got) != 1+maxOldSecrets || string(got[maxOldSecrets]) != string(first) {
 		t.Errorf("%d secrets sign, want all of a day", len(got))
 	}
 	_, _, err = s.RotateSecret(ctx, "q", sub.ID)

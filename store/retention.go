@@ -182,7 +182,7 @@ func (w *sweep) deliveries() error {
 			if err != nil {
 				return err
 			}
-			// Whose ping is waited for, and whose lane waits for what ends now: an
+			// Whose ping is waited for, and whose queue waits for what ends now: an
 			// ordered one goes on with the next.
 			err = t.Each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
 				var id, subscription string

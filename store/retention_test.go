@@ -21,8 +21,8 @@ func count(t *testing.T, s *Store, query string, args ...any) (n int64) {
 	return n
 }
 
-// send makes the next attempt of a lane with an answer, and returns its delivery.
-func send(t *testing.T, s *Store, l *Lane, status int) *Claim {
+// send makes the next attempt of a queue with an answer, and returns its delivery.
+func send(t *testing.T, s *Store, l *Queue, status int) *Claim {
 	t.Helper()
 	c := form(t, s, l, 100)
 	if c == nil {
@@ -61,10 +61,10 @@ func TestRetention(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		old := publish(t, s, "p", "content_updated", "content_updated", "channel_created")
-		send(t, s, lane(t, s, sub.ID), 200)
+		send(t, s, queue(t, s, sub.ID), 200)
 		time.Sleep(10 * time.Hour)
 		young := publish(t, s, "p", "content_updated")
-		send(t, s, lane(t, s, sub.ID), 200)
+		send(t, s, queue(t, s, sub.ID), 200)
 		time.Sleep(time.Hour)
 
 		if swept := sweepAt(t, s, time.Now().Add(-20*time.Hour)); swept != (Swept{}) {
@@ -119,9 +119,9 @@ func TestRetentionCountsLosses(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 10 {
-			send(t, s, lane(t, s, keeps.ID), 200)
+			send(t, s, queue(t, s, keeps.ID), 200)
 		}
-		stale := lane(t, s, waits.ID) // read before, formed from after
+		stale := queue(t, s, waits.ID) // read before, formed from after
 		before, err := s.Waiting(t.Context(), stale, stale.Wanted, 100, webhook.MaxDeliveryBytes)
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestRetentionCountsLosses(t *testing.T) {
 			t.Errorf("a delivery of removed events was formed: %v", err)
 		}
 		for _, id := range []string{waits.ID, keeps.ID} {
-			if c := send(t, s, lane(t, s, id), 200); len(c.Events) != 1 {
+			if c := send(t, s, queue(t, s, id), 200); len(c.Events) != 1 {
 				t.Errorf("%d events wait, want the new one", len(c.Events))
 			}
 		}
@@ -207,7 +207,7 @@ func TestRetentionKeepsWhatADeliveryCarries(t *testing.T) {
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "channel_created", "channel_created")
 		publish(t, s, "p", "content_updated")
-		first := send(t, s, lane(t, s, sub.ID), 200)
+		first := send(t, s, queue(t, s, sub.ID), 200)
 		publish(t, s, "p", "channel_created", "channel_created")
 		time.Sleep(10 * time.Hour)
 		young := time.Now()
@@ -302,7 +302,7 @@ func TestRetentionBoundsTheFile(t *testing.T) {
 			for range 5 {
 				publish(t, s, "p", slices.Repeat([]string{"content_updated"}, 200)...)
 			}
-			l := lane(t, s, sub.ID)
+			l := queue(t, s, sub.ID)
 			for range 10 {
 				send(t, s, l, 200)
 			}
@@ -333,7 +333,7 @@ func BenchmarkSweep(b *testing.B) {
 		for range 20 {
 			publish(b, s, "p", slices.Repeat(names, 500)...)
 		}
-		l := lane(b, s, sub.ID)
+		l := queue(b, s, sub.ID)
 		for range 100 {
 			c := form(b, s, l, 100)
 			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}

@@ -121,7 +121,7 @@ func TestStandby(t *testing.T) {
 	if n := events(t, s.Store); n != 41 {
 		t.Errorf("the promoted standby has %d events, want 41", n)
 	}
-	if l := lane(t, s.Store, sub.ID); l.Wanted == 0 {
+	if l := queue(t, s.Store, sub.ID); l.Wanted == 0 {
 		t.Error("nothing waits for the subscription")
 	}
 	if known, err := s.LeaseGeneration(t.Context()); err != nil || known < 1<<60 {

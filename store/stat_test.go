@@ -25,12 +25,12 @@ func TestStats(t *testing.T) {
 		start := time.Now()
 		for i := range 30 {
 			publish(t, s, "p", "content_updated")
-			send(t, s, lane(t, s, sub.ID), []int{200, 200, 503}[i%3])
-			send(t, s, lane(t, s, other.ID), 404)
+			send(t, s, queue(t, s, sub.ID), []int{200, 200, 503}[i%3])
+			send(t, s, queue(t, s, other.ID), 404)
 			time.Sleep(10 * time.Second)
 		}
 		publish(t, s, "q", "content_updated")
-		send(t, s, lane(t, s, third.ID), 200)
+		send(t, s, queue(t, s, third.ID), 200)
 		total := func(s *Store, programID, subscriptionID string, span time.Duration) (sum webhook.Stat, spans int) {
 			t.Helper()
 			all, err := s.Stats(t.Context(), programID, subscriptionID, span, start.Add(-time.Hour), start.Add(time.Hour))

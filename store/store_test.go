@@ -81,17 +81,17 @@ func publish(t testing.TB, s *Store, programID string, names ...string) []webhoo
 	return events
 }
 
-func lane(t testing.TB, s *Store, id string) *Lane {
+func queue(t testing.TB, s *Store, id string) *Queue {
 	t.Helper()
-	l, err := s.Lane(context.Background(), id)
+	l, err := s.Queue(context.Background(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// form makes the next delivery of a lane, or returns nil when nothing waits.
-func form(t testing.TB, s *Store, l *Lane, count int) *Claim {
+// form makes the next delivery of a queue, or returns nil when nothing waits.
+func form(t testing.TB, s *Store, l *Queue, count int) *Claim {
 	t.Helper()
 	w, err := s.Waiting(context.Background(), l, l.Wanted, count, webhook.MaxDeliveryBytes)
 	if err != nil {
@@ -244,7 +244,7 @@ func TestReopenKeepsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = openDir(t, dir)
-	l := lane(t, s, sub.ID)
+	l := queue(t, s, sub.ID)
 	if l.Wanted != 3 || l.NextPing.IsZero() {
 		t.Errorf("got wanted %d, next ping %v; want 3 and a ping", l.Wanted, l.NextPing)
 	}
@@ -268,9 +268,9 @@ func TestSecretsAreEncrypted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := lane(t, s, sub.ID)
+	l := queue(t, s, sub.ID)
 	if l.Authorization != canary || string(l.Secrets[0]) != string(secret) {
-		t.Error("the lane does not hold the secrets as they were given")
+		t.Error("the queue does not hold the secrets as they were given")
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {

@@ -160,14 +160,14 @@ func TestSubscriptionView(t *testing.T) {
 			t.Errorf("after a ping: %+v", u)
 		}
 		publish(t, s, "p", "content_updated")
-		bad := form(t, s, lane(t, s, sub.ID), 1)
+		bad := form(t, s, queue(t, s, sub.ID), 1)
 		end(bad, 503)
 		publish(t, s, "p", "content_updated", "content_updated", "channel_updated")
 		u := read()
 		if u.Failure.DeliveryID != bad.ID || u.Failure.Ping || u.Failures.Count != 1 || u.WaitingEvents != 2 || u.WaitingDeliveries != 1 || u.OldestEvent.IsZero() {
 			t.Errorf("after a failure: %+v", u)
 		}
-		good := form(t, s, lane(t, s, sub.ID), 10)
+		good := form(t, s, queue(t, s, sub.ID), 10)
 		end(good, 204)
 		if u = read(); u.Success.DeliveryID != good.ID || u.Success.Ping || u.Failure.DeliveryID != bad.ID || u.WaitingEvents != 0 || len(u.Recent) != 2 || u.Recent[0].ID != good.ID {
 			t.Errorf("after a success: %+v", u)
@@ -187,7 +187,7 @@ func TestSubscriptionView(t *testing.T) {
 		// When the last success is not among the newest, the statistics know of it.
 		for range 120 {
 			publish(t, s, "p", "content_updated")
-			end(form(t, s, lane(t, s, sub.ID), 1), 404)
+			end(form(t, s, queue(t, s, sub.ID), 1), 404)
 		}
 		if u = read(); u.Success.DeliveryID != "" || !u.LastSuccess.Equal(now.UTC().Truncate(time.Hour)) {
 			t.Errorf("after many failures: %+v, %s", u.Success, u.LastSuccess)

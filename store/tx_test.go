@@ -84,7 +84,7 @@ func TestInterestsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(lane(t, s, sub.ID).Interests); n != 2 {
+	if n := len(queue(t, s, sub.ID).Interests); n != 2 {
 		t.Errorf("%d spans, want one a name", n)
 	}
 	var err error
@@ -95,7 +95,7 @@ func TestInterestsAreBounded(t *testing.T) {
 		}
 	}
 	wantCode(t, err, webhook.CodeConflict)
-	if n := len(lane(t, s, sub.ID).Interests); n > maxClosedInterests+2 {
+	if n := len(queue(t, s, sub.ID).Interests); n > maxClosedInterests+2 {
 		t.Errorf("%d spans, want at most %d", n, maxClosedInterests+2)
 	}
 }

@@ -51,7 +51,7 @@ func (s sender) deliver(sub webhook.Subscription, status int) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	l, err := s.s.Lane(ctx, sub.ID)
+	l, err := s.s.Queue(ctx, sub.ID)
 	if err != nil {
 		s.t.Fatal(err)
 	}

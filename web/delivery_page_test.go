@@ -89,15 +89,15 @@ func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 // form makes a delivery of what waits, whose first attempt is under way.
 func (l *eventSource) form() *store.Claim {
 	l.t.Helper()
-	lane, err := l.w.store.Lane(l.t.Context(), l.sub.ID)
+	queue, err := l.w.store.Queue(l.t.Context(), l.sub.ID)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	waits, err := l.w.store.Waiting(l.t.Context(), lane, lane.Wanted, 100, webhook.MaxDeliveryBytes)
+	waits, err := l.w.store.Waiting(l.t.Context(), queue, queue.Wanted, 100, webhook.MaxDeliveryBytes)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	c, err := l.w.store.Form(lane, &waits).Wait()
+	c, err := l.w.store.Form(queue, &waits).Wait()
 	if err != nil {
 		l.t.Fatal(err)
 	}

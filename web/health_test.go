@@ -234,7 +234,7 @@ func overviewOf(t *testing.T, w *Web) string {
 // attemptOne forms a delivery of one event and records an attempt of it.
 func attemptOne(t *testing.T, s *store.Store, subscriptionID string, status int, policy webhook.HealthPolicy) {
 	t.Helper()
-	queue, err := s.Lane(t.Context(), subscriptionID)
+	queue, err := s.Queue(t.Context(), subscriptionID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -218,15 +218,15 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lane, err := s.Lane(ctx, sub.ID)
+	queue, err := s.Queue(ctx, sub.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting, err := s.Waiting(ctx, lane, lane.Cursor, 100, webhook.MaxDeliveryBytes)
+	waiting, err := s.Waiting(ctx, queue, queue.Cursor, 100, webhook.MaxDeliveryBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Form(lane, &waiting).Wait(); err != nil {
+	if _, err := s.Form(queue, &waiting).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	p = v.do("GET", "/")

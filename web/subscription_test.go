@@ -333,18 +333,18 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	rotated.want(t, 200, "The one before")
 	rotated.apart(t).inert(t)
 	// Both are shown: the one that was, and the one that is.
-	lane, err := w.store.Lane(t.Context(), l.sub.ID)
+	queue, err := w.store.Queue(t.Context(), l.sub.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	shown := regexp.MustCompile(`<code id="(secret|before)">(whsec_[^<]+)</code>`).FindAllStringSubmatch(rotated.body, -1)
-	if len(lane.Secrets) != 2 || len(shown) != 2 || html.UnescapeString(shown[0][2]) != lane.Secrets[0].Reveal() || html.UnescapeString(shown[1][2]) != lane.Secrets[1].Reveal() {
-		t.Errorf("%d secrets sign, and %q are shown", len(lane.Secrets), shown)
+	if len(queue.Secrets) != 2 || len(shown) != 2 || html.UnescapeString(shown[0][2]) != queue.Secrets[0].Reveal() || html.UnescapeString(shown[1][2]) != queue.Secrets[1].Reveal() {
+		t.Errorf("%d secrets sign, and %q are shown", len(queue.Secrets), shown)
 	}
-	if len(lane.Expiry) == 1 {
-		rotated.has(t, `signs too until <time datetime="`+webhook.FormatTime(lane.Expiry[0])+`"`)
+	if len(queue.Expiry) == 1 {
+		rotated.has(t, `signs too until <time datetime="`+webhook.FormatTime(queue.Expiry[0])+`"`)
 	} else {
-		t.Errorf("%d old secrets end", len(lane.Expiry))
+		t.Errorf("%d old secrets end", len(queue.Expiry))
 	}
 	secret := secretText.FindString(rotated.body)
 	if secret == "" || rotated.Header.Get("Cache-Control") != "no-store" {

@@ -26,10 +26,10 @@ const (
 // simulation must find one broken.
 var bugs = []bug{
 	{"an attempt is counted when it has ended", []edit{
-		{"store/lane.go", "attempts_made = attempts_made + 1, claimed_at = ?2", "attempts_made = max(attempts_made, 1), claimed_at = ?2"},
-		{"store/lane.go", "RETURNING num, id, program_id, attempts_made, seqs, ping", "RETURNING num, id, program_id, (SELECT count(*) + 1 FROM attempts WHERE delivery = num), seqs, ping"},
-		{"store/lane.go", "UPDATE deliveries SET status = ?, failure_reason", "UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
-		{"store/lane.go", "return t.finishAttempt(num, &a, step)", `return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
+		{"store/queue.go", "attempts_made = attempts_made + 1, claimed_at = ?2", "attempts_made = max(attempts_made, 1), claimed_at = ?2"},
+		{"store/queue.go", "RETURNING num, id, program_id, attempts_made, seqs, ping", "RETURNING num, id, program_id, (SELECT count(*) + 1 FROM attempts WHERE delivery = num), seqs, ping"},
+		{"store/queue.go", "UPDATE deliveries SET status = ?, failure_reason", "UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
+		{"store/queue.go", "return t.finishAttempt(num, &a, step)", `return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
 	}, []string{promiseCounted, promiseFive, promiseEarly}}, // the waits go by the count
 	{"a 4xx is tried again", []edit{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
@@ -61,7 +61,7 @@ var bugs = []bug{
 		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := t.now()", "ended, err := t.now()"},
 	}, []string{promiseDeleted}},
 	{"a pause is not heeded", []edit{
-		{"store/lane.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
+		{"store/queue.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
 		{"dispatcher/queue.go", "!q.Active || q.inFlight >= limit", "q.inFlight >= limit"},
 	}, []string{promisePaused}},
 	{"the jitter is twice as much", []edit{
@@ -83,20 +83,20 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "size := 192", "if n := len(c.Events) - 1; c.Number > 1 {\n\t\tc.Events[0], c.Events[n] = c.Events[n], c.Events[0]\n\t}\n\tsize := 192"},
 	}, []string{promiseBytes}},
 	{"the cursor moves in a commit before that of the delivery", []edit{
-		{"store/lane.go", "return t.insertFormed(&f.claim, f.seqs, \"\")", "f.later = func(t *tx) error { return t.insertFormed(&f.claim, f.seqs, \"\") }\n\treturn nil"},
-		{"store/lane.go", "seqs     string\n\tclaim    Claim", "seqs string\n\tlater func(*tx) error\n\tclaim Claim"},
-		{"store/lane.go", "return &f.claim, nil\n}\n\nfunc appendSeqs", "if err := f.s.writer.do(f.later); err != nil {\n\t\treturn nil, err\n\t}\n\treturn &f.claim, nil\n}\n\nfunc appendSeqs"},
+		{"store/queue.go", "return t.insertFormed(&f.claim, f.seqs, \"\")", "f.later = func(t *tx) error { return t.insertFormed(&f.claim, f.seqs, \"\") }\n\treturn nil"},
+		{"store/queue.go", "seqs     string\n\tclaim    Claim", "seqs string\n\tlater func(*tx) error\n\tclaim Claim"},
+		{"store/queue.go", "return &f.claim, nil\n}\n\nfunc appendSeqs", "if err := f.s.writer.do(f.later); err != nil {\n\t\treturn nil, err\n\t}\n\treturn &f.claim, nil\n}\n\nfunc appendSeqs"},
 		{"dispatcher/inline.go", "len(queues) > maxInline", "len(queues) > 0"},
 	}, []string{promiseKept, promiseServed}},
 	{"a delivery formed inline skips waiting events", []edit{
-		{"store/inline.go", "a.s.tail.scan(l.ProgramID, l.Seen, visit)", "reached = e.Seq - 1"},
+		{"store/inline.go", "a.s.tail.scan(q.ProgramID, q.Seen, visit)", "reached = e.Seq - 1"},
 	}, []string{promiseKept, promiseServed}},
 	{"a slot reserved inline for no delivery is lost", []edit{
 		{"dispatcher/inline.go", "j.queue.reading = false\n\td.releaseInline(j, nil)", "j.queue.reading = false\n\td.workers.Done()"},
 		{"store/inline.go", "if len(g.Seqs) == 0 {", "if len(g.Seqs) < 2 {"},
 	}, []string{promiseServed, promiseKept, promiseLate}},
 	{"a first attempt that was cut off is not found again", []edit{
-		{"store/lane.go", "AND claimed_at IS NOT NULL\"", "AND claimed_at IS NOT NULL AND attempts_made > 1\""},
+		{"store/queue.go", "AND claimed_at IS NOT NULL\"", "AND claimed_at IS NOT NULL AND attempts_made > 1\""},
 	}, []string{promiseLate, promiseEnds}},
 	{"a slot that found nothing to do is lost", []edit{
 		{"dispatcher/slot.go", "d.release(j, next, now)\n", "if claim != nil {\n\t\t\td.release(j, next, now)\n\t\t}\n"},
@@ -105,6 +105,6 @@ var bugs = []bug{
 		{"dispatcher/client/attempt.go", "if !reused || sent {", "if !reused || sent && err == nil {"},
 	}, []string{promiseEarly, promiseFive}},
 	{"the cursor moves in memory alone", []edit{
-		{"store/lane.go", "UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS", "UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},
+		{"store/queue.go", "UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS", "UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},
 	}, []string{promiseOnce}},
 }

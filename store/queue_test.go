@@ -54,7 +54,7 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 					// The memory of the tail is lost, as by a restart.
 					s.tail = newTail(rnd.IntN(3000))
 				case 4:
-					l := lane(t, s, sub.ID)
+					l := queue(t, s, sub.ID)
 					w, err := s.Waiting(ctx, l, l.Wanted, 1+rnd.IntN(5), 1<<20)
 					if err != nil {
 						t.Fatal(err)
@@ -74,7 +74,7 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 				}
 			}
 			for {
-				l := lane(t, s, sub.ID)
+				l := queue(t, s, sub.ID)
 				w, err := s.Waiting(ctx, l, l.Wanted, 3, 1<<20)
 				if err != nil {
 					t.Fatal(err)
@@ -109,7 +109,7 @@ func TestWaitingHeedsItsBounds(t *testing.T) {
 			s.tail = newTail(0)
 		}
 		for _, c := range []struct{ count, size, want int }{{3, 1 << 20, 3}, {100, 4 * size, 4}, {100, 4*size - 1, 3}, {100, 1, 1}, {100, 1 << 20, 10}} {
-			l := lane(t, s, sub.ID)
+			l := queue(t, s, sub.ID)
 			w, err := s.Waiting(context.Background(), l, l.Wanted, c.count, c.size)
 			if err != nil || len(w.Seqs) != c.want || len(w.Bodies) != c.want || w.To != int64(c.want) {
 				t.Errorf("from disk %t, count %d, size %d: got %d events up to %d (%v), want %d", fromDisk, c.count, c.size, len(w.Seqs), w.To, err, c.want)
@@ -120,22 +120,22 @@ func TestWaitingHeedsItsBounds(t *testing.T) {
 
 // A delivery is never formed over one that was not stored, nor for a
 // subscription that has become another.
-func TestFormRefusesAStaleLane(t *testing.T) {
+func TestFormRefusesAStaleQueue(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 
-	wait := func(l *Lane) Waiting {
+	wait := func(l *Queue) Waiting {
 		w, err := s.Waiting(ctx, l, l.Wanted, 2, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return w
 	}
-	old := lane(t, s, sub.ID)
-	fresh := lane(t, s, sub.ID)
+	old := queue(t, s, sub.ID)
+	fresh := queue(t, s, sub.ID)
 	if form(t, s, fresh, 1) == nil {
 		t.Fatal("nothing was formed")
 	}
@@ -148,7 +148,7 @@ func TestFormRefusesAStaleLane(t *testing.T) {
 		t.Errorf("a delivery was formed over one that failed: %v", err)
 	}
 
-	fresh = lane(t, s, sub.ID)
+	fresh = queue(t, s, sub.ID)
 	w = wait(fresh)
 	off := false
 	if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
@@ -160,8 +160,8 @@ func TestFormRefusesAStaleLane(t *testing.T) {
 	if _, err := s.DeleteSubscription(ctx, "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Lane(ctx, sub.ID); err == nil {
-		t.Error("a deleted subscription has a lane")
+	if _, err := s.Queue(ctx, sub.ID); err == nil {
+		t.Error("a deleted subscription has a queue")
 	}
 }
 
@@ -194,7 +194,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	}
 
 	publish(t, s, "p", "content_updated", "content_updated")
-	first := form(t, s, lane(t, s, sub.ID), 100)
+	first := form(t, s, queue(t, s, sub.ID), 100)
 	body := webhook.AppendBody(nil, first.ID, first.SubscriptionID, first.ProgramID, first.Events)
 	if d := read(first.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || len(d.Events) != 2 || len(d.Attempts) != 0 {
 		t.Errorf("a formed delivery is %+v", d)
@@ -249,7 +249,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	gone := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated")
-	claims := map[string]*Claim{sub.ID: form(t, s, lane(t, s, sub.ID), 1), gone.ID: form(t, s, lane(t, s, gone.ID), 1)}
+	claims := map[string]*Claim{sub.ID: form(t, s, queue(t, s, sub.ID), 1), gone.ID: form(t, s, queue(t, s, gone.ID), 1)}
 	if _, err := s.DeleteSubscription(ctx, "p", gone.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestRecoveryBesideABadRecord(t *testing.T) {
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 	var claims []*Claim
 	for range 3 {
-		claims = append(claims, form(t, s, lane(t, s, sub.ID), 1))
+		claims = append(claims, form(t, s, queue(t, s, sub.ID), 1))
 	}
 	err := s.writer.do(func(t *tx) error {
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 400}
@@ -322,9 +322,9 @@ func TestRecoveryBesideABadRecord(t *testing.T) {
 	}
 }
 
-// The lanes of all subscriptions, which are read together, are the lane of each,
+// The queues of all subscriptions, which are read together, are the queue of each,
 // which is read alone, whatever there is of others.
-func TestLanesAreTheLaneOfEach(t *testing.T) {
+func TestQueuesAreTheQueueOfEach(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	program(t, s, "q")
@@ -381,17 +381,17 @@ func TestLanesAreTheLaneOfEach(t *testing.T) {
 		}
 	}
 
-	all, err := s.Lanes(t.Context())
+	all, err := s.Queues(t.Context())
 	if err != nil || len(all) != len(subs) {
-		t.Fatalf("%d lanes (%v), want %d", len(all), err, len(subs))
+		t.Fatalf("%d queues (%v), want %d", len(all), err, len(subs))
 	}
 	due, replaying, unusable := 0, 0, 0
 	for _, got := range all {
-		want, err := s.Lane(t.Context(), got.SubscriptionID)
+		want, err := s.Queue(t.Context(), got.SubscriptionID)
 		if got.Unusable != nil {
 			unusable++
 			if !errors.Is(err, keyring.ErrDecrypt) || len(got.Interests) > 0 || got.Secrets != nil {
-				t.Errorf("lane %+v is not usable; alone: %v", got, err)
+				t.Errorf("queue %+v is not usable; alone: %v", got, err)
 			}
 			continue
 		}
@@ -409,12 +409,12 @@ func TestLanesAreTheLaneOfEach(t *testing.T) {
 		}
 	}
 	if due != 4 || replaying != 1 || unusable != 2 {
-		t.Errorf("%d lanes have something due, %d replay, %d cannot be used; want 4, 1 and 2", due, replaying, unusable)
+		t.Errorf("%d queues have something due, %d replay, %d cannot be used; want 4, 1 and 2", due, replaying, unusable)
 	}
 }
 
-// BenchmarkLanes is what a start reads, by the number of subscriptions.
-func BenchmarkLanes(b *testing.B) {
+// BenchmarkQueues is what a start reads, by the number of subscriptions.
+func BenchmarkQueues(b *testing.B) {
 	for _, number := range []int{100, 10_000, 100_000} {
 		b.Run(fmt.Sprint("subscriptions=", number), func(b *testing.B) {
 			s := open(b)
@@ -432,8 +432,8 @@ func BenchmarkLanes(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				if lanes, err := s.Lanes(b.Context()); err != nil || len(lanes) != number {
-					b.Fatalf("%d lanes (%v)", len(lanes), err)
+				if queues, err := s.Queues(b.Context()); err != nil || len(queues) != number {
+					b.Fatalf("%d queues (%v)", len(queues), err)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(number), "µs/subscription")

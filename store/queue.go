@@ -16,13 +16,14 @@ import (
 	"service/webhook"
 )
 
-// ErrStale says that the subscription has changed since the lane was read:
+// ErrStale says that the subscription has changed since the queue was read:
 // read it again.
-var ErrStale = errors.New("store: the lane is stale")
+var ErrStale = errors.New("store: the queue is stale")
 
-// Lane is what the dispatcher must know of a subscription to form and send its
-// deliveries. It is a copy; a change of the subscription shows in Watch.
-type Lane struct {
+// Queue is a subscription's queue as the store keeps it: what the dispatcher must
+// know to form and send its deliveries. It is a copy; a change of the
+// subscription shows in [Store.Watch].
+type Queue struct {
 	SubscriptionID string
 	ProgramID      string
 	URL            string
@@ -44,8 +45,8 @@ type Lane struct {
 	NextPing  time.Time  // the same of pings alone
 	Replaying bool       // a replay is running
 
-	// Unusable is why the record cannot be used, a secret that no key opens say;
-	// nothing else than SubscriptionID is set then. Of [Store.Lanes] alone.
+	// Unusable is why the record cannot be used, a secret that no key decrypts say;
+	// nothing else than SubscriptionID is set then. Of [Store.Queues] alone.
 	Unusable error
 }
 
@@ -55,10 +56,10 @@ type Interest struct {
 	After, Until int64 // Until is math.MaxInt64 while the span is open
 }
 
-// Wants says whether the lane asked for the event.
-func (l *Lane) Wants(name string, seq int64) bool {
-	for i := range l.Interests {
-		in := &l.Interests[i]
+// Wants says whether the queue asked for the event.
+func (q *Queue) Wants(name string, seq int64) bool {
+	for i := range q.Interests {
+		in := &q.Interests[i]
 		if in.Name == name && in.After < seq && seq <= in.Until {
 			return true
 		}
@@ -66,7 +67,7 @@ func (l *Lane) Wants(name string, seq int64) bool {
 	return false
 }
 
-const laneColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, s.max_in_flight, s.revision, c.seq"
+const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, s.max_in_flight, s.revision, c.seq"
 
 // selectOwing returns the subscriptions that have a delivery or a ping with a
 // time for its next attempt, and when those are due, by a few looks into an
@@ -76,97 +77,97 @@ const selectOwing = `WITH RECURSIVE o(id) AS (
 		UNION ALL SELECT (SELECT min(subscription_id) FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL AND subscription_id > o.id) FROM o WHERE o.id IS NOT NULL)
 	SELECT id, (` + nextDelivery + "o.id), (" + nextPing + "o.id) FROM o WHERE id IS NOT NULL"
 
-// Lanes returns the lane of every subscription. One whose record cannot be used
+// Queues returns the queue of every subscription. One whose record cannot be used
 // says so, and is not to blame the others.
-func (s *Store) Lanes(ctx context.Context) ([]*Lane, error) {
-	var lanes []*Lane
-	err := s.db.Each(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
-		l, err := s.scanLane(scan)
+func (s *Store) Queues(ctx context.Context) ([]*Queue, error) {
+	var queues []*Queue
+	err := s.db.Each(ctx, "SELECT "+queueColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
+		q, err := s.scanQueue(scan)
 		if errors.Is(err, keyring.ErrDecrypt) {
-			l, err = &Lane{SubscriptionID: l.SubscriptionID, Unusable: err}, nil
+			q, err = &Queue{SubscriptionID: q.SubscriptionID, Unusable: err}, nil
 		}
-		lanes = append(lanes, l)
+		queues = append(queues, q)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	byID := make(map[string]*Lane, len(lanes))
-	for _, l := range lanes {
-		if l.Unusable == nil {
-			byID[l.SubscriptionID] = l
+	byID := make(map[string]*Queue, len(queues))
+	for _, q := range queues {
+		if q.Unusable == nil {
+			byID[q.SubscriptionID] = q
 		}
 	}
 	err = s.db.Each(ctx, selectOwing, nil, func(scan func(...any) error) error {
 		var id string
 		var due, ping sql.NullInt64
 		err := scan(&id, &due, &ping)
-		if l := byID[id]; l != nil {
-			l.NextDue, l.NextPing = s.clock.process(due), s.clock.process(ping)
+		if q := byID[id]; q != nil {
+			q.NextDue, q.NextPing = s.clock.process(due), s.clock.process(ping)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := s.fillLanes(ctx, byID, "TRUE"); err != nil {
+	if err := s.fillQueues(ctx, byID, "TRUE"); err != nil {
 		return nil, err
 	}
-	for i, l := range lanes {
-		if l.Unusable != nil {
-			lanes[i] = &Lane{SubscriptionID: l.SubscriptionID, Unusable: l.Unusable}
+	for i, q := range queues {
+		if q.Unusable != nil {
+			queues[i] = &Queue{SubscriptionID: q.SubscriptionID, Unusable: q.Unusable}
 		}
 	}
-	return lanes, nil
+	return queues, nil
 }
 
-// Lane returns the lane of one subscription. The error is a *webhook.Error with
+// Queue returns the queue of one subscription. The error is a *webhook.Error with
 // CodeNotFound when it was deleted.
-func (s *Store) Lane(ctx context.Context, subscriptionID string) (*Lane, error) {
-	l, err := s.scanLane(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+laneColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id WHERE s.id = ?", []any{subscriptionID}, dest...)
+func (s *Store) Queue(ctx context.Context, subscriptionID string) (*Queue, error) {
+	q, err := s.scanQueue(func(dest ...any) error {
+		return s.db.Scan(ctx, "SELECT "+queueColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id WHERE s.id = ?", []any{subscriptionID}, dest...)
 	})
 	if err != nil {
 		return nil, notFound(err, "subscription")
 	}
-	if l.NextDue, err = s.nextDue(ctx, selectNextDelivery, subscriptionID); err != nil {
-		return l, err
+	if q.NextDue, err = s.nextDue(ctx, selectNextDelivery, subscriptionID); err != nil {
+		return q, err
 	}
-	if l.NextPing, err = s.nextDue(ctx, selectNextPing, subscriptionID); err != nil {
-		return l, err
+	if q.NextPing, err = s.nextDue(ctx, selectNextPing, subscriptionID); err != nil {
+		return q, err
 	}
-	if err := s.fillLanes(ctx, map[string]*Lane{subscriptionID: l}, "subscription_id = ?", subscriptionID); err != nil {
-		return l, err
+	if err := s.fillQueues(ctx, map[string]*Queue{subscriptionID: q}, "subscription_id = ?", subscriptionID); err != nil {
+		return q, err
 	}
-	return l, l.Unusable
+	return q, q.Unusable
 }
 
-func (s *Store) scanLane(scan func(...any) error) (*Lane, error) {
-	l := &Lane{}
+func (s *Store) scanQueue(scan func(...any) error) (*Queue, error) {
+	q := &Queue{}
 	var authorization, secret []byte
-	err := scan(&l.SubscriptionID, &l.ProgramID, &l.URL, &authorization, &secret, &l.Active, &l.Status, &l.Ordered, &l.MaxInFlight, &l.Revision, &l.Cursor)
+	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight, &q.Revision, &q.Cursor)
 	if err != nil {
 		return nil, err
 	}
-	l.Seen, l.Failing = l.Cursor, l.Status == webhook.HealthFailing
+	q.Seen, q.Failing = q.Cursor, q.Status == webhook.HealthFailing
 	if authorization != nil {
-		plain, err := s.keys.Decrypt(authorization, "authorization_header of "+l.SubscriptionID)
+		plain, err := s.keys.Decrypt(authorization, "authorization_header of "+q.SubscriptionID)
 		if err != nil {
-			return l, err
+			return q, err
 		}
-		l.Authorization = string(plain)
+		q.Authorization = string(plain)
 	}
-	plain, err := s.keys.Decrypt(secret, "signing_secret of "+l.SubscriptionID)
-	l.Secrets = []webhook.SigningSecret{plain}
-	return l, err
+	plain, err := s.keys.Decrypt(secret, "signing_secret of "+q.SubscriptionID)
+	q.Secrets = []webhook.SigningSecret{plain}
+	return q, err
 }
 
-// fillLanes reads what neither the subscriptions' rows nor their deliveries hold,
-// of all lanes together: a start must not take long though there are very many.
+// fillQueues reads what neither the subscriptions' rows nor their deliveries hold,
+// of all queues together: a start must not take long though there are very many.
 // The rows of the other tables that the condition is true of must be those of
-// the lanes, apart from subscriptions that were made or deleted since theirs
+// the queues, apart from subscriptions that were made or deleted since theirs
 // were read.
-func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which string, args ...any) error {
+func (s *Store) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
 	err := s.db.Each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
 		var id string
 		in := Interest{Until: math.MaxInt64}
@@ -175,8 +176,8 @@ func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which str
 		if until.Valid {
 			in.Until = until.Int64
 		}
-		if l := lanes[id]; l != nil {
-			l.Interests = append(l.Interests, in)
+		if q := queues[id]; q != nil {
+			q.Interests = append(q.Interests, in)
 		}
 		return err
 	})
@@ -184,9 +185,9 @@ func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which str
 		return err
 	}
 	newest := make(map[EventKey]int64)
-	for _, l := range lanes {
-		for _, in := range l.Interests {
-			key := EventKey{l.ProgramID, in.Name}
+	for _, q := range queues {
+		for _, in := range q.Interests {
+			key := EventKey{q.ProgramID, in.Name}
 			seq, ok := newest[key]
 			if !ok {
 				err := s.db.Scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name}, &seq)
@@ -197,15 +198,15 @@ func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which str
 			}
 			// For a closed span this may point at nothing; reading finds that out.
 			if seq = min(seq, in.Until); seq > in.After {
-				l.Wanted = max(l.Wanted, seq)
+				q.Wanted = max(q.Wanted, seq)
 			}
 		}
 	}
 	err = s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
-		if l := lanes[id]; l != nil {
-			l.Replaying = true
+		if q := queues[id]; q != nil {
+			q.Replaying = true
 		}
 		return err
 	})
@@ -220,27 +221,27 @@ func (s *Store) fillLanes(ctx context.Context, lanes map[string]*Lane, which str
 		if err := scan(&id, &encrypted, &expires); err != nil {
 			return err
 		}
-		l := lanes[id]
-		if l == nil || l.Unusable != nil {
+		q := queues[id]
+		if q == nil || q.Unusable != nil {
 			return nil
 		}
 		plain, err := s.keys.Decrypt(encrypted, "signing_secret of "+id)
 		if errors.Is(err, keyring.ErrDecrypt) {
-			l.Unusable = err
+			q.Unusable = err
 			return nil
 		}
-		l.Secrets, l.Expiry = append(l.Secrets, plain), append(l.Expiry, time.UnixMilli(expires))
+		q.Secrets, q.Expiry = append(q.Secrets, plain), append(q.Expiry, time.UnixMilli(expires))
 		return err
 	})
 }
 
 // SigningSecrets returns the secrets that sign at the given time.
-func (l *Lane) SigningSecrets(now time.Time) []webhook.SigningSecret {
+func (q *Queue) SigningSecrets(now time.Time) []webhook.SigningSecret {
 	n := 1
-	for n < len(l.Secrets) && now.Before(l.Expiry[n-1]) {
+	for n < len(q.Secrets) && now.Before(q.Expiry[n-1]) {
 		n++
 	}
-	return l.Secrets[:min(n, len(l.Secrets))]
+	return q.Secrets[:min(n, len(q.Secrets))]
 }
 
 func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
@@ -252,26 +253,26 @@ func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time
 // Waiting is a run of the log that one delivery can take.
 type Waiting struct {
 	To     int64         // how far the log was looked at
-	Seqs   []int64       // the events up to there that the lane wants
+	Seqs   []int64       // the events up to there that the queue wants
 	Bodies [][]byte      // their JSON, not to be changed
 	Oldest int64         // when the first of them was accepted, in Unix milliseconds
 	Trace  webhook.Trace // of the first of them that has one
 }
 
-// Waiting reads what waits for a lane after what it has seen: at most count
+// Waiting reads what waits for a queue after what it has seen: at most count
 // events, and as many as fit into size bytes, but one at least when there is
 // one. When there is none, the log was looked at up to newest, a seq that was
 // committed before the call, or further.
-func (s *Store) Waiting(ctx context.Context, l *Lane, newest int64, count, size int) (Waiting, error) {
-	g := gathering{Waiting{To: l.Seen}, l, count, size}
-	if s.tail.scan(l.ProgramID, l.Seen, g.visit) {
+func (s *Store) Waiting(ctx context.Context, q *Queue, newest int64, count, size int) (Waiting, error) {
+	g := gathering{Waiting{To: q.Seen}, q, count, size}
+	if s.tail.scan(q.ProgramID, q.Seen, g.visit) {
 		return g.Waiting, nil
 	}
-	seqs, err := s.wanted(ctx, l, newest, count)
+	seqs, err := s.wanted(ctx, q, newest, count)
 	if err != nil {
 		return g.Waiting, err
 	}
-	if err := s.eventsAt(ctx, l.ProgramID, seqs, g.take); err != nil {
+	if err := s.eventsAt(ctx, q.ProgramID, seqs, g.take); err != nil {
 		return g.Waiting, err
 	}
 	if len(g.Seqs) == 0 {
@@ -320,17 +321,17 @@ func (s *Store) eventsAt(ctx context.Context, programID string, seqs []int64, ta
 	return nil
 }
 
-// gathering is a run of the log that a delivery of a lane can take, while it is
+// gathering is a run of the log that a delivery of a queue can take, while it is
 // being gathered: at most count events of size bytes together, but one at least.
 type gathering struct {
 	Waiting
-	lane        *Lane
+	queue       *Queue
 	count, size int
 }
 
 // visit looks at the next event of the log, and says whether there is room for more.
 func (g *gathering) visit(seq int64, e *tailEvent) bool {
-	if g.lane.Wants(e.name, seq) {
+	if g.queue.Wants(e.name, seq) {
 		return g.take(seq, e.received, e.json, e.trace)
 	}
 	if len(g.Seqs) == 0 {
@@ -357,16 +358,16 @@ func (g *gathering) take(seq, received int64, body []byte, trace webhook.Trace) 
 	return true
 }
 
-// wanted returns the first places after what a lane has seen that it wants, by
+// wanted returns the first places after what a queue has seen that it wants, by
 // a seek for each span: its cost does not depend on how much waits, nor on what
 // else is in the log. It looks no further than newest, which was committed
 // before: of what is published between two seeks the second alone would see
 // some, and the cursor would pass over the rest.
-func (s *Store) wanted(ctx context.Context, l *Lane, newest int64, count int) ([]int64, error) {
+func (s *Store) wanted(ctx context.Context, q *Queue, newest int64, count int) ([]int64, error) {
 	var seqs []int64
-	for _, in := range l.Interests {
+	for _, in := range q.Interests {
 		err := s.db.Each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-			[]any{l.ProgramID, in.Name, max(l.Seen, in.After), min(in.Until, newest), count}, func(scan func(...any) error) error {
+			[]any{q.ProgramID, in.Name, max(q.Seen, in.After), min(in.Until, newest), count}, func(scan func(...any) error) error {
 				var seq int64
 				err := scan(&seq)
 				seqs = append(seqs, seq)
@@ -402,28 +403,28 @@ type Claim struct {
 type Forming struct {
 	s        *Store
 	op       *sqlite.Op
-	from, to int64 // the lane's cursor
+	from, to int64 // the queue's cursor
 	seqs     string
 	claim    Claim
 }
 
-// Form stores the next delivery of a lane with its first attempt counted, and
-// moves the lane's cursor, in the store and in l, to w.To. Deliveries of one
-// lane are stored in the order of the calls, and none after one that failed:
-// the caller reads the lane again then. It must call Wait at once.
-func (s *Store) Form(l *Lane, w *Waiting) *Forming {
-	f := s.newForming(l, w)
+// Form stores the next delivery of a queue with its first attempt counted, and
+// moves the queue's cursor, in the store and in q, to w.To. Deliveries of one
+// queue are stored in the order of the calls, and none after one that failed:
+// the caller reads the queue again then. It must call Wait at once.
+func (s *Store) Form(q *Queue, w *Waiting) *Forming {
+	f := s.newForming(q, w)
 	f.op = s.writer.submit(f.store, true)
 	return f
 }
 
-// newForming moves the lane's cursor in l alone.
-func (s *Store) newForming(l *Lane, w *Waiting) *Forming {
-	f := &Forming{s: s, from: l.Cursor, to: w.To, seqs: appendSeqs(nil, w.Seqs), claim: Claim{
-		ID: webhook.NewID(), SubscriptionID: l.SubscriptionID, ProgramID: l.ProgramID, Number: 1, Revision: l.Revision, Events: w.Bodies, Trace: w.Trace,
+// newForming moves the queue's cursor in q alone.
+func (s *Store) newForming(q *Queue, w *Waiting) *Forming {
+	f := &Forming{s: s, from: q.Cursor, to: w.To, seqs: appendSeqs(nil, w.Seqs), claim: Claim{
+		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: w.Bodies, Trace: w.Trace,
 		AcceptedAt: time.UnixMilli(w.Oldest),
 	}}
-	l.Cursor, l.Seen = w.To, w.To
+	q.Cursor, q.Seen = w.To, w.To
 	return f
 }
 
@@ -492,7 +493,7 @@ func appendSeqs(dst []byte, seqs []int64) string {
 	return string(append(dst, ']'))
 }
 
-// ClaimDue counts the next attempt of the lane's delivery that has been due the
+// ClaimDue counts the next attempt of the queue's delivery that has been due the
 // longest, and returns the claim on it, nil when none is due; and when the next
 // one will be due, zero for none. With ping it looks at pings; otherwise at all
 // else, which waits while the subscription is not active.

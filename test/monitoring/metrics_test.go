@@ -132,11 +132,14 @@ func checkMetricNames(t *testing.T, text []byte) {
 	if got.String() != string(golden) {
 		t.Errorf("%s (-want +got; whoever relies on a name must hear of its change):\n%s", list, gocmp.Diff(strings.Split(string(golden), "\n"), strings.Split(got.String(), "\n")))
 	}
+	checkDocumented(t, families, strings.Count(string(golden), "\n"))
+}
 
-	explained, err := os.ReadFile(harness.Path("docs/metrics.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+// checkDocumented compares the metrics of a run with the tables of
+// docs/metrics.md, which must explain a number of them.
+func checkDocumented(t *testing.T, families map[string]*dto.MetricFamily, want int) {
+	t.Helper()
+	explained := harness.Read(t, harness.Path("docs/metrics.md"))
 	documented := 0
 	for line := range strings.Lines(string(explained)) {
 		name, found := strings.CutPrefix(line, "| `service_")
@@ -162,8 +165,8 @@ func checkMetricNames(t *testing.T, text []byte) {
 			t.Errorf("docs/metrics.md: got %swant %s…", line, row)
 		}
 	}
-	if n := strings.Count(string(golden), "\n"); documented != n {
-		t.Errorf("docs/metrics.md explains %d metrics of %d", documented, n)
+	if documented != want {
+		t.Errorf("docs/metrics.md explains %d metrics of %d", documented, want)
 	}
 }
 

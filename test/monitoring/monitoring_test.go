@@ -102,33 +102,51 @@ func expressionFaults(expr string, shown map[string][]string) (faults, labels []
 	return faults, labels
 }
 
-// Every name and label in the alert rules and in the dashboard is one that
-// /metrics shows.
+// TestMonitoring checks that every name and label in the alert rules and in the
+// dashboard is one that /metrics shows, and that every rule has a test.
 func TestMonitoring(t *testing.T) {
-	shown := shownMetrics(t)
+	e := &expressions{t: t, shown: shownMetrics(t)}
 	for _, wrong := range []string{
 		"service_store_upp == 0", `service_subscriptions{state="failing"}`, "sum by (route) (service_store_up)", "rate(service_commit_writes[5m])", "vector(1)",
 		`sum by (le) (service_wal_bytes)`, "foo(service_store_up)",
 	} {
-		if faults, _ := expressionFaults(wrong, shown); len(faults) == 0 {
+		if faults, _ := expressionFaults(wrong, e.shown); len(faults) == 0 {
 			t.Errorf("nothing is found wrong with %s", wrong)
 		}
 	}
-	var all []string
-	check := func(where, expr, text string) {
-		t.Helper()
-		all = append(all, expr)
-		faults, labels := expressionFaults(expr, shown)
-		for _, m := range inAlert.FindAllStringSubmatch(text, -1) {
-			if !slices.Contains(labels, m[1]) {
-				faults = append(faults, "its text names the label "+m[1])
-			}
-		}
-		for _, fault := range faults {
-			t.Errorf("%s: %s: %s", where, fault, expr)
+	e.checkRules()
+	e.checkDashboard()
+	if len(e.all) < 40 {
+		t.Errorf("only %d expressions were read", len(e.all))
+	}
+	t.Run("promtool", func(t *testing.T) { testPromtool(t, e.all) })
+}
+
+// expressions are the expressions of the alert rules and of the dashboard.
+type expressions struct {
+	t     *testing.T
+	shown map[string][]string
+	all   []string
+}
+
+// check checks an expression, and the labels that a text about its result names.
+func (e *expressions) check(where, expr, text string) {
+	e.t.Helper()
+	e.all = append(e.all, expr)
+	faults, labels := expressionFaults(expr, e.shown)
+	for _, m := range inAlert.FindAllStringSubmatch(text, -1) {
+		if !slices.Contains(labels, m[1]) {
+			faults = append(faults, "its text names the label "+m[1])
 		}
 	}
+	for _, fault := range faults {
+		e.t.Errorf("%s: %s: %s", where, fault, expr)
+	}
+}
 
+// checkRules checks the alert rules.
+func (e *expressions) checkRules() {
+	e.t.Helper()
 	var rules struct {
 		Groups []struct {
 			Rules []struct {
@@ -138,13 +156,27 @@ func TestMonitoring(t *testing.T) {
 			}
 		}
 	}
-	text, err := os.ReadFile(harness.Path(dir, "service.rules.yml"))
-	if err == nil {
-		err = yaml.Unmarshal(text, &rules)
+	if err := yaml.Unmarshal(harness.Read(e.t, harness.Path(dir, "service.rules.yml")), &rules); err != nil {
+		e.t.Fatal(err)
 	}
-	if err != nil {
-		t.Fatal(err)
+	fires, rests := testedRules(e.t)
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if !fires[r.Alert] || !rests[r.Alert] {
+				e.t.Errorf("the rules' test does not show both that %s fires and that it does not", r.Alert)
+			}
+			e.check(r.Alert, r.Expr, strings.Join(slices.Collect(maps.Values(r.Annotations)), "\n"))
+			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
+				e.t.Errorf("%s lacks a severity or a summary", r.Alert)
+			}
+		}
 	}
+}
+
+// testedRules returns the alerts that the rules' test has fire, and those that it
+// has not fire.
+func testedRules(t *testing.T) (fires, rests map[string]bool) {
+	t.Helper()
 	var tested struct {
 		Tests []struct {
 			Alerts []struct {
@@ -153,62 +185,47 @@ func TestMonitoring(t *testing.T) {
 			} `yaml:"alert_rule_test"`
 		}
 	}
-	text, err = os.ReadFile(harness.Path(dir, "service.rules.test.yml"))
-	if err == nil {
-		err = yaml.Unmarshal(text, &tested)
-	}
-	if err != nil {
+	if err := yaml.Unmarshal(harness.Read(t, harness.Path(dir, "service.rules.test.yml")), &tested); err != nil {
 		t.Fatal(err)
 	}
-	fires, rests := make(map[string]bool), make(map[string]bool)
+	fires, rests = make(map[string]bool), make(map[string]bool)
 	for _, one := range tested.Tests {
 		for _, a := range one.Alerts {
 			fires[a.Name] = fires[a.Name] || len(a.Expected) > 0
 			rests[a.Name] = rests[a.Name] || len(a.Expected) == 0
 		}
 	}
-	for _, g := range rules.Groups {
-		for _, r := range g.Rules {
-			if !fires[r.Alert] || !rests[r.Alert] {
-				t.Errorf("the rules' test does not show both that %s fires and that it rests", r.Alert)
-			}
-			check(r.Alert, r.Expr, strings.Join(slices.Collect(maps.Values(r.Annotations)), "\n"))
-			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
-				t.Errorf("%s lacks a severity or a summary", r.Alert)
-			}
-		}
-	}
+	return fires, rests
+}
 
-	type panel struct {
-		ID      int
-		Type    string
-		Title   string
-		Targets []struct{ Expr string }
-	}
+// checkDashboard checks the panels and the variables of the dashboard.
+func (e *expressions) checkDashboard() {
+	e.t.Helper()
 	var dashboard struct {
-		Panels     []panel
+		Panels []struct {
+			ID      int
+			Type    string
+			Title   string
+			Targets []struct{ Expr string }
+		}
 		Templating struct {
 			List []struct{ Name, Type, Query string }
 		}
 	}
-	text, err = os.ReadFile(harness.Path(dir, "grafana-dashboard.json"))
-	if err == nil {
-		err = json.Unmarshal(text, &dashboard)
-	}
-	if err != nil {
-		t.Fatal(err)
+	if err := json.Unmarshal(harness.Read(e.t, harness.Path(dir, "grafana-dashboard.json")), &dashboard); err != nil {
+		e.t.Fatal(err)
 	}
 	ids := make(map[int]bool)
 	for _, p := range dashboard.Panels {
 		if ids[p.ID] {
-			t.Errorf("two panels have the id %d", p.ID)
+			e.t.Errorf("two panels have the id %d", p.ID)
 		}
 		ids[p.ID] = true
 		if p.Type != "row" && len(p.Targets) == 0 {
-			t.Errorf("%s shows nothing", p.Title)
+			e.t.Errorf("%s shows nothing", p.Title)
 		}
 		for _, target := range p.Targets {
-			check(p.Title, target.Expr, "")
+			e.check(p.Title, target.Expr, "")
 		}
 	}
 	for _, v := range dashboard.Templating.List {
@@ -216,14 +233,10 @@ func TestMonitoring(t *testing.T) {
 			continue
 		}
 		m := fromLabel.FindStringSubmatch(v.Query)
-		if m == nil || shown[m[1]] == nil || m[2] != "instance" && !slices.Contains(shown[m[1]], m[2]) {
-			t.Errorf("the choice of %s asks for what there is not: %s", v.Name, v.Query)
+		if m == nil || e.shown[m[1]] == nil || m[2] != "instance" && !slices.Contains(e.shown[m[1]], m[2]) {
+			e.t.Errorf("the values of %s are those of a metric or label that does not exist: %s", v.Name, v.Query)
 		}
 	}
-	if len(all) < 40 {
-		t.Errorf("%d expressions were read, of more", len(all))
-	}
-	t.Run("promtool", func(t *testing.T) { testPromtool(t, all) })
 }
 
 // testPromtool has Prometheus's own tool read the rules and their test, and every

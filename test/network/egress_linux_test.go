@@ -255,23 +255,32 @@ func (n *network) serveNames(t *testing.T) {
 			}
 			serving.Go(func() {
 				defer c.Close()
-				var size [2]byte
-				if _, err := io.ReadFull(c, size[:]); err != nil {
-					return
+				if !n.answerStream(t, c) {
+					<-closed
 				}
-				question := make([]byte, binary.BigEndian.Uint16(size[:]))
-				if _, err := io.ReadFull(c, question); err != nil {
-					return
-				}
-				if answer := n.answer(t, question, true); answer != nil {
-					c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
-					return
-				}
-				<-closed
 			})
 		}
 	})
 	t.Cleanup(func() { close(closed); udp.Close(); tcp.Close(); serving.Wait() })
+}
+
+// answerStream answers one question over TCP. It returns false if the question
+// has no answer.
+func (n *network) answerStream(t *testing.T, c net.Conn) bool {
+	var size [2]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		return true
+	}
+	question := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(c, question); err != nil {
+		return true
+	}
+	answer := n.answer(t, question, true)
+	if answer == nil {
+		return false
+	}
+	c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
+	return true
 }
 
 // answer returns the answer to a question, nil for none.
@@ -493,108 +502,145 @@ func (n *network) settled(t *testing.T, in *harness.Instance, token, id string, 
 	}
 }
 
+// publicRun subscribes every URL of the list at a service for which no private
+// network is named.
+type publicRun struct {
+	*network
+	t     *testing.T
+	in    *harness.Instance
+	token string
+	ids   []string // of subscriptions, by case; "" for those that were refused
+	pings []string // a delivery of each
+
+	made    int            // attempts
+	blocked map[string]int // what is said of blocked attempts
+	slowest time.Duration  // of the blocked attempts
+}
+
 // testPublic: with nothing named, the public internet is reached and nothing else.
 func (n *network) testPublic(t *testing.T) {
 	in := n.start(t, "--listen", "127.0.0.1:0", "--tls", "off")
-	token := in.Token("acme")
-	base := in.URL()
-
-	ids, pings := make([]string, len(n.cases)), make([]string, len(n.cases)) // of subscriptions, and a delivery of each
-	var g errgroup.Group
-	g.SetLimit(16)
-	for i, c := range n.cases {
-		g.Go(func() error {
-			var answer struct{ Data struct{ ID string } }
-			status, err := in.Call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions",
-				harness.Subscription{URL: c.url, Events: harness.Events("channel_updated")}, &answer)
-			if want := map[bool]int{true: 400, false: 201}[c.refused]; err != nil || status != want {
-				t.Errorf("%s: subscribing: status %d, %v; want %d", &c, status, err, want)
-			}
-			if answer.Data.ID == "" {
-				return nil
-			}
-			ids[i] = answer.Data.ID
-			if _, err := n.settled(t, in, token, ids[i], 1); err != nil {
-				return fmt.Errorf("%s: %w", &c, err)
-			}
-			if status, err := in.Call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions/"+ids[i]+"/ping", nil, nil); err != nil || status != 200 {
-				return fmt.Errorf("%s: ping: status %d, %w", &c, status, err)
-			}
-			list, err := n.settled(t, in, token, ids[i], 2)
-			if err != nil {
-				return fmt.Errorf("%s: %w", &c, err)
-			}
-			pings[i] = list[0].ID
-			return nil
-		})
+	r := &publicRun{
+		network: n, t: t, in: in, token: in.Token("acme"),
+		ids: make([]string, len(n.cases)), pings: make([]string, len(n.cases)), blocked: make(map[string]int),
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
-
+	r.each(r.subscribe)
 	// An event, a ping again, and a span of the log.
 	before := time.Now()
-	if status, err := in.Call(t.Context(), token, "POST", base+"/v2/events", map[string]any{"name": "channel_updated", "version": "1", "channel_id": 7}, nil); err != nil || status != 201 {
-		t.Fatalf("publishing: status %d, %v", status, err)
-	}
-	made, blocked := 0, map[string]int{}
-	var slowest time.Duration
-	for i, c := range n.cases {
-		if ids[i] == "" {
-			continue
-		}
+	in.Publish(r.token, map[string]any{"name": "channel_updated", "version": "1", "channel_id": 7})
+	r.each(func(i int, c *destinationCase) error { return r.deliver(i, c, before) })
+	r.check()
+}
+
+// each calls do for every case, 16 at a time.
+func (r *publicRun) each(do func(int, *destinationCase) error) {
+	r.t.Helper()
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i := range r.cases {
 		g.Go(func() error {
-			subscription := base + "/v2/webhooks/subscriptions/" + ids[i]
-			if status, err := in.Call(t.Context(), token, "POST", subscription+"/deliveries/"+pings[i]+"/redeliver", nil, nil); err != nil || status != 201 {
-				return fmt.Errorf("%s: redelivering: status %d, %w", &c, status, err)
-			}
-			replay := map[string]any{"from": before.Add(-time.Minute).Format(time.RFC3339), "only": "all"}
-			if status, err := in.Call(t.Context(), token, "POST", subscription+"/replays", replay, nil); err != nil || status != 202 {
-				return fmt.Errorf("%s: replaying: status %d, %w", &c, status, err)
-			}
-			list, err := n.settled(t, in, token, ids[i], 5)
-			if err != nil {
-				return fmt.Errorf("%s: %w", &c, err)
-			}
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			got := outcomes(list, blocked, &slowest)
-			made += len(got)
-			for j, g := range got {
-				if want := c.attempts[min(j, len(c.attempts)-1)]; g != want {
-					t.Errorf("%s: attempts came to %s, want %s", &c, strings.Join(got, ","), strings.Join(c.attempts, ","))
-					break
-				}
+			if err := do(i, &r.cases[i]); err != nil {
+				return fmt.Errorf("%s: %w", &r.cases[i], err)
 			}
 			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
+}
 
-	packets, seen := n.count(t)
-	if packets.forbidden != 0 {
-		t.Errorf("%d packets went to forbidden addresses: %s", packets.forbidden, seen)
+// call calls the API, and wants a status.
+func (r *publicRun) call(method, path string, body any, want int) error {
+	if status, err := r.in.Call(r.t.Context(), r.token, method, r.in.URL()+path, body, nil); err != nil || status != want {
+		return fmt.Errorf("%s %s: status %d, %w", method, path, status, err)
 	}
-	if packets.good == 0 {
-		t.Error("the firewall has seen no connection to a good address")
+	return nil
+}
+
+// subscribe subscribes a URL, which may be refused, and pings it.
+func (r *publicRun) subscribe(i int, c *destinationCase) error {
+	var answer struct{ Data struct{ ID string } }
+	status, err := r.in.Call(r.t.Context(), r.token, "POST", r.in.URL()+"/v2/webhooks/subscriptions",
+		harness.Subscription{URL: c.url, Events: harness.Events("channel_updated")}, &answer)
+	if want := map[bool]int{true: 400, false: 201}[c.refused]; err != nil || status != want {
+		r.t.Errorf("%s: subscribing: status %d, %v; want %d", c, status, err, want)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, s := range n.strays {
-		t.Errorf("a receiver inside was called: %s", s)
+	id := answer.Data.ID
+	if id == "" {
+		return nil
 	}
-	for _, a := range n.good {
-		if n.hits[a.String()] == 0 {
-			t.Errorf("%s was not called", a)
+	r.ids[i] = id
+	if _, err := r.settled(r.t, r.in, r.token, id, 1); err != nil {
+		return err
+	}
+	if err := r.call("POST", "/v2/webhooks/subscriptions/"+id+"/ping", nil, 200); err != nil {
+		return err
+	}
+	list, err := r.settled(r.t, r.in, r.token, id, 2)
+	if err == nil {
+		r.pings[i] = list[0].ID
+	}
+	return err
+}
+
+// deliver has a ping sent again and the log replayed, and checks what all
+// attempts of a subscription came to.
+func (r *publicRun) deliver(i int, c *destinationCase, since time.Time) error {
+	id := r.ids[i]
+	if id == "" {
+		return nil
+	}
+	subscription := "/v2/webhooks/subscriptions/" + id
+	if err := r.call("POST", subscription+"/deliveries/"+r.pings[i]+"/redeliver", nil, 201); err != nil {
+		return err
+	}
+	replay := map[string]any{"from": since.Add(-time.Minute).Format(time.RFC3339), "only": "all"}
+	if err := r.call("POST", subscription+"/replays", replay, 202); err != nil {
+		return err
+	}
+	list, err := r.settled(r.t, r.in, r.token, id, 5)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got := outcomes(list, r.blocked, &r.slowest)
+	r.made += len(got)
+	for j, g := range got {
+		if want := c.attempts[min(j, len(c.attempts)-1)]; g != want {
+			r.t.Errorf("%s: attempts came to %s, want %s", c, strings.Join(got, ","), strings.Join(c.attempts, ","))
+			break
 		}
 	}
-	if len(blocked) != 1 {
-		t.Errorf("blocked destinations are told apart by what is said of them: %v", blocked)
+	return nil
+}
+
+// check checks what the firewall has seen, and the receivers.
+func (r *publicRun) check() {
+	r.t.Helper()
+	packets, seen := r.count(r.t)
+	if packets.forbidden != 0 {
+		r.t.Errorf("%d packets went to forbidden addresses: %s", packets.forbidden, seen)
 	}
-	t.Logf("%d URLs, %d attempts (%v blocked, the slowest in %v); %d SYNs to good addresses, %d packets to forbidden ones",
-		len(n.cases), made, blocked, slowest, packets.good, packets.forbidden)
+	if packets.good == 0 {
+		r.t.Error("the firewall has seen no connection to a good address")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.strays {
+		r.t.Errorf("a receiver inside was called: %s", s)
+	}
+	for _, a := range r.good {
+		if r.hits[a.String()] == 0 {
+			r.t.Errorf("%s was not called", a)
+		}
+	}
+	if len(r.blocked) != 1 {
+		r.t.Errorf("blocked destinations are told apart by what is said of them: %v", r.blocked)
+	}
+	r.t.Logf("%d URLs, %d attempts (%v blocked, the slowest in %v); %d SYNs to good addresses, %d packets to forbidden ones",
+		len(r.cases), r.made, r.blocked, r.slowest, packets.good, packets.forbidden)
 }
 
 // outcomes renders what the attempts of deliveries came to, in their order. It

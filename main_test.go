@@ -20,9 +20,9 @@ import (
 // the others. Nothing else is allowed.
 var arrows = map[string][]string{
 	"service": {
-		"service/api",
-		"service/assets",
-		"service/dispatcher",
+		"service/internal/cli",
+	},
+	"service/internal/cli": {
 		"service/internal/archive",
 		"service/internal/bench",
 		"service/internal/certs",
@@ -32,7 +32,6 @@ var arrows = map[string][]string{
 		"service/internal/terminal",
 		"service/store",
 		"service/store/replica",
-		"service/web",
 		"service/webhook",
 	},
 	"service/api": {
@@ -138,7 +137,7 @@ var privileges = []privilege{
 	{"github.com/a-h/templ", "", []string{"service/web", "service/web/ui"}, "pages are web's"},
 	{"github.com/a-h/templ/", "", []string{"service/web", "service/web/ui"}, "pages are web's"},
 	{"html/template", "", []string{"service/api"}, "pages are templ's; the reference is rendered from the API's document"},
-	{"github.com/julienschmidt/httprouter", "", []string{"service/api", "service/web"}, "routes are the doors'"},
+	{"github.com/julienschmidt/httprouter", "", []string{"service/api"}, "routes are the doors'"},
 	{"github.com/caddyserver/certmagic", "", []string{"service/internal/certs"}, "certificates are internal/certs's"},
 	{"github.com/mholt/acmez/", "", []string{"service/internal/certs"}, "certificates are internal/certs's"},
 	{"filippo.io/age", "", []string{"service/internal/archive"}, "the backup format is internal/archive's"},
@@ -149,7 +148,6 @@ var privileges = []privilege{
 	{"github.com/caddyserver/certmagic", "DefaultACME", nil, "a variable of the whole process"},
 
 	{"github.com/prometheus/client_golang/prometheus", "", []string{
-		"service",
 		"service/api",
 		"service/dispatcher",
 		"service/internal/certs",
@@ -164,26 +162,30 @@ var privileges = []privilege{
 	{"github.com/prometheus/client_golang/prometheus", "DefaultRegisterer", nil, "metrics are registered where main says, not for the whole process"},
 	{"github.com/prometheus/client_golang/prometheus", "DefaultGatherer", nil, "metrics are registered where main says, not for the whole process"},
 
-	{"flag", "", []string{"service"}, "only main reads the command line"},
-	{"github.com/alecthomas/kong", "", []string{"service"}, "only main reads the command line"},
-	{"os", "Args", []string{"service"}, "only main reads the command line"},
-	{"os", "Getenv", []string{"service"}, "only main reads the environment"},
-	{"os", "LookupEnv", []string{"service"}, "only main reads the environment"},
-	{"os", "Environ", []string{"service"}, "only main reads the environment"},
-	{"os", "ExpandEnv", []string{"service"}, "only main reads the environment"},
-	{"os", "Setenv", []string{"service"}, "only main changes the environment"},
+	{"flag", "", nil, "only internal/cli reads the command line"},
+	{"github.com/alecthomas/kong", "", []string{"service/internal/cli"}, "only internal/cli reads the command line"},
+	{"os", "Args", []string{
+		"service",
+		"service/internal/cli",
+	}, "only internal/cli reads the command line"},
+	{"os", "Getenv", nil, "only internal/cli reads the environment"},
+	{"os", "LookupEnv", []string{"service/internal/cli"}, "only internal/cli reads the environment"},
+	{"os", "Environ", []string{"service/internal/cli"}, "only internal/cli reads the environment"},
+	{"os", "ExpandEnv", nil, "only internal/cli reads the environment"},
+	{"os", "Setenv", nil, "only internal/cli changes the environment"},
+	{"os", "Unsetenv", []string{"service/internal/cli"}, "only internal/cli changes the environment"},
 	{"os", "Exit", []string{"service"}, "only main ends the process"},
 	{"log", "", nil, "the log is log/slog's; log.Fatal would end the process"},
 	{"os/signal", "", []string{"service"}, "only main hears signals"},
 
 	{"net/http", "Transport", []string{
-		"service",
+		"service/internal/cli",
 		"service/internal/bench",
 		"service/internal/certs",
 		"service/internal/control",
 	}, "only dispatcher/client calls subscribers; main calls the service's own API"},
 	{"net/http", "Client", []string{
-		"service",
+		"service/internal/cli",
 		"service/internal/bench",
 		"service/internal/certs",
 		"service/internal/control",
@@ -194,23 +196,23 @@ var privileges = []privilege{
 	{"net/http", "Head", nil, "it has no timeout and follows redirects"},
 	{"net/http", "Post", nil, "it has no timeout and follows redirects"},
 	{"net/http", "PostForm", nil, "it has no timeout and follows redirects"},
-	{"net", "Dial", []string{"service"}, "only dispatcher/client calls subscribers"},
-	{"net", "DialTimeout", []string{"service"}, "only dispatcher/client calls subscribers"},
+	{"net", "Dial", nil, "only dispatcher/client calls subscribers"},
+	{"net", "DialTimeout", nil, "only dispatcher/client calls subscribers"},
 	{"crypto/tls", "Dial", nil, "only dispatcher/client calls subscribers"},
 	{"crypto/tls", "DialWithDialer", nil, "only dispatcher/client calls subscribers"},
 	{"crypto/tls", "Dialer", nil, "only dispatcher/client calls subscribers"},
 	{"net", "Dialer", []string{
-		"service",
+		"service/internal/cli",
 		"service/dispatcher/client",
 		"service/internal/control",
 	}, "only dispatcher/client calls subscribers"},
 	{"net", "Listen", []string{
-		"service",
+		"service/internal/cli",
 		"service/internal/bench",
 	}, "main opens the doors"},
 
 	{"net/http", "", []string{
-		"service",
+		"service/internal/cli",
 		"service/api",
 		"service/assets",
 		"service/dispatcher",
@@ -222,14 +224,13 @@ var privileges = []privilege{
 		"service/web",
 	}, "the truth and the rules know no HTTP"},
 	{"net", "", []string{
-		"service",
 		"service/api",
 		"service/dispatcher/client",
 		"service/internal/bench",
 		"service/internal/certs",
+		"service/internal/cli",
 		"service/internal/control",
 		"service/internal/server",
-		"service/web",
 	}, "the truth and the rules do no network I/O"},
 	{"os", "", []string{
 		"service",
@@ -238,6 +239,7 @@ var privileges = []privilege{
 		"service/internal/archive",
 		"service/internal/bench",
 		"service/internal/certs",
+		"service/internal/cli",
 		"service/internal/control",
 		"service/internal/durable",
 		"service/internal/server",
@@ -246,10 +248,9 @@ var privileges = []privilege{
 		"service/store/keyring",
 		"service/store/replica",
 		"service/store/sqlite",
-		"service/web",
 	}, "the rules do no I/O"},
 	{"time", "Now", []string{
-		"service",
+		"service/internal/cli",
 		"service/api",
 		"service/dispatcher",
 		"service/dispatcher/client",
@@ -392,12 +393,70 @@ func houseSources(t *testing.T) []source {
 	}
 }
 
+// stale returns the arrows and privileges that no file uses, in a fixed order.
+func stale(files []source) []string {
+	used := make(map[string]bool) // "room path", and "room path.Name"
+	for _, f := range files {
+		names := make(map[string]string)
+		for _, spec := range f.file.Imports {
+			path, _ := strconv.Unquote(spec.Path.Value)
+			name := path[strings.LastIndexByte(path, '/')+1:]
+			if spec.Name != nil {
+				name = spec.Name.Name
+			}
+			names[name] = path
+			used[f.room+" "+path] = true
+			for i := range path { // a privilege may cover all below a path
+				if path[i] == '/' {
+					used[f.room+" "+path[:i+1]] = true
+				}
+			}
+		}
+		ast.Inspect(f.file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && names[x.Name] != "" {
+					used[f.room+" "+names[x.Name]+"."+s.Sel.Name] = true
+				}
+			}
+			return true
+		})
+	}
+	var all []string
+	for room, targets := range arrows {
+		for _, target := range targets {
+			if !used[room+" "+target] {
+				all = append(all, room+" does not import "+target)
+			}
+		}
+	}
+	for _, p := range privileges {
+		what := p.path
+		if p.name != "" {
+			what += "." + p.name
+		}
+		for _, room := range p.rooms {
+			if !used[room+" "+what] {
+				all = append(all, room+" does not use "+what)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Every arrow and every privilege is used by somebody.
+func TestNoStaleRows(t *testing.T) {
+	for _, row := range stale(houseSources(t)) {
+		t.Errorf("%s: remove the row", row)
+	}
+}
+
 func TestViolationsAreFound(t *testing.T) {
 	tests := []struct {
 		room, src string
 		want      string // "" is none
 	}{
-		{"service", `import ("os"; "service/api"; "service/web"); var _ = os.Getenv`, ""},
+		{"service/internal/cli", `import ("os"; "service/internal/server"; "service/store"); var _ = os.LookupEnv`, ""},
 		{"service/api", `import ("service/store"; "service/webhook"; "net/http"); var _ http.Handler`, ""},
 		{"service/dispatcher/client", `import "net"; var _ = net.Dialer{}`, ""},
 		{"service/store", `import ("database/sql"; "os"); var _ = os.Open`, ""},
@@ -418,9 +477,9 @@ func TestViolationsAreFound(t *testing.T) {
 		{"service/dispatcher", `import _ "github.com/mattn/go-sqlite3"`, "service/dispatcher imports github.com/mattn/go-sqlite3: one SQLite library, in store/sqlite"},
 		{"service/store", `import _ "modernc.org/sqlite"`, "service/store imports modernc.org/sqlite: a second SQLite library in the process drops the first one's locks"},
 		{"service/api", `import "github.com/a-h/templ"`, "service/api imports github.com/a-h/templ: pages are web's"},
-		{"service/web", `import "flag"`, "service/web imports flag: only main reads the command line"},
-		{"service/store", `import "os"; var _ = os.Getenv("HOME")`, "service/store uses os.Getenv: only main reads the environment"},
-		{"service/store", `import env "os"; var _ = env.Getenv("HOME")`, "service/store uses os.Getenv: only main reads the environment"},
+		{"service/web", `import "flag"`, "service/web imports flag: only internal/cli reads the command line"},
+		{"service/store", `import "os"; var _ = os.Getenv("HOME")`, "service/store uses os.Getenv: only internal/cli reads the environment"},
+		{"service/store", `import env "os"; var _ = env.Getenv("HOME")`, "service/store uses os.Getenv: only internal/cli reads the environment"},
 		{"service/api", `import "os"; func f() { os.Exit(1) }`, "service/api uses os.Exit: only main ends the process"},
 		{"service/api", `import . "os"`, "service/api imports os into its own names, which hides what it uses"},
 		{"service/webhook", `import "github.com/prometheus/client_golang/prometheus"`, "service/webhook imports github.com/prometheus/client_golang/prometheus: the rules count nothing"},

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"service/store/replica"
-	"service/web"
 	"service/webhook"
 )
 
@@ -90,9 +89,15 @@ type Config struct {
 	// Version is that of the binary, Program its name as it can be typed into a
 	// shell. Both are shown in the admin UI, as are the Settings.
 	Version, Program string
-	Settings         []web.Setting
+	Settings         []Setting
 
 	certificateCheck time.Duration // how often certificates are checked; 0 for the default
+}
+
+// Setting is a setting as it was given, for the admin UI. A secret is masked.
+type Setting struct {
+	Name, Value string
+	Source      string // default, flag, the name of a variable, or a file and its line
 }
 
 // shutdownTimeout bounds a shutdown: requests, then attempts, then the last sync of

@@ -129,10 +129,14 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Metrics: registry,
 	})
 	rules := webhook.SubscriptionRules{AllowHTTP: cfg.AllowHTTP, Destinations: cfg.Destinations, Catalog: catalog, Own: own}
+	settings := make([]web.Setting, len(cfg.Settings))
+	for i, setting := range cfg.Settings {
+		settings[i] = web.Setting(setting)
+	}
 	s.web = web.New(web.Config{
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),
 		// Behind a proxy that is trusted browsers speak HTTPS with that.
-		Secure: cfg.TLS || len(cfg.TrustedProxies) > 0, Program: cfg.Program, BaseURL: s.baseURL, CAFile: s.caFile, Ready: s.ready, Backlog: s.dispatcher.Backlog, Settings: cfg.Settings, Certificates: s.certificateList,
+		Secure: cfg.TLS || len(cfg.TrustedProxies) > 0, Program: cfg.Program, BaseURL: s.baseURL, CAFile: s.caFile, Ready: s.ready, Backlog: s.dispatcher.Backlog, Settings: settings, Certificates: s.certificateList,
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize,
 	})

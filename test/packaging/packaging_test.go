@@ -71,7 +71,7 @@ func TestRelease(t *testing.T) {
 		arches, env = []string{"amd64", "arm64"}, nil
 	} else {
 		binary := filepath.Join(r.dir, "binary")
-		build := exec.Command("go", "build", "-ldflags", "-s -w -X main.releaseVersion="+releaseVersion, "-o", binary, ".")
+		build := exec.Command("go", "build", "-ldflags", "-s -w -X service/internal/cli.releaseVersion="+releaseVersion, "-o", binary, ".")
 		build.Dir = harness.Root()
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)

@@ -1,0 +1,297 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"golang.org/x/term"
+
+	"service/internal/control"
+	"service/webhook"
+)
+
+type adminCmd struct {
+	Create        adminCreateCmd        `cmd:"" help:"Make an admin, who can sign in to the admin UI."`
+	SetupLink     adminSetupLinkCmd     `cmd:"" help:"Print a one-time link to the form that makes the first admin, while there is none. Asks the running server."`
+	ResetPassword adminResetPasswordCmd `cmd:"" help:"Set a new password, and end all sessions of the admin."`
+	List          adminListCmd          `cmd:"" help:"List the admins."`
+	Remove        adminRemoveCmd        `cmd:"" help:"Remove an admin, and end all sessions of the admin."`
+	LogoutAll     adminLogoutAllCmd     `cmd:"" help:"End all sessions of all admins, or of one."`
+}
+
+// emailFlag names an admin.
+type emailFlag struct {
+	Email string `placeholder:"E" help:"The email address that the admin signs in by (required). No mail is sent to it."`
+}
+
+func (c emailFlag) read() (string, error) {
+	email := webhook.NormalizeEmail(c.Email)
+	var f configErrors
+	for _, v := range webhook.CheckEmail("email", email) {
+		f.add(v.Parameter, "%s", v.Detail)
+	}
+	return email, f.err()
+}
+
+// passwordFlag says where a new password comes from.
+type passwordFlag struct {
+	PasswordFile string `env:"SERVICE_ADMIN_PASSWORD_FILE" placeholder:"FILE" help:"A file that holds the new password; without it the terminal is asked, or stdin read when it is none."`
+}
+
+// read returns the hash of the password: the password itself goes nowhere.
+func (c passwordFlag) read(ctx context.Context, std Streams) (webhook.PasswordHash, error) {
+	password, err := secret("password", "", c.PasswordFile)
+	if c.PasswordFile == "" {
+		password, err = askForPassword(ctx, std)
+	}
+	if err != nil {
+		return "", err
+	}
+	if wrong := webhook.CheckPassword("password", password); wrong != nil {
+		return "", fmt.Errorf("the password %s", wrong[0].Detail)
+	}
+	return webhook.HashPassword(password), nil
+}
+
+// askForPassword asks twice on a terminal, without showing what is typed, and
+// otherwise reads one line of stdin.
+func askForPassword(ctx context.Context, std Streams) (string, error) {
+	tty, ok := std.In.(*os.File)
+	if !ok || !term.IsTerminal(int(tty.Fd())) {
+		return passwordLine(std.In)
+	}
+	first, err := typedPassword(ctx, tty, std.Err, "New password: ")
+	if err != nil {
+		return "", err
+	}
+	if wrong := webhook.CheckPassword("password", first); wrong != nil {
+		return first, nil // there is no use in typing it again
+	}
+	second, err := typedPassword(ctx, tty, std.Err, "Once more: ")
+	if err == nil && first != second {
+		err = errors.New("the two passwords are not the same")
+	}
+	return first, err
+}
+
+// passwordLine reads a password that is alone on its line.
+func passwordLine(r io.Reader) (string, error) {
+	if r == nil {
+		r = strings.NewReader("")
+	}
+	b, err := io.ReadAll(io.LimitReader(r, maxSecretFile))
+	if err != nil {
+		return "", fmt.Errorf("read the password from stdin: %w", err)
+	}
+	line := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+	if line == "" {
+		return "", errors.New("stdin holds no password; give one there, in a terminal, or by --password-file")
+	}
+	return line, nil
+}
+
+// typedPassword reads a line of the terminal without showing it. When ctx ends
+// first, the terminal shows what is typed again.
+func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt string) (string, error) {
+	fd := int(tty.Fd())
+	before, err := term.GetState(fd)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprint(prompts, prompt)
+	type line struct {
+		text []byte
+		err  error
+	}
+	typed := make(chan line, 1)
+	// A read of a terminal cannot be called off: when it is not waited for, this
+	// goroutine ends with the process, which is about to.
+	go func() {
+		text, err := term.ReadPassword(fd)
+		typed <- line{text, err}
+	}()
+	select {
+	case l := <-typed:
+		fmt.Fprintln(prompts)
+		if errors.Is(l.err, io.EOF) {
+			l.err = errors.New("no password was typed")
+		}
+		return string(l.text), l.err
+	case <-ctx.Done():
+		fmt.Fprintln(prompts)
+		return "", errors.Join(errors.New("interrupted: nothing was changed"), term.Restore(fd, before))
+	}
+}
+
+type adminCreateCmd struct {
+	dataFlag
+	keyFlag
+	emailFlag
+	passwordFlag
+}
+
+func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
+	email, err := c.emailFlag.read()
+	if err != nil {
+		return err
+	}
+	hash, err := c.passwordFlag.read(ctx, std)
+	if err != nil {
+		return err
+	}
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, true)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	admin, err := d.CreateAdmin(ctx, email, hash)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.Out, "%s is an admin now, and can sign in to the admin UI.\n", admin.Email)
+	return err
+}
+
+type adminSetupLinkCmd struct{ dataFlag }
+
+func (c *adminSetupLinkCmd) Run(ctx context.Context, std Streams) error {
+	running, err := control.Dial(ctx, c.Data)
+	if errors.Is(err, control.ErrNoServer) {
+		return fmt.Errorf("no server is running on %s: start it with service serve, which prints a link itself while there is no admin", c.Data)
+	}
+	if err != nil {
+		return err
+	}
+	defer running.Close()
+	link, err := running.SetupLink(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(std.Out, link)
+	return err
+}
+
+type adminResetPasswordCmd struct {
+	dataFlag
+	keyFlag
+	emailFlag
+	passwordFlag
+}
+
+func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
+	email, err := c.emailFlag.read()
+	if err != nil {
+		return err
+	}
+	hash, err := c.passwordFlag.read(ctx, std)
+	if err != nil {
+		return err
+	}
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	ended, err := d.ResetPassword(ctx, email, hash)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.Out, "%s has a new password; %s ended.\n", email, webhook.Count(ended, "session"))
+	return err
+}
+
+type adminListCmd struct {
+	dataFlag
+	keyFlag
+	JSON bool `name:"json" help:"Print a JSON array."`
+}
+
+func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	all, err := d.Admins(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		if all == nil {
+			all = []webhook.Admin{}
+		}
+		e := json.NewEncoder(std.Out)
+		e.SetIndent("", "  ")
+		return e.Encode(all)
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(std.Out, spelled("There are no admins yet; service admin setup-link prints a link that makes the first.", ownName()))
+		return err
+	}
+	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "EMAIL\tCREATED\tSIGNED IN\tSESSIONS")
+	for _, a := range all {
+		signedIn := "never"
+		if !a.SignedInAt.IsZero() {
+			signedIn = a.SignedInAt.UTC().Format("2006-01-02 15:04 UTC")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\n", a.Email, day(a.CreatedAt), signedIn, a.Sessions)
+	}
+	return t.Flush()
+}
+
+type adminRemoveCmd struct {
+	dataFlag
+	keyFlag
+	emailFlag
+}
+
+func (c *adminRemoveCmd) Run(ctx context.Context, std Streams) error {
+	email, err := c.emailFlag.read()
+	if err != nil {
+		return err
+	}
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.RemoveAdmin(ctx, email); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.Out, "%s is no admin any more, and is signed out everywhere.\n", email)
+	return err
+}
+
+type adminLogoutAllCmd struct {
+	dataFlag
+	keyFlag
+	Email string `placeholder:"E" help:"Of one admin alone."`
+}
+
+func (c *adminLogoutAllCmd) Run(ctx context.Context, std Streams) error {
+	email := ""
+	if c.Email != "" {
+		var err error
+		if email, err = (emailFlag{c.Email}).read(); err != nil {
+			return err
+		}
+	}
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	ended, err := d.EndSessions(ctx, email)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.Out, "%s ended.\n", webhook.Count(ended, "session"))
+	return err
+}

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"service/internal/control"
+	"service/internal/server"
+	"service/store"
+	"service/webhook"
+)
+
+// serveAdmin runs the admin socket of a new data directory until the test ends.
+func serveAdmin(t *testing.T, dir string) *store.Store {
+	t.Helper()
+	st, err := store.Open(t.Context(), store.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := control.Listen(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := &control.Server{
+		Store: control.AuditedStore{Store: st, Version: "v1"}, Logger: slog.New(slog.DiscardHandler), AdminsChanged: func(string) {},
+		SetupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- server.Serve(ctx, &http.Server{Handler: admin.Handler()}, l, time.Second) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-done, st.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return st
+}
+
+// The small commands do the same whether a server runs or not.
+func TestTokenCommands(t *testing.T) {
+	for _, running := range []bool{true, false} {
+		name := "no server"
+		if running {
+			name = "server running"
+		}
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			if running {
+				serveAdmin(t, dir)
+			}
+			command := func(want int, args ...string) (string, string) {
+				t.Helper()
+				var out, errs bytes.Buffer
+				if got := Run(t.Context(), append(args, "--data", dir), Streams{nil, &out, &errs}); got != want {
+					t.Fatalf("%v: exit status %d, want %d: %s", args, got, want, &errs)
+				}
+				return out.String(), errs.String()
+			}
+			secret, _ := command(exitDone, "token", "create", "--program", "acme", "--user", "u1",
+				"--scope", "webhooks.read,webhooks.write", "--scope", "events.write", "--name", "ci", "--expires", "90d")
+			if _, ok := webhook.HashTokenSecret(strings.TrimSuffix(secret, "\n")); !ok {
+				t.Fatalf("stdout is not a token alone: %q", secret)
+			}
+			list, _ := command(exitDone, "token", "list")
+			for _, want := range []string{"acme", "u1", "webhooks.read,webhooks.write,events.write", "valid until", "ci", secret[:10]} {
+				if !strings.Contains(list, want) {
+					t.Errorf("%q is not in the list:\n%s", want, list)
+				}
+			}
+			if strings.Contains(list, strings.TrimSpace(secret)) {
+				t.Error("the list shows the secret")
+			}
+			id := strings.Fields(strings.Split(list, "\n")[1])[0]
+			if out, _ := command(exitDone, "token", "revoke", id); !strings.Contains(out, id) || !strings.Contains(out, "revoked") {
+				t.Errorf("revoke says %q", out)
+			}
+			if list, _ = command(exitDone, "token", "list", "--json"); !strings.Contains(list, `"revoked_at"`) {
+				t.Errorf("the token is not revoked: %s", list)
+			}
+			if _, err := command(exitFailed, "token", "revoke", "nope"); err != "service: There is no such token.\n" {
+				t.Errorf("revoking an unknown token says %q", err)
+			}
+			link, err := "", ""
+			if running {
+				link, _ = command(exitDone, "admin", "setup-link")
+			} else {
+				_, err = command(exitFailed, "admin", "setup-link")
+			}
+			if running != (link == "https://127.0.0.1:8443/setup/CODE\n") || running == strings.Contains(err, "no server is running") {
+				t.Errorf("setup-link says %q, %q", link, err)
+			}
+		})
+	}
+}
+
+func TestTokenUsage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	tests := []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"3 settings are wrong", "--program: is required", "--user: is required", "--scope: is required: one or more of webhooks.read"}},
+		{[]string{"--program", "a b", "--user", "u", "--scope", "x"}, []string{"--program: must be", `--scope: "x" is not one of`}},
+		{[]string{"--program", "a", "--user", "u", "--scope", "events.read,events.read"}, []string{`"events.read" is given twice`}},
+		{[]string{"--program", "a", "--user", "u", "--scope", "events.read", "--expires", "soon"}, []string{"--expires: must be a duration such as 90d"}},
+		{[]string{"--program", "a", "--user", "u", "--scope", "events.read", "--expires", "0d"}, []string{"--expires: must be from 1m to"}},
+		{[]string{"--programme", "a"}, []string{"unknown flag --programme"}},
+	}
+	for _, test := range tests {
+		var out, errs bytes.Buffer
+		got := Run(t.Context(), append([]string{"token", "create", "--data", dir}, test.args...), Streams{nil, &out, &errs})
+		if got != exitUsage || out.Len() > 0 || strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("%v: exit status %d, stdout %q, stderr %q", test.args, got, &out, &errs)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(errs.String(), want) {
+				t.Errorf("%v: %q is not in %q", test.args, want, &errs)
+			}
+		}
+	}
+	for _, args := range [][]string{{"token", "list"}, {"token", "revoke", "x"}} {
+		var errs bytes.Buffer
+		if got := Run(t.Context(), append(args, "--data", dir), Streams{nil, &errs, &errs}); got != exitFailed || !strings.Contains(errs.String(), "there is no data in") {
+			t.Errorf("%v: exit status %d, %q", args, got, &errs)
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a data directory was made by commands that failed: %v", err)
+	}
+}

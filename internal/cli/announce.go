@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"service/internal/server"
+	"service/internal/terminal"
+	"service/webhook"
+)
+
+// prepare makes the process one that serves by these settings.
+func prepare(s *server.Config, shown []server.Setting) {
+	s.Program, s.Settings = shellQuote(os.Args[0]), shown
+	// net/http tells package log what a server sends without being asked: bytes
+	// of somebody else's choice, of use to nobody but a debugger.
+	slog.SetDefault(s.Logger)
+	slog.SetLogLoggerLevel(slog.LevelDebug)
+}
+
+// announceAndRun tells where the service is, and runs it until ctx ends.
+func announceAndRun(ctx context.Context, svc *server.Server, s *server.Config, std Streams) error {
+	link, err := svc.SetupLink(ctx)
+	var refused *webhook.Error
+	if err != nil && !errors.As(err, &refused) {
+		svc.Close()
+		return err
+	}
+	announce(std.Out, svc, s, link)
+	return svc.Run(ctx)
+}
+
+// announce tells whoever started the service where it is and what to do first.
+// link makes the first admin; it is "" when there is one.
+func announce(w io.Writer, svc *server.Server, s *server.Config, link string) {
+	data := ""
+	if s.Dir != "./data" {
+		data = " --data " + shellQuote(s.Dir)
+	}
+	if h, held := svc.Store().Held(); held {
+		fmt.Fprintf(w, "HELD      restored from %s as of %s: nothing is delivered until %s\n", terminal.Escape(h.From), webhook.FormatTime(h.State), webhook.FormatTime(h.Until))
+		fmt.Fprintf(w, "          (%s; deliver now: %s release%s)\n", describeRepeats(&h.Repeats), s.Program, data)
+	}
+	if link == "" {
+		fmt.Fprintf(w, "Admin UI  %s/\n", svc.URL())
+	} else {
+		fmt.Fprintf(w, "Admin UI  %s\n", link)
+		fmt.Fprintf(w, "          (make the first admin there, within 30 minutes; another link: %s admin setup-link%s)\n", s.Program, data)
+	}
+	fmt.Fprintf(w, "API       %s\n", svc.URL())
+	fmt.Fprintf(w, "A token   TOKEN=$(%s token create%s --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)\n", s.Program, data)
+	fmt.Fprintf(w, "Try it    %s/v2/webhooks/subscriptions\n", curl(svc))
+}
+
+// curl is the beginning of a command that calls the API with $TOKEN, up to the
+// path.
+func curl(svc *server.Server) string {
+	ca := ""
+	if svc.CAFile() != "" {
+		ca = " --cacert " + shellQuote(svc.CAFile())
+	}
+	return "curl" + ca + ` -H "Authorization: Bearer $TOKEN" ` + svc.URL()
+}
+
+// shellQuote renders an argument for a POSIX shell.
+func shellQuote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:,@%", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

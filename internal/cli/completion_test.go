@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestManPage checks that the manual has every command and every flag; test/cli
+// renders it.
+func TestManPage(t *testing.T) {
+	status, page, stderr := call(t, "man")
+	if status != exitDone {
+		t.Fatal(stderr)
+	}
+	var c commands
+	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range commandTree(parser.Model.Node, nil) {
+		if len(n.commands) > 0 {
+			continue
+		}
+		if !strings.Contains(page, ".SS service "+roff(n.path)) {
+			t.Errorf("the manual has no command %s", n.path)
+		}
+		for _, f := range n.flags {
+			if !strings.Contains(page, `\fB`+roff("--"+f.Name)+`\fR`) {
+				t.Errorf("the manual has no flag --%s", f.Name)
+			}
+		}
+	}
+}
+
+// Texts name commands as they are typed, whatever the binary is called.
+func TestSpelled(t *testing.T) {
+	var c commands
+	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for _, child := range parser.Model.Children {
+		if !child.Hidden {
+			words = append(words, child.Name)
+		}
+	}
+	if got := strings.Join(words, "|"); got != commandWords {
+		t.Errorf("commands %s, but texts are looked through for %s", got, commandWords)
+	}
+	for text, want := range map[string]string{
+		"service config show says (see service --help)": "x config show says (see x --help)",
+		"the service serves, a service of its own":      "the service serves, a service of its own",
+		"/opt/service version 1; microservice token":    "/opt/x version 1; microservice token",
+	} {
+		if got := spelled(text, "x"); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+		if got := spelled(text, "service"); got != text {
+			t.Errorf("%q: got %q", text, got)
+		}
+	}
+}

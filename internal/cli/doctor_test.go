@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"service/internal/server"
+	"service/store"
+)
+
+func TestClockFinding(t *testing.T) {
+	for _, year := range []int{1970, 2024, 2201} {
+		var d diagnosis
+		if d.clock(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level != store.LevelFail {
+			t.Errorf("in %d: got %v, want FAIL", year, d)
+		}
+	}
+	var d diagnosis
+	if d.clock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level == store.LevelFail {
+		t.Errorf("in 2026: got %v", d)
+	}
+}
+
+// TestListenerFinding has somebody else at the address.
+func TestListenerFinding(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server.Config{Listen: l.Addr().String()}
+	var d diagnosis
+	d.listener(t.Context(), s, false)
+	l.Close()
+	d.listener(t.Context(), s, false)
+	levels := []store.Level{d[0].Level, d[1].Level}
+	if want := []store.Level{store.LevelFail, store.LevelOK}; !slices.Equal(levels, want) || !strings.Contains(d[0].Detail, "address already in use") {
+		t.Errorf("got %v, want %v", d, want)
+	}
+}
+
+func TestFrontFinding(t *testing.T) {
+	tests := []struct {
+		s    server.Config
+		want string // level and detail of the one finding; "" for none
+	}{
+		{server.Config{TLS: true}, ""},
+		{server.Config{}, "WARN HTTPS is off, and no proxy is trusted"},
+		{server.Config{TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}}, "OK 10.0.0.0/8 is believed"},
+		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("0.0.0.0/0")}}, "FAIL 0.0.0.0/0 trusts everybody's word for where a request is from"},
+		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("::/0")}}, "FAIL ::/0 trusts everybody's word for where a request is from"},
+		{server.Config{TLS: true, Domains: []string{"nowhere.invalid"}}, "WARN nowhere.invalid has no address"},
+		{server.Config{TLS: true, Domains: []string{"localhost"}}, "OK localhost leads to "},
+	}
+	for _, test := range tests {
+		var d diagnosis
+		d.front(t.Context(), &test.s)
+		got := ""
+		for _, f := range d {
+			got += string(f.Level) + " " + f.Detail
+		}
+		if got != test.want && !(test.want != "" && strings.HasPrefix(got, test.want)) {
+			t.Errorf("%v: got %q, want %q", test.s, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"service/store"
+	"service/test/harness"
+	"service/webhook"
+)
+
+// The key is replaced the same whether a server runs or not.
+func TestKeyRotateCommand(t *testing.T) {
+	for _, running := range []bool{true, false} {
+		name := "no server"
+		if running {
+			name = "server running"
+		}
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			subscribe := func(st *store.Store) {
+				t.Helper()
+				if _, _, err := st.CreateToken(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+					t.Fatal(err)
+				}
+				url, names, header := "https://partner.example", []string{"content_updated"}, new(string)
+				*header = "Bearer 5f1d"
+				for range 2 {
+					if _, _, err := st.CreateSubscription(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if running {
+				subscribe(serveAdmin(t, dir))
+			} else {
+				st, err := store.Open(t.Context(), store.Config{Dir: dir})
+				if err != nil {
+					t.Fatal(err)
+				}
+				subscribe(st)
+				if err := st.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			key := func() string {
+				t.Helper()
+				b, err := os.ReadFile(filepath.Join(dir, "secret.key"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(b)
+			}
+			command := func(want int, args ...string) (string, string) {
+				t.Helper()
+				var out, errs bytes.Buffer
+				if got := Run(t.Context(), args, Streams{nil, &out, &errs}); got != want {
+					t.Fatalf("%v: exit status %d, want %d: %s", args, got, want, &errs)
+				}
+				return out.String(), errs.String()
+			}
+			before := key()
+			out, errs := command(exitDone, "key", "rotate", "--data", dir)
+			want := "The key in " + filepath.Join(dir, "secret.key") + " is new, and 4 secrets are sealed with it: 2 authorization headers, 2 signing secrets, 0 kept answers, 0 certificate files.\n"
+			if out != want || errs != "" {
+				t.Errorf("got %q and %q, want %q", out, errs, want)
+			}
+			after := key()
+			if after == before || len(after) != 65 {
+				t.Error("the file does not hold another key")
+			}
+			if strings.Contains(out, strings.TrimSpace(after)) {
+				t.Error("the key is printed")
+			}
+			// A file that does not fit is refused in words, over the socket too.
+			if err := os.WriteFile(filepath.Join(dir, "secret.key"), []byte(before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, errs := command(exitFailed, "key", "rotate", "--data", dir); !strings.Contains(errs, "secret.key does not hold the key") {
+				t.Errorf("with another key: got %q", errs)
+			}
+			if key() != before {
+				t.Error("a file that was refused was changed")
+			}
+		})
+	}
+}
+
+// Where the key lies is told by a flag or its variable, and named when it is
+// at fault.
+func TestSecretKeyFileFlag(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	command := func(want int, args ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if got := Run(t.Context(), args, Streams{nil, &out, &errs}); got != want {
+			t.Fatalf("%v: exit status %d, want %d: %s", args, got, want, &errs)
+		}
+		return errs.String()
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read", "--data", dir}
+	if errs := command(exitFailed, append(create, "--secret-key-file", key)...); !strings.HasPrefix(errs, "service: --secret-key-file: "+key+" is missing") {
+		t.Errorf("got %q, want the flag and the file", errs)
+	}
+	if err := os.WriteFile(key, []byte(strings.Repeat("0a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(exitDone, append(create, "--secret-key-file", key)...)
+	if errs := command(exitFailed, create...); !strings.Contains(errs, "secret.key is missing") || !strings.Contains(errs, "--secret-key-file") {
+		t.Errorf("without the flag: got %q, want what is missing and the flag", errs)
+	}
+	if errs := command(exitFailed, append(create, "--secret-key-file", filepath.Join(dir, "key"))...); !strings.Contains(errs, "--secret-key-file: ") || !strings.Contains(errs, "lies in the data directory") {
+		t.Errorf("in the data directory: got %q", errs)
+	}
+	t.Setenv("SERVICE_SECRET_KEY_FILE", key)
+	command(exitDone, create...)
+	command(exitDone, "token", "list", "--data", dir)
+	command(exitDone, "key", "rotate", "--data", dir)
+	if b, err := os.ReadFile(key); err != nil || strings.HasPrefix(string(b), "0a0a") {
+		t.Errorf("the key is the same as before: %v", err)
+	}
+	if errs := command(exitFailed, "key", "rotate", "--data", filepath.Join(dir, "none")); !strings.Contains(errs, "there is no data in ") {
+		t.Errorf("without data: got %q", errs)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	if got := Run(ctx, []string{"key", "rotate", "--data", dir}, Streams{nil, &out, &errs}); got != exitFailed || out.Len() > 0 {
+		t.Errorf("interrupted: got status %d, %q, %q", got, &out, &errs)
+	}
+}
+
+// What root makes in another user's data directory that user could not open, and
+// so root is told to be that user; a directory that is not there yet is root's to
+// make, and so is one of its own.
+func TestRootInAnothersDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if harness.Required("owner") {
+			t.Fatal("only root can make files of other users")
+		}
+		t.Skip("ANOTHER USER'S DIRECTORY IS NOT TESTED: only root can make one")
+	}
+	dir := filepath.Join(t.TempDir(), "d")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(dir, 64321, 64321); err != nil {
+		t.Fatal(err)
+	}
+	command := func(args ...string) (int, string) {
+		var said bytes.Buffer
+		return Run(t.Context(), append(args, "--data", dir), Streams{strings.NewReader(""), &said, &said}), said.String()
+	}
+	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read"}
+	want := "service: " + dir + " belongs to user #64321, who could not open what root makes in it: call this as that user, such as by sudo -u '#64321'\n"
+	for _, args := range [][]string{create, {"restore", "--from", "file://" + dir}} {
+		if status, said := command(args...); status != exitFailed || said != want {
+			t.Errorf("%s: exit status %d: %s", args[0], status, said)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("the directory holds %v: %v", left, err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if status, said := command(create...); status != exitDone {
+			t.Errorf("in a directory of its own: %s", said)
+		}
+	}
+}

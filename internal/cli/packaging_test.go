@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// TestUnitAndImage holds the unit, the image and the example of compose against
+// the command line: their commands are known, and what they set is a setting.
+func TestUnitAndImage(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	var c commands
+	parser, err := newParser(t.Context(), &c, Streams{Err: io.Discard, Out: io.Discard}, new(configuration), new(bool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known []string
+	for _, f := range fileFlags(parser.Model.Node) {
+		known = append(known, f.Envs...)
+	}
+	known = append(known, "SERVICE_CONFIG")
+	unit, image, compose := read("packaging/service-webhooks.service"), read("packaging/Dockerfile"), read("packaging/compose.yml")
+	for name, text := range map[string]string{"unit": unit, "image": image, "compose": compose} {
+		for _, variable := range regexp.MustCompile(`SERVICE_[A-Z_]+`).FindAllString(text, -1) {
+			if !slices.Contains(known, variable) && variable != "SERVICE_" {
+				t.Errorf("%s: %s sets nothing", name, variable)
+			}
+		}
+	}
+	for _, command := range [][]string{
+		strings.Fields(regexp.MustCompile(`ExecStart=\S+ (.*)`).FindStringSubmatch(unit)[1]),
+		{jsonWords(t, regexp.MustCompile(`HEALTHCHECK .*CMD (\[.*\])`).FindStringSubmatch(image)[1])[1]},
+		jsonWords(t, regexp.MustCompile(`(?m)^CMD (\[.*\])`).FindStringSubmatch(image)[1]),
+	} {
+		if slices.Contains(command, "--config") {
+			command[slices.Index(command, "--config")+1] = exampleFile
+		}
+		if _, err := parser.Parse(command); err != nil {
+			t.Errorf("%q: %v", command, err)
+		}
+	}
+	run := regexp.MustCompile(`ExecStart=(\S+)`).FindStringSubmatch(unit)[1]
+	installed := regexp.MustCompile(`install -m 0755 \S+ (\S+)`).FindAllStringSubmatch(read("docs/operations.md"), -1)
+	for _, to := range installed {
+		if to[1] != run {
+			t.Errorf("operations has the binary put to %s, and the unit runs %s", to[1], run)
+		}
+	}
+	if len(installed) < 2 {
+		t.Error("operations does not say where the binary goes")
+	}
+	for _, want := range []string{"FROM scratch", "CGO_ENABLED=0", "ca-certificates.crt", "USER 65532", "mkdir -m 0700 /out/root/data", "--chown=65532:65532 /out/root /\n"} {
+		if !strings.Contains(image, want) {
+			t.Errorf("the image has no %s", want)
+		}
+	}
+	var services struct {
+		Services map[string]any `yaml:"services"`
+		Volumes  map[string]any `yaml:"volumes"`
+	}
+	if err := yaml.Unmarshal([]byte(compose), &services); err != nil || len(services.Services) != 1 || len(services.Volumes) != 1 {
+		t.Errorf("compose: %v, %v", services, err)
+	}
+}
+
+func jsonWords(t *testing.T, s string) (words []string) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(s), &words); err != nil {
+		t.Fatal(err)
+	}
+	return words
+}

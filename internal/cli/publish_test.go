@@ -1,0 +1,372 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"service/internal/terminal"
+)
+
+// eventsAPI answers as POST /v2/events does: every line is an object, and each
+// id is added once. The name "bad" is refused; fail says what else goes wrong.
+type eventsAPI struct {
+	mu       sync.Mutex
+	fail     func(request int) (status int, after bool) // after: it was stored all the same
+	requests int
+	ids      []string // as added, in order
+	names    []string
+}
+
+func (a *eventsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requests++
+	refuse := func(status int, format string, args ...any) {
+		w.WriteHeader(status)
+		fmt.Fprintf(w, format, args...)
+	}
+	if got, want := r.Header.Get("Authorization"), "Bearer hush"; got != want {
+		refuse(401, `{"error":{"code":401,"title":"Unauthenticated","detail":"got %s"}}`, got)
+		return
+	}
+	if r.Method != "POST" || r.URL.Path != "/v2/events" || r.Header.Get("Content-Type") != "application/x-ndjson" {
+		refuse(404, `not here`)
+		return
+	}
+	status, after := 0, false
+	if a.fail != nil {
+		status, after = a.fail(a.requests)
+	}
+	if status != 0 && !after {
+		a.failWith(w, status)
+		return
+	}
+	accepted, added := 0, 0
+	lines := bufio.NewScanner(r.Body)
+	lines.Buffer(nil, 2<<20)
+	for lines.Scan() {
+		var e struct{ ID, Name string }
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.ID == "" {
+			refuse(400, `{"error":{"code":400,"title":"Bad Request","detail":"no JSON or no id: %s"}}`, lines.Text())
+			return
+		}
+		if e.Name == "taken" {
+			refuse(409, `{"error":{"code":409,"title":"Conflict","detail":"events[%d] is refused: The event id is taken. The first %[1]d events were accepted."}}`, accepted)
+			return
+		}
+		if e.Name == "bad" {
+			refuse(400, `{"error":{"code":400,"title":"Bad Request","detail":"d","validations":[`+
+				`{"code":"unknown_event","detail":"is not the name of an event type","parameter":"events[%d].name"}]}}`, accepted)
+			return
+		}
+		accepted++
+		if !slices.Contains(a.ids, e.ID) {
+			added++
+			a.ids = append(a.ids, e.ID)
+			a.names = append(a.names, e.Name)
+		}
+	}
+	if status != 0 {
+		a.failWith(w, status)
+		return
+	}
+	w.WriteHeader(201)
+	fmt.Fprintf(w, `{"data":{"accepted":%d,"added":%d}}`, accepted, added)
+}
+
+func (a *eventsAPI) failWith(w http.ResponseWriter, status int) {
+	if status == -1 {
+		panic(http.ErrAbortHandler) // the connection breaks
+	}
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"error":{"code":%d,"title":"Busy","detail":"Later, please."}}`, status)
+}
+
+// publishTo runs a publisher with short waits.
+func publishTo(t *testing.T, a *eventsAPI, input string) (tally, string, error) {
+	t.Helper()
+	server := httptest.NewServer(a)
+	defer server.Close()
+	var notes bytes.Buffer
+	p := publisher{
+		client: server.Client(), url: server.URL + "/v2/events", token: "hush", retryFor: 5 * time.Second,
+		minWait: time.Millisecond, maxWait: 4 * time.Millisecond, progress: terminal.NewProgress(&notes),
+	}
+	err := p.publish(context.Background(), strings.NewReader(input))
+	return p.tally, notes.String(), err
+}
+
+func eventLines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "{\"name\":\"e%d\"}\n", i)
+	}
+	return b.String()
+}
+
+func TestPublishSendsEveryLineOnceInOrder(t *testing.T) {
+	const n = 2500
+	var a eventsAPI
+	got, _, err := publishTo(t, &a, eventLines(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (tally{n, n}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if a.requests != 3 {
+		t.Errorf("%d requests, want 3 of up to 1000 lines", a.requests)
+	}
+	for i, name := range a.names {
+		if want := fmt.Sprintf("e%d", i); name != want {
+			t.Fatalf("event %d is %s, want %s", i, name, want)
+		}
+	}
+}
+
+func TestPublishInput(t *testing.T) {
+	big := strings.Repeat("x", maxLineBytes)
+	tests := []struct {
+		name, in string
+		accepted int
+		err      string
+	}{
+		{"nothing", "", 0, ""},
+		{"blank lines", "\n \n{\"name\":\"a\"}\r\n\n", 1, ""},
+		{"no last end of line", `{"name":"a"}`, 1, ""},
+		{"a byte order mark", "\ufeff{\"name\":\"a\"}\n", 1, ""},
+		{"an own id", `{"name":"a","id":"1"}`, 1, ""},
+		{"the same id twice", "{\"id\":\"1\"}\n{\"id\":\"1\"}\n", 2, ""},
+		{"not JSON", eventLines(3) + "\n{oops}\n" + eventLines(3), 3, "line 5: not JSON"},
+		{"not an object", "{\"name\":\"a\"}\n[1]\n", 1, "line 2: not a JSON object"},
+		{"null", "null\n", 0, "line 1: not a JSON object"},
+		{"too long", eventLines(2) + `{"name":"` + big + "\"}\n", 2, "line 3: longer than 512 KiB; an event may have 256 KiB"},
+		{"refused", eventLines(3) + "\n{\"name\":\"bad\"}\n" + eventLines(2), 3, "line 5: name is not the name of an event type"},
+		{"taken", eventLines(3) + "\n{\"name\":\"taken\"}\n" + eventLines(2), 3, "line 5: is refused: The event id is taken."},
+		{"refused first", "{\"name\":\"bad\"}\n" + eventLines(2), 0, "line 1: name is not"},
+		{"refused in a later request", eventLines(1234) + "{\"name\":\"bad\"}\n", 1234, "line 1235: name is not"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var a eventsAPI
+			got, _, err := publishTo(t, &a, test.in)
+			if !matches(err, test.err) {
+				t.Errorf("got %v, want %q", err, test.err)
+			}
+			if err != nil && strings.Contains(err.Error(), "first") {
+				t.Errorf("the server's own count is told: %v", err)
+			}
+			if got.accepted != test.accepted {
+				t.Errorf("accepted %d, want %d", got.accepted, test.accepted)
+			}
+			if len(a.ids) > got.accepted {
+				t.Errorf("%d events were stored, only %d counted", len(a.ids), got.accepted)
+			}
+		})
+	}
+}
+
+func TestPublishTriesAgainAndAddsNothingTwice(t *testing.T) {
+	for _, status := range []int{429, 500, 502, 503, 504, -1} {
+		for _, stored := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d, stored %t", status, stored), func(t *testing.T) {
+				a := eventsAPI{fail: func(request int) (int, bool) {
+					if request <= 2 {
+						return status, stored
+					}
+					return 0, false
+				}}
+				got, notes, err := publishTo(t, &a, eventLines(1000))
+				if err != nil {
+					t.Fatal(err)
+				}
+				added := 1000
+				if stored {
+					added = 0
+				}
+				if want := (tally{1000, added}); got != want {
+					t.Errorf("got %+v, want %+v", got, want)
+				}
+				if len(a.ids) != 1000 {
+					t.Errorf("%d events are stored, want 1000", len(a.ids))
+				}
+				if n := strings.Count(notes, "trying again"); n != 2 {
+					t.Errorf("%d notes, want 2: %s", n, notes)
+				}
+			})
+		}
+	}
+}
+
+func TestPublishGivesUp(t *testing.T) {
+	a := eventsAPI{fail: func(int) (int, bool) { return 503, false }}
+	server := httptest.NewServer(&a)
+	defer server.Close()
+	p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush",
+		minWait: time.Millisecond, maxWait: time.Millisecond, progress: terminal.NewProgress(io.Discard)}
+	err := p.publish(context.Background(), strings.NewReader(eventLines(2)))
+	if want := "lines 1 to 2: the server answered 503 Service Unavailable: Later, please.; gave up after 0s"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestPublishDoesNotTryAgainWhatCannotPass(t *testing.T) {
+	for _, status := range []int{400, 401, 403, 404, 409, 413, 415} {
+		a := eventsAPI{fail: func(int) (int, bool) { return status, false }}
+		_, _, err := publishTo(t, &a, eventLines(1))
+		if !matches(err, "Later, please.") || a.requests != 1 {
+			t.Errorf("%d: got %v after %d requests, want one that fails", status, err, a.requests)
+		}
+	}
+}
+
+// A line that arrives alone is published at once, not when a request is full.
+func TestPublishDoesNotHoldUpASlowSource(t *testing.T) {
+	var a eventsAPI
+	arrived := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.ServeHTTP(w, r)
+		arrived <- struct{}{}
+	}))
+	defer server.Close()
+	p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush", progress: terminal.NewProgress(io.Discard)}
+	r, w := io.Pipe()
+	done := make(chan error)
+	go func() { done <- p.publish(context.Background(), r) }()
+	for range 3 {
+		io.WriteString(w, "{\"name\":\"a\"}\n")
+		<-arrived
+	}
+	w.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPublishEndsWhenInterrupted(t *testing.T) {
+	t.Setenv("SERVICE_TOKEN", "hush")
+	var a eventsAPI
+	server := httptest.NewServer(&a)
+	defer server.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, w := io.Pipe()
+	defer w.Close()
+	status := make(chan int)
+	var out, errs bytes.Buffer
+	go func() { status <- Run(ctx, []string{"publish", "--url", server.URL}, Streams{r, &out, &errs}) }()
+	io.WriteString(w, "{\"name\":\"a\"}\n")
+	cancel()
+	if got := <-status; got != exitFailed {
+		t.Errorf("exit status %d, want %d", got, exitFailed)
+	}
+	if !strings.Contains(errs.String(), "accepted") {
+		t.Errorf("the count is not told: %s", &errs)
+	}
+}
+
+func TestPublishCommand(t *testing.T) {
+	var a eventsAPI
+	server := httptest.NewServer(&a)
+	defer server.Close()
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	token := write("token", "hush\n")
+	events := write("events.ndjson", eventLines(3))
+	refused := write("refused.ndjson", eventLines(2)+`{"name":"bad"}`)
+	tls := httptest.NewUnstartedServer(&a)
+	tls.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of handshakes that are to fail
+	tls.StartTLS()
+	defer tls.Close()
+	tests := []struct {
+		name   string
+		args   []string
+		in     string
+		status int
+		out    string
+		err    string
+	}{
+		{"a file", []string{"--token-file", token, events}, "", exitDone, "3 events accepted\n", ""},
+		{"stdin", []string{"--token-file", token}, "{}\n", exitDone, "1 event accepted\n", ""},
+		{"stdin by name", []string{"--token-file", token, "-"}, "{}\n", exitDone, "1 event accepted\n", ""},
+		{"refused", []string{"--token-file", token, refused}, "", exitFailed, "", "service: line 3: name is not the name of an event type; 2 events accepted\n"},
+		{"a wrong token", []string{"--token", "guess", events}, "", exitFailed, "", "401 Unauthorized"},
+		{"no token", []string{events}, "", exitUsage, "", "--token: is required"},
+		{"two faults", []string{"--retry-for", "x", events}, "", exitUsage, "", "2 settings are wrong: --retry-for: "},
+		{"no such file", []string{"--token", "hush", filepath.Join(dir, "none")}, "", exitFailed, "", "no such file"},
+		{"no such token file", []string{"--token-file", filepath.Join(dir, "none"), events}, "", exitFailed, "", "--token-file: open"},
+		{"no CA", []string{"--token", "hush", "--ca", events, events}, "", exitFailed, "", "holds no PEM certificate"},
+		{"a wrong path", []string{"--token", "hush", "--url", server.URL + "/x", events}, "", exitFailed, "", "404 Not Found; is --url right?"},
+		{"plain HTTP elsewhere", []string{"--token", "hush", "--url", "http://example.com", events}, "", exitUsage, "", "must begin with https://"},
+		{"not a URL", []string{"--token", "hush", "--url", "example.com", events}, "", exitUsage, "", "must be a base URL"},
+		{"an untrusted server", []string{"--token", "hush", "--url", tls.URL, events}, "", exitFailed, "", "the server's certificate is not trusted"},
+		{"HTTPS to a plain server", []string{"--token", "hush", "--url", strings.Replace(server.URL, "http:", "https:", 1), events}, "", exitFailed, "", "does not speak HTTPS"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			args := append([]string{"publish", "--url", server.URL, "--retry-for", "1s"}, test.args...)
+			got := Run(context.Background(), args, Streams{strings.NewReader(test.in), &out, &errs})
+			if got != test.status {
+				t.Errorf("exit status %d, want %d", got, test.status)
+			}
+			if out.String() != test.out {
+				t.Errorf("stdout %q, want %q", &out, test.out)
+			}
+			if !strings.Contains(errs.String(), test.err) || test.err == "" && errs.Len() > 0 {
+				t.Errorf("stderr %q, want %q", &errs, test.err)
+			}
+			if strings.Count(errs.String(), "\n") > 1 || strings.Contains(errs.String(), "hush") {
+				t.Errorf("stderr is more than a line, or holds the token: %q", &errs)
+			}
+		})
+	}
+}
+
+func TestWithID(t *testing.T) {
+	tests := []struct{ in, after string }{
+		{`{}`, `}`},
+		{`{"name":"a"}`, `,"name":"a"}`},
+		{`{ "ID":"x" }`, `, "ID":"x" }`}, // names are matched exactly
+		{`{"a":{"id":"x"}}`, `,"a":{"id":"x"}}`},
+	}
+	for _, test := range tests {
+		got, err := withID([]byte(test.in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e struct {
+			ID string `json:"id"`
+		}
+		head := string(got[:min(len(got), len(`{"id":"`)+36+1)])
+		if err := json.Unmarshal([]byte(head+"}"), &e); err != nil || len(e.ID) != 36 {
+			t.Errorf("withID(%s) = %s", test.in, got)
+		}
+		if string(got[len(head):]) != test.after {
+			t.Errorf("withID(%s) = %s, want it to end with %s", test.in, got, test.after)
+		}
+	}
+	own := `{"name":"a","id":"mine"}`
+	if got, err := withID([]byte(own)); err != nil || string(got) != own {
+		t.Errorf("withID(%s) = %s, %v", own, got, err)
+	}
+}

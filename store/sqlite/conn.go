@@ -50,7 +50,7 @@ func OpenWritable(path string) (*sql.DB, error) { return openPool(path, false, w
 func OpenReadOnly(path string) (*sql.DB, error) { return openPool(path, true, readerPragmas) }
 
 // Copy writes a database, as it is at one moment, to a file that is empty or
-// does not exist. The database may be open and written meanwhile; its
+// does not exist. The database may be open, and written to while Copy runs: its
 // write-ahead log grows until Copy returns. The copy is not synced.
 func Copy(ctx context.Context, from, to string) error {
 	db, err := openPool(from, true, copyPragmas)

@@ -130,7 +130,7 @@ func walDamage(f io.Reader) (string, error) {
 		}
 		stored := [2]uint32{word(frame, 4), word(frame, 5)}
 		sum = walSum(order, walSum(order, sum, frame[:8]), frame[walFrameHeader:])
-		// Frames with another salt are left over from before the log was last begun anew.
+		// Frames with another salt are left over from before SQLite last restarted the log.
 		fits := sum == stored && salt == [2]uint32{word(frame, 2), word(frame, 3)}
 		switch {
 		case !fits:

@@ -57,7 +57,7 @@ func TestTornLogs(t *testing.T) {
 	for at := walHeader + 5*frame; at < len(old); at += frame {
 		old[at+8]-- // of another salt
 	}
-	check("frames of before the log was begun anew", old)
+	check("frames of before SQLite restarted the log", old)
 	torn := slices.Clone(log)
 	torn[ends[0]-1]++
 	if got, err := walDamage(bytes.NewReader(torn)); got == "" || err != nil {

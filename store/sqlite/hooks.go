@@ -6,7 +6,7 @@ import "time"
 // be nil.
 //
 // The leader of the [Writer] calls them: the goroutine of one of the callers,
-// one at a time. All other writes wait meanwhile, so a hook must be quick, and
+// one at a time. All other writes wait for it, so a hook must be quick, and
 // must not wait for a write of the same Writer.
 type Hooks struct {
 	// Permit returns why nothing may be committed now, nil for nothing. It is

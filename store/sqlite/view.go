@@ -37,7 +37,7 @@ func (v *View) Scan(query string, args []any, dest ...any) error {
 	return v.db.damage.observe(v.tx.StmtContext(v.ctx, st).QueryRowContext(v.ctx, args...).Scan(dest...))
 }
 
-// ErrStop ends [View.Each] early, without an error.
+// ErrStop, returned by row, ends [View.Each] without an error.
 var ErrStop = errors.New("sqlite: stop")
 
 // Each calls row for every row of a query, until that returns an error.

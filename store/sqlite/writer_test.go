@@ -53,7 +53,7 @@ func items(t *testing.T, db *DB) (ids []string) {
 }
 
 // lead holds leadership of the writer until what it returns is called, so that
-// what is submitted meanwhile shares a commit.
+// what is submitted until then shares a commit.
 func lead(w *Writer) (release func()) {
 	hold, held := make(chan struct{}), make(chan struct{})
 	op := w.Submit(func(*Tx) error { close(held); <-hold; return nil }, true)
@@ -66,26 +66,7 @@ func TestConcurrentWritesShareCommits(t *testing.T) {
 	for _, repeatable := range []bool{false, true} {
 		t.Run(fmt.Sprintf("repeatable=%t", repeatable), func(t *testing.T) {
 			db := open(t, Hooks{})
-			w := db.Writer()
-			var wg sync.WaitGroup
-			errs, told := make([]error, 400), make([]int, 400)
-			hold := lead(w)
-			for i := range errs {
-				op := w.Submit(func(t *Tx) error {
-					t.AfterCommit(func() { told[i]++ })
-					if i%4 == 3 {
-						// It writes, and then fails: nothing of it must stay.
-						if err := insertItem(fmt.Sprint("bad-", i))(t); err != nil {
-							return err
-						}
-						return errors.New("refused")
-					}
-					return insertItem(fmt.Sprint("good-", i))(t)
-				}, repeatable)
-				wg.Go(func() { errs[i] = w.Wait(op) })
-			}
-			hold()
-			wg.Wait()
+			errs, told := writeTogether(db.Writer(), 400, repeatable, func(i int) bool { return i%4 != 3 })
 			for i, err := range errs {
 				if bad := i%4 == 3; bad != (err != nil) || bad == (told[i] == 1) {
 					t.Errorf("write %d: error %v, and it was told %d times", i, err, told[i])
@@ -102,6 +83,27 @@ func TestConcurrentWritesShareCommits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// writeTogether makes n writes in one commit. Those that are not good write, and
+// then fail. It returns the error of each, and how often its AfterCommit ran.
+func writeTogether(w *Writer, n int, repeatable bool, good func(int) bool) (errs []error, told []int) {
+	var wg sync.WaitGroup
+	errs, told = make([]error, n), make([]int, n)
+	release := lead(w)
+	for i := range errs {
+		op := w.Submit(func(t *Tx) error {
+			t.AfterCommit(func() { told[i]++ })
+			if good(i) {
+				return insertItem(fmt.Sprint("good-", i))(t)
+			}
+			return errors.Join(insertItem(fmt.Sprint("bad-", i))(t), errors.New("refused"))
+		}, repeatable)
+		wg.Go(func() { errs[i] = w.Wait(op) })
+	}
+	release()
+	wg.Wait()
+	return errs, told
 }
 
 // Writes that may be run again have no savepoint until one of them fails that

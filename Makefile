@@ -15,8 +15,8 @@ build: ## Build ./service
 run: build ## Run the demo: temporary data, a receiver, sample events (ARGS="--listen 127.0.0.1:9443")
 	./service serve --demo $(ARGS)
 
-test: ## Run the short tests of every package
-	$(GO) test -short ./...
+test: build ## Run the short tests of every package
+	SERVICE_TEST_BINARY=$(CURDIR)/service $(GO) test -short ./...
 
 check: ## Run every check, as CI does; installs missing tools when run as root
 	bash .ci/run

@@ -69,7 +69,7 @@ func start(t testing.TB, change ...func(*Config)) *service {
 
 func (s *service) newToken(program, user string, scopes ...webhook.Scope) string {
 	s.t.Helper()
-	_, secret, err := s.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: program, UserID: user, Scopes: scopes})
+	_, secret, err := s.store.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: program, UserID: user, Scopes: scopes})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -306,21 +306,21 @@ const contentUpdated = `{"name":"content_updated","version":"1","content_id":7}`
 func (s *service) deliver(status int, code webhook.ErrorCode) {
 	s.t.Helper()
 	ctx := context.Background()
-	queues, err := s.store.Queues(ctx)
+	queues, err := s.store.Queues().All(ctx)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	for _, l := range queues {
 		s.deliverPings(l.SubscriptionID, status, code)
 		for {
-			w, err := s.store.Waiting(ctx, l, l.Wanted, 100, webhook.MaxDeliveryBytes)
+			w, err := s.store.Queues().Waiting(ctx, l, l.Wanted, 100, webhook.MaxDeliveryBytes)
 			if err != nil {
 				s.t.Fatal(err)
 			}
 			if len(w.Seqs) == 0 {
 				break
 			}
-			c, err := s.store.Form(l, &w).Wait()
+			c, err := s.store.Queues().Form(l, &w).Wait()
 			if err != nil {
 				s.t.Fatal(err)
 			}
@@ -332,7 +332,7 @@ func (s *service) deliver(status int, code webhook.ErrorCode) {
 func (s *service) deliverPings(subscriptionID string, status int, code webhook.ErrorCode) int {
 	s.t.Helper()
 	for n := 0; ; n++ {
-		c, _, err := s.store.ClaimDue(context.Background(), subscriptionID, true)
+		c, _, err := s.store.Queues().ClaimDue(context.Background(), subscriptionID, true)
 		if err != nil {
 			s.t.Error(err)
 		}
@@ -349,7 +349,7 @@ func (s *service) record(c *store.Claim, status int, code webhook.ErrorCode) {
 		Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond,
 		Result: webhook.Classify(status, code), ResponseStatus: status, Error: code,
 	}
-	if _, err := s.store.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{}); err != nil {
+	if _, err := s.store.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{}); err != nil {
 		s.t.Error(err)
 	}
 }

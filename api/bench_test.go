@@ -48,7 +48,7 @@ func BenchmarkPublish(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			_, secret, err := s.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+			_, secret, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
 			if err != nil {
 				b.Fatal(err)
 			}

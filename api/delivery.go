@@ -38,13 +38,13 @@ func newDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 type deliveryHandlers struct{ api *API }
 
 func (h deliveryHandlers) find(req *request) error {
-	d, err := h.api.store.Delivery(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
+	d, err := h.api.store.Deliveries().Get(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
 	req.delivery = &d
 	return err
 }
 
 func (h deliveryHandlers) list(req *request) (answer, error) {
-	deliveries, next, err := h.api.store.Deliveries(req.ctx, req.program(), req.subscription.ID, &req.query)
+	deliveries, next, err := h.api.store.Deliveries().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
 	if err != nil {
 		return answer{}, err
 	}
@@ -81,7 +81,7 @@ func (h deliveryHandlers) cancel(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	d, err := h.api.store.Delivery(req.ctx, req.program(), subscription, id)
+	d, err := h.api.store.Deliveries().Get(req.ctx, req.program(), subscription, id)
 	return answer{data: newWholeDeliveryRecord(&d)}, err
 }
 

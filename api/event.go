@@ -40,13 +40,13 @@ func (r eventRecords) appendJSON(dst []byte) []byte {
 type eventHandlers struct{ api *API }
 
 func (h eventHandlers) find(req *request) error {
-	e, err := h.api.store.Event(req.ctx, req.program(), req.params.ByName("id"))
+	e, err := h.api.store.Events().Get(req.ctx, req.program(), req.params.ByName("id"))
 	req.event = &e
 	return err
 }
 
 func (h eventHandlers) list(req *request) (answer, error) {
-	events, next, err := h.api.store.Events(req.ctx, req.program(), &req.query)
+	events, next, err := h.api.store.Events().Page(req.ctx, req.program(), &req.query)
 	return answer{data: eventRecords(events), meta: newFeedMeta(&req.query, next)}, err
 }
 

@@ -28,7 +28,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer s.Close()
-	_, token, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+	_, token, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -107,7 +107,7 @@ func (h eventHandlers) publishLines(req *request) (answer, error) {
 // stores the events before that one.
 func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, done *linesRecord) error {
 	ctx, cancel := context.WithTimeout(req.ctx, h.api.timeout)
-	added, err := h.api.store.Publish(ctx, req.program(), chunk)
+	added, err := h.api.store.Events().Publish(ctx, req.program(), chunk)
 	cancel()
 	if err == nil {
 		done.Accepted += len(chunk)

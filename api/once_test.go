@@ -234,7 +234,7 @@ func TestKeyUnderWay(t *testing.T) {
 // tokenID returns the id of the service's token.
 func tokenID(t *testing.T, s *service) string {
 	t.Helper()
-	token, err := s.store.Authenticate(t.Context(), s.token)
+	token, err := s.store.Tokens().Authenticate(t.Context(), s.token)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -537,14 +537,14 @@ func testMatrix(t *testing.T) {
 	theirs := s.records()
 	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), theirs.eventType}
 	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
-		tok, secret, err := s.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
+		tok, secret, err := s.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return tok.ID, secret
 	}
 	revokedID, revoked := token("acme", time.Time{}, webhook.Scopes()...)
-	if _, err := s.store.RevokeToken(t.Context(), revokedID); err != nil {
+	if _, err := s.store.Tokens().Revoke(t.Context(), revokedID); err != nil {
 		t.Fatal(err)
 	}
 	_, expired := token("acme", time.Now().Add(time.Hour), webhook.Scopes()...)

@@ -59,7 +59,7 @@ func newReplayRecord(r *webhook.Replay) replayRecord {
 type replayHandlers struct{ api *API }
 
 func (h replayHandlers) find(req *request) error {
-	r, err := h.api.store.Replay(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
+	r, err := h.api.store.Replays().Get(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
 	req.replay = &r
 	return err
 }
@@ -75,13 +75,13 @@ func (h replayHandlers) create(req *request) (answer, error) {
 	}
 	if fields.DryRun {
 		count := replayCount{DryRun: true}
-		count.Events, count.Deliveries, err = h.api.store.CountReplay(req.ctx, req.program(), req.subscription.ID, &fields, h.api.batchSize)
+		count.Events, count.Deliveries, err = h.api.store.Replays().Count(req.ctx, req.program(), req.subscription.ID, &fields, h.api.batchSize)
 		if err != nil {
 			return answer{}, err
 		}
 		return h.api.create(req, func(store.Write) (answer, error) { return answer{data: count}, nil })
 	}
-	plan, err := h.api.store.PlanReplay(req.ctx, req.program(), req.subscription.ID, &fields)
+	plan, err := h.api.store.Replays().Plan(req.ctx, req.program(), req.subscription.ID, &fields)
 	if err != nil {
 		return answer{}, err
 	}

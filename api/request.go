@@ -142,7 +142,7 @@ func (a *API) token(req *request) (*webhook.Token, error) {
 	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") {
 		return nil, webhook.NewError(webhook.CodeUnauthenticated, "The Authorization header must be, once, Bearer and an access token.")
 	}
-	return a.store.Authenticate(req.ctx, strings.Trim(secret, " "))
+	return a.store.Tokens().Authenticate(req.ctx, strings.Trim(secret, " "))
 }
 
 // readUntil bounds the time that reads of the body may take; the zero time is

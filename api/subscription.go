@@ -50,7 +50,7 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 type subscriptionHandlers struct{ api *API }
 
 func (h subscriptionHandlers) find(req *request) error {
-	s, err := h.api.store.Subscription(req.ctx, req.program(), req.params.ByName("id"))
+	s, err := h.api.store.Subscriptions().Get(req.ctx, req.program(), req.params.ByName("id"))
 	req.subscription = &s
 	return err
 }
@@ -101,7 +101,7 @@ func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.Subsc
 }
 
 func (h subscriptionHandlers) list(req *request) (answer, error) {
-	subs, total, err := h.api.store.Subscriptions(req.ctx, req.program(), &req.query)
+	subs, total, err := h.api.store.Subscriptions().Page(req.ctx, req.program(), &req.query)
 	if err != nil {
 		return answer{}, err
 	}
@@ -179,7 +179,7 @@ func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	if err := req.readNothing(); err != nil {
 		return answer{}, err
 	}
-	s, d, err := h.api.store.Ping(req.ctx, req.program(), req.subscription.ID)
+	s, d, err := h.api.store.Subscriptions().Ping(req.ctx, req.program(), req.subscription.ID)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
 			"The ping was not answered within %s. It goes on as delivery %s.", h.api.timeout, d.ID))

@@ -14,12 +14,12 @@ import (
 
 func TestTokens(t *testing.T) {
 	s := start(t)
-	revoked, secret, err := s.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
+	revoked, secret, err := s.store.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantStatus(t, "before it is revoked", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 200)
-	if _, err := s.store.RevokeToken(context.Background(), revoked.ID); err != nil {
+	if _, err := s.store.Tokens().Revoke(context.Background(), revoked.ID); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
@@ -86,7 +86,7 @@ func TestTokenWithoutARoute(t *testing.T) {
 func TestTokenExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
-		_, secret, err := s.store.CreateToken(t.Context(), webhook.NewToken{
+		_, secret, err := s.store.Tokens().Create(t.Context(), webhook.NewToken{
 			ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes(), ExpiresAt: time.Now().Add(time.Hour),
 		})
 		if err != nil {

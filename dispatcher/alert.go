@@ -30,7 +30,7 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 		case <-d.alerts:
 		}
 		// Longer than any attempt: what is not recorded by then was cut off.
-		c, next, err := d.store.ClaimAlert(d.cfg.AttemptTimeout + time.Minute)
+		c, next, err := d.store.Alerts().Claim(d.cfg.AttemptTimeout + time.Minute)
 		switch {
 		case err != nil:
 			d.logger.Error("alerts are held until the store answers again", "error", err)
@@ -45,7 +45,7 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 			})
 			d.metrics.byAlert[a.Result].Inc()
 			step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
-			if err := d.store.RecordAlert(c, step); err != nil {
+			if err := d.store.Alerts().Record(c, step); err != nil {
 				d.logger.Error("what came of an alert could not be stored; it will be sent again", "alert", c.ID, "error", err)
 			} else if a.Result != webhook.ResultSuccess {
 				d.logger.LogAttrs(ctx, slog.LevelWarn, "an alert could not be sent", append(outcome(&a),

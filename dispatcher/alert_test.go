@@ -138,7 +138,7 @@ func TestAlertsAreNotRecursive(t *testing.T) {
 		if n := len(operator.all()); n != webhook.MaxAttempts {
 			t.Errorf("the operator's server was called %d times, want %d", n, webhook.MaxAttempts)
 		}
-		if n := w.d.store.AlertCount(webhook.AlertFailing); n != 1 {
+		if n := w.d.store.Alerts().Count(webhook.AlertFailing); n != 1 {
 			t.Errorf("%d alerts, want 1", n)
 		}
 	})

@@ -21,7 +21,7 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 	if !gone && c.Revision != to.Revision {
 		// The subscription has changed since the queue was read: an acknowledged
 		// change, a new URL say, applies to this attempt already.
-		fresh, err := d.store.Queue(ctx, c.SubscriptionID)
+		fresh, err := d.store.Queues().Get(ctx, c.SubscriptionID)
 		switch {
 		case err == nil:
 			to = fresh
@@ -31,7 +31,7 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 		gone = err != nil // as far as this attempt can know
 	}
 	var a webhook.Attempt
-	if gone || !d.store.MaySend() {
+	if gone || !d.store.Queues().MaySend() {
 		a = notSent(c.Number, time.Now())
 	} else {
 		a = d.send(ctx, to, c)
@@ -45,7 +45,7 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 	}
 	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
 	for {
-		step, err := d.store.Record(c, &a, step, d.cfg.HealthPolicy)
+		step, err := d.store.Queues().Record(c, &a, step, d.cfg.HealthPolicy)
 		if err == nil {
 			d.log(c, &a, step)
 			return step.NextAttemptAt, a.Result

@@ -18,7 +18,7 @@ func (d *Dispatcher) claim(ctx context.Context, j job) *store.Claim {
 	case jobReplay:
 		return d.replay(ctx, j)
 	}
-	claim, next, err := d.store.ClaimDue(ctx, j.id, j.kind == jobPing)
+	claim, next, err := d.store.Queues().ClaimDue(ctx, j.id, j.kind == jobPing)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
@@ -55,10 +55,10 @@ func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
 	d.mu.Lock()
 	newest := q.wanted
 	d.mu.Unlock()
-	waiting, err := d.store.Waiting(ctx, q.Queue, newest, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
+	waiting, err := d.store.Queues().Waiting(ctx, q.Queue, newest, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
 	var forming *store.Forming
 	if err == nil && len(waiting.Seqs) > 0 {
-		forming = d.store.Form(q.Queue, &waiting)
+		forming = d.store.Queues().Form(q.Queue, &waiting)
 	} else if err == nil {
 		q.Seen = waiting.To
 	}
@@ -104,7 +104,7 @@ func (d *Dispatcher) replay(ctx context.Context, j job) *store.Claim {
 	d.mu.Lock()
 	from := q.Queue
 	d.mu.Unlock()
-	claim, more, err := d.store.StepReplay(ctx, from, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
+	claim, more, err := d.store.Queues().StepReplay(ctx, from, d.cfg.BatchSize, webhook.MaxDeliveryBytes)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	q.replaying = false

@@ -178,8 +178,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		d.install(q)
 	}
 	d.mu.Unlock()
-	d.store.SetInlineFormer(func(a *store.Accepted) { d.formInline(sending, a) })
-	defer d.store.SetInlineFormer(nil)
+	d.store.Queues().SetInlineFormer(func(a *store.Accepted) { d.formInline(sending, a) })
+	defer d.store.Queues().SetInlineFormer(nil)
 	d.running.Store(true)
 	if d.cfg.Alerts != nil {
 		d.workers.Go(func() { d.sendAlerts(ctx, sending) })
@@ -204,7 +204,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	interrupted := 0
 	err := d.untilAvailable(ctx, "the store cannot be written; deliveries wait until it can", func() (err error) {
-		interrupted, err = d.store.RecoverInterrupted(d.cfg.RetryPolicy)
+		interrupted, err = d.store.Queues().RecoverInterrupted(d.cfg.RetryPolicy)
 		return err
 	})
 	switch {
@@ -218,7 +218,7 @@ func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	}
 	var queues []*store.Queue
 	err = d.untilAvailable(ctx, "the store cannot be read; deliveries wait until it can", func() (err error) {
-		queues, err = d.store.Queues(ctx)
+		queues, err = d.store.Queues().All(ctx)
 		return err
 	})
 	if err != nil && ctx.Err() == nil {
@@ -348,7 +348,7 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 	d.mu.Unlock()
 
 	for _, q := range queues {
-		fresh, err := d.store.Queue(ctx, q.SubscriptionID)
+		fresh, err := d.store.Queues().Get(ctx, q.SubscriptionID)
 		gone := isNotFound(err)
 		d.mu.Lock()
 		q.reloading = false

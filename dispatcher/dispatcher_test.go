@@ -94,7 +94,7 @@ func inBubbleOf(t *testing.T, dir string, cfg Config, test func(*world)) {
 func (w *world) run(test func()) {
 	t := w.t
 	w.start()
-	_, _, err := w.d.store.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	_, _, err := w.d.store.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func (w *world) subscribe(r *subscriber, change func(*webhook.SubscriptionFields
 	if change != nil {
 		change(f)
 	}
-	sub, _, err := w.d.store.CreateSubscription(context.Background(), "p", "u", f, 0)
+	sub, _, err := w.d.store.Subscriptions().Create(context.Background(), "p", "u", f, 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func (w *world) subscribe(r *subscriber, change func(*webhook.SubscriptionFields
 
 func (w *world) update(sub webhook.Subscription, f *webhook.SubscriptionFields) {
 	w.t.Helper()
-	if _, err := w.d.store.UpdateSubscription(context.Background(), "p", sub.ID, f); err != nil {
+	if _, err := w.d.store.Subscriptions().Update(context.Background(), "p", sub.ID, f); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -278,7 +278,7 @@ func (w *world) publish(name string) string {
 	w.t.Helper()
 	id := webhook.NewID()
 	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
-	if _, err := w.d.store.Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
+	if _, err := w.d.store.Events().Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
 		w.t.Fatal(err)
 	}
 	return id
@@ -295,7 +295,7 @@ func (w *world) commits() uint64 {
 
 func (w *world) delivery(sub webhook.Subscription, id string) webhook.Delivery {
 	w.t.Helper()
-	d, err := w.d.store.Delivery(context.Background(), "p", sub.ID, id)
+	d, err := w.d.store.Deliveries().Get(context.Background(), "p", sub.ID, id)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -475,7 +475,7 @@ func TestSlots(t *testing.T) {
 		if got := healthy.posts(); len(got) != 20 || !got[19].at.Equal(start) {
 			t.Errorf("the healthy subscriber got %d posts, want 20 at once", len(got))
 		}
-		go w.d.store.Ping(context.Background(), "p", sub.ID)
+		go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 		if n := hanging.pings(); n != 2 {
 			t.Errorf("got %d pings, want that of the creation and one more", n)
 		}
@@ -656,7 +656,7 @@ func TestNothingIsSentAfterDeletion(t *testing.T) {
 		sub := w.subscribe(r, nil)
 		w.publish("content_updated")
 		before := len(r.posts())
-		if _, err := w.d.store.DeleteSubscription(context.Background(), "p", sub.ID); err != nil {
+		if _, err := w.d.store.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
 			t.Fatal(err)
 		}
 		w.publish("content_updated")
@@ -802,7 +802,7 @@ func TestReplay(t *testing.T) {
 		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) })
 		sub := w.subscribe(r, nil)
 		time.Sleep(time.Second)
-		replay, err := w.d.store.CreateReplay(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayMissed})
+		replay, err := w.d.store.Replays().Create(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayMissed})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -822,7 +822,7 @@ func TestReplay(t *testing.T) {
 		if !slices.Contains(got, late) || !slices.Equal(slices.DeleteFunc(got, func(id string) bool { return id == late }), want) {
 			t.Errorf("got %v, want %v in order, and %s", got, want, late)
 		}
-		if replay, err = w.d.store.Replay(context.Background(), "p", sub.ID, replay.ID); err != nil || replay.Status != webhook.ReplayDone || replay.EventsSent != 5 || replay.Deliveries != 3 {
+		if replay, err = w.d.store.Replays().Get(context.Background(), "p", sub.ID, replay.ID); err != nil || replay.Status != webhook.ReplayDone || replay.EventsSent != 5 || replay.Deliveries != 3 {
 			t.Errorf("at its end the replay is %+v (%v)", replay, err)
 		}
 	})
@@ -835,7 +835,7 @@ func TestRedelivery(t *testing.T) {
 		sub := w.subscribe(r, nil)
 		id := w.publish("content_updated")
 		first := r.posts()[0]
-		d, err := w.d.store.Redeliver(context.Background(), "p", sub.ID, first.delivery)
+		d, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, first.delivery)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -853,7 +853,7 @@ func TestRedelivery(t *testing.T) {
 func (w *world) health(sub webhook.Subscription) webhook.Health {
 	w.t.Helper()
 	synctest.Wait()
-	got, err := w.d.store.Subscription(context.Background(), "p", sub.ID)
+	got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -914,7 +914,7 @@ func TestHealth(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		probes("after 10 min, as the waits double", 5, 8)
 		pings := r.pings()
-		go w.d.store.Ping(context.Background(), "p", sub.ID)
+		go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 		if r.pings() != pings+1 {
 			t.Error("a ping was held back")
 		}
@@ -950,7 +950,7 @@ func TestDisableAfter(t *testing.T) {
 			w.publish("content_updated")
 			time.Sleep(5 * time.Minute)
 		}
-		got, err := w.d.store.Subscription(context.Background(), "p", sub.ID)
+		got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
 		if err != nil || got.Status != webhook.HealthDisabled || got.Active || got.DisabledReason == "" {
 			t.Errorf("after hours of failures it is %+v (%v)", got, err)
 		}
@@ -967,7 +967,7 @@ func TestDisableAfter(t *testing.T) {
 		if !slices.ContainsFunc(r.posts(), func(a arrival) bool { return a.ids[0] == last }) {
 			t.Error("it did not go on when it was activated")
 		}
-		if got, err = w.d.store.Subscription(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy || got.DisabledReason != "" {
+		if got, err = w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy || got.DisabledReason != "" {
 			t.Errorf("activated, it is %+v (%v)", got, err)
 		}
 	})
@@ -1045,17 +1045,17 @@ func TestClockSetBack(t *testing.T) {
 		r := w.subscriber(nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if _, _, err := w.d.store.Ping(ctx, "p", sub.ID); err != nil {
+		if _, _, err := w.d.store.Subscriptions().Ping(ctx, "p", sub.ID); err != nil {
 			t.Errorf("a ping: %v", err)
 		}
-		if _, err := w.d.store.Redeliver(ctx, "p", sub.ID, first); err != nil {
+		if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first); err != nil {
 			t.Error(err)
 		}
 		w.publish("content_updated")
 		if n := len(r.posts()); n != 2 {
 			t.Errorf("%d deliveries, want the redelivery and what is new", n)
 		}
-		if _, err := w.d.store.CreateReplay(ctx, "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
+		if _, err := w.d.store.Replays().Create(ctx, "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
 			t.Error(err)
 		}
 		if n := len(r.posts()); n != 3 {
@@ -1090,7 +1090,7 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		good := w.subscriber(nil)
 		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
 		w.subscribe(good, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
-		if _, _, err := w.d.store.RotateSecret(t.Context(), "p", sub.ID); err != nil {
+		if _, _, err := w.d.store.Subscriptions().RotateSecret(t.Context(), "p", sub.ID); err != nil {
 			t.Error(err)
 		}
 		start := time.Now()
@@ -1117,11 +1117,11 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		wantPosts(5*time.Minute+4*time.Second, 16)
 		by.Add(int64(jump)) // unnoticed: nothing else happens until they are due
 		wantPosts(5*time.Minute+5*time.Second, 24)
-		fresh, err := w.d.store.Subscription(t.Context(), "p", sub.ID)
+		fresh, err := w.d.store.Subscriptions().Get(t.Context(), "p", sub.ID)
 		if err != nil || !fresh.Active || fresh.Status == webhook.HealthDisabled {
 			t.Errorf("the subscription is %s, active %v: %v", fresh.Status, fresh.Active, err)
 		}
-		if l, err := w.d.store.Queue(t.Context(), sub.ID); err != nil || len(l.SigningSecrets(w.now())) != 2 {
+		if l, err := w.d.store.Queues().Get(t.Context(), sub.ID); err != nil || len(l.SigningSecrets(w.now())) != 2 {
 			t.Errorf("%d secrets sign, %v, want the old one too", len(l.SigningSecrets(w.now())), err)
 		}
 		// Across a restart as well: back, it is found out; forward, what is
@@ -1267,13 +1267,13 @@ func TestPingOfADeletedSubscription(t *testing.T) {
 		errs := make(chan error, 8)
 		for range 8 { // more than leave at a time
 			go func() {
-				_, _, err := w.d.store.Ping(context.Background(), "p", sub.ID)
+				_, _, err := w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 				errs <- err
 			}()
 		}
 		synctest.Wait()
 		start := time.Now()
-		if _, err := w.d.store.DeleteSubscription(context.Background(), "p", sub.ID); err != nil {
+		if _, err := w.d.store.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
 			t.Fatal(err)
 		}
 		dropped := 0
@@ -1302,10 +1302,10 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		w.d.pausedUntil = time.Now().Add(time.Hour) // nothing is read or claimed by itself
 		w.d.mu.Unlock()
 		w.update(sub, &webhook.SubscriptionFields{URL: &after.url})
-		if _, err := w.d.store.Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
+		if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
 			t.Fatal(err)
 		}
-		c, _, err := w.d.store.ClaimDue(ctx, sub.ID, false)
+		c, _, err := w.d.store.Queues().ClaimDue(ctx, sub.ID, false)
 		if err != nil || c == nil {
 			t.Fatalf("claimed %+v (%v)", c, err)
 		}

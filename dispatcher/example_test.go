@@ -51,11 +51,11 @@ func Example() {
 	go func() { done <- d.Run(ctx) }()
 
 	// A program begins with its first token. A new subscription is pinged first.
-	if _, _, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()}); err != nil {
 		log.Fatal(err)
 	}
 	fields := webhook.SubscriptionFields{URL: &receiver.URL, Events: &[]string{"content_deleted"}}
-	if _, _, err := s.CreateSubscription(ctx, "acme", "ada", &fields, 0); err != nil {
+	if _, _, err := s.Subscriptions().Create(ctx, "acme", "ada", &fields, 0); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(<-names)
@@ -68,7 +68,7 @@ func Example() {
 	if invalid != nil {
 		log.Fatal(invalid)
 	}
-	if _, err := s.Publish(ctx, "acme", []webhook.Event{event}); err != nil {
+	if _, err := s.Events().Publish(ctx, "acme", []webhook.Event{event}); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(<-names)

@@ -73,12 +73,12 @@ func everyPath(t *testing.T, guarded bool) {
 func (w *world) sendEverything(sub webhook.Subscription, sent string) webhook.Delivery {
 	w.t.Helper()
 	w.publish("content_updated")
-	go w.d.store.Ping(context.Background(), "p", sub.ID)
-	again, err := w.d.store.Redeliver(context.Background(), "p", sub.ID, sent)
+	go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
+	again, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, sent)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	_, err = w.d.store.CreateReplay(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
+	_, err = w.d.store.Replays().Create(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -222,7 +222,7 @@ func (p *programState) oldest(ctx context.Context, s *store.Store, programID str
 		if first > 0 {
 			newest = min(newest, first-1)
 		}
-		seq, received, err := s.FirstWanted(ctx, programID, b.spans, b.seen, newest)
+		seq, received, err := s.Queues().FirstWanted(ctx, programID, b.spans, b.seen, newest)
 		if err != nil {
 			return oldest, err
 		}

@@ -191,7 +191,7 @@ func TestDeliveryTime(t *testing.T) {
 		w.publish("content_updated")
 		time.Sleep(5*time.Minute + 5*time.Second)
 		wantMetrics(t, "after two retries", registry, `service_delivery_time_seconds_count 1`, `service_delivery_time_seconds_sum 305`, `service_delivery_lag_seconds_count 1`)
-		if _, err := w.d.store.Redeliver(t.Context(), "p", sub.ID, r.posts()[0].delivery); err != nil {
+		if _, err := w.d.store.Deliveries().Redeliver(t.Context(), "p", sub.ID, r.posts()[0].delivery); err != nil {
 			t.Fatal(err)
 		}
 		wantMetrics(t, "after a redelivery", registry, `service_delivery_time_seconds_count 1`, `service_attempts_total{answer="2xx",result="success"} 3`)

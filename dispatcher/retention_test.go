@@ -76,10 +76,10 @@ func (r *retained) step(ctx context.Context) {
 		r.update(r.subs[1], &webhook.SubscriptionFields{Active: &r.active})
 	case x < 8:
 		if got := r.flaky.all(); len(got) > 0 {
-			_, err = r.d.store.Redeliver(ctx, "p", r.subs[0].ID, got[max(0, len(got)-1-r.rnd.IntN(50))].delivery)
+			_, err = r.d.store.Deliveries().Redeliver(ctx, "p", r.subs[0].ID, got[max(0, len(got)-1-r.rnd.IntN(50))].delivery)
 		}
 	default:
-		_, err = r.d.store.CreateReplay(ctx, "p", r.subs[r.rnd.IntN(3)].ID, &webhook.ReplayFields{From: time.Now().Add(-9*time.Hour - 59*time.Minute), Only: webhook.ReplayAll})
+		_, err = r.d.store.Replays().Create(ctx, "p", r.subs[r.rnd.IntN(3)].ID, &webhook.ReplayFields{From: time.Now().Add(-9*time.Hour - 59*time.Minute), Only: webhook.ReplayAll})
 	}
 	if refused := new(webhook.Error); err != nil && !errors.As(err, &refused) {
 		r.t.Error(err)
@@ -111,7 +111,7 @@ func (r *retained) check(ctx context.Context) {
 			delete(r.owed, id)
 		}
 	}
-	lost, err := r.d.store.LostEvents(ctx, r.subs[2].ID)
+	lost, err := r.d.store.Subscriptions().LostEvents(ctx, r.subs[2].ID)
 	if waiting := int64(len(r.owed)) - lost; err != nil || lost == 0 || waiting < 0 || waiting > 1 {
 		r.t.Errorf("%d events were never sent, and %d are counted as lost: %v", len(r.owed), lost, err)
 	}

@@ -677,7 +677,7 @@ func (s *simulation) failed(err error) bool {
 
 func (s *simulation) update(h *subject, edit func(*terms), f *webhook.SubscriptionFields) {
 	s.change(h, edit, func() error {
-		_, err := s.d.store.UpdateSubscription(context.Background(), "p", h.id, f)
+		_, err := s.d.store.Subscriptions().Update(context.Background(), "p", h.id, f)
 		return err
 	})
 }
@@ -702,7 +702,7 @@ func (s *simulation) create(ordered bool, m mode) {
 	s.subs = append(s.subs, h)
 	s.mu.Unlock()
 	names := namesOf(h.now.names)
-	sub, _, err := s.d.store.CreateSubscription(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &h.places[0].url, Events: &names, Ordered: &ordered}, 0)
+	sub, _, err := s.d.store.Subscriptions().Create(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &h.places[0].url, Events: &names, Ordered: &ordered}, 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.id = sub.ID; err != nil {
@@ -791,11 +791,11 @@ func (s *simulation) doTo(h *subject, st *step) {
 		s.update(h, func(t *terms) { t.slots = slots }, &webhook.SubscriptionFields{MaxInFlight: &slots})
 	case doDelete:
 		s.change(h, func(t *terms) { t.deleted = true }, func() error {
-			_, err := s.d.store.DeleteSubscription(ctx, "p", h.id)
+			_, err := s.d.store.Subscriptions().Delete(ctx, "p", h.id)
 			return err
 		})
 	case doRotate:
-		_, _, err := s.d.store.RotateSecret(ctx, "p", h.id)
+		_, _, err := s.d.store.Subscriptions().RotateSecret(ctx, "p", h.id)
 		s.refused(err)
 	case doPing:
 		s.ping(h, st.Rush)
@@ -806,7 +806,7 @@ func (s *simulation) doTo(h *subject, st *step) {
 		h.replayed = true
 		s.mu.Unlock()
 		only := []webhook.ReplayOnly{webhook.ReplayMissed, webhook.ReplayFailed, webhook.ReplayAll}[st.N%3]
-		_, err := s.d.store.CreateReplay(ctx, "p", h.id, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: only})
+		_, err := s.d.store.Replays().Create(ctx, "p", h.id, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: only})
 		s.refused(err)
 	}
 }
@@ -843,7 +843,7 @@ func (s *simulation) publish(n int) {
 		}
 	}
 	s.mu.Unlock()
-	_, err := s.d.store.Publish(context.Background(), "p", events)
+	_, err := s.d.store.Events().Publish(context.Background(), "p", events)
 	if err != nil {
 		s.mu.Lock()
 		s.failed(err)
@@ -870,7 +870,7 @@ func (s *simulation) ping(h *subject, rush bool) {
 	go func(st *store.Store) { // a crash may leave it without an answer
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		st.Ping(ctx, "p", h.id)
+		st.Subscriptions().Ping(ctx, "p", h.id)
 	}(s.d.store)
 	if rush {
 		return
@@ -891,7 +891,7 @@ func (s *simulation) redeliver(h *subject, n int) {
 	}
 	id := h.order[n%len(h.order)].id
 	s.mu.Unlock()
-	d, err := s.d.store.Redeliver(context.Background(), "p", h.id, id)
+	d, err := s.d.store.Deliveries().Redeliver(context.Background(), "p", h.id, id)
 	if s.refused(err); err == nil {
 		s.mu.Lock()
 		h.copies[d.ID] = time.Now()
@@ -1179,7 +1179,7 @@ func (s *simulation) deliveries(h *subject) (map[string]webhook.Delivery, error)
 		if invalid != nil {
 			return nil, invalid
 		}
-		page, next, err := s.d.store.Deliveries(context.Background(), "p", h.id, &query)
+		page, next, err := s.d.store.Deliveries().Page(context.Background(), "p", h.id, &query)
 		if err != nil {
 			return nil, err
 		}
@@ -1240,7 +1240,7 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {

@@ -23,7 +23,7 @@ func (w *world) publishTraced(traces []webhook.Trace) {
 			ID: id, Name: "content_updated", ReceivedAt: time.Now(), Trace: trace, JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id),
 		})
 	}
-	if _, err := w.d.store.Publish(context.Background(), "p", events); err != nil {
+	if _, err := w.d.store.Events().Publish(context.Background(), "p", events); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -96,7 +96,7 @@ func TestTraceIsSentOn(t *testing.T) {
 			t.Errorf("the delivery is %s", d.Status)
 		}
 
-		if _, err := w.d.store.Redeliver(context.Background(), "p", sub.ID, first.ID); err != nil {
+		if _, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, first.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -20,9 +20,9 @@ const (
 	selectAdminsCount = "SELECT count(*) FROM admins"
 )
 
-// Admins returns every admin, in the order of their addresses. There are at
+// List returns every admin, in the order of their addresses. There are at
 // most [webhook.MaxAdmins].
-func (s *Store) Admins(ctx context.Context) ([]webhook.Admin, error) {
+func (s Admins) List(ctx context.Context) ([]webhook.Admin, error) {
 	var all []webhook.Admin
 	now := s.clock.now()
 	err := s.db.Each(ctx, selectAdmins, []any{now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
@@ -35,26 +35,26 @@ func (s *Store) Admins(ctx context.Context) ([]webhook.Admin, error) {
 	return all, err
 }
 
-// HasAdmins says whether there is an admin.
-func (s *Store) HasAdmins(ctx context.Context) (bool, error) {
+// Exist says whether there is an admin.
+func (s Admins) Exist(ctx context.Context) (bool, error) {
 	var any bool
 	err := s.db.Scan(ctx, selectAnyAdmin, nil, &any)
 	return any, err
 }
 
-// AdminByEmail returns an admin and the hash of the password. The error is a
+// ByEmail returns an admin and the hash of the password. The error is a
 // *webhook.Error when there is none with that address, as it is normalized.
-func (s *Store) AdminByEmail(ctx context.Context, email string) (webhook.Admin, webhook.PasswordHash, error) {
+func (s Admins) ByEmail(ctx context.Context, email string) (webhook.Admin, webhook.PasswordHash, error) {
 	return s.admin(ctx, selectAdmin, email)
 }
 
-// Admin returns an admin and the hash of the password. The error is a
+// Get returns an admin and the hash of the password. The error is a
 // *webhook.Error when there is none.
-func (s *Store) Admin(ctx context.Context, id string) (webhook.Admin, webhook.PasswordHash, error) {
+func (s Admins) Get(ctx context.Context, id string) (webhook.Admin, webhook.PasswordHash, error) {
 	return s.admin(ctx, selectAdminByID, id)
 }
 
-func (s *Store) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
+func (s *core) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return s.db.Scan(ctx, query, []any{key}, dest...) }, &hash)
 	return a, hash, notFound(err, "admin")

@@ -51,7 +51,7 @@ func createSession(t *testing.T, s *Store, a webhook.Admin, replaced string) (we
 // good says whether a secret is that of a session that is good.
 func good(t *testing.T, s *Store, secret string) bool {
 	t.Helper()
-	_, ok, err := s.Session(t.Context(), secret)
+	_, ok, err := s.Sessions().Get(t.Context(), secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,13 +69,13 @@ func wantMistake(t *testing.T, err error, want webhook.Code) {
 
 func TestAdmins(t *testing.T) {
 	s := open(t)
-	any, err := s.HasAdmins(t.Context())
+	any, err := s.Admins().Exist(t.Context())
 	if err != nil || any {
 		t.Fatalf("at first: got %v, %v", any, err)
 	}
 	ana := createAdmin(t, s, "ana@example.com")
 	bo := createAdmin(t, s, "bo@example.com")
-	if any, err = s.HasAdmins(t.Context()); err != nil || !any {
+	if any, err = s.Admins().Exist(t.Context()); err != nil || !any {
 		t.Fatalf("with two: got %v, %v", any, err)
 	}
 	for email, want := range map[string]webhook.Code{
@@ -97,14 +97,14 @@ func TestAdmins(t *testing.T) {
 		t.Error("a password was stored in place of its hash")
 	}
 
-	got, hash, err := s.AdminByEmail(t.Context(), "ana@example.com")
+	got, hash, err := s.Admins().ByEmail(t.Context(), "ana@example.com")
 	if err != nil || got != ana || hash != hashOf("abc") {
 		t.Errorf("got %+v, %s, %v; want %+v", got, hash, err, ana)
 	}
-	if got, _, err = s.Admin(t.Context(), bo.ID); err != nil || got != bo {
+	if got, _, err = s.Admins().Get(t.Context(), bo.ID); err != nil || got != bo {
 		t.Errorf("got %+v, %v; want %+v", got, err, bo)
 	}
-	_, _, err = s.AdminByEmail(t.Context(), "cy@example.com")
+	_, _, err = s.Admins().ByEmail(t.Context(), "cy@example.com")
 	wantMistake(t, err, webhook.CodeNotFound)
 
 	_, kept := createSession(t, s, bo, "")
@@ -124,7 +124,7 @@ func TestAdmins(t *testing.T) {
 		return err
 	}), webhook.CodeNotFound)
 
-	all, err := s.Admins(t.Context())
+	all, err := s.Admins().List(t.Context())
 	if err != nil || len(all) != 2 || all[0].Email != ana.Email || all[0].Sessions != 1 || all[0].SignedInAt.IsZero() || all[1].Sessions != 1 {
 		t.Errorf("got %+v, %v", all, err)
 	}
@@ -145,7 +145,7 @@ func TestSessions(t *testing.T) {
 	s := open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	session, secret := createSession(t, s, ana, "")
-	got, ok, err := s.Session(t.Context(), secret)
+	got, ok, err := s.Sessions().Get(t.Context(), secret)
 	session.Email = ana.Email
 	if err != nil || !ok || got != session {
 		t.Errorf("got %+v, %v, %v; want %+v", got, ok, err, session)
@@ -198,7 +198,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	if good(t, s, secrets[0]) || !good(t, s, secrets[1]) {
 		t.Errorf("the oldest is good: %v, the next: %v", good(t, s, secrets[0]), good(t, s, secrets[1]))
 	}
-	all, err := s.Sessions(t.Context(), ana.ID)
+	all, err := s.Sessions().List(t.Context(), ana.ID)
 	if err != nil || len(all) != webhook.MaxSessions || !all[0].CreatedAt.After(all[1].CreatedAt) {
 		t.Errorf("%d are listed, %v", len(all), err)
 	}
@@ -220,7 +220,7 @@ func TestSessionsEnd(t *testing.T) {
 			if !good(t, s, busy) {
 				t.Fatalf("it has ended after %s", time.Since(began))
 			}
-			if _, ok, err := s.SessionUnnoted(t.Context(), watched); err != nil || ok != (time.Since(began) < webhook.SessionIdle) {
+			if _, ok, err := s.Sessions().GetUnnoted(t.Context(), watched); err != nil || ok != (time.Since(began) < webhook.SessionIdle) {
 				t.Errorf("after %s, one that a page alone asks for is good: %v, %v", time.Since(began), ok, err)
 			}
 			if time.Since(began) == webhook.SessionIdle-time.Hour {
@@ -241,7 +241,7 @@ func TestSessionsEnd(t *testing.T) {
 		if good(t, s, busy) {
 			t.Errorf("it is good after %s", webhook.SessionLife)
 		}
-		if all, err := s.Sessions(t.Context(), ana.ID); err != nil || len(all) != 0 {
+		if all, err := s.Sessions().List(t.Context(), ana.ID); err != nil || len(all) != 0 {
 			t.Errorf("listed: %+v, %v", all, err)
 		}
 		createSession(t, s, ana, "")
@@ -282,30 +282,30 @@ func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 func TestDevices(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir)
-	mark := s.NewDevice("ana")
-	name, ok := s.Device("ana", mark)
+	mark := s.Sessions().NewDevice("ana")
+	name, ok := s.Sessions().Device("ana", mark)
 	if !ok || name == "" || !strings.HasPrefix(mark, name) {
 		t.Fatalf("got %q, %v", name, ok)
 	}
-	if other, _ := s.Device("ana", s.NewDevice("ana")); other == name {
+	if other, _ := s.Sessions().Device("ana", s.Sessions().NewDevice("ana")); other == name {
 		t.Error("two devices have one name")
 	}
 	for _, m := range []string{"", ".", mark[:len(mark)-1], "A" + mark[1:], name + ".", name, mark + "A"} {
 		if m == mark {
 			continue
 		}
-		if _, ok := s.Device("ana", m); ok {
+		if _, ok := s.Sessions().Device("ana", m); ok {
 			t.Errorf("%q is a mark", m)
 		}
 	}
-	if _, ok := s.Device("bo", mark); ok {
+	if _, ok := s.Sessions().Device("bo", mark); ok {
 		t.Error("a mark is another admin's, too")
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	s = mustOpen(t, dir)
-	if _, ok := s.Device("ana", mark); !ok {
+	if _, ok := s.Sessions().Device("ana", mark); !ok {
 		t.Error("a restart has forgotten the device")
 	}
 	if err := s.Close(); err != nil {
@@ -364,7 +364,7 @@ func TestAudit(t *testing.T) {
 		if wrong != nil {
 			t.Fatal(wrong)
 		}
-		entries, next, err := s.AuditEntries(t.Context(), &q)
+		entries, next, err := s.Audit().Page(t.Context(), &q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -406,7 +406,7 @@ func TestAudit(t *testing.T) {
 		t.Errorf("the second page is %q, next %q", second, next)
 	}
 	q, _ := webhook.AuditList.Parse(map[string][]string{"page[cursor]": {next}, "filter[admin]": {"terminal"}})
-	_, _, err := s.AuditEntries(t.Context(), &q)
+	_, _, err := s.Audit().Page(t.Context(), &q)
 	wantMistake(t, err, webhook.CodeInvalid)
 }
 
@@ -434,14 +434,14 @@ func TestAuditIsOfTheWrite(t *testing.T) {
 		t.Error("an action that nobody knows was recorded")
 	}
 	q, _ := webhook.AuditList.Parse(nil)
-	entries, _, err := s.AuditEntries(context.Background(), &q)
-	if any, err2 := s.HasAdmins(t.Context()); err != nil || err2 != nil || len(entries) != 0 || any {
+	entries, _, err := s.Audit().Page(context.Background(), &q)
+	if any, err2 := s.Admins().Exist(t.Context()); err != nil || err2 != nil || len(entries) != 0 || any {
 		t.Errorf("got %+v, %v, an admin: %v, %v", entries, err, any, err2)
 	}
 	mustWrite(t, s, func(w Write) error {
 		return w.Audit(webhook.AuditEntry{Admin: "a", Action: webhook.ActionEventPublish, Detail: strings.Repeat("ö", 2000) + "\xff"})
 	})
-	if entries, _, err = s.AuditEntries(t.Context(), &q); err != nil || len(entries) != 1 || len(entries[0].Detail) > webhook.MaxAuditDetail || !strings.HasSuffix(entries[0].Detail, "ö…") {
+	if entries, _, err = s.Audit().Page(t.Context(), &q); err != nil || len(entries) != 1 || len(entries[0].Detail) > webhook.MaxAuditDetail || !strings.HasSuffix(entries[0].Detail, "ö…") {
 		t.Errorf("got %+v, %v", entries, err)
 	}
 }

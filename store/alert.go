@@ -12,7 +12,7 @@ import (
 
 // alert remembers, in the write that brings it about, what the operator must
 // hear of; logs it once that is on disk; and has it sent if alerts are.
-func (s *Store) alert(t *tx, a *webhook.Alert) error {
+func (s *core) alert(t *tx, a *webhook.Alert) error {
 	a.ID, a.At = webhook.NewID(), s.clock.now().UTC().Truncate(time.Millisecond)
 	json, err := a.JSON()
 	if err != nil {
@@ -68,11 +68,11 @@ const (
 	selectNextAlert = "SELECT min(next_attempt_at) FROM alerts WHERE next_attempt_at IS NOT NULL"
 )
 
-// ClaimAlert counts the next attempt of the alert that has been due the
+// Claim counts the next attempt of the alert that has been due the
 // longest, and returns the claim on it, nil when none is due; and when the next
 // one will be due, by the process's time, zero for none. An attempt that is not
 // recorded within lease counts as cut off, and the alert is due again.
-func (s *Store) ClaimAlert(lease time.Duration) (*AlertClaim, time.Time, error) {
+func (s Alerts) Claim(lease time.Duration) (*AlertClaim, time.Time, error) {
 	var c AlertClaim
 	var next sql.NullInt64
 	err := s.writer.do(func(t *tx) error {
@@ -92,12 +92,12 @@ func (s *Store) ClaimAlert(lease time.Duration) (*AlertClaim, time.Time, error) 
 	return &c, s.clock.process(next), nil
 }
 
-// RecordAlert stores where an alert stands after an attempt.
-func (s *Store) RecordAlert(c *AlertClaim, step webhook.Step) error {
+// Record stores where an alert stands after an attempt.
+func (s Alerts) Record(c *AlertClaim, step webhook.Step) error {
 	return s.writer.do(func(t *tx) error {
 		return t.Exec("UPDATE alerts SET status = ?, next_attempt_at = ? WHERE id = ?", string(step.Status), s.clock.stored(step.NextAttemptAt), c.ID)
 	})
 }
 
-// AlertCount is how many alerts of a name there have been since Open.
-func (s *Store) AlertCount(name webhook.AlertName) int64 { return s.alerts[name].Load() }
+// Count is how many alerts of a name there have been since Open.
+func (s Alerts) Count(name webhook.AlertName) int64 { return s.alerts[name].Load() }

@@ -62,7 +62,7 @@ const waitingEvents = `e.program_id = x.program_id AND e.name = i.name
 // are disabled, for admins: those that began to fail last first, at most limit
 // of them; and how many there are, at most CountLimit. When there are more than
 // that, those that were created last are not looked at.
-func (s *Store) Unhealthy(ctx context.Context, health webhook.Health, limit int) (shown []UnhealthySubscription, total int, err error) {
+func (s Subscriptions) Unhealthy(ctx context.Context, health webhook.Health, limit int) (shown []UnhealthySubscription, total int, err error) {
 	err = s.db.Each(ctx, selectUnhealthy, []any{string(health), CountLimit, limit}, func(scan func(...any) error) error {
 		var u UnhealthySubscription
 		var first int64
@@ -110,7 +110,7 @@ const selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscrip
 // Losses returns what subscriptions of any program lost to retention, deleted
 // ones too while anything of them is kept, for admins: the newest first, at
 // most limit; and the totals.
-func (s *Store) Losses(ctx context.Context, limit int) (shown []Loss, totals LossTotals, err error) {
+func (s Subscriptions) Losses(ctx context.Context, limit int) (shown []Loss, totals LossTotals, err error) {
 	err = s.db.Each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
 		var l Loss
 		var first, last int64
@@ -146,9 +146,9 @@ type Alert struct {
 const selectLastAlerts = `SELECT id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at
 	FROM alerts ORDER BY num DESC LIMIT ?`
 
-// LastAlerts returns the newest alerts of any program, the newest first, at
+// Last returns the newest alerts of any program, the newest first, at
 // most limit, for admins.
-func (s *Store) LastAlerts(ctx context.Context, limit int) (alerts []Alert, err error) {
+func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error) {
 	err = s.db.Each(ctx, selectLastAlerts, []any{limit}, func(scan func(...any) error) error {
 		var a Alert
 		var text []byte

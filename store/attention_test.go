@@ -22,16 +22,16 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 		c := form(t, s, queue(t, s, id), 1)
 		if c == nil {
 			var err error
-			if c, _, err = s.ClaimDue(t.Context(), id, false); err != nil || c == nil {
+			if c, _, err = s.Queues().ClaimDue(t.Context(), id, false); err != nil || c == nil {
 				t.Fatalf("nothing is due: %v", err)
 			}
 		}
 		a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: 503, Result: webhook.ResultRetryable,
 			ResponseHeader: "A: b\n", ResponseBody: []byte("no")}
-		if _, err := s.Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy); err != nil {
+		if _, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy); err != nil {
 			t.Fatal(err)
 		}
-		sub, err := s.Subscription(t.Context(), "p", id)
+		sub, err := s.Subscriptions().Get(t.Context(), "p", id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestUnhealthy(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		unhealthy := func(health webhook.Health, limit int) ([]UnhealthySubscription, int) {
 			t.Helper()
-			got, total, err := s.Unhealthy(t.Context(), health, limit)
+			got, total, err := s.Subscriptions().Unhealthy(t.Context(), health, limit)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +66,7 @@ func TestUnhealthy(t *testing.T) {
 
 		failUntil(t, s, fails.ID, webhook.HealthFailing) // at 1 min
 		failUntil(t, s, gone.ID, webhook.HealthFailing)  // at 2 min
-		if _, err := s.DeleteSubscription(t.Context(), "p", gone.ID); err != nil {
+		if _, err := s.Subscriptions().Delete(t.Context(), "p", gone.ID); err != nil {
 			t.Fatal(err)
 		}
 		failUntil(t, s, off.ID, webhook.HealthDisabled)  // failing at 3 min, disabled at 6 min
@@ -75,12 +75,12 @@ func TestUnhealthy(t *testing.T) {
 		publish(t, s, "p", "channel_created", "content_updated", "channel_updated")
 		time.Sleep(time.Minute)
 		publish(t, s, "p", "content_updated", "content_deleted")
-		ping, _, err := s.ClaimDue(t.Context(), later.ID, true)
+		ping, _, err := s.Queues().ClaimDue(t.Context(), later.ID, true)
 		if err != nil || ping == nil {
 			t.Fatalf("claim the ping: %v, %v", ping, err)
 		}
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-		if _, err := s.Record(ping, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
+		if _, err := s.Queues().Record(ping, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
 			t.Fatal(err)
 		}
 
@@ -114,7 +114,7 @@ func TestUnhealthy(t *testing.T) {
 		// What is well again is no longer there.
 		url := "https://another.example/"
 		for _, id := range []string{fails.ID, off.ID} {
-			if _, err := s.UpdateSubscription(t.Context(), "p", id, &webhook.SubscriptionFields{URL: &url}); err != nil {
+			if _, err := s.Subscriptions().Update(t.Context(), "p", id, &webhook.SubscriptionFields{URL: &url}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -137,16 +137,16 @@ func TestUnhealthyLastAnswer(t *testing.T) {
 			c := form(t, s, queue(t, s, sub.ID), 1)
 			if c == nil {
 				var err error
-				if c, _, err = s.ClaimDue(t.Context(), sub.ID, false); err != nil || c == nil {
+				if c, _, err = s.Queues().ClaimDue(t.Context(), sub.ID, false); err != nil || c == nil {
 					t.Fatalf("nothing is due: %v", err)
 				}
 			}
 			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.ResultRetryable}
-			if _, err := s.Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 1 + min(i, 1)}); err != nil {
+			if _, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 1 + min(i, 1)}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
-			got, _, err := s.Unhealthy(t.Context(), webhook.HealthFailing, 1)
+			got, _, err := s.Subscriptions().Unhealthy(t.Context(), webhook.HealthFailing, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,12 +171,12 @@ func TestUnhealthyCountsUpToALimit(t *testing.T) {
 			publish(t, s, "p", names...)
 			time.Sleep(time.Hour)
 		}
-		got, _, err := s.Unhealthy(t.Context(), webhook.HealthFailing, 1)
+		got, _, err := s.Subscriptions().Unhealthy(t.Context(), webhook.HealthFailing, 1)
 		if err != nil || len(got) != 1 || got[0].Events != CountLimit {
 			t.Errorf("got %v, %v, want %d events", got, err, CountLimit)
 		}
 		sweepAt(t, s, time.Now().Add(-90*time.Minute))
-		got, _, err = s.Unhealthy(t.Context(), webhook.HealthFailing, 1)
+		got, _, err = s.Subscriptions().Unhealthy(t.Context(), webhook.HealthFailing, 1)
 		if err != nil || len(got) != 1 || got[0].Events != CountLimit/2+10 || !got[0].OldestEvent.Equal(time.Now().Add(-time.Hour)) {
 			t.Errorf("got %v, %v, want the %d events of the last hour", got, err, CountLimit/2+10)
 		}
@@ -187,7 +187,7 @@ func TestLossesAndAlerts(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		losses := func(limit int) ([]Loss, LossTotals) {
 			t.Helper()
-			got, totals, err := s.Losses(t.Context(), limit)
+			got, totals, err := s.Subscriptions().Losses(t.Context(), limit)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +196,7 @@ func TestLossesAndAlerts(t *testing.T) {
 		if got, totals := losses(10); len(got) != 0 || totals != (LossTotals{}) {
 			t.Errorf("of a store where nothing was lost: %v, %v", got, totals)
 		}
-		if got, err := s.LastAlerts(t.Context(), 10); err != nil || len(got) != 0 {
+		if got, err := s.Alerts().Last(t.Context(), 10); err != nil || len(got) != 0 {
 			t.Errorf("of a store where all is well: %v, %v", got, err)
 		}
 		start := time.Now().UTC()
@@ -208,7 +208,7 @@ func TestLossesAndAlerts(t *testing.T) {
 		sweepAt(t, s, time.Now().Add(-time.Hour)) // the three
 		time.Sleep(2 * time.Hour)
 		publish(t, s, "p", "channel_created")
-		if _, err := s.DeleteSubscription(t.Context(), "p", one.ID); err != nil {
+		if _, err := s.Subscriptions().Delete(t.Context(), "p", one.ID); err != nil {
 			t.Fatal(err)
 		}
 		sweepAt(t, s, time.Now().Add(-time.Hour)) // the one
@@ -225,10 +225,10 @@ func TestLossesAndAlerts(t *testing.T) {
 
 		publish(t, s, "p", "content_deleted")
 		failUntil(t, s, two.ID, webhook.HealthFailing)
-		if alerts, err := s.LastAlerts(t.Context(), 1); err != nil || len(alerts) != 1 || alerts[0].Name != webhook.AlertFailing {
+		if alerts, err := s.Alerts().Last(t.Context(), 1); err != nil || len(alerts) != 1 || alerts[0].Name != webhook.AlertFailing {
 			t.Errorf("got %v, %v, want the last alert", alerts, err)
 		}
-		alerts, err := s.LastAlerts(t.Context(), 10)
+		alerts, err := s.Alerts().Last(t.Context(), 10)
 		if err != nil || len(alerts) != 2 {
 			t.Fatalf("got %v, %v, want two alerts", alerts, err)
 		}

@@ -36,10 +36,10 @@ func (w Write) Audit(e webhook.AuditEntry) error {
 		webhook.NewID(), max(last, w.s.clock.now().UnixMilli()), e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, detail)
 }
 
-// AuditEntries returns a page of the audit, and the cursor of the next page, ""
+// Page returns a page of the audit, and the cursor of the next page, ""
 // on the last. It looks at a bounded number of entries: a page may be short or
 // empty, and there is more all the same when there is a cursor.
-func (s *Store) AuditEntries(ctx context.Context, q *webhook.ListQuery) (entries []webhook.AuditEntry, next string, err error) {
+func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhook.AuditEntry, next string, err error) {
 	f, err := s.auditFeed(ctx, q)
 	if err != nil {
 		return nil, "", err
@@ -61,9 +61,9 @@ func (s *Store) AuditEntries(ctx context.Context, q *webhook.ListQuery) (entries
 	return entries, next, err
 }
 
-// NewerAuditEntries returns the cursor of the page before the one that a query
+// Newer returns the cursor of the page before the one that a query
 // asks for by its cursor, "" when that is the first.
-func (s *Store) NewerAuditEntries(ctx context.Context, q *webhook.ListQuery) (string, error) {
+func (s Audit) Newer(ctx context.Context, q *webhook.ListQuery) (string, error) {
 	f, err := s.auditFeed(ctx, q)
 	if err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func (s *Store) NewerAuditEntries(ctx context.Context, q *webhook.ListQuery) (st
 }
 
 // auditFeed is where the entries of the audit are found.
-func (s *Store) auditFeed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
+func (s *core) auditFeed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	low, high, err := s.between(ctx, q.Ranges["at"], s.auditBefore)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ const (
 
 // auditBefore returns the greatest num of an entry that was made before a time,
 // 0 when there is none.
-func (s *Store) auditBefore(ctx context.Context, at time.Time) (int64, error) {
+func (s *core) auditBefore(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64 // made before, and not
 	err := s.db.Scan(ctx, "SELECT coalesce(max(num), 0) + 1 FROM audit", nil, &high)
 	for err == nil && high-low > 1 {

@@ -70,7 +70,7 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 }
 
 // roomFor refuses what would leave less of the disk than events need.
-func (s *Store) roomFor(bytes int64) error {
+func (s *core) roomFor(bytes int64) error {
 	room, least, _ := s.disk.look(s.scanNow)
 	if least == 0 {
 		var err error

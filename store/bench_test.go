@@ -26,7 +26,7 @@ func BenchmarkPublish(b *testing.B) {
 			}
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					if _, err := s.Publish(context.Background(), "p", []webhook.Event{event("content_updated")}); err != nil {
+					if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{event("content_updated")}); err != nil {
 						b.Error(err)
 						return
 					}
@@ -51,7 +51,7 @@ func BenchmarkDeliver(b *testing.B) {
 	}
 	for len(events) > 0 {
 		n := min(len(events), 1000)
-		if _, err := s.Publish(context.Background(), "p", events[:n]); err != nil {
+		if _, err := s.Events().Publish(context.Background(), "p", events[:n]); err != nil {
 			b.Fatal(err)
 		}
 		events = events[n:]
@@ -63,18 +63,18 @@ func BenchmarkDeliver(b *testing.B) {
 	const inFlight = 64
 	slots := make(chan struct{}, inFlight)
 	for range b.N {
-		w, err := s.Waiting(context.Background(), l, l.Wanted, 1, webhook.MaxDeliveryBytes)
+		w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, 1, webhook.MaxDeliveryBytes)
 		if err != nil || len(w.Seqs) != 1 {
 			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
 		}
 		slots <- struct{}{} // before Form, whose Wait must follow at once
-		f := s.Form(l, &w)
+		f := s.Queues().Form(l, &w)
 		go func() {
 			defer func() { <-slots }()
 			c, err := f.Wait()
 			if err == nil {
 				a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-				_, err = s.Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
+				_, err = s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
 			}
 			if err != nil {
 				b.Error(err)
@@ -110,7 +110,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		for i := range events {
 			events[i] = event("content_updated")
 		}
-		if _, err := s.Publish(context.Background(), "p", events); err != nil {
+		if _, err := s.Events().Publish(context.Background(), "p", events); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -119,7 +119,7 @@ func BenchmarkCatchUp(b *testing.B) {
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {
-		w, err := s.Waiting(context.Background(), l, l.Wanted, each, webhook.MaxDeliveryBytes)
+		w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, each, webhook.MaxDeliveryBytes)
 		if err != nil || len(w.Seqs) != each {
 			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
 		}

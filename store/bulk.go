@@ -97,10 +97,10 @@ func outcomes(a webhook.Action) (count, find string) {
 	panic("store: no bulk action " + string(a))
 }
 
-// PlanBulk says what a bulk action would do to all deliveries that a query of
+// Plan says what a bulk action would do to all deliveries that a query of
 // webhook.AllDeliveryList lets through, whatever its page, up to a place; 0 is
 // the newest there is.
-func (s *Store) PlanBulk(ctx context.Context, a webhook.Action, q *webhook.ListQuery, newest int64) (BulkPlan, error) {
+func (s BulkRuns) Plan(ctx context.Context, a webhook.Action, q *webhook.ListQuery, newest int64) (BulkPlan, error) {
 	count, _ := outcomes(a)
 	p := BulkPlan{Skipped: make(map[webhook.BulkSkip]int)}
 	began := time.Now()
@@ -163,7 +163,7 @@ func sum(counts map[webhook.BulkSkip]int) (n int) {
 // which is not looked at: until there is no more, BulkLimit is reached, or page
 // says that it is enough. It returns the place to go on from, 0 when there is no
 // more. Each of its reads is short.
-func (s *Store) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest int64, page func([]int64) (bool, error)) (from, rest int64, err error) {
+func (s *core) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest int64, page func([]int64) (bool, error)) (from, rest int64, err error) {
 	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
 	if err != nil {
 		return 0, 0, err
@@ -205,12 +205,12 @@ func (s *Store) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest i
 
 const selectNewestNum = "SELECT coalesce(max(num), 0) FROM deliveries"
 
-// RunBulk does a bulk action, oldest first, in small steps that leave the
+// Run does a bulk action, oldest first, in small steps that leave the
 // writer to others for most of the time. When ctx ends, or the store cannot go
 // on, what was done is done, and the rest is left. Progress is called after
 // each step, on the caller's goroutine. The error is [ErrBegun] when the id was
 // used before.
-func (s *Store) RunBulk(ctx context.Context, b *Bulk, progress func(BulkResult)) (BulkResult, error) {
+func (s BulkRuns) Run(ctx context.Context, b *Bulk, progress func(BulkResult)) (BulkResult, error) {
 	_, find := outcomes(b.Action)
 	r := BulkResult{Skipped: make(map[webhook.BulkSkip]int)}
 	var nums []int64
@@ -230,7 +230,7 @@ func (s *Store) RunBulk(ctx context.Context, b *Bulk, progress func(BulkResult))
 	if selection == "" {
 		selection = "everything"
 	}
-	err = s.Write(ctx, func(w Write) error {
+	err = s.write(ctx, func(w Write) error {
 		var begun bool
 		if err := w.t.Scan(selectRun, []any{b.ID}, &begun); err != nil {
 			return err
@@ -246,7 +246,7 @@ func (s *Store) RunBulk(ctx context.Context, b *Bulk, progress func(BulkResult))
 	}
 	progress(r.clone())
 
-	work := &sweep{s: s, ctx: ctx, step: firstSweep}
+	work := &sweep{s: s.core, ctx: ctx, step: firstSweep}
 	for len(nums) > 0 {
 		some := nums[:min(work.step, len(nums))]
 		var done int
@@ -267,7 +267,7 @@ func (s *Store) RunBulk(ctx context.Context, b *Bulk, progress func(BulkResult))
 	}
 	entry.Detail = fmt.Sprintf("Ended: %d done, %d skipped, %d left", r.Done, sum(r.Skipped), r.Left)
 	// It is recorded what was done, also when there is no time for more.
-	audited := s.Write(context.WithoutCancel(ctx), func(w Write) error { return w.Audit(entry) })
+	audited := s.write(context.WithoutCancel(ctx), func(w Write) error { return w.Audit(entry) })
 	return r, errors.Join(err, audited)
 }
 
@@ -277,7 +277,7 @@ func (r BulkResult) clone() BulkResult {
 }
 
 // bulkStep does a bulk action to some deliveries.
-func (s *Store) bulkStep(t *tx, a webhook.Action, find string, nums []int64) (done int, skipped map[webhook.BulkSkip]int, err error) {
+func (s *core) bulkStep(t *tx, a webhook.Action, find string, nums []int64) (done int, skipped map[webhook.BulkSkip]int, err error) {
 	skipped = make(map[webhook.BulkSkip]int)
 	var chosen []int64
 	subscriptions := make(map[string]struct{})
@@ -320,7 +320,7 @@ func (s *Store) bulkStep(t *tx, a webhook.Action, find string, nums []int64) (do
 }
 
 // redeliverAll queues new deliveries with the events of old ones, in their order.
-func (s *Store) redeliverAll(t *tx, nums []int64) error {
+func (s *core) redeliverAll(t *tx, nums []int64) error {
 	now, err := t.now()
 	if err != nil {
 		return err
@@ -345,7 +345,7 @@ func (s *Store) redeliverAll(t *tx, nums []int64) error {
 }
 
 // cancel ends deliveries that wait for an attempt, and returns how many did.
-func (s *Store) cancel(t *tx, nums []int64) (n int, err error) {
+func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	now, err := t.now()
 	if err != nil {
 		return 0, err

@@ -16,7 +16,7 @@ func anAdmin() webhook.AuditEntry {
 
 func runBulk(t *testing.T, s *Store, a webhook.Action, id, raw string) (BulkResult, error) {
 	t.Helper()
-	return s.RunBulk(t.Context(), &Bulk{ID: id, Action: a, Query: query(t, webhook.AllDeliveryList, raw), Audit: anAdmin()}, func(BulkResult) {})
+	return s.BulkRuns().Run(t.Context(), &Bulk{ID: id, Action: a, Query: query(t, webhook.AllDeliveryList, raw), Audit: anAdmin()}, func(BulkResult) {})
 }
 
 // A bulk redelivery does what its plan says, once, to what can be redelivered,
@@ -39,13 +39,13 @@ func TestBulkRedelivery(t *testing.T) {
 	publish(t, s, "p", "content_updated")
 	form(t, s, queue(t, s, good.ID), 1) // is in flight
 	off := false
-	if _, err := s.UpdateSubscription(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.DeleteSubscription(t.Context(), "p", gone.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(t.Context(), "p", gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Redeliver(t.Context(), "p", good.ID, first.ID); err != nil {
+	if _, err := s.Deliveries().Redeliver(t.Context(), "p", good.ID, first.ID); err != nil {
 		t.Fatal(err)
 	}
 
@@ -53,7 +53,7 @@ func TestBulkRedelivery(t *testing.T) {
 		webhook.SkipPing: 3, webhook.SkipNotEnded: 2, webhook.SkipRedelivered: 1,
 		webhook.SkipSubscriptionPaused: each, webhook.SkipSubscriptionDeleted: each,
 	}
-	plan, err := s.PlanBulk(t.Context(), webhook.ActionDeliveryRedeliver, query(t, webhook.AllDeliveryList, "page[size]=1&sort=created_at"), 0)
+	plan, err := s.BulkRuns().Plan(t.Context(), webhook.ActionDeliveryRedeliver, query(t, webhook.AllDeliveryList, "page[size]=1&sort=created_at"), 0)
 	if err != nil || plan.Done != each-1 || plan.Picked != 3*each+5 || plan.Rest != 0 || !maps.Equal(plan.Skipped, want) {
 		t.Fatalf("plan: %+v (%v), want %d and %v", plan, err, each-1, want)
 	}
@@ -98,7 +98,7 @@ func TestBulkRedelivery(t *testing.T) {
 	if err != nil || again.Done != 0 || again.Skipped[webhook.SkipRedelivered] != each {
 		t.Errorf("another run: %+v (%v)", again, err)
 	}
-	entries, _, err := s.AuditEntries(t.Context(), query(t, webhook.AuditList, "filter[subject_id]="+id))
+	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "filter[subject_id]="+id))
 	if err != nil || len(entries) != 2 || entries[0].Detail != "Ended: 4 done, 16 skipped, 0 left" || entries[1].Admin != "ada@example.com" {
 		t.Errorf("audit: %+v (%v)", entries, err)
 	}
@@ -110,7 +110,7 @@ func TestBulkCancel(t *testing.T) {
 	s, registry := openMeasured(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.ClaimDue(t.Context(), sub.ID, true); c == nil || err != nil {
+	if c, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, true); c == nil || err != nil {
 		t.Fatal(err)
 	} else {
 		end(t, s, c, webhook.StatusSuccess)
@@ -118,7 +118,7 @@ func TestBulkCancel(t *testing.T) {
 	publish(t, s, "p", "content_updated")
 	retried := form(t, s, queue(t, s, sub.ID), 1)
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500}
-	if _, err := s.Record(retried, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(retried, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, s, "p", "content_updated")
@@ -130,7 +130,7 @@ func TestBulkCancel(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		_, _, err := s.Ping(ctx, "p", sub.ID)
+		_, _, err := s.Subscriptions().Ping(ctx, "p", sub.ID)
 		pinged <- err
 	}()
 	<-deliveries.C // it is queued
@@ -150,7 +150,7 @@ func TestBulkCancel(t *testing.T) {
 	if _, ok := deliveries.Take().Deliveries[retried.num]; !ok {
 		t.Error("those who watch deliveries were not told")
 	}
-	d, err := s.Delivery(t.Context(), "p", sub.ID, retried.ID)
+	d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, retried.ID)
 	if err != nil || d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureCancelled || !d.NextAttemptAt.IsZero() || d.CompletedAt.IsZero() {
 		t.Errorf("got %+v (%v)", d, err)
 	}
@@ -177,7 +177,7 @@ func TestBulkCutOff(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	steps := 0
 	b := Bulk{ID: webhook.NewID(), Action: webhook.ActionDeliveryRedeliver, Query: query(t, webhook.AllDeliveryList, "filter[status]=failed"), Audit: anAdmin()}
-	got, err := s.RunBulk(ctx, &b, func(BulkResult) {
+	got, err := s.BulkRuns().Run(ctx, &b, func(BulkResult) {
 		if steps++; steps == 2 { // the first is before the first step
 			stop()
 		}
@@ -201,13 +201,13 @@ func TestBulkIsOfOneMoment(t *testing.T) {
 	publish(t, s, "p", "content_updated")
 	deliver(t, s, sub.ID, webhook.StatusFailed)
 	q := query(t, webhook.AllDeliveryList, "filter[status]=failed")
-	plan, err := s.PlanBulk(t.Context(), webhook.ActionDeliveryRedeliver, q, 0)
+	plan, err := s.BulkRuns().Plan(t.Context(), webhook.ActionDeliveryRedeliver, q, 0)
 	if err != nil || plan.Done != 1 {
 		t.Fatalf("plan: %+v (%v)", plan, err)
 	}
 	publish(t, s, "p", "content_updated")
 	deliver(t, s, sub.ID, webhook.StatusFailed)
-	got, err := s.RunBulk(t.Context(), &Bulk{ID: webhook.NewID(), Action: webhook.ActionDeliveryRedeliver, Query: q, Newest: plan.Newest, Audit: anAdmin()}, func(BulkResult) {})
+	got, err := s.BulkRuns().Run(t.Context(), &Bulk{ID: webhook.NewID(), Action: webhook.ActionDeliveryRedeliver, Query: q, Newest: plan.Newest, Audit: anAdmin()}, func(BulkResult) {})
 	if err != nil || got.Picked != 1 || got.Done != 1 {
 		t.Errorf("got %+v (%v), want the one of the plan", got, err)
 	}

@@ -31,7 +31,7 @@ const (
 // Its methods may be called from any goroutine. After [Certificates.Close] they
 // fail, so that the store can be closed under work that does not end by itself.
 type Certificates struct {
-	s       *Store
+	s       *core
 	process string // names this process among those that the database has had
 
 	using  sync.RWMutex // held for reading by every method that is under way
@@ -52,7 +52,7 @@ type CertificateFile struct {
 // Certificates returns the files of certificates. There should be one at a
 // time, since Close gives up the locks of its own alone.
 func (s *Store) Certificates() *Certificates {
-	return &Certificates{s: s, process: webhook.NewID(), unlocked: make(chan struct{})}
+	return &Certificates{s: s.core, process: webhook.NewID(), unlocked: make(chan struct{})}
 }
 
 // errCertificatesClosed is what every method returns after Close.

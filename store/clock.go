@@ -78,7 +78,7 @@ func (c *clock) due() bool { return c.jump() != 0 || time.Since(c.saved) >= cloc
 
 // heedClock moves the stored waits if the clock has jumped, and writes the time
 // down.
-func (s *Store) heedClock(t *tx) error {
+func (s *core) heedClock(t *tx) error {
 	c := s.clock
 	jump, now := c.jump(), time.Now()
 	if jump != 0 {
@@ -101,7 +101,7 @@ func (s *Store) heedClock(t *tx) error {
 }
 
 // saveClock writes the time down.
-func (s *Store) saveClock(t *tx) error {
+func (s *core) saveClock(t *tx) error {
 	return t.Exec("INSERT INTO settings (name, value) VALUES ('clock', ?1) ON CONFLICT DO UPDATE SET value = ?1", strconv.AppendInt(nil, s.clock.now().UnixMilli(), 10))
 }
 
@@ -110,7 +110,7 @@ func (s *Store) saveClock(t *tx) error {
 // itself, while nothing ran: then what waits is due, but the pause is not held
 // against a subscriber. From then on commits heed the clock. It does nothing
 // once it has been done.
-func (s *Store) recoverClock(t *tx) error {
+func (s *core) recoverClock(t *tx) error {
 	if t.w.running {
 		return nil
 	}
@@ -144,7 +144,7 @@ func (s *Store) recoverClock(t *tx) error {
 const moveFailures = "UPDATE failures SET first_at = first_at + ?1, failing_since = failing_since + ?1"
 
 // moveWaits moves every stored time that something waits for, or counts from.
-func (s *Store) moveWaits(t *tx, by time.Duration) error {
+func (s *core) moveWaits(t *tx, by time.Duration) error {
 	ms := by.Milliseconds()
 	for _, query := range []string{
 		"UPDATE deliveries SET next_attempt_at = next_attempt_at + ? WHERE next_attempt_at IS NOT NULL",

@@ -15,9 +15,9 @@ const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status,
 	d.redelivery_of, d.created_at, d.completed_at, d.ping,
 	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = s.value)`
 
-// Delivery returns one delivery of a subscription with its attempts.
-func (s *Store) Delivery(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
-	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+// Get returns one delivery of a subscription with its attempts.
+func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
+	if _, err := (Subscriptions{s.core}).Get(ctx, programID, subscriptionID); err != nil {
 		return webhook.Delivery{}, err
 	}
 	var num int64
@@ -67,7 +67,7 @@ func scanDelivery(scan func(...any) error) (d webhook.Delivery, num int64, err e
 // ended, with the delivery and that attempt; or with ctx's error when that
 // comes first, in which case the ping goes on without us. What is to be written
 // with it, or not at all, is done by also.
-func (s *Store) Ping(ctx context.Context, programID, subscriptionID string, also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
+func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID string, also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	if err := ctx.Err(); err != nil {
 		return webhook.Subscription{}, webhook.Delivery{}, err
 	}
@@ -84,7 +84,7 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string, also
 			return err
 		}
 		for _, do := range also {
-			if err := do(Write{s, t}); err != nil {
+			if err := do(Write{s.core, t}); err != nil {
 				return err
 			}
 		}
@@ -96,7 +96,7 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string, also
 	select {
 	case a, sent := <-result:
 		if !sent {
-			if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+			if _, err := s.Get(ctx, programID, subscriptionID); err != nil {
 				return sub, d, err // it was deleted meanwhile
 			}
 			return sub, d, webhook.NewError(webhook.CodeConflict, "The ping was called off before it was sent.")
@@ -112,7 +112,7 @@ func (s *Store) Ping(ctx context.Context, programID, subscriptionID string, also
 const maxOpenPings = 100
 
 // queuePing stores a ping that the dispatcher will find due.
-func (s *Store) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.Delivery, error) {
+func (s *core) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.Delivery, error) {
 	now, err := t.now()
 	if err != nil {
 		return webhook.Delivery{}, err

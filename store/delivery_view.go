@@ -41,8 +41,8 @@ const (
 	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = ? AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
 )
 
-// DeliveryView returns one delivery of any program with all that belongs to it.
-func (s *Store) DeliveryView(ctx context.Context, id string) (d DeliveryView, err error) {
+// View returns one delivery of any program with all that belongs to it.
+func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var claimed sql.NullInt64
 		var replay, seqs sql.NullString

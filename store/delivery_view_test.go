@@ -16,7 +16,7 @@ func TestDeliveryView(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	events := publish(t, s, "p", "content_updated", "content_updated")
 	c := form(t, s, queue(t, s, sub.ID), 100)
-	d, err := s.DeliveryView(t.Context(), c.ID)
+	d, err := s.Deliveries().View(t.Context(), c.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,21 +25,21 @@ func TestDeliveryView(t *testing.T) {
 	}
 	a := webhook.Attempt{Number: 1, StartedAt: time.UnixMilli(1773476688644).UTC(), Duration: time.Second, Result: webhook.ResultFailed, ResponseStatus: 404,
 		ResponseHeader: "A: b\n", ResponseBody: []byte("gone"), ResponseTruncated: true, Phases: webhook.Phases{DNS: 1 * time.Millisecond, Connect: 2 * time.Millisecond, TLS: 3 * time.Millisecond, FirstByte: 4 * time.Microsecond}}
-	if _, err := s.Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	var again []string
 	for range 2 {
-		r, err := s.Redeliver(t.Context(), "p", sub.ID, c.ID)
+		r, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, c.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		again = append(again, r.ID)
 	}
-	if _, err := s.DeleteSubscription(t.Context(), "p", sub.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
-	if d, err = s.DeliveryView(t.Context(), c.ID); err != nil {
+	if d, err = s.Deliveries().View(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]webhook.Attempt{a}, d.Attempts); diff != "" {
@@ -63,10 +63,10 @@ func TestDeliveryView(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.tail = newTail(0)
-	if d, err = s.DeliveryView(t.Context(), c.ID); err != nil || d.EventJSON != nil {
+	if d, err = s.Deliveries().View(t.Context(), c.ID); err != nil || d.EventJSON != nil {
 		t.Errorf("without an event: got %q, %v", d.EventJSON, err)
 	}
-	_, err = s.DeliveryView(t.Context(), webhook.NewID())
+	_, err = s.Deliveries().View(t.Context(), webhook.NewID())
 	wantMistake(t, err, webhook.CodeNotFound)
 	if strings.Contains(err.Error(), "sql") {
 		t.Errorf("the error is %v", err)

@@ -85,7 +85,7 @@ func tooFull(room, unused, least int64) bool { return room < least/4 || room+unu
 
 // room returns an error for publishers while there is little room on the disk.
 // It is called within a write.
-func (s *Store) room(t *tx) error {
+func (s *core) room(t *tx) error {
 	d := &s.disk
 	if now := time.Now(); now.Sub(d.looked) >= diskLooked {
 		room, least, low := d.look(t.Scan)
@@ -107,7 +107,7 @@ func errLowDisk() *webhook.Error {
 	return webhook.NewError(webhook.CodeUnavailable, "The disk of the service is nearly full: no event is accepted until its operator has made room. Try again later.")
 }
 
-func (s *Store) scanNow(query string, args []any, dest ...any) error {
+func (s *core) scanNow(query string, args []any, dest ...any) error {
 	return s.db.Scan(context.Background(), query, args, dest...)
 }
 

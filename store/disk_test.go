@@ -26,7 +26,7 @@ func TestLowDisk(t *testing.T) {
 		s.disk.least = math.MaxInt64
 		publish(t, s, "p", "content_updated") // the last look still holds
 		time.Sleep(diskLooked)
-		if _, err := s.Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err == nil {
+		if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err == nil {
 			t.Error("an event was accepted without room")
 		} else {
 			wantCode(t, err, webhook.CodeUnavailable)

@@ -92,7 +92,7 @@ func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
 			program(t, s, "p")
 			l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 			publish(t, s, "p", "content_updated")
-			waiting, err := s.Waiting(t.Context(), l, 1, 100, 1<<20)
+			waiting, err := s.Queues().Waiting(t.Context(), l, 1, 100, 1<<20)
 			if err != nil || len(waiting.Seqs) != 1 {
 				t.Fatal(waiting, err)
 			}
@@ -119,7 +119,7 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated")
 	_, _, lastErr := commitWithARead(t, s, true, func(t *tx) error {
-		_, err := Write{s, t}.Publish("p", []webhook.Event{event("content_updated")})
+		_, err := Write{s.core, t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
 	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
@@ -131,7 +131,7 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("last: %v; %d events are stored; the one published after has seq %d", lastErr, stored, after[0].Seq)
-	w, err := s.Waiting(t.Context(), l, after[0].Seq, 100, 1<<20)
+	w, err := s.Queues().Waiting(t.Context(), l, after[0].Seq, 100, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	claims := formInline(s, l)
 	_, _, lastErr := commitWithARead(t, s, true, func(*tx) error { return nil }, func(t *tx) error {
-		_, err := Write{s, t}.Publish("p", []webhook.Event{event("content_updated")})
+		_, err := Write{s.core, t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
 	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
@@ -165,11 +165,11 @@ func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 	for len(claims) > 0 {
 		t.Logf("formed inline: %+v", <-claims)
 	}
-	s.SetInlineFormer(nil)
+	s.Queues().SetInlineFormer(nil)
 	t.Logf("last: %v", lastErr)
 	published := publish(t, s, "p", "content_updated") // acknowledged
 	fresh := queue(t, s, l.SubscriptionID)
-	w, err := s.Waiting(t.Context(), fresh, published[0].Seq, 100, 1<<20)
+	w, err := s.Queues().Waiting(t.Context(), fresh, published[0].Seq, 100, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

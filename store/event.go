@@ -87,8 +87,8 @@ func (t *tx) repeat(e *webhook.Event) error {
 	return nil
 }
 
-// Event returns one event of a program.
-func (s *Store) Event(ctx context.Context, programID, id string) (webhook.Event, error) {
+// Get returns one event of a program.
+func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, error) {
 	e, err := scanEvent(programID, func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
 	})
@@ -97,7 +97,7 @@ func (s *Store) Event(ctx context.Context, programID, id string) (webhook.Event,
 
 // seqBefore returns the newest seq of a program's log that was received before
 // a time, 0 when there is none.
-func (s *Store) seqBefore(ctx context.Context, programID string, at time.Time) (int64, error) {
+func (s *core) seqBefore(ctx context.Context, programID string, at time.Time) (int64, error) {
 	var low, high int64 // received before, and not
 	err := s.db.Scan(ctx, "SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
@@ -162,7 +162,7 @@ func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
 // eventBodies returns what the events at the given places of a log are, all of
 // them or an error, errGone say. What is not in memory any more it reads with
 // scan.
-func (s *Store) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) (c carried, err error) {
+func (s *core) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) (c carried, err error) {
 	c.bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
 		s.tail.scan(programID, seqs[0]-1, func(seq int64, e *tailEvent) bool {

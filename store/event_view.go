@@ -15,13 +15,13 @@ import (
 // order in which they were stored.
 const disorder = time.Minute
 
-// AllEvents returns a page of the logs of all programs together, in the order
+// PageAll returns a page of the logs of all programs together, in the order
 // in which they were stored, for admins; and the cursor of the next page, "" on
-// the last. The log of one program is [Store.Events]. A page that filters looks
+// the last. The log of one program is [Events.Page]. A page that filters looks
 // at a bounded number of events: it may be short or empty, and there is more
 // all the same when there is a cursor. Ids, and names of which there are few,
 // cost a look into an index for each and each program.
-func (s *Store) AllEvents(ctx context.Context, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
+func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
 	f, err := s.allEventFeed(ctx, q)
 	if err != nil {
 		return nil, "", err
@@ -43,7 +43,7 @@ func (s *Store) AllEvents(ctx context.Context, q *webhook.ListQuery) (events []w
 }
 
 // allEventFeed is where the rows of the logs of all programs are found.
-func (s *Store) allEventFeed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
+func (s *core) allEventFeed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	received := q.Ranges["received_at"]
 	wide := received // the span of the order has it all; each row is looked at besides
 	if !wide.From.IsZero() {
@@ -158,7 +158,7 @@ func (v *view) seqAtMost(programID string, row int64) (int64, error) {
 
 // rowBefore returns the greatest rowid of an event that was received before a
 // time, 0 when there is none, but for disorder.
-func (s *Store) rowBefore(ctx context.Context, at time.Time) (int64, error) {
+func (s *core) rowBefore(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64 // received before, and not
 	err := s.db.Scan(ctx, selectRowEnds, nil, &low, &high)
 	for err == nil && high-low > 1 {
@@ -215,11 +215,11 @@ const (
 		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND i.name = ?2 AND i.after_seq < ?3 AND (i.until_seq IS NULL OR i.until_seq >= ?3) AND c.seq < ?3 LIMIT ?4`
 )
 
-// EventView returns one event of a program, with a page of the deliveries that
+// View returns one event of a program, with a page of the deliveries that
 // carry it and the subscriptions that have yet to come to it. A cursor is Older
 // of the page before, or "".
-func (s *Store) EventView(ctx context.Context, programID, id, cursor string) (e EventView, err error) {
-	if e.Event, err = s.Event(ctx, programID, id); err != nil {
+func (s Events) View(ctx context.Context, programID, id, cursor string) (e EventView, err error) {
+	if e.Event, err = s.Get(ctx, programID, id); err != nil {
 		return e, err
 	}
 	scope := cursorScope{"event deliveries", programID, id, ""}
@@ -290,7 +290,7 @@ const (
 
 // CountSubscribers counts the subscriptions of a program, "" for all, by the
 // event types that they ask for; among the first maxCountedSubscriptions.
-func (s *Store) CountSubscribers(ctx context.Context, programID string) (map[string]EventSubscribers, error) {
+func (s Events) CountSubscribers(ctx context.Context, programID string) (map[string]EventSubscribers, error) {
 	query, args := countSubscribersOfAll, []any{maxCountedSubscriptions}
 	if programID != "" {
 		query, args = countSubscribersOfProgram, append(args, programID)
@@ -308,7 +308,7 @@ func (s *Store) CountSubscribers(ctx context.Context, programID string) (map[str
 
 // Subscribers returns the subscriptions of a program, "" for all, that ask for
 // an event type, at most limit.
-func (s *Store) Subscribers(ctx context.Context, programID, name string, limit int) ([]webhook.Subscription, error) {
+func (s Events) Subscribers(ctx context.Context, programID, name string, limit int) ([]webhook.Subscription, error) {
 	query, args := selectSubscribersOfAll, []any{name, limit}
 	if programID != "" {
 		query, args = selectSubscribersOfProgram, append(args, programID)

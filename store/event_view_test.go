@@ -63,7 +63,7 @@ func TestAllEvents(t *testing.T) {
 			}
 			var got []string
 			for pages := 0; ; pages++ {
-				page, next, err := s.AllEvents(t.Context(), q)
+				page, next, err := s.Events().PageAll(t.Context(), q)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -84,13 +84,13 @@ func TestAllEvents(t *testing.T) {
 		// A bound that is reached gives what was found, and where to go on.
 		s.lists.scan = 10
 		q := query(t, webhook.EventList, "filter[name]="+strings.ReplaceAll(tooMany, "channel_created", "none_such"))
-		page, next, err := s.AllEvents(t.Context(), q)
+		page, next, err := s.Events().PageAll(t.Context(), q)
 		if err != nil || len(page) != 0 || next == "" {
 			t.Errorf("a search that is broken off: got %d events, next %q, %v", len(page), next, err)
 		}
 		q = query(t, webhook.EventList, "")
 		q.Cursor = next // of another selection
-		if _, _, err = s.AllEvents(t.Context(), q); err == nil {
+		if _, _, err = s.Events().PageAll(t.Context(), q); err == nil {
 			t.Error("a cursor is taken with another selection")
 		}
 	})
@@ -105,17 +105,17 @@ func TestEventView(t *testing.T) {
 	subscribe(t, s, "p", "channel_created")
 	paused := subscribe(t, s, "p", "content_updated")
 	off := false
-	if _, err := s.UpdateSubscription(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
 	e := publish(t, s, "p", "content_updated", "content_updated")[1]
 	c := send(t, s, queue(t, s, had.ID), 404)
 	for range EventDeliveries + 2 {
-		if _, err := s.Redeliver(t.Context(), "p", had.ID, c.ID); err != nil {
+		if _, err := s.Deliveries().Redeliver(t.Context(), "p", had.ID, c.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	v, err := s.EventView(t.Context(), "p", e.ID, "")
+	v, err := s.Events().View(t.Context(), "p", e.ID, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,16 +125,16 @@ func TestEventView(t *testing.T) {
 	if len(v.Waiting) != 1 || v.Waiting[0].Subscription.ID != waits.ID || v.Waiting[0].Behind != 2 {
 		t.Errorf("waiting: got %+v, want %s, 2 behind", v.Waiting, waits.ID)
 	}
-	if v, err = s.EventView(t.Context(), "p", e.ID, v.Older); err != nil {
+	if v, err = s.Events().View(t.Context(), "p", e.ID, v.Older); err != nil {
 		t.Fatal(err)
 	}
 	last := v.Deliveries[len(v.Deliveries)-1]
 	if len(v.Deliveries) != 3 || v.Older != "" || last.ID != c.ID || last.ResponseStatus != 404 || last.URL != had.URL || last.FailureReason != webhook.FailureRejected {
 		t.Errorf("second page: %d deliveries, older %q, oldest %+v", len(v.Deliveries), v.Older, last)
 	}
-	_, err = s.EventView(t.Context(), "q", e.ID, "")
+	_, err = s.Events().View(t.Context(), "q", e.ID, "")
 	wantMistake(t, err, webhook.CodeNotFound)
-	if _, err = s.EventView(t.Context(), "p", e.ID, "nonsense"); err == nil {
+	if _, err = s.Events().View(t.Context(), "p", e.ID, "nonsense"); err == nil {
 		t.Error("a cursor that is none is taken")
 	}
 }
@@ -147,20 +147,20 @@ func TestSubscribers(t *testing.T) {
 	b := subscribe(t, s, "q", "content_updated")
 	gone := subscribe(t, s, "q", "content_updated")
 	off := false
-	if _, err := s.UpdateSubscription(t.Context(), "p", a.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := s.Subscriptions().Update(t.Context(), "p", a.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.DeleteSubscription(t.Context(), "q", gone.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(t.Context(), "q", gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	for of, want := range map[string]string{"": "map[channel_created:{0 1} content_updated:{1 1}]", "p": "map[channel_created:{0 1} content_updated:{0 1}]", "q": "map[content_updated:{1 0}]", "r": "map[]"} {
-		got, err := s.CountSubscribers(t.Context(), of)
+		got, err := s.Events().CountSubscribers(t.Context(), of)
 		if err != nil || fmt.Sprint(got) != want {
 			t.Errorf("program %q: got %v, %v; want %s", of, got, err, want)
 		}
 	}
 	for of, want := range map[string][]string{"": {a.ID, b.ID}, "p": {a.ID}, "q": {b.ID}} {
-		subs, err := s.Subscribers(t.Context(), of, "content_updated", 10)
+		subs, err := s.Events().Subscribers(t.Context(), of, "content_updated", 10)
 		var got []string
 		for _, sub := range subs {
 			got = append(got, sub.ID)

@@ -89,7 +89,7 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	} else {
 		x.schema(version)
 	}
-	if any, err := s.HasAdmins(ctx); err == nil {
+	if any, err := s.Admins().Exist(ctx); err == nil {
 		x.admins(any)
 	}
 	x.replica(s.Replica())

@@ -9,7 +9,7 @@ import (
 // feed is a list that goes by cursor along one key, and the query of one of its
 // pages. The cursor is the key of the last row of the page before.
 type feed struct {
-	s         *Store
+	s         *core
 	q         *webhook.ListQuery
 	scope     cursorScope
 	streams   []stream

@@ -22,7 +22,7 @@ func TestFeedsGoBothWays(t *testing.T) {
 			p := [...]string{"p", "q"}[i%2]
 			publish(t, s, p, "content_updated")
 			url := fmt.Sprintf("https://host%d.example/in", i)
-			if _, _, err := s.CreateSubscription(ctx, p, "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}}, 0); err != nil {
+			if _, _, err := s.Subscriptions().Create(ctx, p, "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}}, 0); err != nil {
 				t.Fatal(err)
 			}
 			mustWrite(t, s, func(w Write) error {
@@ -40,25 +40,25 @@ func TestFeedsGoBothWays(t *testing.T) {
 		newer func(*webhook.ListQuery) (string, error)
 	}{
 		{"events of all", webhook.EventList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.AllEvents(ctx, q)
+			all, next, err := s.Events().PageAll(ctx, q)
 			return idsOf(all, func(e *webhook.Event) string { return e.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.NewerEvents(ctx, "", q) }},
+		}, func(q *webhook.ListQuery) (string, error) { return s.Events().Newer(ctx, "", q) }},
 		{"events", webhook.EventList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.Events(ctx, "p", q)
+			all, next, err := s.Events().Page(ctx, "p", q)
 			return idsOf(all, func(e *webhook.Event) string { return e.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.NewerEvents(ctx, "p", q) }},
+		}, func(q *webhook.ListQuery) (string, error) { return s.Events().Newer(ctx, "p", q) }},
 		{"subscriptions of all", webhook.AllSubscriptionList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.AllSubscriptions(ctx, "", q)
+			all, next, err := s.Subscriptions().PageAll(ctx, "", q)
 			return idsOf(all, func(u *SubscriptionSummary) string { return u.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.NewerSubscriptions(ctx, "", q) }},
+		}, func(q *webhook.ListQuery) (string, error) { return s.Subscriptions().Newer(ctx, "", q) }},
 		{"subscriptions", webhook.AllSubscriptionList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.AllSubscriptions(ctx, "q", q)
+			all, next, err := s.Subscriptions().PageAll(ctx, "q", q)
 			return idsOf(all, func(u *SubscriptionSummary) string { return u.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.NewerSubscriptions(ctx, "q", q) }},
+		}, func(q *webhook.ListQuery) (string, error) { return s.Subscriptions().Newer(ctx, "q", q) }},
 		{"audit", webhook.AuditList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.AuditEntries(ctx, q)
+			all, next, err := s.Audit().Page(ctx, q)
 			return idsOf(all, func(e *webhook.AuditEntry) string { return e.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.NewerAuditEntries(ctx, q) }},
+		}, func(q *webhook.ListQuery) (string, error) { return s.Audit().Newer(ctx, q) }},
 	} {
 		for _, order := range []string{"", "sort=" + tt.list.Sort[0]} {
 			q := query(t, tt.list, order+"&page[size]=3")

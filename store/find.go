@@ -73,8 +73,8 @@ func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, er
 
 const selectProgramIDs = "SELECT id FROM programs ORDER BY id LIMIT ?"
 
-// ProgramIDs returns the ids of programs in their order, at most limit.
-func (s *Store) ProgramIDs(ctx context.Context, limit int) ([]string, error) {
+// IDs returns the ids of programs in their order, at most limit.
+func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
 	if limit < 1 {
 		return nil, errors.New("store: a limit is at least 1")
 	}

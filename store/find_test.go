@@ -12,19 +12,19 @@ func TestFind(t *testing.T) {
 	url, active, names := "https://example.com/", true, []string{"user_created"}
 	var tokens []webhook.Token
 	for _, program := range []string{"a", "b"} {
-		token, _, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: program, UserID: "1", Scopes: webhook.Scopes()})
+		token, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: program, UserID: "1", Scopes: webhook.Scopes()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tokens = append(tokens, token)
 	}
-	sub, _, err := s.CreateSubscription(ctx, "a", "1", &webhook.SubscriptionFields{URL: &url, Active: &active, Events: &names}, 0)
+	sub, _, err := s.Subscriptions().Create(ctx, "a", "1", &webhook.SubscriptionFields{URL: &url, Active: &active, Events: &names}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const eventID = "ffffffff-0000-7000-8000-000000000001"
 	for _, program := range []string{"a", "b"} {
-		if _, err := s.Publish(ctx, program, []webhook.Event{{ID: eventID, Name: "user_created", JSON: []byte(`{"id":"` + eventID + `","name":"user_created"}`)}}); err != nil {
+		if _, err := s.Events().Publish(ctx, program, []webhook.Event{{ID: eventID, Name: "user_created", JSON: []byte(`{"id":"` + eventID + `","name":"user_created"}`)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -69,7 +69,7 @@ func TestFind(t *testing.T) {
 	if kinds[FoundDelivery] != 1 || kinds[FoundSubscription] != 1 || kinds[FoundToken] != 2 {
 		t.Errorf("got %v", kinds)
 	}
-	ids, err := s.ProgramIDs(ctx, 1)
+	ids, err := s.Programs().IDs(ctx, 1)
 	if err != nil || len(ids) != 1 || ids[0] != "a" {
 		t.Errorf("programs: got %v (%v), want the first", ids, err)
 	}

@@ -91,7 +91,7 @@ func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
 }
 
 // repeats counts what may be delivered again.
-func (s *Store) repeats(ctx context.Context) (r Repeats, err error) {
+func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
 	if err = s.db.Scan(ctx, selectUnended, []any{maxRepeats + 1}, &r.Deliveries); err != nil {
 		return r, err
 	}
@@ -104,14 +104,16 @@ func (s *Store) repeats(ctx context.Context) (r Repeats, err error) {
 }
 
 // Held returns the hold, and whether there is one.
-func (s *Store) Held() (Hold, bool) {
-	s.hold.mu.Lock()
-	defer s.hold.mu.Unlock()
+func (s *Store) Held() (Hold, bool) { return s.hold.current() }
+
+func (h *hold) current() (Hold, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	select {
-	case <-s.hold.released:
+	case <-h.released:
 		return Hold{}, false
 	default:
-		return s.hold.info, true
+		return h.info, true
 	}
 }
 
@@ -125,7 +127,7 @@ func (s *Store) Released() <-chan struct{} {
 // Release ends the hold for good. The error is a *webhook.Error when there is
 // none.
 func (w Write) Release() error {
-	if _, held := w.s.Held(); !held {
+	if _, held := w.s.hold.current(); !held {
 		return webhook.NewError(webhook.CodeConflict, "No deliveries are held.")
 	}
 	return w.release()

@@ -26,7 +26,7 @@ func keep(s *Store, k *webhook.IdempotencyKey, body string) error {
 
 func newTokenID(t *testing.T, s *Store) string {
 	t.Helper()
-	token, _, err := s.CreateToken(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	token, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}

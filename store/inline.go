@@ -27,7 +27,7 @@ func (t *tx) accept(events []webhook.Event) {
 // Accepted are the events that a commit is about to store. It is valid until
 // the function that it was given to returns.
 type Accepted struct {
-	s       *Store
+	s       *core
 	t       *tx
 	failure error // of the transaction
 }
@@ -42,7 +42,7 @@ type inlineDelivery struct {
 
 // inlineFormer is who forms deliveries inline.
 type inlineFormer struct {
-	s  *Store
+	s  *core
 	fn func(*Accepted)
 }
 
@@ -50,19 +50,19 @@ type inlineFormer struct {
 // few, from now on; nil for no more. What it forms of them is stored in the same
 // commit. The leader of the writer calls it, while other writes wait: it must be
 // quick, and must not wait for a write.
-func (s *Store) SetInlineFormer(fn func(*Accepted)) {
+func (s Queues) SetInlineFormer(fn func(*Accepted)) {
 	if fn == nil {
 		s.writer.inline.Store(nil)
 		return
 	}
-	s.writer.inline.Store(&inlineFormer{s, fn})
+	s.writer.inline.Store(&inlineFormer{s.core, fn})
 }
 
 // Events returns the events, of each program in the order of its log. They are
 // not to be changed.
 func (a *Accepted) Events() []webhook.Event { return a.t.accepted }
 
-// FormInline is [Store.Waiting] and [Store.Form] of a queue, the accepted events
+// FormInline is [Queues.Waiting] and [Queues.Form] of a queue, the accepted events
 // included. It returns false, and does nothing, when nothing waits, or some of it
 // may not be in memory, or much of the log would have to be looked through for
 // it. Otherwise done is called after the commit, before the publishers go on,

@@ -17,7 +17,7 @@ type inlineClaim struct {
 // formInline has deliveries formed for a queue inline, and returns what comes of each.
 func formInline(s *Store, l *Queue) <-chan inlineClaim {
 	c := make(chan inlineClaim, 16)
-	s.SetInlineFormer(func(a *Accepted) {
+	s.Queues().SetInlineFormer(func(a *Accepted) {
 		a.FormInline(l, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) { c <- inlineClaim{claim, err} })
 	})
 	return c
@@ -53,7 +53,7 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 		names[i] = "content_updated"
 	}
 	publish(t, s, "p", names...)
-	s.SetInlineFormer(nil)
+	s.Queues().SetInlineFormer(nil)
 	publish(t, s, "p", "content_updated")
 	if n := len(claims); n != 0 {
 		t.Errorf("%d more were formed, want none", n)
@@ -87,7 +87,7 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 	}{
 		"the queue is stale": {func(t *testing.T, s *Store, id string) {
 			text := "changed"
-			if _, err := s.UpdateSubscription(t.Context(), "p", id, &webhook.SubscriptionFields{Description: &text}); err != nil {
+			if _, err := s.Subscriptions().Update(t.Context(), "p", id, &webhook.SubscriptionFields{Description: &text}); err != nil {
 				t.Fatal(err)
 			}
 		}, ErrStale},

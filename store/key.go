@@ -22,7 +22,7 @@ const (
 // database whose key is missing or wrong is refused: its secrets would be lost
 // without notice. The error wraps [ErrKey]. A rotation that a crash has
 // interrupted is finished.
-func (s *Store) openKeyring(cfg *Config) error {
+func (s *core) openKeyring(cfg *Config) error {
 	file, err := keyring.Locate(cfg.Dir, cfg.SecretKeyFile)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (s *Store) RotateKey(ctx context.Context) (r KeyRotation, err error) {
 
 // finishRotation goes on with a rotation that was interrupted, if there is one.
 // If it cannot, nothing is lost: all the keys are there.
-func (s *Store) finishRotation() {
+func (s *core) finishRotation() {
 	if !s.keys.Interrupted() {
 		return
 	}
@@ -205,7 +205,7 @@ func encryptedColumns() []encryptedColumn {
 // reencrypt encrypts everything with the present key that an older one has
 // encrypted, and counts it into r. When it returns nil the older ones are of no more
 // use.
-func (s *Store) reencrypt(ctx context.Context, r *KeyRotation) error {
+func (s *core) reencrypt(ctx context.Context, r *KeyRotation) error {
 	unreadable := 0
 	for _, c := range encryptedColumns() {
 		var text string
@@ -240,7 +240,7 @@ func (s *Store) reencrypt(ctx context.Context, r *KeyRotation) error {
 // reencryptSome deals with the next rows of a column after (text, number), and
 // returns the last of them, how many it re-encrypted, how many no key decrypts,
 // and whether there may be more.
-func (s *Store) reencryptSome(t *tx, c *encryptedColumn, text string, number int64) (lastText string, last int64, done, failed int, more bool, err error) {
+func (s *core) reencryptSome(t *tx, c *encryptedColumn, text string, number int64) (lastText string, last int64, done, failed int, more bool, err error) {
 	type row struct {
 		text   string
 		number int64

@@ -36,17 +36,17 @@ func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 	t.Helper()
 	ctx := context.Background()
 	f := &encryptedThings{program: "p", header: "Bearer canary-5f1d", secrets: make(map[string][]webhook.SigningSecret), answers: make(map[webhook.IdempotencyKey]string)}
-	token, _, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: f.program, UserID: "u", Scopes: webhook.Scopes()})
+	token, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: f.program, UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	url, names, header := "https://partner.example", []string{"content_updated"}, &f.header
 	for i := range count {
-		sub, first, err := s.CreateSubscription(ctx, f.program, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+		sub, first, err := s.Subscriptions().Create(ctx, f.program, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, second, err := s.RotateSecret(ctx, f.program, sub.ID)
+		_, second, err := s.Subscriptions().RotateSecret(ctx, f.program, sub.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestRotateKey(t *testing.T) {
 	dir := t.TempDir()
 	s := opened(t, Config{Dir: dir})
 	f := fillEncrypted(t, s, reencryptBatch+3)
-	if _, err := s.DeleteSubscription(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
+	if _, err := s.Subscriptions().Delete(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "secret.key")
@@ -311,7 +311,7 @@ func TestRotateKeyUnreadable(t *testing.T) {
 	if l := queue(t, s, f.subs[0].ID); l.Authorization != f.header {
 		t.Error("the other one has lost its secret")
 	}
-	if _, err := s.DeleteSubscription(t.Context(), f.program, spoiled); err != nil {
+	if _, err := s.Subscriptions().Delete(t.Context(), f.program, spoiled); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.RotateKey(t.Context()); err != nil || r.SigningSecrets != 2 {
@@ -336,7 +336,7 @@ func TestQueuesBesideOneThatIsSpoiled(t *testing.T) {
 		if err := s.writer.do(func(t *tx) error { return t.Exec(spoil, bad.ID) }); err != nil {
 			t.Fatal(err)
 		}
-		queues, err := s.Queues(t.Context())
+		queues, err := s.Queues().All(t.Context())
 		if err != nil || len(queues) != 2 {
 			t.Fatalf("%s: got %d queues, %v; want 2", spoil, len(queues), err)
 		}
@@ -359,7 +359,7 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				for _, sub := range subs {
-					if l, err := s.Queue(t.Context(), sub.ID); err != nil || l.Authorization != f.header {
+					if l, err := s.Queues().Get(t.Context(), sub.ID); err != nil || l.Authorization != f.header {
 						t.Errorf("a queue: %v", err)
 						return
 					}
@@ -370,12 +370,12 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 	all.Go(func() {
 		url, names, header := "https://partner.example", []string{"content_updated"}, &f.header
 		for ctx.Err() == nil {
-			sub, first, err := s.CreateSubscription(t.Context(), f.program, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+			sub, first, err := s.Subscriptions().Create(t.Context(), f.program, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			_, second, err := s.RotateSecret(t.Context(), f.program, sub.ID)
+			_, second, err := s.Subscriptions().RotateSecret(t.Context(), f.program, sub.ID)
 			if err != nil {
 				t.Error(err)
 				return

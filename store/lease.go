@@ -47,7 +47,7 @@ func (s *Store) Fence(l *replica.Lease) error { return s.fence(l.Generation(), l
 
 // fence is [Store.Fence] for a lease of the given generation, which valid
 // reports on.
-func (s *Store) fence(generation int64, valid func() bool) error {
+func (s *core) fence(generation int64, valid func() bool) error {
 	err := s.writer.do(func(t *tx) error {
 		return t.Exec("INSERT INTO settings (name, value) VALUES ('"+leaseSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(strconv.FormatInt(generation, 10)))
 	})
@@ -62,4 +62,4 @@ func (s *Store) fence(generation int64, valid func() bool) error {
 }
 
 // MaySend reports whether an attempt that has been counted may be made now.
-func (s *Store) MaySend() bool { return s.writer.leased() }
+func (s Queues) MaySend() bool { return s.writer.leased() }

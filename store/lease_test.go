@@ -18,7 +18,7 @@ func TestFence(t *testing.T) {
 	if known, err := s.LeaseGeneration(t.Context()); err != nil || known != 0 {
 		t.Errorf("the generation of new data: %d, %v", known, err)
 	}
-	if !s.MaySend() {
+	if !s.Queues().MaySend() {
 		t.Error("a store that needs no lease may not send")
 	}
 	var valid atomic.Bool
@@ -30,23 +30,23 @@ func TestFence(t *testing.T) {
 		t.Errorf("the generation of the data: %d, %v, want 1", known, err)
 	}
 	publish := func() error {
-		_, err := s.Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
+		_, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
 		return err
 	}
-	if _, _, err := s.CreateToken(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
-	if err := publish(); err != nil || !s.MaySend() {
+	if err := publish(); err != nil || !s.Queues().MaySend() {
 		t.Errorf("with the lease: %v", err)
 	}
 	s.await("up to date", upToDate)
 	valid.Store(false)
-	if err := publish(); !errors.Is(err, ErrUnavailable) || s.MaySend() {
+	if err := publish(); !errors.Is(err, ErrUnavailable) || s.Queues().MaySend() {
 		t.Errorf("without the lease: %v, want %v", err, ErrUnavailable)
 	}
 	wantCode(t, s.Check(t.Context()), webhook.CodeUnavailable)
 	valid.Store(true)
-	if err := publish(); err != nil || !s.MaySend() {
+	if err := publish(); err != nil || !s.Queues().MaySend() {
 		t.Errorf("with the lease again: %v", err)
 	}
 	if err := s.Check(t.Context()); err != nil {

@@ -43,9 +43,9 @@ func (l *listLimits) late(looked int, over time.Time) bool {
 	return l.time > 0 && looked >= leastScan && time.Now().After(over)
 }
 
-// Subscriptions returns a page of a program's subscriptions, and how many the
+// Page returns a page of a program's subscriptions, and how many the
 // filters let through in all.
-func (s *Store) Subscriptions(ctx context.Context, programID string, q *webhook.ListQuery) (subs []webhook.Subscription, total int, err error) {
+func (s Subscriptions) Page(ctx context.Context, programID string, q *webhook.ListQuery) (subs []webhook.Subscription, total int, err error) {
 	var active []int
 	for _, word := range q.Filters["active"] {
 		active = append(active, map[string]int{"false": 0, "true": 1}[word])
@@ -212,10 +212,10 @@ func jsonOf[T any](values []T) any {
 	return string(b)
 }
 
-// Events returns a page of a program's log, and the cursor of the next page,
+// Page returns a page of a program's log, and the cursor of the next page,
 // "" on the last. A page that filters looks at a bounded number of events: it
 // may be short or empty, and there is more all the same when there is a cursor.
-func (s *Store) Events(ctx context.Context, programID string, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
+func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
 	f, err := s.eventFeed(ctx, programID, q)
 	if err != nil {
 		return nil, "", err
@@ -234,10 +234,10 @@ func (s *Store) Events(ctx context.Context, programID string, q *webhook.ListQue
 	return events, next, err
 }
 
-// NewerEvents returns the cursor of the page before the one that a query of the
+// Newer returns the cursor of the page before the one that a query of the
 // log of a program, or of all programs when that is "", asks for by its cursor;
 // "" when that is the first.
-func (s *Store) NewerEvents(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
+func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
 	var f *feed
 	var err error
 	if programID == "" {
@@ -252,7 +252,7 @@ func (s *Store) NewerEvents(ctx context.Context, programID string, q *webhook.Li
 }
 
 // eventFeed is where the places of a program's log are found.
-func (s *Store) eventFeed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
+func (s *core) eventFeed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
 	low, high, err := s.between(ctx, q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
 		return s.seqBefore(ctx, programID, at)
 	})
@@ -308,7 +308,7 @@ func stampOf(t time.Time) any {
 
 // between turns a span of time into the span of a key along which time never
 // falls. Both bounds are exclusive.
-func (s *Store) between(ctx context.Context, r webhook.TimeRange, before func(context.Context, time.Time) (int64, error)) (low, high int64, err error) {
+func (s *core) between(ctx context.Context, r webhook.TimeRange, before func(context.Context, time.Time) (int64, error)) (low, high int64, err error) {
 	high = math.MaxInt64
 	if !r.From.IsZero() {
 		if low, err = before(ctx, r.From); err != nil {
@@ -330,25 +330,25 @@ func beyond(place int64, descending bool, low, high int64) (int64, int64) {
 	return max(low, place), high
 }
 
-// Deliveries returns a page of a subscription's deliveries, and the cursor of
+// Page returns a page of a subscription's deliveries, and the cursor of
 // the next page, "" on the last. A page that filters looks at a bounded number
 // of deliveries: it may be short or empty, and there is more all the same when
 // there is a cursor.
-func (s *Store) Deliveries(ctx context.Context, programID, subscriptionID string, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
-	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+	if _, err := (Subscriptions{s.core}).Get(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
 	return s.listDeliveries(ctx, programID, subscriptionID, webhook.DeliveryList, q)
 }
 
-// AllDeliveries is Deliveries over all programs, for admins: of a query of
+// PageAll is Deliveries over all programs, for admins: of a query of
 // webhook.AllDeliveryList.
-func (s *Store) AllDeliveries(ctx context.Context, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+func (s Deliveries) PageAll(ctx context.Context, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	return s.listDeliveries(ctx, "", "", webhook.AllDeliveryList, q)
 }
 
 // listDeliveries lists those of one subscription, or of all when that is "".
-func (s *Store) listDeliveries(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+func (s *core) listDeliveries(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	l := deliveryList{q: q, programID: programID, subscriptionID: subscriptionID}
 	if l.low, l.high, err = s.between(ctx, q.Ranges["created_at"], s.numBefore); err != nil {
 		return nil, "", err
@@ -391,7 +391,7 @@ const selectListedDeliveries = "SELECT " + deliveryColumns + " FROM json_each(?)
 
 // numBefore returns the greatest num of a delivery that was created before a
 // time, 0 when there is none.
-func (s *Store) numBefore(ctx context.Context, at time.Time) (int64, error) {
+func (s *core) numBefore(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64 // created before, and not
 	err := s.db.Scan(ctx, "SELECT coalesce((SELECT min(num) FROM deliveries), 1) - 1, coalesce((SELECT max(num) FROM deliveries), 0) + 1", nil, &low, &high)
 	for err == nil && high-low > 1 {

@@ -339,16 +339,16 @@ func (l *deliveryList) acrossByCreation(descending bool, size int) ([]int64, []i
 	return nums, []int64{at}, nil
 }
 
-// NewestDelivery returns the place of the newest delivery there is, 0 for none.
-func (s *Store) NewestDelivery(ctx context.Context) (num int64, err error) {
+// Newest returns the place of the newest delivery there is, 0 for none.
+func (s Deliveries) Newest(ctx context.Context) (num int64, err error) {
 	return num, s.db.Scan(ctx, selectNewestNum, nil, &num)
 }
 
-// NewDeliveries returns what a query of webhook.AllDeliveryList lets through of
+// After returns what a query of webhook.AllDeliveryList lets through of
 // the deliveries behind a place, newest first, whatever the query's page: at
 // most so many; the place of the newest there is; and whether there are more in
 // between.
-func (s *Store) NewDeliveries(ctx context.Context, q *webhook.ListQuery, after int64, most int) (page []webhook.Delivery, newest int64, more bool, err error) {
+func (s Deliveries) After(ctx context.Context, q *webhook.ListQuery, after int64, most int) (page []webhook.Delivery, newest int64, more bool, err error) {
 	query := *q
 	query.Sort, query.Cursor, query.Size = webhook.AllDeliveryList.Default, "", most
 	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
@@ -372,9 +372,9 @@ func (s *Store) NewDeliveries(ctx context.Context, q *webhook.ListQuery, after i
 	return page, newest, more, err
 }
 
-// DeliveriesAt returns the deliveries of any program at these places, in their
+// At returns the deliveries of any program at these places, in their
 // order, without those that are gone.
-func (s *Store) DeliveriesAt(ctx context.Context, nums []int64) (all []webhook.Delivery, err error) {
+func (s Deliveries) At(ctx context.Context, nums []int64) (all []webhook.Delivery, err error) {
 	err = s.view(ctx, func(v *view) error {
 		all, err = v.deliveries(nums)
 		return err
@@ -391,9 +391,9 @@ func (v *view) deliveries(nums []int64) (all []webhook.Delivery, err error) {
 	return all, err
 }
 
-// NewerDeliveries returns the cursor of the page before the one that a query of
+// Newer returns the cursor of the page before the one that a query of
 // webhook.AllDeliveryList asks for by its cursor, "" when that is the first.
-func (s *Store) NewerDeliveries(ctx context.Context, q *webhook.ListQuery) (cursor string, err error) {
+func (s Deliveries) Newer(ctx context.Context, q *webhook.ListQuery) (cursor string, err error) {
 	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
 	if err != nil {
 		return "", err

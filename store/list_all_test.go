@@ -156,7 +156,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 				slices.Reverse(want)
 			}
 			for pages := 0; ; pages++ {
-				page, next, err := s.AllDeliveries(ctx, q)
+				page, next, err := s.Deliveries().PageAll(ctx, q)
 				if err != nil || len(page) > q.Size || pages > 5*len(model) {
 					t.Fatalf("%s: page %d has %d rows (%v)", raw, pages, len(page), err)
 				}
@@ -173,7 +173,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 
 			// What is new behind a place, and what a bulk action picks, is the same.
 			after := any().num
-			page, newest, more, err := s.NewDeliveries(ctx, q, after, 5)
+			page, newest, more, err := s.Deliveries().After(ctx, q, after, 5)
 			if err != nil || newest != model[0].num {
 				t.Fatalf("%s: newest %d (%v)", raw, newest, err)
 			}
@@ -253,7 +253,7 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 	}
 	list := func(raw, want string) {
 		t.Helper()
-		_, _, err := s.AllDeliveries(t.Context(), query(t, webhook.AllDeliveryList, raw))
+		_, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, raw))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(fmt.Sprint(err), want)) {
 			t.Errorf("%s: got %v, want %q", raw, err, want)
 		}

@@ -59,7 +59,7 @@ func BenchmarkList(b *testing.B) {
 					}
 					found := 0
 					for b.Loop() {
-						got, _, err := s.Deliveries(context.Background(), "p", sub.ID, q)
+						got, _, err := s.Deliveries().Page(context.Background(), "p", sub.ID, q)
 						if err != nil {
 							b.Fatal(err)
 						}
@@ -102,7 +102,7 @@ func BenchmarkList(b *testing.B) {
 					}
 					found := 0
 					for b.Loop() {
-						got, _, err := s.AllDeliveries(context.Background(), q)
+						got, _, err := s.Deliveries().PageAll(context.Background(), q)
 						if err != nil {
 							b.Fatal(err)
 						}
@@ -118,7 +118,7 @@ func BenchmarkList(b *testing.B) {
 					q := query(b, webhook.AllDeliveryList, plan.raw)
 					picked := 0
 					for b.Loop() {
-						p, err := s.PlanBulk(context.Background(), webhook.ActionDeliveryRedeliver, q, 0)
+						p, err := s.BulkRuns().Plan(context.Background(), webhook.ActionDeliveryRedeliver, q, 0)
 						if err != nil {
 							b.Fatal(err)
 						}
@@ -137,7 +137,7 @@ func BenchmarkList(b *testing.B) {
 					q := query(b, webhook.EventList, page.raw)
 					found := 0
 					for b.Loop() {
-						got, _, err := s.Events(context.Background(), "p", q)
+						got, _, err := s.Events().Page(context.Background(), "p", q)
 						if err != nil {
 							b.Fatal(err)
 						}

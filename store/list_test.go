@@ -50,12 +50,12 @@ func TestCursorsAreBound(t *testing.T) {
 		if !found {
 			q := query(t, webhook.EventList, raw)
 			q.Cursor = cursor
-			_, next, err = s.Events(ctx, programID, q)
+			_, next, err = s.Events().Page(ctx, programID, q)
 			return next, err
 		}
 		q := query(t, webhook.DeliveryList, raw)
 		q.Cursor = cursor
-		_, next, err = s.Deliveries(ctx, programID, subs[int(id[0]-'0')].ID, q)
+		_, next, err = s.Deliveries().Page(ctx, programID, subs[int(id[0]-'0')].ID, q)
 		return next, err
 	}
 	type which struct{ of, raw string }
@@ -333,7 +333,7 @@ func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
 	var read []*modelDelivery
 	seen := make(map[string]bool)
 	for pages := 0; ; pages++ {
-		page, next, err := d.s.Deliveries(context.Background(), "p", d.mine.ID, q)
+		page, next, err := d.s.Deliveries().Page(context.Background(), "p", d.mine.ID, q)
 		if err != nil {
 			d.t.Fatalf("%s: %v", name, err)
 		}
@@ -428,7 +428,7 @@ func TestEventsAgainstAModel(t *testing.T) {
 		}
 		e.ReceivedAt = now
 		e.JSON = fmt.Appendf(nil, `{"id":%q,"timestamp":%q,"name":%q,"version":"1"}`, e.ID, text, e.Name)
-		if _, err := s.Publish(ctx, "p", []webhook.Event{e}); err != nil {
+		if _, err := s.Events().Publish(ctx, "p", []webhook.Event{e}); err != nil {
 			t.Fatal(err)
 		}
 		model = append(model, row{e.ID, e.Name, now, stamp})
@@ -453,7 +453,7 @@ func TestEventsAgainstAModel(t *testing.T) {
 		start := len(model)
 		var got, want []string
 		for pages := 0; ; pages++ {
-			page, next, err := s.Events(ctx, "p", q)
+			page, next, err := s.Events().Page(ctx, "p", q)
 			if err != nil || len(page) > q.Size || pages > 20*len(model) {
 				t.Fatalf("%s: page %d has %d events (%v)", raw, pages, len(page), err)
 			}
@@ -518,7 +518,7 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 		}
 		switch {
 		case i%7 == 0:
-			if _, err := s.DeleteSubscription(ctx, sub.ProgramID, sub.ID); err != nil {
+			if _, err := s.Subscriptions().Delete(ctx, sub.ProgramID, sub.ID); err != nil {
 				t.Fatal(err)
 			}
 		case sub.ProgramID == "p":
@@ -586,7 +586,7 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 		total := len(want)
 		first := min((q.Number-1)*q.Size, total)
 		want = want[first:min(first+q.Size, total)]
-		got, gotTotal, err := s.Subscriptions(ctx, "p", q)
+		got, gotTotal, err := s.Subscriptions().Page(ctx, "p", q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -595,7 +595,7 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 			t.Fatalf("%s: got %d of %d, want %d of %d", values.Encode(), len(got), gotTotal, len(want), total)
 		}
 	}
-	if _, total, err := s.Subscriptions(ctx, "p", query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
+	if _, total, err := s.Subscriptions().Page(ctx, "p", query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
 		t.Errorf("the last page there can be: total %d (%v), want %d", total, err, len(model))
 	}
 }
@@ -734,7 +734,7 @@ func TestAllDeliveries(t *testing.T) {
 	for cursor := ""; ; {
 		q := query(t, webhook.AllDeliveryList, "filter[status]=failed&page[size]=2")
 		q.Cursor = cursor
-		page, next, err := s.AllDeliveries(ctx, q)
+		page, next, err := s.Deliveries().PageAll(ctx, q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -747,7 +747,7 @@ func TestAllDeliveries(t *testing.T) {
 		cursor = next
 		mine := query(t, webhook.DeliveryList, "filter[status]=failed&page[size]=2")
 		mine.Cursor = next
-		_, _, err = s.Deliveries(ctx, sub.ProgramID, sub.ID, mine)
+		_, _, err = s.Deliveries().Page(ctx, sub.ProgramID, sub.ID, mine)
 		wantCode(t, err, webhook.CodeInvalid)
 	}
 	if !slices.Equal(got, want) {
@@ -782,7 +782,7 @@ func TestListsEndInTime(t *testing.T) {
 		for next := ""; pages == 0 || next != ""; pages++ {
 			q.Cursor = next
 			var page []webhook.AuditEntry
-			if page, next, err = s.AuditEntries(t.Context(), q); err != nil {
+			if page, next, err = s.Audit().Page(t.Context(), q); err != nil {
 				t.Fatal(err)
 			}
 			found += len(page)
@@ -790,7 +790,7 @@ func TestListsEndInTime(t *testing.T) {
 		if found != 2 || pages < want || want == 1 && pages > 1 {
 			t.Errorf("with %s: %d entries on %d pages, want 2 on %d", limit, found, pages, want)
 		}
-		if page, _, err := s.AuditEntries(t.Context(), query(t, webhook.AuditList, "page[size]=100")); err != nil || len(page) != 100 {
+		if page, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "page[size]=100")); err != nil || len(page) != 100 {
 			t.Errorf("with %s: a page without filters has %d entries (%v), want 100", limit, len(page), err)
 		}
 	}

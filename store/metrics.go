@@ -156,7 +156,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(upDesc, prometheus.GaugeValue, truth(err == nil), nil)
 
 	for _, name := range webhook.AlertNames() {
-		send(alertsDesc, prometheus.CounterValue, float64(s.AlertCount(name)), nil, string(name))
+		send(alertsDesc, prometheus.CounterValue, float64(s.Alerts().Count(name)), nil, string(name))
 	}
 	swept := s.Swept()
 	send(removedDesc, prometheus.CounterValue, float64(swept.Events), nil, "event")
@@ -203,7 +203,7 @@ const selectFirstWanted = "SELECT min(seq) FROM events WHERE program_id = ? AND 
 // FirstWanted returns the place of the oldest event in a program's log after one
 // place, up to another, and within one of the spans, and when it was accepted:
 // 0 when there is none. It costs a seek for each span.
-func (s *Store) FirstWanted(ctx context.Context, programID string, spans []Interest, after, newest int64) (first int64, accepted time.Time, err error) {
+func (s Queues) FirstWanted(ctx context.Context, programID string, spans []Interest, after, newest int64) (first int64, accepted time.Time, err error) {
 	for i := range spans {
 		in := &spans[i]
 		var seq sql.NullInt64

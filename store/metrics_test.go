@@ -61,7 +61,7 @@ func TestMetrics(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	events := publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 	// Two of them are there already.
-	if added, err := s.Publish(context.Background(), "p", append(events[:2], event("content_updated"))); err != nil || added != 1 {
+	if added, err := s.Events().Publish(context.Background(), "p", append(events[:2], event("content_updated"))); err != nil || added != 1 {
 		t.Fatalf("got %d (%v), want 1 added", added, err)
 	}
 	publish(t, s, "q", "content_updated")
@@ -74,7 +74,7 @@ func TestMetrics(t *testing.T) {
 	} {
 		c := form(t, s, l, 1)
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-		if _, err := s.Record(c, &a, step, webhook.HealthPolicy{}); err != nil {
+		if _, err := s.Queues().Record(c, &a, step, webhook.HealthPolicy{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,7 +92,7 @@ func TestMetrics(t *testing.T) {
 		`service_disk_low 0`,
 		`service_disk_least_bytes 1`,
 		`service_store_up 1`)
-	if _, err := s.DeleteSubscription(context.Background(), "p", sub.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	wantMetrics(t, registry,
@@ -106,11 +106,11 @@ func TestMetricsOfWhatFails(t *testing.T) {
 	program(t, s, "p")
 	conflict := event("content_updated")
 	publish(t, s, "p", "content_updated")
-	if _, err := s.Publish(context.Background(), "p", []webhook.Event{conflict}); err != nil {
+	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{conflict}); err != nil {
 		t.Fatal(err)
 	}
 	conflict.JSON = bytes.Replace(conflict.JSON, []byte("7}"), []byte("8}"), 1)
-	_, err := s.Publish(context.Background(), "p", []webhook.Event{event("content_updated"), conflict})
+	_, err := s.Events().Publish(context.Background(), "p", []webhook.Event{event("content_updated"), conflict})
 	wantCode(t, err, webhook.CodeConflict)
 	wantMetrics(t, registry, `service_events_accepted_total{program="p"} 2`, `service_commit_failures_total 0`)
 
@@ -120,7 +120,7 @@ func TestMetricsOfWhatFails(t *testing.T) {
 	}
 	large := event("content_updated")
 	large.JSON = bytes.Repeat([]byte(" "), 1<<20)
-	if _, err := s.Publish(context.Background(), "p", []webhook.Event{large}); !Unavailable(err) {
+	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{large}); !Unavailable(err) {
 		t.Fatalf("a full disk: got %v", err)
 	}
 	wantMetrics(t, registry, `service_events_accepted_total{program="p"} 2`, `service_commit_failures_total 1`)
@@ -166,7 +166,7 @@ func TestFirstWanted(t *testing.T) {
 		{"of several names", []Interest{{"content_archived", 0, always}, {"content_deleted", 0, always}, {"content_updated", 1, always}}, 0, 5, 2},
 		{"up to one that is not", []Interest{{"content_updated", 1, always}}, 0, 4, 0},
 	} {
-		got, at, err := s.FirstWanted(context.Background(), "p", test.spans, test.after, test.newest)
+		got, at, err := s.Queues().FirstWanted(context.Background(), "p", test.spans, test.after, test.newest)
 		if err != nil || got != test.want {
 			t.Errorf("%s: got %d (%v), want %d", test.name, got, err, test.want)
 		}
@@ -174,7 +174,7 @@ func TestFirstWanted(t *testing.T) {
 			t.Errorf("%s: it was accepted at %s, want %s", test.name, at, published[got-1].ReceivedAt)
 		}
 	}
-	if seq, _, err := s.FirstWanted(context.Background(), "q", []Interest{{"content_updated", 0, always}}, 0, 5); err != nil || seq != 0 {
+	if seq, _, err := s.Queues().FirstWanted(context.Background(), "q", []Interest{{"content_updated", 0, always}}, 0, 5); err != nil || seq != 0 {
 		t.Errorf("another program: got %d (%v), want none", seq, err)
 	}
 }

@@ -77,15 +77,15 @@ func TestMigrationFromSchema1(t *testing.T) {
 	}
 
 	// It goes on where it was: secrets open, what was in flight is due again.
-	if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); err != nil || n != 1 {
+	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); err != nil || n != 1 {
 		t.Errorf("recovered %d, %v, want 1", n, err)
 	}
-	queues, err := s.Queues(t.Context())
+	queues, err := s.Queues().All(t.Context())
 	if err != nil || len(queues) != 2 {
 		t.Fatalf("%d queues, %v, want 2", len(queues), err)
 	}
 	for _, l := range queues {
-		if c, _, err := s.ClaimDue(t.Context(), l.SubscriptionID, false); err != nil || c == nil && l.NextDue.Before(time.Now()) {
+		if c, _, err := s.Queues().ClaimDue(t.Context(), l.SubscriptionID, false); err != nil || c == nil && l.NextDue.Before(time.Now()) {
 			t.Errorf("claim of what is due: %v, %v", c, err)
 		}
 	}

@@ -39,7 +39,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	limit("1") // means as many as there are
 	refused := 0
 	for range 2000 {
-		if _, err := s.Publish(ctx, "p", []webhook.Event{event("content_updated")}); Unavailable(err) {
+		if _, err := s.Events().Publish(ctx, "p", []webhook.Event{event("content_updated")}); Unavailable(err) {
 			refused++
 		} else if err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	}
 	want("while it is full", 1, 0)
 	limit("1000000")
-	if _, err := s.Publish(ctx, "p", []webhook.Event{event("content_updated")}); err != nil {
+	if _, err := s.Events().Publish(ctx, "p", []webhook.Event{event("content_updated")}); err != nil {
 		t.Fatal(err)
 	}
 	want("at once with room", 1, 0)

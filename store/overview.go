@@ -67,9 +67,9 @@ func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
 
 const selectSubscriptionURLs = "SELECT s.id, s.url FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value"
 
-// SubscriptionURLs returns the URLs of subscriptions of any program, deleted
+// URLs returns the URLs of subscriptions of any program, deleted
 // ones too, by their ids, for admins. An id that is unknown is left out.
-func (s *Store) SubscriptionURLs(ctx context.Context, ids []string) (map[string]string, error) {
+func (s Subscriptions) URLs(ctx context.Context, ids []string) (map[string]string, error) {
 	list, err := json.Marshal(ids)
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ const selectLastAttempts = `SELECT d.id, a.number, a.started_at, a.duration_ms, 
 // program, by the ids of the deliveries, for admins. What the server answered
 // is left out but for its status. A delivery without such an attempt is left
 // out too.
-func (s *Store) LastAttempts(ctx context.Context, deliveryIDs []string) (map[string]webhook.Attempt, error) {
+func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map[string]webhook.Attempt, error) {
 	list, err := json.Marshal(deliveryIDs)
 	if err != nil {
 		return nil, err

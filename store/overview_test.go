@@ -24,7 +24,7 @@ func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
 	return s, func(programID, name string) {
 		t.Helper()
 		id := webhook.NewID()
-		_, err := s.Publish(t.Context(), programID, []webhook.Event{{
+		_, err := s.Events().Publish(t.Context(), programID, []webhook.Event{{
 			ID: id, Name: name, ReceivedAt: time.UnixMilli(1_700_000_000_000),
 			JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name),
 		}})
@@ -36,7 +36,7 @@ func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
 
 func overviewToken(t *testing.T, s *Store, programID string) {
 	t.Helper()
-	_, _, err := s.CreateToken(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
+	_, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func overviewToken(t *testing.T, s *Store, programID string) {
 func overviewSubscription(t *testing.T, s *Store, programID, url string, active bool) webhook.Subscription {
 	t.Helper()
 	names := []string{"user_created"}
-	sub, _, err := s.CreateSubscription(t.Context(), programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, Active: &active}, 0)
+	sub, _, err := s.Subscriptions().Create(t.Context(), programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, Active: &active}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,13 +71,13 @@ func TestTotals(t *testing.T) {
 	kept := overviewSubscription(t, s, "a", "https://a.example/", true)
 	overviewSubscription(t, s, "b", "https://paused.example/", false)
 	gone := overviewSubscription(t, s, "b", "https://gone.example/", true)
-	if _, err := s.DeleteSubscription(t.Context(), "b", gone.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(t.Context(), "b", gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	publish("a", "user_created")
 	publish("b", "user_created")
 	publish("a", "user_updated")
-	if c, _, err := s.ClaimDue(t.Context(), kept.ID, true); err != nil || c == nil {
+	if c, _, err := s.Queues().ClaimDue(t.Context(), kept.ID, true); err != nil || c == nil {
 		t.Fatalf("claim the ping: %v, %v", c, err)
 	}
 	want := Totals{
@@ -121,10 +121,10 @@ func TestSubscriptionURLs(t *testing.T) {
 	one := overviewSubscription(t, s, "a", "https://one.example/", true)
 	two := overviewSubscription(t, s, "b", `https://two.example/?q="><script>`, true)
 	overviewSubscription(t, s, "b", "https://not-asked-for.example/", true)
-	if _, err := s.DeleteSubscription(t.Context(), "a", one.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(t.Context(), "a", one.ID); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.SubscriptionURLs(t.Context(), []string{one.ID, two.ID, two.ID, "unknown", `"]`})
+	got, err := s.Subscriptions().URLs(t.Context(), []string{one.ID, two.ID, two.ID, "unknown", `"]`})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestSubscriptionURLs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got, err := s.SubscriptionURLs(t.Context(), nil); err != nil || len(got) != 0 {
+	if got, err := s.Subscriptions().URLs(t.Context(), nil); err != nil || len(got) != 0 {
 		t.Errorf("of none: got %v, %v", got, err)
 	}
 }
@@ -144,12 +144,12 @@ func TestLastAttempts(t *testing.T) {
 	policy := webhook.RetryPolicy{} // no waits: what is retryable is due at once
 	record := func(a webhook.Attempt) (id string) {
 		t.Helper()
-		c, _, err := s.ClaimDue(t.Context(), sub.ID, true)
+		c, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
 		if err != nil || c == nil {
 			t.Fatalf("claim: %v, %v", c, err)
 		}
 		a.Number, a.Result = c.Number, webhook.Classify(a.ResponseStatus, a.Error)
-		if _, err := s.Record(c, &a, policy.After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
+		if _, err := s.Queues().Record(c, &a, policy.After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
 			t.Fatal(err)
 		}
 		return c.ID
@@ -161,7 +161,7 @@ func TestLastAttempts(t *testing.T) {
 		t.Fatalf("claimed %s, want %s again", again, first)
 	}
 	waits := overviewSubscription(t, s, "a", "https://b.example/", true)
-	all, _, err := s.AllDeliveries(t.Context(), query(t, webhook.AllDeliveryList, ""))
+	all, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestLastAttempts(t *testing.T) {
 	if len(ids) != 3 || all[0].SubscriptionID != waits.ID {
 		t.Fatalf("deliveries: %v", all)
 	}
-	got, err := s.LastAttempts(t.Context(), ids)
+	got, err := s.Deliveries().LastAttempts(t.Context(), ids)
 	if err != nil {
 		t.Fatal(err)
 	}

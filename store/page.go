@@ -17,7 +17,7 @@ type cursorScope struct{ list, programID, parent, selection string }
 // cursor renders a place in a feed. It is opaque, and void in any other list
 // than the one it was made for: another program's, say, or the same with
 // another filter.
-func (s *Store) cursor(scope cursorScope, place []int64) string {
+func (s *core) cursor(scope cursorScope, place []int64) string {
 	b := make([]byte, 0, 8*len(place)+macBytes)
 	for _, n := range place {
 		b = binary.BigEndian.AppendUint64(b, uint64(n))
@@ -26,7 +26,7 @@ func (s *Store) cursor(scope cursorScope, place []int64) string {
 }
 
 // place reads a cursor into place, whose length is the list's.
-func (s *Store) place(scope cursorScope, cursor string, place []int64) error {
+func (s *core) place(scope cursorScope, cursor string, place []int64) error {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
 	if n := 8 * len(place); err != nil || strings.ContainsAny(cursor, "\r\n") || len(b) != n+macBytes || !hmac.Equal(b[n:], s.cursorMAC(scope, b[:n])) {
 		return webhook.Invalid(webhook.Validation{
@@ -40,7 +40,7 @@ func (s *Store) place(scope cursorScope, cursor string, place []int64) error {
 	return nil
 }
 
-func (s *Store) cursorMAC(scope cursorScope, place []byte) []byte {
+func (s *core) cursorMAC(scope cursorScope, place []byte) []byte {
 	return s.mac(scope.list, scope.programID, scope.parent, scope.selection, string(place))
 }
 
@@ -48,7 +48,7 @@ func (s *Store) cursorMAC(scope cursorScope, place []byte) []byte {
 const macBytes = 12
 
 // mac authenticates a page cursor for the list that it belongs to, or a device.
-func (s *Store) mac(parts ...string) []byte {
+func (s *core) mac(parts ...string) []byte {
 	m := hmac.New(sha256.New, s.macKey)
 	for _, p := range parts {
 		m.Write([]byte(p))

@@ -12,8 +12,8 @@ func (t *tx) ensureProgram(id string, now time.Time) error {
 	return t.Exec("INSERT INTO programs (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", id, now.UnixMilli())
 }
 
-// Programs returns every program, in the order of their ids.
-func (s *Store) Programs(ctx context.Context) ([]webhook.Program, error) {
+// List returns every program, in the order of their ids.
+func (s Programs) List(ctx context.Context) ([]webhook.Program, error) {
 	var all []webhook.Program
 	err := s.db.Each(ctx, "SELECT id, created_at FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
 		var p webhook.Program

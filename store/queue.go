@@ -46,7 +46,7 @@ type Queue struct {
 	Replaying bool       // a replay is running
 
 	// Unusable is why the record cannot be used, a secret that no key decrypts say;
-	// nothing else than SubscriptionID is set then. Of [Store.Queues] alone.
+	// nothing else than SubscriptionID is set then. Of [Queues.All] alone.
 	Unusable error
 }
 
@@ -77,9 +77,9 @@ const selectOwing = `WITH RECURSIVE o(id) AS (
 		UNION ALL SELECT (SELECT min(subscription_id) FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL AND subscription_id > o.id) FROM o WHERE o.id IS NOT NULL)
 	SELECT id, (` + nextDelivery + "o.id), (" + nextPing + "o.id) FROM o WHERE id IS NOT NULL"
 
-// Queues returns the queue of every subscription. One whose record cannot be used
+// All returns the queue of every subscription. One whose record cannot be used
 // says so, and is not to blame the others.
-func (s *Store) Queues(ctx context.Context) ([]*Queue, error) {
+func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 	var queues []*Queue
 	err := s.db.Each(ctx, "SELECT "+queueColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
 		q, err := s.scanQueue(scan)
@@ -121,9 +121,9 @@ func (s *Store) Queues(ctx context.Context) ([]*Queue, error) {
 	return queues, nil
 }
 
-// Queue returns the queue of one subscription. The error is a *webhook.Error with
+// Get returns the queue of one subscription. The error is a *webhook.Error with
 // CodeNotFound when it was deleted.
-func (s *Store) Queue(ctx context.Context, subscriptionID string) (*Queue, error) {
+func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) {
 	q, err := s.scanQueue(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+queueColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id WHERE s.id = ?", []any{subscriptionID}, dest...)
 	})
@@ -142,7 +142,7 @@ func (s *Store) Queue(ctx context.Context, subscriptionID string) (*Queue, error
 	return q, q.Unusable
 }
 
-func (s *Store) scanQueue(scan func(...any) error) (*Queue, error) {
+func (s *core) scanQueue(scan func(...any) error) (*Queue, error) {
 	q := &Queue{}
 	var authorization, secret []byte
 	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight, &q.Revision, &q.Cursor)
@@ -167,7 +167,7 @@ func (s *Store) scanQueue(scan func(...any) error) (*Queue, error) {
 // The rows of the other tables that the condition is true of must be those of
 // the queues, apart from subscriptions that were made or deleted since theirs
 // were read.
-func (s *Store) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
+func (s *core) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
 	err := s.db.Each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
 		var id string
 		in := Interest{Until: math.MaxInt64}
@@ -244,7 +244,7 @@ func (q *Queue) SigningSecrets(now time.Time) []webhook.SigningSecret {
 	return q.Secrets[:min(n, len(q.Secrets))]
 }
 
-func (s *Store) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
+func (s *core) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
 	var next sql.NullInt64
 	err := s.db.Scan(ctx, query, []any{subscriptionID}, &next)
 	return s.clock.process(next), err
@@ -263,7 +263,7 @@ type Waiting struct {
 // events, and as many as fit into size bytes, but one at least when there is
 // one. When there is none, the log was looked at up to newest, a seq that was
 // committed before the call, or further.
-func (s *Store) Waiting(ctx context.Context, q *Queue, newest int64, count, size int) (Waiting, error) {
+func (s Queues) Waiting(ctx context.Context, q *Queue, newest int64, count, size int) (Waiting, error) {
 	g := gathering{Waiting{To: q.Seen}, q, count, size}
 	if s.tail.scan(q.ProgramID, q.Seen, g.visit) {
 		return g.Waiting, nil
@@ -284,7 +284,7 @@ func (s *Store) Waiting(ctx context.Context, q *Queue, newest int64, count, size
 // eventsAt calls take for the events at these places of a log, in order, until it
 // returns false. The error is ErrStale when retention has removed one. Places
 // that lie close to each other are read at once.
-func (s *Store) eventsAt(ctx context.Context, programID string, seqs []int64, take func(seq, received int64, body []byte, trace webhook.Trace) bool) error {
+func (s *core) eventsAt(ctx context.Context, programID string, seqs []int64, take func(seq, received int64, body []byte, trace webhook.Trace) bool) error {
 	for len(seqs) > 0 {
 		near := 1
 		for near < len(seqs) && seqs[near]-seqs[near-1] <= 2 {
@@ -363,7 +363,7 @@ func (g *gathering) take(seq, received int64, body []byte, trace webhook.Trace) 
 // else is in the log. It looks no further than newest, which was committed
 // before: of what is published between two seeks the second alone would see
 // some, and the cursor would pass over the rest.
-func (s *Store) wanted(ctx context.Context, q *Queue, newest int64, count int) ([]int64, error) {
+func (s *core) wanted(ctx context.Context, q *Queue, newest int64, count int) ([]int64, error) {
 	var seqs []int64
 	for _, in := range q.Interests {
 		err := s.db.Each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
@@ -401,7 +401,7 @@ type Claim struct {
 
 // Forming is a delivery on its way into the store.
 type Forming struct {
-	s        *Store
+	s        *core
 	op       *sqlite.Op
 	from, to int64 // the queue's cursor
 	seqs     string
@@ -412,14 +412,14 @@ type Forming struct {
 // moves the queue's cursor, in the store and in q, to w.To. Deliveries of one
 // queue are stored in the order of the calls, and none after one that failed:
 // the caller reads the queue again then. It must call Wait at once.
-func (s *Store) Form(q *Queue, w *Waiting) *Forming {
+func (s Queues) Form(q *Queue, w *Waiting) *Forming {
 	f := s.newForming(q, w)
 	f.op = s.writer.submit(f.store, true)
 	return f
 }
 
 // newForming moves the queue's cursor in q alone.
-func (s *Store) newForming(q *Queue, w *Waiting) *Forming {
+func (s *core) newForming(q *Queue, w *Waiting) *Forming {
 	f := &Forming{s: s, from: q.Cursor, to: w.To, seqs: appendSeqs(nil, w.Seqs), claim: Claim{
 		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: w.Bodies, Trace: w.Trace,
 		AcceptedAt: time.UnixMilli(w.Oldest),
@@ -497,7 +497,7 @@ func appendSeqs(dst []byte, seqs []int64) string {
 // longest, and returns the claim on it, nil when none is due; and when the next
 // one will be due, zero for none. With ping it looks at pings; otherwise at all
 // else, which waits while the subscription is not active.
-func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) (*Claim, time.Time, error) {
+func (s Queues) ClaimDue(ctx context.Context, subscriptionID string, ping bool) (*Claim, time.Time, error) {
 	c := Claim{SubscriptionID: subscriptionID, Ping: ping}
 	claimDue, selectNext := claimDueDelivery, selectNextDelivery
 	if ping {
@@ -537,7 +537,7 @@ func (s *Store) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	return &c, s.clock.process(next), nil
 }
 
-func (s *Store) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
+func (s *core) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
 	var places []int64
 	if err := json.Unmarshal([]byte(seqs), &places); err != nil {
 		return carried{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
@@ -561,7 +561,7 @@ const (
 // since, and how the subscription is doing by the policy. When the subscription
 // was deleted meanwhile, a delivery that would be tried again has failed
 // instead; the step that holds is returned.
-func (s *Store) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (webhook.Step, error) {
+func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (webhook.Step, error) {
 	now := s.clock.now()
 	held := step
 	err := s.writer.doRepeatable(func(t *tx) error {
@@ -625,7 +625,7 @@ const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' A
 // It is called before anything is claimed. When it returns an error it must be
 // called again, and goes on where it was. A delivery whose record cannot be
 // used is logged and stays as it is: the others are not to blame.
-func (s *Store) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
+func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	var nums []int64
 	err := s.writer.do(func(t *tx) error {
 		if err := s.recoverClock(t); err != nil {

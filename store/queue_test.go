@@ -40,12 +40,12 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 				switch rnd.IntN(8) {
 				case 0:
 					asked = some()
-					if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Events: &asked}); err != nil {
+					if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Events: &asked}); err != nil {
 						t.Fatal(err)
 					}
 				case 1:
 					active = !active
-					if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &active}); err != nil {
+					if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &active}); err != nil {
 						t.Fatal(err)
 					}
 				case 2:
@@ -55,13 +55,13 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 					s.tail = newTail(rnd.IntN(3000))
 				case 4:
 					l := queue(t, s, sub.ID)
-					w, err := s.Waiting(ctx, l, l.Wanted, 1+rnd.IntN(5), 1<<20)
+					w, err := s.Queues().Waiting(ctx, l, l.Wanted, 1+rnd.IntN(5), 1<<20)
 					if err != nil {
 						t.Fatal(err)
 					}
 					if len(w.Seqs) > 0 {
 						got = append(got, w.Seqs...)
-						if _, err := s.Form(l, &w).Wait(); err != nil {
+						if _, err := s.Queues().Form(l, &w).Wait(); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -75,7 +75,7 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 			}
 			for {
 				l := queue(t, s, sub.ID)
-				w, err := s.Waiting(ctx, l, l.Wanted, 3, 1<<20)
+				w, err := s.Queues().Waiting(ctx, l, l.Wanted, 3, 1<<20)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -86,7 +86,7 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 					break
 				}
 				got = append(got, w.Seqs...)
-				if _, err := s.Form(l, &w).Wait(); err != nil {
+				if _, err := s.Queues().Form(l, &w).Wait(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -110,7 +110,7 @@ func TestWaitingHeedsItsBounds(t *testing.T) {
 		}
 		for _, c := range []struct{ count, size, want int }{{3, 1 << 20, 3}, {100, 4 * size, 4}, {100, 4*size - 1, 3}, {100, 1, 1}, {100, 1 << 20, 10}} {
 			l := queue(t, s, sub.ID)
-			w, err := s.Waiting(context.Background(), l, l.Wanted, c.count, c.size)
+			w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, c.count, c.size)
 			if err != nil || len(w.Seqs) != c.want || len(w.Bodies) != c.want || w.To != int64(c.want) {
 				t.Errorf("from disk %t, count %d, size %d: got %d events up to %d (%v), want %d", fromDisk, c.count, c.size, len(w.Seqs), w.To, err, c.want)
 			}
@@ -128,7 +128,7 @@ func TestFormRefusesAStaleQueue(t *testing.T) {
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 
 	wait := func(l *Queue) Waiting {
-		w, err := s.Waiting(ctx, l, l.Wanted, 2, 1<<20)
+		w, err := s.Queues().Waiting(ctx, l, l.Wanted, 2, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,27 +140,27 @@ func TestFormRefusesAStaleQueue(t *testing.T) {
 		t.Fatal("nothing was formed")
 	}
 	w := wait(old)
-	if _, err := s.Form(old, &w).Wait(); !errors.Is(err, ErrStale) {
+	if _, err := s.Queues().Form(old, &w).Wait(); !errors.Is(err, ErrStale) {
 		t.Errorf("the same event was put into two deliveries: %v", err)
 	}
 	w = wait(old) // its cursor has moved on in memory alone
-	if _, err := s.Form(old, &w).Wait(); !errors.Is(err, ErrStale) {
+	if _, err := s.Queues().Form(old, &w).Wait(); !errors.Is(err, ErrStale) {
 		t.Errorf("a delivery was formed over one that failed: %v", err)
 	}
 
 	fresh = queue(t, s, sub.ID)
 	w = wait(fresh)
 	off := false
-	if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Form(fresh, &w).Wait(); !errors.Is(err, ErrStale) {
+	if _, err := s.Queues().Form(fresh, &w).Wait(); !errors.Is(err, ErrStale) {
 		t.Errorf("a delivery was formed for a subscription that was paused: %v", err)
 	}
-	if _, err := s.DeleteSubscription(ctx, "p", sub.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Queue(ctx, sub.ID); err == nil {
+	if _, err := s.Queues().Get(ctx, sub.ID); err == nil {
 		t.Error("a deleted subscription has a queue")
 	}
 }
@@ -173,7 +173,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	read := func(id string) webhook.Delivery {
 		t.Helper()
-		d, err := s.Delivery(ctx, "p", sub.ID, id)
+		d, err := s.Deliveries().Get(ctx, "p", sub.ID, id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,14 +182,14 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	fail := webhook.Attempt{StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500, ResponseBody: []byte("no"), ResponseHeader: "Server: x"}
 	now := time.Now().Add(-time.Minute)
 
-	ping, next, err := s.ClaimDue(ctx, sub.ID, true)
+	ping, next, err := s.Queues().ClaimDue(ctx, sub.ID, true)
 	if err != nil || ping == nil || !ping.Ping || !next.IsZero() {
 		t.Fatalf("got %+v, %v, %v; want the ping of the creation", ping, next, err)
 	}
 	if d := read(ping.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || d.Events[0].Name != "ping" {
 		t.Errorf("a claimed ping is %+v", d)
 	}
-	if _, err := s.Record(ping, &webhook.Attempt{Number: 1, StartedAt: now, Result: webhook.ResultSuccess, ResponseStatus: 204}, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(ping, &webhook.Attempt{Number: 1, StartedAt: now, Result: webhook.ResultSuccess, ResponseStatus: 204}, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -199,7 +199,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	if d := read(first.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || len(d.Events) != 2 || len(d.Attempts) != 0 {
 		t.Errorf("a formed delivery is %+v", d)
 	}
-	if c, _, err := s.ClaimDue(ctx, sub.ID, false); c != nil || err != nil {
+	if c, _, err := s.Queues().ClaimDue(ctx, sub.ID, false); c != nil || err != nil {
 		t.Errorf("a delivery in flight was claimed again: %+v, %v", c, err)
 	}
 	claim := first
@@ -213,7 +213,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 		a := fail
 		a.Number = number
 		step := webhook.DefaultRetryPolicy().After(&a, now.Add(-3*time.Hour), 0.5)
-		if _, err := s.Record(claim, &a, step, webhook.HealthPolicy{}); err != nil {
+		if _, err := s.Queues().Record(claim, &a, step, webhook.HealthPolicy{}); err != nil {
 			t.Fatal(err)
 		}
 		if number == webhook.MaxAttempts {
@@ -222,7 +222,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 		if d := read(first.ID); d.Status != webhook.StatusRetryable || d.NextAttemptAt.IsZero() || len(d.Attempts) != number {
 			t.Fatalf("after attempt %d it is %+v", number, d)
 		}
-		if claim, _, err = s.ClaimDue(ctx, sub.ID, false); err != nil || claim == nil {
+		if claim, _, err = s.Queues().ClaimDue(ctx, sub.ID, false); err != nil || claim == nil {
 			t.Fatalf("not claimed after attempt %d: %v", number, err)
 		}
 	}
@@ -233,7 +233,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	if got := d.Attempts[4]; got.ResponseStatus != 500 || string(got.ResponseBody) != "no" || got.Number != 5 {
 		t.Errorf("the last attempt is %+v", got)
 	}
-	if c, next, err := s.ClaimDue(ctx, sub.ID, false); c != nil || !next.IsZero() || err != nil {
+	if c, next, err := s.Queues().ClaimDue(ctx, sub.ID, false); c != nil || !next.IsZero() || err != nil {
 		t.Errorf("a sixth attempt was claimed: %+v, %v, %v", c, next, err)
 	}
 }
@@ -250,7 +250,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 	gone := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated")
 	claims := map[string]*Claim{sub.ID: form(t, s, queue(t, s, sub.ID), 1), gone.ID: form(t, s, queue(t, s, gone.ID), 1)}
-	if _, err := s.DeleteSubscription(ctx, "p", gone.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(ctx, "p", gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	for number := 1; number <= webhook.MaxAttempts; number++ {
@@ -265,10 +265,10 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 		if number == 1 {
 			want = 2
 		}
-		if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); n != want || err != nil {
+		if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != want || err != nil {
 			t.Fatalf("after crash %d: recovered %d (%v), want %d", number, n, err, want)
 		}
-		c, _, err := s.ClaimDue(ctx, sub.ID, false)
+		c, _, err := s.Queues().ClaimDue(ctx, sub.ID, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +282,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 			t.Fatalf("after crash %d: got %+v", number, c)
 		}
 	}
-	d, err := s.Delivery(ctx, "p", sub.ID, claims[sub.ID].ID)
+	d, err := s.Deliveries().Get(ctx, "p", sub.ID, claims[sub.ID].ID)
 	if err != nil || d.FailureReason != webhook.FailureAttemptsExhausted || d.Attempts[0].Error != webhook.ErrorInterrupted {
 		t.Errorf("at its end it is %+v (%v)", d, err)
 	}
@@ -312,11 +312,11 @@ func TestRecoveryBesideABadRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 2 || err != nil {
+	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 2 || err != nil {
 		t.Errorf("recovered %d (%v), want 2", n, err)
 	}
 	for _, c := range claims[1:] {
-		if d, err := s.Delivery(t.Context(), "p", sub.ID, c.ID); err != nil || d.Status != webhook.StatusRetryable {
+		if d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, c.ID); err != nil || d.Status != webhook.StatusRetryable {
 			t.Errorf("got status %s (%v), want retryable", d.Status, err)
 		}
 	}
@@ -336,7 +336,7 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 			subs = append(subs, sub)
 		}
 		if i%4 != 0 { // its ping no longer waits
-			c, _, err := s.ClaimDue(t.Context(), sub.ID, true)
+			c, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -344,7 +344,7 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 		}
 		publish(t, s, sub.ProgramID, "content_updated", "channel_created")
 		if i == 10 {
-			if _, err := s.DeleteSubscription(t.Context(), sub.ProgramID, sub.ID); err != nil {
+			if _, err := s.Subscriptions().Delete(t.Context(), sub.ProgramID, sub.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -352,7 +352,7 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 			subs = append(subs, sub)
 		}
 	}
-	if _, err := s.UpdateSubscription(t.Context(), subs[3].ProgramID, subs[3].ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := s.Subscriptions().Update(t.Context(), subs[3].ProgramID, subs[3].ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range []int{5, 8, 8, 9} {
@@ -366,10 +366,10 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 	}
 	// The pings of 0, 4 and 8 wait; 6 has a redelivery due, and 2 a replay.
 	failed := deliver(t, s, subs[6].ID, webhook.StatusFailed)
-	if _, err := s.Redeliver(t.Context(), subs[6].ProgramID, subs[6].ID, failed.ID); err != nil {
+	if _, err := s.Deliveries().Redeliver(t.Context(), subs[6].ProgramID, subs[6].ID, failed.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.CreateReplay(t.Context(), subs[2].ProgramID, subs[2].ID, &webhook.ReplayFields{Only: webhook.ReplayAll}); err != nil {
+	if _, err := s.Replays().Create(t.Context(), subs[2].ProgramID, subs[2].ID, &webhook.ReplayFields{Only: webhook.ReplayAll}); err != nil {
 		t.Fatal(err)
 	}
 	for query, id := range map[string]string{
@@ -381,13 +381,13 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 		}
 	}
 
-	all, err := s.Queues(t.Context())
+	all, err := s.Queues().All(t.Context())
 	if err != nil || len(all) != len(subs) {
 		t.Fatalf("%d queues (%v), want %d", len(all), err, len(subs))
 	}
 	due, replaying, unusable := 0, 0, 0
 	for _, got := range all {
-		want, err := s.Queue(t.Context(), got.SubscriptionID)
+		want, err := s.Queues().Get(t.Context(), got.SubscriptionID)
 		if got.Unusable != nil {
 			unusable++
 			if !errors.Is(err, keyring.ErrDecrypt) || len(got.Interests) > 0 || got.Secrets != nil {
@@ -432,7 +432,7 @@ func BenchmarkQueues(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				if queues, err := s.Queues(b.Context()); err != nil || len(queues) != number {
+				if queues, err := s.Queues().All(b.Context()); err != nil || len(queues) != number {
 					b.Fatalf("%d queues (%v)", len(queues), err)
 				}
 			}

@@ -20,7 +20,7 @@ func TestPublishIsIdempotentById(t *testing.T) {
 	again := first
 	again.Seq, again.ReceivedAt = 0, time.Now().Add(time.Hour)
 	both := []webhook.Event{again, event("content_deleted")}
-	added, err := s.Publish(ctx, "p", both)
+	added, err := s.Events().Publish(ctx, "p", both)
 	if err != nil || added != 1 || both[0].Seq != 1 || both[1].Seq != 2 {
 		t.Errorf("added %d (%v), seqs %d and %d; want 1 added, seqs 1 and 2", added, err, both[0].Seq, both[1].Seq)
 	}
@@ -30,15 +30,15 @@ func TestPublishIsIdempotentById(t *testing.T) {
 
 	other := first
 	other.JSON = slices.Concat(first.JSON[:len(first.JSON)-2], []byte("8}"))
-	_, err = s.Publish(ctx, "p", []webhook.Event{event("content_updated"), other})
+	_, err = s.Events().Publish(ctx, "p", []webhook.Event{event("content_updated"), other})
 	wantCode(t, err, webhook.CodeConflict)
-	events, _, err := s.Events(ctx, "p", query(t, webhook.EventList, ""))
+	events, _, err := s.Events().Page(ctx, "p", query(t, webhook.EventList, ""))
 	if err != nil || len(events) != 2 {
 		t.Errorf("the log holds %d events (%v): the refused request left something", len(events), err)
 	}
 
 	same := first // the same id in another program is another event
-	if added, err := s.Publish(ctx, "q", []webhook.Event{same}); added != 1 || err != nil {
+	if added, err := s.Events().Publish(ctx, "q", []webhook.Event{same}); added != 1 || err != nil {
 		t.Errorf("in another program: added %d (%v), want 1", added, err)
 	}
 	if next := publish(t, s, "p", "content_updated"); next[0].Seq != 3 {
@@ -57,23 +57,23 @@ func TestProgramsAreStrangers(t *testing.T) {
 	e := publish(t, s, "p", "content_updated")[0]
 	d := form(t, s, queue(t, s, sub.ID), 1)
 
-	_, err := s.Subscription(ctx, "q", sub.ID)
+	_, err := s.Subscriptions().Get(ctx, "q", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)
-	_, err = s.UpdateSubscription(ctx, "q", sub.ID, &webhook.SubscriptionFields{})
+	_, err = s.Subscriptions().Update(ctx, "q", sub.ID, &webhook.SubscriptionFields{})
 	wantCode(t, err, webhook.CodeNotFound)
-	_, err = s.DeleteSubscription(ctx, "q", sub.ID)
+	_, err = s.Subscriptions().Delete(ctx, "q", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)
-	_, _, err = s.Ping(ctx, "q", sub.ID)
+	_, _, err = s.Subscriptions().Ping(ctx, "q", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)
-	_, err = s.Event(ctx, "q", e.ID)
+	_, err = s.Events().Get(ctx, "q", e.ID)
 	wantCode(t, err, webhook.CodeNotFound)
-	_, _, err = s.Deliveries(ctx, "q", sub.ID, query(t, webhook.DeliveryList, ""))
+	_, _, err = s.Deliveries().Page(ctx, "q", sub.ID, query(t, webhook.DeliveryList, ""))
 	wantCode(t, err, webhook.CodeNotFound)
-	_, err = s.Delivery(ctx, "q", sub.ID, d.ID)
+	_, err = s.Deliveries().Get(ctx, "q", sub.ID, d.ID)
 	wantCode(t, err, webhook.CodeNotFound)
-	_, err = s.Delivery(ctx, "p", sibling.ID, d.ID) // not the parent's child
+	_, err = s.Deliveries().Get(ctx, "p", sibling.ID, d.ID) // not the parent's child
 	wantCode(t, err, webhook.CodeNotFound)
-	if subs, total, err := s.Subscriptions(ctx, "q", query(t, webhook.SubscriptionList, "")); len(subs) != 0 || total != 0 || err != nil {
+	if subs, total, err := s.Subscriptions().Page(ctx, "q", query(t, webhook.SubscriptionList, "")); len(subs) != 0 || total != 0 || err != nil {
 		t.Errorf("got %d of %d subscriptions (%v)", len(subs), total, err)
 	}
 	if c := form(t, s, queue(t, s, subscribe(t, s, "q", "content_updated").ID), 1); c != nil {
@@ -88,7 +88,7 @@ func TestSubscriptionLimit(t *testing.T) {
 		subscribe(t, s, "p", "content_updated")
 	}
 	url, names := "https://partner.example", []string{"ping"}
-	_, _, err := s.CreateSubscription(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 5)
+	_, _, err := s.Subscriptions().Create(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 5)
 	wantCode(t, err, webhook.CodeInvalid)
 }
 
@@ -105,20 +105,20 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 	}
 	attempt := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, Error: webhook.ErrorTimeout}
 	again := webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}
-	if _, err := s.Record(claims[0], &attempt, again, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(claims[0], &attempt, again, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.DeleteSubscription(ctx, "p", sub.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
-	if step, err := s.Record(claims[1], &attempt, again, webhook.HealthPolicy{}); err != nil || step.FailureReason != webhook.FailureSubscriptionDeleted {
+	if step, err := s.Queues().Record(claims[1], &attempt, again, webhook.HealthPolicy{}); err != nil || step.FailureReason != webhook.FailureSubscriptionDeleted {
 		t.Errorf("got %+v (%v), want subscription_deleted", step, err)
 	}
 	success := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-	if _, err := s.Record(claims[2], &success, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(claims[2], &success, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
-	recent, _, err := s.AllDeliveries(ctx, query(t, webhook.AllDeliveryList, ""))
+	recent, _, err := s.Deliveries().PageAll(ctx, query(t, webhook.AllDeliveryList, ""))
 	if err != nil || len(recent) != 4 {
 		t.Fatalf("got %d deliveries (%v), want 4: history stays", len(recent), err)
 	}
@@ -128,7 +128,7 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 			t.Errorf("delivery %d is %s %s, want %s", i, d.Status, d.FailureReason, want[i])
 		}
 	}
-	_, err = s.Subscription(ctx, "p", sub.ID)
+	_, err = s.Subscriptions().Get(ctx, "p", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)
 }
 
@@ -141,43 +141,43 @@ func TestTokens(t *testing.T) {
 		}
 		defer s.Close()
 		ask := webhook.NewToken{ProgramID: "p", UserID: "u", Name: "n", Scopes: []webhook.Scope{webhook.ScopeEventsRead}, ExpiresAt: time.Now().Add(time.Hour)}
-		made, secret, err := s.CreateToken(ctx, ask)
+		made, secret, err := s.Tokens().Create(ctx, ask)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.Authenticate(ctx, secret)
+		got, err := s.Tokens().Authenticate(ctx, secret)
 		if err != nil || got.ID != made.ID || got.ProgramID != "p" || got.UserID != "u" || !got.Allows(webhook.ScopeEventsRead) || got.Allows(webhook.ScopeEventsWrite) {
 			t.Errorf("got %+v (%v)", got, err)
 		}
-		_, err = s.Authenticate(ctx, webhook.NewTokenSecret())
+		_, err = s.Tokens().Authenticate(ctx, webhook.NewTokenSecret())
 		wantCode(t, err, webhook.CodeUnauthenticated)
-		_, err = s.Authenticate(ctx, "")
+		_, err = s.Tokens().Authenticate(ctx, "")
 		wantCode(t, err, webhook.CodeUnauthenticated)
 
 		time.Sleep(time.Hour)
-		_, err = s.Authenticate(ctx, secret) // from the cache, and expired all the same
+		_, err = s.Tokens().Authenticate(ctx, secret) // from the cache, and expired all the same
 		wantCode(t, err, webhook.CodeUnauthenticated)
 
 		ask.ExpiresAt = time.Time{}
-		made, secret, err = s.CreateToken(ctx, ask)
+		made, secret, err = s.Tokens().Create(ctx, ask)
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * 365 * 24 * time.Hour)
-		if _, err := s.Authenticate(ctx, secret); err != nil {
+		if _, err := s.Tokens().Authenticate(ctx, secret); err != nil {
 			t.Errorf("a token without an expiry: %v", err)
 		}
-		if _, err := s.RevokeToken(ctx, made.ID); err != nil {
+		if _, err := s.Tokens().Revoke(ctx, made.ID); err != nil {
 			t.Fatal(err)
 		}
-		_, err = s.Authenticate(ctx, secret)
+		_, err = s.Tokens().Authenticate(ctx, secret)
 		wantCode(t, err, webhook.CodeUnauthenticated)
-		_, err = s.RevokeToken(ctx, "nobody")
+		_, err = s.Tokens().Revoke(ctx, "nobody")
 		wantCode(t, err, webhook.CodeNotFound)
-		if all, err := s.Tokens(ctx); err != nil || len(all) != 2 || all[0].RevokedAt.IsZero() || !all[1].RevokedAt.IsZero() {
+		if all, err := s.Tokens().List(ctx); err != nil || len(all) != 2 || all[0].RevokedAt.IsZero() || !all[1].RevokedAt.IsZero() {
 			t.Errorf("got %+v (%v), want the revoked one first", all, err)
 		}
-		_, _, err = s.CreateToken(ctx, webhook.NewToken{ProgramID: "a b", Scopes: []webhook.Scope{"all"}})
+		_, _, err = s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "a b", Scopes: []webhook.Scope{"all"}})
 		wantCode(t, err, webhook.CodeInvalid)
 	})
 }
@@ -187,7 +187,7 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.ClaimDue(ctx, sub.ID, true); c == nil || err != nil { // the creation's
+	if c, _, err := s.Queues().ClaimDue(ctx, sub.ID, true); c == nil || err != nil { // the creation's
 		t.Fatal(err)
 	}
 	watcher := s.Watch()
@@ -198,13 +198,13 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 		if _, ok := watcher.Take().Queued[sub.ID]; !ok {
 			t.Error("the watcher was not told of the ping")
 		}
-		c, _, err := s.ClaimDue(ctx, sub.ID, true)
+		c, _, err := s.Queues().ClaimDue(ctx, sub.ID, true)
 		if err == nil {
-			_, err = s.Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404}, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
+			_, err = s.Queues().Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404}, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
 		}
 		done <- err
 	}()
-	_, d, err := s.Ping(ctx, "p", sub.ID)
+	_, d, err := s.Subscriptions().Ping(ctx, "p", sub.ID)
 	if err != nil || len(d.Attempts) != 1 || d.Attempts[0].ResponseStatus != 404 {
 		t.Errorf("got %+v (%v)", d, err)
 	}
@@ -213,7 +213,7 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, _, err := s.Ping(ended, "p", sub.ID); err != context.Canceled {
+	if _, _, err := s.Subscriptions().Ping(ended, "p", sub.ID); err != context.Canceled {
 		t.Errorf("got %v, want the context's error", err)
 	}
 }
@@ -227,13 +227,13 @@ func TestAnUpdateThatChangesNothing(t *testing.T) {
 	before := subscribe(t, s, "p", "content_updated")
 	on := true
 	for _, f := range []webhook.SubscriptionFields{{}, {Active: &on}, {Events: &before.Events, URL: &before.URL}} {
-		got, err := s.UpdateSubscription(ctx, "p", before.ID, &f)
+		got, err := s.Subscriptions().Update(ctx, "p", before.ID, &f)
 		if err != nil || !got.UpdatedAt.Equal(before.UpdatedAt) || got.Revision != before.Revision {
 			t.Errorf("%+v: got %+v (%v), want the record unchanged", f, got, err)
 		}
 	}
 	names := []string{"content_deleted"}
-	if got, err := s.UpdateSubscription(ctx, "p", before.ID, &webhook.SubscriptionFields{Events: &names}); err != nil || got.Revision == before.Revision {
+	if got, err := s.Subscriptions().Update(ctx, "p", before.ID, &webhook.SubscriptionFields{Events: &names}); err != nil || got.Revision == before.Revision {
 		t.Errorf("got %+v (%v), want another revision", got, err)
 	}
 }

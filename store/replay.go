@@ -25,9 +25,9 @@ type replayCursor struct {
 	names               string
 }
 
-// PlanReplay finds out what part of the log a replay of fields that have passed
+// Plan finds out what part of the log a replay of fields that have passed
 // their rules would go along. Nothing is written yet.
-func (s *Store) PlanReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (*ReplayPlan, error) {
+func (s Replays) Plan(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (*ReplayPlan, error) {
 	r, err := s.newReplay(ctx, programID, subscriptionID, f)
 	return &ReplayPlan{r}, err
 }
@@ -57,9 +57,9 @@ func (w Write) CreateReplay(p *ReplayPlan) (webhook.Replay, error) {
 		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.first, r.after, r.until, r.CreatedAt.UnixMilli())
 }
 
-// CountReplay returns how many events a replay would send now, and in how many
+// Count returns how many events a replay would send now, and in how many
 // deliveries of at most size events at the least.
-func (s *Store) CountReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields, size int) (events, deliveries int64, err error) {
+func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields, size int) (events, deliveries int64, err error) {
 	r, err := s.newReplay(ctx, programID, subscriptionID, f)
 	for err == nil && r.after < r.until {
 		if err = ctx.Err(); err != nil {
@@ -73,8 +73,8 @@ func (s *Store) CountReplay(ctx context.Context, programID, subscriptionID strin
 	return events, (events + int64(size) - 1) / int64(size), err
 }
 
-func (s *Store) newReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r replayCursor, err error) {
-	sub, err := s.Subscription(ctx, programID, subscriptionID)
+func (s *core) newReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r replayCursor, err error) {
+	sub, err := Subscriptions{s}.Get(ctx, programID, subscriptionID)
 	if err != nil {
 		return r, err
 	}
@@ -112,9 +112,9 @@ func (s *Store) newReplay(ctx context.Context, programID, subscriptionID string,
 	return r, err
 }
 
-// Replay returns one replay of a subscription.
-func (s *Store) Replay(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
-	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+// Get returns one replay of a subscription.
+func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
+	if _, err := (Subscriptions{s.core}).Get(ctx, programID, subscriptionID); err != nil {
 		return webhook.Replay{}, err
 	}
 	r, err := scanReplay(func(dest ...any) error {
@@ -165,7 +165,7 @@ func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 // replayed returns up to count places behind a replay's cursor whose events it
 // sends, and how far that goes: it looks at replayStep places at the most. What
 // the subscription's own cursor has yet to bring is left to it.
-func (s *Store) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
+func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
 	end := min(r.after+replayStep, r.until)
 	query := selectReplayed
 	switch r.Only {
@@ -199,7 +199,7 @@ const (
 // its first attempt counted, and returns the claim on it: nil when this step of
 // the log held none. more says whether a replay of the queue goes on. The error
 // is [ErrStale] when the subscription, or the replay, has changed meanwhile.
-func (s *Store) StepReplay(ctx context.Context, q *Queue, count, size int) (c *Claim, more bool, err error) {
+func (s Queues) StepReplay(ctx context.Context, q *Queue, count, size int) (c *Claim, more bool, err error) {
 	r, err := scanReplay(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1", []any{q.SubscriptionID}, dest...)
 	})

@@ -27,7 +27,7 @@ func end(t *testing.T, s *Store, c *Claim, status webhook.Status) {
 	if status == webhook.StatusFailed {
 		a.Result, a.ResponseStatus, step.FailureReason = webhook.ResultFailed, 404, webhook.FailureRejected
 	}
-	if _, err := s.Record(c, &a, step, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(c, &a, step, webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -48,26 +48,26 @@ func TestReplays(t *testing.T) {
 	deliver(t, s, sub.ID, webhook.StatusFailed)
 	mended := publish(t, s, "p", "content_updated")[0]
 	bad := deliver(t, s, sub.ID, webhook.StatusFailed)
-	again, err := s.Redeliver(ctx, "p", sub.ID, bad.ID)
+	again, err := s.Deliveries().Redeliver(ctx, "p", sub.ID, bad.ID)
 	if err != nil || again.RedeliveryOf != bad.ID || len(again.Events) != 1 || again.Events[0].ID != mended.ID {
 		t.Fatalf("got %+v (%v), want a redelivery", again, err)
 	}
-	c, _, err := s.ClaimDue(ctx, sub.ID, false)
+	c, _, err := s.Queues().ClaimDue(ctx, sub.ID, false)
 	if err != nil || c == nil || c.ID != again.ID {
 		t.Fatalf("claimed %+v (%v), want the redelivery", c, err)
 	}
 	end(t, s, c, webhook.StatusSuccess)
 
 	update := func(active *bool) {
-		if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: active}); err != nil {
+		if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: active}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	update(&off)
 	paused := publish(t, s, "p", "content_updated", "channel_created")[0]
-	_, err = s.Redeliver(ctx, "p", sub.ID, bad.ID)
+	_, err = s.Deliveries().Redeliver(ctx, "p", sub.ID, bad.ID)
 	wantCode(t, err, webhook.CodeConflict)
-	_, err = s.CreateReplay(ctx, "p", sub.ID, &webhook.ReplayFields{Only: webhook.ReplayAll})
+	_, err = s.Replays().Create(ctx, "p", sub.ID, &webhook.ReplayFields{Only: webhook.ReplayAll})
 	wantCode(t, err, webhook.CodeConflict)
 	update(&on)
 	waiting := publish(t, s, "p", "content_deleted")[0] // the cursor will bring it
@@ -87,18 +87,18 @@ func TestReplays(t *testing.T) {
 		if c.fields.From.IsZero() {
 			c.fields.From = time.Now().Add(-2 * time.Hour)
 		}
-		count, _, err := s.CountReplay(ctx, "p", sub.ID, &c.fields, 100)
+		count, _, err := s.Replays().Count(ctx, "p", sub.ID, &c.fields, 100)
 		if err != nil || count != int64(len(c.want)) {
 			t.Errorf("%s: a dry run counts %d (%v), want %d", c.fields.Only, count, err, len(c.want))
 		}
-		r, err := s.CreateReplay(ctx, "p", sub.ID, &c.fields)
+		r, err := s.Replays().Create(ctx, "p", sub.ID, &c.fields)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []*Claim
 		for more := true; more; {
 			var claim *Claim
-			if claim, more, err = s.StepReplay(ctx, queue(t, s, sub.ID), 2, webhook.MaxDeliveryBytes); err != nil {
+			if claim, more, err = s.Queues().StepReplay(ctx, queue(t, s, sub.ID), 2, webhook.MaxDeliveryBytes); err != nil {
 				t.Fatal(err)
 			}
 			if claim != nil {
@@ -117,7 +117,7 @@ func TestReplays(t *testing.T) {
 		if !slices.Equal(bodies, want) {
 			t.Errorf("%s: sent %v, want %v", c.fields.Only, bodies, want)
 		}
-		r, err = s.Replay(ctx, "p", sub.ID, r.ID)
+		r, err = s.Replays().Get(ctx, "p", sub.ID, r.ID)
 		if err != nil || r.Status != webhook.ReplayDone || r.EventsSent != int64(len(want)) || r.Deliveries != int64(len(got)) || r.Scanned != r.Total {
 			t.Errorf("%s: at its end the replay is %+v (%v)", c.fields.Only, r, err)
 		}
@@ -145,7 +145,7 @@ func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
 	fields := &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}
 	var first webhook.Replay
 	for i := range maxReplays {
-		r, err := s.CreateReplay(ctx, "p", sub.ID, fields)
+		r, err := s.Replays().Create(ctx, "p", sub.ID, fields)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,22 +153,22 @@ func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
 			first = r
 		}
 	}
-	_, err := s.CreateReplay(ctx, "p", sub.ID, fields)
+	_, err := s.Replays().Create(ctx, "p", sub.ID, fields)
 	wantCode(t, err, webhook.CodeConflict)
 	if !queue(t, s, sub.ID).Replaying {
 		t.Error("the queue does not know of its replays")
 	}
 	for _, c := range []struct{ program, sub, id string }{{"q", sub.ID, first.ID}, {"p", subscribe(t, s, "p", "ping").ID, first.ID}, {"p", sub.ID, "nothing"}} {
-		_, err = s.Replay(ctx, c.program, c.sub, c.id)
+		_, err = s.Replays().Get(ctx, c.program, c.sub, c.id)
 		wantCode(t, err, webhook.CodeNotFound)
-		_, err = s.CancelReplay(ctx, c.program, c.sub, c.id)
+		_, err = s.Replays().Cancel(ctx, c.program, c.sub, c.id)
 		wantCode(t, err, webhook.CodeNotFound)
 	}
-	r, err := s.CancelReplay(ctx, "p", sub.ID, first.ID)
+	r, err := s.Replays().Cancel(ctx, "p", sub.ID, first.ID)
 	if err != nil || r.Status != webhook.ReplayCancelled || r.CompletedAt.IsZero() {
 		t.Errorf("got %+v (%v), want a cancelled replay", r, err)
 	}
-	if _, err := s.DeleteSubscription(ctx, "p", sub.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	var running int
@@ -211,15 +211,15 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 		}
 	}
 	for range maxOldSecrets - 1 {
-		if _, _, err := s.RotateSecret(ctx, "p", sub.ID); err != nil {
+		if _, _, err := s.Subscriptions().RotateSecret(ctx, "p", sub.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, _, err = s.RotateSecret(ctx, "p", sub.ID)
+	_, _, err = s.Subscriptions().RotateSecret(ctx, "p", sub.ID)
 	wantCode(t, err, webhook.CodeConflict)
 	if got := queue(t, s, sub.ID).SigningSecrets(now); len(got) != 1+maxOldSecrets || string(got[maxOldSecrets]) != string(first) {
 		t.Errorf("%d secrets sign, want all of a day", len(got))
 	}
-	_, _, err = s.RotateSecret(ctx, "q", sub.ID)
+	_, _, err = s.Subscriptions().RotateSecret(ctx, "q", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)
 }

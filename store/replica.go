@@ -35,7 +35,7 @@ func (s *Store) Replicate(ctx context.Context) error {
 }
 
 // beforeBatch is the hook [sqlite.Hooks].BeforeBatch.
-func (s *Store) beforeBatch(t *sqlite.Tx) {
+func (s *core) beforeBatch(t *sqlite.Tx) {
 	if s.replication != nil {
 		s.replication.BeforeBatch(t)
 	}
@@ -43,7 +43,7 @@ func (s *Store) beforeBatch(t *sqlite.Tx) {
 
 // rejectLongWAL returns an error for publishers while the write-ahead log is too
 // long.
-func (s *Store) rejectLongWAL() error {
+func (s *core) rejectLongWAL() error {
 	if s.replication != nil && s.replication.WALTooLong() {
 		return webhook.NewError(webhook.CodeUnavailable, "The write-ahead log of the service is too long, since its copying cannot keep up: no event is accepted until it is shorter. Try again later.")
 	}

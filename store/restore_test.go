@@ -25,7 +25,7 @@ func dataOf(t *testing.T, dir, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = s.CreateToken(t.Context(), webhook.NewToken{ProgramID: name, UserID: "u", Scopes: webhook.Scopes()})
+	_, _, err = s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: name, UserID: "u", Scopes: webhook.Scopes()})
 	if err := errors.Join(err, s.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func onlyProgram(t *testing.T, dir string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := s.Tokens(t.Context())
+	all, err := s.Tokens().List(t.Context())
 	if err := errors.Join(err, s.Close()); err != nil || len(all) != 1 {
 		t.Fatalf("%d tokens, %v", len(all), err)
 	}
@@ -160,14 +160,14 @@ func TestRestoreRefuses(t *testing.T) {
 func TestSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)
-	if _, _, err := s.CreateToken(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	publish := func() {
 		t.Helper()
 		id := webhook.NewID()
 		e := webhook.Event{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte(`{"id":"` + id + `"}`)}
-		if _, err := s.Publish(t.Context(), "p", []webhook.Event{e}); err != nil {
+		if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{e}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -84,14 +84,14 @@ func (s *Store) Swept() Swept {
 	return s.swept
 }
 
-func (s *Store) noteSwept(swept Swept) {
+func (s *core) noteSwept(swept Swept) {
 	s.sweptMu.Lock()
 	defer s.sweptMu.Unlock()
 	s.swept.add(swept)
 }
 
 // sweep removes everything that is older than edge, once.
-func (s *Store) sweep(ctx context.Context, edge time.Time) (*sweep, error) {
+func (s *core) sweep(ctx context.Context, edge time.Time) (*sweep, error) {
 	w := &sweep{s: s, ctx: ctx, edge: edge.UnixMilli()}
 	for _, part := range []func() error{w.deliveries, w.events, w.stats, w.rest} {
 		w.step = firstSweep
@@ -104,7 +104,7 @@ func (s *Store) sweep(ctx context.Context, edge time.Time) (*sweep, error) {
 
 // sweep is one round of retention.
 type sweep struct {
-	s     *Store
+	s     *core
 	ctx   context.Context
 	edge  int64 // what is older goes
 	step  int   // how many records the next step looks at
@@ -472,6 +472,6 @@ const (
 )
 
 // LostEvents returns how many events a subscription has lost to retention.
-func (s *Store) LostEvents(ctx context.Context, subscriptionID string) (n int64, err error) {
+func (s Subscriptions) LostEvents(ctx context.Context, subscriptionID string) (n int64, err error) {
 	return n, s.db.Scan(ctx, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{subscriptionID}, &n)
 }

@@ -29,7 +29,7 @@ func send(t *testing.T, s *Store, l *Queue, status int) *Claim {
 		t.Fatal("nothing waits")
 	}
 	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-	if _, err := s.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -89,10 +89,10 @@ func TestRetention(t *testing.T) {
 				t.Errorf("%s: %d, want %d", query, got, want)
 			}
 		}
-		if _, err := s.Event(t.Context(), "p", old[0].ID); err == nil {
+		if _, err := s.Events().Get(t.Context(), "p", old[0].ID); err == nil {
 			t.Error("the old event can still be read")
 		}
-		if _, err := s.Event(t.Context(), "p", young[0].ID); err != nil {
+		if _, err := s.Events().Get(t.Context(), "p", young[0].ID); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(100 * time.Hour)
@@ -115,14 +115,14 @@ func TestRetentionCountsLosses(t *testing.T) {
 		other := subscribe(t, s, "p", "channel_created")
 		publish(t, s, "p", slices.Repeat([]string{"content_updated", "content_deleted"}, 1000)...)
 		off := false
-		if _, err := s.UpdateSubscription(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+		if _, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 			t.Fatal(err)
 		}
 		for range 10 {
 			send(t, s, queue(t, s, keeps.ID), 200)
 		}
 		stale := queue(t, s, waits.ID) // read before, formed from after
-		before, err := s.Waiting(t.Context(), stale, stale.Wanted, 100, webhook.MaxDeliveryBytes)
+		before, err := s.Queues().Waiting(t.Context(), stale, stale.Wanted, 100, webhook.MaxDeliveryBytes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestRetentionCountsLosses(t *testing.T) {
 				t.Errorf("%d alerts, want %d", got, alerts)
 			}
 		}
-		if _, err := s.Form(stale, &before).Wait(); err != ErrStale {
+		if _, err := s.Queues().Form(stale, &before).Wait(); err != ErrStale {
 			t.Errorf("a delivery of removed events was formed: %v", err)
 		}
 		for _, id := range []string{waits.ID, keeps.ID} {
@@ -173,7 +173,7 @@ func TestRetentionEndedHalfWay(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Fatalf("the sweep ended with %v, want it cancelled", err)
 		}
-		lost, err := s.LostEvents(t.Context(), sub.ID)
+		lost, err := s.Subscriptions().LostEvents(t.Context(), sub.ID)
 		if err != nil || lost == 0 || lost == 1000 {
 			t.Fatalf("%d events lost, %v; want some, and not all", lost, err)
 		}
@@ -211,7 +211,7 @@ func TestRetentionKeepsWhatADeliveryCarries(t *testing.T) {
 		publish(t, s, "p", "channel_created", "channel_created")
 		time.Sleep(10 * time.Hour)
 		young := time.Now()
-		again, err := s.Redeliver(t.Context(), "p", sub.ID, first.ID)
+		again, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, first.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestRetentionKeepsWhatADeliveryCarries(t *testing.T) {
 		if got, want := sweepAt(t, s, young.Add(-time.Hour)), (Swept{Events: 4, Deliveries: 1, Expired: 1}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
-		c, _, err := s.ClaimDue(t.Context(), sub.ID, false)
+		c, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, false)
 		if err != nil || c == nil || c.ID != again.ID || len(c.Events) != 1 {
 			t.Fatalf("the redelivery cannot be sent: %+v, %v", c, err)
 		}
@@ -236,7 +236,7 @@ func TestRetentionForgetsTheDeleted(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		for range 100 {
 			sub := subscribe(t, s, "p", "content_updated")
-			if _, err := s.DeleteSubscription(t.Context(), "p", sub.ID); err != nil {
+			if _, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -246,7 +246,7 @@ func TestRetentionForgetsTheDeleted(t *testing.T) {
 		if n := count(t, s, "SELECT count(*) FROM subscriptions"); n != 1 {
 			t.Errorf("%d subscriptions are left, want 1", n)
 		}
-		if _, err := s.Subscription(t.Context(), "p", last.ID); err != nil {
+		if _, err := s.Subscriptions().Get(t.Context(), "p", last.ID); err != nil {
 			t.Error(err)
 		}
 	})
@@ -323,7 +323,7 @@ func BenchmarkSweep(b *testing.B) {
 	program(b, s, "p")
 	url := "https://partner.example/hook"
 	names := []string{"content_updated"}
-	sub, _, err := s.CreateSubscription(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+	sub, _, err := s.Subscriptions().Create(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func BenchmarkSweep(b *testing.B) {
 		for range 100 {
 			c := form(b, s, l, 100)
 			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-			if _, err := s.Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
+			if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -385,10 +385,10 @@ func TestLossesAreToldOnceADay(t *testing.T) {
 			time.Sleep(time.Hour)
 			sweepAt(t, s, time.Now().Add(-25*time.Hour))
 		}
-		if n := s.AlertCount(webhook.AlertLost); n != 3 {
+		if n := s.Alerts().Count(webhook.AlertLost); n != 3 {
 			t.Errorf("%d alerts in 55 hours of losses, want 3", n)
 		}
-		lost, err := s.LostEvents(t.Context(), sub.ID)
+		lost, err := s.Subscriptions().LostEvents(t.Context(), sub.ID)
 		if told := count(t, s, "SELECT json ->> 'lost_events' FROM alerts ORDER BY num DESC LIMIT 1"); err != nil || told < 80 || told > lost {
 			t.Errorf("the last alert tells of %d events, and %d are lost so far: %v", told, lost, err)
 		}

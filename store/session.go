@@ -68,17 +68,17 @@ func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, addre
 	return s, secret, err
 }
 
-// Session returns the session of a secret, and false when there is none that is
+// Get returns the session of a secret, and false when there is none that is
 // good. It notes that the session was seen, about once a minute; while nothing
 // can be written that cannot be noted, and no session ends for not being seen.
-func (s *Store) Session(ctx context.Context, secret string) (webhook.Session, bool, error) {
-	found, good, err := s.SessionUnnoted(ctx, secret)
+func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool, error) {
+	found, good, err := s.GetUnnoted(ctx, secret)
 	if err != nil || !good {
 		return found, good, err
 	}
 	if now := s.clock.now(); now.Sub(found.SeenAt) >= sessionNoted {
 		hash := sha256.Sum256([]byte(secret))
-		err := s.Write(ctx, func(w Write) error {
+		err := s.write(ctx, func(w Write) error {
 			return w.t.Exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
 		})
 		if err != nil && !Unavailable(err) {
@@ -89,10 +89,10 @@ func (s *Store) Session(ctx context.Context, secret string) (webhook.Session, bo
 	return found, true, nil
 }
 
-// SessionUnnoted is Session for what a browser asks for by itself, such as a
+// GetUnnoted is Session for what a browser asks for by itself, such as a
 // page that keeps itself new: it does not note that the session was seen, which
 // ends when nobody looks at anything for long enough.
-func (s *Store) SessionUnnoted(ctx context.Context, secret string) (webhook.Session, bool, error) {
+func (s Sessions) GetUnnoted(ctx context.Context, secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	found, err := scanSession(func(dest ...any) error { return s.db.Scan(ctx, selectSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
@@ -109,9 +109,9 @@ func (s *Store) SessionUnnoted(ctx context.Context, secret string) (webhook.Sess
 	return found, judged.Good(now), nil
 }
 
-// Sessions returns the sessions of an admin that are good, the newest first. There
+// List returns the sessions of an admin that are good, the newest first. There
 // are at most [webhook.MaxSessions].
-func (s *Store) Sessions(ctx context.Context, adminID string) ([]webhook.Session, error) {
+func (s Sessions) List(ctx context.Context, adminID string) ([]webhook.Session, error) {
 	var all []webhook.Session
 	now := s.clock.now()
 	err := s.db.Each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
@@ -170,7 +170,7 @@ func scanSession(scan func(...any) error) (s webhook.Session, err error) {
 const deviceMark = "device"
 
 // NewDevice returns a mark for a browser of an admin.
-func (s *Store) NewDevice(adminID string) string {
+func (s Sessions) NewDevice(adminID string) string {
 	var random [16]byte
 	rand.Read(random[:])
 	nonce := base64.RawURLEncoding.EncodeToString(random[:])
@@ -179,7 +179,7 @@ func (s *Store) NewDevice(adminID string) string {
 
 // Device returns the name of the browser that a mark of an admin was made for,
 // and false for what is no mark of that admin.
-func (s *Store) Device(adminID, mark string) (string, bool) {
+func (s Sessions) Device(adminID, mark string) (string, bool) {
 	nonce, sum, _ := strings.Cut(mark, ".")
 	got, err := base64.RawURLEncoding.Strict().DecodeString(sum)
 	if err != nil || len(nonce) != base64.RawURLEncoding.EncodedLen(16) || !hmac.Equal(got, s.mac(deviceMark, adminID, nonce)) {

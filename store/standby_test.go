@@ -64,7 +64,7 @@ func TestStandby(t *testing.T) {
 	publish := func(n int) {
 		t.Helper()
 		for range n {
-			if _, err := primary.Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
+			if _, err := primary.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -127,7 +127,7 @@ func TestStandby(t *testing.T) {
 	if known, err := s.LeaseGeneration(t.Context()); err != nil || known < 1<<60 {
 		t.Errorf("the generation of what was promoted: %d, %v, want one as good as any", known, err)
 	}
-	if _, err := s.Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
+	if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
 		t.Error(err)
 	}
 	s.await("up to date", upToDate)

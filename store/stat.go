@@ -119,7 +119,7 @@ func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error)
 }
 
 // writeStats adds some of what was counted to what is stored.
-func (s *Store) writeStats(t *tx, n int) error {
+func (s *core) writeStats(t *tx, n int) error {
 	for key, stat := range s.stats.some(n) {
 		stored, err := scanStat(func(dest ...any) error {
 			return t.Scan(selectStat, []any{key.programID, key.subscriptionID, key.span.Milliseconds(), key.at}, dest...)

@@ -51,9 +51,18 @@ type Config struct {
 	Metrics *prometheus.Registry
 }
 
-// Store is an open data directory. Its methods may be called from any
-// goroutine until Close.
+// Store is an open data directory. Its methods, and those of the handles that it
+// returns, are safe for concurrent use until Close. What belongs to one noun is
+// on its handle, see [Store.Deliveries].
 type Store struct {
+	*core
+
+	closeOnce sync.Once
+	closed    error // what the first Close returned
+}
+
+// core is the state that the handles of a store share.
+type core struct {
 	dir     string
 	logger  *slog.Logger
 	lock    *os.File
@@ -69,8 +78,6 @@ type Store struct {
 
 	replication *replica.Replication // nil without a replica
 	hold        *hold
-	closeOnce   sync.Once
-	closed      error // what the first Close returned
 
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
@@ -98,7 +105,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), sendAlerts: cfg.SendAlerts}
+	s := &Store{core: &core{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), sendAlerts: cfg.SendAlerts}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
 		s.alerts[name] = new(atomic.Int64)
@@ -162,7 +169,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 }
 
 // hooks are what the store adds to every commit.
-func (s *Store) hooks() sqlite.Hooks {
+func (s *core) hooks() sqlite.Hooks {
 	return sqlite.Hooks{
 		Permit: s.writer.permit,
 		Chores: []sqlite.Chore{
@@ -183,7 +190,7 @@ func (s *Store) hooks() sqlite.Hooks {
 // chore returns a chore, which is logged when it begins to fail for another
 // reason than the disk, of which all writes tell. None is due before the clock
 // has been recovered.
-func (s *Store) chore(what string, due func() bool, run func(*tx) error) sqlite.Chore {
+func (s *core) chore(what string, due func() bool, run func(*tx) error) sqlite.Chore {
 	failing := false // owned by the leader of the writer
 	return sqlite.Chore{
 		Due: func() bool { return s.writer.running && due() },
@@ -261,7 +268,7 @@ func (s *Store) Check(ctx context.Context) error {
 // probe writes as much as the largest event, since on a full disk a little finds
 // a place for a while where nothing else does, and then the time in its stead.
 // When it could, no failure is remembered any more.
-func (s *Store) probe() error {
+func (s *core) probe() error {
 	for _, value := range [][]byte{make([]byte, webhook.MaxEventBytes), []byte(webhook.FormatTime(s.clock.now()))} {
 		err := s.writer.do(func(t *tx) error {
 			return t.Exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", value)

@@ -37,7 +37,7 @@ func openDir(t testing.TB, dir string) *Store {
 // program makes a program with a token.
 func program(t testing.TB, s *Store, id string) {
 	t.Helper()
-	_, _, err := s.CreateToken(context.Background(), webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
+	_, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func subscribe(t testing.TB, s *Store, programID string, names ...string) webhoo
 
 func create(s *Store, programID string, names ...string) (webhook.Subscription, error) {
 	url := "https://partner.example/hook"
-	sub, _, err := s.CreateSubscription(context.Background(), programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+	sub, _, err := s.Subscriptions().Create(context.Background(), programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
 	return sub, err
 }
 
@@ -74,7 +74,7 @@ func publish(t testing.TB, s *Store, programID string, names ...string) []webhoo
 	for i, name := range names {
 		events[i] = event(name)
 	}
-	added, err := s.Publish(context.Background(), programID, events)
+	added, err := s.Events().Publish(context.Background(), programID, events)
 	if err != nil || added != len(names) {
 		t.Fatalf("Publish: added %d of %d: %v", added, len(names), err)
 	}
@@ -83,7 +83,7 @@ func publish(t testing.TB, s *Store, programID string, names ...string) []webhoo
 
 func queue(t testing.TB, s *Store, id string) *Queue {
 	t.Helper()
-	l, err := s.Queue(context.Background(), id)
+	l, err := s.Queues().Get(context.Background(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,14 +93,14 @@ func queue(t testing.TB, s *Store, id string) *Queue {
 // form makes the next delivery of a queue, or returns nil when nothing waits.
 func form(t testing.TB, s *Store, l *Queue, count int) *Claim {
 	t.Helper()
-	w, err := s.Waiting(context.Background(), l, l.Wanted, count, webhook.MaxDeliveryBytes)
+	w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, count, webhook.MaxDeliveryBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(w.Seqs) == 0 {
 		return nil
 	}
-	c, err := s.Form(l, &w).Wait()
+	c, err := s.Queues().Form(l, &w).Wait()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestSecretsAreEncrypted(t *testing.T) {
 	program(t, s, "p")
 	url, names, canary := "https://partner.example", []string{"content_updated"}, "Bearer canary-5f1d"
 	header := &canary
-	sub, secret, err := s.CreateSubscription(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+	sub, secret, err := s.Subscriptions().Create(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestSecretsAreEncrypted(t *testing.T) {
 			t.Errorf("%s holds a secret in the clear", filepath.Base(f))
 		}
 	}
-	if _, err := s.DeleteSubscription(context.Background(), "p", sub.ID); err != nil {
+	if _, err := s.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	var kept int

@@ -83,8 +83,8 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 	})
 }
 
-// Subscription returns one subscription of a program.
-func (s *Store) Subscription(ctx context.Context, programID, id string) (webhook.Subscription, error) {
+// Get returns one subscription of a program.
+func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.Subscription, error) {
 	sub, err := scanSubscription(func(dest ...any) error {
 		return s.db.Scan(ctx, selectSubscription, []any{id, programID}, dest...)
 	})

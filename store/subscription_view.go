@@ -75,13 +75,13 @@ func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 	return u, err
 }
 
-// AllSubscriptions returns a page of the subscriptions of a program, or of all
+// PageAll returns a page of the subscriptions of a program, or of all
 // programs when that is "", and the cursor of the next page, "" on the last,
 // for admins: of a query of webhook.AllSubscriptionList. It looks at a bounded
 // number of subscriptions: a page may be short or empty, and there is more all
 // the same when there is a cursor.
-func (s *Store) AllSubscriptions(ctx context.Context, programID string, q *webhook.ListQuery) (page []SubscriptionSummary, next string, err error) {
-	l := newSubscriptionWalk(s, programID, q)
+func (s Subscriptions) PageAll(ctx context.Context, programID string, q *webhook.ListQuery) (page []SubscriptionSummary, next string, err error) {
+	l := newSubscriptionWalk(s.core, programID, q)
 	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
 	if q.Cursor != "" {
 		place := make([]int64, 2)
@@ -108,11 +108,11 @@ func (s *Store) AllSubscriptions(ctx context.Context, programID string, q *webho
 	return page, next, err
 }
 
-// NewerSubscriptions returns the cursor of the page before the one that a query
+// Newer returns the cursor of the page before the one that a query
 // of webhook.AllSubscriptionList asks for by its cursor, "" when that is the
 // first: it walks the other way round, from the place of the cursor on, which is
 // on that page.
-func (s *Store) NewerSubscriptions(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
+func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
 	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
 	place := make([]int64, 2)
 	if err := s.place(scope, q.Cursor, place); err != nil {
@@ -121,7 +121,7 @@ func (s *Store) NewerSubscriptions(ctx context.Context, programID string, q *web
 	descending := q.Sort[0].Descending
 	back := *q
 	back.Sort = []webhook.SortField{{Name: q.Sort[0].Name, Descending: !descending}}
-	l := newSubscriptionWalk(s, programID, &back)
+	l := newSubscriptionWalk(s.core, programID, &back)
 	l.at = beside(idOf(place[0], place[1]), descending)
 	err = s.view(ctx, func(v *view) error {
 		_, last, more, err := l.walk(v)
@@ -181,7 +181,7 @@ const (
 		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) n WHERE instr(s.events, json_quote(n.value)) > 0))) IS TRUE`
 )
 
-func newSubscriptionWalk(s *Store, programID string, q *webhook.ListQuery) *subscriptionWalk {
+func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subscriptionWalk {
 	truths := func(words []string) (all []int) {
 		for _, word := range words {
 			all = append(all, map[string]int{"false": 0, "true": 1}[word])
@@ -294,9 +294,9 @@ const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t
 	FROM json_each(?1) i CROSS JOIN stats t ON t.program_id = i.value ->> 0 AND t.subscription_id = i.value ->> 1 AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
 	ORDER BY i.key, t.at`
 
-// SubscriptionStats returns what [Store.Stats] does for each of the
+// Stats returns what [Store.Stats] does for each of the
 // subscriptions, by their ids, without answers and durations.
-func (s *Store) SubscriptionStats(ctx context.Context, subs []SubscriptionSummary, span time.Duration, from, to time.Time) (map[string][]webhook.Stat, error) {
+func (s Subscriptions) Stats(ctx context.Context, subs []SubscriptionSummary, span time.Duration, from, to time.Time) (map[string][]webhook.Stat, error) {
 	pairs := make([][2]string, len(subs))
 	asked := make(map[string]bool, len(subs))
 	for i := range subs {
@@ -380,9 +380,9 @@ const (
 	selectNewestNums     = "SELECT num FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = ? ORDER BY num DESC LIMIT ?"
 )
 
-// SubscriptionView returns a subscription of any program by its id, a deleted
+// View returns a subscription of any program by its id, a deleted
 // one too while it is kept, with its newest deliveries, at most recent.
-func (s *Store) SubscriptionView(ctx context.Context, id string, recent int) (u SubscriptionView, err error) {
+func (s Subscriptions) View(ctx context.Context, id string, recent int) (u SubscriptionView, err error) {
 	err = s.view(ctx, func(v *view) error {
 		err := sql.ErrNoRows
 		if err := v.Each(selectSummaries, []any{jsonOf([]string{id}), CountLimit}, func(scan func(...any) error) (bad error) {
@@ -454,8 +454,8 @@ func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 	return e, err
 }
 
-// HasProgram says whether there is a program of that id.
-func (s *Store) HasProgram(ctx context.Context, id string) (there bool, err error) {
+// Exists says whether there is a program of that id.
+func (s Programs) Exists(ctx context.Context, id string) (there bool, err error) {
 	err = s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &there)
 	return there, err
 }

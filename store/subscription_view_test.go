@@ -36,7 +36,7 @@ func TestAllSubscriptions(t *testing.T) {
 			event: []string{"content_published", "channel_updated"}[random.IntN(2)], active: random.IntN(2) == 0, deleted: random.IntN(5) == 0, lost: random.IntN(4) == 0,
 		}
 		events := []string{m.event}
-		sub, _, err := s.CreateSubscription(ctx, m.program, "u", &webhook.SubscriptionFields{URL: &m.url, Events: &events, Active: &m.active}, 0)
+		sub, _, err := s.Subscriptions().Create(ctx, m.program, "u", &webhook.SubscriptionFields{URL: &m.url, Events: &events, Active: &m.active}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestAllSubscriptions(t *testing.T) {
 			return tx.setHealth(m.id, webhook.Health(m.status), reason, webhook.Failures{})
 		})
 		if err == nil && m.deleted {
-			_, err = s.DeleteSubscription(ctx, m.program, m.id)
+			_, err = s.Subscriptions().Delete(ctx, m.program, m.id)
 			m.active = false
 		}
 		if err != nil {
@@ -100,7 +100,7 @@ func TestAllSubscriptions(t *testing.T) {
 					if pages > 2*len(all) {
 						t.Fatalf("%s: there is no end of pages", tt.query)
 					}
-					page, next, err := s.AllSubscriptions(ctx, tt.program, q)
+					page, next, err := s.Subscriptions().PageAll(ctx, tt.program, q)
 					if err != nil || len(page) > 4 {
 						t.Fatalf("%s: a page of %d: %v", tt.query, len(page), err)
 					}
@@ -119,12 +119,12 @@ func TestAllSubscriptions(t *testing.T) {
 		}
 	}
 	q := query(t, webhook.AllSubscriptionList, "page[size]=4")
-	_, next, err := s.AllSubscriptions(ctx, "", q)
+	_, next, err := s.Subscriptions().PageAll(ctx, "", q)
 	if err != nil {
 		t.Fatal(err)
 	}
 	q.Cursor = next
-	_, _, err = s.AllSubscriptions(ctx, "p", q)
+	_, _, err = s.Subscriptions().PageAll(ctx, "p", q)
 	wantCode(t, err, webhook.CodeInvalid) // a cursor of another list
 }
 
@@ -135,14 +135,14 @@ func TestSubscriptionView(t *testing.T) {
 		end := func(c *Claim, status int) {
 			t.Helper()
 			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-			if _, err := s.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9}); err != nil {
+			if _, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 		}
 		read := func() SubscriptionView {
 			t.Helper()
-			u, err := s.SubscriptionView(t.Context(), sub.ID, 2)
+			u, err := s.Subscriptions().View(t.Context(), sub.ID, 2)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,7 +151,7 @@ func TestSubscriptionView(t *testing.T) {
 		if u := read(); !u.LastSuccess.IsZero() || u.Success.DeliveryID+u.Failure.DeliveryID != "" || u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
 			t.Errorf("of a new one: %+v", u)
 		}
-		ping, _, err := s.ClaimDue(t.Context(), sub.ID, true)
+		ping, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestSubscriptionView(t *testing.T) {
 			t.Errorf("after a success: %+v", u)
 		}
 		now := time.Now()
-		stats, err := s.SubscriptionStats(t.Context(), []SubscriptionSummary{u.SubscriptionSummary}, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
+		stats, err := s.Subscriptions().Stats(t.Context(), []SubscriptionSummary{u.SubscriptionSummary}, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestSubscriptionView(t *testing.T) {
 			t.Errorf("after many failures: %+v, %s", u.Success, u.LastSuccess)
 		}
 		for range 2 {
-			if _, _, err := s.RotateSecret(t.Context(), "p", sub.ID); err != nil {
+			if _, _, err := s.Subscriptions().RotateSecret(t.Context(), "p", sub.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -204,13 +204,13 @@ func TestSubscriptionView(t *testing.T) {
 		if u = read(); u.OldSecrets != nil {
 			t.Errorf("the old secrets end at %v, long ago", u.OldSecrets)
 		}
-		if _, err := s.DeleteSubscription(t.Context(), "p", sub.ID); err != nil {
+		if _, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID); err != nil {
 			t.Fatal(err)
 		}
 		if u = read(); u.DeletedAt.IsZero() || len(u.Recent) != 2 || u.WaitingDeliveries != 0 {
 			t.Errorf("of a deleted one: %+v", u)
 		}
-		_, err = s.SubscriptionView(t.Context(), "none", 2)
+		_, err = s.Subscriptions().View(t.Context(), "none", 2)
 		wantCode(t, err, webhook.CodeNotFound)
 	})
 }
@@ -262,10 +262,10 @@ func TestPingAndMore(t *testing.T) {
 	refused := webhook.NewError(webhook.CodeConflict, "no")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if _, _, err := s.Ping(ctx, "p", sub.ID, func(Write) error { return refused }); err != refused {
+	if _, _, err := s.Subscriptions().Ping(ctx, "p", sub.ID, func(Write) error { return refused }); err != refused {
 		t.Fatalf("got %v, want %v", err, refused)
 	}
-	u, err := s.SubscriptionView(t.Context(), sub.ID, 10)
+	u, err := s.Subscriptions().View(t.Context(), sub.ID, 10)
 	if err != nil || len(u.Recent) != 1 {
 		t.Errorf("there are %d pings, want the first alone: %v", len(u.Recent), err)
 	}

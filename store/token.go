@@ -14,9 +14,9 @@ import (
 
 const tokenColumns = "id, hint, program_id, user_id, name, scopes, created_at, expires_at, revoked_at, used_at"
 
-// CreateToken is [Write.CreateToken].
-func (s *Store) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+// Create is [Write.CreateToken].
+func (s Tokens) Create(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		token, secret, err = w.CreateToken(n)
 		return err
 	})
@@ -51,8 +51,8 @@ func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 	return token, secret, err
 }
 
-// Tokens returns every token, newest first.
-func (s *Store) Tokens(ctx context.Context) ([]webhook.Token, error) {
+// List returns every token, newest first.
+func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
 	err := s.db.Each(ctx, "SELECT "+tokenColumns+" FROM tokens ORDER BY created_at DESC, id DESC", nil, func(scan func(...any) error) error {
 		t, err := scanToken(scan)
@@ -63,9 +63,9 @@ func (s *Store) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	return all, err
 }
 
-// TokenPage returns a page of the tokens of a program, of all programs when it
+// Page returns a page of the tokens of a program, of all programs when it
 // is "", and how many the filters let through in all.
-func (s *Store) TokenPage(ctx context.Context, programID string, q *webhook.ListQuery) (tokens []webhook.Token, total int, err error) {
+func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery) (tokens []webhook.Token, total int, err error) {
 	created := q.Ranges["created_at"]
 	var program any
 	if programID != "" {
@@ -97,8 +97,8 @@ const listedTokens = ` FROM tokens WHERE (?4 IS NULL OR program_id = ?4)
 	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))
 	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)`
 
-// Token returns one token of any program, for admins.
-func (s *Store) Token(ctx context.Context, id string) (webhook.Token, error) {
+// Get returns one token of any program, for admins.
+func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	t, err := scanToken(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
@@ -107,9 +107,9 @@ func (s *Store) Token(ctx context.Context, id string) (webhook.Token, error) {
 	return one[0], notFound(err, "token")
 }
 
-// RevokeToken is [Write.RevokeToken].
-func (s *Store) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+// Revoke is [Write.RevokeToken].
+func (s Tokens) Revoke(ctx context.Context, id string) (token webhook.Token, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		token, err = w.RevokeToken(id)
 		return err
 	})
@@ -133,7 +133,7 @@ func (w Write) RevokeToken(id string) (webhook.Token, error) {
 // Authenticate returns the token that a secret belongs to. The error is a
 // *webhook.Error with CodeUnauthenticated when it is unknown, revoked or has
 // expired; which of them is not told.
-func (s *Store) Authenticate(ctx context.Context, secret string) (*webhook.Token, error) {
+func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token, error) {
 	refused := func() (*webhook.Token, error) {
 		return nil, webhook.NewError(webhook.CodeUnauthenticated, "The access token is not valid: it is unknown, has expired or was revoked.")
 	}

@@ -77,7 +77,7 @@ func (u *tokenUses) complete(tokens []webhook.Token) {
 	}
 }
 
-func (s *Store) writeTokenUses(t *tx, n int) error {
+func (s *core) writeTokenUses(t *tx, n int) error {
 	for id, at := range s.uses.some(n) {
 		if err := t.Exec("UPDATE tokens SET used_at = ? WHERE id = ?", at, id); err != nil {
 			return err

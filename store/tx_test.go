@@ -30,7 +30,7 @@ func TestALoneWriteIsUndone(t *testing.T) {
 		t.setHead("p", head{seq: 41})
 		return errors.Join(t.ensureProgram("p", time.Now()), errors.New("refused"))
 	})
-	programs, e := s.Programs(context.Background())
+	programs, e := s.Programs().List(context.Background())
 	if err == nil || e != nil || len(programs) != 0 {
 		t.Errorf("got %v and %d programs (%v), want an error and none", err, len(programs), e)
 	}
@@ -72,10 +72,10 @@ func TestInterestsAreBounded(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
 	on, off := true, false
 	toggle := func() error {
-		if _, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+		if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 			return err
 		}
-		_, err := s.UpdateSubscription(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &on})
+		_, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &on})
 		return err
 	}
 	for range 20 {
@@ -114,7 +114,7 @@ func TestAFullStoreRecovers(t *testing.T) {
 	stored := 0
 	var err error
 	for range 1000 {
-		if _, err = s.Publish(ctx, "p", []webhook.Event{event("content_updated")}); err != nil {
+		if _, err = s.Events().Publish(ctx, "p", []webhook.Event{event("content_updated")}); err != nil {
 			break
 		}
 		stored++

@@ -10,10 +10,10 @@ import (
 // moment.
 type view struct {
 	*sqlite.View
-	s *Store
+	s *core
 }
 
 // view calls read with a view, which is valid until read returns.
-func (s *Store) view(ctx context.Context, read func(v *view) error) error {
+func (s *core) view(ctx context.Context, read func(v *view) error) error {
 	return s.db.View(ctx, func(v *sqlite.View) error { return read(&view{v, s}) })
 }

@@ -36,7 +36,7 @@ type Watcher struct {
 	deliveries bool // it hears of deliveries, and of nothing else
 	mu         sync.Mutex
 	changes    Changes
-	store      *Store
+	store      *core
 }
 
 // watchers are those who wait for something of the store.
@@ -56,7 +56,7 @@ func (s *Store) Watch() *Watcher { return s.watch(false) }
 // changed from now on, whose Changes name nothing else.
 func (s *Store) WatchDeliveries() *Watcher { return s.watch(true) }
 
-func (s *Store) watch(deliveries bool) *Watcher {
+func (s *core) watch(deliveries bool) *Watcher {
 	c := make(chan struct{}, 1)
 	w := &Watcher{C: c, c: c, deliveries: deliveries, store: s}
 	s.watchers.mu.Lock()

@@ -12,7 +12,7 @@ import (
 // valid until the function that it was given to returns. After an error of one
 // of its methods that function must return an error.
 type Write struct {
-	s *Store
+	s *core
 	t *tx
 }
 
@@ -21,7 +21,9 @@ type Write struct {
 // quick, and use the Store for nothing but reading. It runs on a goroutine of
 // another's choice, while the caller waits. ctx is heeded before the write
 // begins alone, so that nobody is left in doubt.
-func (s *Store) Write(ctx context.Context, fn func(Write) error) error {
+func (s *Store) Write(ctx context.Context, fn func(Write) error) error { return s.write(ctx, fn) }
+
+func (s *core) write(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -32,6 +34,10 @@ func (s *Store) Write(ctx context.Context, fn func(Write) error) error {
 // all that it wrote was undone because another write of the same commit has
 // failed. It costs less.
 func (s *Store) WriteAgain(ctx context.Context, fn func(Write) error) error {
+	return s.writeAgain(ctx, fn)
+}
+
+func (s *core) writeAgain(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -45,27 +51,27 @@ func (w Write) Subscription(programID, id string) (webhook.Subscription, error) 
 
 // Each of the following is a write of its own.
 
-// CreateSubscription is [Write.CreateSubscription].
-func (s *Store) CreateSubscription(ctx context.Context, programID, userID string, f *webhook.SubscriptionFields, limit int) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+// Create is [Write.CreateSubscription].
+func (s Subscriptions) Create(ctx context.Context, programID, userID string, f *webhook.SubscriptionFields, limit int) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		sub, secret, err = w.CreateSubscription(programID, userID, f, limit)
 		return err
 	})
 	return sub, secret, err
 }
 
-// UpdateSubscription is [Write.UpdateSubscription].
-func (s *Store) UpdateSubscription(ctx context.Context, programID, id string, f *webhook.SubscriptionFields) (sub webhook.Subscription, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+// Update is [Write.UpdateSubscription].
+func (s Subscriptions) Update(ctx context.Context, programID, id string, f *webhook.SubscriptionFields) (sub webhook.Subscription, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		sub, err = w.UpdateSubscription(programID, id, f)
 		return err
 	})
 	return sub, err
 }
 
-// DeleteSubscription is [Write.DeleteSubscription].
-func (s *Store) DeleteSubscription(ctx context.Context, programID, id string) (sub webhook.Subscription, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+// Delete is [Write.DeleteSubscription].
+func (s Subscriptions) Delete(ctx context.Context, programID, id string) (sub webhook.Subscription, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		sub, err = w.DeleteSubscription(programID, id)
 		return err
 	})
@@ -73,8 +79,8 @@ func (s *Store) DeleteSubscription(ctx context.Context, programID, id string) (s
 }
 
 // RotateSecret is [Write.RotateSecret].
-func (s *Store) RotateSecret(ctx context.Context, programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+func (s Subscriptions) RotateSecret(ctx context.Context, programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		sub, secret, _, err = w.RotateSecret(programID, id)
 		return err
 	})
@@ -82,30 +88,30 @@ func (s *Store) RotateSecret(ctx context.Context, programID, id string) (sub web
 }
 
 // Redeliver is [Write.Redeliver].
-func (s *Store) Redeliver(ctx context.Context, programID, subscriptionID, id string) (d webhook.Delivery, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+func (s Deliveries) Redeliver(ctx context.Context, programID, subscriptionID, id string) (d webhook.Delivery, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		d, err = w.Redeliver(programID, subscriptionID, id)
 		return err
 	})
 	return d, err
 }
 
-// CreateReplay plans a replay and begins it.
-func (s *Store) CreateReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r webhook.Replay, err error) {
-	p, err := s.PlanReplay(ctx, programID, subscriptionID, f)
+// Create plans a replay and begins it.
+func (s Replays) Create(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r webhook.Replay, err error) {
+	p, err := s.Plan(ctx, programID, subscriptionID, f)
 	if err != nil {
 		return r, err
 	}
-	err = s.Write(ctx, func(w Write) (err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		r, err = w.CreateReplay(p)
 		return err
 	})
 	return r, err
 }
 
-// CancelReplay is [Write.CancelReplay].
-func (s *Store) CancelReplay(ctx context.Context, programID, subscriptionID, id string) (r webhook.Replay, err error) {
-	err = s.Write(ctx, func(w Write) (err error) {
+// Cancel is [Write.CancelReplay].
+func (s Replays) Cancel(ctx context.Context, programID, subscriptionID, id string) (r webhook.Replay, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
 		r, err = w.CancelReplay(programID, subscriptionID, id)
 		return err
 	})
@@ -113,8 +119,8 @@ func (s *Store) CancelReplay(ctx context.Context, programID, subscriptionID, id 
 }
 
 // Publish is [Write.Publish].
-func (s *Store) Publish(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
-	err = s.WriteAgain(ctx, func(w Write) (err error) {
+func (s Events) Publish(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
+	err = s.writeAgain(ctx, func(w Write) (err error) {
 		added, err = w.Publish(programID, events)
 		return err
 	})

@@ -31,7 +31,7 @@ func (h *accountPages) show(r *request) (response, error) {
 }
 
 func (h *accountPages) render(r *request, status int, wrong []ui.FieldError) (response, error) {
-	all, err := h.store.Sessions(r.Context(), r.session.AdminID)
+	all, err := h.store.Sessions().List(r.Context(), r.session.AdminID)
 	if err != nil {
 		return response{}, err
 	}
@@ -52,7 +52,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	if wrong != nil {
 		return h.render(r, http.StatusUnprocessableEntity, ui.FieldErrors(validationError(wrong), passwordFields()))
 	}
-	admin, hash, err := h.store.Admin(r.Context(), r.session.AdminID)
+	admin, hash, err := h.store.Admins().Get(r.Context(), r.session.AdminID)
 	if err != nil {
 		return response{}, asProblem(err)
 	}

@@ -18,7 +18,7 @@ type setupForm struct {
 // checkSetup returns the code of a setup link, or a problem when it is not good.
 func (h *signInPages) checkSetup(r *request) (string, error) {
 	code := r.PathValue("code")
-	any, err := h.store.HasAdmins(r.Context())
+	any, err := h.store.Admins().Exist(r.Context())
 	if err != nil {
 		return "", err
 	}

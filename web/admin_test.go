@@ -82,7 +82,7 @@ func TestSessionList(t *testing.T) {
 	if strings.Contains(p.body, "<script>\x80") || strings.Contains(p.body, "\u202e") || strings.Count(p.body, "/revoke") != 3 {
 		t.Errorf("the page is\n%s", p.body)
 	}
-	sessions, err := w.store.Sessions(t.Context(), ana.ID)
+	sessions, err := w.store.Sessions().List(t.Context(), ana.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

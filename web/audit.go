@@ -62,11 +62,11 @@ func (h *auditPages) list(r *request) (response, error) {
 func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 	q := &a.list.Query
 	var newer, next string
-	if a.entries, next, err = h.store.AuditEntries(r.Context(), q); err != nil {
+	if a.entries, next, err = h.store.Audit().Page(r.Context(), q); err != nil {
 		return err
 	}
 	if q.Cursor != "" {
-		if newer, err = h.store.NewerAuditEntries(r.Context(), q); err != nil {
+		if newer, err = h.store.Audit().Newer(r.Context(), q); err != nil {
 			return err
 		}
 	}
@@ -102,7 +102,7 @@ func (h *auditPages) export(r *request) (response, error) {
 		noun: "audit", action: webhook.ActionAuditExport,
 		columns: []string{"id", "at", "admin", "address", "action", "program_id", "subject_id", "detail"},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, next, err := h.store.AuditEntries(r.Context(), ofProgram(q, r.program))
+			page, next, err := h.store.Audit().Page(r.Context(), ofProgram(q, r.program))
 			for i := range page {
 				e := &page[i]
 				rows = append(rows, []any{e.ID, e.At, e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, e.Detail})

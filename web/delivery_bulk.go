@@ -160,7 +160,7 @@ func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 			return response{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning, Text: "No delivery was ticked. Tick some first, or choose all that match."}}, nil
 		}
 		b.id = runPrefix + webhook.NewID()
-		b.plan, err = h.store.PlanBulk(r.Context(), verb.action, ofProgram(&b.list.Query, r.program), newest)
+		b.plan, err = h.store.BulkRuns().Plan(r.Context(), verb.action, ofProgram(&b.list.Query, r.program), newest)
 		if errors.As(err, &b.list.Error) {
 			return response{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
@@ -223,7 +223,7 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 func (h *deliveryPages) runOnce(r *request, b *bulkForm, run *bulkRun, newest, rest int64, id string) (begun bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), bulkTime)
 	defer cancel()
-	result, err := h.store.RunBulk(ctx, &store.Bulk{
+	result, err := h.store.BulkRuns().Run(ctx, &store.Bulk{
 		ID: id, Action: b.verb.action, Query: ofProgram(&b.list.Query, r.program), Newest: newest, Rest: rest,
 		Audit: r.entry(b.verb.action, r.program, id, ""),
 	}, func(so store.BulkResult) {
@@ -371,7 +371,7 @@ func (h *deliveryPages) report(r *request) (response, error) {
 			return notFound(r)
 		}
 		var err error
-		if report.entries, _, err = h.store.AuditEntries(r.Context(), &q); err != nil {
+		if report.entries, _, err = h.store.Audit().Page(r.Context(), &q); err != nil {
 			return response{}, err
 		}
 		if len(report.entries) == 0 {

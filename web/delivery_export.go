@@ -134,7 +134,7 @@ func (h *deliveryPages) export(r *request) (response, error) {
 	}
 	q := *ofProgram(&v.Query, r.program)
 	q.Size = 1 // what cannot be listed is refused before the file begins
-	if _, _, err := h.store.AllDeliveries(r.Context(), &q); errors.As(err, &v.Error) {
+	if _, _, err := h.store.Deliveries().PageAll(r.Context(), &q); errors.As(err, &v.Error) {
 		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
 	} else if err != nil {
 		return response{}, err
@@ -151,7 +151,7 @@ func (h *deliveryPages) export(r *request) (response, error) {
 			n := 0
 			for {
 				q.Size = min(q.Size, exportRows-n)
-				page, next, err := h.store.AllDeliveries(r.Context(), &q)
+				page, next, err := h.store.Deliveries().PageAll(r.Context(), &q)
 				if err != nil {
 					return err
 				}

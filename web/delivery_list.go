@@ -95,10 +95,10 @@ func (h *deliveryPages) list(r *request) (response, error) {
 // readList fills a page, and returns the newest delivery there was before.
 func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err error) {
 	ctx, q := r.Context(), ofProgram(&l.list.Query, r.program)
-	if newest, err = h.store.NewestDelivery(ctx); err != nil {
+	if newest, err = h.store.Deliveries().Newest(ctx); err != nil {
 		return 0, err
 	}
-	page, next, err := h.store.AllDeliveries(ctx, q)
+	page, next, err := h.store.Deliveries().PageAll(ctx, q)
 	if err != nil {
 		return 0, err
 	}
@@ -107,7 +107,7 @@ func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err
 	}
 	newer := ""
 	if q.Cursor != "" {
-		if newer, err = h.store.NewerDeliveries(ctx, q); err != nil {
+		if newer, err = h.store.Deliveries().Newer(ctx, q); err != nil {
 			return 0, err
 		}
 	}
@@ -127,11 +127,11 @@ func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) 
 	if ids == nil {
 		return nil, nil
 	}
-	urls, err := h.store.SubscriptionURLs(ctx, subscriptions)
+	urls, err := h.store.Subscriptions().URLs(ctx, subscriptions)
 	if err != nil {
 		return nil, err
 	}
-	attempts, err := h.store.LastAttempts(ctx, ids)
+	attempts, err := h.store.Deliveries().LastAttempts(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (h *deliveryPages) listStream(r *request) (response, error) {
 		defer watcher.Close()
 		last, err := strconv.ParseInt(s.lastID, 10, 64)
 		if err != nil || last < 0 {
-			if last, err = h.store.NewestDelivery(s.Context()); err != nil {
+			if last, err = h.store.Deliveries().Newest(s.Context()); err != nil {
 				return err
 			}
 		}
@@ -210,7 +210,7 @@ func (h *deliveryPages) listStream(r *request) (response, error) {
 // changed is not, and moves last.
 func (h *deliveryPages) sendUpdates(s *stream, c ui.Clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) error {
 	ctx := s.Context()
-	page, newest, gap, err := h.store.NewDeliveries(ctx, q, *last, liveRows)
+	page, newest, gap, err := h.store.Deliveries().After(ctx, q, *last, liveRows)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (h *deliveryPages) sendUpdates(s *stream, c ui.Clock, q *webhook.ListQuery,
 	}
 	slices.Sort(older)
 	slices.Reverse(older)
-	updates, err := h.store.DeliveriesAt(ctx, older[:min(len(older), liveRows)])
+	updates, err := h.store.Deliveries().At(ctx, older[:min(len(older), liveRows)])
 	if err != nil {
 		return err
 	}

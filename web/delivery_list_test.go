@@ -31,11 +31,11 @@ type sender struct {
 
 func (s sender) subscribe(program, address string) webhook.Subscription {
 	s.t.Helper()
-	if _, _, err := s.s.CreateToken(s.t.Context(), webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := s.s.Tokens().Create(s.t.Context(), webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 		s.t.Fatal(err)
 	}
 	names := []string{"content_updated"}
-	sub, _, err := s.s.CreateSubscription(s.t.Context(), program, "u", &webhook.SubscriptionFields{URL: &address, Events: &names}, 0)
+	sub, _, err := s.s.Subscriptions().Create(s.t.Context(), program, "u", &webhook.SubscriptionFields{URL: &address, Events: &names}, 0)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -47,19 +47,19 @@ func (s sender) deliver(sub webhook.Subscription, status int) string {
 	s.t.Helper()
 	ctx := s.t.Context()
 	id := webhook.NewID()
-	_, err := s.s.Publish(ctx, sub.ProgramID, []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}})
+	_, err := s.s.Events().Publish(ctx, sub.ProgramID, []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	l, err := s.s.Queue(ctx, sub.ID)
+	l, err := s.s.Queues().Get(ctx, sub.ID)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	w, err := s.s.Waiting(ctx, l, l.Wanted, 1, webhook.MaxDeliveryBytes)
+	w, err := s.s.Queues().Waiting(ctx, l, l.Wanted, 1, webhook.MaxDeliveryBytes)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	c, err := s.s.Form(l, &w).Wait()
+	c, err := s.s.Queues().Form(l, &w).Wait()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func (s sender) deliver(sub webhook.Subscription, status int) string {
 func (s sender) record(c *store.Claim, status int) {
 	s.t.Helper()
 	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-	if _, err := s.s.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{}); err != nil {
+	if _, err := s.s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{}); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -294,7 +294,7 @@ func TestDeliveryExport(t *testing.T) {
 	v.do("GET", "/deliveries/export?format=xls").want(t, 400, "must be ndjson or csv")
 	v.do("HEAD", "/deliveries/export?format=csv").want(t, 200, "")
 	v.do("GET", "/audit").want(t, 200, "csv of ?filter[status]=failed")
-	entries, _, err := w.store.AuditEntries(t.Context(), &webhook.ListQuery{Sort: webhook.AuditList.Default, Size: 10, Filters: map[string][]string{"action": {string(webhook.ActionDeliveryExport)}}})
+	entries, _, err := w.store.Audit().Page(t.Context(), &webhook.ListQuery{Sort: webhook.AuditList.Default, Size: 10, Filters: map[string][]string{"action": {string(webhook.ActionDeliveryExport)}}})
 	if err != nil || len(entries) != 2 {
 		t.Errorf("%d exports are in the audit (%v), want 2", len(entries), err)
 	}
@@ -363,7 +363,7 @@ func TestDeliveryStream(t *testing.T) {
 		t.Fatalf("after a cut: %s", data)
 	}
 	// Of what is older, changes are sent, marked as such.
-	ping, _, err := s.s.ClaimDue(t.Context(), sub.ID, true)
+	ping, _, err := s.s.Queues().ClaimDue(t.Context(), sub.ID, true)
 	if err != nil || ping == nil {
 		t.Fatal(err)
 	}

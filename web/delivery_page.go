@@ -62,7 +62,7 @@ func (a *attemptRecord) answered() bool {
 
 // deliveryPage reads a delivery for its page.
 func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
-	view, err := h.store.DeliveryView(r.Context(), r.PathValue("id"))
+	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return nil, asProblem(err)
 	}

@@ -56,13 +56,13 @@ type eventSource struct {
 func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	t.Helper()
 	l := &eventSource{t: t, w: w}
-	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	active, secret := true, "Bearer top-secret-token"
 	header := &secret
 	var err error
-	l.sub, _, err = w.store.CreateSubscription(t.Context(), "acme", "1", &webhook.SubscriptionFields{
+	l.sub, _, err = w.store.Subscriptions().Create(t.Context(), "acme", "1", &webhook.SubscriptionFields{
 		URL: &url, Events: &[]string{"content_published", "content_updated"}, Active: &active, AuthorizationHeader: &header,
 	}, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 		events = append(events, webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(),
 			JSON: fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"%s","version":"1","text":%s}`, id, name, f)})
 	}
-	if _, err := l.w.store.Publish(l.t.Context(), "acme", events); err != nil {
+	if _, err := l.w.store.Events().Publish(l.t.Context(), "acme", events); err != nil {
 		l.t.Fatal(err)
 	}
 	return events
@@ -89,15 +89,15 @@ func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 // form makes a delivery of what waits, whose first attempt is under way.
 func (l *eventSource) form() *store.Claim {
 	l.t.Helper()
-	queue, err := l.w.store.Queue(l.t.Context(), l.sub.ID)
+	queue, err := l.w.store.Queues().Get(l.t.Context(), l.sub.ID)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	waits, err := l.w.store.Waiting(l.t.Context(), queue, queue.Wanted, 100, webhook.MaxDeliveryBytes)
+	waits, err := l.w.store.Queues().Waiting(l.t.Context(), queue, queue.Wanted, 100, webhook.MaxDeliveryBytes)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	c, err := l.w.store.Form(queue, &waits).Wait()
+	c, err := l.w.store.Queues().Form(queue, &waits).Wait()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func (l *eventSource) form() *store.Claim {
 
 func (l *eventSource) claim(ping bool) *store.Claim {
 	l.t.Helper()
-	c, _, err := l.w.store.ClaimDue(l.t.Context(), l.sub.ID, ping)
+	c, _, err := l.w.store.Queues().ClaimDue(l.t.Context(), l.sub.ID, ping)
 	if err != nil || c == nil {
 		l.t.Fatalf("nothing is due: %v", err)
 	}
@@ -117,7 +117,7 @@ func (l *eventSource) claim(ping bool) *store.Claim {
 func (l *eventSource) end(c *store.Claim, a webhook.Attempt) {
 	l.t.Helper()
 	a.Number, a.StartedAt, a.Result = c.Number, time.Now(), webhook.Classify(a.ResponseStatus, a.Error)
-	if _, err := l.w.store.Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0), webhook.HealthPolicy{}); err != nil {
+	if _, err := l.w.store.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0), webhook.HealthPolicy{}); err != nil {
 		l.t.Fatal(err)
 	}
 }
@@ -228,13 +228,13 @@ func TestDeliveryPage(t *testing.T) {
 func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string) {
 	t.Helper()
 	off := false
-	if _, err := l.w.store.UpdateSubscription(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := l.w.store.Subscriptions().Update(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
 	v.do("GET", path).want(t, 200, "activate it first")
 	v.send(path+"/redeliver").want(t, 409, "not active")
 	v.do("GET", again).want(t, 200, "The subscription is not active: nothing but pings is sent")
-	if _, err := l.w.store.DeleteSubscription(t.Context(), "acme", l.sub.ID); err != nil {
+	if _, err := l.w.store.Subscriptions().Delete(t.Context(), "acme", l.sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	p := v.do("GET", path)

@@ -62,7 +62,7 @@ func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 		return err
 	}
 	if q.Cursor != "" {
-		if newer, err = h.store.NewerEvents(r.Context(), r.program, q); err != nil {
+		if newer, err = h.store.Events().Newer(r.Context(), r.program, q); err != nil {
 			return err
 		}
 	}
@@ -74,9 +74,9 @@ func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 // readPage reads a page of the log of the program that is looked at.
 func (h *eventPages) readPage(r *request, q *webhook.ListQuery) ([]webhook.Event, string, error) {
 	if r.program == "" {
-		return h.store.AllEvents(r.Context(), q)
+		return h.store.Events().PageAll(r.Context(), q)
 	}
-	return h.store.Events(r.Context(), r.program, q)
+	return h.store.Events().Page(r.Context(), r.program, q)
 }
 
 // maxExport is how many events one export has.
@@ -179,7 +179,7 @@ type eventDeliveryLine struct {
 func (h *eventPages) show(r *request) (response, error) {
 	program, id := r.PathValue("program"), r.PathValue("id")
 	cursor := r.URL.Query().Get("page[cursor]")
-	view, err := h.store.EventView(r.Context(), program, id, cursor)
+	view, err := h.store.Events().View(r.Context(), program, id, cursor)
 	if err != nil {
 		return response{}, asProblem(err)
 	}
@@ -251,7 +251,7 @@ func (e *eventRecord) body() *ui.Body {
 
 // body sends the JSON of an event as a file.
 func (h *eventPages) body(r *request) (response, error) {
-	e, err := h.store.Event(r.Context(), r.PathValue("program"), r.PathValue("id"))
+	e, err := h.store.Events().Get(r.Context(), r.PathValue("program"), r.PathValue("id"))
 	if err != nil {
 		return response{}, asProblem(err)
 	}
@@ -279,7 +279,7 @@ func (h *eventPages) newForm(r *request) (response, error) {
 	f := publishForm{program: r.program}
 	values := r.URL.Query()
 	if id := values.Get("like"); id != "" {
-		e, err := h.store.Event(r.Context(), r.program, id)
+		e, err := h.store.Events().Get(r.Context(), r.program, id)
 		if err != nil {
 			return response{}, asProblem(err)
 		}
@@ -312,7 +312,7 @@ func (h *eventPages) publishableNames() []string {
 func (h *eventPages) renderForm(r *request, status int, f *publishForm) (response, error) {
 	var err error
 	if r.programs == nil {
-		if r.programs, err = h.store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
+		if r.programs, err = h.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
 			return response{}, err
 		}
 	}
@@ -325,7 +325,7 @@ func (h *eventPages) renderForm(r *request, status int, f *publishForm) (respons
 		f.name = named.Name
 	}
 	if f.program != "" {
-		if f.asking, err = h.store.CountSubscribers(r.Context(), f.program); err != nil {
+		if f.asking, err = h.store.Events().CountSubscribers(r.Context(), f.program); err != nil {
 			return response{}, err
 		}
 	}
@@ -379,7 +379,7 @@ func (h *eventPages) publish(r *request) (response, error) {
 	fields := map[string][2]string{"program": {"publish-program", "Program"}}
 	wrong := ui.FieldErrors(validationError(webhook.CheckIdentifier("program", f.program)), fields)
 	if wrong == nil {
-		there, err := h.store.HasProgram(r.Context(), f.program)
+		there, err := h.store.Programs().Exists(r.Context(), f.program)
 		if err != nil {
 			return response{}, err
 		}

@@ -85,11 +85,11 @@ func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, 
 		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
 	}
 	events = l.publish("content_published", fields...)
-	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	id = webhook.NewID()
-	if _, err := w.store.Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
+	if _, err := w.store.Events().Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
 		t.Fatal(err)
 	}
 	return v, l, events, id
@@ -223,7 +223,7 @@ func TestHostileEvents(t *testing.T) {
 	events := l.publish("content_published", strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(bad)), huge)
 	odd := l.publish("<script>alert(1)</script>\u202e", `1`)
 	id := webhook.NewID()
-	if _, err := w.store.Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}}); err != nil {
+	if _, err := w.store.Events().Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{

@@ -26,7 +26,7 @@ type eventTypeRecords struct {
 }
 
 func (h *eventTypePages) list(r *request) (response, error) {
-	asking, err := h.store.CountSubscribers(r.Context(), r.program)
+	asking, err := h.store.Events().CountSubscribers(r.Context(), r.program)
 	if err != nil {
 		return response{}, err
 	}
@@ -51,7 +51,7 @@ func (h *eventTypePages) show(r *request) (response, error) {
 	if !ok {
 		return response{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name. The operator's own are read when the service starts."}
 	}
-	subs, err := h.store.Subscribers(r.Context(), r.program, t.Name, shownSubscribers+1)
+	subs, err := h.store.Events().Subscribers(r.Context(), r.program, t.Name, shownSubscribers+1)
 	if err != nil {
 		return response{}, err
 	}

@@ -36,16 +36,16 @@ type health struct {
 // readHealth asks the store how everything is: one read for each part.
 func (h *overviewPages) readHealth(ctx context.Context) (all health, err error) {
 	s := h.store
-	if all.failing, all.failingTotal, err = s.Unhealthy(ctx, webhook.HealthFailing, healthRows); err != nil {
+	if all.failing, all.failingTotal, err = s.Subscriptions().Unhealthy(ctx, webhook.HealthFailing, healthRows); err != nil {
 		return all, err
 	}
-	if all.disabled, all.disabledTotal, err = s.Unhealthy(ctx, webhook.HealthDisabled, healthRows); err != nil {
+	if all.disabled, all.disabledTotal, err = s.Subscriptions().Unhealthy(ctx, webhook.HealthDisabled, healthRows); err != nil {
 		return all, err
 	}
-	if all.losses, all.lossTotals, err = s.Losses(ctx, healthRows); err != nil {
+	if all.losses, all.lossTotals, err = s.Subscriptions().Losses(ctx, healthRows); err != nil {
 		return all, err
 	}
-	if all.alerts, err = s.LastAlerts(ctx, healthAlerts); err != nil {
+	if all.alerts, err = s.Alerts().Last(ctx, healthAlerts); err != nil {
 		return all, err
 	}
 	all.replica, all.hold = s.Replica(), h.hold()

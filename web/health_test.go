@@ -157,11 +157,11 @@ func TestHealthShowsTheStore(t *testing.T) {
 			}
 		}
 
-		if _, _, err := s.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+		if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 			t.Fatal(err)
 		}
 		endpoint := "https://hooks.example/in?token=tell-nobody"
-		sub, _, err := s.CreateSubscription(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Events: &[]string{"user_created"}, Active: new(true)}, 0)
+		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Events: &[]string{"user_created"}, Active: new(true)}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		}
 		wants("Lost events", "2 events of 1 subscription", `data-label="Waiting">1 delivery</td>`, "Events lost")
 
-		if _, err := s.UpdateSubscription(t.Context(), "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
+		if _, err := s.Subscriptions().Update(t.Context(), "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
 			t.Fatal(err)
 		}
 		if page := look(); strings.Contains(page, `id="disabled"`) || strings.Contains(page, "Every subscription is healthy.") {
@@ -234,20 +234,20 @@ func overviewOf(t *testing.T, w *Web) string {
 // attemptOne forms a delivery of one event and records an attempt of it.
 func attemptOne(t *testing.T, s *store.Store, subscriptionID string, status int, policy webhook.HealthPolicy) {
 	t.Helper()
-	queue, err := s.Queue(t.Context(), subscriptionID)
+	queue, err := s.Queues().Get(t.Context(), subscriptionID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting, err := s.Waiting(t.Context(), queue, queue.Wanted, 1, webhook.MaxDeliveryBytes)
+	waiting, err := s.Queues().Waiting(t.Context(), queue, queue.Wanted, 1, webhook.MaxDeliveryBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim, err := s.Form(queue, &waiting).Wait()
+	claim, err := s.Queues().Form(queue, &waiting).Wait()
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-	if _, err := s.Record(claim, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy); err != nil {
+	if _, err := s.Queues().Record(claim, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -256,7 +256,7 @@ func publishOne(t *testing.T, s *store.Store, name string) {
 	t.Helper()
 	id := webhook.NewID()
 	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
-	if _, err := s.Publish(t.Context(), "acme", []webhook.Event{e}); err != nil {
+	if _, err := s.Events().Publish(t.Context(), "acme", []webhook.Event{e}); err != nil {
 		t.Fatal(err)
 	}
 }

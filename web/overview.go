@@ -112,7 +112,7 @@ func (h *overviewPages) show(r *request) (response, error) {
 	if o.totals, err = h.store.Totals(ctx); err != nil {
 		return response{}, err
 	}
-	deliveries, next, err := h.store.AllDeliveries(ctx, ofProgram(&query, r.program))
+	deliveries, next, err := h.store.Deliveries().PageAll(ctx, ofProgram(&query, r.program))
 	if errors.As(err, &invalid) {
 		return response{}, invalidQuery(invalid)
 	}

@@ -180,13 +180,13 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p.want(t, 200, html.EscapeString(`token create --data `+w.store.Dir()))
 
 	s, ctx := w.store, t.Context()
-	_, _, err := s.CreateToken(ctx, webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
+	_, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	hostile := `<img src=x onerror=alert(1)>`
 	name, url := "user_created"+hostile, "https://hooks.example/"+hostile+"?token=tell-nobody"
-	sub, _, err := s.CreateSubscription(ctx, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name}, Active: new(true)}, 0)
+	sub, _, err := s.Subscriptions().Create(ctx, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name}, Active: new(true)}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,13 +194,13 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p.want(t, 200, "not sent yet") // the ping
 	p.want(t, 200, ">now</time>")
 
-	ping, _, err := s.ClaimDue(ctx, sub.ID, true)
+	ping, _, err := s.Queues().ClaimDue(ctx, sub.ID, true)
 	if err != nil || ping == nil {
 		t.Fatalf("claim the ping: %v, %v", ping, err)
 	}
 	v.do("GET", "/").want(t, 200, "being sent")
 	// The service stops meanwhile and starts again.
-	if n, err := s.RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
+	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
 		t.Fatalf("recovered %d, %v", n, err)
 	}
 	p = v.do("GET", "/")
@@ -214,19 +214,19 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	}
 
 	id := webhook.NewID()
-	_, err = s.Publish(ctx, "acme", []webhook.Event{{ID: id, Name: name, ReceivedAt: time.Now(), JSON: []byte(`{}`)}})
+	_, err = s.Events().Publish(ctx, "acme", []webhook.Event{{ID: id, Name: name, ReceivedAt: time.Now(), JSON: []byte(`{}`)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, err := s.Queue(ctx, sub.ID)
+	queue, err := s.Queues().Get(ctx, sub.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting, err := s.Waiting(ctx, queue, queue.Cursor, 100, webhook.MaxDeliveryBytes)
+	waiting, err := s.Queues().Waiting(ctx, queue, queue.Cursor, 100, webhook.MaxDeliveryBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Form(queue, &waiting).Wait(); err != nil {
+	if _, err := s.Queues().Form(queue, &waiting).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	p = v.do("GET", "/")
@@ -284,12 +284,12 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 // it travels.
 func TestOverviewIsSmall(t *testing.T) {
 	w := testWeb(t, nil)
-	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
+	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range overviewDeliveries + 10 {
 		url := fmt.Sprintf("https://hooks-%d.example/some/longer/path/than/usual", i)
-		_, _, err := w.store.CreateSubscription(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}, Active: new(true)}, 0)
+		_, _, err := w.store.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}, Active: new(true)}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,12 +24,12 @@ const (
 // find sets the session of r and reports whether there is one. It records that the
 // session was used.
 func (s *sessions) find(r *request) (bool, error) {
-	return s.findBy(r, s.store.Session)
+	return s.findBy(r, s.store.Sessions().Get)
 }
 
 // findUnnoted is find without recording the use.
 func (s *sessions) findUnnoted(r *request) (bool, error) {
-	return s.findBy(r, s.store.SessionUnnoted)
+	return s.findBy(r, s.store.Sessions().GetUnnoted)
 }
 
 func (s *sessions) findBy(r *request, find func(context.Context, string) (webhook.Session, bool, error)) (bool, error) {
@@ -63,7 +63,7 @@ func (s *sessions) create(sw store.Write, r *request, admin webhook.Admin, hash 
 func (s *sessions) cookies(r *request, secret string) []*http.Cookie {
 	cookies := []*http.Cookie{s.cookie(sessionCookie, secret, webhook.SessionLife)}
 	if _, known := s.device(r, r.session.AdminID); !known {
-		cookies = append(cookies, s.cookie(deviceCookie, s.store.NewDevice(r.session.AdminID), deviceLife))
+		cookies = append(cookies, s.cookie(deviceCookie, s.store.Sessions().NewDevice(r.session.AdminID), deviceLife))
 	}
 	return cookies
 }
@@ -80,7 +80,7 @@ func (s *sessions) device(r *request, adminID string) (string, bool) {
 	if err != nil || adminID == "" {
 		return "", false
 	}
-	return s.store.Device(adminID, c.Value)
+	return s.store.Sessions().Device(adminID, c.Value)
 }
 
 // The cookies. The session ends with its cookie; a device is known for as long

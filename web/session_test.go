@@ -72,7 +72,7 @@ func withPassword(t *testing.T, w *Web, email string) webhook.Admin {
 func audited(t *testing.T, w *Web) (all []string) {
 	t.Helper()
 	q, _ := webhook.AuditList.Parse(url.Values{"sort": {"at"}})
-	entries, _, err := w.store.AuditEntries(t.Context(), &q)
+	entries, _, err := w.store.Audit().Page(t.Context(), &q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func firstAdmin(t *testing.T, secure bool) {
 		}
 		v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "not good any more")
 	}
-	if all, err := w.store.Admins(t.Context()); err != nil || len(all) != 1 {
+	if all, err := w.store.Admins().List(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("admins: %+v, %v", all, err)
 	}
 	got := audited(t, w)
@@ -180,7 +180,7 @@ func TestSetupIsRaced(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if all, err := w.store.Admins(t.Context()); in.Load() != 1 || err != nil || len(all) != 1 {
+	if all, err := w.store.Admins().List(t.Context()); in.Load() != 1 || err != nil || len(all) != 1 {
 		t.Errorf("%d were signed in, and there are %d admins, %v; want 1", in.Load(), len(all), err)
 	}
 }
@@ -314,7 +314,7 @@ func TestOldHashesAreReplaced(t *testing.T) {
 	v := visit(t, w)
 	for range 2 {
 		v.enter(testAdmin, "correct horse battery").want(t, 303, "")
-		_, hash, err := w.store.AdminByEmail(t.Context(), testAdmin)
+		_, hash, err := w.store.Admins().ByEmail(t.Context(), testAdmin)
 		if ok, stale, err2 := hash.Matches("correct horse battery"); err != nil || err2 != nil || hash == old || !ok || stale {
 			t.Errorf("after signing in the hash is %s, %v, %v", hash, err, err2)
 		}

@@ -74,7 +74,7 @@ func (h *signInPages) requireSessionUnnoted(do handler) handler {
 
 // requireSignIn is the response to a request without a session.
 func (h *signInPages) requireSignIn(r *request) (response, error) {
-	any, err := h.store.HasAdmins(r.Context())
+	any, err := h.store.Admins().Exist(r.Context())
 	if err != nil {
 		return response{}, err
 	}
@@ -123,7 +123,7 @@ func (h *signInPages) showSignIn(r *request) (response, error) {
 	if found {
 		return response{location: next}, nil
 	}
-	any, err := h.store.HasAdmins(r.Context())
+	any, err := h.store.Admins().Exist(r.Context())
 	if err != nil {
 		return response{}, err
 	}
@@ -148,7 +148,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	if webhook.CheckEmail("email", email) != nil || password == "" || len(password) > webhook.MaxPassword {
 		return h.wrongPassword(r, s), nil // no admin has these: there is nothing to be guessed
 	}
-	admin, hash, err := h.store.AdminByEmail(r.Context(), email)
+	admin, hash, err := h.store.Admins().ByEmail(r.Context(), email)
 	if isCallerError(err) {
 		admin, hash = webhook.Admin{}, h.noPassword
 	} else if err != nil {
@@ -257,7 +257,7 @@ func (h *signInPages) useLink(r *request) (response, error) {
 	if !good {
 		return response{}, invalidLink()
 	}
-	admin, hash, err := h.store.Admin(r.Context(), id)
+	admin, hash, err := h.store.Admins().Get(r.Context(), id)
 	if err != nil {
 		return response{}, asProblem(err)
 	}

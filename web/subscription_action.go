@@ -54,7 +54,7 @@ func (h *subscriptionPages) ping(r *request) (response, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
-	_, d, err := h.store.Ping(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
+	_, d, err := h.store.Subscriptions().Ping(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionPing, &u.Subscription, ""))
 	})
 	if err != nil && (d.ID == "" || !errors.Is(err, context.DeadlineExceeded)) {
@@ -219,7 +219,7 @@ func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	} else if values.Has("from") && p.refused == "" {
 		ctx, cancel := context.WithTimeout(r.Context(), countWait)
 		defer cancel()
-		p.events, p.deliveries, err = h.store.CountReplay(ctx, u.ProgramID, u.ID, &p.fields, max(h.cfg.BatchSize, 1))
+		p.events, p.deliveries, err = h.store.Replays().Count(ctx, u.ProgramID, u.ID, &p.fields, max(h.cfg.BatchSize, 1))
 		p.counted = true
 		if err != nil && r.Context().Err() == nil && ctx.Err() != nil {
 			p.late, err = true, nil
@@ -246,7 +246,7 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	if p.faults != nil || p.refused != "" {
 		return response{page: replayPage(h.frame(r, "Replay"), p), status: http.StatusUnprocessableEntity}, nil
 	}
-	plan, err := h.store.PlanReplay(r.Context(), u.ProgramID, u.ID, &p.fields)
+	plan, err := h.store.Replays().Plan(r.Context(), u.ProgramID, u.ID, &p.fields)
 	if err != nil {
 		return response{}, asProblem(err)
 	}

@@ -126,7 +126,7 @@ func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
 	p.groups = groupsOf(h.cfg.Rules.Catalog, p.events)
 	if p.editing == nil {
 		var err error
-		if p.programs, err = h.store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
+		if p.programs, err = h.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
 			return err
 		}
 		if len(p.programs) == 1 && p.program == "" {
@@ -166,7 +166,7 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 		return h.renderNew(r, p, http.StatusOK)
 	}
 	fields := p.fields(&h.cfg.Rules)
-	if there, err := h.store.HasProgram(r.Context(), p.program); err != nil {
+	if there, err := h.store.Programs().Exists(r.Context(), p.program); err != nil {
 		return response{}, err
 	} else if p.program == "" {
 		p.errors = append(p.errors, ui.FieldError{ID: "for-program", Label: "Program", Text: "is required"})
@@ -323,7 +323,7 @@ func (h *subscriptionPages) update(r *request) (response, error) {
 // renderStale shows the form again, as it was filled in, and what the record has
 // now instead. Sent again, it is of the record as it is now.
 func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (response, error) {
-	u, err := h.store.SubscriptionView(context.WithoutCancel(r.Context()), p.editing.ID, 0)
+	u, err := h.store.Subscriptions().View(context.WithoutCancel(r.Context()), p.editing.ID, 0)
 	if err != nil {
 		return response{}, asProblem(err)
 	}

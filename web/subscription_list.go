@@ -59,20 +59,20 @@ func (h *subscriptionPages) list(r *request) (response, error) {
 
 // readList reads the rows of the page: two reads, however many there are.
 func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) error {
-	subs, next, err := h.store.AllSubscriptions(r.Context(), r.program, &page.list.Query)
+	subs, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, &page.list.Query)
 	if err != nil {
 		return err
 	}
 	newer := ""
 	if page.list.Query.Cursor != "" {
-		if newer, err = h.store.NewerSubscriptions(r.Context(), r.program, &page.list.Query); err != nil {
+		if newer, err = h.store.Subscriptions().Newer(r.Context(), r.program, &page.list.Query); err != nil {
 			return err
 		}
 	}
 	page.pager = page.list.FeedPages(newer, next)
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	from := to.Add(-statHours * time.Hour)
-	stats, err := h.store.SubscriptionStats(r.Context(), subs, store.StatHour, from, to)
+	stats, err := h.store.Subscriptions().Stats(r.Context(), subs, store.StatHour, from, to)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 			"created_at", "updated_at", "deleted_at",
 		},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, next, err := h.store.AllSubscriptions(r.Context(), r.program, q)
+			page, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, q)
 			for i := range page {
 				s := &page[i]
 				_, _, whole := ui.Endpoint(s.URL)

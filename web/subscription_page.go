@@ -47,7 +47,7 @@ type pingResult struct {
 // find reads the subscription of the address. The error is a
 // problem when there is none.
 func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
-	u, err := h.store.SubscriptionView(r.Context(), r.PathValue("id"), recentDeliveries)
+	u, err := h.store.Subscriptions().View(r.Context(), r.PathValue("id"), recentDeliveries)
 	if err != nil {
 		return nil, asProblem(err)
 	}
@@ -115,7 +115,7 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 	if id == "" || !u.DeletedAt.IsZero() {
 		return nil, nil
 	}
-	d, err := h.store.Delivery(r.Context(), u.ProgramID, u.ID, id)
+	d, err := h.store.Deliveries().Get(r.Context(), u.ProgramID, u.ID, id)
 	if isCallerError(err) {
 		return nil, nil // it is gone, or never was
 	}

@@ -55,7 +55,7 @@ func did(t *testing.T, w *Web) (done []string) {
 	if invalid != nil {
 		t.Fatal(invalid)
 	}
-	entries, _, err := w.store.AuditEntries(t.Context(), &q)
+	entries, _, err := w.store.Audit().Page(t.Context(), &q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func listSubscriptions(t *testing.T, w *Web, query string) []store.SubscriptionS
 	if invalid != nil {
 		t.Fatal(invalid)
 	}
-	subs, _, err := w.store.AllSubscriptions(t.Context(), "", &q)
+	subs, _, err := w.store.Subscriptions().PageAll(t.Context(), "", &q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestCreateSubscription(t *testing.T) {
 
 func newLogToken(t *testing.T, w *Web, programID string) {
 	t.Helper()
-	if _, _, err := w.store.CreateToken(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "1", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -272,12 +272,12 @@ func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 	go func() {
 		for range watch.C {
 			if _, ok := watch.Take().Queued[l.sub.ID]; ok {
-				c, _, err := w.store.ClaimDue(t.Context(), l.sub.ID, true)
+				c, _, err := w.store.Queues().ClaimDue(t.Context(), l.sub.ID, true)
 				if err != nil || c == nil {
 					continue
 				}
 				a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, Error: webhook.ErrorTLS, Result: webhook.ResultRetryable}
-				_, err = w.store.Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
+				_, err = w.store.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
 				if err == nil {
 					answered <- c.ID
 				}
@@ -333,7 +333,7 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	rotated.want(t, 200, "The one before")
 	rotated.apart(t).inert(t)
 	// Both are shown: the one that was, and the one that is.
-	queue, err := w.store.Queue(t.Context(), l.sub.ID)
+	queue, err := w.store.Queues().Get(t.Context(), l.sub.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +392,7 @@ func TestSubscriptionList(t *testing.T) {
 	ids := make(map[string]string) // names by id
 	add := func(name, program string, active bool, events ...string) {
 		u := "https://" + name + ".example/in"
-		s, _, err := w.store.CreateSubscription(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events, Active: &active}, 0)
+		s, _, err := w.store.Subscriptions().Create(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events, Active: &active}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

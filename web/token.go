@@ -31,7 +31,7 @@ func (h *tokenPages) list(r *request) (response, error) {
 	status := http.StatusBadRequest
 	if v.Error == nil {
 		var total int
-		t.tokens, total, err = h.store.TokenPage(r.Context(), r.program, &v.Query)
+		t.tokens, total, err = h.store.Tokens().Page(r.Context(), r.program, &v.Query)
 		if t.failed, status, err = h.loaded(r, v, err); err != nil {
 			return response{}, err
 		}
@@ -61,7 +61,7 @@ func (h *tokenPages) show(r *request) (response, error) {
 }
 
 func (h *tokenPages) find(r *request) (webhook.Token, error) {
-	t, err := h.store.Token(r.Context(), r.PathValue("id"))
+	t, err := h.store.Tokens().Get(r.Context(), r.PathValue("id"))
 	return t, asProblem(err)
 }
 
@@ -208,7 +208,7 @@ func (h *tokenPages) export(r *request) (response, error) {
 		noun: "tokens", action: webhook.ActionTokenExport,
 		columns: []string{"id", "hint", "program_id", "user_id", "name", "scopes", "created_at", "expires_at", "revoked_at", "used_at"},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, total, err := h.store.TokenPage(r.Context(), r.program, q)
+			page, total, err := h.store.Tokens().Page(r.Context(), r.program, q)
 			for i := range page {
 				t := &page[i]
 				rows = append(rows, []any{t.ID, t.Hint, t.ProgramID, t.UserID, t.Name, scopeNames(t), t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt})

@@ -34,7 +34,7 @@ func TestTokenPages(t *testing.T) {
 	if got := made.Header.Get("Cache-Control"); got != "no-store" {
 		t.Errorf("Cache-Control of a page with a secret: %q", got)
 	}
-	token, err := w.store.Authenticate(t.Context(), secret)
+	token, err := w.store.Tokens().Authenticate(t.Context(), secret)
 	if err != nil || token.ProgramID != "acme" || !token.Allows(webhook.ScopeEventsWrite) || token.Allows(webhook.ScopeWebhooksRead) || token.ExpiresAt.IsZero() {
 		t.Fatalf("the token made is %+v, %v", token, err)
 	}
@@ -61,7 +61,7 @@ func TestTokenPages(t *testing.T) {
 	for range 2 {
 		v.post("/tokens/"+token.ID+"/revoke", "").want(t, http.StatusSeeOther, "")
 	}
-	if _, err := w.store.Authenticate(t.Context(), secret); err == nil {
+	if _, err := w.store.Tokens().Authenticate(t.Context(), secret); err == nil {
 		t.Error("the token works though it is revoked")
 	}
 	v.do("GET", "/tokens?filter[state]=revoked").want(t, http.StatusOK, token.Hint)

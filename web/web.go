@@ -262,7 +262,7 @@ func (w *Web) withPrograms(do handler) handler {
 	return func(r *request) (response, error) {
 		if r.Method == http.MethodGet {
 			var err error
-			if r.programs, err = w.store.ProgramIDs(r.Context(), ui.MaxProgramChoices); err != nil {
+			if r.programs, err = w.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
 				return response{}, err
 			}
 		}

@@ -77,7 +77,7 @@ const testAdmin = "ana@example.com"
 // makeAdmin makes an admin without a password, unless there is one.
 func makeAdmin(t *testing.T, w *Web, email string) webhook.Admin {
 	t.Helper()
-	admin, _, err := w.store.AdminByEmail(t.Context(), email)
+	admin, _, err := w.store.Admins().ByEmail(t.Context(), email)
 	if isCallerError(err) {
 		err = w.store.Write(t.Context(), func(sw store.Write) (err error) {
 			admin, err = sw.CreateAdmin(email, w.pages.signIn.noPassword)

@@ -49,7 +49,7 @@ func TestTerminalIsAudited(t *testing.T) {
 				defer st.Close()
 			}
 			q, _ := webhook.AuditList.Parse(url.Values{"sort": {"at"}})
-			entries, _, err := st.AuditEntries(t.Context(), &q)
+			entries, _, err := st.Audit().Page(t.Context(), &q)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -158,7 +158,7 @@ func (d *demonstration) run(ctx context.Context) error {
 		return err
 	}
 	defer d.client.CloseIdleConnections()
-	if _, d.token, err = d.svc.Store().CreateToken(ctx, webhook.NewToken{
+	if _, d.token, err = d.svc.Store().Tokens().Create(ctx, webhook.NewToken{
 		ProgramID: demoProgram, UserID: demoUser, Name: "demo", Scopes: webhook.Scopes(),
 	}); err != nil {
 		return err

@@ -24,13 +24,13 @@ func TestKeyRotateCommand(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
 			subscribe := func(st *store.Store) {
 				t.Helper()
-				if _, _, err := st.CreateToken(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+				if _, _, err := st.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 					t.Fatal(err)
 				}
 				url, names, header := "https://partner.example", []string{"content_updated"}, new(string)
 				*header = "Bearer 5f1d"
 				for range 2 {
-					if _, _, err := st.CreateSubscription(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0); err != nil {
+					if _, _, err := st.Subscriptions().Create(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0); err != nil {
 						t.Fatal(err)
 					}
 				}

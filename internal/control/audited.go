@@ -37,6 +37,16 @@ func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (toke
 	return token, secret, err
 }
 
+// Tokens is [store.Tokens.List].
+func (t AuditedStore) Tokens(ctx context.Context) ([]webhook.Token, error) {
+	return t.Store.Tokens().List(ctx)
+}
+
+// Admins is [store.Admins.List].
+func (t AuditedStore) Admins(ctx context.Context) ([]webhook.Admin, error) {
+	return t.Store.Admins().List(ctx)
+}
+
 // RevokeToken is [store.Write.RevokeToken].
 func (t AuditedStore) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {

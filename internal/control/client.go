@@ -103,21 +103,21 @@ func (c *Client) stream(ctx context.Context, method, path string, in any, use fu
 	return &refused
 }
 
-// CreateToken is [store.Store.CreateToken], done by the running server.
+// CreateToken is [store.Tokens.Create], done by the running server.
 func (c *Client) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.Token, string, error) {
 	var answer createdToken
 	err := c.ask(ctx, http.MethodPost, "/tokens", n, &answer)
 	return answer.Token, answer.Secret, err
 }
 
-// Tokens is [store.Store.Tokens], done by the running server.
+// Tokens is [store.Tokens.List], done by the running server.
 func (c *Client) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
 	err := c.ask(ctx, http.MethodGet, "/tokens", nil, &all)
 	return all, err
 }
 
-// RevokeToken is [store.Store.RevokeToken], done by the running server.
+// RevokeToken is [store.Tokens.Revoke], done by the running server.
 func (c *Client) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
 	var revoked webhook.Token
 	err := c.ask(ctx, http.MethodPost, "/tokens/"+url.PathEscape(id)+"/revoke", nil, &revoked)
@@ -146,7 +146,7 @@ func (c *Client) Examine(ctx context.Context) ([]store.Finding, error) {
 	return found, c.ask(ctx, http.MethodGet, "/examination", nil, &found)
 }
 
-// Admins is [store.Store.Admins], done by the running server.
+// Admins is [store.Admins.List], done by the running server.
 func (c *Client) Admins(ctx context.Context) ([]webhook.Admin, error) {
 	var all []webhook.Admin
 	err := c.ask(ctx, http.MethodGet, "/admins", nil, &all)

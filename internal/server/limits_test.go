@@ -40,7 +40,7 @@ func startService(t *testing.T, s *Config) (svc *Server, address, token string) 
 			t.Error(err)
 		}
 	})
-	_, token, err = svc.store.CreateToken(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+	_, token, err = svc.store.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -372,7 +372,7 @@ func (s *Server) SignInLink(adminID string) string {
 // SetupLink returns a new one-time URL of the form that makes the first admin.
 // The error is a *webhook.Error when there is one already.
 func (s *Server) SetupLink(ctx context.Context) (string, error) {
-	any, err := s.store.HasAdmins(ctx)
+	any, err := s.store.Admins().Exist(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -498,7 +498,7 @@ func fillPages(tb testing.TB, dir string, deliveries int) {
 		making.Go(func() {
 			for p := range places {
 				url := fmt.Sprintf("%s/partner-%d/%d", dead, p.program, p.number)
-				sub, _, err := s.CreateSubscription(tb.Context(), pagesProgram(p.program), "tester", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+				sub, _, err := s.Subscriptions().Create(tb.Context(), pagesProgram(p.program), "tester", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
 				if err != nil {
 					tb.Error(err)
 				}
@@ -509,7 +509,7 @@ func fillPages(tb testing.TB, dir string, deliveries int) {
 		})
 	}
 	for program := range pagesPrograms + 1 {
-		if _, _, err := s.CreateToken(tb.Context(), webhook.NewToken{ProgramID: pagesProgram(program), UserID: "tester", Name: "fill", Scopes: []webhook.Scope{webhook.ScopeEventsRead}}); err != nil {
+		if _, _, err := s.Tokens().Create(tb.Context(), webhook.NewToken{ProgramID: pagesProgram(program), UserID: "tester", Name: "fill", Scopes: []webhook.Scope{webhook.ScopeEventsRead}}); err != nil {
 			tb.Fatal(err)
 		}
 		number := map[int]int{0: 200, pagesPrograms: 16 + many}[program]

@@ -76,7 +76,7 @@ func (r *killedRestore) newData(name string) (data string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = st.CreateToken(t.Context(), webhook.NewToken{ProgramID: name, UserID: "u", Scopes: webhook.Scopes()})
+	_, _, err = st.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: name, UserID: "u", Scopes: webhook.Scopes()})
 	if err := errors.Join(err, st.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func (r *killedRestore) check(data string) (whose string) {
 	if err != nil {
 		t.Fatalf("after a restore that was killed: %v", err)
 	}
-	tokens, err := st.Tokens(t.Context())
+	tokens, err := st.Tokens().List(t.Context())
 	if err := errors.Join(err, st.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -185,8 +185,12 @@ type pageSample struct {
 	rareProgram string
 }
 
+// at renders a time in the past for an address.
+func (s *pageSample) at(ago time.Duration) string {
+	return url.QueryEscape(webhook.FormatTime(s.now.Add(-ago)))
+}
+
 func pagesOf(s *pageSample) []page {
-	at := func(ago time.Duration) string { return url.QueryEscape(webhook.FormatTime(s.now.Add(-ago))) }
 	all := []page{
 		{name: "overview", path: "/"},
 		{name: "overview, failed", path: "/?filter[status]=failed"},
@@ -227,7 +231,7 @@ func pagesOf(s *pageSample) []page {
 		{name: "events", path: "/events", rows: 25},
 		{name: "events, of a program", path: "/events?program=" + s.big, rows: 25},
 		{name: "events, oldest first", path: "/events?sort=received_at&page[size]=100", rows: 100},
-		{name: "events, from a time in the middle", path: "/events?filter[received_at.to]=" + at(12*24*time.Hour), rows: 25},
+		{name: "events, from a time in the middle", path: "/events?filter[received_at.to]=" + s.at(12*24*time.Hour), rows: 25},
 		{name: "events, common name", path: "/events?filter[name]=content_updated", rows: 25},
 		{name: "events, rare name", path: "/events?filter[name]=channel_created", rows: 1, walk: true},
 		{name: "events, old name", path: "/events?filter[name]=content_deleted", rows: 1, walk: true},
@@ -260,6 +264,12 @@ func pagesOf(s *pageSample) []page {
 		{name: "preferences", path: "/preferences"},
 		{name: "account", path: "/account"},
 	}
+	return append(all, deliveryLists(s)...)
+}
+
+// deliveryLists returns the pages of deliveries by span and by each filter: of
+// all programs, of a large one and, where that may be slow, of a small one.
+func deliveryLists(s *pageSample) (all []page) {
 	for _, span := range []string{"1h", "24h", "7d", "30d"} {
 		all = append(all,
 			page{name: "deliveries, " + span, path: "/deliveries?span=" + span, rows: 1},
@@ -273,8 +283,8 @@ func pagesOf(s *pageSample) []page {
 		{"", "", 25, false},
 		{"100 of them", "page[size]=100", 100, false},
 		{"oldest first", "sort=created_at", 25, false},
-		{"deep", "filter[created_at.to]=" + at(12*24*time.Hour), 25, false},
-		{"of a span long ago", "filter[created_at.from]=" + at(20*24*time.Hour) + "&filter[created_at.to]=" + at(20*24*time.Hour-time.Hour), 1, false},
+		{"deep", "filter[created_at.to]=" + s.at(12*24*time.Hour), 25, false},
+		{"of a span long ago", "filter[created_at.from]=" + s.at(20*24*time.Hour) + "&filter[created_at.to]=" + s.at(20*24*time.Hour-time.Hour), 1, false},
 		{"success", "filter[status]=success", 25, false},
 		{"failed", "filter[status]=failed", 25, false},
 		{"retryable", "filter[status]=retryable", 25, false},
@@ -296,7 +306,7 @@ func pagesOf(s *pageSample) []page {
 		{"failed with a rare event", "filter[event]=channel_created&filter[status]=failed", 0, false},
 		{"failed with a common event", "filter[event]=content_updated&filter[status]=failed", 25, false},
 		{"due", "filter[next_attempt_at.from]=2000-01-01", 25, false},
-		{"completed long ago", "filter[completed_at.to]=" + at(23*24*time.Hour), 1, true},
+		{"completed long ago", "filter[completed_at.to]=" + s.at(23*24*time.Hour), 1, true},
 		{"by id", "filter[id]=" + s.plain, 1, false},
 		{"redeliveries of one", "filter[redelivery_of]=" + s.plain, 0, false},
 		{"of a replay", "filter[replay_id]=" + s.plain, 0, false},
@@ -304,7 +314,7 @@ func pagesOf(s *pageSample) []page {
 		{"failed of a subscription", "filter[status]=failed&filter[subscription_id]=" + s.busy, 1, false},
 		{"rare event of a subscription", "filter[event]=channel_created&filter[subscription_id]=" + s.busy, 0, false},
 		{"nothing matches", "filter[status]=success&filter[response_status]=299", 0, false},
-		{"a long ago, nothing matches", "filter[status]=success&filter[response_status]=299&filter[created_at.to]=" + at(12*24*time.Hour), 0, false},
+		{"a long ago, nothing matches", "filter[status]=success&filter[response_status]=299&filter[created_at.to]=" + s.at(12*24*time.Hour), 0, false},
 	} {
 		path := "/deliveries"
 		if d.filter != "" {
@@ -467,6 +477,18 @@ func openPages(tb testing.TB, dir string) *sql.DB {
 	return db
 }
 
+// pagesFill fills a data directory for TestPages.
+type pagesFill struct {
+	tb         testing.TB
+	db         *sql.DB
+	deliveries int
+	many       int   // subscriptions of the last program, beyond its first 16
+	begin      int64 // milliseconds, of the first event
+}
+
+// pagesSpan is how far back the deliveries go.
+const pagesSpan = 24 * 24 * time.Hour
+
 // fillPages makes a data directory with so many deliveries of the last 24 days.
 // Half are of one program with 200 subscriptions, the rest of 50 with 16 each;
 // the last of them has very many more, and one event that went to all. Some
@@ -474,11 +496,49 @@ func openPages(tb testing.TB, dir string) *sql.DB {
 // most succeeded at once; see the query.
 func fillPages(tb testing.TB, dir string, deliveries int) {
 	tb.Helper()
+	p := &pagesFill{tb: tb, deliveries: deliveries, many: deliveries / 100, begin: time.Now().Add(-pagesSpan).UnixMilli()}
+	ids := p.createSubscriptions(dir)
+	p.db = openPages(tb, dir)
+	p.exec("PRAGMA synchronous = OFF")
+	p.exec("PRAGMA cache_size = -200000")
+	p.exec("DELETE FROM deliveries") // the pings of their creation
+	p.exec("CREATE TEMP TABLE subs (program INTEGER, number INTEGER, id TEXT, PRIMARY KEY (program, number)) WITHOUT ROWID")
+	p.exec("BEGIN")
+	for at, id := range ids {
+		p.exec("INSERT INTO subs VALUES (?, ?, ?)", at.program, at.number, id)
+	}
+	p.exec("COMMIT")
+	p.insertDeliveries()
+	p.exec("BEGIN")
+	p.insertAttempts()
+	p.changeSubscriptions()
+	p.insertStats()
+	p.insertOthers()
+	p.exec("COMMIT")
+	if err := p.db.Close(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (p *pagesFill) exec(query string, args ...any) {
+	p.tb.Helper()
+	if _, err := p.db.Exec(query, args...); err != nil {
+		p.tb.Fatalf("%s: %v", query, err)
+	}
+}
+
+// pagesPlace is the place of a subscription: its number among those of a program.
+type pagesPlace struct{ program, number int }
+
+// createSubscriptions creates the data directory with an admin, and returns its
+// subscriptions.
+func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
+	tb := p.tb
+	tb.Helper()
 	s, err := store.Open(tb.Context(), store.Config{Dir: dir})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	many := deliveries / 100
 	hash := webhook.HashPassword(pagesPassword)
 	err = s.Write(tb.Context(), func(w store.Write) error {
 		_, err := w.CreateFirstAdmin(pagesEmail, hash)
@@ -488,22 +548,21 @@ func fillPages(tb testing.TB, dir string, deliveries int) {
 		tb.Fatal(err)
 	}
 	const dead = "http://127.0.0.1:9" // discard, which nobody serves
-	type place struct{ program, number int }
-	places := make(chan place)
+	places := make(chan pagesPlace)
 	var mu sync.Mutex
-	ids := make(map[place]string)
+	ids := make(map[pagesPlace]string)
 	names := []string{"content_updated", "content_published", "channel_created", "content_deleted"}
 	var making sync.WaitGroup
 	for range 64 {
 		making.Go(func() {
-			for p := range places {
-				url := fmt.Sprintf("%s/partner-%d/%d", dead, p.program, p.number)
-				sub, _, err := s.Subscriptions().Create(tb.Context(), pagesProgram(p.program), "tester", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+			for at := range places {
+				url := fmt.Sprintf("%s/partner-%d/%d", dead, at.program, at.number)
+				sub, _, err := s.Subscriptions().Create(tb.Context(), pagesProgram(at.program), "tester", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
 				if err != nil {
 					tb.Error(err)
 				}
 				mu.Lock()
-				ids[p] = sub.ID
+				ids[at] = sub.ID
 				mu.Unlock()
 			}
 		})
@@ -512,12 +571,12 @@ func fillPages(tb testing.TB, dir string, deliveries int) {
 		if _, _, err := s.Tokens().Create(tb.Context(), webhook.NewToken{ProgramID: pagesProgram(program), UserID: "tester", Name: "fill", Scopes: []webhook.Scope{webhook.ScopeEventsRead}}); err != nil {
 			tb.Fatal(err)
 		}
-		number := map[int]int{0: 200, pagesPrograms: 16 + many}[program]
+		number := map[int]int{0: 200, pagesPrograms: 16 + p.many}[program]
 		if number == 0 {
 			number = 16
 		}
 		for n := range number {
-			places <- place{program, n}
+			places <- pagesPlace{program, n}
 		}
 	}
 	close(places)
@@ -525,42 +584,28 @@ func fillPages(tb testing.TB, dir string, deliveries int) {
 	if err := s.Close(); err != nil || tb.Failed() {
 		tb.Fatal(err)
 	}
+	return ids
+}
 
-	db := openPages(tb, dir)
-	exec := func(query string, args ...any) {
-		tb.Helper()
-		if _, err := db.Exec(query, args...); err != nil {
-			tb.Fatalf("%s: %v", query, err)
-		}
-	}
-	exec("PRAGMA synchronous = OFF")
-	exec("PRAGMA cache_size = -200000")
-	exec("DELETE FROM deliveries") // the pings of their making
-	exec("CREATE TEMP TABLE subs (program INTEGER, number INTEGER, id TEXT, PRIMARY KEY (program, number)) WITHOUT ROWID")
-	exec("BEGIN")
-	for p, id := range ids {
-		exec("INSERT INTO subs VALUES (?, ?, ?)", p.program, p.number, id)
-	}
-	exec("COMMIT")
-
-	const span = 24 * 24 * time.Hour
-	step := int64(span/time.Millisecond) / int64(deliveries)
-	begin := time.Now().Add(-span).UnixMilli()
+// insertDeliveries inserts the events and the deliveries.
+func (p *pagesFill) insertDeliveries() {
+	p.tb.Helper()
+	step := int64(pagesSpan/time.Millisecond) / int64(p.deliveries)
 	// Event j of all is of program k, as its seq.
 	const events = `WITH RECURSIVE n(j) AS (SELECT ?1 UNION ALL SELECT j + 1 FROM n WHERE j + 1 < ?2),
 		e AS (SELECT j, iif(j % 100 < 50, 0, j % 100 - 49) AS k, iif(j % 100 < 50, j / 100 * 50 + j % 100, j / 100) + 1 AS seq, ?3 + 2 * ?4 * j AS at,
 			CASE WHEN j % 10007 = 77 THEN 'channel_created' WHEN j % 50 = 3 AND j * 10 < ?5 THEN 'content_deleted' WHEN j % 4 = 1 THEN 'content_published' ELSE 'content_updated' END AS name FROM n) `
 	const programOf = "printf('program-%02d', k)"
-	count := deliveries / 2
+	count := p.deliveries / 2
 	const chunk = 50_000
 	for from := 0; from < count; from += chunk {
-		exec("BEGIN")
-		args := []any{from, min(from+chunk, count), begin, step, count}
-		exec(events+`INSERT INTO events (program_id, seq, id, name, received_at, json)
+		p.exec("BEGIN")
+		args := []any{from, min(from+chunk, count), p.begin, step, count}
+		p.exec(events+`INSERT INTO events (program_id, seq, id, name, received_at, json)
 			SELECT `+programOf+`, seq, `+pageID("at", "0", "j")+`, name, at,
 				CAST(printf('{"id":"%s","timestamp":"%s.000Z","name":"%s","version":"1","content_id":%d,"channel_ids":[11,12,13]}', `+pageID("at", "0", "j")+`, strftime('%Y-%m-%dT%H:%M:%S', at / 1000, 'unixepoch'), name, j) AS BLOB) FROM e`, args...)
 		// Two deliveries each, to subscriptions of its program in turn. Of 20,000 deliveries (x) ...
-		exec(events+`, d AS (SELECT 2 * j + i.value + 1 AS num, k, seq, at + ?4 * i.value AS at, (2 * j + i.value) % 20000 AS x,
+		p.exec(events+`, d AS (SELECT 2 * j + i.value + 1 AS num, k, seq, at + ?4 * i.value AS at, (2 * j + i.value) % 20000 AS x,
 				(j / 100 + j % 100 + i.value) % iif(k = 0, 200, 16) AS number FROM e CROSS JOIN json_each('[0,1]') i),
 			o AS (SELECT *, CASE
 				WHEN x = 1 THEN '["failed","rejected",1,404,null]'
@@ -577,56 +622,72 @@ func fillPages(tb testing.TB, dir string, deliveries int) {
 			SELECT ?6 + num, `+pageID("at", "1", "num")+`, s.id, `+programOf+`, so ->> 0, so ->> 1, so ->> 2, iif(so ->> 0 = 'retryable', ?7 + num, NULL), so ->> 3, so ->> 4,
 				'[' || seq || ']', iif(x = 6, `+pageID("at", "1", "num - 7")+`, NULL), at, iif(so ->> 0 = 'retryable', NULL, at + 20 + num % 97)
 			FROM o CROSS JOIN temp.subs s ON s.program = k AND s.number = o.number`,
-			append(args, many, time.Now().Add(24*time.Hour).UnixMilli())...)
-		exec(events+"INSERT INTO delivery_events (program_id, seq, delivery) SELECT "+programOf+", seq, ?6 + 2 * j + i.value + 1 FROM e CROSS JOIN json_each('[0,1]') i", append(args, many)...)
-		exec("COMMIT")
+			append(args, p.many, time.Now().Add(24*time.Hour).UnixMilli())...)
+		p.exec(events+"INSERT INTO delivery_events (program_id, seq, delivery) SELECT "+programOf+", seq, ?6 + 2 * j + i.value + 1 FROM e CROSS JOIN json_each('[0,1]') i", append(args, p.many)...)
+		p.exec("COMMIT")
 	}
-	exec("BEGIN")
-	exec(`INSERT INTO deliveries (num, id, subscription_id, program_id, status, attempts_made, response_status, seqs, created_at, completed_at)
+}
+
+// insertAttempts inserts the deliveries of the event that went to all of its
+// program, and the attempts of all deliveries.
+func (p *pagesFill) insertAttempts() {
+	p.tb.Helper()
+	p.exec(`INSERT INTO deliveries (num, id, subscription_id, program_id, status, attempts_made, response_status, seqs, created_at, completed_at)
 		SELECT number - 15, `+pageID("?1", "2", "number")+", id, ?2, 'success', 1, 200, '[1]', ?1, ?1 FROM temp.subs WHERE program = ?3 AND number >= 16",
-		begin, pagesProgram(pagesPrograms), pagesPrograms)
-	exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT program_id, 1, num FROM deliveries WHERE num <= ?", many)
-	exec(`INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated)
+		p.begin, pagesProgram(pagesPrograms), pagesPrograms)
+	p.exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT program_id, 1, num FROM deliveries WHERE num <= ?", p.many)
+	p.exec(`INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated)
 		SELECT d.num, n.value, d.created_at + 300000 * (n.value - 1), 10 + d.num % 90,
 			CASE WHEN n.value < d.attempts_made OR d.status = 'retryable' OR d.failure_reason = 'attempts_exhausted' THEN 'retryable' ELSE d.status END,
 			iif(n.value < d.attempts_made AND d.status = 'success', 503, d.response_status), d.error,
 			'Content-Type: application/json', CAST(iif(d.num % 1000 = (52 + ?1) % 1000, printf('{"error": "%.*c"}', 16000, 'x'), '{"ok": true}') AS BLOB), 0
-		FROM json_each('[1,2,3,4,5]') n CROSS JOIN deliveries d WHERE d.attempts_made >= n.value`, many)
-	exec("UPDATE cursors SET seq = (SELECT max(e.seq) FROM subscriptions s CROSS JOIN events e ON e.program_id = s.program_id WHERE s.id = subscription_id)")
+		FROM json_each('[1,2,3,4,5]') n CROSS JOIN deliveries d WHERE d.attempts_made >= n.value`, p.many)
+	p.exec("UPDATE cursors SET seq = (SELECT max(e.seq) FROM subscriptions s CROSS JOIN events e ON e.program_id = s.program_id WHERE s.id = subscription_id)")
+}
+
+// changeSubscriptions makes some subscriptions fail, and pauses and deletes some.
+func (p *pagesFill) changeSubscriptions() {
+	p.tb.Helper()
 	// Every tenth of the first program, and one of each other, fails.
 	const failing = "(SELECT id FROM temp.subs WHERE program = 0 AND number % 10 = 7 OR number = 3)"
-	exec("UPDATE subscriptions SET status = 'failing' WHERE id IN " + failing)
-	exec("UPDATE cursors SET seq = seq / 2 WHERE subscription_id IN " + failing)
-	exec("INSERT INTO failures (subscription_id, count, first_at, failing_since) SELECT id, 20, ?1, ?1 + program FROM temp.subs WHERE id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
-	exec("UPDATE subscriptions SET active = 0 WHERE id IN (SELECT id FROM temp.subs WHERE number = 5)")
-	exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE active = 0)")
-	exec("UPDATE subscriptions SET deleted_at = ? WHERE id IN (SELECT id FROM temp.subs WHERE program < 20 AND number = 6)", begin)
-	exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE deleted_at IS NOT NULL)")
-	exec("INSERT INTO losses (subscription_id, events, first_at, last_at) SELECT id, 17, ?1, ?1 FROM temp.subs WHERE number = 9", begin)
-	// Statistics: of all and of each program by the minute for two days, of each subscription by the hour.
+	p.exec("UPDATE subscriptions SET status = 'failing' WHERE id IN " + failing)
+	p.exec("UPDATE cursors SET seq = seq / 2 WHERE subscription_id IN " + failing)
+	p.exec("INSERT INTO failures (subscription_id, count, first_at, failing_since) SELECT id, 20, ?1, ?1 + program FROM temp.subs WHERE id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
+	p.exec("UPDATE subscriptions SET active = 0 WHERE id IN (SELECT id FROM temp.subs WHERE number = 5)")
+	p.exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE active = 0)")
+	p.exec("UPDATE subscriptions SET deleted_at = ? WHERE id IN (SELECT id FROM temp.subs WHERE program < 20 AND number = 6)", p.begin)
+	p.exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE deleted_at IS NOT NULL)")
+	p.exec("INSERT INTO losses (subscription_id, events, first_at, last_at) SELECT id, 17, ?1, ?1 FROM temp.subs WHERE number = 9", p.begin)
+}
+
+// insertStats inserts statistics: of all and of each program by the minute for
+// two days, of each subscription by the hour.
+func (p *pagesFill) insertStats() {
+	p.tb.Helper()
 	now := time.Now()
 	for _, of := range []struct {
 		subjects string
 		span     time.Duration
 		long     time.Duration
 	}{
-		{"SELECT '' AS program, '' AS subscription UNION ALL SELECT id, '' FROM programs", time.Minute, min(48*time.Hour, time.Duration(deliveries/20)*time.Minute)},
-		{"SELECT '' AS program, '' AS subscription UNION ALL SELECT id, '' FROM programs", time.Hour, span},
-		{"SELECT printf('program-%02d', program) AS program, id AS subscription FROM temp.subs WHERE number < 200", time.Hour, min(7*24*time.Hour, time.Duration(deliveries/200)*time.Hour)},
+		{"SELECT '' AS program, '' AS subscription UNION ALL SELECT id, '' FROM programs", time.Minute, min(48*time.Hour, time.Duration(p.deliveries/20)*time.Minute)},
+		{"SELECT '' AS program, '' AS subscription UNION ALL SELECT id, '' FROM programs", time.Hour, pagesSpan},
+		{"SELECT printf('program-%02d', program) AS program, id AS subscription FROM temp.subs WHERE number < 200", time.Hour, min(7*24*time.Hour, time.Duration(p.deliveries/200)*time.Hour)},
 	} {
-		exec(`WITH RECURSIVE n(at) AS (SELECT ?1 UNION ALL SELECT at + ?2 FROM n WHERE at + ?2 <= ?3), s AS (`+of.subjects+`)
+		p.exec(`WITH RECURSIVE n(at) AS (SELECT ?1 UNION ALL SELECT at + ?2 FROM n WHERE at + ?2 <= ?3), s AS (`+of.subjects+`)
 			INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations)
 			SELECT s.program, s.subscription, ?2, n.at, 40, 2, 3, '{"200":40,"410":2,"500":1,"503":1,"timeout":1}', '{"10":20,"11":12,"12":8,"15":4,"20":1}' FROM s CROSS JOIN n`,
 			now.Add(-of.long).Truncate(of.span).UnixMilli(), of.span.Milliseconds(), now.UnixMilli())
 	}
-	exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
-		INSERT INTO audit (id, at, admin, address, action, program_id, subject_id, detail) SELECT `+pageID("?2", "3", "i")+", ?2 + i, 'ana@example.com', '127.0.0.1', 'subscription.pause', 'program-00', '', 'as the partner asked for' FROM n", deliveries/10, begin)
-	exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
-		INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at) SELECT `+pageID("?1", "4", "i")+", CAST(printf('%032d', i) AS BLOB), 'abcd', 'program-01', 'tester', 'token ' || i, 'events.read', ?1 + i FROM n", begin)
-	exec("COMMIT")
-	if err := db.Close(); err != nil {
-		tb.Fatal(err)
-	}
+}
+
+// insertOthers inserts entries of the audit log and tokens.
+func (p *pagesFill) insertOthers() {
+	p.tb.Helper()
+	p.exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+		INSERT INTO audit (id, at, admin, address, action, program_id, subject_id, detail) SELECT `+pageID("?2", "3", "i")+", ?2 + i, 'ana@example.com', '127.0.0.1', 'subscription.pause', 'program-00', '', 'as the partner asked for' FROM n", p.deliveries/10, p.begin)
+	p.exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+		INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at) SELECT `+pageID("?1", "4", "i")+", CAST(printf('%032d', i) AS BLOB), 'abcd', 'program-01', 'tester', 'token ' || i, 'events.read', ?1 + i FROM n", p.begin)
 }
 
 func pagesProgram(number int) string { return fmt.Sprintf("program-%02d", number) }

@@ -51,6 +51,43 @@ func TestBacklog(t *testing.T) {
 	logSize := harness.WatchSize(t, filepath.Join(in.Data, "service.db-wal"))
 	in.Subscribe(owed, harness.Subscription{URL: harness.Listen(t, &ordered), Events: harness.Events("content_published"), Ordered: true})
 	in.Subscribe(owed, harness.Subscription{URL: harness.Listen(t, &unordered), Events: harness.Events("content_published")})
+	publishBacklog(t, in, run, free, owed)
+
+	in.Kill(run)
+	run = restartWithBacklog(t, in)
+
+	before := harness.ResidentMemory(t, run.PID())
+	began := time.Now()
+	working()
+	done := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(harness.Scale(backlogDrain)):
+		t.Errorf("%d and %d of %d events have not arrived %s after the subscribers were back", ordered.missing(), unordered.missing(), *backlogEvents, backlogDrain)
+	}
+	after := harness.ResidentMemory(t, run.PID())
+	t.Logf("the backlog flowed at %.0f events/s to the ordered subscriber, %.0f events/s to the other; resident memory %.1f MB before, %.1f MB after",
+		ordered.rate(began), unordered.rate(began), harness.Megabytes(before), harness.Megabytes(after))
+	if after-before > backlogMemory {
+		t.Errorf("resident memory rose from %.1f MB to %.1f MB while the backlog flowed, want at most %d MB more", harness.Megabytes(before), harness.Megabytes(after), backlogMemory>>20)
+	}
+	most := logSize()
+	t.Logf("the write-ahead log took up to %.1f MB", harness.Megabytes(most))
+	if most > backlogLog {
+		t.Errorf("the write-ahead log grew to %.1f MB, want at most %d MB", harness.Megabytes(most), backlogLog>>20)
+	}
+	ordered.check(t, "ordered")
+	unordered.check(t, "other")
+}
+
+// publishBacklog publishes the events that wait, in rounds, and as many of a
+// program without subscriptions, and compares the times. Memory must stay flat.
+func publishBacklog(t *testing.T, in *harness.Instance, run *harness.Process, free, owed string) {
+	t.Helper()
 	chunk := *backlogEvents / backlogRounds
 	var lines harness.NDJSON
 	publish := func(token string, from int) time.Duration {
@@ -59,11 +96,8 @@ func TestBacklog(t *testing.T) {
 		for n := range chunk {
 			lines = append(harness.AppendEvent(lines, from+n), '\n')
 		}
-		base := in.URL()
 		began := time.Now()
-		if status, err := in.Call(t.Context(), token, "POST", base+"/v2/events", lines, nil); err != nil || status != http.StatusCreated {
-			t.Fatalf("publish: status %d, %v", status, err)
-		}
+		in.Publish(token, lines)
 		return time.Since(began)
 	}
 	for n := 0; n < backlogWarm; n += chunk {
@@ -90,36 +124,6 @@ func TestBacklog(t *testing.T) {
 	if after-before > backlogMemory {
 		t.Errorf("resident memory rose from %.1f MB to %.1f MB with %d events that wait, want at most %d MB more", harness.Megabytes(before), harness.Megabytes(after), *backlogEvents, backlogMemory>>20)
 	}
-
-	in.Kill(run)
-	run = restartWithBacklog(t, in)
-
-	before = harness.ResidentMemory(t, run.PID())
-	began := time.Now()
-	working()
-	done := make(chan struct{})
-	go func() {
-		all.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(harness.Scale(backlogDrain)):
-		t.Errorf("%d and %d of %d events have not arrived %s after the subscribers were back", ordered.missing(), unordered.missing(), *backlogEvents, backlogDrain)
-	}
-	after = harness.ResidentMemory(t, run.PID())
-	t.Logf("the backlog flowed at %.0f events/s to the ordered subscriber, %.0f events/s to the other; resident memory %.1f MB before, %.1f MB after",
-		ordered.rate(began), unordered.rate(began), harness.Megabytes(before), harness.Megabytes(after))
-	if after-before > backlogMemory {
-		t.Errorf("resident memory rose from %.1f MB to %.1f MB while the backlog flowed, want at most %d MB more", harness.Megabytes(before), harness.Megabytes(after), backlogMemory>>20)
-	}
-	most := logSize()
-	t.Logf("the write-ahead log took up to %.1f MB", harness.Megabytes(most))
-	if most > backlogLog {
-		t.Errorf("the write-ahead log grew to %.1f MB, want at most %d MB", harness.Megabytes(most), backlogLog>>20)
-	}
-	ordered.check(t, "ordered")
-	unordered.check(t, "other")
 }
 
 // restartWithBacklog starts the service after it was killed, and after it was

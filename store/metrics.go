@@ -22,6 +22,13 @@ const (
 	scrapeCount = 10_000
 )
 
+// The names of the metrics that [Store.System] shows too.
+const (
+	commitDuration = "service_commit_duration_seconds"
+	commitWrites   = "service_commit_writes"
+	commitFailures = "service_commit_failures_total"
+)
+
 // metrics are what the store counts for its operator; docs/metrics.md says what
 // each means. They begin at zero with every Open, and cost the writes that they
 // count neither a lock nor memory.
@@ -48,17 +55,17 @@ func newMetrics() *metrics {
 			Help: "Deliveries that are at their end, pings included, by status and failure reason.",
 		}, []string{"status", "failure_reason"}),
 		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "service_commit_duration_seconds",
+			Name:    commitDuration,
 			Help:    "Time from the beginning of a commit's first write until all are on disk.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}),
 		writes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "service_commit_writes",
+			Name:    commitWrites,
 			Help:    "Writes that shared one commit.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 10), // 512: maxCommit
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "service_commit_failures_total",
+			Name: commitFailures,
 			Help: "Commits that the disk could not take, or not all of their writes.",
 		}),
 	}
@@ -84,6 +91,38 @@ func (m *metrics) end(step webhook.Step) {
 	if step.Status.Final() {
 		m.ended[step.FailureReason].Inc()
 	}
+}
+
+// summarize sets the figures of y that are metrics. A registry of its own reads
+// them, as that of the server does.
+func (m *metrics) summarize(y *System) error {
+	registry := prometheus.NewRegistry()
+	for _, c := range []prometheus.Collector{m.commits, m.writes, m.failures} {
+		if err := registry.Register(c); err != nil {
+			return err
+		}
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		return err
+	}
+	var writes float64
+	for _, f := range families {
+		one := f.GetMetric()[0]
+		switch f.GetName() {
+		case commitDuration:
+			y.Commits, y.Seconds = one.GetHistogram().GetSampleCount(), one.GetHistogram().GetSampleSum()
+		case commitWrites:
+			writes = one.GetHistogram().GetSampleSum()
+		case commitFailures:
+			y.Failures = one.GetCounter().GetValue()
+		}
+	}
+	if y.Commits > 0 {
+		y.Seconds /= float64(y.Commits)
+		y.Writes = writes / float64(y.Commits)
+	}
+	return nil
 }
 
 // commit counts a commit of n writes. It has failed when the disk could not take

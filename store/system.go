@@ -4,8 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-
-	dto "github.com/prometheus/client_model/go"
 )
 
 // System is the state of the store itself, for admins.
@@ -46,16 +44,8 @@ func (s *Store) System(ctx context.Context) (y System, err error) {
 		y.Free = pages * size
 		return nil
 	})
-	var commits, writes, failures dto.Metric
-	for m, part := range map[*dto.Metric]interface{ Write(*dto.Metric) error }{&commits: s.metrics.commits, &writes: s.metrics.writes, &failures: s.metrics.failures} {
-		if err := part.Write(m); err != nil {
-			return y, err
-		}
+	if err != nil {
+		return y, err
 	}
-	if y.Commits = commits.GetHistogram().GetSampleCount(); y.Commits > 0 {
-		y.Seconds = commits.GetHistogram().GetSampleSum() / float64(y.Commits)
-		y.Writes = writes.GetHistogram().GetSampleSum() / float64(y.Commits)
-	}
-	y.Failures = failures.GetCounter().GetValue()
-	return y, err
+	return y, s.metrics.summarize(&y)
 }

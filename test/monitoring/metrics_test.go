@@ -2,9 +2,9 @@ package monitoring
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -14,7 +14,6 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -104,13 +103,9 @@ func checkMetricNames(t *testing.T, text []byte) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("promlint: %v (%v)", problems, err)
 	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := readFamilies(t, text)
 	for _, name := range []string{"go_goroutines", "process_resident_memory_bytes"} {
-		if families[name] == nil {
+		if _, ok := families[name]; !ok {
 			t.Errorf("there is no %s", name)
 		}
 	}
@@ -120,14 +115,10 @@ func checkMetricNames(t *testing.T, text []byte) {
 		t.Fatal(err)
 	}
 	var got strings.Builder
-	for _, f := range slices.SortedFunc(func(yield func(*dto.MetricFamily) bool) {
-		for _, f := range families {
-			if strings.HasPrefix(f.GetName(), "service_") && !yield(f) {
-				return
-			}
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		if f := families[name]; strings.HasPrefix(name, "service_") {
+			fmt.Fprintf(&got, "%s %s {%s} %s\n", name, f.kind, strings.Join(f.labels, ","), f.help)
 		}
-	}, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) }) {
-		fmt.Fprintf(&got, "%s %s {%s} %s\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labelNames(f), ","), f.GetHelp())
 	}
 	if got.String() != string(golden) {
 		t.Errorf("%s (-want +got; whoever relies on a name must hear of its change):\n%s", list, gocmp.Diff(strings.Split(string(golden), "\n"), strings.Split(got.String(), "\n")))
@@ -137,7 +128,7 @@ func checkMetricNames(t *testing.T, text []byte) {
 
 // checkDocumented compares the metrics of a run with the tables of
 // docs/metrics.md, which must explain a number of them.
-func checkDocumented(t *testing.T, families map[string]*dto.MetricFamily, want int) {
+func checkDocumented(t *testing.T, families map[string]family, want int) {
 	t.Helper()
 	explained := harness.Read(t, harness.Path("docs/metrics.md"))
 	documented := 0
@@ -148,19 +139,16 @@ func checkDocumented(t *testing.T, families map[string]*dto.MetricFamily, want i
 		}
 		documented++
 		name, _, _ = strings.Cut(name, "`")
-		f := families["service_"+name]
-		if f == nil {
+		f, ok := families["service_"+name]
+		if !ok {
 			t.Errorf("docs/metrics.md explains service_%s, which there is not", name)
 			continue
 		}
-		labels := labelNames(f)
-		for i := range labels {
-			labels[i] = "`" + labels[i] + "`"
+		labels := []string{"none"}
+		if len(f.labels) > 0 {
+			labels = strings.Split("`"+strings.Join(f.labels, "`,`")+"`", ",")
 		}
-		if len(labels) == 0 {
-			labels = []string{"none"}
-		}
-		row := "| `service_" + name + "` | " + strings.ToLower(f.GetType().String()) + " | " + strings.Join(labels, ", ") + " | "
+		row := "| `service_" + name + "` | " + f.kind + " | " + strings.Join(labels, ", ") + " | "
 		if !strings.HasPrefix(line, row) {
 			t.Errorf("docs/metrics.md: got %swant %s…", line, row)
 		}
@@ -170,11 +158,28 @@ func checkDocumented(t *testing.T, families map[string]*dto.MetricFamily, want i
 	}
 }
 
-// labelNames are the labels of a metric, in the order of the alphabet.
-func labelNames(f *dto.MetricFamily) (names []string) {
-	for _, l := range f.GetMetric()[0].GetLabel() {
-		names = append(names, l.GetName())
+// family is what the metrics of one name have in common.
+type family struct {
+	kind, help string
+	labels     []string // sorted
+}
+
+// readFamilies reads metrics in the text format, by their names.
+func readFamilies(t *testing.T, text []byte) map[string]family {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	parsed, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
 	}
-	slices.Sort(names)
-	return names
+	families := make(map[string]family)
+	for name, p := range parsed {
+		f := family{kind: strings.ToLower(p.GetType().String()), help: p.GetHelp()}
+		for _, l := range p.GetMetric()[0].GetLabel() {
+			f.labels = append(f.labels, l.GetName())
+		}
+		slices.Sort(f.labels)
+		families[name] = f
+	}
+	return families
 }

@@ -54,7 +54,7 @@ func (s Admins) Get(ctx context.Context, id string) (webhook.Admin, webhook.Pass
 	return s.admin(ctx, selectAdminByID, id)
 }
 
-func (s *core) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
+func (s Admins) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return s.db.Scan(ctx, query, []any{key}, dest...) }, &hash)
 	return a, hash, notFound(err, "admin")

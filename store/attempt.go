@@ -9,7 +9,7 @@ import (
 )
 
 // attempts returns the attempts of a delivery that have ended, in their order.
-func (s *core) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
+func (s Deliveries) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
 	return attemptsOf(func(query string, args []any, row func(scan func(...any) error) error) error {
 		return s.db.Each(ctx, query, args, row)
 	}, delivery)

@@ -40,7 +40,7 @@ func (w Write) Audit(e webhook.AuditEntry) error {
 // on the last. It looks at a bounded number of entries: a page may be short or
 // empty, and there is more all the same when there is a cursor.
 func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhook.AuditEntry, next string, err error) {
-	f, err := s.auditFeed(ctx, q)
+	f, err := s.feed(ctx, q)
 	if err != nil {
 		return nil, "", err
 	}
@@ -64,20 +64,20 @@ func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhoo
 // Newer returns the cursor of the page before the one that a query
 // asks for by its cursor, "" when that is the first.
 func (s Audit) Newer(ctx context.Context, q *webhook.ListQuery) (string, error) {
-	f, err := s.auditFeed(ctx, q)
+	f, err := s.feed(ctx, q)
 	if err != nil {
 		return "", err
 	}
 	return f.newer(ctx)
 }
 
-// auditFeed is where the entries of the audit are found.
-func (s *core) auditFeed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
-	low, high, err := s.between(ctx, q.Ranges["at"], s.auditBefore)
+// feed is where the entries of the audit are found.
+func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
+	low, high, err := s.between(ctx, q.Ranges["at"], s.before)
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{s: s, q: q, low: low, high: high, scope: cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}, budget: q.Size + 1}
+	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}, budget: q.Size + 1}
 	// The streams are of what has the fewest rows: a subject, or an admin.
 	index, values := auditAll, []string{""}
 	if subjects := q.Filters["subject_id"]; subjects != nil {
@@ -112,9 +112,9 @@ const (
 	selectAuditFrom   = "SELECT num, at FROM audit WHERE num >= ? ORDER BY num LIMIT 1"
 )
 
-// auditBefore returns the greatest num of an entry that was made before a time,
+// before returns the greatest num of an entry that was made before a time,
 // 0 when there is none.
-func (s *core) auditBefore(ctx context.Context, at time.Time) (int64, error) {
+func (s Audit) before(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64 // made before, and not
 	err := s.db.Scan(ctx, "SELECT coalesce(max(num), 0) + 1 FROM audit", nil, &high)
 	for err == nil && high-low > 1 {

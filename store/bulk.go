@@ -163,7 +163,7 @@ func sum(counts map[webhook.BulkSkip]int) (n int) {
 // which is not looked at: until there is no more, BulkLimit is reached, or page
 // says that it is enough. It returns the place to go on from, 0 when there is no
 // more. Each of its reads is short.
-func (s *core) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest int64, page func([]int64) (bool, error)) (from, rest int64, err error) {
+func (s BulkRuns) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest int64, page func([]int64) (bool, error)) (from, rest int64, err error) {
 	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
 	if err != nil {
 		return 0, 0, err
@@ -252,7 +252,7 @@ func (s BulkRuns) Run(ctx context.Context, b *Bulk, progress func(BulkResult)) (
 		var done int
 		var skipped map[webhook.BulkSkip]int
 		err = work.write(func(t *tx) (err error) {
-			done, skipped, err = s.bulkStep(t, b.Action, find, some)
+			done, skipped, err = s.step(t, b.Action, find, some)
 			return err
 		})
 		if err != nil {
@@ -276,8 +276,8 @@ func (r BulkResult) clone() BulkResult {
 	return r
 }
 
-// bulkStep does a bulk action to some deliveries.
-func (s *core) bulkStep(t *tx, a webhook.Action, find string, nums []int64) (done int, skipped map[webhook.BulkSkip]int, err error) {
+// step does a bulk action to some deliveries.
+func (s BulkRuns) step(t *tx, a webhook.Action, find string, nums []int64) (done int, skipped map[webhook.BulkSkip]int, err error) {
 	skipped = make(map[webhook.BulkSkip]int)
 	var chosen []int64
 	subscriptions := make(map[string]struct{})
@@ -320,7 +320,7 @@ func (s *core) bulkStep(t *tx, a webhook.Action, find string, nums []int64) (don
 }
 
 // redeliverAll queues new deliveries with the events of old ones, in their order.
-func (s *core) redeliverAll(t *tx, nums []int64) error {
+func (s BulkRuns) redeliverAll(t *tx, nums []int64) error {
 	now, err := t.now()
 	if err != nil {
 		return err

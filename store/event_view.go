@@ -22,7 +22,7 @@ const disorder = time.Minute
 // all the same when there is a cursor. Ids, and names of which there are few,
 // cost a look into an index for each and each program.
 func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
-	f, err := s.allEventFeed(ctx, q)
+	f, err := s.feedAll(ctx, q)
 	if err != nil {
 		return nil, "", err
 	}
@@ -42,8 +42,8 @@ func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []web
 	return events, next, err
 }
 
-// allEventFeed is where the rows of the logs of all programs are found.
-func (s *core) allEventFeed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
+// feedAll is where the rows of the logs of all programs are found.
+func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	received := q.Ranges["received_at"]
 	wide := received // the span of the order has it all; each row is looked at besides
 	if !wide.From.IsZero() {
@@ -56,7 +56,7 @@ func (s *core) allEventFeed(ctx context.Context, q *webhook.ListQuery) (*feed, e
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{s: s, q: q, low: low, high: high, scope: cursorScope{"all events", "", "", webhook.EventList.Selection(q)}}
+	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"all events", "", "", webhook.EventList.Selection(q)}}
 	stamps := q.Ranges["timestamp"]
 	args := []any{millis(received.From), millis(received.To), stampOf(stamps.From), stampOf(stamps.To), jsonOf(q.Filters["name"])}
 	f.streams = []stream{{allEvents + rowsUp, allEvents + rowsDown, args}}
@@ -158,7 +158,7 @@ func (v *view) seqAtMost(programID string, row int64) (int64, error) {
 
 // rowBefore returns the greatest rowid of an event that was received before a
 // time, 0 when there is none, but for disorder.
-func (s *core) rowBefore(ctx context.Context, at time.Time) (int64, error) {
+func (s Events) rowBefore(ctx context.Context, at time.Time) (int64, error) {
 	var low, high int64 // received before, and not
 	err := s.db.Scan(ctx, selectRowEnds, nil, &low, &high)
 	for err == nil && high-low > 1 {

@@ -10,7 +10,7 @@ import (
 
 // recordHealth decides how a subscription is doing after an attempt. While all
 // goes well it costs nothing.
-func (s *core) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) error {
+func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) error {
 	id := c.SubscriptionID
 	if failing, err := t.mayHaveFailures(id); err != nil || !failing && a.Result != webhook.ResultRetryable {
 		return err

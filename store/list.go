@@ -216,7 +216,7 @@ func jsonOf[T any](values []T) any {
 // "" on the last. A page that filters looks at a bounded number of events: it
 // may be short or empty, and there is more all the same when there is a cursor.
 func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
-	f, err := s.eventFeed(ctx, programID, q)
+	f, err := s.feed(ctx, programID, q)
 	if err != nil {
 		return nil, "", err
 	}
@@ -241,9 +241,9 @@ func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuer
 	var f *feed
 	var err error
 	if programID == "" {
-		f, err = s.allEventFeed(ctx, q)
+		f, err = s.feedAll(ctx, q)
 	} else {
-		f, err = s.eventFeed(ctx, programID, q)
+		f, err = s.feed(ctx, programID, q)
 	}
 	if err != nil {
 		return "", err
@@ -251,15 +251,15 @@ func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuer
 	return f.newer(ctx)
 }
 
-// eventFeed is where the places of a program's log are found.
-func (s *core) eventFeed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
+// feed is where the places of a program's log are found.
+func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
 	low, high, err := s.between(ctx, q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
 		return s.seqBefore(ctx, programID, at)
 	})
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{s: s, q: q, low: low, high: high, scope: cursorScope{"events", programID, "", webhook.EventList.Selection(q)}, budget: q.Size + 1}
+	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"events", programID, "", webhook.EventList.Selection(q)}, budget: q.Size + 1}
 	stamps := q.Ranges["timestamp"]
 	names := q.Filters["name"]
 	args := []any{programID, nil, stampOf(stamps.From), stampOf(stamps.To)}
@@ -338,17 +338,17 @@ func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string, 
 	if _, err := (Subscriptions{s.core}).Get(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
-	return s.listDeliveries(ctx, programID, subscriptionID, webhook.DeliveryList, q)
+	return s.list(ctx, programID, subscriptionID, webhook.DeliveryList, q)
 }
 
 // PageAll is Deliveries over all programs, for admins: of a query of
 // webhook.AllDeliveryList.
 func (s Deliveries) PageAll(ctx context.Context, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
-	return s.listDeliveries(ctx, "", "", webhook.AllDeliveryList, q)
+	return s.list(ctx, "", "", webhook.AllDeliveryList, q)
 }
 
-// listDeliveries lists those of one subscription, or of all when that is "".
-func (s *core) listDeliveries(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+// list lists those of one subscription, or of all when that is "".
+func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	l := deliveryList{q: q, programID: programID, subscriptionID: subscriptionID}
 	if l.low, l.high, err = s.between(ctx, q.Ranges["created_at"], s.numBefore); err != nil {
 		return nil, "", err

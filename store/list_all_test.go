@@ -194,7 +194,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 			var picked []string
 			for from := int64(0); ; {
 				pick := func(newest, oldest int64, pages int) (nums []int64, from, rest int64) {
-					from, rest, err := s.pick(ctx, q, newest, oldest, func(page []int64) (bool, error) {
+					from, rest, err := s.BulkRuns().pick(ctx, q, newest, oldest, func(page []int64) (bool, error) {
 						nums = append(nums, page...)
 						pages--
 						return pages != 0, nil

@@ -142,7 +142,7 @@ func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) 
 	return q, q.Unusable
 }
 
-func (s *core) scanQueue(scan func(...any) error) (*Queue, error) {
+func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	q := &Queue{}
 	var authorization, secret []byte
 	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight, &q.Revision, &q.Cursor)
@@ -167,7 +167,7 @@ func (s *core) scanQueue(scan func(...any) error) (*Queue, error) {
 // The rows of the other tables that the condition is true of must be those of
 // the queues, apart from subscriptions that were made or deleted since theirs
 // were read.
-func (s *core) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
+func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
 	err := s.db.Each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
 		var id string
 		in := Interest{Until: math.MaxInt64}
@@ -244,7 +244,7 @@ func (q *Queue) SigningSecrets(now time.Time) []webhook.SigningSecret {
 	return q.Secrets[:min(n, len(q.Secrets))]
 }
 
-func (s *core) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
+func (s Queues) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
 	var next sql.NullInt64
 	err := s.db.Scan(ctx, query, []any{subscriptionID}, &next)
 	return s.clock.process(next), err
@@ -284,7 +284,7 @@ func (s Queues) Waiting(ctx context.Context, q *Queue, newest int64, count, size
 // eventsAt calls take for the events at these places of a log, in order, until it
 // returns false. The error is ErrStale when retention has removed one. Places
 // that lie close to each other are read at once.
-func (s *core) eventsAt(ctx context.Context, programID string, seqs []int64, take func(seq, received int64, body []byte, trace webhook.Trace) bool) error {
+func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64, take func(seq, received int64, body []byte, trace webhook.Trace) bool) error {
 	for len(seqs) > 0 {
 		near := 1
 		for near < len(seqs) && seqs[near]-seqs[near-1] <= 2 {
@@ -363,7 +363,7 @@ func (g *gathering) take(seq, received int64, body []byte, trace webhook.Trace) 
 // else is in the log. It looks no further than newest, which was committed
 // before: of what is published between two seeks the second alone would see
 // some, and the cursor would pass over the rest.
-func (s *core) wanted(ctx context.Context, q *Queue, newest int64, count int) ([]int64, error) {
+func (s Queues) wanted(ctx context.Context, q *Queue, newest int64, count int) ([]int64, error) {
 	var seqs []int64
 	for _, in := range q.Interests {
 		err := s.db.Each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
@@ -414,7 +414,8 @@ type Forming struct {
 // the caller reads the queue again then. It must call Wait at once.
 func (s Queues) Form(q *Queue, w *Waiting) *Forming {
 	f := s.newForming(q, w)
-	f.op = s.writer.submit(f.store, true)
+	// Not writer.submit: one closure each is what Form and Record may allocate.
+	f.op = s.writer.Submit(func(*sqlite.Tx) error { return f.store(&f.s.writer.tx) }, true)
 	return f
 }
 
@@ -537,7 +538,7 @@ func (s Queues) ClaimDue(ctx context.Context, subscriptionID string, ping bool) 
 	return &c, s.clock.process(next), nil
 }
 
-func (s *core) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
+func (s Queues) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
 	var places []int64
 	if err := json.Unmarshal([]byte(seqs), &places); err != nil {
 		return carried{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
@@ -564,7 +565,8 @@ const (
 func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (webhook.Step, error) {
 	now := s.clock.now()
 	held := step
-	err := s.writer.doRepeatable(func(t *tx) error {
+	err := s.writer.DoRepeatable(func(*sqlite.Tx) error {
+		t := &s.writer.tx
 		held = step
 		if step.Status == webhook.StatusRetryable {
 			var deleted bool

@@ -73,8 +73,8 @@ func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f 
 	return events, (events + int64(size) - 1) / int64(size), err
 }
 
-func (s *core) newReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r replayCursor, err error) {
-	sub, err := Subscriptions{s}.Get(ctx, programID, subscriptionID)
+func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r replayCursor, err error) {
+	sub, err := Subscriptions{s.core}.Get(ctx, programID, subscriptionID)
 	if err != nil {
 		return r, err
 	}

@@ -107,8 +107,8 @@ func (w *writer) copyFiles(in *tar.Reader, room func(bytes int64) error) (keys [
 	return keys, nil
 }
 
-// encryptKeys encrypts the keys, and with them the manifest so far: whoever knows
-// the passphrase can tell that the database is the one they belong to.
+// encryptKeys encrypts the keys, and with them the manifest so far, which proves to a
+// reader with the passphrase that the database is the one the keys belong to.
 func encryptKeys(keys []content, m *Manifest, passphrase string) ([]byte, error) {
 	about, err := json.Marshal(m)
 	if err != nil {

@@ -127,7 +127,7 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	if err := s.sinkBegin(ctx, s.events, bc.subscriptions); err != nil {
 		return nil, err
 	}
-	if err := s.subscribe(ctx, bc.subscriptions, EventName); err != nil {
+	if err := s.subscribe(ctx, bc.subscriptions, eventName); err != nil {
 		return nil, err
 	}
 	if bc.subscriptions > 1 {
@@ -334,7 +334,7 @@ func stream(ctx context.Context, s *subject) error {
 			if n%64 == 0 && time.Now().After(s.until) {
 				break
 			}
-			line = append(AppendEvent(line[:0], EventName, n), '\n')
+			line = append(appendEvent(line[:0], eventName, n), '\n')
 			s.sent[n] = time.Now().UnixNano()
 			if _, err := w.Write(line); err != nil {
 				return n, err
@@ -359,7 +359,7 @@ func (s *subject) store(ctx context.Context, events int) error {
 			if n%10_000 == 0 {
 				s.Progress.Show("%s of %s events stored", thousands(float64(n)), thousands(float64(events)))
 			}
-			line = append(AppendEvent(line[:0], storedName, n), '\n')
+			line = append(appendEvent(line[:0], storedName, n), '\n')
 			if _, err := w.Write(line); err != nil {
 				return n, err
 			}
@@ -404,7 +404,7 @@ func (s *subject) publishToOne(ctx context.Context, data string) error {
 	if err := one.sinkBegin(ctx, one.events, 1); err != nil {
 		return err
 	}
-	if err := one.subscribe(ctx, 1, EventName); err != nil {
+	if err := one.subscribe(ctx, 1, eventName); err != nil {
 		return err
 	}
 	worker := &publisher{s: one}
@@ -448,7 +448,7 @@ type publisher struct {
 }
 
 func (p *publisher) publish(ctx context.Context, n int) error {
-	p.body = AppendEvent(p.body[:0], EventName, n)
+	p.body = appendEvent(p.body[:0], eventName, n)
 	p.s.sent[n] = time.Now().UnixNano()
 	resp, err := p.s.post(ctx, "/v2/events", "application/json", bytes.NewReader(p.body))
 	if err != nil {
@@ -460,16 +460,16 @@ func (p *publisher) publish(ctx context.Context, n int) error {
 }
 
 const (
-	EventName  = "content_published"
+	eventName  = "content_published"
 	storedName = "content_updated" // nobody asks for it
 	otherName  = "content_deleted" // nobody publishes it
 )
 
-// AppendEvent appends an event with a number in it to dst.
-func AppendEvent(dst []byte, name string, number int) []byte {
+// appendEvent appends an event with a number in it to dst.
+func appendEvent(dst []byte, name string, number int) []byte {
 	dst = append(append(dst, `{"name":"`...), name...)
 	dst = strconv.AppendInt(append(dst, `","version":"1",`+numberField...), int64(number), 10)
-	if name == EventName {
+	if name == eventName {
 		dst = append(dst, `,"channel_ids":[11,12,13]`...)
 	}
 	return append(dst, '}')
@@ -478,7 +478,7 @@ func AppendEvent(dst []byte, name string, number int) []byte {
 // measureRaw returns the most requests a second that a bare client makes to
 // the receiver: the better of two numbers of connections.
 func (b *runner) measureRaw(ctx context.Context) (best float64, err error) {
-	event := AppendEvent(nil, EventName, 0)
+	event := appendEvent(nil, eventName, 0)
 	body := webhook.AppendBody(nil, webhook.NewID(), webhook.NewID(), "bench", [][]byte{event})
 	for _, connections := range []int{8, b.Publishers} {
 		s := &subject{runner: b, client: newClient(connections)}

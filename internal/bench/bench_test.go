@@ -36,7 +36,7 @@ func TestBenchCounts(t *testing.T) {
 	}{{"0", []int{0, 1}}, {"1", []int{0, 1, 2}}, {"0", []int{1}}, {"1", []int{3}}, {"7", []int{3}}} {
 		var all [][]byte
 		for _, n := range d.events {
-			all = append(all, AppendEvent(nil, EventName, n))
+			all = append(all, appendEvent(nil, eventName, n))
 		}
 		body := webhook.AppendBody(nil, webhook.NewID(), webhook.NewID(), "bench", all)
 		if _, err := s.do(t.Context(), "POST", server.URL+"/d/"+d.subscription, "", "application/json", bytes.NewReader(body)); err != nil {

@@ -88,7 +88,7 @@ func (s *sink) deliver(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	any := false
-	for n := range EventNumbers(body) {
+	for n := range eventNumbers(body) {
 		any = true
 		slot := n*s.subscriptions + subscription
 		if slot >= len(s.arrivals) {
@@ -144,8 +144,8 @@ func (s *sink) list(w http.ResponseWriter, _ *http.Request) {
 	w.Write(all)
 }
 
-// EventNumbers yields the numbers of the events in a delivery's body, in order.
-func EventNumbers(body []byte) func(yield func(int) bool) {
+// eventNumbers yields the numbers of the events in a delivery's body, in order.
+func eventNumbers(body []byte) func(yield func(int) bool) {
 	return func(yield func(int) bool) {
 		for rest := body; ; {
 			i := bytes.Index(rest, []byte(numberField))

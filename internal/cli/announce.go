@@ -14,7 +14,8 @@ import (
 	"service/webhook"
 )
 
-// prepare makes the process one that serves by these settings.
+// prepare sets what the process needs to serve: the settings that the admin UI
+// shows, and the logger of libraries.
 func prepare(s *server.Config, shown []server.Setting) {
 	s.Program, s.Settings = shellQuote(os.Args[0]), shown
 	// net/http tells package log what a server sends without being asked: bytes
@@ -23,7 +24,7 @@ func prepare(s *server.Config, shown []server.Setting) {
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 }
 
-// announceAndRun tells where the service is, and runs it until ctx ends.
+// announceAndRun prints where the service is, and runs it until ctx ends.
 func announceAndRun(ctx context.Context, svc *server.Server, s *server.Config, std Streams) error {
 	link, err := svc.SetupLink(ctx)
 	var refused *webhook.Error
@@ -35,8 +36,8 @@ func announceAndRun(ctx context.Context, svc *server.Server, s *server.Config, s
 	return svc.Run(ctx)
 }
 
-// announce tells whoever started the service where it is and what to do first.
-// link makes the first admin; it is "" when there is one.
+// announce prints where the service is and what to do first. link creates the first
+// admin; it is "" if there is one.
 func announce(w io.Writer, svc *server.Server, s *server.Config, link string) {
 	data := ""
 	if s.Dir != "./data" {

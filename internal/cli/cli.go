@@ -1,3 +1,8 @@
+// Package cli is the command line: a file for each command, with its flags and what
+// it prints. It is the only reader of flags, the environment and the terminal.
+//
+// A command without a server of its own asks the running one over package control,
+// or opens the store itself when none runs.
 package cli
 
 import (
@@ -14,14 +19,15 @@ import (
 	"service/webhook"
 )
 
-const exitDone = 0
+// The exit statuses of every command.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
 
-const exitFailed = 1
-
-const exitUsage = 2
-
-// Streams are what a command reads from and writes to: results to out, all
-// else to err.
+// Streams are what a command reads from and writes to: results to Out, everything
+// else to Err.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -54,8 +60,8 @@ type commands struct {
 	BenchPart benchPartCmd `cmd:"" name:"bench-part" hidden:""`
 }
 
-// Run runs the command that args ask for and returns the exit status. The end
-// of ctx asks the command to end in order.
+// Run runs the command of args and returns the exit status of the process. When ctx
+// ends, the command shuts down in order.
 func Run(ctx context.Context, args []string, std Streams) int {
 	var c commands
 	helped := false
@@ -72,7 +78,7 @@ func Run(ctx context.Context, args []string, std Streams) int {
 		return fail(std, usageError{err})
 	}
 	target := command.Selected().Target.Addr().Interface()
-	if _, tells := target.(*doctorCmd); tells || len(conf.faults) == 0 {
+	if _, tells := target.(*doctorCmd); tells || len(conf.errs) == 0 {
 		err = command.Run()
 	} else if all, ok := target.(interface{ check() error }); ok {
 		err = all.check() // so that all that is wrong is told at once

@@ -27,7 +27,7 @@ const maxConfigFile = 1 << 20
 type configuration struct {
 	path    string // of the file, "" for none
 	entries map[string]entry
-	faults  configErrors      // of the file itself
+	errs    configErrors      // of the file itself
 	origins map[string]string // of the flags of the command: a variable, or a line of the file; what is not here was a flag, or is the default
 	given   map[string]bool   // the flags of the command that are not at their default
 	loaded  bool
@@ -57,7 +57,7 @@ func fileFlags(app *kong.Node) []*kong.Flag {
 	return all
 }
 
-// load reads the file, once. What is wrong with it is in c.faults then.
+// load reads the file, once. What is wrong with it is in c.errs then.
 func (c *configuration) load(app *kong.Node, path string) {
 	c.loaded, c.path = true, path
 	c.entries, c.origins, c.given = make(map[string]entry), make(map[string]string), make(map[string]bool)
@@ -66,7 +66,7 @@ func (c *configuration) load(app *kong.Node, path string) {
 	}
 	text, err := readConfig(path)
 	if err != nil {
-		c.faults = append(c.faults, configError{flag: "config", text: err.Error()})
+		c.errs = append(c.errs, configError{flag: "config", text: err.Error()})
 		return
 	}
 	known := make(map[string]*kong.Flag)
@@ -94,14 +94,14 @@ func readConfig(path string) ([]byte, error) {
 // parse reads the settings of the file.
 func (c *configuration) parse(text []byte, known map[string]*kong.Flag, names []string) {
 	at := func(line int, format string, args ...any) {
-		c.faults = append(c.faults, configError{text: fmt.Sprintf("%s line %d: ", c.path, line) + fmt.Sprintf(format, args...)})
+		c.errs = append(c.errs, configError{text: fmt.Sprintf("%s line %d: ", c.path, line) + fmt.Sprintf(format, args...)})
 	}
 	var document, second yaml.Node
 	d := yaml.NewDecoder(strings.NewReader(string(text)))
 	if err := d.Decode(&document); errors.Is(err, io.EOF) {
 		return // nothing but comments
 	} else if err != nil {
-		c.faults = append(c.faults, configError{text: c.path + " cannot be read as YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")})
+		c.errs = append(c.errs, configError{text: c.path + " cannot be read as YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")})
 		return
 	}
 	if err := d.Decode(&second); err == nil {
@@ -246,7 +246,7 @@ func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag
 		name, value, _ := variable(flag)
 		c.origins[flag.Name] = name
 		if flag.IsBool() && !slices.Contains([]string{"true", "false", "1", "0", "yes", "no"}, strings.ToLower(value)) {
-			c.faults = append(c.faults, configError{flag: flag.Name, text: fmt.Sprintf("must be true or false, not %q", value)})
+			c.errs = append(c.errs, configError{flag: flag.Name, text: fmt.Sprintf("must be true or false, not %q", value)})
 			return "false", nil
 		}
 	case fromFile:
@@ -298,10 +298,10 @@ func (c *configuration) explain(err error) error {
 	if err != nil && !errors.As(err, &wrong) {
 		return err
 	}
-	if len(c.faults)+len(wrong) == 0 {
+	if len(c.errs)+len(wrong) == 0 {
 		return err
 	}
-	all := slices.Concat(c.faults, wrong)
+	all := slices.Concat(c.errs, wrong)
 	for i := range all {
 		if from := c.origins[all[i].flag]; from != "" {
 			all[i] = configError{text: from + ": " + all[i].text}

@@ -30,7 +30,7 @@ type dataFlag struct {
 func (d dataFlag) mine() error {
 	info, err := os.Stat(d.Data)
 	if err != nil || os.Geteuid() != 0 {
-		return nil // what is wrong is told by whoever opens it
+		return nil // opening it fails with what is wrong
 	}
 	owner, known := info.Sys().(*syscall.Stat_t)
 	if !known || owner.Uid == 0 {

@@ -34,7 +34,7 @@ const (
 var demoRetries = [webhook.MaxAttempts - 1]time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second}
 
 // demo is serve on a throw-away data directory, with receivers, subscriptions
-// and an event every pace, all of it through the front door: the HTTP API. It
+// and an event every pace, all of it through the HTTP API. It
 // removes the directory when ctx ends.
 func demo(ctx context.Context, s *server.Config, allowed []string, std Streams, pace time.Duration) (err error) {
 	dir, err := os.MkdirTemp("", "service-demo-")

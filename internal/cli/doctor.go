@@ -47,7 +47,7 @@ func (c *doctorCmd) Run(ctx context.Context, std Streams, conf *configuration, l
 	environ := os.Environ() // the settings of a replica take from it what does harm
 	s, err := c.settings(io.Discard)
 	d.configuration(conf.explain(err))
-	if err != nil || len(conf.faults) > 0 {
+	if err != nil || len(conf.errs) > 0 {
 		s = nil // the defaults stand in for what is wrong: nothing is found by them
 	}
 	d.environment(environ, line.Model.Node)
@@ -198,7 +198,7 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, re
 			d.add(store.LevelFail, "server", "See its log; restart it if it hangs.", "one runs on %s and cannot be asked: %v", c.Data, err)
 			return true
 		}
-		served = !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == server.StandbyCheck }) // whose doors are shut until it takes over
+		served = !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == server.StandbyCheck }) // a standby does not listen until it takes over
 		if served {
 			d.ok("server", "one runs on %s, and answers", c.Data)
 		}

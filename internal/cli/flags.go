@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// configErrors gathers what is wrong with a configuration, so that all of it is told
-// at once and nothing is touched before it is right. Settings therefore come
-// from the command line as text and are read here.
+// configErrors collects what is wrong with a configuration: a command reports all of
+// it at once, before it touches anything. Flags are therefore strings on the
+// command line, and are parsed by the methods of configErrors.
 type configErrors []configError
 
-// configError is what is wrong with one flag.
+// configError is an error of one flag.
 type configError struct {
 	flag string // its name; "" when the text says what it is about
 	text string

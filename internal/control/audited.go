@@ -164,7 +164,7 @@ func (t AuditedStore) Backup(ctx context.Context, r archive.Request, use func(io
 	return errors.Join(err, g.Wait(), s.Close())
 }
 
-// source takes a snapshot, and notes it in the audit: whoever has it has all.
+// source takes a snapshot and records it in the audit log: it holds all the data.
 func (t AuditedStore) source(ctx context.Context, r *archive.Request) (*archive.Source, error) {
 	s, err := archive.NewSource(ctx, t.Store, r, t.Version)
 	if err != nil {

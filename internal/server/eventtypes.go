@@ -20,7 +20,7 @@ const (
 // LoadCatalog returns the catalog with the operator's own event types, from the
 // folder event_types of the data directory. A file there that is none is an
 // error: left out, the events of that name would be refused later, far from
-// whoever could tell why. Names that begin with a dot are left out.
+// the cause. Names that begin with a dot are left out.
 func LoadCatalog(data string) (*webhook.Catalog, error) {
 	dir := filepath.Join(data, "event_types")
 	entries, err := os.ReadDir(dir)

@@ -138,7 +138,7 @@ func (c *boundedConn) CloseWrite() error {
 }
 
 // serverLog is the log of an http.Server. What it has to say of clients that
-// fail at speaking TLS or HTTP/2 is for debuggers: whoever scans a port would
+// fail at speaking TLS or HTTP/2 is for debuggers: anyone who scans a port would
 // fill the log with it.
 type serverLog struct{ slog.Handler }
 

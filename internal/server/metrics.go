@@ -9,7 +9,7 @@ import (
 	"service/store"
 )
 
-// newRegistry returns the registry that the rooms add their metrics to, with
+// newRegistry returns the registry that the packages add their metrics to, with
 // those of the process itself.
 func newRegistry(version string) (*prometheus.Registry, error) {
 	sqlite, err := store.SQLiteVersion()

@@ -59,7 +59,7 @@ func (b *Standby) Run(ctx context.Context) (*Server, error) {
 	if err != nil || told == nil {
 		return nil, errors.Join(err, b.copied.Close())
 	}
-	// A large copy takes its time, and systemd is not to end this meanwhile.
+	// Promoting a large copy takes time: systemd must not end the process until then.
 	taking, taken := context.WithCancel(ctx)
 	alive := make(chan error, 1)
 	go func() { alive <- notifyReady(taking, "Taking over", b.cfg.Logger) }()

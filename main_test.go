@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -16,7 +17,7 @@ import (
 	"testing"
 )
 
-// arrows is the drawing of docs/architecture.md: what each room may import of
+// arrows is the drawing of docs/architecture.md: what each package may import of
 // the others. Nothing else is allowed.
 var arrows = map[string][]string{
 	"service": {
@@ -116,12 +117,12 @@ var arrows = map[string][]string{
 // of the others' exported names too, and have no privileges to keep to.
 var testOnly = []string{"service/test/harness", "service/test/harness/chaos"}
 
-// privilege is an import, or a name of one, that only some rooms may use.
+// privilege is an import, or a name of one, that only some packages may use.
 type privilege struct {
-	path  string   // an import path; with a final slash all below it too
-	name  string   // an exported name of it; "" is the import itself
-	rooms []string // who may
-	why   string
+	path string   // an import path; with a final slash all below it too
+	name string   // an exported name of it; "" is the import itself
+	pkgs []string // that may
+	why  string
 }
 
 var privileges = []privilege{
@@ -137,13 +138,13 @@ var privileges = []privilege{
 	{"github.com/a-h/templ", "", []string{"service/web", "service/web/ui"}, "pages are web's"},
 	{"github.com/a-h/templ/", "", []string{"service/web", "service/web/ui"}, "pages are web's"},
 	{"html/template", "", []string{"service/api"}, "pages are templ's; the reference is rendered from the API's document"},
-	{"github.com/julienschmidt/httprouter", "", []string{"service/api"}, "routes are the doors'"},
+	{"github.com/julienschmidt/httprouter", "", []string{"service/api"}, "routes are the API's"},
 	{"github.com/caddyserver/certmagic", "", []string{"service/internal/certs"}, "certificates are internal/certs's"},
 	{"github.com/mholt/acmez/", "", []string{"service/internal/certs"}, "certificates are internal/certs's"},
 	{"filippo.io/age", "", []string{"service/internal/archive"}, "the backup format is internal/archive's"},
 	{"go.uber.org/zap", "", []string{"service/internal/certs"}, "the log is log/slog's; a library's goes to it"},
 	{"go.uber.org/zap/", "", []string{"service/internal/certs"}, "the log is log/slog's; a library's goes to it"},
-	{"github.com/caddyserver/certmagic", "HTTPS", nil, "it listens by itself, where nobody said"},
+	{"github.com/caddyserver/certmagic", "HTTPS", nil, "it opens listeners of its own"},
 	{"github.com/caddyserver/certmagic", "Default", nil, "a variable of the whole process"},
 	{"github.com/caddyserver/certmagic", "DefaultACME", nil, "a variable of the whole process"},
 
@@ -153,14 +154,14 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/server",
 		"service/store",
-	}, "the rules count nothing"},
-	{"github.com/prometheus/client_golang/prometheus/collectors", "", []string{"service/internal/server"}, "the process is main's"},
-	{"github.com/prometheus/client_golang/prometheus/promauto", "", nil, "metrics are registered where main says, not for the whole process"},
+	}, "webhook counts nothing"},
+	{"github.com/prometheus/client_golang/prometheus/collectors", "", []string{"service/internal/server"}, "the process is internal/server's"},
+	{"github.com/prometheus/client_golang/prometheus/promauto", "", nil, "metrics are registered with the server's registry, not for the whole process"},
 	{"github.com/prometheus/client_golang/prometheus/promhttp", "", nil, "one place writes the API's answers"},
-	{"github.com/prometheus/client_golang/prometheus", "MustRegister", nil, "metrics are registered where main says, not for the whole process"},
-	{"github.com/prometheus/client_golang/prometheus", "Register", nil, "metrics are registered where main says, not for the whole process"},
-	{"github.com/prometheus/client_golang/prometheus", "DefaultRegisterer", nil, "metrics are registered where main says, not for the whole process"},
-	{"github.com/prometheus/client_golang/prometheus", "DefaultGatherer", nil, "metrics are registered where main says, not for the whole process"},
+	{"github.com/prometheus/client_golang/prometheus", "MustRegister", nil, "metrics are registered with the server's registry, not for the whole process"},
+	{"github.com/prometheus/client_golang/prometheus", "Register", nil, "metrics are registered with the server's registry, not for the whole process"},
+	{"github.com/prometheus/client_golang/prometheus", "DefaultRegisterer", nil, "metrics are registered with the server's registry, not for the whole process"},
+	{"github.com/prometheus/client_golang/prometheus", "DefaultGatherer", nil, "metrics are registered with the server's registry, not for the whole process"},
 
 	{"flag", "", nil, "only internal/cli reads the command line"},
 	{"github.com/alecthomas/kong", "", []string{"service/internal/cli"}, "only internal/cli reads the command line"},
@@ -175,21 +176,22 @@ var privileges = []privilege{
 	{"os", "Setenv", nil, "only internal/cli changes the environment"},
 	{"os", "Unsetenv", []string{"service/internal/cli"}, "only internal/cli changes the environment"},
 	{"os", "Exit", []string{"service"}, "only main ends the process"},
+	{"github.com/coreos/go-systemd/", "", []string{"service/internal/server"}, "only internal/server talks to systemd"},
 	{"log", "", nil, "the log is log/slog's; log.Fatal would end the process"},
-	{"os/signal", "", []string{"service"}, "only main hears signals"},
+	{"os/signal", "", []string{"service"}, "only main handles signals"},
 
 	{"net/http", "Transport", []string{
-		"service/internal/cli",
 		"service/internal/bench",
 		"service/internal/certs",
+		"service/internal/cli",
 		"service/internal/control",
-	}, "only dispatcher/client calls subscribers; main calls the service's own API"},
+	}, "only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
 	{"net/http", "Client", []string{
-		"service/internal/cli",
 		"service/internal/bench",
 		"service/internal/certs",
+		"service/internal/cli",
 		"service/internal/control",
-	}, "only dispatcher/client calls subscribers; main calls the service's own API"},
+	}, "only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
 	{"net/http", "DefaultClient", nil, "it has no timeout and follows redirects"},
 	{"net/http", "DefaultTransport", nil, "it has no guard"},
 	{"net/http", "Get", nil, "it has no timeout and follows redirects"},
@@ -202,27 +204,27 @@ var privileges = []privilege{
 	{"crypto/tls", "DialWithDialer", nil, "only dispatcher/client calls subscribers"},
 	{"crypto/tls", "Dialer", nil, "only dispatcher/client calls subscribers"},
 	{"net", "Dialer", []string{
-		"service/internal/cli",
 		"service/dispatcher/client",
+		"service/internal/cli",
 		"service/internal/control",
 	}, "only dispatcher/client calls subscribers"},
 	{"net", "Listen", []string{
-		"service/internal/cli",
 		"service/internal/bench",
-	}, "main opens the doors"},
+		"service/internal/cli",
+	}, "only these listen"},
 
 	{"net/http", "", []string{
-		"service/internal/cli",
 		"service/api",
 		"service/assets",
 		"service/dispatcher",
 		"service/dispatcher/client",
 		"service/internal/bench",
 		"service/internal/certs",
+		"service/internal/cli",
 		"service/internal/control",
 		"service/internal/server",
 		"service/web",
-	}, "the truth and the rules know no HTTP"},
+	}, "store and webhook know no HTTP"},
 	{"net", "", []string{
 		"service/api",
 		"service/dispatcher/client",
@@ -231,7 +233,7 @@ var privileges = []privilege{
 		"service/internal/cli",
 		"service/internal/control",
 		"service/internal/server",
-	}, "the truth and the rules do no network I/O"},
+	}, "store and webhook do no network I/O"},
 	{"os", "", []string{
 		"service",
 		"service/api",
@@ -248,14 +250,14 @@ var privileges = []privilege{
 		"service/store/keyring",
 		"service/store/replica",
 		"service/store/sqlite",
-	}, "the rules do no I/O"},
+	}, "webhook does no I/O"},
 	{"time", "Now", []string{
-		"service/internal/cli",
 		"service/api",
 		"service/dispatcher",
 		"service/dispatcher/client",
 		"service/internal/bench",
 		"service/internal/certs",
+		"service/internal/cli",
 		"service/internal/control",
 		"service/internal/server",
 		"service/internal/terminal",
@@ -263,94 +265,131 @@ var privileges = []privilege{
 		"service/store/replica",
 		"service/store/sqlite",
 		"service/web",
-	}, "the rules take the time as an argument"},
-	{"time", "Sleep", nil, "nothing sleeps: it waits for what it waits for"},
+	}, "webhook takes the time as an argument"},
+	{"time", "Sleep", nil, "wait for a condition instead"},
 }
 
-// source is one file of a room, of any build tag but those of tests.
+// source is one file of a package, of any build tag, tests aside.
 type source struct {
-	room string
+	pkg  string
 	file *ast.File
 }
 
-// violations returns what in the files breaks the drawing, in a fixed order.
+// use is an import of a package, or of an exported name of it.
+type use struct {
+	path string
+	name string // "" is the import itself
+}
+
+// uses returns what a file uses of other packages. The name "." stands for an import
+// into the file's own names.
+func (s source) uses() (all []use) {
+	names := make(map[string]string) // of the imports in the file
+	for _, spec := range s.file.Imports {
+		path, _ := strconv.Unquote(spec.Path.Value)
+		name := path[strings.LastIndexByte(path, '/')+1:]
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		names[name] = path
+		all = append(all, use{path: path})
+		if name == "." {
+			all = append(all, use{path, "."})
+		}
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		if selector, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := selector.X.(*ast.Ident); ok && names[x.Name] != "" {
+				all = append(all, use{names[x.Name], selector.Sel.Name})
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// covers reports whether the privilege is about a use.
+func (p privilege) covers(u use) bool {
+	return u.name == p.name && (u.path == p.path || strings.HasSuffix(p.path, "/") && strings.HasPrefix(u.path, p.path))
+}
+
+// violations returns what the files use and must not, sorted.
 func violations(files []source) []string {
 	found := make(map[string]bool)
 	dialers := 0
 	for _, f := range files {
-		if slices.Contains(testOnly, f.room) {
+		if slices.Contains(testOnly, f.pkg) {
 			continue
 		}
-		allowed, ok := arrows[f.room]
+		allowed, ok := arrows[f.pkg]
 		if !ok {
-			found[f.room+" has no place in the drawing"] = true
+			found[f.pkg+" has no place in the drawing"] = true
 			continue
 		}
-		names := make(map[string]string) // by which an import is known in the file
-		for _, spec := range f.file.Imports {
-			path, _ := strconv.Unquote(spec.Path.Value)
-			name := path[strings.LastIndexByte(path, '/')+1:]
-			if spec.Name != nil {
-				name = spec.Name.Name
+		for _, u := range f.uses() {
+			if v := violation(f.pkg, allowed, u); v != "" {
+				found[v] = true
 			}
-			names[name] = path
-			if name == "." {
-				found[fmt.Sprintf("%s imports %s into its own names, which hides what it uses", f.room, path)] = true
-			}
-			if strings.HasPrefix(path, "service/") && !slices.Contains(allowed, path) {
-				found[fmt.Sprintf("%s imports %s: there is no such arrow", f.room, path)] = true
-			}
-			for _, p := range privileges {
-				if p.name == "" && p.covers(path) && !slices.Contains(p.rooms, f.room) {
-					found[fmt.Sprintf("%s imports %s: %s", f.room, path, p.why)] = true
-				}
-			}
-		}
-		ast.Inspect(f.file, func(n ast.Node) bool {
-			s, ok := n.(*ast.SelectorExpr)
-			if !ok {
-				return true
-			}
-			x, ok := s.X.(*ast.Ident)
-			if !ok || names[x.Name] == "" {
-				return true
-			}
-			path := names[x.Name]
-			if f.room == "service/dispatcher/client" && path == "net" && s.Sel.Name == "Dialer" {
+			if f.pkg == "service/dispatcher/client" && u == (use{"net", "Dialer"}) {
 				dialers++
 			}
-			for _, p := range privileges {
-				if p.name == s.Sel.Name && p.path == path && !slices.Contains(p.rooms, f.room) {
-					found[fmt.Sprintf("%s uses %s.%s: %s", f.room, path, p.name, p.why)] = true
-				}
-			}
-			return true
-		})
+		}
 	}
 	if dialers > 1 {
 		found[fmt.Sprintf("service/dispatcher/client has %d net.Dialers: every subscriber is called through one, with the guard", dialers)] = true
 	}
-	var all []string
-	for v := range found {
-		all = append(all, v)
+	return slices.Sorted(maps.Keys(found))
+}
+
+// violation returns why a package must not use something, or "". allowed are the
+// packages of the module that it may import.
+func violation(pkg string, allowed []string, u use) string {
+	what := "imports " + u.path
+	switch {
+	case u.name == ".":
+		return fmt.Sprintf("%s imports %s into its own names, which hides what it uses", pkg, u.path)
+	case u.name != "":
+		what = "uses " + u.path + "." + u.name
+	case strings.HasPrefix(u.path, "service/") && !slices.Contains(allowed, u.path):
+		return fmt.Sprintf("%s imports %s: there is no such arrow", pkg, u.path)
+	}
+	for _, p := range privileges {
+		if p.covers(u) && !slices.Contains(p.pkgs, pkg) {
+			return fmt.Sprintf("%s %s: %s", pkg, what, p.why)
+		}
+	}
+	return ""
+}
+
+// stale returns the arrows and privileges that no file uses, sorted.
+func stale(files []source) (all []string) {
+	used := make(map[string][]use)
+	for _, f := range files {
+		used[f.pkg] = append(used[f.pkg], f.uses()...)
+	}
+	for pkg, targets := range arrows {
+		for _, target := range targets {
+			if !slices.Contains(used[pkg], use{path: target}) {
+				all = append(all, pkg+" does not import "+target)
+			}
+		}
+	}
+	for _, p := range privileges {
+		for _, pkg := range p.pkgs {
+			if !slices.ContainsFunc(used[pkg], p.covers) {
+				all = append(all, strings.TrimSuffix(pkg+" does not use "+p.path+"."+p.name, "."))
+			}
+		}
 	}
 	slices.Sort(all)
 	return all
 }
 
-func (p privilege) covers(path string) bool {
-	return path == p.path || strings.HasSuffix(p.path, "/") && strings.HasPrefix(path, p.path)
-}
-
 func TestArrowsAndPrivileges(t *testing.T) {
-	files := houseSources(t)
-	rooms := make(map[string]bool)
-	for _, f := range files {
-		rooms[f.room] = true
-	}
-	for _, room := range []string{"service", "service/store", "service/webhook"} {
-		if !rooms[room] {
-			t.Errorf("no source of %s was looked at", room)
+	files := moduleSources(t)
+	for _, pkg := range []string{"service", "service/store", "service/webhook"} {
+		if !slices.ContainsFunc(files, func(f source) bool { return f.pkg == pkg }) {
+			t.Errorf("no source of %s was looked at", pkg)
 		}
 	}
 	for _, v := range violations(files) {
@@ -358,9 +397,9 @@ func TestArrowsAndPrivileges(t *testing.T) {
 	}
 }
 
-// houseSources returns every file of the module but its tests, those that
+// moduleSources returns every file of the module but its tests, those that
 // today's build tags leave out included.
-func houseSources(t *testing.T) []source {
+func moduleSources(t *testing.T) []source {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-json=Dir,ImportPath,GoFiles,CgoFiles,IgnoredGoFiles", "./...").Output()
 	if err != nil {
@@ -393,68 +432,17 @@ func houseSources(t *testing.T) []source {
 	}
 }
 
-// stale returns the arrows and privileges that no file uses, in a fixed order.
-func stale(files []source) []string {
-	used := make(map[string]bool) // "room path", and "room path.Name"
-	for _, f := range files {
-		names := make(map[string]string)
-		for _, spec := range f.file.Imports {
-			path, _ := strconv.Unquote(spec.Path.Value)
-			name := path[strings.LastIndexByte(path, '/')+1:]
-			if spec.Name != nil {
-				name = spec.Name.Name
-			}
-			names[name] = path
-			used[f.room+" "+path] = true
-			for i := range path { // a privilege may cover all below a path
-				if path[i] == '/' {
-					used[f.room+" "+path[:i+1]] = true
-				}
-			}
-		}
-		ast.Inspect(f.file, func(n ast.Node) bool {
-			if s, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := s.X.(*ast.Ident); ok && names[x.Name] != "" {
-					used[f.room+" "+names[x.Name]+"."+s.Sel.Name] = true
-				}
-			}
-			return true
-		})
-	}
-	var all []string
-	for room, targets := range arrows {
-		for _, target := range targets {
-			if !used[room+" "+target] {
-				all = append(all, room+" does not import "+target)
-			}
-		}
-	}
-	for _, p := range privileges {
-		what := p.path
-		if p.name != "" {
-			what += "." + p.name
-		}
-		for _, room := range p.rooms {
-			if !used[room+" "+what] {
-				all = append(all, room+" does not use "+what)
-			}
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
 // Every arrow and every privilege is used by somebody.
 func TestNoStaleRows(t *testing.T) {
-	for _, row := range stale(houseSources(t)) {
+	for _, row := range stale(moduleSources(t)) {
 		t.Errorf("%s: remove the row", row)
 	}
 }
 
 func TestViolationsAreFound(t *testing.T) {
 	tests := []struct {
-		room, src string
-		want      string // "" is none
+		pkg, src string
+		want     string // "" is none
 	}{
 		{"service/internal/cli", `import ("os"; "service/internal/server"; "service/store"); var _ = os.LookupEnv`, ""},
 		{"service/api", `import ("service/store"; "service/webhook"; "net/http"); var _ http.Handler`, ""},
@@ -482,24 +470,24 @@ func TestViolationsAreFound(t *testing.T) {
 		{"service/store", `import env "os"; var _ = env.Getenv("HOME")`, "service/store uses os.Getenv: only internal/cli reads the environment"},
 		{"service/api", `import "os"; func f() { os.Exit(1) }`, "service/api uses os.Exit: only main ends the process"},
 		{"service/api", `import . "os"`, "service/api imports os into its own names, which hides what it uses"},
-		{"service/webhook", `import "github.com/prometheus/client_golang/prometheus"`, "service/webhook imports github.com/prometheus/client_golang/prometheus: the rules count nothing"},
-		{"service/store", `import "github.com/prometheus/client_golang/prometheus"; func f() { prometheus.MustRegister() }`, "service/store uses github.com/prometheus/client_golang/prometheus.MustRegister: metrics are registered where main says, not for the whole process"},
-		{"service/webhook", `import "net/http"`, "service/webhook imports net/http: the truth and the rules know no HTTP"},
-		{"service/webhook", `import "time"; var _ = time.Now()`, "service/webhook uses time.Now: the rules take the time as an argument"},
-		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher/client calls subscribers; main calls the service's own API"},
+		{"service/webhook", `import "github.com/prometheus/client_golang/prometheus"`, "service/webhook imports github.com/prometheus/client_golang/prometheus: webhook counts nothing"},
+		{"service/store", `import "github.com/prometheus/client_golang/prometheus"; func f() { prometheus.MustRegister() }`, "service/store uses github.com/prometheus/client_golang/prometheus.MustRegister: metrics are registered with the server's registry, not for the whole process"},
+		{"service/webhook", `import "net/http"`, "service/webhook imports net/http: store and webhook know no HTTP"},
+		{"service/webhook", `import "time"; var _ = time.Now()`, "service/webhook uses time.Now: webhook takes the time as an argument"},
+		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
 		{"service/web", `import "net/http"; func f() { http.Get("") }`, "service/web uses net/http.Get: it has no timeout and follows redirects"},
-		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, "service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; main calls the service's own API"},
+		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, "service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
 		{"service/dispatcher/client", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`, "service/dispatcher/client has 2 net.Dialers: every subscriber is called through one, with the guard"},
-		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`, "service/dispatcher uses time.Sleep: nothing sleeps: it waits for what it waits for"},
+		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`, "service/dispatcher uses time.Sleep: wait for a condition instead"},
 	}
 	for _, test := range tests {
 		f, err := parser.ParseFile(token.NewFileSet(), "planted.go", "package planted\n"+test.src, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := strings.Join(violations([]source{{test.room, f}}), "\n")
+		got := strings.Join(violations([]source{{test.pkg, f}}), "\n")
 		if got != test.want {
-			t.Errorf("%s: %s\n got %q\nwant %q", test.room, test.src, got, test.want)
+			t.Errorf("%s: %s\n got %q\nwant %q", test.pkg, test.src, got, test.want)
 		}
 	}
 }

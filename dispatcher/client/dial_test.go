@@ -275,7 +275,7 @@ func readDestinations(t *testing.T) (names map[string][]string, lines []destinat
 }
 
 // TestDestinations walks testdata/destinations.txt, as far as it can be walked
-// without the network that TestEndToEnd has: what is refused, what is blocked
+// without the network that TestEgress has: what is refused, what is blocked
 // with nothing dialled, and what is dialled.
 func TestDestinations(t *testing.T) {
 	names, lines := readDestinations(t)

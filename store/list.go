@@ -121,12 +121,7 @@ func (v *view) walk(streams []stream, descending bool, low, high int64, want, bu
 		}
 	}
 	for {
-		var next *reading
-		for i := range heads {
-			if h := &heads[i]; len(h.rows) > 0 && (next == nil || descending == (h.rows[0].key > next.rows[0].key)) {
-				next = h
-			}
-		}
+		next := w.first(heads)
 		if next == nil {
 			return keys, 0, false, nil
 		}
@@ -172,6 +167,17 @@ type walker struct {
 	budget     int
 	over       time.Time
 	looked     int
+}
+
+// first returns the stream whose next row comes first, nil when none has any.
+func (w *walker) first(heads []reading) *reading {
+	var first *reading
+	for i := range heads {
+		if h := &heads[i]; len(h.rows) > 0 && (first == nil || w.descending == (h.rows[0].key > first.rows[0].key)) {
+			first = h
+		}
+	}
+	return first
 }
 
 // read reads the next rows of a stream, at least one if there is any.
@@ -580,34 +586,44 @@ func (l *deliveryList) byCreation(place []int64) ([]int64, []int64, error) {
 // streams returns the streams that have all that the filters may let through,
 // by an index of what is exceptional if there is one.
 func (l *deliveryList) streams() ([]stream, error) {
-	by := func(query string, value any) stream {
-		return stream{query + numsUp, query + numsDown, l.args(value, 0, 0)}
-	}
-	var streams []stream
 	f := l.q.Filters
 	switch responses := l.responses(); {
 	case f["error"] != nil:
-		for _, code := range f["error"] {
-			streams = append(streams, by(deliveriesByError, code))
-		}
+		return l.alongEach(deliveriesByError, f["error"]), nil
 	case responses != nil && !slices.ContainsFunc(responses, isSuccess):
-		// Of a class, those that there are.
-		for next := 0; next < 1000; {
-			if err := l.Scan(nextResponse, []any{l.subscriptionID, next}, &next); err != nil {
-				return nil, err
-			}
-			if slices.Contains(responses, next) {
-				streams = append(streams, by(deliveriesByResponse, next))
-			}
-		}
+		return l.alongResponses(deliveriesByResponse, responses, nextResponse, l.subscriptionID)
 	case f["status"] != nil && !slices.Contains(f["status"], string(webhook.StatusSuccess)):
-		for _, status := range f["status"] {
-			streams = append(streams, by(deliveriesByStatus, status))
-		}
+		return l.alongEach(deliveriesByStatus, f["status"]), nil
 	case slices.Equal(f["event"], []string{webhook.EventPing}):
-		streams = append(streams, by(deliveriesPings, nil))
-	default:
-		streams = append(streams, by(deliveriesBySubscription, nil))
+		return []stream{l.along(deliveriesPings, nil)}, nil
+	}
+	return []stream{l.along(deliveriesBySubscription, nil)}, nil
+}
+
+// along returns the stream of a query whose index is searched for a value.
+func (l *deliveryList) along(query string, value any) stream {
+	return stream{query + numsUp, query + numsDown, l.args(value, 0, 0)}
+}
+
+// alongEach returns the stream of each of the values.
+func (l *deliveryList) alongEach(query string, values []string) (streams []stream) {
+	for _, v := range values {
+		streams = append(streams, l.along(query, v))
+	}
+	return streams
+}
+
+// alongResponses returns the streams of those HTTP statuses of which there are
+// rows. next selects the smallest status above its last argument; of are its
+// other arguments.
+func (l *deliveryList) alongResponses(query string, statuses []int, next string, of ...any) (streams []stream, err error) {
+	for status := 0; status < 1000; {
+		if err := l.Scan(next, append(of[:len(of):len(of)], status), &status); err != nil {
+			return nil, err
+		}
+		if slices.Contains(statuses, status) {
+			streams = append(streams, l.along(query, status))
+		}
 	}
 	return streams, nil
 }
@@ -714,185 +730,4 @@ func (l *deliveryList) setOf(name string, limit int) (query string, args []any) 
 		return setOfDue, append(args, from, to)
 	}
 	panic(fmt.Sprintf("store: no set of deliveries by %s", name))
-}
-
-// A place in the order of completed_at. That order changes while it is read:
-// what is not completed comes last, and then is completed. So the order is that
-// of the moment when the first page was read: down from the last completion of
-// that moment (when it descends); then what was completed since, upwards; then
-// what is not completed. What is completed while the last part is read is found
-// when the part before is looked at again, unless the last part has shown it.
-const (
-	placePart   = iota // partDown or partUp
-	placeAt            // completed_at and
-	placeNum           // num of the last row of that part
-	placeTail          // num of the last row that was shown of those not completed
-	placeLatest        // completed_at of the last completion when the first page was read
-	completedPlace
-)
-
-const (
-	partDown = iota
-	partUp   // and then the tail
-)
-
-// byCompletion returns a page in the order of completed_at, and the place to
-// go on from.
-func (l *deliveryList) byCompletion(place []int64) (nums []int64, after []int64, err error) {
-	descending, tieDescending := l.q.Sort[0].Descending, l.q.Sort[0].Descending
-	if len(l.q.Sort) > 1 {
-		tieDescending = l.q.Sort[1].Descending
-	}
-	start := int64(0) // before the first num, in the order of ties
-	if tieDescending {
-		start = math.MaxInt64
-	}
-	end := math.MaxInt64 - start
-	if l.q.Cursor == "" {
-		place[placePart], place[placeAt], place[placeNum], place[placeTail] = partUp, 0, start, start
-		if descending {
-			if err := l.Scan(lastCompletion, []any{l.subscriptionID}, &place[placeLatest]); err != nil {
-				return nil, nil, err
-			}
-			place[placePart], place[placeAt] = partDown, place[placeLatest]
-		}
-	}
-	completed := l.q.Ranges["completed_at"]
-	earliest := int64(0) // of what the filters let through: nothing is completed before it is created
-	for _, from := range []time.Time{completed.From, l.q.Ranges["created_at"].From} {
-		if !from.IsZero() {
-			earliest = max(earliest, from.UnixMilli())
-		}
-	}
-	if place[placePart] == partUp && place[placeAt] < earliest {
-		place[placeAt], place[placeNum] = earliest, start
-	}
-	if !completed.To.IsZero() && place[placePart] == partDown && place[placeAt] >= completed.To.UnixMilli() {
-		place[placeAt], place[placeNum] = completed.To.UnixMilli(), start
-	}
-
-	set, isSet, err := l.set("next_attempt_at", "event", "error", "response_status", "status", "created_at")
-	if err != nil {
-		return nil, nil, err
-	}
-	var places [][]int64 // of nums, each after it
-	add := func(num int64) {
-		nums = append(nums, num)
-		places = append(places, slices.Clone(place))
-	}
-	want, budget := l.q.Size+1, l.budget()
-	looked, over := 0, l.s.lists.over(time.Now())
-	part := func(descending bool) (more bool, err error) {
-		low, high := l.low, l.high
-		if !descending {
-			low, high = beyond(place[placeTail], tieDescending, low, high)
-		}
-		row := func(c completion, ok bool) error {
-			budget--
-			place[placeAt], place[placeNum] = c.at, c.num
-			if ok {
-				add(c.num)
-			}
-			looked++
-			if len(nums) == want || budget <= 0 || l.s.lists.late(looked, over) {
-				more = true
-				return sqlite.ErrStop
-			}
-			return nil
-		}
-		if isSet {
-			for _, c := range orderOf(set, descending, tieDescending) {
-				later := c.at > place[placeAt]
-				if c.at == place[placeAt] {
-					later = tieDescending == (c.num < place[placeNum]) && c.num != place[placeNum]
-				} else if descending {
-					later = !later
-				}
-				if c.completed && later && c.num > low && c.num < high && row(c, true) != nil {
-					break
-				}
-			}
-			return more, nil
-		}
-		query := map[[2]bool]string{{false, false}: completionUpNumUp, {false, true}: completionUpNumDown, {true, false}: completionDownNumUp, {true, true}: completionDownNumDown}[[2]bool{descending, tieDescending}]
-		err = l.Each(query, append([]any{budget, low, high}, l.args(earliest, place[placeAt], place[placeNum])...), func(scan func(...any) error) error {
-			c := completion{completed: true}
-			var ok bool
-			if err := scan(&c.at, &c.num, &ok); err != nil {
-				return err
-			}
-			return row(c, ok)
-		})
-		return more, err
-	}
-	tail := func() (more bool, err error) {
-		low, high := beyond(place[placeTail], tieDescending, l.low, l.high)
-		var rest []int64
-		at := int64(0)
-		if isSet {
-			for _, c := range orderOf(set, false, tieDescending) {
-				if !c.completed && c.num > low && c.num < high {
-					rest = append(rest, c.num)
-				}
-			}
-			if more = len(nums)+len(rest) >= want; more {
-				rest = rest[:want-len(nums)]
-				at = rest[len(rest)-1]
-			}
-		} else {
-			streams := []stream{
-				{deliveriesByStatus + numsUp, deliveriesByStatus + numsDown, l.args(string(webhook.StatusPending), 0, 0)},
-				{deliveriesByStatus + numsUp, deliveriesByStatus + numsDown, l.args(string(webhook.StatusRetryable), 0, 0)},
-			}
-			if rest, at, more, err = l.walk(streams, tieDescending, low, high, want-len(nums), max(budget, 2)); err != nil {
-				return false, err
-			}
-		}
-		for _, num := range rest {
-			place[placeTail] = num
-			add(num)
-		}
-		if more {
-			place[placeTail] = at
-		}
-		return more, nil
-	}
-
-	more := false
-	if place[placePart] == partDown {
-		if more, err = part(true); err == nil && !more {
-			place[placePart], place[placeAt], place[placeNum] = partUp, place[placeLatest], end
-		}
-	}
-	if err == nil && !more {
-		more, err = part(false)
-	}
-	if err == nil && !more && completed == (webhook.TimeRange{}) {
-		more, err = tail()
-	}
-	if err != nil || !more {
-		return nums, nil, err
-	}
-	if len(nums) == want {
-		return nums[:l.q.Size], places[l.q.Size-1], nil
-	}
-	return nums, place, nil
-}
-
-// orderOf sorts deliveries by completed_at and then num.
-func orderOf(all []completion, descending, tieDescending bool) []completion {
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b completion) int {
-		if a.at != b.at {
-			if (a.at < b.at) != descending {
-				return -1
-			}
-			return 1
-		}
-		if (a.num < b.num) != tieDescending {
-			return -1
-		}
-		return 1
-	})
-	return all
 }

@@ -51,28 +51,20 @@ const (
 
 // across returns what has all that the filters may let through when the list
 // is not of one subscription: streams to walk along, and rows that were judged.
-// It may find that the list is of one subscription after all.
 func (l *deliveryList) across() (streams []stream, judged []int64, err error) {
 	f := l.q.Filters
-	by := func(query string, values ...string) []stream {
-		var all []stream
-		for _, v := range values {
-			all = append(all, stream{query + numsUp, query + numsDown, l.args(v, 0, 0)})
-		}
-		return all
-	}
 	switch {
 	case f["id"] != nil:
 		nums, err := l.nums(setOfIDs, jsonOf(f["id"]))
 		if err != nil {
 			return nil, nil, err
 		}
-		judged, err = l.judge(nums, l.q.Filters["event"])
+		judged, err = l.judge(nums, f["event"])
 		return nil, judged, err
 	case f["redelivery_of"] != nil:
-		return by(allByOriginal, f["redelivery_of"]...), nil, nil
+		return l.alongEach(allByOriginal, f["redelivery_of"]), nil, nil
 	case f["replay_id"] != nil:
-		return by(allByReplay, f["replay_id"]...), nil, nil
+		return l.alongEach(allByReplay, f["replay_id"]), nil, nil
 	}
 	if f["event"] != nil {
 		if judged, ok, err := l.eventSet(); err != nil || ok {
@@ -84,41 +76,44 @@ func (l *deliveryList) across() (streams []stream, judged []int64, err error) {
 			return nil, judged, err
 		}
 	}
-	subs, err := l.subscriptions()
-	if err != nil {
-		return nil, nil, err
+	if streams, ok, err := l.eachSubscription(); err != nil || ok {
+		return streams, nil, err
 	}
-	if subs != nil {
-		for _, id := range subs {
-			one := *l
-			one.subscriptionID = id
-			of, err := one.streams()
-			if err != nil {
-				return nil, nil, err
-			}
-			if streams = append(streams, of...); len(streams) > listSubscriptions {
-				break
-			}
-		}
-		if len(streams) <= listSubscriptions {
-			return streams, nil, nil
-		}
-	}
+	return l.exceptions()
+}
 
+// eachSubscription returns the streams of the subscriptions that the filters ask
+// for if those are known and few.
+func (l *deliveryList) eachSubscription() (streams []stream, ok bool, err error) {
+	subs, err := l.subscriptions()
+	if err != nil || subs == nil {
+		return nil, false, err
+	}
+	for _, id := range subs {
+		one := *l
+		one.subscriptionID = id
+		of, err := one.streams()
+		if err != nil {
+			return nil, false, err
+		}
+		if streams = append(streams, of...); len(streams) > listSubscriptions {
+			return nil, false, nil
+		}
+	}
+	return streams, true, nil
+}
+
+// exceptions returns the streams of all subscriptions together, by an index of
+// what is exceptional if there is one, and the rows that were judged besides.
+func (l *deliveryList) exceptions() (streams []stream, judged []int64, err error) {
+	f := l.q.Filters
 	statuses := f["status"]
 	switch responses := l.responses(); {
 	case f["error"] != nil:
-		return by(allByError, f["error"]...), nil, nil
+		return l.alongEach(allByError, f["error"]), nil, nil
 	case responses != nil && !slices.ContainsFunc(responses, isSuccess):
-		for next := 0; next < 1000; {
-			if err := l.Scan(nextResponseOfAll, []any{next}, &next); err != nil {
-				return nil, nil, err
-			}
-			if slices.Contains(responses, next) {
-				streams = append(streams, stream{allByResponse + numsUp, allByResponse + numsDown, l.args(next, 0, 0)})
-			}
-		}
-		return streams, nil, nil
+		streams, err = l.alongResponses(allByResponse, responses, nextResponseOfAll)
+		return streams, nil, err
 	case statuses != nil && !slices.Contains(statuses, string(webhook.StatusSuccess)):
 		pending := string(webhook.StatusPending)
 		if slices.Contains(statuses, pending) {
@@ -129,11 +124,12 @@ func (l *deliveryList) across() (streams []stream, judged []int64, err error) {
 				break // they are many, so that a walk finds them
 			}
 		}
-		return by(allByTrouble, slices.DeleteFunc(slices.Clone(statuses), func(s string) bool { return s == pending })...), judged, nil
+		others := slices.DeleteFunc(slices.Clone(statuses), func(s string) bool { return s == pending })
+		return l.alongEach(allByTrouble, others), judged, nil
 	case slices.ContainsFunc(f["attempts_made.from"], func(n string) bool { return n != "1" }):
-		return by(allRetried, ""), nil, nil
+		return []stream{l.along(allRetried, "")}, nil, nil
 	}
-	return by(deliveriesOfAll, ""), nil, nil
+	return []stream{l.along(deliveriesOfAll, "")}, nil, nil
 }
 
 // subscriptions returns those that the filters ask for, of a program all that

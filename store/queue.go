@@ -168,7 +168,28 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 // the queues, apart from subscriptions that were made or deleted since theirs
 // were read.
 func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
-	err := s.db.Each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
+	if err := s.fillInterests(ctx, queues, which, args); err != nil {
+		return err
+	}
+	if err := s.fillWanted(ctx, queues); err != nil {
+		return err
+	}
+	err := s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		if q := queues[id]; q != nil {
+			q.Replaying = true
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.fillOldSecrets(ctx, queues, which, args)
+}
+
+func (s Queues) fillInterests(ctx context.Context, queues map[string]*Queue, which string, args []any) error {
+	return s.db.Each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
 		var id string
 		in := Interest{Until: math.MaxInt64}
 		var until sql.NullInt64
@@ -181,9 +202,11 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
+}
+
+// fillWanted reads the newest event of each name that the queues are interested
+// in.
+func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error {
 	newest := make(map[EventKey]int64)
 	for _, q := range queues {
 		for _, in := range q.Interests {
@@ -202,17 +225,12 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 			}
 		}
 	}
-	err = s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		if q := queues[id]; q != nil {
-			q.Replaying = true
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	return nil
+}
+
+// fillOldSecrets reads the replaced secrets that have not expired. A queue with
+// one that cannot be decrypted is unusable.
+func (s Queues) fillOldSecrets(ctx context.Context, queues map[string]*Queue, which string, args []any) error {
 	args = append(args[:len(args):len(args)], s.clock.now().UnixMilli())
 	return s.db.Each(ctx, "SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
 		var id string

@@ -204,74 +204,94 @@ func (s Queues) StepReplay(ctx context.Context, q *Queue, count, size int) (c *C
 		return s.db.Scan(ctx, "SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1", []any{q.SubscriptionID}, dest...)
 	})
 	if err != nil {
-		if notFound(err, "replay") != err {
-			return nil, false, nil
-		}
-		return nil, false, err
+		return nil, false, ignoreNoRows(err)
 	}
-	seqs, after, err := s.replayed(ctx, &r, count)
+	b, err := s.replayBatch(ctx, &r, count, size)
 	if err != nil {
 		return nil, false, err
 	}
-	read := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
-	events, err := s.eventBodies(read, r.ProgramID, seqs)
-	if errors.Is(err, errGone) {
-		err = ErrStale
+	if len(b.seqs) > 0 {
+		c = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: b.bodies, Trace: b.trace}
 	}
-	if err != nil {
-		return nil, false, err
-	}
-	for i, bytes := 0, 0; i < len(events.bodies); i++ {
-		if bytes += len(events.bodies[i]); i > 0 && bytes > size {
-			// The trace may be that of an event which is left out.
-			after = seqs[i-1]
-			if events, err = s.eventBodies(read, r.ProgramID, seqs[:i]); err != nil {
-				return nil, false, ErrStale
-			}
-			seqs = seqs[:i]
-		}
-	}
-	if len(seqs) > 0 {
-		c = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: events.bodies, Trace: events.trace}
-	}
-	places := appendSeqs(nil, seqs)
-	err = s.writer.do(func(t *tx) error {
-		var running int
-		if err := t.Scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{q.SubscriptionID}, &running); err != nil {
+	err = s.writer.do(func(t *tx) (err error) {
+		if more, err = t.advanceReplay(&r, &b, q); err != nil || c == nil {
 			return err
 		}
-		status, completed := webhook.ReplayRunning, any(nil)
-		if after == r.until {
-			status, completed = webhook.ReplayDone, s.clock.now().UnixMilli()
-			running--
-		}
-		more = running > 0
-		formed := min(len(seqs), 1)
-		res, err := t.ExecResult("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, completed_at = ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ? AND active = 1)",
-			after, len(seqs), formed, string(status), completed, r.ID, r.after, q.SubscriptionID, q.Revision)
-		if err != nil {
-			return err
-		}
-		if n, err := res.RowsAffected(); err != nil {
-			return err
-		} else if n == 0 {
-			return ErrStale
-		}
-		if c == nil {
-			return nil
-		}
-		// Retention may have removed some of them since they were read.
-		var there int
-		if err := t.Scan("SELECT count(*) FROM events WHERE program_id = ? AND seq IN (SELECT value FROM json_each(?))", []any{r.ProgramID, places}, &there); err != nil {
-			return err
-		}
-		if there != len(seqs) {
-			return ErrStale
-		}
-		return t.insertFormed(c, places, r.ID)
+		return t.insertReplayed(c, &r, &b)
 	})
 	if err != nil {
 		return nil, false, err
 	}
 	return c, more, nil
+}
+
+// replayBatch is what one step of a replay sends.
+type replayBatch struct {
+	carried
+	seqs  []int64
+	after int64 // how far the step goes
+}
+
+// replayBatch reads the next step of a replay: at most count events, and as many
+// as fit into size bytes, but one at least when there is one. The error is
+// [ErrStale] when retention removes one of them meanwhile.
+func (s Queues) replayBatch(ctx context.Context, r *replayCursor, count, size int) (b replayBatch, err error) {
+	if b.seqs, b.after, err = s.replayed(ctx, r, count); err != nil {
+		return b, err
+	}
+	read := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
+	if b.carried, err = s.eventBodies(read, r.ProgramID, b.seqs); err != nil {
+		if errors.Is(err, errGone) {
+			err = ErrStale
+		}
+		return b, err
+	}
+	fit, bytes := 0, 0
+	for fit < len(b.bodies) && (fit == 0 || bytes+len(b.bodies[fit]) <= size) {
+		bytes += len(b.bodies[fit])
+		fit++
+	}
+	if fit == len(b.seqs) {
+		return b, nil
+	}
+	// They are read again: the trace may be that of an event which is left out.
+	b.seqs, b.after = b.seqs[:fit], b.seqs[fit-1]
+	if b.carried, err = s.eventBodies(read, r.ProgramID, b.seqs); err != nil {
+		return b, ErrStale
+	}
+	return b, nil
+}
+
+// advanceReplay moves a replay past a batch, and says whether a replay of the
+// queue goes on.
+func (t *tx) advanceReplay(r *replayCursor, b *replayBatch, q *Queue) (more bool, err error) {
+	var running int
+	if err := t.Scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{q.SubscriptionID}, &running); err != nil {
+		return false, err
+	}
+	status, completed := webhook.ReplayRunning, any(nil)
+	if b.after == r.until {
+		status, completed = webhook.ReplayDone, t.w.clock.now().UnixMilli()
+		running--
+	}
+	n, err := t.Affected("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, completed_at = ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ? AND active = 1)",
+		b.after, len(b.seqs), min(len(b.seqs), 1), string(status), completed, r.ID, r.after, q.SubscriptionID, q.Revision)
+	if err == nil && n == 0 {
+		err = ErrStale
+	}
+	return running > 0, err
+}
+
+// insertReplayed stores the delivery of a batch, or returns [ErrStale] when
+// retention has removed some of its events since they were read.
+func (t *tx) insertReplayed(c *Claim, r *replayCursor, b *replayBatch) error {
+	seqs := appendSeqs(nil, b.seqs)
+	var there int
+	if err := t.Scan("SELECT count(*) FROM events WHERE program_id = ? AND seq IN (SELECT value FROM json_each(?))", []any{r.ProgramID, seqs}, &there); err != nil {
+		return err
+	}
+	if there != len(b.seqs) {
+		return ErrStale
+	}
+	return t.insertFormed(c, seqs, r.ID)
 }

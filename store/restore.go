@@ -172,56 +172,74 @@ func finishRestore(dir string, logger *slog.Logger) error {
 }
 
 // exchange moves the old files out and the new ones in. Each step can be done
-// again: the name of the folder says how far it has come.
+// again: the name of the folder says how far it has come. It returns the folder
+// that the old files were moved to, "" when there were none.
 func exchange(dir string) (aside string, err error) {
 	out, in := filepath.Join(dir, movingOut), filepath.Join(dir, movingIn)
 	if _, err := os.Stat(out); err == nil {
-		names := databaseFiles[:]
-		fresh, err := os.ReadDir(filepath.Join(out, newFiles))
-		if err != nil {
-			return "", err
-		}
-		for _, f := range fresh {
-			names = append(names, f.Name())
-		}
-		for _, name := range names {
-			err := os.Rename(filepath.Join(dir, name), filepath.Join(out, oldFiles, name))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return "", err
-			}
-		}
-		if err := errors.Join(durable.SyncDir(filepath.Join(out, oldFiles)), durable.SyncDir(dir)); err != nil {
+		if err := moveOut(dir, out); err != nil {
 			return "", err
 		}
 		if err := durable.Rename(out, in); err != nil {
 			return "", err
 		}
 	}
-	// The folder itself may be gone already: it is removed when all is done.
+	if err := moveIn(dir, in); err != nil {
+		return "", err
+	}
+	if aside, err = setAside(dir, in); err != nil {
+		return "", err
+	}
+	return aside, errors.Join(os.RemoveAll(in), durable.SyncDir(dir))
+}
+
+// moveOut moves the files of a database, and those that are replaced besides, out
+// of the data directory.
+func moveOut(dir, out string) error {
+	names := databaseFiles[:]
+	fresh, err := os.ReadDir(filepath.Join(out, newFiles))
+	if err != nil {
+		return err
+	}
+	for _, f := range fresh {
+		names = append(names, f.Name())
+	}
+	for _, name := range names {
+		err := os.Rename(filepath.Join(dir, name), filepath.Join(out, oldFiles, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return errors.Join(durable.SyncDir(filepath.Join(out, oldFiles)), durable.SyncDir(dir))
+}
+
+// moveIn moves the new files into the data directory. Their folder may be gone:
+// it is removed when all is done.
+func moveIn(dir, in string) error {
 	fresh, err := os.ReadDir(filepath.Join(in, newFiles))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+		return err
 	}
 	for _, f := range fresh {
 		if err := os.Rename(filepath.Join(in, newFiles, f.Name()), filepath.Join(dir, f.Name())); err != nil {
-			return "", err
+			return err
 		}
 	}
-	if err := durable.SyncDir(dir); err != nil {
-		return "", err
-	}
+	return durable.SyncDir(dir)
+}
+
+// setAside gives the folder of the old files the name under which it stays.
+func setAside(dir, in string) (aside string, err error) {
 	old := filepath.Join(in, oldFiles)
 	moved, err := os.ReadDir(old)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	if len(moved) > 0 {
-		aside = filepath.Join(dir, replaced+time.Now().UTC().Format("20060102T150405.000Z"))
-		if err := os.Rename(old, aside); err != nil {
-			return "", err
-		}
+	if len(moved) == 0 {
+		return "", nil
 	}
-	return aside, errors.Join(os.RemoveAll(in), durable.SyncDir(dir))
+	aside = filepath.Join(dir, replaced+time.Now().UTC().Format("20060102T150405.000Z"))
+	return aside, os.Rename(old, aside)
 }
 
 // tidy removes what processes that were killed have left unfinished. The caller

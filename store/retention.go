@@ -157,58 +157,14 @@ const (
 // deliveries ends what has waited too long, and removes what ended long ago.
 func (w *sweep) deliveries() error {
 	for after, more := int64(0), true; more; {
-		to, n := after, 0
-		err := w.s.db.Each(w.ctx, selectAged, []any{after, w.step}, func(scan func(...any) error) error {
-			var num, created int64
-			if err := scan(&num, &created); err != nil {
-				return err
-			}
-			if created < w.edge { // and so is every one before it
-				to, n = num, n+1
-			}
-			return nil
-		})
-		if err != nil {
+		to, n, err := w.aged(after)
+		if err != nil || to == after {
 			return err
-		}
-		if to == after {
-			return nil
 		}
 		more = n == w.step
 		var swept Swept
-		err = w.write(func(t *tx) error {
-			swept = Swept{}
-			now, err := t.now()
-			if err != nil {
-				return err
-			}
-			// Whose ping is waited for, and whose queue waits for what ends now: an
-			// ordered one goes on with the next.
-			err = t.Each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
-				var id, subscription string
-				var ping bool
-				err := scan(&id, &subscription, &ping)
-				t.AfterCommit(func() {
-					if ping {
-						w.s.watchers.dropped(id)
-					}
-					w.s.watchers.queued(subscription)
-				})
-				t.deliveryChanged(0)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			if swept.Expired, err = t.Affected(expireAged, after, to, w.edge, now); err != nil {
-				return err
-			}
-			for _, query := range []string{removeLinks, removeAttempts} {
-				if err := t.Exec(query, after, to, w.edge); err != nil {
-					return err
-				}
-			}
-			swept.Deliveries, err = t.Affected(removeDeliveries, after, to, w.edge)
+		err = w.write(func(t *tx) (err error) {
+			swept, err = w.removeAged(t, after, to)
 			return err
 		})
 		if err != nil {
@@ -219,6 +175,63 @@ func (w *sweep) deliveries() error {
 		after = to
 	}
 	return nil
+}
+
+// aged returns how far the deliveries after a num are older than the edge, and
+// how many those are: as many as one step looks at.
+func (w *sweep) aged(after int64) (to int64, n int, err error) {
+	to = after
+	err = w.s.db.Each(w.ctx, selectAged, []any{after, w.step}, func(scan func(...any) error) error {
+		var num, created int64
+		if err := scan(&num, &created); err != nil {
+			return err
+		}
+		if created < w.edge { // and so is every one before it
+			to, n = num, n+1
+		}
+		return nil
+	})
+	return to, n, err
+}
+
+// removeAged expires those of a range of deliveries that still wait, and removes
+// those that ended before the edge.
+func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
+	now, err := t.now()
+	if err != nil {
+		return swept, err
+	}
+	if err := w.announceExpired(t, after, to); err != nil {
+		return swept, err
+	}
+	if swept.Expired, err = t.Affected(expireAged, after, to, w.edge, now); err != nil {
+		return swept, err
+	}
+	for _, query := range []string{removeLinks, removeAttempts} {
+		if err := t.Exec(query, after, to, w.edge); err != nil {
+			return swept, err
+		}
+	}
+	swept.Deliveries, err = t.Affected(removeDeliveries, after, to, w.edge)
+	return swept, err
+}
+
+// announceExpired tells after the commit who waits for one of the pings that
+// expire, and the queues of what expires: an ordered one goes on with the next.
+func (w *sweep) announceExpired(t *tx, after, to int64) error {
+	return t.Each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
+		var id, subscription string
+		var ping bool
+		err := scan(&id, &subscription, &ping)
+		t.AfterCommit(func() {
+			if ping {
+				w.s.watchers.dropped(id)
+			}
+			w.s.watchers.queued(subscription)
+		})
+		t.deliveryChanged(0)
+		return err
+	})
 }
 
 const (
@@ -310,13 +323,7 @@ type loser struct {
 // interest begins at the end of the log.
 func (w *sweep) passLosses(programID string, after, to int64, lost map[string]int64) error {
 	for {
-		var losers []loser
-		err := w.s.db.Each(w.ctx, selectLosers, []any{programID, after, to}, func(scan func(...any) error) error {
-			var l loser
-			err := scan(&l.id, &l.cursor, &l.events)
-			losers = append(losers, l)
-			return err
-		})
+		losers, err := w.losers(programID, after, to)
 		if err != nil || len(losers) == 0 {
 			return err
 		}
@@ -324,24 +331,9 @@ func (w *sweep) passLosses(programID string, after, to int64, lost map[string]in
 			some := losers[:min(len(losers), w.step)]
 			losers = losers[len(some):]
 			var passed []loser
-			err := w.write(func(t *tx) error {
-				passed = passed[:0]
-				now := w.s.clock.now().UnixMilli()
-				for _, l := range some {
-					n, err := t.Affected(passLost, to, l.id, l.cursor)
-					if err != nil {
-						return err
-					}
-					if n == 0 {
-						continue // it has come further meanwhile, or is gone: look again
-					}
-					if err := t.Exec(addLost, l.id, l.events, now); err != nil {
-						return err
-					}
-					passed = append(passed, l)
-					t.AfterCommit(func() { w.s.watchers.subscriptionChanged(l.id) })
-				}
-				return nil
+			err := w.write(func(t *tx) (err error) {
+				passed, err = w.pass(t, some, to)
+				return err
 			})
 			if err != nil {
 				return err
@@ -352,6 +344,38 @@ func (w *sweep) passLosses(programID string, after, to int64, lost map[string]in
 			}
 		}
 	}
+}
+
+// losers returns the subscriptions that wait for events of a piece of the log.
+func (w *sweep) losers(programID string, after, to int64) (losers []loser, err error) {
+	err = w.s.db.Each(w.ctx, selectLosers, []any{programID, after, to}, func(scan func(...any) error) error {
+		var l loser
+		err := scan(&l.id, &l.cursor, &l.events)
+		losers = append(losers, l)
+		return err
+	})
+	return losers, err
+}
+
+// pass moves the cursors of losers to a seq, and returns those whose cursor was
+// still where it was read: the others have moved on or are deleted.
+func (w *sweep) pass(t *tx, losers []loser, to int64) (passed []loser, err error) {
+	now := w.s.clock.now().UnixMilli()
+	for _, l := range losers {
+		n, err := t.Affected(passLost, to, l.id, l.cursor)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			continue
+		}
+		if err := t.Exec(addLost, l.id, l.events, now); err != nil {
+			return nil, err
+		}
+		passed = append(passed, l)
+		t.AfterCommit(func() { w.s.watchers.subscriptionChanged(l.id) })
+	}
+	return passed, nil
 }
 
 // alertLosses tells the operator what retention has cost subscriptions so far:
@@ -425,41 +449,49 @@ func (w *sweep) rest() error {
 			"DELETE FROM subscriptions WHERE id IN (SELECT value FROM json_each(?))",
 		}},
 	} {
-		for {
-			var keys []any
-			err := w.s.db.Each(w.ctx, part.find, []any{part.edge, w.step}, func(scan func(...any) error) error {
-				var key any
-				err := scan(&key)
-				if text, ok := key.([]byte); ok { // as one of the drivers has it
-					key = string(text)
+		for more := true; more; {
+			keys, err := w.keys(part.find, part.edge)
+			if err != nil {
+				return err
+			}
+			if more = len(keys) > 0; more {
+				if err := w.remove(keys, part.remove); err != nil {
+					return err
 				}
-				keys = append(keys, key)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			if len(keys) == 0 {
-				break
-			}
-			list, err := json.Marshal(keys)
-			if err != nil {
-				return err
-			}
-			err = w.write(func(t *tx) error {
-				for _, query := range part.remove {
-					if err := t.Exec(query, string(list)); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-			if err != nil {
-				return err
 			}
 		}
 	}
 	return nil
+}
+
+// keys returns the keys that a query finds for one step.
+func (w *sweep) keys(find string, edge int64) (keys []any, err error) {
+	err = w.s.db.Each(w.ctx, find, []any{edge, w.step}, func(scan func(...any) error) error {
+		var key any
+		err := scan(&key)
+		if text, ok := key.([]byte); ok { // as one of the drivers has it
+			key = string(text)
+		}
+		keys = append(keys, key)
+		return err
+	})
+	return keys, err
+}
+
+// remove runs the queries with the keys in one step.
+func (w *sweep) remove(keys []any, queries []string) error {
+	list, err := json.Marshal(keys)
+	if err != nil {
+		return err
+	}
+	return w.write(func(t *tx) error {
+		for _, query := range queries {
+			if err := t.Exec(query, string(list)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 const (

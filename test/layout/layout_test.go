@@ -1,4 +1,6 @@
-package main
+// Package layout holds the imports of every package to the table in
+// docs/architecture.md, and each package to its privileges.
+package layout
 
 import (
 	"encoding/json"
@@ -9,108 +11,58 @@ import (
 	"go/token"
 	"io"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-// arrows is the drawing of docs/architecture.md: what each package may import of
-// the others. Nothing else is allowed.
-var arrows = map[string][]string{
-	"service": {
-		"service/internal/cli",
-	},
-	"service/internal/cli": {
-		"service/internal/archive",
-		"service/internal/bench",
-		"service/internal/certs",
-		"service/internal/control",
-		"service/internal/durable",
-		"service/internal/server",
-		"service/internal/terminal",
-		"service/store",
-		"service/store/replica",
-		"service/webhook",
-	},
-	"service/api": {
-		"service/store",
-		"service/store/replica",
-		"service/webhook",
-	},
-	"service/web": {
-		"service/assets",
-		"service/store",
-		"service/store/replica",
-		"service/web/ui",
-		"service/webhook",
-	},
-	"service/web/ui": {
-		"service/webhook",
-	},
-	"service/dispatcher": {
-		"service/dispatcher/client",
-		"service/store",
-		"service/webhook",
-	},
-	"service/dispatcher/client": {
-		"service/webhook",
-	},
-	"service/store": {
-		"service/internal/durable",
-		"service/store/keyring",
-		"service/store/replica",
-		"service/store/sqlite",
-		"service/webhook",
-	},
-	"service/store/keyring": {
-		"service/internal/durable",
-	},
-	"service/store/sqlite": {
-		"service/internal/durable",
-	},
-	"service/store/replica": {
-		"service/internal/durable",
-		"service/store/sqlite",
-		"service/webhook",
-	},
-	"service/assets":            {},
-	"service/webhook":           {},
-	"service/internal/durable":  {},
-	"service/internal/terminal": {},
-	"service/internal/certs": {
-		"service/internal/durable",
-		"service/store",
-		"service/webhook",
-	},
-	"service/internal/archive": {
-		"service/store",
-	},
-	"service/internal/control": {
-		"service/internal/archive",
-		"service/store",
-		"service/webhook",
-	},
-	"service/internal/bench": {
-		"service/internal/control",
-		"service/internal/terminal",
-		"service/store",
-		"service/webhook",
-	},
-	"service/internal/server": {
-		"service/api",
-		"service/dispatcher",
-		"service/internal/certs",
-		"service/internal/control",
-		"service/internal/durable",
-		"service/internal/terminal",
-		"service/store",
-		"service/store/replica",
-		"service/web",
-		"service/webhook",
-	},
+// tableHead begins the table of docs/architecture.md that says what each package
+// of this module may import of the others.
+const tableHead = "| package | imports |\n|---|---|\n"
+
+// readArrows returns the table of docs/architecture.md: import paths by the
+// path of the package that may import them.
+func readArrows(text string) (map[string][]string, error) {
+	_, table, ok := strings.Cut(text, tableHead)
+	if !ok {
+		return nil, fmt.Errorf("docs/architecture.md has no table that begins with %q", tableHead)
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	arrows := make(map[string][]string)
+	for row := range strings.Lines(table) {
+		cells := strings.Split(row, "|")
+		if len(cells) != 4 {
+			return nil, fmt.Errorf("docs/architecture.md: %q is not a row of two cells", row)
+		}
+		imports := packagesIn(cells[2])
+		for _, pkg := range packagesIn(cells[1]) {
+			if _, twice := arrows[pkg]; twice {
+				return nil, fmt.Errorf("docs/architecture.md has two rows for %s", pkg)
+			}
+			arrows[pkg] = imports
+		}
+	}
+	return arrows, nil
+}
+
+var packageName = regexp.MustCompile("`([^`]+)`")
+
+// packagesIn returns the import paths of the packages that a cell names.
+func packagesIn(cell string) []string {
+	paths := []string{}
+	for _, m := range packageName.FindAllStringSubmatch(cell, -1) {
+		if m[1] == "main" {
+			paths = append(paths, "service")
+		} else {
+			paths = append(paths, "service/"+m[1])
+		}
+	}
+	return paths
 }
 
 // testOnly are the packages that only tests import. They may use what they need,
@@ -314,7 +266,7 @@ func (p privilege) covers(u use) bool {
 }
 
 // violations returns what the files use and must not, sorted.
-func violations(files []source) []string {
+func violations(arrows map[string][]string, files []source) []string {
 	found := make(map[string]bool)
 	dialers := 0
 	for _, f := range files {
@@ -362,7 +314,7 @@ func violation(pkg string, allowed []string, u use) string {
 }
 
 // stale returns the arrows and privileges that no file uses, sorted.
-func stale(files []source) (all []string) {
+func stale(arrows map[string][]string, files []source) (all []string) {
 	used := make(map[string][]use)
 	for _, f := range files {
 		used[f.pkg] = append(used[f.pkg], f.uses()...)
@@ -392,16 +344,30 @@ func TestArrowsAndPrivileges(t *testing.T) {
 			t.Errorf("no source of %s was looked at", pkg)
 		}
 	}
-	for _, v := range violations(files) {
+	for _, v := range violations(documentedArrows(t), files) {
 		t.Error(v)
 	}
+}
+
+// documentedArrows returns the arrows of docs/architecture.md.
+func documentedArrows(t *testing.T) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrows, err := readArrows(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return arrows
 }
 
 // moduleSources returns every file of the module but its tests, those that
 // today's build tags leave out included.
 func moduleSources(t *testing.T) []source {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json=Dir,ImportPath,GoFiles,CgoFiles,IgnoredGoFiles", "./...").Output()
+	out, err := exec.Command("go", "list", "-json=Dir,ImportPath,GoFiles,CgoFiles,IgnoredGoFiles", "service/...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
@@ -434,7 +400,7 @@ func moduleSources(t *testing.T) []source {
 
 // Every arrow and every privilege is used by somebody.
 func TestNoStaleRows(t *testing.T) {
-	for _, row := range stale(moduleSources(t)) {
+	for _, row := range stale(documentedArrows(t), moduleSources(t)) {
 		t.Errorf("%s: remove the row", row)
 	}
 }
@@ -480,12 +446,13 @@ func TestViolationsAreFound(t *testing.T) {
 		{"service/dispatcher/client", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`, "service/dispatcher/client has 2 net.Dialers: every subscriber is called through one, with the guard"},
 		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`, "service/dispatcher uses time.Sleep: wait for a condition instead"},
 	}
+	arrows := documentedArrows(t)
 	for _, test := range tests {
 		f, err := parser.ParseFile(token.NewFileSet(), "planted.go", "package planted\n"+test.src, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := strings.Join(violations([]source{{test.pkg, f}}), "\n")
+		got := strings.Join(violations(arrows, []source{{test.pkg, f}}), "\n")
 		if got != test.want {
 			t.Errorf("%s: %s\n got %q\nwant %q", test.pkg, test.src, got, test.want)
 		}

@@ -152,33 +152,39 @@ func TestLeafIsRenewedInTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer source.Close()
-		get := source.TLSConfig().GetCertificate
-		pool := x509.NewCertPool()
-		pool.AddCert(ca.certificate)
-		var last *tls.Certificate
-		renewed := 0
-		for end := time.Now().Add(365 * 24 * time.Hour); time.Now().Before(end); time.Sleep(12 * time.Hour) {
-			c, err := get(&tls.ClientHelloInfo{ServerName: "whatever.example"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if last == nil || !c.Leaf.Equal(last.Leaf) {
-				last = c
-				renewed++
-			}
-			for _, name := range []string{"localhost", "127.0.0.1", "::1", "192.0.2.7"} {
-				if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: name, CurrentTime: time.Now()}); err != nil {
-					t.Fatalf("at %v: %v", time.Now(), err)
-				}
-			}
-			if left := time.Until(c.Leaf.NotAfter); left < leafRenew {
-				t.Fatalf("at %v the certificate has only %v left", time.Now(), left)
-			}
-		}
-		if renewed < 18 || renewed > 20 { // each serves about 20 days
+		if renewed := renewalsInAYear(t, source, ca); renewed < 18 || renewed > 20 { // each serves about 20 days
 			t.Errorf("%d certificates in a year, want about 19", renewed)
 		}
 	})
+}
+
+// renewalsInAYear looks at the server's certificate twice a day, and returns how many
+// there were. Each must be valid, and be renewed in time.
+func renewalsInAYear(t *testing.T, source *Manager, ca *CA) (renewed int) {
+	t.Helper()
+	get := source.TLSConfig().GetCertificate
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.certificate)
+	var last *tls.Certificate
+	for end := time.Now().Add(365 * 24 * time.Hour); time.Now().Before(end); time.Sleep(12 * time.Hour) {
+		c, err := get(&tls.ClientHelloInfo{ServerName: "whatever.example"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last == nil || !c.Leaf.Equal(last.Leaf) {
+			last = c
+			renewed++
+		}
+		for _, name := range []string{"localhost", "127.0.0.1", "::1", "192.0.2.7"} {
+			if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: name, CurrentTime: time.Now()}); err != nil {
+				t.Fatalf("at %v: %v", time.Now(), err)
+			}
+		}
+		if left := time.Until(c.Leaf.NotAfter); left < leafRenew {
+			t.Fatalf("at %v the certificate has only %v left", time.Now(), left)
+		}
+	}
+	return renewed
 }
 
 // bubbleCA returns a certificate for the CA's key that begins now.

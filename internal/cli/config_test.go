@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,17 @@ func call(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	status = Run(t.Context(), args, Streams{strings.NewReader(""), &out, &err})
 	return status, out.String(), err.String()
+}
+
+// expect calls the command line, wants its exit status, and returns what it
+// printed.
+func expect(t *testing.T, want int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	status, stdout, stderr := call(t, args...)
+	if status != want {
+		t.Fatalf("%v: exit status %d, want %d: %s", args, status, want, stderr)
+	}
+	return stdout, stderr
 }
 
 // TestExampleConfig keeps the example as the flags are, and right: as it is, and
@@ -98,6 +110,24 @@ func TestConfigFile(t *testing.T) {
 	}
 }
 
+// showSettings returns value and source of the settings named, as config show
+// prints them, which must not print a secret.
+func showSettings(t *testing.T, names []string, args ...string) string {
+	t.Helper()
+	stdout, _ := expect(t, exitDone, append([]string{"config", "show"}, args...)...)
+	if strings.Contains(stdout, "hooks.example.com") {
+		t.Errorf("config show tells a secret:\n%s", stdout)
+	}
+	expect(t, exitDone, append([]string{"config", "validate"}, args...)...)
+	var found []string
+	for line := range strings.Lines(stdout) {
+		if fields := strings.Fields(line); slices.Contains(names, fields[0]) {
+			found = append(found, strings.Join(fields[1:], " "))
+		}
+	}
+	return strings.Join(found, "; ")
+}
+
 // TestPrecedence walks the four sources of a setting, and of a secret that has
 // two forms.
 func TestPrecedence(t *testing.T) {
@@ -113,29 +143,9 @@ func TestPrecedence(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// show returns value and source of the settings named.
 	show := func(names []string, args ...string) string {
 		t.Helper()
-		status, stdout, stderr := call(t, append([]string{"config", "show"}, args...)...)
-		if status != exitDone {
-			t.Fatalf("config show: %s", stderr)
-		}
-		if strings.Contains(stdout, "hooks.example.com") {
-			t.Errorf("config show tells a secret:\n%s", stdout)
-		}
-		if status, _, stderr := call(t, append([]string{"config", "validate"}, args...)...); status != exitDone {
-			t.Errorf("config validate: %s", stderr)
-		}
-		var found []string
-		for line := range strings.Lines(stdout) {
-			fields := strings.Fields(line)
-			for _, name := range names {
-				if fields[0] == name {
-					found = append(found, strings.ReplaceAll(strings.Join(fields[1:], " "), dir+"/", ""))
-				}
-			}
-		}
-		return strings.Join(found, "; ")
+		return strings.ReplaceAll(showSettings(t, names, args...), dir+"/", "")
 	}
 	want := func(got, want string) {
 		t.Helper()

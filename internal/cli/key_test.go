@@ -15,78 +15,65 @@ import (
 
 // The key is replaced the same whether a server runs or not.
 func TestKeyRotateCommand(t *testing.T) {
-	for _, running := range []bool{true, false} {
-		name := "no server"
-		if running {
-			name = "server running"
+	t.Run("server running", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "data")
+		storeSecrets(t, serveAdmin(t, dir))
+		testKeyRotate(t, dir)
+	})
+	t.Run("no server", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "data")
+		st, err := store.Open(t.Context(), store.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
 		}
-		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "data")
-			subscribe := func(st *store.Store) {
-				t.Helper()
-				if _, _, err := st.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
-					t.Fatal(err)
-				}
-				url, names, header := "https://partner.example", []string{"content_updated"}, new(string)
-				*header = "Bearer 5f1d"
-				for range 2 {
-					if _, _, err := st.Subscriptions().Create(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			if running {
-				subscribe(serveAdmin(t, dir))
-			} else {
-				st, err := store.Open(t.Context(), store.Config{Dir: dir})
-				if err != nil {
-					t.Fatal(err)
-				}
-				subscribe(st)
-				if err := st.Close(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			key := func() string {
-				t.Helper()
-				b, err := os.ReadFile(filepath.Join(dir, "secret.key"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				return string(b)
-			}
-			command := func(want int, args ...string) (string, string) {
-				t.Helper()
-				var out, errs bytes.Buffer
-				if got := Run(t.Context(), args, Streams{nil, &out, &errs}); got != want {
-					t.Fatalf("%v: exit status %d, want %d: %s", args, got, want, &errs)
-				}
-				return out.String(), errs.String()
-			}
-			before := key()
-			out, errs := command(exitDone, "key", "rotate", "--data", dir)
-			want := "The key in " + filepath.Join(dir, "secret.key") + " is new, and 4 secrets are sealed with it: 2 authorization headers, 2 signing secrets, 0 kept answers, 0 certificate files.\n"
-			if out != want || errs != "" {
-				t.Errorf("got %q and %q, want %q", out, errs, want)
-			}
-			after := key()
-			if after == before || len(after) != 65 {
-				t.Error("the file does not hold another key")
-			}
-			if strings.Contains(out, strings.TrimSpace(after)) {
-				t.Error("the key is printed")
-			}
-			// A file that does not fit is refused in words, over the socket too.
-			if err := os.WriteFile(filepath.Join(dir, "secret.key"), []byte(before), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if _, errs := command(exitFailed, "key", "rotate", "--data", dir); !strings.Contains(errs, "secret.key does not hold the key") {
-				t.Errorf("with another key: got %q", errs)
-			}
-			if key() != before {
-				t.Error("a file that was refused was changed")
-			}
-		})
+		storeSecrets(t, st)
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+		testKeyRotate(t, dir)
+	})
+}
+
+// storeSecrets creates a token, and two subscriptions with two secrets each.
+func storeSecrets(t *testing.T, st *store.Store) {
+	t.Helper()
+	if _, _, err := st.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+		t.Fatal(err)
+	}
+	url, names, header := "https://partner.example", []string{"content_updated"}, new(string)
+	*header = "Bearer 5f1d"
+	for range 2 {
+		if _, _, err := st.Subscriptions().Create(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// testKeyRotate replaces the key of a data directory that storeSecrets has filled.
+func testKeyRotate(t *testing.T, dir string) {
+	file := filepath.Join(dir, "secret.key")
+	before := string(harness.Read(t, file))
+	out, errs := expect(t, exitDone, "key", "rotate", "--data", dir)
+	want := "The key in " + file + " is new, and 4 secrets are sealed with it: 2 authorization headers, 2 signing secrets, 0 kept answers, 0 certificate files.\n"
+	if out != want || errs != "" {
+		t.Errorf("got %q and %q, want %q", out, errs, want)
+	}
+	after := string(harness.Read(t, file))
+	if after == before || len(after) != 65 {
+		t.Error("the file does not hold another key")
+	}
+	if strings.Contains(out, strings.TrimSpace(after)) {
+		t.Error("the key is printed")
+	}
+	// A key that does not fit is refused, over the socket too.
+	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs := expect(t, exitFailed, "key", "rotate", "--data", dir); !strings.Contains(errs, "secret.key does not hold the key") {
+		t.Errorf("with another key: got %q", errs)
+	}
+	if string(harness.Read(t, file)) != before {
+		t.Error("a file that was refused was changed")
 	}
 }
 
@@ -96,11 +83,8 @@ func TestSecretKeyFileFlag(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	command := func(want int, args ...string) string {
 		t.Helper()
-		var out, errs bytes.Buffer
-		if got := Run(t.Context(), args, Streams{nil, &out, &errs}); got != want {
-			t.Fatalf("%v: exit status %d, want %d: %s", args, got, want, &errs)
-		}
-		return errs.String()
+		_, errs := expect(t, want, args...)
+		return errs
 	}
 	dir := filepath.Join(t.TempDir(), "data")
 	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read", "--data", dir}

@@ -183,32 +183,36 @@ func TestPublishInput(t *testing.T) {
 func TestPublishTriesAgainAndAddsNothingTwice(t *testing.T) {
 	for _, status := range []int{429, 500, 502, 503, 504, -1} {
 		for _, stored := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d, stored %t", status, stored), func(t *testing.T) {
-				a := eventsAPI{fail: func(request int) (int, bool) {
-					if request <= 2 {
-						return status, stored
-					}
-					return 0, false
-				}}
-				got, notes, err := publishTo(t, &a, eventLines(1000))
-				if err != nil {
-					t.Fatal(err)
-				}
-				added := 1000
-				if stored {
-					added = 0
-				}
-				if want := (tally{1000, added}); got != want {
-					t.Errorf("got %+v, want %+v", got, want)
-				}
-				if len(a.ids) != 1000 {
-					t.Errorf("%d events are stored, want 1000", len(a.ids))
-				}
-				if n := strings.Count(notes, "trying again"); n != 2 {
-					t.Errorf("%d notes, want 2: %s", n, notes)
-				}
-			})
+			t.Run(fmt.Sprintf("%d, stored %t", status, stored), func(t *testing.T) { testPublishAgain(t, status, stored) })
 		}
+	}
+}
+
+// testPublishAgain publishes 1000 events to an API whose first two answers have a
+// status, after it has stored the events or without.
+func testPublishAgain(t *testing.T, status int, stored bool) {
+	a := eventsAPI{fail: func(request int) (int, bool) {
+		if request <= 2 {
+			return status, stored
+		}
+		return 0, false
+	}}
+	got, notes, err := publishTo(t, &a, eventLines(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := 1000
+	if stored {
+		added = 0
+	}
+	if want := (tally{1000, added}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if len(a.ids) != 1000 {
+		t.Errorf("%d events are stored, want 1000", len(a.ids))
+	}
+	if n := strings.Count(notes, "trying again"); n != 2 {
+		t.Errorf("%d notes, want 2: %s", n, notes)
 	}
 }
 

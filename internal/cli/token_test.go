@@ -46,60 +46,54 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	return st
 }
 
-// The small commands do the same whether a server runs or not.
+// The commands do the same whether a server runs or not.
 func TestTokenCommands(t *testing.T) {
-	for _, running := range []bool{true, false} {
-		name := "no server"
-		if running {
-			name = "server running"
+	t.Run("server running", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "data")
+		serveAdmin(t, dir)
+		testTokens(t, dir)
+		if link, _ := expect(t, exitDone, "admin", "setup-link", "--data", dir); link != "https://127.0.0.1:8443/setup/CODE\n" {
+			t.Errorf("setup-link says %q", link)
 		}
-		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "data")
-			if running {
-				serveAdmin(t, dir)
-			}
-			command := func(want int, args ...string) (string, string) {
-				t.Helper()
-				var out, errs bytes.Buffer
-				if got := Run(t.Context(), append(args, "--data", dir), Streams{nil, &out, &errs}); got != want {
-					t.Fatalf("%v: exit status %d, want %d: %s", args, got, want, &errs)
-				}
-				return out.String(), errs.String()
-			}
-			secret, _ := command(exitDone, "token", "create", "--program", "acme", "--user", "u1",
-				"--scope", "webhooks.read,webhooks.write", "--scope", "events.write", "--name", "ci", "--expires", "90d")
-			if _, ok := webhook.HashTokenSecret(strings.TrimSuffix(secret, "\n")); !ok {
-				t.Fatalf("stdout is not a token alone: %q", secret)
-			}
-			list, _ := command(exitDone, "token", "list")
-			for _, want := range []string{"acme", "u1", "webhooks.read,webhooks.write,events.write", "valid until", "ci", secret[:10]} {
-				if !strings.Contains(list, want) {
-					t.Errorf("%q is not in the list:\n%s", want, list)
-				}
-			}
-			if strings.Contains(list, strings.TrimSpace(secret)) {
-				t.Error("the list shows the secret")
-			}
-			id := strings.Fields(strings.Split(list, "\n")[1])[0]
-			if out, _ := command(exitDone, "token", "revoke", id); !strings.Contains(out, id) || !strings.Contains(out, "revoked") {
-				t.Errorf("revoke says %q", out)
-			}
-			if list, _ = command(exitDone, "token", "list", "--json"); !strings.Contains(list, `"revoked_at"`) {
-				t.Errorf("the token is not revoked: %s", list)
-			}
-			if _, err := command(exitFailed, "token", "revoke", "nope"); err != "service: There is no such token.\n" {
-				t.Errorf("revoking an unknown token says %q", err)
-			}
-			link, err := "", ""
-			if running {
-				link, _ = command(exitDone, "admin", "setup-link")
-			} else {
-				_, err = command(exitFailed, "admin", "setup-link")
-			}
-			if running != (link == "https://127.0.0.1:8443/setup/CODE\n") || running == strings.Contains(err, "no server is running") {
-				t.Errorf("setup-link says %q, %q", link, err)
-			}
-		})
+	})
+	t.Run("no server", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "data")
+		testTokens(t, dir)
+		if _, err := expect(t, exitFailed, "admin", "setup-link", "--data", dir); !strings.Contains(err, "no server is running") {
+			t.Errorf("setup-link says %q", err)
+		}
+	})
+}
+
+// testTokens creates, lists and revokes a token.
+func testTokens(t *testing.T, dir string) {
+	command := func(want int, args ...string) (string, string) {
+		t.Helper()
+		return expect(t, want, append(args, "--data", dir)...)
+	}
+	secret, _ := command(exitDone, "token", "create", "--program", "acme", "--user", "u1",
+		"--scope", "webhooks.read,webhooks.write", "--scope", "events.write", "--name", "ci", "--expires", "90d")
+	if _, ok := webhook.HashTokenSecret(strings.TrimSuffix(secret, "\n")); !ok {
+		t.Fatalf("stdout is not a token alone: %q", secret)
+	}
+	list, _ := command(exitDone, "token", "list")
+	for _, want := range []string{"acme", "u1", "webhooks.read,webhooks.write,events.write", "valid until", "ci", secret[:10]} {
+		if !strings.Contains(list, want) {
+			t.Errorf("%q is not in the list:\n%s", want, list)
+		}
+	}
+	if strings.Contains(list, strings.TrimSpace(secret)) {
+		t.Error("the list shows the secret")
+	}
+	id := strings.Fields(strings.Split(list, "\n")[1])[0]
+	if out, _ := command(exitDone, "token", "revoke", id); !strings.Contains(out, id) || !strings.Contains(out, "revoked") {
+		t.Errorf("revoke says %q", out)
+	}
+	if list, _ = command(exitDone, "token", "list", "--json"); !strings.Contains(list, `"revoked_at"`) {
+		t.Errorf("the token is not revoked: %s", list)
+	}
+	if _, err := command(exitFailed, "token", "revoke", "nope"); err != "service: There is no such token.\n" {
+		t.Errorf("revoking an unknown token says %q", err)
 	}
 }
 

@@ -299,7 +299,7 @@ func TestFirstCertificate(t *testing.T) {
 		if !strings.Contains(d.log.String(), "challenge=http-01") {
 			t.Error("it was not got by that challenge")
 		}
-		checkDomainDoors(t, p, d)
+		checkDomains(t, p, d)
 		t.Run("sslscan", func(t *testing.T) { scanTLS(t, d) })
 	})
 }
@@ -369,37 +369,17 @@ func scanTLS(t *testing.T, d *domainService) {
 	}
 }
 
-// checkDomainDoors looks at all that a service shows that has a certificate for
+// checkDomains looks at all that a service shows that has a certificate for
 // hooks.test.
-func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
+func checkDomains(t *testing.T, p *issuer, d *domainService) {
 	t.Helper()
 	d.await("both certificates", func(certs.Certificate) bool {
 		all := d.certificates.Certificates()
 		return hasCertificate(all[0]) && hasCertificate(all[1])
 	})
 	c := d.client(p.roots)
-	get := func(c *http.Client, url string, headers ...string) (*http.Response, string) {
-		t.Helper()
-		req, err := http.NewRequest("GET", url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := 0; i < len(headers); i += 2 {
-			req.Header.Set(headers[i], headers[i+1])
-		}
-		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatalf("%s: %v", url, err)
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp, string(b)
-	}
 	for _, url := range []string{"https://hooks.test/v2/event_types", "https://second.test/sign-in"} {
-		resp, _ := get(c, url)
+		resp, _ := get(t, c, url)
 		if resp.ProtoMajor != 2 || resp.Header.Get("Strict-Transport-Security") != "max-age=31536000" {
 			t.Errorf("%s: got %s with HSTS %q, want HTTP/2 and a year", url, resp.Proto, resp.Header.Get("Strict-Transport-Security"))
 		}
@@ -410,19 +390,32 @@ func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
 	if d.baseURL != "https://hooks.test:"+d.plainHandler.(*redirectHandler).port || d.caFile != "" {
 		t.Errorf("the service is at %s, CA %q", d.baseURL, d.caFile)
 	}
+	checkLocalCertificate(t, d)
+	checkRedirects(t, d, c)
+	checkRefusals(t, c)
+	for _, secret := range []string{"planted-token", "planted-password", "PRIVATE KEY"} {
+		if strings.Contains(d.log.String(), secret) {
+			t.Errorf("the log has %s", secret)
+		}
+	}
+	if strings.Contains(d.log.String(), "level=WARN") || strings.Contains(d.log.String(), "level=ERROR") {
+		t.Errorf("something that went well is a warning in the log:\n%s", d.told())
+	}
+}
 
-	// Those on the machine itself are served by the local CA; names of others
-	// have no certificate.
+// checkLocalCertificate looks at what clients on the machine itself see.
+func checkLocalCertificate(t *testing.T, d *domainService) {
+	t.Helper()
 	local, err := certs.ReadPool(filepath.Join(d.cfg.Dir, certs.CAFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, url := range []string{"https://localhost/healthz", "https://127.0.0.1/healthz"} {
-		if resp, _ := get(d.client(local), url); resp.StatusCode != http.StatusOK || len(resp.Header["Strict-Transport-Security"]) > 0 {
+		if resp, _ := get(t, d.client(local), url); resp.StatusCode != http.StatusOK || len(resp.Header["Strict-Transport-Security"]) > 0 {
 			t.Errorf("%s: status %d, HSTS %q; want 200 and none, which would hold for all ports of localhost", url, resp.StatusCode, resp.Header["Strict-Transport-Security"])
 		}
 	}
-	_, metrics := get(d.client(local), "https://localhost/metrics")
+	_, metrics := get(t, d.client(local), "https://localhost/metrics")
 	for _, line := range []string{`service_certificate_failing{name="hooks.test"} 0`, `service_certificate_expiry_timestamp_seconds{name="second.test"} `, `service_certificate_expiry_timestamp_seconds{name="ca.pem"} `} {
 		if !strings.Contains(metrics, line) {
 			t.Errorf("the metrics lack %s", line)
@@ -431,8 +424,11 @@ func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
 	if _, err := d.shake("somebody.else"); err == nil {
 		t.Error("a certificate was shown for a name that is not the service's")
 	}
+}
 
-	// In the clear there is the way to HTTPS, and nothing for a token.
+// checkRedirects looks at the redirects from plain HTTP to HTTPS.
+func checkRedirects(t *testing.T, d *domainService, c *http.Client) {
+	t.Helper()
 	port := d.plainHandler.(*redirectHandler).port
 	for url, want := range map[string]string{
 		"http://second.test/subscriptions?page=2": "https://second.test:" + port + "/subscriptions?page=2",
@@ -440,18 +436,26 @@ func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
 		"http://evil.test/":                       "https://hooks.test:" + port + "/",
 		"http://hooks.test/docs":                  "https://hooks.test:" + port + "/docs",
 	} {
-		if resp, _ := get(c, url); resp.StatusCode != http.StatusPermanentRedirect || resp.Header.Get("Location") != want {
+		if resp, _ := get(t, c, url); resp.StatusCode != http.StatusPermanentRedirect || resp.Header.Get("Location") != want {
 			t.Errorf("%s: got %d to %q, want 308 to %q", url, resp.StatusCode, resp.Header.Get("Location"), want)
 		}
 	}
+	if resp, _ := get(t, c, "http://hooks.test/.well-known/acme-challenge/guess"); resp.StatusCode != http.StatusPermanentRedirect {
+		t.Errorf("a challenge that is none: got %d", resp.StatusCode)
+	}
+}
+
+// checkRefusals sends tokens and passwords over plain HTTP.
+func checkRefusals(t *testing.T, c *http.Client) {
+	t.Helper()
 	for _, url := range []string{"http://hooks.test/v2/event_types", "http://hooks.test/v2", "http://hooks.test/metrics", "http://hooks.test/anything"} {
-		resp, body := get(c, url, "Authorization", "Bearer planted-token")
+		resp, body := get(t, c, url, "Authorization", "Bearer planted-token")
 		var envelope struct{ Error struct{ Code int } }
 		if err := json.Unmarshal([]byte(body), &envelope); err != nil || resp.StatusCode != http.StatusForbidden || envelope.Error.Code != 403 || resp.Header.Get("Location") != "" {
 			t.Errorf("%s: got %d %s, want 403 in the envelope", url, resp.StatusCode, body)
 		}
 	}
-	if resp, _ := get(c, "http://hooks.test/v2/event_types"); resp.StatusCode != http.StatusForbidden {
+	if resp, _ := get(t, c, "http://hooks.test/v2/event_types"); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("without a token: got %d, want 403", resp.StatusCode)
 	}
 	resp, err := c.Post("http://hooks.test/sign-in", "application/x-www-form-urlencoded", strings.NewReader("password=planted-password"))
@@ -462,17 +466,28 @@ func checkDomainDoors(t *testing.T, p *issuer, d *domainService) {
 	if resp.StatusCode != http.StatusForbidden {
 		t.Errorf("a password in the clear: got %d, want 403", resp.StatusCode)
 	}
-	if resp, _ := get(c, "http://hooks.test/.well-known/acme-challenge/guess"); resp.StatusCode != http.StatusPermanentRedirect {
-		t.Errorf("a challenge that is none: got %d", resp.StatusCode)
+}
+
+// get makes a request with headers, which are pairs of a name and a value.
+func get(t *testing.T, c *http.Client, url string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequest("GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, secret := range []string{"planted-token", "planted-password", "PRIVATE KEY"} {
-		if strings.Contains(d.log.String(), secret) {
-			t.Errorf("the log has %s", secret)
-		}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
 	}
-	if strings.Contains(d.log.String(), "level=WARN") || strings.Contains(d.log.String(), "level=ERROR") {
-		t.Errorf("something that went well is a warning in the log:\n%s", d.told())
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatalf("%s: %v", url, err)
 	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(b)
 }
 
 // storedLeaves returns the certificates that are kept in the database, one for
@@ -640,6 +655,56 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
+// storedAccount returns the ACME account in the database.
+func storedAccount(t *testing.T, d *domainService) acme.Account {
+	t.Helper()
+	files := d.store.Certificates()
+	all, err := files.List(t.Context(), "acme", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a acme.Account
+	for _, name := range all {
+		text, err := files.Load(t.Context(), name)
+		switch {
+		case err != nil:
+		case strings.HasSuffix(name, ".key"):
+			key, err := certmagic.PEMDecodePrivateKey(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.PrivateKey = key
+		case strings.HasSuffix(name, ".json"):
+			if err := json.Unmarshal(text, &a); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if a.Location == "" || a.PrivateKey == nil {
+		t.Fatalf("no account in %v", all)
+	}
+	return a
+}
+
+// deactivate has the issuer end an account.
+func deactivate(t *testing.T, p *issuer, account acme.Account) {
+	t.Helper()
+	roots, err := certs.ReadPool(p.rootFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	defer transport.CloseIdleConnections()
+	client := &acme.Client{Directory: p.url, HTTPClient: &http.Client{Transport: transport}}
+	if _, err := client.GetAccount(t.Context(), account); err != nil {
+		t.Fatal(err)
+	}
+	account.Status = "deactivated"
+	if _, err := client.UpdateAccount(t.Context(), account); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestAccountEnded has the issuer end the account: the service is told so, and
 // goes on with another.
 func TestAccountEnded(t *testing.T) {
@@ -648,50 +713,8 @@ func TestAccountEnded(t *testing.T) {
 	data := t.TempDir()
 	d := serveDomains(t, p, data, []string{"hooks.test"}, nil)
 	d.await("a certificate", hasCertificate)
-	account := func() acme.Account {
-		t.Helper()
-		files := d.store.Certificates()
-		all, err := files.List(t.Context(), "acme", true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var a acme.Account
-		for _, name := range all {
-			text, err := files.Load(t.Context(), name)
-			switch {
-			case err != nil:
-			case strings.HasSuffix(name, ".key"):
-				key, err := certmagic.PEMDecodePrivateKey(text)
-				if err != nil {
-					t.Fatal(err)
-				}
-				a.PrivateKey = key
-			case strings.HasSuffix(name, ".json"):
-				if err := json.Unmarshal(text, &a); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if a.Location == "" || a.PrivateKey == nil {
-			t.Fatalf("no account in %v", all)
-		}
-		return a
-	}
-	ended := account()
-	roots, err := certs.ReadPool(p.rootFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
-	defer transport.CloseIdleConnections()
-	client := &acme.Client{Directory: p.url, HTTPClient: &http.Client{Transport: transport}}
-	if _, err := client.GetAccount(t.Context(), ended); err != nil {
-		t.Fatal(err)
-	}
-	ended.Status = "deactivated"
-	if _, err := client.UpdateAccount(t.Context(), ended); err != nil {
-		t.Fatal(err)
-	}
+	ended := storedAccount(t, d)
+	deactivate(t, p, ended)
 	d.stop()
 
 	d = serveDomains(t, p, data, []string{"hooks.test", "second.test"}, nil)
@@ -708,7 +731,7 @@ func TestAccountEnded(t *testing.T) {
 	}
 	d = serveDomains(t, p, data, []string{"hooks.test", "second.test"}, nil)
 	d.await("a certificate by another account", func(c certs.Certificate) bool { return c.Names[0] == "second.test" && hasCertificate(c) })
-	if account().Location == ended.Location {
+	if storedAccount(t, d).Location == ended.Location {
 		t.Error("the account is the one that was ended")
 	}
 }

@@ -409,13 +409,13 @@ const replicaBehind = time.Minute
 const adviceNoReplica = "Name a place for a copy by --litestream, so that a lost disk does not lose everything; or make backups: service backup create."
 
 // replica looks at how the copy elsewhere does, as the running service knows.
-func (x *examination) replica(y replica.Status) {
+func (x *examination) replica(y ReplicaStatus) {
 	switch {
-	case y.State == replica.StateOff:
+	case y.State == ReplicaOff:
 		x.add(LevelWarn, checkReplicated, adviceNoReplica, "there is none")
-	case y.State == replica.StateFailing:
+	case y.State == ReplicaFailing:
 		x.add(LevelFail, checkReplicated, "See to what its error says; it is tried again by itself.", "%s is %v behind: %s", y.Target, y.Lag.Round(time.Second), y.Err)
-	case y.State == replica.StateOpening || y.Lag > replicaBehind:
+	case y.State == ReplicaOpening || y.Lag > replicaBehind:
 		x.add(LevelWarn, checkReplicated, "See that the way to it is wide enough; it catches up by itself.", "%s is %v behind", y.Target, y.Lag.Round(time.Second))
 	default:
 		x.ok(checkReplicated, "%s follows, last at %s", y.Target, webhook.FormatTime(y.LastSuccess))

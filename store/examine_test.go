@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"service/store/keyring"
-	"service/store/replica"
 	"service/store/sqlite"
 )
 
@@ -227,14 +226,14 @@ func must(t *testing.T, err error) {
 // TestExamineReplica walks the states of a replica, and asks one in a folder.
 func TestExamineReplica(t *testing.T) {
 	for _, test := range []struct {
-		y    replica.Status
+		y    ReplicaStatus
 		want Level
 	}{
-		{replica.Status{State: replica.StateOff}, LevelWarn},
-		{replica.Status{State: replica.StateOpening, Target: "s3://b"}, LevelWarn},
-		{replica.Status{State: replica.StateRunning, Target: "s3://b"}, LevelOK},
-		{replica.Status{State: replica.StateRunning, Target: "s3://b", Lag: replicaBehind + 1}, LevelWarn},
-		{replica.Status{State: replica.StateFailing, Target: "s3://b", Err: "no bucket"}, LevelFail},
+		{ReplicaStatus{State: ReplicaOff}, LevelWarn},
+		{ReplicaStatus{State: ReplicaOpening, Target: "s3://b"}, LevelWarn},
+		{ReplicaStatus{State: ReplicaRunning, Target: "s3://b"}, LevelOK},
+		{ReplicaStatus{State: ReplicaRunning, Target: "s3://b", Lag: replicaBehind + 1}, LevelWarn},
+		{ReplicaStatus{State: ReplicaFailing, Target: "s3://b", Err: "no bucket"}, LevelFail},
 	} {
 		var x examination
 		if x.replica(test.y); x[0].Level != test.want || !strings.Contains(x[0].Detail, test.y.Err) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"service/store/replica"
 	"service/webhook"
 )
 
@@ -219,7 +218,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(diskLowDesc, prometheus.GaugeValue, truth(disk.Low), err)
 
 	status := s.Replica()
-	for _, state := range []replica.State{replica.StateOff, replica.StateOpening, replica.StateRunning, replica.StateFailing} {
+	for _, state := range []ReplicaState{ReplicaOff, ReplicaOpening, ReplicaRunning, ReplicaFailing} {
 		send(replicaDesc, prometheus.GaugeValue, truth(status.State == state), nil, string(state))
 	}
 	send(lagDesc, prometheus.GaugeValue, status.Lag.Seconds(), nil)

@@ -16,12 +16,34 @@ import (
 	"service/webhook"
 )
 
+// ReplicaState is the state of the replica.
+type ReplicaState string
+
+// The states of the replica.
+const (
+	ReplicaOff     ReplicaState = "off" // no replica is configured
+	ReplicaOpening              = ReplicaState(replica.StateOpening)
+	ReplicaRunning              = ReplicaState(replica.StateRunning)
+	ReplicaFailing              = ReplicaState(replica.StateFailing)
+)
+
+// ReplicaStatus says how well the replica follows the database, see
+// [replica.Status].
+type ReplicaStatus struct {
+	State       ReplicaState
+	Target      string        // location of the replica without secrets; "" when it is off
+	Lag         time.Duration // largest possible age of the oldest change that is not in the replica
+	LastSuccess time.Time     // when the replica was last known to have every noticed change; zero for never
+	Err         string        // why it fails; for admins
+}
+
 // Replica returns the status of the replica. It does no I/O.
-func (s *Store) Replica() replica.Status {
+func (s *Store) Replica() ReplicaStatus {
 	if s.replication == nil {
-		return replica.Status{State: replica.StateOff}
+		return ReplicaStatus{State: ReplicaOff}
 	}
-	return s.replication.Status()
+	y := s.replication.Status()
+	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err}
 }
 
 // Replicate keeps the replica up to date until ctx ends. It returns nil: a

@@ -78,7 +78,7 @@ func (r *replicated) close() (err error) {
 }
 
 // await waits until the replica is as wanted.
-func (r *replicated) await(what string, ok func(replica.Status) bool) replica.Status {
+func (r *replicated) await(what string, ok func(ReplicaStatus) bool) ReplicaStatus {
 	r.t.Helper()
 	deadline := time.After(20 * time.Second)
 	for tick := time.NewTicker(5 * time.Millisecond); ; {
@@ -95,7 +95,7 @@ func (r *replicated) await(what string, ok func(replica.Status) bool) replica.St
 	}
 }
 
-func upToDate(y replica.Status) bool { return y.State == replica.StateRunning && y.Lag == 0 }
+func upToDate(y ReplicaStatus) bool { return y.State == ReplicaRunning && y.Lag == 0 }
 
 // testLogger writes the log to the test's when it has failed.
 func testLogger(t testing.TB) *slog.Logger {
@@ -371,7 +371,7 @@ func TestReplicaUnreachable(t *testing.T) {
 	}
 
 	r := openReplicated(t, dir, cfg)
-	y := r.await("failing", func(y replica.Status) bool { return y.State == replica.StateFailing })
+	y := r.await("failing", func(y ReplicaStatus) bool { return y.State == ReplicaFailing })
 	if y.Err == "" || y.Lag <= 0 {
 		t.Errorf("got %+v, want an error and a lag", y)
 	}
@@ -386,7 +386,7 @@ func TestReplicaUnreachable(t *testing.T) {
 
 	back := takeAway(t, target)
 	publish(t, r.Store, "acme", "content_updated")
-	if y := r.await("failing", func(y replica.Status) bool { return y.State == replica.StateFailing }); y.Lag <= 0 {
+	if y := r.await("failing", func(y ReplicaStatus) bool { return y.State == ReplicaFailing }); y.Lag <= 0 {
 		t.Errorf("got %+v, want a lag", y)
 	}
 	back()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"service/store"
-	"service/store/replica"
 	"service/webhook"
 )
 
@@ -29,7 +28,7 @@ type health struct {
 
 	alerts  []store.Alert
 	disk    store.Disk
-	replica replica.Status
+	replica store.ReplicaStatus
 	hold    *store.Hold // nil for none
 }
 

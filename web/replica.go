@@ -4,13 +4,12 @@ import (
 	"time"
 
 	"service/store"
-	"service/store/replica"
 	"service/web/ui"
 	"service/webhook"
 )
 
 // replicaTime is when a replica was last known to hold all changes.
-func replicaTime(r *replica.Status) string {
+func replicaTime(r *store.ReplicaStatus) string {
 	if r.LastSuccess.IsZero() {
 		return "never"
 	}
@@ -18,7 +17,7 @@ func replicaTime(r *replica.Status) string {
 }
 
 // replicaLag is how far a replica is behind, in words.
-func replicaLag(r *replica.Status) string {
+func replicaLag(r *store.ReplicaStatus) string {
 	if r.Lag < time.Second {
 		return "up to date"
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"service/store"
-	"service/store/replica"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -36,7 +35,7 @@ type Setting struct {
 type systemRecord struct {
 	store        store.System
 	disk         store.Disk
-	replica      replica.Status
+	replica      store.ReplicaStatus
 	hold         *store.Hold // nil for none
 	notReady     string
 	up           time.Duration

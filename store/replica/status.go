@@ -7,7 +7,6 @@ type State string
 
 // The states of a replication.
 const (
-	StateOff     State = "off"     // no replica is configured
 	StateOpening State = "opening" // the replica has not been reached since the start
 	StateRunning State = "running" // the replica follows the database
 	StateFailing State = "failing" // the replica does not follow the database; it is retried

@@ -208,7 +208,7 @@ func TestSessionsAreBounded(t *testing.T) {
 // after it was seen, and that a restart changes nothing of it.
 func TestSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
+		dir := memoryDir(t)
 		s := mustOpen(t, dir)
 		ana := createAdmin(t, s, "ana@example.com")
 		_, idle := createSession(t, s, ana, "")
@@ -258,7 +258,7 @@ func TestSessionsEnd(t *testing.T) {
 // TestSeenIsWrittenOnceAMinute holds that pages do not cost a write each.
 func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := mustOpen(t, t.TempDir())
+		s := mustOpen(t, memoryDir(t))
 		defer s.Close()
 		_, secret := createSession(t, s, createAdmin(t, s, "ana@example.com"), "")
 		written := func() (ms int64) {
@@ -280,7 +280,7 @@ func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	s := mustOpen(t, dir)
 	mark := s.Sessions().NewDevice("ana")
 	name, ok := s.Sessions().Device("ana", mark)
@@ -326,7 +326,7 @@ func mustOpen(t *testing.T, dir string) *Store {
 func openAt(t *testing.T) (*Store, *time.Time) {
 	t.Helper()
 	now := time.Now()
-	s, err := Open(t.Context(), Config{Dir: t.TempDir(), Now: func() time.Time { return now }})
+	s, err := Open(t.Context(), Config{Dir: memoryDir(t), Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}

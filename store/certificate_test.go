@@ -18,7 +18,7 @@ import (
 
 func TestCertificateFiles(t *testing.T) {
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	s := opened(t, Config{Dir: t.TempDir(), Now: func() time.Time { return now }})
+	s := opened(t, Config{Dir: memoryDir(t), Now: func() time.Time { return now }})
 	defer s.Close()
 	c, ctx := s.Certificates(), t.Context()
 	if _, err := c.List(ctx, "", true); !errors.Is(err, fs.ErrNotExist) {
@@ -81,7 +81,7 @@ func TestCertificateFiles(t *testing.T) {
 
 // What is in them is in no file of the data directory as it is.
 func TestCertificateFilesAreEncrypted(t *testing.T) {
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	s := opened(t, Config{Dir: dir})
 	c := s.Certificates()
 	if err := c.Store(t.Context(), "certificates/ca/name.key", []byte("canary-93fe1c")); err != nil {
@@ -121,7 +121,7 @@ func TestCertificateFilesAreEncrypted(t *testing.T) {
 }
 
 func TestCertificateLocks(t *testing.T) {
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	var ahead atomic.Int64
 	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	s := opened(t, Config{Dir: dir, Now: clock})

@@ -164,7 +164,7 @@ var inTheClear = []string{
 // Everything is re-encrypted with the new key, and the old one is
 // gone. A new column of blobs must be decided on here.
 func TestRotateKey(t *testing.T) {
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	s := opened(t, Config{Dir: dir})
 	f := fillEncrypted(t, s, reencryptBatch+3)
 	if _, err := s.Subscriptions().Delete(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
@@ -242,7 +242,7 @@ func TestRotateKeyInterrupted(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		interrupted, both := 0, 0
 		for at := 0; ; at++ {
-			dir := t.TempDir()
+			dir := memoryDir(t)
 			path := filepath.Join(dir, "secret.key")
 			s := opened(t, Config{Dir: dir})
 			f := fillEncrypted(t, s, reencryptBatch+1)

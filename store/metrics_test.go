@@ -46,7 +46,7 @@ func wantMetrics(t *testing.T, registry *prometheus.Registry, lines ...string) {
 func openMeasured(t *testing.T) (*Store, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	s, err := Open(context.Background(), Config{Dir: t.TempDir(), Metrics: registry, MinFreeDisk: 1})
+	s, err := Open(context.Background(), Config{Dir: memoryDir(t), Metrics: registry, MinFreeDisk: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

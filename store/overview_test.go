@@ -16,7 +16,7 @@ import (
 // a program's log.
 func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
 	t.Helper()
-	s, err := Open(t.Context(), Config{Dir: t.TempDir()})
+	s, err := Open(t.Context(), Config{Dir: memoryDir(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

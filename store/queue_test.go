@@ -240,7 +240,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 
 func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 	ctx := context.Background()
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	s, err := Open(ctx, Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)

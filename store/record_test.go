@@ -135,7 +135,7 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 func TestTokens(t *testing.T) {
 	ctx := context.Background()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := Open(ctx, Config{Dir: t.TempDir()})
+		s, err := Open(ctx, Config{Dir: memoryDir(t)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -88,7 +88,7 @@ func TestRestoreCutOff(t *testing.T) {
 		}, "new"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "da[t]a")
+			dir := filepath.Join(memoryDir(t), "da[t]a")
 			dataOf(t, dir, "old")
 			r, err := Restore(dir, true)
 			if err != nil {

@@ -38,7 +38,7 @@ func send(t *testing.T, s *Store, l *Queue, status int) *Claim {
 // inBubble runs a test of an open store with a program p in fake time.
 func inBubble(t *testing.T, test func(*testing.T, *Store)) {
 	t.Helper()
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := openDir(t, dir)
 		program(t, s, "p")
@@ -255,7 +255,7 @@ func TestRetentionForgetsTheDeleted(t *testing.T) {
 // It runs by itself, not at once after the start, and not for a day after the
 // clock was set forward.
 func TestRetain(t *testing.T) {
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		var ahead time.Duration
 		s, err := Open(t.Context(), Config{Dir: dir, Now: func() time.Time { return time.Now().Add(ahead).Round(0) }})

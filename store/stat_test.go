@@ -12,7 +12,7 @@ import (
 // and all; what is not written yet counts as well, a restart keeps it, and
 // retention removes it.
 func TestStats(t *testing.T) {
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Open(t.Context(), Config{Dir: dir})
 		if err != nil {

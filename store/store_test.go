@@ -15,9 +15,26 @@ import (
 )
 
 // open returns an open store in a folder of its own.
+// open opens an empty store, see [memoryDir].
 func open(t testing.TB) *Store {
 	t.Helper()
-	return openDir(t, t.TempDir())
+	return openDir(t, memoryDir(t))
+}
+
+// memoryDir returns a folder that ends with the test, in memory where the system
+// has /dev/shm: most tests need no commit to survive a power failure. That of a
+// benchmark is on disk, whose speed it measures.
+func memoryDir(t testing.TB) string {
+	t.Helper()
+	if _, ok := t.(*testing.B); ok {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "store")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func openDir(t testing.TB, dir string) *Store {

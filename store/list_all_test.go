@@ -36,189 +36,228 @@ func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
 		in("redelivery_of", m.original) && in("replay_id", m.replay) && m.made >= least
 }
 
+// allDeliveries is a store with random deliveries of two programs, and the plain
+// model of them.
+type allDeliveries struct {
+	t       *testing.T
+	s       *Store
+	random  *rand.Rand
+	subs    []webhook.Subscription      // the last is deleted
+	seqs    map[string]map[string]int64 // of the one event of each program and name
+	replays []string
+	model   []*anyDelivery // newest first
+}
+
+func newAllDeliveries(t *testing.T, seed uint64) *allDeliveries {
+	s := open(t)
+	d := &allDeliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 5)), seqs: make(map[string]map[string]int64), replays: []string{webhook.NewID(), webhook.NewID()}}
+	for _, p := range []string{"p", "q"} {
+		program(t, s, p)
+		d.seqs[p] = make(map[string]int64)
+		for _, name := range modelNames {
+			d.seqs[p][name] = publish(t, s, p, name)[0].Seq
+		}
+		d.subs = append(d.subs, subscribe(t, s, p, modelNames...), subscribe(t, s, p, modelNames...))
+	}
+	err := s.writer.do(func(tx *tx) error {
+		for i := range d.subs {
+			sub := &d.subs[i]
+			sub.URL = fmt.Sprintf("https://%s-%d.Example/in?n=%d", sub.ProgramID, i, i%2)
+			err := tx.Exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END WHERE id = ?3", sub.URL, i == len(d.subs)-1, sub.ID)
+			if err != nil {
+				return err
+			}
+		}
+		return tx.Exec("DELETE FROM deliveries")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 80 {
+		d.insert(i)
+	}
+	slices.Reverse(d.model)
+	return d
+}
+
+// insert stores the next delivery, of a random subscription and in a random
+// state.
+func (d *allDeliveries) insert(i int) {
+	r := d.random
+	sub := d.subs[r.IntN(len(d.subs))]
+	m := &anyDelivery{program: sub.ProgramID, subscription: sub.ID, url: sub.URL, made: 1 + r.IntN(4)}
+	m.num, m.id, m.created = int64(3+2*i), webhook.NewID(), date("2026-03-14")+int64(i/2)
+	var ping, seq, reason, claimed any
+	if r.IntN(6) == 0 {
+		m.names, ping = []string{"ping"}, webhook.PingEvent(webhook.NewID(), time.UnixMilli(m.created))
+	} else {
+		name := modelNames[min(r.IntN(7)/3, 2)]
+		m.names, seq = []string{name}, fmt.Sprintf("[%d]", d.seqs[sub.ProgramID][name])
+	}
+	switch r.IntN(10) {
+	case 0, 1, 2, 3:
+		m.status, m.response, m.completed = "success", []int{200, 202}[r.IntN(2)], m.created+int64(r.IntN(4))
+	case 4, 5:
+		m.status, m.response, m.completed, reason = "failed", []int{404, 500}[r.IntN(2)], m.created+int64(r.IntN(4)), "rejected"
+	case 6, 7:
+		m.status, m.code, m.next = "retryable", []string{"timeout", "dns"}[r.IntN(2)], m.created+int64(r.IntN(9))
+	case 8:
+		m.status, m.made, m.next = "pending", 0, m.created // queued
+	case 9:
+		m.status, claimed = "pending", m.created // in flight
+	}
+	if i > 10 && r.IntN(6) == 0 {
+		m.original = d.any().id
+	} else if r.IntN(6) == 0 {
+		m.replay = d.replays[r.IntN(2)]
+	}
+	d.model = append(d.model, m)
+	err := d.s.writer.do(func(tx *tx) error {
+		err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			m.num, m.id, m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq, blob(bytesOf(ping)), null(m.original), null(m.replay), m.created, null(m.completed))
+		if err == nil && seq != nil {
+			err = tx.linkEvents(m.program, m.num, seq.(string))
+		}
+		return err
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *allDeliveries) any() *anyDelivery { return d.model[d.random.IntN(len(d.model))] }
+
+// randomQuery returns the parameters of a random query.
+func (d *allDeliveries) randomQuery() string {
+	r := d.random
+	raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(7)) + []string{"", "&sort=created_at"}[r.IntN(2)]
+	pick := func(often int, name string, values ...string) {
+		if r.IntN(often) == 0 {
+			raw += "&filter[" + name + "]=" + values[r.IntN(len(values))]
+		}
+	}
+	pick(3, "status", "pending", "retryable", "success", "failed", "failed,retryable", "pending,failed", "pending,failed,retryable")
+	pick(6, "event", "content_updated", "channel_created", "ping", "ping,content_deleted")
+	pick(6, "response_status", "404", "4xx,5xx", "2xx,404", "500")
+	pick(8, "error", "timeout", "dns,timeout", "tls")
+	pick(4, "program_id", "p", "q", "p,q", "nobody")
+	pick(4, "subscription_id", d.subs[0].ID, d.subs[1].ID+","+d.subs[2].ID, webhook.NewID())
+	pick(5, "subscription_url", "P-0", "p-1.EXAMPLE,q-3", "n=1", "example", "nowhere", "https://q-2")
+	pick(5, "attempts_made.from", "1", "2", "3", "5")
+	pick(12, "id", d.any().id, d.any().id+","+d.any().id+","+webhook.NewID())
+	pick(12, "redelivery_of", d.any().id, webhook.NewID())
+	pick(12, "replay_id", d.replays[0], d.replays[0]+","+d.replays[1])
+	for _, name := range []string{"next_attempt_at.from", "created_at.from", "created_at.to", "completed_at.to"} {
+		pick(8, name, webhook.FormatTime(time.UnixMilli(d.any().created)))
+	}
+	return raw
+}
+
+// matching returns the ids of the deliveries that a query lets through, newest
+// first.
+func (d *allDeliveries) matching(q *webhook.ListQuery, after int64) (ids []string) {
+	for _, m := range d.model {
+		if m.num > after && m.letsAll(q) {
+			ids = append(ids, m.id)
+		}
+	}
+	return ids
+}
+
+// checkPages reads a list to its end.
+func (d *allDeliveries) checkPages(name string, q *webhook.ListQuery) {
+	want := d.matching(q, 0)
+	if !q.Sort[0].Descending {
+		slices.Reverse(want)
+	}
+	got := readPages(d.t, name, q, 5*len(d.model), d.s.Deliveries().PageAll, func(d webhook.Delivery) string { return d.ID })
+	if !slices.Equal(got, want) {
+		d.t.Fatalf("%s:\ngot  %s\nwant %s", name, strings.Join(got, " "), strings.Join(want, " "))
+	}
+}
+
+// checkAfter reads what is new behind a place.
+func (d *allDeliveries) checkAfter(name string, q *webhook.ListQuery) {
+	after := d.any().num
+	page, newest, more, err := d.s.Deliveries().After(d.t.Context(), q, after, 5)
+	if err != nil || newest != d.model[0].num {
+		d.t.Fatalf("%s: newest %d (%v)", name, newest, err)
+	}
+	fresh := d.matching(q, after)
+	for i, got := range page {
+		if i >= len(fresh) || got.ID != fresh[i] {
+			d.t.Fatalf("%s after %d: row %d is %s, want of %v", name, after, i, got.ID, fresh)
+		}
+	}
+	if len(page) < len(fresh) && !more {
+		d.t.Fatalf("%s after %d: %d of %d, and no more", name, after, len(page), len(fresh))
+	}
+}
+
+// checkPicked has a bulk action pick all that matches: what a plan has picked in
+// its time is what its run picks.
+func (d *allDeliveries) checkPicked(name string, q *webhook.ListQuery) {
+	pick := func(newest, oldest int64, pages int) (nums []int64, from, rest int64) {
+		from, rest, err := d.s.BulkRuns().pick(d.t.Context(), q, newest, oldest, func(page []int64) (bool, error) {
+			nums = append(nums, page...)
+			pages--
+			return pages != 0, nil
+		})
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		return nums, from, rest
+	}
+	var picked []string
+	for from, more := int64(0), true; more; {
+		nums, newest, rest := pick(from, 0, 1)
+		if again, _, left := pick(newest, rest, -1); !slices.Equal(again, nums) || left != rest {
+			d.t.Fatalf("%s from %d to %d: picked %v, and then %v to %d", name, newest, rest, nums, again, left)
+		}
+		for _, num := range nums {
+			picked = append(picked, d.model[len(d.model)-1-int(num-3)/2].id)
+		}
+		from, more = rest, rest > 0
+	}
+	if want := d.matching(q, 0); !slices.Equal(picked, want) {
+		d.t.Fatalf("%s:\npicked %v\nwant   %v", name, picked, want)
+	}
+}
+
+// readPages reads a list to its end, at most so many pages, and returns what id
+// returns of each row. The query's cursor is "" again then.
+func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int, page func(context.Context, *webhook.ListQuery) ([]T, string, error), id func(T) string) (ids []string) {
+	t.Helper()
+	for pages := 0; ; pages++ {
+		rows, next, err := page(t.Context(), q)
+		if err != nil || len(rows) > q.Size || pages > most {
+			t.Fatalf("%s: page %d has %d rows (%v)", name, pages, len(rows), err)
+		}
+		for _, row := range rows {
+			ids = append(ids, id(row))
+		}
+		if q.Cursor = next; next == "" {
+			return ids
+		}
+	}
+}
+
 // Random lists over all programs against a plain model, with limits so small
 // that every path is taken.
 func TestAllDeliveriesAgainstAModel(t *testing.T) {
-	ctx := context.Background()
-	for seed := range uint64(3) {
-		s := open(t)
-		r := rand.New(rand.NewPCG(seed, 5))
-		s.lists = []listLimits{{set: 4, scan: 6, costlyScan: 3}, {set: 1000, scan: 100, costlyScan: 100}, {set: 20, scan: 20, costlyScan: 20}}[seed]
-		var subs []webhook.Subscription
-		seqs := make(map[string]map[string]int64)
-		for _, p := range []string{"p", "q"} {
-			program(t, s, p)
-			seqs[p] = make(map[string]int64)
-			for _, name := range modelNames {
-				seqs[p][name] = publish(t, s, p, name)[0].Seq
-			}
-			subs = append(subs, subscribe(t, s, p, modelNames...), subscribe(t, s, p, modelNames...))
-		}
-		for i := range subs { // the last is deleted
-			subs[i].URL = fmt.Sprintf("https://%s-%d.Example/in?n=%d", subs[i].ProgramID, i, i%2)
-			err := s.writer.do(func(tx *tx) error {
-				return tx.Exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END WHERE id = ?3", subs[i].URL, i == len(subs)-1, subs[i].ID)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		var model []*anyDelivery
-		replays := []string{webhook.NewID(), webhook.NewID()}
-		base := date("2026-03-14")
-		err := s.writer.do(func(tx *tx) error {
-			if err := tx.Exec("DELETE FROM deliveries"); err != nil {
-				return err
-			}
-			for i := range 80 {
-				sub := subs[r.IntN(len(subs))]
-				m := &anyDelivery{program: sub.ProgramID, subscription: sub.ID, url: sub.URL}
-				m.num, m.id, m.created = int64(3+2*i), webhook.NewID(), base+int64(i/2)
-				var ping, seq, reason, claimed any
-				if r.IntN(6) == 0 {
-					m.names, ping = []string{"ping"}, webhook.PingEvent(webhook.NewID(), time.UnixMilli(m.created))
-				} else {
-					name := modelNames[min(r.IntN(7)/3, 2)]
-					m.names, seq = []string{name}, fmt.Sprintf("[%d]", seqs[sub.ProgramID][name])
-				}
-				m.made = 1 + r.IntN(4)
-				switch r.IntN(5) {
-				case 0, 1:
-					m.status, m.response, m.completed = "success", []int{200, 202}[r.IntN(2)], m.created+int64(r.IntN(4))
-				case 2:
-					m.status, m.response, m.completed, reason = "failed", []int{404, 500}[r.IntN(2)], m.created+int64(r.IntN(4)), "rejected"
-				case 3:
-					m.status, m.code, m.next = "retryable", []string{"timeout", "dns"}[r.IntN(2)], m.created+int64(r.IntN(9))
-				case 4:
-					m.status = "pending"
-					if r.IntN(2) == 0 {
-						m.made, m.next = 0, m.created
-					} else {
-						claimed = m.created
-					}
-				}
-				if i > 10 && r.IntN(6) == 0 {
-					m.original = model[r.IntN(len(model))].id
-				} else if r.IntN(6) == 0 {
-					m.replay = replays[r.IntN(2)]
-				}
-				model = append(model, m)
-				err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-					m.num, m.id, m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq, blob(bytesOf(ping)), null(m.original), null(m.replay), m.created, null(m.completed))
-				if err == nil && seq != nil {
-					err = tx.linkEvents(m.program, m.num, seq.(string))
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		slices.Reverse(model) // newest first
+	for seed, limits := range []listLimits{{set: 4, scan: 6, costlyScan: 3}, {set: 1000, scan: 100, costlyScan: 100}, {set: 20, scan: 20, costlyScan: 20}} {
+		d := newAllDeliveries(t, uint64(seed))
+		d.s.lists = limits
 		for walk := range 150 {
-			raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(7)) + []string{"", "&sort=created_at"}[r.IntN(2)]
-			pick := func(often int, name string, values ...string) {
-				if r.IntN(often) == 0 {
-					raw += "&filter[" + name + "]=" + values[r.IntN(len(values))]
-				}
-			}
-			any := func() *anyDelivery { return model[r.IntN(len(model))] }
-			pick(3, "status", "pending", "retryable", "success", "failed", "failed,retryable", "pending,failed", "pending,failed,retryable")
-			pick(6, "event", "content_updated", "channel_created", "ping", "ping,content_deleted")
-			pick(6, "response_status", "404", "4xx,5xx", "2xx,404", "500")
-			pick(8, "error", "timeout", "dns,timeout", "tls")
-			pick(4, "program_id", "p", "q", "p,q", "nobody")
-			pick(4, "subscription_id", subs[0].ID, subs[1].ID+","+subs[2].ID, webhook.NewID())
-			pick(5, "subscription_url", "P-0", "p-1.EXAMPLE,q-3", "n=1", "example", "nowhere", "https://q-2")
-			pick(5, "attempts_made.from", "1", "2", "3", "5")
-			pick(12, "id", any().id, any().id+","+any().id+","+webhook.NewID())
-			pick(12, "redelivery_of", any().id, webhook.NewID())
-			pick(12, "replay_id", replays[0], replays[0]+","+replays[1])
-			pick(8, "next_attempt_at.from", webhook.FormatTime(time.UnixMilli(any().created)))
-			pick(8, "created_at.from", webhook.FormatTime(time.UnixMilli(any().created)))
-			pick(8, "created_at.to", webhook.FormatTime(time.UnixMilli(any().created)))
-			pick(8, "completed_at.to", webhook.FormatTime(time.UnixMilli(any().created)))
+			raw := d.randomQuery()
 			if walk < 4 { // few of the one kind, in a set, beside many of the others, by an index
 				raw = fmt.Sprintf("filter[status]=pending,failed,retryable&filter[attempts_made.from]=%d&page[size]=%d", 3+walk%2, 5+20*(walk/2))
 			}
+			name := fmt.Sprintf("seed %d, walk %d, %s", seed, walk, raw)
 			q := query(t, webhook.AllDeliveryList, raw)
-			var want, got []string
-			for _, m := range model {
-				if m.letsAll(q) {
-					want = append(want, m.id)
-				}
-			}
-			newestFirst := slices.Clone(want)
-			if !q.Sort[0].Descending {
-				slices.Reverse(want)
-			}
-			for pages := 0; ; pages++ {
-				page, next, err := s.Deliveries().PageAll(ctx, q)
-				if err != nil || len(page) > q.Size || pages > 5*len(model) {
-					t.Fatalf("%s: page %d has %d rows (%v)", raw, pages, len(page), err)
-				}
-				for _, d := range page {
-					got = append(got, d.ID)
-				}
-				if q.Cursor = next; next == "" {
-					break
-				}
-			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("seed %d, walk %d, %s:\ngot  %s\nwant %s", seed, walk, raw, strings.Join(got, " "), strings.Join(want, " "))
-			}
-
-			// What is new behind a place, and what a bulk action picks, is the same.
-			after := any().num
-			page, newest, more, err := s.Deliveries().After(ctx, q, after, 5)
-			if err != nil || newest != model[0].num {
-				t.Fatalf("%s: newest %d (%v)", raw, newest, err)
-			}
-			var fresh []string
-			for _, m := range model {
-				if m.num > after && m.letsAll(q) {
-					fresh = append(fresh, m.id)
-				}
-			}
-			for i, d := range page {
-				if i >= len(fresh) || d.ID != fresh[i] {
-					t.Fatalf("%s after %d: row %d is %s, want of %v", raw, after, i, d.ID, fresh)
-				}
-			}
-			if len(page) < len(fresh) && !more {
-				t.Fatalf("%s after %d: %d of %d, and no more", raw, after, len(page), len(fresh))
-			}
-			var picked []string
-			for from := int64(0); ; {
-				pick := func(newest, oldest int64, pages int) (nums []int64, from, rest int64) {
-					from, rest, err := s.BulkRuns().pick(ctx, q, newest, oldest, func(page []int64) (bool, error) {
-						nums = append(nums, page...)
-						pages--
-						return pages != 0, nil
-					})
-					if err != nil {
-						t.Fatal(err)
-					}
-					return nums, from, rest
-				}
-				// What a plan has picked in its time is what its run picks.
-				nums, newest, rest := pick(from, 0, 1)
-				if again, _, left := pick(newest, rest, -1); !slices.Equal(again, nums) || left != rest {
-					t.Fatalf("%s from %d to %d: picked %v, and then %v to %d", raw, newest, rest, nums, again, left)
-				}
-				for _, num := range nums {
-					picked = append(picked, model[len(model)-1-int(num-3)/2].id)
-				}
-				if from = rest; rest <= 0 {
-					break
-				}
-			}
-			if !slices.Equal(picked, newestFirst) {
-				t.Fatalf("%s:\npicked %v\nwant   %v", raw, picked, newestFirst)
-			}
+			d.checkPages(name, q)
+			d.checkAfter(name, q)
+			d.checkPicked(name, q)
 		}
 	}
 }

@@ -15,117 +15,117 @@ import (
 	"service/webhook"
 )
 
+// anySubscription is a row of the list over all programs as a plain model has it.
+type anySubscription struct {
+	id, program, url, status, event string
+	active, deleted, lost           bool
+}
+
+// insertSubscription stores a random subscription of one of the programs.
+func insertSubscription(t *testing.T, s *Store, random *rand.Rand, url string, programs []string) anySubscription {
+	t.Helper()
+	m := anySubscription{
+		program: programs[random.IntN(2)], url: url, status: []string{"healthy", "healthy", "failing", "disabled"}[random.IntN(4)],
+		event: []string{"content_published", "channel_updated"}[random.IntN(2)], active: random.IntN(2) == 0, deleted: random.IntN(5) == 0, lost: random.IntN(4) == 0,
+	}
+	events := []string{m.event}
+	sub, _, err := s.Subscriptions().Create(t.Context(), m.program, "u", &webhook.SubscriptionFields{URL: &m.url, Events: &events, Active: &m.active}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.id = sub.ID
+	err = s.writer.do(func(tx *tx) error {
+		reason := ""
+		if m.status == "disabled" {
+			reason = "x"
+		}
+		if m.lost {
+			if err := tx.Exec("INSERT INTO losses VALUES (?, 3, 1, 2)", m.id); err != nil {
+				return err
+			}
+		}
+		return tx.setHealth(m.id, webhook.Health(m.status), reason, webhook.Failures{})
+	})
+	if err == nil && m.deleted {
+		_, err = s.Subscriptions().Delete(t.Context(), m.program, m.id)
+		m.active = false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // The pages of the list are those of a plain model, whatever is asked for and
 // however little a page may look at; what comes later shifts nothing.
 func TestAllSubscriptions(t *testing.T) {
 	s := open(t)
-	ctx := context.Background()
 	random := rand.New(rand.NewPCG(1, 2))
 	programs := []string{"p", "q"}
 	for _, p := range programs {
 		program(t, s, p)
 	}
-	type made struct {
-		id, program, url, status, event string
-		active, deleted, lost           bool
-	}
-	var all []made
+	var all []anySubscription
 	for i := range 120 {
-		m := made{
-			program: programs[random.IntN(2)], url: fmt.Sprintf("https://Host%d.example/in", i%7), status: []string{"healthy", "healthy", "failing", "disabled"}[random.IntN(4)],
-			event: []string{"content_published", "channel_updated"}[random.IntN(2)], active: random.IntN(2) == 0, deleted: random.IntN(5) == 0, lost: random.IntN(4) == 0,
-		}
-		events := []string{m.event}
-		sub, _, err := s.Subscriptions().Create(ctx, m.program, "u", &webhook.SubscriptionFields{URL: &m.url, Events: &events, Active: &m.active}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.id = sub.ID
-		err = s.writer.do(func(tx *tx) error {
-			reason := ""
-			if m.status == "disabled" {
-				reason = "x"
-			}
-			if m.lost {
-				if err := tx.Exec("INSERT INTO losses VALUES (?, 3, 1, 2)", m.id); err != nil {
-					return err
-				}
-			}
-			return tx.setHealth(m.id, webhook.Health(m.status), reason, webhook.Failures{})
-		})
-		if err == nil && m.deleted {
-			_, err = s.Subscriptions().Delete(ctx, m.program, m.id)
-			m.active = false
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, m)
+		all = append(all, insertSubscription(t, s, random, fmt.Sprintf("https://Host%d.example/in", i%7), programs))
 	}
 	for _, tt := range []struct {
 		program, query string
-		matches        func(m made) bool
+		matches        func(m anySubscription) bool
 	}{
-		{"", "", func(m made) bool { return !m.deleted }},
-		{"p", "", func(m made) bool { return !m.deleted && m.program == "p" }},
-		{"nobody", "", func(m made) bool { return false }},
-		{"", "filter[deleted]=true", func(m made) bool { return m.deleted }},
-		{"q", "filter[deleted]=true,false", func(m made) bool { return m.program == "q" }},
-		{"", "filter[status]=failing,disabled", func(m made) bool { return !m.deleted && m.status != "healthy" }},
-		{"", "filter[status]=failing,disabled&filter[losses]=true", func(m made) bool { return !m.deleted && m.status != "healthy" && m.lost }},
-		{"p", "filter[status]=failing", func(m made) bool { return !m.deleted && m.status == "failing" && m.program == "p" }},
-		{"", "filter[status]=failing&filter[deleted]=true", func(m made) bool { return m.deleted && m.status == "failing" }},
-		{"", "filter[status]=healthy&filter[active]=false", func(m made) bool { return !m.deleted && m.status == "healthy" && !m.active }},
-		{"", "filter[losses]=true", func(m made) bool { return !m.deleted && m.lost }},
-		{"", "filter[losses]=false&filter[event]=channel_updated", func(m made) bool { return !m.deleted && !m.lost && m.event == "channel_updated" }},
-		{"", "filter[url]=hOST3.,host5.", func(m made) bool {
+		{"", "", func(m anySubscription) bool { return !m.deleted }},
+		{"p", "", func(m anySubscription) bool { return !m.deleted && m.program == "p" }},
+		{"nobody", "", func(m anySubscription) bool { return false }},
+		{"", "filter[deleted]=true", func(m anySubscription) bool { return m.deleted }},
+		{"q", "filter[deleted]=true,false", func(m anySubscription) bool { return m.program == "q" }},
+		{"", "filter[status]=failing,disabled", func(m anySubscription) bool { return !m.deleted && m.status != "healthy" }},
+		{"", "filter[status]=failing,disabled&filter[losses]=true", func(m anySubscription) bool { return !m.deleted && m.status != "healthy" && m.lost }},
+		{"p", "filter[status]=failing", func(m anySubscription) bool { return !m.deleted && m.status == "failing" && m.program == "p" }},
+		{"", "filter[status]=failing&filter[deleted]=true", func(m anySubscription) bool { return m.deleted && m.status == "failing" }},
+		{"", "filter[status]=healthy&filter[active]=false", func(m anySubscription) bool { return !m.deleted && m.status == "healthy" && !m.active }},
+		{"", "filter[losses]=true", func(m anySubscription) bool { return !m.deleted && m.lost }},
+		{"", "filter[losses]=false&filter[event]=channel_updated", func(m anySubscription) bool { return !m.deleted && !m.lost && m.event == "channel_updated" }},
+		{"", "filter[url]=hOST3.,host5.", func(m anySubscription) bool {
 			return !m.deleted && (strings.Contains(m.url, "Host3.") || strings.Contains(m.url, "Host5."))
 		}},
-		{"", "filter[url]=%25", func(m made) bool { return false }},
+		{"", "filter[url]=%25", func(m anySubscription) bool { return false }},
 	} {
-		for _, order := range []string{"", "&sort=created_at"} {
+		var want []string
+		for _, m := range all {
+			if tt.matches(m) {
+				want = append(want, m.id)
+			}
+		}
+		for _, order := range []string{"&sort=created_at", ""} {
 			for _, limit := range []int{7, 10_000} {
 				s.lists.scan = limit
-				var want, got []string
-				for _, m := range all {
-					if tt.matches(m) {
-						want = append(want, m.id)
-					}
-				}
-				if order == "" {
-					slices.Reverse(want)
-				}
 				q := query(t, webhook.AllSubscriptionList, tt.query+order+"&page[size]=4")
-				for pages := 0; ; pages++ {
-					if pages > 2*len(all) {
-						t.Fatalf("%s: there is no end of pages", tt.query)
-					}
-					page, next, err := s.Subscriptions().PageAll(ctx, tt.program, q)
-					if err != nil || len(page) > 4 {
-						t.Fatalf("%s: a page of %d: %v", tt.query, len(page), err)
-					}
-					for _, u := range page {
-						got = append(got, u.ID)
-					}
-					if next == "" {
-						break
-					}
-					q.Cursor = next
-				}
+				got := readPages(t, tt.query, q, 2*len(all), func(ctx context.Context, q *webhook.ListQuery) ([]SubscriptionSummary, string, error) {
+					return s.Subscriptions().PageAll(ctx, tt.program, q)
+				}, func(u SubscriptionSummary) string { return u.ID })
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s %s%s, looking at %d a page (-want +got):\n%s", tt.program, tt.query, order, limit, diff)
 				}
 			}
+			slices.Reverse(want)
 		}
 	}
+}
+
+func TestAllSubscriptionsCursorOfAnotherList(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	for range 5 {
+		subscribe(t, s, "p", "content_updated")
+	}
 	q := query(t, webhook.AllSubscriptionList, "page[size]=4")
-	_, next, err := s.Subscriptions().PageAll(ctx, "", q)
-	if err != nil {
-		t.Fatal(err)
+	_, next, err := s.Subscriptions().PageAll(t.Context(), "", q)
+	if err != nil || next == "" {
+		t.Fatalf("the first of two pages: next %q, %v", next, err)
 	}
 	q.Cursor = next
-	_, _, err = s.Subscriptions().PageAll(ctx, "p", q)
-	wantCode(t, err, webhook.CodeInvalid) // a cursor of another list
+	_, _, err = s.Subscriptions().PageAll(t.Context(), "p", q)
+	wantCode(t, err, webhook.CodeInvalid)
 }
 
 // What is said of a subscription beside its record.

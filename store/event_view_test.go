@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -57,26 +58,9 @@ func TestAllEvents(t *testing.T) {
 			}
 			q := query(t, webhook.EventList, tt.query+"&page[size]=4")
 			if q.Sort[0].Descending {
-				for i, j := 0, len(want)-1; i < j; i, j = i+1, j-1 {
-					want[i], want[j] = want[j], want[i]
-				}
+				slices.Reverse(want)
 			}
-			var got []string
-			for pages := 0; ; pages++ {
-				page, next, err := s.Events().PageAll(t.Context(), q)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, e := range page {
-					got = append(got, e.ProgramID+"/"+e.ID)
-				}
-				if next == "" {
-					break
-				}
-				if q.Cursor = next; pages > 30 {
-					t.Fatal("there is no end of pages")
-				}
-			}
+			got := readPages(t, tt.query, q, 30, s.Events().PageAll, func(e webhook.Event) string { return e.ProgramID + "/" + e.ID })
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%q (-want +got):\n%s", tt.query, diff)
 			}

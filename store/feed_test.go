@@ -10,100 +10,121 @@ import (
 	"service/webhook"
 )
 
+// testedFeed is a feed of the admin UI.
+type testedFeed struct {
+	name  string
+	list  *webhook.List
+	page  func(context.Context, *webhook.ListQuery) ([]string, string, error)
+	newer func(context.Context, *webhook.ListQuery) (string, error)
+}
+
+func feeds(s *Store) []testedFeed {
+	return []testedFeed{
+		{"events of all", webhook.EventList, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
+			all, next, err := s.Events().PageAll(ctx, q)
+			return idsOf(all, func(e *webhook.Event) string { return e.ID }), next, err
+		}, func(ctx context.Context, q *webhook.ListQuery) (string, error) { return s.Events().Newer(ctx, "", q) }},
+		{"events", webhook.EventList, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
+			all, next, err := s.Events().Page(ctx, "p", q)
+			return idsOf(all, func(e *webhook.Event) string { return e.ID }), next, err
+		}, func(ctx context.Context, q *webhook.ListQuery) (string, error) { return s.Events().Newer(ctx, "p", q) }},
+		{"subscriptions of all", webhook.AllSubscriptionList, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
+			all, next, err := s.Subscriptions().PageAll(ctx, "", q)
+			return idsOf(all, func(u *SubscriptionSummary) string { return u.ID }), next, err
+		}, func(ctx context.Context, q *webhook.ListQuery) (string, error) {
+			return s.Subscriptions().Newer(ctx, "", q)
+		}},
+		{"subscriptions", webhook.AllSubscriptionList, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
+			all, next, err := s.Subscriptions().PageAll(ctx, "q", q)
+			return idsOf(all, func(u *SubscriptionSummary) string { return u.ID }), next, err
+		}, func(ctx context.Context, q *webhook.ListQuery) (string, error) {
+			return s.Subscriptions().Newer(ctx, "q", q)
+		}},
+		{"audit", webhook.AuditList, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
+			all, next, err := s.Audit().Page(ctx, q)
+			return idsOf(all, func(e *webhook.AuditEntry) string { return e.ID }), next, err
+		}, s.Audit().Newer},
+	}
+}
+
+// fillFeeds adds some rows to every feed.
+func fillFeeds(t *testing.T, s *Store) {
+	t.Helper()
+	for i := range 5 {
+		p := [...]string{"p", "q"}[i%2]
+		publish(t, s, p, "content_updated")
+		url := fmt.Sprintf("https://host%d.example/in", i)
+		if _, _, err := s.Subscriptions().Create(t.Context(), p, "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}}, 0); err != nil {
+			t.Fatal(err)
+		}
+		mustWrite(t, s, func(w Write) error {
+			return w.Audit(webhook.AuditEntry{Admin: "ana@example.com", Action: webhook.ActionEventPublish, ProgramID: p})
+		})
+	}
+}
+
 // Every feed of the admin UI can be walked back: the page before a page ends
 // with the row before its first, also when rows were added meanwhile.
 func TestFeedsGoBothWays(t *testing.T) {
 	s := open(t)
-	ctx := context.Background()
 	program(t, s, "p")
 	program(t, s, "q")
-	fill := func() {
-		for i := range 5 {
-			p := [...]string{"p", "q"}[i%2]
-			publish(t, s, p, "content_updated")
-			url := fmt.Sprintf("https://host%d.example/in", i)
-			if _, _, err := s.Subscriptions().Create(ctx, p, "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}}, 0); err != nil {
-				t.Fatal(err)
-			}
-			mustWrite(t, s, func(w Write) error {
-				return w.Audit(webhook.AuditEntry{Admin: "ana@example.com", Action: webhook.ActionEventPublish, ProgramID: p})
+	for range 4 {
+		fillFeeds(t, s)
+	}
+	for _, f := range feeds(s) {
+		for _, order := range []string{"", "sort=" + f.list.Sort[0]} {
+			t.Run(f.name+" "+order, func(t *testing.T) {
+				q := query(t, f.list, order+"&page[size]=3")
+				var last string // the cursor of the last page
+				forth := readPages(t, f.name, q, 100, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
+					last = q.Cursor
+					return f.page(ctx, q)
+				}, func(id string) string { return id })
+				if len(forth) <= 2*q.Size {
+					t.Fatalf("%d rows", len(forth))
+				}
+				fillFeeds(t, s) // more on one end, which changes nothing of the pages behind
+				q.Cursor = last
+				f.walkBack(t, q, forth)
 			})
 		}
-	}
-	for range 4 {
-		fill()
-	}
-	for _, tt := range []struct {
-		name  string
-		list  *webhook.List
-		page  func(*webhook.ListQuery) ([]string, string, error)
-		newer func(*webhook.ListQuery) (string, error)
-	}{
-		{"events of all", webhook.EventList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.Events().PageAll(ctx, q)
-			return idsOf(all, func(e *webhook.Event) string { return e.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.Events().Newer(ctx, "", q) }},
-		{"events", webhook.EventList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.Events().Page(ctx, "p", q)
-			return idsOf(all, func(e *webhook.Event) string { return e.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.Events().Newer(ctx, "p", q) }},
-		{"subscriptions of all", webhook.AllSubscriptionList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.Subscriptions().PageAll(ctx, "", q)
-			return idsOf(all, func(u *SubscriptionSummary) string { return u.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.Subscriptions().Newer(ctx, "", q) }},
-		{"subscriptions", webhook.AllSubscriptionList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.Subscriptions().PageAll(ctx, "q", q)
-			return idsOf(all, func(u *SubscriptionSummary) string { return u.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.Subscriptions().Newer(ctx, "q", q) }},
-		{"audit", webhook.AuditList, func(q *webhook.ListQuery) ([]string, string, error) {
-			all, next, err := s.Audit().Page(ctx, q)
-			return idsOf(all, func(e *webhook.AuditEntry) string { return e.ID }), next, err
-		}, func(q *webhook.ListQuery) (string, error) { return s.Audit().Newer(ctx, q) }},
-	} {
-		for _, order := range []string{"", "sort=" + tt.list.Sort[0]} {
-			q := query(t, tt.list, order+"&page[size]=3")
-			var forth, cursors []string
-			for {
-				page, next, err := tt.page(q)
-				if err != nil {
-					t.Fatal(err)
-				}
-				cursors = append(cursors, q.Cursor)
-				forth = append(forth, page...)
-				if q.Cursor = next; next == "" {
-					break
-				}
-			}
-			if len(cursors) < 3 {
-				t.Fatalf("%s %s: %d pages", tt.name, order, len(cursors))
-			}
-			fill() // more on one end, which changes nothing of the pages behind
-			q.Cursor = cursors[len(cursors)-1]
-			for pages := 0; q.Cursor != ""; pages++ {
-				here, _, err := tt.page(q)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if q.Cursor, err = tt.newer(q); err != nil || pages > 30 {
-					t.Fatalf("%s %s: after %d pages %v", tt.name, order, pages, err)
-				}
-				before, _, err := tt.page(q)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if at := slices.Index(forth, here[0]); at > 0 && q.Cursor != "" && before[len(before)-1] != forth[at-1] {
-					t.Errorf("%s %s: the page before %v is %v, want one that ends with %s", tt.name, order, here, before, forth[at-1])
-				}
-				if q.Cursor != "" && len(before) != 3 {
-					t.Errorf("%s %s: a page before has %d rows", tt.name, order, len(before))
-				}
-			}
-			if _, err := tt.newer(&webhook.ListQuery{Sort: q.Sort, Size: 3, Number: 1, Cursor: "forged"}); !errors.As(err, new(*webhook.Error)) {
-				t.Errorf("%s: a forged cursor: %v", tt.name, err)
-			}
+		if _, err := f.newer(t.Context(), &webhook.ListQuery{Sort: query(t, f.list, "").Sort, Size: 3, Number: 1, Cursor: "forged"}); !errors.As(err, new(*webhook.Error)) {
+			t.Errorf("%s: a forged cursor: %v", f.name, err)
 		}
 	}
-	// An id beside another, over the border of its halves.
+}
+
+// walkBack goes from the page of a cursor to the first. forth are the rows up to
+// that page, in order.
+func (f *testedFeed) walkBack(t *testing.T, q *webhook.ListQuery, forth []string) {
+	here, _, err := f.page(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pages := 0; ; pages++ {
+		if q.Cursor, err = f.newer(t.Context(), q); err != nil || pages > 30 {
+			t.Fatalf("after %d pages: %v", pages, err)
+		}
+		if q.Cursor == "" {
+			return
+		}
+		before, _, err := f.page(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(before) != q.Size {
+			t.Errorf("a page before has %d rows", len(before))
+		}
+		if at := slices.Index(forth, here[0]); at > 0 && before[len(before)-1] != forth[at-1] {
+			t.Errorf("the page before %v is %v, want one that ends with %s", here, before, forth[at-1])
+		}
+		here = before
+	}
+}
+
+// An id is beside another over the border of its halves.
+func TestBeside(t *testing.T) {
 	low, high := "00000000-0000-0001-ffff-ffffffffffff", "00000000-0000-0002-0000-000000000000"
 	if got := beside(low, false); got != high {
 		t.Errorf("after %s: got %s, want %s", low, got, high)

@@ -28,126 +28,138 @@ func BenchmarkList(b *testing.B) {
 		b.Run(fmt.Sprint("rows=", rows), func(b *testing.B) {
 			s, sub := manyDeliveries(b, rows)
 			half := webhook.FormatTime(time.UnixMilli(date("2026-01-01") + int64(rows)*5))
-			for _, page := range []struct{ name, raw string }{
-				{"first", ""},
-				{"deep", ""},
-				{"from a time in the middle", "filter[created_at.to]=" + half},
-				{"oldest first", "sort=created_at"},
-				{"last completed", "sort=-completed_at"},
-				{"last completed, of a time", "sort=-completed_at&filter[completed_at.to]=" + half},
-				{"first completed, created early", "sort=completed_at&filter[created_at.to]=2026-01-01T00:00:00.100Z"},
-				{"last completed, created early", "sort=-completed_at&filter[created_at.to]=2026-01-01T00:00:00.100Z"},
-				{"rare status", "filter[status]=retryable"},
-				{"common failure", "filter[status]=failed"},
-				{"rare response", "filter[response_status]=404"},
-				{"class of responses", "filter[response_status]=5xx"},
-				{"rare success", "filter[response_status]=202"},
-				{"rare error", "filter[error]=tls"},
-				{"rare error, last completed", "filter[error]=tls&sort=-completed_at"},
-				{"rare event", "filter[event]=channel_created"},
-				{"common event", "filter[event]=content_updated"},
-				{"event that never was", "filter[event]=user_notification_deleted"},
-				{"pings", "filter[event]=ping"},
-				{"nothing matches", "filter[status]=success&filter[response_status]=299"},
-				{"due", "filter[next_attempt_at.from]=2000-01-01"},
-				{"all at once", "filter[status]=failed,success&filter[event]=content_updated&filter[completed_at.from]=" + half + "&sort=completed_at"},
-			} {
-				b.Run(page.name, func(b *testing.B) {
-					q := query(b, webhook.DeliveryList, page.raw)
-					if page.name == "deep" {
-						q.Cursor = s.cursor(cursorScope{"deliveries", "p", sub.ID, webhook.DeliveryList.Selection(q)}, []int64{int64(rows / 10)})
-					}
-					found := 0
-					for b.Loop() {
-						got, _, err := s.Deliveries().Page(context.Background(), "p", sub.ID, q)
-						if err != nil {
-							b.Fatal(err)
-						}
-						found = len(got)
-					}
-					b.ReportMetric(float64(found), "found")
-				})
-			}
-			for _, page := range []struct{ name, raw string }{
-				{"first", ""},
-				{"deep", ""},
-				{"oldest first", "sort=created_at"},
-				{"from a time in the middle", "filter[created_at.to]=" + half},
-				{"of a program", "filter[program_id]=p"},
-				{"of a subscription", "filter[subscription_id]=" + sub.ID},
-				{"rare status", "filter[status]=retryable"},
-				{"pending", "filter[status]=pending"},
-				{"common failure", "filter[status]=failed"},
-				{"failures of a program", "filter[status]=failed&filter[program_id]=p"},
-				{"rare response", "filter[response_status]=404"},
-				{"class of responses", "filter[response_status]=5xx"},
-				{"rare success", "filter[response_status]=202"},
-				{"rare error", "filter[error]=tls"},
-				{"rare event", "filter[event]=channel_created"},
-				{"common event", "filter[event]=content_updated"},
-				{"failures with a common event", "filter[event]=content_updated&filter[status]=failed"},
-				{"event that never was", "filter[event]=user_notification_deleted"},
-				{"pings", "filter[event]=ping"},
-				{"retried", "filter[attempts_made.from]=2"},
-				{"redeliveries", "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001"},
-				{"one", "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001"},
-				{"due", "filter[next_attempt_at.from]=2000-01-01"},
-				{"completed early", "filter[completed_at.to]=2026-01-01T00:00:00.100Z"},
-				{"nothing matches", "filter[status]=success&filter[response_status]=299"},
-			} {
-				b.Run("all, "+page.name, func(b *testing.B) {
-					q := query(b, webhook.AllDeliveryList, page.raw)
-					if page.name == "deep" {
-						q.Cursor = s.cursor(cursorScope{"deliveries", "", "", webhook.AllDeliveryList.Selection(q)}, []int64{int64(rows / 10)})
-					}
-					found := 0
-					for b.Loop() {
-						got, _, err := s.Deliveries().PageAll(context.Background(), q)
-						if err != nil {
-							b.Fatal(err)
-						}
-						found = len(got)
-					}
-					b.ReportMetric(float64(found), "found")
-				})
-			}
-			for _, plan := range []struct{ name, raw string }{
-				{"failures", "filter[status]=failed"}, {"everything", ""}, {"nothing", "filter[status]=success&filter[response_status]=299"},
-			} {
-				b.Run("plan, "+plan.name, func(b *testing.B) {
-					q := query(b, webhook.AllDeliveryList, plan.raw)
-					picked := 0
-					for b.Loop() {
-						p, err := s.BulkRuns().Plan(context.Background(), webhook.ActionDeliveryRedeliver, q, 0)
-						if err != nil {
-							b.Fatal(err)
-						}
-						picked = p.Picked
-					}
-					b.ReportMetric(float64(picked), "picked")
-				})
-			}
-			for _, page := range []struct{ name, raw string }{
-				{"events, first", ""},
-				{"events, rare name", "filter[name]=channel_created"},
-				{"events, from a time in the middle", "filter[received_at.to]=" + half},
-				{"events, of a timestamp", "filter[timestamp.to]=2000-01-01"},
-			} {
-				b.Run(page.name, func(b *testing.B) {
-					q := query(b, webhook.EventList, page.raw)
-					found := 0
-					for b.Loop() {
-						got, _, err := s.Events().Page(context.Background(), "p", q)
-						if err != nil {
-							b.Fatal(err)
-						}
-						found = len(got)
-					}
-					b.ReportMetric(float64(found), "found")
-				})
-			}
+			benchmarkOne(b, s, sub.ID, rows, half)
+			benchmarkAll(b, s, sub.ID, rows, half)
+			benchmarkPlans(b, s)
+			benchmarkEvents(b, s, half)
 		})
 	}
+}
+
+// benchmarkOne reads the deliveries of one subscription. half is a time in the
+// middle of rows.
+func benchmarkOne(b *testing.B, s *Store, subscriptionID string, rows int, half string) {
+	for _, page := range []struct{ name, raw string }{
+		{"first", ""},
+		{"deep", ""},
+		{"from a time in the middle", "filter[created_at.to]=" + half},
+		{"oldest first", "sort=created_at"},
+		{"last completed", "sort=-completed_at"},
+		{"last completed, of a time", "sort=-completed_at&filter[completed_at.to]=" + half},
+		{"first completed, created early", "sort=completed_at&filter[created_at.to]=2026-01-01T00:00:00.100Z"},
+		{"last completed, created early", "sort=-completed_at&filter[created_at.to]=2026-01-01T00:00:00.100Z"},
+		{"rare status", "filter[status]=retryable"},
+		{"common failure", "filter[status]=failed"},
+		{"rare response", "filter[response_status]=404"},
+		{"class of responses", "filter[response_status]=5xx"},
+		{"rare success", "filter[response_status]=202"},
+		{"rare error", "filter[error]=tls"},
+		{"rare error, last completed", "filter[error]=tls&sort=-completed_at"},
+		{"rare event", "filter[event]=channel_created"},
+		{"common event", "filter[event]=content_updated"},
+		{"event that never was", "filter[event]=user_notification_deleted"},
+		{"pings", "filter[event]=ping"},
+		{"nothing matches", "filter[status]=success&filter[response_status]=299"},
+		{"due", "filter[next_attempt_at.from]=2000-01-01"},
+		{"all at once", "filter[status]=failed,success&filter[event]=content_updated&filter[completed_at.from]=" + half + "&sort=completed_at"},
+	} {
+		b.Run(page.name, func(b *testing.B) {
+			q := query(b, webhook.DeliveryList, page.raw)
+			if page.name == "deep" {
+				q.Cursor = s.cursor(cursorScope{"deliveries", "p", subscriptionID, webhook.DeliveryList.Selection(q)}, []int64{int64(rows / 10)})
+			}
+			benchmarkPage(b, func() (int, error) {
+				got, _, err := s.Deliveries().Page(context.Background(), "p", subscriptionID, q)
+				return len(got), err
+			})
+		})
+	}
+}
+
+// benchmarkAll reads the deliveries of all programs.
+func benchmarkAll(b *testing.B, s *Store, subscriptionID string, rows int, half string) {
+	for _, page := range []struct{ name, raw string }{
+		{"first", ""},
+		{"deep", ""},
+		{"oldest first", "sort=created_at"},
+		{"from a time in the middle", "filter[created_at.to]=" + half},
+		{"of a program", "filter[program_id]=p"},
+		{"of a subscription", "filter[subscription_id]=" + subscriptionID},
+		{"rare status", "filter[status]=retryable"},
+		{"pending", "filter[status]=pending"},
+		{"common failure", "filter[status]=failed"},
+		{"failures of a program", "filter[status]=failed&filter[program_id]=p"},
+		{"rare response", "filter[response_status]=404"},
+		{"class of responses", "filter[response_status]=5xx"},
+		{"rare success", "filter[response_status]=202"},
+		{"rare error", "filter[error]=tls"},
+		{"rare event", "filter[event]=channel_created"},
+		{"common event", "filter[event]=content_updated"},
+		{"failures with a common event", "filter[event]=content_updated&filter[status]=failed"},
+		{"event that never was", "filter[event]=user_notification_deleted"},
+		{"pings", "filter[event]=ping"},
+		{"retried", "filter[attempts_made.from]=2"},
+		{"redeliveries", "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001"},
+		{"one", "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001"},
+		{"due", "filter[next_attempt_at.from]=2000-01-01"},
+		{"completed early", "filter[completed_at.to]=2026-01-01T00:00:00.100Z"},
+		{"nothing matches", "filter[status]=success&filter[response_status]=299"},
+	} {
+		b.Run("all, "+page.name, func(b *testing.B) {
+			q := query(b, webhook.AllDeliveryList, page.raw)
+			if page.name == "deep" {
+				q.Cursor = s.cursor(cursorScope{"deliveries", "", "", webhook.AllDeliveryList.Selection(q)}, []int64{int64(rows / 10)})
+			}
+			benchmarkPage(b, func() (int, error) {
+				got, _, err := s.Deliveries().PageAll(context.Background(), q)
+				return len(got), err
+			})
+		})
+	}
+}
+
+func benchmarkPlans(b *testing.B, s *Store) {
+	for _, plan := range []struct{ name, raw string }{
+		{"failures", "filter[status]=failed"}, {"everything", ""}, {"nothing", "filter[status]=success&filter[response_status]=299"},
+	} {
+		b.Run("plan, "+plan.name, func(b *testing.B) {
+			q := query(b, webhook.AllDeliveryList, plan.raw)
+			benchmarkPage(b, func() (int, error) {
+				p, err := s.BulkRuns().Plan(context.Background(), webhook.ActionDeliveryRedeliver, q, 0)
+				return p.Picked, err
+			})
+		})
+	}
+}
+
+func benchmarkEvents(b *testing.B, s *Store, half string) {
+	for _, page := range []struct{ name, raw string }{
+		{"events, first", ""},
+		{"events, rare name", "filter[name]=channel_created"},
+		{"events, from a time in the middle", "filter[received_at.to]=" + half},
+		{"events, of a timestamp", "filter[timestamp.to]=2000-01-01"},
+	} {
+		b.Run(page.name, func(b *testing.B) {
+			q := query(b, webhook.EventList, page.raw)
+			benchmarkPage(b, func() (int, error) {
+				got, _, err := s.Events().Page(context.Background(), "p", q)
+				return len(got), err
+			})
+		})
+	}
+}
+
+// benchmarkPage measures read, which returns how many rows it has found.
+func benchmarkPage(b *testing.B, read func() (int, error)) {
+	found := 0
+	for b.Loop() {
+		n, err := read()
+		if err != nil {
+			b.Fatal(err)
+		}
+		found = n
+	}
+	b.ReportMetric(float64(found), "found")
 }
 
 // manyDeliveries fills a store with deliveries of one event each, one every

@@ -224,9 +224,7 @@ func TestSessionsEnd(t *testing.T) {
 				t.Errorf("after %s, one that a page alone asks for is good: %v, %v", time.Since(began), ok, err)
 			}
 			if time.Since(began) == webhook.SessionIdle-time.Hour {
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Close())
 				s = mustOpen(t, dir)
 			}
 		}
@@ -249,9 +247,7 @@ func TestSessionsEnd(t *testing.T) {
 		if err := s.db.Scan(t.Context(), "SELECT count(*) FROM sessions", nil, &left); err != nil || left != 1 {
 			t.Errorf("%d sessions are kept, %v; want those that have expired removed", left, err)
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 	})
 }
 

@@ -48,9 +48,7 @@ func TestUnhealthy(t *testing.T) {
 		unhealthy := func(health webhook.Health, limit int) ([]UnhealthySubscription, int) {
 			t.Helper()
 			got, total, err := s.Subscriptions().Unhealthy(t.Context(), health, limit)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return got, total
 		}
 		start := time.Now().UTC()
@@ -66,9 +64,8 @@ func TestUnhealthy(t *testing.T) {
 
 		failUntil(t, s, fails.ID, webhook.HealthFailing) // at 1 min
 		failUntil(t, s, gone.ID, webhook.HealthFailing)  // at 2 min
-		if _, err := s.Subscriptions().Delete(t.Context(), "p", gone.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Subscriptions().Delete(t.Context(), "p", gone.ID)
+		must(t, err)
 		failUntil(t, s, off.ID, webhook.HealthDisabled)  // failing at 3 min, disabled at 6 min
 		failUntil(t, s, later.ID, webhook.HealthFailing) // at 7 min
 		time.Sleep(time.Minute)
@@ -80,9 +77,8 @@ func TestUnhealthy(t *testing.T) {
 			t.Fatalf("claim the ping: %v, %v", ping, err)
 		}
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-		if _, err := s.Queues().Record(ping, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = s.Queues().Record(ping, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{})
+		must(t, err)
 
 		at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
 		answer := func(number, minutes int) *webhook.Attempt {
@@ -114,9 +110,8 @@ func TestUnhealthy(t *testing.T) {
 		// What is well again is no longer there.
 		url := "https://another.example/"
 		for _, id := range []string{fails.ID, off.ID} {
-			if _, err := s.Subscriptions().Update(t.Context(), "p", id, &webhook.SubscriptionFields{URL: &url}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Subscriptions().Update(t.Context(), "p", id, &webhook.SubscriptionFields{URL: &url})
+			must(t, err)
 		}
 		if got, total := unhealthy(webhook.HealthFailing, 10); total != 1 || got[0].ID != later.ID {
 			t.Errorf("after the change of a URL: %v", got)
@@ -188,9 +183,7 @@ func TestLossesAndAlerts(t *testing.T) {
 		losses := func(limit int) ([]Loss, LossTotals) {
 			t.Helper()
 			got, totals, err := s.Subscriptions().Losses(t.Context(), limit)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return got, totals
 		}
 		if got, totals := losses(10); len(got) != 0 || totals != (LossTotals{}) {
@@ -208,9 +201,8 @@ func TestLossesAndAlerts(t *testing.T) {
 		sweepAt(t, s, time.Now().Add(-time.Hour)) // the three
 		time.Sleep(2 * time.Hour)
 		publish(t, s, "p", "channel_created")
-		if _, err := s.Subscriptions().Delete(t.Context(), "p", one.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Subscriptions().Delete(t.Context(), "p", one.ID)
+		must(t, err)
 		sweepAt(t, s, time.Now().Add(-time.Hour)) // the one
 		first := Loss{SubscriptionID: one.ID, ProgramID: "p", URL: one.URL, Deleted: true, Events: 3, FirstAt: start.Add(2 * time.Hour), LastAt: start.Add(2 * time.Hour)}
 		second := Loss{SubscriptionID: two.ID, ProgramID: "p", URL: two.URL, Events: 1, FirstAt: start.Add(4 * time.Hour), LastAt: start.Add(4 * time.Hour)}

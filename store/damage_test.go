@@ -214,9 +214,7 @@ func TestDamageWhileOpen(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, err := Open(t.Context(), Config{Dir: filled(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			publish(t, s, "p", "content_updated")
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()

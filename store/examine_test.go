@@ -216,13 +216,6 @@ func listing(t *testing.T, dir string) string {
 	return b.String()
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestExamineReplica walks the states of a replica, and asks one in a folder.
 func TestExamineReplica(t *testing.T) {
 	for _, test := range []struct {

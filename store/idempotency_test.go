@@ -103,9 +103,7 @@ func TestKeysExpire(t *testing.T) {
 		s := open(t)
 		token := newTokenID(t, s)
 		for i := range 3 * expiredAtOnce {
-			if err := keep(s, newKey(token, fmt.Sprint(i), "r"), "first"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, keep(s, newKey(token, fmt.Sprint(i), "r"), "first"))
 		}
 		time.Sleep(webhook.IdempotencyKeptFor - time.Millisecond)
 		if a, err := s.Answered(t.Context(), newKey(token, "5", "r")); a == nil || err != nil {
@@ -117,9 +115,7 @@ func TestKeysExpire(t *testing.T) {
 			t.Errorf("expired: got %+v (%v)", a, err)
 		}
 		// It can be used again, though it still waits for its removal.
-		if err := keep(s, newKey(token, last, "another"), "second"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, keep(s, newKey(token, last, "another"), "second"))
 		if a, err := s.Answered(t.Context(), newKey(token, last, "another")); a == nil || err != nil || string(a.Body) != "second" {
 			t.Errorf("used again: got %+v (%v)", a, err)
 		}
@@ -127,9 +123,7 @@ func TestKeysExpire(t *testing.T) {
 			if n := keysOf(t, s, token); n != want {
 				t.Errorf("%d keys are left, want %d", n, want)
 			}
-			if err := keep(s, newKey(token, fmt.Sprint("new", i), "r"), ""); err != nil {
-				t.Fatal(err)
-			}
+			must(t, keep(s, newKey(token, fmt.Sprint("new", i), "r"), ""))
 		}
 		var keys, size, counted, measured int
 		err := s.db.Scan(t.Context(), "SELECT keys, bytes, (SELECT count(*) FROM idempotency_keys), (SELECT sum(length(body)) FROM idempotency_keys) FROM idempotency_use", nil, &keys, &size, &counted, &measured)

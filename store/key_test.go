@@ -257,9 +257,8 @@ func TestRotateKeyInterrupted(t *testing.T) {
 				both++
 			}
 			if again && !done {
-				if _, err := s.RotateKey(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				_, err := s.RotateKey(t.Context())
+				must(t, err)
 				f.check(t, s)
 				if keys := keysIn(t, path); len(keys) != 1 || keys[0] == oldKey {
 					t.Errorf("interrupted at step %d, and again: the file holds %d keys", at, len(keys))

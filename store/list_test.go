@@ -37,9 +37,7 @@ func TestCursorsAreBound(t *testing.T) {
 	subs := []webhook.Subscription{subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"), subscribe(t, s, "q", "content_updated")}
 	for _, sub := range subs {
 		for range 2 {
-			if err := s.writer.do(func(tx *tx) error { _, err := s.queuePing(tx, &sub, webhook.NewID()); return err }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.writer.do(func(tx *tx) error { _, err := s.queuePing(tx, &sub, webhook.NewID()); return err }))
 		}
 	}
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
@@ -423,14 +421,11 @@ func TestEventsAgainstAModel(t *testing.T) {
 		stamp := now.Add(time.Duration(r.IntN(20)-10) * 100 * time.Microsecond)
 		text := stamp.Format([]string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05.999999999Z", "2006-01-02T15:04:05.000000000+00:00", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000+00:00"}[r.IntN(5)])
 		stamp, err := time.Parse(time.RFC3339Nano, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		e.ReceivedAt = now
 		e.JSON = fmt.Appendf(nil, `{"id":%q,"timestamp":%q,"name":%q,"version":"1"}`, e.ID, text, e.Name)
-		if _, err := s.Events().Publish(ctx, "p", []webhook.Event{e}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = s.Events().Publish(ctx, "p", []webhook.Event{e})
+		must(t, err)
 		model = append(model, row{e.ID, e.Name, now, stamp})
 	}
 	for range 40 {
@@ -513,14 +508,11 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 			return t.Exec("UPDATE subscriptions SET url = ?, active = ?, status = ?, created_at = ?, updated_at = ? WHERE id = ?",
 				sub.URL, sub.Active, string(sub.Status), sub.CreatedAt.UnixMilli(), sub.UpdatedAt.UnixMilli(), sub.ID)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		switch {
 		case i%7 == 0:
-			if _, err := s.Subscriptions().Delete(ctx, sub.ProgramID, sub.ID); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Subscriptions().Delete(ctx, sub.ProgramID, sub.ID)
+			must(t, err)
 		case sub.ProgramID == "p":
 			model = append(model, sub)
 		}
@@ -587,9 +579,7 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 		first := min((q.Number-1)*q.Size, total)
 		want = want[first:min(first+q.Size, total)]
 		got, gotTotal, err := s.Subscriptions().Page(ctx, "p", q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		same := slices.EqualFunc(got, want, func(a, b webhook.Subscription) bool { return a.ID == b.ID })
 		if !same || gotTotal != total {
 			t.Fatalf("%s: got %d of %d, want %d of %d", values.Encode(), len(got), gotTotal, len(want), total)

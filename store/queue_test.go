@@ -40,14 +40,12 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 				switch rnd.IntN(8) {
 				case 0:
 					asked = some()
-					if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Events: &asked}); err != nil {
-						t.Fatal(err)
-					}
+					_, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Events: &asked})
+					must(t, err)
 				case 1:
 					active = !active
-					if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &active}); err != nil {
-						t.Fatal(err)
-					}
+					_, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &active})
+					must(t, err)
 				case 2:
 					publish(t, s, "other", "content_updated")
 				case 3:
@@ -56,14 +54,11 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 				case 4:
 					l := queue(t, s, sub.ID)
 					w, err := s.Queues().Waiting(ctx, l, l.Wanted, 1+rnd.IntN(5), 1<<20)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					if len(w.Seqs) > 0 {
 						got = append(got, w.Seqs...)
-						if _, err := s.Queues().Form(l, &w).Wait(); err != nil {
-							t.Fatal(err)
-						}
+						_, err := s.Queues().Form(l, &w).Wait()
+						must(t, err)
 					}
 				default:
 					name := names[rnd.IntN(len(names))]
@@ -76,9 +71,7 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 			for {
 				l := queue(t, s, sub.ID)
 				w, err := s.Queues().Waiting(ctx, l, l.Wanted, 3, 1<<20)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if len(w.Seqs) == 0 {
 					if w.To < l.Wanted {
 						t.Errorf("nothing waits, but only %d of %d was looked at", w.To, l.Wanted)
@@ -86,9 +79,8 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 					break
 				}
 				got = append(got, w.Seqs...)
-				if _, err := s.Queues().Form(l, &w).Wait(); err != nil {
-					t.Fatal(err)
-				}
+				_, err = s.Queues().Form(l, &w).Wait()
+				must(t, err)
 			}
 			if !slices.Equal(got, owed) {
 				t.Errorf("got %v, want %v", got, owed)
@@ -174,9 +166,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	read := func(id string) webhook.Delivery {
 		t.Helper()
 		d, err := s.Deliveries().Get(ctx, "p", sub.ID, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return d
 	}
 	fail := webhook.Attempt{StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500, ResponseBody: []byte("no"), ResponseHeader: "Server: x"}
@@ -189,9 +179,8 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	if d := read(ping.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || d.Events[0].Name != "ping" {
 		t.Errorf("a claimed ping is %+v", d)
 	}
-	if _, err := s.Queues().Record(ping, &webhook.Attempt{Number: 1, StartedAt: now, Result: webhook.ResultSuccess, ResponseStatus: 204}, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Queues().Record(ping, &webhook.Attempt{Number: 1, StartedAt: now, Result: webhook.ResultSuccess, ResponseStatus: 204}, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
+	must(t, err)
 
 	publish(t, s, "p", "content_updated", "content_updated")
 	first := form(t, s, queue(t, s, sub.ID), 100)
@@ -213,9 +202,8 @@ func TestTheLifeOfADelivery(t *testing.T) {
 		a := fail
 		a.Number = number
 		step := webhook.DefaultRetryPolicy().After(&a, now.Add(-3*time.Hour), 0.5)
-		if _, err := s.Queues().Record(claim, &a, step, webhook.HealthPolicy{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Queues().Record(claim, &a, step, webhook.HealthPolicy{})
+		must(t, err)
 		if number == webhook.MaxAttempts {
 			break
 		}
@@ -242,22 +230,17 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 	ctx := context.Background()
 	dir := memoryDir(t)
 	s, err := Open(ctx, Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	gone := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated")
 	claims := map[string]*Claim{sub.ID: form(t, s, queue(t, s, sub.ID), 1), gone.ID: form(t, s, queue(t, s, gone.ID), 1)}
-	if _, err := s.Subscriptions().Delete(ctx, "p", gone.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Subscriptions().Delete(ctx, "p", gone.ID)
+	must(t, err)
 	for number := 1; number <= webhook.MaxAttempts; number++ {
 		// The process ends here, and the next one starts.
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 		if s, err = Open(ctx, Config{Dir: dir}); err != nil {
 			t.Fatal(err)
 		}
@@ -269,9 +252,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 			t.Fatalf("after crash %d: recovered %d (%v), want %d", number, n, err, want)
 		}
 		c, _, err := s.Queues().ClaimDue(ctx, sub.ID, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if number == webhook.MaxAttempts {
 			if c != nil {
 				t.Errorf("attempt %d was claimed", c.Number)
@@ -290,9 +271,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 	if err := s.db.Readers().QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?", claims[gone.ID].ID).Scan(&reason); err != nil || reason != "subscription_deleted" {
 		t.Errorf("the delivery of the deleted subscription: %q (%v)", reason, err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 }
 
 // One record that cannot be used does not keep the others from going on.
@@ -337,48 +316,38 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 		}
 		if i%4 != 0 { // its ping no longer waits
 			c, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			end(t, s, c, webhook.StatusSuccess)
 		}
 		publish(t, s, sub.ProgramID, "content_updated", "channel_created")
 		if i == 10 {
-			if _, err := s.Subscriptions().Delete(t.Context(), sub.ProgramID, sub.ID); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Subscriptions().Delete(t.Context(), sub.ProgramID, sub.ID)
+			must(t, err)
 		}
 		if i == 11 {
 			subs = append(subs, sub)
 		}
 	}
-	if _, err := s.Subscriptions().Update(t.Context(), subs[3].ProgramID, subs[3].ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Subscriptions().Update(t.Context(), subs[3].ProgramID, subs[3].ID, &webhook.SubscriptionFields{Active: &off})
+	must(t, err)
 	for _, i := range []int{5, 8, 8, 9} {
 		err := s.Write(t.Context(), func(w Write) error {
 			_, _, _, err := w.RotateSecret(subs[i].ProgramID, subs[i].ID)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	// The pings of 0, 4 and 8 wait; 6 has a redelivery due, and 2 a replay.
 	failed := deliver(t, s, subs[6].ID, webhook.StatusFailed)
-	if _, err := s.Deliveries().Redeliver(t.Context(), subs[6].ProgramID, subs[6].ID, failed.ID); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Replays().Create(t.Context(), subs[2].ProgramID, subs[2].ID, &webhook.ReplayFields{Only: webhook.ReplayAll}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Deliveries().Redeliver(t.Context(), subs[6].ProgramID, subs[6].ID, failed.ID)
+	must(t, err)
+	_, err = s.Replays().Create(t.Context(), subs[2].ProgramID, subs[2].ID, &webhook.ReplayFields{Only: webhook.ReplayAll})
+	must(t, err)
 	for query, id := range map[string]string{
 		"UPDATE old_signing_secrets SET secret = x'00' WHERE subscription_id = ?": subs[9].ID,
 		"UPDATE subscriptions SET signing_secret = x'00' WHERE id = ?":            subs[7].ID,
 	} {
-		if err := s.writer.do(func(t *tx) error { return t.Exec(query, id) }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.writer.do(func(t *tx) error { return t.Exec(query, id) }))
 	}
 
 	all, err := s.Queues().All(t.Context())
@@ -395,9 +364,7 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(want, got, cmpopts.EquateApproxTime(time.Second)); diff != "" {
 			t.Errorf("read together (+), and alone (-):\n%s", diff)
 		}

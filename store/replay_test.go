@@ -59,9 +59,8 @@ func TestReplays(t *testing.T) {
 	end(t, s, c, webhook.StatusSuccess)
 
 	update := func(active *bool) {
-		if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: active}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: active})
+		must(t, err)
 	}
 	update(&off)
 	paused := publish(t, s, "p", "content_updated", "channel_created")[0]
@@ -92,9 +91,7 @@ func TestReplays(t *testing.T) {
 			t.Errorf("%s: a dry run counts %d (%v), want %d", c.fields.Only, count, err, len(c.want))
 		}
 		r, err := s.Replays().Create(ctx, "p", sub.ID, &c.fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got []*Claim
 		for more := true; more; {
 			var claim *Claim
@@ -123,12 +120,10 @@ func TestReplays(t *testing.T) {
 		}
 		// What it formed is taken back, so that the next kind finds what this one did.
 		for _, claim := range got {
-			if _, err := s.db.Writer().Conn().ExecContext(ctx, "DELETE FROM delivery_events WHERE delivery = ?", claim.num); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.db.Writer().Conn().ExecContext(ctx, "DELETE FROM deliveries WHERE num = ?", claim.num); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.db.Writer().Conn().ExecContext(ctx, "DELETE FROM delivery_events WHERE delivery = ?", claim.num)
+			must(t, err)
+			_, err = s.db.Writer().Conn().ExecContext(ctx, "DELETE FROM deliveries WHERE num = ?", claim.num)
+			must(t, err)
 		}
 	}
 	if c := form(t, s, queue(t, s, sub.ID), 100); c == nil || len(c.Events) != 1 || string(c.Events[0]) != string(waiting.JSON) {

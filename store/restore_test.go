@@ -91,16 +91,10 @@ func TestRestoreCutOff(t *testing.T) {
 			dir := filepath.Join(memoryDir(t), "da[t]a")
 			dataOf(t, dir, "old")
 			r, err := Restore(dir, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			dataOf(t, r.Dir(), "new")
-			if err := os.Remove(filepath.Join(r.Dir(), "lock")); err != nil {
-				t.Fatal(err)
-			}
-			if err := test.cut(dir, r.folder); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(filepath.Join(r.Dir(), "lock")))
+			must(t, test.cut(dir, r.folder))
 			if err := r.lock.Close(); err != nil { // as the end of a process does
 				t.Fatal(err)
 			}

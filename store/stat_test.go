@@ -15,9 +15,7 @@ func TestStats(t *testing.T) {
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Open(t.Context(), Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		program(t, s, "p")
 		sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
 		program(t, s, "q")
@@ -34,9 +32,7 @@ func TestStats(t *testing.T) {
 		total := func(s *Store, programID, subscriptionID string, span time.Duration) (sum webhook.Stat, spans int) {
 			t.Helper()
 			all, err := s.Stats(t.Context(), programID, subscriptionID, span, start.Add(-time.Hour), start.Add(time.Hour))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for i := range all {
 				if i > 0 && !all[i].At.After(all[i-1].At) {
 					t.Errorf("the spans are not in order: %v after %v", all[i].At, all[i-1].At)
@@ -60,9 +56,7 @@ func TestStats(t *testing.T) {
 			}
 		}
 		check(s)
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 		again := openDir(t, dir)
 		check(again)
 

@@ -51,6 +51,14 @@ func openDir(t testing.TB, dir string) *Store {
 	return s
 }
 
+// must ends the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // program makes a program with a token.
 func program(t testing.TB, s *Store, id string) {
 	t.Helper()
@@ -182,14 +190,10 @@ func TestOpenRefuses(t *testing.T) {
 	fill := func(t *testing.T) string {
 		dir := t.TempDir()
 		s, err := Open(context.Background(), Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		program(t, s, "p")
 		subscribe(t, s, "p", "content_updated")
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 		return dir
 	}
 	for _, c := range []struct {
@@ -230,13 +234,9 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := fill(t)
-			if err := c.spoil(dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.spoil(dir))
 			before, err := os.ReadFile(filepath.Join(dir, "service.db"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := Open(context.Background(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want an error with %q", err, c.want)
 			}

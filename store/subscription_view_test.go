@@ -135,26 +135,21 @@ func TestSubscriptionView(t *testing.T) {
 		end := func(c *Claim, status int) {
 			t.Helper()
 			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-			if _, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9})
+			must(t, err)
 			time.Sleep(time.Second)
 		}
 		read := func() SubscriptionView {
 			t.Helper()
 			u, err := s.Subscriptions().View(t.Context(), sub.ID, 2)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return u
 		}
 		if u := read(); !u.LastSuccess.IsZero() || u.Success.DeliveryID+u.Failure.DeliveryID != "" || u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
 			t.Errorf("of a new one: %+v", u)
 		}
 		ping, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		end(ping, 200)
 		if u := read(); u.Success.DeliveryID != ping.ID || !u.Success.Ping || u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {
 			t.Errorf("after a ping: %+v", u)
@@ -174,9 +169,7 @@ func TestSubscriptionView(t *testing.T) {
 		}
 		now := time.Now()
 		stats, err := s.Subscriptions().Stats(t.Context(), []SubscriptionSummary{u.SubscriptionSummary}, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var sum webhook.Stat
 		for _, one := range stats[sub.ID] {
 			sum.Add(&one)
@@ -204,9 +197,8 @@ func TestSubscriptionView(t *testing.T) {
 		if u = read(); u.OldSecrets != nil {
 			t.Errorf("the old secrets end at %v, long ago", u.OldSecrets)
 		}
-		if _, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err = s.Subscriptions().Delete(t.Context(), "p", sub.ID)
+		must(t, err)
 		if u = read(); u.DeletedAt.IsZero() || len(u.Recent) != 2 || u.WaitingDeliveries != 0 {
 			t.Errorf("of a deleted one: %+v", u)
 		}

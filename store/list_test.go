@@ -322,33 +322,23 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 // walk reads a list to its end. When moving, rows arrive and change between
 // two pages.
 func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
-	byID := make(map[string]*modelDelivery)
 	always := make(map[string]bool) // let through from the first page on
 	for _, m := range d.model {
-		byID[m.id] = m
 		always[m.id] = m.lets(q)
 	}
 	var read []*modelDelivery
 	seen := make(map[string]bool)
 	for pages := 0; ; pages++ {
 		page, next, err := d.s.Deliveries().Page(context.Background(), "p", d.mine.ID, q)
-		if err != nil {
-			d.t.Fatalf("%s: %v", name, err)
+		if err != nil || len(page) > q.Size || pages > 20*len(d.model) {
+			d.t.Fatalf("%s: page %d has %d rows (%v)", name, pages, len(page), err)
 		}
-		if len(page) > q.Size {
-			d.t.Fatalf("%s: a page has %d rows", name, len(page))
-		}
+		byID := d.byID()
 		for _, got := range page {
 			m := byID[got.ID]
-			switch {
-			case m == nil:
-				d.t.Fatalf("%s: page %d has a delivery that is not in the list", name, pages)
-			case !m.lets(q):
-				d.t.Fatalf("%s: page %d has %+v, which the filters do not let through", name, pages, *m)
-			case seen[got.ID]:
+			d.checkRow(fmt.Sprintf("%s: page %d", name, pages), &got, m, q)
+			if seen[got.ID] {
 				d.t.Fatalf("%s: page %d has %+v again", name, pages, *m)
-			case string(got.Status) != m.status || len(got.Events) != len(m.names):
-				d.t.Fatalf("%s: got %+v, want %+v", name, got, *m)
 			}
 			seen[got.ID] = true
 			read = append(read, m)
@@ -356,21 +346,10 @@ func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
 		if next == "" {
 			break
 		}
-		if pages > 20*len(d.model) {
-			d.t.Fatalf("%s: there is no end", name)
-		}
 		q.Cursor = next
 		if moving {
-			d.now++ // nothing more is completed in the millisecond that was read
-			for range d.random.IntN(4) {
-				if pages < 8 { // what arrives at the end of an order must not keep it from ending
-					d.arrive()
-					byID[d.model[len(d.model)-1].id] = d.model[len(d.model)-1]
-				}
-				if pages >= 8 || d.random.IntN(4) == 0 { // leave some for the end, where those stand that are not completed
-					d.attempt()
-				}
-			}
+			d.move(pages)
+			byID := d.byID()
 			for id := range always {
 				always[id] = always[id] && byID[id].lets(q)
 			}
@@ -379,20 +358,54 @@ func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
 	q.Cursor = ""
 	for id, should := range always {
 		if should && !seen[id] {
-			d.t.Fatalf("%s: %+v was left out", name, *byID[id])
+			d.t.Fatalf("%s: %+v was left out", name, *d.byID()[id])
 		}
 	}
+	d.checkOrder(name, q, read, moving)
+}
+
+func (d *deliveries) byID() map[string]*modelDelivery {
+	byID := make(map[string]*modelDelivery, len(d.model))
+	for _, m := range d.model {
+		byID[m.id] = m
+	}
+	return byID
+}
+
+// checkRow compares a row with the model of it, nil when that has none.
+func (d *deliveries) checkRow(name string, got *webhook.Delivery, m *modelDelivery, q *webhook.ListQuery) {
+	switch {
+	case m == nil:
+		d.t.Fatalf("%s has a delivery that is not in the list", name)
+	case !m.lets(q):
+		d.t.Fatalf("%s has %+v, which the filters do not let through", name, *m)
+	case string(got.Status) != m.status || len(got.Events) != len(m.names):
+		d.t.Fatalf("%s: got %+v, want %+v", name, got, *m)
+	}
+}
+
+// move has rows arrive and change after a number of pages.
+func (d *deliveries) move(pages int) {
+	d.now++ // nothing more is completed in the millisecond that was read
+	for range d.random.IntN(4) {
+		if pages < 8 { // what arrives at the end of an order must not keep it from ending
+			d.arrive()
+		}
+		if pages >= 8 || d.random.IntN(4) == 0 { // leave some for the end, where those stand that are not completed
+			d.attempt()
+		}
+	}
+}
+
+// checkOrder compares the rows that were read with the model, which has all of
+// them unless it was moving.
+func (d *deliveries) checkOrder(name string, q *webhook.ListQuery, read []*modelDelivery, moving bool) {
 	if moving && q.Sort[0].Name == "completed_at" {
 		return // an order that changes
 	}
 	want := slices.Clone(read)
 	if !moving {
-		want = want[:0]
-		for _, m := range d.model {
-			if m.lets(q) {
-				want = append(want, m)
-			}
-		}
+		want = slices.DeleteFunc(slices.Clone(d.model), func(m *modelDelivery) bool { return !m.lets(q) })
 	}
 	slices.SortFunc(want, order(q))
 	for i := range want {
@@ -402,99 +415,119 @@ func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
 	}
 }
 
-// Random lists of events against a plain model, while events arrive.
-func TestEventsAgainstAModel(t *testing.T) {
-	ctx := context.Background()
-	s := open(t)
-	s.lists = listLimits{set: 4, scan: 6, costlyScan: 3}
-	program(t, s, "p")
-	r := rand.New(rand.NewPCG(7, 7))
-	type row struct {
-		id, name        string
-		received, stamp time.Time
+// modelEvent is a row of a log as a plain model has it.
+type modelEvent struct {
+	id, name        string
+	received, stamp time.Time
+}
+
+func (m *modelEvent) lets(q *webhook.ListQuery) bool {
+	names, ids := q.Filters["name"], q.Filters["id"]
+	return (names == nil || slices.Contains(names, m.name)) && (ids == nil || slices.Contains(ids, m.id)) &&
+		within(q, "received_at", m.received) && within(q, "timestamp", m.stamp)
+}
+
+// within says whether a time lies in the span of a query, if it has one.
+func within(q *webhook.ListQuery, name string, at time.Time) bool {
+	r := q.Ranges[name]
+	return (r.From.IsZero() || !at.Before(r.From)) && (r.To.IsZero() || at.Before(r.To))
+}
+
+// modelLog is a log with random events, and the plain model of it.
+type modelLog struct {
+	t      *testing.T
+	s      *Store
+	random *rand.Rand
+	now    time.Time
+	model  []modelEvent
+}
+
+// arrive publishes an event.
+func (l *modelLog) arrive() {
+	r := l.random
+	l.now = l.now.Add(time.Duration(r.IntN(2)) * time.Millisecond)
+	e := event(modelNames[r.IntN(len(modelNames))])
+	stamp := l.now.Add(time.Duration(r.IntN(20)-10) * 100 * time.Microsecond)
+	text := stamp.Format([]string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05.999999999Z", "2006-01-02T15:04:05.000000000+00:00", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000+00:00"}[r.IntN(5)])
+	stamp, err := time.Parse(time.RFC3339Nano, text)
+	must(l.t, err)
+	e.ReceivedAt = l.now
+	e.JSON = fmt.Appendf(nil, `{"id":%q,"timestamp":%q,"name":%q,"version":"1"}`, e.ID, text, e.Name)
+	_, err = l.s.Events().Publish(l.t.Context(), "p", []webhook.Event{e})
+	must(l.t, err)
+	l.model = append(l.model, modelEvent{e.ID, e.Name, l.now, stamp})
+}
+
+// randomQuery returns the parameters of a random query.
+func (l *modelLog) randomQuery() string {
+	r := l.random
+	any := func() *modelEvent { return &l.model[r.IntN(len(l.model))] }
+	raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(5)) + []string{"", "&sort=received_at", "&sort=-received_at"}[r.IntN(3)]
+	if r.IntN(3) == 0 {
+		raw += "&filter[name]=" + []string{"content_updated", "channel_created,content_deleted", "ping", "ping,channel_created"}[r.IntN(4)]
 	}
-	var model []row
-	now := time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)
-	arrive := func() {
-		now = now.Add(time.Duration(r.IntN(2)) * time.Millisecond)
-		e := event(modelNames[r.IntN(len(modelNames))])
-		stamp := now.Add(time.Duration(r.IntN(20)-10) * 100 * time.Microsecond)
-		text := stamp.Format([]string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05.999999999Z", "2006-01-02T15:04:05.000000000+00:00", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000+00:00"}[r.IntN(5)])
-		stamp, err := time.Parse(time.RFC3339Nano, text)
-		must(t, err)
-		e.ReceivedAt = now
-		e.JSON = fmt.Appendf(nil, `{"id":%q,"timestamp":%q,"name":%q,"version":"1"}`, e.ID, text, e.Name)
-		_, err = s.Events().Publish(ctx, "p", []webhook.Event{e})
-		must(t, err)
-		model = append(model, row{e.ID, e.Name, now, stamp})
+	if r.IntN(5) == 0 {
+		raw += "&filter[id]=" + any().id + "," + strings.ToUpper(any().id) + "," + webhook.NewID()
 	}
-	for range 40 {
-		arrive()
-	}
-	for walk := range 150 {
-		raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(5)) + []string{"", "&sort=received_at", "&sort=-received_at"}[r.IntN(3)]
-		if r.IntN(3) == 0 {
-			raw += "&filter[name]=" + []string{"content_updated", "channel_created,content_deleted", "ping", "ping,channel_created"}[r.IntN(4)]
-		}
+	for _, name := range []string{"received_at.from", "received_at.to", "timestamp.from", "timestamp.to"} {
 		if r.IntN(5) == 0 {
-			raw += "&filter[id]=" + model[r.IntN(len(model))].id + "," + strings.ToUpper(model[r.IntN(len(model))].id) + "," + webhook.NewID()
+			raw += "&filter[" + name + "]=" + any().received.Format("2006-01-02T15:04:05.000Z")
 		}
-		for _, name := range []string{"received_at.from", "received_at.to", "timestamp.from", "timestamp.to"} {
-			if r.IntN(5) == 0 {
-				raw += "&filter[" + name + "]=" + model[r.IntN(len(model))].received.Format("2006-01-02T15:04:05.000Z")
-			}
+	}
+	return raw
+}
+
+// walk reads the log to its end. When moving, events arrive after the first
+// pages.
+func (l *modelLog) walk(name string, q *webhook.ListQuery, moving bool) {
+	start, pages := len(l.model), 0
+	got := readPages(l.t, name, q, 20*start, func(ctx context.Context, q *webhook.ListQuery) ([]webhook.Event, string, error) {
+		if pages > 0 && pages <= 2 && moving {
+			l.arrive()
 		}
-		q := query(t, webhook.EventList, raw)
-		start := len(model)
-		var got, want []string
-		for pages := 0; ; pages++ {
-			page, next, err := s.Events().Page(ctx, "p", q)
-			if err != nil || len(page) > q.Size || pages > 20*len(model) {
-				t.Fatalf("%s: page %d has %d events (%v)", raw, pages, len(page), err)
-			}
-			for _, e := range page {
-				got = append(got, e.ID)
-			}
-			if q.Cursor = next; next == "" {
-				break
-			}
-			if pages < 2 && walk%2 == 0 {
-				arrive()
-			}
+		pages++
+		return l.s.Events().Page(ctx, "p", q)
+	}, func(e webhook.Event) string { return e.ID })
+	seen := l.model
+	if q.Sort[0].Descending {
+		seen = seen[:start] // the others are newer than the first page
+	}
+	var want []string
+	for i := range seen {
+		if seen[i].lets(q) {
+			want = append(want, seen[i].id)
 		}
-		within := func(name string, at time.Time) bool {
-			r := q.Ranges[name]
-			return (r.From.IsZero() || !at.Before(r.From)) && (r.To.IsZero() || at.Before(r.To))
-		}
-		for i, m := range model {
-			if q.Sort[0].Descending && i >= start { // newer than the first page
-				break
-			}
-			if names, ids := q.Filters["name"], q.Filters["id"]; (names == nil || slices.Contains(names, m.name)) && (ids == nil || slices.Contains(ids, m.id)) &&
-				within("received_at", m.received) && within("timestamp", m.stamp) {
-				want = append(want, m.id)
-			}
-		}
-		if q.Sort[0].Descending {
-			slices.Reverse(want)
-		}
-		if !q.Sort[0].Descending && len(got) < len(want) && slices.Equal(got, want[:len(got)]) && len(model)-start >= len(want)-len(got) {
-			continue // what arrived behind the last page
-		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("walk %d, %s: got %d events %v, want %d %v", walk, raw, len(got), got, len(want), want)
-		}
+	}
+	if q.Sort[0].Descending {
+		slices.Reverse(want)
+	} else if missing := len(want) - len(got); missing > 0 && missing <= len(l.model)-start {
+		want = want[:len(got)] // the others arrived behind the last page
+	}
+	if !slices.Equal(got, want) {
+		l.t.Fatalf("%s: got %d events %v, want %d %v", name, len(got), got, len(want), want)
 	}
 }
 
-// Random lists of subscriptions against a plain model.
-func TestSubscriptionsAgainstAModel(t *testing.T) {
-	ctx := context.Background()
+// Random lists of events against a plain model, while events arrive.
+func TestEventsAgainstAModel(t *testing.T) {
 	s := open(t)
+	s.lists = listLimits{set: 4, scan: 6, costlyScan: 3}
+	program(t, s, "p")
+	l := &modelLog{t: t, s: s, random: rand.New(rand.NewPCG(7, 7)), now: time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)}
+	for range 40 {
+		l.arrive()
+	}
+	for walk := range 150 {
+		raw := l.randomQuery()
+		l.walk(fmt.Sprintf("walk %d, %s", walk, raw), query(t, webhook.EventList, raw), walk%2 == 0)
+	}
+}
+
+// randomSubscriptions stores subscriptions of two programs, and returns the
+// plain model of the list of p.
+func randomSubscriptions(t *testing.T, s *Store, r *rand.Rand) (model []webhook.Subscription) {
 	program(t, s, "p")
 	program(t, s, "q")
-	r := rand.New(rand.NewPCG(3, 3))
-	var model []webhook.Subscription
 	for i := range 30 {
 		sub := subscribe(t, s, []string{"p", "p", "q"}[i%3], modelNames[:1+r.IntN(3)]...)
 		sub.URL = fmt.Sprintf("https://partner.example/%d,%d", r.IntN(6), r.IntN(2))
@@ -511,81 +544,98 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 		must(t, err)
 		switch {
 		case i%7 == 0:
-			_, err := s.Subscriptions().Delete(ctx, sub.ProgramID, sub.ID)
+			_, err := s.Subscriptions().Delete(t.Context(), sub.ProgramID, sub.ID)
 			must(t, err)
 		case sub.ProgramID == "p":
 			model = append(model, sub)
 		}
 	}
-	keys := map[string]func(a, b *webhook.Subscription) int{
+	return model
+}
+
+// subscriptionKeys compare subscriptions by the fields that a list can be sorted
+// by.
+func subscriptionKeys() map[string]func(a, b *webhook.Subscription) int {
+	return map[string]func(a, b *webhook.Subscription) int{
 		"created_at": func(a, b *webhook.Subscription) int { return a.CreatedAt.Compare(b.CreatedAt) },
 		"updated_at": func(a, b *webhook.Subscription) int { return a.UpdatedAt.Compare(b.UpdatedAt) },
 		"url":        func(a, b *webhook.Subscription) int { return strings.Compare(a.URL, b.URL) },
 		"id":         func(a, b *webhook.Subscription) int { return strings.Compare(a.ID, b.ID) },
 	}
-	for range 300 {
-		var fields []string
-		for name := range keys {
-			if name != "id" && r.IntN(2) == 0 {
-				fields = append(fields, []string{"", "-"}[r.IntN(2)]+name)
-			}
-		}
-		slices.Sort(fields) // a map has no order
-		values := url.Values{"page[size]": {fmt.Sprint(1 + r.IntN(6))}, "page[number]": {fmt.Sprint(1 + r.IntN(5))}}
-		if fields != nil {
-			r.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
-			values.Set("sort", strings.Join(fields, ","))
-		}
-		pick := func(name string, of ...string) {
-			if r.IntN(4) == 0 {
-				values.Set(name, of[r.IntN(len(of))])
-			}
-		}
-		pick("filter[active]", "true", "false", "true,false")
-		pick("filter[status]", "healthy", "failing", "disabled", "failing,disabled")
-		pick("filter[event]", "content_updated", "channel_created", "ping,content_deleted")
-		pick("filter[url]", model[0].URL, model[1].URL, "https://partner.example/")
-		for _, name := range []string{"filter[created_at.from]", "filter[created_at.to]", "filter[updated_at.from]", "filter[updated_at.to]"} {
-			pick(name, webhook.FormatTime(model[r.IntN(len(model))].UpdatedAt))
-		}
-		q := query(t, webhook.SubscriptionList, values.Encode())
+}
 
-		var want []webhook.Subscription
-		for _, m := range model {
-			within := func(name string, at time.Time) bool {
-				r := q.Ranges[name]
-				return (r.From.IsZero() || !at.Before(r.From)) && (r.To.IsZero() || at.Before(r.To))
-			}
-			in := func(name string, values ...string) bool {
-				return q.Filters[name] == nil || slices.ContainsFunc(values, func(v string) bool { return slices.Contains(q.Filters[name], v) })
-			}
-			if in("active", fmt.Sprint(m.Active)) && in("status", string(m.Status)) && in("event", m.Events...) && in("url", m.URL) &&
-				within("created_at", m.CreatedAt) && within("updated_at", m.UpdatedAt) {
-				want = append(want, m)
+// randomSubscriptionQuery returns the parameters of a random query.
+func randomSubscriptionQuery(r *rand.Rand, model []webhook.Subscription) url.Values {
+	var fields []string
+	for _, name := range webhook.SubscriptionList.Sort {
+		if r.IntN(2) == 0 {
+			fields = append(fields, []string{"", "-"}[r.IntN(2)]+name)
+		}
+	}
+	values := url.Values{"page[size]": {fmt.Sprint(1 + r.IntN(6))}, "page[number]": {fmt.Sprint(1 + r.IntN(5))}}
+	if fields != nil {
+		r.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
+		values.Set("sort", strings.Join(fields, ","))
+	}
+	pick := func(name string, of ...string) {
+		if r.IntN(4) == 0 {
+			values.Set(name, of[r.IntN(len(of))])
+		}
+	}
+	pick("filter[active]", "true", "false", "true,false")
+	pick("filter[status]", "healthy", "failing", "disabled", "failing,disabled")
+	pick("filter[event]", "content_updated", "channel_created", "ping,content_deleted")
+	pick("filter[url]", model[0].URL, model[1].URL, "https://partner.example/")
+	for _, name := range []string{"filter[created_at.from]", "filter[created_at.to]", "filter[updated_at.from]", "filter[updated_at.to]"} {
+		pick(name, webhook.FormatTime(model[r.IntN(len(model))].UpdatedAt))
+	}
+	return values
+}
+
+// listed returns the subscriptions that a query lets through, in its order.
+func listed(model []webhook.Subscription, q *webhook.ListQuery) []webhook.Subscription {
+	in := func(name string, values ...string) bool {
+		return q.Filters[name] == nil || slices.ContainsFunc(values, func(v string) bool { return slices.Contains(q.Filters[name], v) })
+	}
+	all := slices.DeleteFunc(slices.Clone(model), func(m webhook.Subscription) bool {
+		return !(in("active", fmt.Sprint(m.Active)) && in("status", string(m.Status)) && in("event", m.Events...) && in("url", m.URL) &&
+			within(q, "created_at", m.CreatedAt) && within(q, "updated_at", m.UpdatedAt))
+	})
+	keys := subscriptionKeys()
+	slices.SortFunc(all, func(a, b webhook.Subscription) int {
+		for _, f := range append(slices.Clone(q.Sort), webhook.SortField{Name: "id", Descending: q.Sort[0].Descending}) {
+			if c := keys[f.Name](&a, &b); c != 0 {
+				if f.Descending {
+					return -c
+				}
+				return c
 			}
 		}
-		slices.SortFunc(want, func(a, b webhook.Subscription) int {
-			for _, f := range append(slices.Clone(q.Sort), webhook.SortField{Name: "id", Descending: q.Sort[0].Descending}) {
-				if c := keys[f.Name](&a, &b); c != 0 {
-					if f.Descending {
-						return -c
-					}
-					return c
-				}
-			}
-			return 0
-		})
+		return 0
+	})
+	return all
+}
+
+// Random lists of subscriptions against a plain model.
+func TestSubscriptionsAgainstAModel(t *testing.T) {
+	s := open(t)
+	r := rand.New(rand.NewPCG(3, 3))
+	model := randomSubscriptions(t, s, r)
+	for range 300 {
+		values := randomSubscriptionQuery(r, model)
+		q := query(t, webhook.SubscriptionList, values.Encode())
+		want := listed(model, q)
 		total := len(want)
 		first := min((q.Number-1)*q.Size, total)
 		want = want[first:min(first+q.Size, total)]
-		got, gotTotal, err := s.Subscriptions().Page(ctx, "p", q)
+		got, gotTotal, err := s.Subscriptions().Page(t.Context(), "p", q)
 		must(t, err)
 		same := slices.EqualFunc(got, want, func(a, b webhook.Subscription) bool { return a.ID == b.ID })
 		if !same || gotTotal != total {
 			t.Fatalf("%s: got %d of %d, want %d of %d", values.Encode(), len(got), gotTotal, len(want), total)
 		}
 	}
-	if _, total, err := s.Subscriptions().Page(ctx, "p", query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
+	if _, total, err := s.Subscriptions().Page(t.Context(), "p", query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
 		t.Errorf("the last page there can be: total %d (%v), want %d", total, err, len(model))
 	}
 }

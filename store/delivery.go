@@ -17,7 +17,7 @@ const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status,
 
 // Get returns one delivery of a subscription with its attempts.
 func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
-	if _, err := (Subscriptions{s.core}).Get(ctx, programID, subscriptionID); err != nil {
+	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
 		return webhook.Delivery{}, err
 	}
 	var num int64

@@ -341,7 +341,7 @@ func beyond(place int64, descending bool, low, high int64) (int64, int64) {
 // of deliveries: it may be short or empty, and there is more all the same when
 // there is a cursor.
 func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
-	if _, err := (Subscriptions{s.core}).Get(ctx, programID, subscriptionID); err != nil {
+	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
 	return s.list(ctx, programID, subscriptionID, webhook.DeliveryList, q)

@@ -74,7 +74,7 @@ func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f 
 }
 
 func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r replayCursor, err error) {
-	sub, err := Subscriptions{s.core}.Get(ctx, programID, subscriptionID)
+	sub, err := Subscriptions(s).Get(ctx, programID, subscriptionID)
 	if err != nil {
 		return r, err
 	}
@@ -114,7 +114,7 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 
 // Get returns one replay of a subscription.
 func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
-	if _, err := (Subscriptions{s.core}).Get(ctx, programID, subscriptionID); err != nil {
+	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
 		return webhook.Replay{}, err
 	}
 	r, err := scanReplay(func(dest ...any) error {

@@ -212,40 +212,43 @@ func TestDamageWhileOpen(t *testing.T) {
 			return s.writer.do(func(t *tx) error { return t.Exec("UPDATE events SET json = CAST(json || ' ' AS BLOB) WHERE seq < 300") })
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			s, err := Open(t.Context(), Config{Dir: filled(t)})
-			must(t, err)
-			publish(t, s, "p", "content_updated")
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			if err := s.Guard(ctx); err != nil {
-				t.Errorf("before: got %v, want nothing", err)
-			}
-			script := "for n in $(seq 2 $(($(stat -c %s " + databaseFile + ")/4096-1))); do printf junkjunkjunkjunk | dd of=" + databaseFile + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
-			cmd := exec.Command("sh", "-c", script)
-			cmd.Dir = s.Dir()
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			before := contents(t, s.Dir())
-			if err := c.notice(t, s); !sqlite.IsCorrupt(err) && !errors.Is(err, ErrDamaged) {
-				t.Errorf("got %v, want an error that says so", err)
-			}
-			if err := s.Guard(t.Context()); !errors.Is(err, ErrDamaged) {
-				t.Errorf("got %v, want ErrDamaged", err)
-			}
-			if err := s.writer.do(insertProgram("q")); !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrDamaged) {
-				t.Errorf("a write after: got %v, want ErrUnavailable for ErrDamaged", err)
-			}
-			if err := s.Check(t.Context()); err == nil {
-				t.Error("the check after: got nothing, want an error")
-			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-			if diff := cmp.Diff(before, contents(t, s.Dir())); diff != "" {
-				t.Error("the damaged files were changed")
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { checkNoticed(t, c.notice) })
+	}
+}
+
+// checkNoticed damages an open store, and has notice come upon it.
+func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
+	s, err := Open(t.Context(), Config{Dir: filled(t)})
+	must(t, err)
+	publish(t, s, "p", "content_updated")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Guard(ctx); err != nil {
+		t.Errorf("before: got %v, want nothing", err)
+	}
+	script := "for n in $(seq 2 $(($(stat -c %s " + databaseFile + ")/4096-1))); do printf junkjunkjunkjunk | dd of=" + databaseFile + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
+	cmd := exec.Command("sh", "-c", script)
+	cmd.Dir = s.Dir()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	before := contents(t, s.Dir())
+	if err := notice(t, s); !sqlite.IsCorrupt(err) && !errors.Is(err, ErrDamaged) {
+		t.Errorf("got %v, want an error that says so", err)
+	}
+	if err := s.Guard(t.Context()); !errors.Is(err, ErrDamaged) {
+		t.Errorf("got %v, want ErrDamaged", err)
+	}
+	if err := s.writer.do(insertProgram("q")); !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrDamaged) {
+		t.Errorf("a write after: got %v, want ErrUnavailable for ErrDamaged", err)
+	}
+	if err := s.Check(t.Context()); err == nil {
+		t.Error("the check after: got nothing, want an error")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(before, contents(t, s.Dir())); diff != "" {
+		t.Error("the damaged files were changed")
 	}
 }

@@ -241,49 +241,57 @@ func (s *steps) Err() error {
 func TestRotateKeyInterrupted(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		interrupted, both := 0, 0
-		for at := 0; ; at++ {
-			dir := memoryDir(t)
-			path := filepath.Join(dir, "secret.key")
-			s := opened(t, Config{Dir: dir})
-			f := fillEncrypted(t, s, reencryptBatch+1)
-			oldKey := keysIn(t, path)[0]
-			_, err := s.RotateKey(&steps{t.Context(), at})
-			if err != nil && !errors.Is(err, context.Canceled) {
-				t.Fatal(err)
+		for at, done := 0, false; !done; at++ {
+			var keys int
+			if done, keys = rotateInterrupted(t, at, again); !done {
+				interrupted++
 			}
-			done := err == nil
-			f.check(t, s)
-			if len(keysIn(t, path)) == 2 {
+			if keys == 2 {
 				both++
 			}
-			if again && !done {
-				_, err := s.RotateKey(t.Context())
-				must(t, err)
-				f.check(t, s)
-				if keys := keysIn(t, path); len(keys) != 1 || keys[0] == oldKey {
-					t.Errorf("interrupted at step %d, and again: the file holds %d keys", at, len(keys))
-				}
-			}
-			s.Close()
-			s = opened(t, Config{Dir: dir})
-			f.check(t, s)
-			if keys := keysIn(t, path); len(keys) != 1 {
-				t.Errorf("interrupted at step %d, and opened: the file holds %d keys", at, len(keys))
-			}
-			// The file's one key is enough.
-			if _, old, err := s.keys.DecryptWith([]byte(blobs(t, s)["settings.value key_check"][0]), keyCheck); err != nil || old != 0 {
-				t.Errorf("interrupted at step %d: the check is encrypted with key %d, %v", at, old, err)
-			}
-			s.Close()
-			if done {
-				break
-			}
-			interrupted++
 		}
 		if interrupted < 10 || both < 8 {
 			t.Errorf("interrupted at %d steps, at %d of them with both keys in the file; the test has lost its point", interrupted, both)
 		}
 	}
+}
+
+// rotateInterrupted begins a rotation that ends at a step, and has it finished: by
+// another one if again, or else by the next start. It says whether the rotation
+// was done before that step, and how many keys the file held then.
+func rotateInterrupted(t *testing.T, at int, again bool) (done bool, keys int) {
+	dir := memoryDir(t)
+	path := filepath.Join(dir, "secret.key")
+	s := opened(t, Config{Dir: dir})
+	f := fillEncrypted(t, s, reencryptBatch+1)
+	oldKey := keysIn(t, path)[0]
+	_, err := s.RotateKey(&steps{t.Context(), at})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	done = err == nil
+	f.check(t, s)
+	keys = len(keysIn(t, path))
+	if again && !done {
+		_, err := s.RotateKey(t.Context())
+		must(t, err)
+		f.check(t, s)
+		if keys := keysIn(t, path); len(keys) != 1 || keys[0] == oldKey {
+			t.Errorf("interrupted at step %d, and again: the file holds %d keys", at, len(keys))
+		}
+	}
+	s.Close()
+	s = opened(t, Config{Dir: dir})
+	f.check(t, s)
+	if keys := keysIn(t, path); len(keys) != 1 {
+		t.Errorf("interrupted at step %d, and opened: the file holds %d keys", at, len(keys))
+	}
+	// The file's one key is enough.
+	if _, old, err := s.keys.DecryptWith([]byte(blobs(t, s)["settings.value key_check"][0]), keyCheck); err != nil || old != 0 {
+		t.Errorf("interrupted at step %d: the check is encrypted with key %d, %v", at, old, err)
+	}
+	s.Close()
+	return done, keys
 }
 
 // While there is a secret that no key opens, no key is dropped: dropping

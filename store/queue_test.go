@@ -16,74 +16,89 @@ import (
 	"service/webhook"
 )
 
+// waitingModel is a subscription whose interests change while events are
+// published, and the plain model of what it is owed.
+type waitingModel struct {
+	t         *testing.T
+	s         *Store
+	random    *rand.Rand
+	id        string
+	asked     []string // names
+	active    bool
+	owed, got []int64
+}
+
+func (m *waitingModel) names() []string {
+	n := []string{"channel_created", "channel_updated", "content_updated", "content_deleted"}
+	m.random.Shuffle(len(n), func(i, j int) { n[i], n[j] = n[j], n[i] })
+	return n[:1+m.random.IntN(len(n))]
+}
+
+// step does something at random.
+func (m *waitingModel) step() {
+	switch m.random.IntN(8) {
+	case 0:
+		m.asked = m.names()
+		m.update(&webhook.SubscriptionFields{Events: &m.asked})
+	case 1:
+		m.active = !m.active
+		m.update(&webhook.SubscriptionFields{Active: &m.active})
+	case 2:
+		publish(m.t, m.s, "other", "content_updated")
+	case 3:
+		// The memory of the tail is lost, as by a restart.
+		m.s.tail = newTail(m.random.IntN(3000))
+	case 4:
+		m.form(1 + m.random.IntN(5))
+	default:
+		name := m.names()[0]
+		e := publish(m.t, m.s, "p", name)
+		if m.active && slices.Contains(m.asked, name) {
+			m.owed = append(m.owed, e[0].Seq)
+		}
+	}
+}
+
+func (m *waitingModel) update(f *webhook.SubscriptionFields) {
+	_, err := m.s.Subscriptions().Update(m.t.Context(), "p", m.id, f)
+	must(m.t, err)
+}
+
+// form makes a delivery of at most count of the events that wait, and says
+// whether there were any.
+func (m *waitingModel) form(count int) bool {
+	l := queue(m.t, m.s, m.id)
+	w, err := m.s.Queues().Waiting(m.t.Context(), l, l.Wanted, count, 1<<20)
+	must(m.t, err)
+	if len(w.Seqs) == 0 {
+		if w.To < l.Wanted {
+			m.t.Errorf("nothing waits, but only %d of %d was looked at", w.To, l.Wanted)
+		}
+		return false
+	}
+	m.got = append(m.got, w.Seqs...)
+	_, err = m.s.Queues().Form(l, &w).Wait()
+	must(m.t, err)
+	return true
+}
+
 // The two ways to read what waits, from memory and from disk, agree with a
 // plain model, whatever the subscription asked for and whenever it changed.
 func TestWaitingAgreesWithAModel(t *testing.T) {
-	ctx := context.Background()
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 0))
-			s := open(t)
-			program(t, s, "p")
-			program(t, s, "other")
-			names := []string{"channel_created", "channel_updated", "content_updated", "content_deleted"}
-			some := func() []string {
-				n := slices.Clone(names)
-				rnd.Shuffle(len(n), func(i, j int) { n[i], n[j] = n[j], n[i] })
-				return n[:1+rnd.IntN(len(n))]
-			}
-			asked := some()
-			active := true
-			sub := subscribe(t, s, "p", asked...)
-			var owed, got []int64
+			m := &waitingModel{t: t, s: open(t), random: rand.New(rand.NewPCG(seed, 0)), active: true}
+			program(t, m.s, "p")
+			program(t, m.s, "other")
+			m.asked = m.names()
+			m.id = subscribe(t, m.s, "p", m.asked...).ID
 			for range 120 {
-				switch rnd.IntN(8) {
-				case 0:
-					asked = some()
-					_, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Events: &asked})
-					must(t, err)
-				case 1:
-					active = !active
-					_, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &active})
-					must(t, err)
-				case 2:
-					publish(t, s, "other", "content_updated")
-				case 3:
-					// The memory of the tail is lost, as by a restart.
-					s.tail = newTail(rnd.IntN(3000))
-				case 4:
-					l := queue(t, s, sub.ID)
-					w, err := s.Queues().Waiting(ctx, l, l.Wanted, 1+rnd.IntN(5), 1<<20)
-					must(t, err)
-					if len(w.Seqs) > 0 {
-						got = append(got, w.Seqs...)
-						_, err := s.Queues().Form(l, &w).Wait()
-						must(t, err)
-					}
-				default:
-					name := names[rnd.IntN(len(names))]
-					e := publish(t, s, "p", name)
-					if active && slices.Contains(asked, name) {
-						owed = append(owed, e[0].Seq)
-					}
-				}
+				m.step()
 			}
-			for {
-				l := queue(t, s, sub.ID)
-				w, err := s.Queues().Waiting(ctx, l, l.Wanted, 3, 1<<20)
-				must(t, err)
-				if len(w.Seqs) == 0 {
-					if w.To < l.Wanted {
-						t.Errorf("nothing waits, but only %d of %d was looked at", w.To, l.Wanted)
-					}
-					break
-				}
-				got = append(got, w.Seqs...)
-				_, err = s.Queues().Form(l, &w).Wait()
-				must(t, err)
+			for m.form(3) {
 			}
-			if !slices.Equal(got, owed) {
-				t.Errorf("got %v, want %v", got, owed)
+			if !slices.Equal(m.got, m.owed) {
+				t.Errorf("got %v, want %v", m.got, m.owed)
 			}
 		})
 	}
@@ -301,14 +316,13 @@ func TestRecoveryBesideABadRecord(t *testing.T) {
 	}
 }
 
-// The queues of all subscriptions, which are read together, are the queue of each,
-// which is read alone, whatever there is of others.
-func TestQueuesAreTheQueueOfEach(t *testing.T) {
-	s := open(t)
+// fillQueues stores subscriptions with all that a queue has, and returns them:
+// the pings of 0, 4 and 8 wait; 6 has a redelivery due, and 2 a replay; 7 and 9
+// cannot be used.
+func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 	program(t, s, "p")
 	program(t, s, "q")
 	off := false
-	var subs []webhook.Subscription
 	for i := range 12 {
 		sub := subscribe(t, s, [...]string{"p", "q"}[i%2], [...][]string{{"content_updated"}, {"channel_created", "content_updated"}, {"channel_created"}}[i%3]...)
 		if i < 10 {
@@ -337,7 +351,6 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 		})
 		must(t, err)
 	}
-	// The pings of 0, 4 and 8 wait; 6 has a redelivery due, and 2 a replay.
 	failed := deliver(t, s, subs[6].ID, webhook.StatusFailed)
 	_, err = s.Deliveries().Redeliver(t.Context(), subs[6].ProgramID, subs[6].ID, failed.ID)
 	must(t, err)
@@ -349,34 +362,49 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 	} {
 		must(t, s.writer.do(func(t *tx) error { return t.Exec(query, id) }))
 	}
+	return subs
+}
 
+// The queues of all subscriptions, which are read together, are the queue of each,
+// which is read alone, whatever there is of others.
+func TestQueuesAreTheQueueOfEach(t *testing.T) {
+	s := open(t)
+	subs := fillQueues(t, s)
 	all, err := s.Queues().All(t.Context())
 	if err != nil || len(all) != len(subs) {
 		t.Fatalf("%d queues (%v), want %d", len(all), err, len(subs))
 	}
 	due, replaying, unusable := 0, 0, 0
 	for _, got := range all {
-		want, err := s.Queues().Get(t.Context(), got.SubscriptionID)
-		if got.Unusable != nil {
+		checkAlone(t, s, got)
+		switch {
+		case got.Unusable != nil:
 			unusable++
-			if !errors.Is(err, keyring.ErrDecrypt) || len(got.Interests) > 0 || got.Secrets != nil {
-				t.Errorf("queue %+v is not usable; alone: %v", got, err)
-			}
-			continue
-		}
-		must(t, err)
-		if diff := cmp.Diff(want, got, cmpopts.EquateApproxTime(time.Second)); diff != "" {
-			t.Errorf("read together (+), and alone (-):\n%s", diff)
-		}
-		if !got.NextDue.IsZero() || !got.NextPing.IsZero() {
-			due++
-		}
-		if got.Replaying {
+		case got.Replaying:
 			replaying++
+		case !got.NextDue.IsZero() || !got.NextPing.IsZero():
+			due++
 		}
 	}
 	if due != 4 || replaying != 1 || unusable != 2 {
 		t.Errorf("%d queues have something due, %d replay, %d cannot be used; want 4, 1 and 2", due, replaying, unusable)
+	}
+}
+
+// checkAlone compares a queue that was read together with others with the same
+// that is read alone.
+func checkAlone(t *testing.T, s *Store, got *Queue) {
+	t.Helper()
+	want, err := s.Queues().Get(t.Context(), got.SubscriptionID)
+	if got.Unusable != nil {
+		if !errors.Is(err, keyring.ErrDecrypt) || len(got.Interests) > 0 || got.Secrets != nil {
+			t.Errorf("queue %+v is not usable; alone: %v", got, err)
+		}
+		return
+	}
+	must(t, err)
+	if diff := cmp.Diff(want, got, cmpopts.EquateApproxTime(time.Second)); diff != "" {
+		t.Errorf("read together (+), and alone (-):\n%s", diff)
 	}
 }
 

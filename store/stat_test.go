@@ -8,6 +8,37 @@ import (
 	"service/webhook"
 )
 
+// totalStats returns the sum of the statistics of the last days, and of how many
+// spans they are.
+func totalStats(t *testing.T, s *Store, programID, subscriptionID string, span time.Duration) (sum webhook.Stat, spans int) {
+	t.Helper()
+	all, err := s.Stats(t.Context(), programID, subscriptionID, span, time.Now().Add(-100*time.Hour), time.Now().Add(time.Hour))
+	must(t, err)
+	for i := range all {
+		if i > 0 && !all[i].At.After(all[i-1].At) {
+			t.Errorf("the spans are not in order: %v after %v", all[i].At, all[i-1].At)
+		}
+		sum.Add(&all[i])
+	}
+	return sum, len(all)
+}
+
+// checkStats compares the statistics with what TestStats has sent.
+func checkStats(t *testing.T, s *Store, subscriptionID string) {
+	t.Helper()
+	for span, want := range map[time.Duration]int{StatMinute: 5, StatHour: 1} {
+		if got, spans := totalStats(t, s, "p", subscriptionID, span); got.Success != 20 || got.Retryable != 10 || got.Failed != 0 || got.Answers["503"] != 10 || spans != want {
+			t.Errorf("the subscription's %s: %+v in %d spans", span, got, spans)
+		}
+		if got, _ := totalStats(t, s, "p", "", span); got.Total() != 60 || got.Failed != 30 {
+			t.Errorf("the program's %s: %+v", span, got)
+		}
+		if got, _ := totalStats(t, s, "", "", span); got.Total() != 61 {
+			t.Errorf("all, by the %s: %+v", span, got)
+		}
+	}
+}
+
 // Attempts are counted by minute and by hour, for the subscription, the program
 // and all; what is not written yet counts as well, a restart keeps it, and
 // retention removes it.
@@ -20,7 +51,6 @@ func TestStats(t *testing.T) {
 		sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
 		program(t, s, "q")
 		third := subscribe(t, s, "q", "content_updated")
-		start := time.Now()
 		for i := range 30 {
 			publish(t, s, "p", "content_updated")
 			send(t, s, queue(t, s, sub.ID), []int{200, 200, 503}[i%3])
@@ -29,47 +59,21 @@ func TestStats(t *testing.T) {
 		}
 		publish(t, s, "q", "content_updated")
 		send(t, s, queue(t, s, third.ID), 200)
-		total := func(s *Store, programID, subscriptionID string, span time.Duration) (sum webhook.Stat, spans int) {
-			t.Helper()
-			all, err := s.Stats(t.Context(), programID, subscriptionID, span, start.Add(-time.Hour), start.Add(time.Hour))
-			must(t, err)
-			for i := range all {
-				if i > 0 && !all[i].At.After(all[i-1].At) {
-					t.Errorf("the spans are not in order: %v after %v", all[i].At, all[i-1].At)
-				}
-				sum.Add(&all[i])
-			}
-			return sum, len(all)
-		}
-		check := func(s *Store) {
-			t.Helper()
-			for _, span := range []time.Duration{StatMinute, StatHour} {
-				if got, spans := total(s, "p", sub.ID, span); got.Success != 20 || got.Retryable != 10 || got.Failed != 0 || got.Answers["503"] != 10 || spans != map[time.Duration]int{StatMinute: 5, StatHour: 1}[span] {
-					t.Errorf("the subscription's %s: %+v in %d spans", span, got, spans)
-				}
-				if got, _ := total(s, "p", "", span); got.Total() != 60 || got.Failed != 30 {
-					t.Errorf("the program's %s: %+v", span, got)
-				}
-				if got, _ := total(s, "", "", span); got.Total() != 61 {
-					t.Errorf("all, by the %s: %+v", span, got)
-				}
-			}
-		}
-		check(s)
+		checkStats(t, s, sub.ID)
 		must(t, s.Close())
 		again := openDir(t, dir)
-		check(again)
+		checkStats(t, again, sub.ID)
 
 		time.Sleep(49 * time.Hour)
 		sweepAt(t, again, time.Now().Add(-60*time.Hour))
-		if got, _ := total(again, "", "", StatMinute); got.Total() != 0 {
+		if got, _ := totalStats(t, again, "", "", StatMinute); got.Total() != 0 {
 			t.Errorf("minutes are left after two days: %+v", got)
 		}
-		if got, _ := total(again, "", "", StatHour); got.Total() != 61 {
+		if got, _ := totalStats(t, again, "", "", StatHour); got.Total() != 61 {
 			t.Errorf("hours, after two days: %+v", got)
 		}
 		sweepAt(t, again, time.Now())
-		if got, _ := total(again, "", "", StatHour); got.Total() != 0 {
+		if got, _ := totalStats(t, again, "", "", StatHour); got.Total() != 0 {
 			t.Errorf("hours are left: %+v", got)
 		}
 	})

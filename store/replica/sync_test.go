@@ -64,6 +64,31 @@ func TestEmptiedReplica(t *testing.T) {
 	}
 }
 
+// metaSize returns the size of Litestream's files beside the database.
+func metaSize(t *testing.T, dir string) (bytes int64) {
+	t.Helper()
+	err := filepath.WalkDir(metaPath(filepath.Join(dir, "service.db")), func(_ string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			bytes += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
 // TestBacklog has a replica that takes nothing until too much waits for it: that
 // is removed, the service goes on, and the replica has everything when it can be
 // reached again.
@@ -80,29 +105,7 @@ func TestBacklog(t *testing.T) {
 		rand.Read(value)
 		r.write("INSERT INTO data VALUES (1, ?1) ON CONFLICT DO UPDATE SET value = ?1", value)
 	}
-	size := func() (bytes int64) {
-		t.Helper()
-		err := filepath.WalkDir(metaPath(filepath.Join(dir, "service.db")), func(_ string, d fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			if err != nil || d.IsDir() {
-				return err
-			}
-			info, err := d.Info()
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			if err == nil {
-				bytes += info.Size()
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return bytes
-	}
+	size := func() int64 { return metaSize(t, dir) }
 
 	// Uploaded files are still on the disk, and do not count.
 	r.await("running", running)

@@ -69,10 +69,30 @@ func TestBulkRedelivery(t *testing.T) {
 	if _, ok := watcher.Take().Queued[good.ID]; !ok {
 		t.Error("the dispatcher was not told")
 	}
+	checkRedeliveries(t, s, before, each-1)
+
+	// The same form again, and another one for the same.
+	if _, err := runBulk(t, s, webhook.ActionDeliveryRedeliver, id, ""); !errors.Is(err, ErrBegun) {
+		t.Errorf("the same run again: %v", err)
+	}
+	again, err := runBulk(t, s, webhook.ActionDeliveryRedeliver, webhook.NewID(), "")
+	if err != nil || again.Done != 0 || again.Skipped[webhook.SkipRedelivered] != each {
+		t.Errorf("another run: %+v (%v)", again, err)
+	}
+	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "filter[subject_id]="+id))
+	if err != nil || len(entries) != 2 || entries[0].Detail != "Ended: 4 done, 16 skipped, 0 left" || entries[1].Admin != "ada@example.com" {
+		t.Errorf("audit: %+v (%v)", entries, err)
+	}
+}
+
+// checkRedeliveries compares the redeliveries after a num with what they redeliver,
+// in order.
+func checkRedeliveries(t *testing.T, s *Store, after int64, want int) {
+	t.Helper()
 	var last int64
 	links := 0
-	err = s.db.Each(t.Context(), `SELECT o.num, r.seqs = o.seqs AND r.status = 'pending' AND r.next_attempt_at IS NOT NULL, (SELECT count(*) FROM delivery_events x WHERE x.delivery = r.num)
-		FROM deliveries r JOIN deliveries o ON o.id = r.redelivery_of WHERE r.num > ? ORDER BY r.num`, []any{before}, func(scan func(...any) error) error {
+	err := s.db.Each(t.Context(), `SELECT o.num, r.seqs = o.seqs AND r.status = 'pending' AND r.next_attempt_at IS NOT NULL, (SELECT count(*) FROM delivery_events x WHERE x.delivery = r.num)
+		FROM deliveries r JOIN deliveries o ON o.id = r.redelivery_of WHERE r.num > ? ORDER BY r.num`, []any{after}, func(scan func(...any) error) error {
 		var num int64
 		var right bool
 		var linked int
@@ -86,21 +106,8 @@ func TestBulkRedelivery(t *testing.T) {
 		links++
 		return nil
 	})
-	if err != nil || links != each-1 {
+	if err != nil || links != want {
 		t.Errorf("%d redeliveries (%v)", links, err)
-	}
-
-	// The same form again, and another one for the same.
-	if _, err := runBulk(t, s, webhook.ActionDeliveryRedeliver, id, ""); !errors.Is(err, ErrBegun) {
-		t.Errorf("the same run again: %v", err)
-	}
-	again, err := runBulk(t, s, webhook.ActionDeliveryRedeliver, webhook.NewID(), "")
-	if err != nil || again.Done != 0 || again.Skipped[webhook.SkipRedelivered] != each {
-		t.Errorf("another run: %+v (%v)", again, err)
-	}
-	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "filter[subject_id]="+id))
-	if err != nil || len(entries) != 2 || entries[0].Detail != "Ended: 4 done, 16 skipped, 0 left" || entries[1].Admin != "ada@example.com" {
-		t.Errorf("audit: %+v (%v)", entries, err)
 	}
 }
 

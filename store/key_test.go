@@ -401,9 +401,8 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 	f.check(t, s)
 	// All of it is open to the key that the file holds now.
 	var err error
-	if s.keys, err = keyring.New(s.keys.File(), keysIn(t, s.keys.File().Path)); err != nil {
-		t.Fatal(err)
-	}
+	s.keys, err = keyring.New(s.keys.File(), keysIn(t, s.keys.File().Path))
+	must(t, err)
 	f.check(t, s)
 }
 

@@ -711,40 +711,47 @@ func TestListPlans(t *testing.T) {
 		{"SELECT " + subscriptionColumns + listedSubscriptions + orderSubscriptions([]webhook.SortField{{Name: "url"}}), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", "ORDER BY"},
 		{"SELECT count(*)" + listedSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", none},
 	} {
-		var plan []string
-		outer, sorts := -1, ""
-		args := make([]any, strings.Count(tt.query, "?"))
-		for n := 21; n > 0; n-- {
-			if strings.Contains(tt.query, fmt.Sprintf("?%d", n)) {
-				args = args[:n]
-				break
-			}
+		checkListPlan(t, s, tt.query, tt.search, tt.sorts)
+	}
+}
+
+// checkListPlan compares how a query finds its rows, and what it sorts, "" for
+// nothing, with how it should.
+func checkListPlan(t *testing.T, s *Store, query, search, sorting string) {
+	t.Helper()
+	var plan []string
+	outer, sorts := -1, ""
+	args := make([]any, strings.Count(query, "?"))
+	for n := 21; n > 0; n-- {
+		if strings.Contains(query, fmt.Sprintf("?%d", n)) {
+			args = args[:n]
+			break
 		}
-		err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
-			var id, parent, unused int
-			var detail string
-			err := scan(&id, &parent, &unused, &detail)
-			plan = append(plan, detail)
-			// Of the query itself, not of what it asks of each row.
-			if what, ok := strings.CutPrefix(detail, "USE TEMP B-TREE FOR "); ok && parent == 0 {
-				sorts = what
-			}
-			if outer < 0 && strings.HasPrefix(detail, "SEARCH ") {
-				outer = len(plan) - 1
-			}
-			return err
-		})
-		if err != nil {
-			t.Errorf("%s: %v", tt.query, err)
-			continue
+	}
+	err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+query, args, func(scan func(...any) error) error {
+		var id, parent, unused int
+		var detail string
+		err := scan(&id, &parent, &unused, &detail)
+		plan = append(plan, detail)
+		// Of the query itself, not of what it asks of each row.
+		if what, ok := strings.CutPrefix(detail, "USE TEMP B-TREE FOR "); ok && parent == 0 {
+			sorts = what
 		}
-		// The events of a delivery are found one by one, not in the whole log.
-		wholeLog := slices.ContainsFunc(plan, func(step string) bool {
-			return strings.HasPrefix(step, "SEARCH e ") && strings.HasSuffix(step, "(program_id=?)")
-		})
-		if outer < 0 || plan[outer] != tt.search || sorts != tt.sorts || scansATable(plan) || wholeLog {
-			t.Errorf("%s\n\t%s\nwant %s, and sorting %q", tt.query, strings.Join(plan, "\n\t"), tt.search, tt.sorts)
+		if outer < 0 && strings.HasPrefix(detail, "SEARCH ") {
+			outer = len(plan) - 1
 		}
+		return err
+	})
+	if err != nil {
+		t.Errorf("%s: %v", query, err)
+		return
+	}
+	// The events of a delivery are found one by one, not in the whole log.
+	wholeLog := slices.ContainsFunc(plan, func(step string) bool {
+		return strings.HasPrefix(step, "SEARCH e ") && strings.HasSuffix(step, "(program_id=?)")
+	})
+	if outer < 0 || plan[outer] != search || sorts != sorting || scansATable(plan) || wholeLog {
+		t.Errorf("%s\n\t%s\nwant %s, and sorting %q", query, strings.Join(plan, "\n\t"), search, sorting)
 	}
 }
 

@@ -184,22 +184,9 @@ func TestTheLifeOfADelivery(t *testing.T) {
 		must(t, err)
 		return d
 	}
-	fail := webhook.Attempt{StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500, ResponseBody: []byte("no"), ResponseHeader: "Server: x"}
-	now := time.Now().Add(-time.Minute)
-
-	ping, next, err := s.Queues().ClaimDue(ctx, sub.ID, true)
-	if err != nil || ping == nil || !ping.Ping || !next.IsZero() {
-		t.Fatalf("got %+v, %v, %v; want the ping of the creation", ping, next, err)
-	}
-	if d := read(ping.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || d.Events[0].Name != "ping" {
-		t.Errorf("a claimed ping is %+v", d)
-	}
-	_, err = s.Queues().Record(ping, &webhook.Attempt{Number: 1, StartedAt: now, Result: webhook.ResultSuccess, ResponseStatus: 204}, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
-	must(t, err)
-
 	publish(t, s, "p", "content_updated", "content_updated")
 	first := form(t, s, queue(t, s, sub.ID), 100)
-	body := webhook.AppendBody(nil, first.ID, first.SubscriptionID, first.ProgramID, first.Events)
+	body := string(webhook.AppendBody(nil, first.ID, first.SubscriptionID, first.ProgramID, first.Events))
 	if d := read(first.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || len(d.Events) != 2 || len(d.Attempts) != 0 {
 		t.Errorf("a formed delivery is %+v", d)
 	}
@@ -208,15 +195,12 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	}
 	claim := first
 	for number := 1; number <= webhook.MaxAttempts; number++ {
-		if claim.Number != number {
-			t.Fatalf("attempt %d has number %d", number, claim.Number)
+		got := webhook.AppendBody(nil, claim.ID, claim.SubscriptionID, claim.ProgramID, claim.Events)
+		if claim.Number != number || string(got) != body {
+			t.Fatalf("attempt %d has number %d and the bytes %s", number, claim.Number, got)
 		}
-		if got := webhook.AppendBody(nil, claim.ID, claim.SubscriptionID, claim.ProgramID, claim.Events); string(got) != string(body) {
-			t.Fatalf("attempt %d has other bytes: %s", number, got)
-		}
-		a := fail
-		a.Number = number
-		step := webhook.DefaultRetryPolicy().After(&a, now.Add(-3*time.Hour), 0.5)
+		a := webhook.Attempt{Number: number, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500, ResponseBody: []byte("no"), ResponseHeader: "Server: x"}
+		step := webhook.DefaultRetryPolicy().After(&a, time.Now().Add(-3*time.Hour), 0.5)
 		_, err := s.Queues().Record(claim, &a, step, webhook.HealthPolicy{})
 		must(t, err)
 		if number == webhook.MaxAttempts {
@@ -238,6 +222,26 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	}
 	if c, next, err := s.Queues().ClaimDue(ctx, sub.ID, false); c != nil || !next.IsZero() || err != nil {
 		t.Errorf("a sixth attempt was claimed: %+v, %v, %v", c, next, err)
+	}
+}
+
+// The ping of a creation is claimed as such, and succeeds.
+func TestTheLifeOfAPing(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	ping, next, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
+	if err != nil || ping == nil || !ping.Ping || !next.IsZero() {
+		t.Fatalf("got %+v, %v, %v; want the ping of the creation", ping, next, err)
+	}
+	d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, ping.ID)
+	if err != nil || d.Status != webhook.StatusPending || d.AttemptsMade != 1 || d.Events[0].Name != "ping" {
+		t.Errorf("a claimed ping is %+v (%v)", d, err)
+	}
+	end(t, s, ping, webhook.StatusSuccess)
+	d, err = s.Deliveries().Get(t.Context(), "p", sub.ID, ping.ID)
+	if err != nil || d.Status != webhook.StatusSuccess || d.CompletedAt.IsZero() {
+		t.Errorf("at its end it is %+v (%v)", d, err)
 	}
 }
 

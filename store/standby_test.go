@@ -70,15 +70,11 @@ func TestStandby(t *testing.T) {
 		}
 	}
 	keys, err := ReadKeys(dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	open := func() *Standby {
 		t.Helper()
 		s, err := OpenStandby(warm, fileReplica(t, warm, target), keys, false, testLogger(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s
 	}
 	publish(10)
@@ -98,21 +94,15 @@ func TestStandby(t *testing.T) {
 	publish(1)
 	awaitStandby(t, standby, "following again", func(y replica.FollowerState) bool { return y.Following })
 	stop()
-	if err := standby.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, standby.Close())
 	publish(10)
 	standby = open() // it goes on with what it has
 	stop = follow(t, standby)
 	awaitStandby(t, standby, "following", func(y replica.FollowerState) bool { return y.Following })
 	publish(10)
-	if err := primary.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, primary.close())
 	stop()
-	if err := os.WriteFile(filepath.Join(warm, keyring.FileName), keys, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(warm, keyring.FileName), keys, 0o600))
 	y, aside, err := standby.Promote(t.Context())
 	if err != nil || aside != "" || time.Since(y.State) > time.Minute {
 		t.Fatalf("promote: %+v, %q, %v", y, aside, err)
@@ -131,9 +121,7 @@ func TestStandby(t *testing.T) {
 		t.Error(err)
 	}
 	s.await("up to date", upToDate)
-	if err := s.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.close())
 	again, _ := restored(t, fileReplica(t, dir, target), dir, time.Time{})
 	if n := events(t, again); n != 42 {
 		t.Errorf("its replica has %d events, want 42", n)

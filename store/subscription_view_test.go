@@ -96,18 +96,23 @@ func TestAllSubscriptions(t *testing.T) {
 				want = append(want, m.id)
 			}
 		}
-		for _, order := range []string{"&sort=created_at", ""} {
-			for _, limit := range []int{7, 10_000} {
-				s.lists.scan = limit
-				q := query(t, webhook.AllSubscriptionList, tt.query+order+"&page[size]=4")
-				got := readPages(t, tt.query, q, 2*len(all), func(ctx context.Context, q *webhook.ListQuery) ([]SubscriptionSummary, string, error) {
-					return s.Subscriptions().PageAll(ctx, tt.program, q)
-				}, func(u SubscriptionSummary) string { return u.ID })
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("%s %s%s, looking at %d a page (-want +got):\n%s", tt.program, tt.query, order, limit, diff)
-				}
-			}
-			slices.Reverse(want)
+		checkAllSubscriptions(t, s, tt.program, tt.query+"&sort=created_at", want)
+		slices.Reverse(want)
+		checkAllSubscriptions(t, s, tt.program, tt.query, want)
+	}
+}
+
+// checkAllSubscriptions compares a list with the ids that it should have, however
+// little one of its pages looks at.
+func checkAllSubscriptions(t *testing.T, s *Store, programID, raw string, want []string) {
+	t.Helper()
+	for _, limit := range []int{7, 10_000} {
+		s.lists.scan = limit
+		got := readPages(t, raw, query(t, webhook.AllSubscriptionList, raw+"&page[size]=4"), 300, func(ctx context.Context, q *webhook.ListQuery) ([]SubscriptionSummary, string, error) {
+			return s.Subscriptions().PageAll(ctx, programID, q)
+		}, func(u SubscriptionSummary) string { return u.ID })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s %s, looking at %d a page (-want +got):\n%s", programID, raw, limit, diff)
 		}
 	}
 }
@@ -128,43 +133,47 @@ func TestAllSubscriptionsCursorOfAnotherList(t *testing.T) {
 	wantCode(t, err, webhook.CodeInvalid)
 }
 
+// readView returns the view of a subscription with its two newest deliveries.
+func readView(t *testing.T, s *Store, id string) SubscriptionView {
+	t.Helper()
+	u, err := s.Subscriptions().View(t.Context(), id, 2)
+	must(t, err)
+	return u
+}
+
+// answer records a response to an attempt, a second before it returns.
+func answer(t *testing.T, s *Store, c *Claim, status int) {
+	t.Helper()
+	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+	_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9})
+	must(t, err)
+	time.Sleep(time.Second)
+}
+
 // What is said of a subscription beside its record.
 func TestSubscriptionView(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
-		end := func(c *Claim, status int) {
-			t.Helper()
-			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-			_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9})
-			must(t, err)
-			time.Sleep(time.Second)
-		}
-		read := func() SubscriptionView {
-			t.Helper()
-			u, err := s.Subscriptions().View(t.Context(), sub.ID, 2)
-			must(t, err)
-			return u
-		}
-		if u := read(); !u.LastSuccess.IsZero() || u.Success.DeliveryID+u.Failure.DeliveryID != "" || u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
+		if u := readView(t, s, sub.ID); !u.LastSuccess.IsZero() || u.Success.DeliveryID+u.Failure.DeliveryID != "" || u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
 			t.Errorf("of a new one: %+v", u)
 		}
 		ping, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
 		must(t, err)
-		end(ping, 200)
-		if u := read(); u.Success.DeliveryID != ping.ID || !u.Success.Ping || u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {
+		answer(t, s, ping, 200)
+		if u := readView(t, s, sub.ID); u.Success.DeliveryID != ping.ID || !u.Success.Ping || u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {
 			t.Errorf("after a ping: %+v", u)
 		}
 		publish(t, s, "p", "content_updated")
 		bad := form(t, s, queue(t, s, sub.ID), 1)
-		end(bad, 503)
+		answer(t, s, bad, 503)
 		publish(t, s, "p", "content_updated", "content_updated", "channel_updated")
-		u := read()
+		u := readView(t, s, sub.ID)
 		if u.Failure.DeliveryID != bad.ID || u.Failure.Ping || u.Failures.Count != 1 || u.WaitingEvents != 2 || u.WaitingDeliveries != 1 || u.OldestEvent.IsZero() {
 			t.Errorf("after a failure: %+v", u)
 		}
 		good := form(t, s, queue(t, s, sub.ID), 10)
-		end(good, 204)
-		if u = read(); u.Success.DeliveryID != good.ID || u.Success.Ping || u.Failure.DeliveryID != bad.ID || u.WaitingEvents != 0 || len(u.Recent) != 2 || u.Recent[0].ID != good.ID {
+		answer(t, s, good, 204)
+		if u = readView(t, s, sub.ID); u.Success.DeliveryID != good.ID || u.Success.Ping || u.Failure.DeliveryID != bad.ID || u.WaitingEvents != 0 || len(u.Recent) != 2 || u.Recent[0].ID != good.ID {
 			t.Errorf("after a success: %+v", u)
 		}
 		now := time.Now()
@@ -177,33 +186,47 @@ func TestSubscriptionView(t *testing.T) {
 		if sum.Success != 1 || sum.Retryable != 1 || sum.Failed != 0 { // pings aside
 			t.Errorf("its numbers are %+v", stats)
 		}
-		// When the last success is not among the newest, the statistics know of it.
-		for range 120 {
-			publish(t, s, "p", "content_updated")
-			end(form(t, s, queue(t, s, sub.ID), 1), 404)
-		}
-		if u = read(); u.Success.DeliveryID != "" || !u.LastSuccess.Equal(now.UTC().Truncate(time.Hour)) {
-			t.Errorf("after many failures: %+v, %s", u.Success, u.LastSuccess)
-		}
-		for range 2 {
-			if _, _, err := s.Subscriptions().RotateSecret(t.Context(), "p", sub.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if u = read(); len(u.OldSecrets) != 2 || !u.OldSecrets[0].Before(u.OldSecrets[1]) {
-			t.Errorf("the old secrets end at %v", u.OldSecrets)
-		}
-		time.Sleep(SecretOverlap + time.Second)
-		if u = read(); u.OldSecrets != nil {
-			t.Errorf("the old secrets end at %v, long ago", u.OldSecrets)
-		}
 		_, err = s.Subscriptions().Delete(t.Context(), "p", sub.ID)
 		must(t, err)
-		if u = read(); u.DeletedAt.IsZero() || len(u.Recent) != 2 || u.WaitingDeliveries != 0 {
+		if u = readView(t, s, sub.ID); u.DeletedAt.IsZero() || len(u.Recent) != 2 || u.WaitingDeliveries != 0 {
 			t.Errorf("of a deleted one: %+v", u)
 		}
 		_, err = s.Subscriptions().View(t.Context(), "none", 2)
 		wantCode(t, err, webhook.CodeNotFound)
+	})
+}
+
+// When the last success is not among the newest deliveries, the statistics know
+// of it.
+func TestSubscriptionViewAfterManyFailures(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		now := time.Now()
+		for i := range 121 {
+			publish(t, s, "p", "content_updated")
+			answer(t, s, form(t, s, queue(t, s, sub.ID), 1), map[bool]int{true: 204, false: 404}[i == 0])
+		}
+		if u := readView(t, s, sub.ID); u.Success.DeliveryID != "" || !u.LastSuccess.Equal(now.UTC().Truncate(time.Hour)) {
+			t.Errorf("after many failures: %+v, %s", u.Success, u.LastSuccess)
+		}
+	})
+}
+
+func TestSubscriptionViewOfOldSecrets(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		for range 2 {
+			_, _, err := s.Subscriptions().RotateSecret(t.Context(), "p", sub.ID)
+			must(t, err)
+			time.Sleep(time.Second)
+		}
+		if u := readView(t, s, sub.ID); len(u.OldSecrets) != 2 || !u.OldSecrets[0].Before(u.OldSecrets[1]) {
+			t.Errorf("the old secrets end at %v", u.OldSecrets)
+		}
+		time.Sleep(SecretOverlap + time.Second)
+		if u := readView(t, s, sub.ID); u.OldSecrets != nil {
+			t.Errorf("the old secrets end at %v, long ago", u.OldSecrets)
+		}
 	})
 }
 

@@ -262,6 +262,31 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 	}
 }
 
+// Subscriptions that have too many streams together are read by the index of all,
+// and by that alone: each delivery is listed once.
+func TestDeliveriesOfTooManyStreams(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	var want []string
+	for range listSubscriptions/2 + 1 {
+		sub := subscribe(t, s, "p", "content_updated")
+		for _, status := range []int{404, 410} {
+			publish(t, s, "p", "content_updated")
+			c := form(t, s, queue(t, s, sub.ID), 1)
+			_, err := s.Queues().Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: status},
+				webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
+			must(t, err)
+			want = append(want, c.ID)
+		}
+	}
+	slices.Reverse(want)
+	q := query(t, webhook.AllDeliveryList, "filter[program_id]=p&filter[response_status]=4xx")
+	got := readPages(t, "4xx", q, len(want), s.Deliveries().PageAll, func(d webhook.Delivery) string { return d.ID })
+	if !slices.Equal(got, want) {
+		t.Errorf("got %d deliveries, want %d, each once", len(got), len(want))
+	}
+}
+
 // What names more subscriptions by a part of their URLs than are looked for is
 // refused, and not answered with some of them; a program narrows it.
 func TestDeliveriesByTooManyURLs(t *testing.T) {

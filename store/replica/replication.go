@@ -270,7 +270,7 @@ func (r *Replication) newSession() (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	replica.Client = &spoolClient{client, r.path}
+	replica.Client = &spoolClient{&fencedClient{client, r.fenced}, r.path}
 	db.Replica = replica
 	// Litestream's own loops are off: this package syncs, so that it sees
 	// the errors.

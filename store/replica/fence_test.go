@@ -1,0 +1,103 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/superfly/ltx"
+)
+
+// TestFencedReplica has a lease expire while Litestream is open. Nothing that
+// Litestream does on its own then changes the bucket: no compaction, no snapshot,
+// no deletion.
+func TestFencedReplica(t *testing.T) {
+	b := newBucket(t)
+	dir := t.TempDir()
+	r := openReplicated(t, dir, b.config(t, dir))
+	var expired atomic.Bool
+	r.Fence(func() bool { return !expired.Load() })
+	r.await("up to date", upToDate)
+	s := r.current()
+	for range 3 {
+		r.insert(100)
+		r.awaitSent(s)
+	}
+	var changes atomic.Int64
+	count := func(req *http.Request) {
+		if req.Method != http.MethodGet && req.Method != http.MethodHead {
+			changes.Add(1)
+		}
+	}
+	b.delay.Store(&count)
+	ctx := context.Background()
+	work := []struct {
+		name string
+		do   func() error
+	}{
+		{"compaction", func() error { _, err := s.db.Compact(ctx, 1); return err }},
+		{"a snapshot", func() error { _, err := s.db.Snapshot(ctx); return err }},
+		{"a deletion", func() error { return s.db.EnforceRetentionByTXID(ctx, 0, 3) }},
+		{"the deletion of everything", func() error { return s.replica.Client.DeleteAll(ctx) }},
+	}
+	expired.Store(true)
+	for _, w := range work {
+		if err := w.do(); !errors.Is(err, ErrLeaseExpired) {
+			t.Errorf("%s without the lease: got %v, want %v", w.name, err, ErrLeaseExpired)
+		}
+	}
+	if n := changes.Load(); n != 0 {
+		t.Errorf("%d requests changed the bucket without the lease", n)
+	}
+	expired.Store(false)
+	for _, w := range work[:3] {
+		if err := w.do(); err != nil {
+			t.Errorf("%s with the lease: %v", w.name, err)
+		}
+	}
+	if changes.Load() == 0 {
+		t.Error("no request changed the bucket with the lease: this test counts nothing")
+	}
+}
+
+// TestFencedUpload has the lease expire while a file is being uploaded. The file
+// never gets its name.
+func TestFencedUpload(t *testing.T) {
+	b := newBucket(t)
+	dir := t.TempDir()
+	client, err := b.config(t, dir).settings.newClient(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := (&ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1, MinTXID: 1, MaxTXID: 1, Timestamp: time.Now().UnixMilli()}).MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, expires := range []bool{true, false} {
+		var expired atomic.Bool
+		c := &fencedClient{client, expired.Load}
+		body := io.MultiReader(bytes.NewReader(header), readerFunc(func(p []byte) (int, error) {
+			expired.Store(expires)
+			return 0, io.EOF
+		}))
+		_, err := c.WriteLTXFile(t.Context(), 0, 1, 1, body)
+		files, listErr := client.LTXFiles(t.Context(), 0, 0, false)
+		if listErr != nil {
+			t.Fatal(listErr)
+		}
+		there := files.Next()
+		files.Close()
+		if expires && (!errors.Is(err, ErrLeaseExpired) || there) || !expires && (err != nil || !there) {
+			t.Errorf("an upload, and the lease expires (%t): got %v, the file exists: %t", expires, err, there)
+		}
+	}
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -70,8 +70,7 @@ type Lease struct {
 	leaser *s3.Leaser
 
 	held   *litestream.Lease // nil before Acquire
-	expiry atomic.Int64      // nanoseconds from start, without the reserve; 0 for not held
-	start  time.Time         // expiry counts from here, by the monotonic clock
+	expiry atomic.Int64      // nanoseconds of uptime, without the reserve; 0 for not held
 }
 
 // LeaseState is the content of the lease object.
@@ -100,7 +99,7 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{cfg: cfg, leaser: s3.NewLeaser(), start: time.Now()}
+	l := &Lease{cfg: cfg, leaser: s3.NewLeaser()}
 	l.leaser.SetLogger(slog.New(slog.DiscardHandler))
 	l.leaser.SetClient(api)
 	l.leaser.Bucket, l.leaser.Path, l.leaser.TTL, l.leaser.Owner = bucket.Bucket, bucket.Path, cfg.TTL, owner
@@ -194,7 +193,7 @@ func (l *Lease) ours(found *litestream.Lease) bool { return found.Owner == l.lea
 // [ErrLeaseHeld] while another service holds the lease, and [ErrLeaseStale] when
 // the data is older than that of the last holder.
 func (l *Lease) Acquire(ctx context.Context, known int64) error {
-	asked := time.Now()
+	asked := uptime()
 	found, err := l.read(ctx)
 	if err != nil {
 		return err
@@ -208,7 +207,7 @@ func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	case found != nil && !ours && found.Generation > known:
 		return fmt.Errorf("%w: %s, under the lease of generation %d, and the data here was last written under %d", ErrLeaseStale, found.Owner, found.Generation, known)
 	}
-	asked = time.Now()
+	asked = uptime()
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	l.held, err = l.leaser.AcquireLease(ctx)
@@ -223,7 +222,7 @@ func (l *Lease) Acquire(ctx context.Context, known int64) error {
 		// The object was deleted: continue its generations.
 		next := *l.held
 		next.Generation = known + 1
-		return l.renew(ctx, &next, time.Now())
+		return l.renew(ctx, &next, uptime())
 	}
 	return nil
 }
@@ -234,7 +233,7 @@ func heldBy(found *litestream.Lease) error {
 
 // renew renews a lease of this service. It is valid from asked, the time before
 // the object was read or written.
-func (l *Lease) renew(ctx context.Context, found *litestream.Lease, asked time.Time) error {
+func (l *Lease) renew(ctx context.Context, found *litestream.Lease, asked time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	renewed, err := l.leaser.RenewLease(ctx, found)
@@ -246,13 +245,13 @@ func (l *Lease) renew(ctx context.Context, found *litestream.Lease, asked time.T
 	return nil
 }
 
-func (l *Lease) extend(asked time.Time) {
-	l.expiry.Store(int64(asked.Add(l.cfg.TTL - l.cfg.Reserve).Sub(l.start)))
+func (l *Lease) extend(asked time.Duration) {
+	l.expiry.Store(int64(asked + l.cfg.TTL - l.cfg.Reserve))
 }
 
-// Valid reports whether new work may begin under the lease. It uses the
-// monotonic clock.
-func (l *Lease) Valid() bool { return int64(time.Since(l.start)) < l.expiry.Load() }
+// Valid reports whether new work may begin under the lease. It uses a clock that
+// nobody sets, and that also runs while the machine is suspended.
+func (l *Lease) Valid() bool { return int64(uptime()) < l.expiry.Load() }
 
 // Generation returns the generation of the lease that is held.
 func (l *Lease) Generation() int64 { return l.held.Generation }
@@ -292,7 +291,7 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 // renewOrLose renews the lease. The error wraps [ErrLeaseHeld] when it is
 // another's, and the lease is not valid then.
 func (l *Lease) renewOrLose(ctx context.Context) error {
-	asked := time.Now()
+	asked := uptime()
 	err := l.renew(ctx, l.held, asked)
 	if !errors.Is(err, litestream.ErrLeaseNotHeld) {
 		return err

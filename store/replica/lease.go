@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"github.com/benbjohnson/litestream"
 	"github.com/benbjohnson/litestream/s3"
 
-	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -29,7 +27,6 @@ import (
 const MaxClockSkew = 2 * time.Second
 
 const (
-	leaseIDFile  = "lease.id" // in the data directory: identifies the owner of a lease
 	leaseTimeout = 5 * time.Second
 )
 
@@ -48,7 +45,7 @@ var (
 // LeaseConfig is the configuration of a Lease.
 type LeaseConfig struct {
 	Replica *Config       // must be of the type s3: the lease is an object in the same bucket
-	Dir     string        // the data directory, which stores the identity of the owner
+	Dir     string        // the data directory, which remembers the process that holds the lease
 	TTL     time.Duration // how long a lease is valid without a renewal
 	// Reserve is how long before its expiry a lease stops being valid for new
 	// work. It must be at least the duration of the longest work, and
@@ -91,7 +88,7 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	if !ok {
 		return nil, errors.New("a lease is kept in a bucket, and so needs a replica of the type s3")
 	}
-	owner, err := leaseOwner(cfg.Dir)
+	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
@@ -102,24 +99,8 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	l := &Lease{cfg: cfg, leaser: s3.NewLeaser()}
 	l.leaser.SetLogger(slog.New(slog.DiscardHandler))
 	l.leaser.SetClient(api)
-	l.leaser.Bucket, l.leaser.Path, l.leaser.TTL, l.leaser.Owner = bucket.Bucket, bucket.Path, cfg.TTL, owner
+	l.leaser.Bucket, l.leaser.Path, l.leaser.TTL, l.leaser.Owner = bucket.Bucket, bucket.Path, cfg.TTL, host+" "+webhook.NewID()
 	return l, nil
-}
-
-// leaseOwner returns the name of this host and data directory. The first call
-// stores its random part in the data directory.
-func leaseOwner(dir string) (string, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return "", err
-	}
-	name := filepath.Join(dir, leaseIDFile)
-	id, err := os.ReadFile(name)
-	if errors.Is(err, os.ErrNotExist) {
-		id = []byte(webhook.NewID())
-		err = durable.WriteFile(name, id, 0o600)
-	}
-	return host + " " + string(id), err
 }
 
 // newS3Client returns a client with the settings of a replica's client, whose
@@ -187,7 +168,8 @@ func leaseKey(l *s3.Leaser) string {
 
 func (l *Lease) ours(found *litestream.Lease) bool { return found.Owner == l.leaser.Owner }
 
-// Acquire acquires the lease, or renews it when this data directory holds it.
+// Acquire acquires the lease. It takes it over from a process of this data
+// directory that has ended, without waiting for its expiry.
 // known is the generation that the data was last written under: 0 for none,
 // [math.MaxInt64] for data that is known to be the newest. The error wraps
 // [ErrLeaseHeld] while another service holds the lease, and [ErrLeaseStale] when
@@ -198,14 +180,32 @@ func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	if err != nil {
 		return err
 	}
-	ours := found != nil && l.ours(found)
+	last, err := readHolder(l.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	now, err := currentHolder(l.cfg.Dir, l.leaser.Owner)
+	if err != nil {
+		return err
+	}
+	// A holder that is known to have ended is not waited for. Neither a copy of
+	// the data directory nor a process that is only stopped may do that.
+	ours := found != nil && found.Owner == last.Owner && last.sameDir(now)
 	switch {
-	case ours && !found.IsExpired():
-		return l.renew(ctx, found, asked) // this service held it before a restart
+	case ours && !found.IsExpired() && last.ended():
+		if err := now.write(l.cfg.Dir); err != nil {
+			return err
+		}
+		return l.renew(ctx, found, asked)
 	case found != nil && !found.IsExpired():
 		return heldBy(found)
 	case found != nil && !ours && found.Generation > known:
 		return fmt.Errorf("%w: %s, under the lease of generation %d, and the data here was last written under %d", ErrLeaseStale, found.Owner, found.Generation, known)
+	}
+	// Before the lease: a crash in between must not leave a lease that nobody
+	// recognizes.
+	if err := now.write(l.cfg.Dir); err != nil {
+		return err
 	}
 	asked = uptime()
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)

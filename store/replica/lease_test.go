@@ -3,7 +3,11 @@ package replica
 import (
 	"errors"
 	"math"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -35,7 +39,8 @@ func TestLease(t *testing.T) {
 	if err := second.Acquire(t.Context(), 0); !errors.Is(err, ErrLeaseHeld) || second.Valid() {
 		t.Errorf("a lease that another holds: %v, want %v", err, ErrLeaseHeld)
 	}
-	// Whoever held it before a crash goes on with it.
+	// A process that is started in place of one that has crashed continues its lease.
+	crash(t, one)
 	again := newLease(t, b, one, long)
 	if err := again.Acquire(t.Context(), 1); err != nil || again.Generation() != 1 {
 		t.Errorf("after a crash: %v, generation %d", err, again.Generation())
@@ -111,5 +116,126 @@ func TestLeaseKept(t *testing.T) {
 	})
 	if err := <-kept; !errors.Is(err, ErrLeaseHeld) || l.Valid() {
 		t.Errorf("keeping one that another has: %v, want %v", err, ErrLeaseHeld)
+	}
+}
+
+// crash makes the last holder of a data directory a process that has ended.
+func crash(t *testing.T, dir string) {
+	t.Helper()
+	changeHolder(t, dir, func(h *holder) {
+		cmd := exec.Command("true")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		h.PID, h.Started = cmd.Process.Pid, processStart(cmd.Process.Pid)
+		if h.Started == "" {
+			h.Started = "1" // it has ended already
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func changeHolder(t *testing.T, dir string, change func(*holder)) {
+	t.Helper()
+	h, err := readHolder(dir)
+	if err == nil {
+		change(&h)
+		err = h.write(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Only a process of the same directory, on the same machine since its last boot,
+// takes a lease over before its expiry, and only from a process that has ended.
+func TestLeaseTakenOver(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(t *testing.T, dir string) (from string) // returns the directory that the next process has
+		ok     bool
+	}{
+		{"the holder has ended", func(t *testing.T, dir string) string { crash(t, dir); return dir }, true},
+		{"the holder is a zombie", func(t *testing.T, dir string) string {
+			cmd := exec.Command("cat")
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { cmd.Wait() })
+			pid := cmd.Process.Pid
+			changeHolder(t, dir, func(h *holder) { h.PID, h.Started = pid, processStart(pid) })
+			in.Close()
+			for deadline := time.Now().Add(time.Minute); processStart(pid) != ""; {
+				if time.Now().After(deadline) {
+					t.Fatal("cat does not end")
+				}
+				runtime.Gosched()
+			}
+			return dir
+		}, true},
+		{"the process id is used again", func(t *testing.T, dir string) string {
+			changeHolder(t, dir, func(h *holder) { h.Started += "1" })
+			return dir
+		}, true},
+		{"the holder lives", func(_ *testing.T, dir string) string { return dir }, false},
+		{"the holder is stopped", func(t *testing.T, dir string) string {
+			cmd := exec.Command("sleep", "60")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				cmd.Process.Kill()
+				cmd.Wait()
+			})
+			if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			changeHolder(t, dir, func(h *holder) { h.PID, h.Started = cmd.Process.Pid, processStart(cmd.Process.Pid) })
+			return dir
+		}, false},
+		{"the machine was started again", func(t *testing.T, dir string) string {
+			crash(t, dir)
+			changeHolder(t, dir, func(h *holder) { h.Boot = "another" })
+			return dir
+		}, false},
+		{"the directory is a copy", func(t *testing.T, dir string) string {
+			crash(t, dir)
+			copied := t.TempDir()
+			if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+				t.Fatal(err)
+			}
+			return copied
+		}, false},
+		{"the file is of an earlier version", func(t *testing.T, dir string) string {
+			if err := os.WriteFile(filepath.Join(dir, holderFile), []byte("0198f3a1-0000-7000-8000-000000000000"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		}, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBucket(t)
+			dir := t.TempDir()
+			first := newLease(t, b, dir, time.Hour)
+			if err := first.Acquire(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+			second := newLease(t, b, test.change(t, dir), time.Hour)
+			err := second.Acquire(t.Context(), 1)
+			if test.ok && (err != nil || !second.Valid()) || !test.ok && (!errors.Is(err, ErrLeaseHeld) || second.Valid()) {
+				t.Errorf("got %v, valid: %t; want it taken over: %t", err, second.Valid(), test.ok)
+			}
+			// The first must not renew what the second has.
+			if err := first.renewOrLose(t.Context()); test.ok != errors.Is(err, ErrLeaseHeld) {
+				t.Errorf("the first renews: %v", err)
+			}
+		})
 	}
 }

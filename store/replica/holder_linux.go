@@ -1,0 +1,34 @@
+package replica
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// bootID returns the kernel's random id of this boot, "" when it cannot be read.
+func bootID() string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// processStart returns when a process was started, in clock ticks since boot; ""
+// when it has ended.
+func processStart(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	// The second field is the name in parentheses, which may contain both those
+	// and spaces. Field 22 is the start: the 20th after the name.
+	_, rest, ok := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" "))
+	fields := strings.Fields(string(rest))
+	if !ok || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return "" // a zombie has ended, and only waits for its parent to notice
+	}
+	return fields[19]
+}

@@ -32,6 +32,23 @@ func (cfg *Config) newLease(ctx context.Context) (*replica.Lease, error) {
 	return replica.NewLease(ctx, replica.LeaseConfig{Replica: cfg.Replica, Dir: cfg.Dir, TTL: cfg.Lease, Reserve: leaseReserve(cfg.AttemptTimeout), Logger: cfg.Logger})
 }
 
+// checkUnleased refuses to serve without a lease on a replica of which another
+// service holds the lease. When the bucket cannot be reached that is not known:
+// the replication checks it again before it writes.
+func (cfg *Config) checkUnleased(ctx context.Context) error {
+	if cfg.Replica == nil || cfg.Lease != 0 {
+		return nil
+	}
+	err := replica.CheckUnleased(ctx, cfg.Replica)
+	if errors.Is(err, replica.ErrLeaseHeld) {
+		return fmt.Errorf("%w, on the replica %s; stop that service, follow it with service standby, start this one with --lease too, or configure a replica of its own", err, cfg.Replica.Target())
+	}
+	if err != nil {
+		cfg.Logger.Warn("the bucket's lease cannot be read", "error", err)
+	}
+	return nil
+}
+
 // takeLease makes the store depend on the lease of the settings, if there is to
 // be one, which it takes unless it is held already.
 func (s *Server) takeLease(ctx context.Context, held *replica.Lease) (err error) {

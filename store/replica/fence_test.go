@@ -101,3 +101,49 @@ func TestFencedUpload(t *testing.T) {
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestReplicaWithoutLease has a service that has no lease replicate to a bucket
+// in which another holds one. It changes nothing there until the lease is
+// released.
+func TestReplicaWithoutLease(t *testing.T) {
+	b := newBucket(t)
+	if err := CheckUnleased(t.Context(), b.config(t, t.TempDir())); err != nil {
+		t.Errorf("a bucket without a lease: %v", err)
+	}
+	other := newLease(t, b, t.TempDir(), time.Hour)
+	if err := other.Acquire(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	var changes atomic.Int64
+	count := func(req *http.Request) {
+		if req.Method != http.MethodGet && req.Method != http.MethodHead {
+			changes.Add(1)
+		}
+	}
+	b.delay.Store(&count)
+	dir := t.TempDir()
+	cfg := b.config(t, dir)
+	if err := CheckUnleased(t.Context(), cfg); !errors.Is(err, ErrLeaseHeld) {
+		t.Errorf("a bucket with a lease: got %v, want %v", err, ErrLeaseHeld)
+	}
+	r := openReplicated(t, dir, cfg)
+	r.insert(100)
+	r.await("failing", func(s Status) bool { return s.State == StateFailing })
+	if n := changes.Load(); n != 0 {
+		t.Errorf("%d requests changed the bucket of another", n)
+	}
+	if err := other.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckUnleased(t.Context(), cfg); err != nil {
+		t.Errorf("a bucket with a lease that was released: %v", err)
+	}
+	r.await("up to date", upToDate)
+	if n := restoredRows(t, cfg); n != 1 {
+		t.Errorf("%d rows restored, want 1", n)
+	}
+	b.down.Store(true)
+	if err := CheckUnleased(t.Context(), cfg); err == nil || errors.Is(err, ErrLeaseHeld) {
+		t.Errorf("a bucket that cannot be reached: %v", err)
+	}
+}

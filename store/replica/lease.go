@@ -103,6 +103,28 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	return l, nil
 }
 
+// CheckUnleased returns an error that wraps [ErrLeaseHeld] while a service holds
+// a lease in the bucket of cfg. A service without a lease must not write there.
+// Other errors say that this is not known. A replica in a directory has no
+// lease. It compares the expiry with this machine's clock.
+func CheckUnleased(ctx context.Context, cfg *Config) error {
+	if !cfg.IsS3() {
+		return nil
+	}
+	l, err := NewLease(ctx, LeaseConfig{Replica: cfg})
+	if err != nil {
+		return err
+	}
+	found, err := l.read(ctx)
+	if err != nil {
+		return err
+	}
+	if found != nil && !found.IsExpired() {
+		return heldBy(found)
+	}
+	return nil
+}
+
 // newS3Client returns a client with the settings of a replica's client, whose
 // own is not accessible.
 func newS3Client(ctx context.Context, c *s3.ReplicaClient) (*awss3.Client, error) {

@@ -158,47 +158,13 @@ func TestLeaseTakenOver(t *testing.T) {
 		ok     bool
 	}{
 		{"the holder has ended", func(t *testing.T, dir string) string { crash(t, dir); return dir }, true},
-		{"the holder is a zombie", func(t *testing.T, dir string) string {
-			cmd := exec.Command("cat")
-			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { cmd.Wait() })
-			pid := cmd.Process.Pid
-			changeHolder(t, dir, func(h *holder) { h.PID, h.Started = pid, processStart(pid) })
-			in.Close()
-			for deadline := time.Now().Add(time.Minute); processStart(pid) != ""; {
-				if time.Now().After(deadline) {
-					t.Fatal("cat does not end")
-				}
-				runtime.Gosched()
-			}
-			return dir
-		}, true},
+		{"the holder is a zombie", func(t *testing.T, dir string) string { holdByZombie(t, dir); return dir }, true},
 		{"the process id is used again", func(t *testing.T, dir string) string {
 			changeHolder(t, dir, func(h *holder) { h.Started += "1" })
 			return dir
 		}, true},
 		{"the holder lives", func(_ *testing.T, dir string) string { return dir }, false},
-		{"the holder is stopped", func(t *testing.T, dir string) string {
-			cmd := exec.Command("sleep", "60")
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				cmd.Process.Kill()
-				cmd.Wait()
-			})
-			if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
-			changeHolder(t, dir, func(h *holder) { h.PID, h.Started = cmd.Process.Pid, processStart(cmd.Process.Pid) })
-			return dir
-		}, false},
+		{"the holder is stopped", func(t *testing.T, dir string) string { holdByStopped(t, dir); return dir }, false},
 		{"the machine was started again", func(t *testing.T, dir string) string {
 			crash(t, dir)
 			changeHolder(t, dir, func(h *holder) { h.Boot = "another" })
@@ -238,4 +204,45 @@ func TestLeaseTakenOver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// holdByZombie makes the last holder of a data directory a process that has ended and
+// that its parent has not waited for.
+func holdByZombie(t *testing.T, dir string) {
+	t.Helper()
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Wait() })
+	pid := cmd.Process.Pid
+	changeHolder(t, dir, func(h *holder) { h.PID, h.Started = pid, processStart(pid) })
+	in.Close()
+	for deadline := time.Now().Add(time.Minute); processStart(pid) != ""; {
+		if time.Now().After(deadline) {
+			t.Fatal("cat does not end")
+		}
+		runtime.Gosched()
+	}
+}
+
+// holdByStopped makes the last holder of a data directory a process that is stopped.
+func holdByStopped(t *testing.T, dir string) {
+	t.Helper()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	changeHolder(t, dir, func(h *holder) { h.PID, h.Started = cmd.Process.Pid, processStart(cmd.Process.Pid) })
 }

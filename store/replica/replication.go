@@ -233,6 +233,13 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the replica cannot be read: %w", err)
 	}
+	if r.lease.Load() == nil {
+		if err := CheckUnleased(connecting, r.cfg); errors.Is(err, ErrLeaseHeld) {
+			return nil, err
+		} else if err != nil {
+			r.logger.Warn("the bucket's lease cannot be read", "error", err)
+		}
+	}
 	if err := r.disableAutoCheckpoint(); err != nil {
 		return nil, err
 	}

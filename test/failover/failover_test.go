@@ -106,12 +106,36 @@ func newFailOver(t *testing.T, binary string) *failOver {
 // instance returns a service that is not started, with its replica in the bucket.
 func (f *failOver) instance(binary string) *harness.Instance {
 	data := filepath.Join(f.t.TempDir(), "data")
-	replica := filepath.Join(f.t.TempDir(), "litestream.yml")
+	return harness.NewInstance(f.t, binary, data, "--litestream", f.replica(data), "--lease", lease.String(), "--attempt-timeout", "1s", "--batch-size", "5", "--grace", "2s")
+}
+
+// replica returns a configuration file for a data directory, with its replica in
+// the bucket.
+func (f *failOver) replica(data string) (name string) {
+	name = filepath.Join(f.t.TempDir(), "litestream.yml")
 	text := fmt.Sprintf("dbs:\n  - path: %s/service.db\n    monitor-interval: 100ms\n    replica:\n      type: s3\n      bucket: b\n      endpoint: %s\n      access-key-id: id\n      secret-access-key: secret\n      sync-interval: 200ms\n", data, f.bucket)
-	if err := os.WriteFile(replica, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
-	return harness.NewInstance(f.t, binary, data, "--litestream", replica, "--lease", lease.String(), "--attempt-timeout", "1s", "--batch-size", "5", "--grace", "2s")
+	return name
+}
+
+// TestServeWithoutLease starts a second service, without --lease, on the replica
+// of a primary. It refuses, and says who holds the lease.
+func TestServeWithoutLease(t *testing.T) {
+	harness.Long(t)
+	f := newFailOver(t, harness.Build(t))
+	other := filepath.Join(t.TempDir(), "data")
+	replica := f.replica(other)
+	out, err := f.one.Command("serve", "--data", other, "--listen", "127.0.0.1:0", "--litestream", replica)
+	host, hostErr := os.Hostname()
+	if err == nil || hostErr != nil || !strings.Contains(out, "another service holds the lease: "+host) {
+		t.Errorf("serve without --lease beside a primary: %v, want a refusal that names %s\n%s", err, host, out)
+	}
+	f.publish(0)
+	if status := f.one.Stop(f.primary); status != harness.ExitOK {
+		t.Errorf("the primary ended with status %d", status)
+	}
 }
 
 // command returns a command of the service on an instance's data, with its flags.

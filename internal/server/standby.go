@@ -98,12 +98,30 @@ func (b *Standby) wait(ctx context.Context) (told func(error), err error) {
 		over()
 		return nil, errors.Join(err, <-served)
 	}
+	// A command that asks for the takeover while it is under way gets its result.
+	var result error // set before decided is closed
+	decided, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		for {
+			select {
+			case late := <-b.promote:
+				<-decided
+				late <- result
+			case <-ended:
+				return
+			}
+		}
+	}()
 	return func(err error) {
+		result = err
+		close(decided)
 		if asked != nil {
 			asked <- err
 		}
 		over()
-		if err := <-served; err != nil {
+		err = <-served
+		close(ended)
+		if err != nil {
 			b.cfg.Logger.Warn("the admin socket of the standby", "error", err)
 		}
 	}, nil
@@ -119,6 +137,10 @@ func (b *Standby) awaitTakeover(ctx context.Context) (chan error, error) {
 		look = tick.C
 	}
 	failing := false
+	var watch *replica.LeaseWatch
+	if b.lease != nil {
+		watch = b.lease.NewWatch()
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -133,7 +155,7 @@ func (b *Standby) awaitTakeover(ctx context.Context) (chan error, error) {
 			}
 			asked <- err
 		case <-look:
-			if b.takeExpiredLease(ctx, &failing) {
+			if b.takeExpiredLease(ctx, watch, &failing) {
 				return nil, nil
 			}
 		}
@@ -142,9 +164,9 @@ func (b *Standby) awaitTakeover(ctx context.Context) (chan error, error) {
 
 // takeExpiredLease acquires the primary's lease if that has ended, and reports
 // whether it has. failing is whether the lease could not be read the last time.
-func (b *Standby) takeExpiredLease(ctx context.Context, failing *bool) bool {
+func (b *Standby) takeExpiredLease(ctx context.Context, watch *replica.LeaseWatch, failing *bool) bool {
 	logger := b.cfg.Logger
-	y, err := b.lease.State(ctx)
+	y, over, err := watch.Look(ctx)
 	if ctx.Err() != nil {
 		return false
 	}
@@ -156,10 +178,10 @@ func (b *Standby) takeExpiredLease(ctx context.Context, failing *bool) bool {
 			logger.Info("the primary's lease is read again")
 		}
 	}
-	if err != nil || y.Generation == 0 || time.Now().Before(y.Expires.Add(replica.MaxClockSkew)) {
+	if err != nil || !over {
 		return false
 	}
-	err = b.lease.Acquire(ctx, math.MaxInt64)
+	err = b.lease.TakeOver(ctx, y)
 	switch {
 	case err == nil:
 		logger.Warn("the primary's lease has ended: this standby takes over", "primary", y.Owner, "ended", webhook.FormatTime(y.Expires))

@@ -1,13 +1,16 @@
 package replica
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"net/http"
 	"os"
+	"path"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +19,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/benbjohnson/litestream"
 	"github.com/benbjohnson/litestream/s3"
 
 	"service/webhook"
@@ -27,6 +29,7 @@ import (
 const MaxClockSkew = 2 * time.Second
 
 const (
+	leaseName    = "lock.json" // of the object, beside the replica's files
 	leaseTimeout = 5 * time.Second
 )
 
@@ -56,26 +59,43 @@ type LeaseConfig struct {
 
 // Lease is the right to accept events and to send deliveries, which one service
 // holds at a time. It is an object in the bucket that is written with a
-// precondition, as Litestream does it. Its holder renews it, and stops before it
+// precondition. Its holder renews it, and stops before it
 // expires when the renewal fails: so it stops before another service can acquire
 // the lease.
 //
 // Acquire, KeepAlive and Release must not run at the same time. Valid may be
 // called from any goroutine.
 type Lease struct {
-	cfg    LeaseConfig
-	leaser *s3.Leaser
+	cfg         LeaseConfig
+	client      *awss3.Client
+	bucket, key string // of the lease object
+	owner       string // of the object while this process holds the lease; random for each process
 
-	held   *litestream.Lease // nil before Acquire
-	expiry atomic.Int64      // nanoseconds of uptime, without the reserve; 0 for not held
+	held   *leaseObject // as this process last wrote it; nil before Acquire
+	expiry atomic.Int64 // nanoseconds of uptime, without the reserve; 0 for not held
 }
 
-// LeaseState is the content of the lease object.
+// leaseObject is the object in the bucket.
+type leaseObject struct {
+	Generation int64     `json:"generation"` // increases with each change of the owner
+	Expires    time.Time `json:"expires_at"` // by the owner's clock
+	Owner      string    `json:"owner"`
+	Released   bool      `json:"released,omitempty"` // the owner has given it up
+
+	etag string
+}
+
+func (o *leaseObject) expired() bool { return o.Released || time.Now().After(o.Expires) }
+
+// LeaseState is what the bucket says about the lease.
 type LeaseState struct {
-	Generation int64 // increases with each change of the owner; 0 for no object
+	Generation int64 // 0 for no lease
 	Owner      string
 	Expires    time.Time // by the owner's clock
+	Released   bool      // the owner has given it up
 	Ours       bool
+
+	etag string
 }
 
 // NewLease returns a lease that is not held. It does not connect to the bucket.
@@ -96,11 +116,7 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{cfg: cfg, leaser: s3.NewLeaser()}
-	l.leaser.SetLogger(slog.New(slog.DiscardHandler))
-	l.leaser.SetClient(api)
-	l.leaser.Bucket, l.leaser.Path, l.leaser.TTL, l.leaser.Owner = bucket.Bucket, bucket.Path, cfg.TTL, host+" "+webhook.NewID()
-	return l, nil
+	return &Lease{cfg: cfg, client: api, bucket: bucket.Bucket, key: path.Join(bucket.Path, leaseName), owner: host + " " + webhook.NewID()}, nil
 }
 
 // CheckUnleased returns an error that wraps [ErrLeaseHeld] while a service holds
@@ -119,7 +135,7 @@ func CheckUnleased(ctx context.Context, cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	if found != nil && !found.IsExpired() {
+	if found != nil && !found.expired() {
 		return heldBy(found)
 	}
 	return nil
@@ -158,14 +174,14 @@ func (l *Lease) State(ctx context.Context) (LeaseState, error) {
 	if err != nil || found == nil {
 		return LeaseState{}, err
 	}
-	return LeaseState{Generation: found.Generation, Owner: found.Owner, Expires: found.ExpiresAt, Ours: l.ours(found)}, nil
+	return LeaseState{Generation: found.Generation, Owner: found.Owner, Expires: found.Expires, Released: found.Released, Ours: l.ours(found), etag: found.etag}, nil
 }
 
 // read returns nil when there is no lease object.
-func (l *Lease) read(ctx context.Context) (*litestream.Lease, error) {
+func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
-	out, err := l.leaser.Client().GetObject(ctx, &awss3.GetObjectInput{Bucket: aws.String(l.leaser.Bucket), Key: aws.String(leaseKey(l.leaser))})
+	out, err := l.client.GetObject(ctx, &awss3.GetObjectInput{Bucket: &l.bucket, Key: &l.key})
 	var none *types.NoSuchKey
 	if errors.As(err, &none) {
 		return nil, nil
@@ -173,29 +189,55 @@ func (l *Lease) read(ctx context.Context) (*litestream.Lease, error) {
 		return nil, fmt.Errorf("read the lease: %w", err)
 	}
 	defer out.Body.Close()
-	found := &litestream.Lease{ETag: aws.ToString(out.ETag)}
+	found := &leaseObject{etag: aws.ToString(out.ETag)}
 	if err := json.NewDecoder(out.Body).Decode(found); err != nil {
 		return nil, fmt.Errorf("read the lease: %w", err)
 	}
 	return found, nil
 }
 
-// leaseKey returns the key of the lease object, as Litestream's leaser builds it.
-func leaseKey(l *s3.Leaser) string {
-	if l.Path == "" {
-		return s3.DefaultLeasePath
+// errLeaseChanged says that the lease object is no longer the one to be replaced.
+var errLeaseChanged = errors.New("the lease has changed")
+
+// put writes the lease object for this owner, in place of the object with the
+// ETag old, "" for none.
+func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObject, error) {
+	o.Owner, o.Expires = l.owner, time.Now().Add(l.cfg.TTL)
+	if o.Released {
+		o.Expires = time.Now()
 	}
-	return l.Path + "/" + s3.DefaultLeasePath
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	input := &awss3.PutObjectInput{Bucket: &l.bucket, Key: &l.key, Body: bytes.NewReader(text), ContentType: aws.String("application/json")}
+	if old == "" {
+		input.IfNoneMatch = aws.String("*")
+	} else {
+		input.IfMatch = &old
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	out, err := l.client.PutObject(ctx, input)
+	var status interface{ HTTPStatusCode() int }
+	switch {
+	case errors.As(err, &status) && (status.HTTPStatusCode() == http.StatusPreconditionFailed || status.HTTPStatusCode() == http.StatusConflict):
+		return nil, errLeaseChanged
+	case err != nil:
+		return nil, fmt.Errorf("write the lease: %w", err)
+	}
+	o.etag = aws.ToString(out.ETag)
+	return &o, nil
 }
 
-func (l *Lease) ours(found *litestream.Lease) bool { return found.Owner == l.leaser.Owner }
+func (l *Lease) ours(found *leaseObject) bool { return found.Owner == l.owner }
 
 // Acquire acquires the lease. It takes it over from a process of this data
-// directory that has ended, without waiting for its expiry.
-// known is the generation that the data was last written under: 0 for none,
-// [math.MaxInt64] for data that is known to be the newest. The error wraps
-// [ErrLeaseHeld] while another service holds the lease, and [ErrLeaseStale] when
-// the data is older than that of the last holder.
+// directory that has ended, without waiting for its expiry. known is the
+// generation that the data was last written under: 0 for none, [math.MaxInt64]
+// for data that is known to be the newest. The error wraps [ErrLeaseHeld] while
+// another service holds the lease, and [ErrLeaseStale] when the data is older
+// than that of the last holder.
 func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	asked := uptime()
 	found, err := l.read(ctx)
@@ -206,7 +248,7 @@ func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	if err != nil {
 		return err
 	}
-	now, err := currentHolder(l.cfg.Dir, l.leaser.Owner)
+	now, err := currentHolder(l.cfg.Dir, l.owner)
 	if err != nil {
 		return err
 	}
@@ -214,51 +256,64 @@ func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	// the data directory nor a process that is only stopped may do that.
 	ours := found != nil && found.Owner == last.Owner && last.sameDir(now)
 	switch {
-	case ours && !found.IsExpired() && last.ended():
+	case ours && !found.expired() && last.ended():
 		if err := now.write(l.cfg.Dir); err != nil {
 			return err
 		}
 		return l.renew(ctx, found, asked)
-	case found != nil && !found.IsExpired():
+	case found != nil && !found.expired():
 		return heldBy(found)
 	case found != nil && !ours && found.Generation > known:
 		return fmt.Errorf("%w: %s, under the lease of generation %d, and the data here was last written under %d", ErrLeaseStale, found.Owner, found.Generation, known)
 	}
-	// Before the lease: a crash in between must not leave a lease that nobody
-	// recognizes.
-	if err := now.write(l.cfg.Dir); err != nil {
+	if found == nil {
+		found = &leaseObject{}
+	}
+	generation := found.Generation
+	if known < math.MaxInt64 {
+		generation = max(generation, known) // the object may have been deleted
+	}
+	return l.take(ctx, generation+1, found.etag)
+}
+
+// TakeOver acquires the lease that [LeaseWatch.Look] found to have ended. It
+// fails when that has changed since, with an error that wraps [ErrLeaseHeld]. The
+// data must be the newest.
+func (l *Lease) TakeOver(ctx context.Context, ended LeaseState) error {
+	return l.take(ctx, ended.Generation+1, ended.etag)
+}
+
+// take writes the lease object in place of the one with the ETag old.
+func (l *Lease) take(ctx context.Context, generation int64, old string) error {
+	// The holder goes first: a crash in between must not leave a lease that
+	// nobody recognizes.
+	now, err := currentHolder(l.cfg.Dir, l.owner)
+	if err == nil {
+		err = now.write(l.cfg.Dir)
+	}
+	if err != nil {
 		return err
 	}
-	asked = uptime()
-	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
-	defer cancel()
-	l.held, err = l.leaser.AcquireLease(ctx)
-	var other *litestream.LeaseExistsError
-	if errors.As(err, &other) {
-		return heldBy(&litestream.Lease{Owner: other.Owner, ExpiresAt: other.ExpiresAt})
+	asked := uptime()
+	taken, err := l.put(ctx, leaseObject{Generation: generation}, old)
+	if errors.Is(err, errLeaseChanged) {
+		return l.recheck(ctx, asked)
 	} else if err != nil {
-		return fmt.Errorf("take the lease: %w", err)
+		return err
 	}
+	l.held = taken
 	l.extend(asked)
-	if known < math.MaxInt64 && l.held.Generation <= known {
-		// The object was deleted: continue its generations.
-		next := *l.held
-		next.Generation = known + 1
-		return l.renew(ctx, &next, uptime())
-	}
 	return nil
 }
 
-func heldBy(found *litestream.Lease) error {
-	return fmt.Errorf("%w: %s, until %s", ErrLeaseHeld, found.Owner, webhook.FormatTime(found.ExpiresAt))
+func heldBy(found *leaseObject) error {
+	return fmt.Errorf("%w: %s, until %s", ErrLeaseHeld, found.Owner, webhook.FormatTime(found.Expires))
 }
 
 // renew renews a lease of this service. It is valid from asked, the time before
 // the object was read or written.
-func (l *Lease) renew(ctx context.Context, found *litestream.Lease, asked time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
-	defer cancel()
-	renewed, err := l.leaser.RenewLease(ctx, found)
+func (l *Lease) renew(ctx context.Context, found *leaseObject, asked time.Duration) error {
+	renewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, found.etag)
 	if err != nil {
 		return err
 	}
@@ -315,10 +370,16 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 func (l *Lease) renewOrLose(ctx context.Context) error {
 	asked := uptime()
 	err := l.renew(ctx, l.held, asked)
-	if !errors.Is(err, litestream.ErrLeaseNotHeld) {
-		return err
+	if errors.Is(err, errLeaseChanged) {
+		return l.recheck(ctx, asked)
 	}
-	// The response to an earlier renewal may have been lost.
+	return err
+}
+
+// recheck renews the lease if this process wrote the object that is in the
+// bucket: the response to a write may have been lost. Otherwise the lease is not
+// valid, and the error wraps [ErrLeaseHeld].
+func (l *Lease) recheck(ctx context.Context, asked time.Duration) error {
 	found, err := l.read(ctx)
 	switch {
 	case err != nil:
@@ -340,12 +401,45 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	l.expiry.Store(0)
-	l.leaser.TTL = 0 // an expired object preserves the generation
-	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
-	defer cancel()
-	_, err := l.leaser.RenewLease(ctx, l.held)
+	// The object stays, and preserves the generation.
+	_, err := l.put(ctx, leaseObject{Generation: l.held.Generation, Released: true}, l.held.etag)
 	if err != nil {
 		return fmt.Errorf("release the lease: %w", err)
 	}
 	return nil
+}
+
+// LeaseWatch observes the lease of another service. It does not compare the
+// clocks of two machines: a lease has ended when this machine has seen it
+// unchanged for a whole TTL, with the bucket readable all the time. After an
+// outage of the bucket the holder therefore has a whole TTL to renew it.
+type LeaseWatch struct {
+	lease *Lease
+	etag  string        // as last seen
+	since time.Duration // uptime when that was first seen
+	asked time.Duration // uptime before the last look that succeeded
+}
+
+// NewWatch returns a watch of l, which this process does not hold.
+func (l *Lease) NewWatch() *LeaseWatch { return &LeaseWatch{lease: l} }
+
+// Look reads the lease, and reports whether it has ended: it was released, or has
+// not been renewed. A lease that nobody ever held has not ended. It must be
+// called several times in each third of the TTL, by one goroutine.
+func (w *LeaseWatch) Look(ctx context.Context) (state LeaseState, ended bool, err error) {
+	asked := uptime()
+	if state, err = w.lease.State(ctx); err != nil {
+		return state, false, err
+	}
+	return state, w.observe(state, asked, uptime()), nil
+}
+
+// observe is Look for a state that was asked for and answered at these uptimes.
+func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bool {
+	ttl := w.lease.cfg.TTL
+	if state.etag != w.etag || answered-w.asked > ttl/3 {
+		w.etag, w.since = state.etag, answered
+	}
+	w.asked = asked
+	return state.Generation > 0 && (state.Released || asked-w.since >= ttl)
 }

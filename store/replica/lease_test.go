@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -245,4 +246,82 @@ func holdByStopped(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	changeHolder(t, dir, func(h *holder) { h.PID, h.Started = cmd.Process.Pid, processStart(cmd.Process.Pid) })
+}
+
+// TestLeaseWatch plays looks of a standby at a lease of 9 s. Only a lease that it
+// has seen unchanged for a whole TTL, without a gap of more than a third of it,
+// has ended.
+func TestLeaseWatch(t *testing.T) {
+	const s = time.Second
+	type look struct {
+		asked, answered time.Duration
+		etag            string
+		released        bool
+	}
+	every := func(from, to time.Duration, etag string) (looks []look) {
+		for at := from; at < to; at += s {
+			looks = append(looks, look{at, at + s/10, etag, false})
+		}
+		return looks
+	}
+	tests := []struct {
+		name  string
+		looks []look
+		want  time.Duration // when the lease has ended, 0 for never
+	}{
+		{"a dead primary", every(0, 20*s, "a"), 10 * s},
+		{"a primary that renews", slices.Concat(every(0, 8*s, "a"), every(8*s, 16*s, "b"), every(16*s, 24*s, "c")), 0},
+		{"it dies after a renewal", slices.Concat(every(0, 8*s, "a"), every(8*s, 30*s, "b")), 18 * s},
+		{"it gives the lease up", slices.Concat(every(0, 3*s, "a"), []look{{3 * s, 3 * s, "b", true}}), 3 * s},
+		// The primary could not renew it either.
+		{"an outage of the bucket", slices.Concat(every(0, 5*s, "a"), every(60*s, 68*s, "a"), every(68*s, 76*s, "b")), 0},
+		{"a dead primary and an outage", slices.Concat(every(0, 5*s, "a"), every(60*s, 80*s, "a")), 70 * s},
+		{"a short outage", slices.Concat(every(0, 5*s, "a"), every(6*s, 20*s, "a")), 10 * s},
+		{"a slow answer", []look{{0, 0, "a", false}, {2 * s, 6 * s, "a", false}, {9 * s, 9 * s, "a", false}, {12 * s, 12 * s, "a", false}, {15 * s, 15 * s, "a", false}, {18 * s, 18 * s, "a", false}}, 18 * s},
+	}
+	for _, test := range tests {
+		w := &LeaseWatch{lease: &Lease{cfg: LeaseConfig{TTL: 9 * s}}}
+		var got time.Duration
+		for _, l := range test.looks {
+			if w.observe(LeaseState{Generation: 1, Released: l.released, etag: l.etag}, l.asked, l.answered) {
+				got = l.asked
+				break
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: it has ended at %s, want %s", test.name, got, test.want)
+		}
+	}
+	if (&LeaseWatch{lease: &Lease{}}).observe(LeaseState{}, s, s) {
+		t.Error("a lease that nobody held has ended")
+	}
+}
+
+// TestTakeOver has a standby take over a lease that it saw, and not one that was
+// renewed since.
+func TestTakeOver(t *testing.T) {
+	b := newBucket(t)
+	primary, standby := newLease(t, b, t.TempDir(), time.Hour), newLease(t, b, t.TempDir(), time.Hour)
+	if err := primary.Acquire(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := standby.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := primary.renewOrLose(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.TakeOver(t.Context(), seen); !errors.Is(err, ErrLeaseHeld) || standby.Valid() {
+		t.Errorf("a lease that was renewed: got %v, want %v", err, ErrLeaseHeld)
+	}
+	if seen, err = standby.State(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.TakeOver(t.Context(), seen); err != nil || !standby.Valid() || standby.Generation() != 2 {
+		t.Errorf("a lease that was not: %v", err)
+	}
+	if err := primary.renewOrLose(t.Context()); !errors.Is(err, ErrLeaseHeld) || primary.Valid() {
+		t.Errorf("the primary renews what it has lost: got %v, want %v", err, ErrLeaseHeld)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -64,7 +65,8 @@ var lease = harness.Scale(6 * time.Second)
 // failOver is a primary, its standby, and a subscriber.
 type failOver struct {
 	t       *testing.T
-	bucket  string // the URL of the S3 server
+	bucket  string      // the URL of the S3 server
+	down    atomic.Bool // which answers nothing
 	one     *harness.Instance
 	two     *harness.Instance
 	primary *harness.Process
@@ -82,9 +84,17 @@ func newFailOver(t *testing.T, binary string) *failOver {
 	if err := backend.CreateBucket("b"); err != nil {
 		t.Fatal(err)
 	}
-	s3 := httptest.NewServer(gofakes3.New(backend).Server())
+	f := &failOver{t: t, acked: make(map[string]time.Time), arrivals: make(map[string][]time.Time), events: make(map[string]bool)}
+	server := gofakes3.New(backend).Server()
+	s3 := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.down.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		server.ServeHTTP(w, r)
+	}))
 	t.Cleanup(s3.Close)
-	f := &failOver{t: t, bucket: s3.URL, acked: make(map[string]time.Time), arrivals: make(map[string][]time.Time), events: make(map[string]bool)}
+	f.bucket = s3.URL
 	f.one, f.two = f.instance(binary), f.instance(binary)
 	f.token = f.one.Token("p")
 	f.primary = f.one.MustStart()
@@ -118,6 +128,53 @@ func (f *failOver) replica(data string) (name string) {
 		f.t.Fatal(err)
 	}
 	return name
+}
+
+// TestBucketOutage makes the bucket unavailable to a primary and its standby for
+// longer than the lease. The primary stops accepting when its lease expires, and
+// continues when the bucket is back: the standby does not take over, and no
+// acknowledged event is lost.
+func TestBucketOutage(t *testing.T) {
+	harness.Long(t)
+	f := newFailOver(t, harness.Build(t))
+	f.publish(time.Second)
+	accepts := func() bool {
+		var answer struct{ Data struct{ ID string } }
+		status, err := f.one.Call(t.Context(), f.token, "POST", f.one.URL()+"/v2/events", []byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`), &answer)
+		if err != nil || status != http.StatusCreated && status != http.StatusServiceUnavailable {
+			t.Fatalf("publish: status %d, %v", status, err)
+		}
+		if status == http.StatusCreated {
+			f.acked[answer.Data.ID] = time.Now()
+		}
+		return status == http.StatusCreated
+	}
+	f.down.Store(true)
+	began := time.Now()
+	harness.WaitFor(t, "the end of the primary's lease", func() bool { return !accepts() })
+	harness.WaitFor(t, "the end of the outage", func() bool { return time.Since(began) > 2*lease })
+	f.down.Store(false)
+	harness.WaitFor(t, "the primary to accept again", accepts)
+	again := time.Now()
+	harness.WaitFor(t, "a whole lease after the outage", func() bool { accepts(); return time.Since(again) > lease })
+	select {
+	case base := <-f.standby.URL:
+		t.Fatalf("the standby serves at %s though the primary lives", base)
+	case <-f.standby.Exited:
+		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+	default:
+	}
+	events, err := harness.Feed[struct{ ID string }](f.one, f.token, "/v2/events")
+	if err != nil || len(events) != len(f.acked) {
+		t.Errorf("%d events are there, %v, want the %d that were acknowledged", len(events), err, len(f.acked))
+	}
+	if status := f.one.Stop(f.primary); status != harness.ExitOK {
+		t.Errorf("the primary ended with status %d:\n%s", status, &f.primary.Log)
+	}
+	if !f.two.AwaitReady(f.standby) {
+		t.Fatalf("the standby has ended with status %d:\n%s", f.standby.Status, &f.standby.Log)
+	}
+	f.checkLost(time.Now(), true)
 }
 
 // TestServeWithoutLease starts a second service, without --lease, on the replica

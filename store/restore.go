@@ -245,5 +245,5 @@ func setAside(dir, in string) (aside string, err error) {
 // tidy removes what processes that were killed have left unfinished. The caller
 // holds the lock.
 func tidy(dir string) error {
-	return errors.Join(durable.RemoveTemp(dir, databaseFile), durable.RemoveTemp(dir, restoring))
+	return errors.Join(durable.RemoveTempAll(dir, databaseFile), durable.RemoveTempAll(dir, restoring))
 }

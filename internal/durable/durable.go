@@ -14,7 +14,8 @@ import (
 )
 
 // TempSuffix ends the name of a file or directory that is not complete yet,
-// before some random digits. A crash can leave one: see [RemoveTemp].
+// before some random digits. A crash can leave one: see [RemoveTemp] and
+// [RemoveTempAll].
 const TempSuffix = ".unfinished-"
 
 // CreateTemp creates a temporary file of mode 0600 beside path, with
@@ -23,14 +24,21 @@ func CreateTemp(path string) (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+TempSuffix+"*")
 }
 
-// RemoveTemp removes the files and directories in dir that are temporary and
-// whose names begin with prefix. A directory that cannot be read has none.
-func RemoveTemp(dir, prefix string) error {
+// RemoveTemp removes the temporary files in dir whose names begin with prefix. It
+// treats a temporary directory as [os.Remove] does: one that is not empty stays,
+// and is an error. If dir cannot be read, RemoveTemp does nothing.
+func RemoveTemp(dir, prefix string) error { return removeTemp(dir, prefix, os.Remove) }
+
+// RemoveTempAll is [RemoveTemp] that removes directories with all that they
+// contain.
+func RemoveTempAll(dir, prefix string) error { return removeTemp(dir, prefix, os.RemoveAll) }
+
+func removeTemp(dir, prefix string, remove func(path string) error) error {
 	entries, _ := os.ReadDir(dir)
 	var errs []error
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), prefix) && strings.Contains(e.Name(), TempSuffix) {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+			errs = append(errs, remove(filepath.Join(dir, e.Name())))
 		}
 	}
 	return errors.Join(errs...)

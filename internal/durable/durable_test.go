@@ -78,9 +78,6 @@ func TestRemoveTemp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "db"+TempSuffix+"4", "below"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	if err := RemoveTemp(dir, "db"); err != nil {
 		t.Fatal(err)
 	}
@@ -89,6 +86,30 @@ func TestRemoveTemp(t *testing.T) {
 	}
 	if err := RemoveTemp(filepath.Join(dir, "missing"), "db"); err != nil {
 		t.Errorf("a directory that does not exist: %v", err)
+	}
+}
+
+// Only RemoveTempAll removes what a directory contains.
+func TestRemoveTempAll(t *testing.T) {
+	dir := t.TempDir()
+	full := "db" + TempSuffix + "1"
+	if err := os.MkdirAll(filepath.Join(dir, full, "below"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "db"+TempSuffix+"2"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveTemp(dir, "db"); err == nil {
+		t.Error("RemoveTemp: got no error for a directory that is not empty")
+	}
+	if got := names(t, dir); !slices.Equal(got, []string{full}) {
+		t.Errorf("RemoveTemp left %q, want only the directory", got)
+	}
+	if err := RemoveTempAll(dir, "db"); err != nil {
+		t.Error(err)
+	}
+	if got := names(t, dir); len(got) > 0 {
+		t.Errorf("RemoveTempAll left %q, want nothing", got)
 	}
 }
 

@@ -100,7 +100,8 @@ func CheckFile(dir, name string, used bool) error {
 }
 
 // RemoveTemp removes what a crash has left beside the file: a file that holds
-// keys.
+// keys. The folder may be the operator's: a directory of such a name is refused,
+// unless it is empty.
 func (f *File) RemoveTemp() error {
 	err := durable.RemoveTemp(filepath.Dir(f.Path), filepath.Base(f.Path)+durable.TempSuffix)
 	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {

@@ -2,12 +2,15 @@ package keyring
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"service/internal/durable"
 )
 
 // Another user's file is not this user's to protect: systemd and Kubernetes
@@ -47,5 +50,29 @@ func TestKeyFileOfAnotherUser(t *testing.T) {
 	}
 	if owner := info.Sys().(*syscall.Stat_t); owner.Uid != 65534 || owner.Gid != 65534 || info.Mode() != 0o400 {
 		t.Errorf("got user %d, group %d, mode %v; want 65534, 65534, 0400", owner.Uid, owner.Gid, info.Mode())
+	}
+}
+
+// RemoveTemp removes no directory that has content: the folder of a key file that
+// the operator has named is the operator's.
+func TestRemoveTempKeepsDirectories(t *testing.T) {
+	keys := t.TempDir()
+	path := filepath.Join(keys, "key")
+	left, folder := path+durable.TempSuffix+"123", path+durable.TempSuffix+"backup"
+	if err := errors.Join(os.WriteFile(left, nil, 0o600), os.MkdirAll(filepath.Join(folder, "below"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Locate(t.TempDir(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.RemoveTemp(); !errors.Is(err, ErrKey) {
+		t.Errorf("got %v, want %v", err, ErrKey)
+	}
+	if _, err := os.Stat(filepath.Join(folder, "below")); err != nil {
+		t.Errorf("the directory was removed: %v", err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the temporary file is still there: %v", err)
 	}
 }

@@ -158,6 +158,10 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	if keys == nil {
 		return c, nil
 	}
+	ring, err := parseKeyring(keys)
+	if err != nil {
+		return c, unfit("%w", err)
+	}
 	var check []byte
 	err = scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &check)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -165,22 +169,18 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	} else if err != nil {
 		return c, err
 	}
-	switch fit, err := keysFit(keys, check); {
-	case err != nil:
-		return c, unfit("%w", err)
-	case !fit:
+	if !ring.Fits(check) {
 		return c, unfit("its secrets are encrypted with another key")
 	}
 	return c, nil
 }
 
-// keysFit says whether the content of a file of keys has a key that has encrypted
-// a check. The error says that it is no such content.
-func keysFit(content, check []byte) (bool, error) {
+// parseKeyring returns the keyring of the content of a key file. It has no file: its
+// keys cannot be rotated.
+func parseKeyring(content []byte) (*keyring.Keyring, error) {
 	keys, ok := keyring.Parse(content)
 	if !ok {
-		return false, errors.New("what should be its key is none")
+		return nil, errors.New("what should be its key is none")
 	}
-	ring, err := keyring.New(nil, keys)
-	return err == nil && ring.Fits(check), err
+	return keyring.New(nil, keys)
 }

@@ -149,6 +149,30 @@ func TestRestoreRefuses(t *testing.T) {
 	_ = s
 }
 
+// Malformed keys are refused even when the database has no encrypted secret.
+func TestMalformedKeysAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	s := openDir(t, dir)
+	if err := s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM settings WHERE name = ?", keyCheck) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, databaseFile)
+	for _, test := range []struct {
+		keys string
+		want error
+	}{{"no key", ErrUnfit}, {strings.Repeat("5f", 32), nil}} {
+		if _, err := Inspect(t.Context(), path, []byte(test.keys)); !errors.Is(err, test.want) {
+			t.Errorf("Inspect with %q: got %v, want %v", test.keys, err, test.want)
+		}
+		if err := checkKeys(t.Context(), path, []byte(test.keys)); !errors.Is(err, test.want) {
+			t.Errorf("checkKeys with %q: got %v, want %v", test.keys, err, test.want)
+		}
+	}
+}
+
 // A snapshot holds what was written before it, and stays as it is; a disk
 // without room for it is not touched.
 func TestSnapshot(t *testing.T) {
@@ -180,6 +204,9 @@ func TestSnapshot(t *testing.T) {
 	}
 	if _, err := Inspect(t.Context(), snapshot.Path, []byte(strings.Repeat("5f", 32))); !errors.Is(err, ErrUnfit) {
 		t.Errorf("with another key: %v, want %v", err, ErrUnfit)
+	}
+	if _, err := Inspect(t.Context(), snapshot.Path, []byte("no key")); !errors.Is(err, ErrUnfit) {
+		t.Errorf("with a malformed key: %v, want %v", err, ErrUnfit)
 	}
 	damagedCopy, err := os.ReadFile(snapshot.Path)
 	if err != nil {

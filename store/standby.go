@@ -90,8 +90,14 @@ func (s *Standby) Promote(ctx context.Context) (y Restored, aside string, err er
 	return y, aside, errors.Join(os.RemoveAll(filepath.Join(s.dir, standbyFolder)), s.r.Close())
 }
 
-// checkKeys refuses a database whose secrets other keys were used for.
+// checkKeys checks that keys, the content of a key file, can decrypt the secrets
+// of the database at path. The error wraps [ErrUnfit] when they cannot, and when
+// keys is malformed.
 func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
+	ring, err := parseKeyring(keys)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnfit, err)
+	}
 	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
 		return err
@@ -104,10 +110,7 @@ func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
 	} else if err != nil {
 		return err
 	}
-	switch fit, err := keysFit(keys, check); {
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrUnfit, err)
-	case !fit:
+	if !ring.Fits(check) {
 		return fmt.Errorf("%w: its secrets are encrypted with another key than the one here: copy secret.key from the primary", ErrUnfit)
 	}
 	return nil

@@ -119,12 +119,17 @@ func (t *tx) formInline(former *inlineFormer) error {
 }
 
 // releaseInline tells those who formed deliveries inline what came of the
-// transaction, nil for a commit.
+// transaction, nil for a commit. It calls each done once, also when another one
+// panics.
 func (t *tx) releaseInline(err error) {
-	formed := t.formed
-	t.formed = nil
-	for i := range formed {
-		f := &formed[i]
+	defer func() {
+		if len(t.formed) > 0 { // a done has panicked
+			t.releaseInline(err)
+		}
+	}()
+	for len(t.formed) > 0 {
+		f := t.formed[0]
+		t.formed = t.formed[1:]
 		switch {
 		case err != nil:
 			f.done(nil, err)
@@ -134,4 +139,5 @@ func (t *tx) releaseInline(err error) {
 			f.done(&f.claim, nil)
 		}
 	}
+	t.formed = nil
 }

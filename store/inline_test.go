@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"service/webhook"
@@ -123,7 +124,15 @@ func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
-	claims := formInline(s, l)
+	claims := make(chan inlineClaim, 2)
+	s.Queues().SetInlineFormer(func(a *Accepted) {
+		a.FormInline(l, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) {
+			if !s.writer.Failed() {
+				t.Error("done was called before the failure was recorded")
+			}
+			claims <- inlineClaim{claim, err}
+		})
+	})
 	err := s.WriteAgain(context.Background(), func(w Write) error {
 		// A deferred foreign key is checked by COMMIT.
 		if err := w.t.Exec("PRAGMA defer_foreign_keys = ON"); err != nil {
@@ -140,6 +149,72 @@ func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 	}
 	if c := form(t, s, queue(t, s, l.SubscriptionID), 100); c != nil {
 		t.Errorf("%+v is stored, want nothing", c)
+	}
+}
+
+// A panic after the commit is not reported as ErrUnavailable to an inline
+// delivery: the delivery is stored.
+func TestAPanicAfterTheCommitIsNoOutage(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	claims := formInline(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		s.WriteAgain(context.Background(), func(w Write) error {
+			w.t.AfterCommit(func() { panic("after") })
+			_, err := w.Publish("p", []webhook.Event{event("content_updated")})
+			return err
+		})
+	}()
+	if n := len(claims); n != 1 {
+		t.Fatalf("done was called %d times, want once", n)
+	}
+	if got := <-claims; got.claim != nil || got.err == nil || Unavailable(got.err) {
+		t.Errorf("got %+v, %v; want an error other than %v", got.claim, got.err, ErrUnavailable)
+	}
+	var stored int
+	err := s.db.Scan(t.Context(), "SELECT count(*) FROM deliveries WHERE ping IS NULL", nil, &stored)
+	if err != nil || stored != 1 {
+		t.Errorf("%d deliveries are stored (%v), want 1", stored, err)
+	}
+}
+
+// Each done is called once with its claim, also when those before it panic.
+func TestAPanicInDoneReleasesTheOthers(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	queues := make([]*Queue, 4)
+	for i := range queues {
+		queues[i] = queue(t, s, subscribe(t, s, "p", "content_updated").ID)
+	}
+	calls := make([]int, len(queues))
+	s.Queues().SetInlineFormer(func(a *Accepted) {
+		for i, q := range queues {
+			a.FormInline(q, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) {
+				calls[i]++
+				if claim == nil || err != nil {
+					t.Errorf("delivery %d: got %+v, %v; want a claim", i, claim, err)
+				}
+				if i < 2 {
+					panic("done")
+				}
+			})
+		}
+	})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
+	}()
+	if want := []int{1, 1, 1, 1}; !slices.Equal(calls, want) {
+		t.Errorf("done was called %v times, want %v", calls, want)
 	}
 }
 

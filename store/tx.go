@@ -3,7 +3,6 @@ package store
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 
@@ -110,18 +109,15 @@ func (w *writer) beforeCommit(*sqlite.Tx) error {
 func (w *writer) afterCommit() { w.tx.end(nil) }
 
 // rollback is the hook [sqlite.Hooks].Rollback: it forgets what the store keeps
-// in memory of the database, which may not be so.
+// in memory of the database, which may be wrong now.
 func (w *writer) rollback(err error) {
 	clear(w.heads)
 	w.fails = nil
 	t := &w.tx
-	switch {
-	case !errors.Is(err, sqlite.ErrUndone):
-		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case t.forming:
-		w.logger.Error("deliveries could not be stored together with their events; they are stored after them", "error", err)
-		fallthrough
-	default:
+	if errors.Is(err, sqlite.ErrUndone) {
+		if t.forming {
+			w.logger.Error("deliveries could not be stored together with their events; they are stored after them", "error", err)
+		}
 		err = ErrStale
 	}
 	t.end(err)

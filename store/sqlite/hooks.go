@@ -42,10 +42,13 @@ type Hooks struct {
 	// must not use the database.
 	AfterCommit func()
 
-	// Rollback is called when a transaction was undone, or when it is not known
-	// what became of it: what the owner remembers of its writes, and whatever it
-	// keeps in memory of the database, is void. Where the writes are run again,
-	// err wraps [ErrUndone]. It must not use the database.
+	// Rollback is called when a commit has failed: what the owner remembers of
+	// its writes, and whatever it keeps in memory of the database, is void. When
+	// err wraps [ErrUndone], only this transaction was undone: the writes are run
+	// again, or the only write has failed. When it wraps [ErrUnavailable], nothing
+	// is stored, and Measure and [Writer.Failed] have the failure already. Any
+	// other error is that of a panic: the writes may be stored. It must not use
+	// the database.
 	Rollback func(err error)
 
 	// Measure is called after each commit with how many writes it had, how long

@@ -210,9 +210,11 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 		if !errors.As(err, new(notPermitted)) {
 			w.outage.record(len(batch), err, time.Now(), w.logger)
 		}
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		for _, op := range batch {
-			op.err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+			op.err = err
 		}
+		w.rollback(err) // last: the owner may ask Failed
 		told = true
 		return
 	}
@@ -273,12 +275,14 @@ func (t *Tx) transaction(batch []*Op, plain, last bool) error {
 			op.after = nil
 		}
 		t.w.last.after = nil
+	}
+	if errors.Is(err, ErrUndone) {
 		t.w.rollback(err)
 	}
 	return err
 }
 
-// rollback tells the owner that a transaction was undone.
+// rollback calls the hook Rollback.
 func (w *Writer) rollback(err error) {
 	if w.hooks.Rollback != nil {
 		w.hooks.Rollback(err)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 // migrations make a schema of items, and of refs that refer to them.
@@ -222,16 +223,30 @@ func TestAClosedWriterRefusesWrites(t *testing.T) {
 // When the commit itself fails, every write in it has failed, and the next
 // commit is sound.
 func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
-	var undone []error
-	db := open(t, Hooks{Rollback: func(err error) { undone = append(undone, err) }})
-	w, told := db.Writer(), false
+	var calls []string
+	var undone error
+	var w *Writer
+	db := open(t, Hooks{
+		Measure: func(int, time.Duration, bool) { calls = append(calls, "measure") },
+		Rollback: func(err error) {
+			calls = append(calls, "rollback")
+			if undone = err; !w.Failed() {
+				t.Error("Rollback was called before the failure was recorded")
+			}
+		},
+	})
+	w = db.Writer()
+	told := false
 	err := w.Do(func(t *Tx) error {
 		t.AfterCommit(func() { told = true })
 		// A deferred foreign key is checked by COMMIT.
 		return errors.Join(insertItem("a")(t), t.Exec("PRAGMA defer_foreign_keys = ON"), t.Exec("INSERT INTO refs (item) VALUES ('nobody')"))
 	})
-	if !errors.Is(err, ErrUnavailable) || told || len(undone) != 1 || !w.Failed() {
+	if !errors.Is(err, ErrUnavailable) || told || !errors.Is(undone, ErrUnavailable) || !w.Failed() {
 		t.Errorf("got %v, told %t, rolled back with %v; want a failed commit that tells nobody", err, told, undone)
+	}
+	if want := []string{"measure", "rollback"}; !slices.Equal(calls, want) {
+		t.Errorf("the calls are %q, want %q", calls, want)
 	}
 	if err := w.Do(insertItem("b")); err != nil {
 		t.Error(err)
@@ -246,7 +261,8 @@ func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
 
 // A panic after the commit takes down its own caller, and not the writer.
 func TestAPanicAfterTheCommitPassesLeadershipOn(t *testing.T) {
-	w := open(t, Hooks{}).Writer()
+	var undone []error
+	w := open(t, Hooks{Rollback: func(err error) { undone = append(undone, err) }}).Writer()
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -255,6 +271,9 @@ func TestAPanicAfterTheCommitPassesLeadershipOn(t *testing.T) {
 		}()
 		w.Do(func(t *Tx) error { t.AfterCommit(func() { panic("after") }); return nil })
 	}()
+	if len(undone) != 1 || Unavailable(undone[0]) {
+		t.Errorf("rolled back with %v, want one error that does not promise that nothing is stored", undone)
+	}
 	if err := w.Do(insertItem("p")); err != nil {
 		t.Errorf("the writer did not survive: %v", err)
 	}

@@ -216,7 +216,29 @@ func (b *Standby) takeOver(ctx context.Context, told func(error)) (s *Server, er
 	// What the primary accepted after this is lost, but for what it holds itself.
 	logger.Warn("the standby is the primary now", "state", webhook.FormatTime(y.State), "seconds_ago", int(time.Since(y.State).Seconds()),
 		"bytes", y.Bytes, "took", time.Since(began).Round(time.Millisecond), "replaced", aside)
-	return open(ctx, b.cfg, b.lease)
+	return b.openPromoted(ctx)
+}
+
+// lockWait is how long a takeover waits for a command that has the data
+// directory open.
+const lockWait = 30 * time.Second
+
+// openPromoted opens the service. The directory was unlocked with the promotion,
+// so a command such as token list may have it for a moment.
+func (b *Standby) openPromoted(ctx context.Context) (*Server, error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(lockWait); ; {
+		s, err := open(ctx, b.cfg, b.lease)
+		if !errors.Is(err, store.ErrLocked) || time.Now().After(deadline) {
+			return s, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // promotion asks that the standby takes over, and waits for what came of it.

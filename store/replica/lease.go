@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net/http"
 	"os"
 	"path"
 	"sync/atomic"
@@ -219,11 +218,14 @@ func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObjec
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	out, err := l.client.PutObject(ctx, input)
-	var status interface{ HTTPStatusCode() int }
-	switch {
-	case errors.As(err, &status) && (status.HTTPStatusCode() == http.StatusPreconditionFailed || status.HTTPStatusCode() == http.StatusConflict):
-		return nil, errLeaseChanged
-	case err != nil:
+	var response interface{ HTTPStatusCode() int }
+	if errors.As(err, &response) {
+		switch response.HTTPStatusCode() {
+		case 409, 412: // another write at the same time, or before
+			return nil, errLeaseChanged
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("write the lease: %w", err)
 	}
 	o.etag = aws.ToString(out.ETag)

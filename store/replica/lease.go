@@ -80,6 +80,8 @@ type leaseObject struct {
 	Expires    time.Time `json:"expires_at"` // by the owner's clock
 	Owner      string    `json:"owner"`
 	Released   bool      `json:"released,omitempty"` // the owner has given it up
+	// PeriodMS is the owner's TTL in milliseconds, 0 in objects of older versions.
+	PeriodMS int64 `json:"period_ms,omitempty"`
 
 	etag string
 }
@@ -94,7 +96,8 @@ type LeaseState struct {
 	Released   bool      // the owner has given it up
 	Ours       bool
 
-	etag string
+	period time.Duration // the owner's TTL, 0 for unknown
+	etag   string
 }
 
 // NewLease returns a lease that is not held. It does not connect to the bucket.
@@ -173,7 +176,7 @@ func (l *Lease) State(ctx context.Context) (LeaseState, error) {
 	if err != nil || found == nil {
 		return LeaseState{}, err
 	}
-	return LeaseState{Generation: found.Generation, Owner: found.Owner, Expires: found.Expires, Released: found.Released, Ours: l.ours(found), etag: found.etag}, nil
+	return LeaseState{Generation: found.Generation, Owner: found.Owner, Expires: found.Expires, Released: found.Released, Ours: l.ours(found), period: time.Duration(found.PeriodMS) * time.Millisecond, etag: found.etag}, nil
 }
 
 // read returns nil when there is no lease object.
@@ -201,7 +204,7 @@ var errLeaseChanged = errors.New("the lease has changed")
 // put writes the lease object for this owner, in place of the object with the
 // ETag old, "" for none.
 func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObject, error) {
-	o.Owner, o.Expires = l.owner, time.Now().Add(l.cfg.TTL)
+	o.Owner, o.Expires, o.PeriodMS = l.owner, time.Now().Add(l.cfg.TTL), l.cfg.TTL.Milliseconds()
 	if o.Released {
 		o.Expires = time.Now()
 	}
@@ -413,8 +416,9 @@ func (l *Lease) Release(ctx context.Context) error {
 
 // LeaseWatch observes the lease of another service. It does not compare the
 // clocks of two machines: a lease has ended when this machine has seen it
-// unchanged for a whole TTL, with the bucket readable all the time. After an
-// outage of the bucket the holder therefore has a whole TTL to renew it.
+// unchanged for a whole TTL (the holder's, or its own if that is longer), with
+// the bucket readable all the time. After an outage of the bucket the holder
+// therefore has a whole TTL to renew it.
 type LeaseWatch struct {
 	lease *Lease
 	etag  string        // as last seen
@@ -438,7 +442,7 @@ func (w *LeaseWatch) Look(ctx context.Context) (state LeaseState, ended bool, er
 
 // observe is Look for a state that was asked for and answered at these uptimes.
 func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bool {
-	ttl := w.lease.cfg.TTL
+	ttl := max(w.lease.cfg.TTL, state.period)
 	if state.etag != w.etag || answered-w.asked > ttl/3 {
 		w.etag, w.since = state.etag, answered
 	}

@@ -292,6 +292,14 @@ func TestLeaseWatch(t *testing.T) {
 			t.Errorf("%s: it has ended at %s, want %s", test.name, got, test.want)
 		}
 	}
+	// The holder counts on its own TTL.
+	w := &LeaseWatch{lease: &Lease{cfg: LeaseConfig{TTL: 9 * s}}}
+	for at := time.Duration(0); at < 40*s; at += s {
+		ended := w.observe(LeaseState{Generation: 1, period: 30 * s, etag: "a"}, at, at)
+		if ended != (at >= 30*s) {
+			t.Fatalf("a lease of 30 s, seen for %s by a watch with 9 s, has ended: %t", at, ended)
+		}
+	}
 	if (&LeaseWatch{lease: &Lease{}}).observe(LeaseState{}, s, s) {
 		t.Error("a lease that nobody held has ended")
 	}

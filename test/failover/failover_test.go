@@ -177,6 +177,39 @@ func TestBucketOutage(t *testing.T) {
 	f.checkLost(time.Now(), true)
 }
 
+// TestRestart kills a primary and starts it again: it continues its lease at
+// once. A service on a copy of its data directory does not get the lease.
+func TestRestart(t *testing.T) {
+	harness.Long(t)
+	f := newFailOver(t, harness.Build(t))
+	f.publish(0)
+	if status := f.two.Stop(f.standby); status != harness.ExitOK {
+		t.Errorf("the standby ended with status %d:\n%s", status, &f.standby.Log)
+	}
+	f.one.Kill(f.primary)
+	data := filepath.Join(t.TempDir(), "data")
+	if err := harness.Exec("cp", "-a", f.one.Data, data); err != nil {
+		t.Fatal(err)
+	}
+	serveCopy := func() {
+		t.Helper()
+		out, err := f.one.Command("serve", "--data", data, "--listen", "127.0.0.1:0", "--litestream", f.replica(data), "--lease", lease.String(), "--attempt-timeout", "1s")
+		if err == nil || !strings.Contains(out, "another service holds the lease") {
+			t.Errorf("serve on a copy of the data: %v, want a refusal\n%s", err, out)
+		}
+	}
+	serveCopy()
+	f.primary = f.one.MustStart()
+	serveCopy()
+	events, err := harness.Feed[struct{ ID string }](f.one, f.token, "/v2/events")
+	if err != nil || len(events) != len(f.acked) {
+		t.Errorf("%d events are there, %v, want the %d that were acknowledged", len(events), err, len(f.acked))
+	}
+	if status := f.one.Stop(f.primary); status != harness.ExitOK {
+		t.Errorf("the primary ended with status %d:\n%s", status, &f.primary.Log)
+	}
+}
+
 // TestServeWithoutLease starts a second service, without --lease, on the replica
 // of a primary. It refuses, and says who holds the lease.
 func TestServeWithoutLease(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"path"
 	"sync/atomic"
 	"time"
 
@@ -58,9 +57,8 @@ type LeaseConfig struct {
 
 // Lease is the right to accept events and to send deliveries, which one service
 // holds at a time. It is an object in the bucket that is written with a
-// precondition. Its holder renews it, and stops before it
-// expires when the renewal fails: so it stops before another service can acquire
-// the lease.
+// precondition. Its holder renews it, and stops before it expires when the
+// renewal fails: so it stops before another service can acquire the lease.
 //
 // Acquire, KeepAlive and Release must not run at the same time. Valid may be
 // called from any goroutine.
@@ -118,7 +116,16 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Lease{cfg: cfg, client: api, bucket: bucket.Bucket, key: path.Join(bucket.Path, leaseName), owner: host + " " + webhook.NewID()}, nil
+	return &Lease{cfg: cfg, client: api, bucket: bucket.Bucket, key: leaseKey(bucket.Path), owner: host + " " + webhook.NewID()}, nil
+}
+
+// leaseKey returns the key of the lease object of a replica at path in its
+// bucket.
+func leaseKey(path string) string {
+	if path == "" {
+		return leaseName
+	}
+	return path + "/" + leaseName
 }
 
 // CheckUnleased returns an error that wraps [ErrLeaseHeld] while a service holds

@@ -413,12 +413,25 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	l.expiry.Store(0)
-	// The object stays, and preserves the generation.
-	_, err := l.put(ctx, leaseObject{Generation: l.held.Generation, Released: true}, l.held.etag)
+	err := l.release(ctx, l.held)
+	if errors.Is(err, errLeaseChanged) {
+		// A renewal that was cut off may have been written all the same.
+		var found *leaseObject
+		if found, err = l.read(ctx); err == nil && found != nil && l.ours(found) {
+			err = l.release(ctx, found)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("release the lease: %w", err)
 	}
 	return nil
+}
+
+// release writes that the lease is given up. The object stays, and preserves the
+// generation.
+func (l *Lease) release(ctx context.Context, found *leaseObject) error {
+	_, err := l.put(ctx, leaseObject{Generation: found.Generation, Released: true}, found.etag)
+	return err
 }
 
 // LeaseWatch observes the lease of another service. It does not compare the

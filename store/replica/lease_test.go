@@ -333,3 +333,24 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("the primary renews what it has lost: got %v, want %v", err, ErrLeaseHeld)
 	}
 }
+
+// TestReleaseAfterALostRenewal cuts a renewal off that the bucket has received. The
+// lease is released all the same.
+func TestReleaseAfterALostRenewal(t *testing.T) {
+	b := newBucket(t)
+	l := newLease(t, b, t.TempDir(), time.Hour)
+	if err := l.Acquire(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	before := *l.held
+	if err := l.renewOrLose(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.held = &before // the response was lost
+	if err := l.Release(t.Context()); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if state, err := l.State(t.Context()); err != nil || !state.Released {
+		t.Errorf("the lease after its release: %+v, %v", state, err)
+	}
+}

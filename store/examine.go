@@ -111,23 +111,24 @@ func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding,
 // directory looks at a data directory that no process has open.
 func (x *examination) directory(ctx context.Context, cfg Config, reading time.Duration) error {
 	path := filepath.Join(cfg.Dir, databaseFile)
-	if _, err := os.Stat(cfg.Dir); errors.Is(err, fs.ErrNotExist) {
+	if info, err := os.Stat(cfg.Dir); errors.Is(err, fs.ErrNotExist) {
 		x.add(LevelWarn, checkDirectory, "service serve makes it when it starts for the first time; --data names another.", "%s is not there", cfg.Dir)
 		x.library()
+		return nil
+	} else if err == nil && !info.IsDir() {
+		x.add(LevelFail, checkDirectory, "Name another by --data.", "%s is not a directory", cfg.Dir)
 		return nil
 	}
 	// The file of the lock is not made: it would be this user's, who may not be
 	// the service's.
-	if _, err := os.Stat(filepath.Join(cfg.Dir, sqlite.LockFile)); err == nil {
-		lock, err := sqlite.LockDir(cfg.Dir)
-		if errors.Is(err, ErrLocked) {
-			return err
-		} else if err != nil {
-			x.add(LevelFail, checkDirectory, "Call this as the user that the service runs as, or as root.", "%v", err)
-			return nil
-		}
-		defer lock.Close()
+	lock, err := sqlite.LockDirUnchanged(cfg.Dir)
+	if errors.Is(err, ErrLocked) {
+		return err
+	} else if err != nil {
+		x.add(LevelFail, checkDirectory, "Call this as the user that the service runs as, or as root.", "%v", err)
+		return nil
 	}
+	defer lock.Close()
 	file, err := keyring.Locate(cfg.Dir, cfg.SecretKeyFile)
 	if err != nil {
 		x.add(LevelFail, checkKey, "Name another file by --secret-key-file, or none.", "%v", err)

@@ -41,7 +41,7 @@ var ErrNotEmpty = errors.New("the data directory is not empty")
 type Restoration struct {
 	dir    string
 	made   bool // the data directory was not there
-	lock   *os.File
+	lock   *sqlite.DirLock
 	folder string
 }
 
@@ -127,7 +127,7 @@ func (r *Restoration) Close() error {
 	}
 	if r.lock != nil {
 		if r.made && r.folder != "" {
-			os.Remove(r.lock.Name())
+			os.Remove(filepath.Join(r.dir, sqlite.LockFile))
 			os.Remove(r.dir) // if nothing else is in it
 		}
 		errs = append(errs, r.lock.Close())

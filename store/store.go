@@ -65,7 +65,7 @@ type Store struct {
 type core struct {
 	dir     string
 	logger  *slog.Logger
-	lock    *os.File
+	lock    *sqlite.DirLock
 	clock   *clock
 	disk    disk
 	db      *sqlite.DB // nil until it is open

@@ -181,6 +181,13 @@ func TestOneProcessADirectory(t *testing.T) {
 	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
 		t.Errorf("got %v, want ErrLocked that names the process", err)
 	}
+	must(t, os.Remove(filepath.Join(dir, sqlite.LockFile)))
+	if _, err := Open(context.Background(), Config{Dir: dir}); !errors.Is(err, ErrLocked) {
+		t.Errorf("without its lock file: got %v, want %v", err, ErrLocked)
+	}
+	if _, err := Examine(t.Context(), Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
+		t.Errorf("Examine without the lock file: got %v, want %v", err, ErrLocked)
+	}
 	if err := s.Check(context.Background()); err != nil {
 		t.Errorf("the refused open harmed the holder: %v", err)
 	}

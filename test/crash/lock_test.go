@@ -1,0 +1,56 @@
+package crash
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"service/test/harness"
+)
+
+// TestLockRemoved removes the lock file of a running service, and then its
+// socket too: a second service, and every command that needs the data directory
+// for itself, is refused all the same, and changes nothing.
+func TestLockRemoved(t *testing.T) {
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--litestream", "off")
+	p := in.MustStart()
+	token := in.Token("p")
+	backup := filepath.Join(t.TempDir(), "backup.tar")
+	if out, err := in.Command("backup", "create", backup, "--data", in.Data, "--without-keys"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	remove := func(name string) {
+		t.Helper()
+		if err := os.Remove(filepath.Join(in.Data, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inUse := fmt.Sprintf("the data directory is in use: %s is held by process %d", in.Data, p.PID())
+	remove("lock")
+	remove("admin.sock")
+	for _, args := range [][]string{
+		in.Args("serve"),
+		{"restore", "--data", in.Data, "--from", backup, "--force"},
+		{"token", "list", "--data", in.Data},
+		{"key", "rotate", "--data", in.Data},
+		{"backup", "create", backup + "2", "--data", in.Data, "--without-keys"},
+		{"doctor", "--data", in.Data},
+	} {
+		// Each finds the directory as the first did, without a lock file.
+		out, err := in.Command(args...)
+		if err == nil || !strings.Contains(out, inUse) {
+			t.Errorf("service %s: %v, want %q\n%s", strings.Join(args, " "), err, inUse, out)
+		}
+		if _, err := os.Stat(filepath.Join(in.Data, "lock")); err == nil {
+			t.Errorf("service %s has made a lock file", strings.Join(args, " "))
+		}
+	}
+	in.Publish(token, []byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`))
+	in.MustStop(p)
+	if faults := harness.DatabaseFaults(t, in.Data); len(faults) > 0 {
+		t.Errorf("the database: %q", faults)
+	}
+	in.MustStop(in.MustStart())
+}

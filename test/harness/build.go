@@ -57,10 +57,13 @@ func buildPlain() (string, error) {
 	return path, goBuild(path)
 }
 
-// Main runs the tests of a package and removes the binary that [Build] built
-// for them. A package's TestMain calls it.
+// Main runs the tests of a package and removes the programs that were built for
+// them. A package's TestMain calls it.
 func Main(m *testing.M) {
 	m.Run() // the testing package exits with its result
+	if toolsDir != "" {
+		os.RemoveAll(toolsDir)
+	}
 	if plain.path != "" && plain.path != os.Getenv("SERVICE_TEST_BINARY") {
 		os.RemoveAll(filepath.Dir(plain.path))
 	}

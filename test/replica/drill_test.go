@@ -39,7 +39,7 @@ func TestRestoreDrill(t *testing.T) {
 // drill is a service whose data directory is lost again and again.
 type drill struct {
 	t       *testing.T
-	gateway *gateway
+	gateway *harness.Gateway
 	data    string
 	config  string // Litestream's
 	in      *harness.Instance
@@ -51,13 +51,13 @@ type drill struct {
 }
 
 func newDrill(t *testing.T) *drill {
-	d := &drill{t: t, gateway: newGateway(t), data: t.TempDir(), ledger: &ledger{sent: make(map[string]bool)}}
+	d := &drill{t: t, gateway: harness.NewGateway(t), data: t.TempDir(), ledger: &ledger{sent: make(map[string]bool)}}
 	t.Setenv("AWS_CA_BUNDLE", filepath.Join(t.TempDir(), "missing.pem")) // the client fails with it, and must not see it
 	key := filepath.Join(t.TempDir(), "secret.key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("0f", 32)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.config = writeReplica(t, d.data, "500ms", d.gateway.replica()...)
+	d.config = writeReplica(t, d.data, "500ms", d.gateway.Replica(d.gateway.Address, "service")...)
 	d.in = harness.NewInstance(t, harness.Build(t), d.data, "--litestream", d.config, "--secret-key-file", key, "--log-level", "warn", "--restore-hold", "1h")
 	d.token = d.in.Token("acme", "--secret-key-file", key)
 	return d
@@ -100,7 +100,7 @@ func (d *drill) cycle(n int, orderly bool) time.Duration {
 		}
 	} else {
 		d.in.Kill(run)
-		d.gateway.kill()
+		d.gateway.Kill()
 	}
 	cancel()
 	rest()
@@ -108,7 +108,7 @@ func (d *drill) cycle(n int, orderly bool) time.Duration {
 		t.Fatal(err)
 	}
 	if !orderly {
-		d.gateway.start()
+		d.gateway.Start()
 	}
 	to := d.restore()
 	behind, lost, kept := d.ledger.compare(t, to, ended)
@@ -157,7 +157,7 @@ func (d *drill) restoreEarlier() {
 func (d *drill) restoreByLitestream() {
 	d.t.Helper()
 	database := filepath.Join(d.t.TempDir(), "service.db")
-	cmd := exec.Command(d.gateway.litestream, "restore", "-config", d.config, "-o", database, filepath.Join(d.data, "service.db"))
+	cmd := exec.Command(harness.Litestream(d.t), "restore", "-config", d.config, "-o", database, filepath.Join(d.data, "service.db"))
 	cmd.Env = append(harness.Environment(), "AWS_CA_BUNDLE=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		d.t.Fatalf("litestream restore: %v\n%s", err, out)

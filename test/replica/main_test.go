@@ -2,15 +2,9 @@
 package replica
 
 import (
-	"os"
 	"testing"
 
 	"service/test/harness"
 )
 
-func TestMain(m *testing.M) {
-	harness.Main(m)
-	if toolsDir != "" {
-		os.RemoveAll(toolsDir)
-	}
-}
+func TestMain(m *testing.M) { harness.Main(m) }

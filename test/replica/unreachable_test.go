@@ -16,11 +16,11 @@ import (
 // replica becomes reachable, it gets everything.
 func TestReplicaUnreachable(t *testing.T) {
 	harness.Long(t)
-	gateway := newGateway(t)
-	gateway.kill()
+	gateway := harness.NewGateway(t)
+	gateway.Kill()
 	sqlite := harness.Tool(t, "sqlite3", "sqlite3")
 	data := t.TempDir()
-	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", writeReplica(t, data, "100ms", gateway.replica()...), "--log-level", "warn")
+	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", writeReplica(t, data, "100ms", gateway.Replica(gateway.Address, "service")...), "--log-level", "warn")
 	token := in.Token("acme")
 	run := in.MustStart()
 	l := &ledger{sent: make(map[string]bool), acks: make(map[string]time.Time)}
@@ -45,13 +45,13 @@ func TestReplicaUnreachable(t *testing.T) {
 	}
 
 	run = in.MustStart()
-	gateway.start()
+	gateway.Start()
 	awaitReplica(in, "running")
 	in.MustStop(run)
 	to := filepath.Join(t.TempDir(), "restored")
-	t.Setenv("AWS_ACCESS_KEY_ID", gatewayKey)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", gatewaySecret)
-	if out, err := in.Command("restore", "--data", to, "--from", gateway.url()); err != nil {
+	t.Setenv("AWS_ACCESS_KEY_ID", harness.GatewayKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", harness.GatewaySecret)
+	if out, err := in.Command("restore", "--data", to, "--from", gateway.URL("service")); err != nil {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
 	if _, lost, _ := l.compare(t, to, time.Now()); lost > 0 {

@@ -22,6 +22,7 @@ type settings struct {
 	skipVerify                   *bool
 	partSize, concurrency        int64
 	syncInterval                 time.Duration
+	paced                        bool // the configuration sets syncInterval
 }
 
 // validate sets kind when it is empty, and returns the first problem of the

@@ -113,6 +113,17 @@ var schema = fstest.MapFS{"migrations/0001.sql": {Data: []byte("CREATE TABLE dat
 
 func openReplicated(t testing.TB, dir string, cfg *Config, with ...limits) *replicated {
 	t.Helper()
+	return openReplicatedWith(t, dir, cfg, func(r *Replication) {
+		for _, l := range with {
+			r.limits = l
+		}
+	})
+}
+
+// openReplicatedWith is openReplicated with a function that configures the
+// replication before it runs.
+func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*Replication)) *replicated {
+	t.Helper()
 	path := filepath.Join(dir, "service.db")
 	r := &replicated{t: t, done: make(chan struct{})}
 	logger := testLogger(t)
@@ -122,9 +133,7 @@ func openReplicated(t testing.TB, dir string, cfg *Config, with ...limits) *repl
 		t.Fatal(err)
 	}
 	r.Replication = NewReplication(cfg, path, r.db.Writer(), logger)
-	for _, l := range with {
-		r.limits = l
-	}
+	configure(r.Replication)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() {

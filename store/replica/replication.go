@@ -67,6 +67,9 @@ type Replication struct {
 	logger *slog.Logger
 	limits limits
 
+	acks    *acknowledger                       // nil unless acknowledgements wait for uploads; see Acknowledge
+	measure func(files int, took time.Duration) // see Measure; may be nil
+
 	lease     atomic.Pointer[func() bool]   // reports whether the lease that uploading needs is valid; nil for none
 	running   atomic.Pointer[litestream.DB] // what the writer may sync; nil for nothing
 	throttled atomic.Pointer[time.Time]     // when the writer last synced; nil for never

@@ -44,14 +44,14 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 		if err != nil {
 			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
 		}
-		if pos.TXID != last {
+		if pos.TXID != last && !r.isSent(pos.TXID) {
 			r.noticed(before, pos.TXID)
-			last = pos.TXID
 			select {
 			case changed <- struct{}{}:
 			default:
 			}
 		}
+		last = pos.TXID
 		before = synced
 
 		if frames, err = r.checkpointIdle(ctx, s, frames); err != nil {
@@ -74,9 +74,17 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 	}
 }
 
-// syncUnlessThrottled syncs, unless the writer has done so within the last
-// monitor-interval and did not request this sync. It returns when the last sync
-// began.
+// isSent reports whether a transaction is known to be in the replica: an upload for
+// those who wait copies what is new itself, see [Replication.Acknowledge].
+func (r *Replication) isSent(tx ltx.TXID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.acks != nil && tx <= r.sent
+}
+
+// syncUnlessThrottled syncs, unless the writer or an upload has done so within the
+// last monitor-interval and this sync was not requested. It returns when the last
+// sync began.
 func (r *Replication) syncUnlessThrottled(ctx context.Context, s *session, requested bool) (time.Time, error) {
 	now := time.Now()
 	if throttled := r.throttled.Load(); !requested && throttled != nil && now.Sub(*throttled) < r.cfg.MonitorInterval {
@@ -111,17 +119,21 @@ func (r *Replication) backlogTooLarge(s *session) bool {
 	return size > limit
 }
 
-// upload uploads what changed reports, at most every sync-interval, and retries
-// after a failure. It returns nil when ctx ends, and errReplicaIncomplete when
-// replication must start again.
+// upload uploads what changed reports, at most every sync-interval, and at once what
+// is waited for, see [Replication.Acknowledge]. It retries after a failure. It returns
+// nil when ctx ends, and errReplicaIncomplete when replication must start again.
 func (r *Replication) upload(ctx context.Context, s *session, changed <-chan struct{}) error {
 	wait := r.cfg.settings.syncInterval
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-time.After(max(10*time.Second, wait)): // verify the replica also without changes
+	r.acks.forget() // the session before may have ended because the replica is not complete
+	for awaited := false; ; {
+		if !awaited {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changed:
+			case <-r.acks.awaited():
+			case <-time.After(max(10*time.Second, wait)): // verify the replica also without changes
+			}
 		}
 		for {
 			err := r.send(ctx, s)
@@ -137,32 +149,71 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 			}
 			r.failed(err)
 			wait = min(max(2*wait, minRetry), maxRetry/2)
-			select {
-			case <-ctx.Done():
+			if _, err := r.rest(ctx, minRetry, wait); err != nil {
 				return nil
-			case <-time.After(wait):
 			}
 		}
-		select {
-		case <-ctx.Done():
+		var err error
+		if awaited, err = r.rest(ctx, r.acks.least(r.cfg.settings.syncInterval), r.cfg.settings.syncInterval); err != nil {
 			return nil
-		case <-time.After(r.cfg.settings.syncInterval):
 		}
 	}
 }
 
-// send uploads every synced transaction. Its timeout depends on their size.
+// rest sleeps between two uploads, and reports whether the next is waited for. It is
+// at most the duration most, and from the duration least on it ends when somebody
+// waits. The error is that of ctx.
+func (r *Replication) rest(ctx context.Context, least, most time.Duration) (awaited bool, err error) {
+	began := time.Now()
+	if least > 0 {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(min(least, most)):
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-r.acks.awaited():
+		return true, nil
+	default:
+	}
+	if left := most - time.Since(began); least < most && left > 0 {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-r.acks.awaited():
+			return true, nil
+		case <-time.After(left):
+		}
+	}
+	return false, nil
+}
+
+// send uploads every synced transaction, and before that syncs for those who wait
+// for an upload. Its timeout depends on the size of what is uploaded.
 func (r *Replication) send(ctx context.Context, s *session) error {
 	if r.fenced() {
 		return ErrLeaseExpired
+	}
+	began := time.Now()
+	if r.acks != nil {
+		r.acks.begin()
+		defer r.acks.end(false)
+		if err := s.db.Sync(ctx); err != nil {
+			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+		}
+		r.throttled.Store(&began)
 	}
 	pos, err := s.db.Pos()
 	if err != nil {
 		return err
 	}
-	timeout := requestTimeout
-	if at := s.replica.Pos().TXID; at > 0 && at < pos.TXID {
-		for tx := at + 1; tx <= pos.TXID; tx++ {
+	timeout := r.acks.requestTimeout()
+	before := s.replica.Pos().TXID
+	if before > 0 && before < pos.TXID {
+		for tx := before + 1; tx <= pos.TXID; tx++ {
 			if info, err := os.Stat(s.db.LTXPath(0, tx, tx)); err == nil {
 				timeout += time.Duration(info.Size()) * time.Second / minUploadRate
 			}
@@ -172,13 +223,31 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 	}
 	sending, cancel := context.WithTimeoutCause(ctx, timeout, errUploadStalled)
 	defer cancel()
-	if err := s.replica.Sync(sending); err != nil {
+	err = s.replica.Sync(sending)
+	r.acks.ended(time.Since(began), sending.Err() != nil)
+	if err != nil {
 		return err
+	}
+	sent := s.replica.Pos().TXID
+	if r.measure != nil && before > 0 && sent > before {
+		r.measure(int(sent-before), time.Since(began))
+	}
+	if r.acks != nil && !s.verified.IsZero() {
+		if r.fenced() {
+			return ErrLeaseExpired // whoever has the lease now may not see what was uploaded
+		}
+		r.acks.end(true) // they need not wait for the verification
 	}
 	if err := r.verify(ctx, s); err != nil {
 		return err
 	}
-	r.succeeded(s.replica.Pos().TXID)
+	if r.acks != nil {
+		if r.fenced() {
+			return ErrLeaseExpired
+		}
+		r.acks.end(true)
+	}
+	r.succeeded(sent)
 	return nil
 }
 

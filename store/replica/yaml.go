@@ -214,10 +214,10 @@ func (r *configReader) database(c *Config, n *yaml.Node, top settings) {
 	}
 	interval := c.settings.syncInterval
 	c.settings = top
-	if c.settings.syncInterval == 0 {
+	r.mapping("a replica", replicas[0], r.replicaKeys(&c.settings))
+	if c.settings.paced = c.settings.syncInterval != 0; !c.settings.paced {
 		c.settings.syncInterval = interval
 	}
-	r.mapping("a replica", replicas[0], r.replicaKeys(&c.settings))
 	if len(r.errs) == 0 {
 		if err := c.settings.validate(); err != nil {
 			r.errorf(replicas[0], "%v", err)

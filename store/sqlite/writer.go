@@ -55,6 +55,8 @@ type Writer struct {
 	logger *slog.Logger
 	failed atomic.Bool // the disk has refused a write, and EndOutage was not called since
 
+	commits atomic.Int64 // transactions that were committed
+
 	// Owned by the leader.
 	stmts  map[string]*sql.Stmt
 	ran    int64 // statements
@@ -268,6 +270,9 @@ func (t *Tx) transaction(batch []*Op, plain, last bool) error {
 	if err == nil {
 		err = t.Exec("COMMIT")
 	}
+	if err == nil {
+		t.w.commits.Add(1) // before any caller of its writes goes on
+	}
 	if err != nil {
 		// A full disk may have ended the transaction already.
 		_ = t.Exec("ROLLBACK")
@@ -382,6 +387,10 @@ func (w *Writer) EndOutage() error {
 		return nil
 	})
 }
+
+// Commits returns how many transactions the writer has committed. A write that has
+// returned nil is in one of them.
+func (w *Writer) Commits() int64 { return w.commits.Load() }
 
 // Conn returns the writer's connection, for a PRAGMA of it. A statement of its
 // own may run within the transaction of a commit.

@@ -1,0 +1,201 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrNotAcknowledged says that a commit is not known to be in the replica.
+var ErrNotAcknowledged = errors.New("the replica does not have it yet")
+
+// acknowledger knows which commits are in the replica, and wakes those who wait for
+// one. An upload serves everybody whose commit was made before it began: commits
+// continue while it runs, and those who made them wait for the next.
+type acknowledger struct {
+	timeout time.Duration // of a wait
+	pause   time.Duration // the least pause between two uploads
+	commits func() int64  // how many there are, see [sqlite.Writer.Commits]
+
+	covered atomic.Int64  // the first so many commits are in the replica; -1: not even what was there at the start
+	wanted  chan struct{} // somebody waits; has room for one
+
+	// Owned by upload: how long a request may take. A connection that hangs holds up
+	// everybody, so it begins at the timeout, and doubles for a bucket that is slow.
+	patience time.Duration
+
+	mu        sync.Mutex
+	uploading bool
+	upTo      int64         // the commits that the upload covers
+	current   chan struct{} // closed when the upload ends; nil while nobody waits for it
+	next      chan struct{} // the same of the upload after it
+}
+
+func newAcknowledger(timeout, pause time.Duration, commits func() int64) *acknowledger {
+	a := &acknowledger{timeout: timeout, patience: min(timeout, requestTimeout), pause: pause, commits: commits, wanted: make(chan struct{}, 1)}
+	a.covered.Store(-1)
+	return a
+}
+
+// wait waits until the first so many commits are in the replica, for at most the
+// timeout. The error wraps [ErrNotAcknowledged] after that.
+func (a *acknowledger) wait(ctx context.Context, commits int64) error {
+	if a.covered.Load() >= commits {
+		return nil
+	}
+	timer := time.NewTimer(a.timeout)
+	defer timer.Stop()
+	for {
+		uploaded := a.join(commits)
+		if uploaded == nil {
+			return nil
+		}
+		select {
+		case <-uploaded:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+			if a.covered.Load() >= commits {
+				continue
+			}
+			return ErrNotAcknowledged
+		}
+	}
+}
+
+// join returns a channel that is closed when the first upload ends that covers so
+// many commits, nil when they are covered. It has an upload begin if none runs that
+// does.
+func (a *acknowledger) join(commits int64) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.covered.Load() >= commits {
+		return nil
+	}
+	if a.uploading && commits <= a.upTo {
+		if a.current == nil {
+			a.current = make(chan struct{})
+		}
+		return a.current
+	}
+	if a.next == nil {
+		a.next = make(chan struct{})
+		select {
+		case a.wanted <- struct{}{}:
+		default:
+		}
+	}
+	return a.next
+}
+
+// begin begins an upload, which covers all commits up to now: the write-ahead log
+// must be copied after it. end must follow.
+func (a *acknowledger) begin() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.uploading, a.upTo = true, a.commits()
+	a.current, a.next = a.next, nil
+	select {
+	case <-a.wanted: // by those whom this upload covers
+	default:
+	}
+}
+
+// end ends the upload, and wakes those who wait for it. Without success they join
+// the next.
+func (a *acknowledger) end(success bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.uploading {
+		return
+	}
+	if success {
+		a.covered.Store(a.upTo)
+	}
+	a.uploading = false
+	if a.current != nil {
+		close(a.current)
+		a.current = nil
+	}
+}
+
+// awaited receives when somebody waits for an upload that has not begun; never
+// without an acknowledger.
+func (a *acknowledger) awaited() <-chan struct{} {
+	if a == nil {
+		return nil
+	}
+	return a.wanted
+}
+
+// least returns the least pause between two uploads, which is the interval without
+// an acknowledger.
+func (a *acknowledger) least(interval time.Duration) time.Duration {
+	if a == nil {
+		return interval
+	}
+	return a.pause
+}
+
+// requestTimeout bounds the next upload, without what its size adds.
+func (a *acknowledger) requestTimeout() time.Duration {
+	if a == nil {
+		return requestTimeout
+	}
+	return a.patience
+}
+
+// ended adapts the patience to an upload that has ended, by success or by its
+// timeout.
+func (a *acknowledger) ended(took time.Duration, stalled bool) {
+	switch {
+	case a == nil:
+	case stalled:
+		a.patience = min(2*a.patience, requestTimeout)
+	default:
+		a.patience = min(max(a.timeout, 2*took), requestTimeout)
+	}
+}
+
+// forget takes nothing for covered, until the next upload: what the replica held
+// may be lost.
+func (a *acknowledger) forget() {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.covered.Store(-1)
+}
+
+// Acknowledge has uploads begin as soon as [Replication.Await] waits for one, and no
+// sooner than the sync-interval of the configuration after the last, if it sets one.
+// A wait lasts for the timeout at most. It is called once at most, before Run.
+func (r *Replication) Acknowledge(timeout time.Duration) {
+	pause := time.Duration(0)
+	if r.cfg.settings.paced {
+		pause = r.cfg.settings.syncInterval
+	}
+	r.acks = newAcknowledger(timeout, pause, r.writer.Commits)
+}
+
+// Acknowledges reports whether Acknowledge was called.
+func (r *Replication) Acknowledges() bool { return r.acks != nil }
+
+// Await waits until the first so many commits of the writer are in the replica,
+// uploaded while the lease was valid. What was there before the process started
+// counts from the first upload on. The error wraps [ErrNotAcknowledged] when that
+// takes too long. Acknowledge must have been called.
+func (r *Replication) Await(ctx context.Context, commits int64) error {
+	return r.acks.wait(ctx, commits)
+}
+
+// Covered reports whether the first so many commits are in the replica.
+// Acknowledge must have been called.
+func (r *Replication) Covered(commits int64) bool { return r.acks.covered.Load() >= commits }
+
+// Measure has f called after each upload with how many files it sent and how long
+// that took. It is called once at most, before Run.
+func (r *Replication) Measure(f func(files int, took time.Duration)) { r.measure = f }

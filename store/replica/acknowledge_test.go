@@ -1,0 +1,235 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// An upload wakes those whose commit was made before it began, all at once; the
+// others wait for the next.
+func TestAcknowledger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var commits atomic.Int64
+		a := newAcknowledger(5*time.Second, 0, commits.Load)
+		var working sync.WaitGroup
+		errs := make(map[string][]error)
+		var mu sync.Mutex
+		wait := func(name string, ctx context.Context, n int64) {
+			working.Go(func() {
+				err := a.wait(ctx, n)
+				mu.Lock()
+				defer mu.Unlock()
+				errs[name] = append(errs[name], err)
+			})
+			synctest.Wait()
+		}
+		woken := func(name string) int {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			return len(errs[name])
+		}
+		result := func(name string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return errors.Join(errs[name]...)
+		}
+		awaited := func() bool { return len(a.wanted) == 1 }
+
+		// What was there before the process started is not covered.
+		wait("start", t.Context(), 0)
+		if !awaited() {
+			t.Error("no upload is asked for")
+		}
+		a.begin()
+		if awaited() {
+			t.Error("another upload is asked for by one whom this one covers")
+		}
+		a.end(true)
+		if woken("start") != 1 || a.wait(t.Context(), 0) != nil {
+			t.Error("the first upload does not cover what was there")
+		}
+
+		for range 100 {
+			commits.Add(1)
+			wait("first", t.Context(), commits.Load())
+		}
+		a.begin()
+		wait("first", t.Context(), commits.Load()) // committed before it, though it waits only now
+		commits.Add(1)
+		wait("second", t.Context(), commits.Load())
+		if woken("first") != 0 || !awaited() {
+			t.Error("somebody was woken before the upload ended, or no second is asked for")
+		}
+		a.end(true)
+		if woken("first") != 101 || woken("second") != 0 {
+			t.Errorf("the first upload woke %d and %d, want 101 and 0", woken("first"), woken("second"))
+		}
+		a.begin()
+		a.end(false)
+		if woken("second") != 0 || !awaited() {
+			t.Error("an upload that failed woke somebody, or is not asked for again")
+		}
+		gone, leave := context.WithCancel(t.Context())
+		wait("gone", gone, commits.Load())
+		leave()
+		if woken("gone") != 1 || !errors.Is(result("gone"), context.Canceled) {
+			t.Errorf("got %v for one who has left", result("gone"))
+		}
+		began := time.Now()
+		if err := a.wait(t.Context(), commits.Load()+1); !errors.Is(err, ErrNotAcknowledged) || time.Since(began) != 5*time.Second {
+			t.Errorf("got %v after %s", err, time.Since(began))
+		}
+		if woken("second") != 1 || !errors.Is(result("second"), ErrNotAcknowledged) {
+			t.Errorf("got %v after the timeout", result("second"))
+		}
+		working.Wait()
+	})
+}
+
+// A new session takes nothing for covered.
+func TestAcknowledgerForgets(t *testing.T) {
+	a := newAcknowledger(time.Millisecond, 0, func() int64 { return 7 })
+	a.begin()
+	a.end(true)
+	if err := a.wait(t.Context(), 7); err != nil {
+		t.Error(err)
+	}
+	a.forget()
+	if err := a.wait(t.Context(), 0); !errors.Is(err, ErrNotAcknowledged) {
+		t.Errorf("got %v for what it has forgotten", err)
+	}
+}
+
+// One upload serves all who have committed before it. Nobody waits for the
+// monitor-interval, nor for the sync-interval if the configuration sets none.
+func TestAwait(t *testing.T) {
+	b := newBucket(t)
+	dir := t.TempDir()
+	cfg := b.config(t, dir)
+	cfg.MonitorInterval, cfg.settings.syncInterval, cfg.settings.paced = time.Hour, time.Hour, false
+	r := openReplicatedWith(t, dir, cfg, func(r *Replication) { r.Acknowledge(20 * time.Second) })
+	if err := r.Await(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	var puts atomic.Int64
+	slow := func(request *http.Request) {
+		if request.Method == http.MethodPut && strings.Contains(request.URL.Path, "/0000/") {
+			puts.Add(1)
+			<-time.After(50 * time.Millisecond)
+		}
+	}
+	b.delay.Store(&slow)
+	const writers, each = 50, 4
+	var working sync.WaitGroup
+	for range writers {
+		working.Go(func() {
+			for range each {
+				r.insert(1)
+				if err := r.Await(t.Context(), r.writer.Commits()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	working.Wait()
+	if n := puts.Load(); n == 0 || n > writers*each/4 {
+		t.Errorf("%d uploads for %d writes of %d writers", n, writers*each, writers)
+	}
+	// Nothing is uploaded for a commit that changed nothing.
+	before := puts.Load()
+	r.write("SELECT 1")
+	if err := r.Await(t.Context(), r.writer.Commits()); err != nil || puts.Load() != before {
+		t.Errorf("got %v after %d uploads for an empty commit", err, puts.Load()-before)
+	}
+	if n := restoredRows(t, cfg); n != writers*each { // while it runs: nothing else may upload it
+		t.Errorf("%d rows are in the replica, want %d", n, writers*each)
+	}
+}
+
+// While the bucket does not answer, and while the lease is not valid, nothing is
+// acknowledged. What was written meanwhile is covered by the next upload.
+func TestAwaitOutage(t *testing.T) {
+	b := newBucket(t)
+	dir := t.TempDir()
+	cfg := b.config(t, dir)
+	var expired atomic.Bool
+	r := openReplicatedWith(t, dir, cfg, func(r *Replication) {
+		r.Acknowledge(300 * time.Millisecond)
+		r.Fence(func() bool { return !expired.Load() })
+	})
+	acknowledge := func() error { return r.Await(t.Context(), r.writer.Commits()) }
+	await := func(what string) {
+		t.Helper()
+		for n := 0; ; n++ {
+			err := acknowledge()
+			if err == nil {
+				return
+			}
+			if n == 100 || !errors.Is(err, ErrNotAcknowledged) {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+	}
+	await("the start")
+	b.down.Store(true)
+	r.insert(1)
+	if err := acknowledge(); !errors.Is(err, ErrNotAcknowledged) {
+		t.Errorf("got %v while the bucket is away", err)
+	}
+	b.down.Store(false)
+	await("the bucket is back")
+	if n := restoredRows(t, cfg); n != 1 {
+		t.Errorf("%d rows are in the replica, want 1", n)
+	}
+
+	// The lease ends while an upload is under way.
+	end := func(request *http.Request) {
+		if request.Method == http.MethodPut {
+			expired.Store(true)
+		}
+	}
+	b.delay.Store(&end)
+	r.insert(1)
+	if err := acknowledge(); !errors.Is(err, ErrNotAcknowledged) {
+		t.Errorf("got %v for an upload whose answer came after the lease", err)
+	}
+	b.delay.Store(nil)
+	expired.Store(false)
+	await("the lease is back")
+}
+
+// A sync-interval that the configuration sets is the least pause between uploads.
+func TestAcknowledgePause(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]time.Duration{"": 0, "      sync-interval: 70ms\n": 70 * time.Millisecond} {
+		cfg := mustParseConfig(t, "dbs:\n  - path: "+dir+"/service.db\n    replica:\n      path: /r\n"+text)
+		r := NewReplication(cfg, dir+"/service.db", nil, testLogger(t))
+		r.Acknowledge(time.Second)
+		if got := r.acks.least(cfg.settings.syncInterval); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
+}
+
+// A bucket that is slow gets more time, and one that hangs does not hold up others
+// for long.
+func TestAcknowledgePatience(t *testing.T) {
+	a := newAcknowledger(5*time.Second, 0, nil)
+	for i, step := range []struct {
+		took    time.Duration
+		stalled bool
+		want    time.Duration
+	}{{time.Second, false, 5 * time.Second}, {5 * time.Second, true, 10 * time.Second}, {10 * time.Second, true, requestTimeout}, {6 * time.Second, false, 12 * time.Second}, {time.Second, false, 5 * time.Second}} {
+		if a.ended(step.took, step.stalled); a.requestTimeout() != step.want {
+			t.Errorf("step %d: got %s, want %s", i, a.requestTimeout(), step.want)
+		}
+	}
+}

@@ -74,9 +74,10 @@ func (s *core) rejectLongWAL() error {
 
 // Restored is the result of a restore from a replica.
 type Restored struct {
-	From  string    // the replica, without secrets
-	State time.Time // when the newest change of it was copied
-	Bytes int64     // size of the database
+	From    string    // the replica, without secrets
+	State   time.Time // when the newest change of it was copied
+	Bytes   int64     // size of the database
+	Damaged []string  // objects of the replica that are damaged; others hold the same changes
 }
 
 // FromReplica puts the database of a replica among the files to be restored: its
@@ -91,7 +92,9 @@ func (r *Restoration) FromReplica(ctx context.Context, from *replica.Config, at 
 // it. After an error there is no file.
 func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, path string) (y Restored, err error) {
 	y.From = from.Target()
-	if y.State, err = replica.Restore(ctx, from, path, at); err == nil {
+	found, err := replica.Restore(ctx, from, path, at)
+	y.State, y.Damaged = found.State, found.Damaged
+	if err == nil {
 		err = markRestored(ctx, path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true)
 	}
 	var info fs.FileInfo
@@ -188,6 +191,9 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 		return err
 	}
 	if cfg.Logger != nil {
+		for _, d := range y.Damaged {
+			cfg.Logger.Warn("an object of the replica is damaged; its changes were restored from others", "replica", y.From, "error", d)
+		}
 		cfg.Logger.Warn("there was no database: it is restored", "from", y.From, "state", webhook.FormatTime(y.State), "bytes", y.Bytes)
 	}
 	return nil

@@ -174,6 +174,9 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std Streams) (err error) {
 	if err != nil {
 		return err
 	}
+	for _, d := range y.Damaged {
+		fmt.Fprintf(std.Err, "Warning: %s. The changes in it were restored from other objects.\n", terminal.Escape(d))
+	}
 	fmt.Fprintf(std.Out, "%s is as it was at %s, restored from %s.\n", terminal.Escape(c.Data), webhook.FormatTime(y.State), terminal.Escape(y.From))
 	fmt.Fprintln(std.Out, spelled("What has been sent since then is not known any more, and is sent again: service serve --restore-hold 1h holds deliveries, so that you can look first.", ownName()))
 	if aside != "" {

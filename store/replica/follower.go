@@ -126,9 +126,12 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	if err := f.remove(); err != nil {
 		return err
 	}
-	newest, err := restore(ctx, f.cfg.Replica, f.cfg.Path, time.Time{})
+	newest, damaged, err := restore(ctx, f.cfg.Replica, f.cfg.Path, time.Time{})
 	if err != nil {
 		return err
+	}
+	for _, d := range damaged {
+		f.cfg.Logger.Warn("an object of the replica is damaged; the copy was made from others", "replica", f.cfg.Replica.Target(), "error", d)
 	}
 	if retry, err := f.cfg.Check(ctx, f.cfg.Path); err != nil {
 		err = errors.Join(err, f.remove())

@@ -21,58 +21,51 @@ const requestTimeout = 15 * time.Second
 // has nothing from before the time that was asked for.
 var ErrEmpty = errors.New("nothing to restore")
 
+// Result is what a restore has found.
+type Result struct {
+	State   time.Time // of the newest change
+	Damaged []string  // objects that are damaged; the state was restored from others
+}
+
 // Restore writes the replica's newest state, or unless at is zero the newest
-// before at, to a new file at path, and returns the time of its newest change.
-// The error wraps [ErrEmpty] when there is no such state. After an error the
-// caller removes what is at path, see [RemoveDatabase].
-func Restore(ctx context.Context, from *Config, path string, at time.Time) (time.Time, error) {
-	newest, err := restore(ctx, from, path, at)
+// before at, to a new file at path. Objects of the replica that are damaged are
+// left out when others hold the same changes; otherwise the error names them, and
+// what can be restored instead. The error wraps [ErrEmpty] when there is no such
+// state. After an error the caller removes what is at path, see [RemoveDatabase].
+func Restore(ctx context.Context, from *Config, path string, at time.Time) (Result, error) {
+	newest, damaged, err := restore(ctx, from, path, at)
 	if err != nil {
-		return time.Time{}, err
+		return Result{}, err
 	}
-	return newest.CreatedAt, nil
+	return Result{newest.CreatedAt, damaged}, nil
 }
 
 // restore is [Restore]; it returns the newest change.
-func restore(ctx context.Context, from *Config, path string, at time.Time) (*ltx.FileInfo, error) {
-	client, plan, err := restorePlan(ctx, from, at)
-	switch {
-	case errors.Is(err, litestream.ErrTxNotAvailable) && at.IsZero():
-		return nil, fmt.Errorf("%w: the replica is empty", ErrEmpty)
-	case errors.Is(err, litestream.ErrTxNotAvailable):
-		return nil, fmt.Errorf("%w: the replica has nothing from before %s", ErrEmpty, webhook.FormatTime(at))
-	case err != nil:
-		return nil, err
-	}
-	newest := plan[len(plan)-1]
-	o := litestream.NewRestoreOptions()
-	o.OutputPath = path
-	// Without this the restored state may be newer than the returned one.
-	o.TXID = newest.MaxTXID
-	if err := litestream.NewReplicaWithClient(nil, client).Restore(ctx, o); err != nil {
-		return nil, err
-	}
-	return newest, os.Chmod(path, 0o600)
-}
-
-// restorePlan returns a client of the replica and the files that make the
-// newest state before at, oldest first; at zero is now. The error wraps
-// [litestream.ErrTxNotAvailable] when there is none.
-func restorePlan(ctx context.Context, from *Config, at time.Time) (litestream.ReplicaClient, []*ltx.FileInfo, error) {
-	client, err := from.settings.newClient(nil)
+func restore(ctx context.Context, from *Config, path string, at time.Time) (*ltx.FileInfo, []string, error) {
+	client, err := restoreClient(ctx, from)
 	if err != nil {
 		return nil, nil, err
 	}
-	quiet := slog.New(slog.DiscardHandler)
-	client.SetLogger(quiet)
-	connecting, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	if err := client.Init(connecting); err != nil {
-		return nil, nil, err
+	newest, damaged, err := restoreFrom(ctx, client, path, at)
+	switch {
+	case errors.Is(err, litestream.ErrTxNotAvailable) && at.IsZero():
+		return nil, nil, fmt.Errorf("%w: the replica is empty", ErrEmpty)
+	case errors.Is(err, litestream.ErrTxNotAvailable):
+		return nil, nil, fmt.Errorf("%w: the replica has nothing from before %s", ErrEmpty, webhook.FormatTime(at))
 	}
-	// With at this may take long: it reads the metadata of every file.
-	plan, err := litestream.CalcRestorePlan(ctx, client, 0, at, quiet)
-	return client, plan, err
+	return newest, damaged, err
+}
+
+// restoreClient returns a client of the replica that is connected.
+func restoreClient(ctx context.Context, from *Config) (litestream.ReplicaClient, error) {
+	client, err := from.settings.newClient(nil)
+	if err != nil {
+		return nil, err
+	}
+	client.SetLogger(slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return client, client.Init(ctx)
 }
 
 // Newest returns the time of the newest change in a replica. The error wraps
@@ -80,7 +73,11 @@ func restorePlan(ctx context.Context, from *Config, at time.Time) (litestream.Re
 func Newest(ctx context.Context, cfg *Config) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	_, plan, err := restorePlan(ctx, cfg, time.Time{})
+	client, err := restoreClient(ctx, cfg)
+	if err != nil {
+		return time.Time{}, err
+	}
+	plan, err := litestream.CalcRestorePlan(ctx, client, 0, time.Time{}, slog.New(slog.DiscardHandler))
 	if errors.Is(err, litestream.ErrTxNotAvailable) {
 		return time.Time{}, ErrEmpty
 	} else if err != nil {

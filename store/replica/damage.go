@@ -1,0 +1,193 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+
+	"service/webhook"
+)
+
+// maxGone is how often a restore plans anew because an object was deleted.
+const maxGone = 10
+
+// intactClient is a client that lists no object that is known to be damaged.
+type intactClient struct {
+	litestream.ReplicaClient
+	damaged []*damagedError
+	gone    int // how often an object was listed, and could not be opened
+	// newest is the newest transaction in any listing, also of a damaged object.
+	newest ltx.TXID
+	// listedTimes has the listings give the times of the objects' uploads, which
+	// need no request for each object, even when exact ones are asked for.
+	listedTimes bool
+}
+
+// LTXFiles implements [litestream.ReplicaClient]. An object that was replaced since
+// it was found damaged is listed.
+func (c *intactClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (ltx.FileIterator, error) {
+	files, err := c.ReplicaClient.LTXFiles(ctx, level, seek, useMetadata && !c.listedTimes)
+	if err != nil {
+		return nil, err
+	}
+	var intact []*ltx.FileInfo
+	for files.Next() {
+		f := *files.Item()
+		c.newest = max(c.newest, f.MaxTXID)
+		if !c.isDamaged(&f) {
+			intact = append(intact, &f)
+		}
+	}
+	if err := errors.Join(files.Err(), files.Close()); err != nil {
+		return nil, err
+	}
+	return ltx.NewFileInfoSliceIterator(intact), nil
+}
+
+// isDamaged reports whether an object is known to be damaged.
+func (c *intactClient) isDamaged(f *ltx.FileInfo) bool {
+	for _, d := range c.damaged {
+		if d.info.Level == f.Level && d.info.MinTXID == f.MinTXID && d.info.MaxTXID == f.MaxTXID && d.info.Size == f.Size {
+			return true
+		}
+	}
+	return false
+}
+
+// longest returns the objects that make the newest state that intact objects can
+// make. The error wraps [litestream.ErrTxNotAvailable] when there is none.
+func (c *intactClient) longest(ctx context.Context) ([]*ltx.FileInfo, error) {
+	c.listedTimes = true
+	defer func() { c.listedTimes = false }()
+	// Without a time a plan fails when there is a gap behind it.
+	future := time.Now().AddDate(100, 0, 0)
+	return litestream.CalcRestorePlan(ctx, c, 0, future, slog.New(slog.DiscardHandler))
+}
+
+// restoreFrom writes the newest state of a replica, or unless at is zero the newest
+// before at, to a new file at path. When an object is damaged it restores the same
+// state from others, and returns what it has left out. The error wraps
+// [litestream.ErrTxNotAvailable] when there is no such state; an error for people
+// names the damaged objects, and the command that restores the newest state for
+// which there are intact ones.
+func restoreFrom(ctx context.Context, client litestream.ReplicaClient, path string, at time.Time) (newest *ltx.FileInfo, damaged []string, err error) {
+	c := &intactClient{ReplicaClient: client}
+	var target ltx.TXID // the newest transaction of the state; 0 until it is known
+	for {
+		plan, err := c.planTo(ctx, target, at)
+		if err != nil && !errors.Is(err, litestream.ErrTxNotAvailable) {
+			return nil, nil, err
+		}
+		if target == 0 && at.IsZero() {
+			target = c.newest
+		} else if target == 0 && len(plan) > 0 {
+			target = plan[len(plan)-1].MaxTXID
+		}
+		switch {
+		case target == 0:
+			return nil, nil, err // the replica is empty, or has nothing before at
+		case err != nil || plan[len(plan)-1].MaxTXID < target:
+			return nil, nil, c.unreachable(ctx, target)
+		}
+		err = writePlan(ctx, c, plan, path)
+		if err == nil {
+			for _, d := range c.damaged {
+				damaged = append(damaged, d.Error())
+			}
+			return plan[len(plan)-1], damaged, nil
+		}
+		if err := c.leaveOut(ctx, err); err != nil {
+			return nil, nil, err
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// planTo returns the objects that make the state with the transaction target, or
+// when it is 0 the newest before at.
+func (c *intactClient) planTo(ctx context.Context, target ltx.TXID, at time.Time) ([]*ltx.FileInfo, error) {
+	if at.IsZero() {
+		return c.longest(ctx)
+	}
+	if target != 0 {
+		at = time.Time{}
+	}
+	// With at this may take long: it reads the metadata of every object.
+	return litestream.CalcRestorePlan(ctx, c, target, at, slog.New(slog.DiscardHandler))
+}
+
+// leaveOut has the next plan do without the object that err is about. It returns
+// err when it is about none.
+func (c *intactClient) leaveOut(ctx context.Context, err error) error {
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		c.damaged = append(c.damaged, damaged)
+		return nil
+	}
+	var gone *goneError
+	if !errors.As(err, &gone) {
+		return err
+	}
+	if c.gone++; c.gone > maxGone {
+		return err
+	}
+	// A service that runs deletes an object some time after it was merged into
+	// another.
+	listed, err := c.ReplicaClient.LTXFiles(ctx, gone.info.Level, gone.info.MinTXID, false)
+	if err != nil {
+		return err
+	}
+	for listed.Next() {
+		if f := listed.Item(); f.MinTXID == gone.info.MinTXID && f.MaxTXID == gone.info.MaxTXID {
+			c.damaged = append(c.damaged, &damagedError{gone.info, "it is listed, and does not exist"})
+		}
+	}
+	return errors.Join(listed.Err(), listed.Close())
+}
+
+// unreachable returns an error that says why no intact objects make the state with
+// the transaction target, and what can be restored instead.
+func (c *intactClient) unreachable(ctx context.Context, target ltx.TXID) error {
+	why := fmt.Sprintf("objects are missing from the replica, which has transactions up to %s", target)
+	if len(c.damaged) > 0 {
+		names := make([]string, len(c.damaged))
+		for i, d := range c.damaged {
+			names[i] = d.Error()
+		}
+		why = strings.Join(names, "; ") + "; no intact object holds the same transactions"
+	}
+	last, at, err := c.newestIntact(ctx)
+	if errors.Is(err, litestream.ErrTxNotAvailable) {
+		return fmt.Errorf("%s, and nothing else can be restored", why)
+	} else if err != nil {
+		return fmt.Errorf("%s; what can be restored is unknown: %w", why, err)
+	}
+	return fmt.Errorf("%s; the newest state that can be restored is that of %s: service restore --at %s", why, webhook.FormatTime(last), webhook.FormatTime(at))
+}
+
+// newestIntact returns the time of the newest state that intact objects can make,
+// and a time shortly after it, before which it is the newest.
+func (c *intactClient) newestIntact(ctx context.Context) (last, at time.Time, err error) {
+	plan, err := c.longest(ctx)
+	if err != nil {
+		return last, at, err
+	}
+	header, err := litestream.FetchLTXHeader(ctx, c.ReplicaClient, plan[len(plan)-1])
+	if err != nil {
+		return last, at, err
+	}
+	at = time.UnixMilli(header.Timestamp + 1)
+	if plan, err = c.planTo(ctx, 0, at); err != nil {
+		return last, at, err
+	}
+	return plan[len(plan)-1].CreatedAt, at, nil
+}

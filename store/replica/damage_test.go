@@ -1,0 +1,241 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+)
+
+// damages are ways in which an object can be damaged.
+var damages = []struct {
+	name string
+	do   func(content []byte) []byte
+}{
+	{"a flipped bit", func(b []byte) []byte { b = bytes.Clone(b); b[len(b)/2] ^= 0x10; return b }},
+	{"a flipped bit in the header", func(b []byte) []byte { b = bytes.Clone(b); b[13] ^= 0x40; return b }},
+	{"a flipped bit at the end", func(b []byte) []byte { b = bytes.Clone(b); b[len(b)-1] ^= 1; return b }},
+	{"half of it", func(b []byte) []byte { return b[:len(b)/2] }},
+	{"all but a byte", func(b []byte) []byte { return b[:len(b)-1] }},
+	{"nothing", func([]byte) []byte { return nil }},
+	{"another object", func([]byte) []byte { return bytes.Repeat([]byte("another "), 100) }},
+}
+
+// levels fills a replica in a directory so that it has objects of the levels 0, 1
+// and 2 and snapshots, each of which holds what others also hold. It returns the
+// directory and the number of rows.
+func levels(t *testing.T) (cfg *Config, rows int) {
+	t.Helper()
+	dir, target := t.TempDir(), t.TempDir()
+	cfg = fileConfig(t, dir, target)
+	r := openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	s := r.current()
+	add := func() {
+		r.insert(10_000)
+		rows++
+		r.awaitSent(s)
+	}
+	ctx := context.Background()
+	do := func(_ *ltx.FileInfo, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add()
+	do(s.db.Snapshot(ctx))
+	for range 2 {
+		add()
+		add()
+		do(s.db.Compact(ctx, 1))
+	}
+	do(s.db.Compact(ctx, 2))
+	add()
+	do(s.db.Compact(ctx, 1))
+	add()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	return cfg, rows
+}
+
+// planned returns the path of the object of a level that the plan of the newest
+// state has, "" for none.
+func planned(t *testing.T, cfg *Config, level int) (name, path string) {
+	t.Helper()
+	client, err := restoreClient(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := (&intactClient{ReplicaClient: client}).longest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range plan {
+		if f.Level == level {
+			return objectName(f), client.(interface {
+				LTXFilePath(int, ltx.TXID, ltx.TXID) string
+			}).LTXFilePath(f.Level, f.MinTXID, f.MaxTXID)
+		}
+	}
+	t.Fatalf("the plan has no object of level %d: %v", level, plan)
+	return "", ""
+}
+
+// replaceContent replaces a file's content and keeps its time.
+func replaceContent(t *testing.T, path string, content []byte) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err == nil {
+		err = os.WriteFile(path, content, 0o600)
+	}
+	if err == nil {
+		err = os.Chtimes(path, info.ModTime(), info.ModTime())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDamagedObject damages one object of a level at a time. Each restore finds
+// the same state in others, and names the damaged one.
+func TestDamagedObject(t *testing.T) {
+	cfg, rows := levels(t)
+	for _, level := range []int{1, 2, litestream.SnapshotLevel} {
+		name, path := planned(t, cfg, level)
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, damage := range damages {
+			t.Run(fmt.Sprintf("level %d/%s", level, damage.name), func(t *testing.T) {
+				replaceContent(t, path, damage.do(content))
+				defer replaceContent(t, path, content)
+				restored := filepath.Join(t.TempDir(), "restored.db")
+				got, err := Restore(t.Context(), cfg, restored, time.Time{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n := countRows(t, restored); n != rows {
+					t.Errorf("%d rows restored, want %d", n, rows)
+				}
+				if len(got.Damaged) != 1 || !strings.Contains(got.Damaged[0], name) {
+					t.Errorf("got the damaged objects %q, want %s", got.Damaged, name)
+				}
+			})
+		}
+	}
+}
+
+// TestDamagedNewest damages an object whose changes no other has. The restore
+// fails, names it and the newest state that there is, and the command that it
+// gives restores that.
+func TestDamagedNewest(t *testing.T) {
+	cfg, rows := levels(t)
+	name, path := planned(t, cfg, 0)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, damage := range damages {
+		t.Run(damage.name, func(t *testing.T) {
+			replaceContent(t, path, damage.do(content))
+			defer replaceContent(t, path, content)
+			restored := filepath.Join(t.TempDir(), "restored.db")
+			_, err := Restore(t.Context(), cfg, restored, time.Time{})
+			if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), name) {
+				t.Fatalf("got %v, want an error that names %s", err, name)
+			}
+			command := regexp.MustCompile(`service restore --at (\S+)$`).FindStringSubmatch(err.Error())
+			if command == nil {
+				t.Fatalf("the error has no command: %v", err)
+			}
+			at, timeErr := time.Parse(time.RFC3339, command[1])
+			if err := errors.Join(timeErr, RemoveDatabase(restored)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Restore(t.Context(), cfg, restored, at); err != nil {
+				t.Fatal(err)
+			}
+			if n := countRows(t, restored); n != rows-1 {
+				t.Errorf("%d rows restored, want %d", n, rows-1)
+			}
+		})
+	}
+}
+
+// TestDamagedEverything has a replica in which every object is damaged: it does
+// not count as empty.
+func TestDamagedEverything(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, dir, target)
+	r := openReplicated(t, dir, cfg)
+	r.insert(1)
+	r.await("up to date", upToDate)
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(target, func(path string, d os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".ltx") {
+			replaceContent(t, path, nil)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Restore(t.Context(), cfg, filepath.Join(t.TempDir(), "restored.db"), time.Time{})
+	if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "nothing else can be restored") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestEveryDamage cuts an object off at each length, and flips a bit of each byte.
+func TestEveryDamage(t *testing.T) {
+	cfg, _ := levels(t)
+	_, path := planned(t, cfg, 0)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, last, err := ltx.ParseFilename(filepath.Base(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := func(content []byte) (all []byte, err error) {
+		info := &ltx.FileInfo{MinTXID: first, MaxTXID: last, Size: int64(len(content))}
+		err = decodeObject(info, bytes.NewReader(content), objectSink{noSink.header, func(_ *ltx.FileInfo, _ uint32, data []byte) error {
+			all = append(all, data...)
+			return nil
+		}})
+		return all, err
+	}
+	want, err := pages(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var damaged *damagedError
+	for n := range len(content) {
+		if _, err := pages(content[:n]); !errors.As(err, &damaged) {
+			t.Errorf("the first %d of %d bytes: %v", n, len(content), err)
+		}
+	}
+	for i := range content {
+		content[i] ^= 4
+		// Some compressed bytes have several values with one meaning.
+		if got, err := pages(content); err == nil && !bytes.Equal(got, want) || err != nil && !errors.As(err, &damaged) {
+			t.Errorf("a flipped bit in byte %d: %v", i, err)
+		}
+		content[i] ^= 4
+	}
+}

@@ -26,6 +26,7 @@ func TestQueryPlans(t *testing.T) {
 		{"SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", 2, "events_by_name"},
 		{"SELECT " + eventColumns + " FROM events WHERE program_id = ? AND id = ?", 2, "events_by_id"},
 		{"SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?", 5, "COVERING INDEX events_by_name"},
+		{selectMissing, 2, "events_by_id (program_id=? AND id=?)"},
 		{selectSubscription, 2, "USING PRIMARY KEY"},
 		{"SELECT count(*) FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", 1, "subscriptions_by_program"},
 		{"SELECT " + deliveryColumns + " FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", 2, "sqlite_autoindex_deliveries_1"},

@@ -45,6 +45,7 @@ type commands struct {
 	Release     releaseCmd     `cmd:"" help:"Send the deliveries that are held after a restore."`
 	Standby     standbyCmd     `cmd:"" help:"Follow the replica of a running service, and take over when that has ended."`
 	Promote     promoteCmd     `cmd:"" help:"Have the standby take over now."`
+	Salvage     salvageCmd     `cmd:"" help:"Publish the events that only the data directory of an old primary has, after a failover."`
 	Publish     publishCmd     `cmd:"" help:"Publish events from a file or from stdin."`
 	Listen      listenCmd      `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
 	Config      configCmd      `cmd:"" help:"Show and check the configuration of serve."`

@@ -140,6 +140,18 @@ func (t AuditedStore) EndSessions(ctx context.Context, email string) (ended int,
 	return ended, err
 }
 
+// Salvage publishes events that an old primary has accepted, and returns how many
+// were not there.
+func (t AuditedStore) Salvage(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
+	err = t.Write(ctx, func(w store.Write) (err error) {
+		if added, err = w.Publish(programID, events); err != nil || added == 0 {
+			return err
+		}
+		return w.Audit(t.entry(webhook.ActionEventPublish, programID, "", "salvaged from an old primary: "+webhook.Count(added, "event")))
+	})
+	return added, err
+}
+
 // Release ends the hold after a restore.
 func (t AuditedStore) Release(ctx context.Context) error {
 	return t.Write(ctx, func(w store.Write) error {

@@ -20,6 +20,8 @@ type Server struct {
 	SetupLink     func(context.Context) (string, error) // returns a new one-time URL of the form that creates the first admin
 	Examine       func(ctx context.Context, reading time.Duration) []store.Finding
 	AdminsChanged func(email string) // is called when an admin was created or has a new password
+	Catalog       *webhook.Catalog   // checks events that are salvaged
+	Retention     time.Duration      // how long events are kept
 	Logger        *slog.Logger
 }
 
@@ -99,6 +101,7 @@ func (s *Server) Handler() http.Handler {
 		ended, err := s.Store.EndSessions(r.Context(), asked.Email)
 		return endedSessions{ended}, err
 	}))
+	s.handleSalvage(m)
 	return http.MaxBytesHandler(m, 1<<20)
 }
 

@@ -48,6 +48,7 @@ type Server struct {
 	plain        net.Listener // for plain HTTP, nil for none
 	socket       net.Listener
 	baseURL      string // without a final slash
+	catalog      *webhook.Catalog
 	caFile       string // what clients must trust, "" without TLS
 }
 
@@ -109,6 +110,7 @@ func open(ctx context.Context, cfg *Config, held *replica.Lease) (_ *Server, err
 		return nil, err
 	}
 
+	s.catalog = catalog
 	if err := s.wire(catalog, registry); err != nil {
 		return nil, err
 	}
@@ -325,7 +327,7 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	}
 	commands := &control.Server{
 		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version}, SetupLink: s.SetupLink,
-		Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Logger: logger,
+		Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog, Retention: s.cfg.Retention, Logger: logger,
 	}
 	g.Go(func() error {
 		return Serve(running, &http.Server{Handler: commands.Handler(), ErrorLog: errorLog}, s.socket, time.Second)

@@ -34,26 +34,29 @@ var (
 	copyPragmas = []string{"PRAGMA busy_timeout = 10000", "PRAGMA trusted_schema = OFF", "PRAGMA cache_size = -4000"}
 )
 
-func dsn(path string, readOnly bool) string {
-	mode := "rwc"
-	if readOnly {
-		mode = "ro"
-	}
+// The modes of opening a database, as its URI names them.
+const (
+	modeCreate    = "rwc"
+	modeReadOnly  = "ro"
+	modeImmutable = "ro&immutable=1" // no process writes it, and there is no log
+)
+
+func dsn(path, mode string) string {
 	return (&url.URL{Scheme: "file", OmitHost: true, Path: path}).String() + "?mode=" + mode
 }
 
 // OpenWritable opens a database that no process has open, with the settings of
 // a [Writer], and creates it when it does not exist. The caller closes it.
-func OpenWritable(path string) (*sql.DB, error) { return openPool(path, false, writerPragmas) }
+func OpenWritable(path string) (*sql.DB, error) { return openPool(path, modeCreate, writerPragmas) }
 
 // OpenReadOnly opens a database for reading. The caller closes it.
-func OpenReadOnly(path string) (*sql.DB, error) { return openPool(path, true, readerPragmas) }
+func OpenReadOnly(path string) (*sql.DB, error) { return openPool(path, modeReadOnly, readerPragmas) }
 
 // Copy writes a database, as it is at one moment, to a file that is empty or
 // does not exist. The database may be open, and written to while Copy runs: its
 // write-ahead log grows until Copy returns. The copy is not synced.
 func Copy(ctx context.Context, from, to string) error {
-	db, err := openPool(from, true, copyPragmas)
+	db, err := openPool(from, modeReadOnly, copyPragmas)
 	if err != nil {
 		return err
 	}
@@ -63,7 +66,7 @@ func Copy(ctx context.Context, from, to string) error {
 
 // Version returns the version of the SQLite library in use.
 func Version() (string, error) {
-	db, err := openPool(":memory:", false, nil)
+	db, err := openPool(":memory:", modeCreate, nil)
 	if err != nil {
 		return "", err
 	}

@@ -16,9 +16,9 @@ import (
 const DriverName = "mattn"
 
 // openPool opens a pool whose every connection has run the pragmas.
-func openPool(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
+func openPool(path, mode string, pragmas []string) (*sql.DB, error) {
 	return sql.OpenDB(&connector{
-		dsn: dsn(path, readOnly) + "&_mutex=no",
+		dsn: dsn(path, mode) + "&_mutex=no",
 		driver: &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
 			for _, p := range pragmas {
 				if _, err := c.Exec(p, nil); err != nil {

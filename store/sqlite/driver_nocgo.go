@@ -15,8 +15,8 @@ import (
 const DriverName = "ncruces"
 
 // openPool opens a pool whose every connection has run the pragmas.
-func openPool(path string, readOnly bool, pragmas []string) (*sql.DB, error) {
-	return driver.Open(dsn(path, readOnly), func(c *sqlite3.Conn) error {
+func openPool(path, mode string, pragmas []string) (*sql.DB, error) {
+	return driver.Open(dsn(path, mode), func(c *sqlite3.Conn) error {
 		for _, p := range pragmas {
 			if err := c.Exec(p); err != nil {
 				return err

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"service/internal/control"
+	"service/internal/terminal"
+	"service/store"
+	"service/webhook"
+)
+
+type salvageCmd struct {
+	dataFlag
+	From   string `env:"-" placeholder:"DIR" help:"The data directory of the old primary, or a copy of it (required). It is read, and not changed; no service may have it open."`
+	DryRun bool   `env:"-" help:"Publish nothing, and print what would be published."`
+}
+
+// The bounds of one request to the server, which takes 1 MiB.
+const (
+	salvageIDs   = 1000
+	salvageBytes = 500 << 10 // of events; they travel as base64
+)
+
+// maxListed is how many events, and how many records, are named.
+const maxListed = 100
+
+// errNotSalvaged is what the command fails with when events are left.
+var errNotSalvaged = errors.New("not all missing events could be published; run the command again once the reasons above are dealt with")
+
+// Run publishes on the running server the events that it lacks.
+func (c *salvageCmd) Run(ctx context.Context, std Streams) (err error) {
+	var f configErrors
+	if c.From == "" {
+		f.add("from", "is required: the data directory of the old primary")
+		return f.err()
+	}
+	running, err := control.Dial(ctx, c.Data)
+	if errors.Is(err, control.ErrNoServer) {
+		return errors.New("no server runs on " + c.Data + ": start the new primary first; --data names its data directory")
+	} else if err != nil {
+		return err
+	}
+	defer running.Close()
+	old, err := store.OpenOldData(ctx, c.From)
+	if errors.Is(err, store.ErrLocked) {
+		return fmt.Errorf("--from: %w; stop it first", err)
+	} else if err != nil {
+		return fmt.Errorf("--from: %w", err)
+	}
+	defer func() { err = errors.Join(err, old.Close()) }()
+	s := &salvage{std: std, server: running, old: old, dryRun: c.DryRun, progress: terminal.NewProgress(std.Err)}
+	if old.Warning != "" {
+		s.progress.Note("%s; only what is before the damage can be read", old.Warning)
+	}
+	err = s.events(ctx)
+	s.progress.End()
+	s.summary()
+	if err != nil {
+		return fmt.Errorf("%w; the command can be run again, and publishes no event twice", err)
+	}
+	if err := s.records(ctx); err != nil {
+		return err
+	}
+	if s.refused > 0 || s.unknown > 0 {
+		return errNotSalvaged
+	}
+	return nil
+}
+
+// salvage compares the events of an old primary with those of the running server,
+// and publishes what is missing.
+type salvage struct {
+	std      Streams
+	server   *control.Client
+	old      *store.OldData
+	dryRun   bool
+	progress *terminal.Progress
+
+	compared  int
+	missing   int
+	added     int
+	delivered int // of the missing, those that a subscriber has accepted already
+	expired   int // missing, and older than the retention
+	unknown   int // of programs that the server does not know
+	refused   int
+	listed    int // lines about single events
+}
+
+func (s *salvage) events(ctx context.Context) error {
+	programs, err := s.old.Programs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, program := range programs {
+		if err := s.program(ctx, program); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// program compares one program's log, in its order.
+func (s *salvage) program(ctx context.Context, program string) error {
+	unknown := 0
+	defer func() {
+		if unknown > 0 {
+			s.unknown += unknown
+			s.say("%s of program %s not published: the new primary has no such program; create it with: %s token create --program %s",
+				webhook.Count(unknown, "event"), program, ownName(), shellQuote(program))
+		}
+	}()
+	for after := int64(0); ; {
+		events, err := s.old.EventsAfter(ctx, program, after, salvageIDs)
+		if err != nil || len(events) == 0 {
+			return err
+		}
+		after = events[len(events)-1].Seq
+		ids := make([]string, len(events))
+		for i, e := range events {
+			ids[i] = e.ID
+		}
+		y, err := s.server.MissingEvents(ctx, program, ids)
+		if err != nil {
+			return err
+		}
+		s.compared += len(events)
+		s.progress.Show("%s compared, %d missing", webhook.Count(s.compared, "event"), s.missing)
+		if !y.Known {
+			unknown += len(events)
+			continue
+		}
+		if err := s.publish(ctx, program, s.choose(events, &y)); err != nil {
+			return err
+		}
+	}
+}
+
+// choose returns those of the events that are to be published.
+func (s *salvage) choose(events []store.OldEvent, y *control.MissingEvents) (missing []store.OldEvent) {
+	absent := make(map[string]bool, len(y.Missing))
+	for _, id := range y.Missing {
+		absent[id] = true
+	}
+	for _, e := range events {
+		switch {
+		case !absent[e.ID]:
+		case e.ReceivedAt.Before(y.KeptFrom):
+			s.expired++ // it may have been there, and was removed
+		default:
+			missing = append(missing, e)
+		}
+	}
+	return missing
+}
+
+// publish publishes missing events in their order.
+func (s *salvage) publish(ctx context.Context, program string, missing []store.OldEvent) error {
+	var batch []store.SalvagedEvent
+	var ids []string
+	bytes := 0
+	flush := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		y, err := s.server.Salvage(ctx, program, batch, s.dryRun)
+		s.added += y.Added
+		for _, r := range y.Refused {
+			s.refused++
+			s.event("event %s of program %s not published: %s", ids[r.Index], program, r.Why)
+		}
+		batch, ids, bytes = nil, nil, 0
+		return err
+	}
+	for _, e := range missing {
+		event, delivered, err := s.old.Event(ctx, program, e.Seq)
+		if err != nil {
+			return err
+		}
+		s.missing++
+		if delivered {
+			s.delivered++
+		}
+		if bytes+len(event.JSON) > salvageBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		batch, ids, bytes = append(batch, event), append(ids, e.ID), bytes+len(event.JSON)
+	}
+	return flush()
+}
+
+// say prints a line of the result.
+func (s *salvage) say(format string, args ...any) {
+	s.progress.End()
+	fmt.Fprintf(s.std.Out, "%s\n", terminal.Line(fmt.Sprintf(format, args...)))
+}
+
+// event says something of one event, at most maxListed times.
+func (s *salvage) event(format string, args ...any) {
+	if s.listed++; s.listed <= maxListed {
+		s.say(format, args...)
+	}
+}
+
+func (s *salvage) summary() {
+	if more := s.listed - maxListed; more > 0 {
+		s.say("%d more events not published", more)
+	}
+	if s.expired > 0 {
+		s.say("%s not published: missing, and older than the retention of the new primary", webhook.Count(s.expired, "event"))
+	}
+	again := ""
+	if s.delivered > 0 {
+		again = fmt.Sprintf("; %d of them had reached a subscriber already, which gets them again with the same event ids", s.delivered)
+	}
+	compared := webhook.Count(s.compared, "event") + " compared"
+	switch {
+	case s.missing == 0:
+		s.say("%s: none is to be published", compared)
+	case s.dryRun:
+		s.say("%s: %d are missing, %d would be published%s", compared, s.missing, s.missing-s.refused, again)
+	default:
+		s.say("%s: %d were missing, %d published%s", compared, s.missing, s.added, again)
+	}
+}
+
+// records lists what else exists on the old primary alone.
+func (s *salvage) records(ctx context.Context) error {
+	old, err := s.old.Records(ctx)
+	if err != nil {
+		return err
+	}
+	present, err := s.server.Records(ctx)
+	if err != nil {
+		return err
+	}
+	differences := store.CompareRecords(old, present)
+	printDifferences(s.std.Out, differences)
+	return nil
+}
+
+// printDifferences prints what the old primary alone knows of records. It is not
+// copied: secrets may have been changed since, and deletions are an admin's word.
+func printDifferences(w io.Writer, all []store.Difference) {
+	if len(all) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "Only the old primary has the following. It is not copied; repeat it where it is still wanted:")
+	for i, d := range all {
+		if i == maxListed {
+			fmt.Fprintf(w, "  and %d more\n", len(all)-i)
+			break
+		}
+		of := ""
+		if d.ProgramID != "" && d.Kind != "program" {
+			of = " of program " + d.ProgramID
+		}
+		if d.Label != "" {
+			of += " (" + d.Label + ")"
+		}
+		what := map[string]string{"created": "created at " + webhook.FormatTime(d.CreatedAt), "changed": "changed", "ended": "deleted"}[d.What]
+		if d.What == "ended" && d.Kind == "token" {
+			what = "revoked, and valid on the new primary"
+		}
+		fmt.Fprintf(w, "  %s\n", terminal.Line(fmt.Sprintf("%s %s%s: %s", d.Kind, d.ID, of, what)))
+	}
+}

@@ -1,0 +1,241 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// OldData is the data directory of a service that runs no more: of a primary that
+// a standby has replaced. It is only read, and no file of it is changed.
+type OldData struct {
+	// Warning says that a part of the data cannot be read, "" when all can.
+	Warning string
+
+	db   *sqlite.Unchanged
+	lock *sqlite.DirLock
+}
+
+// oldestReadable is the oldest schema that OldData can read: events have had their
+// trace since, the newest column that is read.
+const oldestReadable = 7
+
+// OpenOldData locks a data directory and opens its database to be read. The error
+// wraps [ErrLocked] when a process has it. The caller must call Close.
+func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
+	path := filepath.Join(dir, databaseFile)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no data in %s: %s is not there", dir, path)
+	}
+	o := new(OldData)
+	defer func() {
+		if err != nil {
+			o.Close()
+		}
+	}()
+	if o.lock, err = sqlite.LockDirUnchanged(dir); err != nil {
+		return nil, err
+	}
+	switch err := checkFiles(dir); {
+	case errors.Is(err, ErrDamaged):
+		o.Warning = err.Error() // what is before the damage is worth as much
+	case err != nil:
+		return nil, err
+	}
+	if o.db, err = sqlite.OpenUnchanged(path); err != nil {
+		return nil, err
+	}
+	newest, err := sqlite.NewestSchema(migrations)
+	if err != nil {
+		return nil, err
+	}
+	var have int
+	switch err := o.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	case have == 0:
+		return nil, fmt.Errorf("%s holds nothing of the service", path)
+	case have > newest:
+		return nil, fmt.Errorf("%s has schema %d, and this binary knows schemas up to %d: use a newer binary", path, have, newest)
+	case have < oldestReadable:
+		return nil, fmt.Errorf("%s has schema %d, and this binary reads old data from schema %d on: use the binary that wrote it", path, have, oldestReadable)
+	}
+	return o, nil
+}
+
+// Close gives the data directory up.
+func (o *OldData) Close() error {
+	var errs []error
+	if o.db != nil {
+		errs = append(errs, o.db.Close())
+	}
+	if o.lock != nil {
+		errs = append(errs, o.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (o *OldData) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
+	rows, err := o.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	return sqlite.Drain(rows, row)
+}
+
+// Programs returns the ids of all programs, in their order.
+func (o *OldData) Programs(ctx context.Context) (all []string, err error) {
+	err = o.each(ctx, "SELECT id FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		all = append(all, id)
+		return err
+	})
+	return all, err
+}
+
+// OldEvent is an event of [OldData].
+type OldEvent struct {
+	Seq        int64
+	ID         string
+	ReceivedAt time.Time
+}
+
+// EventsAfter returns the next events of a program's log after seq, at most limit.
+func (o *OldData) EventsAfter(ctx context.Context, programID string, seq int64, limit int) (events []OldEvent, err error) {
+	err = o.each(ctx, "SELECT seq, id, received_at FROM events WHERE program_id = ? AND seq > ? ORDER BY seq LIMIT ?", []any{programID, seq, limit}, func(scan func(...any) error) error {
+		var e OldEvent
+		var received int64
+		err := scan(&e.Seq, &e.ID, &received)
+		e.ReceivedAt = time.UnixMilli(received).UTC()
+		events = append(events, e)
+		return err
+	})
+	return events, err
+}
+
+// SalvagedEvent is an event to be published again.
+type SalvagedEvent struct {
+	JSON  []byte        `json:"json"` // as it was delivered
+	Trace webhook.Trace `json:"trace,omitempty"`
+}
+
+// Event returns one event, and whether a subscriber has accepted it already.
+func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e SalvagedEvent, delivered bool, err error) {
+	var trace sql.NullString
+	err = o.db.QueryRowContext(ctx, `SELECT json, traceparent, EXISTS (
+			SELECT 1 FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery
+			WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.status = 'success')
+		FROM events e WHERE program_id = ? AND seq = ?`, programID, seq).Scan(&e.JSON, &trace, &delivered)
+	e.Trace = webhook.Trace(trace.String)
+	return e, delivered, err
+}
+
+// Records returns what [Store.Records] does.
+func (o *OldData) Records(ctx context.Context) ([]Record, error) {
+	return records(func(query string, row func(scan func(...any) error) error) error {
+		return o.each(ctx, query, nil, row)
+	})
+}
+
+// Missing returns those of the ids, in their order, that no event of a program
+// has. Known is false when there is no such program.
+func (s Events) Missing(ctx context.Context, programID string, ids []string) (missing []string, known bool, err error) {
+	if err := s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{programID}, &known); err != nil {
+		return nil, false, err
+	}
+	err = s.db.Each(ctx, selectMissing, []any{programID, jsonOf(ids)}, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		missing = append(missing, id)
+		return err
+	})
+	return missing, known, err
+}
+
+const selectMissing = `SELECT x.value FROM json_each(?2) x
+	WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ?1 AND e.id = x.value) ORDER BY x.key`
+
+// Record is a record that is not an event, as far as two services that have
+// copies of it can be compared. It holds no secret.
+type Record struct {
+	Kind      string    `json:"kind"` // program, subscription, token or admin
+	ID        string    `json:"id"`
+	ProgramID string    `json:"program_id,omitempty"`
+	Label     string    `json:"label,omitempty"` // what an admin knows it by
+	CreatedAt time.Time `json:"created_at"`
+	Revision  int64     `json:"revision,omitempty"` // rises with every change
+	Ended     bool      `json:"ended,omitempty"`    // deleted, or revoked
+}
+
+// Records returns all programs, subscriptions, tokens and admins, in the order of
+// their kinds and then of their creation.
+func (s *Store) Records(ctx context.Context) ([]Record, error) {
+	return records(func(query string, row func(scan func(...any) error) error) error {
+		return s.db.Each(ctx, query, nil, row)
+	})
+}
+
+func records(each func(query string, row func(scan func(...any) error) error) error) ([]Record, error) {
+	var all []Record
+	for _, kind := range [...]struct{ name, query string }{
+		{"program", "SELECT id, id, '', created_at, 0, 0 FROM programs ORDER BY created_at, id"},
+		{"subscription", "SELECT id, program_id, url, created_at, revision, deleted_at IS NOT NULL FROM subscriptions ORDER BY created_at, id"},
+		{"token", "SELECT id, program_id, hint || '… of user ' || user_id, created_at, 0, revoked_at IS NOT NULL FROM tokens ORDER BY created_at, id"},
+		{"admin", "SELECT id, '', email, created_at, 0, 0 FROM admins ORDER BY created_at, id"},
+	} {
+		err := each(kind.query, func(scan func(...any) error) error {
+			r := Record{Kind: kind.name}
+			var created int64
+			err := scan(&r.ID, &r.ProgramID, &r.Label, &created, &r.Revision, &r.Ended)
+			r.CreatedAt = time.UnixMilli(created).UTC()
+			if kind.name == "subscription" {
+				r.Label = webhook.WithoutQuery(r.Label)
+			}
+			all = append(all, r)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Difference is what an old primary knows of a record, and the new one does not.
+type Difference struct {
+	Record
+	What string // "created", "changed" or "ended"
+}
+
+// CompareRecords returns what was done to records on an old primary alone: what
+// is only there, what has a higher revision there, and what has ended there and
+// not here. What was done here since is left out.
+func CompareRecords(old, present []Record) (all []Difference) {
+	type key struct{ kind, id string }
+	here := make(map[key]Record, len(present))
+	for _, r := range present {
+		here[key{r.Kind, r.ID}] = r
+	}
+	for _, r := range old {
+		now, ok := here[key{r.Kind, r.ID}]
+		switch {
+		case !ok && r.Ended:
+		case !ok:
+			all = append(all, Difference{r, "created"})
+		case r.Ended && !now.Ended:
+			all = append(all, Difference{r, "ended"})
+		case r.Revision > now.Revision && !now.Ended:
+			all = append(all, Difference{r, "changed"})
+		}
+	}
+	return all
+}

@@ -1,0 +1,88 @@
+package sqlite
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// copyOpen copies a database as a killed process leaves it: with a log that holds
+// the last commits.
+func copyOpen(t *testing.T) (path string) {
+	t.Helper()
+	live := filepath.Join(t.TempDir(), "test.db")
+	db := openPath(t, live, Hooks{})
+	if err := db.Writer().Do(insertItem("a")); err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(t.TempDir(), "old", "test.db")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, suffix := range []string{"", "-wal"} {
+		if err := copyFile(live+suffix, path+suffix); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestOpenUnchanged(t *testing.T) {
+	path := copyOpen(t)
+	names := func() (names []string) {
+		all, err := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(path)), "*", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	for _, log := range []bool{true, false} {
+		before := names()
+		u, err := OpenUnchanged(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n int
+		err = u.QueryRow("SELECT count(*) FROM items").Scan(&n)
+		if log && (err != nil || n != 1) {
+			t.Errorf("with its log there are %d items, %v, want 1", n, err)
+		}
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
+		if after := names(); len(after) != len(before) {
+			t.Errorf("the files were %q and are %q", before, after)
+		}
+		os.Remove(path + "-wal")
+	}
+}
+
+// A database on another file system cannot get a second name there: it is copied.
+func TestOpenUnchangedCopy(t *testing.T) {
+	path := copyOpen(t)
+	const memory = "/dev/shm"
+	probe := filepath.Join(memory, filepath.Base(t.TempDir())+"-unchanged-test")
+	switch err := os.Link(path, probe); {
+	case err == nil:
+		os.Remove(probe)
+		t.Skip("there is no second file system")
+	}
+	if _, err := os.Stat(memory); err != nil {
+		t.Skip(err)
+	}
+	scratch, err := newScratch(path, 1, memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(scratch)
+	info, err := os.Stat(filepath.Join(scratch, filepath.Base(path)))
+	if want, wantErr := os.Stat(path); err != nil || wantErr != nil || info.Size() != want.Size() {
+		t.Errorf("the copy: %v, %v, want the size of %v, %v", info, err, want, wantErr)
+	}
+	if _, err := newScratch(path, 1<<60, memory); err == nil {
+		t.Error("a copy for which there is no room was made")
+	}
+}

@@ -31,13 +31,21 @@ type intactClient struct {
 }
 
 // LTXFiles implements [litestream.ReplicaClient]. An object that was replaced since
-// it was found damaged is listed.
+// it was found damaged is listed when its size differs.
 func (c *intactClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (ltx.FileIterator, error) {
-	files, err := c.ReplicaClient.LTXFiles(ctx, level, seek, useMetadata && !c.listedTimes)
+	files, err := c.list(ctx, level, seek, useMetadata && !c.listedTimes)
 	if err != nil {
 		return nil, err
 	}
-	var intact []*ltx.FileInfo
+	return ltx.NewFileInfoSliceIterator(files), nil
+}
+
+// list returns the intact objects of a level.
+func (c *intactClient) list(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (intact []*ltx.FileInfo, err error) {
+	files, err := c.ReplicaClient.LTXFiles(ctx, level, seek, useMetadata)
+	if err != nil {
+		return nil, err
+	}
 	for files.Next() {
 		f := *files.Item()
 		c.newest = max(c.newest, f.MaxTXID)
@@ -45,10 +53,18 @@ func (c *intactClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, u
 			intact = append(intact, &f)
 		}
 	}
-	if err := errors.Join(files.Err(), files.Close()); err != nil {
-		return nil, err
+	return intact, errors.Join(files.Err(), files.Close())
+}
+
+// noteDamage leaves the object that err is about out of further listings, and
+// reports whether err says that one is damaged.
+func (c *intactClient) noteDamage(err error) bool {
+	var damaged *damagedError
+	ok := errors.As(err, &damaged)
+	if ok {
+		c.damaged = append(c.damaged, damaged)
 	}
-	return ltx.NewFileInfoSliceIterator(intact), nil
+	return ok
 }
 
 // isDamaged reports whether an object is known to be damaged.
@@ -128,9 +144,7 @@ func (c *intactClient) planTo(ctx context.Context, target ltx.TXID, at time.Time
 // leaveOut has the next plan do without the object that err is about. It returns
 // err when it is about none.
 func (c *intactClient) leaveOut(ctx context.Context, err error) error {
-	var damaged *damagedError
-	if errors.As(err, &damaged) {
-		c.damaged = append(c.damaged, damaged)
+	if c.noteDamage(err) {
 		return nil
 	}
 	var gone *goneError
@@ -148,15 +162,22 @@ func (c *intactClient) leaveOut(ctx context.Context, err error) error {
 	}
 	for listed.Next() {
 		if f := listed.Item(); f.MinTXID == gone.info.MinTXID && f.MaxTXID == gone.info.MaxTXID {
-			c.damaged = append(c.damaged, &damagedError{gone.info, "it is listed, and does not exist"})
+			c.noteDamage(&damagedError{gone.info, "it is listed, and does not exist"})
 		}
 	}
 	return errors.Join(listed.Err(), listed.Close())
 }
 
+// unreachableError says that no intact objects make a state.
+type unreachableError struct{ error }
+
+func unreachablef(format string, args ...any) *unreachableError {
+	return &unreachableError{fmt.Errorf(format, args...)}
+}
+
 // unreachable returns an error that says why no intact objects make the state with
 // the transaction target, and what can be restored instead.
-func (c *intactClient) unreachable(ctx context.Context, target ltx.TXID) error {
+func (c *intactClient) unreachable(ctx context.Context, target ltx.TXID) *unreachableError {
 	why := fmt.Sprintf("objects are missing from the replica, which has transactions up to %s", target)
 	if len(c.damaged) > 0 {
 		names := make([]string, len(c.damaged))
@@ -167,11 +188,11 @@ func (c *intactClient) unreachable(ctx context.Context, target ltx.TXID) error {
 	}
 	last, at, err := c.newestIntact(ctx)
 	if errors.Is(err, litestream.ErrTxNotAvailable) {
-		return fmt.Errorf("%s, and nothing else can be restored", why)
+		return unreachablef("%s, and nothing else can be restored", why)
 	} else if err != nil {
-		return fmt.Errorf("%s; what can be restored is unknown: %w", why, err)
+		return unreachablef("%s; what can be restored is unknown: %w", why, err)
 	}
-	return fmt.Errorf("%s; the newest state that can be restored is that of %s: service restore --at %s", why, webhook.FormatTime(last), webhook.FormatTime(at))
+	return unreachablef("%s; the newest state that can be restored is that of %s: service restore --at %s", why, webhook.FormatTime(last), webhook.FormatTime(at))
 }
 
 // newestIntact returns the time of the newest state that intact objects can make,

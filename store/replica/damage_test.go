@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/benbjohnson/litestream"
+	"github.com/benbjohnson/litestream/file"
 	"github.com/superfly/ltx"
 )
 
@@ -83,13 +84,16 @@ func planned(t *testing.T, cfg *Config, level int) (name, path string) {
 	}
 	for _, f := range plan {
 		if f.Level == level {
-			return objectName(f), client.(interface {
-				LTXFilePath(int, ltx.TXID, ltx.TXID) string
-			}).LTXFilePath(f.Level, f.MinTXID, f.MaxTXID)
+			return objectName(f), objectPath(client, f)
 		}
 	}
 	t.Fatalf("the plan has no object of level %d: %v", level, plan)
 	return "", ""
+}
+
+// objectPath returns the path of an object in a directory.
+func objectPath(client litestream.ReplicaClient, f *ltx.FileInfo) string {
+	return client.(*file.ReplicaClient).LTXFilePath(f.Level, f.MinTXID, f.MaxTXID)
 }
 
 // replaceContent replaces a file's content and keeps its time.

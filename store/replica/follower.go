@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/benbjohnson/litestream"
@@ -18,6 +19,8 @@ const (
 	// followCheckInterval is the time between two checks that the copy can be
 	// continued.
 	followCheckInterval = 2 * time.Minute
+	// damagedCheckInterval is the same while an object is known to be damaged.
+	damagedCheckInterval = 5 * time.Second
 )
 
 // FollowerConfig is the configuration of a Follower.
@@ -35,6 +38,12 @@ type FollowerConfig struct {
 type Follower struct {
 	cfg FollowerConfig
 
+	// Owned by the goroutine that copies and follows.
+	stale       bool   // the copy cannot be continued, and a new one replaces it
+	unreachable string // why the newest state cannot be reached, as it was logged last
+
+	damagedCheck time.Duration // damagedCheckInterval
+
 	mu    sync.Mutex
 	state FollowerState
 }
@@ -47,7 +56,9 @@ type FollowerState struct {
 }
 
 // NewFollower returns a follower. It does no I/O.
-func NewFollower(cfg FollowerConfig) *Follower { return &Follower{cfg: cfg} }
+func NewFollower(cfg FollowerConfig) *Follower {
+	return &Follower{cfg: cfg, damagedCheck: damagedCheckInterval}
+}
 
 // State returns the state of the copy.
 func (f *Follower) State() FollowerState {
@@ -104,6 +115,10 @@ func (f *Follower) Follow(ctx context.Context) error {
 			return rejected.error
 		}
 		f.failed(err.Error())
+		if errors.As(err, new(*unreachableError)) && err.Error() != f.unreachable {
+			f.unreachable = err.Error()
+			f.cfg.Logger.Error("the newest changes of the replica cannot be added; the primary's next snapshot will have them", "replica", f.cfg.Replica.Target(), "error", err)
+		}
 		if time.Since(began) > maxRetry {
 			wait = minRetry
 		}
@@ -116,20 +131,32 @@ func (f *Follower) Follow(ctx context.Context) error {
 	}
 }
 
-// copyOnce makes the copy unless it exists.
+// copyOnce makes the copy unless it exists and can be continued. A copy that
+// cannot stays until there is a new one.
 func (f *Follower) copyOnce(ctx context.Context) error {
-	if at, err := litestream.ReadTXIDFile(f.cfg.Path); err == nil && at > 0 {
-		if _, err := os.Stat(f.cfg.Path); err == nil {
+	path := f.cfg.Path
+	if f.exists() {
+		if !f.stale {
 			return nil
 		}
-	}
-	if err := f.remove(); err != nil {
+		path += ".new"
+		if err := RemoveDatabase(path); err != nil {
+			return err
+		}
+	} else if err := f.remove(); err != nil {
 		return err
 	}
-	newest, damaged, err := restore(ctx, f.cfg.Replica, f.cfg.Path, time.Time{})
+	newest, damaged, err := restore(ctx, f.cfg.Replica, path, time.Time{})
+	if err == nil && path != f.cfg.Path {
+		err = errors.Join(f.remove(), os.Rename(path, f.cfg.Path))
+	} else if errors.Is(err, syscall.ENOSPC) && path != f.cfg.Path {
+		// There is no room for two copies.
+		err = errors.Join(err, RemoveDatabase(path), f.remove())
+	}
 	if err != nil {
 		return err
 	}
+	f.stale = false
 	for _, d := range damaged {
 		f.cfg.Logger.Warn("an object of the replica is damaged; the copy was made from others", "replica", f.cfg.Replica.Target(), "error", d)
 	}
@@ -146,6 +173,15 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	return litestream.WriteTXIDFile(f.cfg.Path, newest.MaxTXID)
 }
 
+// exists reports whether there is a copy, and its position is known.
+func (f *Follower) exists() bool {
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
+	if err == nil && at > 0 {
+		_, err = os.Stat(f.cfg.Path)
+	}
+	return err == nil && at > 0
+}
+
 // remove removes the copy.
 func (f *Follower) remove() error {
 	err := os.Remove(litestream.TXIDPath(f.cfg.Path))
@@ -157,7 +193,7 @@ func (f *Follower) remove() error {
 
 // follow adds new changes to the copy until ctx ends.
 func (f *Follower) follow(ctx context.Context) error {
-	replica, err := f.open(ctx)
+	replica, client, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -167,56 +203,65 @@ func (f *Follower) follow(ctx context.Context) error {
 	defer checking.Wait()
 	defer cancel(nil)
 	checking.Go(func() {
-		if err := f.checkContinuity(ctx, replica); err != nil {
+		if err := f.checkContinuity(ctx, client); err != nil {
 			cancel(err)
 		}
 	})
 	o := litestream.NewRestoreOptions()
 	o.OutputPath, o.Follow, o.FollowInterval = f.cfg.Path, true, followInterval
 	err = replica.Restore(ctx, o)
-	if cause := context.Cause(ctx); errors.Is(cause, errDiscontinuous) {
-		err = errors.Join(cause, f.remove())
+	var unreachable *unreachableError
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errDiscontinuous):
+		f.stale = true
+		return cause
+	case errors.As(cause, &unreachable):
+		return cause
 	}
 	return err
 }
 
 // open connects to the replica. Litestream reports its progress in the log
 // alone: it goes to a followerLog.
-func (f *Follower) open(ctx context.Context) (*litestream.Replica, error) {
+func (f *Follower) open(ctx context.Context) (*litestream.Replica, *checkedClient, error) {
 	client, err := f.cfg.Replica.settings.newClient(nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	db := litestream.NewDB(f.cfg.Path) // never opened
 	logger := slog.New(&followerLog{f})
 	db.SetLogger(logger)
 	client.SetLogger(logger)
-	return litestream.NewReplicaWithClient(db, client), client.Init(ctx)
+	checked := newCheckedClient(client, func(err error) {
+		f.cfg.Logger.Error("an object of the replica is damaged; the copy is continued from others if they have its changes", "replica", f.cfg.Replica.Target(), "error", err)
+		f.failed(err.Error())
+	})
+	return litestream.NewReplicaWithClient(db, checked), checked, client.Init(ctx)
 }
 
 // errDiscontinuous says that the copy cannot be continued.
 var errDiscontinuous = errors.New("the copy cannot be continued, and is made anew")
 
-// checkContinuity returns an error when the copy cannot be continued: when it is
-// newer than the replica, which was replaced then, or so old that the replica has
-// deleted the change that follows.
-func (f *Follower) checkContinuity(ctx context.Context, replica *litestream.Replica) error {
-	tick := time.NewTicker(followCheckInterval)
+// checkContinuity returns an error when the copy cannot be continued:
+// errDiscontinuous when it is newer than the replica, which was replaced then, or
+// when the change that follows was deleted or is damaged and a new copy would have
+// more; an *unreachableError when it would not.
+func (f *Follower) checkContinuity(ctx context.Context, client *checkedClient) error {
+	tick := time.NewTicker(f.damagedCheck)
 	defer tick.Stop()
 	var last ltx.TXID
+	var checked time.Time
 	for {
-		at, err := litestream.ReadTXIDFile(f.cfg.Path)
-		if err == nil {
-			newest, added, err := newestChange(ctx, replica)
-			switch {
-			case err != nil:
-			case at > newest, at == last && at < newest:
-				return errDiscontinuous
-			case at == newest:
-				f.followed(added)
+		if checked.IsZero() || client.hasDamage() || time.Since(checked) >= followCheckInterval {
+			at, err := litestream.ReadTXIDFile(f.cfg.Path)
+			if err == nil {
+				err = f.checkPosition(ctx, client, at, last)
 			}
+			if errors.Is(err, errDiscontinuous) || errors.As(err, new(*unreachableError)) {
+				return err
+			}
+			last, checked = at, time.Now()
 		}
-		last = at
 		select {
 		case <-ctx.Done():
 			return nil
@@ -225,8 +270,30 @@ func (f *Follower) checkContinuity(ctx context.Context, replica *litestream.Repl
 	}
 }
 
+// checkPosition is a step of checkContinuity: at is the position of the copy, and
+// last that of the step before.
+func (f *Follower) checkPosition(ctx context.Context, client *checkedClient, at, last ltx.TXID) error {
+	// The client itself lists no damaged object.
+	newest, added, err := newestChange(ctx, client.ReplicaClient)
+	switch {
+	case err != nil:
+		return err
+	case at > newest:
+		return errDiscontinuous
+	case at == newest:
+		f.followed(added)
+	case at == last:
+		if err := client.continues(ctx, at, newest); err != nil {
+			return err
+		}
+		return errDiscontinuous
+	}
+	return nil
+}
+
 // newestChange returns the newest change in a replica, and its time.
-func newestChange(ctx context.Context, r *litestream.Replica) (tx ltx.TXID, at time.Time, err error) {
+func newestChange(ctx context.Context, client litestream.ReplicaClient) (tx ltx.TXID, at time.Time, err error) {
+	r := litestream.NewReplicaWithClient(nil, client)
 	for level := 0; level <= litestream.SnapshotLevel; level++ {
 		info, err := r.MaxLTXFileInfo(ctx, level)
 		if err != nil {
@@ -240,13 +307,15 @@ func newestChange(ctx context.Context, r *litestream.Replica) (tx ltx.TXID, at t
 }
 
 // CatchUp brings the copy up to date with the replica, which no process may write
-// to any more, and returns the time of its newest change.
+// to any more, and returns the time of its newest change. It fails when the newest
+// changes are in damaged objects alone; the error names these, and the state that
+// can be restored.
 func (f *Follower) CatchUp(ctx context.Context) (time.Time, error) {
-	replica, err := f.open(ctx)
+	_, client, err := f.open(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
-	newest, at, err := newestChange(ctx, replica)
+	newest, at, err := newestChange(ctx, client)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -259,6 +328,9 @@ func (f *Follower) followTo(ctx context.Context, tx ltx.TXID) error {
 		done, err := f.followOnceTo(ctx, tx)
 		if done || ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if errors.As(err, new(*unreachableError)) {
+			return err
 		}
 		if err != nil {
 			f.cfg.Logger.Error("the copy cannot be brought up to date; it is tried again", "error", err)

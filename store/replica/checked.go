@@ -1,0 +1,113 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+)
+
+// checkedClient is a client that checks an object before it returns its content,
+// and lists no object that it has found damaged. Litestream applies an object to a
+// copy while it reads it: without the check a damaged one would leave the copy
+// with a part of its pages.
+type checkedClient struct {
+	litestream.ReplicaClient
+	found func(error) // called for each object that is damaged
+
+	mu     sync.Mutex
+	intact intactClient
+	listed map[int][]*ltx.FileInfo // the last listing of each level
+}
+
+func newCheckedClient(client litestream.ReplicaClient, found func(error)) *checkedClient {
+	return &checkedClient{ReplicaClient: client, found: found, intact: intactClient{ReplicaClient: client}, listed: map[int][]*ltx.FileInfo{}}
+}
+
+// LTXFiles implements [litestream.ReplicaClient].
+func (c *checkedClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (ltx.FileIterator, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	files, err := c.intact.list(ctx, level, seek, useMetadata)
+	if err != nil {
+		return nil, err
+	}
+	c.listed[level] = files
+	return ltx.NewFileInfoSliceIterator(files), nil
+}
+
+// OpenLTXFile implements [litestream.ReplicaClient]. The error is a *damagedError
+// when the object is damaged.
+func (c *checkedClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
+	info := c.find(level, minTXID, maxTXID)
+	if info == nil || offset != 0 || size != 0 {
+		return c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
+	}
+	var content bytes.Buffer
+	r := newObjectReader(ctx, c.ReplicaClient, info)
+	defer r.Close()
+	var source io.Reader = r
+	small := info.Size <= readAheadSize
+	if small {
+		source = io.TeeReader(r, &content)
+	}
+	if err := decodeObject(info, source, noSink); err != nil {
+		c.noteDamage(err)
+		return nil, err
+	}
+	if small {
+		return io.NopCloser(&content), nil
+	}
+	return c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, 0, 0)
+}
+
+// find returns an object as it was listed last, nil when it was not.
+func (c *checkedClient) find(level int, minTXID, maxTXID ltx.TXID) *ltx.FileInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.listed[level] {
+		if f.MinTXID == minTXID && f.MaxTXID == maxTXID {
+			return f
+		}
+	}
+	return nil
+}
+
+// noteDamage leaves an object that is damaged out of further listings.
+func (c *checkedClient) noteDamage(err error) {
+	c.mu.Lock()
+	known := len(c.intact.damaged)
+	c.intact.noteDamage(err)
+	fresh := len(c.intact.damaged) > known
+	c.mu.Unlock()
+	if fresh {
+		c.found(err)
+	}
+}
+
+// hasDamage reports whether an object was found damaged.
+func (c *checkedClient) hasDamage() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.intact.damaged) > 0
+}
+
+// continues returns nil when intact objects make a newer state than the one with
+// the transaction at, and an *unreachableError when they do not. The transaction
+// target is the newest of the replica.
+func (c *checkedClient) continues(ctx context.Context, at, target ltx.TXID) error {
+	c.mu.Lock()
+	intact := intactClient{ReplicaClient: c.ReplicaClient, damaged: c.intact.damaged}
+	c.mu.Unlock()
+	switch plan, err := intact.longest(ctx); {
+	case err != nil && !errors.Is(err, litestream.ErrTxNotAvailable):
+		return err
+	case err == nil && plan[len(plan)-1].MaxTXID > at:
+		return nil
+	}
+	return intact.unreachable(ctx, target)
+}

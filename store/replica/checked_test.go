@@ -1,0 +1,108 @@
+package replica
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestFollowerDamaged damages an object before a standby adds it to its copy. The
+// standby continues from others when these have the changes. When none have, it
+// says so, keeps its copy, and cannot take over; the primary's next snapshot gives
+// it the changes.
+func TestFollowerDamaged(t *testing.T) {
+	dir := t.TempDir()
+	cfg := fileConfig(t, dir, t.TempDir())
+	r := openReplicated(t, dir, cfg)
+	r.insert(1)
+	r.await("up to date", upToDate)
+	s := r.current()
+	path := filepath.Join(t.TempDir(), "copy.db")
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return true, nil }})
+	f.damagedCheck = 100 * time.Millisecond
+	follow := func(what string, ok func(FollowerState) bool, while func()) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.Follow(ctx) }()
+		while()
+		deadline := time.After(60 * time.Second)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for !ok(f.State()) {
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Fatalf("the follower is not %s: %+v", what, f.State())
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	nothing := func() {}
+	// damage commits two rows, and damages the object of the first.
+	damage := func() (name string, repair func()) {
+		t.Helper()
+		before, err := s.db.Pos()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			r.insert(10_000)
+			r.awaitSent(s)
+		}
+		client, err := restoreClient(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := (&intactClient{ReplicaClient: client}).list(t.Context(), 0, before.TXID+1, false)
+		if err != nil || len(files) < 2 {
+			t.Fatal(files, err)
+		}
+		path := objectPath(client, files[0])
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		replaceContent(t, path, damages[0].do(content))
+		return objectName(files[0]), func() { replaceContent(t, path, content) }
+	}
+	caughtUp := func(FollowerState) bool { pos, err := s.db.Pos(); return err == nil && f.has(pos.TXID) }
+	follow("following", func(s FollowerState) bool { return s.Following }, nothing)
+
+	_, _ = damage()
+	if _, err := s.db.Compact(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	follow("continued from the merged object", caughtUp, nothing)
+	if n := countRows(t, path); n != 3 {
+		t.Errorf("got %d rows, want 3", n)
+	}
+
+	name, _ := damage()
+	follow("failing", func(s FollowerState) bool {
+		return strings.Contains(s.Err, name) && strings.Contains(s.Err, "service restore --at ")
+	}, nothing)
+	if n := countRows(t, path); n != 3 {
+		t.Errorf("got %d rows in the copy that cannot be continued, want 3", n)
+	}
+	if _, err := f.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), name) {
+		t.Errorf("catch up: got %v, want an error that names %s", err, name)
+	}
+	follow("made anew", caughtUp, func() {
+		if _, err := s.db.Snapshot(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	if n := countRows(t, path); n != 5 {
+		t.Errorf("got %d rows, want 5", n)
+	}
+	if at, err := f.CatchUp(t.Context()); err != nil || at.IsZero() {
+		t.Errorf("catch up: %s, %v", at, err)
+	}
+}

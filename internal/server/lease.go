@@ -19,9 +19,9 @@ func MinLease(attemptTimeout time.Duration) time.Duration {
 const leaseRoom = 3 * time.Second
 
 // leaseReserve is how long before the end of a lease nothing new is begun: an
-// attempt that is under way then ends before it does, by any clock.
+// attempt that is under way then ends before it does.
 func leaseReserve(attemptTimeout time.Duration) time.Duration {
-	return attemptTimeout + replica.MaxClockSkew
+	return attemptTimeout + 2*time.Second
 }
 
 // newLease returns the lease of the settings, nil when none is wanted.
@@ -39,11 +39,16 @@ func (cfg *Config) checkUnleased(ctx context.Context) error {
 	if cfg.Replica == nil || cfg.Lease != 0 {
 		return nil
 	}
-	err := replica.CheckUnleased(ctx, cfg.Replica)
-	if errors.Is(err, replica.ErrLeaseHeld) {
-		return fmt.Errorf("%w, on the replica %s; stop that service, follow it with service standby, start this one with --lease too, or configure a replica of its own", err, cfg.Replica.Target())
-	}
-	if err != nil {
+	err := whileStarting(ctx, cfg.Logger, func() error { return replica.AwaitUnleased(ctx, cfg.Replica, cfg.Logger) })
+	target := cfg.Replica.Target()
+	switch {
+	case errors.Is(err, replica.ErrLeaseUnrenewed):
+		return fmt.Errorf("%w, on the replica %s; if it is gone for good, start this one with --lease, which takes the lease over; otherwise configure a replica of its own", err, target)
+	case errors.Is(err, replica.ErrLeaseHeld):
+		return fmt.Errorf("%w, on the replica %s; stop that service, follow it with service standby, or configure a replica of its own", err, target)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
 		cfg.Logger.Warn("the bucket's lease cannot be read", "error", err)
 	}
 	return nil
@@ -61,10 +66,10 @@ func (s *Server) takeLease(ctx context.Context, held *replica.Lease) (err error)
 		if err != nil {
 			return err
 		}
-		err = s.lease.Acquire(ctx, known)
+		err = whileStarting(ctx, s.cfg.Logger, func() error { return s.lease.Acquire(ctx, known) })
 		switch {
 		case errors.Is(err, replica.ErrLeaseHeld):
-			return fmt.Errorf("%w; it serves, and this one may not: service standby follows it", err)
+			return fmt.Errorf("%w; it serves, so this one may not; service standby follows it", err)
 		case errors.Is(err, replica.ErrLeaseStale):
 			return fmt.Errorf("%w: what is in %s is old; service standby --force follows the replica instead, service restore --force fetches it", err, s.cfg.Dir)
 		case err != nil:

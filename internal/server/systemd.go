@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -59,4 +60,31 @@ func notify(ctx context.Context, url string, check func(context.Context) error, 
 		well = err == nil
 		tell(daemon.SdNotifyWatchdog)
 	}
+}
+
+// startExtension is the time for which systemd is asked to wait each time.
+const startExtension = 30 * time.Second
+
+// whileStarting runs do, which may take longer than systemd waits for a service to
+// start, and asks systemd to wait meanwhile.
+func whileStarting(ctx context.Context, logger *slog.Logger, do func() error) error {
+	ctx, done := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	defer done()
+	telling.Go(func() {
+		tick := time.NewTicker(startExtension / 6)
+		defer tick.Stop()
+		for {
+			if _, err := daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", startExtension.Microseconds())); err != nil {
+				logger.Warn("systemd cannot be told", "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return do()
 }

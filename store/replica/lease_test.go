@@ -1,13 +1,18 @@
 package replica
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -37,40 +42,196 @@ func TestLease(t *testing.T) {
 		t.Fatalf("take: %v, generation %d", err, first.Generation())
 	}
 	second := newLease(t, b, other, long)
-	if err := second.Acquire(t.Context(), 0); !errors.Is(err, ErrLeaseHeld) || second.Valid() {
+	if err := acquireBeside(t, second, math.MaxInt64, first); !errors.Is(err, ErrLeaseHeld) || second.Valid() {
 		t.Errorf("a lease that another holds: %v, want %v", err, ErrLeaseHeld)
 	}
-	// A process that is started in place of one that has crashed continues its lease.
+	// A process that is started in place of one that has crashed has the lease at once.
 	crash(t, one)
 	again := newLease(t, b, one, long)
-	if err := again.Acquire(t.Context(), 1); err != nil || again.Generation() != 1 {
+	if err := again.Acquire(t.Context(), 1); err != nil || again.Generation() != 2 {
 		t.Errorf("after a crash: %v, generation %d", err, again.Generation())
 	}
 	if err := again.Release(t.Context()); err != nil || again.Valid() {
 		t.Errorf("release: %v", err)
 	}
 	// Data that knows of an older lease alone is older.
-	if err := second.Acquire(t.Context(), 0); !errors.Is(err, ErrLeaseStale) {
+	if err := second.Acquire(t.Context(), 1); !errors.Is(err, ErrLeaseStale) {
 		t.Errorf("with data that is older than the last holder's: %v, want %v", err, ErrLeaseStale)
 	}
-	if err := second.Acquire(t.Context(), 1); err != nil || second.Generation() != 2 || !second.Valid() {
+	if err := second.Acquire(t.Context(), 2); err != nil || second.Generation() != 3 || !second.Valid() {
 		t.Errorf("once it was released: %v, generation %d", err, second.Generation())
 	}
 	if err := second.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := newLease(t, b, one, long).Acquire(t.Context(), 1); !errors.Is(err, ErrLeaseStale) {
+	if err := newLease(t, b, one, long).Acquire(t.Context(), 2); !errors.Is(err, ErrLeaseStale) {
 		t.Errorf("the first again: %v, want %v", err, ErrLeaseStale)
 	}
 	restored := newLease(t, b, one, long)
-	if err := restored.Acquire(t.Context(), math.MaxInt64); err != nil || restored.Generation() != 3 {
+	if err := restored.Acquire(t.Context(), math.MaxInt64); err != nil || restored.Generation() != 4 {
 		t.Errorf("the first, restored: %v, generation %d", err, restored.Generation())
 	}
-	if y, err := second.State(t.Context()); err != nil || y.Generation != 3 || y.Ours || time.Until(y.Expires) < 50*time.Minute {
+	if y, err := second.State(t.Context()); err != nil || y.Generation != 4 || y.Ours || time.Until(y.Expires) < 50*time.Minute {
 		t.Errorf("look: %+v, %v", y, err)
 	}
 	if _, err := NewLease(t.Context(), LeaseConfig{Replica: fileConfig(t, one, filepath.Join(other, "copy")), Dir: one}); err == nil {
 		t.Error("a lease in a folder was not refused")
+	}
+}
+
+// acquireBeside acquires a lease while its holder, if there is one, renews it.
+func acquireBeside(t *testing.T, l *Lease, known int64, holder *Lease) error {
+	t.Helper()
+	acquired := make(chan error, 1)
+	go func() { acquired <- l.Acquire(t.Context(), known) }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(time.Minute); ; {
+		select {
+		case err := <-acquired:
+			return err
+		case <-tick.C:
+			if holder == nil {
+				continue
+			}
+			if err := holder.renewOrLose(t.Context()); err != nil {
+				t.Errorf("the holder renews its lease: %v", err)
+				holder = nil
+			}
+		case <-deadline:
+			t.Fatal("the lease is neither acquired nor refused")
+		}
+	}
+}
+
+// TestLeaseClocks acquires a lease whose holder's clock is wrong. It is taken over
+// from one that does not renew it, and from no other.
+func TestLeaseClocks(t *testing.T) {
+	const ttl = 400 * time.Millisecond
+	for _, clock := range []time.Duration{-24 * time.Hour, 0, 24 * time.Hour} {
+		b := newBucket(t)
+		write := func(generation, writes int) {
+			t.Helper()
+			text := fmt.Sprintf(`{"generation":%d,"expires_at":%q,"owner":"other","period_ms":%d,"writes":%d}`,
+				generation, time.Now().Add(ttl+clock).Format(time.RFC3339Nano), ttl.Milliseconds(), writes)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, b.url+"/b/copy/lock.json", strings.NewReader(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Fatal(resp.Status)
+			}
+		}
+		write(7, 1)
+		began := time.Now()
+		dead := newLease(t, b, t.TempDir(), ttl)
+		dead.margin /= 10
+		if err := dead.Acquire(t.Context(), 7); err != nil || dead.Generation() != 8 {
+			t.Errorf("clock %s: a lease that is not renewed: %v, want it taken over", clock, err)
+		}
+		if took := time.Since(began); took < ttl+dead.margin {
+			t.Errorf("clock %s: it was taken over after %s, want at least %s", clock, took, ttl+dead.margin)
+		}
+		write(9, 1)
+		var renewed atomic.Int64
+		renew := func(r *http.Request) {
+			if r.Method == http.MethodGet && renewed.Add(1) == 3 {
+				write(9, 2)
+			}
+		}
+		b.delay.Store(&renew)
+		alive := newLease(t, b, t.TempDir(), ttl)
+		if err := alive.Acquire(t.Context(), 9); !errors.Is(err, ErrLeaseHeld) || !strings.Contains(err.Error(), "other, generation 9") {
+			t.Errorf("clock %s: a lease that is renewed: got %v, want %v that names the owner and the generation", clock, err, ErrLeaseHeld)
+		}
+		b.delay.Store(nil)
+	}
+}
+
+// TestAwaitUnleased has a service without a lease start beside a primary that is
+// dead, alive, and gone.
+func TestAwaitUnleased(t *testing.T) {
+	b := newBucket(t)
+	cfg := b.config(t, t.TempDir())
+	l := newLease(t, b, t.TempDir(), time.Second)
+	await := func() error { return AwaitUnleased(t.Context(), cfg, testLogger(t)) }
+	if err := await(); err != nil {
+		t.Errorf("without a lease: %v", err)
+	}
+	if err := l.Acquire(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(); !errors.Is(err, ErrLeaseUnrenewed) || !strings.Contains(err.Error(), l.owner) {
+		t.Errorf("a primary that is dead: got %v, want %v", err, ErrLeaseUnrenewed)
+	}
+	if err := CheckUnleased(t.Context(), cfg); !errors.Is(err, ErrLeaseHeld) {
+		t.Errorf("a lease that was not released: got %v, want %v", err, ErrLeaseHeld)
+	}
+	keeping, stop := context.WithCancel(t.Context())
+	kept := make(chan error, 1)
+	go func() { kept <- l.KeepAlive(keeping) }()
+	if err := await(); !errors.Is(err, ErrLeaseHeld) || errors.Is(err, ErrLeaseUnrenewed) {
+		t.Errorf("a primary that is alive: got %v, want %v", err, ErrLeaseHeld)
+	}
+	stop()
+	if err := <-kept; err != nil {
+		t.Error(err)
+	}
+	if err := l.renewOrLose(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := await(); err != nil {
+		t.Errorf("a lease that was released: %v", err)
+	}
+}
+
+// TestHeld has a lease end, be renewed and be lost. Its context lasts as long as
+// the lease is valid, over renewals.
+func TestHeld(t *testing.T) {
+	b := newBucket(t)
+	l := newLease(t, b, t.TempDir(), time.Second)
+	if l.Held().Err() == nil {
+		t.Error("a lease that was not acquired is held")
+	}
+	if err := l.Acquire(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	first := l.Held()
+	for until := uptime() + 1500*time.Millisecond; uptime() < until; {
+		if err := l.renewOrLose(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if l.Held() != first && first.Err() == nil {
+			t.Fatal("a renewal has another context")
+		}
+	}
+	if first.Err() == nil { // not so on a machine that stops this test for a second
+		select {
+		case <-first.Done():
+		case <-time.After(time.Minute):
+			t.Fatal("the context does not end with the lease")
+		}
+		if l.Valid() {
+			t.Error("the context ended before the lease")
+		}
+	}
+	if err := l.renewOrLose(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := l.Held()
+	if second == first {
+		t.Error("the lease is valid again, with the context that has ended")
+	}
+	if err := l.Release(t.Context()); err != nil || second.Err() == nil {
+		t.Errorf("release: %v; the context has ended: %t", err, second.Err() != nil)
 	}
 }
 
@@ -111,7 +272,10 @@ func TestLeaseKept(t *testing.T) {
 	next := newLease(t, b, other, time.Hour)
 	await("it cannot be taken over", func() bool {
 		b.down.Store(false)
-		err := next.Acquire(t.Context(), 1)
+		found, err := next.State(t.Context())
+		if err == nil {
+			err = next.TakeOver(t.Context(), found)
+		}
 		b.down.Store(err != nil) // so that it is not renewed first
 		return err == nil
 	})
@@ -195,7 +359,11 @@ func TestLeaseTakenOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			second := newLease(t, b, test.change(t, dir), time.Hour)
-			err := second.Acquire(t.Context(), 1)
+			var holder *Lease
+			if !test.ok {
+				holder = first
+			}
+			err := acquireBeside(t, second, 1, holder)
 			if test.ok && (err != nil || !second.Valid()) || !test.ok && (!errors.Is(err, ErrLeaseHeld) || second.Valid()) {
 				t.Errorf("got %v, valid: %t; want it taken over: %t", err, second.Valid(), test.ok)
 			}

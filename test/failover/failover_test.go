@@ -177,8 +177,8 @@ func TestBucketOutage(t *testing.T) {
 	f.checkLost(time.Now(), true)
 }
 
-// TestRestart kills a primary and starts it again: it continues its lease at
-// once. A service on a copy of its data directory does not get the lease.
+// TestRestart kills a primary and starts it again: it has its lease at once. A
+// service on a copy of its data directory does not get the lease.
 func TestRestart(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
@@ -191,16 +191,15 @@ func TestRestart(t *testing.T) {
 	if err := harness.Exec("cp", "-a", f.one.Data, data); err != nil {
 		t.Fatal(err)
 	}
-	serveCopy := func() {
-		t.Helper()
-		out, err := f.one.Command("serve", "--data", data, "--listen", "127.0.0.1:0", "--litestream", f.replica(data), "--lease", lease.String(), "--attempt-timeout", "1s")
-		if err == nil || !strings.Contains(out, "another service holds the lease") {
-			t.Errorf("serve on a copy of the data: %v, want a refusal\n%s", err, out)
-		}
-	}
-	serveCopy()
+	started := time.Now()
 	f.primary = f.one.MustStart()
-	serveCopy()
+	if took := time.Since(started); took > lease {
+		t.Errorf("the primary serves after %s, want it to have its lease at once", took)
+	}
+	out, err := f.one.Command("serve", "--data", data, "--listen", "127.0.0.1:0", "--litestream", f.replica(data), "--lease", lease.String(), "--attempt-timeout", "1s")
+	if err == nil || !strings.Contains(out, "another service holds the lease") && !strings.Contains(out, "has taken over since") {
+		t.Errorf("serve on a copy of the data: %v, want a refusal\n%s", err, out)
+	}
 	events, err := harness.Feed[struct{ ID string }](f.one, f.token, "/v2/events")
 	if err != nil || len(events) != len(f.acked) {
 		t.Errorf("%d events are there, %v, want the %d that were acknowledged", len(events), err, len(f.acked))
@@ -217,15 +216,50 @@ func TestServeWithoutLease(t *testing.T) {
 	f := newFailOver(t, harness.Build(t))
 	other := filepath.Join(t.TempDir(), "data")
 	replica := f.replica(other)
-	out, err := f.one.Command("serve", "--data", other, "--listen", "127.0.0.1:0", "--litestream", replica)
 	host, hostErr := os.Hostname()
+	out, err := f.one.Command("serve", "--data", other, "--listen", "127.0.0.1:0", "--litestream", replica)
 	if err == nil || hostErr != nil || !strings.Contains(out, "another service holds the lease: "+host) {
 		t.Errorf("serve without --lease beside a primary: %v, want a refusal that names %s\n%s", err, host, out)
 	}
 	f.publish(0)
-	if status := f.one.Stop(f.primary); status != harness.ExitOK {
-		t.Errorf("the primary ended with status %d", status)
+	// A primary that is gone is named too, and does not make it serve.
+	if status := f.two.Stop(f.standby); status != harness.ExitOK {
+		t.Errorf("the standby ended with status %d:\n%s", status, &f.standby.Log)
 	}
+	f.one.Kill(f.primary)
+	out, err = f.one.Command("serve", "--data", other, "--listen", "127.0.0.1:0", "--litestream", replica)
+	if err == nil || !strings.Contains(out, "does not renew it: "+host) || !strings.Contains(out, "start this one with --lease") {
+		t.Errorf("serve without --lease after the end of a primary: %v, want a refusal that names %s\n%s", err, host, out)
+	}
+}
+
+// TestServeTakesOver starts a service on a restored copy after its primary was
+// killed, whose clock was a day ahead: it takes the lease over when it has seen it
+// unchanged for a whole period.
+func TestServeTakesOver(t *testing.T) {
+	harness.Long(t)
+	f := newFailOver(t, harness.Build(t))
+	f.publish(0)
+	if status := f.two.Stop(f.standby); status != harness.ExitOK {
+		t.Errorf("the standby ended with status %d:\n%s", status, &f.standby.Log)
+	}
+	key := harness.Read(t, filepath.Join(f.one.Data, "secret.key"))
+	f.one.Kill(f.primary)
+	f.setLeaseEnd(24 * time.Hour)
+	three := f.instance(f.one.Binary)
+	if err := os.MkdirAll(three.Data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(three.Data, "secret.key"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := three.MustStart()
+	if took := p.Ready.Sub(p.Started); took < lease {
+		t.Errorf("it serves after %s, want at least the %s of the lease", took, lease)
+	} else if took > harness.Scale(lease+6*time.Second) {
+		t.Errorf("it serves after %s, want at most the %s of the lease and 6 s", took, lease)
+	}
+	three.MustStop(p)
 }
 
 // command returns a command of the service on an instance's data, with its flags.
@@ -376,8 +410,42 @@ func (f *failOver) checkSent() {
 	}
 }
 
+// setLeaseEnd changes when the lease in the bucket expires, by the clock of its
+// holder.
+func (f *failOver) setLeaseEnd(after time.Duration) {
+	f.t.Helper()
+	object := f.leaseObject()
+	object["expires_at"] = time.Now().Add(after)
+	text, err := json.Marshal(object)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	req, err := http.NewRequest(http.MethodPut, f.bucket+"/b/lock.json", bytes.NewReader(text))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		f.t.Fatal(resp.Status)
+	}
+}
+
 // leaseEnd returns when the lease in the bucket expires.
 func (f *failOver) leaseEnd() time.Time {
+	f.t.Helper()
+	expires, err := time.Parse(time.RFC3339Nano, fmt.Sprint(f.leaseObject()["expires_at"]))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return expires
+}
+
+// leaseObject returns the lease in the bucket.
+func (f *failOver) leaseObject() (object map[string]any) {
 	f.t.Helper()
 	resp, err := http.Get(f.bucket + "/b/lock.json")
 	if err != nil {
@@ -388,13 +456,10 @@ func (f *failOver) leaseEnd() time.Time {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	var lease struct {
-		Expires time.Time `json:"expires_at"`
-	}
-	if err := json.Unmarshal(text, &lease); err != nil {
+	if err := json.Unmarshal(text, &object); err != nil {
 		f.t.Fatalf("%v: %s", err, text)
 	}
-	return lease.Expires
+	return object
 }
 
 // A standby is promoted by hand when the primary has ended, and not before; and

@@ -137,7 +137,8 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/cli",
 		"service/internal/control",
-	}, "only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
+		"service/store/replica",
+	}, "only dispatcher/client calls subscribers; the others call the service itself, an issuer or the bucket"},
 	{"net/http", "Client", []string{
 		"service/internal/bench",
 		"service/internal/certs",
@@ -175,6 +176,7 @@ var privileges = []privilege{
 		"service/internal/cli",
 		"service/internal/control",
 		"service/internal/server",
+		"service/store/replica", // the transport to the bucket
 		"service/web",
 	}, "store and webhook know no HTTP"},
 	{"net", "", []string{
@@ -442,7 +444,7 @@ func TestViolationsAreFound(t *testing.T) {
 		{"service/webhook", `import "time"; var _ = time.Now()`, "service/webhook uses time.Now: webhook takes the time as an argument"},
 		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
 		{"service/web", `import "net/http"; func f() { http.Get("") }`, "service/web uses net/http.Get: it has no timeout and follows redirects"},
-		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, "service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
+		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, "service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; the others call the service itself, an issuer or the bucket"},
 		{"service/dispatcher/client", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`, "service/dispatcher/client has 2 net.Dialers: every subscriber is called through one, with the guard"},
 		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`, "service/dispatcher uses time.Sleep: wait for a condition instead"},
 	}

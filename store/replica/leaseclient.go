@@ -1,0 +1,111 @@
+package replica
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/benbjohnson/litestream/s3"
+)
+
+// leaseBucket is the bucket of a replica, with a client of its own: Litestream's
+// has no conditional writes, and is not accessible.
+type leaseBucket struct {
+	name, key string // of the bucket and of the lease object
+	cfg       aws.Config
+	options   func(*awss3.Options)
+
+	mu  sync.Mutex
+	api *awss3.Client // nil until it was first asked for
+}
+
+// newLeaseBucket returns the bucket of a replica's client, with the same
+// settings. It does not connect.
+func newLeaseBucket(ctx context.Context, c *s3.ReplicaClient) (*leaseBucket, error) {
+	client := awshttp.NewBuildableClient()
+	if c.SkipVerify {
+		client = client.WithTransportOptions(func(t *http.Transport) {
+			t.TLSClientConfig.InsecureSkipVerify = true // the operator asked for it
+		})
+	}
+	options := []func(*config.LoadOptions) error{
+		config.WithHTTPClient(client),
+		// The SDK's retries are limited by a budget that an outage uses up.
+		config.WithRetryer(func() aws.Retryer {
+			return retry.NewStandard(func(o *retry.StandardOptions) {
+				o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 3, 500*time.Millisecond, ratelimit.None
+			})
+		}),
+	}
+	region := c.Region
+	if region == "" && c.Endpoint != "" {
+		region = s3.DefaultRegion // a custom endpoint needs none
+	}
+	if region != "" {
+		options = append(options, config.WithRegion(region))
+	}
+	if c.AccessKeyID != "" {
+		options = append(options, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, "")))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return nil, err
+	}
+	if region == "" {
+		cfg.Region = "" // of the environment: the bucket may be elsewhere
+	}
+	return &leaseBucket{name: c.Bucket, key: leaseKey(c.Path), cfg: cfg, options: func(o *awss3.Options) {
+		o.UsePathStyle, o.UseARNRegion = c.ForcePathStyle, true
+		if c.Endpoint == "" {
+			return
+		}
+		endpoint := c.Endpoint
+		if !strings.Contains(endpoint, "://") {
+			endpoint = "https://" + endpoint
+		}
+		o.BaseEndpoint = &endpoint
+		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+	}}, nil
+}
+
+// leaseKey returns the key of the lease object of a replica at path in its
+// bucket.
+func leaseKey(path string) string {
+	if path == "" {
+		return leaseName
+	}
+	return path + "/" + leaseName
+}
+
+// client returns a client for the bucket's region, which the first call looks up
+// if it is not configured.
+func (b *leaseBucket) client(ctx context.Context) (*awss3.Client, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.api != nil {
+		return b.api, nil
+	}
+	cfg := b.cfg
+	if cfg.Region == "" {
+		cfg.Region = s3.DefaultRegion
+		found, err := awss3.NewFromConfig(cfg, b.options).GetBucketLocation(ctx, &awss3.GetBucketLocationInput{Bucket: &b.name})
+		if err != nil {
+			return nil, err
+		}
+		if found.LocationConstraint != "" { // us-east-1 has none
+			cfg.Region = string(found.LocationConstraint)
+		}
+	}
+	b.api = awss3.NewFromConfig(cfg, b.options)
+	return b.api, nil
+}

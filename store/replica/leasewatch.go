@@ -1,0 +1,137 @@
+package replica
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// watchMargin is how much longer than its period a service that starts watches a
+// lease: a standby, whose data is at least as new, comes first.
+const watchMargin = 2 * time.Second
+
+// LeaseWatch observes the lease of another service. It does not compare the
+// clocks of two machines: a lease has ended when this machine has seen it
+// unchanged for a whole TTL (the holder's, or its own if that is longer), with
+// the bucket readable all the time. After an outage of the bucket the holder
+// therefore has a whole TTL to renew it.
+type LeaseWatch struct {
+	lease  *Lease
+	margin time.Duration // how much longer than the TTL it watches
+	etag   string        // as last seen
+	since  time.Duration // uptime when that was first seen
+	asked  time.Duration // uptime before the last look that succeeded
+}
+
+// NewWatch returns a watch of l, which this process does not hold.
+func (l *Lease) NewWatch() *LeaseWatch { return &LeaseWatch{lease: l} }
+
+// Look reads the lease, and reports whether it has ended: it was released, or has
+// not been renewed. A lease that nobody ever held has not ended. It must be
+// called every [LeaseWatch.Interval], by one goroutine.
+func (w *LeaseWatch) Look(ctx context.Context) (state LeaseState, ended bool, err error) {
+	asked := uptime()
+	if state, err = w.lease.State(ctx); err != nil {
+		return state, false, err
+	}
+	return state, w.observe(state, asked, uptime()), nil
+}
+
+// Period returns for how long a lease must be seen unchanged.
+func (w *LeaseWatch) Period(state LeaseState) time.Duration {
+	return cmp.Or(max(w.lease.cfg.TTL, state.period), defaultPeriod) + w.margin
+}
+
+// Interval returns the time between two looks.
+func (w *LeaseWatch) Interval(state LeaseState) time.Duration {
+	return min(w.Period(state)/10, time.Second)
+}
+
+// observe is Look for a state that was asked for and answered at these uptimes.
+func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bool {
+	period := w.Period(state)
+	if state.etag != w.etag || answered-w.asked > period/3 {
+		w.etag, w.since = state.etag, answered
+	}
+	w.asked = asked
+	return state.Generation > 0 && (state.Released || asked-w.since >= period)
+}
+
+// Await watches a lease that was found in the given state until it has ended, and
+// returns its last state. The error wraps [ErrLeaseHeld] and names the holder as
+// soon as the lease is renewed.
+func (w *LeaseWatch) Await(ctx context.Context, found LeaseState) (LeaseState, error) {
+	logger := w.lease.cfg.Logger
+	logger.Warn("another service holds the lease; watching whether it renews it", "owner", found.Owner, "generation", found.Generation, "period", w.Period(found))
+	tick := time.NewTicker(w.Interval(found))
+	defer tick.Stop()
+	failing := false
+	for {
+		state, ended, err := w.Look(ctx)
+		if ctx.Err() != nil {
+			return state, ctx.Err()
+		}
+		if bad := err != nil; bad != failing {
+			failing = bad
+			if bad {
+				logger.Error("the lease cannot be read", "error", err)
+			} else {
+				logger.Info("the lease can be read again")
+			}
+		}
+		switch {
+		case err != nil:
+		case ended, state.Generation == 0: // removed
+			return state, nil
+		case state.etag != found.etag:
+			return state, state.heldError(ErrLeaseHeld)
+		}
+		select {
+		case <-ctx.Done():
+			return state, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// CheckUnleased returns an error that wraps [ErrLeaseHeld] unless the lease in the
+// bucket of cfg was released. A service without a lease must not write there.
+// Other errors say that this is not known. A replica in a directory has no
+// lease.
+func CheckUnleased(ctx context.Context, cfg *Config) error {
+	_, found, err := findLease(ctx, cfg, nil)
+	if err == nil && found.held() {
+		err = found.heldError(ErrLeaseHeld)
+	}
+	return err
+}
+
+// AwaitUnleased is [CheckUnleased] for a service that starts. It watches a lease
+// that was not released for a whole period, to say whether its holder lives: the
+// error wraps [ErrLeaseUnrenewed] if it does not renew the lease.
+func AwaitUnleased(ctx context.Context, cfg *Config, logger *slog.Logger) error {
+	w, found, err := findLease(ctx, cfg, logger)
+	if err != nil || !found.held() {
+		return err
+	}
+	state, err := w.Await(ctx, found)
+	if err != nil || !state.held() {
+		return err
+	}
+	return fmt.Errorf("%w, for %s", state.heldError(ErrLeaseUnrenewed), w.Period(state))
+}
+
+// findLease reads the lease in the bucket of cfg, and returns a watch of it.
+func findLease(ctx context.Context, cfg *Config, logger *slog.Logger) (w *LeaseWatch, found LeaseState, err error) {
+	if !cfg.IsS3() {
+		return nil, found, nil
+	}
+	l, err := NewLease(ctx, LeaseConfig{Replica: cfg, Logger: logger})
+	if err != nil {
+		return nil, found, err
+	}
+	found, err = l.State(ctx)
+	return &LeaseWatch{lease: l, margin: l.margin}, found, err
+}

@@ -44,50 +44,23 @@ func TestFollowerDamaged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	nothing := func() {}
-	// damage commits two rows, and damages the object of the first.
-	damage := func() (name string, repair func()) {
-		t.Helper()
-		before, err := s.db.Pos()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			r.insert(10_000)
-			r.awaitSent(s)
-		}
-		client, err := restoreClient(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files, err := (&intactClient{ReplicaClient: client}).list(t.Context(), 0, before.TXID+1, false)
-		if err != nil || len(files) < 2 {
-			t.Fatal(files, err)
-		}
-		path := objectPath(client, files[0])
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		replaceContent(t, path, damages[0].do(content))
-		return objectName(files[0]), func() { replaceContent(t, path, content) }
-	}
+	damage := func() string { return damageNext(t, r, cfg) }
 	caughtUp := func(FollowerState) bool { pos, err := s.db.Pos(); return err == nil && f.has(pos.TXID) }
-	follow("following", func(s FollowerState) bool { return s.Following }, nothing)
+	follow("following", func(s FollowerState) bool { return s.Following }, func() {})
 
-	_, _ = damage()
+	damage()
 	if _, err := s.db.Compact(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	follow("continued from the merged object", caughtUp, nothing)
+	follow("continued from the merged object", caughtUp, func() {})
 	if n := countRows(t, path); n != 3 {
 		t.Errorf("got %d rows, want 3", n)
 	}
 
-	name, _ := damage()
+	name := damage()
 	follow("failing", func(s FollowerState) bool {
 		return strings.Contains(s.Err, name) && strings.Contains(s.Err, "service restore --at ")
-	}, nothing)
+	}, func() {})
 	if n := countRows(t, path); n != 3 {
 		t.Errorf("got %d rows in the copy that cannot be continued, want 3", n)
 	}
@@ -105,4 +78,34 @@ func TestFollowerDamaged(t *testing.T) {
 	if at, err := f.CatchUp(t.Context()); err != nil || at.IsZero() {
 		t.Errorf("catch up: %s, %v", at, err)
 	}
+}
+
+// damageNext commits two rows, and damages the object of the first, whose name it
+// returns.
+func damageNext(t *testing.T, r *replicated, cfg *Config) string {
+	t.Helper()
+	s := r.current()
+	before, err := s.db.Pos()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r.insert(10_000)
+		r.awaitSent(s)
+	}
+	client, err := restoreClient(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := (&intactClient{ReplicaClient: client}).list(t.Context(), 0, before.TXID+1, false)
+	if err != nil || len(files) < 2 {
+		t.Fatal(files, err)
+	}
+	path := objectPath(client, files[0])
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaceContent(t, path, damages[0].do(content))
+	return objectName(files[0])
 }

@@ -4,7 +4,7 @@
 GO ?= go
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check gen bench
+.PHONY: help build run test check gen bench matrix
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test: build ## Run the short tests of every package
 
 check: ## Run every check, as CI does; installs missing tools when run as root
 	bash .ci/run
+
+matrix: build ## Strike a primary and its standby with every fault, about 30 minutes; RUN selects some (RUN=TestMatrix/kill)
+	SERVICE_TEST_BINARY=$(CURDIR)/service $(GO) test -v -count 1 -timeout 90m -run '$(or $(RUN),.)' ./test/matrix -matrix.full -matrix.kills 100
 
 gen: ## Regenerate the templ code and the asset bundle
 	$(GO) generate ./...

@@ -64,6 +64,9 @@ func Main(m *testing.M) {
 	if toolsDir != "" {
 		os.RemoveAll(toolsDir)
 	}
+	if faultyBinary.path != "" {
+		os.RemoveAll(filepath.Dir(faultyBinary.path))
+	}
 	if plain.path != "" && plain.path != os.Getenv("SERVICE_TEST_BINARY") {
 		os.RemoveAll(filepath.Dir(plain.path))
 	}

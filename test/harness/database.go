@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -80,4 +82,54 @@ func Rows(tb testing.TB, data string) map[string]bool {
 		all[row] = true
 	}
 	return all
+}
+
+// DatabaseDifferences returns the rows of every table, and the statements of the
+// schema, that only one of two databases has. No process may have them open.
+// Litestream's own tables are left out.
+func DatabaseDifferences(tb testing.TB, one, two string) (differences []string) {
+	tb.Helper()
+	a, b := tableRows(tb, one), tableRows(tb, two)
+	for row, n := range a {
+		if b[row] != n {
+			differences = append(differences, fmt.Sprintf("%d times instead of %d: %.300s", b[row], n, row))
+		}
+	}
+	for row, n := range b {
+		if a[row] == 0 {
+			differences = append(differences, fmt.Sprintf("%d times instead of 0: %.300s", n, row))
+		}
+	}
+	slices.Sort(differences)
+	return differences
+}
+
+// tableRows returns how often each row is in the tables of a database, as the
+// table's name and its values in SQL.
+func tableRows(tb testing.TB, data string) map[string]int {
+	tb.Helper()
+	db := OpenDatabase(tb, data)
+	defer db.Close()
+	const ours = `FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\' AND name NOT LIKE '\_litestream\_%' ESCAPE '\'`
+	all, err := column(db, "SELECT 'schema ' || coalesce(sql, name) "+ours)
+	tables, err2 := column(db, "SELECT name "+ours+" AND type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")
+	if err := errors.Join(err, err2); err != nil {
+		tb.Fatal(err)
+	}
+	for _, table := range tables {
+		columns, err := column(db, `SELECT 'quote("' || name || '")' FROM pragma_table_info('`+table+`')`)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		rows, err := column(db, "SELECT '"+table+" ' || "+strings.Join(columns, " || ',' || ")+` FROM "`+table+`"`)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		all = append(all, rows...)
+	}
+	count := make(map[string]int)
+	for _, row := range all {
+		count[row]++
+	}
+	return count
 }

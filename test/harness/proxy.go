@@ -1,0 +1,199 @@
+package harness
+
+import (
+	"bytes"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// ProxyMode is what a [Proxy] does with its connections.
+type ProxyMode int
+
+// The modes of a proxy.
+const (
+	ProxyForward ProxyMode = iota
+	ProxyHang              // accepts connections and bytes, and forwards nothing until it forwards again
+	ProxyCut               // resets every connection
+)
+
+// Proxy is a TCP proxy in front of an HTTP server. It records the requests that
+// pass through it.
+type Proxy struct {
+	Address string // host:port
+
+	target string
+	delay  atomic.Int64 // nanoseconds, in each direction
+
+	mu       sync.Mutex
+	mode     ProxyMode
+	changed  chan struct{} // closed and replaced when mode changes
+	conns    map[net.Conn]bool
+	requests []ProxyRequest
+}
+
+// ProxyRequest is a request that a proxy received.
+type ProxyRequest struct {
+	At           time.Time // when its first bytes arrived at the proxy
+	Method, Path string
+}
+
+// NewProxy starts a proxy that forwards to target until the test ends.
+func NewProxy(tb testing.TB, target string) *Proxy {
+	tb.Helper()
+	l := listenLoopback(tb)
+	p := &Proxy{Address: l.Addr().String(), target: target, changed: make(chan struct{}), conns: make(map[net.Conn]bool)}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { p.serve(conn) })
+		}
+	})
+	tb.Cleanup(func() {
+		l.Close()
+		p.SetMode(ProxyCut)
+		serving.Wait()
+	})
+	return p
+}
+
+// SetMode changes what the proxy does from now on.
+func (p *Proxy) SetMode(mode ProxyMode) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mode = mode
+	close(p.changed)
+	p.changed = make(chan struct{})
+	if mode == ProxyCut {
+		for conn := range p.conns {
+			conn.Close()
+		}
+	}
+}
+
+// SetDelay delays every byte by d in each direction.
+func (p *Proxy) SetDelay(d time.Duration) { p.delay.Store(int64(d)) }
+
+// Requests returns the requests so far.
+func (p *Proxy) Requests() []ProxyRequest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.requests)
+}
+
+// await returns true when the proxy forwards, and false when it cuts.
+func (p *Proxy) await() bool {
+	for {
+		p.mu.Lock()
+		mode, changed := p.mode, p.changed
+		p.mu.Unlock()
+		if mode != ProxyHang {
+			return mode == ProxyForward
+		}
+		<-changed
+	}
+}
+
+// add registers a connection, or closes it if the proxy cuts.
+func (p *Proxy) add(conn net.Conn) bool {
+	if c, ok := conn.(*net.TCPConn); ok {
+		c.SetLinger(0) // a cut is a reset
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mode == ProxyCut {
+		conn.Close()
+		return false
+	}
+	p.conns[conn] = true
+	return true
+}
+
+func (p *Proxy) remove(conn net.Conn) {
+	conn.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, conn)
+}
+
+// serve forwards a connection. What the client had sent before it closed the
+// connection is forwarded even if that was long ago.
+func (p *Proxy) serve(client net.Conn) {
+	if !p.add(client) {
+		return
+	}
+	defer p.remove(client)
+	server, err := net.Dial("tcp", p.target)
+	if err != nil || !p.add(server) {
+		return
+	}
+	defer p.remove(server)
+	var copying sync.WaitGroup
+	copying.Go(func() { p.copy(server, client, true) })
+	copying.Go(func() { p.copy(client, server, false) })
+	copying.Wait()
+}
+
+// copy forwards bytes until the end of from, or an error.
+func (p *Proxy) copy(to, from net.Conn, requests bool) {
+	type chunk struct {
+		at    time.Time
+		bytes []byte
+	}
+	chunks := make(chan chunk, 16)
+	go func() {
+		defer close(chunks)
+		for {
+			b := make([]byte, 32<<10)
+			n, err := from.Read(b)
+			now := time.Now()
+			if n > 0 {
+				if requests {
+					p.record(b[:n], now)
+				}
+				chunks <- chunk{now, b[:n]}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	broken := false
+	for c := range chunks { // to the end, so that the reader never waits
+		if wait := time.Duration(p.delay.Load()) - time.Since(c.at); !broken && wait > 0 {
+			<-time.After(wait)
+		}
+		if broken || !p.await() {
+			broken = true
+			continue
+		}
+		if _, err := to.Write(c.bytes); err != nil {
+			broken = true
+			from.Close()
+		}
+	}
+	if c, ok := to.(*net.TCPConn); ok {
+		c.CloseWrite()
+	}
+}
+
+// record records the request that begins with b, if one does. Go's client sends
+// the head of a request at once, and no second one before the response.
+func (p *Proxy) record(b []byte, now time.Time) {
+	line, _, ok := bytes.Cut(b, []byte(" HTTP/1.1\r\n"))
+	method, path, ok2 := strings.Cut(string(line), " ")
+	if !ok || !ok2 || strings.ContainsAny(path, " \r\n") || !slices.Contains([]string{"GET", "HEAD", "PUT", "POST", "DELETE"}, method) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests = append(p.requests, ProxyRequest{now, method, path})
+}

@@ -1,0 +1,225 @@
+//go:build linux
+
+package matrix
+
+import (
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"service/test/harness"
+)
+
+// fault is a row of the matrix.
+type fault struct {
+	name string
+	// deposes says that the standby takes over because of the fault. Otherwise the
+	// primary must survive it, and is killed afterwards.
+	deposes bool
+	clocks  bool // needs machines with clocks of their own
+	// outage says that the bucket cannot be reached by the primary, so that what is
+	// acknowledged in the rest of its lease may be lost with --acknowledge local.
+	outage bool
+	// strike strikes, and waits until everything has gone as it must.
+	strike func(*cell)
+}
+
+// pause is for how long a process is stopped: for several leases.
+func pause() time.Duration {
+	if *full {
+		return max(60*time.Second, 3*lease())
+	}
+	return 2*lease() + 2*time.Second
+}
+
+// outage is for how long the bucket is away.
+func outage() time.Duration { return 2 * lease() }
+
+func faults() []*fault {
+	all := []*fault{
+		{name: "SIGSTOP and SIGCONT", deposes: true, strike: func(c *cell) {
+			c.signal(syscall.SIGSTOP)
+			c.awaitTakeover(c.struck)
+			c.await("the end of the pause", func() bool { return time.Since(c.struck) > pause() })
+			c.signal(syscall.SIGCONT)
+			c.awaitDeposed()
+		}},
+		{name: "suspended", deposes: true, clocks: true, strike: func(c *cell) {
+			c.signal(syscall.SIGSTOP)
+			c.awaitTakeover(c.struck)
+			c.await("the end of the pause", func() bool { return time.Since(c.struck) > pause() })
+			c.one.clock.Set(0, -time.Since(c.struck)) // it did not run meanwhile
+			c.signal(syscall.SIGCONT)
+			c.awaitDeposed()
+		}},
+		{name: "bucket hangs for the primary", deposes: true, outage: true, strike: func(c *cell) {
+			c.one.proxy.SetMode(harness.ProxyHang)
+			c.awaitTakeover(c.struck)
+			c.await("the end of the outage", func() bool { return time.Since(c.struck) > outage() })
+			c.one.proxy.SetMode(harness.ProxyForward)
+			c.awaitDeposed()
+		}},
+		{name: "bucket away for the primary", deposes: true, outage: true, strike: func(c *cell) {
+			c.one.proxy.SetMode(harness.ProxyCut)
+			c.awaitTakeover(c.struck)
+			c.await("the end of the outage", func() bool { return time.Since(c.struck) > outage() })
+			c.one.proxy.SetMode(harness.ProxyForward)
+			c.awaitDeposed()
+		}},
+		{name: "bucket away for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyCut) }},
+		{name: "bucket hangs for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyHang) }},
+		{name: "bucket away for the standby", strike: func(c *cell) {
+			c.two.proxy.SetMode(harness.ProxyCut)
+			c.hold(outage())
+			c.two.proxy.SetMode(harness.ProxyForward)
+			c.hold(lease() + 2*time.Second)
+			c.checkSteady()
+		}},
+		{name: "cloned data directory", strike: func(c *cell) {
+			c.mustRefuse(c.clone("clone"), c.leaseFlags()...)
+			c.hold(lease())
+			c.checkSteady()
+		}},
+		{name: "serve without --lease", strike: func(c *cell) {
+			flags := c.leaseFlags()[2:] // without the lease
+			c.mustRefuse(c.clone("clone"), flags...)
+			empty := c.machine("empty")
+			c.copyKey(c.one, empty)
+			c.mustRefuse(empty, flags...)
+			c.hold(lease())
+			c.checkSteady()
+		}},
+		{name: "kill -9", deposes: true, strike: func(c *cell) {
+			c.one.in.Kill(c.one.process)
+			c.awaitTakeover(c.struck)
+		}},
+	}
+	for _, by := range []struct {
+		name  string
+		shift time.Duration
+	}{{"60 s", time.Minute}, {"1 h", time.Hour}, {"1 day", 24 * time.Hour}} {
+		for _, sign := range []struct {
+			name   string
+			factor time.Duration
+		}{{"+", 1}, {"-", -1}} {
+			for _, on := range []string{"primary", "standby"} {
+				all = append(all, &fault{name: "clock " + sign.name + by.name + " " + on, clocks: true, strike: func(c *cell) {
+					m := c.one
+					if on == "standby" {
+						m = c.two
+					}
+					m.setClock(sign.factor * by.shift)
+					c.checkClock(c.one)
+					c.hold(lease() + lease()/2)
+					c.checkSteady()
+				}})
+			}
+		}
+	}
+	return all
+}
+
+// outageOfBoth takes the bucket away from both machines for longer than the
+// lease. The primary stops accepting, and goes on when the bucket is back.
+func (c *cell) outageOfBoth(mode harness.ProxyMode) {
+	c.one.proxy.SetMode(mode)
+	c.two.proxy.SetMode(mode)
+	c.hold(outage())
+	c.recovered = time.Now()
+	c.one.proxy.SetMode(harness.ProxyForward)
+	c.two.proxy.SetMode(harness.ProxyForward)
+	c.await("the primary to accept again", func() bool {
+		c.checkNoTakeover()
+		_, ok := c.load.after(c.one.name, c.recovered)
+		return ok
+	})
+	c.hold(lease() + 2*time.Second)
+}
+
+// await waits for a condition that must become true.
+func (c *cell) await(what string, condition func() bool) {
+	c.t.Helper()
+	deadline := time.Now().Add(harness.Timeout() + pause())
+	tick := time.NewTicker(25 * time.Millisecond)
+	defer tick.Stop()
+	for ; !condition(); <-tick.C {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("timed out waiting for %s", what)
+		}
+	}
+}
+
+// checkSteady checks that the primary accepted events all the time since the
+// fault: nothing that it can see has happened.
+func (c *cell) checkSteady() {
+	c.t.Helper()
+	most := harness.Scale(2 * time.Second)
+	last := c.struck
+	for _, a := range c.load.all() {
+		if a.machine != c.one.name || a.at.Before(c.struck) {
+			continue
+		}
+		if gap := a.at.Sub(last); gap > most {
+			c.t.Errorf("the primary accepted nothing for %s, beginning %s after the fault", gap.Round(time.Millisecond), last.Sub(c.struck).Round(time.Millisecond))
+		}
+		last = a.at
+	}
+	if gap := time.Since(last); gap > most {
+		c.t.Errorf("the primary has accepted nothing for %s", gap.Round(time.Millisecond))
+	}
+}
+
+// modes returns the values of --acknowledge. A binary that does not know the flag
+// acknowledges what is on its disk.
+func modes(t *testing.T) []string {
+	t.Helper()
+	in := harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"))
+	help, err := in.Command("serve", "--help")
+	if err != nil {
+		t.Fatalf("serve --help: %v\n%s", err, help)
+	}
+	if !strings.Contains(help, "--acknowledge") {
+		t.Log("NOT TESTED: --acknowledge replica: this binary does not know the flag")
+		return []string{""}
+	}
+	return []string{"local", "replica"}
+}
+
+// TestMatrix strikes with every fault in every mode of acknowledgement, and logs
+// a table of the results.
+func TestMatrix(t *testing.T) {
+	harness.Long(t)
+	g := harness.NewGateway(t)
+	harness.Build(t)
+	var mu sync.Mutex
+	var results []*result
+	t.Cleanup(func() { // after the parallel tests
+		table := tableHead
+		for _, r := range results {
+			table += "\n" + r.String()
+		}
+		t.Log("\n" + table)
+	})
+	for _, ack := range modes(t) {
+		for _, f := range faults() {
+			name := f.name
+			if ack != "" {
+				name += ", " + ack
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				r := &result{name: f.name, ack: ack}
+				mu.Lock()
+				results = append(results, r)
+				mu.Unlock()
+				t.Cleanup(func() { r.failed = t.Failed() })
+				c := newCell(t, g, f, ack)
+				c.result = r
+				c.run()
+			})
+		}
+	}
+}

@@ -1,0 +1,149 @@
+//go:build linux
+
+package matrix
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// arrival is a request that reached the receiver.
+type arrival struct {
+	at       time.Time
+	sender   string // the name of the machine, "" when its process had ended already
+	delivery string
+	events   []string
+}
+
+// receiver is a subscriber that answers 200 at once.
+type receiver struct {
+	url string
+
+	mu       sync.Mutex
+	senders  map[int]string // machines by process id
+	arrivals []arrival
+	arrived  map[string]bool // events
+}
+
+func newReceiver(t *testing.T) *receiver {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &receiver{url: "http://" + l.Addr().String(), senders: make(map[int]string), arrived: make(map[string]bool)}
+	s := &http.Server{Handler: r, ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+		sender := make(chan string, 1) // before the process can end
+		go func() { sender <- r.sender(c) }()
+		return context.WithValue(ctx, senderKey{}, sync.OnceValue(func() string { return <-sender }))
+	}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Serve(l)
+	}()
+	t.Cleanup(func() {
+		s.Close()
+		<-done
+	})
+	return r
+}
+
+type senderKey struct{}
+
+// know says that a process is that of a machine.
+func (r *receiver) know(pid int, machine string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.senders[pid] = machine
+}
+
+// sender returns the machine at the other end of a connection, "" for unknown.
+func (r *receiver) sender(c net.Conn) string {
+	inode, err := socketInode(c.RemoteAddr().(*net.TCPAddr), c.LocalAddr().(*net.TCPAddr))
+	if err != nil {
+		return ""
+	}
+	r.mu.Lock()
+	senders := maps.Clone(r.senders)
+	r.mu.Unlock()
+	want := "socket:[" + inode + "]"
+	for pid, machine := range senders {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // none when it has ended
+		for _, fd := range fds {
+			if to, err := os.Readlink(fd); err == nil && to == want {
+				return machine
+			}
+		}
+	}
+	return ""
+}
+
+// socketInode returns the inode of the socket on this machine that is bound to
+// local and connected to remote.
+func socketInode(local, remote *net.TCPAddr) (string, error) {
+	text, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) > 9 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", local.Port)) && strings.HasSuffix(f[2], fmt.Sprintf(":%04X", remote.Port)) {
+			if n, err := strconv.Atoi(f[9]); err == nil && n > 0 {
+				return f[9], nil
+			}
+		}
+	}
+	return "", os.ErrNotExist
+}
+
+// ServeHTTP receives a delivery.
+func (r *receiver) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
+	a := arrival{at: time.Now(), sender: req.Context().Value(senderKey{}).(func() string)()}
+	var body struct {
+		ID     string `json:"delivery_id"`
+		Events []struct{ ID string }
+	}
+	if err := json.NewDecoder(req.Body).Decode(&body); err == nil {
+		a.delivery = body.ID
+		for _, e := range body.Events {
+			a.events = append(a.events, e.ID)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.arrivals = append(r.arrivals, a)
+	for _, id := range a.events {
+		r.arrived[id] = true
+	}
+}
+
+// all returns the arrivals so far.
+func (r *receiver) all() []arrival {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]arrival(nil), r.arrivals...)
+}
+
+// has reports whether all events of a set have arrived.
+func (r *receiver) has(events map[string]bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range events {
+		if !r.arrived[id] {
+			return false
+		}
+	}
+	return true
+}

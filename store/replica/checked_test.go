@@ -15,7 +15,7 @@ import (
 // it the changes.
 func TestFollowerDamaged(t *testing.T) {
 	dir := t.TempDir()
-	cfg := fileConfig(t, dir, t.TempDir())
+	cfg := stillConfig(t, dir)
 	r := openReplicated(t, dir, cfg)
 	r.insert(1)
 	r.await("up to date", upToDate)

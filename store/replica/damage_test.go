@@ -31,13 +31,21 @@ var damages = []struct {
 	{"another object", func([]byte) []byte { return bytes.Repeat([]byte("another "), 100) }},
 }
 
+// stillConfig configures a replica in a directory of which Litestream merges
+// nothing by itself.
+func stillConfig(t *testing.T, dir string) *Config {
+	cfg := fileConfig(t, dir, t.TempDir())
+	cfg.CompactionIntervals = []time.Duration{1000 * time.Hour, 2000 * time.Hour}
+	return cfg
+}
+
 // levels fills a replica in a directory so that it has objects of the levels 0, 1
 // and 2 and snapshots, each of which holds what others also hold. It returns the
 // directory and the number of rows.
 func levels(t *testing.T) (cfg *Config, rows int) {
 	t.Helper()
-	dir, target := t.TempDir(), t.TempDir()
-	cfg = fileConfig(t, dir, target)
+	dir := t.TempDir()
+	cfg = stillConfig(t, dir)
 	r := openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
 	s := r.current()

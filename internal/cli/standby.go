@@ -11,6 +11,7 @@ import (
 	"service/internal/server"
 	"service/internal/terminal"
 	"service/store"
+	"service/webhook"
 )
 
 type standbyCmd struct {
@@ -50,7 +51,10 @@ func (c *standbyCmd) Run(ctx context.Context, std Streams, conf *configuration, 
 	return announceAndRun(ctx, svc, s, std)
 }
 
-type promoteCmd struct{ dataFlag }
+type promoteCmd struct {
+	dataFlag
+	Force bool `help:"Take the lease even from a primary that renews it. What it accepted after the last upload is lost, and until it notices it also serves."`
+}
 
 func (c *promoteCmd) Run(ctx context.Context, std Streams) error {
 	running, err := control.Dial(ctx, c.Data)
@@ -60,9 +64,10 @@ func (c *promoteCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer running.Close()
-	if err := running.Promote(ctx); err != nil {
+	state, err := running.Promote(ctx, c.Force, func(text string) { fmt.Fprintln(std.Err, terminal.Escape(text)) })
+	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(std.Out, "The standby is the primary now.")
+	_, err = fmt.Fprintf(std.Out, "The standby is the primary now, with what was uploaded until %s.\n", webhook.FormatTime(state))
 	return err
 }

@@ -187,11 +187,28 @@ func (c *Client) SetupLink(ctx context.Context) (string, error) {
 	return answer.URL, err
 }
 
-// Promote makes the standby that runs on the data directory take over, and waits
-// until it has. The error is a *webhook.Error when it refuses, or when what runs is
-// no standby.
-func (c *Client) Promote(ctx context.Context) error {
-	return c.await(ctx, http.MethodPost, "/promote", nil, new(struct{}))
+// Promote makes the standby that runs on the data directory take over, with force
+// also from a primary that is alive, and waits until it has. It returns the time
+// of the newest change that the standby has. The error is a *webhook.Error when it
+// refuses, or when what runs is no standby.
+func (c *Client) Promote(ctx context.Context, force bool, progress func(string)) (state time.Time, err error) {
+	err = c.stream(ctx, http.MethodPost, "/promote", promoteRequest{force}, func(answer io.Reader) error {
+		for lines := json.NewDecoder(answer); ; {
+			var line promoteLine
+			if err := lines.Decode(&line); err != nil {
+				return fmt.Errorf("the standby's answer cannot be read: %w", err)
+			}
+			switch {
+			case line.Error != nil:
+				return line.Error
+			case line.State != nil:
+				state = *line.State
+				return nil
+			}
+			progress(line.Progress)
+		}
+	})
+	return state, err
 }
 
 // withoutURL returns the cause of an HTTP client's error, which repeats the URL.

@@ -189,7 +189,9 @@ const examineTime = 3 * time.Second
 // Standby answers the commands while a standby waits to take over. Its fields are
 // set before its handler is used.
 type Standby struct {
-	Promote func(context.Context) error // makes the standby take over
+	// Promote makes the standby take over, with force also from a primary that is
+	// alive. It returns the time of the newest change that the standby has.
+	Promote func(ctx context.Context, force bool, progress func(string)) (time.Time, error)
 	Examine func() []store.Finding
 	Logger  *slog.Logger
 }
@@ -198,12 +200,45 @@ type Standby struct {
 func (s *Standby) Handler() http.Handler {
 	m := http.NewServeMux()
 	answer := (&Server{Logger: s.Logger}).answer
-	m.HandleFunc("POST /promote", answer(func(r *http.Request) (any, error) {
-		return struct{}{}, s.Promote(r.Context())
-	}))
+	m.HandleFunc("POST /promote", s.promote)
 	m.HandleFunc("GET /examination", answer(func(*http.Request) (any, error) { return s.Examine(), nil }))
 	m.HandleFunc("/", answer(func(*http.Request) (any, error) {
 		return nil, webhook.NewError(webhook.CodeConflict, "This is a standby, which has no data of its own yet: ask the primary, or promote it first.")
 	}))
 	return m
+}
+
+type promoteRequest struct {
+	Force bool `json:"force"`
+}
+
+// promoteLine is a line of the answer to a promotion: its progress, or, in the last
+// one, what came of it.
+type promoteLine struct {
+	Progress string         `json:"progress,omitempty"`
+	State    *time.Time     `json:"state,omitempty"`
+	Error    *webhook.Error `json:"error,omitempty"`
+}
+
+// promote answers with lines while the standby waits for the end of the lease.
+func (s *Standby) promote(w http.ResponseWriter, r *http.Request) {
+	var asked promoteRequest
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		http.Error(w, "The request cannot be read.", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	lines, flush := json.NewEncoder(w), http.NewResponseController(w).Flush
+	say := func(line promoteLine) {
+		if lines.Encode(line) == nil { // else who asked is gone
+			_ = flush()
+		}
+	}
+	state, err := s.Promote(r.Context(), asked.Force, func(text string) { say(promoteLine{Progress: text}) })
+	last := promoteLine{State: &state}
+	if err != nil && !errors.As(err, &last.Error) {
+		s.Logger.Error("admin socket", "request", r.Method+" "+r.URL.Path, "error", err)
+		last.Error = webhook.NewError(webhook.CodeInternal, "The standby failed; its log says why.")
+	}
+	say(last)
 }

@@ -36,7 +36,7 @@ func (cfg *Config) newLease(ctx context.Context) (*replica.Lease, error) {
 // service holds the lease. When the bucket cannot be reached that is not known:
 // the replication checks it again before it writes.
 func (cfg *Config) checkUnleased(ctx context.Context) error {
-	if cfg.Replica == nil || cfg.Lease != 0 {
+	if cfg.Replica == nil || !cfg.Replica.IsS3() || cfg.Lease != 0 {
 		return nil
 	}
 	err := whileStarting(ctx, cfg.Logger, func() error { return replica.AwaitUnleased(ctx, cfg.Replica, cfg.Logger) })

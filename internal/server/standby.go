@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"net/http"
 	"time"
 
@@ -26,7 +25,7 @@ type Standby struct {
 	cfg     *Config
 	copied  *store.Standby
 	lease   *replica.Lease // nil: only a command promotes it
-	promote chan chan error
+	promote chan *promotion
 }
 
 // OpenStandby prepares the data directory of a standby. Without force a directory
@@ -42,7 +41,7 @@ func OpenStandby(ctx context.Context, cfg *Config, force bool) (*Standby, error)
 	} else if err != nil {
 		return nil, err
 	}
-	b := &Standby{cfg: cfg, promote: make(chan chan error)}
+	b := &Standby{cfg: cfg, promote: make(chan *promotion)}
 	if b.copied, err = store.OpenStandby(cfg.Dir, cfg.Replica, keys, force, cfg.Logger); err != nil {
 		return nil, err
 	}
@@ -55,15 +54,15 @@ func OpenStandby(ctx context.Context, cfg *Config, force bool) (*Standby, error)
 // Run follows the replica until it is time to take over, and returns the service
 // that has taken over, which must be run. It returns nil if ctx ends first.
 func (b *Standby) Run(ctx context.Context) (*Server, error) {
-	told, err := b.wait(ctx)
-	if err != nil || told == nil {
+	tell, err := b.wait(ctx)
+	if err != nil || tell == nil {
 		return nil, errors.Join(err, b.copied.Close())
 	}
 	// Promoting a large copy takes time: systemd must not end the process until then.
 	taking, taken := context.WithCancel(ctx)
 	alive := make(chan error, 1)
 	go func() { alive <- notifyReady(taking, "Taking over", b.cfg.Logger) }()
-	s, err := b.takeOver(ctx, told)
+	s, err := b.takeOver(ctx, tell)
 	taken()
 	if err := errors.Join(err, <-alive); err != nil {
 		return nil, err
@@ -72,13 +71,13 @@ func (b *Standby) Run(ctx context.Context) (*Server, error) {
 }
 
 // wait follows the replica until it is time to take over, with the lease if
-// there is one, and returns whom to tell what came of it; nil when ctx ends.
-func (b *Standby) wait(ctx context.Context) (told func(error), err error) {
+// there is one, and returns how to tell what came of it; nil when ctx ends.
+func (b *Standby) wait(ctx context.Context) (tell func(promoted), err error) {
 	admin, err := control.Listen(ctx, b.cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
-	var asked chan error
+	var asked []*promotion
 	g, waiting := errgroup.WithContext(ctx)
 	waiting, done := context.WithCancel(waiting)
 	answered, over := context.WithCancel(context.WithoutCancel(ctx))
@@ -87,10 +86,10 @@ func (b *Standby) wait(ctx context.Context) (told func(error), err error) {
 	served := make(chan error, 1)
 	go func() { served <- Serve(answered, server, admin, 10*time.Second) }()
 	g.Go(func() error { return b.copied.Follow(waiting) })
-	g.Go(func() (err error) {
+	g.Go(func() error {
 		defer done()
-		asked, err = b.awaitTakeover(waiting)
-		return err
+		asked = b.awaitTakeover(waiting)
+		return nil
 	})
 	g.Go(func() error { return notifyReady(waiting, "Following "+b.cfg.Replica.Target(), b.cfg.Logger) })
 	err = g.Wait()
@@ -99,27 +98,27 @@ func (b *Standby) wait(ctx context.Context) (told func(error), err error) {
 		return nil, errors.Join(err, <-served)
 	}
 	// A command that asks for the takeover while it is under way gets its result.
-	var result error // set before decided is closed
+	var result promoted // set before decided is closed
 	decided, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		for {
 			select {
 			case late := <-b.promote:
 				<-decided
-				late <- result
+				late.done <- result
 			case <-ended:
 				return
 			}
 		}
 	}()
-	return func(err error) {
-		result = err
+	return func(r promoted) {
+		result = r
 		close(decided)
-		if asked != nil {
-			asked <- err
+		for _, p := range asked {
+			p.done <- r
 		}
 		over()
-		err = <-served
+		err := <-served
 		close(ended)
 		if err != nil {
 			b.cfg.Logger.Warn("the admin socket of the standby", "error", err)
@@ -127,73 +126,9 @@ func (b *Standby) wait(ctx context.Context) (told func(error), err error) {
 	}, nil
 }
 
-// awaitTakeover returns when it is time to take over, with the lease; and who asked for
-// it, nil for nobody.
-func (b *Standby) awaitTakeover(ctx context.Context) (chan error, error) {
-	var look <-chan time.Time
-	if b.lease != nil {
-		tick := time.NewTicker(min(b.cfg.Lease/10, time.Second))
-		defer tick.Stop()
-		look = tick.C
-	}
-	failing := false
-	var watch *replica.LeaseWatch
-	if b.lease != nil {
-		watch = b.lease.NewWatch()
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case asked := <-b.promote:
-			if b.lease == nil {
-				return asked, nil
-			}
-			err := b.lease.Acquire(ctx, math.MaxInt64)
-			if err == nil {
-				return asked, nil
-			}
-			asked <- err
-		case <-look:
-			if b.takeExpiredLease(ctx, watch, &failing) {
-				return nil, nil
-			}
-		}
-	}
-}
-
-// takeExpiredLease acquires the primary's lease if that has ended, and reports
-// whether it has. failing is whether the lease could not be read the last time.
-func (b *Standby) takeExpiredLease(ctx context.Context, watch *replica.LeaseWatch, failing *bool) bool {
-	logger := b.cfg.Logger
-	y, over, err := watch.Look(ctx)
-	if ctx.Err() != nil {
-		return false
-	}
-	if bad := err != nil; bad != *failing {
-		*failing = bad
-		if bad {
-			logger.Error("the primary's lease cannot be read", "error", err)
-		} else {
-			logger.Info("the primary's lease is read again")
-		}
-	}
-	if err != nil || !over {
-		return false
-	}
-	err = b.lease.TakeOver(ctx, y)
-	switch {
-	case err == nil:
-		logger.Warn("the primary's lease has ended: this standby takes over", "primary", y.Owner, "ended", webhook.FormatTime(y.Expires))
-	case !errors.Is(err, replica.ErrLeaseHeld):
-		logger.Error("the lease cannot be taken", "error", err)
-	}
-	return err == nil
-}
-
 // takeOver makes the copy the database, tells what came of that, and opens it,
 // with the lease kept.
-func (b *Standby) takeOver(ctx context.Context, told func(error)) (s *Server, err error) {
+func (b *Standby) takeOver(ctx context.Context, tell func(promoted)) (s *Server, err error) {
 	logger := b.cfg.Logger
 	if b.lease != nil {
 		keeping, kept := context.WithCancel(ctx)
@@ -209,7 +144,7 @@ func (b *Standby) takeOver(ctx context.Context, told func(error)) (s *Server, er
 	}
 	began := time.Now()
 	y, aside, err := b.copied.Promote(ctx)
-	told(err)
+	tell(promoted{y.State, err})
 	if err != nil {
 		return nil, errors.Join(err, b.copied.Close())
 	}
@@ -238,25 +173,6 @@ func (b *Standby) openPromoted(ctx context.Context) (*Server, error) {
 		case <-ctx.Done():
 			return nil, err
 		}
-	}
-}
-
-// promotion asks that the standby takes over, and waits for what came of it.
-func (b *Standby) promotion(ctx context.Context) error {
-	asked := make(chan error, 1)
-	select {
-	case b.promote <- asked:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case err := <-asked:
-		if errors.Is(err, replica.ErrLeaseHeld) {
-			err = webhook.NewError(webhook.CodeConflict, terminal.Line(err.Error())+": stop it first, or wait until its lease has ended.")
-		}
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -108,6 +108,10 @@ type LeaseState struct {
 // held reports whether a service holds the lease, or held it when it ended.
 func (s LeaseState) held() bool { return s.Generation > 0 && !s.Released }
 
+// Renewed reports whether the lease object was written after it was found as
+// before.
+func (s LeaseState) Renewed(before LeaseState) bool { return s.etag != before.etag }
+
 // heldError returns an error that wraps err and names the holder.
 func (s LeaseState) heldError(err error) error {
 	return fmt.Errorf("%w: %s, generation %d", err, s.Owner, s.Generation)

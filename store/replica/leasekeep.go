@@ -55,6 +55,21 @@ func (l *Lease) TakeOver(ctx context.Context, ended LeaseState) error {
 	return l.take(ctx, ended.Generation+1, ended.etag)
 }
 
+// Seize acquires the lease whoever holds it. A holder that is alive serves until
+// it tries to renew its lease, or that has ended.
+func (l *Lease) Seize(ctx context.Context) (err error) {
+	for range 5 { // the holder may renew it in between
+		var found LeaseState
+		if found, err = l.State(ctx); err != nil {
+			return err
+		}
+		if err = l.take(ctx, found.Generation+1, found.etag); !errors.Is(err, ErrLeaseHeld) {
+			return err
+		}
+	}
+	return err
+}
+
 // take writes the lease object in place of the one with the ETag old.
 func (l *Lease) take(ctx context.Context, generation int64, old string) error {
 	// The holder goes first: a crash in between must not leave a lease that

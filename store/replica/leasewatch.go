@@ -44,6 +44,12 @@ func (w *LeaseWatch) Period(state LeaseState) time.Duration {
 	return cmp.Or(max(w.lease.cfg.TTL, state.period), defaultPeriod) + w.margin
 }
 
+// Remaining returns for how much longer a lease that was just seen must be seen
+// unchanged.
+func (w *LeaseWatch) Remaining(state LeaseState) time.Duration {
+	return max(w.Period(state)-(w.asked-w.since), 0)
+}
+
 // Interval returns the time between two looks.
 func (w *LeaseWatch) Interval(state LeaseState) time.Duration {
 	return min(w.Period(state)/10, time.Second)

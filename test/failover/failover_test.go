@@ -477,8 +477,12 @@ func TestPromote(t *testing.T) {
 	promote := func() (string, error) {
 		return f.one.Command("promote", "--data", f.two.Data)
 	}
-	if out, err := promote(); err == nil || !strings.Contains(out, "holds the lease") {
+	asked := time.Now()
+	if out, err := promote(); err == nil || !strings.Contains(out, "Watching for up to") || !strings.Contains(out, "renews it: stop it first") {
 		t.Errorf("beside a primary: %v, %s", err, out)
+	}
+	if took := time.Since(asked); took > lease {
+		t.Errorf("beside a primary promote took %s, want at most a lease of %s", took, lease)
 	}
 	if out, err := f.one.Command("token", "list", "--data", f.two.Data); err == nil || !strings.Contains(out, "standby") {
 		t.Errorf("token list of a standby: %v, %s", err, out)
@@ -512,5 +516,45 @@ func TestPromote(t *testing.T) {
 	}
 	if events, err := harness.Feed[struct{ ID string }](f.two, f.token, "/v2/events"); err != nil || len(events) != len(f.acked) {
 		t.Errorf("it has %d events, %v, want %d", len(events), err, len(f.acked))
+	}
+}
+
+// TestPromoteKilled promotes a standby after its primary was killed, whose clock
+// was a day ahead. The standby waits for the end of the lease, and says so.
+func TestPromoteKilled(t *testing.T) {
+	harness.Long(t)
+	f := newFailOver(t, harness.Build(t))
+	f.publish(0)
+	f.one.Kill(f.primary)
+	f.setLeaseEnd(24 * time.Hour)
+	out, err := f.one.Command("promote", "--data", f.two.Data)
+	if err != nil || !strings.Contains(out, "Watching for up to") || !strings.Contains(out, "primary now, with what was uploaded until") {
+		t.Errorf("promote: %v\n%s", err, out)
+	}
+	if !f.two.AwaitReady(f.standby) {
+		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+	}
+}
+
+// TestPromoteForce promotes a standby though its primary lives, which then ends.
+func TestPromoteForce(t *testing.T) {
+	harness.Long(t)
+	f := newFailOver(t, harness.Build(t))
+	f.publish(0)
+	asked := time.Now()
+	out, err := f.one.Command("promote", "--force", "--data", f.two.Data)
+	if err != nil || !strings.Contains(out, "What was accepted after that is lost") || !strings.Contains(out, "primary now") {
+		t.Errorf("promote --force: %v\n%s", err, out)
+	}
+	if !f.two.AwaitReady(f.standby) {
+		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+	}
+	if took := time.Since(asked); took > lease {
+		t.Errorf("it serves after %s, want it to wait for no lease of %s", took, lease)
+	}
+	f.primary.Wait(t)
+	host, _ := os.Hostname()
+	if log := f.primary.Log.String(); f.primary.Status != harness.ExitFailed || !strings.Contains(log, "another service holds the lease: "+host) {
+		t.Errorf("the old primary ended with status %d, want %d and the name of the new one:\n%s", f.primary.Status, harness.ExitFailed, log)
 	}
 }

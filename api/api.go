@@ -188,6 +188,7 @@ func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request, params ht
 		req.unread = true
 	}
 	ans, err := a.judge(req)
+	err = a.acknowledge(req, err)
 	status, size := a.write(req, ans, err)
 	took := time.Since(start)
 	a.metrics.request(rt, status, took)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -45,6 +47,64 @@ func (p partial) sentence() string {
 	return fmt.Sprintf("The first %d events were accepted.", p.accepted)
 }
 
+// chunkMark is a chunk that is stored and not known to be acknowledged.
+type chunkMark struct {
+	accepted int // events of the stream up to its end
+	commit   store.Commit
+	stored   time.Time
+}
+
+// lineAcks follows how many events of a stream may be acknowledged. The stream does
+// not wait for the replica at each chunk, only at its end.
+type lineAcks struct {
+	req   *request
+	count int         // events that may be acknowledged
+	marks []chunkMark // in order
+}
+
+// stored notes how many events are stored by now. The error says that the
+// replica does not take earlier ones.
+func (l *lineAcks) stored(done *linesRecord) error {
+	s := l.req.api.store
+	if l.look(); len(l.marks) > 0 && time.Since(l.marks[0].stored) > s.AcknowledgeTimeout() {
+		if late := s.Acknowledge(l.req.http.Context()); late != nil {
+			return late
+		}
+	}
+	if commit := s.LastCommit(); s.Acknowledged(commit) {
+		l.count, l.marks = done.Accepted, l.marks[:0]
+	} else {
+		l.marks = append(l.marks, chunkMark{done.Accepted, commit, time.Now()})
+	}
+	return nil
+}
+
+// look counts the chunks that may be acknowledged by now.
+func (l *lineAcks) look() {
+	for len(l.marks) > 0 && l.req.api.store.Acknowledged(l.marks[0].commit) {
+		l.count, l.marks = l.marks[0].accepted, l.marks[1:]
+	}
+}
+
+// end waits until the rest may be acknowledged, unless the error of the stream says
+// that this takes too long. It returns the error of the stream, nil for none, and with
+// it how many events were accepted.
+func (l *lineAcks) end(err error) error {
+	l.req.acknowledged = true
+	if l.look(); len(l.marks) > 0 {
+		if late := l.req.api.store.Acknowledge(l.req.http.Context()); late != nil {
+			err = late
+		}
+		if l.look(); err == nil {
+			return nil
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	return partial{err, l.count}
+}
+
 // publishLines publishes a stream of events, one a line. They are stored in
 // chunks: what has arrived, up to MaxPublishEvents. Each is on disk before
 // more is read. The stream ends at the first line that is not right, with all
@@ -60,6 +120,7 @@ func (h eventHandlers) publishLines(req *request) (answer, error) {
 	req.ctx = req.http.Context() // the time of the stream as a whole is not bounded
 	lines := lineReader{src: stream{req}, buf: *buffer}
 	var done linesRecord
+	acks := lineAcks{req: req}
 	chunk := make([]webhook.Event, 0, 64)
 	trace := webhook.ParseTrace(req.http.Header[webhook.TraceHeader])
 	size := 0
@@ -84,8 +145,9 @@ func (h eventHandlers) publishLines(req *request) (answer, error) {
 		}
 		if len(chunk) > 0 {
 			// The events before a line that is wrong are stored all the same.
-			if failed := h.publishChunk(req, chunk, &done); failed != nil {
-				return answer{}, partial{failed, done.Accepted}
+			failed := cmp.Or(h.publishChunk(req, chunk, &done), acks.stored(&done))
+			if failed != nil {
+				return answer{}, acks.end(failed)
 			}
 			clear(chunk) // the store holds on to what it needs
 			chunk, size = chunk[:0], 0
@@ -96,9 +158,9 @@ func (h eventHandlers) publishLines(req *request) (answer, error) {
 			return answer{}, webhook.Invalid(webhook.Validation{Code: webhook.InvalidRequired, Parameter: "events", Detail: "must hold at least one event"})
 		case err == io.EOF:
 			req.bodyRead()
-			return answer{status: http.StatusCreated, data: done}, nil
+			return answer{status: http.StatusCreated, data: done}, acks.end(nil)
 		case err != nil:
-			return answer{}, partial{err, done.Accepted}
+			return answer{}, acks.end(err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -40,6 +41,8 @@ type request struct {
 	replay       *webhook.Replay
 
 	key *webhook.IdempotencyKey // of the answer that is to be kept, or nil
+
+	acknowledged bool // the handler has waited until its answer may be given, see API.acknowledge
 
 	body   *bytes.Buffer // given back by release
 	unread bool          // the body has not been read to its end
@@ -130,6 +133,26 @@ func (a *API) judge(req *request) (ans answer, err error) {
 		return ans, invalid
 	}
 	return req.route.handle(req)
+}
+
+// acknowledge waits until an answer may say that something is stored, see
+// [store.Store.Acknowledge]. Every success of a request that may write says so, and so
+// does an error that depends on what is stored: that a record is gone, for example,
+// which the request before has deleted. The error is the one to answer with.
+func (a *API) acknowledge(req *request, err error) error {
+	if method := req.http.Method; method == http.MethodGet || method == http.MethodHead || req.token == nil || req.acknowledged {
+		return err
+	}
+	if err != nil {
+		var e *webhook.Error
+		if !errors.As(err, &e) || e.Code != webhook.CodeNotFound && e.Code != webhook.CodeConflict && e.Code != webhook.CodePrecondition {
+			return err
+		}
+	}
+	if late := a.store.Acknowledge(req.http.Context()); late != nil {
+		return late
+	}
+	return err
 }
 
 // authenticate returns the token that the request carries.

@@ -39,9 +39,16 @@ type metrics struct {
 	commits  prometheus.Histogram // seconds
 	writes   prometheus.Histogram // in a commit
 	failures prometheus.Counter   // commits
+
+	acknowledging  prometheus.Gauge
+	acknowledged   prometheus.Histogram // waits, in seconds
+	unacknowledged prometheus.Counter   // waits
+	uploads        prometheus.Counter   // files
+	uploading      prometheus.Histogram // seconds
 }
 
 func newMetrics() *metrics {
+	uploadBuckets := []float64{.0025, .005, .01, .02, .03, .04, .05, .075, .1, .15, .25, .5, 1, 2.5, 5, 10}
 	m := &metrics{
 		accepted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "service_events_accepted_total",
@@ -66,6 +73,28 @@ func newMetrics() *metrics {
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: commitFailures,
 			Help: "Commits that the disk could not take, or not all of their writes.",
+		}),
+		acknowledging: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "service_acknowledge_waiting",
+			Help: "Requests that wait for the replica to have what they wrote.",
+		}),
+		acknowledged: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "service_acknowledge_duration_seconds",
+			Help:    "Time that a request waited for the replica to have what it wrote.",
+			Buckets: uploadBuckets,
+		}),
+		unacknowledged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "service_acknowledge_timeouts_total",
+			Help: "Requests that were refused because the replica did not have what they wrote in time.",
+		}),
+		uploads: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "service_replica_uploads_total",
+			Help: "Files of changes that were uploaded to the replica.",
+		}),
+		uploading: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "service_replica_upload_duration_seconds",
+			Help:    "Time of an upload of changes, until the replica has them.",
+			Buckets: uploadBuckets,
 		}),
 	}
 	m.ended[webhook.FailureNone] = m.endedVec.WithLabelValues(string(webhook.StatusSuccess), "")
@@ -134,6 +163,12 @@ func (m *metrics) commit(n int, took time.Duration, failed bool) {
 	}
 }
 
+// upload counts an upload of so many files of changes.
+func (m *metrics) upload(files int, took time.Duration) {
+	m.uploads.Add(float64(files))
+	m.uploading.Observe(took.Seconds())
+}
+
 // What is found out when it is asked for.
 var (
 	upDesc        = prometheus.NewDesc("service_store_up", "Whether the store could be read for this scrape.", nil, nil)
@@ -156,7 +191,7 @@ var (
 type collector struct{ s *Store }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.accepted, m.endedVec, m.commits, m.writes, m.failures}
+	return []prometheus.Collector{m.accepted, m.endedVec, m.commits, m.writes, m.failures, m.acknowledging, m.acknowledged, m.unacknowledged, m.uploads, m.uploading}
 }
 
 // Describe implements [prometheus.Collector].

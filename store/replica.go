@@ -35,6 +35,9 @@ type ReplicaStatus struct {
 	Lag         time.Duration // largest possible age of the oldest change that is not in the replica
 	LastSuccess time.Time     // when the replica was last known to have every noticed change; zero for never
 	Err         string        // why it fails; for admins
+	// AcknowledgeTimeout is how long a write waits to be in the replica before it is
+	// acknowledged; 0: it is acknowledged once it is on the local disk.
+	AcknowledgeTimeout time.Duration
 }
 
 // Replica returns the status of the replica. It does no I/O.
@@ -43,7 +46,7 @@ func (s *Store) Replica() ReplicaStatus {
 		return ReplicaStatus{State: ReplicaOff}
 	}
 	y := s.replication.Status()
-	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err}
+	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err, y.AcknowledgeTimeout}
 }
 
 // Replicate keeps the replica up to date until ctx ends. It returns nil: a

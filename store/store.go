@@ -47,6 +47,9 @@ type Config struct {
 	// Replica is the copy of the database elsewhere that [Store.Replicate] keeps;
 	// nil for none. A database that is not there is restored from it.
 	Replica *replica.Config
+	// AcknowledgeTimeout is how long [Store.Acknowledge] waits for the replica,
+	// which is needed then; 0: it does not wait, as a write is on disk when it returns.
+	AcknowledgeTimeout time.Duration
 	// Metrics is where the store's metrics are registered; nil is nowhere.
 	Metrics *prometheus.Registry
 }
@@ -150,9 +153,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	s.writer.Writer = s.db.Writer()
-	if cfg.Replica != nil {
-		s.replication = replica.NewReplication(cfg.Replica, path, s.db.Writer(), s.logger)
-	}
+	s.replication = s.newReplication(&cfg, path)
 	if err := s.openKeyring(&cfg); err != nil {
 		return nil, err
 	}

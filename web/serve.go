@@ -35,6 +35,7 @@ type response struct {
 	stream func(*stream) error // runs until the browser disconnects; see stream
 
 	cookies    []*http.Cookie // to set
+	session    bool           // a session began, which need not survive this host: admins can sign in while the bucket of the replica is away
 	retryAfter time.Duration  // with 429 and 503
 }
 
@@ -263,8 +264,36 @@ func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err e
 			text:   "Only a page of this service may do that. Nothing was done.",
 		}
 	}
-	if a, err = do(r); err == nil && a.page != nil {
+	a, err = do(r)
+	if err = w.acknowledge(r, &a, err); err == nil && a.page != nil {
 		err = a.page.Render(r.Context(), body)
 	}
 	return a, err
+}
+
+// acknowledge waits until the answer to a form may say that something is stored, see
+// [store.Store.Acknowledge]. So does an error that depends on what is stored: that a
+// record is gone, for example. It returns the error to answer with.
+func (w *Web) acknowledge(r *request, a *response, err error) error {
+	var p *problem
+	switch {
+	case r.Method == http.MethodGet || r.Method == http.MethodHead || a.session:
+		return err
+	case err == nil && a.status >= http.StatusBadRequest:
+		return nil
+	case err != nil && !(r.admin != "" && errors.As(err, &p) && (p.status == http.StatusNotFound || p.status == http.StatusConflict)):
+		return err
+	}
+	late := w.store.Acknowledge(r.Context())
+	switch {
+	case late == nil:
+		return err
+	case !isCallerError(late):
+		return late
+	}
+	return &problem{
+		status: http.StatusServiceUnavailable, retryAfter: 10 * time.Second,
+		title: "Stored here, but not in the replica yet",
+		text:  "The change is on the disk of this host. The replica did not confirm it in time, so it is lost if this host is lost before the replica has it. Before you repeat the change, check whether it is there.",
+	}
 }

@@ -209,7 +209,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	case err != nil:
 		return response{}, err
 	}
-	return response{location: s.next, cookies: h.sessions.cookies(r, secret)}, nil
+	return response{location: s.next, session: true, cookies: h.sessions.cookies(r, secret)}, nil
 }
 
 func (h *signInPages) wrongPassword(r *request, s signInForm) response {
@@ -271,7 +271,7 @@ func (h *signInPages) useLink(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
 	}
-	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
+	return response{location: "/", session: true, cookies: h.sessions.cookies(r, secret)}, nil
 }
 
 // invalidLink does not tell a used link from one that has expired or never was.

@@ -50,6 +50,8 @@ type serveFlags struct {
 	MaxSubscriptions string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
 	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
 	Litestream       string   `placeholder:"FILE" help:"Where the database is copied to while the service runs, in Litestream's own format; without it litestream.yml in the working directory, if there is one; off for none."`
+	Acknowledge      string   `default:"local" placeholder:"local|replica" help:"When a write is acknowledged: local once it is on this host's disk, replica once the replica has it too."`
+	AckTimeout       string   `name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: how long a write waits for the replica, before it is answered 503."`
 	RestoreHold      string   `default:"0" placeholder:"D" help:"After a restore deliveries are held for so long, or until service release: what was sent after the state that was restored is not known any more, and is sent again."`
 	Lease            string   `default:"0" placeholder:"D" help:"With a standby: how long the lease in the bucket of the replica is good for, which the one that serves holds and renews, such as 30s. Before one that cannot be renewed ends, nothing is accepted or sent any more. 0 is none."`
 	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
@@ -91,6 +93,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 	} else if err := store.CheckKeyFile(s.Dir, c.SecretKeyFile); err != nil {
 		f.add("secret-key-file", "%v", err)
 	}
+	s.AcknowledgeTimeout = f.acknowledge(c, s.Replica)
 	s.Lease = f.lease("lease", c.Lease, s.AttemptTimeout, s.Replica)
 	f.httpsSettings(c, s)
 	var err error
@@ -192,6 +195,21 @@ func (f *configErrors) lease(flag, value string, attemptTimeout time.Duration, c
 		f.add(flag, "is kept in the bucket of the replica, and so needs --litestream with a replica of the type s3")
 	}
 	return d
+}
+
+// acknowledge reads how long a write waits for the replica; 0 is not at all.
+func (f *configErrors) acknowledge(c *serveFlags, cfg *replica.Config) time.Duration {
+	how := f.choice("acknowledge", c.Acknowledge, "local", "replica")
+	timeout := f.duration("acknowledge-timeout", c.AckTimeout, 10*time.Millisecond, 20*time.Second)
+	switch {
+	case how != "replica":
+		return 0
+	case cfg == nil:
+		f.add("acknowledge", "replica needs a replica: name its configuration with --litestream, or use --acknowledge local")
+	case cfg.UploadPause() >= timeout:
+		f.add("acknowledge-timeout", "must be longer than the sync-interval of the replica's configuration, which is %s: that is the pause between two uploads", formatDuration(cfg.UploadPause()))
+	}
+	return timeout
 }
 
 // replicaFile is the replica's configuration when no flag names one.

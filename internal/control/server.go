@@ -137,6 +137,9 @@ type setupLink struct {
 func (s *Server) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		value, err := do(r)
+		if err == nil && r.Method != http.MethodGet && value != (streamed{}) && s.Store.Store != nil {
+			err = s.Store.Acknowledge(r.Context())
+		}
 		status := http.StatusOK
 		var mistake *webhook.Error
 		switch {

@@ -20,6 +20,9 @@ type Config struct {
 	// Replica is where the database is copied to while the server runs, nil for
 	// nowhere.
 	Replica *replica.Config
+	// AcknowledgeTimeout is how long a write waits to be in the replica before it is
+	// answered 503; 0: it is acknowledged once it is on the disk. It needs a Replica.
+	AcknowledgeTimeout time.Duration
 	// Lease is how long the lease in the bucket of the replica is valid, at least
 	// [MinLease]; 0 is none.
 	Lease time.Duration

@@ -170,19 +170,30 @@ func (a *acknowledger) forget() {
 	a.covered.Store(-1)
 }
 
-// Acknowledge has uploads begin as soon as [Replication.Await] waits for one, and no
-// sooner than the sync-interval of the configuration after the last, if it sets one.
-// A wait lasts for the timeout at most. It is called once at most, before Run.
-func (r *Replication) Acknowledge(timeout time.Duration) {
-	pause := time.Duration(0)
-	if r.cfg.settings.paced {
-		pause = r.cfg.settings.syncInterval
+// UploadPause returns the least pause between two uploads that are waited for: the
+// sync-interval, if the configuration sets one, else 0.
+func (c *Config) UploadPause() time.Duration {
+	if c.settings.paced {
+		return c.settings.syncInterval
 	}
-	r.acks = newAcknowledger(timeout, pause, r.writer.Commits)
+	return 0
 }
 
-// Acknowledges reports whether Acknowledge was called.
-func (r *Replication) Acknowledges() bool { return r.acks != nil }
+// Acknowledge has uploads begin as soon as [Replication.Await] waits for one, with a
+// pause of [Config.UploadPause] between two. A wait lasts for the timeout at most. It
+// is called once at most, before Run.
+func (r *Replication) Acknowledge(timeout time.Duration) {
+	r.acks = newAcknowledger(timeout, r.cfg.UploadPause(), r.writer.Commits)
+}
+
+// AcknowledgeTimeout returns the timeout that Acknowledge was called with, 0 when it
+// was not.
+func (r *Replication) AcknowledgeTimeout() time.Duration {
+	if r.acks == nil {
+		return 0
+	}
+	return r.acks.timeout
+}
 
 // Await waits until the first so many commits of the writer are in the replica,
 // uploaded while the lease was valid. What was there before the process started

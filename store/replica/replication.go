@@ -134,7 +134,7 @@ func (r *Replication) fenced() bool {
 func (r *Replication) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := Status{State: r.state, Target: r.cfg.Target(), LastSuccess: r.last}
+	s := Status{State: r.state, Target: r.cfg.Target(), LastSuccess: r.last, AcknowledgeTimeout: r.AcknowledgeTimeout()}
 	if r.err != nil {
 		s.Err = r.err.Error()
 	}

@@ -22,4 +22,6 @@ type Status struct {
 	Lag         time.Duration
 	LastSuccess time.Time // when the replica was last known to have every noticed change; zero for never
 	Err         string    // why it fails; for admins
+	// AcknowledgeTimeout is that of [Replication.Acknowledge]; 0 for none.
+	AcknowledgeTimeout time.Duration
 }

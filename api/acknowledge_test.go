@@ -1,0 +1,187 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/store/replica"
+	"service/webhook"
+)
+
+// replicatedService is a service that acknowledges what its replica has, a folder
+// that can be away.
+type replicatedService struct {
+	*service
+	target string
+}
+
+func startReplicated(t *testing.T, timeout time.Duration) *replicatedService {
+	t.Helper()
+	dir, target := t.TempDir(), filepath.Join(t.TempDir(), "replica")
+	name := filepath.Join(t.TempDir(), "litestream.yml")
+	if err := os.WriteFile(name, []byte("dbs: [{path: "+dir+"/service.db, replica: {path: "+target+"}}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := replica.ReadConfig(name, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.Context(), store.Config{Dir: dir, Replica: cfg, AcknowledgeTimeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var replicating sync.WaitGroup
+	replicating.Go(func() { s.Replicate(ctx) })
+	t.Cleanup(func() {
+		stop()
+		replicating.Wait()
+		s.Close() // the replica may be away
+	})
+	r := &replicatedService{start(t, func(cfg *Config) { cfg.Store = s }), target}
+	r.store = s
+	r.token = r.newToken("acme", "ada", webhook.Scopes()...)
+	r.await()
+	return r
+}
+
+// await waits until all is in the replica.
+func (s *replicatedService) await() {
+	s.t.Helper()
+	for n := 0; s.store.Acknowledge(s.t.Context()) != nil; n++ {
+		if n == 200 {
+			s.t.Fatalf("the replica is not up to date: %+v", s.store.Replica())
+		}
+	}
+}
+
+// cut makes the replica unreachable; mend undoes that.
+func (s *replicatedService) cut() {
+	s.t.Helper()
+	if err := errors.Join(os.Rename(s.target, s.target+".away"), os.WriteFile(s.target, nil, 0o600)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *replicatedService) mend() {
+	s.t.Helper()
+	if err := errors.Join(os.Remove(s.target), os.Rename(s.target+".away", s.target)); err != nil {
+		s.t.Fatal(err)
+	}
+	s.await()
+}
+
+// What the replica does not have is not acknowledged, nor is it lost: the same
+// request succeeds when the replica is back, and takes effect once.
+func TestAcknowledge(t *testing.T) {
+	s := startReplicated(t, 300*time.Millisecond)
+	const event = `{"id":"0198f6a2-7c1e-7d4b-9a41-000000000001","name":"content_updated","version":"1","content_id":1}`
+	const subscription = `{"url":"https://partner.example/hook","events":[{"name":"content_updated","version":"1"}]}`
+	post := func() response { return s.send("POST", "/v2/events", event) }
+	subscribe := func() response {
+		return s.send("POST", "/v2/webhooks/subscriptions", subscription, webhook.IdempotencyHeader, "key-1")
+	}
+	wantStatus(t, "with the replica", s.send("POST", "/v2/events", line(1000)), 201)
+	wantStatus(t, "what writes nothing", s.send("POST", "/v2/events", line(1000)), 201)
+
+	s.cut()
+	for range 2 { // the second finds it stored
+		r := post()
+		wantStatus(t, "an event", r, 503)
+		if r.header.Get("Retry-After") == "" || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "same event id") || strings.Contains(r.body, "content_updated") {
+			t.Errorf("got %v %s", r.header, r.body)
+		}
+	}
+	wantStatus(t, "a subscription", subscribe(), 503)
+	wantStatus(t, "what is not there", s.send("DELETE", "/v2/webhooks/subscriptions/0198f6a2-7c1e-7d4b-9a41-000000000009", ""), 503)
+	wantStatus(t, "another event under a taken id", s.send("POST", "/v2/events", strings.Replace(event, `"content_id":1`, `"content_id":2`, 1)), 503)
+	wantStatus(t, "what is not valid", s.send("POST", "/v2/events", "{}"), 400)
+	wantStatus(t, "reading", s.send("GET", "/v2/events/0198f6a2-7c1e-7d4b-9a41-000000000001", ""), 200)
+	if log := s.log.String(); !strings.Contains(log, "status=503") {
+		t.Errorf("the log has no 503:\n%s", log)
+	}
+
+	s.mend()
+	wantStatus(t, "the event again", post(), 201)
+	if r := subscribe(); r.status != 201 || r.header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("the subscription again: got %d %v", r.status, r.header)
+	}
+	if n := s.count(); n != 2 {
+		t.Errorf("%d events are stored, want 2", n)
+	}
+	if n := len(data[[]identified](t, s.send("GET", "/v2/webhooks/subscriptions", ""))); n != 1 {
+		t.Errorf("there are %d subscriptions, want 1", n)
+	}
+}
+
+// The answer to a stream counts only the lines that the replica has.
+func TestAcknowledgeLines(t *testing.T) {
+	s := startReplicated(t, 300*time.Millisecond)
+	r := s.sendLines(strings.NewReader(line(1) + "\n" + line(2) + "\n"))
+	if r.status != 201 || !strings.Contains(r.body, `"accepted":2,"added":2`) {
+		t.Errorf("with the replica: got %d %s", r.status, r.body)
+	}
+	r = s.sendLines(strings.NewReader(line(3) + "\n{}\n"))
+	if r.status != 400 || !strings.Contains(r.body, "The first event was accepted.") {
+		t.Errorf("a line that is not right, with the replica: got %d %s", r.status, r.body)
+	}
+
+	// The replica is away from the third line on.
+	in, out := io.Pipe()
+	go func() {
+		io.WriteString(out, line(4)+"\n"+line(5)+"\n")
+		for s.count() < 5 {
+			<-time.After(5 * time.Millisecond)
+		}
+		s.await()
+		s.cut()
+		io.WriteString(out, line(6)+"\n{}\n")
+		out.Close()
+	}()
+	r = s.sendLines(in)
+	if r.status != 503 || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "The first 2 events were accepted.") {
+		t.Errorf("without the replica: got %d %s", r.status, r.body)
+	}
+
+	// A stream does not go on for long without it.
+	in, more := io.Pipe()
+	go func() {
+		for n := 7; ; n++ {
+			if _, err := io.WriteString(more, line(n)+"\n"); err != nil {
+				return
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+	}()
+	r = s.sendLines(in)
+	in.Close()
+	if r.status != 503 || !strings.Contains(r.body, "No event was accepted.") {
+		t.Errorf("a stream without the replica: got %d %s", r.status, r.body)
+	}
+
+	s.mend()
+	r = s.sendLines(strings.NewReader(line(4) + "\n" + line(5) + "\n" + line(6) + "\n"))
+	if r.status != 201 || !strings.Contains(r.body, `"accepted":3,"added":0`) {
+		t.Errorf("the stream again: got %d %s", r.status, r.body)
+	}
+}
+
+// Without a replica to wait for, an answer costs no memory more.
+func TestAcknowledgeAllocatesNothing(t *testing.T) {
+	s := start(t)
+	if n := testing.AllocsPerRun(100, func() {
+		if err := s.store.Acknowledge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("it allocates %v times", n)
+	}
+}

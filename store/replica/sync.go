@@ -44,7 +44,7 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 		if err != nil {
 			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
 		}
-		if pos.TXID != last && !r.isSent(pos.TXID) {
+		if pos.TXID != last && (r.acks == nil || pos.TXID > r.sentTX()) { // an upload that is waited for may have copied it
 			r.noticed(before, pos.TXID)
 			select {
 			case changed <- struct{}{}:
@@ -74,12 +74,26 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 	}
 }
 
-// isSent reports whether a transaction is known to be in the replica: an upload for
-// those who wait copies what is new itself, see [Replication.Acknowledge].
-func (r *Replication) isSent(tx ltx.TXID) bool {
+// sentTX returns the newest transaction that is known to be in the replica; 0 for
+// none.
+func (r *Replication) sentTX() ltx.TXID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.acks != nil && tx <= r.sent
+	return r.sent
+}
+
+// transferTime returns how long the slowest upload that is not aborted takes for the
+// transactions after one up to another.
+func (r *Replication) transferTime(s *session, after, upTo ltx.TXID) (d time.Duration) {
+	if after == 0 || after >= upTo {
+		return r.uploadTimeout()
+	}
+	for tx := after + 1; tx <= upTo; tx++ {
+		if info, err := os.Stat(s.db.LTXPath(0, tx, tx)); err == nil {
+			d += time.Duration(info.Size()) * time.Second / minUploadRate
+		}
+	}
+	return d
 }
 
 // syncUnlessThrottled syncs, unless the writer or an upload has done so within the
@@ -210,17 +224,11 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	timeout := r.acks.requestTimeout()
 	before := s.replica.Pos().TXID
-	if before > 0 && before < pos.TXID {
-		for tx := before + 1; tx <= pos.TXID; tx++ {
-			if info, err := os.Stat(s.db.LTXPath(0, tx, tx)); err == nil {
-				timeout += time.Duration(info.Size()) * time.Second / minUploadRate
-			}
-		}
-	} else {
-		timeout += r.uploadTimeout()
+	if before == 0 {
+		before = r.sentTX() // after a failure Litestream asks the replica again
 	}
+	timeout := r.acks.requestTimeout() + r.transferTime(s, before, pos.TXID)
 	sending, cancel := context.WithTimeoutCause(ctx, timeout, errUploadStalled)
 	defer cancel()
 	err = s.replica.Sync(sending)

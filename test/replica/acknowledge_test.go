@@ -1,0 +1,183 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"service/test/harness"
+)
+
+// bucketLatency is how long a request to the bucket takes in these tests, beside the
+// work of the server.
+const bucketLatency = 20 * time.Millisecond
+
+// newAcknowledged returns a service, not started, that acknowledges what the bucket
+// has, and a proxy in front of the bucket.
+func newAcknowledged(t *testing.T, flags ...string) (*harness.Instance, *harness.Gateway, *harness.Proxy) {
+	t.Helper()
+	gateway := harness.NewGateway(t)
+	proxy := harness.NewProxy(t, gateway.Address)
+	proxy.SetDelay(bucketLatency / 2)
+	t.Setenv("AWS_ACCESS_KEY_ID", harness.GatewayKey) // for restore
+	t.Setenv("AWS_SECRET_ACCESS_KEY", harness.GatewaySecret)
+	data := filepath.Join(t.TempDir(), "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := "dbs:\n  - path: " + data + "/service.db\n    replica:\n      " + strings.Join(gateway.Replica(proxy.Address, "service"), "\n      ") + "\n"
+	config, key := filepath.Join(t.TempDir(), "litestream.yml"), filepath.Join(t.TempDir(), "secret.key")
+	for name, text := range map[string]string{config: text, key: strings.Repeat("0f", 32) + "\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flags = append([]string{"--litestream", config, "--secret-key-file", key, "--acknowledge", "replica", "--log-level", "warn"}, flags...)
+	return harness.NewInstance(t, harness.Build(t), data, flags...), gateway, proxy
+}
+
+// uploads returns how many files of changes were uploaded.
+func uploads(p *harness.Proxy) (n int) {
+	for _, r := range p.Requests() {
+		if r.Method == http.MethodPut && strings.Contains(r.Path, "/0000/") {
+			n++
+		}
+	}
+	return n
+}
+
+// TestAcknowledge publishes to a service that acknowledges what the bucket has:
+// what is answered 2xx can be restored at that moment. While the bucket is cut off
+// the answer is 503, and the same request succeeds afterwards.
+func TestAcknowledge(t *testing.T) {
+	harness.Long(t)
+	in, gateway, proxy := newAcknowledged(t, "--acknowledge-timeout", harness.Scale(time.Second).String())
+	token := in.Token("acme", "--secret-key-file", in.Flags[3])
+	run := in.MustStart()
+	url := in.URL() + "/v2/events"
+	event := func(id string) []byte {
+		return fmt.Appendf(nil, `{"id":%q,"name":"content_updated","version":"1","content_id":7}`, id)
+	}
+	publish := func(id string) int {
+		t.Helper()
+		status, err := in.Call(t.Context(), token, "POST", url, event(id), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status
+	}
+	id := uuid.NewString()
+	harness.WaitFor(t, "the first upload", func() bool { return publish(id) == http.StatusCreated })
+	restored := filepath.Join(t.TempDir(), "restored")
+	if out, err := in.Command("restore", "--data", restored, "--from", gateway.URL("service"), "--secret-key-file", in.Flags[3]); err != nil {
+		t.Fatalf("restore: %v\n%s", err, out)
+	}
+	found := false
+	for row := range harness.Rows(t, restored) {
+		found = found || strings.Contains(row, id)
+	}
+	if !found {
+		t.Error("what was acknowledged cannot be restored")
+	}
+
+	// The lines of a stream do not wait for an upload each.
+	const lines = 200
+	before := uploads(proxy)
+	read, write := io.Pipe()
+	go func() {
+		for range lines {
+			write.Write(append(event(uuid.NewString()), '\n'))
+			<-time.After(time.Millisecond) // a chunk of its own
+		}
+		write.Close()
+	}()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", url, read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	resp, err := in.Client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated || !bytes.Contains(answer, fmt.Appendf(nil, `"accepted":%d`, lines)) {
+		t.Errorf("the stream: status %d: %s", resp.StatusCode, answer)
+	}
+	if n := uploads(proxy) - before; n > lines/4 {
+		t.Errorf("%d lines of a stream made %d uploads", lines, n)
+	}
+
+	proxy.SetMode(harness.ProxyCut)
+	id = uuid.NewString()
+	for range 2 {
+		if status := publish(id); status != http.StatusServiceUnavailable {
+			t.Errorf("without the bucket: status %d", status)
+		}
+	}
+	if out, err := in.Command("token", "create", "--data", in.Data, "--program", "acme", "--user", "u", "--scope", "events.read"); err == nil || !strings.Contains(out, "stored on this host") {
+		t.Errorf("token create without the bucket: %v\n%s", err, out)
+	}
+	proxy.SetMode(harness.ProxyForward)
+	harness.WaitFor(t, "the bucket to be used again", func() bool { return publish(id) == http.StatusCreated })
+	in.MustStop(run)
+
+	if out, err := in.Command(append(in.Args("serve"), "--litestream", "off")...); err == nil || !strings.Contains(out, "--acknowledge: replica needs a replica: name its configuration with --litestream") {
+		t.Errorf("without a replica: %v\n%s", err, out)
+	}
+}
+
+var acknowledgeKills = flag.Int("acknowledge.kills", 3, "how often TestAcknowledgeKilled kills the service and deletes its data")
+
+// TestAcknowledgeKilled kills the service under load, deletes its data, and restores
+// it from the bucket: nothing that was acknowledged is missing.
+func TestAcknowledgeKilled(t *testing.T) {
+	harness.Long(t)
+	in, gateway, _ := newAcknowledged(t)
+	key := in.Flags[3]
+	token := in.Token("acme", "--secret-key-file", key)
+	subscribed := false
+	receiver := harness.Listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	l := &ledger{sent: make(map[string]bool), acks: make(map[string]time.Time)}
+	for n := range *acknowledgeKills {
+		run := in.MustStart()
+		if !subscribed {
+			in.Subscribe(token, harness.Subscription{URL: receiver, Events: harness.Events("content_updated")})
+			subscribed = true
+		}
+		before := len(l.acknowledged())
+		ctx, cancel := context.WithCancel(t.Context())
+		rest := l.load(ctx, in, token, 16)
+		harness.WaitFor(t, "some acknowledgements", func() bool { return len(l.acknowledged()) > before+50 })
+		<-time.After(rand.N(300 * time.Millisecond))
+		killed := time.Now()
+		in.Kill(run)
+		cancel()
+		rest()
+
+		if err := os.RemoveAll(in.Data); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := in.Command("restore", "--data", in.Data, "--from", gateway.URL("service"), "--secret-key-file", key); err != nil {
+			t.Fatalf("round %d: restore: %v\n%s", n, err, out)
+		}
+		behind, lost, kept := l.compare(t, copyDatabase(t, in.Data), killed)
+		t.Logf("round %d: %d acknowledged events are there, %d lost", n, kept, lost)
+		if lost > 0 {
+			t.Fatalf("round %d: %d of %d acknowledged events are lost, the oldest acknowledged %s before the kill", n, lost, lost+kept, behind)
+		}
+	}
+}

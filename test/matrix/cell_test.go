@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,12 +76,12 @@ type cell struct {
 }
 
 // newCell starts the machines and the load.
-func newCell(t *testing.T, g *harness.Gateway, f *fault, ack string) *cell {
+func newCell(t *testing.T, g *harness.Gateway, f *fault, ack, name string) *cell {
 	c := &cell{t: t, fault: f, ack: ack, gateway: g, binary: harness.Build(t), load: load{sent: make(map[string]bool), refused: make(map[string]int)}}
 	if f.clocks {
 		c.binary = harness.BuildFaulty(t)
 	}
-	c.path = strings.NewReplacer(" ", "-", "+", "ahead-", "/", "-").Replace(f.name + "-" + ack)
+	c.path = strings.NewReplacer(" ", "-", "+", "ahead-", "/", "-", ",", "").Replace(name)
 	c.receiver = newReceiver(t)
 	c.leases = newLeaseLog(t, filepath.Join(g.Dir, "bucket", c.path, "lock.json"))
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -258,6 +259,11 @@ func (c *cell) awaitTakeover(gone time.Time) {
 	c.t.Helper()
 	most := lease() + harness.Scale(4*time.Second)
 	var first ack
+	defer func() {
+		if c.t.Failed() {
+			c.logReplica()
+		}
+	}()
 	c.await("the standby to accept an event", func() bool {
 		select {
 		case <-c.two.process.Exited:
@@ -273,6 +279,17 @@ func (c *cell) awaitTakeover(gone time.Time) {
 	if c.result.takeover > most {
 		c.t.Errorf("the standby accepted its first event after %s, want at most %s", c.result.takeover.Round(time.Millisecond), most)
 	}
+}
+
+// logReplica logs the objects of the replica and the position of the standby's
+// copy.
+func (c *cell) logReplica() {
+	c.t.Helper()
+	txid, err := os.ReadFile(filepath.Join(c.two.in.Data, "standby", "service.db-txid"))
+	out, listErr := exec.Command("find", filepath.Join(c.gateway.Dir, "bucket", c.path), "-type", "f", "-printf", "%T+ %P\n").Output()
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	slices.Sort(lines)
+	c.t.Logf("the copy of the standby is at %q, %v; the replica, %v:\n%s", txid, err, listErr, strings.Join(lines[max(0, len(lines)-40):], "\n"))
 }
 
 // awaitDeposed waits until the old primary, which lives again, has noticed that

@@ -28,6 +28,11 @@ const (
 func (c *cell) settle() {
 	t := c.t
 	t.Helper()
+	now := time.Now()
+	c.await("the new primary to accept events for two seconds", func() bool {
+		_, ok := c.load.after(c.two.name, now.Add(2*time.Second))
+		return ok
+	})
 	c.stopLoad()
 	there := c.awaitDelivered()
 	if status := c.two.in.Stop(c.two.process); status != harness.ExitOK {

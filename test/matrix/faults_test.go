@@ -3,7 +3,9 @@
 package matrix
 
 import (
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -204,10 +206,13 @@ func TestMatrix(t *testing.T) {
 		t.Log("\n" + table)
 	})
 	for _, ack := range modes(t) {
-		for _, f := range faults() {
+		for n, f := range slices.Repeat(faults(), *repeat) {
 			name := f.name
 			if ack != "" {
 				name += ", " + ack
+			}
+			if *repeat > 1 {
+				name += fmt.Sprintf(", run %d", n/len(faults())+1)
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -216,7 +221,7 @@ func TestMatrix(t *testing.T) {
 				results = append(results, r)
 				mu.Unlock()
 				t.Cleanup(func() { r.failed = t.Failed() })
-				c := newCell(t, g, f, ack)
+				c := newCell(t, g, f, ack, name)
 				c.result = r
 				c.run()
 			})

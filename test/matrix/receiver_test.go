@@ -4,18 +4,21 @@ package matrix
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // arrival is a request that reached the receiver.
@@ -91,21 +94,38 @@ func (r *receiver) sender(c net.Conn) string {
 }
 
 // socketInode returns the inode of the socket on this machine that is bound to
-// local and connected to remote.
+// local and connected to remote, by the kernel's socket diagnosis: /proc/net/tcp
+// lists every socket, which takes too long for each connection.
 func socketInode(local, remote *net.TCPAddr) (string, error) {
-	text, err := os.ReadFile("/proc/net/tcp")
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) > 9 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", local.Port)) && strings.HasSuffix(f[2], fmt.Sprintf(":%04X", remote.Port)) {
-			if n, err := strconv.Atoi(f[9]); err == nil && n > 0 {
-				return f[9], nil
-			}
-		}
+	defer unix.Close(fd)
+	const headerLen, requestLen = 16, 56 // struct nlmsghdr, struct inet_diag_req_v2
+	b := binary.NativeEndian.AppendUint32(nil, headerLen+requestLen)
+	b = binary.NativeEndian.AppendUint16(b, unix.SOCK_DIAG_BY_FAMILY)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST)
+	b = append(b, make([]byte, 8)...) // sequence, port
+	b = append(b, unix.AF_INET, unix.IPPROTO_TCP, 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, 0xffffffff) // of any state
+	b = binary.BigEndian.AppendUint16(b, uint16(local.Port))
+	b = binary.BigEndian.AppendUint16(b, uint16(remote.Port))
+	for _, ip := range []net.IP{local.IP, remote.IP} {
+		b = append(append(b, ip.To4()...), make([]byte, 12)...)
 	}
-	return "", os.ErrNotExist
+	b = append(b, make([]byte, 4)...) // any interface
+	b = binary.NativeEndian.AppendUint64(b, math.MaxUint64)
+	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return "", err
+	}
+	answer := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(fd, answer, 0)
+	const inode = headerLen + 68 // in struct inet_diag_msg
+	if err != nil || n < inode+4 || binary.NativeEndian.Uint16(answer[4:]) != unix.SOCK_DIAG_BY_FAMILY {
+		return "", errors.Join(err, os.ErrNotExist)
+	}
+	return fmt.Sprint(binary.NativeEndian.Uint32(answer[inode:])), nil
 }
 
 // ServeHTTP receives a delivery.

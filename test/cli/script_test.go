@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -52,6 +53,8 @@ func TestMain(m *testing.M) { harness.Main(m) }
 //	                         line, or to what the group in REGEXP matched in it
 //	status N ARGS…           runs ARGS and wants the exit status N
 func TestScripts(t *testing.T) {
+	// Under nohup this process ignores SIGHUP, and so would every child.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	// The binary is called service, whatever its file is called.
 	bin := t.TempDir()
 	if err := os.Symlink(harness.Build(t), filepath.Join(bin, "service")); err != nil {

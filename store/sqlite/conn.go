@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"net/url"
+	"slices"
 )
 
 // AutoCheckpointFrames is the length of the write-ahead log, in frames of a page
@@ -23,7 +24,9 @@ var (
 		"PRAGMA cache_size = -16000",
 		"PRAGMA wal_autocheckpoint = 1000", // AutoCheckpointFrames
 	}
-	readerPragmas = []string{
+	// keepingPragmas are those of a writer that leaves its write-ahead log alone.
+	keepingPragmas = append(slices.Clip(writerPragmas), "PRAGMA wal_autocheckpoint = 0")
+	readerPragmas  = []string{
 		"PRAGMA busy_timeout = 10000",
 		"PRAGMA query_only = ON",
 		"PRAGMA trusted_schema = OFF",

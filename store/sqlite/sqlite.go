@@ -28,8 +28,11 @@ type Config struct {
 	// the nth brings the schema from version n-1 to n.
 	Migrations fs.FS
 	Readers    int // how many reads can be under way at once
-	Hooks      Hooks
-	Logger     *slog.Logger
+	// KeepLog leaves the write-ahead log alone: the caller moves it into the
+	// database.
+	KeepLog bool
+	Hooks   Hooks
+	Logger  *slog.Logger
 }
 
 // DB is an open database. Its methods may be called from any goroutine until
@@ -71,7 +74,7 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 		}
 		db.Close(nil)
 	}()
-	if db.writer, err = openWriter(cfg.Path, cfg.Hooks, db.damage, cfg.Logger); err != nil {
+	if db.writer, err = openWriter(&cfg, db.damage); err != nil {
 		return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
 	}
 	if err := db.migrate(ctx, cfg.Migrations); err != nil {

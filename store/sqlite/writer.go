@@ -79,8 +79,12 @@ type Op struct {
 	turn       chan bool // true: done; false: lead
 }
 
-func openWriter(path string, hooks Hooks, d *damage, logger *slog.Logger) (*Writer, error) {
-	db, err := OpenWritable(path)
+func openWriter(cfg *Config, d *damage) (*Writer, error) {
+	pragmas := writerPragmas
+	if cfg.KeepLog {
+		pragmas = keepingPragmas
+	}
+	db, err := openPool(cfg.Path, modeCreate, pragmas)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +93,7 @@ func openWriter(path string, hooks Hooks, d *damage, logger *slog.Logger) (*Writ
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	w := &Writer{db: db, conn: conn, hooks: hooks, damage: d, logger: logger, stmts: make(map[string]*sql.Stmt)}
+	w := &Writer{db: db, conn: conn, hooks: cfg.Hooks, damage: d, logger: cfg.Logger, stmts: make(map[string]*sql.Stmt)}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,7 +99,7 @@ func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, pat
 	found, err := replica.Restore(ctx, from, path, at)
 	y.State, y.Damaged = found.State, found.Damaged
 	if err == nil {
-		err = markRestored(ctx, path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true)
+		err = markRestored(ctx, path, found.Origin, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true)
 	}
 	var info fs.FileInfo
 	if err == nil {
@@ -120,44 +121,46 @@ type restoredMark struct {
 
 const restoredSetting = "restored"
 
-// markRestored stores mark in a restored database, after it has checked the
-// schema, and with check every page. No process may have the database open. When
-// markRestored returns it is closed, and has no write-ahead log.
-func markRestored(ctx context.Context, path string, mark restoredMark, check bool) (err error) {
+// markRestored stores mark in a database that was restored to a position of a
+// replica, after it has checked the schema, and with check every page. No process
+// may have the database open. When markRestored returns it is closed; its
+// write-ahead log and Litestream's directory beside it belong to it, see
+// [replica.Origin.Continue].
+func markRestored(ctx context.Context, path string, origin replica.Origin, mark restoredMark, check bool) error {
 	text, err := json.Marshal(mark)
 	if err != nil {
 		return err
-	}
-	db, err := sqlite.OpenWritable(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	db.SetMaxOpenConns(1)
-	if check {
-		var found string
-		if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil {
-			return fmt.Errorf("%w: what was restored: %w", ErrDamaged, err)
-		} else if found != "ok" {
-			return fmt.Errorf("%w: what was restored: %s", ErrDamaged, found)
-		}
 	}
 	newest, err := sqlite.NewestSchema(migrations)
 	if err != nil {
 		return err
 	}
-	var have int
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+	err = sqlite.WriteLogged(ctx, path, func(conn *sql.Conn) error {
+		if check {
+			var found string
+			if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil {
+				return fmt.Errorf("%w: what was restored: %w", ErrDamaged, err)
+			} else if found != "ok" {
+				return fmt.Errorf("%w: what was restored: %s", ErrDamaged, found)
+			}
+		}
+		var have int
+		if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+			return err
+		}
+		switch {
+		case have > newest:
+			return fmt.Errorf("what was restored has schema %d, and this binary knows schemas up to %d: use a newer binary", have, newest)
+		case have == 0:
+			return errors.New("what was restored is not a database of the service")
+		}
+		_, err := conn.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2", restoredSetting, text)
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	switch {
-	case have > newest:
-		return fmt.Errorf("what was restored has schema %d, and this binary knows schemas up to %d: use a newer binary", have, newest)
-	case have == 0:
-		return errors.New("what was restored is not a database of the service")
-	}
-	_, err = db.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2", restoredSetting, text)
-	return err
+	return origin.Continue(path)
 }
 
 // restoreMissing restores a missing database from the replica, when there is one
@@ -190,7 +193,7 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	if _, err := durable.SyncFile(fresh); err != nil {
 		return err
 	}
-	if err := durable.Rename(fresh, path); err != nil {
+	if err := replica.MoveDatabase(fresh, path); err != nil {
 		return err
 	}
 	if cfg.Logger != nil {

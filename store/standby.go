@@ -70,20 +70,23 @@ func (s *Standby) Follow(ctx context.Context) error { return s.follower.Follow(c
 // is the folder with what was replaced, see [Restoration.Commit].
 func (s *Standby) Promote(ctx context.Context) (y Restored, aside string, err error) {
 	y.From = s.cfg.Target()
-	if y.State, err = s.follower.CatchUp(ctx); err != nil {
+	origin, state, err := s.follower.CatchUp(ctx)
+	if err != nil {
 		return y, "", err
 	}
-	if err := markRestored(ctx, s.path, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, false); err != nil {
+	y.State = state
+	path := filepath.Join(s.r.Dir(), databaseFile)
+	if err := os.Rename(s.path, path); err != nil {
 		return y, "", err
 	}
-	info, err := os.Stat(s.path)
+	if err := markRestored(ctx, path, origin, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, false); err != nil {
+		return y, "", err
+	}
+	info, err := os.Stat(path)
 	if err != nil {
 		return y, "", err
 	}
 	y.Bytes = info.Size()
-	if err := os.Rename(s.path, filepath.Join(s.r.Dir(), databaseFile)); err != nil {
-		return y, "", err
-	}
 	if aside, err = s.r.Commit(); err != nil {
 		return y, aside, err
 	}

@@ -149,7 +149,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := restoreMissing(ctx, &cfg); err != nil {
 		return nil, err
 	}
-	if s.db, err = sqlite.Open(ctx, sqlite.Config{Path: path, Migrations: migrations, Readers: readers, Hooks: s.hooks(), Logger: s.logger}); err != nil {
+	if s.db, err = sqlite.Open(ctx, sqlite.Config{Path: path, Migrations: migrations, Readers: readers, KeepLog: cfg.Replica != nil, Hooks: s.hooks(), Logger: s.logger}); err != nil {
 		return nil, err
 	}
 	s.writer.Writer = s.db.Writer()

@@ -45,7 +45,7 @@ func TestFollowerDamaged(t *testing.T) {
 		}
 	}
 	damage := func() string { return damageNext(t, r, cfg) }
-	caughtUp := func(FollowerState) bool { pos, err := s.db.Pos(); return err == nil && f.has(pos.TXID) }
+	caughtUp := func(FollowerState) bool { pos, err := s.db.Pos(); return err == nil && f.has(s.own.term, pos.TXID) }
 	follow("following", func(s FollowerState) bool { return s.Following }, func() {})
 
 	damage()
@@ -64,7 +64,7 @@ func TestFollowerDamaged(t *testing.T) {
 	if n := countRows(t, path); n != 3 {
 		t.Errorf("got %d rows in the copy that cannot be continued, want 3", n)
 	}
-	if _, err := f.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), name) {
+	if _, _, err := f.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("catch up: got %v, want an error that names %s", err, name)
 	}
 	follow("made anew", caughtUp, func() {
@@ -75,7 +75,7 @@ func TestFollowerDamaged(t *testing.T) {
 	if n := countRows(t, path); n != 5 {
 		t.Errorf("got %d rows, want 5", n)
 	}
-	if at, err := f.CatchUp(t.Context()); err != nil || at.IsZero() {
+	if _, at, err := f.CatchUp(t.Context()); err != nil || at.IsZero() {
 		t.Errorf("catch up: %s, %v", at, err)
 	}
 }
@@ -93,10 +93,7 @@ func damageNext(t *testing.T, r *replicated, cfg *Config) string {
 		r.insert(10_000)
 		r.awaitSent(s)
 	}
-	client, err := restoreClient(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := s.own.client.ReplicaClient
 	files, err := (&intactClient{ReplicaClient: client}).list(t.Context(), 0, before.TXID+1, false)
 	if err != nil || len(files) < 2 {
 		t.Fatal(files, err)

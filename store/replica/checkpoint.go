@@ -64,7 +64,15 @@ func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {
 		}
 	}
 	r.syncRequested = nearly
-	if db == nil || frames < r.limits.throttle {
+	if frames < r.limits.throttle {
+		return
+	}
+	if db == nil {
+		// Without Litestream nobody else shortens the log. When it is open again it
+		// copies the whole database.
+		if !r.autoCheckpoint.Load() && t.Exec("PRAGMA wal_autocheckpoint = 1000") == nil { // sqlite.AutoCheckpointFrames
+			r.autoCheckpoint.Store(true)
+		}
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), throttleTimeout)
@@ -124,35 +132,16 @@ func (r *Replication) checkpointIdle(ctx context.Context, s *session, before int
 
 // disableAutoCheckpoint leaves checkpoints to Litestream, and creates its two
 // tables: Litestream itself would have to wait for the write lock under load.
-//
-// Before that the log is truncated. Litestream continues behind the last frame
-// that it has copied if it finds that frame in the file, even if SQLite has
-// restarted the log since: frames behind it that were checkpointed in between, by
-// SQLite or by a process that ran without a replica, would never be copied, and a
-// restored database would be malformed. After a truncation Litestream copies the
-// whole database.
 func (r *Replication) disableAutoCheckpoint() error {
-	r.truncate.Store(true)
-	err := r.exec(
+	r.autoCheckpoint.Store(false)
+	return r.exec(
 		"PRAGMA wal_autocheckpoint = 0",
 		"CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
 		"CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER)")
-	if err == nil && r.truncate.Load() && r.writer.Closed() {
-		err = r.truncateClosed()
-	}
-	if err == nil && r.truncate.Swap(false) {
-		err = errors.New("the write-ahead log is being read, and cannot be emptied")
-	}
-	if err != nil {
-		return errors.Join(err, r.enableAutoCheckpoint())
-	}
-	return nil
 }
 
-// enableAutoCheckpoint leaves checkpoints to SQLite.
-func (r *Replication) enableAutoCheckpoint() error {
-	return r.exec("PRAGMA wal_autocheckpoint = 1000") // sqlite.AutoCheckpointFrames
-}
+// seqStatement writes to the write-ahead log.
+const seqStatement = "INSERT INTO _litestream_seq (id, seq) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET seq = seq + 1"
 
 // exec executes statements in a transaction of the writer. It does nothing when
 // the writer is closed.
@@ -171,14 +160,16 @@ func (r *Replication) exec(statements ...string) error {
 	return err
 }
 
-// truncateClosed truncates the log when the writer is closed.
-func (r *Replication) truncateClosed() error {
+// cutClosed does what cutLog does when the writer is closed.
+func (r *Replication) cutClosed() error {
 	db, err := sqlite.OpenWritable(r.path)
 	if err != nil {
 		return err
 	}
 	var busy, frames, moved int64
-	err = db.QueryRow(truncateWAL).Scan(&busy, &frames, &moved)
+	if err = db.QueryRow(truncateWAL).Scan(&busy, &frames, &moved); err == nil && busy == 0 {
+		_, err = db.Exec(seqStatement)
+	}
 	r.truncate.Store(err != nil || busy != 0)
 	return errors.Join(err, db.Close())
 }

@@ -82,10 +82,11 @@ func levels(t *testing.T) (cfg *Config, rows int) {
 // state has, "" for none.
 func planned(t *testing.T, cfg *Config, level int) (name, path string) {
 	t.Helper()
-	client, err := restoreClient(t.Context(), cfg)
+	source, err := openSource(t.Context(), cfg, false)
 	if err != nil {
 		t.Fatal(err)
 	}
+	client := source.client.ReplicaClient
 	plan, err := (&intactClient{ReplicaClient: client}).longest(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -42,7 +42,14 @@ func TestFencedReplica(t *testing.T) {
 	}{
 		{"compaction", func() error { _, err := s.db.Compact(ctx, 1); return err }},
 		{"a snapshot", func() error { _, err := s.db.Snapshot(ctx); return err }},
-		{"a deletion", func() error { return s.db.EnforceRetentionByTXID(ctx, 0, 3) }},
+		{"a deletion", func() error {
+			files, err := ownFiles(ctx, s, 0)
+			if err != nil {
+				return err
+			}
+			return s.replica.Client.DeleteLTXFiles(ctx, files[:1])
+		}},
+		{"the record of the term", func() error { return r.markComplete(ctx, s) }},
 		{"the deletion of everything", func() error { return s.replica.Client.DeleteAll(ctx) }},
 	}
 	expired.Store(true)
@@ -55,7 +62,7 @@ func TestFencedReplica(t *testing.T) {
 		t.Errorf("%d requests changed the bucket without the lease", n)
 	}
 	expired.Store(false)
-	for _, w := range work[:3] {
+	for _, w := range work[:4] {
 		if err := w.do(); err != nil {
 			t.Errorf("%s with the lease: %v", w.name, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"sync"
 	"syscall"
@@ -114,6 +115,9 @@ func (f *Follower) Follow(ctx context.Context) error {
 		if errors.As(err, &rejected) {
 			return rejected.error
 		}
+		if errors.Is(err, errTermChanged) {
+			continue
+		}
 		f.failed(err.Error())
 		if errors.As(err, new(*unreachableError)) && err.Error() != f.unreachable {
 			f.unreachable = err.Error()
@@ -146,7 +150,7 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	} else if err := f.remove(); err != nil {
 		return err
 	}
-	newest, damaged, err := restore(ctx, f.cfg.Replica, path, time.Time{})
+	found, err := Restore(ctx, f.cfg.Replica, path, time.Time{})
 	if err == nil && path != f.cfg.Path {
 		err = errors.Join(f.remove(), os.Rename(path, f.cfg.Path))
 	} else if errors.Is(err, syscall.ENOSPC) && path != f.cfg.Path {
@@ -157,7 +161,7 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 		return err
 	}
 	f.stale = false
-	for _, d := range damaged {
+	for _, d := range found.Damaged {
 		f.cfg.Logger.Warn("an object of the replica is damaged; the copy was made from others", "replica", f.cfg.Replica.Target(), "error", d)
 	}
 	if retry, err := f.cfg.Check(ctx, f.cfg.Path); err != nil {
@@ -168,9 +172,12 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 		return err
 	}
 	f.mu.Lock()
-	f.state.Added = newest.CreatedAt
+	f.state.Added = found.State
 	f.mu.Unlock()
-	return litestream.WriteTXIDFile(f.cfg.Path, newest.MaxTXID)
+	if err := f.writeTerm(found.Origin.term); err != nil {
+		return err
+	}
+	return litestream.WriteTXIDFile(f.cfg.Path, found.Origin.at)
 }
 
 // exists reports whether there is a copy, and its position is known.
@@ -191,9 +198,24 @@ func (f *Follower) remove() error {
 	return errors.Join(err, RemoveDatabase(f.cfg.Path))
 }
 
-// follow adds new changes to the copy until ctx ends.
+// writeTerm records the term that the copy follows.
+func (f *Follower) writeTerm(t term) error {
+	return writeRecord(f.cfg.Path, record{Replica: f.cfg.Replica.Target(), Term: t.Number, Nonce: t.Nonce})
+}
+
+// errDiscontinuous says that the copy cannot be continued.
+var errDiscontinuous = errors.New("the copy cannot be continued, and is made again")
+
+// errTermChanged says that another term has begun.
+var errTermChanged = errors.New("another term of the replica has begun")
+
+// follow adds new changes to the copy until ctx ends. It returns errTermChanged
+// when another term begins.
 func (f *Follower) follow(ctx context.Context) error {
-	replica, client, err := f.open(ctx)
+	source, err := f.open(ctx)
+	if errors.Is(err, errDiscontinuous) {
+		f.stale = true
+	}
 	if err != nil {
 		return err
 	}
@@ -202,11 +224,13 @@ func (f *Follower) follow(ctx context.Context) error {
 	var checking sync.WaitGroup
 	defer checking.Wait()
 	defer cancel(nil)
+	replica, client := f.replica(source.client)
 	checking.Go(func() {
 		if err := f.checkContinuity(ctx, client); err != nil {
 			cancel(err)
 		}
 	})
+	checking.Go(func() { f.watchTerm(ctx, source, cancel) })
 	o := litestream.NewRestoreOptions()
 	o.OutputPath, o.Follow, o.FollowInterval = f.cfg.Path, true, followInterval
 	err = replica.Restore(ctx, o)
@@ -215,19 +239,84 @@ func (f *Follower) follow(ctx context.Context) error {
 	case errors.Is(cause, errDiscontinuous):
 		f.stale = true
 		return cause
-	case errors.As(cause, &unreachable):
+	case errors.Is(cause, errTermChanged), errors.As(cause, &unreachable):
 		return cause
 	}
 	return err
 }
 
-// open connects to the replica. Litestream reports its progress in the log
-// alone: it goes to a followerLog.
-func (f *Follower) open(ctx context.Context) (*litestream.Replica, *checkedClient, error) {
-	client, err := f.cfg.Replica.settings.newClient(nil)
-	if err != nil {
-		return nil, nil, err
+// watchTerm calls changed when another term begins.
+func (f *Follower) watchTerm(ctx context.Context, source termSource, changed func(error)) {
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		asking, cancel := context.WithTimeout(ctx, requestTimeout)
+		current, err := newestTerm(asking, source.at)
+		cancel()
+		if err == nil && (current.Number != source.term.Number || current.Nonce != source.term.Nonce) {
+			changed(errTermChanged)
+			return
+		}
 	}
+}
+
+// open opens the current term of the replica. The error wraps errDiscontinuous
+// when the copy is not a state of that term.
+func (f *Follower) open(ctx context.Context) (termSource, error) {
+	connecting, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	source, err := openSource(connecting, f.cfg.Replica, true)
+	if err != nil {
+		return source, err
+	}
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
+	if err != nil {
+		return source, err
+	}
+	last, err := readRecord(f.cfg.Path)
+	if err != nil {
+		return source, err
+	}
+	upTo, err := inherits(connecting, source.at, source.term, last)
+	if err != nil {
+		return source, err
+	}
+	if at > upTo {
+		return source, errDiscontinuous
+	}
+	return source, f.writeTerm(source.term)
+}
+
+// inherits returns the last transaction that t has in common with the term of a
+// record, 0 for none.
+func inherits(ctx context.Context, at location, t term, last record) (ltx.TXID, error) {
+	upTo := ltx.TXID(math.MaxInt64)
+	for t.Number > last.Term {
+		if t.Snapshot {
+			return 0, nil
+		}
+		upTo = min(upTo, t.ParentTXID)
+		var err error
+		if t, err = readTerm(ctx, at, t.Parent); errors.Is(err, errNoTerm) {
+			return 0, nil
+		} else if err != nil {
+			return 0, err
+		}
+	}
+	if t.Number != last.Term || t.Nonce != last.Nonce {
+		return 0, nil
+	}
+	return upTo, nil
+}
+
+// replica returns Litestream's replica for a client, and the client that it uses.
+// Litestream reports its progress in the log alone: it goes to a followerLog.
+func (f *Follower) replica(client litestream.ReplicaClient) (*litestream.Replica, *checkedClient) {
 	db := litestream.NewDB(f.cfg.Path) // never opened
 	logger := slog.New(&followerLog{f})
 	db.SetLogger(logger)
@@ -236,11 +325,8 @@ func (f *Follower) open(ctx context.Context) (*litestream.Replica, *checkedClien
 		f.cfg.Logger.Error("an object of the replica is damaged; the copy is continued from others if they have its changes", "replica", f.cfg.Replica.Target(), "error", err)
 		f.failed(err.Error())
 	})
-	return litestream.NewReplicaWithClient(db, checked), checked, client.Init(ctx)
+	return litestream.NewReplicaWithClient(db, checked), checked
 }
-
-// errDiscontinuous says that the copy cannot be continued.
-var errDiscontinuous = errors.New("the copy cannot be continued, and is made anew")
 
 // checkContinuity returns an error when the copy cannot be continued:
 // errDiscontinuous when it is newer than the replica, which was replaced then, or
@@ -307,25 +393,33 @@ func newestChange(ctx context.Context, client litestream.ReplicaClient) (tx ltx.
 }
 
 // CatchUp brings the copy up to date with the replica, which no process may write
-// to any more, and returns the time of its newest change. It fails when the newest
+// to any more, and returns its position and the time of its newest change. After
+// that the copy is no longer followed. It fails when the newest
 // changes are in damaged objects alone; the error names these, and the state that
 // can be restored.
-func (f *Follower) CatchUp(ctx context.Context) (time.Time, error) {
-	_, client, err := f.open(ctx)
+func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
+	source, err := openSource(ctx, f.cfg.Replica, false)
 	if err != nil {
-		return time.Time{}, err
+		return Origin{}, time.Time{}, err
 	}
-	newest, at, err := newestChange(ctx, client)
+	newest, added, err := newestChange(ctx, source.client)
 	if err != nil {
-		return time.Time{}, err
+		return Origin{}, time.Time{}, err
 	}
-	return at, f.followTo(ctx, newest)
+	if err := f.followTo(ctx, source.term, newest); err != nil {
+		return Origin{}, time.Time{}, err
+	}
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
+	if err == nil {
+		err = os.Remove(litestream.TXIDPath(f.cfg.Path))
+	}
+	return Origin{f.cfg.Replica.Target(), source.term, at}, added, err
 }
 
-// followTo follows until the copy has a transaction.
-func (f *Follower) followTo(ctx context.Context, tx ltx.TXID) error {
-	for !f.has(tx) {
-		done, err := f.followOnceTo(ctx, tx)
+// followTo follows until the copy has a transaction of a term.
+func (f *Follower) followTo(ctx context.Context, t term, tx ltx.TXID) error {
+	for !f.has(t, tx) {
+		done, err := f.followOnceTo(ctx, t, tx)
 		if done || ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -346,7 +440,7 @@ func (f *Follower) followTo(ctx context.Context, tx ltx.TXID) error {
 
 // followOnceTo follows until the copy has a transaction, and reports whether it
 // has, or until following fails.
-func (f *Follower) followOnceTo(ctx context.Context, tx ltx.TXID) (done bool, err error) {
+func (f *Follower) followOnceTo(ctx context.Context, t term, tx ltx.TXID) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -358,7 +452,7 @@ func (f *Follower) followOnceTo(ctx context.Context, tx ltx.TXID) (done bool, er
 		case err := <-ended:
 			return false, err
 		case <-tick.C:
-			if f.has(tx) {
+			if f.has(t, tx) {
 				cancel()
 				<-ended
 				return true, nil
@@ -367,7 +461,11 @@ func (f *Follower) followOnceTo(ctx context.Context, tx ltx.TXID) (done bool, er
 	}
 }
 
-func (f *Follower) has(tx ltx.TXID) bool {
+func (f *Follower) has(t term, tx ltx.TXID) bool {
+	last, err := readRecord(f.cfg.Path)
+	if err != nil || last.Term != t.Number || last.Nonce != t.Nonce {
+		return false
+	}
 	at, err := litestream.ReadTXIDFile(f.cfg.Path)
 	return err == nil && at >= tx
 }

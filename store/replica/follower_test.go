@@ -57,7 +57,7 @@ func TestFollower(t *testing.T) {
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
-	at, err := f.CatchUp(t.Context())
+	_, at, err := f.CatchUp(t.Context())
 	if err != nil || time.Since(at) > time.Minute {
 		t.Fatalf("catch up: %s, %v", at, err)
 	}

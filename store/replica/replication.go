@@ -75,7 +75,9 @@ type Replication struct {
 	throttled atomic.Pointer[time.Time]     // when the writer last synced; nil for never
 	frames    atomic.Int64                  // length of the write-ahead log when it was last measured
 	truncate  atomic.Bool                   // the writer must truncate the write-ahead log before its next commit
-	syncNow   chan struct{}                 // the writer is about to wait for a checkpoint; has room for one
+	// autoCheckpoint is set while SQLite shortens the write-ahead log by itself.
+	autoCheckpoint atomic.Bool
+	syncNow        chan struct{} // the writer is about to wait for a checkpoint; has room for one
 
 	// Owned by the goroutine that calls BeforeBatch.
 	measured      time.Time     // when the write-ahead log was last measured
@@ -99,7 +101,10 @@ type session struct {
 	db      *litestream.DB
 	replica *litestream.Replica
 
+	own   *ownTerm
 	began time.Time // everything committed before this is in the first sync
+	// snapshot is set while the term needs a snapshot before anything else.
+	snapshot atomic.Bool
 
 	// Owned by upload.
 	verified time.Time // when the replica was last known to be restorable; zero for never
@@ -221,21 +226,10 @@ func (r *Replication) noticed(since time.Time, tx ltx.TXID) {
 }
 
 // start opens Litestream and syncs once. It contacts the replica first: while
-// that cannot be reached Litestream stays closed, and SQLite checkpoints itself.
+// that cannot be reached Litestream stays closed.
 func (r *Replication) start(ctx context.Context) (*session, error) {
-	s, err := r.newSession()
-	if err != nil {
-		return nil, err
-	}
 	connecting, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if err := s.replica.Client.Init(connecting); err != nil {
-		return nil, err
-	}
-	newest, err := s.replica.MaxLTXFileInfo(connecting, 0)
-	if err != nil {
-		return nil, fmt.Errorf("the replica cannot be read: %w", err)
-	}
 	if r.lease.Load() == nil {
 		if err := CheckUnleased(connecting, r.cfg); errors.Is(err, ErrLeaseHeld) {
 			return nil, err
@@ -243,7 +237,21 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 			r.logger.Warn("the bucket's lease cannot be read", "error", err)
 		}
 	}
+	t, err := r.takeTerm(connecting)
+	if err != nil {
+		return nil, err
+	}
 	if err := r.disableAutoCheckpoint(); err != nil {
+		return nil, err
+	}
+	if t.snapshot && !t.log.proven {
+		if err := r.cutLog(t.term.ParentTXID); err != nil {
+			return nil, err
+		}
+		t.log = logState{at: max(t.term.ParentTXID+1, 2), baseline: true, proven: true}
+	}
+	s, err := r.newSession(t)
+	if err != nil {
 		return nil, err
 	}
 	var pos ltx.Pos
@@ -256,12 +264,15 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 	if err == nil {
 		pos, err = s.db.Pos()
 	}
+	if err == nil && pos.TXID > t.log.at {
+		err = removeBaseline(r.path, t.log)
+	}
 	if err != nil {
 		r.abandon(s, err)
 		return nil, err
 	}
 	r.mu.Lock()
-	r.session, r.sent = s, newest.MaxTXID
+	r.session, r.sent = s, t.sent
 	since := r.since
 	if len(r.pending) > 0 {
 		since = r.pending[0].since
@@ -272,15 +283,11 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// newSession configures Litestream, and opens nothing.
-func (r *Replication) newSession() (*session, error) {
+// newSession configures Litestream to write to a term, and opens nothing.
+func (r *Replication) newSession(t *ownTerm) (*session, error) {
 	db := litestream.NewDB(r.path)
 	replica := litestream.NewReplica(db)
-	client, err := r.cfg.settings.newClient(replica)
-	if err != nil {
-		return nil, err
-	}
-	replica.Client = &spoolClient{&fencedClient{client, r.fenced}, r.path}
+	replica.Client = &spoolClient{&fencedClient{t.client, r.fenced}, r.path}
 	db.Replica = replica
 	// Litestream's own loops are off: this package syncs, so that it sees
 	// the errors.
@@ -293,13 +300,17 @@ func (r *Replication) newSession() (*session, error) {
 	for i, interval := range r.cfg.CompactionIntervals {
 		levels = append(levels, &litestream.CompactionLevel{Level: i + 1, Interval: interval})
 	}
-	s := &session{store: litestream.NewStore([]*litestream.DB{db}, levels), db: db, replica: replica}
+	s := &session{store: litestream.NewStore([]*litestream.DB{db}, levels), db: db, replica: replica, own: t}
+	s.snapshot.Store(t.snapshot)
+	// This package compacts, and removes what is old: see maintain.
+	s.store.CompactionMonitorEnabled = false
+	s.store.SetRetentionEnabled(false)
+	s.store.L0RetentionCheckInterval = 0
+	s.store.SetL0Retention(0)
 	logger := slog.New(&logHandler{Handler: r.logger.Handler(), r: r})
 	s.store.Logger = logger
 	db.SetLogger(logger)
-	s.store.SnapshotInterval, s.store.SnapshotRetention = r.cfg.SnapshotInterval, r.cfg.SnapshotRetention
-	s.store.SetL0Retention(r.cfg.L0Retention)
-	s.store.L0RetentionCheckInterval = r.cfg.L0RetentionInterval
+	s.store.SnapshotInterval = r.cfg.SnapshotInterval
 	s.store.SetShutdownSyncTimeout(r.cfg.ShutdownSyncTimeout)
 	s.store.SetShutdownSyncInterval(200 * time.Millisecond)
 	return s, nil
@@ -314,9 +325,8 @@ func (r *Replication) uploadTimeout() time.Duration {
 	return time.Duration(info.Size()) * time.Second / minUploadRate
 }
 
-// abandon closes Litestream without a last sync, so that SQLite checkpoints
-// again. When the backlog is too large it is removed, and the next start makes a
-// snapshot of the whole database.
+// abandon closes Litestream without a last sync. When the backlog is too large it
+// is removed, and the next start makes a snapshot of the whole database.
 func (r *Replication) abandon(s *session, why error) {
 	r.running.Store(nil)
 	r.mu.Lock()
@@ -329,9 +339,6 @@ func (r *Replication) abandon(s *session, why error) {
 		if err := os.RemoveAll(s.db.MetaPath()); err != nil {
 			r.logger.Error("what waits to be copied cannot be removed", "error", err)
 		}
-	}
-	if err := r.enableAutoCheckpoint(); err != nil {
-		r.logger.Error("the write-ahead log cannot be given back to SQLite", "error", err)
 	}
 }
 
@@ -350,6 +357,7 @@ func (r *Replication) follow(ctx context.Context, s *session) error {
 		}
 	})
 	defer cancel(nil)
+	uploading.Go(func() { r.maintain(ctx, s) })
 	err := r.syncWAL(ctx, s, changed)
 	if cause := context.Cause(ctx); errors.Is(cause, errReplicaIncomplete) {
 		return cause
@@ -385,7 +393,7 @@ func (r *Replication) Close() error {
 		}
 	}
 	if err == nil {
-		err = s.store.Close(ctx)
+		err = r.finish(ctx, s)
 	}
 	if err == nil {
 		if ok, checkErr := r.restorable(ctx, s); checkErr == nil && !ok {
@@ -397,6 +405,25 @@ func (r *Replication) Close() error {
 		return fmt.Errorf("the replica %s does not hold what was written last; the data directory does: %w", r.cfg.Target(), err)
 	}
 	return nil
+}
+
+// finish uploads what is left, and closes Litestream.
+func (r *Replication) finish(ctx context.Context, s *session) error {
+	for {
+		err := s.db.Sync(ctx)
+		if err == nil {
+			err = r.send(ctx, s)
+		}
+		if err == nil {
+			return s.store.Close(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			r.abandon(s, err)
+			return err
+		case <-time.After(minRetry / 5):
+		}
+	}
 }
 
 // logHandler is Litestream's log. Information goes to the debug level, and so do

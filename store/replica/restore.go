@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/benbjohnson/litestream"
-	"github.com/superfly/ltx"
 
+	"service/internal/durable"
 	"service/webhook"
 )
 
@@ -23,6 +23,7 @@ var ErrEmpty = errors.New("nothing to restore")
 
 // Result is what a restore has found.
 type Result struct {
+	Origin  Origin
 	State   time.Time // of the newest change
 	Damaged []string  // objects that are damaged; the state was restored from others
 }
@@ -33,39 +34,44 @@ type Result struct {
 // what can be restored instead. The error wraps [ErrEmpty] when there is no such
 // state. After an error the caller removes what is at path, see [RemoveDatabase].
 func Restore(ctx context.Context, from *Config, path string, at time.Time) (Result, error) {
-	newest, damaged, err := restore(ctx, from, path, at)
+	source, err := openSource(ctx, from, !at.IsZero())
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{newest.CreatedAt, damaged}, nil
-}
-
-// restore is [Restore]; it returns the newest change.
-func restore(ctx context.Context, from *Config, path string, at time.Time) (*ltx.FileInfo, []string, error) {
-	client, err := restoreClient(ctx, from)
-	if err != nil {
-		return nil, nil, err
-	}
-	newest, damaged, err := restoreFrom(ctx, client, path, at)
+	newest, damaged, err := restoreFrom(ctx, source.client, path, at)
 	switch {
 	case errors.Is(err, litestream.ErrTxNotAvailable) && at.IsZero():
-		return nil, nil, fmt.Errorf("%w: the replica is empty", ErrEmpty)
+		return Result{}, fmt.Errorf("%w: the replica is empty", ErrEmpty)
 	case errors.Is(err, litestream.ErrTxNotAvailable):
-		return nil, nil, fmt.Errorf("%w: the replica has nothing from before %s", ErrEmpty, webhook.FormatTime(at))
+		return Result{}, fmt.Errorf("%w: the replica has nothing from before %s", ErrEmpty, webhook.FormatTime(at))
+	case err != nil:
+		return Result{}, err
 	}
-	return newest, damaged, err
+	return Result{Origin{from.Target(), source.term, newest.MaxTXID}, newest.CreatedAt, damaged}, nil
 }
 
-// restoreClient returns a client of the replica that is connected.
-func restoreClient(ctx context.Context, from *Config) (litestream.ReplicaClient, error) {
-	client, err := from.settings.newClient(nil)
-	if err != nil {
-		return nil, err
-	}
-	client.SetLogger(slog.New(slog.DiscardHandler))
+// termSource is the files of a term to restore from.
+type termSource struct {
+	at     location
+	term   term
+	client *termClient
+}
+
+// openSource opens the current term of a replica. With history it also has what
+// only older states need.
+func openSource(ctx context.Context, cfg *Config, history bool) (s termSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return client, client.Init(ctx)
+	if s.at, err = newLocation(ctx, cfg); err != nil {
+		return s, err
+	}
+	if s.term, err = newestTerm(ctx, s.at); err != nil {
+		return s, err
+	}
+	if s.client, err = openTerm(ctx, s.at, s.term, history); err != nil {
+		return s, err
+	}
+	return s, s.client.Init(ctx)
 }
 
 // Newest returns the time of the newest change in a replica. The error wraps
@@ -73,11 +79,11 @@ func restoreClient(ctx context.Context, from *Config) (litestream.ReplicaClient,
 func Newest(ctx context.Context, cfg *Config) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	client, err := restoreClient(ctx, cfg)
+	source, err := openSource(ctx, cfg, false)
 	if err != nil {
 		return time.Time{}, err
 	}
-	plan, err := litestream.CalcRestorePlan(ctx, client, 0, time.Time{}, slog.New(slog.DiscardHandler))
+	plan, err := litestream.CalcRestorePlan(ctx, source.client, 0, noTime, quiet)
 	if errors.Is(err, litestream.ErrTxNotAvailable) {
 		return time.Time{}, ErrEmpty
 	} else if err != nil {
@@ -97,6 +103,21 @@ func RemoveDatabase(path string) error {
 	}
 	errs = append(errs, os.RemoveAll(metaPath(path)))
 	return errors.Join(errs...)
+}
+
+// MoveDatabase renames a database that no process has open, with its write-ahead
+// log and Litestream's directory beside it, to a name in the same directory at
+// which there is none. A crash may leave parts, but no database without its log.
+func MoveDatabase(from, to string) error {
+	for _, names := range [][2]string{{from + "-wal", to + "-wal"}, {metaPath(from), metaPath(to)}} {
+		if err := os.Rename(names[0], names[1]); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	if err := durable.SyncDir(filepath.Dir(to)); err != nil {
+		return err
+	}
+	return durable.Rename(from, to)
 }
 
 // metaPath returns the directory that Litestream keeps beside a database.

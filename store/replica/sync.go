@@ -220,6 +220,17 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 		}
 		r.throttled.Store(&began)
 	}
+	if s.snapshot.Load() {
+		if err := r.uploadSnapshot(ctx, s); err != nil {
+			return err
+		}
+	}
+	if s.replica.Pos().IsZero() {
+		r.mu.Lock()
+		sent := r.sent
+		r.mu.Unlock()
+		s.replica.SetPos(ltx.Pos{TXID: sent})
+	}
 	pos, err := s.db.Pos()
 	if err != nil {
 		return err

@@ -31,10 +31,10 @@ func TestEmptiedReplica(t *testing.T) {
 	r.await("up to date", upToDate)
 	r.awaitSent(r.current()) // Litestream starts again by itself when an upload fails
 	r.await("given the first snapshot", func(Status) bool {
-		snapshots, err := os.ReadDir(filepath.Join(target, "ltx", "9"))
+		snapshots, err := os.ReadDir(filepath.Join(target, "terms", "0001", "ltx", "9"))
 		return err == nil && len(snapshots) > 0 && !strings.HasSuffix(snapshots[0].Name(), ".tmp")
 	})
-	lose("ltx")
+	lose("terms/0001/ltx")
 	r.insert(1)
 	r.await("known to be incomplete", func(s Status) bool {
 		return s.State == StateFailing && strings.Contains(s.Err, "cannot be restored from")
@@ -52,15 +52,17 @@ func TestEmptiedReplica(t *testing.T) {
 	// repairs it.
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
-	lose("ltx/0")
+	r.insert(1)
+	r.awaitSent(r.current())
+	lose("terms/0002/ltx/0")
 	r.insert(1)
 	if err := r.close(); !errors.Is(err, errReplicaIncomplete) {
 		t.Errorf("close: got %v, want %v", err, errReplicaIncomplete)
 	}
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
-	if n := restoredRows(t, cfg); n != 4 {
-		t.Errorf("after the next start: got %d rows, want 4", n)
+	if n := restoredRows(t, cfg); n != 5 {
+		t.Errorf("after the next start: got %d rows, want 5", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"os"
@@ -153,11 +154,26 @@ func (d *drill) restoreEarlier() {
 	}
 }
 
-// restoreByLitestream restores the same by Litestream's own command.
+// restoreByLitestream restores the same by Litestream's own command, from the path
+// of the current term.
 func (d *drill) restoreByLitestream() {
 	d.t.Helper()
 	database := filepath.Join(d.t.TempDir(), "service.db")
-	cmd := exec.Command(harness.Litestream(d.t), "restore", "-config", d.config, "-o", database, filepath.Join(d.data, "service.db"))
+	terms, err := os.ReadDir(filepath.Join(d.gateway.Dir, "bucket", "service", "terms"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	config, err := os.ReadFile(d.config)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	term := "path: service/terms/" + terms[len(terms)-1].Name()
+	config = bytes.Replace(config, []byte("path: service\n"), []byte(term+"\n"), 1)
+	name := filepath.Join(d.t.TempDir(), "term.yml")
+	if err := os.WriteFile(name, config, 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	cmd := exec.Command(harness.Litestream(d.t), "restore", "-config", name, "-o", database, filepath.Join(d.data, "service.db"))
 	cmd.Env = append(harness.Environment(), "AWS_CA_BUNDLE=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		d.t.Fatalf("litestream restore: %v\n%s", err, out)

@@ -1,0 +1,345 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/benbjohnson/litestream"
+	"github.com/benbjohnson/litestream/file"
+	"github.com/benbjohnson/litestream/s3"
+	"github.com/superfly/ltx"
+
+	"service/internal/durable"
+)
+
+var (
+	quiet  = slog.New(slog.DiscardHandler)
+	noTime time.Time
+)
+
+// termsFolder has a folder for each term, beside the files of term 0.
+const termsFolder = "terms"
+
+// errNoTerm says that a term does not exist.
+var errNoTerm = errors.New("the term does not exist")
+
+// location is the place of a replica: a bucket or a directory. Its methods may
+// be called from any goroutine.
+type location interface {
+	// terms returns the numbers of the terms that have begun, in increasing order.
+	terms(ctx context.Context) ([]int64, error)
+	// readTerm reads a record. The error wraps errNoTerm when there is none.
+	readTerm(ctx context.Context, number int64) (term, error)
+	// claim creates a term. The error wraps errTermTaken when it exists.
+	claim(ctx context.Context, t term) error
+	// writeTerm replaces the record of a term of this service.
+	writeTerm(ctx context.Context, t term) error
+	// client returns a client of a term's own files.
+	client(number int64) (litestream.ReplicaClient, error)
+	// copyFile copies a file of one term into another, inside the place.
+	copyFile(ctx context.Context, from, to int64, f *ltx.FileInfo) error
+	// removeTerm removes a term with its files. Of term 0 only the files are
+	// removed.
+	removeTerm(ctx context.Context, number int64) error
+}
+
+// newLocation returns the location of a configuration. It does not connect.
+func newLocation(ctx context.Context, cfg *Config) (location, error) {
+	client, err := cfg.settings.newClient(nil)
+	if err != nil {
+		return nil, err
+	}
+	switch c := client.(type) {
+	case *s3.ReplicaClient:
+		bucket, err := newLeaseBucket(ctx, c)
+		return &bucketLocation{cfg, bucket, c.Path}, err
+	case *file.ReplicaClient:
+		return &folderLocation{c.Path()}, nil
+	}
+	return nil, fmt.Errorf("a replica of the type %s has no terms", client.Type())
+}
+
+// termPath returns the path of a term's own files under that of the replica.
+func termPath(root string, number int64) string {
+	if number == 0 {
+		return root
+	}
+	return path.Join(root, termsFolder, fmt.Sprintf("%04d", number))
+}
+
+// parseTerm returns the number of a term's folder, 0 for none.
+func parseTerm(name string) int64 {
+	n, err := strconv.ParseInt(name, 10, 64)
+	if err != nil || n < 1 || len(name) < 4 {
+		return 0
+	}
+	return n
+}
+
+// bucketLocation is a path in a bucket.
+type bucketLocation struct {
+	cfg    *Config
+	bucket *leaseBucket
+	root   string
+}
+
+func (l *bucketLocation) client(number int64) (litestream.ReplicaClient, error) {
+	client, err := l.cfg.settings.newClient(nil)
+	if err != nil {
+		return nil, err
+	}
+	c := client.(*s3.ReplicaClient)
+	c.Path = termPath(c.Path, number)
+	c.SetLogger(quiet)
+	return c, nil
+}
+
+func (l *bucketLocation) key(number int64, name string) string {
+	return path.Join(termPath(l.root, number), name)
+}
+
+func (l *bucketLocation) terms(ctx context.Context) ([]int64, error) {
+	api, err := l.bucket.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	prefix := path.Join(l.root, termsFolder) + "/"
+	pages := awss3.NewListObjectsV2Paginator(api, &awss3.ListObjectsV2Input{Bucket: &l.bucket.name, Prefix: &prefix, Delimiter: aws.String("/")})
+	var numbers []int64
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range page.CommonPrefixes {
+			if n := parseTerm(path.Base(aws.ToString(p.Prefix))); n > 0 {
+				numbers = append(numbers, n)
+			}
+		}
+	}
+	slices.Sort(numbers)
+	return l.begun(ctx, numbers)
+}
+
+// begun removes folders without a record from the end of numbers: a removal that
+// was cut off may have left them.
+func (l *bucketLocation) begun(ctx context.Context, numbers []int64) ([]int64, error) {
+	for len(numbers) > 0 {
+		_, err := l.readTerm(ctx, numbers[len(numbers)-1])
+		if !errors.Is(err, errNoTerm) {
+			return numbers, err
+		}
+		numbers = numbers[:len(numbers)-1]
+	}
+	return nil, nil
+}
+
+func (l *bucketLocation) readTerm(ctx context.Context, number int64) (t term, err error) {
+	api, err := l.bucket.client(ctx)
+	if err != nil {
+		return t, err
+	}
+	key := l.key(number, termName)
+	out, err := api.GetObject(ctx, &awss3.GetObjectInput{Bucket: &l.bucket.name, Key: &key})
+	var none *types.NoSuchKey
+	if errors.As(err, &none) {
+		return t, errNoTerm
+	} else if err != nil {
+		return t, err
+	}
+	defer out.Body.Close()
+	return t, json.NewDecoder(io.LimitReader(out.Body, 1<<16)).Decode(&t)
+}
+
+func (l *bucketLocation) claim(ctx context.Context, t term) error {
+	return l.put(ctx, t, aws.String("*"))
+}
+
+func (l *bucketLocation) writeTerm(ctx context.Context, t term) error { return l.put(ctx, t, nil) }
+
+func (l *bucketLocation) put(ctx context.Context, t term, unless *string) error {
+	api, err := l.bucket.client(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	key := l.key(t.Number, termName)
+	_, err = api.PutObject(ctx, &awss3.PutObjectInput{Bucket: &l.bucket.name, Key: &key, Body: bytes.NewReader(text), ContentType: aws.String("application/json"), IfNoneMatch: unless})
+	var response interface{ HTTPStatusCode() int }
+	if errors.As(err, &response) {
+		switch response.HTTPStatusCode() {
+		case 409, 412: // another write at the same time, or before
+			// The response to an earlier try of this request may have been lost.
+			if found, err := l.readTerm(ctx, t.Number); err == nil && found.Nonce == t.Nonce {
+				return nil
+			}
+			return errTermTaken
+		}
+	}
+	return err
+}
+
+func (l *bucketLocation) copyFile(ctx context.Context, from, to int64, f *ltx.FileInfo) error {
+	api, err := l.bucket.client(ctx)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("%04x/%s", f.Level, ltx.FormatFilename(f.MinTXID, f.MaxTXID))
+	// The root of term 0 may be empty: its keys begin with a slash then.
+	source := termPath(l.root, from) + "/" + name
+	key := l.key(to, name)
+	_, err = api.CopyObject(ctx, &awss3.CopyObjectInput{Bucket: &l.bucket.name, Key: &key, CopySource: aws.String(copySource(l.bucket.name, source))})
+	return err
+}
+
+// copySource returns a key in the form of the header x-amz-copy-source.
+func copySource(bucket, key string) string {
+	parts := strings.Split(bucket+"/"+key, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	return strings.Join(parts, "/")
+}
+
+func (l *bucketLocation) removeTerm(ctx context.Context, number int64) error {
+	api, err := l.bucket.client(ctx)
+	if err != nil {
+		return err
+	}
+	prefixes := []string{termPath(l.root, number) + "/"}
+	if number == 0 {
+		prefixes = nil
+		for level := 0; level <= litestream.SnapshotLevel; level++ {
+			prefixes = append(prefixes, fmt.Sprintf("%s/%04x/", l.root, level))
+		}
+	}
+	for _, prefix := range prefixes {
+		pages := awss3.NewListObjectsV2Paginator(api, &awss3.ListObjectsV2Input{Bucket: &l.bucket.name, Prefix: &prefix})
+		for pages.HasMorePages() {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
+				return err
+			}
+			for _, o := range page.Contents {
+				if _, err := api.DeleteObject(ctx, &awss3.DeleteObjectInput{Bucket: &l.bucket.name, Key: o.Key}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// folderLocation is a directory.
+type folderLocation struct{ root string }
+
+func (l *folderLocation) client(number int64) (litestream.ReplicaClient, error) {
+	c := file.NewReplicaClient(l.dir(number))
+	c.SetLogger(quiet)
+	return c, nil
+}
+
+func (l *folderLocation) dir(number int64) string {
+	return filepath.FromSlash(termPath(filepath.ToSlash(l.root), number))
+}
+
+func (l *folderLocation) terms(context.Context) ([]int64, error) {
+	entries, err := os.ReadDir(filepath.Join(l.root, termsFolder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	var numbers []int64
+	for _, e := range entries {
+		n := parseTerm(e.Name())
+		if n == 0 {
+			continue
+		}
+		// A folder without a record was claimed by a process that has ended, or
+		// is being claimed.
+		if _, err := os.Stat(filepath.Join(l.dir(n), termName)); err == nil {
+			numbers = append(numbers, n)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+func (l *folderLocation) readTerm(_ context.Context, number int64) (t term, err error) {
+	text, err := os.ReadFile(filepath.Join(l.dir(number), termName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, errNoTerm
+	} else if err != nil {
+		return t, err
+	}
+	return t, json.Unmarshal(text, &t)
+}
+
+func (l *folderLocation) claim(ctx context.Context, t term) error {
+	terms := filepath.Join(l.root, termsFolder)
+	if err := os.MkdirAll(terms, 0o700); err != nil {
+		return err
+	}
+	err := os.Mkdir(l.dir(t.Number), 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return errTermTaken
+	} else if err != nil {
+		return err
+	}
+	if err := errors.Join(durable.SyncDir(terms), durable.SyncDir(l.root)); err != nil {
+		return err
+	}
+	return l.writeTerm(ctx, t)
+}
+
+func (l *folderLocation) writeTerm(_ context.Context, t term) error {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(l.dir(t.Number), termName), append(text, '\n'), 0o600)
+}
+
+func (l *folderLocation) copyFile(_ context.Context, from, to int64, f *ltx.FileInfo) error {
+	target := file.NewReplicaClient(l.dir(to)).LTXFilePath(f.Level, f.MinTXID, f.MaxTXID)
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return err
+	}
+	err := os.Link(file.NewReplicaClient(l.dir(from)).LTXFilePath(f.Level, f.MinTXID, f.MaxTXID), target)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return durable.SyncDir(filepath.Dir(target))
+}
+
+func (l *folderLocation) removeTerm(_ context.Context, number int64) error {
+	if number > 0 {
+		return os.RemoveAll(l.dir(number))
+	}
+	return os.RemoveAll(filepath.Join(l.root, "ltx"))
+}

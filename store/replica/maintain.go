@@ -1,0 +1,343 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+)
+
+// maintain compacts the levels of the replica, uploads snapshots, makes the term
+// complete and enforces the retention, until ctx ends. A failure is logged and
+// tried again at the next time.
+func (r *Replication) maintain(ctx context.Context, s *session) {
+	var g sync.WaitGroup
+	g.Go(func() {
+		levels := slices.Clone(r.cfg.CompactionIntervals)
+		r.every(ctx, func(now time.Time) time.Time {
+			next := now.Add(maxRetry)
+			for i, interval := range levels {
+				l := &litestream.CompactionLevel{Level: i + 1, Interval: interval}
+				r.compact(ctx, s, l)
+				if at := l.NextCompactionAt(now); at.Before(next) {
+					next = at
+				}
+			}
+			return next
+		})
+	})
+	g.Go(func() {
+		r.every(ctx, func(now time.Time) time.Time {
+			if err := r.completeTerm(ctx, s); err != nil && ctx.Err() == nil {
+				s.store.Logger.Error("the term of the replica cannot be completed", "error", err)
+				return now.Add(maxRetry)
+			}
+			l := s.store.SnapshotLevel()
+			r.compact(ctx, s, l)
+			if err := r.enforceSnapshotRetention(ctx, s); err != nil && ctx.Err() == nil {
+				s.store.Logger.Error("old files of the replica cannot be removed", "error", err)
+			}
+			return l.NextCompactionAt(now)
+		})
+	})
+	if r.cfg.L0Retention > 0 && r.cfg.L0RetentionInterval > 0 {
+		g.Go(func() {
+			r.every(ctx, func(now time.Time) time.Time {
+				if err := r.enforceL0Retention(ctx, s); err != nil && ctx.Err() == nil {
+					s.store.Logger.Error("old files of the replica cannot be removed", "error", err)
+				}
+				return now.Add(r.cfg.L0RetentionInterval)
+			})
+		})
+	}
+	g.Wait()
+}
+
+// every calls work, and again at the time that it returns, until ctx ends.
+func (r *Replication) every(ctx context.Context, work func(now time.Time) time.Time) {
+	for ctx.Err() == nil {
+		next := work(time.Now())
+		select {
+		case <-ctx.Done():
+		case <-time.After(max(time.Until(next), 10*time.Millisecond)):
+		}
+	}
+}
+
+// compact brings one level up to date.
+func (r *Replication) compact(ctx context.Context, s *session, l *litestream.CompactionLevel) {
+	if s.snapshot.Load() {
+		return // the files begin with the snapshot
+	}
+	_, err := s.store.CompactDB(ctx, s.db, l)
+	switch {
+	case err == nil, ctx.Err() != nil, errors.Is(err, litestream.ErrNoCompaction), errors.Is(err, litestream.ErrCompactionTooEarly), errors.Is(err, litestream.ErrDBNotReady):
+	default:
+		s.store.Logger.Error("the replica cannot be compacted", "level", l.Level, "error", err)
+	}
+}
+
+// completeTerm copies the files of earlier terms that the term needs into the
+// term, inside the place of the replica, so that it can be restored alone.
+func (r *Replication) completeTerm(ctx context.Context, s *session) error {
+	t := s.own.term
+	if t.Complete || t.Snapshot {
+		return nil
+	}
+	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, t.ParentTXID, noTime, quiet)
+	if err != nil {
+		return err
+	}
+	for _, f := range plan {
+		if err := r.copyInto(ctx, s, f); err != nil {
+			return fmt.Errorf("copy %s of level %d into term %d: %w", ltx.FormatFilename(f.MinTXID, f.MaxTXID), f.Level, t.Number, err)
+		}
+	}
+	return r.markComplete(ctx, s)
+}
+
+// copyInto copies a file of an earlier term into the session's term.
+func (r *Replication) copyInto(ctx context.Context, s *session, f *ltx.FileInfo) error {
+	t := s.own
+	from, err := t.client.source(ctx, f)
+	if err != nil || from == t.term.Number {
+		return err
+	}
+	if r.fenced() {
+		return ErrLeaseExpired
+	}
+	if err := t.at.copyFile(ctx, from, t.term.Number, f); err == nil {
+		return nil
+	}
+	// The place may not be able to copy so large a file, or any.
+	content, err := t.client.OpenLTXFile(ctx, f.Level, f.MinTXID, f.MaxTXID, 0, 0)
+	if err != nil {
+		return err
+	}
+	_, err = s.replica.Client.WriteLTXFile(ctx, f.Level, f.MinTXID, f.MaxTXID, content)
+	return errors.Join(err, content.Close())
+}
+
+// markComplete records that the term can be restored alone.
+func (r *Replication) markComplete(ctx context.Context, s *session) error {
+	if r.fenced() {
+		return ErrLeaseExpired
+	}
+	t := s.own.term
+	t.Complete = true
+	if err := s.own.at.writeTerm(ctx, t); err != nil {
+		return err
+	}
+	s.own.term = t
+	return nil
+}
+
+// uploadSnapshot uploads a snapshot of the whole database, which the term begins
+// with.
+func (r *Replication) uploadSnapshot(ctx context.Context, s *session) error {
+	uploading, cancel := context.WithTimeoutCause(ctx, requestTimeout+r.uploadTimeout(), errUploadStalled)
+	defer cancel()
+	info, err := s.db.Snapshot(uploading)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.sent = info.MaxTXID
+	r.mu.Unlock()
+	s.replica.SetPos(ltx.Pos{TXID: info.MaxTXID})
+	if err := r.markComplete(uploading, s); err != nil {
+		return err
+	}
+	s.snapshot.Store(false)
+	return nil
+}
+
+// enforceL0Retention removes files of level 0 that level 1 has, once they are
+// older than l0-retention; here and in the replica. The newest file stays.
+func (r *Replication) enforceL0Retention(ctx context.Context, s *session) error {
+	compacted, err := ownFiles(ctx, s, 1)
+	if err != nil || len(compacted) == 0 {
+		return err
+	}
+	files, err := ownFiles(ctx, s, 0)
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	upTo := compacted[len(compacted)-1].MaxTXID
+	oldest := newestTime(files).Add(-r.cfg.L0Retention)
+	var old []*ltx.FileInfo
+	for _, f := range files[:len(files)-1] {
+		if f.MaxTXID > upTo || f.CreatedAt.After(oldest) {
+			break
+		}
+		old = append(old, f)
+	}
+	if err := s.replica.Client.DeleteLTXFiles(ctx, old); err != nil {
+		return err
+	}
+	return removeLocal(s.db, upTo, r.cfg.L0Retention)
+}
+
+// removeLocal removes local files of level 0 up to a transaction that are older
+// than retention. The newest file stays.
+func removeLocal(db *litestream.DB, upTo ltx.TXID, retention time.Duration) error {
+	entries, err := os.ReadDir(db.LTXLevelDir(0)) // in the order of their transactions
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	for _, e := range entries[:len(entries)-1] {
+		_, tx, err := ltx.ParseFilename(e.Name())
+		if err != nil || tx > upTo {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil || time.Since(info.ModTime()) < retention {
+			continue
+		}
+		if err := os.Remove(db.LTXPath(0, tx, tx)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// enforceSnapshotRetention removes snapshots that are older than the retention,
+// but for the newest, what earlier levels had before them, and the terms that are
+// not needed any more. Ages are those of the place of the replica: this machine's
+// clock may be wrong.
+func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session) error {
+	snapshots, err := ownFiles(ctx, s, litestream.SnapshotLevel)
+	if err != nil || len(snapshots) == 0 {
+		return err
+	}
+	changes, err := ownFiles(ctx, s, 0)
+	if err != nil {
+		return err
+	}
+	now := newestTime(append(slices.Clone(changes), snapshots...))
+	oldest := now.Add(-r.cfg.SnapshotRetention)
+	var old []*ltx.FileInfo
+	for _, f := range snapshots[:len(snapshots)-1] {
+		if f.CreatedAt.Before(oldest) {
+			old = append(old, f)
+		}
+	}
+	if len(old) > 0 {
+		// A restore under way may have begun with the last of them: what follows it stays.
+		if err := r.removeBefore(ctx, s, old[len(old)-1].MaxTXID); err != nil {
+			return err
+		}
+		if err := s.replica.Client.DeleteLTXFiles(ctx, old); err != nil {
+			return err
+		}
+	}
+	return r.removeTerms(ctx, s, oldest)
+}
+
+// removeBefore removes the files of the compacted levels that end before a
+// transaction. The newest of each level stays.
+func (r *Replication) removeBefore(ctx context.Context, s *session, tx ltx.TXID) error {
+	for level := 1; level <= len(r.cfg.CompactionIntervals); level++ {
+		files, err := ownFiles(ctx, s, level)
+		if err != nil {
+			return err
+		}
+		var old []*ltx.FileInfo
+		for _, f := range files[:max(len(files)-1, 0)] {
+			if f.MaxTXID < tx {
+				old = append(old, f)
+			}
+		}
+		if err := s.replica.Client.DeleteLTXFiles(ctx, old); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeTerms removes earlier terms that have nothing newer than oldest, unless
+// another term needs them.
+func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.Time) error {
+	t := s.own
+	if !t.term.Complete {
+		return nil
+	}
+	numbers, err := t.at.terms(ctx)
+	if err != nil {
+		return err
+	}
+	numbers = append([]int64{0}, numbers...)
+	needed := map[int64]bool{}
+	for _, number := range slices.Backward(numbers) {
+		if number >= t.term.Number {
+			continue
+		}
+		found, err := readTerm(ctx, t.at, number)
+		if errors.Is(err, errNoTerm) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		keep := needed[number]
+		if !keep {
+			if keep, err = changedSince(ctx, t.at, number, oldest); err != nil {
+				return err
+			}
+		}
+		if keep {
+			needed[found.Parent] = needed[found.Parent] || !found.Complete
+			continue
+		}
+		if r.fenced() {
+			return ErrLeaseExpired
+		}
+		if err := t.at.removeTerm(ctx, number); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changedSince reports whether a term has files that are newer than since.
+func changedSince(ctx context.Context, at location, number int64, since time.Time) (bool, error) {
+	c, err := at.client(number)
+	if err != nil {
+		return false, err
+	}
+	for level := 0; level <= litestream.SnapshotLevel; level++ {
+		itr, err := c.LTXFiles(ctx, level, 0, false)
+		if err != nil {
+			return false, err
+		}
+		files, err := ltx.SliceFileIterator(itr)
+		if err != nil || newestTime(files).After(since) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// ownFiles lists a level of the session's term, without those of its parent.
+func ownFiles(ctx context.Context, s *session, level int) ([]*ltx.FileInfo, error) {
+	itr, err := s.own.client.ReplicaClient.LTXFiles(ctx, level, 0, false)
+	if err != nil {
+		return nil, err
+	}
+	return ltx.SliceFileIterator(itr)
+}
+
+// newestTime returns the time of the newest file, zero for none.
+func newestTime(files []*ltx.FileInfo) (newest time.Time) {
+	for _, f := range files {
+		if f.CreatedAt.After(newest) {
+			newest = f.CreatedAt
+		}
+	}
+	return newest
+}

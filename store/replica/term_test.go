@@ -1,0 +1,450 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+
+	"service/store/sqlite"
+)
+
+// uploads returns the bytes that were written to a replica in a directory. A link
+// is no upload.
+func uploads(t *testing.T, target string) (bytes int64) {
+	t.Helper()
+	seen := map[uint64]bool{}
+	err := filepath.WalkDir(target, func(_ string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if inode := info.Sys().(*syscall.Stat_t).Ino; !seen[inode] {
+			seen[inode] = true
+			bytes += info.Size()
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
+// pages returns the content of a database with its write-ahead log, without the
+// fields of the first page that count openings and changes.
+func pages(t *testing.T, path string) []byte {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "pages.db")
+	for _, suffix := range []string{"", "-wal"} {
+		text, err := os.ReadFile(path + suffix)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err == nil {
+			err = os.WriteFile(to+suffix, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	db, err := sqlite.OpenWritable(to)
+	if err == nil {
+		_, err = db.Exec(truncateWAL)
+	}
+	if err == nil {
+		err = db.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(text[18:20])
+	clear(text[24:28])
+	clear(text[92:100])
+	return text
+}
+
+// compare restores the newest state, and compares it with the database in dir,
+// which is closed, page by page.
+func compare(t *testing.T, what string, cfg *Config, dir string) Result {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "restored.db")
+	found, err := Restore(t.Context(), cfg, path, time.Time{})
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	got, want := pages(t, path), pages(t, filepath.Join(dir, "service.db"))
+	if len(got) != len(want) {
+		t.Fatalf("%s: restored %d bytes, want %d", what, len(got), len(want))
+	}
+	for n := 0; n < len(got); n += 4096 {
+		if !bytes.Equal(got[n:n+4096], want[n:n+4096]) {
+			t.Errorf("%s: page %d differs", what, n/4096+1)
+		}
+	}
+	return found
+}
+
+// random commits rows of random bytes.
+func (r *replicated) random(rows int) {
+	r.t.Helper()
+	for range rows {
+		value := make([]byte, 10_000)
+		rand.Read(value)
+		r.write("INSERT INTO data (value) VALUES (?)", value)
+	}
+}
+
+// settle waits until everything is uploaded.
+func (r *replicated) settle() {
+	r.t.Helper()
+	r.await("up to date", upToDate)
+	r.awaitSent(r.current())
+}
+
+// copyDir copies a data directory that is in use, and in which nothing changes.
+func copyDir(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestContinue starts a replication again in all the ways in which that happens.
+// Where the write-ahead log proves that nothing was missed, only changes are
+// uploaded. After each the replica is equal to the database.
+func TestContinue(t *testing.T) {
+	exec := func(t *testing.T, dir, statement string) {
+		t.Helper()
+		db, err := sqlite.OpenWritable(filepath.Join(dir, "service.db"))
+		if err == nil {
+			_, err = db.Exec(statement)
+		}
+		if err == nil {
+			err = db.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		whole bool  // the database is copied whole
+		term  int64 // that the replication writes to then
+		stop  func(t *testing.T, r *replicated, dir string) (next string)
+	}{
+		{"orderly", false, 1, func(_ *testing.T, r *replicated, dir string) string { r.close(); return dir }},
+		{"a copy of the directory", false, 2, func(t *testing.T, r *replicated, dir string) string {
+			// The directory is another one then: a copy continues in a term of its own.
+			to := t.TempDir()
+			r.settle()
+			copyDir(t, dir, to)
+			r.close()
+			return to
+		}},
+		{"a write by another program", true, 2, func(t *testing.T, r *replicated, dir string) string {
+			r.close()
+			exec(t, dir, "INSERT INTO data (value) VALUES (randomblob(5000))")
+			return dir
+		}},
+		{"a vacuum by another program", true, 2, func(t *testing.T, r *replicated, dir string) string {
+			r.close()
+			exec(t, dir, "VACUUM")
+			return dir
+		}},
+		{"a removed log", true, 2, func(t *testing.T, r *replicated, dir string) string {
+			r.close()
+			if err := os.Remove(filepath.Join(dir, "service.db-wal")); err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		}},
+		{"a log without its end", true, 2, func(t *testing.T, r *replicated, dir string) string {
+			r.close()
+			name := filepath.Join(dir, "service.db-wal")
+			info, err := os.Stat(name)
+			if err == nil {
+				err = os.Truncate(name, info.Size()-2*4120)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		}},
+		{"no files of Litestream", true, 2, func(t *testing.T, r *replicated, dir string) string {
+			r.close()
+			if err := os.RemoveAll(metaPath(filepath.Join(dir, "service.db"))); err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, target := t.TempDir(), t.TempDir()
+			cfg := fileConfig(t, dir, target)
+			cfg.CompactionIntervals = nil
+			r := openReplicated(t, dir, cfg)
+			r.random(100)
+			r.settle()
+			r.random(1)
+			next := c.stop(t, r, dir)
+			before := uploads(t, target)
+			cfg = fileConfig(t, next, target)
+			cfg.CompactionIntervals = nil
+			r = openReplicated(t, next, cfg)
+			r.settle()
+			r.random(1)
+			r.settle()
+			began := r.current().own.term
+			if err := r.close(); err != nil {
+				t.Fatal(err)
+			}
+			if began.Number != c.term || began.Number > 1 && began.Snapshot != c.whole {
+				t.Errorf("the replication went on in %+v, want term %d, copied whole: %v", began, c.term, c.whole)
+			}
+			if uploaded := uploads(t, target) - before; !c.whole && uploaded > 100_000 {
+				t.Errorf("%d bytes uploaded, and only changes were to be", uploaded)
+			}
+			compare(t, c.name, cfg, next)
+		})
+	}
+}
+
+// TestTerms has a second service take over, while the first one does not know it:
+// it goes on to upload, to compact and to take snapshots. The replica is that of
+// the second.
+func TestTerms(t *testing.T) {
+	for _, kind := range []string{"folder", "bucket"} {
+		t.Run(kind, func(t *testing.T) {
+			one, two := t.TempDir(), t.TempDir()
+			config := func(dir string) *Config { return nil }
+			if target := t.TempDir(); kind == "folder" {
+				config = func(dir string) *Config { return fileConfig(t, dir, target) }
+			} else {
+				b := newBucket(t)
+				config = func(dir string) *Config { return b.config(t, dir) }
+			}
+			first := openReplicated(t, one, config(one))
+			first.random(50)
+			first.settle()
+
+			path := filepath.Join(two, "service.db")
+			found, err := Restore(t.Context(), config(two), path, time.Time{})
+			if err == nil {
+				err = sqlite.WriteLogged(t.Context(), path, func(c *sql.Conn) error {
+					_, err := c.ExecContext(t.Context(), "INSERT INTO data (value) VALUES (x'00')")
+					return err
+				})
+			}
+			if err == nil {
+				err = found.Origin.Continue(path)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			second := openReplicated(t, two, config(two))
+			second.settle()
+			own := second.current().own
+			if own.term.Snapshot || own.term.Parent != 1 || own.term.Number != 2 {
+				t.Errorf("the second service began %+v, want term 2 that continues term 1", own.term)
+			}
+			for range 5 {
+				first.random(10)
+				first.settle()
+				s := first.current()
+				ctx := context.Background()
+				if _, err := s.db.Compact(ctx, 1); err != nil {
+					t.Error(err)
+				}
+				if _, err := s.db.Snapshot(ctx); err != nil {
+					t.Error(err)
+				}
+				second.random(3)
+			}
+			second.settle()
+			if _, err := second.current().db.Compact(context.Background(), 1); err != nil {
+				t.Error(err)
+			}
+			second.await("complete", func(Status) bool {
+				current, err := newestTerm(context.Background(), own.at)
+				return err == nil && current.Complete
+			})
+			if err := second.close(); err != nil {
+				t.Fatal(err)
+			}
+			compare(t, "after the takeover", config(two), two)
+			if err := first.close(); err != nil {
+				t.Log(err)
+			}
+			compare(t, "after the end of the first", config(two), two)
+			// The term can be restored alone.
+			alone, err := own.at.client(2)
+			if err == nil {
+				err = alone.Init(t.Context())
+			}
+			if err == nil {
+				_, err = litestream.CalcRestorePlan(t.Context(), alone, 0, noTime, quiet)
+			}
+			if err != nil {
+				t.Errorf("the term alone: %v", err)
+			}
+		})
+	}
+}
+
+// TestTermZero continues a replica that a version without terms has written.
+func TestTermZero(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, dir, target)
+	r := openReplicated(t, dir, cfg)
+	r.random(20)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	// That version had neither terms nor records.
+	for _, err := range []error{
+		os.Rename(filepath.Join(target, "terms", "0001", "ltx"), filepath.Join(target, "ltx")),
+		os.RemoveAll(filepath.Join(target, "terms")),
+		os.Remove(filepath.Join(metaPath(filepath.Join(dir, "service.db")), recordName)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := compare(t, "term 0", cfg, dir)
+	time.Sleep(2 * time.Millisecond) // times of states are in milliseconds
+	r = openReplicated(t, dir, cfg)
+	r.random(1)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "term 1", cfg, dir)
+	path := filepath.Join(t.TempDir(), "older.db")
+	found, err := Restore(t.Context(), cfg, path, old.State.Add(time.Millisecond))
+	if err != nil || !found.State.Equal(old.State) {
+		t.Fatalf("the state of %s: got %s, %v", old.State, found.State, err)
+	}
+	if n := countRows(t, path); n != 20 {
+		t.Errorf("%d rows in the older state, want 20", n)
+	}
+}
+
+// TestChain restores terms that continue each other, none of them complete.
+func TestChain(t *testing.T) {
+	at := &folderLocation{t.TempDir()}
+	write := func(number int64, level int, minTXID, maxTXID ltx.TXID) {
+		t.Helper()
+		c, err := at.client(number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text bytes.Buffer
+		enc, err := ltx.NewEncoder(&text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 512, Commit: 1, MinTXID: minTXID, MaxTXID: maxTXID, Timestamp: time.Now().UnixMilli(), NodeID: uint64(number)}
+		page := bytes.Repeat([]byte{byte(number), byte(maxTXID)}, 256)
+		if err := errors.Join(enc.EncodeHeader(h), enc.EncodePage(ltx.PageHeader{Pgno: 1}, page), enc.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.WriteLTXFile(t.Context(), level, minTXID, maxTXID, &text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := func(last int64, next term) {
+		t.Helper()
+		if _, err := beginTerm(t.Context(), at, last, next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(0, 9, 1, 3)
+	for tx := ltx.TXID(4); tx <= 10; tx++ {
+		write(0, 0, tx, tx)
+	}
+	write(0, 1, 4, 9)
+	begin(0, term{Parent: 0, ParentTXID: 6})
+	for tx := ltx.TXID(7); tx <= 8; tx++ {
+		write(1, 0, tx, tx)
+	}
+	begin(1, term{Parent: 1, ParentTXID: 7})
+	write(2, 0, 8, 8)
+	write(2, 0, 9, 9)
+	write(2, 1, 4, 9)
+	current, err := newestTerm(t.Context(), at)
+	if err != nil || current.Number != 2 {
+		t.Fatalf("the current term: %+v, %v", current, err)
+	}
+	c, err := openTerm(t.Context(), at, current, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, level := range []int{0, 1, 9} {
+		itr, err := c.LTXFiles(t.Context(), level, 0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := ltx.SliceFileIterator(itr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			from, err := c.source(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := c.OpenLTXFile(t.Context(), f.Level, f.MinTXID, f.MaxTXID, 0, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dec := ltx.NewDecoder(r)
+			if err := errors.Join(dec.Verify(), r.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if int64(dec.Header().NodeID) != from {
+				t.Errorf("%d %d-%d was read from term %d, want %d", f.Level, f.MinTXID, f.MaxTXID, dec.Header().NodeID, from)
+			}
+			got = append(got, fmt.Sprintf("%d/%d-%d of %d", f.Level, f.MinTXID, f.MaxTXID, from))
+		}
+	}
+	want := []string{"0/4-4 of 0", "0/5-5 of 0", "0/6-6 of 0", "0/7-7 of 1", "0/8-8 of 2", "0/9-9 of 2", "1/4-9 of 2", "9/1-3 of 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the files of term 2:\n%q, want\n%q", got, want)
+	}
+	if _, err := c.OpenLTXFile(t.Context(), 0, 10, 10, 0, 0); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file of the parent beyond the term's begin: %v, want %v", err, os.ErrNotExist)
+	}
+	if err := c.DeleteLTXFiles(t.Context(), []*ltx.FileInfo{{Level: 0, MinTXID: 4, MaxTXID: 4}}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := c.OpenLTXFile(t.Context(), 0, 4, 4, 0, 0); err != nil {
+		t.Errorf("a deletion reached the parent: %v", err)
+	} else {
+		_, _ = io.Copy(io.Discard, r)
+		r.Close()
+	}
+	if _, err := beginTerm(t.Context(), at, 1, term{}); !errors.Is(err, errTermTaken) {
+		t.Errorf("a term that exists: %v, want %v", err, errTermTaken)
+	}
+}

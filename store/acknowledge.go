@@ -19,6 +19,9 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 	if cfg.AcknowledgeTimeout > 0 {
 		r.Acknowledge(cfg.AcknowledgeTimeout)
 	}
+	if cfg.VerifyReplica > 0 {
+		s.verifyReplica(r, cfg)
+	}
 	return r
 }
 

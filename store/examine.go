@@ -92,7 +92,11 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	if any, err := s.Admins().Exist(ctx); err == nil {
 		x.admins(any)
 	}
-	x.replica(s.Replica())
+	status := s.Replica()
+	if status.State != ReplicaOff {
+		x.content(status.Verified, status.VerifyInterval, time.Now())
+	}
+	x.replica(status)
 	return x
 }
 
@@ -173,6 +177,11 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	x.key(file, setting(keyCheck))
 	if saved, err := strconv.ParseInt(string(setting("clock")), 10, 64); err == nil {
 		x.clock(time.UnixMilli(saved), time.Now())
+	}
+	if cfg.Replica != nil {
+		if y := parseVerification(setting(verifiedSetting), cfg.Replica.Target()); !y.Time.IsZero() || y.Failing {
+			x.content(y, cfg.VerifyReplica, time.Now())
+		}
 	}
 	var admins bool
 	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema has none

@@ -183,6 +183,9 @@ var (
 	diskLeastDesc = prometheus.NewDesc("service_disk_least_bytes", "What must be free of the disk for events to be accepted; 0 is no limit.", nil, nil)
 	replicaDesc   = prometheus.NewDesc("service_replica_state", "1 for the state that the copy of the database elsewhere is in, 0 for the others.", []string{"state"}, nil)
 	lagDesc       = prometheus.NewDesc("service_replica_lag_seconds", "Time since the oldest change that is not in the replica; 0 when all is, and without one.", nil, nil)
+	verifiedDesc  = prometheus.NewDesc("service_replica_verified_timestamp_seconds", "When the content of the replica was last found equal to the database, in Unix time; 0 for never, and without one.", nil, nil)
+	damagedDesc   = prometheus.NewDesc("service_replica_damaged_timestamp_seconds", "When the content of the replica was last found damaged, in Unix time; 0 for never, and without one.", nil, nil)
+	verifyDesc    = prometheus.NewDesc("service_replica_verify_interval_seconds", "Time between two comparisons of the content of the replica with the database; 0 for none.", nil, nil)
 	syncedDesc    = prometheus.NewDesc("service_replica_last_success_timestamp_seconds", "When the replica was last known to hold all changes, in Unix time; 0 for never, and without one.", nil, nil)
 	diskLowDesc   = prometheus.NewDesc("service_disk_low", "Whether less of the disk is free than must be, so that no event is accepted.", nil, nil)
 )
@@ -200,7 +203,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		part.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, walDesc, diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc,
+		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, walDesc, diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc, verifiedDesc, damagedDesc, verifyDesc,
 	} {
 		ch <- d
 	}
@@ -257,11 +260,18 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		send(replicaDesc, prometheus.GaugeValue, truth(status.State == state), nil, string(state))
 	}
 	send(lagDesc, prometheus.GaugeValue, status.Lag.Seconds(), nil)
-	last := 0.0
-	if !status.LastSuccess.IsZero() {
-		last = float64(status.LastSuccess.UnixMilli()) / 1000
+	send(syncedDesc, prometheus.GaugeValue, unixSeconds(status.LastSuccess), nil)
+	send(verifiedDesc, prometheus.GaugeValue, unixSeconds(status.Verified.Time), nil)
+	send(damagedDesc, prometheus.GaugeValue, unixSeconds(status.Verified.Failed), nil)
+	send(verifyDesc, prometheus.GaugeValue, status.VerifyInterval.Seconds(), nil)
+}
+
+// unixSeconds returns a time in Unix time, 0 for a zero one.
+func unixSeconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
 	}
-	send(syncedDesc, prometheus.GaugeValue, last, nil)
+	return float64(t.UnixMilli()) / 1000
 }
 
 func truth(b bool) float64 {

@@ -39,6 +39,10 @@ type ReplicaStatus struct {
 	// AcknowledgeTimeout is how long a write waits to be in the replica before it is
 	// acknowledged; 0: it is acknowledged once it is on the local disk.
 	AcknowledgeTimeout time.Duration
+	// VerifyInterval is the time between two comparisons with the database, by
+	// content; 0: there are none. Verified is the result of the last.
+	VerifyInterval time.Duration
+	Verified       ReplicaVerification
 }
 
 // Replica returns the status of the replica. It does no I/O.
@@ -47,7 +51,7 @@ func (s *Store) Replica() ReplicaStatus {
 		return ReplicaStatus{State: ReplicaOff}
 	}
 	y := s.replication.Status()
-	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err, y.AcknowledgeTimeout}
+	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err, y.AcknowledgeTimeout, y.VerifyInterval, y.Verified}
 }
 
 // Replicate keeps the replica up to date until ctx ends. It returns nil: a

@@ -50,6 +50,9 @@ type Config struct {
 	// AcknowledgeTimeout is how long [Store.Acknowledge] waits for the replica,
 	// which is needed then; 0: it does not wait, as a write is on disk when it returns.
 	AcknowledgeTimeout time.Duration
+	// VerifyReplica is the time between two comparisons of the replica's content with
+	// the database; 0: there are none.
+	VerifyReplica time.Duration
 	// Metrics is where the store's metrics are registered; nil is nowhere.
 	Metrics *prometheus.Registry
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"time"
 
 	"service/store"
@@ -9,11 +10,14 @@ import (
 )
 
 // replicaTime is when a replica was last known to hold all changes.
-func replicaTime(r *store.ReplicaStatus) string {
-	if r.LastSuccess.IsZero() {
+func replicaTime(r *store.ReplicaStatus) string { return timeOrNever(r.LastSuccess) }
+
+// timeOrNever is a time in text, of which a zero one never was.
+func timeOrNever(t time.Time) string {
+	if t.IsZero() {
 		return "never"
 	}
-	return webhook.FormatTime(r.LastSuccess)
+	return webhook.FormatTime(t)
 }
 
 // replicaLag is how far a replica is behind, in words.
@@ -22,6 +26,12 @@ func replicaLag(r *store.ReplicaStatus) string {
 		return "up to date"
 	}
 	return ui.Uptime(r.Lag) + " behind"
+}
+
+// replicaVerified says what the last comparison of the replica with the database
+// took.
+func replicaVerified(r *store.ReplicaStatus) string {
+	return fmt.Sprintf("(%s in %s; every %s)", ui.ByteSize(r.Verified.Bytes), ui.Latency(r.Verified.Took), ui.Duration(r.VerifyInterval))
 }
 
 // repeatsText says how many deliveries may be sent again.

@@ -107,6 +107,9 @@ func (h *systemPages) supportText(s *systemRecord) string {
 	line("commits", "%d, %.1f writes and %.1f ms each, %.0f failed", s.store.Commits, s.store.Writes, s.store.Seconds*1000, s.store.Failures)
 	line("disk", "%d of %d bytes free, %d must be, low: %v", s.disk.Free, s.disk.Size, s.disk.Least, s.disk.Low)
 	line("replica", "%s, lag %s, last success %s", s.replica.State, s.replica.Lag.Round(time.Millisecond), replicaTime(&s.replica))
+	if s.replica.State != store.ReplicaOff {
+		line("verified", "%s, damage found %s", timeOrNever(s.replica.Verified.Time), timeOrNever(s.replica.Verified.Failed))
+	}
 	line("removed", "%d events, %d deliveries, %d expired, %d lost", s.store.Swept.Events, s.store.Swept.Deliveries, s.store.Swept.Expired, s.store.Swept.Lost)
 	for _, c := range s.certificates {
 		until := "none yet"

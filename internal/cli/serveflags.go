@@ -52,6 +52,7 @@ type serveFlags struct {
 	Litestream       string   `placeholder:"FILE" help:"Where the database is copied to while the service runs, in Litestream's own format; without it litestream.yml in the working directory, if there is one; off for none."`
 	Acknowledge      string   `default:"local" placeholder:"local|replica" help:"When a write is acknowledged: local once it is on this host's disk, replica once the replica has it too."`
 	AckTimeout       string   `name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: how long a write waits for the replica, before it is answered 503."`
+	VerifyReplica    string   `default:"24h" placeholder:"D" help:"How often the content of the replica is compared with the database; 0 is never."`
 	RestoreHold      string   `default:"0" placeholder:"D" help:"After a restore deliveries are held for so long, or until service release: what was sent after the state that was restored is not known any more, and is sent again."`
 	Lease            string   `default:"0" placeholder:"D" help:"With a standby: how long the lease in the bucket of the replica is good for, which the one that serves holds and renews, such as 30s. Before one that cannot be renewed ends, nothing is accepted or sent any more. 0 is none."`
 	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
@@ -81,12 +82,13 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 			FailingAfter: f.integer("failing-after", c.FailingAfter, 0, 1<<20),
 			DisableAfter: f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
 		},
-		Retention:   f.duration("retention", c.Retention, time.Second, 100*365*24*time.Hour),
-		MinFreeDisk: f.size("min-free-disk", c.MinFreeDisk),
-		Grace:       f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
-		Logger:      f.logger(logTo, c.LogFormat, c.LogLevel),
-		Replica:     f.replica("litestream", c.Litestream),
-		RestoreHold: f.duration("restore-hold", c.RestoreHold, 0, 30*24*time.Hour),
+		Retention:     f.duration("retention", c.Retention, time.Second, 100*365*24*time.Hour),
+		MinFreeDisk:   f.size("min-free-disk", c.MinFreeDisk),
+		Grace:         f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
+		Logger:        f.logger(logTo, c.LogFormat, c.LogLevel),
+		Replica:       f.replica("litestream", c.Litestream),
+		VerifyReplica: f.duration("verify-replica", c.VerifyReplica, 0, 365*24*time.Hour),
+		RestoreHold:   f.duration("restore-hold", c.RestoreHold, 0, 30*24*time.Hour),
 	}
 	if s.Dir == "" {
 		f.add("data", "must name a directory")

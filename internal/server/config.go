@@ -23,6 +23,9 @@ type Config struct {
 	// AcknowledgeTimeout is how long a write waits to be in the replica before it is
 	// answered 503; 0: it is acknowledged once it is on the disk. It needs a Replica.
 	AcknowledgeTimeout time.Duration
+	// VerifyReplica is the time between two comparisons of the replica's content with
+	// the database; 0 is none.
+	VerifyReplica time.Duration
 	// Lease is how long the lease in the bucket of the replica is valid, at least
 	// [MinLease]; 0 is none.
 	Lease time.Duration

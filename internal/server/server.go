@@ -80,7 +80,7 @@ func open(ctx context.Context, cfg *Config, held *replica.Lease) (_ *Server, err
 	if err := cfg.checkUnleased(ctx); err != nil {
 		return nil, err
 	}
-	if s.store, err = store.Open(ctx, store.Config{Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "", Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, Metrics: registry}); err != nil {
+	if s.store, err = store.Open(ctx, store.Config{Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "", Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica, Metrics: registry}); err != nil {
 		return nil, err
 	}
 	if err := s.takeLease(ctx, held); err != nil {

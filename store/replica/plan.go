@@ -24,6 +24,9 @@ type planReader struct {
 	missing          uint32   // pages that are not seen yet
 }
 
+// errIncompletePlan says that pages of the database are in no object of a plan.
+var errIncompletePlan = errors.New("the objects of the replica lack")
+
 // readPlan passes each page of the database that plan makes to page once, in no
 // particular order, and returns the size of the database. The pages of an object
 // are passed before its checksum is known. The error is a *damagedError when an
@@ -36,7 +39,7 @@ func readPlan(ctx context.Context, client litestream.ReplicaClient, plan []*ltx.
 		return 0, 0, err
 	}
 	if r.missing > 0 {
-		return 0, 0, fmt.Errorf("the objects of the replica lack %d of the %d pages of the database", r.missing, r.commit)
+		return 0, 0, fmt.Errorf("%w %d of the %d pages of the database", errIncompletePlan, r.missing, r.commit)
 	}
 	return r.pageSize, r.commit, nil
 }

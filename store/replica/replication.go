@@ -70,6 +70,8 @@ type Replication struct {
 	acks    *acknowledger                       // nil unless acknowledgements wait for uploads; see Acknowledge
 	measure func(files int, took time.Duration) // see Measure; may be nil
 
+	content *contentVerifier // nil unless the content is compared; see VerifyContent
+
 	lease     atomic.Pointer[func() bool]   // reports whether the lease that uploading needs is valid; nil for none
 	running   atomic.Pointer[litestream.DB] // what the writer may sync; nil for nothing
 	throttled atomic.Pointer[time.Time]     // when the writer last synced; nil for never
@@ -139,9 +141,14 @@ func (r *Replication) fenced() bool {
 func (r *Replication) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := Status{State: r.state, Target: r.cfg.Target(), LastSuccess: r.last, AcknowledgeTimeout: r.AcknowledgeTimeout()}
+	s := Status{
+		State: r.state, Target: r.cfg.Target(), LastSuccess: r.last, AcknowledgeTimeout: r.AcknowledgeTimeout(),
+		VerifyInterval: r.content.interval(), Verified: r.content.status(),
+	}
 	if r.err != nil {
 		s.Err = r.err.Error()
+	} else if s.Verified.Failing && s.State == StateRunning {
+		s.State, s.Err = StateFailing, s.Verified.Err
 	}
 	switch {
 	case len(r.pending) > 0:
@@ -356,6 +363,9 @@ func (r *Replication) follow(ctx context.Context, s *session) error {
 			cancel(err)
 		}
 	})
+	if r.content != nil {
+		uploading.Go(func() { r.content.run(ctx, s) })
+	}
 	defer cancel(nil)
 	uploading.Go(func() { r.maintain(ctx, s) })
 	err := r.syncWAL(ctx, s, changed)

@@ -24,4 +24,8 @@ type Status struct {
 	Err         string    // why it fails; for admins
 	// AcknowledgeTimeout is that of [Replication.Acknowledge]; 0 for none.
 	AcknowledgeTimeout time.Duration
+	// VerifyInterval is the time between two comparisons of the content with the
+	// database, 0 for none, and Verified the result of the last.
+	VerifyInterval time.Duration
+	Verified       Verification
 }

@@ -1,0 +1,323 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+)
+
+const (
+	// contentRate is how fast the objects of a replica are read for a comparison
+	// with the database, in bytes a second.
+	contentRate = 16 << 20
+	// contentDelay is the time until the first comparison of a new replica, and of
+	// one that is overdue at the start.
+	contentDelay = 5 * time.Minute
+	// contentRetry is the time until the next comparison after one that could not
+	// be made, and damagedRetry after one that found damage also behind a new
+	// snapshot, unless the interval is shorter.
+	contentRetry = 10 * time.Minute
+	damagedRetry = time.Hour
+)
+
+// Verification is the result of comparisons of a replica with its database.
+type Verification struct {
+	Time    time.Time     // of the last comparison that found them equal; zero for never
+	TXID    string        // position of Litestream at which they were equal
+	Bytes   int64         // size of the database then
+	Took    time.Duration // of that comparison
+	Failed  time.Time     // of the last comparison that found damage; zero for never
+	Err     string        // what that found
+	Failing bool          // damage was found, and the replica has not been equal since
+}
+
+// errBusy says that a comparison was given up because the log became too long: no
+// checkpoint can run while the database is read.
+var errBusy = errors.New("the database is too busy to be compared with its replica")
+
+// contentError says that a replica is damaged or differs from its database.
+type contentError struct{ error }
+
+// contentVerifier compares a replica with its database every so often.
+type contentVerifier struct {
+	r      *Replication
+	every  time.Duration
+	delay  time.Duration // contentDelay, and every at most
+	rate   int64         // contentRate
+	record func(Verification)
+
+	mu   sync.Mutex
+	last Verification
+}
+
+// VerifyContent has the content of the replica compared with the database at this
+// interval, while Run runs. The result of the last comparison, if there is one, is
+// last; record receives each new one. It is called once at most, before Run.
+func (r *Replication) VerifyContent(every time.Duration, last Verification, record func(Verification)) {
+	r.content = &contentVerifier{
+		r: r, every: every, delay: min(every, contentDelay), rate: contentRate,
+		record: record, last: last,
+	}
+}
+
+// interval returns the time between two comparisons. A nil verifier makes none.
+func (v *contentVerifier) interval() time.Duration {
+	if v == nil {
+		return 0
+	}
+	return v.every
+}
+
+// status returns the last result. A nil verifier has none.
+func (v *contentVerifier) status() Verification {
+	if v == nil {
+		return Verification{}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last
+}
+
+// run compares until ctx ends.
+func (v *contentVerifier) run(ctx context.Context, s *session) {
+	wait := v.delay
+	for {
+		if last := v.status(); !last.Failing {
+			wait = max(wait, time.Until(last.Time.Add(v.every)))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		switch err := v.verify(ctx, s); {
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, new(contentError)):
+			wait = min(v.every, damagedRetry)
+		case err != nil:
+			wait = min(v.every, contentRetry)
+		default:
+			wait = v.every
+		}
+	}
+}
+
+// verify compares once, and records the result. When the replica is damaged, or
+// differs, it uploads a snapshot of the whole database, so that the newest state is
+// in intact objects, and compares again.
+func (v *contentVerifier) verify(ctx context.Context, s *session) error {
+	err := v.compareAndRecord(ctx, s)
+	if !errors.As(err, new(contentError)) {
+		return err
+	}
+	uploading, cancel := context.WithTimeoutCause(ctx, requestTimeout+v.r.uploadTimeout(), errUploadStalled)
+	defer cancel()
+	if _, err := s.db.Snapshot(uploading); err != nil {
+		v.r.logger.Error("no snapshot can replace what is damaged in the replica; it is tried again", "replica", v.r.cfg.Target(), "error", err)
+		return err
+	}
+	return v.compareAndRecord(ctx, s)
+}
+
+// compareAndRecord compares once, and records the result.
+func (v *contentVerifier) compareAndRecord(ctx context.Context, s *session) error {
+	began := time.Now()
+	pos, size, err := v.compare(ctx, s)
+	damaged := errors.As(err, new(contentError))
+	if err != nil && !damaged {
+		if ctx.Err() == nil {
+			v.r.logger.Debug("the replica cannot be compared with the database; it is tried again", "error", err)
+		}
+		return err
+	}
+	v.mu.Lock()
+	before := v.last
+	if damaged {
+		v.last.Failed, v.last.Err, v.last.Failing = began, err.Error(), true
+	} else {
+		v.last.Time, v.last.TXID, v.last.Bytes, v.last.Took, v.last.Failing = time.Now(), pos.String(), size, time.Since(began), false
+	}
+	now := v.last
+	v.mu.Unlock()
+	switch {
+	case damaged && (!before.Failing || before.Err != now.Err):
+		v.r.logger.Error("the replica is damaged: a snapshot of the whole database is uploaded, and the state of before may be lost", "replica", v.r.cfg.Target(), "error", err)
+	case before.Failing && !damaged:
+		v.r.logger.Info("the replica has the content of the database again", "replica", v.r.cfg.Target())
+	}
+	v.record(now)
+	return err
+}
+
+// compare compares the pages of the database, at the position of the last sync,
+// with those of the objects in the replica that make the same position. The error
+// is a contentError when these are damaged or differ.
+//
+// The database is read at once, since no checkpoint can run meanwhile; 8 bytes of
+// memory for each page hold the result. The objects are read slowly.
+func (v *contentVerifier) compare(ctx context.Context, s *session) (ltx.TXID, int64, error) {
+	pos, want, err := v.databasePages(ctx, s)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := v.awaitSent(ctx, pos); err != nil {
+		return 0, 0, err
+	}
+	for attempt := 1; ; attempt++ {
+		size, err := v.compareReplica(ctx, s, pos, want)
+		var gone *goneError
+		again := errors.As(err, &gone) || errors.Is(err, litestream.ErrTxNotAvailable)
+		if again && attempt < 3 {
+			continue // an object was deleted, since it was merged into another
+		}
+		if again {
+			err = contentError{fmt.Errorf("the state of the transaction %s cannot be restored: %w", pos, err)}
+		}
+		return pos, size, err
+	}
+}
+
+// pageSums are the checksums of the pages of a database. That of page n is at n-1.
+type pageSums struct {
+	pageSize uint32
+	sums     []ltx.Checksum // 0 for the page that SQLite never writes
+}
+
+// databasePages returns the position of the last sync, and the pages of the
+// database there.
+func (v *contentVerifier) databasePages(ctx context.Context, s *session) (ltx.TXID, *pageSums, error) {
+	pos, snapshot, err := s.db.SnapshotReader(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer snapshot.Close()
+	all := &pageSums{}
+	hash := ltx.NewHasher()
+	// The size of a snapshot is not known before its end.
+	info := &ltx.FileInfo{Level: litestream.SnapshotLevel, MinTXID: 1, MaxTXID: pos.TXID, Size: math.MaxInt64}
+	err = decodeObject(info, snapshot, objectSink{
+		func(h ltx.Header) error {
+			all.pageSize, all.sums = h.PageSize, make([]ltx.Checksum, h.Commit)
+			return nil
+		},
+		func(_ *ltx.FileInfo, pgno uint32, data []byte) error {
+			switch {
+			case int(pgno) > len(all.sums):
+				return fmt.Errorf("a snapshot of %d pages has page %d", len(all.sums), pgno)
+			case v.r.frames.Load() > v.r.limits.abandon/2:
+				return errBusy
+			}
+			all.sums[pgno-1] = ltx.ChecksumPageWithHasher(hash, pgno, data)
+			return ctx.Err()
+		},
+	})
+	return pos.TXID, all, err
+}
+
+// awaitSent waits until a transaction is in the replica.
+func (v *contentVerifier) awaitSent(ctx context.Context, tx ltx.TXID) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		v.r.mu.Lock()
+		sent := v.r.sent >= tx
+		v.r.mu.Unlock()
+		if sent {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// compareReplica compares the pages that a restore of a transaction would make with
+// those that it should make, and returns the size of the database.
+func (v *contentVerifier) compareReplica(ctx context.Context, s *session, tx ltx.TXID, want *pageSums) (int64, error) {
+	plan, err := litestream.CalcRestorePlan(ctx, s.replica.Client, tx, time.Time{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return 0, err
+	}
+	client := &slowClient{ReplicaClient: s.replica.Client, rate: v.rate}
+	hash := ltx.NewHasher()
+	differing, first := 0, ""
+	pageSize, pages, err := readPlan(ctx, client, plan, func(info *ltx.FileInfo, pgno uint32, data []byte) error {
+		if int(pgno) > len(want.sums) || want.sums[pgno-1] != ltx.ChecksumPageWithHasher(hash, pgno, data) {
+			if differing++; differing == 1 {
+				first = fmt.Sprintf("page %d in the object %s", pgno, objectName(info))
+			}
+		}
+		return nil
+	})
+	switch {
+	case errors.As(err, new(*damagedError)) || errors.Is(err, errIncompletePlan):
+		return 0, contentError{err}
+	case err != nil:
+		return 0, err
+	case pageSize != want.pageSize || int(pages) != len(want.sums):
+		return 0, contentError{fmt.Errorf("a restore would make a database of %d pages of %d bytes, and it has %d of %d", pages, pageSize, len(want.sums), want.pageSize)}
+	case differing > 0:
+		return 0, contentError{fmt.Errorf("%d of %d pages differ from the database, the first is %s", differing, pages, first)}
+	}
+	return int64(pages) * int64(pageSize), nil
+}
+
+// slowClient is a client that reads at most so many bytes a second.
+type slowClient struct {
+	litestream.ReplicaClient
+	rate int64
+
+	mu   sync.Mutex
+	free time.Time // when the next byte may be read
+}
+
+// OpenLTXFile implements [litestream.ReplicaClient].
+func (c *slowClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
+	body, err := c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
+	if err != nil {
+		return nil, err
+	}
+	return &slowReader{body, ctx, c}, nil
+}
+
+// slowReader is the content of an object of a slowClient.
+type slowReader struct {
+	io.ReadCloser
+	ctx    context.Context
+	client *slowClient
+}
+
+func (r *slowReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	wait := r.client.spend(n)
+	if wait > 0 {
+		select {
+		case <-r.ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+	return n, err
+}
+
+// spend returns how long a reader that has read n bytes must wait.
+func (c *slowClient) spend(n int) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.free.Before(now) {
+		c.free = now
+	}
+	c.free = c.free.Add(time.Duration(int64(n) * int64(time.Second) / c.rate))
+	return c.free.Sub(now)
+}

@@ -1,0 +1,196 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"service/store/sqlite"
+)
+
+// verified is a replicated database whose replica is compared when a test asks for
+// it.
+type verified struct {
+	*replicated
+	cfg *Config
+
+	mu       sync.Mutex
+	results  []Verification
+	statuses []Status // after each
+}
+
+// openVerified opens one of which Litestream merges nothing by itself.
+func openVerified(t *testing.T) *verified {
+	dir := t.TempDir()
+	v := &verified{cfg: stillConfig(t, dir)}
+	v.replicated = openReplicated(t, dir, v.cfg)
+	v.VerifyContent(time.Hour, Verification{}, func(y Verification) {
+		status := v.Status()
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.results, v.statuses = append(v.results, y), append(v.statuses, status)
+	})
+	v.await("up to date", upToDate)
+	return v
+}
+
+// last returns the last result.
+func (v *verified) last() Verification {
+	v.t.Helper()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.results) == 0 {
+		v.t.Fatal("there is no result")
+	}
+	return v.results[len(v.results)-1]
+}
+
+// keepWriting inserts and deletes rows until the result is called.
+func (v *verified) keepWriting() (stop func()) {
+	done := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+			v.write("INSERT INTO data (value) VALUES (randomblob(?))", 100+n%50*400)
+			if n%40 == 39 {
+				v.write("DELETE FROM data WHERE id % 3 = 0")
+			}
+		}
+	})
+	return func() { close(done); writing.Wait() }
+}
+
+// TestContentEqual compares a replica with a database that is written to, and that
+// grows and shrinks: they are equal each time.
+func TestContentEqual(t *testing.T) {
+	v := openVerified(t)
+	s := v.current()
+	defer v.keepWriting()()
+	for n := range 12 {
+		if err := v.content.verify(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		switch n {
+		case 3:
+			if _, err := s.db.Compact(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+		case 5:
+			db, err := sqlite.OpenWritable(v.path)
+			if err == nil {
+				_, err = db.Exec("VACUUM")
+			}
+			if err := errors.Join(err, db.Close()); err != nil {
+				t.Fatal(err)
+			}
+		case 7:
+			if _, err := s.db.Snapshot(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if y := v.last(); y.Failing || y.Time.IsZero() || y.TXID == "" || y.Bytes == 0 {
+			t.Errorf("got %+v", y)
+		}
+	}
+	if s := v.Status(); s.Verified.Time.IsZero() || s.Verified.Failing {
+		t.Errorf("got the status %+v", s)
+	}
+}
+
+// TestContentDamaged damages an object that a restore of the newest state needs. A
+// comparison names it, and a new snapshot makes the newest state whole.
+func TestContentDamaged(t *testing.T) {
+	v := openVerified(t)
+	s := v.current()
+	v.insert(10_000)
+	v.awaitSent(s)
+	name := damageNext(t, v.replicated, v.cfg)
+	if err := v.content.verify(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	v.mu.Lock()
+	results := v.results
+	v.mu.Unlock()
+	if len(results) != 2 || !results[0].Failing || !strings.Contains(results[0].Err, name) {
+		t.Fatalf("got the results %+v, want a first that names %s, and a second", results, name)
+	}
+	if s := v.statuses[0]; s.State != StateFailing || s.Err != results[0].Err {
+		t.Errorf("got the status %+v, want a replica that fails", s)
+	}
+	if s := v.statuses[1]; s.State != StateRunning {
+		t.Errorf("with a new snapshot: %+v", s)
+	}
+	if y := results[1]; y.Failing || !y.Time.After(y.Failed) || y.Err != results[0].Err {
+		t.Errorf("with a new snapshot: %+v", y)
+	}
+	if n := restoredRows(t, v.cfg); n != 3 {
+		t.Errorf("%d rows restored, want 3", n)
+	}
+}
+
+// TestContentDiffers has a replica whose objects are intact, and whose content is
+// not that of the database.
+func TestContentDiffers(t *testing.T) {
+	v := openVerified(t)
+	s := v.current()
+	v.insert(10_000)
+	v.awaitSent(s)
+	name, path := planned(t, v.cfg, 0)
+	forge(t, path)
+	v.Fence(func() bool { return false }) // no snapshot can be uploaded
+	if err := v.content.verify(t.Context(), s); err == nil {
+		t.Fatal("a replica with other content is found equal")
+	}
+	if y := v.last(); !y.Failing || !strings.Contains(y.Err, "differ from the database") || !strings.Contains(y.Err, name) {
+		t.Errorf("got %+v, want pages that differ in %s", y, name)
+	}
+}
+
+// forge changes a page of an object, and makes its checksums valid.
+func forge(t *testing.T, path string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var forged bytes.Buffer
+	enc, err := ltx.NewEncoder(&forged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dec := ltx.NewDecoder(bytes.NewReader(content))
+	if err := errors.Join(dec.DecodeHeader(), enc.EncodeHeader(dec.Header())); err != nil {
+		t.Fatal(err)
+	}
+	page := make([]byte, dec.Header().PageSize)
+	for {
+		var p ltx.PageHeader
+		if err := dec.DecodePage(&p, page); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		page[len(page)-1] ^= 1
+		if err := enc.EncodePage(ltx.PageHeader{Pgno: p.Pgno}, page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := enc.Close(); err != nil {
+		t.Fatal(err)
+	}
+	replaceContent(t, path, forged.Bytes())
+}

@@ -1,0 +1,92 @@
+package store
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"service/store/replica"
+)
+
+// TestVerifiedReplica compares a replica with the database, and finds the result
+// again after a restart. Another replica does not inherit it.
+func TestVerifiedReplica(t *testing.T) {
+	dir := t.TempDir()
+	target := "file://" + t.TempDir()
+	parse := func(target string) *replica.Config {
+		t.Helper()
+		cfg, err := replica.ParseURL(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+	open := func(target string, every time.Duration) (_ *Store, end func()) {
+		t.Helper()
+		s, err := Open(t.Context(), Config{Dir: dir, Replica: parse(target), VerifyReplica: every})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Replicate(ctx) }()
+		return s, func() {
+			t.Helper()
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	s, end := open(target, 10*time.Millisecond)
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for s.Replica().Verified.Time.IsZero() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the replica is not compared: %+v", s.Replica())
+		}
+	}
+	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelOK {
+		t.Errorf("the examination finds %q, want %q", got, LevelOK)
+	}
+	end()
+	before := s.Replica().Verified
+	findings, err := Examine(t.Context(), Config{Dir: dir, Replica: parse(target), VerifyReplica: time.Hour}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := contentLevel(findings); got != LevelOK {
+		t.Errorf("without a server: %v", findings)
+	}
+
+	s, end = open(target, time.Hour)
+	if y := s.Replica(); y.Verified.TXID == "" || y.Verified.Time.Before(before.Time.Add(-time.Second)) || y.VerifyInterval != time.Hour {
+		t.Errorf("after a restart: %+v, want %+v", y.Verified, before)
+	}
+	end()
+	s, end = open("file://"+t.TempDir(), 0)
+	if y := s.Replica().Verified; y != (ReplicaVerification{}) {
+		t.Errorf("another replica: %+v", y)
+	}
+	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelWarn {
+		t.Errorf("a replica that is not compared: the examination finds %q, want %q", got, LevelWarn)
+	}
+	end()
+}
+
+// contentLevel returns the level of the finding about the content of the replica, ""
+// for none.
+func contentLevel(findings []Finding) (level Level) {
+	for _, f := range findings {
+		if f.Check == checkContent {
+			level = f.Level
+		}
+	}
+	return level
+}

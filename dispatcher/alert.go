@@ -37,7 +37,7 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 			next = time.Now().Add(storeRetryWait)
 		case c != nil:
 			a := d.guard(c.ID, c.Number, func() webhook.Attempt {
-				return d.client.Send(sending, &client.Request{
+				return d.client.Send(d.leased(sending), &client.Request{
 					DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
 					URL: d.cfg.Alerts.URL, Secrets: []webhook.SigningSecret{d.cfg.Alerts.Secret}, Number: c.Number,
 					Body: webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}),

@@ -70,7 +70,7 @@ func (d *Dispatcher) send(ctx context.Context, to *store.Queue, c *store.Claim) 
 		for _, e := range c.Events {
 			size += len(e) + 1
 		}
-		return d.client.Send(ctx, &client.Request{
+		return d.client.Send(d.leased(ctx), &client.Request{
 			DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
 			URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
 			Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),

@@ -82,6 +82,7 @@ type Dispatcher struct {
 	logger  *slog.Logger
 	client  *client.Client
 	metrics *metrics
+	tenure  atomic.Pointer[tenure] // the newest; nil before the first attempt under a lease
 
 	running    atomic.Bool
 	shares     [priorities]int // see shares
@@ -137,7 +138,7 @@ func New(cfg Config) *Dispatcher {
 func (cfg *Config) client() *client.Config {
 	return &client.Config{
 		Timeout: cfg.AttemptTimeout, MaxIdle: cfg.MaxConnections, Destinations: cfg.Destinations, Own: cfg.Own,
-		AllowHTTP: cfg.AllowHTTP, RootCAs: cfg.RootCAs, Logger: cfg.Logger,
+		AllowHTTP: cfg.AllowHTTP, RootCAs: cfg.RootCAs, MaySend: cfg.Store.Queues().MaySend, Logger: cfg.Logger,
 	}
 }
 
@@ -194,6 +195,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	// Attempts that have not ended by then are cut off and recorded as interrupted.
 	cut := time.AfterFunc(d.cfg.Grace, cancel)
 	defer cut.Stop()
+	if held := d.store.Queues().Held(); held != nil {
+		// Without the lease nothing can be recorded any more. The next start finds
+		// the attempts interrupted, and so does a service that takes over.
+		defer context.AfterFunc(held, cancel)()
+	}
 	d.workers.Wait()
 	return nil
 }

@@ -20,7 +20,7 @@ type writer struct {
 	metrics  *metrics
 	watchers *watchers
 	logger   *slog.Logger
-	lease    atomic.Pointer[func() bool] // reports whether the lease that writing needs is valid; nil for none
+	lease    atomic.Pointer[Lease] // that writing needs; nil for none
 	inline   atomic.Pointer[inlineFormer]
 
 	heads   map[string]head     // of each program's log
@@ -73,8 +73,8 @@ func (w *writer) permit() error {
 
 // leased reports whether the lease that writing needs, if any, is valid.
 func (w *writer) leased() bool {
-	valid := w.lease.Load()
-	return valid == nil || (*valid)()
+	l := w.lease.Load()
+	return l == nil || l.Valid()
 }
 
 // beforeWrite is the hook [sqlite.Hooks].BeforeWrite.

@@ -55,7 +55,11 @@ func unavailable(err error) error {
 	if !store.Unavailable(err) {
 		return err
 	}
-	return &problem{status: http.StatusServiceUnavailable, title: "This cannot be stored just now", text: "The service cannot write to its disk, and nothing was done. Make room on it, and try again.", retryAfter: 10 * time.Second}
+	p := &problem{status: http.StatusServiceUnavailable, title: "This cannot be stored just now", text: "The service cannot write to its disk, and nothing was done. Make room on it, and try again.", retryAfter: 10 * time.Second}
+	if store.LeaseExpired(err) {
+		p.text = "The service's lease has ended because the replica's bucket does not answer, and nothing was done. Another service may have taken over. Try again when the bucket answers."
+	}
+	return p
 }
 
 // isCallerError reports whether err is a *webhook.Error: a mistake of the caller.

@@ -203,6 +203,9 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return h.wrongPassword(r, s), nil
 	case store.Unavailable(err):
 		s.fault = "Nobody can sign in while the service cannot write to its disk. Make room on it; " + h.cfg.BaseURL + "/readyz says when it is well again."
+		if store.LeaseExpired(err) {
+			s.fault = "Nobody can sign in while the service has no lease. The replica's bucket does not answer, or another service has taken over; " + h.cfg.BaseURL + "/readyz says when the service has the lease again."
+		}
 		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
 		a.retryAfter = 10 * time.Second
 		return a, nil

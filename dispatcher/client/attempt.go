@@ -37,6 +37,9 @@ const (
 	// bufferSize is the size of the buffers that requests are written from, and
 	// the bodies of responses read through. A server that hangs keeps one.
 	bufferSize = 8 << 10
+	// maxWrite is how much of a request is written at a time. Before each part the
+	// client asks whether it may be sent.
+	maxWrite = 64 << 10
 	// readBufferSize is that of a connection: responses are short; larger reads
 	// bypass it.
 	readBufferSize = 2 << 10
@@ -72,6 +75,9 @@ func (x *exchange) do() (err error) {
 		return errors.New("the header cannot be sent")
 	}
 	for x.ctx.Err() == nil {
+		if !x.maySend() {
+			return errMayNotSend
+		}
 		c := x.idle.take(to.origin)
 		reused := c != nil
 		if !reused {
@@ -139,8 +145,8 @@ func (x *exchange) roundTrip(c *conn, reused bool, to *target) (sent bool, err e
 	if err != nil {
 		c.closeNow()
 		w.wait()
-		if p, ok := errors.AsType[*panicError](w.err); ok {
-			err = p
+		if _, ok := errors.AsType[*panicError](w.err); ok || errors.Is(w.err, errMayNotSend) {
+			err = w.err
 		}
 		return w.any, err
 	}
@@ -177,10 +183,10 @@ func (x *exchange) write(c *conn, to *target) *writing {
 	var w writing
 	write := func() {
 		defer x.buffers.Put(buf)
-		n, err := c.Conn.Write(first)
+		n, err := x.send(c, first)
 		w.any = n > 0
 		if err == nil && len(rest) > 0 {
-			_, err = c.Conn.Write(rest)
+			_, err = x.send(c, rest)
 		}
 		w.err = err
 	}
@@ -199,8 +205,27 @@ func (x *exchange) write(c *conn, to *target) *writing {
 			}
 		}()
 		write()
+		if errors.Is(w.err, errMayNotSend) {
+			c.closeRaw() // the rest does not follow
+		}
 	}()
 	return &w
+}
+
+// errMayNotSend says that Config.MaySend returned false.
+var errMayNotSend = errors.New("nothing may be sent")
+
+// send writes a part of a request, unless nothing may be sent any more.
+func (x *exchange) send(c *conn, p []byte) (n int, err error) {
+	for err == nil && len(p) > 0 {
+		if !x.maySend() {
+			return n, errMayNotSend
+		}
+		var m int
+		m, err = c.Conn.Write(p[:min(len(p), maxWrite)])
+		n, p = n+m, p[m:]
+	}
+	return n, err
 }
 
 // recycle returns a connection to the pool after its exchange. A receiver that has
@@ -299,7 +324,7 @@ func (x *exchange) classify(err error) webhook.ErrorCode {
 	var dial *dialError
 	var bug *panicError
 	switch {
-	case x.ctx.Err() != nil, errors.As(err, &bug):
+	case x.ctx.Err() != nil, errors.Is(err, errMayNotSend), errors.As(err, &bug):
 		return webhook.ErrorInterrupted
 	case errors.As(err, &dial):
 		return dial.code

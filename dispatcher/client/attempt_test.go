@@ -718,3 +718,41 @@ func TestPlainHTTPIsBlocked(t *testing.T) {
 		t.Errorf("got %s %q, want failed, blocked", a.Result, a.Error)
 	}
 }
+
+// TestSendMayNotSend forbids sending before an attempt, and in the middle of a
+// request. The attempt is interrupted at once.
+func TestSendMayNotSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var forbidden atomic.Bool
+		var read atomic.Int64
+		p := newPost(t, func(r *peer) {
+			for {
+				n, err := r.in.WriteTo(io.Discard)
+				if read.Add(n); err != nil || n == 0 {
+					return
+				}
+			}
+		})
+		p.maySend = func() bool { return !forbidden.Load() }
+		forbidden.Store(true)
+		start := time.Now()
+		if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || p.dialled.Load() != 0 {
+			t.Errorf("an attempt that may not be sent: %+v, %d connections", a, p.dialled.Load())
+		}
+		forbidden.Store(false)
+		const allowed = 2 // parts of the request
+		asked := 0
+		p.maySend = func() bool { asked++; return asked <= 1+allowed }
+		a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 512<<10))
+		time.Sleep(time.Millisecond)
+		if a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable {
+			t.Errorf("a request that may not be sent to its end: %+v", a)
+		}
+		if n := read.Load(); n == 0 || n > bufferSize+maxWrite {
+			t.Errorf("%d bytes were sent, want some and at most %d", n, bufferSize+maxWrite)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("it took %s, want no wait for the end of the attempt's time", took)
+		}
+	})
+}

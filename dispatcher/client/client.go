@@ -41,6 +41,9 @@ type Config struct {
 	AllowHTTP bool
 	// RootCAs verify the servers' certificates; nil is the system's.
 	RootCAs *x509.CertPool
+	// MaySend is asked immediately before bytes of a request are written. While it
+	// returns false none are, and attempts are interrupted; nil is always true.
+	MaySend func() bool
 	// Logger gets the panics of attempts; nil discards them.
 	Logger *slog.Logger
 
@@ -60,6 +63,7 @@ type Config struct {
 type Client struct {
 	timeout   time.Duration
 	allowHTTP bool
+	maySend   func() bool
 	dialer    *dialer
 	idle      *pool
 	buffers   sync.Pool // of *[bufferSize]byte
@@ -70,7 +74,10 @@ type Client struct {
 func New(cfg *Config) *Client {
 	c := &Client{
 		timeout: cfg.Timeout, allowHTTP: cfg.AllowHTTP, dialer: newDialer(cfg.Destinations, cfg.RootCAs),
-		idle: newPool(cfg.MaxIdle), logger: cfg.Logger,
+		idle: newPool(cfg.MaxIdle), maySend: cfg.MaySend, logger: cfg.Logger,
+	}
+	if c.maySend == nil {
+		c.maySend = func() bool { return true }
 	}
 	c.dialer.own = cfg.Own
 	if cfg.Connect != nil {
@@ -90,7 +97,8 @@ func (c *Client) CloseIdle() { c.idle.close() }
 // Send makes one attempt and returns its outcome. Whatever the receiver does,
 // that is an attempt and never an error, and it ends within the client's
 // timeout. When ctx ends before there is a response, the attempt is
-// interrupted; so it is by a panic, which is logged.
+// interrupted: its connection is closed at once. So it is when nothing may be
+// sent, and by a panic, which is logged.
 func (c *Client) Send(ctx context.Context, r *Request) webhook.Attempt {
 	a := webhook.Attempt{Number: r.Number, StartedAt: time.Now()}
 	x := exchange{Client: c, ctx: ctx, until: a.StartedAt.Add(c.timeout), request: r, attempt: &a}

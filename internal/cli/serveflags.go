@@ -96,7 +96,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		f.add("secret-key-file", "%v", err)
 	}
 	s.AcknowledgeTimeout = f.acknowledge(c, s.Replica)
-	s.Lease = f.lease("lease", c.Lease, s.AttemptTimeout, s.Replica)
+	s.Lease = f.lease("lease", c.Lease, s.Replica)
 	f.httpsSettings(c, s)
 	var err error
 	if s.Destinations, err = webhook.ParseDestinations(c.AllowDestination); err != nil {
@@ -186,13 +186,12 @@ func (f *configErrors) alertURL(value, file string, rules webhook.SubscriptionRu
 }
 
 // lease reads how long a lease is good for; 0 is none.
-func (f *configErrors) lease(flag, value string, attemptTimeout time.Duration, cfg *replica.Config) time.Duration {
+func (f *configErrors) lease(flag, value string, cfg *replica.Config) time.Duration {
 	d := f.duration(flag, value, 0, 24*time.Hour)
-	least := server.MinLease(attemptTimeout)
 	switch {
 	case d == 0:
-	case d < least:
-		f.add(flag, "must be at least %s with this --attempt-timeout, not %q: an attempt that is under way must have ended before the lease does", formatDuration(least), value)
+	case d < server.MinLease:
+		f.add(flag, "must be at least %s, so that it can be renewed before it ends, not %q", formatDuration(server.MinLease), value)
 	case cfg == nil || !cfg.IsS3():
 		f.add(flag, "is kept in the bucket of the replica, and so needs --litestream with a replica of the type s3")
 	}

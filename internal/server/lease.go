@@ -6,30 +6,27 @@ import (
 	"fmt"
 	"time"
 
+	"service/store"
 	"service/store/replica"
 )
 
-// MinLease returns the shortest lease that can be kept with this attempt timeout.
-func MinLease(attemptTimeout time.Duration) time.Duration {
-	return leaseReserve(attemptTimeout) + leaseRoom
-}
+// MinLease is the shortest lease. It can be renewed several times before it ends.
+const MinLease = 5 * time.Second
 
-// leaseRoom is how much longer a lease must be than what is kept in reserve at
-// its end: time to renew it in, several times.
-const leaseRoom = 3 * time.Second
+// leaseReserve is how long before a lease ends its holder stops: time for attempts
+// to be cut off, by clocks that do not run at quite the same rate.
+const leaseReserve = time.Second
 
-// leaseReserve is how long before the end of a lease nothing new is begun: an
-// attempt that is under way then ends before it does.
-func leaseReserve(attemptTimeout time.Duration) time.Duration {
-	return attemptTimeout + 2*time.Second
-}
+// errLeaseLost is the cause of the end of a server's context when another service
+// holds the lease.
+var errLeaseLost = errors.New("the lease is lost")
 
 // newLease returns the lease of the settings, nil when none is wanted.
 func (cfg *Config) newLease(ctx context.Context) (*replica.Lease, error) {
 	if cfg.Lease == 0 {
 		return nil, nil
 	}
-	return replica.NewLease(ctx, replica.LeaseConfig{Replica: cfg.Replica, Dir: cfg.Dir, TTL: cfg.Lease, Reserve: leaseReserve(cfg.AttemptTimeout), Logger: cfg.Logger})
+	return replica.NewLease(ctx, replica.LeaseConfig{Replica: cfg.Replica, Dir: cfg.Dir, TTL: cfg.Lease, Reserve: leaseReserve, Logger: cfg.Logger})
 }
 
 // checkUnleased refuses to serve without a lease on a replica of which another
@@ -76,7 +73,7 @@ func (s *Server) takeLease(ctx context.Context, held *replica.Lease) (err error)
 			return err
 		}
 	}
-	return s.store.Fence(s.lease)
+	return s.store.Fence(s.lease.Generation(), store.Lease{Valid: s.lease.Valid, Held: s.lease.Held})
 }
 
 // releaseLease ends the lease, if there is one, so that a standby takes over at

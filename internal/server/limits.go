@@ -176,6 +176,9 @@ func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Durat
 	})
 	g.Go(func() error {
 		<-running.Done()
+		if errors.Is(context.Cause(ctx), errLeaseLost) {
+			grace = 0
+		}
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
 		if err := s.Shutdown(last); err != nil {

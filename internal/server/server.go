@@ -264,13 +264,14 @@ func (s *Server) ready(ctx context.Context) error {
 // Run serves until ctx ends. Then it accepts no more requests, lets those in flight
 // end within the grace period, after them the attempts in flight within another,
 // syncs the replica, and closes the store. It returns the first error of a
-// component, which ends the others.
+// component, which ends the others. When another service holds the lease, it ends
+// at once, without grace periods, and sends nothing more to the replica.
 func (s *Server) Run(ctx context.Context) error {
 	logger := s.cfg.Logger
 	logger.Info("serving", "url", s.baseURL, "data", s.cfg.Dir, "version", s.cfg.Version)
 
-	ctx, leaseLost := context.WithCancel(ctx)
-	defer leaseLost()
+	ctx, leaseLost := context.WithCancelCause(ctx)
+	defer leaseLost(nil)
 	g, running := errgroup.WithContext(ctx)
 	s.goServe(ctx, running, g)
 	g.Go(func() error { return s.store.Guard(running) })
@@ -280,6 +281,10 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error {
 		debug.FreeOSMemory() // a service with nothing to do keeps nothing of what its start took
 		<-running.Done()
+		if errors.Is(context.Cause(ctx), errLeaseLost) {
+			logger.Error("another service holds the lease; ending at once")
+			return nil
+		}
 		logger.Info("ending: requests and attempts under way may take their time", "grace", s.cfg.Grace)
 		return nil
 	})
@@ -290,8 +295,11 @@ func (s *Server) Run(ctx context.Context) error {
 	copying.Go(func() error { return s.store.Replicate(following) })
 	if s.lease != nil {
 		copying.Go(func() error {
-			defer leaseLost()
-			return s.lease.KeepAlive(following)
+			err := s.lease.KeepAlive(following)
+			if err != nil {
+				leaseLost(errLeaseLost)
+			}
+			return err
 		})
 	}
 	err := g.Wait()

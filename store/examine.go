@@ -65,6 +65,8 @@ const (
 
 const adviceRestore = "Stop the service and restore the data directory from a copy."
 
+const adviceMissing = "Do as the error says: service serve does not start before."
+
 // Examine looks at the data that this process has open. The database is read
 // through for at most the given time, which must be a few seconds at the most,
 // since the log cannot be moved into it meanwhile; 0 leaves that out.
@@ -158,6 +160,9 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	x.disk(cfg.Dir, cfg.MinFreeDisk, func(dest ...any) error { return db.QueryRowContext(ctx, selectUnused).Scan(dest...) })
 	if !x.quickCheck(ctx, db, reading) {
 		return nil
+	}
+	if err := checkCommits(ctx, path, db); err != nil {
+		x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
 	}
 	var version int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {

@@ -178,6 +178,9 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	if err := replica.RemoveDatabase(path); err != nil {
 		return err
 	}
+	if err := os.Remove(filepath.Join(cfg.Dir, commitsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if cfg.Replica == nil {
 		return nil
 	}

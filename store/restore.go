@@ -29,9 +29,9 @@ const (
 	replaced = "replaced-"
 )
 
-// databaseFiles are all that belongs to a database, Litestream's notes about
-// its write-ahead log among them.
-var databaseFiles = [...]string{databaseFile, databaseFile + "-wal", databaseFile + "-shm", databaseFile + "-journal", "." + databaseFile + "-litestream"}
+// databaseFiles are all that belongs to a database, the count of its commits and
+// Litestream's notes about its write-ahead log among them.
+var databaseFiles = [...]string{databaseFile, databaseFile + "-wal", databaseFile + "-shm", databaseFile + "-journal", commitsFile, "." + databaseFile + "-litestream"}
 
 // ErrNotEmpty says that a data directory holds data.
 var ErrNotEmpty = errors.New("the data directory is not empty")

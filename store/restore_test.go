@@ -93,7 +93,7 @@ func TestRestoreCutOff(t *testing.T) {
 			r, err := Restore(dir, true)
 			must(t, err)
 			dataOf(t, r.Dir(), "new")
-			must(t, os.Remove(filepath.Join(r.Dir(), "lock")))
+			must(t, errors.Join(os.Remove(filepath.Join(r.Dir(), "lock")), os.Remove(filepath.Join(r.Dir(), commitsFile))))
 			must(t, test.cut(dir, r.folder))
 			if err := r.lock.Close(); err != nil { // as the end of a process does
 				t.Fatal(err)

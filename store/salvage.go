@@ -68,6 +68,9 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	case have < oldestReadable:
 		return nil, fmt.Errorf("%s has schema %d, and this binary reads old data from schema %d on: use the binary that wrote it", path, have, oldestReadable)
 	}
+	if err := checkCommits(ctx, path, o.db.DB); errors.Is(err, ErrMissing) && o.Warning == "" {
+		o.Warning = err.Error()
+	}
 	return o, nil
 }
 

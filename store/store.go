@@ -152,10 +152,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := restoreMissing(ctx, &cfg); err != nil {
 		return nil, err
 	}
-	if s.db, err = sqlite.Open(ctx, sqlite.Config{Path: path, Migrations: migrations, Readers: readers, KeepLog: cfg.Replica != nil, Hooks: s.hooks(), Logger: s.logger}); err != nil {
+	if err = s.openDatabase(ctx, path, cfg.Replica != nil); err != nil {
 		return nil, err
 	}
-	s.writer.Writer = s.db.Writer()
 	s.replication = s.newReplication(&cfg, path)
 	if err := s.openKeyring(&cfg); err != nil {
 		return nil, err
@@ -172,6 +171,20 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	return s, nil
 }
 
+// openDatabase opens the database for the store's writer.
+func (s *core) openDatabase(ctx context.Context, path string, keepLog bool) (err error) {
+	check := func(ctx context.Context, db *sql.DB) error { return checkCommits(ctx, path, db) }
+	s.db, err = sqlite.Open(ctx, sqlite.Config{
+		Path: path, Migrations: migrations, Readers: readers, KeepLog: keepLog, Check: check, Hooks: s.hooks(), Logger: s.logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.writer.Writer = s.db.Writer()
+	s.writer.commits, err = openCommits(path, func(query string, dest ...any) error { return s.db.Scan(ctx, query, nil, dest...) }, s.logger)
+	return err
+}
+
 // hooks are what the store adds to every commit.
 func (s *core) hooks() sqlite.Hooks {
 	return sqlite.Hooks{
@@ -185,6 +198,7 @@ func (s *core) hooks() sqlite.Hooks {
 		BeforeWrite:  s.writer.beforeWrite,
 		UndoWrite:    s.writer.undoWrite,
 		BeforeCommit: s.writer.beforeCommit,
+		Stamp:        s.writer.stamp,
 		AfterCommit:  s.writer.afterCommit,
 		Rollback:     s.writer.rollback,
 		Measure:      s.metrics.commit,
@@ -235,6 +249,7 @@ func (s *Store) close() error {
 		}
 		errs = append(errs, s.db.Close(last))
 	}
+	errs = append(errs, s.writer.commits.close())
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
 	}

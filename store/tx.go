@@ -16,6 +16,7 @@ import (
 type writer struct {
 	*sqlite.Writer // set by Open before the first write
 
+	commits  *commitCount // set by Open before the first write
 	clock    *clock
 	metrics  *metrics
 	watchers *watchers
@@ -106,11 +107,18 @@ func (w *writer) beforeCommit(*sqlite.Tx) error {
 }
 
 // afterCommit is the hook [sqlite.Hooks].AfterCommit.
-func (w *writer) afterCommit() { w.tx.end(nil) }
+func (w *writer) afterCommit() {
+	w.commits.committed()
+	w.tx.end(nil)
+}
+
+// stamp is the hook [sqlite.Hooks].Stamp.
+func (w *writer) stamp(t *sqlite.Tx) error { return w.commits.count(t) }
 
 // rollback is the hook [sqlite.Hooks].Rollback: it forgets what the store keeps
 // in memory of the database, which may be wrong now.
 func (w *writer) rollback(err error) {
+	w.commits.undone()
 	clear(w.heads)
 	w.fails = nil
 	t := &w.tx

@@ -37,6 +37,10 @@ type Hooks struct {
 	// transaction, without it.
 	BeforeCommit func(t *Tx) error
 
+	// Stamp is called inside each transaction that has changed something, as its
+	// last write. When it fails, nothing of the transaction is stored.
+	Stamp func(t *Tx) error
+
 	// AfterCommit is called when the commit is on disk, after all functions
 	// given to [Tx.AfterCommit] and before the callers of the writes go on. It
 	// must not use the database.

@@ -31,8 +31,11 @@ type Config struct {
 	// KeepLog leaves the write-ahead log alone: the caller moves it into the
 	// database.
 	KeepLog bool
-	Hooks   Hooks
-	Logger  *slog.Logger
+	// Check, unless it is nil, examines a database that exists before anything is
+	// written to it. Open returns its error.
+	Check  func(ctx context.Context, db *sql.DB) error
+	Hooks  Hooks
+	Logger *slog.Logger
 }
 
 // DB is an open database. Its methods may be called from any goroutine until
@@ -59,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
 	}
-	if err := check(ctx, cfg.Path); err != nil {
+	if err := check(ctx, cfg.Path, cfg.Check); err != nil {
 		return nil, err
 	}
 	db := &DB{path: cfg.Path, logger: cfg.Logger, damage: newDamage()}

@@ -14,6 +14,7 @@ type Tx struct {
 	w       *Writer
 	current *Op
 	wrote   bool  // something may have been written since this was last reset
+	changed bool  // the same, since the transaction began
 	ended   bool  // SQLite may have ended the transaction by itself
 	refused int   // writes that failed for want of the disk
 	cause   error // the last of them did
@@ -60,7 +61,7 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 	r, err := s.ExecContext(context.Background(), args...)
 	if t.noteError(err); err == nil {
 		n, err := r.RowsAffected()
-		t.wrote = t.wrote || n != 0 || err != nil
+		t.noteWrite(n != 0 || err != nil)
 	}
 	return r, err
 }
@@ -85,13 +86,19 @@ func (t *Tx) Scan(query string, args []any, dest ...any) error {
 // What is written from then on is written at once, and cannot be undone.
 func (t *Tx) noteError(err error) {
 	if err != nil {
-		t.wrote = true // for all that is known
+		t.noteWrite(true) // for all that is known
 		t.ended = t.ended || isStorage(err)
 	}
 }
 
 // read notes that a query that returns rows is run, which may write as well.
-func (t *Tx) read(query string) { t.wrote = t.wrote || !strings.HasPrefix(query, "SELECT ") }
+func (t *Tx) read(query string) { t.noteWrite(!strings.HasPrefix(query, "SELECT ")) }
+
+// noteWrite notes whether a statement may have written something.
+func (t *Tx) noteWrite(wrote bool) {
+	t.wrote = t.wrote || wrote
+	t.changed = t.changed || wrote
+}
 
 // Each calls row for every row of a query, until that returns an error. The
 // query must be a constant.

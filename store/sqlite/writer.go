@@ -254,6 +254,7 @@ func (t *Tx) transaction(batch []*Op, plain, last bool) error {
 	if err != nil {
 		return err
 	}
+	t.changed = false
 	run := t.savepoint
 	if plain {
 		run = t.plain
@@ -267,6 +268,9 @@ func (t *Tx) transaction(batch []*Op, plain, last bool) error {
 		if !t.try(&t.w.last) {
 			err = fmt.Errorf("%w: %w", ErrUndone, t.w.last.err)
 		}
+	}
+	if err == nil && t.changed && t.w.hooks.Stamp != nil {
+		err = t.w.hooks.Stamp(t)
 	}
 	if err == nil {
 		err = t.w.refusal() // one of the writes may have observed damage

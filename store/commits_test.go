@@ -1,0 +1,163 @@
+package store
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// counted returns how many commits the file of a data directory says there are.
+func counted(t *testing.T, dir string) int64 {
+	t.Helper()
+	n, err := readCommits(filepath.Join(dir, commitsFile))
+	must(t, err)
+	return n
+}
+
+// A database whose log was removed is refused, and every file stays as it is.
+// It is opened again when the log is back, or when the count is removed.
+func TestMissingCommits(t *testing.T) {
+	dir := killed(t, 5)
+	log := filepath.Join(dir, databaseFile+"-wal")
+	must(t, os.Rename(log, log+".moved"))
+	before := contents(t, dir)
+	open := func() error {
+		s, err := Open(t.Context(), Config{Dir: dir})
+		if err == nil {
+			err = s.Close()
+		}
+		return err
+	}
+	if err := open(); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "has 0 of ") {
+		t.Errorf("without its log: got %v, want %v", err, ErrMissing)
+	}
+	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
+	must(t, err)
+	missing := false
+	for _, f := range found {
+		missing = missing || f.Check == checkDatabase && f.Level == LevelFail && strings.Contains(f.Detail, ErrMissing.Error())
+	}
+	if !missing {
+		t.Errorf("the examination does not say that commits are missing: %+v", found)
+	}
+	after := contents(t, dir)
+	delete(after, databaseFile+"-wal") // empty, as any reader makes it
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("the refusal has changed files: %s", diff)
+	}
+	must(t, os.Rename(log+".moved", log))
+	must(t, open())
+
+	dir = killed(t, 5)
+	must(t, errors.Join(os.Remove(filepath.Join(dir, databaseFile+"-wal")), os.Remove(filepath.Join(dir, commitsFile))))
+	must(t, open())
+}
+
+// What a kill, a power cut or an orderly end leaves is never taken for a loss.
+func TestCommitsFile(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		harm func(path string) error
+	}{
+		{"whole", func(string) error { return nil }},
+		{"gone", os.Remove},
+		{"older", func(path string) error { return os.WriteFile(path, commitsRecord(nil, 2), 0o600) }},
+		{"torn", func(path string) error {
+			return os.WriteFile(path, append(commitsRecord(nil, 987654321)[:12], commitsRecord(nil, 0)[12:]...), 0o600)
+		}},
+		{"empty", func(path string) error { return os.WriteFile(path, nil, 0o600) }},
+		{"zeros", func(path string) error { return os.WriteFile(path, make([]byte, recordLength), 0o600) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := killed(t, 5)
+			must(t, c.harm(filepath.Join(dir, commitsFile)))
+			var last int64
+			for range 2 { // killed, and then closed
+				s, err := Open(t.Context(), Config{Dir: dir})
+				must(t, err)
+				publish(t, s, "p", "content_updated")
+				must(t, s.Close())
+				n := counted(t, dir)
+				if n <= last {
+					t.Errorf("the file counts %d commits after %d", n, last)
+				}
+				last = n
+			}
+		})
+	}
+}
+
+// The file counts what is stored: neither a write that fails, nor one that is
+// refused before its commit, nor one that writes nothing.
+func TestCommitsCounted(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	stored := func() int64 {
+		t.Helper()
+		n, err := storedCommits(func(query string, dest ...any) error { return s.db.Scan(t.Context(), query, nil, dest...) })
+		must(t, err)
+		return n
+	}
+	step := func(what string, more int64, do func() error) {
+		t.Helper()
+		before := stored()
+		err := do()
+		if got := stored(); got != before+more || counted(t, s.Dir()) != got {
+			t.Errorf("%s (%v): the database counts %d, and the file %d, want %d", what, err, got, counted(t, s.Dir()), before+more)
+		}
+	}
+	insert := func(t *tx) error { return t.Exec("INSERT INTO programs (id, created_at) VALUES (random(), 0)") }
+	step("a write", 1, func() error { return s.writer.do(insert) })
+	step("nothing", 0, func() error { return s.writer.do(func(*tx) error { return nil }) })
+	step("a read", 0, func() error { return s.Check(t.Context()) })
+	step("a failure", 0, func() error {
+		return s.writer.do(func(t *tx) error { return errors.Join(insert(t), errors.New("no")) })
+	})
+	leased := true
+	must(t, s.fence(1, func() bool { return leased }))
+	step("a lease that ends", 0, func() error {
+		return s.writer.do(func(t *tx) error { leased = false; return insert(t) })
+	})
+	leased = true
+	step("another write", 1, func() error { return s.writer.doRepeatable(insert) })
+}
+
+// A restoration replaces the count with the database.
+func TestCommitsOfARestoration(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s, err := Open(t.Context(), Config{Dir: dir})
+	must(t, err)
+	program(t, s, "p")
+	snapshot, err := s.Snapshot(t.Context(), 1)
+	must(t, err)
+	kept := filepath.Join(t.TempDir(), "kept") // what is unfinished is removed at the next start
+	must(t, os.Rename(snapshot.Path, kept))
+	for range 9 {
+		publish(t, s, "p", "content_updated")
+	}
+	must(t, s.Close())
+	r, err := Restore(dir, true)
+	must(t, err)
+	must(t, os.Rename(kept, filepath.Join(r.Dir(), databaseFile)))
+	aside, err := r.Commit()
+	must(t, errors.Join(err, r.Close()))
+	if s, err = Open(t.Context(), Config{Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Close())
+	if counted(t, aside) <= counted(t, dir) {
+		t.Errorf("%d commits were put aside, and %d are restored", counted(t, aside), counted(t, dir))
+	}
+	// Without a database there is nothing to compare with.
+	must(t, os.WriteFile(filepath.Join(dir, commitsFile), commitsRecord(nil, 1000), 0o600))
+	must(t, errors.Join(os.Remove(filepath.Join(dir, databaseFile)), os.Remove(filepath.Join(dir, "secret.key"))))
+	if s, err = Open(t.Context(), Config{Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Close())
+}

@@ -7,6 +7,7 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -63,18 +64,41 @@ type workload struct {
 	most          int // events a second that there is room for
 	replicated    bool
 	load          func(context.Context, *subject) error
+
+	bucket     bool // the replica is in a bucket
+	publishers int  // instead of Config.Publishers; 0 is those
 }
 
 var workloads = []workload{
-	{"single", "one event a request, one event a delivery", []string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, false, saturate},
-	{"natural", "one event a request, deliveries as they come", nil, 1, 100_000, false, saturate},
-	{"natural" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 100_000, true, saturate},
-	{"stream", "events as the lines of one request, deliveries as they come", nil, 1, 1_000_000, false, stream},
-	{"stream" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 1_000_000, true, stream},
-	{"light", fmt.Sprintf("%d events a second", lightRate), nil, 1, 2 * lightRate, false, light},
-	{"fanout-100", "each event to 100 subscriptions, one after the other", nil, 100, 2000, false, fanOutLoad},
-	{"fanout-10000", "each event to 10,000 subscriptions, one after the other", nil, 10_000, 20, false, fanOutLoad},
+	{"single", "one event a request, one event a delivery", []string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, false, saturate, false, 0},
+	{"natural", "one event a request, deliveries as they come", nil, 1, 100_000, false, saturate, false, 0},
+	{"natural" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 100_000, true, saturate, false, 0},
+	{"stream", "events as the lines of one request, deliveries as they come", nil, 1, 1_000_000, false, stream, false, 0},
+	{"stream" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 1_000_000, true, stream, false, 0},
+	{"light", fmt.Sprintf("%d events a second", lightRate), nil, 1, 2 * lightRate, false, light, false, 0},
+	{"fanout-100", "each event to 100 subscriptions, one after the other", nil, 100, 2000, false, fanOutLoad, false, 0},
+	{"fanout-10000", "each event to 10,000 subscriptions, one after the other", nil, 10_000, 20, false, fanOutLoad, false, 0},
+	bucketWorkload("bucket", fmt.Sprintf("natural with %d publishers, and a replica in a bucket with a latency of %s", manyPublishers, bucketLatency), manyPublishers, saturate),
+	bucketWorkload("bucket"+acknowledgedSuffix, "the same, acknowledged by the replica", manyPublishers, saturate),
+	bucketWorkload("steady"+acknowledgedSuffix, fmt.Sprintf("the same with %d events a second", steadyRate), manyPublishers, steady),
+	bucketWorkload("one"+acknowledgedSuffix, "the same with one publisher", 1, saturate),
 }
+
+// bucketWorkload returns a workload whose replica is in a bucket. It acknowledges by
+// the replica if its name says so.
+func bucketWorkload(name, about string, publishers int, load func(context.Context, *subject) error) workload {
+	var flags []string
+	if strings.HasSuffix(name, acknowledgedSuffix) {
+		flags = []string{"--acknowledge", "replica"}
+	}
+	return workload{name, about, flags, 1, 100_000, true, load, true, publishers}
+}
+
+// manyPublishers are so many that the service is busy although each of them waits for
+// uploads.
+const manyPublishers = 1024
+
+const steadyRate = 500
 
 const lightRate = 50
 
@@ -82,18 +106,24 @@ const lightRate = 50
 // replica.
 const replicatedSuffix = "-replicated"
 
+// acknowledgedSuffix ends the name of a workload that is acknowledged by the replica.
+const acknowledgedSuffix = "-acknowledged"
+
 // subject is the service that is measured with one workload.
 type subject struct {
 	*runner
-	part   *process
-	client *http.Client
-	token  string
-	events int // that there is room for
-	until  time.Time
+	part       *process
+	client     *http.Client
+	bucket     *bucket // nil for none
+	publishers int
+	token      string
+	events     int // that there is room for
+	until      time.Time
 
 	sent         []int64 // by the number of the event: nanoseconds since 1970, before it was published
 	next         atomic.Int64
 	acknowledged atomic.Int64
+	publishedMu  sync.Mutex
 	published    []time.Duration // how long requests took, where this is measured
 	toOne        []time.Duration // the same to a program with one subscription
 	busy         time.Duration   // from publishing to the last arrival, where events are published one by one
@@ -107,9 +137,16 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s := &subject{runner: b, client: newClient(b.Publishers), subscribers: bc.subscriptions}
+	s := &subject{runner: b, publishers: cmp.Or(bc.publishers, b.Publishers), subscribers: bc.subscriptions}
+	s.client = newClient(s.publishers)
 	defer s.client.CloseIdleConnections()
-	if s.part, err = b.startService(ctx, bc, dir); err != nil {
+	if bc.bucket {
+		if s.bucket, err = startBucket(filepath.Join(dir, "bucket")); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, s.bucket.close()) }()
+	}
+	if s.part, err = b.startService(ctx, bc, dir, s.bucket); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.part.end()) }()
@@ -139,6 +176,10 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	if err != nil {
 		return nil, err
 	}
+	if s.bucket != nil {
+		s.bucket.takeUploads()
+		s.published = nil
+	}
 	began := time.Now()
 	s.until = began.Add(b.Time)
 	if err := bc.load(ctx, s); err != nil {
@@ -165,10 +206,26 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	}
 	r.DeliveredPerSecond = float64(r.Delivered) / r.Seconds
 	r.CPU = (after.cpu - before.cpu) * 1e6 / float64(max(r.Delivered, 1))
-	if len(s.published) > 0 {
+	switch {
+	case s.bucket != nil:
+		s.uploads(r, acknowledged)
+	case len(s.published) > 0:
 		r.Publish, r.PublishToOne = milliseconds(int64(percentile(s.published, 50))), milliseconds(int64(percentile(s.toOne, 50)))
 	}
 	return r, nil
+}
+
+// uploads sets what a workload with a bucket came to, whose events were published in
+// some time.
+func (s *subject) uploads(r *Result, in time.Duration) {
+	took := s.bucket.takeUploads()
+	if len(took) == 0 || len(s.published) == 0 {
+		return
+	}
+	r.PublishP50, r.PublishP99 = milliseconds(int64(percentile(s.published, 50))), milliseconds(int64(percentile(s.published, 99)))
+	r.Upload = milliseconds(int64(percentile(took, 50)))
+	r.UploadsPerSecond = float64(len(took)) / in.Seconds()
+	r.DollarsPerMonth = r.UploadsPerSecond * month.Seconds() * uploadPrice
 }
 
 // tally compares what was sent with what has arrived.
@@ -257,6 +314,28 @@ func saturate(ctx context.Context, s *subject) error {
 			n := int(s.next.Add(1)) - 1
 			if n >= s.events || time.Now().After(s.until) {
 				return nil
+			}
+			if err := worker.publish(ctx, n); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// steady publishes single events at a steady rate, however long the requests take.
+func steady(ctx context.Context, s *subject) error {
+	began := time.Now()
+	return s.inParallel(ctx, func(worker *publisher) error {
+		for {
+			n := int(s.next.Add(1)) - 1
+			at := began.Add(time.Duration(n) * time.Second / steadyRate)
+			if n >= s.events || at.After(s.until) {
+				return nil
+			}
+			select {
+			case <-time.After(time.Until(at)):
+			case <-ctx.Done():
+				return ctx.Err()
 			}
 			if err := worker.publish(ctx, n); err != nil {
 				return err
@@ -395,7 +474,7 @@ func (s *subject) lines(ctx context.Context, write func(*bufio.Writer) (int, err
 // publishToOne measures how long it takes to publish an event that has one
 // subscription, in another program, to compare with.
 func (s *subject) publishToOne(ctx context.Context, data string) error {
-	one := &subject{runner: s.runner, part: s.part, client: s.client, events: 20, subscribers: 1}
+	one := &subject{runner: s.runner, part: s.part, client: s.client, publishers: s.publishers, events: 20, subscribers: 1}
 	var err error
 	if one.token, err = createToken(ctx, data, "one"); err != nil {
 		return err
@@ -430,11 +509,15 @@ func (s *subject) inParallel(ctx context.Context, publish func(*publisher) error
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var working sync.WaitGroup
-	for range s.Publishers {
+	for range s.publishers {
 		working.Go(func() {
-			if err := publish(&publisher{s: s}); err != nil {
+			p := &publisher{s: s}
+			if err := publish(p); err != nil {
 				cancel(err)
 			}
+			s.publishedMu.Lock()
+			defer s.publishedMu.Unlock()
+			s.published = append(s.published, p.took...)
 		})
 	}
 	working.Wait()
@@ -445,16 +528,21 @@ func (s *subject) inParallel(ctx context.Context, publish func(*publisher) error
 type publisher struct {
 	s    *subject
 	body []byte
+	took []time.Duration // requests, with a bucket
 }
 
 func (p *publisher) publish(ctx context.Context, n int) error {
 	p.body = appendEvent(p.body[:0], eventName, n)
-	p.s.sent[n] = time.Now().UnixNano()
+	began := time.Now()
+	p.s.sent[n] = began.UnixNano()
 	resp, err := p.s.post(ctx, "/v2/events", "application/json", bytes.NewReader(p.body))
 	if err != nil {
 		return err
 	}
 	resp.Body.Close()
+	if p.s.bucket != nil {
+		p.took = append(p.took, time.Since(began))
+	}
 	p.s.acknowledged.Add(1)
 	return nil
 }
@@ -654,11 +742,14 @@ func (b *runner) startSink(ctx context.Context) (*process, error) {
 	return b.start(ctx, func(line string) (string, bool) { return line, true }, "sink")
 }
 
-func (b *runner) startService(ctx context.Context, bc workload, dir string) (*process, error) {
+func (b *runner) startService(ctx context.Context, bc workload, dir string, in *bucket) (*process, error) {
 	data, replica := filepath.Join(dir, "data"), "off"
 	if bc.replicated {
 		replica = filepath.Join(dir, "litestream.yml")
 		text := fmt.Sprintf("dbs:\n  - path: %q\n    replica:\n      path: %q\n", filepath.Join(data, "service.db"), filepath.Join(dir, "replica"))
+		if in != nil {
+			text = in.litestream(filepath.Join(data, "service.db"))
+		}
 		if err := os.WriteFile(replica, []byte(text), 0o600); err != nil {
 			return nil, err
 		}

@@ -82,7 +82,7 @@ type Result struct {
 	DeliveredPerSecond    float64 `json:"delivered_per_second"`
 	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond as a share of what is possible
 	// OfWithout is DeliveredPerSecond as a share of that of the same case without
-	// a replica, when both were measured.
+	// a replica, or acknowledged without it, when both were measured.
 	OfWithout float64 `json:"of_without_replica,omitempty"`
 
 	P50 float64 `json:"p50_ms"`
@@ -92,6 +92,15 @@ type Result struct {
 	// PublishToOne that to a single subscription; where there is fan-out alone.
 	Publish      float64 `json:"publish_ms,omitempty"`
 	PublishToOne float64 `json:"publish_to_one_ms,omitempty"`
+
+	// With a bucket: how long a request that published an event took, and an upload of
+	// changes as the bucket saw it; how many uploads there were while events were
+	// published, and what so many cost for a month without a pause, see uploadPrice.
+	PublishP50       float64 `json:"publish_p50_ms,omitempty"`
+	PublishP99       float64 `json:"publish_p99_ms,omitempty"`
+	Upload           float64 `json:"upload_p50_ms,omitempty"`
+	UploadsPerSecond float64 `json:"uploads_per_second,omitempty"`
+	DollarsPerMonth  float64 `json:"uploads_dollars_per_month,omitempty"`
 
 	CPU        float64 `json:"cpu_us_per_event"`  // of the service, for each event delivered
 	PeakMemory int64   `json:"peak_memory_bytes"` // resident, of the service; 0 where the system does not tell
@@ -128,6 +137,9 @@ func (r *Report) String() string {
 		}
 		if c.Publish > 0 {
 			fmt.Fprintf(&b, "; publishing an event takes %.2f ms (median), to one subscription %.2f ms", c.Publish, c.PublishToOne)
+		}
+		if c.Upload > 0 {
+			fmt.Fprintf(&b, "; a request takes %.1f ms at p50 and %.1f at p99, an upload %.1f ms; %.1f uploads a second, $%.0f a month at $5 a million", c.PublishP50, c.PublishP99, c.Upload, c.UploadsPerSecond, c.DollarsPerMonth)
 		}
 		b.WriteByte('\n')
 	}
@@ -184,7 +196,9 @@ func (b *runner) round(ctx context.Context, report *Report) (err error) {
 			return fmt.Errorf("%s: %w", bc.name, err)
 		}
 		r.OfRaw = r.DeliveredPerSecond / report.Raw
-		if base, ok := strings.CutSuffix(bc.name, replicatedSuffix); ok {
+		base, replicated := strings.CutSuffix(bc.name, replicatedSuffix)
+		base, acknowledged := strings.CutSuffix(base, acknowledgedSuffix)
+		if replicated || acknowledged {
 			if i := slices.IndexFunc(report.Results, func(r *Result) bool { return r.Case == base }); i >= 0 {
 				r.OfWithout = r.DeliveredPerSecond / report.Results[i].DeliveredPerSecond
 			}
@@ -223,6 +237,11 @@ func medians(rounds []*Report) *Report {
 			func(r *Result) *float64 { return &r.Max },
 			func(r *Result) *float64 { return &r.Publish },
 			func(r *Result) *float64 { return &r.PublishToOne },
+			func(r *Result) *float64 { return &r.PublishP50 },
+			func(r *Result) *float64 { return &r.PublishP99 },
+			func(r *Result) *float64 { return &r.Upload },
+			func(r *Result) *float64 { return &r.UploadsPerSecond },
+			func(r *Result) *float64 { return &r.DollarsPerMonth },
 			func(r *Result) *float64 { return &r.CPU },
 		} {
 			*field(&r) = median(func(round *Report) float64 { return *field(round.Results[i]) })

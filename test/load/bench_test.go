@@ -22,7 +22,7 @@ func TestBench(t *testing.T) {
 	profile := filepath.Join(dir, "cpu.out")
 	var out, log bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), harness.Build(t), "bench", "--data", dir, "--time", "200ms", "--publishers", "16", "--stored", "1000", "--others", "20",
-		"--case", "single,natural,natural-replicated,stream-replicated,light,fanout-100", "--json", "--cpuprofile", profile)
+		"--case", "single,natural,natural-replicated,stream-replicated,light,fanout-100,bucket,bucket-acknowledged,steady-acknowledged,one-acknowledged", "--json", "--cpuprofile", profile)
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v: %s", err, &log)
@@ -31,7 +31,7 @@ func TestBench(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v: %s", err, &out)
 	}
-	if r.Raw <= 0 || r.Machine.Synchronous != "FULL" || len(r.Results) != 6 {
+	if r.Raw <= 0 || r.Machine.Synchronous != "FULL" || len(r.Results) != 10 {
 		t.Errorf("got %s", &out)
 	}
 	for _, r := range r.Results {
@@ -39,11 +39,14 @@ func TestBench(t *testing.T) {
 			r.P50 <= 0 || r.P99 < r.P50 || r.Max < r.P99 || r.OfRaw <= 0 {
 			t.Errorf("%s: got %+v", r.Case, r)
 		}
-		if compared := r.OfWithout > 0; compared != (r.Case == "natural-replicated") {
-			t.Errorf("%s: %.2f of the rate without a replica, which was measured of natural alone", r.Case, r.OfWithout)
+		if compared := r.OfWithout > 0; compared != (r.Case == "natural-replicated" || r.Case == "bucket-acknowledged") {
+			t.Errorf("%s: %.2f of the rate without a replica, which was measured of natural and bucket alone", r.Case, r.OfWithout)
+		}
+		if strings.HasSuffix(r.Case, "-acknowledged") && (r.PublishP50 < r.Upload || r.PublishP99 < r.PublishP50 || r.Upload < 20 || r.UploadsPerSecond <= 0 || r.DollarsPerMonth <= 0) {
+			t.Errorf("%s: got %+v", r.Case, r)
 		}
 	}
-	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 6 {
+	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 10 {
 		t.Errorf("in the folder of the data are %q, %v; want a profile for each case alone", left, err)
 	}
 }

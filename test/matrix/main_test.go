@@ -25,7 +25,6 @@ var (
 	full      = flag.Bool("matrix.full", false, "stop processes for a minute, use leases of the default length too, and measure the takeover of a large database")
 	leaseFlag = flag.Duration("matrix.lease", 6*time.Second, "the lease of every primary")
 	repeat    = flag.Int("matrix.repeat", 1, "how often each cell of the matrix runs")
-	kills     = flag.Int("matrix.kills", 10, "how often TestWipedDisk kills a service and deletes its data")
 )
 
 // lease is how long a lease lasts.

@@ -1,8 +1,9 @@
 //go:build cgo
 
-// Package planted proves that the dispatcher's simulation finds bugs: it plants
-// one at a time into the source, by an overlay of the go command, and runs the
-// simulation until it reports a broken promise.
+// Package planted proves that tests find bugs: it plants one at a time into the
+// source, by an overlay of the go command, and runs a test that must fail. The
+// bugs of the dispatcher are found by its simulation, those of a failover by the
+// tests of store/replica.
 //
 // It needs cgo: the bugs have nothing to do with the database's driver, and one
 // driver is enough.
@@ -30,7 +31,14 @@ const root = "../.."
 type bug struct {
 	name     string
 	edits    []edit
-	promises []string // one of these is found to be broken first
+	promises []string // one of these is found to be broken first; of the simulation
+}
+
+// failoverBug is a bug that a test of store/replica finds.
+type failoverBug struct {
+	bug
+	test  string // its name
+	fails string // what it says
 }
 
 // edit replaces from, which must occur exactly once in the file, by to.
@@ -54,6 +62,36 @@ func TestBugsApply(t *testing.T) {
 				if !strings.Contains(string(simulation), strconv.Quote(p)) {
 					t.Errorf("the simulation does not check %q", p)
 				}
+			}
+		})
+	}
+}
+
+// TestFailoverBugsApply is TestBugsApply for the bugs of a failover.
+func TestFailoverBugsApply(t *testing.T) {
+	for _, b := range failoverBugs {
+		t.Run(b.name, func(t *testing.T) { b.plant(t) })
+	}
+}
+
+// TestFailoverBugs builds the tests of store/replica with each bug, and runs the
+// one that must fail.
+func TestFailoverBugs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("each planted bug is a build of its own; run without -short")
+	}
+	for _, b := range failoverBugs {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			dir := t.TempDir()
+			run := exec.CommandContext(ctx, b.build(ctx, t, dir, "./store/replica"), "-test.run=^"+b.test+"$")
+			run.Dir = filepath.Join(root, "store/replica")
+			out, err := run.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || !strings.Contains(string(out), b.fails) {
+				t.Errorf("%s: %v, want a failure that says %q\n%s", b.test, err, b.fails, out)
 			}
 		})
 	}
@@ -93,9 +131,9 @@ func (b *bug) plant(t *testing.T) map[string]string {
 	return texts
 }
 
-// build compiles the dispatcher's tests with the bug, and returns the path of
-// the binary.
-func (b *bug) build(ctx context.Context, t *testing.T, dir string) string {
+// build compiles the tests of a package with the bug, and returns the path of the
+// binary.
+func (b *bug) build(ctx context.Context, t *testing.T, dir, pkg string) string {
 	t.Helper()
 	module, err := filepath.Abs(root)
 	if err != nil {
@@ -117,7 +155,7 @@ func (b *bug) build(ctx context.Context, t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(dir, "planted.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-ldflags=-s -w", "-o", binary, "./dispatcher")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-ldflags=-s -w", "-o", binary, pkg)
 	build.Dir = module
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("the bug does not build: %v\n%s", err, out)
@@ -131,7 +169,7 @@ func (b *bug) find(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	run := exec.CommandContext(ctx, b.build(ctx, t, dir), "-test.run=^TestSimulation$", "-simulation.plans="+maxPlans, "-rapid.shrinktime=1ns")
+	run := exec.CommandContext(ctx, b.build(ctx, t, dir, "./dispatcher"), "-test.run=^TestSimulation$", "-simulation.plans="+maxPlans, "-rapid.shrinktime=1ns")
 	run.Dir = dir
 	run.Env = append(os.Environ(), "GOMAXPROCS=2") // some bugs need two threads
 	out, err := run.CombinedOutput()

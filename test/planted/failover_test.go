@@ -1,0 +1,22 @@
+//go:build cgo
+
+package planted
+
+// failoverBugs are mistakes in the lease and the replica that let an old primary do
+// harm.
+var failoverBugs = []failoverBug{
+	{bug{name: "compactions and snapshots are not fenced", edits: []edit{
+		{"store/replica/fence.go", "if c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c.", "if level == 0 && c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c."},
+		{"store/replica/fence.go", "&fencedReader{r, c.fenced}", "&fencedReader{r, func() bool { return level == 0 && c.fenced() }}"},
+	}}, "TestFencedReplica", "without the lease"},
+	{bug{name: "a copy of the data directory continues the lease", edits: []edit{
+		{"store/replica/holder.go", "h.Device == other.Device && h.Inode == other.Inode", "other.Inode != 0"},
+	}}, "TestLeaseTakenOver", "the_directory_is_a_copy"},
+	{bug{name: "a lease ends when it expires by the standby's clock", edits: []edit{
+		{"store/replica/leasewatch.go", "asked-w.since >= period)", "asked-w.since >= period || time.Now().After(state.Expires))"},
+	}}, "TestLeaseClocks", "clock -24h0m0s: it was taken over after"},
+	{bug{name: "a lease is renewed whatever is in the bucket", edits: []edit{
+		{"store/replica/leasekeep.go", "renewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, found.etag)",
+			"now, err := l.read(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\trenewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, now.etag)"},
+	}}, "TestTakeOver", "the primary renews what it has lost"},
+}

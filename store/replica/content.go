@@ -26,6 +26,9 @@ const (
 	// snapshot, unless the interval is shorter.
 	contentRetry = 10 * time.Minute
 	damagedRetry = time.Hour
+	// contentAttempts is how often a comparison begins again because the position
+	// cannot be restored.
+	contentAttempts = 3
 )
 
 // Verification is the result of comparisons of a replica with its database.
@@ -42,6 +45,9 @@ type Verification struct {
 // errBusy says that a comparison was given up because the log became too long: no
 // checkpoint can run while the database is read.
 var errBusy = errors.New("the database is too busy to be compared with its replica")
+
+// errNoSnapshot says that a term has not begun with its snapshot yet.
+var errNoSnapshot = errors.New("the replica has no snapshot yet")
 
 // contentError says that a replica is damaged or differs from its database.
 type contentError struct{ error }
@@ -165,24 +171,26 @@ func (v *contentVerifier) compareAndRecord(ctx context.Context, s *session) erro
 // The database is read at once, since no checkpoint can run meanwhile; 8 bytes of
 // memory for each page hold the result. The objects are read slowly.
 func (v *contentVerifier) compare(ctx context.Context, s *session) (ltx.TXID, int64, error) {
-	pos, want, err := v.databasePages(ctx, s)
-	if err != nil {
-		return 0, 0, err
-	}
-	if err := v.awaitSent(ctx, pos); err != nil {
-		return 0, 0, err
-	}
 	for attempt := 1; ; attempt++ {
+		if s.snapshot.Load() {
+			return 0, 0, errNoSnapshot
+		}
+		pos, want, err := v.databasePages(ctx, s)
+		if err != nil {
+			return 0, 0, err
+		}
+		if err := v.awaitSent(ctx, pos); err != nil {
+			return 0, 0, err
+		}
 		size, err := v.compareReplica(ctx, s, pos, want)
-		var gone *goneError
-		again := errors.As(err, &gone) || errors.Is(err, litestream.ErrTxNotAvailable)
-		if again && attempt < 3 {
-			continue // an object was deleted, since it was merged into another
+		if !errors.As(err, new(*goneError)) && !errors.Is(err, litestream.ErrTxNotAvailable) {
+			return pos, size, err
 		}
-		if again {
-			err = contentError{fmt.Errorf("the state of the transaction %s cannot be restored: %w", pos, err)}
+		// An object was deleted, since it was merged into another, or a snapshot was
+		// uploaded in place of the changes up to a later position.
+		if attempt == contentAttempts {
+			return pos, 0, contentError{fmt.Errorf("the state of the transaction %s cannot be restored: %w", pos, err)}
 		}
-		return pos, size, err
 	}
 }
 

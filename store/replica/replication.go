@@ -406,9 +406,7 @@ func (r *Replication) Close() error {
 		err = r.finish(ctx, s)
 	}
 	if err == nil {
-		if ok, checkErr := r.restorable(ctx, s); checkErr == nil && !ok {
-			err = errReplicaIncomplete
-		}
+		err = r.checkEnd(s)
 	}
 	if err != nil {
 		r.failed(err)

@@ -1,0 +1,67 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+)
+
+// endCheckTimeout bounds the check of the replica at the end of a session.
+const endCheckTimeout = 5 * time.Second
+
+// checkEnd checks that the last position can be restored and, the newest first and
+// as many as it can within its time, the objects that were written since the session
+// began. A damaged object of level 0 is uploaded again. With another the next start
+// copies the whole database.
+func (r *Replication) checkEnd(s *session) error {
+	ctx, cancel := context.WithTimeout(context.Background(), endCheckTimeout)
+	defer cancel()
+	ok, err := r.restorable(ctx, s)
+	if err != nil {
+		return nil // the upload was acknowledged, and nothing speaks against it
+	}
+	if !ok {
+		return errReplicaIncomplete
+	}
+	plan, err := litestream.CalcRestorePlan(ctx, s.replica.Client, s.replica.Pos().TXID, noTime, quiet)
+	if err != nil {
+		return nil // the same
+	}
+	slices.Reverse(plan)
+	plan = slices.DeleteFunc(plan, func(f *ltx.FileInfo) bool { return f.MaxTXID <= s.own.sent })
+	for range len(plan) + 1 {
+		var damaged *damagedError
+		if err := readObjects(ctx, s.replica.Client, plan, noSink); !errors.As(err, &damaged) {
+			return nil
+		}
+		info, err := uploadAgain(ctx, s, damaged.info)
+		if err != nil {
+			err = errors.Join(damaged, err, os.Remove(filepath.Join(metaPath(r.path), recordName)))
+			return fmt.Errorf("%w; the next start copies the whole database", err)
+		}
+		plan[slices.Index(plan, damaged.info)] = info
+		r.logger.Warn("an object of the replica was damaged, and is uploaded again", "replica", r.cfg.Target(), "error", damaged)
+	}
+	return nil
+}
+
+// uploadAgain uploads an object of level 0 from the local file, and returns it as it
+// is now.
+func uploadAgain(ctx context.Context, s *session, info *ltx.FileInfo) (*ltx.FileInfo, error) {
+	if info.Level != 0 {
+		return nil, errors.New("it has no local file")
+	}
+	f, err := os.Open(s.db.LTXPath(0, info.MinTXID, info.MaxTXID))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return s.replica.Client.WriteLTXFile(ctx, 0, info.MinTXID, info.MaxTXID, f)
+}

@@ -1,0 +1,60 @@
+package replica
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// damagePlanned damages the object of a level that the newest state needs, and
+// returns its name.
+func damagePlanned(t *testing.T, cfg *Config, level int) string {
+	t.Helper()
+	name, path := planned(t, cfg, level)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaceContent(t, path, damages[0].do(content))
+	return name
+}
+
+// TestDamagedEnd damages an object before a replication ends. One of level 0 is
+// uploaded again. With another the end fails, and the next start makes the newest
+// state whole.
+func TestDamagedEnd(t *testing.T) {
+	dir := t.TempDir()
+	cfg := stillConfig(t, dir)
+	r := openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	for range 2 {
+		r.insert(10_000)
+		r.awaitSent(r.current())
+	}
+	damagePlanned(t, cfg, 0)
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := restoredRows(t, cfg); n != 2 {
+		t.Errorf("%d rows restored, want 2", n)
+	}
+
+	r = openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	for range 2 {
+		r.insert(10_000)
+		r.awaitSent(r.current())
+	}
+	if _, err := r.current().db.Compact(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	name := damagePlanned(t, cfg, 1)
+	if err := r.close(); err == nil || !strings.Contains(err.Error(), name) {
+		t.Fatalf("got %v, want an error that names %s", err, name)
+	}
+	r = openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	if n := restoredRows(t, cfg); n != 4 {
+		t.Errorf("%d rows restored, want 4", n)
+	}
+}

@@ -432,8 +432,10 @@ func (x *examination) replica(y ReplicaStatus) {
 		x.add(LevelFail, checkReplicated, "See to what its error says; it is tried again by itself.", "%s is %v behind: %s", y.Target, y.Lag.Round(time.Second), y.Err)
 	case y.State == ReplicaOpening || y.Lag > replicaBehind:
 		x.add(LevelWarn, checkReplicated, "See that the way to it is wide enough; it catches up by itself.", "%s is %v behind", y.Target, y.Lag.Round(time.Second))
+	case y.TermComplete:
+		x.ok(checkReplicated, "%s follows, last at %s, in term %d; Litestream's own command can restore it from %s there", y.Target, webhook.FormatTime(y.LastSuccess), y.Term, y.TermPath)
 	default:
-		x.ok(checkReplicated, "%s follows, last at %s", y.Target, webhook.FormatTime(y.LastSuccess))
+		x.ok(checkReplicated, "%s follows, last at %s, in term %d; only service restore can restore it until the term has a copy of what it continues", y.Target, webhook.FormatTime(y.LastSuccess), y.Term)
 	}
 }
 

@@ -36,6 +36,10 @@ type ReplicaStatus struct {
 	Lag         time.Duration // largest possible age of the oldest change that is not in the replica
 	LastSuccess time.Time     // when the replica was last known to have every noticed change; zero for never
 	Err         string        // why it fails; for admins
+	// Term, TermPath and TermComplete are those of [replica.Status].
+	Term         int64
+	TermPath     string
+	TermComplete bool
 	// AcknowledgeTimeout is how long a write waits to be in the replica before it is
 	// acknowledged; 0: it is acknowledged once it is on the local disk.
 	AcknowledgeTimeout time.Duration
@@ -51,7 +55,7 @@ func (s *Store) Replica() ReplicaStatus {
 		return ReplicaStatus{State: ReplicaOff}
 	}
 	y := s.replication.Status()
-	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err, y.AcknowledgeTimeout, y.VerifyInterval, y.Verified}
+	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err, y.Term, y.TermPath, y.TermComplete, y.AcknowledgeTimeout, y.VerifyInterval, y.Verified}
 }
 
 // Replicate keeps the replica up to date until ctx ends. It returns nil: a

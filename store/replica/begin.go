@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
@@ -13,9 +14,10 @@ import (
 
 // ownTerm is the term that a replication writes to.
 type ownTerm struct {
-	at     location
-	term   term
-	client *termClient
+	at       location
+	term     term // as it began, or was continued
+	complete atomic.Bool
+	client   *termClient
 	// sent is the newest transaction in the replica that the local files continue.
 	sent ltx.TXID
 	// snapshot is set while the term needs a snapshot of the whole database before
@@ -39,6 +41,9 @@ func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
 	if err != nil {
 		return nil, err
 	}
+	if began := r.term.Load(); began > 0 && current.Number > began {
+		return nil, errTermEnded
+	}
 	t := &ownTerm{at: at}
 	last, err := r.lastTerm(ctx, t)
 	if err != nil {
@@ -51,6 +56,11 @@ func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
 	}
 	if err := r.openOwn(ctx, t); err != nil {
 		return nil, err
+	}
+	t.complete.Store(t.term.Complete)
+	r.term.Store(t.term.Number)
+	if r.onTerm != nil {
+		r.onTerm(t.term.Number)
 	}
 	return t, nil
 }

@@ -73,6 +73,7 @@ type Lease struct {
 
 	held   *leaseObject // as this process last wrote it; nil before it was acquired
 	writes int64        // how often this process wrote the object
+	term   atomic.Int64 // see SetTerm
 	expiry atomic.Int64 // nanoseconds of uptime, without the reserve; 0 for not held
 	tenure atomic.Pointer[tenure]
 	mu     sync.Mutex // held to change expiry and tenure
@@ -80,8 +81,9 @@ type Lease struct {
 
 // leaseObject is the object in the bucket.
 type leaseObject struct {
-	Generation int64     `json:"generation"` // increases with each change of the owner
-	Expires    time.Time `json:"expires_at"` // by the owner's clock; information only
+	Generation int64     `json:"generation"`     // increases with each change of the owner
+	Term       int64     `json:"term,omitempty"` // of the replica, that the owner writes to; 0 until it does
+	Expires    time.Time `json:"expires_at"`     // by the owner's clock; information only
 	Owner      string    `json:"owner"`
 	Released   bool      `json:"released,omitempty"` // the owner has given it up
 	// PeriodMS is the owner's TTL in milliseconds, 0 in objects of older versions.
@@ -96,6 +98,7 @@ type leaseObject struct {
 // LeaseState is what the bucket says about the lease.
 type LeaseState struct {
 	Generation int64 // 0 for no lease
+	Term       int64 // of the replica, that the owner writes to; 0 for unknown
 	Owner      string
 	Expires    time.Time // by the owner's clock; information only
 	Released   bool      // the owner has given it up
@@ -114,7 +117,10 @@ func (s LeaseState) Renewed(before LeaseState) bool { return s.etag != before.et
 
 // heldError returns an error that wraps err and names the holder.
 func (s LeaseState) heldError(err error) error {
-	return fmt.Errorf("%w: %s, generation %d", err, s.Owner, s.Generation)
+	if s.Term == 0 {
+		return fmt.Errorf("%w: %s, generation %d", err, s.Owner, s.Generation)
+	}
+	return fmt.Errorf("%w: %s, generation %d, which writes term %d of the replica", err, s.Owner, s.Generation, s.Term)
 }
 
 // NewLease returns a lease that is not held. It does not connect to the bucket.
@@ -155,7 +161,7 @@ func (l *Lease) State(ctx context.Context) (LeaseState, error) {
 	if err != nil || found == nil {
 		return LeaseState{}, err
 	}
-	return LeaseState{Generation: found.Generation, Owner: found.Owner, Expires: found.Expires, Released: found.Released, Ours: l.ours(found), period: time.Duration(found.PeriodMS) * time.Millisecond, etag: found.etag}, nil
+	return LeaseState{Generation: found.Generation, Term: found.Term, Owner: found.Owner, Expires: found.Expires, Released: found.Released, Ours: l.ours(found), period: time.Duration(found.PeriodMS) * time.Millisecond, etag: found.etag}, nil
 }
 
 // ours reports whether this process wrote the object.
@@ -191,6 +197,7 @@ var errLeaseChanged = errors.New("the lease has changed")
 // ETag old, "" for none.
 func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObject, error) {
 	l.writes++
+	o.Term = l.term.Load()
 	o.Owner, o.Expires, o.PeriodMS, o.Writes = l.owner, time.Now().Add(l.cfg.TTL), l.cfg.TTL.Milliseconds(), l.writes
 	if o.Released {
 		o.Expires = time.Now()

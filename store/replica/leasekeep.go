@@ -108,6 +108,10 @@ func (l *Lease) renew(ctx context.Context, found *leaseObject, asked time.Durati
 // Generation returns the generation of the lease that is held.
 func (l *Lease) Generation() int64 { return l.held.Generation }
 
+// SetTerm has the next renewals name the term of the replica that this service
+// writes to. It may be called from any goroutine.
+func (l *Lease) SetTerm(number int64) { l.term.Store(number) }
+
 // KeepAlive renews the lease several times in each TTL until ctx ends. It returns
 // an error when another service holds the lease: then nothing may be sent any
 // more. It retries while the bucket cannot be reached; [Lease.Valid] reports
@@ -164,7 +168,7 @@ func (l *Lease) recheck(ctx context.Context, asked time.Duration) error {
 		return fmt.Errorf("%w: it was removed from the bucket", ErrLeaseHeld)
 	case !l.ours(found):
 		l.lose()
-		return LeaseState{Owner: found.Owner, Generation: found.Generation}.heldError(ErrLeaseHeld)
+		return LeaseState{Owner: found.Owner, Generation: found.Generation, Term: found.Term}.heldError(ErrLeaseHeld)
 	}
 	return l.renew(ctx, found, asked)
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/superfly/ltx"
 )
 
+// termCheck is the time between two checks that no later term has begun.
+const termCheck = 15 * time.Second
+
 // maintain compacts the levels of the replica, uploads snapshots, makes the term
 // complete and enforces the retention, until ctx ends. A failure is logged and
 // tried again at the next time.
@@ -56,6 +59,14 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 			})
 		})
 	}
+	g.Go(func() {
+		r.every(ctx, func(now time.Time) time.Time {
+			if current, err := newestTerm(ctx, s.own.at); err == nil && current.Number > s.own.term.Number {
+				s.superseded.Store(true)
+			}
+			return now.Add(termCheck)
+		})
+	})
 	g.Wait()
 }
 
@@ -87,7 +98,7 @@ func (r *Replication) compact(ctx context.Context, s *session, l *litestream.Com
 // term, inside the place of the replica, so that it can be restored alone.
 func (r *Replication) completeTerm(ctx context.Context, s *session) error {
 	t := s.own.term
-	if t.Complete || t.Snapshot {
+	if t.Snapshot || s.own.complete.Load() {
 		return nil
 	}
 	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, t.ParentTXID, noTime, quiet)
@@ -134,7 +145,7 @@ func (r *Replication) markComplete(ctx context.Context, s *session) error {
 	if err := s.own.at.writeTerm(ctx, t); err != nil {
 		return err
 	}
-	s.own.term = t
+	s.own.complete.Store(true)
 	return nil
 }
 
@@ -265,7 +276,7 @@ func (r *Replication) removeBefore(ctx context.Context, s *session, tx ltx.TXID)
 // another term needs them.
 func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.Time) error {
 	t := s.own
-	if !t.term.Complete {
+	if !t.complete.Load() {
 		return nil
 	}
 	numbers, err := t.at.terms(ctx)

@@ -86,6 +86,9 @@ type Replication struct {
 	pause         time.Duration // the least time until the next measurement
 	syncRequested bool          // syncNow was sent since the log was last short
 
+	onTerm func(number int64) // nil for none
+	term   atomic.Int64       // the last that this process began or continued; 0 for none
+
 	mu      sync.Mutex
 	begun   bool     // Run was called
 	session *session // nil while Litestream is not open
@@ -107,6 +110,8 @@ type session struct {
 	began time.Time // everything committed before this is in the first sync
 	// snapshot is set while the term needs a snapshot before anything else.
 	snapshot atomic.Bool
+	// superseded is set when another service has begun a later term.
+	superseded atomic.Bool
 
 	// Owned by upload.
 	verified time.Time // when the replica was last known to be restorable; zero for never
@@ -131,6 +136,10 @@ func NewReplication(cfg *Config, path string, w *sqlite.Writer, logger *slog.Log
 // Fence stops uploads while valid reports false. It is called once at most.
 func (r *Replication) Fence(valid func() bool) { r.lease.Store(&valid) }
 
+// OnTerm has report called with the number of each term that the replication
+// begins or continues. It is called once at most, before Run.
+func (r *Replication) OnTerm(report func(number int64)) { r.onTerm = report }
+
 // fenced reports whether another service may write to the replica.
 func (r *Replication) fenced() bool {
 	valid := r.lease.Load()
@@ -149,6 +158,10 @@ func (r *Replication) Status() Status {
 		s.Err = r.err.Error()
 	} else if s.Verified.Failing && s.State == StateRunning {
 		s.State, s.Err = StateFailing, s.Verified.Err
+	}
+	if r.session != nil {
+		own := r.session.own
+		s.Term, s.TermPath, s.TermComplete = own.term.Number, termPath("", own.term.Number), own.complete.Load()
 	}
 	switch {
 	case len(r.pending) > 0:
@@ -369,7 +382,7 @@ func (r *Replication) follow(ctx context.Context, s *session) error {
 	defer cancel(nil)
 	uploading.Go(func() { r.maintain(ctx, s) })
 	err := r.syncWAL(ctx, s, changed)
-	if cause := context.Cause(ctx); errors.Is(cause, errReplicaIncomplete) {
+	if cause := context.Cause(ctx); errors.Is(cause, errReplicaIncomplete) || errors.Is(cause, errTermEnded) {
 		return cause
 	}
 	return err

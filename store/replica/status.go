@@ -22,6 +22,12 @@ type Status struct {
 	Lag         time.Duration
 	LastSuccess time.Time // when the replica was last known to have every noticed change; zero for never
 	Err         string    // why it fails; for admins
+	// Term is the number of the term that the replication writes to, 0 for none yet,
+	// and TermPath its path below the target. TermComplete is set when the newest
+	// state can be restored from there alone, also by Litestream's own command.
+	Term         int64
+	TermPath     string
+	TermComplete bool
 	// AcknowledgeTimeout is that of [Replication.Acknowledge]; 0 for none.
 	AcknowledgeTimeout time.Duration
 	// VerifyInterval is the time between two comparisons of the content with the

@@ -154,7 +154,7 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 			if ctx.Err() != nil {
 				return nil
 			}
-			if errors.Is(err, errReplicaIncomplete) && !s.verified.IsZero() {
+			if errors.Is(err, errReplicaIncomplete) && !s.verified.IsZero() || errors.Is(err, errTermEnded) {
 				return err
 			}
 			if err == nil {
@@ -210,6 +210,9 @@ func (r *Replication) rest(ctx context.Context, least, most time.Duration) (awai
 func (r *Replication) send(ctx context.Context, s *session) error {
 	if r.fenced() {
 		return ErrLeaseExpired
+	}
+	if s.superseded.Load() {
+		return errTermEnded
 	}
 	began := time.Now()
 	if r.acks != nil {

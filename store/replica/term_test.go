@@ -448,3 +448,27 @@ func TestChain(t *testing.T) {
 		t.Errorf("a term that exists: %v, want %v", err, errTermTaken)
 	}
 }
+
+// TestLaterTerm has another service begin a later term in a replica without a
+// lease. The first one reports it, and writes there no more.
+func TestLaterTerm(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	r := openReplicated(t, dir, fileConfig(t, dir, target))
+	r.random(1)
+	r.settle()
+	other := openReplicated(t, t.TempDir(), fileConfig(t, t.TempDir(), target))
+	other.random(1)
+	other.settle()
+	r.current().superseded.Store(true) // as the check every termCheck finds
+	r.random(1)
+	r.await("failing for good", func(s Status) bool {
+		return s.State == StateFailing && s.Err == errTermEnded.Error() && r.current() == nil
+	})
+	if err := r.close(); !errors.Is(err, errTermEnded) {
+		t.Errorf("close: %v, want %v", err, errTermEnded)
+	}
+	current, err := newestTerm(t.Context(), other.current().own.at)
+	if err != nil || current.Number != 2 {
+		t.Errorf("the current term is %+v, %v, want 2", current, err)
+	}
+}

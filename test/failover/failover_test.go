@@ -83,7 +83,7 @@ type failOver struct {
 	events   map[string]bool        // that have arrived
 }
 
-func newFailOver(t *testing.T, binary string) *failOver {
+func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 	backend := s3mem.New()
 	if err := backend.CreateBucket("b"); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func newFailOver(t *testing.T, binary string) *failOver {
 	}))
 	t.Cleanup(s3.Close)
 	f.bucket = s3.URL
-	f.one, f.two = f.instance(binary), f.instance(binary)
+	f.one, f.two = f.instance(binary, flags...), f.instance(binary, flags...)
 	f.token = f.one.Token("p")
 	f.primary = f.one.MustStart()
 	f.one.Subscribe(f.token, harness.Subscription{URL: harness.Listen(t, f), Events: harness.Events("content_published")})
@@ -118,9 +118,9 @@ func newFailOver(t *testing.T, binary string) *failOver {
 }
 
 // instance returns a service that is not started, with its replica in the bucket.
-func (f *failOver) instance(binary string) *harness.Instance {
+func (f *failOver) instance(binary string, flags ...string) *harness.Instance {
 	data := filepath.Join(f.t.TempDir(), "data")
-	return harness.NewInstance(f.t, binary, data, "--litestream", f.replica(data), "--lease", lease.String(), "--batch-size", "5", "--grace", "2s")
+	return harness.NewInstance(f.t, binary, data, append([]string{"--litestream", f.replica(data), "--lease", lease.String(), "--batch-size", "5", "--grace", "2s"}, flags...)...)
 }
 
 // replica returns a configuration file for a data directory, with its replica in
@@ -550,6 +550,25 @@ func (f *failOver) leaseEnd() time.Time {
 	return expires
 }
 
+// openStream begins a request of the primary, for events that never come.
+func (f *failOver) openStream() (io.Closer, error) {
+	body, events := io.Pipe()
+	req, err := http.NewRequest(http.MethodPost, f.one.URL()+"/v2/events", body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+f.token)
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	go func() {
+		if resp, err := f.one.Client.Do(req); err == nil {
+			io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+	}()
+	_, err = events.Write([]byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}` + "\n"))
+	return events, err
+}
+
 // leaseObject returns the lease in the bucket.
 func (f *failOver) leaseObject() (object map[string]any) {
 	f.t.Helper()
@@ -647,11 +666,25 @@ func TestPromoteKilled(t *testing.T) {
 	}
 }
 
-// TestPromoteForce promotes a standby though its primary lives, which then ends.
+// TestPromoteForce promotes a standby though its primary lives. The primary ends
+// at once when it sees that: it does not wait for its attempts and requests, and
+// writes nothing more into the bucket.
 func TestPromoteForce(t *testing.T) {
 	harness.Long(t)
-	f := newFailOver(t, harness.Build(t))
+	f := newFailOver(t, harness.Build(t), "--grace", "5m")
 	f.publish(0)
+	f.hang.Store(true)
+	f.publish(200 * time.Millisecond)
+	harness.WaitFor(t, "an attempt that hangs", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.hung > 0
+	})
+	stream, err := f.openStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
 	asked := time.Now()
 	out, err := f.one.Command("promote", "--force", "--data", f.two.Data)
 	if err != nil || !strings.Contains(out, "What was accepted after that is lost") || !strings.Contains(out, "primary now") {
@@ -664,6 +697,10 @@ func TestPromoteForce(t *testing.T) {
 		t.Errorf("it serves after %s, want it to wait for no lease of %s", took, lease)
 	}
 	f.primary.Wait(t)
+	if took := f.primary.Ended.Sub(asked); took > lease {
+		t.Errorf("the old primary ended %s after it lost its lease, want at most a lease of %s", took, lease)
+	}
+	f.hang.Store(false)
 	host, _ := os.Hostname()
 	if log := f.primary.Log.String(); f.primary.Status != harness.ExitFailed || !strings.Contains(log, "another service holds the lease: "+host) {
 		t.Errorf("the old primary ended with status %d, want %d and the name of the new one:\n%s", f.primary.Status, harness.ExitFailed, log)

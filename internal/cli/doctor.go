@@ -22,6 +22,7 @@ import (
 	"service/internal/server"
 	"service/internal/terminal"
 	"service/store"
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -56,6 +57,7 @@ func (c *doctorCmd) Run(ctx context.Context, std Streams, conf *configuration, l
 	d.resolver(ctx)
 	served := d.data(ctx, c, s, reading)
 	if s != nil {
+		d.bucketClock(ctx, s.Replica)
 		d.listener(ctx, s, served)
 		d.front(ctx, s)
 	}
@@ -150,6 +152,27 @@ func (d *diagnosis) clock(now time.Time) {
 		d.add(store.LevelWarn, "clock", "Have it kept right, by systemd-timesyncd or chrony: signatures that are minutes off are refused by receivers.", "it is %s, and the kernel does not know it to be synchronized", webhook.FormatTime(now))
 	default:
 		d.ok("clock", "it is %s", webhook.FormatTime(now))
+	}
+}
+
+// bucketClock compares the clock with that of the replica's bucket, if there is
+// one that answers.
+func (d *diagnosis) bucketClock(ctx context.Context, cfg *replica.Config) {
+	if cfg == nil || !cfg.IsS3() {
+		return
+	}
+	ahead, err := replica.BucketClock(ctx, cfg)
+	switch {
+	case err != nil:
+		d.add(store.LevelWarn, "bucket clock", "Check that the bucket can be reached from here.", "it is not known: %v", err)
+	case ahead.Abs() > replica.MaxClockDifference:
+		direction := "ahead of"
+		if ahead < 0 {
+			direction = "behind"
+		}
+		d.add(store.LevelWarn, "bucket clock", "Set this machine's clock, and have it kept right. The lease does not depend on it; a bucket refuses requests whose time is minutes off.", "this machine's clock is %s %s the bucket's", ahead.Abs(), direction)
+	default:
+		d.ok("bucket clock", "this machine's clock agrees with the bucket's")
 	}
 }
 

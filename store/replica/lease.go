@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/benbjohnson/litestream/s3"
@@ -176,6 +177,7 @@ func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 		return nil, fmt.Errorf("read the lease: %w", err)
 	}
 	out, err := client.GetObject(ctx, &awss3.GetObjectInput{Bucket: &l.bucket.name, Key: &l.bucket.key})
+	l.bucket.clock.noteError(err, l.cfg.Logger)
 	var none *types.NoSuchKey
 	if errors.As(err, &none) {
 		return nil, nil
@@ -183,6 +185,8 @@ func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 		return nil, fmt.Errorf("read the lease: %w", err)
 	}
 	defer out.Body.Close()
+	at, known := awsmiddleware.GetServerTime(out.ResultMetadata)
+	l.bucket.clock.note(at, known, l.cfg.Logger)
 	found := &leaseObject{etag: aws.ToString(out.ETag)}
 	if err := json.NewDecoder(out.Body).Decode(found); err != nil {
 		return nil, fmt.Errorf("read the lease: %w", err)
@@ -219,6 +223,7 @@ func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObjec
 		return nil, fmt.Errorf("write the lease: %w", err)
 	}
 	out, err := client.PutObject(ctx, input)
+	l.bucket.clock.noteError(err, l.cfg.Logger)
 	var response interface{ HTTPStatusCode() int }
 	if errors.As(err, &response) {
 		switch response.HTTPStatusCode() {
@@ -229,6 +234,8 @@ func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObjec
 	if err != nil {
 		return nil, fmt.Errorf("write the lease: %w", err)
 	}
+	at, known := awsmiddleware.GetServerTime(out.ResultMetadata)
+	l.bucket.clock.note(at, known, l.cfg.Logger)
 	o.etag = aws.ToString(out.ETag)
 	return &o, nil
 }

@@ -23,6 +23,7 @@ type leaseBucket struct {
 	name, key string // of the bucket and of the lease object
 	cfg       aws.Config
 	options   func(*awss3.Options)
+	clock     bucketClock
 
 	mu  sync.Mutex
 	api *awss3.Client // nil until it was first asked for

@@ -101,7 +101,7 @@ func (c *checkedClient) hasDamage() bool {
 // target is the newest of the replica.
 func (c *checkedClient) continues(ctx context.Context, at, target ltx.TXID) error {
 	c.mu.Lock()
-	intact := intactClient{ReplicaClient: c.ReplicaClient, damaged: c.intact.damaged}
+	intact := intactClient{ReplicaClient: c.ReplicaClient, damaged: c.intact.damaged, found: c.intact.found}
 	c.mu.Unlock()
 	switch plan, err := intact.longest(ctx); {
 	case err != nil && !errors.Is(err, litestream.ErrTxNotAvailable):

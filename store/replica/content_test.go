@@ -86,6 +86,7 @@ func TestContentEqual(t *testing.T) {
 		}
 		switch n {
 		case 3:
+			v.insert(1)
 			v.awaitSent(s) // there is something to merge
 			if _, err := s.db.Compact(t.Context(), 1); err != nil {
 				t.Fatal(err)

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/benbjohnson/litestream"
@@ -22,7 +25,11 @@ const maxGone = 10
 type intactClient struct {
 	litestream.ReplicaClient
 	damaged []*damagedError
-	gone    int // how often an object was listed, and could not be opened
+	// layers are the terms of the replica, the newest first: a damaged object of
+	// one may be intact in an earlier one.
+	layers []*termLayer
+	found  []string // what was damaged, in words
+	gone   int      // how often an object was listed, and could not be opened
 	// newest is the newest transaction in any listing, also of a damaged object.
 	newest ltx.TXID
 	// listedTimes has the listings give the times of the objects' uploads, which
@@ -56,15 +63,83 @@ func (c *intactClient) list(ctx context.Context, level int, seek ltx.TXID, useMe
 	return intact, errors.Join(files.Err(), files.Close())
 }
 
+// newIntactClient returns a client of a replica. The client must not be used
+// otherwise.
+func newIntactClient(client litestream.ReplicaClient) *intactClient {
+	c := &intactClient{ReplicaClient: client}
+	t, _ := client.(*termClient)
+	for ; t != nil; t = t.parent {
+		l := &termLayer{ReplicaClient: t.ReplicaClient, left: map[string]bool{}}
+		t.ReplicaClient = l
+		c.layers = append(c.layers, l)
+	}
+	return c
+}
+
 // noteDamage leaves the object that err is about out of further listings, and
-// reports whether err says that one is damaged.
+// reports whether err says that one is damaged. A copy of it in an earlier term is
+// listed instead.
 func (c *intactClient) noteDamage(err error) bool {
 	var damaged *damagedError
-	ok := errors.As(err, &damaged)
-	if ok {
-		c.damaged = append(c.damaged, damaged)
+	if !errors.As(err, &damaged) {
+		return false
 	}
-	return ok
+	if text := damaged.Error(); !slices.Contains(c.found, text) {
+		c.found = append(c.found, text)
+	}
+	for _, l := range c.layers {
+		// It is unknown which term the object was read from. The next read of it
+		// is from one of those that remain.
+		if l.leaveOut(damaged.info) {
+			return true
+		}
+	}
+	c.damaged = append(c.damaged, damaged)
+	return true
+}
+
+// termLayer is the own objects of a term, without those that are left out.
+type termLayer struct {
+	litestream.ReplicaClient
+
+	mu   sync.Mutex
+	left map[string]bool // by objectName
+}
+
+// leaveOut leaves an object out, and reports whether it was not before.
+func (l *termLayer) leaveOut(f *ltx.FileInfo) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.left[objectName(f)]
+	l.left[objectName(f)] = true
+	return !known
+}
+
+func (l *termLayer) isLeftOut(f *ltx.FileInfo) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.left[objectName(f)]
+}
+
+// LTXFiles implements [litestream.ReplicaClient].
+func (l *termLayer) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (ltx.FileIterator, error) {
+	files, err := l.ReplicaClient.LTXFiles(ctx, level, seek, useMetadata)
+	if err != nil {
+		return nil, err
+	}
+	all, err := ltx.SliceFileIterator(files)
+	if err != nil {
+		return nil, err
+	}
+	return ltx.NewFileInfoSliceIterator(slices.DeleteFunc(all, l.isLeftOut)), nil
+}
+
+// OpenLTXFile implements [litestream.ReplicaClient].
+func (l *termLayer) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
+	if l.isLeftOut(&ltx.FileInfo{Level: level, MinTXID: minTXID, MaxTXID: maxTXID}) {
+		return nil, os.ErrNotExist
+	}
+	return l.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
 }
 
 // isDamaged reports whether an object is known to be damaged.
@@ -94,7 +169,7 @@ func (c *intactClient) longest(ctx context.Context) ([]*ltx.FileInfo, error) {
 // names the damaged objects, and the command that restores the newest state for
 // which there are intact ones.
 func restoreFrom(ctx context.Context, client litestream.ReplicaClient, path string, at time.Time) (newest *ltx.FileInfo, damaged []string, err error) {
-	c := &intactClient{ReplicaClient: client}
+	c := newIntactClient(client)
 	var target ltx.TXID // the newest transaction of the state; 0 until it is known
 	for {
 		plan, err := c.planTo(ctx, target, at)
@@ -114,10 +189,7 @@ func restoreFrom(ctx context.Context, client litestream.ReplicaClient, path stri
 		}
 		err = writePlan(ctx, c, plan, path)
 		if err == nil {
-			for _, d := range c.damaged {
-				damaged = append(damaged, d.Error())
-			}
-			return plan[len(plan)-1], damaged, nil
+			return plan[len(plan)-1], c.found, nil
 		}
 		if err := c.leaveOut(ctx, err); err != nil {
 			return nil, nil, err
@@ -179,16 +251,12 @@ func unreachablef(format string, args ...any) *unreachableError {
 // the transaction target, and what can be restored instead.
 func (c *intactClient) unreachable(ctx context.Context, target ltx.TXID) *unreachableError {
 	why := fmt.Sprintf("objects are missing from the replica, which has transactions up to %s", target)
-	if len(c.damaged) > 0 {
-		names := make([]string, len(c.damaged))
-		for i, d := range c.damaged {
-			names[i] = d.Error()
-		}
-		why = strings.Join(names, "; ") + "; no intact object holds the same transactions"
+	if len(c.found) > 0 {
+		why = strings.Join(c.found, "; ") + "; no intact object holds the same transactions"
 	}
 	last, at, err := c.newestIntact(ctx)
 	if errors.Is(err, litestream.ErrTxNotAvailable) {
-		return unreachablef("%s, and nothing else can be restored", why)
+		return unreachablef("%s, and nothing else can be restored: use a backup (service restore --from FILE), or the data directory of the primary", why)
 	} else if err != nil {
 		return unreachablef("%s; what can be restored is unknown: %w", why, err)
 	}

@@ -3,6 +3,7 @@ package replica
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"github.com/benbjohnson/litestream"
 	"github.com/benbjohnson/litestream/file"
 	"github.com/superfly/ltx"
+
+	"service/store/sqlite"
 )
 
 // damages are ways in which an object can be damaged.
@@ -250,5 +253,54 @@ func TestEveryDamage(t *testing.T) {
 			t.Errorf("a flipped bit in byte %d: %v", i, err)
 		}
 		content[i] ^= 4
+	}
+}
+
+// TestDamagedCopy damages an object that a term has copied from the one that it
+// continues. It is restored from there.
+func TestDamagedCopy(t *testing.T) {
+	one, two := t.TempDir(), t.TempDir()
+	cfg := stillConfig(t, one)
+	r := openReplicated(t, one, cfg)
+	r.insert(10_000)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(two, "service.db")
+	found, err := Restore(t.Context(), cfg, path, time.Time{})
+	if err == nil {
+		err = sqlite.WriteLogged(t.Context(), path, func(c *sql.Conn) error {
+			_, err := c.ExecContext(t.Context(), "INSERT INTO data (value) VALUES (x'00')")
+			return err
+		})
+	}
+	if err == nil {
+		err = found.Origin.Continue(path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = openReplicated(t, two, cfg)
+	r.settle()
+	own := r.current().own
+	r.await("complete", func(Status) bool {
+		current, err := newestTerm(context.Background(), own.at)
+		return err == nil && current.Number == 2 && current.Complete
+	})
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	name, copied := planned(t, cfg, litestream.SnapshotLevel)
+	content, err := os.ReadFile(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The copy is a link.
+	if err := errors.Join(os.Remove(copied), os.WriteFile(copied, damages[0].do(content), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if found := compare(t, "with a damaged copy", cfg, two); len(found.Damaged) != 1 || !strings.Contains(found.Damaged[0], name) {
+		t.Errorf("got the damaged objects %q, want %s", found.Damaged, name)
 	}
 }

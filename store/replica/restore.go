@@ -39,6 +39,12 @@ func Restore(ctx context.Context, from *Config, path string, at time.Time) (Resu
 		return Result{}, err
 	}
 	newest, damaged, err := restoreFrom(ctx, source.client, path, at)
+	if errors.As(err, new(*unreachableError)) && at.IsZero() && source.term.Complete && source.term.Number > 0 {
+		// What was copied into the term may be intact in the one that it continues.
+		if older, openErr := openSource(ctx, from, true); openErr == nil {
+			newest, damaged, err = restoreFrom(ctx, older.client, path, at)
+		}
+	}
 	switch {
 	case errors.Is(err, litestream.ErrTxNotAvailable) && at.IsZero():
 		return Result{}, fmt.Errorf("%w: the replica is empty", ErrEmpty)

@@ -21,7 +21,7 @@ func TestDamagedBucket(t *testing.T) {
 	gateway := harness.NewGateway(t)
 	data := t.TempDir()
 	config := writeReplica(t, data, "50ms", gateway.Replica(gateway.Address, "service")...)
-	text := append(harness.Read(t, config), "levels:\n  - interval: 1s\n  - interval: 2s\n"...)
+	text := append(harness.Read(t, config), "levels:\n  - interval: 1s\n  - interval: 2s\nsnapshot:\n  interval: 4s\n  retention: 1h\n"...)
 	overwrite(t, config, text)
 	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", config)
 	token := in.Token("acme")
@@ -32,7 +32,7 @@ func TestDamagedBucket(t *testing.T) {
 		in.Publish(token, harness.AppendEvent(nil, published))
 		published++
 		awaitReplica(in, "running")
-		return len(objects("0001")) > 2 && len(objects("0002")) > 0
+		return len(objects("0001")) > 2 && len(objects("0002")) > 0 && len(objects("0009")) > 1
 	})
 	in.MustStop(run)
 

@@ -106,13 +106,27 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 // nothing in it. The database is read through for at most the given time. The
 // one error is that another process has it, which wraps [ErrLocked].
 func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding, error) {
-	var x examination
-	if err := x.directory(ctx, cfg, reading); err != nil {
+	var x, reached examination
+	asking, cancel := context.WithTimeout(ctx, bucketWait)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		reached.reach(asking, cfg.Replica)
+	}()
+	err := x.directory(ctx, cfg, reading)
+	if err != nil {
+		cancel()
+	}
+	<-done
+	cancel()
+	if err != nil {
 		return nil, err
 	}
-	x.reach(ctx, cfg.Replica)
-	return x, nil
+	return append(x, reached...), nil
 }
+
+// bucketWait is how long an examination waits for the bucket.
+const bucketWait = 5 * time.Second
 
 // directory looks at a data directory that no process has open.
 func (x *examination) directory(ctx context.Context, cfg Config, reading time.Duration) error {

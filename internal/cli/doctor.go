@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -54,14 +55,56 @@ func (c *doctorCmd) Run(ctx context.Context, std Streams, conf *configuration, l
 	d.environment(environ, line.Model.Node)
 	d.clock(time.Now())
 	d.openFiles(s)
-	d.resolver(ctx)
-	served := d.data(ctx, c, s, reading)
-	if s != nil {
-		d.bucketClock(ctx, s.Replica)
-		d.listener(ctx, s, served)
-		d.front(ctx, s)
+	d.eventTypes(c.Data)
+	if s != nil && s.Replica != nil {
+		d.replicaFile(s)
 	}
+	d.wait(ctx, c, s, reading)
 	return d.print(std, c.JSON)
+}
+
+// The doctor answers within 10 s also when the server, the bucket or the name
+// servers hang.
+const (
+	dialWait     = time.Second
+	examineWait  = 6 * time.Second // the server reads the database through for 3 s
+	listenerWait = 2 * time.Second
+)
+
+// wait makes the checks that wait for others, at the same time.
+func (d *diagnosis) wait(ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration) {
+	dialing, cancel := context.WithTimeout(ctx, dialWait)
+	running, err := control.Dial(dialing, c.Data)
+	cancel()
+	if err == nil {
+		defer running.Close()
+	}
+	checks := []func(d *diagnosis){
+		func(d *diagnosis) { d.resolver(ctx) },
+		func(d *diagnosis) {
+			served := d.data(ctx, c, s, reading, running, err)
+			if s != nil {
+				d.listener(ctx, s, served)
+			}
+		},
+	}
+	if s != nil && errors.Is(err, control.ErrNoServer) && s.Replica != nil && s.Replica.IsS3() {
+		// Read before the others begin: it locks the data directory, as they do.
+		known, knownErr := store.KnownLease(ctx, c.Data)
+		checks = append(checks, func(d *diagnosis) { d.lease(ctx, s, known, knownErr) })
+	}
+	if s != nil {
+		checks = append(checks, func(d *diagnosis) { d.bucketClock(ctx, s.Replica) }, func(d *diagnosis) { d.front(ctx, s) })
+	}
+	found := make([]diagnosis, len(checks))
+	var all sync.WaitGroup
+	for i, check := range checks {
+		all.Go(func() { check(&found[i]) })
+	}
+	all.Wait()
+	for _, f := range found {
+		*d = append(*d, f...)
+	}
 }
 
 // diagnosis is what the checks came to, in the order they were made.
@@ -161,6 +204,8 @@ func (d *diagnosis) bucketClock(ctx context.Context, cfg *replica.Config) {
 	if cfg == nil || !cfg.IsS3() {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, bucketWait)
+	defer cancel()
 	ahead, err := replica.BucketClock(ctx, cfg)
 	switch {
 	case err != nil:
@@ -211,13 +256,17 @@ func (d *diagnosis) resolver(ctx context.Context) {
 }
 
 // data looks at the data directory, through the running server when one has it,
-// and says whether one has that is no standby.
-func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration) (served bool) {
-	running, err := control.Dial(ctx, c.Data)
+// and says whether one has that is no standby. running and err are what
+// [control.Dial] returned.
+func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration, running *control.Client, err error) (served bool) {
 	if err == nil {
-		defer running.Close()
-		found, err := running.Examine(ctx)
-		if err != nil {
+		bounded, cancel := context.WithTimeout(ctx, examineWait)
+		defer cancel()
+		found, err := running.Examine(bounded)
+		if bounded.Err() != nil {
+			d.hangs(c.Data)
+			return true
+		} else if err != nil {
 			d.add(store.LevelFail, "server", "See its log; restart it if it hangs.", "one runs on %s and cannot be asked: %v", c.Data, err)
 			return true
 		}
@@ -227,6 +276,10 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, re
 		}
 		*d = append(*d, found...)
 		return served
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.EAGAIN) { // others wait for it already
+		d.hangs(c.Data)
+		return true
 	}
 	if !errors.Is(err, control.ErrNoServer) {
 		d.add(store.LevelFail, "server", "Call this as the user that the service runs as, or as root.", "%v", err)
@@ -249,7 +302,11 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, re
 	return false
 }
 
-// CA looks at the CA of a data directory that no server has.
+func (d *diagnosis) hangs(dir string) {
+	d.add(store.LevelFail, "server", "It hangs, or is stopped: see its log, and restart it.", "one runs on %s, and has not answered within %v", dir, examineWait)
+}
+
+// localCA looks at the CA of a data directory that no server has.
 func (d *diagnosis) localCA(dir string, now time.Time) {
 	path := filepath.Join(dir, certs.CAFile)
 	b, err := os.ReadFile(path)
@@ -278,7 +335,7 @@ func (d *diagnosis) listener(ctx context.Context, s *server.Config, served bool)
 		d.add(store.LevelWarn, "listener", "Name a port by --listen.", "the port is another with each start")
 		return
 	}
-	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, listenerWait)
 	defer cancel()
 	if err := askReady(bounded, s); err != nil {
 		d.add(store.LevelFail, "listener", "Give this command the settings of the server (--config), or see its log.", "%v", err)
@@ -314,14 +371,25 @@ func (d *diagnosis) front(ctx context.Context, s *server.Config) {
 			d.ok("proxy", "%v is believed", p)
 		}
 	}
-	for _, name := range s.Domains {
-		bounded, cancel := context.WithTimeout(ctx, 3*time.Second)
-		addresses, err := (&net.Resolver{PreferGo: true}).LookupHost(bounded, name)
-		cancel()
-		if err != nil {
-			d.add(store.LevelWarn, "domain", "Have it lead to this machine in DNS: the issuer of its certificate, and partners, look for it there.", "%s has no address", name)
-		} else {
-			d.ok("domain", "%s leads to %s", name, strings.Join(addresses, ", "))
-		}
+	found := make([]diagnosis, len(s.Domains))
+	var all sync.WaitGroup
+	for i, name := range s.Domains {
+		all.Go(func() { found[i].domain(ctx, name) })
 	}
+	all.Wait()
+	for _, f := range found {
+		*d = append(*d, f...)
+	}
+}
+
+// domain looks at whether a name leads anywhere.
+func (d *diagnosis) domain(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	addresses, err := (&net.Resolver{PreferGo: true}).LookupHost(ctx, name)
+	if err != nil {
+		d.add(store.LevelWarn, "domain", "Have it lead to this machine in DNS: the issuer of its certificate, and partners, look for it there.", "%s has no address", name)
+		return
+	}
+	d.ok("domain", "%s leads to %s", name, strings.Join(addresses, ", "))
 }

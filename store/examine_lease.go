@@ -1,0 +1,48 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"service/store/sqlite"
+)
+
+// KnownLease returns what [Store.LeaseGeneration] would, for a data directory
+// that no process has open, and changes nothing in it. A directory without a
+// database has [math.MaxInt64]: it is filled from the replica. The error wraps
+// [ErrLocked] when a process has the directory.
+func KnownLease(ctx context.Context, dir string) (generation int64, err error) {
+	path := filepath.Join(dir, databaseFile)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return math.MaxInt64, nil
+	}
+	lock, err := sqlite.LockDirUnchanged(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer lock.Close()
+	db, err := sqlite.OpenReadOnly(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var restored bool
+	var text sql.NullString
+	err = db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM settings WHERE name = '`+restoredSetting+`'),
+		(SELECT CAST(value AS TEXT) FROM settings WHERE name = '`+leaseSetting+`')`).Scan(&restored, &text)
+	switch {
+	case err != nil:
+		return 0, err
+	case restored:
+		return math.MaxInt64, nil
+	case !text.Valid:
+		return 0, nil
+	}
+	return strconv.ParseInt(text.String, 10, 64)
+}

@@ -81,6 +81,7 @@ var workloads = []workload{
 	bucketWorkload("bucket", fmt.Sprintf("natural with %d publishers, and a replica in a bucket with a latency of %s", manyPublishers, bucketLatency), manyPublishers, saturate),
 	bucketWorkload("bucket"+acknowledgedSuffix, "the same, acknowledged by the replica", manyPublishers, saturate),
 	bucketWorkload("steady"+acknowledgedSuffix, fmt.Sprintf("the same with %d events a second", steadyRate), manyPublishers, steady),
+	bucketWorkload("few"+acknowledgedSuffix, "the same with 64 publishers", 64, saturate),
 	bucketWorkload("one"+acknowledgedSuffix, "the same with one publisher", 1, saturate),
 }
 

@@ -3,7 +3,9 @@ package replica
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -92,6 +94,76 @@ func TestAcknowledger(t *testing.T) {
 		}
 		working.Wait()
 	})
+}
+
+// uploader uploads what a waits for, as the upload loop does, until ctx ends. It
+// returns how many uploads there were.
+func uploader(ctx context.Context, a *acknowledger, took time.Duration) (n int) {
+	for {
+		select {
+		case <-ctx.Done():
+			return n
+		case <-a.awaited():
+		}
+		a.gather(ctx)
+		a.begin()
+		<-time.After(took)
+		a.end(true)
+		n++
+	}
+}
+
+// Publishers that send one event after the other wait for little more than one
+// upload, however many they are; those that come at any time for one and a half.
+func TestAcknowledgerTimes(t *testing.T) {
+	const upload = 20 * time.Millisecond
+	for _, test := range []struct {
+		name       string
+		publishers int
+		between    func(*rand.Rand) time.Duration // two events of a publisher
+		most       float64                        // the median, in uploads
+	}{
+		{"one publisher", 1, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(1500)) * time.Microsecond }, 1.01},
+		{"some publishers", 8, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
+		{"many publishers", 200, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
+		{"many slow publishers", 200, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 1.65},
+		{"few at any time", 20, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(500*time.Millisecond)) }, 1.65},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var commits atomic.Int64
+				a := newAcknowledger(5*time.Second, 0, commits.Load)
+				ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+				defer stop()
+				var mu sync.Mutex
+				var took []time.Duration
+				var working sync.WaitGroup
+				for n := range test.publishers {
+					r := rand.New(rand.NewPCG(1, uint64(n)))
+					working.Go(func() {
+						for ctx.Err() == nil {
+							<-time.After(test.between(r))
+							began := time.Now()
+							if err := a.wait(ctx, commits.Add(1)); err != nil {
+								return
+							}
+							mu.Lock()
+							took = append(took, time.Since(began))
+							mu.Unlock()
+						}
+					})
+				}
+				uploads := uploader(ctx, a, upload)
+				working.Wait()
+				slices.Sort(took)
+				p50, p99 := float64(took[len(took)/2])/float64(upload), float64(took[len(took)*99/100])/float64(upload)
+				t.Logf("%d acknowledgements by %d uploads: p50 %.2f, p99 %.2f uploads", len(took), uploads, p50, p99)
+				if p50 > test.most {
+					t.Errorf("p50 is %.2f uploads, want at most %.2f", p50, test.most)
+				}
+			})
+		})
+	}
 }
 
 // A new session takes nothing for covered.
@@ -228,7 +300,7 @@ func TestAcknowledgePatience(t *testing.T) {
 		stalled bool
 		want    time.Duration
 	}{{time.Second, false, 5 * time.Second}, {5 * time.Second, true, 10 * time.Second}, {10 * time.Second, true, requestTimeout}, {6 * time.Second, false, 12 * time.Second}, {time.Second, false, 5 * time.Second}} {
-		if a.ended(step.took, step.stalled); a.requestTimeout() != step.want {
+		if a.adapt(step.took, step.stalled); a.requestTimeout() != step.want {
 			t.Errorf("step %d: got %s, want %s", i, a.requestTimeout(), step.want)
 		}
 	}

@@ -171,6 +171,9 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 		if awaited, err = r.rest(ctx, r.acks.least(r.cfg.settings.syncInterval), r.cfg.settings.syncInterval); err != nil {
 			return nil
 		}
+		if awaited {
+			r.acks.gather(ctx)
+		}
 	}
 }
 
@@ -246,7 +249,7 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 	sending, cancel := context.WithTimeoutCause(ctx, timeout, errUploadStalled)
 	defer cancel()
 	err = s.replica.Sync(sending)
-	r.acks.ended(time.Since(began), sending.Err() != nil)
+	r.acks.adapt(time.Since(began), sending.Err() != nil)
 	if err != nil {
 		return err
 	}

@@ -360,7 +360,7 @@ func (f *Follower) checkContinuity(ctx context.Context, client *checkedClient) e
 // last that of the step before.
 func (f *Follower) checkPosition(ctx context.Context, client *checkedClient, at, last ltx.TXID) error {
 	// The client itself lists no damaged object.
-	newest, added, err := newestChange(ctx, client.ReplicaClient)
+	newest, added, err := newestChange(ctx, client.ReplicaClient, litestream.SnapshotLevel)
 	switch {
 	case err != nil:
 		return err
@@ -377,10 +377,11 @@ func (f *Follower) checkPosition(ctx context.Context, client *checkedClient, at,
 	return nil
 }
 
-// newestChange returns the newest change in a replica, and its time.
-func newestChange(ctx context.Context, client litestream.ReplicaClient) (tx ltx.TXID, at time.Time, err error) {
+// newestChange returns the newest change in the levels of a replica up to top, and
+// its time.
+func newestChange(ctx context.Context, client litestream.ReplicaClient, top int) (tx ltx.TXID, at time.Time, err error) {
 	r := litestream.NewReplicaWithClient(nil, client)
-	for level := 0; level <= litestream.SnapshotLevel; level++ {
+	for level := 0; level <= top; level++ {
 		info, err := r.MaxLTXFileInfo(ctx, level)
 		if err != nil {
 			return 0, at, err
@@ -402,10 +403,17 @@ func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
 	if err != nil {
 		return Origin{}, time.Time{}, err
 	}
-	newest, added, err := newestChange(ctx, source.client)
+	newest, added, err := newestChange(ctx, source.client, litestream.SnapshotLevel)
 	if err != nil {
 		return Origin{}, time.Time{}, err
 	}
+	// A primary that ended between a snapshot and the upload of its last changes
+	// leaves a snapshot that the changes do not lead to.
+	changes, _, err := newestChange(ctx, source.client, litestream.SnapshotLevel-1)
+	if err != nil {
+		return Origin{}, time.Time{}, err
+	}
+	f.stale = f.stale || changes < newest && !f.has(source.term, newest)
 	if err := f.followTo(ctx, source.term, newest); err != nil {
 		return Origin{}, time.Time{}, err
 	}

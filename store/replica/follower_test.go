@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
 )
 
 // TestFollower follows a replica through an outage, and catches up when its
@@ -76,5 +79,61 @@ func TestFollowerRejects(t *testing.T) {
 	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return false, bad }})
 	if err := f.Follow(t.Context()); !errors.Is(err, bad) {
 		t.Errorf("got %v, want %v", err, bad)
+	}
+}
+
+// TestCatchUpToSnapshot has a primary end between a snapshot and the upload of the
+// changes that lead to it. The copy gets what the snapshot has.
+func TestCatchUpToSnapshot(t *testing.T) {
+	b := newBucket(t)
+	dir := t.TempDir()
+	cfg := b.config(t, dir)
+	r := openReplicated(t, dir, cfg)
+	r.insert(1)
+	r.await("up to date", upToDate)
+	s := r.current()
+	path := filepath.Join(t.TempDir(), "copy.db")
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return true, nil }})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+	for deadline := time.Now().Add(30 * time.Second); !f.State().Following; <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the replica is not followed: %+v", f.State())
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	at, err := litestream.ReadTXIDFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.insert(1)
+	r.awaitSent(s)
+	if _, err := s.db.Snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for level := 0; level < litestream.SnapshotLevel; level++ {
+		files, err := s.replica.Client.LTXFiles(t.Context(), level, at+1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := ltx.SliceFileIterator(files)
+		if err == nil {
+			err = s.replica.Client.DeleteLTXFiles(t.Context(), all)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	limited, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, _, err := f.CatchUp(limited); err != nil {
+		t.Fatalf("catch up: %v", err)
+	}
+	if n := countRows(t, path); n != 2 {
+		t.Errorf("got %d rows, want 2", n)
 	}
 }

@@ -288,14 +288,17 @@ func (s *Server) Run(ctx context.Context) error {
 		logger.Info("ending: requests and attempts under way may take their time", "grace", s.cfg.Grace)
 		return nil
 	})
-	// The replica follows, and the lease is kept, until the last attempt is recorded.
-	var copying errgroup.Group
+	// The replica follows until the last attempt is recorded, and the lease is kept
+	// until the last change is in the replica.
+	var copying, keeping errgroup.Group
 	following, allWritten := context.WithCancel(context.WithoutCancel(ctx))
 	defer allWritten()
 	copying.Go(func() error { return s.store.Replicate(following) })
+	kept, allCopied := context.WithCancel(context.WithoutCancel(ctx))
+	defer allCopied()
 	if s.lease != nil {
-		copying.Go(func() error {
-			err := s.lease.KeepAlive(following)
+		keeping.Go(func() error {
+			err := s.lease.KeepAlive(kept)
 			if err != nil {
 				leaseLost(errLeaseLost)
 			}
@@ -304,7 +307,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	err := g.Wait()
 	allWritten()
-	err = errors.Join(err, copying.Wait(), s.store.Close(), s.releaseLease())
+	err = errors.Join(err, copying.Wait(), s.store.Close())
+	allCopied()
+	err = errors.Join(err, keeping.Wait(), s.releaseLease())
 	if err == nil {
 		logger.Info("ended")
 	}

@@ -68,6 +68,7 @@ type failOver struct {
 	t       *testing.T
 	bucket  string      // the URL of the S3 server
 	down    atomic.Bool // which answers nothing
+	slow    atomic.Bool // which takes longer than the lease for each upload
 	hang    atomic.Bool // the subscriber does not answer
 	one     *harness.Instance
 	two     *harness.Instance
@@ -94,6 +95,13 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 		if f.down.Load() && r.Header.Get(observer) == "" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
+		}
+		if f.slow.Load() && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, ".ltx") {
+			select {
+			case <-time.After(lease + lease/4):
+			case <-r.Context().Done():
+				return
+			}
 		}
 		server.ServeHTTP(w, r)
 	}))
@@ -127,7 +135,7 @@ func (f *failOver) instance(binary string, flags ...string) *harness.Instance {
 // the bucket.
 func (f *failOver) replica(data string) (name string) {
 	name = filepath.Join(f.t.TempDir(), "litestream.yml")
-	text := fmt.Sprintf("dbs:\n  - path: %s/service.db\n    monitor-interval: 100ms\n    replica:\n      type: s3\n      bucket: b\n      endpoint: %s\n      access-key-id: id\n      secret-access-key: secret\n      sync-interval: 200ms\n", data, f.bucket)
+	text := fmt.Sprintf("shutdown-sync-timeout: %s\ndbs:\n  - path: %s/service.db\n    monitor-interval: 100ms\n    replica:\n      type: s3\n      bucket: b\n      endpoint: %s\n      access-key-id: id\n      secret-access-key: secret\n      sync-interval: 200ms\n", 3*lease, data, f.bucket)
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
@@ -270,6 +278,29 @@ func (f *failOver) checkSilence() {
 			}
 		}
 	}
+}
+
+// TestSlowShutdown stops a primary whose last upload takes longer than the lease.
+// It keeps the lease until the end of the upload, and releases it then: the
+// standby has everything.
+func TestSlowShutdown(t *testing.T) {
+	harness.Long(t)
+	f := newFailOver(t, harness.Build(t))
+	f.publish(time.Second)
+	f.slow.Store(true)
+	f.publish(50 * time.Millisecond)
+	began := time.Now()
+	if status := f.one.Stop(f.primary); status != harness.ExitOK {
+		t.Errorf("the primary ended with status %d:\n%s", status, &f.primary.Log)
+	}
+	if took := time.Since(began); took < lease {
+		t.Errorf("the shutdown took %s, which is less than a lease: this test tests nothing", took)
+	}
+	f.slow.Store(false)
+	if !f.two.AwaitReady(f.standby) {
+		t.Fatalf("the standby has ended with status %d:\n%s", f.standby.Status, &f.standby.Log)
+	}
+	f.checkLost(time.Now(), true)
 }
 
 // TestRestart kills a primary and starts it again: it has its lease at once. A

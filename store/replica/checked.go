@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/benbjohnson/litestream"
@@ -12,12 +13,14 @@ import (
 )
 
 // checkedClient is a client that checks an object before it returns its content,
-// and lists no object that it has found damaged. Litestream applies an object to a
-// copy while it reads it: without the check a damaged one would leave the copy
-// with a part of its pages.
+// and unless listsDamaged is set lists no object that it has found damaged.
+// Litestream applies an object to a copy while it reads it: without the check a
+// damaged one would leave the copy with a part of its pages. And it merges objects
+// with a decoder that panics when one ends right behind its pages.
 type checkedClient struct {
 	litestream.ReplicaClient
-	found func(error) // called for each object that is damaged
+	listsDamaged bool
+	found        func(error) // called once for each object that is damaged
 
 	mu     sync.Mutex
 	intact intactClient
@@ -37,7 +40,7 @@ func (c *checkedClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, 
 		return nil, err
 	}
 	c.listed[level] = files
-	return ltx.NewFileInfoSliceIterator(files), nil
+	return ltx.NewFileInfoSliceIterator(slices.Clone(files)), nil
 }
 
 // OpenLTXFile implements [litestream.ReplicaClient]. The error is a *damagedError
@@ -77,14 +80,24 @@ func (c *checkedClient) find(level int, minTXID, maxTXID ltx.TXID) *ltx.FileInfo
 	return nil
 }
 
-// noteDamage leaves an object that is damaged out of further listings.
+// noteDamage reports an object that is damaged, and leaves it out of further
+// listings.
 func (c *checkedClient) noteDamage(err error) {
+	var damaged *damagedError
+	if !errors.As(err, &damaged) {
+		return
+	}
 	c.mu.Lock()
-	known := len(c.intact.damaged)
-	c.intact.noteDamage(err)
-	fresh := len(c.intact.damaged) > known
+	known := slices.Contains(c.intact.found, damaged.Error())
+	if c.listsDamaged {
+		if !known {
+			c.intact.found = append(c.intact.found, damaged.Error())
+		}
+	} else {
+		c.intact.noteDamage(err)
+	}
 	c.mu.Unlock()
-	if fresh {
+	if !known {
 		c.found(err)
 	}
 }

@@ -106,3 +106,35 @@ func damageNext(t *testing.T, r *replicated, cfg *Config) string {
 	replaceContent(t, path, damages[0].do(content))
 	return objectName(files[0])
 }
+
+// TestMergeDamaged has Litestream merge objects of which one is damaged, at each
+// length at which its decoder might panic. The merging fails, and names it.
+func TestMergeDamaged(t *testing.T) {
+	dir := t.TempDir()
+	cfg := stillConfig(t, dir)
+	r := openReplicated(t, dir, cfg)
+	r.await("up to date", upToDate)
+	s := r.current()
+	for range 2 {
+		r.insert(100)
+		r.awaitSent(s)
+		if _, err := s.db.Compact(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name, path := planned(t, cfg, 1)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(content) {
+		replaceContent(t, path, content[:n])
+		if _, err := s.db.Compact(t.Context(), 2); err == nil || !strings.Contains(err.Error(), name) {
+			t.Fatalf("with %d of %d bytes: got %v, want an error that names %s", n, len(content), err, name)
+		}
+	}
+	replaceContent(t, path, content)
+	if _, err := s.db.Compact(t.Context(), 2); err != nil {
+		t.Error(err)
+	}
+}

@@ -54,11 +54,12 @@ type contentError struct{ error }
 
 // contentVerifier compares a replica with its database every so often.
 type contentVerifier struct {
-	r      *Replication
-	every  time.Duration
-	delay  time.Duration // contentDelay, and every at most
-	rate   int64         // contentRate
-	record func(Verification)
+	r         *Replication
+	every     time.Duration
+	delay     time.Duration // contentDelay, and every at most
+	rate      int64         // contentRate
+	record    func(Verification)
+	requested chan struct{} // a damaged object was found; has room for one
 
 	mu   sync.Mutex
 	last Verification
@@ -70,8 +71,24 @@ type contentVerifier struct {
 func (r *Replication) VerifyContent(every time.Duration, last Verification, record func(Verification)) {
 	r.content = &contentVerifier{
 		r: r, every: every, delay: min(every, contentDelay), rate: contentRate,
-		record: record, last: last,
+		record: record, requested: make(chan struct{}, 1), last: last,
 	}
+}
+
+// checked returns a client for Litestream, which reads objects of the replica to
+// merge them. When one is damaged the content is compared at once.
+func (r *Replication) checked(client litestream.ReplicaClient) litestream.ReplicaClient {
+	c := newCheckedClient(client, func(err error) {
+		r.logger.Error("an object of the replica is damaged", "replica", r.cfg.Target(), "error", err)
+		if r.content != nil {
+			select {
+			case r.content.requested <- struct{}{}:
+			default:
+			}
+		}
+	})
+	c.listsDamaged = true
+	return c
 }
 
 // interval returns the time between two comparisons. A nil verifier makes none.
@@ -103,6 +120,7 @@ func (v *contentVerifier) run(ctx context.Context, s *session) {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
+		case <-v.requested:
 		}
 		switch err := v.verify(ctx, s); {
 		case ctx.Err() != nil:
@@ -253,11 +271,11 @@ func (v *contentVerifier) awaitSent(ctx context.Context, tx ltx.TXID) error {
 // compareReplica compares the pages that a restore of a transaction would make with
 // those that it should make, and returns the size of the database.
 func (v *contentVerifier) compareReplica(ctx context.Context, s *session, tx ltx.TXID, want *pageSums) (int64, error) {
-	plan, err := litestream.CalcRestorePlan(ctx, s.replica.Client, tx, time.Time{}, slog.New(slog.DiscardHandler))
+	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, tx, time.Time{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}
-	client := &slowClient{ReplicaClient: s.replica.Client, rate: v.rate}
+	client := &slowClient{ReplicaClient: s.own.client, rate: v.rate}
 	hash := ltx.NewHasher()
 	differing, first := 0, ""
 	pageSize, pages, err := readPlan(ctx, client, plan, func(info *ltx.FileInfo, pgno uint32, data []byte) error {

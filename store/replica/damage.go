@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -279,4 +280,13 @@ func (c *intactClient) newestIntact(ctx context.Context) (last, at time.Time, er
 		return last, at, err
 	}
 	return plan[len(plan)-1].CreatedAt, at, nil
+}
+
+// damagedRecord says what can be done about the record of a term that cannot be
+// parsed.
+func damagedRecord(number int64, err error) error {
+	if errors.As(err, new(*json.SyntaxError)) || errors.As(err, new(*json.UnmarshalTypeError)) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("it is damaged: %w; a complete term can be restored from its own path, which ends with %s: service restore --from URL", err, termPath("", number))
+	}
+	return err
 }

@@ -304,3 +304,26 @@ func TestDamagedCopy(t *testing.T) {
 		t.Errorf("got the damaged objects %q, want %s", found.Damaged, name)
 	}
 }
+
+// TestDamagedRecord damages the record of a term. The error names it, and the term's
+// own path can be restored.
+func TestDamagedRecord(t *testing.T) {
+	cfg, rows := levels(t)
+	_, object := planned(t, cfg, 0)
+	own := filepath.Dir(filepath.Dir(filepath.Dir(object)))
+	record := filepath.Join(own, termName)
+	for _, content := range []string{"", "{", "\x00\x00", `{"term": "x"}`, `{"term": 7, "parent": 9}`} {
+		replaceContent(t, record, []byte(content))
+		_, err := Restore(t.Context(), cfg, filepath.Join(t.TempDir(), "restored.db"), time.Time{})
+		if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "terms/0001/term.json") || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("%q: got %v", content, err)
+		}
+	}
+	alone, err := ParseURL("file://" + own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := restoredRows(t, alone); n != rows {
+		t.Errorf("%d rows restored from the term's own path, want %d", n, rows)
+	}
+}

@@ -307,7 +307,7 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 func (r *Replication) newSession(t *ownTerm) (*session, error) {
 	db := litestream.NewDB(r.path)
 	replica := litestream.NewReplica(db)
-	replica.Client = &spoolClient{&fencedClient{t.client, r.fenced}, r.path}
+	replica.Client = &spoolClient{&fencedClient{r.checked(t.client), r.fenced}, r.path}
 	db.Replica = replica
 	// Litestream's own loops are off: this package syncs, so that it sees
 	// the errors.

@@ -30,7 +30,7 @@ func (r *Replication) checkEnd(s *session) error {
 	if !ok {
 		return errReplicaIncomplete
 	}
-	plan, err := litestream.CalcRestorePlan(ctx, s.replica.Client, s.replica.Pos().TXID, noTime, quiet)
+	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, s.replica.Pos().TXID, noTime, quiet)
 	if err != nil {
 		return nil // the same
 	}
@@ -38,7 +38,7 @@ func (r *Replication) checkEnd(s *session) error {
 	plan = slices.DeleteFunc(plan, func(f *ltx.FileInfo) bool { return f.MaxTXID <= s.own.sent })
 	for range len(plan) + 1 {
 		var damaged *damagedError
-		if err := readObjects(ctx, s.replica.Client, plan, noSink); !errors.As(err, &damaged) {
+		if err := readObjects(ctx, s.own.client, plan, noSink); !errors.As(err, &damaged) {
 			return nil
 		}
 		info, err := uploadAgain(ctx, s, damaged.info)

@@ -66,10 +66,10 @@ func readTerm(ctx context.Context, at location, number int64) (term, error) {
 	}
 	t, err := at.readTerm(ctx, number)
 	if err != nil {
-		return term{}, fmt.Errorf("read term %d of the replica: %w", number, err)
+		return term{}, fmt.Errorf("read %s/%s of the replica: %w", termPath("", number), termName, damagedRecord(number, err))
 	}
 	if t.Number != number || t.Parent < 0 || t.Parent >= number {
-		return term{}, fmt.Errorf("the record of term %d of the replica is damaged: it names term %d with parent %d", number, t.Number, t.Parent)
+		return term{}, fmt.Errorf("the object %s/%s of the replica is damaged: it names term %d with parent %d", termPath("", number), termName, t.Number, t.Parent)
 	}
 	return t, nil
 }

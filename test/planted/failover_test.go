@@ -19,4 +19,13 @@ var failoverBugs = []failoverBug{
 		{"store/replica/leasekeep.go", "renewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, found.etag)",
 			"now, err := l.read(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\trenewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, now.etag)"},
 	}}, "TestTakeOver", "the primary renews what it has lost"},
+	{bug{name: "an upload acknowledges what is committed while it runs", edits: []edit{
+		{"store/replica/acknowledge.go", "a.covered.Store(a.upTo)", "a.covered.Store(a.commits())"},
+	}}, "TestAcknowledger", "an upload that failed woke somebody"},
+	{bug{name: "an upload whose answer came after the lease acknowledges", edits: []edit{
+		{"store/replica/sync.go", "if r.fenced() {\n\t\t\treturn ErrLeaseExpired // whoever", "if false {\n\t\t\treturn ErrLeaseExpired // whoever"},
+	}}, "TestAwaitOutage", "whose answer came after the lease"},
+	{bug{name: "what was committed before the start counts as uploaded", edits: []edit{
+		{"store/replica/acknowledge.go", "wanted: make(chan struct{}, 1)}\n\ta.covered.Store(-1)", "wanted: make(chan struct{}, 1)}\n\ta.covered.Store(0)"},
+	}}, "TestAcknowledger", "no upload is asked for"},
 }

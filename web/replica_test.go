@@ -10,6 +10,7 @@ import (
 
 	"service/store"
 	"service/store/replica"
+	"service/web/ui"
 )
 
 // replicaOf configures a replica in a folder for a data directory.
@@ -78,4 +79,36 @@ func TestHeldDeliveries(t *testing.T) {
 	if all := audited(t, w); !strings.Contains(strings.Join(all, "\n"), "restore.release") {
 		t.Errorf("the audit does not know: %q", all)
 	}
+}
+
+// TestVerifiedReplica shows when the replica was last equal to the database, and what
+// was damaged.
+func TestVerifiedReplica(t *testing.T) {
+	at := time.Date(2026, 3, 14, 8, 24, 48, 0, time.UTC)
+	status := store.ReplicaStatus{State: store.ReplicaRunning, Target: "file:///copy", VerifyInterval: 24 * time.Hour}
+	show := func() string {
+		t.Helper()
+		var b strings.Builder
+		if err := replicaSection(ui.Frame{}, &status).Render(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	want := func(part string) {
+		t.Helper()
+		if got := show(); !strings.Contains(got, part) {
+			t.Errorf("the section lacks %q: %s", part, got)
+		}
+	}
+	want("not yet; every 24 h")
+	status.Verified = store.ReplicaVerification{Time: at, Bytes: 3 << 20, Took: 1200 * time.Millisecond}
+	want("Equal to the database")
+	want("(3.0 MiB in 1.2 s; every 24 h)")
+	status.Verified.Failed, status.Verified.Err = at.Add(-time.Minute), "the object <0009> is damaged"
+	want("the object &lt;0009&gt; is damaged")
+	want("replaced by a snapshot")
+	status.Verified.Failing = true
+	want("not replaced yet")
+	status.VerifyInterval = 0
+	want("--verify-replica 0")
 }

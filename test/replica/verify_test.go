@@ -1,0 +1,72 @@
+package replica
+
+import (
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"service/test/harness"
+)
+
+// TestVerifiedReplica damages the snapshot of a replica while the service runs. The
+// service finds it by itself, replaces it, and says so; what is restored then is
+// whole.
+func TestVerifiedReplica(t *testing.T) {
+	t.Parallel()
+	data, target := t.TempDir(), t.TempDir()
+	config := writeReplica(t, data, "50ms", "path: "+target)
+	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", config, "--verify-replica", "1s")
+	token := in.Token("acme")
+	run := in.MustStart()
+	in.Publish(token, harness.AppendEvent(nil, 1))
+	awaitReplica(in, "running")
+	harness.WaitFor(t, "the replica to be verified", func() bool { return metric(t, in, "service_replica_verified_timestamp_seconds") > 0 })
+	if at := metric(t, in, "service_replica_damaged_timestamp_seconds"); at != 0 {
+		t.Errorf("a whole replica was found damaged at %f", at)
+	}
+
+	snapshot := ""
+	err := filepath.WalkDir(target, func(path string, _ fs.DirEntry, err error) error {
+		if strings.Contains(path, "/9/") && strings.HasSuffix(path, ".ltx") {
+			snapshot = path
+		}
+		return err
+	})
+	if err != nil || snapshot == "" {
+		t.Fatalf("no snapshot: %v", err)
+	}
+	content := slices.Clone(harness.Read(t, snapshot))
+	content[len(content)/2] ^= 1
+	overwrite(t, snapshot, content)
+	harness.WaitFor(t, "the damage to be found and replaced", func() bool {
+		damaged := metric(t, in, "service_replica_damaged_timestamp_seconds")
+		return damaged > 0 && metric(t, in, "service_replica_verified_timestamp_seconds") > damaged
+	})
+	out, err := in.Command("doctor", "--data", data, "--litestream", config)
+	if !strings.Contains(out, "replica content") || !strings.Contains(out, filepath.Base(snapshot)) {
+		t.Errorf("the doctor does not name the damaged object: %v\n%s", err, out)
+	}
+	in.MustStop(run)
+	if out, events, err := restoreEvents(in, config); err != nil || events != 1 {
+		t.Errorf("%d events were restored, want 1: %v\n%s", events, err, out)
+	}
+}
+
+// metric returns the value of a gauge without labels.
+func metric(t *testing.T, in *harness.Instance, name string) float64 {
+	t.Helper()
+	_, text := in.Scrape()
+	found := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("there is no metric %s", name)
+	}
+	value, err := strconv.ParseFloat(string(found[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}

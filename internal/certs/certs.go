@@ -73,12 +73,14 @@ type Manager struct {
 	cache  *certmagic.Cache
 	local  *certmagic.Config
 	acme   *certmagic.Config // nil without domains
+	plain  *certmagic.Config // the same, whose orders do not say which certificate they replace
 	issuer *certmagic.ACMEIssuer
 	zap    *zap.Logger
 	loaded map[string]chan struct{} // by domain: closed once the database was searched for one
 
 	mu      sync.Mutex
 	failing map[string]failure // domains whose last attempt has failed
+	unnamed map[string]bool    // domains whose certificate plain renews next
 }
 
 // failure is what came of attempts to get a certificate since the last that
@@ -91,7 +93,7 @@ type failure struct {
 // New returns a Manager that has issued the local CA's certificate, so that a CA
 // that cannot sign fails at the start.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
-	c := &Manager{cfg: cfg, logger: cfg.Logger, failing: make(map[string]failure), loaded: make(map[string]chan struct{})}
+	c := &Manager{cfg: cfg, logger: cfg.Logger, failing: make(map[string]failure), unnamed: make(map[string]bool), loaded: make(map[string]chan struct{})}
 	if c.cfg.CheckInterval == 0 {
 		c.cfg.CheckInterval = defaultCheckInterval
 	}
@@ -122,14 +124,17 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 // configureACME sets up certmagic for the domains' certificates.
 func (c *Manager) configureACME() {
 	cfg := &c.cfg
-	c.acme = certmagic.New(c.cache, certmagic.Config{
+	settings := certmagic.Config{
 		Storage:           databaseStorage{cfg.Storage},
 		DefaultServerName: cfg.Domains[0],
 		// A responder that does not answer must not hold up anything for good.
 		OCSP:    certmagic.OCSPConfig{HTTPProxy: http.ProxyFromEnvironment},
 		OnEvent: c.onEvent, ShouldEmitFunc: func(event string) bool { return event != "tls_get_certificate" },
 		Logger: c.zap,
-	})
+	}
+	c.acme, c.plain = certmagic.New(c.cache, settings), certmagic.New(c.cache, settings)
+	settings.DisableARI = true
+	withoutARI := certmagic.New(c.cache, settings)
 	template := certmagic.ACMEIssuer{
 		CA: cfg.Issuer, Email: cfg.Email, Agreed: true, TrustedRoots: cfg.Roots,
 		// The server's handlers answer challenges, from memory.
@@ -143,6 +148,8 @@ func (c *Manager) configureACME() {
 	}
 	c.issuer = certmagic.NewACMEIssuer(c.acme, template)
 	c.acme.Issuers = []certmagic.Issuer{c.issuer}
+	// The time of a renewal is still the issuer's advice: only the order is another.
+	c.plain.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(withoutARI, template)}
 	for _, domain := range cfg.Domains {
 		c.loaded[domain] = make(chan struct{})
 	}
@@ -165,7 +172,21 @@ func (c *Manager) configFor(one certmagic.Certificate) (*certmagic.Config, error
 	if c.acme == nil || slices.Contains(one.Names, LocalName) {
 		return c.local, nil
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.ContainsFunc(one.Names, func(name string) bool { return c.unnamed[name] }) {
+		return c.plain, nil
+	}
 	return c.acme, nil
+}
+
+// noteRenewal has the attempt after a failed renewal make an order that does not
+// say which certificate it replaces: an issuer that was set up anew, or has lost
+// its records, does not know that certificate, and refuses every order that names
+// it. certmagic leaves it out at the third of several attempts, but each of its
+// renewals is a first. The attempt after that names it again. The caller holds mu.
+func (c *Manager) noteRenewal(domain string, failed bool) {
+	c.unnamed[domain] = failed && !c.unnamed[domain]
 }
 
 // Run obtains and renews the domains' certificates until ctx ends.
@@ -294,6 +315,7 @@ func (c *Manager) onEvent(ctx context.Context, event string, data map[string]any
 	case "cert_obtained":
 		c.mu.Lock()
 		delete(c.failing, domain)
+		c.noteRenewal(domain, false)
 		c.mu.Unlock()
 		c.logger.Info("a certificate was obtained", "name", domain, "renewal", data["renewal"])
 	case "cert_failed":
@@ -309,6 +331,9 @@ func (c *Manager) onEvent(ctx context.Context, event string, data map[string]any
 		}
 		f.last = err
 		c.failing[domain] = f
+		if renewal, _ := data["renewal"].(bool); renewal {
+			c.noteRenewal(domain, true)
+		}
 		c.mu.Unlock()
 		if leaf := c.leaf(domain); leaf != nil {
 			c.logger.Error("a certificate could not be renewed; the present one is used, and it is tried again", "name", domain, "error", err, "until", leaf.NotAfter.UTC())

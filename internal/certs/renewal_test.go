@@ -1,0 +1,92 @@
+package certs
+
+import (
+	"crypto/x509"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/letsencrypt/pebble/v2/ca"
+	"github.com/letsencrypt/pebble/v2/db"
+	"github.com/letsencrypt/pebble/v2/va"
+	"github.com/letsencrypt/pebble/v2/wfe"
+
+	"service/store"
+)
+
+// TestIssuerForgets renews a certificate at an issuer that was set up anew, and so
+// does not know the certificate that the order says it replaces. The attempt after
+// the refusal does not say so, and succeeds.
+func TestIssuerForgets(t *testing.T) {
+	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
+	t.Setenv("PEBBLE_VA_ALWAYS_VALID", "1")
+	var serving atomic.Pointer[http.Handler]
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*serving.Load()).ServeHTTP(w, r) }))
+	t.Cleanup(server.Close)
+	setUp := func() {
+		quiet := log.New(io.Discard, "", 0)
+		records := db.NewMemoryStore()
+		authority := ca.New(quiet, records, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: 3600}})
+		front := wfe.New(quiet, records, va.New(quiet, 0, 0, false, "", records), authority, []string{"issuer.test"}, false, false, 0, 0)
+		h := front.Handler()
+		serving.Store(&h)
+	}
+	setUp()
+
+	st, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	local, err := OpenCA(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") // where challenges would be answered
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	const domain = "hooks.test"
+	m, err := New(t.Context(), Config{
+		Domains: []string{domain}, Hosts: []string{LocalName}, CA: local, Storage: st.Certificates(), TLSAddr: l.Addr(),
+		Issuer: server.URL + wfe.DirectoryPath, Roots: roots, Email: "admin@" + domain, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.acme.ObtainCertSync(t.Context(), domain); err != nil {
+		t.Fatal(err)
+	}
+	renew := func() error {
+		t.Helper()
+		cfg, err := m.configFor(certmagic.Certificate{Names: []string{domain}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg.RenewCertSync(t.Context(), domain, true)
+	}
+	if err := renew(); err != nil {
+		t.Fatalf("an issuer that knows the certificate: %v", err)
+	}
+	setUp()
+	if err := renew(); err == nil {
+		t.Fatal("an issuer that does not know the certificate has renewed it: nothing is tested")
+	}
+	if err := renew(); err != nil {
+		t.Errorf("the attempt after the refusal: %v", err)
+	}
+	if cfg, err := m.configFor(certmagic.Certificate{Names: []string{domain}}); err != nil || cfg != m.acme {
+		t.Errorf("after a renewal the next order does not name the certificate: %v", err)
+	}
+}

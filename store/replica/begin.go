@@ -85,6 +85,7 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 	if err != nil {
 		return record{}, err
 	}
+	wrote := last.Own
 	last.Own = last.Own && inode != 0 && last.Device == device && last.Inode == inode
 	client, err := openTerm(ctx, t.at, found, false)
 	if err != nil {
@@ -101,9 +102,12 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 	if ok, err := r.hasLocal(t.sent+1, t.log.at); err != nil || !ok {
 		return record{}, err
 	}
-	if newest > t.log.at && last.Own {
-		// Something wrote to the term that this directory does not know of.
+	if newest > t.log.at && wrote {
+		// Something wrote to the term that this directory does not know of: it may
+		// have been put back to an earlier state.
 		last.Own = false
+		r.logger.Error("this database is older than its replica: it lacks what the replica has beyond it, which stays there; to have that instead, stop the service and call service restore --force --at with a time before this start",
+			"replica", r.cfg.Target(), "term", last.Term, "database_transaction", t.log.at.String(), "replica_transaction", newest.String())
 	}
 	if ok, err := reaches(ctx, client, t.sent); err != nil || !ok {
 		return record{}, err

@@ -160,6 +160,25 @@ func TestContinue(t *testing.T) {
 			r.close()
 			return to
 		}},
+		{"an earlier state of the directory", false, 2, func(t *testing.T, r *replicated, dir string) string {
+			r.settle()
+			saved := t.TempDir()
+			copyDir(t, dir, saved)
+			r.random(5)
+			r.settle()
+			r.close()
+			entries, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+					t.Fatal(err)
+				}
+			}
+			copyDir(t, saved, dir)
+			return dir
+		}},
 		{"a write by another program", true, 2, func(t *testing.T, r *replicated, dir string) string {
 			r.close()
 			exec(t, dir, "INSERT INTO data (value) VALUES (randomblob(5000))")

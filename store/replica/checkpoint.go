@@ -134,11 +134,14 @@ func (r *Replication) checkpointIdle(ctx context.Context, s *session, before int
 // tables: Litestream itself would have to wait for the write lock under load.
 func (r *Replication) disableAutoCheckpoint() error {
 	r.autoCheckpoint.Store(false)
-	return r.exec(
-		"PRAGMA wal_autocheckpoint = 0",
-		"CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
-		"CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER)")
+	return r.exec("PRAGMA wal_autocheckpoint = 0", seqTable, lockTable)
 }
+
+// The statements that make Litestream's tables.
+const (
+	seqTable  = "CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)"
+	lockTable = "CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER)"
+)
 
 // seqStatement writes to the write-ahead log.
 const seqStatement = "INSERT INTO _litestream_seq (id, seq) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET seq = seq + 1"
@@ -168,7 +171,7 @@ func (r *Replication) cutClosed() error {
 	}
 	var busy, frames, moved int64
 	if err = db.QueryRow(truncateWAL).Scan(&busy, &frames, &moved); err == nil && busy == 0 {
-		_, err = db.Exec(seqStatement)
+		_, err = db.Exec(seqTable + ";" + seqStatement)
 	}
 	r.truncate.Store(err != nil || busy != 0)
 	return errors.Join(err, db.Close())

@@ -222,9 +222,9 @@ func (s *salvage) summary() {
 	case s.missing == 0:
 		s.say("%s: none is to be published", compared)
 	case s.dryRun:
-		s.say("%s: %d are missing, %d would be published%s", compared, s.missing, s.missing-s.refused, again)
+		s.say("%s: %d missing, %d would be published%s", compared, s.missing, s.missing-s.refused, again)
 	default:
-		s.say("%s: %d were missing, %d published%s", compared, s.missing, s.added, again)
+		s.say("%s: %d missing, %d published%s", compared, s.missing, s.added, again)
 	}
 }
 

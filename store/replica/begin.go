@@ -10,6 +10,8 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
+
+	"service/webhook"
 )
 
 // ownTerm is the term that a replication writes to.
@@ -26,9 +28,6 @@ type ownTerm struct {
 	log      logState // when the session began
 }
 
-// claimTries bounds the terms that may be claimed by others while one is begun.
-const claimTries = 20
-
 // takeTerm continues the term that this data directory wrote last, or begins a
 // new one. After it the database may be opened by Litestream. dir is that of the
 // database at path.
@@ -41,8 +40,11 @@ func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
 	if err != nil {
 		return nil, err
 	}
-	if began := r.term.Load(); began > 0 && current.Number > began {
+	if began := r.term.Load(); began > 0 && current.Number > began && !r.claimed[current.Nonce] {
 		return nil, errTermEnded
+	}
+	if err := r.holdLog(); err != nil {
+		return nil, err
 	}
 	t := &ownTerm{at: at}
 	last, err := r.lastTerm(ctx, t)
@@ -81,27 +83,23 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 	if t.log, err = readLog(r.path); err != nil || !t.log.proven {
 		return record{}, err
 	}
-	device, inode, err := identify(filepath.Dir(r.path))
+	here, err := identify(filepath.Dir(r.path))
 	if err != nil {
 		return record{}, err
 	}
 	wrote := last.Own
-	last.Own = last.Own && inode != 0 && last.Device == device && last.Inode == inode
-	client, err := openTerm(ctx, t.at, found, false)
-	if err != nil {
+	last.Own = last.Own && here.inode != 0 && last.place() == here
+	if found.Snapshot && !found.Complete {
+		if last.Own {
+			return last, nil // its snapshot was not uploaded yet
+		}
+		return record{}, nil // the replica has nothing that this database continues
+	}
+	sent, newest, err := r.findSent(ctx, t, found)
+	if err != nil || sent == 0 {
 		return record{}, err
 	}
-	newest, err := position(ctx, client)
-	if err != nil {
-		return record{}, err
-	}
-	if found.Snapshot && !found.Complete && last.Own {
-		return last, nil // its snapshot was not uploaded yet
-	}
-	t.sent = min(newest, t.log.at)
-	if ok, err := r.hasLocal(t.sent+1, t.log.at); err != nil || !ok {
-		return record{}, err
-	}
+	t.sent = sent
 	if newest > t.log.at && wrote {
 		// Something wrote to the term that this directory does not know of: it may
 		// have been put back to an earlier state.
@@ -109,10 +107,33 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 		r.logger.Error("this database is older than its replica: it lacks what the replica has beyond it, which stays there; to have that instead, stop the service and call service restore --force --at with a time before this start",
 			"replica", r.cfg.Target(), "term", last.Term, "database_transaction", t.log.at.String(), "replica_transaction", newest.String())
 	}
-	if ok, err := reaches(ctx, client, t.sent); err != nil || !ok {
-		return record{}, err
-	}
 	return last, nil
+}
+
+// findSent returns the newest transaction of a term that the local files continue,
+// 0 for none, and the newest in any file of the term.
+func (r *Replication) findSent(ctx context.Context, t *ownTerm, found term) (sent, any ltx.TXID, err error) {
+	client, err := openTerm(ctx, t.at, found, false)
+	if err != nil {
+		return 0, 0, ignoreNoTerm(err)
+	}
+	newest, any, err := position(ctx, client)
+	if err != nil {
+		return 0, 0, err
+	}
+	sent = min(newest, t.log.at)
+	if sent < t.log.at && t.log.baseline {
+		return 0, 0, nil // the replica has lost what the database was restored from
+	}
+	if ok, err := r.hasLocal(sent+1, t.log.at); err != nil || !ok {
+		return 0, 0, err
+	}
+	if sent < newest {
+		if ok, err := reaches(ctx, client, sent); err != nil || !ok {
+			return 0, 0, err
+		}
+	}
+	return sent, any, nil
 }
 
 // hasLocal reports whether the local LTX files from one transaction to another
@@ -131,46 +152,21 @@ func (r *Replication) hasLocal(from, to ltx.TXID) (bool, error) {
 
 // nextTerm begins a new term after current. It continues the term of last; when
 // that is zero it begins with a snapshot.
-func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, current term) error {
+func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, current term) (err error) {
 	next := term{Parent: last.Term, ParentTXID: t.sent}
 	if t.sent == 0 {
-		client, err := openTerm(ctx, t.at, current, false)
-		if err != nil {
+		if next, err = r.breakTerm(ctx, t.at, current); err != nil {
 			return err
 		}
-		newest, err := position(ctx, client)
-		if err != nil {
-			return err
-		}
-		next = term{Parent: current.Number, ParentTXID: newest, Snapshot: true}
 	}
 	if last.Term != current.Number && t.sent > 0 {
 		r.logger.Warn("another service has written to this replica since: what it wrote is not in this database, and stays in the replica as a term of its own",
 			"replica", r.cfg.Target(), "its_term", current.Number, "continued_term", last.Term)
 	}
-	number := current.Number
-	for try := 0; ; try++ {
-		if r.fenced() {
-			return ErrLeaseExpired
-		}
-		begun, err := beginTerm(ctx, t.at, number, next)
-		if err == nil {
-			t.term = begun
-			break
-		}
-		if !errors.Is(err, errTermTaken) || try == claimTries {
-			return err
-		}
-		newest, listErr := newestTerm(ctx, t.at)
-		if listErr != nil {
-			return listErr
-		}
-		if newest.Number > current.Number {
-			return err // the next try sees what it is
-		}
-		number++ // claimed by a process that has ended without a record
+	if t.term, err = r.claimTerm(ctx, t.at, current, next); err != nil {
+		return err
 	}
-	device, inode, err := identify(filepath.Dir(r.path))
+	here, err := identify(filepath.Dir(r.path))
 	if err != nil {
 		return err
 	}
@@ -179,9 +175,64 @@ func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, cur
 		if err := os.RemoveAll(litestream.NewDB(r.path).LTXDir()); err != nil {
 			return err
 		}
-		t.log = logState{}
 	}
-	return writeRecord(r.path, record{Replica: r.cfg.Target(), Term: t.term.Number, Nonce: t.term.Nonce, Own: true, Device: device, Inode: inode})
+	if err := writeRecord(r.path, record{Replica: r.cfg.Target(), Term: t.term.Number, Nonce: t.term.Nonce, Own: true, Device: here.device, Inode: here.inode, Boot: here.boot}); err != nil {
+		return err
+	}
+	if t.term.Snapshot {
+		// A crash before this leaves a record without files: they prove nothing.
+		if err := writeBaseline(r.path, max(t.term.ParentTXID+1, 2)); err != nil { // transaction 1 would have to be a snapshot
+			return err
+		}
+		if t.log, err = readLog(r.path); err == nil && !t.log.proven {
+			err = errLogChanged
+		}
+	}
+	return err
+}
+
+// breakTerm returns a term after current that begins with a snapshot. It leaves
+// the write-ahead log with only what is committed after it.
+func (r *Replication) breakTerm(ctx context.Context, at location, current term) (term, error) {
+	var newest ltx.TXID
+	client, err := openTerm(ctx, at, current, false)
+	if err == nil {
+		newest, _, err = position(ctx, client)
+	}
+	if err := ignoreNoTerm(err); err != nil {
+		return term{}, err
+	}
+	// While something reads the log it cannot be emptied: no term is begun then.
+	return term{Parent: current.Number, ParentTXID: newest, Snapshot: true}, r.emptyLog()
+}
+
+// claimTerm claims a number after current for next.
+func (r *Replication) claimTerm(ctx context.Context, at location, current, next term) (term, error) {
+	for number := current.Number; ; number++ { // a number may be claimed by a process that has ended without a record
+		if r.fenced() {
+			return term{}, ErrLeaseExpired
+		}
+		next.Number, next.Nonce = number+1, webhook.NewID()
+		if r.claimed == nil {
+			r.claimed = map[string]bool{}
+		}
+		r.claimed[next.Nonce] = true // also when the response is lost
+		err := at.claim(ctx, next)
+		if err == nil {
+			return next, nil
+		}
+		err = fmt.Errorf("begin term %d of the replica: %w", next.Number, err)
+		if !errors.Is(err, errTermTaken) {
+			return term{}, err
+		}
+		newest, listErr := newestTerm(ctx, at)
+		if listErr != nil {
+			return term{}, listErr
+		}
+		if newest.Number > current.Number {
+			return term{}, err // the next try sees what it is
+		}
+	}
 }
 
 // openOwn opens the files of t.term for writing.
@@ -201,20 +252,15 @@ func (r *Replication) openOwn(ctx context.Context, t *ownTerm) (err error) {
 	return nil
 }
 
-// cutLog makes the database's file the position of a new term: it moves the
-// write-ahead log into the database and begins the log again. The parent of the
-// term has the position at.
-func (r *Replication) cutLog(at ltx.TXID) error {
+// emptyLog moves the write-ahead log into the database, and begins it again.
+func (r *Replication) emptyLog() error {
 	r.truncate.Store(true)
 	err := r.exec(seqStatement)
 	if err == nil && r.truncate.Load() && r.writer.Closed() {
-		err = r.cutClosed()
+		err = r.emptyClosedLog()
 	}
 	if err == nil && r.truncate.Swap(false) {
 		err = errors.New("the write-ahead log is being read, and cannot be emptied")
 	}
-	if err != nil {
-		return err
-	}
-	return writeBaseline(r.path, max(at+1, 2)) // transaction 1 would have to be a snapshot
+	return err
 }

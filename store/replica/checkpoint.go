@@ -70,7 +70,7 @@ func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {
 	if db == nil {
 		// Without Litestream nobody else shortens the log. When it is open again it
 		// copies the whole database.
-		if !r.autoCheckpoint.Load() && t.Exec("PRAGMA wal_autocheckpoint = 1000") == nil { // sqlite.AutoCheckpointFrames
+		if !r.logHeld.Load() && !r.autoCheckpoint.Load() && t.Exec("PRAGMA wal_autocheckpoint = 1000") == nil { // sqlite.AutoCheckpointFrames
 			r.autoCheckpoint.Store(true)
 		}
 		return
@@ -130,11 +130,14 @@ func (r *Replication) checkpointIdle(ctx context.Context, s *session, before int
 	return r.idleWALFrames(ctx, s)
 }
 
-// disableAutoCheckpoint leaves checkpoints to Litestream, and creates its two
-// tables: Litestream itself would have to wait for the write lock under load.
-func (r *Replication) disableAutoCheckpoint() error {
+// holdLog leaves checkpoints to Litestream, and creates its two tables:
+// Litestream itself would have to wait for the write lock under load. After it
+// this process does not begin the log again before Litestream is open: an earlier
+// checkpoint may have allowed that to the next write, and that is its own.
+func (r *Replication) holdLog() error {
+	r.logHeld.Store(true)
 	r.autoCheckpoint.Store(false)
-	return r.exec("PRAGMA wal_autocheckpoint = 0", seqTable, lockTable)
+	return r.exec("PRAGMA wal_autocheckpoint = 0", seqTable, lockTable, seqStatement)
 }
 
 // The statements that make Litestream's tables.
@@ -163,8 +166,8 @@ func (r *Replication) exec(statements ...string) error {
 	return err
 }
 
-// cutClosed does what cutLog does when the writer is closed.
-func (r *Replication) cutClosed() error {
+// emptyClosedLog does what emptyLog does when the writer is closed.
+func (r *Replication) emptyClosedLog() error {
 	db, err := sqlite.OpenWritable(r.path)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -39,10 +40,20 @@ type record struct {
 	// was restored from the term.
 	Own bool `json:"own"`
 	// Device and Inode are those of the data directory that began the term: a copy
-	// of it must not write there too.
+	// of it must not write there too. A copy of a whole disk has the same; Boot, the
+	// id of the machine's boot, is another one there.
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
+	Boot   string `json:"boot"`
 }
+
+// place tells a directory from a copy of it.
+type place struct {
+	device, inode uint64 // 0 for unknown
+	boot          string
+}
+
+func (r record) place() place { return place{r.Device, r.Inode, r.Boot} }
 
 // readRecord returns the record beside a database, zero for none.
 func readRecord(path string) (r record, err error) {
@@ -70,16 +81,16 @@ func writeRecord(path string, r record) error {
 	return durable.WriteFile(filepath.Join(metaPath(path), recordName), append(text, '\n'), 0o600)
 }
 
-// identify returns what tells a directory from a copy of it: 0 for unknown.
-func identify(dir string) (device, inode uint64, err error) {
+// identify returns the place of a directory.
+func identify(dir string) (place, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
-		return 0, 0, err
+		return place{}, err
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return uint64(st.Dev), st.Ino, nil
+		return place{uint64(st.Dev), st.Ino, bootID()}, nil
 	}
-	return 0, 0, nil
+	return place{}, nil
 }
 
 // baselineNode marks, as an LTX file's node, a file that says only where the
@@ -91,6 +102,7 @@ type logState struct {
 	at       ltx.TXID // 0 for none
 	baseline bool     // it has the position alone
 	proven   bool     // the log has every change after it
+	salts    [2]uint32
 }
 
 // readLog returns the state of the write-ahead log of the database at path.
@@ -118,41 +130,113 @@ func readLog(path string) (s logState, err error) {
 		return s, err
 	}
 	defer wal.Close()
-	s.proven, err = continues(dec, wal)
+	if s.salts, err = readSalts(wal); err != nil {
+		return s, ignoreEnd(err)
+	}
+	s.proven, err = continues(dec, wal, s.salts)
 	return s, err
 }
 
-// continues reports whether a write-ahead log goes on where an LTX file ends. The
-// header of the file has been decoded.
-func continues(dec *ltx.Decoder, wal io.ReaderAt) (bool, error) {
+// errLogChanged says that the log was begun again after it was examined.
+var errLogChanged = errors.New("another program has written to the database, or moved its write-ahead log, while the replica was opened")
+
+// checkNext returns errLogChanged when Litestream has not read the log that was
+// examined: what that had at its end would be missing.
+func (s logState) checkNext(db *litestream.DB) error {
+	f, err := os.Open(db.LTXPath(0, s.at+1, s.at+1))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was committed after the position
+	} else if err != nil {
+		return err
+	}
+	defer f.Close()
+	dec := ltx.NewDecoder(f)
+	if err := dec.DecodeHeader(); err != nil {
+		return err
+	}
+	if h := dec.Header(); s.salts != [2]uint32{h.WALSalt1, h.WALSalt2} {
+		return errLogChanged
+	}
+	return nil
+}
+
+// continues reports whether a write-ahead log, whose header has salts, goes on
+// where an LTX file ends. The header of the file has been decoded.
+func continues(dec *ltx.Decoder, wal io.ReaderAt, salts [2]uint32) (bool, error) {
 	h := dec.Header()
-	salts, err := readSalts(wal)
-	if err != nil || salts != [2]uint32{h.WALSalt1, h.WALSalt2} {
-		return false, ignoreEnd(err)
+	from, end := h.WALOffset, h.WALOffset+h.WALSize
+	frame := litestream.WALFrameHeaderSize + int64(h.PageSize)
+	switch salts {
+	case [2]uint32{h.WALSalt1, h.WALSalt2}:
+		if end <= litestream.WALHeaderSize {
+			return true, nil // nothing of this log was in the file
+		}
+		// A power cut may have taken a part of the log, and later frames its place.
+		// Each frame has the checksum of all before it.
+		log, err := litestream.NewWALReader(wal, quiet)
+		if err != nil {
+			return false, ignoreEnd(err)
+		}
+		return samePages(dec, wal, log, from, end)
+	case [2]uint32{h.WALSalt1 + 1, salts[1]}:
+		// SQLite has begun the log again once: it counts in the first salt, and the
+		// second is random. The whole log was in the database then. Where the last
+		// frame of the file is left, and was the last, nothing followed it.
+		if end < litestream.WALHeaderSize+2*frame || from >= end {
+			return false, nil
+		}
+		log, err := litestream.NewWALReaderWithOffset(context.Background(), wal, end-frame, h.WALSalt1, h.WALSalt2, quiet)
+		if err != nil {
+			return false, nil //nolint:nilerr // the frames before are overwritten
+		}
+		same, err := samePages(dec, wal, log, end-frame, end)
+		if err != nil || !same {
+			return false, err
+		}
+		next := make([]byte, litestream.WALFrameHeaderSize)
+		if _, err := wal.ReadAt(next, end); err != nil {
+			return errors.Is(err, io.EOF), ignoreEnd(err)
+		}
+		return saltsOf(next) != [2]uint32{h.WALSalt1, h.WALSalt2}, nil
 	}
-	end := h.WALOffset + h.WALSize
-	if end <= litestream.WALHeaderSize {
-		return true, nil // nothing of this log was in the file
-	}
-	frame := make([]byte, litestream.WALFrameHeaderSize+int(h.PageSize))
-	if _, err := wal.ReadAt(frame, end-int64(len(frame))); err != nil {
-		return false, ignoreEnd(err) // a power cut may have shortened the log
-	}
-	if binary.BigEndian.Uint32(frame[8:]) != salts[0] || binary.BigEndian.Uint32(frame[12:]) != salts[1] {
+	return false, nil
+}
+
+// samePages reports whether log has valid frames up to end, and an LTX file the
+// pages of those behind from.
+func samePages(dec *ltx.Decoder, wal io.ReaderAt, log *litestream.WALReader, from, end int64) (bool, error) {
+	data := make([]byte, dec.Header().PageSize)
+	if log.PageSize() != uint32(len(data)) {
 		return false, nil
 	}
-	// The frame itself must be the one that was copied: the log may have lost its
-	// end and have got another.
-	data := make([]byte, h.PageSize)
+	newest := map[uint32]int64{} // frames
+	for last := int64(0); last+litestream.WALFrameHeaderSize+int64(len(data)) < end; {
+		pgno, _, err := log.ReadFrame(context.Background(), data)
+		if err != nil {
+			return false, ignoreEnd(err)
+		}
+		if last = log.Offset(); last >= from && pgno <= dec.Header().Commit {
+			newest[pgno] = last
+		}
+	}
+	frame := make([]byte, len(data))
 	for {
 		var page ltx.PageHeader
 		if err := dec.DecodePage(&page, data); errors.Is(err, io.EOF) {
-			return false, nil
+			return len(newest) == 0, nil
 		} else if err != nil {
 			return false, err
 		}
-		if page.Pgno == binary.BigEndian.Uint32(frame) {
-			return bytes.Equal(data, frame[litestream.WALFrameHeaderSize:]), nil
+		at, ok := newest[page.Pgno]
+		if !ok {
+			continue
+		}
+		delete(newest, page.Pgno)
+		if _, err := wal.ReadAt(frame, at+litestream.WALFrameHeaderSize); err != nil {
+			return false, ignoreEnd(err)
+		}
+		if !bytes.Equal(data, frame) {
+			return false, nil
 		}
 	}
 }
@@ -172,6 +256,11 @@ func readSalts(wal io.ReaderAt) (salts [2]uint32, err error) {
 		return salts, err
 	}
 	return [2]uint32{binary.BigEndian.Uint32(header[16:]), binary.BigEndian.Uint32(header[20:])}, nil
+}
+
+// saltsOf returns the salts of a frame with its header.
+func saltsOf(frame []byte) [2]uint32 {
+	return [2]uint32{binary.BigEndian.Uint32(frame[8:]), binary.BigEndian.Uint32(frame[12:])}
 }
 
 // writeBaseline replaces the local LTX files of the database at path by one that
@@ -238,13 +327,40 @@ func writeBaseline(path string, at ltx.TXID) (err error) {
 	return durable.WriteFile(db.LTXPath(0, at, at), text.Bytes(), 0o600)
 }
 
-// removeBaseline removes a file of writeBaseline once a later one exists: the
-// compaction of level 0 must not read it.
-func removeBaseline(path string, s logState) error {
-	if !s.baseline {
-		return nil
+// removeBaseline removes a file of writeBaseline once a later one exists, and
+// reports whether one is left. The compaction of level 0 must not read it.
+func removeBaseline(db *litestream.DB) (left bool, err error) {
+	entries, err := os.ReadDir(db.LTXLevelDir(0))
+	if err != nil {
+		return false, ignoreNoFile(err)
 	}
-	err := os.Remove(litestream.NewDB(path).LTXPath(0, s.at, s.at))
+	var files []ltx.TXID // in increasing order
+	for _, e := range entries {
+		if minTXID, _, err := ltx.ParseFilename(e.Name()); err == nil {
+			files = append(files, minTXID)
+		}
+	}
+	if len(files) == 0 {
+		return false, nil
+	}
+	name := db.LTXPath(0, files[0], files[0]) // all others were written after it
+	f, err := os.Open(name)
+	if err != nil {
+		return false, ignoreNoFile(err)
+	}
+	defer f.Close()
+	dec := ltx.NewDecoder(f)
+	if err := dec.DecodeHeader(); err != nil || dec.Header().NodeID != baselineNode {
+		return false, err
+	}
+	if len(files) == 1 {
+		return true, nil
+	}
+	return false, ignoreNoFile(os.Remove(name))
+}
+
+// ignoreNoFile returns err unless it says that a file does not exist.
+func ignoreNoFile(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

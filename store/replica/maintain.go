@@ -86,6 +86,9 @@ func (r *Replication) compact(ctx context.Context, s *session, l *litestream.Com
 	if s.snapshot.Load() {
 		return // the files begin with the snapshot
 	}
+	if left, err := removeBaseline(s.db); err != nil || left {
+		return // Litestream reads local files in place of those in the replica
+	}
 	_, err := s.store.CompactDB(ctx, s.db, l)
 	switch {
 	case err == nil, ctx.Err() != nil, errors.Is(err, litestream.ErrNoCompaction), errors.Is(err, litestream.ErrCompactionTooEarly), errors.Is(err, litestream.ErrDBNotReady):

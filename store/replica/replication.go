@@ -79,6 +79,7 @@ type Replication struct {
 	truncate  atomic.Bool                   // the writer must truncate the write-ahead log before its next commit
 	// autoCheckpoint is set while SQLite shortens the write-ahead log by itself.
 	autoCheckpoint atomic.Bool
+	logHeld        atomic.Bool   // SQLite must not do so: Litestream is being opened
 	syncNow        chan struct{} // the writer is about to wait for a checkpoint; has room for one
 
 	// Owned by the goroutine that calls BeforeBatch.
@@ -88,6 +89,8 @@ type Replication struct {
 
 	onTerm func(number int64) // nil for none
 	term   atomic.Int64       // the last that this process began or continued; 0 for none
+
+	claimed map[string]bool // nonces of the terms that this process tried to begin; owned by takeTerm
 
 	mu      sync.Mutex
 	begun   bool     // Run was called
@@ -257,18 +260,10 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 			r.logger.Warn("the bucket's lease cannot be read", "error", err)
 		}
 	}
+	defer r.logHeld.Store(false)
 	t, err := r.takeTerm(connecting)
 	if err != nil {
 		return nil, err
-	}
-	if err := r.disableAutoCheckpoint(); err != nil {
-		return nil, err
-	}
-	if t.snapshot && !t.log.proven {
-		if err := r.cutLog(t.term.ParentTXID); err != nil {
-			return nil, err
-		}
-		t.log = logState{at: max(t.term.ParentTXID+1, 2), baseline: true, proven: true}
 	}
 	s, err := r.newSession(t)
 	if err != nil {
@@ -284,8 +279,11 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 	if err == nil {
 		pos, err = s.db.Pos()
 	}
-	if err == nil && pos.TXID > t.log.at {
-		err = removeBaseline(r.path, t.log)
+	if err == nil {
+		err = t.log.checkNext(s.db)
+	}
+	if err == nil {
+		_, err = removeBaseline(s.db)
 	}
 	if err != nil {
 		r.abandon(s, err)
@@ -345,8 +343,9 @@ func (r *Replication) uploadTimeout() time.Duration {
 	return time.Duration(info.Size()) * time.Second / minUploadRate
 }
 
-// abandon closes Litestream without a last sync. When the backlog is too large it
-// is removed, and the next start makes a snapshot of the whole database.
+// abandon closes Litestream without a last sync. When the backlog is too large, or
+// misses something, it is removed, and the next start makes a snapshot of the whole
+// database.
 func (r *Replication) abandon(s *session, why error) {
 	r.running.Store(nil)
 	r.mu.Lock()
@@ -355,7 +354,7 @@ func (r *Replication) abandon(s *session, why error) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = s.store.Close(ended) // its last sync must fail
-	if errors.Is(why, errBacklog) {
+	if errors.Is(why, errBacklog) || errors.Is(why, errLogChanged) {
 		if err := os.RemoveAll(s.db.MetaPath()); err != nil {
 			r.logger.Error("what waits to be copied cannot be removed", "error", err)
 		}

@@ -7,8 +7,6 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
-
-	"service/webhook"
 )
 
 // term is one tenure of a replica: what one data directory wrote without a
@@ -86,38 +84,37 @@ func openTerm(ctx context.Context, at location, t term, history bool) (*termClie
 		return c, nil
 	}
 	before, err := readTerm(ctx, at, t.Parent)
-	if errors.Is(err, errNoTerm) && t.Complete {
-		return c, nil // the retention has removed it
-	} else if err != nil {
-		return nil, err
+	if err == nil {
+		c.parent, err = openTerm(ctx, at, before, history)
 	}
-	if c.parent, err = openTerm(ctx, at, before, history); err != nil {
+	if errors.Is(err, errNoTerm) && t.Complete {
+		return c, nil // the retention has removed the parent, or what that needs
+	} else if err != nil {
 		return nil, err
 	}
 	c.upTo = t.ParentTXID
 	return c, nil
 }
 
-// beginTerm claims the number after last for a term, and returns it. The error
-// wraps errTermTaken when another service was faster.
-func beginTerm(ctx context.Context, at location, last int64, t term) (term, error) {
-	t.Number, t.Nonce = last+1, webhook.NewID()
-	if err := at.claim(ctx, t); err != nil {
-		return term{}, fmt.Errorf("begin term %d of the replica: %w", t.Number, err)
+// ignoreNoTerm returns err unless it says that a term does not exist.
+func ignoreNoTerm(err error) error {
+	if errors.Is(err, errNoTerm) {
+		return nil
 	}
-	return t, nil
+	return err
 }
 
 // position returns the newest transaction that can be restored from a client's
-// files, 0 for none.
-func position(ctx context.Context, c litestream.ReplicaClient) (ltx.TXID, error) {
-	plan, err := (&intactClient{ReplicaClient: c}).longest(ctx)
+// files, and the newest in any of them; 0 for none.
+func position(ctx context.Context, client litestream.ReplicaClient) (newest, any ltx.TXID, err error) {
+	c := &intactClient{ReplicaClient: client}
+	plan, err := c.longest(ctx)
 	if errors.Is(err, litestream.ErrTxNotAvailable) {
-		return 0, nil
+		return 0, c.newest, nil
 	} else if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return plan[len(plan)-1].MaxTXID, nil
+	return plan[len(plan)-1].MaxTXID, c.newest, nil
 }
 
 // reaches reports whether a transaction can be restored from a client's files.

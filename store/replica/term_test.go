@@ -120,133 +120,6 @@ func (r *replicated) settle() {
 	r.awaitSent(r.current())
 }
 
-// copyDir copies a data directory that is in use, and in which nothing changes.
-func copyDir(t *testing.T, from, to string) {
-	t.Helper()
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestContinue starts a replication again in all the ways in which that happens.
-// Where the write-ahead log proves that nothing was missed, only changes are
-// uploaded. After each the replica is equal to the database.
-func TestContinue(t *testing.T) {
-	exec := func(t *testing.T, dir, statement string) {
-		t.Helper()
-		db, err := sqlite.OpenWritable(filepath.Join(dir, "service.db"))
-		if err == nil {
-			_, err = db.Exec(statement)
-		}
-		if err == nil {
-			err = db.Close()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range []struct {
-		name  string
-		whole bool  // the database is copied whole
-		term  int64 // that the replication writes to then
-		stop  func(t *testing.T, r *replicated, dir string) (next string)
-	}{
-		{"orderly", false, 1, func(_ *testing.T, r *replicated, dir string) string { r.close(); return dir }},
-		{"a copy of the directory", false, 2, func(t *testing.T, r *replicated, dir string) string {
-			// The directory is another one then: a copy continues in a term of its own.
-			to := t.TempDir()
-			r.settle()
-			copyDir(t, dir, to)
-			r.close()
-			return to
-		}},
-		{"an earlier state of the directory", false, 2, func(t *testing.T, r *replicated, dir string) string {
-			r.settle()
-			saved := t.TempDir()
-			copyDir(t, dir, saved)
-			r.random(5)
-			r.settle()
-			r.close()
-			entries, err := os.ReadDir(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range entries {
-				if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-					t.Fatal(err)
-				}
-			}
-			copyDir(t, saved, dir)
-			return dir
-		}},
-		{"a write by another program", true, 2, func(t *testing.T, r *replicated, dir string) string {
-			r.close()
-			exec(t, dir, "INSERT INTO data (value) VALUES (randomblob(5000))")
-			return dir
-		}},
-		{"a vacuum by another program", true, 2, func(t *testing.T, r *replicated, dir string) string {
-			r.close()
-			exec(t, dir, "VACUUM")
-			return dir
-		}},
-		{"a removed log", true, 2, func(t *testing.T, r *replicated, dir string) string {
-			r.close()
-			if err := os.Remove(filepath.Join(dir, "service.db-wal")); err != nil {
-				t.Fatal(err)
-			}
-			return dir
-		}},
-		{"a log without its end", true, 2, func(t *testing.T, r *replicated, dir string) string {
-			r.close()
-			name := filepath.Join(dir, "service.db-wal")
-			info, err := os.Stat(name)
-			if err == nil {
-				err = os.Truncate(name, info.Size()-2*4120)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			return dir
-		}},
-		{"no files of Litestream", true, 2, func(t *testing.T, r *replicated, dir string) string {
-			r.close()
-			if err := os.RemoveAll(metaPath(filepath.Join(dir, "service.db"))); err != nil {
-				t.Fatal(err)
-			}
-			return dir
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			dir, target := t.TempDir(), t.TempDir()
-			cfg := fileConfig(t, dir, target)
-			cfg.CompactionIntervals = nil
-			r := openReplicated(t, dir, cfg)
-			r.random(100)
-			r.settle()
-			r.random(1)
-			next := c.stop(t, r, dir)
-			before := uploads(t, target)
-			cfg = fileConfig(t, next, target)
-			cfg.CompactionIntervals = nil
-			r = openReplicated(t, next, cfg)
-			r.settle()
-			r.random(1)
-			r.settle()
-			began := r.current().own.term
-			if err := r.close(); err != nil {
-				t.Fatal(err)
-			}
-			if began.Number != c.term || began.Number > 1 && began.Snapshot != c.whole {
-				t.Errorf("the replication went on in %+v, want term %d, copied whole: %v", began, c.term, c.whole)
-			}
-			if uploaded := uploads(t, target) - before; !c.whole && uploaded > 100_000 {
-				t.Errorf("%d bytes uploaded, and only changes were to be", uploaded)
-			}
-			compare(t, c.name, cfg, next)
-		})
-	}
-}
-
 // TestTerms has a second service take over, while the first one does not know it:
 // it goes on to upload, to compact and to take snapshots. The replica is that of
 // the second.
@@ -393,7 +266,8 @@ func TestChain(t *testing.T) {
 	}
 	begin := func(last int64, next term) {
 		t.Helper()
-		if _, err := beginTerm(t.Context(), at, last, next); err != nil {
+		next.Number = last + 1
+		if err := at.claim(t.Context(), next); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -463,7 +337,7 @@ func TestChain(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r)
 		r.Close()
 	}
-	if _, err := beginTerm(t.Context(), at, 1, term{}); !errors.Is(err, errTermTaken) {
+	if err := at.claim(t.Context(), term{Number: 2}); !errors.Is(err, errTermTaken) {
 		t.Errorf("a term that exists: %v, want %v", err, errTermTaken)
 	}
 }

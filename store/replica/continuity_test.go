@@ -1,0 +1,409 @@
+package replica
+
+import (
+	"database/sql"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+
+	"service/store/sqlite"
+)
+
+const walFrame = 24 + 4096 // of a write-ahead log
+
+// copyDir copies a data directory that is in use, and in which nothing changes.
+func copyDir(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// execute runs statements as another program would do, and calls before, unless
+// it is nil, when the database is still open.
+func execute(t *testing.T, dir string, before func(), statements ...string) {
+	t.Helper()
+	db, err := sqlite.OpenWritable(filepath.Join(dir, "service.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	for _, s := range statements {
+		if _, err := db.Exec(s); err != nil {
+			t.Error(err)
+		}
+	}
+	if before != nil {
+		before()
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// changeLog changes the write-ahead log of the database in dir.
+func changeLog(t *testing.T, dir string, change func(log *os.File, size int64) error) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(dir, "service.db-wal"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil {
+		err = change(f, info.Size())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restart is a way in which a replication begins again.
+type restart struct {
+	name  string
+	whole bool  // the database is copied whole
+	term  int64 // that the replication writes to then
+	// stop ends r, which has one row to upload, and returns the data directory of
+	// the next start.
+	stop func(t *testing.T, r *replicated, dir string) (next string)
+}
+
+var restarts = []restart{
+	{"orderly", false, 1, func(_ *testing.T, r *replicated, dir string) string { r.close(); return dir }},
+	{"a copy of the directory", false, 2, func(t *testing.T, r *replicated, dir string) string {
+		// The directory is another one then: a copy continues in a term of its own.
+		to := t.TempDir()
+		r.settle()
+		copyDir(t, dir, to)
+		r.close()
+		return to
+	}},
+	{"a copy of the disk", false, 2, func(t *testing.T, r *replicated, dir string) string {
+		r.close()
+		path := filepath.Join(dir, "service.db")
+		last, err := readRecord(path)
+		last.Boot = "of another machine"
+		if err = errors.Join(err, writeRecord(path, last)); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}},
+	{"an older state of the directory", false, 2, func(t *testing.T, r *replicated, dir string) string {
+		older := t.TempDir()
+		r.settle()
+		copyDir(t, dir, older)
+		r.random(5)
+		r.settle()
+		r.close()
+		if err := os.RemoveAll(metaPath(filepath.Join(dir, "service.db"))); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"service.db", "service.db-wal", "service.db-shm"} {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+		}
+		copyDir(t, older, dir)
+		return dir
+	}},
+	{"a write by another program", true, 2, func(t *testing.T, r *replicated, dir string) string {
+		r.close()
+		execute(t, dir, nil, "INSERT INTO data (value) VALUES (randomblob(5000))")
+		return dir
+	}},
+	{"a vacuum by another program", true, 2, func(t *testing.T, r *replicated, dir string) string {
+		r.close()
+		execute(t, dir, nil, "VACUUM")
+		return dir
+	}},
+	{"a removed log", true, 2, func(t *testing.T, r *replicated, dir string) string {
+		r.close()
+		if err := os.Remove(filepath.Join(dir, "service.db-wal")); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}},
+	{"a log without its end", true, 2, func(t *testing.T, r *replicated, dir string) string {
+		r.close()
+		changeLog(t, dir, func(log *os.File, size int64) error { return log.Truncate(size - 2*walFrame) })
+		return dir
+	}},
+	{"a log with a hole", true, 2, func(t *testing.T, r *replicated, dir string) string {
+		// A power cut may take any part of what was not synced.
+		r.close()
+		changeLog(t, dir, func(log *os.File, size int64) error {
+			_, err := log.WriteAt(make([]byte, walFrame), size-2*walFrame)
+			return err
+		})
+		return dir
+	}},
+	{"a log that was begun again", false, 2, func(t *testing.T, r *replicated, dir string) string {
+		// Litestream's checkpoints have that: the process may be killed before it
+		// copies the first change after one.
+		r.close()
+		to := t.TempDir()
+		execute(t, dir, func() { copyDir(t, dir, to) }, "PRAGMA wal_autocheckpoint = 0", "PRAGMA wal_checkpoint(PASSIVE)", "INSERT INTO data (value) VALUES (randomblob(5000))")
+		return to
+	}},
+	{"a log that was begun again after unknown changes", true, 2, func(t *testing.T, r *replicated, dir string) string {
+		r.close()
+		to := t.TempDir()
+		execute(t, dir, func() { copyDir(t, dir, to) }, "PRAGMA wal_autocheckpoint = 0", "INSERT INTO data (value) VALUES (randomblob(50000))",
+			"PRAGMA wal_checkpoint(PASSIVE)", "INSERT INTO data (value) VALUES (randomblob(5000))")
+		return to
+	}},
+	{"no files of Litestream", true, 2, func(t *testing.T, r *replicated, dir string) string {
+		r.close()
+		if err := os.RemoveAll(metaPath(filepath.Join(dir, "service.db"))); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}},
+}
+
+// TestContinue starts a replication again in all the ways in which that happens.
+// Where the write-ahead log proves that nothing was missed, only changes are
+// uploaded. After each the replica is equal to the database.
+func TestContinue(t *testing.T) {
+	for _, c := range restarts {
+		t.Run(c.name, func(t *testing.T) {
+			dir, target := t.TempDir(), t.TempDir()
+			cfg := fileConfig(t, dir, target)
+			cfg.CompactionIntervals = nil
+			r := openReplicated(t, dir, cfg)
+			r.random(100)
+			r.settle()
+			r.random(1)
+			next := c.stop(t, r, dir)
+			before := uploads(t, target)
+			cfg = fileConfig(t, next, target)
+			cfg.CompactionIntervals = nil
+			r = openReplicated(t, next, cfg)
+			r.settle()
+			r.random(1)
+			r.settle()
+			began := r.current().own.term
+			if err := r.close(); err != nil {
+				t.Fatal(err)
+			}
+			if began.Number != c.term || began.Number > 1 && began.Snapshot != c.whole {
+				t.Errorf("the replication went on in %+v, want term %d, copied whole: %v", began, c.term, c.whole)
+			}
+			if uploaded := uploads(t, target) - before; !c.whole && uploaded > 100_000 {
+				t.Errorf("%d bytes uploaded, and only changes were to be", uploaded)
+			}
+			compare(t, c.name, cfg, next)
+		})
+	}
+}
+
+// restoreTo restores the newest state to a data directory, as a takeover does.
+func restoreTo(t *testing.T, cfg *Config, dir string) Origin {
+	t.Helper()
+	path := filepath.Join(dir, "service.db")
+	found, err := Restore(t.Context(), cfg, path, time.Time{})
+	if err == nil {
+		err = sqlite.WriteLogged(t.Context(), path, func(c *sql.Conn) error {
+			_, err := c.ExecContext(t.Context(), "INSERT INTO data (value) VALUES (x'00')")
+			return err
+		})
+	}
+	if err == nil {
+		err = found.Origin.Continue(path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.Origin
+}
+
+// The file that stands for the position of a restored database has one page of
+// that transaction. No compaction may take it for the whole, also when a process
+// was killed before it removed the file.
+func TestBaselineIsNotCompacted(t *testing.T) {
+	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, one, target)
+	cfg.CompactionIntervals = nil
+	first := openReplicated(t, one, cfg)
+	first.random(20)
+	first.settle()
+	first.random(1)
+	if err := first.close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg = fileConfig(t, two, target)
+	cfg.CompactionIntervals = nil
+	origin := restoreTo(t, cfg, two)
+	baseline, err := os.ReadFile(localFile(two, origin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := openReplicated(t, two, cfg)
+	second.settle()
+	if err := second.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(localFile(two, origin), baseline, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg = fileConfig(t, two, target)
+	cfg.CompactionIntervals = []time.Duration{20 * time.Millisecond}
+	second = openReplicated(t, two, cfg)
+	second.settle()
+	second.await("compacted", func(Status) bool {
+		files, err := ownFiles(t.Context(), second.current(), 1)
+		return err == nil && len(files) > 0
+	})
+	if err := second.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "compacted", cfg, two)
+}
+
+// localFile returns the path of the file that says where the write-ahead log of a
+// restored database continues.
+func localFile(dir string, o Origin) string {
+	return litestream.NewDB(filepath.Join(dir, "service.db")).LTXPath(0, o.at, o.at)
+}
+
+// TestLostOrigin restores a database, and then the replica loses the transaction
+// that it was restored to.
+func TestLostOrigin(t *testing.T) {
+	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, one, target)
+	cfg.CompactionIntervals = nil
+	first := openReplicated(t, one, cfg)
+	first.random(5)
+	first.settle()
+	first.random(1)
+	if err := first.close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg = fileConfig(t, two, target)
+	cfg.CompactionIntervals = nil
+	origin := restoreTo(t, cfg, two)
+	name := filepath.Join(target, "terms", "0001", "ltx", "0", filepath.Base(localFile(two, origin)))
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	second := openReplicated(t, two, cfg)
+	second.settle()
+	if began := second.current().own.term; !began.Snapshot {
+		t.Errorf("the replication went on in %+v, want a term with a snapshot", began)
+	}
+	if err := second.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "without the origin", cfg, two)
+}
+
+// TestLogChangedMeanwhile has another program write to the database, and begin its
+// write-ahead log again, after that was examined and before Litestream reads it.
+func TestLogChangedMeanwhile(t *testing.T) {
+	b, dir := newBucket(t), t.TempDir()
+	cfg := b.config(t, dir)
+	cfg.CompactionIntervals = nil
+	r := openReplicated(t, dir, cfg)
+	r.random(50)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	change := func(q *http.Request) {
+		if strings.Contains(q.URL.RawQuery, "0001%2F0000") { // what the term has is listed after the proof
+			once.Do(func() {
+				execute(t, dir, nil, "PRAGMA wal_autocheckpoint = 0", "INSERT INTO data (value) VALUES (randomblob(50000))",
+					"PRAGMA wal_checkpoint(PASSIVE)", "INSERT INTO data (value) VALUES (randomblob(5000))")
+			})
+		}
+	}
+	b.delay.Store(&change)
+	r = openReplicated(t, dir, cfg)
+	r.settle()
+	r.random(1)
+	r.settle()
+	if began := r.current().own.term; !began.Snapshot {
+		t.Errorf("the replication went on in %+v, want a term with a snapshot", began)
+	}
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "after the write", cfg, dir)
+}
+
+// TestAbandonedClaims begins a term where the processes that claimed numbers before
+// have ended without a record, on a full disk for example.
+func TestAbandonedClaims(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	for number := range int64(30) {
+		if err := os.MkdirAll((&folderLocation{target}).dir(number+1), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := fileConfig(t, dir, target)
+	r := openReplicated(t, dir, cfg)
+	r.random(1)
+	r.settle()
+	if began := r.current().own.term; began.Number != 31 {
+		t.Errorf("the replication began %+v, want term 31", began)
+	}
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "after all", cfg, dir)
+}
+
+// TestClaimWithoutRecord begins a term, and cannot record that beside the database.
+// The next try does not take it for the term of another service.
+func TestClaimWithoutRecord(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, dir, target)
+	r := openReplicated(t, dir, cfg)
+	r.settle()
+	r.stop()
+	<-r.done
+	r.abandon(r.current(), errBacklog)
+	meta := metaPath(filepath.Join(dir, "service.db"))
+	if err := os.Symlink("nowhere", meta); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.takeTerm(t.Context()); err == nil {
+		t.Fatal("a term was begun without a record")
+	}
+	if err := os.Remove(meta); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.takeTerm(t.Context()); err != nil {
+		t.Errorf("the next try: %v", err)
+	}
+	if err := r.db.Close(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMissingParent begins a term after one whose parent is missing.
+func TestMissingParent(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	if err := (&folderLocation{target}).claim(t.Context(), term{Number: 2, Parent: 1, ParentTXID: 9}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := fileConfig(t, dir, target)
+	r := openReplicated(t, dir, cfg)
+	r.random(1)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "after all", cfg, dir)
+	if _, err := openSource(t.Context(), cfg, true); err != nil {
+		t.Errorf("older states: %v", err)
+	}
+}

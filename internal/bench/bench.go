@@ -154,32 +154,12 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	if s.token, err = createToken(ctx, filepath.Join(dir, "data"), "bench"); err != nil {
 		return nil, err
 	}
-	if err := s.store(ctx, b.Stored); err != nil {
-		return nil, fmt.Errorf("storing %d events: %w", b.Stored, err)
-	}
-	if err := s.subscribeOthers(ctx); err != nil {
-		return nil, fmt.Errorf("making %d other subscriptions: %w", b.Others, err)
-	}
-	s.events = max(int(float64(bc.most)*b.Time.Seconds()), 10)
-	s.sent = make([]int64, s.events)
-	if err := s.sinkBegin(ctx, s.events, bc.subscriptions); err != nil {
+	if err := s.prepare(ctx, bc, filepath.Join(dir, "data")); err != nil {
 		return nil, err
-	}
-	if err := s.subscribe(ctx, bc.subscriptions, eventName); err != nil {
-		return nil, err
-	}
-	if bc.subscriptions > 1 {
-		if err := s.publishToOne(ctx, filepath.Join(dir, "data")); err != nil {
-			return nil, err
-		}
 	}
 	before, err := s.look(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if s.bucket != nil {
-		s.bucket.takeUploads()
-		s.published = nil
 	}
 	began := time.Now()
 	s.until = began.Add(b.Time)
@@ -210,10 +190,40 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	switch {
 	case s.bucket != nil:
 		s.uploads(r, acknowledged)
+		r.CopyAndUpload = 1000 * (after.uploading - before.uploading) / max(after.uploads-before.uploads, 1)
 	case len(s.published) > 0:
 		r.Publish, r.PublishToOne = milliseconds(int64(percentile(s.published, 50))), milliseconds(int64(percentile(s.toOne, 50)))
 	}
 	return r, nil
+}
+
+// prepare stores what there is to be before a workload begins, and subscribes to its
+// events. data is the data directory.
+func (s *subject) prepare(ctx context.Context, bc workload, data string) error {
+	if err := s.store(ctx, s.Stored); err != nil {
+		return fmt.Errorf("storing %d events: %w", s.Stored, err)
+	}
+	if err := s.subscribeOthers(ctx); err != nil {
+		return fmt.Errorf("making %d other subscriptions: %w", s.Others, err)
+	}
+	s.events = max(int(float64(bc.most)*s.Time.Seconds()), 10)
+	s.sent = make([]int64, s.events)
+	if err := s.sinkBegin(ctx, s.events, bc.subscriptions); err != nil {
+		return err
+	}
+	if err := s.subscribe(ctx, bc.subscriptions, eventName); err != nil {
+		return err
+	}
+	if bc.subscriptions > 1 {
+		if err := s.publishToOne(ctx, data); err != nil {
+			return err
+		}
+	}
+	if s.bucket != nil {
+		s.bucket.takeUploads()
+		s.published = nil
+	}
+	return nil
 }
 
 // uploads sets what a workload with a bucket came to, whose events were published in
@@ -701,6 +711,8 @@ type usage struct {
 	cpu     float64 // seconds
 	memory  float64 // bytes, resident
 	commits uint64
+	// uploads of changes to the replica, and the seconds they took in all.
+	uploads, uploading float64
 	// inFlight is how many deliveries are under way, their recording included.
 	inFlight float64
 }
@@ -724,6 +736,10 @@ func (s *subject) look(ctx context.Context) (l usage, err error) {
 	}
 	if f := all["service_commit_duration_seconds"]; f != nil {
 		l.commits = f.Metric[0].GetHistogram().GetSampleCount()
+	}
+	if f := all["service_replica_upload_duration_seconds"]; f != nil {
+		h := f.Metric[0].GetHistogram()
+		l.uploads, l.uploading = float64(h.GetSampleCount()), h.GetSampleSum()
 	}
 	for _, m := range all["service_deliveries_in_flight"].GetMetric() {
 		l.inFlight += m.GetGauge().GetValue()

@@ -35,9 +35,12 @@ type acknowledger struct {
 	next      waiters // for the one after it
 
 	// Of the last upload.
-	ended    time.Time
-	took     time.Duration
-	expected int // those whom it woke, and those who waited for the next then
+	ended  time.Time
+	took   time.Duration
+	woken  int // by it
+	waited int // for the next, when it ended
+
+	skip int // how many uploads gather lets begin at once
 }
 
 // waiters are those who wait for one upload.
@@ -134,7 +137,7 @@ func (a *acknowledger) end(success bool) {
 	}
 	a.uploading = false
 	a.ended = time.Now()
-	a.took, a.expected = a.ended.Sub(a.began), a.current.n+a.next.n
+	a.took, a.woken, a.waited = a.ended.Sub(a.began), a.current.n, a.next.n
 	if a.current.n > 0 {
 		close(a.current.done)
 		a.current = waiters{}
@@ -145,15 +148,23 @@ func (a *acknowledger) end(success bool) {
 // that sends one event after the other is about to send the next, and would wait for
 // almost two uploads if the next one began without it. The moment ends when all have
 // come, when nobody came within a fraction of it, and at the latest after a fifth of
-// the time of an upload.
+// the time of an upload. Where fewer than half of them come, as when publishers are
+// independent of each other, most uploads begin at once.
 func (a *acknowledger) gather(ctx context.Context) {
 	for waiting := 0; ; {
 		a.mu.Lock()
 		before, left := waiting, a.took/gatherShare-time.Since(a.ended)
 		waiting = a.next.n
-		all, step := waiting >= a.expected, a.took/gatherShare/gatherSteps
+		all, step := waiting >= a.woken+a.waited, a.took/gatherShare/gatherSteps
+		over := a.skip > 0 || all || waiting == before || left <= 0
+		switch {
+		case a.skip > 0:
+			a.skip--
+		case over && 2*(waiting-a.waited) < a.woken:
+			a.skip = gatherSkip
+		}
 		a.mu.Unlock()
-		if all || waiting == before || left <= 0 {
+		if over {
 			return
 		}
 		select {
@@ -167,6 +178,7 @@ func (a *acknowledger) gather(ctx context.Context) {
 const (
 	gatherShare = 5 // of an upload, as a fraction
 	gatherSteps = 2 // in which somebody must come
+	gatherSkip  = 15
 )
 
 // awaited receives when somebody waits for an upload that has not begun; never

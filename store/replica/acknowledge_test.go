@@ -126,8 +126,8 @@ func TestAcknowledgerTimes(t *testing.T) {
 		{"one publisher", 1, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(1500)) * time.Microsecond }, 1.01},
 		{"some publishers", 8, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
 		{"many publishers", 200, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
-		{"many slow publishers", 200, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 1.65},
-		{"few at any time", 20, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(500*time.Millisecond)) }, 1.65},
+		{"many slow publishers", 200, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 1.6},
+		{"few at any time", 20, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(500*time.Millisecond)) }, 1.6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -188,6 +188,11 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	if cfg.Replica == nil {
 		return nil
 	}
+	if cfg.BeforeRestore != nil {
+		if err := cfg.BeforeRestore(ctx); err != nil {
+			return err
+		}
+	}
 	if cfg.Logger != nil {
 		cfg.Logger.Info("there is no database: it is restored if the replica has one, which takes as long as the copying of it", "replica", cfg.Replica.Target())
 	}

@@ -47,6 +47,9 @@ type Config struct {
 	// Replica is the copy of the database elsewhere that [Store.Replicate] keeps;
 	// nil for none. A database that is not there is restored from it.
 	Replica *replica.Config
+	// BeforeRestore is called before a database that is not there is looked for in
+	// the replica; nil for nothing. After an error nothing is restored.
+	BeforeRestore func(context.Context) error
 	// AcknowledgeTimeout is how long [Store.Acknowledge] waits for the replica,
 	// which is needed then; 0: it does not wait, as a write is on disk when it returns.
 	AcknowledgeTimeout time.Duration

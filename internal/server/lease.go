@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"service/store"
 	"service/store/replica"
@@ -51,25 +54,61 @@ func (cfg *Config) checkUnleased(ctx context.Context) error {
 	return nil
 }
 
-// takeLease makes the store depend on the lease of the settings, if there is to
-// be one, which it takes unless it is held already.
-func (s *Server) takeLease(ctx context.Context, held *replica.Lease) (err error) {
-	s.lease = held
-	if held == nil {
-		if s.lease, err = s.cfg.newLease(ctx); err != nil || s.lease == nil {
+// acquireLease acquires the lease of the settings for data that was last written
+// under the generation known.
+func (s *Server) acquireLease(ctx context.Context, known int64) error {
+	l, err := s.cfg.newLease(ctx)
+	if err != nil {
+		return err
+	}
+	err = whileStarting(ctx, s.cfg.Logger, func() error { return l.Acquire(ctx, known) })
+	switch {
+	case errors.Is(err, replica.ErrLeaseHeld):
+		return fmt.Errorf("%w; it serves, so this one may not; service standby follows it", err)
+	case errors.Is(err, replica.ErrLeaseStale):
+		return fmt.Errorf("%w: what is in %s is old; service standby --force follows the replica instead, service restore --force fetches it", err, s.cfg.Dir)
+	case err == nil:
+		s.lease = l
+	}
+	return err
+}
+
+// leaseForRestore returns what the store calls before it restores a missing
+// database. It acquires the lease, if there is to be one and it is not held: a
+// primary that is alive must not go on while its state is being restored. The lease is renewed until the
+// second function is called, which returns an error if it was lost.
+func (s *Server) leaseForRestore(held *replica.Lease) (before func(context.Context) error, restored func() error) {
+	if held != nil || s.cfg.Lease == 0 {
+		return nil, func() error { return nil }
+	}
+	var keeping errgroup.Group
+	stop := func() {}
+	before = func(ctx context.Context) error {
+		if err := s.acquireLease(ctx, math.MaxInt64); err != nil {
 			return err
 		}
+		ctx, stop = context.WithCancel(ctx)
+		keeping.Go(func() error { return s.lease.KeepAlive(ctx) })
+		return nil
+	}
+	return before, func() error {
+		stop()
+		return keeping.Wait()
+	}
+}
+
+// takeLease makes the store depend on the lease of the settings, if there is to
+// be one, which it takes unless it is held already.
+func (s *Server) takeLease(ctx context.Context) error {
+	if s.cfg.Lease == 0 {
+		return nil
+	}
+	if s.lease == nil {
 		known, err := s.store.LeaseGeneration(ctx)
 		if err != nil {
 			return err
 		}
-		err = whileStarting(ctx, s.cfg.Logger, func() error { return s.lease.Acquire(ctx, known) })
-		switch {
-		case errors.Is(err, replica.ErrLeaseHeld):
-			return fmt.Errorf("%w; it serves, so this one may not; service standby follows it", err)
-		case errors.Is(err, replica.ErrLeaseStale):
-			return fmt.Errorf("%w: what is in %s is old; service standby --force follows the replica instead, service restore --force fetches it", err, s.cfg.Dir)
-		case err != nil:
+		if err := s.acquireLease(ctx, known); err != nil {
 			return err
 		}
 	}

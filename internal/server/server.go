@@ -80,10 +80,15 @@ func open(ctx context.Context, cfg *Config, held *replica.Lease) (_ *Server, err
 	if err := cfg.checkUnleased(ctx); err != nil {
 		return nil, err
 	}
-	if s.store, err = store.Open(ctx, store.Config{Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "", Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica, Metrics: registry}); err != nil {
+	beforeRestore, restored := s.leaseForRestore(held)
+	defer func() { err = errors.Join(err, restored()) }()
+	if s.store, err = store.Open(ctx, store.Config{BeforeRestore: beforeRestore, Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "", Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica, Metrics: registry}); err != nil {
 		return nil, err
 	}
-	if err := s.takeLease(ctx, held); err != nil {
+	if held != nil {
+		s.lease = held // not before: Close would release it, and who has it tries again
+	}
+	if err := s.takeLease(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.store.BeginHold(ctx, cfg.RestoreHold); err != nil {

@@ -386,6 +386,11 @@ func TestServeTakesOver(t *testing.T) {
 		t.Errorf("it serves after %s, want at most the %s of the lease and 6 s", took, lease)
 	}
 	three.MustStop(p)
+	log := p.Log.String()
+	watches, restores := strings.Index(log, "watching whether it renews it"), strings.Index(log, "there was no database: it is restored")
+	if watches < 0 || restores < watches {
+		t.Errorf("it restored the database before it had the lease:\n%s", log)
+	}
 }
 
 // command returns a command of the service on an instance's data, with its flags.

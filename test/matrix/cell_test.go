@@ -125,12 +125,14 @@ func (c *cell) machine(name string) *machine {
 }
 
 // litestream writes a configuration for a data directory. Uploads are as often as
-// by default; compactions, snapshots and deletions are so frequent that each
-// happens in a short test.
+// by default. Compactions, snapshots and deletions are so frequent that each
+// happens in a short test, unless the database is large.
 func (c *cell) litestream(dir, data, address string) (name string) {
 	c.t.Helper()
-	text := "levels:\n  - interval: 1s\n  - interval: 3s\nsnapshot:\n  interval: 6s\n  retention: 60s\nl0-retention: 60s\nl0-retention-check-interval: 1s\n" +
-		"dbs:\n  - path: " + data + "/service.db\n    replica:\n"
+	text := "dbs:\n  - path: " + data + "/service.db\n    replica:\n"
+	if !c.fault.large {
+		text = "levels:\n  - interval: 1s\n  - interval: 3s\nsnapshot:\n  interval: 6s\n  retention: 60s\nl0-retention: 60s\nl0-retention-check-interval: 1s\n" + text
+	}
 	for _, line := range c.gateway.Replica(address, c.path) {
 		text += "      " + line + "\n"
 	}

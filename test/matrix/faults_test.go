@@ -22,6 +22,7 @@ type fault struct {
 	// primary must survive it, and is killed afterwards.
 	deposes bool
 	clocks  bool // needs machines with clocks of their own
+	large   bool // the database is large
 	// outage says that the bucket cannot be reached by the primary, so that what is
 	// acknowledged in the rest of its lease may be lost with --acknowledge local.
 	outage bool

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"flag"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,21 +16,21 @@ import (
 	"service/test/harness"
 )
 
-const (
-	largeDatabase = 2 << 30
-	largeEvent    = 200 << 10
-)
+var largeFlag = flag.Int64("matrix.large", 2048, "the size of the database of TestLargeTakeover in MiB")
 
-// TestLargeTakeover kills a primary whose database has 2 GB, and measures the
-// time until its standby has accepted an event.
+// largeEvent is the size of an event that fills a database.
+const largeEvent = 200 << 10
+
+// TestLargeTakeover kills a primary whose database is large, and measures the time
+// until its standby has accepted an event.
 func TestLargeTakeover(t *testing.T) {
 	harness.Long(t)
 	if !*full {
 		t.Skip("takes minutes; run with -matrix.full")
 	}
-	c := newCell(t, harness.NewGateway(t), &fault{name: "large", deposes: true}, "", "large")
-	c.result = &result{name: "kill -9, 2 GB"}
-	c.fill(largeDatabase)
+	c := newCell(t, harness.NewGateway(t), &fault{name: "large", deposes: true, large: true}, "", "large")
+	c.result = &result{name: "kill -9, a large database"}
+	c.fill(*largeFlag << 20)
 	c.warmUp()
 	c.awaitFollowed()
 	c.struck = time.Now()
@@ -60,7 +61,10 @@ func (c *cell) fill(size int64) {
 		var events []json.RawMessage
 		for range 20 {
 			rand.Read(text[:1024])
-			event, err := json.Marshal(map[string]any{"name": "user_notification_created", "version": "1", "text": hex.EncodeToString(text)})
+			event, err := json.Marshal(map[string]any{
+				"name": "user_notification_created", "version": "1", "notification_id": 1, "user_id": 2, "category": "service",
+				"acknowledged": false, "label": "large", "text": hex.EncodeToString(text),
+			})
 			if err != nil {
 				c.t.Fatal(err)
 			}

@@ -22,7 +22,7 @@ check: ## Run every check, as CI does; installs missing tools when run as root
 	bash .ci/run
 
 matrix: build ## Strike a primary and its standby with every fault, about 30 minutes; RUN selects some (RUN=TestMatrix/kill)
-	SERVICE_TEST_BINARY=$(CURDIR)/service $(GO) test -v -count 1 -timeout 90m -run '$(or $(RUN),.)' ./test/matrix -matrix.full -matrix.kills 100
+	SERVICE_TEST_BINARY=$(CURDIR)/service $(GO) test -v -count 1 -timeout 90m -run '$(or $(RUN),.)' ./test/matrix -matrix.full
 
 gen: ## Regenerate the templ code and the asset bundle
 	$(GO) generate ./...

@@ -72,7 +72,8 @@ func Main(m *testing.M) {
 	}
 }
 
-func buildMutated(tb testing.TB, mutations []Mutation) string {
+// buildMutated builds the service with mutations and other flags of go build.
+func buildMutated(tb testing.TB, mutations []Mutation, flags ...string) string {
 	tb.Helper()
 	dir := tb.TempDir()
 	overlay := struct{ Replace map[string]string }{make(map[string]string)}
@@ -101,7 +102,7 @@ func buildMutated(tb testing.TB, mutations []Mutation) string {
 		tb.Fatal(err)
 	}
 	binary := filepath.Join(dir, "service")
-	if err := goBuild(binary, "-overlay", path); err != nil {
+	if err := goBuild(binary, append(flags, "-overlay", path)...); err != nil {
 		tb.Fatal(err)
 	}
 	return binary

@@ -17,12 +17,18 @@ var faultyBinary struct {
 	err  error
 }
 
-// BuildFaulty builds the service with clocks that a test can set, see [Clock]
-// (requirement clocks).
-func BuildFaulty(tb testing.TB) string {
+// BuildFaulty is [Build] with clocks that a test can set, see [Clock] (requirement
+// clocks). SERVICE_TEST_FAULTY_BINARY names a binary to be used instead.
+func BuildFaulty(tb testing.TB, mutations ...Mutation) string {
 	tb.Helper()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		Unavailable(tb, "clocks", "the clocks of a process can be set on linux/amd64 only")
+	}
+	if len(mutations) > 0 {
+		return buildMutated(tb, mutations, "-tags", "faults")
+	}
+	if path := os.Getenv("SERVICE_TEST_FAULTY_BINARY"); path != "" {
+		return path
 	}
 	b := &faultyBinary
 	b.once.Do(func() {

@@ -8,6 +8,8 @@
 //   - SERVICE_TEST_BINARY is the absolute path of a binary that [Build] returns
 //     instead of building one. It must have the SQLite driver that the tests are
 //     built with (CGO_ENABLED). Each test package builds its own without it.
+//   - SERVICE_TEST_FAULTY_BINARY is the absolute path of a binary that
+//     [BuildFaulty] returns instead of building one.
 //   - SERVICE_TEST_REQUIRE lists, separated by commas, the requirements whose
 //     tests must not be skipped; see [Unavailable].
 //   - SERVICE_TEST_SLOW multiplies every deadline and every bound on a measured

@@ -21,6 +21,9 @@ type checkedClient struct {
 	litestream.ReplicaClient
 	listsDamaged bool
 	found        func(error) // called once for each object that is damaged
+	// opened is called before the content of an object is returned, with its newest
+	// transaction; nil for none.
+	opened func(ltx.TXID) error
 
 	mu     sync.Mutex
 	intact intactClient
@@ -47,7 +50,7 @@ func (c *checkedClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, 
 // when the object is damaged.
 func (c *checkedClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
 	info := c.find(level, minTXID, maxTXID)
-	if info == nil || offset != 0 || size != 0 {
+	if info == nil || offset != 0 || size != 0 { // not by a follower
 		return c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
 	}
 	var content bytes.Buffer
@@ -61,6 +64,11 @@ func (c *checkedClient) OpenLTXFile(ctx context.Context, level int, minTXID, max
 	if err := decodeObject(info, source, noSink); err != nil {
 		c.noteDamage(err)
 		return nil, err
+	}
+	if c.opened != nil {
+		if err := c.opened(maxTXID); err != nil {
+			return nil, err
+		}
 	}
 	if small {
 		return io.NopCloser(&content), nil

@@ -45,6 +45,9 @@ type record struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	Boot   string `json:"boot"`
+	// Applied is the newest transaction of which a follower has written something
+	// to its copy; the copy's position is recorded later.
+	Applied ltx.TXID `json:"applied,omitempty"`
 }
 
 // place tells a directory from a copy of it.

@@ -20,6 +20,9 @@ const (
 	// followCheckInterval is the time between two checks that the copy can be
 	// continued.
 	followCheckInterval = 2 * time.Minute
+	// listTermsEvery is the number of looks for a next term for each in which all
+	// terms are listed.
+	listTermsEvery = 10
 	// damagedCheckInterval is the same while an object is known to be damaged.
 	damagedCheckInterval = 5 * time.Second
 )
@@ -174,7 +177,7 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	f.mu.Lock()
 	f.state.Added = found.State
 	f.mu.Unlock()
-	if err := f.writeTerm(found.Origin.term); err != nil {
+	if err := f.writeTerm(found.Origin.term, 0); err != nil {
 		return err
 	}
 	return litestream.WriteTXIDFile(f.cfg.Path, found.Origin.at)
@@ -198,9 +201,22 @@ func (f *Follower) remove() error {
 	return errors.Join(err, RemoveDatabase(f.cfg.Path))
 }
 
-// writeTerm records the term that the copy follows.
-func (f *Follower) writeTerm(t term) error {
-	return writeRecord(f.cfg.Path, record{Replica: f.cfg.Replica.Target(), Term: t.Number, Nonce: t.Nonce})
+// writeTerm records the term that the copy follows, and the newest transaction of
+// which the copy may have something.
+func (f *Follower) writeTerm(t term, applied ltx.TXID) error {
+	return writeRecord(f.cfg.Path, record{Replica: f.cfg.Replica.Target(), Term: t.Number, Nonce: t.Nonce, Applied: applied})
+}
+
+// noteApplied records that a transaction is about to be written to the copy.
+// Litestream records the copy's position after all that it has found: a copy that
+// was cut off has more, and is no state of a term that does not.
+func (f *Follower) noteApplied(tx ltx.TXID) error {
+	last, err := readRecord(f.cfg.Path)
+	if err != nil || last.Applied >= tx {
+		return err
+	}
+	last.Applied = tx
+	return writeRecord(f.cfg.Path, last)
 }
 
 // errDiscontinuous says that the copy cannot be continued.
@@ -249,20 +265,30 @@ func (f *Follower) follow(ctx context.Context) error {
 func (f *Follower) watchTerm(ctx context.Context, source termSource, changed func(error)) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
-	for {
+	for ticks := 0; ; ticks++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		asking, cancel := context.WithTimeout(ctx, requestTimeout)
-		current, err := newestTerm(asking, source.at)
-		cancel()
-		if err == nil && (current.Number != source.term.Number || current.Nonce != source.term.Nonce) {
+		if f.termChanged(ctx, source, ticks%listTermsEvery == 0) {
 			changed(errTermChanged)
 			return
 		}
 	}
+}
+
+// termChanged reports whether another term is known to have begun. Unless list is
+// set it asks for the next number alone, which costs a tenth of a listing.
+func (f *Follower) termChanged(ctx context.Context, source termSource, list bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if !list {
+		_, err := readTerm(ctx, source.at, source.term.Number+1)
+		return err == nil
+	}
+	current, err := newestTerm(ctx, source.at)
+	return err == nil && (current.Number != source.term.Number || current.Nonce != source.term.Nonce)
 }
 
 // open opens the current term of the replica. The error wraps errDiscontinuous
@@ -286,10 +312,10 @@ func (f *Follower) open(ctx context.Context) (termSource, error) {
 	if err != nil {
 		return source, err
 	}
-	if at > upTo {
+	if max(at, last.Applied) > upTo {
 		return source, errDiscontinuous
 	}
-	return source, f.writeTerm(source.term)
+	return source, f.writeTerm(source.term, last.Applied)
 }
 
 // inherits returns the last transaction that t has in common with the term of a
@@ -325,6 +351,7 @@ func (f *Follower) replica(client litestream.ReplicaClient) (*litestream.Replica
 		f.cfg.Logger.Error("an object of the replica is damaged; the copy is continued from others if they have its changes", "replica", f.cfg.Replica.Target(), "error", err)
 		f.failed(err.Error())
 	})
+	checked.opened = f.noteApplied
 	return litestream.NewReplicaWithClient(db, checked), checked
 }
 
@@ -469,13 +496,14 @@ func (f *Follower) followOnceTo(ctx context.Context, t term, tx ltx.TXID) (done 
 	}
 }
 
+// has reports whether the copy is a state of a term with a transaction.
 func (f *Follower) has(t term, tx ltx.TXID) bool {
 	last, err := readRecord(f.cfg.Path)
 	if err != nil || last.Term != t.Number || last.Nonce != t.Nonce {
 		return false
 	}
 	at, err := litestream.ReadTXIDFile(f.cfg.Path)
-	return err == nil && at >= tx
+	return err == nil && at >= max(tx, last.Applied)
 }
 
 // followerLog receives Litestream's log while it follows, and updates the state

@@ -43,7 +43,8 @@ var errNoTerm = errors.New("the term does not exist")
 // location is the place of a replica: a bucket or a directory. Its methods may
 // be called from any goroutine.
 type location interface {
-	// terms returns the numbers of the terms that have begun, in increasing order.
+	// terms returns the numbers of the terms that have begun, in increasing order,
+	// and perhaps some whose record does not exist.
 	terms(ctx context.Context) ([]int64, error)
 	// readTerm reads a record. The error wraps errNoTerm when there is none.
 	readTerm(ctx context.Context, number int64) (term, error)
@@ -135,20 +136,7 @@ func (l *bucketLocation) terms(ctx context.Context) ([]int64, error) {
 		}
 	}
 	slices.Sort(numbers)
-	return l.begun(ctx, numbers)
-}
-
-// begun removes folders without a record from the end of numbers: a removal that
-// was cut off may have left them.
-func (l *bucketLocation) begun(ctx context.Context, numbers []int64) ([]int64, error) {
-	for len(numbers) > 0 {
-		_, err := l.readTerm(ctx, numbers[len(numbers)-1])
-		if !errors.Is(err, errNoTerm) {
-			return numbers, err
-		}
-		numbers = numbers[:len(numbers)-1]
-	}
-	return nil, nil
+	return numbers, nil
 }
 
 func (l *bucketLocation) readTerm(ctx context.Context, number int64) (t term, err error) {

@@ -104,6 +104,13 @@ func (r *Replication) completeTerm(ctx context.Context, s *session) error {
 	if t.Snapshot || s.own.complete.Load() {
 		return nil
 	}
+	own := s.own.client.ReplicaClient
+	sent := max(r.sentTX(), t.ParentTXID)
+	if ok, err := reaches(ctx, own, sent); err != nil {
+		return err
+	} else if ok {
+		return r.markComplete(ctx, s) // it has a snapshot already
+	}
 	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, t.ParentTXID, noTime, quiet)
 	if err != nil {
 		return err
@@ -112,6 +119,9 @@ func (r *Replication) completeTerm(ctx context.Context, s *session) error {
 		if err := r.copyInto(ctx, s, f); err != nil {
 			return fmt.Errorf("copy %s of level %d into term %d: %w", ltx.FormatFilename(f.MinTXID, f.MaxTXID), f.Level, t.Number, err)
 		}
+	}
+	if ok, err := reaches(ctx, own, sent); err != nil || !ok {
+		return errors.Join(err, fmt.Errorf("the files that were copied into term %d do not make its newest state", t.Number))
 	}
 	return r.markComplete(ctx, s)
 }
@@ -285,6 +295,9 @@ func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.T
 	numbers, err := t.at.terms(ctx)
 	if err != nil {
 		return err
+	}
+	if len(numbers) > 0 && numbers[len(numbers)-1] > t.term.Number {
+		return errTermEnded // what a later term needs is not known here
 	}
 	numbers = append([]int64{0}, numbers...)
 	needed := map[int64]bool{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
@@ -51,10 +52,13 @@ func newestTerm(ctx context.Context, at location) (term, error) {
 	if err != nil {
 		return term{}, fmt.Errorf("list the terms of the replica: %w", err)
 	}
-	if len(numbers) == 0 {
-		return term{}, nil
+	for _, number := range slices.Backward(numbers) {
+		// A removal that was cut off may have left a term without its record.
+		if t, err := readTerm(ctx, at, number); !errors.Is(err, errNoTerm) {
+			return t, err
+		}
 	}
-	return readTerm(ctx, at, numbers[len(numbers)-1])
+	return term{}, nil
 }
 
 // readTerm reads the record of a term, and checks it.

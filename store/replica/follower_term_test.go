@@ -1,0 +1,143 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+)
+
+// TestFollowerCutOff cuts a follower off between the changes of a term and the
+// record of its position. Another term does not continue these changes: the copy
+// has none of them after it.
+func TestFollowerCutOff(t *testing.T) {
+	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, one, target)
+	first := openReplicated(t, one, cfg)
+	first.random(20)
+	first.settle()
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return false, nil }})
+	followUntil := func(what string, ok func() bool) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- f.Follow(ctx) }()
+		first.await(what, func(Status) bool { return ok() })
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func() uint64 {
+		tx, _ := litestream.ReadTXIDFile(f.cfg.Path)
+		return uint64(tx)
+	}
+	followUntil("followed", func() bool { return f.State().Following })
+	origin := restoreTo(t, fileConfig(t, two, target), two)
+	first.write("UPDATE data SET value = randomblob(10000) WHERE id = 1")
+	first.settle()
+	followUntil("copied", func() bool { return at() > uint64(origin.at) })
+	if err := litestream.WriteTXIDFile(f.cfg.Path, origin.at); err != nil {
+		t.Fatal(err)
+	}
+	second := openReplicated(t, two, fileConfig(t, two, target))
+	second.random(1)
+	second.settle()
+	pos, err := second.current().db.Pos()
+	if err != nil {
+		t.Fatal(err)
+	}
+	followUntil("following the second term", func() bool {
+		last, err := readRecord(f.cfg.Path)
+		return err == nil && last.Term == 2 && at() >= uint64(pos.TXID)
+	})
+	if err := second.close(); err != nil {
+		t.Fatal(err)
+	}
+	got, want := pages(t, f.cfg.Path), pages(t, filepath.Join(two, "service.db"))
+	if !bytes.Equal(got, want) {
+		t.Errorf("the copy differs from the database of the second term (%d and %d bytes)", len(got), len(want))
+	}
+}
+
+// TestCompleteWithSnapshot has a term lose what it inherited. Its own snapshot
+// makes it complete.
+func TestCompleteWithSnapshot(t *testing.T) {
+	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
+	first := openReplicated(t, one, fileConfig(t, one, target))
+	first.random(5)
+	first.settle()
+	first.random(1)
+	if err := first.close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := fileConfig(t, two, target)
+	restoreTo(t, cfg, two)
+	second := openReplicated(t, two, cfg)
+	s := second.awaitSession()
+	second.settle()
+	second.await("complete", func(Status) bool { return s.own.complete.Load() })
+	// As if the copies had failed, and the parent were gone.
+	at := s.own.at
+	s.own.complete.Store(false)
+	if err := at.writeTerm(t.Context(), s.own.term); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.db.Snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	copied, err := ownFiles(t.Context(), s, litestream.SnapshotLevel)
+	if err == nil {
+		err = at.removeTerm(t.Context(), 1)
+	}
+	if err == nil {
+		err = s.replica.Client.DeleteLTXFiles(t.Context(), copied[:len(copied)-1])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.completeTerm(t.Context(), s); err != nil {
+		t.Errorf("complete the term: %v", err)
+	}
+	if err := second.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "without its parent", cfg, two)
+}
+
+// TestRemoveTermsEnded has a service remove terms after another has begun a later
+// term, which may need them.
+func TestRemoveTermsEnded(t *testing.T) {
+	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
+	first := openReplicated(t, one, fileConfig(t, one, target))
+	first.random(5)
+	first.settle()
+	if err := first.close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := fileConfig(t, two, target)
+	restoreTo(t, cfg, two)
+	second := openReplicated(t, two, cfg)
+	s := second.awaitSession()
+	second.await("complete", func(Status) bool { return s.own.complete.Load() })
+	if err := s.own.at.claim(t.Context(), term{Number: 3, Parent: 1, ParentTXID: s.own.sent}); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.removeTerms(t.Context(), s, time.Now().Add(time.Hour)); err == nil {
+		t.Error("the terms were removed")
+	}
+	if _, err := readTerm(t.Context(), s.own.at, 1); err != nil {
+		t.Errorf("term 1: %v", err)
+	}
+}
+
+// awaitSession waits until Litestream is open.
+func (r *replicated) awaitSession() *session {
+	r.t.Helper()
+	r.await("open", func(Status) bool { return r.current() != nil })
+	return r.current()
+}

@@ -70,7 +70,8 @@ func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {
 	if db == nil {
 		// Without Litestream nobody else shortens the log. When it is open again it
 		// copies the whole database.
-		if !r.logHeld.Load() && !r.autoCheckpoint.Load() && t.Exec("PRAGMA wal_autocheckpoint = 1000") == nil { // sqlite.AutoCheckpointFrames
+		held := r.logHeld.Load() && frames < r.limits.abandon
+		if !held && !r.autoCheckpoint.Load() && t.Exec("PRAGMA wal_autocheckpoint = 1000") == nil { // sqlite.AutoCheckpointFrames
 			r.autoCheckpoint.Store(true)
 		}
 		return

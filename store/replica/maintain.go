@@ -59,15 +59,18 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 			})
 		})
 	}
-	g.Go(func() {
-		r.every(ctx, func(now time.Time) time.Time {
-			if current, err := newestTerm(ctx, s.own.at); err == nil && current.Number > s.own.term.Number {
-				s.superseded.Store(true)
-			}
-			return now.Add(termCheck)
-		})
-	})
+	g.Go(func() { r.watchTerms(ctx, s) })
 	g.Wait()
+}
+
+// watchTerms notes that a later term has begun.
+func (r *Replication) watchTerms(ctx context.Context, s *session) {
+	r.every(ctx, func(now time.Time) time.Time {
+		if current, err := newestTerm(ctx, s.own.at); err == nil && current.Number > s.own.term.Number {
+			s.superseded.Store(true)
+		}
+		return now.Add(termCheck)
+	})
 }
 
 // every calls work, and again at the time that it returns, until ctx ends.

@@ -251,7 +251,7 @@ func (r *Replication) noticed(since time.Time, tx ltx.TXID) {
 // start opens Litestream and syncs once. It contacts the replica first: while
 // that cannot be reached Litestream stays closed.
 func (r *Replication) start(ctx context.Context) (*session, error) {
-	connecting, cancel := context.WithTimeout(ctx, requestTimeout)
+	connecting, cancel := context.WithTimeout(ctx, 2*requestTimeout) // of some twenty requests
 	defer cancel()
 	if r.lease.Load() == nil {
 		if err := CheckUnleased(connecting, r.cfg); errors.Is(err, ErrLeaseHeld) {

@@ -154,7 +154,7 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 			if ctx.Err() != nil {
 				return nil
 			}
-			if errors.Is(err, errReplicaIncomplete) && !s.verified.IsZero() || errors.Is(err, errTermEnded) {
+			if endsSession(err, s) {
 				return err
 			}
 			if err == nil {
@@ -175,6 +175,11 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 			r.acks.gather(ctx)
 		}
 	}
+}
+
+// endsSession reports whether replication must start again after an upload.
+func endsSession(err error, s *session) bool {
+	return errors.Is(err, errReplicaIncomplete) && !s.verified.IsZero() || errors.Is(err, errTermEnded)
 }
 
 // rest sleeps between two uploads, and reports whether the next is waited for. It is
@@ -231,49 +236,63 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 			return err
 		}
 	}
-	if s.replica.Pos().IsZero() {
-		r.mu.Lock()
-		sent := r.sent
-		r.mu.Unlock()
-		s.replica.SetPos(ltx.Pos{TXID: sent})
-	}
-	pos, err := s.db.Pos()
+	sent, err := r.sendFiles(ctx, s, began)
 	if err != nil {
 		return err
 	}
-	before := s.replica.Pos().TXID
-	if before == 0 {
-		before = r.sentTX() // after a failure Litestream asks the replica again
+	if !s.verified.IsZero() {
+		if err := r.acknowledge(); err != nil { // they need not wait for the verification
+			return err
+		}
 	}
+	if err := r.verify(ctx, s); err != nil {
+		return err
+	}
+	if err := r.acknowledge(); err != nil {
+		return err
+	}
+	r.succeeded(sent)
+	return nil
+}
+
+// acknowledge wakes those who wait for the upload. The error wraps ErrLeaseExpired
+// when whoever has the lease now may not see what was uploaded.
+func (r *Replication) acknowledge() error {
+	if r.acks == nil {
+		return nil
+	}
+	if r.fenced() {
+		return ErrLeaseExpired
+	}
+	r.acks.end(true)
+	return nil
+}
+
+// sendFiles uploads every synced transaction, and returns the newest. The upload
+// began at began.
+func (r *Replication) sendFiles(ctx context.Context, s *session, began time.Time) (sent ltx.TXID, err error) {
+	if s.replica.Pos().IsZero() {
+		// Litestream would ask the replica, after a failure too.
+		s.replica.SetPos(ltx.Pos{TXID: r.sentTX()})
+	}
+	pos, err := s.db.Pos()
+	if err != nil {
+		return 0, err
+	}
+	before := s.replica.Pos().TXID
 	timeout := r.acks.requestTimeout() + r.transferTime(s, before, pos.TXID)
 	sending, cancel := context.WithTimeoutCause(ctx, timeout, errUploadStalled)
 	defer cancel()
 	err = s.replica.Sync(sending)
 	r.acks.adapt(time.Since(began), sending.Err() != nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	sent := s.replica.Pos().TXID
+	sent = s.replica.Pos().TXID
 	if r.measure != nil && before > 0 && sent > before {
 		r.measure(int(sent-before), time.Since(began))
 	}
-	if r.acks != nil && !s.verified.IsZero() {
-		if r.fenced() {
-			return ErrLeaseExpired // whoever has the lease now may not see what was uploaded
-		}
-		r.acks.end(true) // they need not wait for the verification
-	}
-	if err := r.verify(ctx, s); err != nil {
-		return err
-	}
-	if r.acks != nil {
-		if r.fenced() {
-			return ErrLeaseExpired
-		}
-		r.acks.end(true)
-	}
-	r.succeeded(sent)
-	return nil
+	return sent, nil
 }
 
 // verify checks from time to time that the replica can be restored: a bucket may

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -124,81 +123,67 @@ func (r *replicated) settle() {
 // it goes on to upload, to compact and to take snapshots. The replica is that of
 // the second.
 func TestTerms(t *testing.T) {
-	for _, kind := range []string{"folder", "bucket"} {
-		t.Run(kind, func(t *testing.T) {
-			one, two := t.TempDir(), t.TempDir()
-			config := func(dir string) *Config { return nil }
-			if target := t.TempDir(); kind == "folder" {
-				config = func(dir string) *Config { return fileConfig(t, dir, target) }
-			} else {
-				b := newBucket(t)
-				config = func(dir string) *Config { return b.config(t, dir) }
-			}
-			first := openReplicated(t, one, config(one))
-			first.random(50)
-			first.settle()
+	t.Run("folder", func(t *testing.T) {
+		target := t.TempDir()
+		testTakeover(t, func(dir string) *Config { return fileConfig(t, dir, target) })
+	})
+	t.Run("bucket", func(t *testing.T) {
+		b := newBucket(t)
+		testTakeover(t, func(dir string) *Config { return b.config(t, dir) })
+	})
+}
 
-			path := filepath.Join(two, "service.db")
-			found, err := Restore(t.Context(), config(two), path, time.Time{})
-			if err == nil {
-				err = sqlite.WriteLogged(t.Context(), path, func(c *sql.Conn) error {
-					_, err := c.ExecContext(t.Context(), "INSERT INTO data (value) VALUES (x'00')")
-					return err
-				})
-			}
-			if err == nil {
-				err = found.Origin.Continue(path)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			second := openReplicated(t, two, config(two))
-			second.settle()
-			own := second.current().own
-			if own.term.Snapshot || own.term.Parent != 1 || own.term.Number != 2 {
-				t.Errorf("the second service began %+v, want term 2 that continues term 1", own.term)
-			}
-			for range 5 {
-				first.random(10)
-				first.settle()
-				s := first.current()
-				ctx := context.Background()
-				if _, err := s.db.Compact(ctx, 1); err != nil {
-					t.Error(err)
-				}
-				if _, err := s.db.Snapshot(ctx); err != nil {
-					t.Error(err)
-				}
-				second.random(3)
-			}
-			second.settle()
-			if _, err := second.current().db.Compact(context.Background(), 1); err != nil {
-				t.Error(err)
-			}
-			second.await("complete", func(Status) bool {
-				current, err := newestTerm(context.Background(), own.at)
-				return err == nil && current.Complete
-			})
-			if err := second.close(); err != nil {
-				t.Fatal(err)
-			}
-			compare(t, "after the takeover", config(two), two)
-			if err := first.close(); err != nil {
-				t.Log(err)
-			}
-			compare(t, "after the end of the first", config(two), two)
-			// The term can be restored alone.
-			alone, err := own.at.client(2)
-			if err == nil {
-				err = alone.Init(t.Context())
-			}
-			if err == nil {
-				_, err = litestream.CalcRestorePlan(t.Context(), alone, 0, noTime, quiet)
-			}
-			if err != nil {
-				t.Errorf("the term alone: %v", err)
-			}
-		})
+func testTakeover(t *testing.T, config func(dir string) *Config) {
+	one, two := t.TempDir(), t.TempDir()
+	first := openReplicated(t, one, config(one))
+	first.random(50)
+	first.settle()
+	restoreTo(t, config(two), two)
+	second := openReplicated(t, two, config(two))
+	second.settle()
+	own := second.current().own
+	if own.term.Snapshot || own.term.Parent != 1 || own.term.Number != 2 {
+		t.Errorf("the second service began %+v, want term 2 that continues term 1", own.term)
+	}
+	for range 5 {
+		first.random(10)
+		first.settle()
+		s := first.current()
+		ctx := context.Background()
+		if _, err := s.db.Compact(ctx, 1); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.db.Snapshot(ctx); err != nil {
+			t.Error(err)
+		}
+		second.random(3)
+	}
+	second.settle()
+	if _, err := second.current().db.Compact(context.Background(), 1); err != nil {
+		t.Error(err)
+	}
+	second.await("complete", func(Status) bool {
+		current, err := newestTerm(context.Background(), own.at)
+		return err == nil && current.Complete
+	})
+	if err := second.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "after the takeover", config(two), two)
+	if err := first.close(); err != nil {
+		t.Log(err)
+	}
+	compare(t, "after the end of the first", config(two), two)
+	// The term can be restored alone.
+	alone, err := own.at.client(2)
+	if err == nil {
+		err = alone.Init(t.Context())
+	}
+	if err == nil {
+		_, err = litestream.CalcRestorePlan(t.Context(), alone, 0, noTime, quiet)
+	}
+	if err != nil {
+		t.Errorf("the term alone: %v", err)
 	}
 }
 
@@ -241,49 +226,90 @@ func TestTermZero(t *testing.T) {
 	}
 }
 
+// chain is terms that continue each other, none of them complete.
+type chain struct {
+	t  *testing.T
+	at *folderLocation
+}
+
+// write writes a file of one page to a term.
+func (c chain) write(number int64, level int, minTXID, maxTXID ltx.TXID) {
+	c.t.Helper()
+	client, err := c.at.client(number)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var text bytes.Buffer
+	enc, err := ltx.NewEncoder(&text)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	h := ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 512, Commit: 1, MinTXID: minTXID, MaxTXID: maxTXID, Timestamp: time.Now().UnixMilli(), NodeID: uint64(number)}
+	page := bytes.Repeat([]byte{byte(number), byte(maxTXID)}, 256)
+	if err := errors.Join(enc.EncodeHeader(h), enc.EncodePage(ltx.PageHeader{Pgno: 1}, page), enc.Close()); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := client.WriteLTXFile(c.t.Context(), level, minTXID, maxTXID, &text); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c chain) begin(next term) {
+	c.t.Helper()
+	if err := c.at.claim(c.t.Context(), next); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// files lists the files of a level, with the terms that they are read from.
+func (c chain) files(client *termClient, level int) (names []string) {
+	c.t.Helper()
+	itr, err := client.LTXFiles(c.t.Context(), level, 0, false)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	files, err := ltx.SliceFileIterator(itr)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, f := range files {
+		from, err := client.source(c.t.Context(), f)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		r, err := client.OpenLTXFile(c.t.Context(), f.Level, f.MinTXID, f.MaxTXID, 0, 0)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		dec := ltx.NewDecoder(r)
+		if err := errors.Join(dec.Verify(), r.Close()); err != nil {
+			c.t.Fatal(err)
+		}
+		if int64(dec.Header().NodeID) != from {
+			c.t.Errorf("%d %d-%d was read from term %d, want %d", f.Level, f.MinTXID, f.MaxTXID, dec.Header().NodeID, from)
+		}
+		names = append(names, fmt.Sprintf("%d/%d-%d of %d", f.Level, f.MinTXID, f.MaxTXID, from))
+	}
+	return names
+}
+
 // TestChain restores terms that continue each other, none of them complete.
 func TestChain(t *testing.T) {
 	at := &folderLocation{t.TempDir()}
-	write := func(number int64, level int, minTXID, maxTXID ltx.TXID) {
-		t.Helper()
-		c, err := at.client(number)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var text bytes.Buffer
-		enc, err := ltx.NewEncoder(&text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 512, Commit: 1, MinTXID: minTXID, MaxTXID: maxTXID, Timestamp: time.Now().UnixMilli(), NodeID: uint64(number)}
-		page := bytes.Repeat([]byte{byte(number), byte(maxTXID)}, 256)
-		if err := errors.Join(enc.EncodeHeader(h), enc.EncodePage(ltx.PageHeader{Pgno: 1}, page), enc.Close()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.WriteLTXFile(t.Context(), level, minTXID, maxTXID, &text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	begin := func(last int64, next term) {
-		t.Helper()
-		next.Number = last + 1
-		if err := at.claim(t.Context(), next); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(0, 9, 1, 3)
+	terms := chain{t, at}
+	terms.write(0, 9, 1, 3)
 	for tx := ltx.TXID(4); tx <= 10; tx++ {
-		write(0, 0, tx, tx)
+		terms.write(0, 0, tx, tx)
 	}
-	write(0, 1, 4, 9)
-	begin(0, term{Parent: 0, ParentTXID: 6})
+	terms.write(0, 1, 4, 9)
+	terms.begin(term{Number: 1, Parent: 0, ParentTXID: 6})
 	for tx := ltx.TXID(7); tx <= 8; tx++ {
-		write(1, 0, tx, tx)
+		terms.write(1, 0, tx, tx)
 	}
-	begin(1, term{Parent: 1, ParentTXID: 7})
-	write(2, 0, 8, 8)
-	write(2, 0, 9, 9)
-	write(2, 1, 4, 9)
+	terms.begin(term{Number: 2, Parent: 1, ParentTXID: 7})
+	terms.write(2, 0, 8, 8)
+	terms.write(2, 0, 9, 9)
+	terms.write(2, 1, 4, 9)
 	current, err := newestTerm(t.Context(), at)
 	if err != nil || current.Number != 2 {
 		t.Fatalf("the current term: %+v, %v", current, err)
@@ -292,35 +318,7 @@ func TestChain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, level := range []int{0, 1, 9} {
-		itr, err := c.LTXFiles(t.Context(), level, 0, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files, err := ltx.SliceFileIterator(itr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range files {
-			from, err := c.source(t.Context(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r, err := c.OpenLTXFile(t.Context(), f.Level, f.MinTXID, f.MaxTXID, 0, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			dec := ltx.NewDecoder(r)
-			if err := errors.Join(dec.Verify(), r.Close()); err != nil {
-				t.Fatal(err)
-			}
-			if int64(dec.Header().NodeID) != from {
-				t.Errorf("%d %d-%d was read from term %d, want %d", f.Level, f.MinTXID, f.MaxTXID, dec.Header().NodeID, from)
-			}
-			got = append(got, fmt.Sprintf("%d/%d-%d of %d", f.Level, f.MinTXID, f.MaxTXID, from))
-		}
-	}
+	got := slices.Concat(terms.files(c, 0), terms.files(c, 1), terms.files(c, 9))
 	want := []string{"0/4-4 of 0", "0/5-5 of 0", "0/6-6 of 0", "0/7-7 of 1", "0/8-8 of 2", "0/9-9 of 2", "1/4-9 of 2", "9/1-3 of 0"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the files of term 2:\n%q, want\n%q", got, want)

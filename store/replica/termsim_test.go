@@ -1,0 +1,303 @@
+package replica
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/litestream"
+
+	"service/store/sqlite"
+)
+
+// simulation is a sequence of services on one replica, each of which has the
+// database of the one before, or its replica. One serves at a time. One that was
+// replaced may not know it, and goes on.
+type simulation struct {
+	t       *testing.T
+	rand    *rand.Rand
+	target  string
+	dir     string // of the service
+	serving *replicated
+	zombies []*replicated
+	trace   []string
+}
+
+// simulatedSteps is the length of a sequence.
+const simulatedSteps = 12
+
+// TestTermSimulation runs random sequences of writes, compactions, snapshots,
+// crashes, copies, restores and takeovers. After each step in which everything was
+// uploaded, the replica restores to exactly the database that serves.
+//
+// SERVICE_TERM_SEEDS sets the number of sequences.
+func TestTermSimulation(t *testing.T) {
+	seeds := 4
+	if text := os.Getenv("SERVICE_TERM_SEEDS"); text != "" {
+		var err error
+		if seeds, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			m := &simulation{t: t, rand: rand.New(rand.NewPCG(seed, 14)), target: t.TempDir(), dir: t.TempDir()}
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("the steps: %q", m.trace)
+				}
+			})
+			m.open()
+			m.write(m.serving)
+			for range simulatedSteps {
+				m.step()
+			}
+			m.check()
+		})
+	}
+}
+
+// step does one thing at random.
+func (m *simulation) step() {
+	steps := []struct {
+		name string
+		run  func()
+	}{
+		{"write", func() { m.write(m.serving) }},
+		{"write", func() { m.write(m.serving) }},
+		{"upload", m.check},
+		{"upload", m.check},
+		{"compact", func() { m.maintain(m.serving) }},
+		{"compact", func() { m.maintain(m.serving) }},
+		{"zombies", m.goOn},
+		{"close", m.restart},
+		{"crash", m.crash},
+		{"crash", m.crash},
+		{"other program", m.otherProgram},
+		{"put back", m.putBack},
+		{"copy", m.copyData},
+		{"restore", m.restore},
+		{"restore", m.restore},
+	}
+	s := steps[m.rand.IntN(len(steps))]
+	m.trace = append(m.trace, s.name)
+	s.run()
+}
+
+func (m *simulation) config(dir string) *Config {
+	cfg := fileConfig(m.t, dir, m.target)
+	cfg.CompactionIntervals = []time.Duration{30 * time.Millisecond, 90 * time.Millisecond}
+	cfg.SnapshotInterval = 200 * time.Millisecond
+	cfg.SnapshotRetention = 300 * time.Millisecond
+	cfg.L0Retention, cfg.L0RetentionInterval = 50*time.Millisecond, 30*time.Millisecond
+	return cfg
+}
+
+func (m *simulation) open() { m.serving = openReplicated(m.t, m.dir, m.config(m.dir)) }
+
+// write changes rows of a database.
+func (m *simulation) write(r *replicated) {
+	for range 1 + m.rand.IntN(4) {
+		size := 1 + m.rand.IntN(30_000)
+		switch m.rand.IntN(4) {
+		case 0:
+			r.write("UPDATE data SET value = randomblob(?) WHERE id % 3 = ?", size/4, m.rand.IntN(3))
+		case 1:
+			r.write("DELETE FROM data WHERE id = (SELECT max(id) FROM data)")
+		default:
+			r.write("INSERT INTO data (value) VALUES (randomblob(?))", size)
+		}
+		if m.rand.IntN(3) == 0 {
+			time.Sleep(time.Duration(m.rand.IntN(40)) * time.Millisecond) // for several files
+		}
+	}
+}
+
+// maintain compacts, takes a snapshot and removes what is old.
+func (m *simulation) maintain(r *replicated) {
+	s := r.current()
+	if s == nil || s.snapshot.Load() {
+		return
+	}
+	for level := range 2 {
+		r.compact(m.t.Context(), s, &litestream.CompactionLevel{Level: level + 1, Interval: time.Millisecond})
+	}
+	if m.rand.IntN(2) == 0 {
+		if _, err := s.db.Snapshot(m.t.Context()); err != nil {
+			m.t.Logf("snapshot: %v", err)
+		}
+	}
+	for _, err := range []error{r.completeTerm(m.t.Context(), s), r.enforceL0Retention(m.t.Context(), s), r.enforceSnapshotRetention(m.t.Context(), s)} {
+		if err != nil {
+			m.t.Logf("maintain: %v", err)
+		}
+	}
+}
+
+// check uploads everything, and compares what can be restored with the database.
+func (m *simulation) check() {
+	m.t.Helper()
+	m.serving.settle()
+	path := filepath.Join(m.t.TempDir(), "restored.db")
+	if _, err := Restore(m.t.Context(), m.config(m.dir), path, time.Time{}); err != nil {
+		m.t.Fatalf("restore: %v", err)
+	}
+	countRows(m.t, path) // checks the pages, too
+	if got, want := contentOf(m.t, path), contentOf(m.t, filepath.Join(m.dir, "service.db")); got != want {
+		m.t.Fatalf("the replica restores to %s, and the database has %s", got, want)
+	}
+}
+
+// contentOf returns the number of rows of a database, and their checksum.
+func contentOf(t *testing.T, path string) string {
+	t.Helper()
+	db, err := sqlite.OpenReadOnly(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rows, err := db.Query("SELECT id, value FROM data ORDER BY id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	sum, n := sha256.New(), 0
+	for ; rows.Next(); n++ {
+		if err := addRow(sum, rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d rows %.8x", n, sum.Sum(nil))
+}
+
+func addRow(sum hash.Hash, rows *sql.Rows) error {
+	var id int64
+	var value []byte
+	err := rows.Scan(&id, &value)
+	fmt.Fprintln(sum, id, len(value))
+	sum.Write(value)
+	return err
+}
+
+// goOn has services that were replaced go on as if they were not.
+func (m *simulation) goOn() {
+	for _, z := range m.zombies {
+		m.write(z)
+		m.maintain(z)
+	}
+}
+
+// replace has the service go on without knowing that another serves from dir.
+func (m *simulation) replace(dir string) {
+	if m.rand.IntN(2) == 0 {
+		m.end(m.serving)
+	} else {
+		m.serving.awaitSession() // it would begin a later term otherwise
+		m.zombies = append(m.zombies, m.serving)
+	}
+	m.dir = dir
+	m.open()
+}
+
+// end ends a service as kill -9 does: nothing is uploaded or checkpointed.
+func (m *simulation) end(r *replicated) {
+	r.stop()
+	<-r.done
+	if s := r.current(); s != nil {
+		r.abandon(s, errors.New("killed"))
+	}
+	if err := r.db.Close(func() error { return nil }); err != nil {
+		m.t.Error(err)
+	}
+}
+
+func (m *simulation) restart() {
+	if err := m.serving.close(); err != nil && !errors.Is(err, errTermEnded) {
+		m.t.Errorf("close: %v", err)
+	}
+	m.open()
+}
+
+func (m *simulation) crash() {
+	m.end(m.serving)
+	m.open()
+}
+
+// otherProgram ends the service, and has another program write to the database.
+func (m *simulation) otherProgram() {
+	m.end(m.serving)
+	execute(m.t, m.dir, nil, "INSERT INTO data (value) VALUES (randomblob(20000))", "DELETE FROM data WHERE id = 2")
+	m.open()
+}
+
+// putBack puts the data directory back to an older state, as a snapshot of a file
+// system does.
+func (m *simulation) putBack() {
+	m.end(m.serving)
+	older := m.t.TempDir()
+	copyDir(m.t, m.dir, older)
+	m.open()
+	m.write(m.serving)
+	if m.rand.IntN(2) == 0 {
+		m.serving.settle()
+		m.maintain(m.serving)
+	}
+	m.end(m.serving)
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(m.dir, e.Name())); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	copyDir(m.t, older, m.dir)
+	m.open()
+}
+
+// copyData ends the service for a copy of its data directory, which serves then.
+func (m *simulation) copyData() {
+	m.end(m.serving)
+	to := m.t.TempDir()
+	copyDir(m.t, m.dir, to)
+	m.open() // the old one begins again, and may go on
+	m.write(m.serving)
+	m.replace(to)
+}
+
+// restore restores the replica to another directory, which serves then.
+func (m *simulation) restore() {
+	to := m.t.TempDir()
+	if position := m.newest(); position == 0 {
+		return
+	}
+	restoreTo(m.t, m.config(to), to)
+	m.replace(to)
+}
+
+// newest returns the newest transaction in the replica.
+func (m *simulation) newest() uint64 {
+	source, err := openSource(context.Background(), m.config(m.dir), false)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	newest, _, err := position(context.Background(), source.client)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return uint64(newest)
+}

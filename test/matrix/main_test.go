@@ -30,9 +30,9 @@ var (
 func lease() time.Duration { return harness.Scale(*leaseFlag) }
 
 func TestMain(m *testing.M) {
-	// The cells mostly wait: two processors are half busy with six. A flag on the
+	// The cells mostly wait: two processors are half busy with seven. A flag on the
 	// command line has precedence.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "7"); err != nil {
 		panic(err)
 	}
 	harness.Main(m)

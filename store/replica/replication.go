@@ -320,6 +320,9 @@ func (r *Replication) newSession(t *ownTerm) (*session, error) {
 	}
 	s := &session{store: litestream.NewStore([]*litestream.DB{db}, levels), db: db, replica: replica, own: t}
 	s.snapshot.Store(t.snapshot)
+	if !t.snapshot {
+		s.verified = time.Now() // findSent has planned a restore
+	}
 	// This package compacts, and removes what is old: see maintain.
 	s.store.CompactionMonitorEnabled = false
 	s.store.SetRetentionEnabled(false)

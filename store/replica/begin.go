@@ -91,7 +91,8 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 	last.Own = last.Own && here.inode != 0 && last.place() == here
 	if found.Snapshot && !found.Complete {
 		if last.Own {
-			return last, nil // its snapshot was not uploaded yet
+			t.sent, err = r.findSnapshot(ctx, t, found)
+			return last, err
 		}
 		return record{}, nil // the replica has nothing that this database continues
 	}
@@ -108,6 +109,23 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 			"replica", r.cfg.Target(), "term", last.Term, "database_transaction", t.log.at.String(), "replica_transaction", newest.String())
 	}
 	return last, nil
+}
+
+// findSnapshot returns the newest transaction that a term which begins with a
+// snapshot has of its own, 0 while the snapshot was not uploaded.
+func (r *Replication) findSnapshot(ctx context.Context, t *ownTerm, found term) (ltx.TXID, error) {
+	own, err := t.at.client(found.Number)
+	if err != nil {
+		return 0, err
+	}
+	newest, _, err := position(ctx, own)
+	if err != nil || newest > t.log.at {
+		return 0, err
+	}
+	if ok, err := r.hasLocal(newest+1, t.log.at); err != nil || !ok {
+		return 0, err
+	}
+	return newest, nil
 }
 
 // findSent returns the newest transaction of a term that the local files continue,
@@ -154,7 +172,7 @@ func (r *Replication) hasLocal(from, to ltx.TXID) (bool, error) {
 // that is zero it begins with a snapshot.
 func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, current term) (err error) {
 	next := term{Parent: last.Term, ParentTXID: t.sent}
-	if t.sent == 0 {
+	if t.sent == 0 { // the snapshot of last may not be uploaded
 		if next, err = r.breakTerm(ctx, t.at, current); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -406,4 +407,44 @@ func TestMissingParent(t *testing.T) {
 	if _, err := openSource(t.Context(), cfg, true); err != nil {
 		t.Errorf("older states: %v", err)
 	}
+}
+
+// TestSnapshotOnce has the first snapshot uploaded, and the term not marked as
+// complete: the bucket fails, or the process is killed. It is not uploaded again.
+func TestSnapshotOnce(t *testing.T) {
+	b, dir := newBucket(t), t.TempDir()
+	cfg := b.config(t, dir)
+	cfg.CompactionIntervals = nil
+	var snapshots atomic.Int64
+	fail := func(q *http.Request) {
+		if q.Method == http.MethodPut && strings.Contains(q.URL.Path, "/0009/") && snapshots.Add(1) == 1 {
+			b.down.Store(true) // for the next request
+		}
+	}
+	b.delay.Store(&fail)
+	r := openReplicated(t, dir, cfg)
+	r.random(5)
+	r.await("failing", func(s Status) bool { return s.State == StateFailing })
+	b.down.Store(false)
+	r.settle()
+	own := r.current().own
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := own.at.writeTerm(t.Context(), own.term); err != nil { // as it was before
+		t.Fatal(err)
+	}
+	r = openReplicated(t, dir, cfg)
+	r.random(1)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := newestTerm(t.Context(), own.at); err != nil || found.Number != 1 || !found.Complete {
+		t.Errorf("the term is %+v (%v), want term 1, complete", found, err)
+	}
+	if n := snapshots.Load(); n != 1 {
+		t.Errorf("%d snapshots were uploaded, want 1", n)
+	}
+	compare(t, "with one snapshot", cfg, dir)
 }

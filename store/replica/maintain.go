@@ -166,18 +166,20 @@ func (r *Replication) markComplete(ctx context.Context, s *session) error {
 }
 
 // uploadSnapshot uploads a snapshot of the whole database, which the term begins
-// with.
+// with. It does so once, also when the term cannot be marked as complete then.
 func (r *Replication) uploadSnapshot(ctx context.Context, s *session) error {
 	uploading, cancel := context.WithTimeoutCause(ctx, requestTimeout+r.uploadTimeout(), errUploadStalled)
 	defer cancel()
-	info, err := s.db.Snapshot(uploading)
-	if err != nil {
-		return err
+	if r.sentTX() == 0 {
+		info, err := s.db.Snapshot(uploading)
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.sent = info.MaxTXID
+		r.mu.Unlock()
+		s.replica.SetPos(ltx.Pos{TXID: info.MaxTXID})
 	}
-	r.mu.Lock()
-	r.sent = info.MaxTXID
-	r.mu.Unlock()
-	s.replica.SetPos(ltx.Pos{TXID: info.MaxTXID})
 	if err := r.markComplete(uploading, s); err != nil {
 		return err
 	}

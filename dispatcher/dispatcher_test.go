@@ -545,6 +545,36 @@ func TestHangingServersLeaveRoom(t *testing.T) {
 	}
 }
 
+// A slot that is free is for the queue that waits for it, and not for the inline
+// delivery of another.
+func TestInlineDeliveriesPassNobody(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact()}, func(w *world) {
+		first, second := w.subscribe(w.subscriber(nil), nil), w.subscribe(w.subscriber(nil), nil)
+		events := []webhook.Event{{ProgramID: "p", Name: "content_updated", Seq: 1}}
+		w.d.mu.Lock()
+		waiting, idle := w.d.queues[first.ID], w.d.queues[second.ID]
+		waiting.Interests = nil // the event is for the other alone
+		for key := range w.d.interested {
+			delete(w.d.interested[key], waiting)
+		}
+		w.d.ready[priorityIdle].push(waiting)
+		w.d.mu.Unlock()
+		if jobs := w.d.reserveInline(events, time.Now()); len(jobs) != 0 {
+			t.Errorf("%d slots are reserved while a queue waits, want none", len(jobs))
+		}
+		w.d.mu.Lock()
+		w.d.ready[priorityIdle].pop()
+		w.d.mu.Unlock()
+		jobs := w.d.reserveInline(events, time.Now())
+		if len(jobs) != 1 || jobs[0].queue != idle {
+			t.Errorf("%d slots are reserved while none waits, want 1", len(jobs))
+		}
+		for _, j := range jobs {
+			w.d.cancelInline(j)
+		}
+	})
+}
+
 // However many servers answer and have more to come than there are slots, what
 // waits behind a failure is sent again.
 func TestARetryIsNotStarved(t *testing.T) {

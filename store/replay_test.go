@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/webhook"
@@ -180,6 +182,39 @@ func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
 	if err := s.db.Readers().QueryRow("SELECT count(*) FROM replays WHERE status = 'running'").Scan(&running); err != nil || running != 0 {
 		t.Errorf("%d replays outlive their subscription (%v)", running, err)
 	}
+}
+
+// Two steps of a replay that read the same place of the log make one delivery of it.
+func TestReplayStepsOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		for range 4 {
+			publish(t, s, "p", "content_updated")
+			deliver(t, s, sub.ID, webhook.StatusFailed)
+		}
+		if _, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
+			t.Fatal(err)
+		}
+		q := queue(t, s, sub.ID)
+		before := count(t, s, "SELECT count(*) FROM deliveries")
+		release := lead(s)
+		errs := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, _, err := s.Queues().StepReplay(t.Context(), q, 2, webhook.MaxDeliveryBytes)
+				errs <- err
+			}()
+		}
+		synctest.Wait() // both have read, and wait to write
+		release()
+		first, second := <-errs, <-errs
+		if !errors.Is(errors.Join(first, second), ErrStale) || first != nil && second != nil {
+			t.Errorf("the steps returned %v and %v, want that one is stale", first, second)
+		}
+		if n := count(t, s, "SELECT count(*) FROM deliveries") - before; n != 1 {
+			t.Errorf("the steps made %d deliveries, want 1", n)
+		}
+	})
 }
 
 func TestRotatedSecretsSignForADay(t *testing.T) {

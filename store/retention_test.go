@@ -153,6 +153,37 @@ func TestRetentionCountsLosses(t *testing.T) {
 	})
 }
 
+// A subscription that takes its events between the two halves of a step of
+// retention, the reading of who loses and the moving of cursors, loses nothing.
+func TestRetentionLeavesCursorsThatMoved(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub, slow := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+		w := &sweep{s: s.core, ctx: t.Context(), edge: time.Now().UnixMilli(), step: firstSweep}
+		losers, err := w.losers("p", 0, 2)
+		if err != nil || len(losers) != 2 {
+			t.Fatalf("%d subscriptions wait (%v), want 2", len(losers), err)
+		}
+		if c := form(t, s, queue(t, s, sub.ID), 100); len(c.Events) != 3 {
+			t.Fatalf("the delivery has %d events, want 3", len(c.Events))
+		}
+		var passed []loser
+		must(t, w.write(func(t *tx) (err error) {
+			passed, err = w.pass(t, losers, 2)
+			return err
+		}))
+		if len(passed) != 1 || passed[0].id != slow.ID {
+			t.Errorf("%d cursors were moved, want that of the other subscription", len(passed))
+		}
+		if q := queue(t, s, sub.ID); q.Cursor != 3 {
+			t.Errorf("the cursor is at %d, want 3: retention moves none back", q.Cursor)
+		}
+		if n, err := s.Subscriptions().LostEvents(t.Context(), sub.ID); n != 0 || err != nil {
+			t.Errorf("it has lost %d events (%v), want none", n, err)
+		}
+	})
+}
+
 // A sweep that is ended half way tells of what it has cost until then.
 func TestRetentionEndedHalfWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {

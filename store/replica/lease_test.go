@@ -41,6 +41,9 @@ func TestLease(t *testing.T) {
 	if err := first.Acquire(t.Context(), 0); err != nil || !first.Valid() || first.Generation() != 1 {
 		t.Fatalf("take: %v, generation %d", err, first.Generation())
 	}
+	if left := first.left(); left > long-first.cfg.Reserve {
+		t.Errorf("the lease is valid for %s, want %s at most: the reserve is for attempts in flight", left, long-first.cfg.Reserve)
+	}
 	second := newLease(t, b, other, long)
 	if err := acquireBeside(t, second, math.MaxInt64, first); !errors.Is(err, ErrLeaseHeld) || second.Valid() {
 		t.Errorf("a lease that another holds: %v, want %v", err, ErrLeaseHeld)

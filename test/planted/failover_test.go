@@ -4,28 +4,45 @@ package planted
 
 // failoverBugs are mistakes in the lease and the replica that let an old primary do
 // harm.
-var failoverBugs = []failoverBug{
+var failoverBugs = []testBug{
 	{bug{name: "compactions and snapshots are not fenced", edits: []edit{
 		{"store/replica/fence.go", "if c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c.", "if level == 0 && c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c."},
 		{"store/replica/fence.go", "&fencedReader{r, c.fenced}", "&fencedReader{r, func() bool { return level == 0 && c.fenced() }}"},
-	}}, "TestFencedReplica", "without the lease"},
+	}}, "TestFencedReplica", "without the lease", ""},
 	{bug{name: "a copy of the data directory continues the lease", edits: []edit{
 		{"store/replica/holder.go", "h.Device == other.Device && h.Inode == other.Inode", "other.Inode != 0"},
-	}}, "TestLeaseTakenOver", "the_directory_is_a_copy"},
+	}}, "TestLeaseTakenOver", "the_directory_is_a_copy", ""},
 	{bug{name: "a lease ends when it expires by the standby's clock", edits: []edit{
 		{"store/replica/leasewatch.go", "asked-w.since >= period)", "asked-w.since >= period || time.Now().After(state.Expires))"},
-	}}, "TestLeaseClocks", "clock -24h0m0s: it was taken over after"},
+	}}, "TestLeaseClocks", "clock -24h0m0s: it was taken over after", ""},
 	{bug{name: "a lease is renewed whatever is in the bucket", edits: []edit{
 		{"store/replica/leasekeep.go", "renewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, found.etag)",
 			"now, err := l.read(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\trenewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, now.etag)"},
-	}}, "TestTakeOver", "the primary renews what it has lost"},
+	}}, "TestTakeOver", "the primary renews what it has lost", ""},
 	{bug{name: "an upload acknowledges what is committed while it runs", edits: []edit{
 		{"store/replica/acknowledge.go", "a.covered.Store(a.upTo)", "a.covered.Store(a.commits())"},
-	}}, "TestAcknowledger", "an upload that failed woke somebody"},
+	}}, "TestAcknowledger", "an upload that failed woke somebody", ""},
 	{bug{name: "an upload whose answer came after the lease acknowledges", edits: []edit{
-		{"store/replica/sync.go", "if r.fenced() {\n\t\t\treturn ErrLeaseExpired // whoever", "if false {\n\t\t\treturn ErrLeaseExpired // whoever"},
-	}}, "TestAwaitOutage", "whose answer came after the lease"},
+		{"store/replica/sync.go", "if r.fenced() {\n\t\treturn ErrLeaseExpired\n\t}\n\tr.acks.end(true)", "r.acks.end(true)"},
+	}}, "TestAwaitOutage", "whose answer came after the lease", ""},
 	{bug{name: "what was committed before the start counts as uploaded", edits: []edit{
 		{"store/replica/acknowledge.go", "wanted: make(chan struct{}, 1)}\n\ta.covered.Store(-1)", "wanted: make(chan struct{}, 1)}\n\ta.covered.Store(0)"},
-	}}, "TestAcknowledger", "no upload is asked for"},
+	}}, "TestAcknowledger", "no upload is asked for", ""},
+	{bug{name: "the lease has no reserve", edits: []edit{
+		{"store/replica/tenure.go", "l.cfg.TTL - l.cfg.Reserve", "l.cfg.TTL"},
+	}}, "TestLease", "the reserve is for attempts in flight", ""},
+}
+
+// raceBugs are mistakes that show when two writes come in a certain order, which a
+// test arranges.
+var raceBugs = []testBug{
+	{bug{name: "retention moves a cursor wherever it is", edits: []edit{
+		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},
+	}}, "TestRetentionLeavesCursorsThatMoved", "retention moves none back", "store"},
+	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
+		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
+	}}, "TestReplayStepsOnce", "want that one is stale", "store"},
+	{bug{name: "inline deliveries pass the queues that wait for slots", edits: []edit{
+		{"dispatcher/inline.go", "if d.ready[p].len() > 0 {", "if d.ready[p].len() > 1<<20 {"},
+	}}, "TestInlineDeliveriesPassNobody", "slots are reserved while a queue waits", "dispatcher"},
 }

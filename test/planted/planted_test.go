@@ -2,14 +2,15 @@
 
 // Package planted proves that tests find bugs: it plants one at a time into the
 // source, by an overlay of the go command, and runs a test that must fail. The
-// bugs of the dispatcher are found by its simulation, those of a failover by the
-// tests of store/replica.
+// bugs of the dispatcher are found by its simulation. Those of a failover, and
+// those that need two writes in a certain order, are found by a test of their own.
 //
 // It needs cgo: the bugs have nothing to do with the database's driver, and one
 // driver is enough.
 package planted
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,11 +35,12 @@ type bug struct {
 	promises []string // one of these is found to be broken first; of the simulation
 }
 
-// failoverBug is a bug that a test of store/replica finds.
-type failoverBug struct {
+// testBug is a bug that a test other than the simulation finds.
+type testBug struct {
 	bug
 	test  string // its name
 	fails string // what it says
+	pkg   string // where the test is; "" is store/replica
 }
 
 // edit replaces from, which must occur exactly once in the file, by to.
@@ -67,27 +69,34 @@ func TestBugsApply(t *testing.T) {
 	}
 }
 
-// TestFailoverBugsApply is TestBugsApply for the bugs of a failover.
+// TestFailoverBugsApply is TestBugsApply for the bugs that other tests find.
 func TestFailoverBugsApply(t *testing.T) {
-	for _, b := range failoverBugs {
+	for _, b := range slices.Concat(failoverBugs, raceBugs) {
 		t.Run(b.name, func(t *testing.T) { b.plant(t) })
 	}
 }
 
-// TestFailoverBugs builds the tests of store/replica with each bug, and runs the
-// one that must fail.
-func TestFailoverBugs(t *testing.T) {
+// TestFailoverBugs builds the tests of a package with each bug, and runs the one
+// that must fail.
+func TestFailoverBugs(t *testing.T) { findByTests(t, failoverBugs) }
+
+// TestRaceBugs is TestFailoverBugs for bugs that need two writes in a certain order.
+func TestRaceBugs(t *testing.T) { findByTests(t, raceBugs) }
+
+func findByTests(t *testing.T, bugs []testBug) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("each planted bug is a build of its own; run without -short")
 	}
-	for _, b := range failoverBugs {
+	for _, b := range bugs {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
+			pkg := cmp.Or(b.pkg, "store/replica")
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			dir := t.TempDir()
-			run := exec.CommandContext(ctx, b.build(ctx, t, dir, "./store/replica"), "-test.run=^"+b.test+"$")
-			run.Dir = filepath.Join(root, "store/replica")
+			run := exec.CommandContext(ctx, b.build(ctx, t, dir, "./"+pkg), "-test.run=^"+b.test+"$")
+			run.Dir = filepath.Join(root, pkg)
 			out, err := run.CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || !strings.Contains(string(out), b.fails) {

@@ -192,10 +192,7 @@ func (c *cell) copyKey(from, to *machine) {
 // that a compaction makes.
 func (c *cell) warmUp() {
 	c.t.Helper()
-	c.await("the standby to follow", func() bool {
-		_, err := os.Stat(filepath.Join(c.two.in.Data, "standby", "service.db-txid"))
-		return err == nil
-	})
+	c.await("the standby to follow", func() bool { return c.position() != "" })
 	began := time.Now()
 	c.await("acknowledgements after three seconds of load", func() bool {
 		_, ok := c.load.after(c.one.name, began.Add(3*time.Second))
@@ -295,11 +292,10 @@ func (c *cell) awaitTakeover(gone time.Time) {
 // copy.
 func (c *cell) logReplica() {
 	c.t.Helper()
-	txid, err := os.ReadFile(filepath.Join(c.two.in.Data, "standby", "service.db-txid"))
-	out, listErr := exec.Command("find", filepath.Join(c.gateway.Dir, "bucket", c.path), "-type", "f", "-printf", "%T+ %P\n").Output()
+	out, err := exec.Command("find", filepath.Join(c.gateway.Dir, "bucket", c.path), "-type", "f", "-printf", "%T+ %P\n").Output()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	slices.Sort(lines)
-	c.t.Logf("the copy of the standby is at %q, %v; the replica, %v:\n%s", txid, err, listErr, strings.Join(lines[max(0, len(lines)-40):], "\n"))
+	c.t.Logf("the copy of the standby is at %q; the replica, %v:\n%s", c.position(), err, strings.Join(lines[max(0, len(lines)-40):], "\n"))
 }
 
 // awaitDeposed waits until the old primary, which lives again, has noticed that

@@ -4,6 +4,7 @@ package matrix
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,7 +78,9 @@ func faults() []*fault {
 		{name: "bucket away for the standby", strike: func(c *cell) {
 			c.two.proxy.SetMode(harness.ProxyCut)
 			c.hold(outage())
+			copied := c.position()
 			c.two.proxy.SetMode(harness.ProxyForward)
+			c.await("the standby to follow again", func() bool { return c.position() != copied })
 			c.hold(lease() + 2*time.Second)
 			c.checkSteady()
 		}},
@@ -100,6 +103,11 @@ func faults() []*fault {
 			c.awaitTakeover(c.struck)
 		}},
 	}
+	return append(all, clockFaults()...)
+}
+
+// clockFaults are clocks that jump while everything runs.
+func clockFaults() (all []*fault) {
 	for _, by := range []struct {
 		name  string
 		shift time.Duration
@@ -140,6 +148,12 @@ func (c *cell) outageOfBoth(mode harness.ProxyMode) {
 		return ok
 	})
 	c.hold(lease() + 2*time.Second)
+}
+
+// position returns the position of the standby's copy, "" for none.
+func (c *cell) position() string {
+	txid, _ := os.ReadFile(filepath.Join(c.two.in.Data, "standby", "service.db-txid"))
+	return string(txid)
 }
 
 // await waits for a condition that must become true.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
@@ -230,7 +231,7 @@ func (r *Replication) claimTerm(ctx context.Context, at location, current, next 
 		if r.fenced() {
 			return term{}, ErrLeaseExpired
 		}
-		next.Number, next.Nonce = number+1, webhook.NewID()
+		next.Number, next.Nonce, next.Began = number+1, webhook.NewID(), time.Now().UTC()
 		if r.claimed == nil {
 			r.claimed = map[string]bool{}
 		}

@@ -448,3 +448,38 @@ func TestSnapshotOnce(t *testing.T) {
 	}
 	compare(t, "with one snapshot", cfg, dir)
 }
+
+// TestRestoreReplaced puts a database back to an older state. What the replica had
+// beyond that can still be restored, with a time before the database was put back.
+func TestRestoreReplaced(t *testing.T) {
+	dir, older, target := t.TempDir(), t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, dir, target)
+	r := openReplicated(t, dir, cfg)
+	r.random(5)
+	r.settle()
+	copyDir(t, dir, older)
+	r.random(5)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(5 * time.Millisecond) // times of states are in milliseconds
+	before := time.Now()
+	cfg = fileConfig(t, older, target)
+	r = openReplicated(t, older, cfg)
+	r.random(1)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := restoredRows(t, cfg); n != 6 {
+		t.Errorf("the newest state has %d rows, want 6", n)
+	}
+	path := filepath.Join(t.TempDir(), "before.db")
+	if _, err := Restore(t.Context(), cfg, path, before); err != nil {
+		t.Fatal(err)
+	}
+	if n := countRows(t, path); n != 10 {
+		t.Errorf("the state before has %d rows, want 10", n)
+	}
+}

@@ -34,7 +34,7 @@ type Result struct {
 // what can be restored instead. The error wraps [ErrEmpty] when there is no such
 // state. After an error the caller removes what is at path, see [RemoveDatabase].
 func Restore(ctx context.Context, from *Config, path string, at time.Time) (Result, error) {
-	source, err := openSource(ctx, from, !at.IsZero())
+	source, err := openSourceAt(ctx, from, at)
 	if err != nil {
 		return Result{}, err
 	}
@@ -65,13 +65,28 @@ type termSource struct {
 
 // openSource opens the current term of a replica. With history it also has what
 // only older states need.
-func openSource(ctx context.Context, cfg *Config, history bool) (s termSource, err error) {
+func openSource(ctx context.Context, cfg *Config, history bool) (termSource, error) {
+	return openTermOf(ctx, cfg, history, newestTerm)
+}
+
+// openSourceAt opens the term that was the current one at a time, with its history:
+// a later term may continue an older position than that term had then. The zero
+// time stands for now.
+func openSourceAt(ctx context.Context, cfg *Config, when time.Time) (termSource, error) {
+	if when.IsZero() {
+		return openSource(ctx, cfg, false)
+	}
+	return openTermOf(ctx, cfg, true, func(ctx context.Context, at location) (term, error) { return termAt(ctx, at, when) })
+}
+
+// openTermOf opens the term of a replica that find returns.
+func openTermOf(ctx context.Context, cfg *Config, history bool, find func(context.Context, location) (term, error)) (s termSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if s.at, err = newLocation(ctx, cfg); err != nil {
 		return s, err
 	}
-	if s.term, err = newestTerm(ctx, s.at); err != nil {
+	if s.term, err = find(ctx, s.at); err != nil {
 		return s, err
 	}
 	if s.client, err = openTerm(ctx, s.at, s.term, history); err != nil {

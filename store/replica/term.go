@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
@@ -33,8 +34,11 @@ type term struct {
 	Snapshot bool `json:"snapshot"`
 	// Complete is set when the newest state can be restored from the term's own
 	// files. The parent is then needed for older states alone.
-	Complete bool   `json:"complete"`
-	Nonce    string `json:"nonce"` // tells terms with the same number in two buckets apart
+	Complete bool `json:"complete"`
+	// Began is when the term was claimed, by the clock of the service; zero in a
+	// record of an earlier version.
+	Began time.Time `json:"began"`
+	Nonce string    `json:"nonce"` // tells terms with the same number in two buckets apart
 }
 
 // termName is the name of the object with the record of a term, under its prefix.
@@ -55,6 +59,20 @@ func newestTerm(ctx context.Context, at location) (term, error) {
 	for _, number := range slices.Backward(numbers) {
 		// A removal that was cut off may have left a term without its record.
 		if t, err := readTerm(ctx, at, number); !errors.Is(err, errNoTerm) {
+			return t, err
+		}
+	}
+	return term{}, nil
+}
+
+// termAt returns the term that was the current one at a time.
+func termAt(ctx context.Context, at location, when time.Time) (term, error) {
+	numbers, err := at.terms(ctx)
+	if err != nil {
+		return term{}, fmt.Errorf("list the terms of the replica: %w", err)
+	}
+	for _, number := range slices.Backward(numbers) {
+		if t, err := readTerm(ctx, at, number); !errors.Is(err, errNoTerm) && (err != nil || t.Began.Before(when)) {
 			return t, err
 		}
 	}

@@ -14,39 +14,69 @@ import (
 	"time"
 )
 
+// publishers wait for uploads, under names.
+type publishers struct {
+	a       *acknowledger
+	working sync.WaitGroup
+	mu      sync.Mutex
+	errs    map[string][]error // what those who wait no more have got
+}
+
+// wait has one more wait for commit n.
+func (w *publishers) wait(name string, ctx context.Context, n int64) {
+	w.working.Go(func() {
+		err := w.a.wait(ctx, n)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.errs[name] = append(w.errs[name], err)
+	})
+	synctest.Wait()
+}
+
+// woken returns how many of a name wait no more.
+func (w *publishers) woken(name string) int {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.errs[name])
+}
+
+// result returns the errors of those of a name who wait no more.
+func (w *publishers) result(name string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return errors.Join(w.errs[name]...)
+}
+
+// leave has the waits of "second" for commit n, and of others, end without an upload.
+func (w *publishers) leave(t *testing.T, n int64) {
+	t.Helper()
+	gone, leave := context.WithCancel(t.Context())
+	w.wait("gone", gone, n)
+	leave()
+	if w.woken("gone") != 1 || !errors.Is(w.result("gone"), context.Canceled) {
+		t.Errorf("got %v for one who has left", w.result("gone"))
+	}
+	began := time.Now()
+	if err := w.a.wait(t.Context(), n+1); !errors.Is(err, ErrNotAcknowledged) || time.Since(began) != 5*time.Second {
+		t.Errorf("got %v after %s", err, time.Since(began))
+	}
+	if w.woken("second") != 1 || !errors.Is(w.result("second"), ErrNotAcknowledged) {
+		t.Errorf("got %v after the timeout", w.result("second"))
+	}
+}
+
 // An upload wakes those whose commit was made before it began, all at once; the
 // others wait for the next.
 func TestAcknowledger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var commits atomic.Int64
 		a := newAcknowledger(5*time.Second, 0, commits.Load)
-		var working sync.WaitGroup
-		errs := make(map[string][]error)
-		var mu sync.Mutex
-		wait := func(name string, ctx context.Context, n int64) {
-			working.Go(func() {
-				err := a.wait(ctx, n)
-				mu.Lock()
-				defer mu.Unlock()
-				errs[name] = append(errs[name], err)
-			})
-			synctest.Wait()
-		}
-		woken := func(name string) int {
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			return len(errs[name])
-		}
-		result := func(name string) error {
-			mu.Lock()
-			defer mu.Unlock()
-			return errors.Join(errs[name]...)
-		}
+		w := &publishers{a: a, errs: make(map[string][]error)}
 		awaited := func() bool { return len(a.wanted) == 1 }
 
 		// What was there before the process started is not covered.
-		wait("start", t.Context(), 0)
+		w.wait("start", t.Context(), 0)
 		if !awaited() {
 			t.Error("no upload is asked for")
 		}
@@ -55,44 +85,32 @@ func TestAcknowledger(t *testing.T) {
 			t.Error("another upload is asked for by one whom this one covers")
 		}
 		a.end(true)
-		if woken("start") != 1 || a.wait(t.Context(), 0) != nil {
+		if w.woken("start") != 1 || a.wait(t.Context(), 0) != nil {
 			t.Error("the first upload does not cover what was there")
 		}
 
 		for range 100 {
 			commits.Add(1)
-			wait("first", t.Context(), commits.Load())
+			w.wait("first", t.Context(), commits.Load())
 		}
 		a.begin()
-		wait("first", t.Context(), commits.Load()) // committed before it, though it waits only now
+		w.wait("first", t.Context(), commits.Load()) // committed before it, though it waits only now
 		commits.Add(1)
-		wait("second", t.Context(), commits.Load())
-		if woken("first") != 0 || !awaited() {
+		w.wait("second", t.Context(), commits.Load())
+		if w.woken("first") != 0 || !awaited() {
 			t.Error("somebody was woken before the upload ended, or no second is asked for")
 		}
 		a.end(true)
-		if woken("first") != 101 || woken("second") != 0 {
-			t.Errorf("the first upload woke %d and %d, want 101 and 0", woken("first"), woken("second"))
+		if w.woken("first") != 101 || w.woken("second") != 0 {
+			t.Errorf("the first upload woke %d and %d, want 101 and 0", w.woken("first"), w.woken("second"))
 		}
 		a.begin()
 		a.end(false)
-		if woken("second") != 0 || !awaited() {
+		if w.woken("second") != 0 || !awaited() {
 			t.Error("an upload that failed woke somebody, or is not asked for again")
 		}
-		gone, leave := context.WithCancel(t.Context())
-		wait("gone", gone, commits.Load())
-		leave()
-		if woken("gone") != 1 || !errors.Is(result("gone"), context.Canceled) {
-			t.Errorf("got %v for one who has left", result("gone"))
-		}
-		began := time.Now()
-		if err := a.wait(t.Context(), commits.Load()+1); !errors.Is(err, ErrNotAcknowledged) || time.Since(began) != 5*time.Second {
-			t.Errorf("got %v after %s", err, time.Since(began))
-		}
-		if woken("second") != 1 || !errors.Is(result("second"), ErrNotAcknowledged) {
-			t.Errorf("got %v after the timeout", result("second"))
-		}
-		working.Wait()
+		w.leave(t, commits.Load())
+		w.working.Wait()
 	})
 }
 

@@ -98,17 +98,15 @@ func revoke(t *testing.T, in *harness.Instance, name string) string {
 	return ""
 }
 
-// TestSalvage publishes on a new primary what only the data directory of the old
-// one has: under the same ids, in the same order, once. What cannot be published
-// is reported, and the old directory stays as it is.
-func TestSalvage(t *testing.T) {
-	y := newOldPrimary(t)
-	// An event that the retention has removed from the new primary is not missing.
+// kill ages an event of the old primary beyond the retention of the new one, and
+// returns a copy of its data directory as a kill leaves it: most of what was
+// committed last is in the log alone.
+func (y *oldPrimary) kill(t *testing.T) string {
+	t.Helper()
 	db := harness.OpenDatabase(t, y.old.Data)
 	if _, err := db.Exec("UPDATE events SET received_at = ? WHERE id = ?", time.Now().AddDate(0, 0, -40).UnixMilli(), eventID(30)); err != nil {
 		t.Fatal(err)
 	}
-	// Most of what was committed last is in the log alone, as after a kill.
 	if err := harness.Exec("cp", "-a", y.old.Data, y.old.Data+".killed"); err != nil {
 		t.Fatal(err)
 	}
@@ -119,6 +117,15 @@ func TestSalvage(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(from, "service.db-wal")); err != nil || info.Size() == 0 {
 		t.Fatalf("the old data has no write-ahead log: %v, %v", info, err)
 	}
+	return from
+}
+
+// TestSalvage publishes on a new primary what only the data directory of the old
+// one has: under the same ids, in the same order, once. What cannot be published
+// is reported, and the old directory stays as it is.
+func TestSalvage(t *testing.T) {
+	y := newOldPrimary(t)
+	from := y.kill(t)
 	salvage := func(more ...string) (string, error) {
 		t.Helper()
 		return y.present.Command(append([]string{"salvage", "--from", from, "--data", y.present.Data}, more...)...)

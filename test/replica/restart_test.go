@@ -42,23 +42,7 @@ func TestRestartUploads(t *testing.T) {
 		awaitReplica(in, "running")
 		return p
 	}
-	size := func() (bytes int64) {
-		t.Helper()
-		err := filepath.WalkDir(replica, func(_ string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			info, err := d.Info()
-			if err == nil {
-				bytes += info.Size()
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return bytes
-	}
+	size := func() int64 { return folderSize(t, replica) }
 	in.MustStop(serve())
 	if whole := size(); whole < megabytes*1_000_000 {
 		t.Fatalf("the replica has %d bytes, want the whole database", whole)
@@ -94,4 +78,23 @@ func TestRestartUploads(t *testing.T) {
 	if len(live) < event {
 		t.Errorf("%d rows in the database, want at least the %d events", len(live), event)
 	}
+}
+
+// folderSize returns the size of the files in a directory.
+func folderSize(t *testing.T, dir string) (bytes int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			bytes += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
 }

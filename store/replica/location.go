@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -182,6 +183,14 @@ func (l *bucketLocation) put(ctx context.Context, t term, unless *string) error 
 				return nil
 			}
 			return errTermTaken
+		case 501: // the store has no conditional writes
+			if unless == nil {
+				return err
+			}
+			if _, err := l.readTerm(ctx, t.Number); !errors.Is(err, errNoTerm) {
+				return cmp.Or(err, errTermTaken)
+			}
+			return l.put(ctx, t, nil)
 		}
 	}
 	return err

@@ -54,6 +54,7 @@ type bucket struct {
 	url   string
 	down  atomic.Bool                         // every request gets a 503
 	delay atomic.Pointer[func(*http.Request)] // called before each response; nil for none
+	plain atomic.Bool                         // conditional writes get a 501
 }
 
 func newBucket(t testing.TB) *bucket {
@@ -68,6 +69,10 @@ func newBucket(t testing.TB) *bucket {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if b.down.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		if b.plain.Load() && r.Header.Get("If-None-Match") != "" {
+			w.WriteHeader(http.StatusNotImplemented)
 			return
 		}
 		if delay := b.delay.Load(); delay != nil {

@@ -363,3 +363,23 @@ func TestLaterTerm(t *testing.T) {
 		t.Errorf("the current term is %+v, %v, want 2", current, err)
 	}
 }
+
+// TestPlainBucket replicates to a store without conditional writes. It has terms;
+// two services that begin one at the same moment are not told apart there.
+func TestPlainBucket(t *testing.T) {
+	b := newBucket(t)
+	b.plain.Store(true)
+	dir := t.TempDir()
+	cfg := b.config(t, dir)
+	r := openReplicated(t, dir, cfg)
+	r.random(1)
+	r.settle()
+	at := r.current().own.at
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "without conditional writes", cfg, dir)
+	if _, err := beginTerm(t.Context(), at, 0, term{}); !errors.Is(err, errTermTaken) {
+		t.Errorf("a term that exists: %v, want %v", err, errTermTaken)
+	}
+}

@@ -90,7 +90,7 @@ var bugs = []bug{
 	}, []string{promiseKept, promiseServed}},
 	{"a delivery formed inline skips waiting events", []edit{
 		{"store/inline.go", "a.s.tail.scan(q.ProgramID, q.Seen, visit)", "reached = e.Seq - 1"},
-	}, []string{promiseKept, promiseServed}},
+	}, []string{promiseKept, promiseServed, promiseOrdered}},
 	{"a slot reserved inline for no delivery is lost", []edit{
 		{"dispatcher/inline.go", "j.queue.reading = false\n\td.releaseInline(j, nil)", "j.queue.reading = false\n\td.workers.Done()"},
 		{"store/inline.go", "if len(g.Seqs) == 0 {", "if len(g.Seqs) < 2 {"},

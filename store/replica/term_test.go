@@ -379,7 +379,7 @@ func TestPlainBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, "without conditional writes", cfg, dir)
-	if _, err := beginTerm(t.Context(), at, 0, term{}); !errors.Is(err, errTermTaken) {
+	if err := at.claim(t.Context(), term{Number: 1, Nonce: "other"}); !errors.Is(err, errTermTaken) {
 		t.Errorf("a term that exists: %v, want %v", err, errTermTaken)
 	}
 }

@@ -33,7 +33,7 @@ type ownTerm struct {
 // new one. After it the database may be opened by Litestream. dir is that of the
 // database at path.
 func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
-	at, err := newLocation(ctx, r.cfg)
+	at, err := r.cfg.location(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 type Config struct {
 	Database string // absolute path of the database; "" when the configuration comes from a URL
 	settings settings
+	opened   *openedLocation
 
 	MonitorInterval     time.Duration // between two checks of the write-ahead log
 	CheckpointInterval  time.Duration // the longest time between two checkpoints
@@ -38,6 +39,7 @@ const maxConfigBytes = 1 << 20
 
 func defaultConfig() *Config {
 	c := &Config{
+		opened:              new(openedLocation),
 		MonitorInterval:     500 * time.Millisecond,
 		CheckpointInterval:  litestream.DefaultCheckpointInterval,
 		ShutdownSyncTimeout: 8 * time.Second,

@@ -346,7 +346,6 @@ func (f *Follower) replica(client litestream.ReplicaClient) (*litestream.Replica
 	db := litestream.NewDB(f.cfg.Path) // never opened
 	logger := slog.New(&followerLog{f})
 	db.SetLogger(logger)
-	client.SetLogger(logger)
 	checked := newCheckedClient(client, func(err error) {
 		f.cfg.Logger.Error("an object of the replica is damaged; the copy is continued from others if they have its changes", "replica", f.cfg.Replica.Target(), "error", err)
 		f.failed(err.Error())

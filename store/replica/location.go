@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -62,7 +63,29 @@ type location interface {
 	removeTerm(ctx context.Context, number int64) error
 }
 
-// newLocation returns the location of a configuration. It does not connect.
+// openedLocation is the location of a configuration once it was asked for. Its
+// clients are kept: a client of S3 whose clock differs from the bucket's has its
+// first request refused, and waits before the second.
+type openedLocation struct {
+	mu sync.Mutex
+	at location // nil until it was asked for
+}
+
+// location returns the location of a configuration. It does not connect.
+func (cfg *Config) location(ctx context.Context) (location, error) {
+	cfg.opened.mu.Lock()
+	defer cfg.opened.mu.Unlock()
+	if cfg.opened.at == nil {
+		at, err := newLocation(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		cfg.opened.at = at
+	}
+	return cfg.opened.at, nil
+}
+
+// newLocation is [Config.location] for the first time.
 func newLocation(ctx context.Context, cfg *Config) (location, error) {
 	client, err := cfg.settings.newClient(nil)
 	if err != nil {
@@ -71,7 +94,7 @@ func newLocation(ctx context.Context, cfg *Config) (location, error) {
 	switch c := client.(type) {
 	case *s3.ReplicaClient:
 		bucket, err := newLeaseBucket(ctx, c)
-		return &bucketLocation{cfg, bucket, c.Path}, err
+		return &bucketLocation{cfg: cfg, bucket: bucket, root: c.Path, clients: make(map[int64]litestream.ReplicaClient)}, err
 	case *file.ReplicaClient:
 		return &folderLocation{c.Path()}, nil
 	}
@@ -100,9 +123,17 @@ type bucketLocation struct {
 	cfg    *Config
 	bucket *leaseBucket
 	root   string
+
+	mu      sync.Mutex
+	clients map[int64]litestream.ReplicaClient // by term
 }
 
 func (l *bucketLocation) client(number int64) (litestream.ReplicaClient, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.clients[number]; c != nil {
+		return c, nil
+	}
 	client, err := l.cfg.settings.newClient(nil)
 	if err != nil {
 		return nil, err
@@ -110,6 +141,7 @@ func (l *bucketLocation) client(number int64) (litestream.ReplicaClient, error) 
 	c := client.(*s3.ReplicaClient)
 	c.Path = termPath(c.Path, number)
 	c.SetLogger(quiet)
+	l.clients[number] = c
 	return c, nil
 }
 

@@ -83,7 +83,7 @@ func openSourceAt(ctx context.Context, cfg *Config, when time.Time) (termSource,
 func openTermOf(ctx context.Context, cfg *Config, history bool, find func(context.Context, location) (term, error)) (s termSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if s.at, err = newLocation(ctx, cfg); err != nil {
+	if s.at, err = cfg.location(ctx); err != nil {
 		return s, err
 	}
 	if s.term, err = find(ctx, s.at); err != nil {

@@ -30,13 +30,9 @@ func (c *termClient) Init(ctx context.Context) error {
 	return err
 }
 
-// SetLogger implements [litestream.ReplicaClient].
-func (c *termClient) SetLogger(logger *slog.Logger) {
-	c.ReplicaClient.SetLogger(logger)
-	if c.parent != nil {
-		c.parent.SetLogger(logger)
-	}
-}
+// SetLogger implements [litestream.ReplicaClient]. It does nothing: the clients are
+// shared, and everything that they report is in an error.
+func (c *termClient) SetLogger(*slog.Logger) {}
 
 // LTXFiles implements [litestream.ReplicaClient]. A file that is in the term and
 // in its parent is a copy, and listed once.

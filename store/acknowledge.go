@@ -28,8 +28,12 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 // Acknowledge waits until all that was committed so far may be acknowledged. With an
 // AcknowledgeTimeout that is once the replica has it, whoever wrote it; the error is a
 // *webhook.Error when that takes longer. Without, every write that has returned may
-// be, and Acknowledge does nothing.
+// be, and Acknowledge does nothing; unless the lease has ended since, as after the
+// suspension of the machine: its successor may not have the write.
 func (s *Store) Acknowledge(ctx context.Context) error {
+	if !s.writer.leased() {
+		return webhook.NewError(webhook.CodeUnavailable, "The record is stored on this host, but its lease ended before it could be acknowledged: another may have taken over, without the record. Send the request again: with the same event id, or the same Idempotency-Key, it takes effect once.")
+	}
 	if s.AcknowledgeTimeout() == 0 {
 		return nil
 	}
@@ -74,5 +78,5 @@ func (s *Store) LastCommit() Commit { return Commit(s.db.Writer().Commits()) }
 // Acknowledged reports whether what was written up to a commit may be acknowledged,
 // see [Store.Acknowledge]. It does not wait.
 func (s *Store) Acknowledged(c Commit) bool {
-	return s.AcknowledgeTimeout() == 0 || s.replication.Covered(int64(c))
+	return s.writer.leased() && (s.AcknowledgeTimeout() == 0 || s.replication.Covered(int64(c)))
 }

@@ -40,7 +40,15 @@ func TestFence(t *testing.T) {
 		t.Errorf("with the lease: %v", err)
 	}
 	s.await("up to date", upToDate)
+	if err := s.Acknowledge(t.Context()); err != nil || !s.Acknowledged(s.LastCommit()) {
+		t.Errorf("acknowledge with the lease: %v", err)
+	}
 	valid.Store(false)
+	// What was committed before may not be acknowledged any more.
+	wantCode(t, s.Acknowledge(t.Context()), webhook.CodeUnavailable)
+	if s.Acknowledged(s.LastCommit()) {
+		t.Error("a commit counts as acknowledged without the lease")
+	}
 	if err := publish(); !errors.Is(err, ErrUnavailable) || s.Queues().MaySend() {
 		t.Errorf("without the lease: %v, want %v", err, ErrUnavailable)
 	}

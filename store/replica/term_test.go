@@ -383,3 +383,27 @@ func TestPlainBucket(t *testing.T) {
 		t.Errorf("a term that exists: %v, want %v", err, errTermTaken)
 	}
 }
+
+// TestEndAtOnce ends a service right after it has continued a restored copy. The
+// replica has everything.
+func TestEndAtOnce(t *testing.T) {
+	target := t.TempDir()
+	dir := t.TempDir()
+	r := openReplicated(t, dir, fileConfig(t, dir, target))
+	r.random(5)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 8 {
+		dir = t.TempDir()
+		cfg := fileConfig(t, dir, target)
+		restoreTo(t, cfg, dir)
+		r := openReplicated(t, dir, cfg)
+		time.Sleep(time.Duration(n) * 4 * time.Millisecond) // it may end at any moment of its start
+		if err := r.close(); err != nil {
+			t.Errorf("%d: %v", n, err)
+		}
+		compare(t, fmt.Sprintf("after %d ms", 4*n), cfg, dir)
+	}
+}

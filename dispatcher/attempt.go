@@ -15,20 +15,9 @@ import (
 // attempt sends a claimed delivery and records the attempt. It returns when the
 // delivery is due again, zero for never, and the attempt's result.
 func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store.Claim) (time.Time, webhook.Result) {
-	d.mu.Lock()
-	to, gone := q.Queue, q.gone
-	d.mu.Unlock()
-	if !gone && c.Revision != to.Revision {
-		// The subscription has changed since the queue was read: an acknowledged
-		// change, a new URL say, applies to this attempt already.
-		fresh, err := d.store.Queues().Get(ctx, c.SubscriptionID)
-		switch {
-		case err == nil:
-			to = fresh
-		case !isNotFound(err) && ctx.Err() == nil:
-			d.logger.Error("an attempt was not made, since its subscription could not be read", "delivery", c.ID, "error", err)
-		}
-		gone = err != nil // as far as this attempt can know
+	to, gone, err := d.recipient(ctx, q, c)
+	if err != nil {
+		return time.Time{}, webhook.ResultRetryable // the next start finds the attempt interrupted
 	}
 	var a webhook.Attempt
 	if gone || !d.store.Queues().MaySend() {
@@ -61,6 +50,40 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 			return time.Time{}, a.Result
 		}
 	}
+}
+
+// recipient returns the subscription of a claim as it is now, and whether it is
+// gone. The attempt has been counted: while the store cannot be read it waits, and
+// its slot stays taken. The error is not nil when ctx ends before that.
+func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to *store.Queue, gone bool, err error) {
+	d.mu.Lock()
+	to, gone = q.Queue, q.gone
+	d.mu.Unlock()
+	for !gone && c.Revision != to.Revision {
+		// The subscription has changed since the queue was read: an acknowledged
+		// change, a new URL say, applies to this attempt already.
+		fresh, err := d.store.Queues().Get(ctx, c.SubscriptionID)
+		switch {
+		case err == nil:
+			return fresh, false, nil
+		case isNotFound(err):
+			return to, true, nil
+		case ctx.Err() != nil:
+			return to, true, ctx.Err()
+		case !store.Unavailable(err):
+			d.logger.Error("an attempt was not made, since its subscription could not be read", "delivery", c.ID, "error", err)
+			return to, true, nil
+		}
+		d.mu.Lock()
+		again := d.claimFailed(q, c.SubscriptionID, err)
+		d.mu.Unlock()
+		select {
+		case <-time.After(time.Until(again)):
+		case <-ctx.Done():
+			return to, true, ctx.Err()
+		}
+	}
+	return to, gone, nil
 }
 
 // send makes one attempt.

@@ -22,6 +22,7 @@ import (
 
 	"service/dispatcher/client"
 	"service/store"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -35,6 +36,8 @@ type world struct {
 	stop context.CancelFunc
 	done chan error
 	now  func() time.Time // the wall clock; nil is the bubble's
+
+	fault func(query string, write bool) sqlite.Fault // of the store; nil for none
 
 	mu          sync.Mutex
 	subscribers map[netip.Addr]*subscriber
@@ -118,7 +121,7 @@ func (w *world) start() {
 
 // prepare opens the store with a dispatcher that does not run yet.
 func (w *world) prepare() {
-	s, err := store.Open(context.Background(), store.Config{Dir: w.dir, Now: w.now, SendAlerts: w.cfg.Alerts != nil})
+	s, err := store.Open(context.Background(), store.Config{Dir: w.dir, Now: w.now, SendAlerts: w.cfg.Alerts != nil, Fault: w.fault})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -1321,7 +1324,15 @@ func TestPingOfADeletedSubscription(t *testing.T) {
 // An attempt that is claimed after a new URL was acknowledged goes there, though
 // the queue has not been read again yet.
 func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
-	inBubble(t, Config{}, func(w *world) {
+	var unreadable atomic.Bool
+	dir := memoryDir(t)
+	fault := func(_ string, write bool) sqlite.Fault {
+		if unreadable.Load() && !write {
+			return sqlite.FaultStatement
+		}
+		return sqlite.NoFault
+	}
+	test := func(w *world) {
 		ctx := context.Background()
 		before, after := w.subscriber(nil), w.subscriber(nil)
 		sub := w.subscribe(before, nil)
@@ -1339,10 +1350,22 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		if err != nil || c == nil {
 			t.Fatalf("claimed %+v (%v)", c, err)
 		}
+		// The attempt is counted: it waits until the store can be read.
+		unreadable.Store(true)
+		const outage = 10 * storeRetryWait
+		time.AfterFunc(outage, func() { unreadable.Store(false) })
+		began := time.Now()
 		w.d.attempt(ctx, q, c)
+		if took := time.Since(began); took < outage || took > outage+storeRetryWait {
+			t.Errorf("the attempt took %s, want %s until the store can be read", took, outage)
+		}
 		if len(before.posts()) != 1 || len(after.posts()) != 1 {
 			t.Errorf("%d posts to the old URL and %d to the new, want 1 and 1", len(before.posts()), len(after.posts()))
 		}
 		time.Sleep(2 * time.Hour)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), fault: fault}
+		w.run(func() { test(w) })
 	})
 }

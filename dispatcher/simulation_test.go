@@ -107,6 +107,9 @@ const (
 	doCrash     operation = "crash"
 	doCrashOn   operation = "crash on the next arrival"
 	doRestart   operation = "restart"
+	doFailWrite operation = "have a statement of a write fail" // and, for odd n, its transaction end
+	doFailRead  operation = "have a statement of a read fail"
+	doFill      operation = "fill the disk"
 )
 
 // mode is how a subscriber's server behaves.
@@ -163,6 +166,7 @@ func plans() *rapid.Generator[plan] {
 			Do: rapid.SampledFrom([]operation{
 				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doMove, doNames, doRedeliver,
 				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
+				doFailWrite, doFailRead, doFill,
 			}).Draw(t, "do"),
 			Who:  rapid.IntRange(0, 5).Draw(t, "who"),
 			N:    rapid.IntRange(0, 7).Draw(t, "n"),
@@ -201,7 +205,8 @@ type broken struct{ promise, detail string }
 // simulation is one plan being played, and what a model knows of it.
 type simulation struct {
 	*world
-	plan *plan
+	plan   *plan
+	faults faults
 
 	mu      sync.Mutex
 	broken  *broken // the first
@@ -326,6 +331,7 @@ func play(t *testing.T, dir string, p *plan) (found *broken) {
 			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter}, Grace: time.Millisecond,
 		}}
 		s := &simulation{world: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), begun: time.Now()}
+		w.fault = s.faults.next
 		w.start()
 		s.run()
 		found = s.broken
@@ -420,20 +426,28 @@ func (s *simulation) restart() {
 		}
 		s.d.store.Close()
 	}
+	calm := s.faults.calm()
 	s.stop()
 	err := <-s.done
 	s.mu.Lock()
 	if err != nil {
 		s.violate(promiseOperates, "the dispatcher ended with %v", err)
 	}
-	s.trapped = s.trapped || !s.rested
+	s.trapped = s.trapped || !s.rested || !calm
 	s.next()
 	s.mu.Unlock()
-	s.prepare()
-	s.mu.Lock()
-	s.notice()
-	s.mu.Unlock()
+	s.open()
 	s.operate()
+}
+
+// open opens the store again, and notices what a crash has left.
+func (s *simulation) open() {
+	s.faults.without(func() {
+		s.prepare()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.notice()
+	})
 }
 
 // notice takes down of which deliveries an attempt was counted and none has
@@ -491,7 +505,7 @@ func (s *simulation) rest() {
 	default:
 	}
 	for _, r := range s.unsettled {
-		r.settled = !r.ended.IsZero()
+		r.settled = !r.ended.IsZero() && s.faults.calm()
 	}
 	s.unsettled = slices.DeleteFunc(s.unsettled, func(r *reception) bool { return r.settled })
 	s.check()
@@ -501,8 +515,8 @@ func (s *simulation) rest() {
 	s.mu.Unlock()
 }
 
-// open returns how many attempts the subject has open, pings aside or alone.
-func (s *simulation) open(h *subject, ping bool) (n int) {
+// inFlight returns how many attempts the subject has open, pings aside or alone.
+func (s *simulation) inFlight(h *subject, ping bool) (n int) {
 	now := time.Now()
 	for _, r := range s.unsettled {
 		if (h == nil || r.by == h) && r.of.ping == ping && r.ended.IsZero() && r.gen == s.gen && now.Sub(r.at) < attemptTimeout {
@@ -514,15 +528,15 @@ func (s *simulation) open(h *subject, ping bool) (n int) {
 
 // check holds what has arrived against what was promised. Owns s.mu.
 func (s *simulation) check() {
-	now := time.Now()
-	room := s.open(nil, false) < s.plan.Connections-s.plan.Connections/8
+	now, calm := time.Now(), s.faults.calm()
+	room := s.inFlight(nil, false) < s.plan.Connections-s.plan.Connections/8
 	for _, h := range s.subs {
 		s.judge(h)
 		t := &h.now
-		if t.deleted || !now.After(h.changed.Add(slack)) || !now.After(s.begun.Add(slack)) {
+		if !calm || t.deleted || !now.After(h.changed.Add(slack)) || !now.After(s.begun.Add(slack)) {
 			continue
 		}
-		open := s.open(h, false)
+		open := s.inFlight(h, false)
 		waits := s.checkLate(h, now, t.active && open == 0 && room)
 		if !t.active || !room || open > 0 && s.plan.FailingAfter > 0 {
 			continue
@@ -658,7 +672,9 @@ func (s *simulation) change(h *subject, edit func(*terms), do func() error) {
 	if err := do(); err != nil {
 		s.mu.Lock()
 		if !s.failed(err) {
-			h.was = append(h.was, h.now)
+			if s.down {
+				h.was = append(h.was, h.now)
+			}
 			h.now = before
 		}
 		s.mu.Unlock()
@@ -668,7 +684,7 @@ func (s *simulation) change(h *subject, edit func(*terms), do func() error) {
 // failed says whether an error is a fault, and not that of a store which has
 // been killed. Owns s.mu.
 func (s *simulation) failed(err error) bool {
-	if err == nil || s.down {
+	if err == nil || s.down || s.excused(err) {
 		return false
 	}
 	s.violate(promiseOperates, "%v", err)
@@ -743,6 +759,15 @@ func (s *simulation) do(st *step) {
 	case doRestart:
 		s.stopAndStart()
 		return
+	case doFailWrite:
+		s.faults.arm(true, st.N*st.Who, st.N%2 == 1)
+		return
+	case doFailRead:
+		s.faults.arm(false, st.N, false)
+		return
+	case doFill:
+		s.faults.fill(time.Duration(st.N) * time.Second)
+		return
 	}
 	if !h.now.deleted {
 		s.doTo(h, st)
@@ -757,14 +782,19 @@ func (s *simulation) stopAndStart() {
 	s.mu.Unlock()
 	s.stop()
 	err := <-s.done
-	if e := s.d.store.Close(); err == nil {
-		err = e
-	}
+	calm := s.faults.calm()
+	s.faults.without(func() {
+		if e := s.d.store.Close(); err == nil {
+			err = e
+		}
+	})
 	s.mu.Lock()
 	s.failed(err)
+	s.trapped = s.trapped || !calm // an attempt may wait for its subscription to be read
 	s.next()
 	s.mu.Unlock()
-	s.start()
+	s.open()
+	s.operate()
 }
 
 // doTo does a step to a subscription.
@@ -844,13 +874,20 @@ func (s *simulation) publish(n int) {
 	}
 	s.mu.Unlock()
 	_, err := s.d.store.Events().Publish(context.Background(), "p", events)
-	if err != nil {
-		s.mu.Lock()
-		s.failed(err)
-		for _, d := range fresh {
-			d.doubt = true
+	if err == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed(err)
+	stored := !s.excused(err) || s.down // as far as can be known
+	for _, h := range s.subs {
+		if !stored { // and must not be sent
+			h.debts = slices.DeleteFunc(h.debts, func(d *debt) bool { return slices.Contains(fresh, d) })
 		}
-		s.mu.Unlock()
+	}
+	for _, d := range fresh {
+		d.doubt = true
 	}
 }
 
@@ -878,7 +915,8 @@ func (s *simulation) ping(h *subject, rush bool) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.down && s.gen == gen && s.open(h, true) < maxPingsPerQueue && s.pings(h) == before {
+	_, may := s.faults.now()
+	if !may && s.faults.calm() && !s.down && s.gen == gen && s.inFlight(h, true) < maxPingsPerQueue && s.pings(h) == before {
 		s.violate(promisePing, "subscription %d got none", h.i)
 	}
 }
@@ -1044,11 +1082,11 @@ func (s *simulation) checkTerms(at *place, d *sending) {
 	if !agreed(func(t *terms) bool { return t.place == at.n }) {
 		s.violate(promiseURL, "subscription %d", h.i)
 	}
-	open := s.open(h, d.ping)
+	open := s.inFlight(h, d.ping)
 	if !agreed(func(t *terms) bool { return open <= s.limit(t) || d.ping && open <= maxPingsPerQueue }) {
 		s.violate(promiseSlots, "subscription %d has %d open", h.i, open)
 	}
-	if n := s.open(nil, false); n > s.plan.Connections {
+	if n := s.inFlight(nil, false); n > s.plan.Connections {
 		s.violate(promiseSlots, "%d are open in all", n)
 	}
 }
@@ -1077,8 +1115,15 @@ func (s *simulation) again(h *subject, d *sending, now time.Time) {
 
 // audit holds what is stored against what has arrived; at the end all of it.
 func (s *simulation) audit(end bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.faults.without(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.auditAll(end)
+	})
+}
+
+// auditAll is audit without faults. Owns s.mu.
+func (s *simulation) auditAll(end bool) {
 	for _, h := range s.subs {
 		if h.now.deleted {
 			continue
@@ -1199,6 +1244,7 @@ func (s *simulation) end() {
 	if s.broken != nil {
 		return
 	}
+	s.faults.clear()
 	s.mu.Lock()
 	s.trap = false
 	for _, h := range s.subs {
@@ -1344,7 +1390,8 @@ func TestSimulation(t *testing.T) {
 		}
 		return
 	}
-	t.Errorf("plan %d broke a promise: %s: %s\n%s", r.failed+1, r.found.promise, r.found.detail, again(r.failed))
+	p := r.gen.Example(int(*simulationSeed) + int(r.failed))
+	t.Errorf("plan %d broke a promise: %s: %s\n%s\n%s", r.failed+1, r.found.promise, r.found.detail, again(r.failed), p)
 	r.stage.shrink(t, r.gen, *simulationSeed+uint64(r.failed), r.found)
 }
 

@@ -58,6 +58,8 @@ type Config struct {
 	VerifyReplica time.Duration
 	// Metrics is where the store's metrics are registered; nil is nowhere.
 	Metrics *prometheus.Registry
+	// Fault makes statements fail in a test; nil for none.
+	Fault func(query string, write bool) sqlite.Fault
 }
 
 // Store is an open data directory. Its methods, and those of the handles that it
@@ -155,7 +157,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := restoreMissing(ctx, &cfg); err != nil {
 		return nil, err
 	}
-	if err = s.openDatabase(ctx, path, cfg.Replica != nil); err != nil {
+	if err = s.openDatabase(ctx, path, &cfg); err != nil {
 		return nil, err
 	}
 	s.replication = s.newReplication(&cfg, path)
@@ -175,10 +177,10 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 }
 
 // openDatabase opens the database for the store's writer.
-func (s *core) openDatabase(ctx context.Context, path string, keepLog bool) (err error) {
+func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err error) {
 	check := func(ctx context.Context, db *sql.DB) error { return checkCommits(ctx, path, db) }
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
-		Path: path, Migrations: migrations, Readers: readers, KeepLog: keepLog, Check: check, Hooks: s.hooks(), Logger: s.logger,
+		Path: path, Migrations: migrations, Readers: readers, KeepLog: cfg.Replica != nil, Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
 	})
 	if err != nil {
 		return err

@@ -47,6 +47,9 @@ func IsCorrupt(err error) bool {
 	return errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB)
 }
 
+// errDisk is what SQLite returns when the disk fails.
+var errDisk error = sqlite3.Error{Code: sqlite3.ErrIoErr}
+
 // isStorage says whether an error is SQLite's word that it could not read or
 // write the file: not a fault of the statement.
 func isStorage(err error) bool {

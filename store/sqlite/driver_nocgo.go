@@ -32,6 +32,9 @@ func IsCorrupt(err error) bool {
 	return errors.Is(err, sqlite3.CORRUPT) || errors.Is(err, sqlite3.NOTADB)
 }
 
+// errDisk is what SQLite returns when the disk fails.
+var errDisk error = sqlite3.IOERR
+
 // isStorage says whether an error is SQLite's word that it could not read or
 // write the file: not a fault of the statement.
 func isStorage(err error) bool {

@@ -29,6 +29,9 @@ func (db *DB) Scan(ctx context.Context, query string, args []any, dest ...any) e
 	if err != nil {
 		return err
 	}
+	if err := db.inject(query); err != nil {
+		return err
+	}
 	return db.damage.observe(st.QueryRowContext(ctx, args...).Scan(dest...))
 }
 
@@ -37,6 +40,9 @@ func (db *DB) Scan(ctx context.Context, query string, args []any, dest ...any) e
 func (db *DB) Each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
 	st, err := db.stmt(ctx, query)
 	if err != nil {
+		return err
+	}
+	if err := db.inject(query); err != nil {
 		return err
 	}
 	rows, err := st.QueryContext(ctx, args...)

@@ -36,6 +36,9 @@ type Config struct {
 	Check  func(ctx context.Context, db *sql.DB) error
 	Hooks  Hooks
 	Logger *slog.Logger
+	// Fault makes statements fail in a test, those of Hooks and of [DB.Scan] and
+	// [DB.Each] included; nil for none.
+	Fault func(query string, write bool) Fault
 }
 
 // DB is an open database. Its methods may be called from any goroutine until
@@ -44,6 +47,7 @@ type DB struct {
 	path    string
 	logger  *slog.Logger
 	damage  *damage
+	fault   func(query string, write bool) Fault // Config.Fault
 	writer  *Writer
 	readers *sql.DB
 	stmts   sync.Map // query → *sql.Stmt on readers
@@ -65,7 +69,7 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	if err := check(ctx, cfg.Path, cfg.Check); err != nil {
 		return nil, err
 	}
-	db := &DB{path: cfg.Path, logger: cfg.Logger, damage: newDamage()}
+	db := &DB{path: cfg.Path, logger: cfg.Logger, damage: newDamage(), fault: cfg.Fault}
 	defer func() {
 		if err == nil {
 			return

@@ -58,6 +58,10 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.inject(query); err != nil {
+		t.noteError(err)
+		return nil, err
+	}
 	r, err := s.ExecContext(context.Background(), args...)
 	if t.noteError(err); err == nil {
 		n, err := r.RowsAffected()
@@ -74,6 +78,10 @@ func (t *Tx) Scan(query string, args []any, dest ...any) error {
 		return err
 	}
 	t.read(query)
+	if err := t.inject(query); err != nil {
+		t.noteError(err)
+		return err
+	}
 	err = s.QueryRowContext(context.Background(), args...).Scan(dest...)
 	if !errors.Is(err, sql.ErrNoRows) {
 		t.noteError(err)
@@ -108,6 +116,10 @@ func (t *Tx) Each(query string, args []any, row func(scan func(...any) error) er
 		return err
 	}
 	t.read(query)
+	if err := t.inject(query); err != nil {
+		t.noteError(err)
+		return err
+	}
 	rows, err := st.QueryContext(context.Background(), args...)
 	if err == nil {
 		err = Drain(rows, row)

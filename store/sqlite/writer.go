@@ -53,7 +53,8 @@ type Writer struct {
 	hooks  Hooks
 	damage *damage
 	logger *slog.Logger
-	failed atomic.Bool // the disk has refused a write, and EndOutage was not called since
+	fault  func(query string, write bool) Fault // Config.Fault
+	failed atomic.Bool                          // the disk has refused a write, and EndOutage was not called since
 
 	commits atomic.Int64 // transactions that were committed
 
@@ -93,7 +94,7 @@ func openWriter(cfg *Config, d *damage) (*Writer, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	w := &Writer{db: db, conn: conn, hooks: cfg.Hooks, damage: d, logger: cfg.Logger, stmts: make(map[string]*sql.Stmt)}
+	w := &Writer{db: db, conn: conn, hooks: cfg.Hooks, damage: d, logger: cfg.Logger, fault: cfg.Fault, stmts: make(map[string]*sql.Stmt)}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
 }

@@ -5,21 +5,23 @@ package planted
 // The promises that the simulation names when one is broken; those of
 // dispatcher/simulation_test.go.
 const (
-	promiseBytes   = "the bytes of a delivery never change"
-	promiseCounted = "an attempt is counted before it is sent"
-	promiseDeleted = "nothing is sent after a deletion"
-	promiseEarly   = "no attempt is made before its time"
-	promiseEnds    = "every delivery ends, as what came of it says"
-	promiseFinal   = "nothing is sent after a final answer"
-	promiseFive    = "a delivery is sent five times at the most"
-	promiseIdle    = "everything comes to rest"
-	promiseKept    = "nothing that was accepted is lost"
-	promiseLate    = "an attempt is made when its time has come"
-	promiseOnce    = "an event is in one delivery, and succeeds once if nothing crashed"
-	promiseOrdered = "an ordered subscription gets one delivery after the other"
-	promisePaused  = "nothing but pings is sent to a paused subscription"
-	promiseServed  = "a subscription with a free slot is served within a second, whatever the others do"
-	promiseSlots   = "a subscription uses its own slots and no more"
+	promiseBytes    = "the bytes of a delivery never change"
+	promiseCounted  = "an attempt is counted before it is sent"
+	promiseDeleted  = "nothing is sent after a deletion"
+	promiseEarly    = "no attempt is made before its time"
+	promiseEnds     = "every delivery ends, as what came of it says"
+	promiseFinal    = "nothing is sent after a final answer"
+	promiseFive     = "a delivery is sent five times at the most"
+	promiseIdle     = "everything comes to rest"
+	promiseKept     = "nothing that was accepted is lost"
+	promiseLate     = "an attempt is made when its time has come"
+	promiseOnce     = "an event is in one delivery, and succeeds once if nothing crashed"
+	promiseOrdered  = "an ordered subscription gets one delivery after the other"
+	promiseOwed     = "nothing is sent that was not asked for"
+	promiseOperates = "no operation fails"
+	promisePaused   = "nothing but pings is sent to a paused subscription"
+	promiseServed   = "a subscription with a free slot is served within a second, whatever the others do"
+	promiseSlots    = "a subscription uses its own slots and no more"
 )
 
 // bugs are mistakes that a change could make, each with the promises of which the
@@ -107,4 +109,17 @@ var bugs = []bug{
 	{"the cursor moves in memory alone", []edit{
 		{"store/queue.go", "UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS", "UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},
 	}, []string{promiseOnce}},
+	{"a write that fails leaves what it has written", []edit{
+		{"store/sqlite/writer.go", "if t.ended || !ok && t.wrote {", "if t.ended && t.current != nil {"},
+	}, []string{promiseKept, promiseOwed, promiseServed, promiseOnce, promiseOperates, promiseCounted, promiseLate, promiseIdle, promiseEnds}},
+	{"the end of a log is remembered from a commit that failed", []edit{
+		{"store/tx.go", "clear(w.heads)\n", ""},
+		{"store/tx.go", "\t\tdelete(w.heads, p)\n", "\t\t_ = p\n"},
+	}, []string{promiseKept, promiseServed, promiseIdle}},
+	{"an attempt is counted and not made when its subscription cannot be read", []edit{
+		{"dispatcher/attempt.go", "case !store.Unavailable(err):", "case ctx.Err() == nil:"},
+	}, []string{promiseKept, promiseLate, promiseEarly, promiseCounted}},
+	{"a result that could not be stored is forgotten", []edit{
+		{"dispatcher/attempt.go", "case <-time.After(time.Until(again)):\n\t\tcase <-ctx.Done():\n\t\t\treturn time.Time{}, a.Result", "case <-time.After(time.Until(again)):\n\t\t\treturn time.Time{}, a.Result\n\t\tcase <-ctx.Done():\n\t\t\treturn time.Time{}, a.Result"},
+	}, []string{promiseLate, promiseEnds, promiseServed}},
 }

@@ -1,0 +1,111 @@
+package dispatcher
+
+import (
+	"sync"
+	"time"
+
+	"service/store"
+	"service/store/sqlite"
+)
+
+// faults make the statements of a simulation's store fail.
+type faults struct {
+	mu     sync.Mutex
+	off    int       // while it is above zero none fails
+	writes int       // statements of the writer until one fails; 0 for none
+	ends   bool      // that one ends its transaction
+	reads  int       // the same of the readers
+	full   time.Time // every COMMIT and INSERT fails until then
+	last   time.Time // when one failed
+}
+
+// next says how a statement fails.
+func (f *faults) next(query string, write bool) sqlite.Fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.off > 0 {
+		return sqlite.NoFault
+	}
+	now := time.Now()
+	left := &f.reads
+	if write {
+		left = &f.writes
+		if now.Before(f.full) && (query == "COMMIT" || len(query) > 6 && query[:6] == "INSERT") {
+			f.last = now
+			return sqlite.FaultStatement
+		}
+	}
+	if *left == 0 {
+		return sqlite.NoFault
+	}
+	if *left--; *left > 0 {
+		return sqlite.NoFault
+	}
+	f.last = now
+	if write && f.ends {
+		return sqlite.FaultTransaction
+	}
+	return sqlite.FaultStatement
+}
+
+// arm makes a statement fail after n others.
+func (f *faults) arm(write bool, n int, ends bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if write {
+		f.writes, f.ends = n+1, ends
+	} else {
+		f.reads = n + 1
+	}
+}
+
+// fill makes every commit fail for a while.
+func (f *faults) fill(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.full = time.Now().Add(d)
+}
+
+// clear ends all faults.
+func (f *faults) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.writes, f.reads, f.full = 0, 0, time.Time{}
+}
+
+// without runs do, and no statement fails meanwhile.
+func (f *faults) without(do func()) {
+	f.mu.Lock()
+	f.off++
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		f.off--
+		f.mu.Unlock()
+	}()
+	do()
+}
+
+// now says whether a statement has failed at this moment, or may yet.
+func (f *faults) now() (failed, may bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	failed = f.last.Equal(now)
+	return failed, failed || f.writes > 0 || f.reads > 0 || now.Before(f.full)
+}
+
+// calm says whether what waits because the store failed has gone on since.
+func (f *faults) calm() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	return f.last.IsZero() || !now.Before(f.full) && now.After(f.last.Add(storeRetryWait+slack))
+}
+
+// excused says whether an error is that of a statement which was made to fail.
+// Nothing is stored then.
+func (s *simulation) excused(err error) bool {
+	failed, _ := s.faults.now()
+	return failed && store.Unavailable(err)
+}

@@ -31,9 +31,6 @@ type machine struct {
 	shift   time.Duration // of its wall clock
 }
 
-// maxSkew is how far the time in the signature of a request to a bucket may be off.
-const maxSkew = 15 * time.Minute
-
 // setClock sets the wall clock of a machine.
 func (m *machine) setClock(shift time.Duration) {
 	m.shift = shift
@@ -260,11 +257,6 @@ func (c *cell) hold(d time.Duration) {
 func (c *cell) awaitTakeover(gone time.Time) {
 	c.t.Helper()
 	most := lease() + harness.Scale(4*time.Second)
-	if c.two.shift.Abs() > maxSkew {
-		// The server refuses the first request of each S3 client, which learns the
-		// time from the answer and waits a moment before it asks again.
-		most += harness.Scale(4 * time.Second)
-	}
 	var first ack
 	defer func() {
 		if c.t.Failed() {

@@ -26,7 +26,7 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 }
 
 // Acknowledge waits until all that was committed so far may be acknowledged. With an
-// AcknowledgeTimeout that is once the replica has it, whoever wrote it; the error is a
+// AcknowledgeTimeout that is once the replica has it, no matter who wrote it; the error is a
 // *webhook.Error when that takes longer. Without, every write that has returned may
 // be, and Acknowledge does nothing; unless the lease has ended since, as after the
 // suspension of the machine: its successor may not have the write.

@@ -181,7 +181,7 @@ func (c *Manager) configFor(one certmagic.Certificate) (*certmagic.Config, error
 }
 
 // noteRenewal has the attempt after a failed renewal make an order that does not
-// say which certificate it replaces: an issuer that was set up anew, or has lost
+// say which certificate it replaces: an issuer that was set up again, or has lost
 // its records, does not know that certificate, and refuses every order that names
 // it. certmagic leaves it out at the third of several attempts, but each of its
 // renewals is a first. The attempt after that names it again. The caller holds mu.

@@ -21,7 +21,7 @@ import (
 	"service/store"
 )
 
-// TestIssuerForgets renews a certificate at an issuer that was set up anew, and so
+// TestIssuerForgets renews a certificate at an issuer that was set up again, and so
 // does not know the certificate that the order says it replaces. The attempt after
 // the refusal does not say so, and succeeds.
 func TestIssuerForgets(t *testing.T) {

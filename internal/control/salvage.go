@@ -18,7 +18,7 @@ type MissingEvents struct {
 	KeptFrom time.Time `json:"kept_from"` // what was accepted before has been removed by the retention
 }
 
-// Salvaged is what came of publishing the events of an old primary.
+// Salvaged is the result of publishing the events of an old primary.
 type Salvaged struct {
 	Added   int              `json:"added"` // the others that were not refused were there already
 	Refused []RefusedSalvage `json:"refused,omitempty"`

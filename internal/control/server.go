@@ -216,7 +216,7 @@ type promoteRequest struct {
 }
 
 // promoteLine is a line of the answer to a promotion: its progress, or, in the last
-// one, what came of it.
+// one, its result.
 type promoteLine struct {
 	Progress string         `json:"progress,omitempty"`
 	State    *time.Time     `json:"state,omitempty"`

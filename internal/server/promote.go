@@ -19,13 +19,13 @@ type promotion struct {
 	found    replica.LeaseState // when it was asked; of generation 0 until the bucket could be read
 }
 
-// promoted is what came of a promotion.
+// promoted is the result of a promotion.
 type promoted struct {
 	state time.Time // of the newest change that the standby has
 	err   error
 }
 
-// promotion makes the standby take over, and waits for what came of it. With
+// promotion makes the standby take over, and waits for the result. With
 // force it takes the lease from a service that renews it.
 func (b *Standby) promotion(ctx context.Context, force bool, progress func(string)) (time.Time, error) {
 	p := &promotion{ctx: ctx, force: force, progress: make(chan string, 8), done: make(chan promoted, 1)}

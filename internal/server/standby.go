@@ -71,7 +71,7 @@ func (b *Standby) Run(ctx context.Context) (*Server, error) {
 }
 
 // wait follows the replica until it is time to take over, with the lease if
-// there is one, and returns how to tell what came of it; nil when ctx ends.
+// there is one, and returns how to report the result; nil when ctx ends.
 func (b *Standby) wait(ctx context.Context) (tell func(promoted), err error) {
 	admin, err := control.Listen(ctx, b.cfg.Dir)
 	if err != nil {

@@ -66,7 +66,7 @@ func notify(ctx context.Context, url string, check func(context.Context) error, 
 const startExtension = 30 * time.Second
 
 // whileStarting runs do, which may take longer than systemd waits for a service to
-// start, and asks systemd to wait meanwhile.
+// start, and asks systemd to wait until then.
 func whileStarting(ctx context.Context, logger *slog.Logger, do func() error) error {
 	ctx, done := context.WithCancel(ctx)
 	var telling sync.WaitGroup

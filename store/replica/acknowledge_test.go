@@ -245,7 +245,7 @@ func TestAwait(t *testing.T) {
 }
 
 // While the bucket does not answer, and while the lease is not valid, nothing is
-// acknowledged. What was written meanwhile is covered by the next upload.
+// acknowledged. What was written during an upload is covered by the next upload.
 func TestAwaitOutage(t *testing.T) {
 	b := newBucket(t)
 	dir := t.TempDir()

@@ -58,7 +58,7 @@ func TestBucketClock(t *testing.T) {
 		t.Errorf("ten minutes ahead: %s", said)
 	}
 	if said := renew(10 * time.Minute); said != "" {
-		t.Errorf("it is told again: %s", said)
+		t.Errorf("it is reported again: %s", said)
 	}
 	if said := renew(0); !strings.Contains(said, "agrees with the bucket's again") {
 		t.Errorf("the clock was set: %s", said)

@@ -67,7 +67,7 @@ func TestFollowerDamaged(t *testing.T) {
 	if _, _, err := f.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("catch up: got %v, want an error that names %s", err, name)
 	}
-	follow("made anew", caughtUp, func() {
+	follow("made again", caughtUp, func() {
 		if _, err := s.db.Snapshot(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -186,7 +186,7 @@ func (v *contentVerifier) compareAndRecord(ctx context.Context, s *session) erro
 // with those of the objects in the replica that make the same position. The error
 // is a contentError when these are damaged or differ.
 //
-// The database is read at once, since no checkpoint can run meanwhile; 8 bytes of
+// The database is read at once, since no checkpoint can run until that is done; 8 bytes of
 // memory for each page hold the result. The objects are read slowly.
 func (v *contentVerifier) compare(ctx context.Context, s *session) (ltx.TXID, int64, error) {
 	for attempt := 1; ; attempt++ {

@@ -19,7 +19,7 @@ import (
 	"service/webhook"
 )
 
-// maxGone is how often a restore plans anew because an object was deleted.
+// maxGone is how often a restore plans again because an object was deleted.
 const maxGone = 10
 
 // intactClient is a client that lists no object that is known to be damaged.

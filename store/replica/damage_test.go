@@ -3,7 +3,6 @@ package replica
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"github.com/benbjohnson/litestream/file"
 	"github.com/superfly/ltx"
 
-	"service/store/sqlite"
 )
 
 // damages are ways in which an object can be damaged.
@@ -267,20 +265,7 @@ func TestDamagedCopy(t *testing.T) {
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(two, "service.db")
-	found, err := Restore(t.Context(), cfg, path, time.Time{})
-	if err == nil {
-		err = sqlite.WriteLogged(t.Context(), path, func(c *sql.Conn) error {
-			_, err := c.ExecContext(t.Context(), "INSERT INTO data (value) VALUES (x'00')")
-			return err
-		})
-	}
-	if err == nil {
-		err = found.Origin.Continue(path)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	restoreTo(t, cfg, two)
 	r = openReplicated(t, two, cfg)
 	r.settle()
 	own := r.current().own

@@ -10,7 +10,7 @@ import (
 
 // fencedClient is a client that changes nothing in the replica while fenced
 // reports true. It checks immediately before every request that writes or
-// deletes, whoever makes it: Litestream's own compaction and retention run on
+// deletes, no matter who makes it: Litestream's own compaction and retention run on
 // goroutines of their own, and would go on in a process that was stopped while
 // another service took over the lease.
 //

@@ -13,7 +13,7 @@ import (
 )
 
 // TestLeaseClient acquires leases with the settings of a replica that its own
-// client heeds too: skip-verify, the region, and the region of the bucket when none
+// client follows too: skip-verify, the region, and the region of the bucket when none
 // is set.
 func TestLeaseClient(t *testing.T) {
 	b := newBucket(t)

@@ -55,7 +55,7 @@ func (l *Lease) TakeOver(ctx context.Context, ended LeaseState) error {
 	return l.take(ctx, ended.Generation+1, ended.etag)
 }
 
-// Seize acquires the lease whoever holds it. A holder that is alive serves until
+// Seize acquires the lease from any holder. A holder that is alive serves until
 // it tries to renew its lease, or that has ended.
 func (l *Lease) Seize(ctx context.Context) (err error) {
 	for range 5 { // the holder may renew it in between

@@ -256,7 +256,7 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 }
 
 // acknowledge wakes those who wait for the upload. The error wraps ErrLeaseExpired
-// when whoever has the lease now may not see what was uploaded.
+// when the present holder of the lease may not see what was uploaded.
 func (r *Replication) acknowledge() error {
 	if r.acks == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 )
 
 // tenureCheck is the longest time after which the end of the lease is noticed
-// when the machine was suspended: Go's timers stand still meanwhile.
+// when the machine was suspended: Go's timers stand still during that.
 const tenureCheck = time.Second
 
 // tenure is a time during which the lease is valid without interruption.

@@ -55,7 +55,7 @@ func faults() []*fault {
 			c.signal(syscall.SIGSTOP)
 			c.awaitTakeover(c.struck)
 			c.await("the end of the pause", func() bool { return time.Since(c.struck) > pause() })
-			c.one.clock.Set(0, -time.Since(c.struck)) // it did not run meanwhile
+			c.one.clock.Set(0, -time.Since(c.struck)) // it did not run since
 			c.signal(syscall.SIGCONT)
 			c.awaitDeposed()
 		}},

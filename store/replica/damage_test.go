@@ -15,7 +15,6 @@ import (
 	"github.com/benbjohnson/litestream"
 	"github.com/benbjohnson/litestream/file"
 	"github.com/superfly/ltx"
-
 )
 
 // damages are ways in which an object can be damaged.

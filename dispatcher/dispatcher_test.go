@@ -38,6 +38,7 @@ type world struct {
 	now  func() time.Time // the wall clock; nil is the bubble's
 
 	fault func(query string, write bool) sqlite.Fault // of the store; nil for none
+	dial  time.Duration                               // how long a connection takes
 
 	mu          sync.Mutex
 	subscribers map[netip.Addr]*subscriber
@@ -161,6 +162,13 @@ func (w *world) connect(ctx context.Context, to netip.AddrPort) (net.Conn, error
 	w.mu.Unlock()
 	if r == nil {
 		return nil, fmt.Errorf("nobody is at %s", to)
+	}
+	if w.dial > 0 {
+		select {
+		case <-time.After(w.dial):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	ours, theirs := net.Pipe()
 	select {

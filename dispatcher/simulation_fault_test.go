@@ -16,6 +16,7 @@ type faults struct {
 	ends   bool      // that one ends its transaction
 	reads  int       // the same of the readers
 	full   time.Time // every COMMIT and INSERT fails until then
+	lost   bool      // the store's lease
 	last   time.Time // when one failed
 }
 
@@ -91,7 +92,7 @@ func (f *faults) now() (failed, may bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	failed = f.last.Equal(now)
+	failed = f.lost || f.last.Equal(now)
 	return failed, failed || f.writes > 0 || f.reads > 0 || now.Before(f.full)
 }
 
@@ -100,7 +101,14 @@ func (f *faults) calm() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	return f.last.IsZero() || !now.Before(f.full) && now.After(f.last.Add(storeRetryWait+slack))
+	return f.last.IsZero() && !f.lost || !f.lost && !now.Before(f.full) && now.After(f.last.Add(storeRetryWait+slack))
+}
+
+// lease notes that the store's lease has ended, or is valid again.
+func (f *faults) lease(valid bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost, f.last = !valid, time.Now()
 }
 
 // excused says whether an error is that of a statement which was made to fail.

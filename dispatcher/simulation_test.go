@@ -59,6 +59,9 @@ const (
 	promiseEnds     = "every delivery ends, as what came of it says"
 	promiseIdle     = "everything comes to rest"
 	promiseOperates = "no operation fails"
+	promiseRamp     = "a subscription that has recovered gets its slots back by doubling"
+	promiseProbes   = "a failing subscription is probed, less and less often"
+	promiseLease    = "nothing is sent without the lease"
 )
 
 // plan is one history, as drawn: nothing of it is decided while it is played.
@@ -66,6 +69,9 @@ type plan struct {
 	Slots, Connections, Batch int
 	Window                    time.Duration
 	FailingAfter              int
+	DisableAfter              time.Duration
+	Lease                     bool
+	Dial                      time.Duration // with a lease: how long a connection takes
 	Jitter                    float64
 	Subscriptions             []founder
 	Steps                     [][]step // in groups, which shrink well
@@ -110,6 +116,8 @@ const (
 	doFailWrite operation = "have a statement of a write fail" // and, for odd n, its transaction end
 	doFailRead  operation = "have a statement of a read fail"
 	doFill      operation = "fill the disk"
+	doRecover   operation = "fail, and recover slowly"
+	doLose      operation = "lose the lease for a while"
 )
 
 // mode is how a subscriber's server behaves.
@@ -142,7 +150,7 @@ func namesOf(bits int) []string {
 
 func (p plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.Jitter)
+	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, disabled after %s, lease %t (dialling %s), jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.DisableAfter, p.Lease, p.Dial, p.Jitter)
 	for i, f := range p.Subscriptions {
 		fmt.Fprintf(&b, "subscription %d: ordered %t, its server: %s\n", i, f.Ordered, f.Mode)
 	}
@@ -166,7 +174,7 @@ func plans() *rapid.Generator[plan] {
 			Do: rapid.SampledFrom([]operation{
 				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doMove, doNames, doRedeliver,
 				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
-				doFailWrite, doFailRead, doFill,
+				doFailWrite, doFailRead, doFill, doRecover, doLose,
 			}).Draw(t, "do"),
 			Who:  rapid.IntRange(0, 5).Draw(t, "who"),
 			N:    rapid.IntRange(0, 7).Draw(t, "n"),
@@ -184,11 +192,14 @@ func plans() *rapid.Generator[plan] {
 	})
 	return rapid.Custom(func(t *rapid.T) plan {
 		return plan{
-			Slots:        rapid.IntRange(1, 4).Draw(t, "slots"),
+			Slots:        rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "slots"),
 			Connections:  rapid.SampledFrom([]int{64, 64, 9, 3}).Draw(t, "connections"),
 			Batch:        rapid.SampledFrom([]int{1, 1, 3, 100}).Draw(t, "batch"),
 			Window:       rapid.SampledFrom([]time.Duration{0, 0, 0, 2 * time.Second}).Draw(t, "window"),
 			FailingAfter: rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "failing after"),
+			DisableAfter: rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Minute}).Draw(t, "disable after"),
+			Lease:        rapid.SampledFrom([]bool{false, false, true}).Draw(t, "lease"),
+			Dial:         rapid.SampledFrom([]time.Duration{0, 0, 300 * time.Millisecond}).Draw(t, "dial"),
 			Jitter:       rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
 			Subscriptions: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) founder {
 				return founder{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
@@ -207,6 +218,7 @@ type simulation struct {
 	*world
 	plan   *plan
 	faults faults
+	lease  simulatedLease
 
 	mu      sync.Mutex
 	broken  *broken // the first
@@ -218,6 +230,9 @@ type simulation struct {
 	trapped bool          // one has: attempts may be counted that nobody saw
 	crashed bool
 	rested  bool // since the last step; owned by run
+
+	lastRest time.Time
+	renewed  time.Time // when the lease was valid again
 
 	subs      []*subject
 	events    map[string]int // by id: its place in published
@@ -236,6 +251,7 @@ type subject struct {
 	replayed bool
 	copies   map[string]time.Time // redeliveries, and when they were asked for
 	debts    []*debt
+	recovery recovery
 	unseen   map[string]bool // deliveries of which a crash took the first arrival
 	sent     map[string]*sending
 	order    []*sending // in the order of their first arrival
@@ -288,6 +304,9 @@ type reception struct {
 	status  int           // of the answer that was written, 0 for none
 	wait    time.Duration // that the answer asked for
 	gen     int
+	hangs   bool // it is never answered
+	cut     bool // the lease ended meanwhile, and it may be made again at once
+	probe   bool // its subscription was failing
 	settled bool // it has ended, and the dispatcher has come to rest since
 }
 
@@ -328,11 +347,16 @@ func play(t *testing.T, dir string, p *plan) (found *broken) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), cfg: Config{
 			MaxInFlight: p.Slots, MaxConnections: p.Connections, BatchSize: p.Batch, BatchWindow: p.Window, AttemptTimeout: attemptTimeout,
-			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter}, Grace: time.Millisecond,
+			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter, DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
 		}}
 		s := &simulation{world: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), begun: time.Now()}
 		w.fault = s.faults.next
-		w.start()
+		if p.Lease {
+			w.dial = p.Dial
+		}
+		s.lease.renew()
+		s.open()
+		s.operate()
 		s.run()
 		found = s.broken
 		w.stop()
@@ -433,7 +457,7 @@ func (s *simulation) restart() {
 	if err != nil {
 		s.violate(promiseOperates, "the dispatcher ended with %v", err)
 	}
-	s.trapped = s.trapped || !s.rested || !calm
+	s.trapped = s.trapped || !s.rested || !calm || s.dial > 0
 	s.next()
 	s.mu.Unlock()
 	s.open()
@@ -444,8 +468,10 @@ func (s *simulation) restart() {
 func (s *simulation) open() {
 	s.faults.without(func() {
 		s.prepare()
+		err := s.fence()
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.failed(err)
 		s.notice()
 	})
 }
@@ -462,8 +488,10 @@ func (s *simulation) notice() {
 			s.violate(promiseOperates, "%v", err)
 		}
 		for id, d := range stored {
-			if d.AttemptsMade > 0 && h.sent[id] == nil {
-				h.unseen[id] = true
+			if m := h.sent[id]; m == nil {
+				h.unseen[id] = h.unseen[id] || d.AttemptsMade > 0
+			} else if d.AttemptsMade > len(m.came) {
+				m.vague, s.trapped = true, true
 			}
 		}
 	}
@@ -475,6 +503,9 @@ func (s *simulation) next() {
 	s.begun = time.Now()
 	s.down = false
 	s.unsettled = nil
+	for _, h := range s.subs {
+		h.recovery = recovery{}
+	}
 	select {
 	case <-s.killed:
 	default:
@@ -508,10 +539,15 @@ func (s *simulation) rest() {
 		r.settled = !r.ended.IsZero() && s.faults.calm()
 	}
 	s.unsettled = slices.DeleteFunc(s.unsettled, func(r *reception) bool { return r.settled })
+	s.observeHealth(s.faults.calm())
+	s.checkCut()
 	s.check()
 	for _, h := range s.subs {
-		h.was = h.was[:0]
+		if s.dial == 0 || time.Since(h.changed) > s.dial { // else an attempt may be dialling
+			h.was = h.was[:0]
+		}
 	}
+	s.lastRest = time.Now()
 	s.mu.Unlock()
 }
 
@@ -519,7 +555,7 @@ func (s *simulation) rest() {
 func (s *simulation) inFlight(h *subject, ping bool) (n int) {
 	now := time.Now()
 	for _, r := range s.unsettled {
-		if (h == nil || r.by == h) && r.of.ping == ping && r.ended.IsZero() && r.gen == s.gen && now.Sub(r.at) < attemptTimeout {
+		if (h == nil || r.by == h) && r.of.ping == ping && r.ended.IsZero() && r.gen == s.gen && !r.cut && now.Sub(r.at) < attemptTimeout {
 			n++
 		}
 	}
@@ -533,7 +569,7 @@ func (s *simulation) check() {
 	for _, h := range s.subs {
 		s.judge(h)
 		t := &h.now
-		if !calm || t.deleted || !now.After(h.changed.Add(slack)) || !now.After(s.begun.Add(slack)) {
+		if !calm || s.dial > 0 || t.deleted || !now.After(h.changed.Add(slack)) || !now.After(s.begun.Add(slack)) {
 			continue
 		}
 		open := s.inFlight(h, false)
@@ -543,6 +579,9 @@ func (s *simulation) check() {
 		}
 		if open == 0 && !s.trapped {
 			s.checkCopies(h, now)
+		}
+		if open == 0 {
+			s.checkProbes(h, now)
 		}
 		if t.ordered && waits || open >= s.limit(t) || !h.clean && s.plan.FailingAfter > 0 {
 			continue
@@ -566,7 +605,7 @@ func (s *simulation) checkLate(h *subject, now time.Time, free bool) (waits bool
 			continue
 		}
 		waits = waits || !d.ping
-		if due := d.due(s.plan, s.begun); (d.ping || free) && now.After(due.Add(slack)) {
+		if due := d.due(s.plan, s.begun, s.renewed); (d.ping || free) && now.After(due.Add(slack)) {
 			s.violate(promiseLate, "subscription %d: a delivery was due at %s, and it is %s", h.i, stamp(due), stamp(now))
 		}
 	}
@@ -574,9 +613,12 @@ func (s *simulation) checkLate(h *subject, now time.Time, free bool) (waits bool
 }
 
 // due returns the latest time at which a delivery is due again, when the
-// dispatcher began at begun.
-func (d *sending) due(p *plan, begun time.Time) time.Time {
+// dispatcher began at begun and its lease at renewed.
+func (d *sending) due(p *plan, begun, renewed time.Time) time.Time {
 	last := d.last()
+	if last.cut {
+		return renewed
+	}
 	if last.ended.IsZero() {
 		return begun // what was interrupted goes on at once
 	}
@@ -668,6 +710,7 @@ func (s *simulation) change(h *subject, edit func(*terms), do func() error) {
 		h.clean = true
 	}
 	h.changed = time.Now()
+	h.recovery = recovery{}
 	s.mu.Unlock()
 	if err := do(); err != nil {
 		s.mu.Lock()
@@ -765,9 +808,18 @@ func (s *simulation) do(st *step) {
 	case doFailRead:
 		s.faults.arm(false, st.N, false)
 		return
+	case doRecover:
+		s.recoverSlowly(h, st.N)
+		return
+	case doLose:
+		s.lose(time.Duration(st.N)*125*time.Millisecond, time.Duration(st.Who)*5*time.Second+600*time.Millisecond)
+		return
 	case doFill:
 		s.faults.fill(time.Duration(st.N) * time.Second)
 		return
+	}
+	if s.plan.DisableAfter > 0 {
+		s.rest() // whether it was disabled is known
 	}
 	if !h.now.deleted {
 		s.doTo(h, st)
@@ -790,7 +842,7 @@ func (s *simulation) stopAndStart() {
 	})
 	s.mu.Lock()
 	s.failed(err)
-	s.trapped = s.trapped || !calm // an attempt may wait for its subscription to be read
+	s.trapped = s.trapped || !calm || s.dial > 0 // an attempt may wait for its subscription to be read
 	s.next()
 	s.mu.Unlock()
 	s.open()
@@ -916,7 +968,7 @@ func (s *simulation) ping(h *subject, rush bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, may := s.faults.now()
-	if !may && s.faults.calm() && !s.down && s.gen == gen && s.inFlight(h, true) < maxPingsPerQueue && s.pings(h) == before {
+	if !may && s.faults.calm() && s.dial == 0 && !s.down && s.gen == gen && s.inFlight(h, true) < maxPingsPerQueue && s.pings(h) == before {
 		s.violate(promisePing, "subscription %d got none", h.i)
 	}
 }
@@ -993,6 +1045,7 @@ func (s *simulation) ended(r *reception, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.ended, r.status = time.Now(), status
+	r.by.endRecovery(r)
 	if status == 0 || status >= 500 {
 		r.by.clean = r.by.clean && r.of.ping
 	}
@@ -1026,6 +1079,10 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 	}
 
 	s.checkTerms(at, d)
+	s.checkRecovery(h, r)
+	if s.lease.forbids() {
+		s.violate(promiseLease, "subscription %d got an attempt", h.i)
+	}
 	if s.trap && !d.ping {
 		s.trap, s.trapped, s.down = false, true, true
 		s.d.store.Close()
@@ -1036,6 +1093,7 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 		at.turn++
 		m = []mode{modeOK, modeBusy}[at.turn%2]
 	}
+	r.hangs = m == modeHang
 	return r, m
 }
 
@@ -1094,7 +1152,7 @@ func (s *simulation) checkTerms(at *place, d *sending) {
 // again checks that a delivery may be sent once more now. Owns s.mu.
 func (s *simulation) again(h *subject, d *sending, now time.Time) {
 	last := d.last()
-	lost := last.gen != s.gen && !last.settled // the crash may have taken what came of it
+	lost := last.gen != s.gen && !last.settled || last.cut // the crash may have taken what came of it
 	switch {
 	case lost:
 	case last.final():
@@ -1160,7 +1218,7 @@ func (s *simulation) auditDelivery(h *subject, d *webhook.Delivery, end bool) {
 	if end && !d.Status.Final() {
 		s.violate(promiseEnds, "subscription %d: a delivery is %s", h.i, d.Status)
 	}
-	if m != nil && !s.crashed && len(m.came) < d.AttemptsMade {
+	if m != nil && !s.crashed && (end || s.dial == 0) && len(m.came) < d.AttemptsMade {
 		s.violate(promiseKept, "subscription %d: %d were counted, %d made", h.i, d.AttemptsMade, len(m.came))
 	}
 	s.status(h, m, d)
@@ -1209,7 +1267,7 @@ func (s *simulation) status(h *subject, m *sending, d *webhook.Delivery) {
 			ok = false
 		}
 	default:
-		ok = m == nil || !m.last().settled || !m.last().final()
+		ok = m == nil || !m.last().settled || !m.last().final() || m.last().cut
 	}
 	if !ok || len(final) > 1 && !s.crashed {
 		s.violate(promiseEnds, "subscription %d: a delivery is %s %s after %d attempts and the final answers %v", h.i, d.Status, d.FailureReason, d.AttemptsMade, final)
@@ -1245,6 +1303,9 @@ func (s *simulation) end() {
 		return
 	}
 	s.faults.clear()
+	if !s.lease.isValid() {
+		s.sleep(time.Minute) // it is renewed
+	}
 	s.mu.Lock()
 	s.trap = false
 	for _, h := range s.subs {
@@ -1253,6 +1314,10 @@ func (s *simulation) end() {
 		}
 	}
 	s.mu.Unlock()
+	if s.plan.DisableAfter > 0 { // by an attempt that is in flight, at the latest
+		s.sleep(time.Minute)
+		s.rest()
+	}
 	on := true
 	for _, h := range s.subs {
 		if !h.now.deleted {

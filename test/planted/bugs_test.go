@@ -22,6 +22,9 @@ const (
 	promisePaused   = "nothing but pings is sent to a paused subscription"
 	promiseServed   = "a subscription with a free slot is served within a second, whatever the others do"
 	promiseSlots    = "a subscription uses its own slots and no more"
+	promiseLease    = "nothing is sent without the lease"
+	promiseProbes   = "a failing subscription is probed, less and less often"
+	promiseRamp     = "a subscription that has recovered gets its slots back by doubling"
 )
 
 // bugs are mistakes that a change could make, each with the promises of which the
@@ -122,4 +125,17 @@ var bugs = []bug{
 	{"a result that could not be stored is forgotten", []edit{
 		{"dispatcher/attempt.go", "case <-time.After(time.Until(again)):\n\t\tcase <-ctx.Done():\n\t\t\treturn time.Time{}, a.Result", "case <-time.After(time.Until(again)):\n\t\t\treturn time.Time{}, a.Result\n\t\tcase <-ctx.Done():\n\t\t\treturn time.Time{}, a.Result"},
 	}, []string{promiseLate, promiseEnds, promiseServed}},
+	{"a subscription that has recovered has all its slots at once", []edit{
+		{"dispatcher/queue.go", "q.ramp = 1\n", "q.ramp = 0\n"},
+	}, []string{promiseRamp}},
+	{"a failing subscription is probed without a wait", []edit{
+		{"dispatcher/queue.go", "case q.Failing && now.Before(q.nextProbe):", "case false:"},
+	}, []string{promiseProbes}},
+	{"nobody asks whether anything may be sent", []edit{
+		{"dispatcher/dispatcher.go", "MaySend: cfg.Store.Queues().MaySend, ", ""},
+		{"dispatcher/attempt.go", "if gone || !d.store.Queues().MaySend() {", "if gone {"},
+	}, []string{promiseLease}},
+	{"attempts go on when the lease ends", []edit{
+		{"dispatcher/attempt.go", "d.client.Send(d.leased(ctx), ", "d.client.Send(ctx, "},
+	}, []string{promiseLease}},
 }

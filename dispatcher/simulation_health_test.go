@@ -109,12 +109,12 @@ func (s *simulation) recoverSlowly(h *subject, n int) {
 	}
 	set(modeBusy)
 	for range 3 {
-		s.publish(n)
+		s.publish(h.program, n)
 		s.rest()
 		s.sleep(webhook.FailingOver)
 	}
 	for range 4 {
-		s.publish(n)
+		s.publish(h.program, n)
 	}
 	s.rest()
 	set(modeSlow)

@@ -73,7 +73,9 @@ type plan struct {
 	Lease                     bool
 	Dial                      time.Duration // with a lease: how long a connection takes
 	Jitter                    float64
+	Programs                  int
 	Subscriptions             []founder
+	Crowd                     int      // further subscriptions, made like those in turn
 	Steps                     [][]step // in groups, which shrink well
 }
 
@@ -113,6 +115,7 @@ const (
 	doCrash     operation = "crash"
 	doCrashOn   operation = "crash on the next arrival"
 	doRestart   operation = "restart"
+	doStorm     operation = "publish at the same time"
 	doFailWrite operation = "have a statement of a write fail" // and, for odd n, its transaction end
 	doFailRead  operation = "have a statement of a read fail"
 	doFill      operation = "fill the disk"
@@ -138,6 +141,9 @@ const (
 // Names of events, by bit.
 var simulatedNames = [...]string{"content_updated", "content_deleted", "channel_created"}
 
+// simulatedPrograms are the programs of a plan, of which it uses the first.
+var simulatedPrograms = [...]string{"p", "q", "r"}
+
 func namesOf(bits int) []string {
 	var names []string
 	for i, name := range simulatedNames {
@@ -151,6 +157,7 @@ func namesOf(bits int) []string {
 func (p plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, disabled after %s, lease %t (dialling %s), jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.DisableAfter, p.Lease, p.Dial, p.Jitter)
+	fmt.Fprintf(&b, "%d programs, %d more subscriptions\n", p.Programs, p.Crowd)
 	for i, f := range p.Subscriptions {
 		fmt.Fprintf(&b, "subscription %d: ordered %t, its server: %s\n", i, f.Ordered, f.Mode)
 	}
@@ -174,9 +181,9 @@ func plans() *rapid.Generator[plan] {
 			Do: rapid.SampledFrom([]operation{
 				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doMove, doNames, doRedeliver,
 				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
-				doFailWrite, doFailRead, doFill, doRecover, doLose,
+				doStorm, doFailWrite, doFailRead, doFill, doRecover, doLose,
 			}).Draw(t, "do"),
-			Who:  rapid.IntRange(0, 5).Draw(t, "who"),
+			Who:  rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 9, 17, 29}).Draw(t, "who"),
 			N:    rapid.IntRange(0, 7).Draw(t, "n"),
 			Rush: rapid.SampledFrom([]bool{false, true, false, true}).Draw(t, "rush"),
 		}
@@ -201,6 +208,8 @@ func plans() *rapid.Generator[plan] {
 			Lease:        rapid.SampledFrom([]bool{false, false, true}).Draw(t, "lease"),
 			Dial:         rapid.SampledFrom([]time.Duration{0, 0, 300 * time.Millisecond}).Draw(t, "dial"),
 			Jitter:       rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
+			Programs:     rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(t, "programs"),
+			Crowd:        rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 26}).Draw(t, "crowd"),
 			Subscriptions: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) founder {
 				return founder{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
 			}), 1, 4).Draw(t, "subscriptions"),
@@ -236,7 +245,7 @@ type simulation struct {
 
 	subs      []*subject
 	events    map[string]int // by id: its place in published
-	published []string
+	published []int64        // the seq of each event, 0 while it is not known
 	unsettled []*reception
 }
 
@@ -244,6 +253,7 @@ type simulation struct {
 type subject struct {
 	i        int
 	id       string
+	program  string
 	now      terms
 	was      []terms   // until the dispatcher has come to rest
 	changed  time.Time // when any of it was
@@ -337,7 +347,7 @@ func (p *plan) policy() webhook.RetryPolicy {
 const attemptTimeout = 10 * time.Second
 
 // play plays a plan on a data directory that holds an empty database with the
-// program "p", and returns the promise it broke, nil for none.
+// simulated programs, and returns the promise it broke, nil for none.
 func play(t *testing.T, dir string, p *plan) (found *broken) {
 	defer func() {
 		if r := recover(); r != nil && found == nil { // a bubble that cannot end
@@ -390,6 +400,10 @@ func (s *simulation) run() {
 	for _, f := range s.plan.Subscriptions {
 		s.create(f.Ordered, f.Mode)
 		s.rest()
+	}
+	for i := range s.plan.Crowd {
+		f := s.plan.Subscriptions[i%len(s.plan.Subscriptions)]
+		s.create(f.Ordered, f.Mode)
 	}
 	for _, group := range s.plan.Steps {
 		for _, st := range group {
@@ -667,12 +681,15 @@ func (s *simulation) judge(h *subject) {
 // judgeEvents checks the events of the delivery that came first as the i-th: each
 // is owed, in order, and in no delivery before.
 func (s *simulation) judgeEvents(h *subject, i int, d *sending) {
-	newest := -1
+	var newest int64 // 0 where it is not known
 	for _, e := range d.events {
-		if e <= newest {
-			s.violate(promiseOrdered, "subscription %d: event %d stands after event %d", h.i, e, newest)
+		if e >= 0 {
+			seq := s.published[e]
+			if seq != 0 && seq <= newest {
+				s.violate(promiseOrdered, "subscription %d: event %d of the log stands after event %d", h.i, seq, newest)
+			}
+			newest = seq
 		}
-		newest = e
 		if e < 0 || !slices.ContainsFunc(h.debts, func(o *debt) bool { return o.event == e }) {
 			s.violate(promiseOwed, "subscription %d got event %d", h.i, e)
 		}
@@ -736,13 +753,13 @@ func (s *simulation) failed(err error) bool {
 
 func (s *simulation) update(h *subject, edit func(*terms), f *webhook.SubscriptionFields) {
 	s.change(h, edit, func() error {
-		_, err := s.d.store.Subscriptions().Update(context.Background(), "p", h.id, f)
+		_, err := s.d.store.Subscriptions().Update(context.Background(), h.program, h.id, f)
 		return err
 	})
 }
 
 func (s *simulation) create(ordered bool, m mode) {
-	h := &subject{i: len(s.subs), now: terms{active: true, ordered: ordered, names: 3}, changed: time.Now(), clean: true,
+	h := &subject{i: len(s.subs), program: simulatedPrograms[len(s.subs)%s.plan.Programs], now: terms{active: true, ordered: ordered, names: 3}, changed: time.Now(), clean: true,
 		copies: make(map[string]time.Time), unseen: make(map[string]bool), sent: make(map[string]*sending)}
 	for n := range h.places {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(h.i), byte(n)})
@@ -761,7 +778,7 @@ func (s *simulation) create(ordered bool, m mode) {
 	s.subs = append(s.subs, h)
 	s.mu.Unlock()
 	names := namesOf(h.now.names)
-	sub, _, err := s.d.store.Subscriptions().Create(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &h.places[0].url, Events: &names, Ordered: &ordered}, 0)
+	sub, _, err := s.d.store.Subscriptions().Create(context.Background(), h.program, "u", &webhook.SubscriptionFields{URL: &h.places[0].url, Events: &names, Ordered: &ordered}, 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.id = sub.ID; err != nil {
@@ -775,7 +792,14 @@ func (s *simulation) do(st *step) {
 	h := s.subs[st.Who%len(s.subs)]
 	switch st.Do {
 	case doPublish:
-		s.publish(st.N)
+		s.publish(h.program, st.N)
+		return
+	case doStorm:
+		var publishers sync.WaitGroup
+		for i := range 2 + st.N%4 {
+			publishers.Go(func() { s.publish(simulatedPrograms[(i+st.Who)%s.plan.Programs], st.N+i) })
+		}
+		publishers.Wait()
 		return
 	case doBehave:
 		s.mu.Lock()
@@ -783,7 +807,7 @@ func (s *simulation) do(st *step) {
 		s.mu.Unlock()
 		return
 	case doCreate:
-		if len(s.subs) < 6 {
+		if len(s.subs) < 6+s.plan.Crowd {
 			s.create(st.N%2 == 1, modeOK)
 		}
 		return
@@ -873,11 +897,11 @@ func (s *simulation) doTo(h *subject, st *step) {
 		s.update(h, func(t *terms) { t.slots = slots }, &webhook.SubscriptionFields{MaxInFlight: &slots})
 	case doDelete:
 		s.change(h, func(t *terms) { t.deleted = true }, func() error {
-			_, err := s.d.store.Subscriptions().Delete(ctx, "p", h.id)
+			_, err := s.d.store.Subscriptions().Delete(ctx, h.program, h.id)
 			return err
 		})
 	case doRotate:
-		_, _, err := s.d.store.Subscriptions().RotateSecret(ctx, "p", h.id)
+		_, _, err := s.d.store.Subscriptions().RotateSecret(ctx, h.program, h.id)
 		s.refused(err)
 	case doPing:
 		s.ping(h, st.Rush)
@@ -888,7 +912,7 @@ func (s *simulation) doTo(h *subject, st *step) {
 		h.replayed = true
 		s.mu.Unlock()
 		only := []webhook.ReplayOnly{webhook.ReplayMissed, webhook.ReplayFailed, webhook.ReplayAll}[st.N%3]
-		_, err := s.d.store.Replays().Create(ctx, "p", h.id, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: only})
+		_, err := s.d.store.Replays().Create(ctx, h.program, h.id, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: only})
 		s.refused(err)
 	}
 }
@@ -904,20 +928,20 @@ func (s *simulation) refused(err error) {
 	s.failed(err)
 }
 
-// publish publishes one to four events, whose names n also says.
-func (s *simulation) publish(n int) {
+// publish publishes one to five events of a program, whose names n also says.
+func (s *simulation) publish(program string, n int) {
 	var events []webhook.Event
 	var fresh []*debt
 	s.mu.Lock()
-	for i := range 1 + n/2 {
+	for i := range 1 + n/2%4 {
 		which := (n + i) % len(simulatedNames)
 		id := webhook.NewID()
 		place := len(s.published)
 		s.events[id] = place
-		s.published = append(s.published, id)
+		s.published = append(s.published, 0)
 		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
 		for _, h := range s.subs {
-			if !h.now.deleted && h.now.active && h.now.names&(1<<which) != 0 {
+			if h.program == program && !h.now.deleted && h.now.active && h.now.names&(1<<which) != 0 {
 				d := &debt{event: place, at: time.Now()}
 				h.debts = append(h.debts, d)
 				fresh = append(fresh, d)
@@ -925,12 +949,15 @@ func (s *simulation) publish(n int) {
 		}
 	}
 	s.mu.Unlock()
-	_, err := s.d.store.Events().Publish(context.Background(), "p", events)
-	if err == nil {
-		return
-	}
+	_, err := s.d.store.Events().Publish(context.Background(), program, events)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err == nil {
+		for _, e := range events {
+			s.published[s.events[e.ID]] = e.Seq
+		}
+		return
+	}
 	s.failed(err)
 	stored := !s.excused(err) || s.down // as far as can be known
 	for _, h := range s.subs {
@@ -959,7 +986,7 @@ func (s *simulation) ping(h *subject, rush bool) {
 	go func(st *store.Store) { // a crash may leave it without an answer
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		st.Subscriptions().Ping(ctx, "p", h.id)
+		st.Subscriptions().Ping(ctx, h.program, h.id)
 	}(s.d.store)
 	if rush {
 		return
@@ -981,7 +1008,7 @@ func (s *simulation) redeliver(h *subject, n int) {
 	}
 	id := h.order[n%len(h.order)].id
 	s.mu.Unlock()
-	d, err := s.d.store.Deliveries().Redeliver(context.Background(), "p", h.id, id)
+	d, err := s.d.store.Deliveries().Redeliver(context.Background(), h.program, h.id, id)
 	if s.refused(err); err == nil {
 		s.mu.Lock()
 		h.copies[d.ID] = time.Now()
@@ -1282,7 +1309,7 @@ func (s *simulation) deliveries(h *subject) (map[string]webhook.Delivery, error)
 		if invalid != nil {
 			return nil, invalid
 		}
-		page, next, err := s.d.store.Deliveries().Page(context.Background(), "p", h.id, &query)
+		page, next, err := s.d.store.Deliveries().Page(context.Background(), h.program, h.id, &query)
 		if err != nil {
 			return nil, err
 		}
@@ -1304,7 +1331,7 @@ func (s *simulation) end() {
 	}
 	s.faults.clear()
 	if !s.lease.isValid() {
-		s.sleep(time.Minute) // it is renewed
+		s.sleep(5 * time.Minute) // it is renewed
 	}
 	s.mu.Lock()
 	s.trap = false
@@ -1351,8 +1378,10 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
-		t.Fatal(err)
+	for _, program := range simulatedPrograms {
+		if _, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

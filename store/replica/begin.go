@@ -60,12 +60,29 @@ func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
 	if err := r.openOwn(ctx, t); err != nil {
 		return nil, err
 	}
+	if err := r.checkBegun(ctx, t, current); err != nil {
+		return nil, err
+	}
 	t.complete.Store(t.term.Complete)
 	r.term.Store(t.term.Number)
 	if r.onTerm != nil {
 		r.onTerm(t.term.Number)
 	}
 	return t, nil
+}
+
+// checkBegun checks once more that a new term can be restored: without a lease the
+// service that wrote the term before may have removed files until this one began.
+// After an error the next try begins a term with a snapshot.
+func (r *Replication) checkBegun(ctx context.Context, t *ownTerm, current term) error {
+	if t.term.Snapshot || t.term.Number == current.Number || r.lease.Load() != nil {
+		return nil
+	}
+	ok, err := reaches(ctx, t.client, t.term.ParentTXID)
+	if err == nil && !ok {
+		err = errReplicaIncomplete
+	}
+	return err
 }
 
 // lastTerm returns the record beside the database if the database continues

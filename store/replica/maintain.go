@@ -207,10 +207,25 @@ func (r *Replication) enforceL0Retention(ctx context.Context, s *session) error 
 		}
 		old = append(old, f)
 	}
-	if err := s.replica.Client.DeleteLTXFiles(ctx, old); err != nil {
+	if err := r.remove(ctx, s, old); err != nil {
 		return err
 	}
 	return removeLocal(s.db, upTo, r.cfg.L0Retention)
+}
+
+// remove removes files of the session's term. A later term may need them, if one
+// has begun: without a lease, nothing else keeps a service that was replaced from
+// removing them.
+func (r *Replication) remove(ctx context.Context, s *session, files []*ltx.FileInfo) error {
+	if len(files) == 0 {
+		return nil
+	}
+	if current, err := newestTerm(ctx, s.own.at); err != nil {
+		return err
+	} else if current.Number > s.own.term.Number {
+		return errTermEnded
+	}
+	return s.replica.Client.DeleteLTXFiles(ctx, files)
 }
 
 // removeLocal removes local files of level 0 up to a transaction that are older
@@ -262,7 +277,7 @@ func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session) 
 		if err := r.removeBefore(ctx, s, old[len(old)-1].MaxTXID); err != nil {
 			return err
 		}
-		if err := s.replica.Client.DeleteLTXFiles(ctx, old); err != nil {
+		if err := r.remove(ctx, s, old); err != nil {
 			return err
 		}
 	}
@@ -283,7 +298,7 @@ func (r *Replication) removeBefore(ctx context.Context, s *session, tx ltx.TXID)
 				old = append(old, f)
 			}
 		}
-		if err := s.replica.Client.DeleteLTXFiles(ctx, old); err != nil {
+		if err := r.remove(ctx, s, old); err != nil {
 			return err
 		}
 	}

@@ -114,7 +114,7 @@ var bugs = []bug{
 	}, []string{promiseOnce}},
 	{"a write that fails leaves what it has written", []edit{
 		{"store/sqlite/writer.go", "if t.ended || !ok && t.wrote {", "if t.ended && t.current != nil {"},
-	}, []string{promiseKept, promiseOwed, promiseServed, promiseOnce, promiseOperates, promiseCounted, promiseLate, promiseIdle, promiseEnds}},
+	}, []string{promiseKept, promiseOwed, promiseServed, promiseOnce, promiseOperates, promiseCounted, promiseLate, promiseIdle, promiseEnds, promiseOrdered}},
 	{"the end of a log is remembered from a commit that failed", []edit{
 		{"store/tx.go", "clear(w.heads)\n", ""},
 		{"store/tx.go", "\t\tdelete(w.heads, p)\n", "\t\t_ = p\n"},

@@ -64,7 +64,7 @@ var bugs = []bug{
 		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`, `"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := t.now()", "ended, err := t.now()"},
-	}, []string{promiseDeleted}},
+	}, []string{promiseDeleted, promiseOwed}},
 	{"a pause is not heeded", []edit{
 		{"store/queue.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
 		{"dispatcher/queue.go", "!q.Active || q.inFlight >= limit", "q.inFlight >= limit"},

@@ -243,7 +243,7 @@ func TestHeld(t *testing.T) {
 func TestLeaseKept(t *testing.T) {
 	b := newBucket(t)
 	one, other := t.TempDir(), t.TempDir()
-	l := newLease(t, b, one, time.Second)
+	l := newLease(t, b, one, 2*time.Second)
 	if err := l.Acquire(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestLeaseKept(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	await("it is not kept", func() bool { return !l.Valid() || time.Since(began) > 3*time.Second })
+	await("it is not kept", func() bool { return !l.Valid() || time.Since(began) > 4*time.Second })
 	if !l.Valid() {
 		t.Fatalf("it was lost after %s", time.Since(began))
 	}

@@ -74,7 +74,7 @@ func (f *faults) clear() {
 	f.writes, f.reads, f.full = 0, 0, time.Time{}
 }
 
-// without runs do, and no statement fails meanwhile.
+// without runs do, and no statement fails until then.
 func (f *faults) without(do func()) {
 	f.mu.Lock()
 	f.off++

@@ -315,7 +315,7 @@ type reception struct {
 	wait    time.Duration // that the answer asked for
 	gen     int
 	hangs   bool // it is never answered
-	cut     bool // the lease ended meanwhile, and it may be made again at once
+	cut     bool // the lease ended during it, and it may be made again at once
 	probe   bool // its subscription was failing
 	settled bool // it has ended, and the dispatcher has come to rest since
 }
@@ -1179,7 +1179,7 @@ func (s *simulation) checkTerms(at *place, d *sending) {
 // again checks that a delivery may be sent once more now. Owns s.mu.
 func (s *simulation) again(h *subject, d *sending, now time.Time) {
 	last := d.last()
-	lost := last.gen != s.gen && !last.settled || last.cut // the crash may have taken what came of it
+	lost := last.gen != s.gen && !last.settled || last.cut // the crash may have taken its result
 	switch {
 	case lost:
 	case last.final():

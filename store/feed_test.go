@@ -64,7 +64,7 @@ func fillFeeds(t *testing.T, s *Store) {
 }
 
 // Every feed of the admin UI can be walked back: the page before a page ends
-// with the row before its first, also when rows were added meanwhile.
+// with the row before its first, also when rows were added since.
 func TestFeedsGoBothWays(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

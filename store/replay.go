@@ -234,7 +234,7 @@ type replayBatch struct {
 
 // replayBatch reads the next step of a replay: at most count events, and as many
 // as fit into size bytes, but one at least when there is one. The error is
-// [ErrStale] when retention removes one of them meanwhile.
+// [ErrStale] when retention removes one of them before that.
 func (s Queues) replayBatch(ctx context.Context, r *replayCursor, count, size int) (b replayBatch, err error) {
 	if b.seqs, b.after, err = s.replayed(ctx, r, count); err != nil {
 		return b, err

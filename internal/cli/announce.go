@@ -24,13 +24,22 @@ func prepare(s *server.Config, shown []server.Setting) {
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 }
 
+// startError returns err, or nil after a signal: that ends the start in order, and
+// whatever step it was at fails because of it.
+func startError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // announceAndRun prints where the service is, and runs it until ctx ends.
 func announceAndRun(ctx context.Context, svc *server.Server, s *server.Config, std Streams) error {
 	link, err := svc.SetupLink(ctx)
 	var refused *webhook.Error
 	if err != nil && !errors.As(err, &refused) {
 		svc.Close()
-		return err
+		return startError(ctx, err)
 	}
 	announce(std.Out, svc, s, link)
 	return svc.Run(ctx)

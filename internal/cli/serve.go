@@ -34,7 +34,7 @@ func (c *serveCmd) Run(ctx context.Context, std Streams, conf *configuration, li
 	}
 	svc, err := server.Open(ctx, s)
 	if err != nil {
-		return c.keyFlag.explain(err)
+		return startError(ctx, c.keyFlag.explain(err))
 	}
 	return announceAndRun(ctx, svc, s, std)
 }

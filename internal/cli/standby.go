@@ -36,7 +36,7 @@ func (c *standbyCmd) Run(ctx context.Context, std Streams, conf *configuration, 
 	case errors.Is(err, store.ErrNotEmpty):
 		return fmt.Errorf("%w; --force puts that aside when the standby takes over", err)
 	case err != nil:
-		return err
+		return startError(ctx, err)
 	}
 	fmt.Fprintf(std.Out, "Standby   follows %s\n", terminal.Escape(s.Replica.Target()))
 	when := "when it is told to"
@@ -46,7 +46,7 @@ func (c *standbyCmd) Run(ctx context.Context, std Streams, conf *configuration, 
 	fmt.Fprintf(std.Out, "          and takes over %s: %s promote --data %s\n", when, s.Program, shellQuote(s.Dir))
 	svc, err := b.Run(ctx)
 	if err != nil || svc == nil {
-		return c.keyFlag.explain(err)
+		return startError(ctx, c.keyFlag.explain(err))
 	}
 	return announceAndRun(ctx, svc, s, std)
 }

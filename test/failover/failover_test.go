@@ -135,7 +135,7 @@ func (f *failOver) instance(binary string, flags ...string) *harness.Instance {
 // the bucket.
 func (f *failOver) replica(data string) (name string) {
 	name = filepath.Join(f.t.TempDir(), "litestream.yml")
-	text := fmt.Sprintf("shutdown-sync-timeout: %s\ndbs:\n  - path: %s/service.db\n    monitor-interval: 100ms\n    replica:\n      type: s3\n      bucket: b\n      endpoint: %s\n      access-key-id: id\n      secret-access-key: secret\n      sync-interval: 200ms\n", 3*lease, data, f.bucket)
+	text := fmt.Sprintf("shutdown-sync-timeout: %s\ndbs:\n  - path: %s/service.db\n    monitor-interval: 100ms\n    replica:\n      type: s3\n      bucket: b\n      endpoint: %s\n      access-key-id: id\n      secret-access-key: secret\n      sync-interval: 200ms\n", 10*lease, data, f.bucket)
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}

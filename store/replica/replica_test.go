@@ -55,6 +55,8 @@ type bucket struct {
 	down  atomic.Bool                         // every request gets a 503
 	delay atomic.Pointer[func(*http.Request)] // called before each response; nil for none
 	plain atomic.Bool                         // conditional writes get a 501
+	// refuses reports whether a request gets a 403, which is not repeated; nil for none.
+	refuses atomic.Pointer[func(*http.Request) bool]
 }
 
 func newBucket(t testing.TB) *bucket {
@@ -73,6 +75,10 @@ func newBucket(t testing.TB) *bucket {
 		}
 		if b.plain.Load() && r.Header.Get("If-None-Match") != "" {
 			w.WriteHeader(http.StatusNotImplemented)
+			return
+		}
+		if refuses := b.refuses.Load(); refuses != nil && (*refuses)(r) {
+			w.WriteHeader(http.StatusForbidden)
 			return
 		}
 		if delay := b.delay.Load(); delay != nil {

@@ -82,20 +82,6 @@ func (r *Replication) sentTX() ltx.TXID {
 	return r.sent
 }
 
-// transferTime returns how long the slowest upload that is not aborted takes for the
-// transactions after one up to another.
-func (r *Replication) transferTime(s *session, after, upTo ltx.TXID) (d time.Duration) {
-	if after == 0 || after >= upTo {
-		return r.uploadTimeout()
-	}
-	for tx := after + 1; tx <= upTo; tx++ {
-		if info, err := os.Stat(s.db.LTXPath(0, tx, tx)); err == nil {
-			d += time.Duration(info.Size()) * time.Second / minUploadRate
-		}
-	}
-	return d
-}
-
 // syncUnlessThrottled syncs, unless the writer or an upload has done so within the
 // last monitor-interval and this sync was not requested. It returns when the last
 // sync began.
@@ -214,7 +200,7 @@ func (r *Replication) rest(ctx context.Context, least, most time.Duration) (awai
 }
 
 // send uploads every synced transaction, and before that syncs for those who wait
-// for an upload. Its timeout depends on the size of what is uploaded.
+// for an upload.
 func (r *Replication) send(ctx context.Context, s *session) error {
 	if r.fenced() {
 		return ErrLeaseExpired
@@ -272,7 +258,6 @@ func (r *Replication) acknowledge() error {
 // began at began.
 func (r *Replication) sendFiles(ctx context.Context, s *session, began time.Time) (sent ltx.TXID, err error) {
 	if s.replica.Pos().IsZero() {
-		// Litestream would ask the replica, after a failure too.
 		s.replica.SetPos(ltx.Pos{TXID: r.sentTX()})
 	}
 	pos, err := s.db.Pos()
@@ -280,19 +265,38 @@ func (r *Replication) sendFiles(ctx context.Context, s *session, began time.Time
 		return 0, err
 	}
 	before := s.replica.Pos().TXID
-	timeout := r.acks.requestTimeout() + r.transferTime(s, before, pos.TXID)
-	sending, cancel := context.WithTimeoutCause(ctx, timeout, errUploadStalled)
-	defer cancel()
-	err = s.replica.Sync(sending)
-	r.acks.adapt(time.Since(began), sending.Err() != nil)
-	if err != nil {
-		return 0, err
+	for sent = before; sent < pos.TXID; {
+		if err := r.sendFile(ctx, s, sent+1); err != nil {
+			return 0, err
+		}
+		sent++
+		s.replica.SetPos(ltx.Pos{TXID: sent}) // after a failure, what is left is sent
 	}
-	sent = s.replica.Pos().TXID
 	if r.measure != nil && before > 0 && sent > before {
 		r.measure(int(sent-before), time.Since(began))
 	}
 	return sent, nil
+}
+
+// sendFile uploads the file of a transaction. Its timeout is its own, so that a
+// bucket that is slow gets a long backlog too.
+func (r *Replication) sendFile(ctx context.Context, s *session, tx ltx.TXID) error {
+	f, err := os.Open(s.db.LTXPath(0, tx, tx))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	timeout := r.acks.requestTimeout() + time.Duration(info.Size())*time.Second/minUploadRate
+	sending, cancel := context.WithTimeoutCause(ctx, timeout, errUploadStalled)
+	defer cancel()
+	began := time.Now()
+	_, err = s.replica.Client.WriteLTXFile(sending, 0, tx, tx, f)
+	r.acks.adapt(time.Since(began), sending.Err() != nil)
+	return err
 }
 
 // verify checks from time to time that the replica can be restored: a bucket may

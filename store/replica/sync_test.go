@@ -4,9 +4,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -63,6 +65,55 @@ func TestEmptiedReplica(t *testing.T) {
 	r.await("up to date", upToDate)
 	if n := restoredRows(t, cfg); n != 5 {
 		t.Errorf("after the next start: got %d rows, want 5", n)
+	}
+}
+
+// TestUploadGoesOn uploads a backlog of several files to a bucket that refuses every
+// third: each failure is retried at the file that failed, not at the first.
+func TestUploadGoesOn(t *testing.T) {
+	b := newBucket(t)
+	r := openReplicated(t, t.TempDir(), b.config(t, t.TempDir()))
+	r.insert(1)
+	r.await("up to date", upToDate)
+	s := r.current()
+	const files = 5
+	var mu sync.Mutex
+	open, requests, taken := false, 0, make(map[string]int)
+	refuses := func(req *http.Request) bool {
+		if req.Method != http.MethodPut || !strings.Contains(req.URL.Path, "/0000/") {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if open {
+			requests++
+		}
+		if !open || requests%3 == 0 {
+			return true
+		}
+		taken[req.URL.Path]++
+		return false
+	}
+	b.refuses.Store(&refuses)
+	for range files {
+		r.insert(1)
+		if err := s.db.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mu.Lock()
+	open = true
+	mu.Unlock()
+	r.awaitSent(s)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(taken) != files {
+		t.Errorf("%d files were uploaded, want %d: %v", len(taken), files, taken)
+	}
+	for name, times := range taken {
+		if times != 1 {
+			t.Errorf("%s was uploaded %d times", name, times)
+		}
 	}
 }
 

@@ -12,8 +12,10 @@ import (
 var ErrNotAcknowledged = errors.New("the replica does not have it yet")
 
 // acknowledger knows which commits are in the replica, and wakes those who wait for
-// one. An upload serves everybody whose commit was made before it began: commits
-// continue while it runs, and those who made them wait for the next.
+// one. An upload serves everybody whose commit was made before the write-ahead log was
+// copied for it: commits continue while it runs, and those who made them wait for the
+// next. Where copying takes a considerable part of an upload, the next is staged, that
+// is copied, while one runs.
 type acknowledger struct {
 	timeout time.Duration // of a wait
 	pause   time.Duration // the least pause between two uploads
@@ -29,16 +31,20 @@ type acknowledger struct {
 
 	mu        sync.Mutex
 	uploading bool
+	staged    bool // the log is copied, or being copied, for the upload that begins next
 	began     time.Time
 	upTo      int64   // the commits that the upload covers
+	stagedTo  int64   // the commits that the staged one covers
 	current   waiters // for the upload
+	ahead     waiters // for the staged one
 	next      waiters // for the one after it
 
 	// Of the last upload.
-	ended  time.Time
-	took   time.Duration
-	woken  int // by it
-	waited int // for the next, when it ended
+	copyTook time.Duration
+	ended    time.Time
+	took     time.Duration // without the copy
+	woken    int           // by it
+	waited   int           // for the next, when it ended
 
 	skip int // how many uploads gather lets begin at once
 }
@@ -56,6 +62,14 @@ func (w *waiters) add() <-chan struct{} {
 	}
 	w.n++
 	return w.done
+}
+
+// wake has everybody go on.
+func (w *waiters) wake() {
+	if w.n > 0 {
+		close(w.done)
+		*w = waiters{}
+	}
 }
 
 func newAcknowledger(timeout, pause time.Duration, commits func() int64) *acknowledger {
@@ -99,28 +113,101 @@ func (a *acknowledger) join(commits int64) <-chan struct{} {
 	if a.covered.Load() >= commits {
 		return nil
 	}
-	if a.uploading && commits <= a.upTo {
+	switch {
+	case a.uploading && commits <= a.upTo:
 		return a.current.add()
+	case a.staged && commits <= a.stagedTo:
+		return a.ahead.add()
 	}
 	if a.next.n == 0 {
-		select {
-		case a.wanted <- struct{}{}:
-		default:
-		}
+		a.want()
 	}
 	return a.next.add()
 }
 
-// begin begins an upload, which covers all commits up to now: the write-ahead log
-// must be copied after it. end must follow.
-func (a *acknowledger) begin() {
+// want has an upload begin. The mutex must be held.
+func (a *acknowledger) want() {
+	select {
+	case a.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// stage stages an upload, which covers all commits up to now: the write-ahead log must
+// be copied after it, and copied called then. It reports false when one is staged.
+func (a *acknowledger) stage() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.uploading, a.began, a.upTo = true, time.Now(), a.commits()
-	a.current, a.next = a.next, waiters{}
+	if a.staged {
+		return false
+	}
+	a.staged, a.stagedTo = true, a.commits()
+	a.ahead, a.next = a.next, waiters{}
 	select {
 	case <-a.wanted: // by those whom this upload covers
 	default:
+	}
+	return true
+}
+
+// copied says how long the copy of the staged upload took. After a failure none is
+// staged.
+func (a *acknowledger) copied(took time.Duration, success bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.copyTook = took
+	if !success {
+		a.staged = false
+		a.ahead.wake()
+	}
+}
+
+// copyAhead calls copyLog, which stages the next upload, while one runs: late enough
+// that both end together. It does so only where that is worthwhile and somebody waits
+// for it. The returned function must be called when the upload has ended.
+func (a *acknowledger) copyAhead(copyLog func()) (ended func()) {
+	a.mu.Lock()
+	after, worthwhile := max(0, a.took-a.copyTook), a.pause == 0 && a.copyTook > a.took/aheadShare
+	a.mu.Unlock()
+	if !worthwhile {
+		return func() {}
+	}
+	done, uploaded := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		timer := time.NewTimer(after)
+		defer timer.Stop()
+		select {
+		case <-uploaded:
+			return
+		case <-timer.C:
+		}
+		a.mu.Lock()
+		awaited := a.next.n > 0
+		a.mu.Unlock()
+		if awaited {
+			copyLog()
+		}
+	}()
+	return func() { close(uploaded); <-done }
+}
+
+// aheadShare is the part of an upload, as a fraction, that a copy must take for the
+// next to be staged ahead. Those whom an upload wakes come too late for the one that
+// is staged then; below it, they are better served by a moment's wait, see gather.
+const aheadShare = 4
+
+// begin begins the staged upload. end must follow.
+func (a *acknowledger) begin() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.uploading, a.staged, a.began, a.upTo = true, false, time.Now(), a.stagedTo
+	a.current, a.ahead = a.ahead, waiters{}
+	if a.next.n == 0 {
+		select {
+		case <-a.wanted: // by those whom this upload covers
+		default:
+		}
 	}
 }
 
@@ -138,9 +225,9 @@ func (a *acknowledger) end(success bool) {
 	a.uploading = false
 	a.ended = time.Now()
 	a.took, a.woken, a.waited = a.ended.Sub(a.began), a.current.n, a.next.n
-	if a.current.n > 0 {
-		close(a.current.done)
-		a.current = waiters{}
+	a.current.wake()
+	if a.ahead.n+a.next.n > 0 {
+		a.want()
 	}
 }
 
@@ -156,8 +243,9 @@ func (a *acknowledger) gather(ctx context.Context) {
 		before, left := waiting, a.took/gatherShare-time.Since(a.ended)
 		waiting = a.next.n
 		all, step := waiting >= a.woken+a.waited, a.took/gatherShare/gatherSteps
-		over := a.skip > 0 || all || waiting == before || left <= 0
+		over := a.staged || a.skip > 0 || all || waiting == before || left <= 0
 		switch {
+		case a.staged:
 		case a.skip > 0:
 			a.skip--
 		case over && 2*(waiting-a.waited) < a.woken:
@@ -219,8 +307,8 @@ func (a *acknowledger) adapt(took time.Duration, stalled bool) {
 	}
 }
 
-// forget takes nothing for covered, until the next upload: what the replica held
-// may be lost.
+// forget takes nothing for covered or staged, until the next upload: what the replica
+// held, or what waited on the disk, may be lost.
 func (a *acknowledger) forget() {
 	if a == nil {
 		return
@@ -228,6 +316,8 @@ func (a *acknowledger) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.covered.Store(-1)
+	a.staged = false
+	a.ahead.wake()
 }
 
 // UploadPause returns the least pause between two uploads that are waited for: the

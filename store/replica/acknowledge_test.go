@@ -61,8 +61,8 @@ func (w *publishers) leave(t *testing.T, n int64) {
 	if err := w.a.wait(t.Context(), n+1); !errors.Is(err, ErrNotAcknowledged) || time.Since(began) != 5*time.Second {
 		t.Errorf("got %v after %s", err, time.Since(began))
 	}
-	if w.woken("second") != 1 || !errors.Is(w.result("second"), ErrNotAcknowledged) {
-		t.Errorf("got %v after the timeout", w.result("second"))
+	if w.woken("late") != 1 || !errors.Is(w.result("late"), ErrNotAcknowledged) {
+		t.Errorf("got %v after the timeout", w.result("late"))
 	}
 }
 
@@ -80,6 +80,7 @@ func TestAcknowledger(t *testing.T) {
 		if !awaited() {
 			t.Error("no upload is asked for")
 		}
+		a.stage()
 		a.begin()
 		if awaited() {
 			t.Error("another upload is asked for by one whom this one covers")
@@ -93,6 +94,9 @@ func TestAcknowledger(t *testing.T) {
 			commits.Add(1)
 			w.wait("first", t.Context(), commits.Load())
 		}
+		a.stage()
+		w.wait("first", t.Context(), commits.Load()) // the log is being copied
+		a.copied(time.Millisecond, true)
 		a.begin()
 		w.wait("first", t.Context(), commits.Load()) // committed before it, though it waits only now
 		commits.Add(1)
@@ -101,13 +105,42 @@ func TestAcknowledger(t *testing.T) {
 			t.Error("somebody was woken before the upload ended, or no second is asked for")
 		}
 		a.end(true)
-		if w.woken("first") != 101 || w.woken("second") != 0 {
-			t.Errorf("the first upload woke %d and %d, want 101 and 0", w.woken("first"), w.woken("second"))
+		if w.woken("first") != 102 || w.woken("second") != 0 {
+			t.Errorf("the first upload woke %d and %d, want 102 and 0", w.woken("first"), w.woken("second"))
 		}
+		a.stage()
+		a.copied(time.Millisecond, false)
+		synctest.Wait()
+		if w.woken("second") != 0 || !awaited() {
+			t.Error("a copy that failed woke somebody, or the upload is not asked for again")
+		}
+		a.stage()
 		a.begin()
 		a.end(false)
+		synctest.Wait()
 		if w.woken("second") != 0 || !awaited() {
 			t.Error("an upload that failed woke somebody, or is not asked for again")
+		}
+
+		// One is staged while another runs: it begins with those whom it covers alone.
+		a.stage()
+		a.begin()
+		commits.Add(1)
+		w.wait("ahead", t.Context(), commits.Load())
+		if !a.stage() || a.stage() {
+			t.Error("not exactly one upload can be staged")
+		}
+		commits.Add(1)
+		w.wait("late", t.Context(), commits.Load())
+		a.end(true)
+		if w.woken("second") != 1 || w.woken("ahead") != 0 || !awaited() {
+			t.Error("the staged upload is not asked for, or has ended before it began")
+		}
+		<-a.wanted // as the upload loop does, once for both
+		a.begin()
+		a.end(true)
+		if w.woken("ahead") != 1 || w.woken("late") != 0 || !awaited() {
+			t.Error("the staged upload does not cover what was committed before it, covers more, or no other is asked for")
 		}
 		w.leave(t, commits.Load())
 		w.working.Wait()
@@ -116,7 +149,13 @@ func TestAcknowledger(t *testing.T) {
 
 // uploader uploads what a waits for, as the upload loop does, until ctx ends. It
 // returns how many uploads there were.
-func uploader(ctx context.Context, a *acknowledger, took time.Duration) (n int) {
+func uploader(ctx context.Context, a *acknowledger, took, copying time.Duration) (n int) {
+	copyLog := func() {
+		if a.stage() {
+			<-time.After(copying)
+			a.copied(copying, true)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -124,9 +163,12 @@ func uploader(ctx context.Context, a *acknowledger, took time.Duration) (n int) 
 		case <-a.awaited():
 		}
 		a.gather(ctx)
+		copyLog()
 		a.begin()
+		ended := a.copyAhead(copyLog)
 		<-time.After(took)
 		a.end(true)
+		ended()
 		n++
 	}
 }
@@ -138,14 +180,17 @@ func TestAcknowledgerTimes(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		publishers int
+		copying    time.Duration                  // the log
 		between    func(*rand.Rand) time.Duration // two events of a publisher
 		most       float64                        // the median, in uploads
 	}{
-		{"one publisher", 1, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(1500)) * time.Microsecond }, 1.01},
-		{"some publishers", 8, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
-		{"many publishers", 200, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
-		{"many slow publishers", 200, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 1.6},
-		{"few at any time", 20, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(500*time.Millisecond)) }, 1.6},
+		{"one publisher", 1, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(1500)) * time.Microsecond }, 1.01},
+		{"some publishers", 8, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
+		{"many publishers", 200, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
+		{"many slow publishers", 200, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 1.6},
+		{"many publishers, much to copy", 1024, 16 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(12000)) * time.Microsecond }, 2.7},
+		{"much to copy at any time", 500, 10 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 2.1},
+		{"few at any time", 20, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(500*time.Millisecond)) }, 1.6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -171,7 +216,7 @@ func TestAcknowledgerTimes(t *testing.T) {
 						}
 					})
 				}
-				uploads := uploader(ctx, a, upload)
+				uploads := uploader(ctx, a, upload, test.copying)
 				working.Wait()
 				slices.Sort(took)
 				p50, p99 := float64(took[len(took)/2])/float64(upload), float64(took[len(took)*99/100])/float64(upload)
@@ -187,6 +232,7 @@ func TestAcknowledgerTimes(t *testing.T) {
 // A new session takes nothing for covered.
 func TestAcknowledgerForgets(t *testing.T) {
 	a := newAcknowledger(time.Millisecond, 0, func() int64 { return 7 })
+	a.stage()
 	a.begin()
 	a.end(true)
 	if err := a.wait(t.Context(), 7); err != nil {

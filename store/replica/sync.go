@@ -44,7 +44,7 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 		if err != nil {
 			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
 		}
-		if pos.TXID != last && (r.acks == nil || pos.TXID > r.sentTX()) { // an upload that is waited for may have copied it
+		if pos.TXID != last && pos.TXID > r.sentTX() { // an upload may have copied it
 			r.noticed(before, pos.TXID)
 			select {
 			case changed <- struct{}{}:
@@ -135,7 +135,9 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 			case <-time.After(max(10*time.Second, wait)): // verify the replica also without changes
 			}
 		}
+		var began time.Time
 		for {
+			began = time.Now()
 			err := r.send(ctx, s)
 			if ctx.Err() != nil {
 				return nil
@@ -153,8 +155,12 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 				return nil
 			}
 		}
+		most := r.cfg.settings.syncInterval
+		if r.acks == nil {
+			most -= time.Since(began) // so that no commit waits longer than that for the next upload
+		}
 		var err error
-		if awaited, err = r.rest(ctx, r.acks.least(r.cfg.settings.syncInterval), r.cfg.settings.syncInterval); err != nil {
+		if awaited, err = r.rest(ctx, r.acks.least(most), most); err != nil {
 			return nil
 		}
 		if awaited {
@@ -199,8 +205,8 @@ func (r *Replication) rest(ctx context.Context, least, most time.Duration) (awai
 	return false, nil
 }
 
-// send uploads every synced transaction, and before that syncs for those who wait
-// for an upload.
+// send copies what is new in the write-ahead log, and uploads everything that is
+// copied.
 func (r *Replication) send(ctx context.Context, s *session) error {
 	if r.fenced() {
 		return ErrLeaseExpired
@@ -209,13 +215,17 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 		return errTermEnded
 	}
 	began := time.Now()
+	if err := r.copyLog(ctx, s); err != nil {
+		return err
+	}
 	if r.acks != nil {
 		r.acks.begin()
 		defer r.acks.end(false)
-		if err := s.db.Sync(ctx); err != nil {
-			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
-		}
-		r.throttled.Store(&began)
+		defer r.acks.copyAhead(func() {
+			if err := r.copyLog(ctx, s); err != nil {
+				s.store.Logger.Debug("copy ahead of an upload", "error", err) // the upload meets the same error
+			}
+		})()
 	}
 	if s.snapshot.Load() {
 		if err := r.uploadSnapshot(ctx, s); err != nil {
@@ -238,6 +248,24 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 		return err
 	}
 	r.succeeded(sent)
+	return nil
+}
+
+// copyLog copies what is new in the write-ahead log for the next upload, unless that
+// was done ahead.
+func (r *Replication) copyLog(ctx context.Context, s *session) error {
+	if r.acks != nil && !r.acks.stage() {
+		return nil
+	}
+	began := time.Now()
+	err := s.db.Sync(ctx)
+	if r.acks != nil {
+		r.acks.copied(time.Since(began), err == nil)
+	}
+	if err != nil {
+		return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+	}
+	r.throttled.Store(&began)
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,6 +74,10 @@ const (
 	// suspendTime is how long nothing is claimed for a subscription after one of
 	// its own records could not be used.
 	suspendTime = time.Minute
+
+	// portion is how many queues are looked at before others may have the lock: a
+	// publisher may wait for it, and a name may have any number of subscriptions.
+	portion = 128
 )
 
 // Dispatcher sends deliveries while Run runs.
@@ -292,8 +297,14 @@ func (d *Dispatcher) loop(ctx, sending context.Context, watcher *store.Watcher) 
 func (d *Dispatcher) apply(changes store.Changes) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
+	now, n := time.Now(), 0
+	next := func() {
+		if n++; n%portion == 0 {
+			d.yield()
+		}
+	}
 	for id := range changes.Subscriptions {
+		next()
 		q := d.queues[id]
 		if q == nil {
 			q = &subscriptionQueue{Queue: &store.Queue{SubscriptionID: id}}
@@ -303,6 +314,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 	}
 	for key, seq := range changes.Events {
 		for q := range d.interested[key] {
+			next()
 			if seq <= q.wanted || !q.Wants(key.Name, seq) {
 				continue
 			}
@@ -320,12 +332,21 @@ func (d *Dispatcher) apply(changes store.Changes) {
 		}
 	}
 	for id := range changes.Queued {
+		next()
 		if q := d.queues[id]; q != nil {
 			// Which kind was queued is not told; a claim finds out.
 			q.nextDue, q.nextPing = now, now
 			d.schedule(q, now)
 		}
 	}
+}
+
+// yield lets those who wait for the lock have it. The caller holds d.mu, and holds
+// it again afterwards; queues may have changed, come and gone meanwhile.
+func (d *Dispatcher) yield() {
+	d.mu.Unlock()
+	runtime.Gosched()
+	d.mu.Lock()
 }
 
 // requestReload makes the loop read a subscription again as soon as no delivery of

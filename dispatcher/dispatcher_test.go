@@ -586,6 +586,32 @@ func TestInlineDeliveriesPassNobody(t *testing.T) {
 	})
 }
 
+// A queue that has had its share of the slots takes nothing from others, inline
+// delivery neither.
+func TestInlineDeliveriesBesideAFullShare(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), MaxConnections: 8, BatchSize: 1}, func(w *world) {
+		hangs := w.subscriber(hang)
+		w.subscribe(hangs, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
+		r := w.subscriber(nil)
+		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
+		for range 9 {
+			w.publish("content_deleted")
+		}
+		synctest.Wait()
+		w.d.mu.Lock()
+		if n := w.d.ready[priorityGreedy].len(); n != 1 || w.d.inFlight != 7 {
+			t.Errorf("%d queues wait, with %d slots in use; want 1 and 7", n, w.d.inFlight)
+		}
+		w.d.mu.Unlock()
+		before := w.commits()
+		w.publish("content_updated")
+		synctest.Wait()
+		if n := w.commits() - before; len(r.posts()) != 1 || n != 2 { // its event's, with the delivery, and its result's
+			t.Errorf("it took %d commits, want 2", n)
+		}
+	})
+}
+
 // However many servers answer and have more to come than there are slots, what
 // waits behind a failure is sent again.
 func TestARetryIsNotStarved(t *testing.T) {

@@ -38,18 +38,18 @@ func (d *Dispatcher) formInline(sending context.Context, a *store.Accepted) {
 }
 
 // reserveInline takes a slot for each queue that wants one of the events and is
-// idle, none when another queue waits for a slot. The caller owns the cursors of
-// their queues, and gives each slot to startInline or to cancelInline.
+// idle, none while another queue waits for a slot that is free. One that waits
+// until its share is free is not passed: the slot would not have been its. The
+// caller owns the cursors of their queues, and gives each slot to startInline or
+// to cancelInline.
 func (d *Dispatcher) reserveInline(events []webhook.Event, now time.Time) (jobs []job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stopping || d.restoreHold || now.Before(d.pausedUntil) || d.cfg.BatchWindow > 0 {
 		return nil
 	}
-	for p := range d.ready {
-		if d.ready[p].len() > 0 {
-			return nil // they wait for slots
-		}
+	if _, waits := d.nextPriority(); waits {
+		return nil // a slot is free for a queue that waits for one
 	}
 	for i := range events {
 		e := &events[i]

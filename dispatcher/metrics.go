@@ -125,9 +125,8 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector]. It holds the dispatcher up for as
-// long as it takes to copy the state of each queue, and reads the store for at
-// most scrapeTime.
+// Collect implements [prometheus.Collector]. It copies the state of each queue, in
+// portions that hold nobody up, and reads the store for at most scrapeTime.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	d := c.d
 	for _, part := range d.metrics.collectors() {
@@ -182,12 +181,16 @@ type behind struct {
 	seen, wanted int64
 }
 
-// snapshot copies what a scrape asks for.
+// snapshot copies what a scrape asks for. Queues may change while it does.
 func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState, inFlight, pinging int, held bool) {
 	programs = make(map[string]*programState)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	n := 0
 	for _, q := range d.queues {
+		if n++; n%portion == 0 {
+			d.yield()
+		}
 		if q.ProgramID == "" {
 			continue // it is yet to be read
 		}

@@ -45,9 +45,14 @@ func (d *Dispatcher) schedule(q *subscriptionQueue, now time.Time) {
 	}
 }
 
-// expire schedules the queues whose timers have ended. The caller holds d.mu.
+// expire schedules the queues whose timers have ended. The caller holds d.mu, which
+// others may have in between.
 func (d *Dispatcher) expire(now time.Time) {
-	for len(d.timers) > 0 && !d.timers[0].timer.at.After(now) {
+	for n := 1; len(d.timers) > 0 && !d.timers[0].timer.at.After(now); n++ {
+		if n%portion == 0 {
+			d.yield()
+			continue // it may be another's turn
+		}
 		q := heap.Pop(&d.timers).(*subscriptionQueue)
 		q.timer.at = time.Time{}
 		d.schedule(q, now)

@@ -50,9 +50,13 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 	if d.restoreHold {
 		return job{}, false
 	}
-	for {
+	for n := 1; ; n++ {
 		p, ok := d.nextPriority()
 		if !ok {
+			return job{}, false
+		}
+		if n == portion {
+			d.wake() // the loop goes on
 			return job{}, false
 		}
 		q := d.ready[p].pop()

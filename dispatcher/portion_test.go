@@ -1,0 +1,119 @@
+package dispatcher
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"testing"
+	"time"
+
+	"service/store"
+)
+
+// crowded returns a dispatcher that does not run, with so many subscriptions to one
+// name. Their slots are all taken.
+func crowded(tb testing.TB, subscriptions int, window time.Duration) (*Dispatcher, store.EventKey) {
+	tb.Helper()
+	s, err := store.Open(tb.Context(), store.Config{Dir: tb.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { s.Close() })
+	d := New(Config{Store: s, BatchWindow: window})
+	key := store.EventKey{ProgramID: "p", Name: "content_updated"}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range subscriptions {
+		d.install(&subscriptionQueue{Queue: &store.Queue{
+			SubscriptionID: fmt.Sprint(i), ProgramID: key.ProgramID, Active: true,
+			Interests: []store.Interest{{Name: key.Name, Until: math.MaxInt64}},
+		}})
+	}
+	return d, key
+}
+
+// longestWait calls do, and returns the longest time that another goroutine
+// waited for the dispatcher's lock meanwhile.
+func (d *Dispatcher) longestWait(do func()) (longest time.Duration) {
+	ended, waits := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var longest time.Duration
+		for {
+			select {
+			case <-ended:
+				waits <- longest
+				return
+			default:
+			}
+			began := time.Now()
+			d.mu.Lock()
+			d.mu.Unlock()
+			longest = max(longest, time.Since(began))
+			runtime.Gosched()
+		}
+	}()
+	do()
+	close(ended)
+	return <-waits
+}
+
+// BenchmarkCrowd is an event that very many subscriptions want: the time to note
+// it for each of them, and how long a publisher waits for the lock meanwhile.
+func BenchmarkCrowd(b *testing.B) {
+	for _, window := range []time.Duration{0, time.Nanosecond} {
+		b.Run(fmt.Sprint("window=", window), func(b *testing.B) {
+			const subscriptions = 10_000
+			d, key := crowded(b, subscriptions, window)
+			var longest, total time.Duration
+			seq := int64(0)
+			for b.Loop() {
+				seq++
+				wait := d.longestWait(func() {
+					d.apply(store.Changes{Events: map[store.EventKey]int64{key: seq}})
+					d.mu.Lock()
+					d.expire(time.Now())
+					d.mu.Unlock()
+				})
+				longest, total = max(longest, wait), total+wait
+				d.mu.Lock()
+				for _, q := range d.queues {
+					q.seen, q.ready = seq, [priorities]bool{}
+				}
+				d.ready = [priorities]runQueue{}
+				d.mu.Unlock()
+			}
+			b.ReportMetric(float64(total.Microseconds())/float64(b.N), "µs-wait")
+			b.ReportMetric(float64(longest.Microseconds()), "µs-longest-wait")
+		})
+	}
+}
+
+// TestNobodyWaitsForACrowd: a publisher that needs the lock gets it while an event
+// is noted for one subscription after the other.
+func TestNobodyWaitsForACrowd(t *testing.T) {
+	d, key := crowded(t, 10_000, 0)
+	for seq := range int64(100) { // the scheduler decides whether it comes in between
+		applied := make(chan struct{})
+		go func() {
+			defer close(applied)
+			d.apply(store.Changes{Events: map[store.EventKey]int64{key: seq + 1}})
+		}()
+		told := 0
+		for told == 0 {
+			runtime.Gosched()
+			d.mu.Lock()
+			for _, q := range d.queues {
+				if q.wanted == seq+1 {
+					told++
+				}
+			}
+			d.mu.Unlock()
+		}
+		<-applied
+		if told < len(d.queues) {
+			return
+		}
+	}
+	t.Error("nobody got the lock before all subscriptions were told")
+}

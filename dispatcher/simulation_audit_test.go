@@ -1,0 +1,136 @@
+package dispatcher
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"service/webhook"
+)
+
+// audit holds what is stored against what has arrived; at the end all of it.
+func (s *simulation) audit(end bool) {
+	s.faults.without(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.auditAll(end)
+	})
+}
+
+// auditAll is audit without faults. Owns s.mu.
+func (s *simulation) auditAll(end bool) {
+	for _, h := range s.subs {
+		if h.now.deleted {
+			continue
+		}
+		stored, err := s.deliveries(h)
+		if err != nil {
+			s.violate(promiseOperates, "%v", err)
+			return
+		}
+		formed := make(map[int]int)
+		for _, d := range stored {
+			s.auditDelivery(h, &d, end)
+			for _, e := range d.Events {
+				if d.RedeliveryOf == "" && e.Name != webhook.EventPing {
+					formed[s.events[e.ID]]++
+				}
+			}
+		}
+		for id := range h.sent {
+			if _, ok := stored[id]; !ok {
+				s.violate(promiseCounted, "subscription %d: a delivery that was sent is not stored", h.i)
+			}
+		}
+		s.auditEvents(h, formed, end)
+	}
+}
+
+// auditDelivery compares a delivery in the store with what has come of it.
+func (s *simulation) auditDelivery(h *subject, d *webhook.Delivery, end bool) {
+	m := h.sent[d.ID]
+	if m != nil && len(m.came) > d.AttemptsMade {
+		s.violate(promiseCounted, "subscription %d: %d were made, %d counted", h.i, len(m.came), d.AttemptsMade)
+	}
+	if end && !d.Status.Final() {
+		s.violate(promiseEnds, "subscription %d: a delivery is %s", h.i, d.Status)
+	}
+	if m != nil && !s.crashed && (end || s.dial == 0) && len(m.came) < d.AttemptsMade {
+		s.violate(promiseKept, "subscription %d: %d were counted, %d made", h.i, d.AttemptsMade, len(m.came))
+	}
+	s.status(h, m, d)
+}
+
+// auditEvents checks in how many deliveries each event is.
+func (s *simulation) auditEvents(h *subject, formed map[int]int, end bool) {
+	for _, owed := range h.debts {
+		n := formed[owed.event]
+		if n > 1 && !h.replayed {
+			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries", h.i, owed.event, n)
+		}
+		if end && n == 0 && !owed.doubt {
+			s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.i, owed.event)
+		}
+		delete(formed, owed.event)
+	}
+	if len(formed) > 0 && !h.replayed {
+		s.violate(promiseOwed, "subscription %d: events %v", h.i, slices.Sorted(maps.Keys(formed)))
+	}
+}
+
+// status holds the status of a delivery against what its subscriber answered.
+// Owns s.mu.
+func (s *simulation) status(h *subject, m *sending, d *webhook.Delivery) {
+	var final []int
+	if m != nil {
+		for _, r := range m.came {
+			if r.final() {
+				final = append(final, r.status)
+			}
+		}
+	}
+	succeeded := slices.Contains(final, http.StatusOK)
+	ok := true
+	switch d.Status {
+	case webhook.StatusSuccess:
+		ok = succeeded
+	case webhook.StatusFailed:
+		switch d.FailureReason {
+		case webhook.FailureAttemptsExhausted:
+			ok = d.AttemptsMade == webhook.MaxAttempts && (!succeeded || s.crashed)
+		case webhook.FailureRejected:
+			ok = slices.ContainsFunc(final, func(status int) bool { return status != http.StatusOK })
+		default:
+			ok = false
+		}
+	default:
+		ok = m == nil || !m.last().settled || !m.last().final() || m.last().cut
+	}
+	if !ok || len(final) > 1 && !s.crashed {
+		s.violate(promiseEnds, "subscription %d: a delivery is %s %s after %d attempts and the final answers %v", h.i, d.Status, d.FailureReason, d.AttemptsMade, final)
+	}
+}
+
+func (s *simulation) deliveries(h *subject) (map[string]webhook.Delivery, error) {
+	all := make(map[string]webhook.Delivery)
+	values := url.Values{"page[size]": {"100"}}
+	for {
+		query, invalid := webhook.DeliveryList.Parse(values)
+		if invalid != nil {
+			return nil, invalid
+		}
+		page, next, err := s.d.store.Deliveries().Page(context.Background(), h.program, h.id, &query)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range page {
+			all[d.ID] = d
+		}
+		if next == "" {
+			return all, nil
+		}
+		values.Set("page[cursor]", next)
+	}
+}

@@ -1,0 +1,133 @@
+package dispatcher
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"service/webhook"
+)
+
+// subject is one subscription.
+type subject struct {
+	i        int
+	id       string
+	program  string
+	now      terms
+	was      []terms   // until the dispatcher has come to rest
+	changed  time.Time // when any of it was
+	clean    bool      // no attempt was retryable since it began afresh
+	replayed bool
+	copies   map[string]time.Time // redeliveries, and when they were asked for
+	debts    []*debt
+	recovery recovery
+	unseen   map[string]bool // deliveries of which a crash took the first arrival
+	sent     map[string]*sending
+	order    []*sending // in the order of their first arrival
+	places   [2]*place
+}
+
+// terms are what was agreed on with a subscription.
+type terms struct {
+	active, ordered, deleted bool
+	names                    int // bits
+	slots                    int // 0: the default
+	place                    int
+}
+
+// debt is an event that is owed to a subscription.
+type debt struct {
+	event   int
+	at      time.Time // when it was accepted
+	doubt   bool      // the publisher was not answered
+	arrived bool
+}
+
+// place is a subscriber's server.
+type place struct {
+	subscriber
+	owner *subject
+	n     int // which of the owner's
+	mode  mode
+	turn  int
+}
+
+// sending is a delivery as its subscriber sees it.
+type sending struct {
+	id     string
+	sum    [sha256.Size]byte
+	ping   bool
+	events []int
+	came   []*reception
+	behind bool // an older one was not at its end when it came first
+	judged bool
+	vague  bool // an attempt may have been counted that nobody saw
+}
+
+// reception is one request.
+type reception struct {
+	of      *sending
+	by      *subject
+	at      time.Time
+	ended   time.Time     // zero while it is open
+	status  int           // of the answer that was written, 0 for none
+	wait    time.Duration // that the answer asked for
+	gen     int
+	hangs   bool // it is never answered
+	cut     bool // the lease ended during it, and it may be made again at once
+	probe   bool // its subscription was failing
+	settled bool // it has ended, and the dispatcher has come to rest since
+}
+
+func (r *reception) final() bool { return r.status != 0 && r.status < 500 }
+
+func (d *sending) last() *reception { return d.came[len(d.came)-1] }
+
+// unfinished says whether a delivery will be sent again, as far as its
+// subscriber can know.
+func (d *sending) unfinished() bool {
+	l := d.last()
+	return !l.final() && (len(d.came) < webhook.MaxAttempts || l.ended.IsZero())
+}
+
+// inFlight returns how many attempts the subject has open, pings aside or alone.
+func (s *simulation) inFlight(h *subject, ping bool) (n int) {
+	now := time.Now()
+	for _, r := range s.unsettled {
+		if (h == nil || r.by == h) && r.of.ping == ping && r.ended.IsZero() && r.gen == s.gen && !r.cut && now.Sub(r.at) < attemptTimeout {
+			n++
+		}
+	}
+	return n
+}
+
+// due returns the latest time at which a delivery is due again, when the
+// dispatcher began at begun and its lease at renewed.
+func (d *sending) due(p *plan, begun, renewed time.Time) time.Time {
+	last := d.last()
+	if last.cut {
+		return renewed
+	}
+	if last.ended.IsZero() {
+		return begun // what was interrupted goes on at once
+	}
+	wait := max(time.Duration(float64(p.policy().Waits[len(d.came)-1])*(1+p.Jitter)), last.wait)
+	if at := last.ended.Add(wait); last.settled || at.After(begun) {
+		return at
+	}
+	return begun
+}
+
+func (s *simulation) limit(t *terms) int {
+	switch {
+	case t.ordered:
+		return 1
+	case t.slots > 0:
+		return t.slots
+	}
+	return s.plan.Slots
+}
+
+// stamp renders a time as how long it is since the beginning of all bubbles.
+func stamp(t time.Time) string {
+	return t.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).String()
+}

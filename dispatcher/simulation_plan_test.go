@@ -1,0 +1,173 @@
+package dispatcher
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"service/webhook"
+)
+
+// plan is one history, as drawn: nothing of it is decided while it is played.
+type plan struct {
+	Slots, Connections, Batch int
+	Window                    time.Duration
+	FailingAfter              int
+	DisableAfter              time.Duration
+	Lease                     bool
+	Dial                      time.Duration // with a lease: how long a connection takes
+	Jitter                    float64
+	Programs                  int
+	Subscriptions             []founder
+	Crowd                     int      // further subscriptions, made like those in turn
+	Steps                     [][]step // in groups, which shrink well
+}
+
+// founder is a subscription that is there from the beginning.
+type founder struct {
+	Ordered bool
+	Mode    mode
+}
+
+// step is one thing that happens, and how long it is until the next.
+type step struct {
+	Do   operation
+	Who  int // which subscription, modulo their number
+	N    int // depends on the operation
+	Mode mode
+	Rush bool          // the next step comes before the dispatcher has come to rest
+	Wait time.Duration // only without Rush
+}
+
+type operation string
+
+const (
+	doPublish   operation = "publish"
+	doBehave    operation = "behave"
+	doPause     operation = "pause"
+	doResume    operation = "resume"
+	doMove      operation = "change the URL"
+	doNames     operation = "change the events"
+	doOrdered   operation = "turn ordered on or off"
+	doSlots     operation = "set max_in_flight"
+	doPing      operation = "ping"
+	doRedeliver operation = "redeliver"
+	doReplay    operation = "replay"
+	doRotate    operation = "rotate the secret"
+	doDelete    operation = "delete"
+	doCreate    operation = "create"
+	doCrash     operation = "crash"
+	doCrashOn   operation = "crash on the next arrival"
+	doRestart   operation = "restart"
+	doStorm     operation = "publish at the same time"
+	doFailWrite operation = "have a statement of a write fail" // and, for odd n, its transaction end
+	doFailRead  operation = "have a statement of a read fail"
+	doFill      operation = "fill the disk"
+	doRecover   operation = "fail, and recover slowly"
+	doLose      operation = "lose the lease for a while"
+)
+
+// mode is how a subscriber's server behaves.
+type mode string
+
+const (
+	modeOK      mode = "200"
+	modeBusy    mode = "500"
+	modeHang    mode = "hang"
+	modeReject  mode = "404"
+	modeTurns   mode = "500 and 200 in turn"
+	modeSlow    mode = "200 after 3 s"
+	modeLater   mode = "503, Retry-After: 600"
+	modeReset   mode = "hang up"
+	modeGarbage mode = "garbage"
+)
+
+// Names of events, by bit.
+var simulatedNames = [...]string{"content_updated", "content_deleted", "channel_created"}
+
+// simulatedPrograms are the programs of a plan, of which it uses the first.
+var simulatedPrograms = [...]string{"p", "q", "r"}
+
+func namesOf(bits int) []string {
+	var names []string
+	for i, name := range simulatedNames {
+		if bits&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (p plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, disabled after %s, lease %t (dialling %s), jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.DisableAfter, p.Lease, p.Dial, p.Jitter)
+	fmt.Fprintf(&b, "%d programs, %d more subscriptions\n", p.Programs, p.Crowd)
+	for i, f := range p.Subscriptions {
+		fmt.Fprintf(&b, "subscription %d: ordered %t, its server: %s\n", i, f.Ordered, f.Mode)
+	}
+	for _, s := range slices.Concat(p.Steps...) {
+		fmt.Fprintf(&b, "%s (who %d, n %d, %s)", s.Do, s.Who, s.N, s.Mode)
+		if s.Rush {
+			b.WriteString(", and at once\n")
+		} else {
+			fmt.Fprintf(&b, ", then %s\n", s.Wait)
+		}
+	}
+	return b.String()
+}
+
+// plans draws a plan. What is first in a list is drawn most often, and is what
+// shrinking tends to.
+func plans() *rapid.Generator[plan] {
+	modes := rapid.SampledFrom([]mode{modeOK, modeBusy, modeHang, modeReject, modeTurns, modeSlow, modeReset, modeLater, modeGarbage, modeHang})
+	steps := rapid.Custom(func(t *rapid.T) step {
+		s := step{
+			Do: rapid.SampledFrom([]operation{
+				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doMove, doNames, doRedeliver,
+				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
+				doStorm, doFailWrite, doFailRead, doFill, doRecover, doLose,
+			}).Draw(t, "do"),
+			Who:  rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 9, 17, 29}).Draw(t, "who"),
+			N:    rapid.IntRange(0, 7).Draw(t, "n"),
+			Rush: rapid.SampledFrom([]bool{false, true, false, true}).Draw(t, "rush"),
+		}
+		if s.Do == doBehave {
+			s.Mode = modes.Draw(t, "mode")
+		}
+		if !s.Rush {
+			s.Wait = rapid.SampledFrom([]time.Duration{
+				0, time.Second, 0, 10 * time.Second, 0, 2 * time.Second, 5 * time.Minute, 100 * time.Millisecond, 30 * time.Minute, 2 * time.Hour,
+			}).Draw(t, "wait")
+		}
+		return s
+	})
+	return rapid.Custom(func(t *rapid.T) plan {
+		return plan{
+			Slots:        rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "slots"),
+			Connections:  rapid.SampledFrom([]int{64, 64, 9, 3}).Draw(t, "connections"),
+			Batch:        rapid.SampledFrom([]int{1, 1, 3, 100}).Draw(t, "batch"),
+			Window:       rapid.SampledFrom([]time.Duration{0, 0, 0, 2 * time.Second}).Draw(t, "window"),
+			FailingAfter: rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "failing after"),
+			DisableAfter: rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Minute}).Draw(t, "disable after"),
+			Lease:        rapid.SampledFrom([]bool{false, false, true}).Draw(t, "lease"),
+			Dial:         rapid.SampledFrom([]time.Duration{0, 0, 300 * time.Millisecond}).Draw(t, "dial"),
+			Jitter:       rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
+			Programs:     rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(t, "programs"),
+			Crowd:        rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 26}).Draw(t, "crowd"),
+			Subscriptions: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) founder {
+				return founder{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
+			}), 1, 4).Draw(t, "subscriptions"),
+			Steps: rapid.SliceOfN(rapid.SliceOfN(steps, 0, 8), 1, 4).Draw(t, "steps"),
+		}
+	})
+}
+
+// policy is the schedule of retries.
+func (p *plan) policy() webhook.RetryPolicy {
+	policy := webhook.DefaultRetryPolicy()
+	policy.Jitter = p.Jitter
+	return policy
+}

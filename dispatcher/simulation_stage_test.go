@@ -1,0 +1,150 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"service/store"
+	"service/webhook"
+)
+
+// stage is where plans are played: data directories, each made from one empty
+// database.
+type stage struct {
+	dir      string
+	template string
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	st := &stage{dir: memoryDir(t)}
+	st.template = filepath.Join(st.dir, "template")
+	s, err := store.Open(context.Background(), store.Config{Dir: st.template})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range simulatedPrograms {
+		if _, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// play plays a plan on a data directory of its own.
+func (st *stage) play(t *testing.T, name string, p *plan) *broken {
+	dir := filepath.Join(st.dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for _, name := range []string{"service.db", "secret.key"} {
+		if err := copyFile(filepath.Join(dir, name), filepath.Join(st.template, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return play(t, dir, p)
+}
+
+// copyFile leaves the copying to the kernel.
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// series plays plans, several at a time, until one breaks a promise.
+type series struct {
+	stage *stage
+	gen   *rapid.Generator[plan]
+	count int64 // of the plans
+
+	next, played atomic.Int64
+
+	mu     sync.Mutex
+	failed int64   // the first plan that broke a promise, -1 for none
+	found  *broken // by it
+}
+
+func (r *series) ended() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed >= 0
+}
+
+// play plays plans in turn until the series ends.
+func (r *series) play(t *testing.T) {
+	for {
+		i := r.next.Add(1) - 1
+		if i >= r.count || r.ended() {
+			return
+		}
+		p := r.gen.Example(int(*simulationSeed) + int(i))
+		// Time may stand still for ever in a bubble.
+		watchdog := time.AfterFunc(maxPlay, func() {
+			panic(fmt.Sprintf("plan %d broke a promise: %s: it was not at its end after %s\n%s", i+1, promiseIdle, maxPlay, again(i)))
+		})
+		b := r.stage.play(t, fmt.Sprint("plan", i), &p)
+		watchdog.Stop()
+		if b == nil {
+			r.played.Add(1)
+			continue
+		}
+		r.mu.Lock()
+		if r.failed < 0 || i < r.failed {
+			r.failed, r.found = i, b
+		}
+		r.mu.Unlock()
+	}
+}
+
+// maxPlay is how long a plan may take by the clock on the wall, many times of
+// what it does.
+const maxPlay = time.Minute
+
+// again says how to play a plan again.
+func again(i int64) string {
+	return fmt.Sprintf("to play it again: go test ./dispatcher -run '^TestSimulation$' -simulation.seed=%d -simulation.plans=1", *simulationSeed+uint64(i))
+}
+
+// shrink shows the smallest plan that rapid can find which breaks the same promise.
+func (st *stage) shrink(t *testing.T, gen *rapid.Generator[plan], seed uint64, found *broken) {
+	for name, value := range map[string]string{"rapid.seed": fmt.Sprint(seed), "rapid.checks": "5", "rapid.nofailfile": "true"} {
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	t.Run("smallest", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			p := gen.Draw(rt, "plan")
+			n++
+			if b := st.play(t, fmt.Sprint("shrunk", n), &p); b != nil && b.promise == found.promise {
+				rt.Logf("%s\n%s", b.detail, p)
+				rt.Fatal(b.promise)
+			}
+		})
+	})
+}

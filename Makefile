@@ -16,7 +16,7 @@ run: build ## Run the demo: temporary data, a receiver, sample events (ARGS="--l
 	./service serve --demo $(ARGS)
 
 test: build ## Run the short tests of every package
-	SERVICE_TEST_BINARY=$(CURDIR)/service $(GO) test -short -p 4 ./...
+	SERVICE_TEST_BINARY=$(CURDIR)/service $(GO) test -short -p 4 -parallel 4 ./...
 
 check: ## Run every check, as CI does; installs missing tools when run as root
 	bash .ci/run

@@ -293,6 +293,7 @@ func TestAwait(t *testing.T) {
 // While the bucket does not answer, and while the lease is not valid, nothing is
 // acknowledged. What was written during an upload is covered by the next upload.
 func TestAwaitOutage(t *testing.T) {
+	t.Parallel()
 	b := newBucket(t)
 	dir := t.TempDir()
 	cfg := b.config(t, dir)

@@ -15,6 +15,7 @@ import (
 // TestBucketClock has the clock of the bucket differ. It is logged once, and
 // decides nothing.
 func TestBucketClock(t *testing.T) {
+	t.Parallel()
 	b := newBucket(t)
 	behind, err := url.Parse(b.url)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 // says so, keeps its copy, and cannot take over; the primary's next snapshot gives
 // it the changes.
 func TestFollowerDamaged(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	cfg := stillConfig(t, dir)
 	r := openReplicated(t, dir, cfg)
@@ -110,6 +111,7 @@ func damageNext(t *testing.T, r *replicated, cfg *Config) string {
 // TestMergeDamaged has Litestream merge objects of which one is damaged, at each
 // length at which its decoder might panic. The merging fails, and names it.
 func TestMergeDamaged(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	cfg := stillConfig(t, dir)
 	r := openReplicated(t, dir, cfg)

@@ -80,7 +80,7 @@ func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {
 	defer cancel()
 	// syncWAL meets the same error, and reports it.
 	if err := db.Sync(ctx); err == nil {
-		r.throttled.Store(&now)
+		r.copied.Store(&now)
 	}
 	if r.walFrames(t) >= r.limits.throttle {
 		r.pause = throttleRetry

@@ -77,6 +77,7 @@ func (v *verified) keepWriting() (stop func()) {
 // TestContentEqual compares a replica with a database that is written to, and that
 // grows and shrinks: they are equal each time.
 func TestContentEqual(t *testing.T) {
+	t.Parallel()
 	v := openVerified(t)
 	s := v.current()
 	defer v.keepWriting()()

@@ -173,6 +173,7 @@ var restarts = []restart{
 // Where the write-ahead log proves that nothing was missed, only changes are
 // uploaded. After each the replica is equal to the database.
 func TestContinue(t *testing.T) {
+	t.Parallel()
 	for _, c := range restarts {
 		t.Run(c.name, func(t *testing.T) {
 			dir, target := t.TempDir(), t.TempDir()
@@ -308,6 +309,7 @@ func TestLostOrigin(t *testing.T) {
 // TestLogChangedMeanwhile has another program write to the database, and begin its
 // write-ahead log again, after that was examined and before Litestream reads it.
 func TestLogChangedMeanwhile(t *testing.T) {
+	t.Parallel()
 	b, dir := newBucket(t), t.TempDir()
 	cfg := b.config(t, dir)
 	cfg.CompactionIntervals = nil
@@ -412,6 +414,7 @@ func TestMissingParent(t *testing.T) {
 // TestSnapshotOnce has the first snapshot uploaded, and the term not marked as
 // complete: the bucket fails, or the process is killed. It is not uploaded again.
 func TestSnapshotOnce(t *testing.T) {
+	t.Parallel()
 	b, dir := newBucket(t), t.TempDir()
 	cfg := b.config(t, dir)
 	cfg.CompactionIntervals = nil

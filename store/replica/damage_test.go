@@ -123,6 +123,7 @@ func replaceContent(t *testing.T, path string, content []byte) {
 // TestDamagedObject damages one object of a level at a time. Each restore finds
 // the same state in others, and names the damaged one.
 func TestDamagedObject(t *testing.T) {
+	t.Parallel()
 	cfg, rows := levels(t)
 	for _, level := range []int{1, 2, litestream.SnapshotLevel} {
 		name, path := planned(t, cfg, level)
@@ -154,6 +155,7 @@ func TestDamagedObject(t *testing.T) {
 // fails, names it and the newest state that there is, and the command that it
 // gives restores that.
 func TestDamagedNewest(t *testing.T) {
+	t.Parallel()
 	cfg, rows := levels(t)
 	name, path := planned(t, cfg, 0)
 	content, err := os.ReadFile(path)
@@ -215,6 +217,7 @@ func TestDamagedEverything(t *testing.T) {
 
 // TestEveryDamage cuts an object off at each length, and flips a bit of each byte.
 func TestEveryDamage(t *testing.T) {
+	t.Parallel()
 	cfg, _ := levels(t)
 	_, path := planned(t, cfg, 0)
 	content, err := os.ReadFile(path)

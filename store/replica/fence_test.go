@@ -113,6 +113,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // in which another holds one. It changes nothing there until the lease is
 // released.
 func TestReplicaWithoutLease(t *testing.T) {
+	t.Parallel()
 	b := newBucket(t)
 	if err := CheckUnleased(t.Context(), b.config(t, t.TempDir())); err != nil {
 		t.Errorf("a bucket without a lease: %v", err)

@@ -14,6 +14,7 @@ import (
 // record of its position. Another term does not continue these changes: the copy
 // has none of them after it.
 func TestFollowerCutOff(t *testing.T) {
+	t.Parallel()
 	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
 	cfg := fileConfig(t, one, target)
 	first := openReplicated(t, one, cfg)

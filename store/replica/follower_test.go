@@ -14,6 +14,7 @@ import (
 // TestFollower follows a replica through an outage, and catches up when its
 // service has ended.
 func TestFollower(t *testing.T) {
+	t.Parallel()
 	b := newBucket(t)
 	dir := t.TempDir()
 	r := openReplicated(t, dir, b.config(t, dir))

@@ -28,6 +28,7 @@ func newLease(t testing.TB, b *bucket, dir string, ttl time.Duration) *Lease {
 }
 
 func TestLease(t *testing.T) {
+	t.Parallel()
 	b := newBucket(t)
 	one, other := t.TempDir(), t.TempDir()
 	const long = time.Hour
@@ -110,6 +111,7 @@ func acquireBeside(t *testing.T, l *Lease, known int64, holder *Lease) error {
 // TestLeaseClocks acquires a lease whose holder's clock is wrong. It is taken over
 // from one that does not renew it, and from no other.
 func TestLeaseClocks(t *testing.T) {
+	t.Parallel()
 	const ttl = 400 * time.Millisecond
 	for _, clock := range []time.Duration{-24 * time.Hour, 0, 24 * time.Hour} {
 		b := newBucket(t)
@@ -159,6 +161,7 @@ func TestLeaseClocks(t *testing.T) {
 // TestAwaitUnleased has a service without a lease start beside a primary that is
 // dead, alive, and gone.
 func TestAwaitUnleased(t *testing.T) {
+	t.Parallel()
 	b := newBucket(t)
 	cfg := b.config(t, t.TempDir())
 	l := newLease(t, b, t.TempDir(), time.Second)
@@ -241,6 +244,7 @@ func TestHeld(t *testing.T) {
 // A lease is kept for as long as the bucket can be reached, and is good for no
 // longer than that and its time; KeepAlive reports its loss.
 func TestLeaseKept(t *testing.T) {
+	t.Parallel()
 	b := newBucket(t)
 	one, other := t.TempDir(), t.TempDir()
 	l := newLease(t, b, one, 2*time.Second)
@@ -320,6 +324,7 @@ func changeHolder(t *testing.T, dir string, change func(*holder)) {
 // Only a process of the same directory, on the same machine since its last boot,
 // takes a lease over before its expiry, and only from a process that has ended.
 func TestLeaseTakenOver(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name   string
 		change func(t *testing.T, dir string) (from string) // returns the directory that the next process has

@@ -74,7 +74,7 @@ type Replication struct {
 
 	lease     atomic.Pointer[func() bool]   // reports whether the lease that uploading needs is valid; nil for none
 	running   atomic.Pointer[litestream.DB] // what the writer may sync; nil for nothing
-	throttled atomic.Pointer[time.Time]     // when the writer last synced; nil for never
+	copied    atomic.Pointer[time.Time]     // when the writer or an upload last copied the log; nil for never
 	frames    atomic.Int64                  // length of the write-ahead log when it was last measured
 	truncate  atomic.Bool                   // the writer must truncate the write-ahead log before its next commit
 	// autoCheckpoint is set while SQLite shortens the write-ahead log by itself.

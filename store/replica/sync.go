@@ -33,7 +33,7 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 		case <-tick.C:
 		}
 		began := time.Now()
-		synced, err := r.syncUnlessThrottled(ctx, s, requested)
+		synced, err := r.syncUnlessCopied(ctx, s, requested)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -82,13 +82,13 @@ func (r *Replication) sentTX() ltx.TXID {
 	return r.sent
 }
 
-// syncUnlessThrottled syncs, unless the writer or an upload has done so within the
+// syncUnlessCopied syncs, unless the writer or an upload has done so within the
 // last monitor-interval and this sync was not requested. It returns when the last
 // sync began.
-func (r *Replication) syncUnlessThrottled(ctx context.Context, s *session, requested bool) (time.Time, error) {
+func (r *Replication) syncUnlessCopied(ctx context.Context, s *session, requested bool) (time.Time, error) {
 	now := time.Now()
-	if throttled := r.throttled.Load(); !requested && throttled != nil && now.Sub(*throttled) < r.cfg.MonitorInterval {
-		return *throttled, nil
+	if copied := r.copied.Load(); !requested && copied != nil && now.Sub(*copied) < r.cfg.MonitorInterval {
+		return *copied, nil
 	}
 	return now, s.db.Sync(ctx)
 }
@@ -265,7 +265,7 @@ func (r *Replication) copyLog(ctx context.Context, s *session) error {
 	if err != nil {
 		return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
 	}
-	r.throttled.Store(&began)
+	r.copied.Store(&began)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 // bucket was created again, for example. Later uploads are useless alone, so the
 // loss is noticed and reported, and the whole database is uploaded.
 func TestEmptiedReplica(t *testing.T) {
+	t.Parallel()
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileConfig(t, dir, target)
 	cfg.CompactionIntervals = []time.Duration{time.Hour} // so that no change is in two files
@@ -71,6 +72,7 @@ func TestEmptiedReplica(t *testing.T) {
 // TestUploadGoesOn uploads a backlog of several files to a bucket that refuses every
 // third: each failure is retried at the file that failed, not at the first.
 func TestUploadGoesOn(t *testing.T) {
+	t.Parallel()
 	b := newBucket(t)
 	r := openReplicated(t, t.TempDir(), b.config(t, t.TempDir()))
 	r.insert(1)
@@ -146,6 +148,7 @@ func metaSize(t *testing.T, dir string) (bytes int64) {
 // is removed, the service goes on, and the replica has everything when it can be
 // reached again.
 func TestBacklog(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
 	cfg := fileConfig(t, dir, target)

@@ -123,6 +123,7 @@ func (r *replicated) settle() {
 // it goes on to upload, to compact and to take snapshots. The replica is that of
 // the second.
 func TestTerms(t *testing.T) {
+	t.Parallel()
 	t.Run("folder", func(t *testing.T) {
 		target := t.TempDir()
 		testTakeover(t, func(dir string) *Config { return fileConfig(t, dir, target) })

@@ -57,7 +57,7 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 // its slot stays taken. The error is not nil when ctx ends before that.
 func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to *store.Queue, gone bool, err error) {
 	d.mu.Lock()
-	to, gone = q.Queue, q.gone
+	to, gone = q.Queue, q.phase == phaseGone
 	d.mu.Unlock()
 	for !gone && c.Revision != to.Revision {
 		// The subscription has changed since the queue was read: an acknowledged

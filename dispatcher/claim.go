@@ -30,7 +30,7 @@ func (d *Dispatcher) claim(ctx context.Context, j job) *store.Claim {
 		j.queue.nextDue = earliest(j.queue.nextDue, next)
 	}
 	now := time.Now()
-	d.schedule(j.queue, now)
+	d.move(j.queue, j.queue.phase, now)
 	d.dispatch(ctx, now) // more may be due, and need not wait for this attempt
 	return claim
 }
@@ -51,7 +51,7 @@ func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) tim
 // form stores the next delivery of a queue, made from the log.
 func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
 	q := j.queue
-	// reading makes this goroutine the owner of q.Queue's cursor.
+	// phaseReading makes this goroutine the owner of q.Queue's cursor.
 	d.mu.Lock()
 	newest := q.wanted
 	d.mu.Unlock()
@@ -63,11 +63,8 @@ func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
 		q.Seen = waiting.To
 	}
 	d.mu.Lock()
-	now := time.Now()
-	q.reading = false
-	q.seen = q.Seen
-	d.schedule(q, now)
-	d.dispatch(ctx, now)
+	d.read(q)
+	d.dispatch(ctx, time.Now())
 	d.mu.Unlock()
 
 	var claim *store.Claim
@@ -80,21 +77,29 @@ func (d *Dispatcher) form(ctx context.Context, j job) *store.Claim {
 	return claim
 }
 
+// read notes that the cursor of a queue belongs to it again. The caller holds d.mu.
+func (d *Dispatcher) read(q *subscriptionQueue) {
+	q.seen = q.Seen
+	to := q.phase
+	if to == phaseReading {
+		to = phaseCurrent
+	}
+	d.move(q, to, time.Now())
+}
+
 // formed notes that a delivery of a queue was stored, or was not, with err. The
 // caller holds d.mu.
 func (d *Dispatcher) formed(j job, err error) {
 	q := j.queue
 	q.forming--
-	switch {
-	case errors.Is(err, store.ErrStale):
-		q.stale = true
-	case err != nil:
+	to := q.phase
+	if err != nil {
+		to = phaseStale
+	}
+	if err != nil && !errors.Is(err, store.ErrStale) {
 		d.claimFailed(q, j.id, err)
-		q.stale = true
 	}
-	if q.stale && q.forming == 0 {
-		d.requestReload(q)
-	}
+	d.move(q, to, time.Now())
 }
 
 // replay stores the next delivery of a queue's replay, if the next part of the log
@@ -108,16 +113,17 @@ func (d *Dispatcher) replay(ctx context.Context, j job) *store.Claim {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	q.replaying = false
+	to := q.phase
 	switch {
 	case errors.Is(err, store.ErrStale):
-		d.requestReload(q)
+		to = phaseStale
 	case err != nil:
 		d.claimFailed(q, j.id, err)
 	case q.Queue == from: // else the queue was read again after the step
 		q.hasReplay = more
 	}
 	now := time.Now()
-	d.schedule(q, now)
+	d.move(q, to, now)
 	d.dispatch(ctx, now)
 	return claim
 }

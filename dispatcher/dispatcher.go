@@ -9,7 +9,6 @@
 package dispatcher
 
 import (
-	"container/heap"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -104,7 +103,7 @@ type Dispatcher struct {
 	nextTurn    priority             // whose run queue is next
 	readyPings  runQueue             // queues that have a ping to send
 	timers      timers
-	reloads     []*subscriptionQueue // to be read again; nothing is being formed from them
+	reloads     []*subscriptionQueue // those in phaseListed
 	inFlight    int                  // pings aside
 	lowInFlight int                  // those of inFlight given to priorities after priorityIdle
 	pinging     int
@@ -178,7 +177,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		q := &subscriptionQueue{Queue: l}
 		if l.Unusable != nil {
 			d.queues[l.SubscriptionID] = q
-			d.requestReload(q)
+			d.move(q, phaseStale, time.Now())
 			continue
 		}
 		d.install(q)
@@ -310,7 +309,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 			q = &subscriptionQueue{Queue: &store.Queue{SubscriptionID: id}}
 			d.queues[id] = q
 		}
-		d.requestReload(q)
+		d.move(q, phaseStale, now)
 	}
 	for key, seq := range changes.Events {
 		for q := range d.interested[key] {
@@ -322,7 +321,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 				q.notBefore = now.Add(d.cfg.BatchWindow)
 			}
 			q.wanted = seq
-			d.schedule(q, now)
+			d.move(q, q.phase, now)
 		}
 	}
 	if changes.Alerts {
@@ -336,7 +335,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 		if q := d.queues[id]; q != nil {
 			// Which kind was queued is not told; a claim finds out.
 			q.nextDue, q.nextPing = now, now
-			d.schedule(q, now)
+			d.move(q, q.phase, now)
 		}
 	}
 }
@@ -349,17 +348,6 @@ func (d *Dispatcher) yield() {
 	d.mu.Lock()
 }
 
-// requestReload makes the loop read a subscription again as soon as no delivery of
-// it is being formed: until then its cursor in the store is moving. The caller holds d.mu.
-func (d *Dispatcher) requestReload(q *subscriptionQueue) {
-	q.stale = true
-	if q.forming == 0 && !q.reloading {
-		q.reloading = true
-		d.reloads = append(d.reloads, q)
-		d.wake()
-	}
-}
-
 // reload reads the subscriptions that have changed.
 func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 	d.mu.Lock()
@@ -370,35 +358,28 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 	queues := d.reloads
 	d.reloads = nil
 	for _, q := range queues {
-		q.stale = false // a change from now on asks for another read
+		d.move(q, phaseLoading, now)
 	}
 	d.mu.Unlock()
 
 	for _, q := range queues {
 		fresh, err := d.store.Queues().Get(ctx, q.SubscriptionID)
-		gone := isNotFound(err)
 		d.mu.Lock()
-		q.reloading = false
 		switch {
-		case gone:
+		case isNotFound(err):
 			d.remove(q)
 		case err != nil && (ctx.Err() != nil || store.Unavailable(err)):
 			if ctx.Err() == nil {
 				d.storeFailed(err)
 			}
-			d.requestReload(q)
+			d.move(q, phaseListed, now)
 		case err != nil:
-			// Its record cannot be used: schedule asks for another read then.
 			d.claimFailed(q, q.SubscriptionID, err)
-			q.stale = true
-			d.schedule(q, time.Now())
+			d.move(q, phaseUnusable, time.Now())
 		default:
 			d.uninstall(q)
 			q.update(fresh, now)
 			d.install(q)
-			if q.stale {
-				d.requestReload(q)
-			}
 		}
 		d.mu.Unlock()
 	}
@@ -409,7 +390,8 @@ func isNotFound(err error) bool {
 	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
 }
 
-// install adds a queue, and indexes it by the events that it wants. The caller holds d.mu.
+// install adds a queue that was read, and indexes it by the events that it wants.
+// The caller holds d.mu.
 func (d *Dispatcher) install(q *subscriptionQueue) {
 	d.queues[q.SubscriptionID] = q
 	for _, in := range q.Interests {
@@ -421,7 +403,7 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 	}
 	q.seen, q.wanted, q.hasReplay = q.Seen, q.Wanted, q.Replaying
 	q.nextDue, q.nextPing = earliest(q.nextDue, q.NextDue), earliest(q.nextPing, q.NextPing)
-	d.schedule(q, time.Now())
+	d.move(q, phaseCurrent, time.Now())
 }
 
 func (d *Dispatcher) uninstall(q *subscriptionQueue) {
@@ -438,11 +420,7 @@ func (d *Dispatcher) uninstall(q *subscriptionQueue) {
 // until they end. The caller holds d.mu.
 func (d *Dispatcher) remove(q *subscriptionQueue) {
 	d.uninstall(q)
-	q.gone = true
-	if q.timer.queued() {
-		heap.Remove(&d.timers, q.timer.index())
-		q.timer.at = time.Time{}
-	}
+	d.move(q, phaseGone, time.Now())
 	delete(d.queues, q.SubscriptionID)
 }
 

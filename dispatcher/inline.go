@@ -32,7 +32,7 @@ func (d *Dispatcher) formInline(sending context.Context, a *store.Accepted) {
 			continue
 		}
 		d.mu.Lock()
-		q.reading, q.seen = false, q.Seen
+		d.read(q)
 		d.mu.Unlock()
 	}
 }
@@ -59,7 +59,10 @@ func (d *Dispatcher) reserveInline(events []webhook.Event, now time.Time) (jobs 
 		}
 		for q := range queues {
 			p := q.priority(now)
-			if !q.idle() || !q.Wants(e.Name, e.Seq) || d.inFlight >= d.shares[p] || !q.couldForm(e.Seq, now, &d.cfg) {
+			if !q.idle() || !q.Wants(e.Name, e.Seq) || d.inFlight >= d.shares[p] {
+				continue
+			}
+			if kind, ok := q.work(now, e.Seq, &d.cfg); !ok || kind != jobForm {
 				continue
 			}
 			d.inFlight++
@@ -67,8 +70,8 @@ func (d *Dispatcher) reserveInline(events []webhook.Event, now time.Time) (jobs 
 			if p > priorityIdle {
 				d.lowInFlight++
 			}
-			q.reading = true
 			q.forming++
+			d.move(q, phaseReading, now)
 			d.workers.Add(1)
 			jobs = append(jobs, job{queue: q, id: q.SubscriptionID, kind: jobForm, priority: p})
 		}
@@ -80,7 +83,7 @@ func (d *Dispatcher) reserveInline(events []webhook.Event, now time.Time) (jobs 
 func (d *Dispatcher) cancelInline(j job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	j.queue.reading = false
+	d.read(j.queue)
 	d.releaseInline(j, nil)
 }
 

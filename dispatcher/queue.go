@@ -9,45 +9,112 @@ import (
 
 // subscriptionQueue is what the dispatcher knows of one subscription: how far
 // its cursor is, what is in flight, and what is due when. Its fields are guarded
-// by Dispatcher.mu, with two exceptions: the cursor in store.Queue belongs to the
-// goroutine that set reading, and the rest of store.Queue is never written to,
-// only replaced.
+// by Dispatcher.mu, with two exceptions: in phaseReading the cursor in store.Queue
+// belongs to the goroutine that reads, and the rest of store.Queue is never
+// written to, only replaced.
+//
+// Its window is how many attempts at a time its server has shown to respond to.
+// It goes by responses as the window of a sender on a network goes by
+// acknowledgements, but multiplies both ways, where AIMD adds: each response
+// doubles it, from 2 up to the slots that the subscription may use, and each
+// retryable attempt halves it, down to 1. An attempt beyond the window is not
+// forbidden, but comes after what others want; see priority. The ramp is a limit:
+// after the subscription was failing it may use one slot, and twice as many after
+// each success.
 type subscriptionQueue struct {
 	*store.Queue
+	phase phase // changed by Dispatcher.move alone
 
+	// Slots, and the run queues in which it waits for them.
 	inFlight  int // slots in use, pings aside
 	pinging   int
 	ready     [priorities]bool // in which of Dispatcher.ready it is
 	pingReady bool             // it is in Dispatcher.readyPings
 
+	// What its server has shown.
 	lastFailed  bool      // the last attempt was retryable: the next may keep its slot for long
 	respondedAt time.Time // when the last attempt ended that was not retryable
-	window      int       // how many attempts at a time the server has shown to respond to
+	window      int       // 0 before the first attempt
+	ramp        int       // after a recovery: the slots it may use; 0 is all
+	probeWait   time.Duration
+	nextProbe   time.Time // while failing: nothing but retries before; probeWait is the wait after it
 
-	seen, wanted   int64     // in the log; events wait when seen < wanted
-	notBefore      time.Time // the end of the batch window of the waiting events
-	reading        bool      // a goroutine reads the waiting events, and owns the cursor
-	forming        int       // deliveries being stored, the one being read included
-	stale          bool      // the subscription has changed: nothing is formed until it is read again
-	reloading      bool      // it is in Dispatcher.reloads, or being read
-	suspendedUntil time.Time // nothing is claimed before this: a record of the subscription could not be used
-	gone           bool      // the subscription was deleted
-	hasReplay      bool      // a replay is running
-	replaying      bool      // a delivery of it is being formed
-
-	probeWait time.Duration // while failing: the wait after the next probe
-	nextProbe time.Time
-	ramp      int // after a recovery: the slots it may use; 0 is all
+	// The log.
+	seen, wanted int64     // events wait when seen < wanted
+	notBefore    time.Time // the end of the batch window of the waiting events
+	forming      int       // deliveries being stored, the one being read included
+	hasReplay    bool      // a replay is running
+	replaying    bool      // a delivery of it is being formed
 
 	// When something is due next; zero when nothing is, or while a claim is
 	// finding out.
 	nextDue, nextPing time.Time
+	suspendedUntil    time.Time // nothing is claimed before: a record of the subscription could not be used
 
 	timer timer
 }
 
-// nextJob returns what the queue would do with a slot now, false if nothing.
-func (q *subscriptionQueue) nextJob(now time.Time, cfg *Config) (jobKind, bool) {
+// phase is how a queue stands to its subscription as it is stored.
+//
+//	from              | when                                        | to
+//	------------------|---------------------------------------------|--------------
+//	current           | a slot is taken for waiting events          | reading
+//	reading           | they were read, and are being stored        | current
+//	current, reading  | the subscription has changed, or a delivery | stale; listed
+//	                  | of it could not be stored                   | if none is being formed
+//	stale             | no delivery of it is being formed any more  | listed
+//	listed            | the loop comes to it                        | loading
+//	loading           | it was read                                 | current
+//	loading           | the store cannot be read                    | listed
+//	loading           | its record cannot be used                   | unusable
+//	loading           | the subscription has changed                | changed
+//	changed           | it was read, or could not be                | listed
+//	loading, changed  | the subscription was deleted                | gone
+//	unusable          | suspendedUntil, or the subscription changed | listed
+//
+// The cursor in the store moves while a delivery is being formed: a queue is read
+// again only when none is. A queue that is listed, loading or changed and changes
+// again stays as it is, apart from loading. A queue is stale until it is read
+// first.
+type phase uint8
+
+const (
+	phaseStale    phase = iota // the subscription is not known as it is: nothing is claimed but what is being formed already
+	phaseCurrent               // it is: jobs are taken
+	phaseReading               // the same, and a worker reads what waits in the log: it owns the cursor
+	phaseListed                // it is in Dispatcher.reloads
+	phaseLoading               // the loop reads it
+	phaseChanged               // the loop reads what is not as it is any more
+	phaseUnusable              // its record cannot be used for now
+	phaseGone                  // the subscription was deleted
+)
+
+// next returns the phase in which a queue is that is to go to another.
+func (q *subscriptionQueue) next(to phase, now time.Time) phase {
+	switch {
+	case q.phase == phaseGone:
+		return phaseGone
+	case q.phase == phaseChanged && (to == phaseCurrent || to == phaseUnusable):
+		return phaseListed
+	case to == phaseUnusable && !now.Before(q.suspendedUntil):
+		return phaseListed
+	case to != phaseStale:
+		return to
+	case q.phase == phaseLoading || q.phase == phaseChanged:
+		return phaseChanged
+	case q.phase == phaseListed || q.forming == 0:
+		return phaseListed
+	}
+	return phaseStale
+}
+
+// current reports whether the queue is as its subscription: that is neither
+// deleted nor changed since it was read.
+func (q *subscriptionQueue) current() bool { return q.phase == phaseCurrent || q.phase == phaseReading }
+
+// work returns what the queue would do with a slot at a time if the events up to
+// newest waited that it wants, false if nothing. It changes nothing.
+func (q *subscriptionQueue) work(now time.Time, newest int64, cfg *Config) (jobKind, bool) {
 	limit := q.limit(cfg)
 	if q.ramp > 0 {
 		limit = min(limit, q.ramp)
@@ -61,7 +128,7 @@ func (q *subscriptionQueue) nextJob(now time.Time, cfg *Config) (jobKind, bool) 
 		return 0, false // the last delivery has not completed
 	case q.Failing && now.Before(q.nextProbe):
 		return 0, false
-	case !q.reading && q.seen < q.wanted && !now.Before(q.notBefore):
+	case q.phase == phaseCurrent && q.seen < newest && !now.Before(q.notBefore):
 		return jobForm, true
 	case q.hasReplay && !q.replaying:
 		return jobReplay, true
@@ -156,10 +223,7 @@ func (q *subscriptionQueue) recordAttempt(kind jobKind, result webhook.Result, n
 	}
 }
 
-// current reports whether the queue matches its subscription: that is neither
-// deleted nor changed since it was read.
-func (q *subscriptionQueue) current() bool { return !q.gone && !q.stale && !q.reloading }
-
+// hasPing reports whether the queue would send a ping now.
 func (q *subscriptionQueue) hasPing(now time.Time) bool {
 	return q.current() && !now.Before(q.suspendedUntil) && q.pinging < maxPingsPerQueue && due(q.nextPing, now)
 }
@@ -168,6 +232,9 @@ func (q *subscriptionQueue) hasPing(now time.Time) bool {
 // does not have now, zero for none.
 func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 	var at time.Time
+	if q.phase == phaseGone {
+		return at
+	}
 	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.nextProbe, q.suspendedUntil} {
 		if t.After(now) {
 			at = earliest(at, t)
@@ -179,15 +246,5 @@ func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 // idle reports whether the queue has nothing in flight and, as far as it knows,
 // no waiting events.
 func (q *subscriptionQueue) idle() bool {
-	return q.inFlight == 0 && q.forming == 0 && !q.reading && q.seen >= q.wanted
-}
-
-// couldForm reports whether an idle queue would form a delivery if the event at
-// seq waited.
-func (q *subscriptionQueue) couldForm(seq int64, now time.Time, cfg *Config) bool {
-	wanted := q.wanted
-	q.wanted = seq
-	kind, ok := q.nextJob(now, cfg)
-	q.wanted = wanted
-	return ok && kind == jobForm
+	return q.inFlight == 0 && q.forming == 0 && q.seen >= q.wanted
 }

@@ -5,15 +5,20 @@ import (
 	"time"
 )
 
-// schedule puts a queue into the run queue of its priority if it can use a slot
-// now, and sets its timer for the next time at which it may. It must be called
-// after each change of a queue. The caller holds d.mu.
-func (d *Dispatcher) schedule(q *subscriptionQueue, now time.Time) {
-	if q.stale && q.forming == 0 && !q.gone && !now.Before(q.suspendedUntil) {
-		d.requestReload(q) // unless it has been asked for already
+// move moves a queue to a phase, where the table at phase allows it, and does what
+// its state asks for then: it has the queue read again, puts it into the run queue
+// of its priority if it can use a slot now, and sets its timer for the next time
+// at which it may. Every change of a queue ends with move, to the phase that it is
+// in if that is not what has changed. The caller holds d.mu.
+func (d *Dispatcher) move(q *subscriptionQueue, to phase, now time.Time) {
+	from := q.phase
+	q.phase = q.next(to, now)
+	if q.phase == phaseListed && from != phaseListed {
+		d.reloads = append(d.reloads, q)
+		d.wake()
 	}
 	if p := q.priority(now); !q.ready[p] {
-		if _, ok := q.nextJob(now, &d.cfg); ok {
+		if _, ok := q.work(now, q.wanted, &d.cfg); ok {
 			q.ready[p] = true
 			d.ready[p].push(q)
 		}
@@ -23,9 +28,6 @@ func (d *Dispatcher) schedule(q *subscriptionQueue, now time.Time) {
 		d.readyPings.push(q)
 	}
 	at := q.nextTime(now)
-	if q.gone {
-		at = time.Time{}
-	}
 	switch {
 	case at.Equal(q.timer.at):
 		return
@@ -45,7 +47,7 @@ func (d *Dispatcher) schedule(q *subscriptionQueue, now time.Time) {
 	}
 }
 
-// expire schedules the queues whose timers have ended. The caller holds d.mu, which
+// expire looks at the queues whose timers have ended. The caller holds d.mu, which
 // others may have in between.
 func (d *Dispatcher) expire(now time.Time) {
 	for n := 1; len(d.timers) > 0 && !d.timers[0].timer.at.After(now); n++ {
@@ -55,7 +57,7 @@ func (d *Dispatcher) expire(now time.Time) {
 		}
 		q := heap.Pop(&d.timers).(*subscriptionQueue)
 		q.timer.at = time.Time{}
-		d.schedule(q, now)
+		d.move(q, q.phase, now)
 	}
 }
 

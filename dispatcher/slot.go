@@ -61,9 +61,9 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 		}
 		q := d.ready[p].pop()
 		q.ready[p] = false
-		kind, ok := q.nextJob(now, &d.cfg)
+		kind, ok := q.work(now, q.wanted, &d.cfg)
 		if !ok || q.priority(now) != p {
-			d.schedule(q, now) // later, or with another priority
+			d.move(q, q.phase, now) // later, or with another priority
 			continue
 		}
 		d.inFlight++
@@ -72,16 +72,17 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 		if p > priorityIdle {
 			d.lowInFlight++
 		}
+		to := q.phase
 		switch kind {
 		case jobDue:
 			q.nextDue = time.Time{}
 		case jobReplay:
 			q.replaying = true
 		default:
-			q.reading = true
 			q.forming++
+			to = phaseReading
 		}
-		d.schedule(q, now)
+		d.move(q, to, now)
 		return job{queue: q, id: q.SubscriptionID, kind: kind, priority: p}, true
 	}
 }
@@ -93,7 +94,7 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 		q := d.readyPings.pop()
 		q.pingReady = false
 		if !q.hasPing(now) {
-			d.schedule(q, now) // later
+			d.move(q, q.phase, now) // later
 			continue
 		}
 		d.pinging++
@@ -165,5 +166,5 @@ func (d *Dispatcher) release(j job, next, now time.Time) {
 		}
 		q.nextDue = earliest(q.nextDue, next)
 	}
-	d.schedule(q, now)
+	d.move(q, q.phase, now)
 }

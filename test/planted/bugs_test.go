@@ -49,8 +49,7 @@ var bugs = []bug{
 		{"store/watch.go", "for i := range events {", "for i := range events[:1] {"},
 	}, []string{promiseServed, promiseKept}},
 	{"a change that comes while a delivery is formed is not read", []edit{
-		{"dispatcher/claim.go", "if q.stale && q.forming == 0 {", "if q.stale && q.forming == 0 && err != nil {"},
-		{"dispatcher/schedule.go", "if q.stale && q.forming == 0 && !q.gone && !now.Before(q.suspendedUntil) {", "if !q.suspendedUntil.IsZero() && q.stale && q.forming == 0 && !q.gone && !now.Before(q.suspendedUntil) {"},
+		{"dispatcher/queue.go", "q.phase == phaseListed || q.forming == 0:", "q.phase == phaseListed || q.forming == 0 && q.phase != phaseStale:"},
 	}, []string{promiseServed, promiseLate, promiseKept}},
 	{"a redelivery wakes nobody", []edit{
 		{"store/delivery.go", "t.AfterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},
@@ -97,7 +96,7 @@ var bugs = []bug{
 		{"store/inline.go", "a.s.tail.scan(q.ProgramID, q.Seen, visit)", "reached = e.Seq - 1"},
 	}, []string{promiseKept, promiseServed, promiseOrdered}},
 	{"a slot reserved inline for no delivery is lost", []edit{
-		{"dispatcher/inline.go", "j.queue.reading = false\n\td.releaseInline(j, nil)", "j.queue.reading = false\n\td.workers.Done()"},
+		{"dispatcher/inline.go", "d.read(j.queue)\n\td.releaseInline(j, nil)", "d.read(j.queue)\n\td.workers.Done()"},
 		{"store/inline.go", "if len(g.Seqs) == 0 {", "if len(g.Seqs) < 2 {"},
 	}, []string{promiseServed, promiseKept, promiseLate}},
 	{"a first attempt that was cut off is not found again", []edit{

@@ -63,13 +63,18 @@ func TestFailOver(t *testing.T) {
 // lease is how long a lease lasts: less than an attempt may take.
 var lease = harness.Scale(6 * time.Second)
 
+// slowFiles is one whose upload the shutdown cuts off, and two that take longer than a
+// lease.
+const slowFiles = 3
+
 // failOver is a primary, its standby, and a subscriber.
 type failOver struct {
 	t       *testing.T
-	bucket  string      // the URL of the S3 server
-	down    atomic.Bool // which answers nothing
-	slow    atomic.Bool // which takes longer than the lease for each upload
-	hang    atomic.Bool // the subscriber does not answer
+	bucket  string       // the URL of the S3 server
+	down    atomic.Bool  // which answers nothing
+	slow    atomic.Bool  // which takes two thirds of a lease for each of slowFiles
+	slowed  atomic.Int64 // requests that were slow
+	hang    atomic.Bool  // the subscriber does not answer
 	one     *harness.Instance
 	two     *harness.Instance
 	primary *harness.Process
@@ -96,9 +101,9 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		if f.slow.Load() && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, ".ltx") {
+		if f.slow.Load() && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, ".ltx") && f.slowed.Add(1) <= slowFiles {
 			select {
-			case <-time.After(lease + lease/4):
+			case <-time.After(lease * 2 / 3):
 			case <-r.Context().Done():
 				return
 			}
@@ -280,14 +285,16 @@ func (f *failOver) checkSilence() {
 	}
 }
 
-// TestSlowShutdown stops a primary whose last upload takes longer than the lease.
-// It keeps the lease until the end of the upload, and releases it then: the
-// standby has everything.
+// TestSlowShutdown stops a primary whose last upload, of several files, takes longer
+// than the lease. It keeps the lease until the end of the upload, and releases it then:
+// the standby has everything.
 func TestSlowShutdown(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
 	f.publish(time.Second)
 	f.slow.Store(true)
+	f.publish(50 * time.Millisecond)
+	harness.WaitFor(t, "the upload of a first file", func() bool { return f.slowed.Load() > 0 })
 	f.publish(50 * time.Millisecond)
 	began := time.Now()
 	if status := f.one.Stop(f.primary); status != harness.ExitOK {

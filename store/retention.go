@@ -59,22 +59,35 @@ func (s *Store) Retain(ctx context.Context, keep time.Duration) error {
 			return nil
 		case <-timer.C:
 		}
-		if doubted := s.clock.doubted.Load(); doubted == nil || time.Since(*doubted) >= clockDoubt {
-			w, err := s.sweep(ctx, s.clock.now().Add(-keep))
-			swept := w.swept
-			s.noteSwept(swept)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err != nil {
-				s.logger.Error("what is older than the retention could not be removed; it is tried again", "error", err)
-			} else if swept != (Swept{}) {
-				s.logger.Info("removed what is older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
-					"expired", swept.Expired, "lost", swept.Lost, "longest_step", w.longest)
-			}
+		edge, doubted, err := s.retentionEdge(keep)
+		w := &sweep{}
+		if err == nil && !doubted {
+			w, err = s.sweep(ctx, edge)
+			s.noteSwept(w.swept)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if swept := w.swept; err != nil {
+			s.logger.Error("what is older than the retention could not be removed; it is tried again", "error", err)
+		} else if swept != (Swept{}) {
+			s.logger.Info("removed what is older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
+				"expired", swept.Expired, "lost", swept.Lost, "longest_step", w.longest)
 		}
 		timer.Reset(pause)
 	}
+}
+
+// retentionEdge returns the time before which records are older than keep, and
+// whether the clock was set forward in the last day. It makes a commit, since an
+// idle service notices a jump of the clock only then.
+func (s *core) retentionEdge(keep time.Duration) (edge time.Time, doubted bool, err error) {
+	err = s.writer.do(func(*tx) error {
+		edge, doubted = s.clock.now().Add(-keep), s.clock.jump() > 0
+		return nil
+	})
+	since := s.clock.doubted.Load()
+	return edge, doubted || since != nil && time.Since(*since) < clockDoubt, err
 }
 
 // Swept returns what was removed since Open.

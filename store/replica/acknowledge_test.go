@@ -61,8 +61,8 @@ func (w *publishers) leave(t *testing.T, n int64) {
 	if err := w.a.wait(t.Context(), n+1); !errors.Is(err, ErrNotAcknowledged) || time.Since(began) != 5*time.Second {
 		t.Errorf("got %v after %s", err, time.Since(began))
 	}
-	if w.woken("late") != 1 || !errors.Is(w.result("late"), ErrNotAcknowledged) {
-		t.Errorf("got %v after the timeout", w.result("late"))
+	if w.woken("second") != 1 || !errors.Is(w.result("second"), ErrNotAcknowledged) {
+		t.Errorf("got %v after the timeout", w.result("second"))
 	}
 }
 
@@ -121,8 +121,19 @@ func TestAcknowledger(t *testing.T) {
 		if w.woken("second") != 0 || !awaited() {
 			t.Error("an upload that failed woke somebody, or is not asked for again")
 		}
+		w.leave(t, commits.Load())
+		w.working.Wait()
+	})
+}
 
-		// One is staged while another runs: it begins with those whom it covers alone.
+// An upload that is staged while another runs begins with those alone whom it covers.
+func TestAcknowledgerStaged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var commits atomic.Int64
+		a := newAcknowledger(5*time.Second, 0, commits.Load)
+		w := &publishers{a: a, errs: make(map[string][]error)}
+		awaited := func() bool { return len(a.wanted) == 1 }
+		w.wait("first", t.Context(), commits.Load())
 		a.stage()
 		a.begin()
 		commits.Add(1)
@@ -131,15 +142,15 @@ func TestAcknowledger(t *testing.T) {
 			t.Error("not exactly one upload can be staged")
 		}
 		commits.Add(1)
-		w.wait("late", t.Context(), commits.Load())
+		w.wait("second", t.Context(), commits.Load())
 		a.end(true)
-		if w.woken("second") != 1 || w.woken("ahead") != 0 || !awaited() {
+		if w.woken("first") != 1 || w.woken("ahead") != 0 || !awaited() {
 			t.Error("the staged upload is not asked for, or has ended before it began")
 		}
 		<-a.wanted // as the upload loop does, once for both
 		a.begin()
 		a.end(true)
-		if w.woken("ahead") != 1 || w.woken("late") != 0 || !awaited() {
+		if w.woken("ahead") != 1 || w.woken("second") != 0 || !awaited() {
 			t.Error("the staged upload does not cover what was committed before it, covers more, or no other is asked for")
 		}
 		w.leave(t, commits.Load())

@@ -72,11 +72,11 @@ type Replication struct {
 
 	content *contentVerifier // nil unless the content is compared; see VerifyContent
 
-	lease     atomic.Pointer[func() bool]   // reports whether the lease that uploading needs is valid; nil for none
-	running   atomic.Pointer[litestream.DB] // what the writer may sync; nil for nothing
-	copied    atomic.Pointer[time.Time]     // when the writer or an upload last copied the log; nil for never
-	frames    atomic.Int64                  // length of the write-ahead log when it was last measured
-	truncate  atomic.Bool                   // the writer must truncate the write-ahead log before its next commit
+	lease    atomic.Pointer[func() bool]   // reports whether the lease that uploading needs is valid; nil for none
+	running  atomic.Pointer[litestream.DB] // what the writer may sync; nil for nothing
+	copied   atomic.Pointer[time.Time]     // when the writer or an upload last copied the log; nil for never
+	frames   atomic.Int64                  // length of the write-ahead log when it was last measured
+	truncate atomic.Bool                   // the writer must truncate the write-ahead log before its next commit
 	// autoCheckpoint is set while SQLite shortens the write-ahead log by itself.
 	autoCheckpoint atomic.Bool
 	logHeld        atomic.Bool   // SQLite must not do so: Litestream is being opened

@@ -120,8 +120,8 @@ func (r *Replication) backlogTooLarge(s *session) bool {
 }
 
 // upload uploads what changed reports, at most every sync-interval, and at once what
-// is waited for, see [Replication.Acknowledge]. It retries after a failure. It returns
-// nil when ctx ends, and errReplicaIncomplete when replication must start again.
+// is waited for, see [Replication.Acknowledge]. It returns nil when ctx ends, and
+// errReplicaIncomplete when replication must start again.
 func (r *Replication) upload(ctx context.Context, s *session, changed <-chan struct{}) error {
 	wait := r.cfg.settings.syncInterval
 	r.acks.forget() // the session before may have ended because the replica is not complete
@@ -135,36 +135,40 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 			case <-time.After(max(10*time.Second, wait)): // verify the replica also without changes
 			}
 		}
-		var began time.Time
-		for {
-			began = time.Now()
-			err := r.send(ctx, s)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if endsSession(err, s) {
-				return err
-			}
-			if err == nil {
-				wait = r.cfg.settings.syncInterval
-				break
-			}
-			r.failed(err)
-			wait = min(max(2*wait, minRetry), maxRetry/2)
-			if _, err := r.rest(ctx, minRetry, wait); err != nil {
-				return nil
-			}
+		began, err := r.sendOrRetry(ctx, s)
+		if ctx.Err() != nil {
+			return nil
 		}
-		most := r.cfg.settings.syncInterval
+		if err != nil {
+			return err
+		}
+		most := wait
 		if r.acks == nil {
 			most -= time.Since(began) // so that no commit waits longer than that for the next upload
 		}
-		var err error
 		if awaited, err = r.rest(ctx, r.acks.least(most), most); err != nil {
 			return nil
 		}
 		if awaited {
 			r.acks.gather(ctx)
+		}
+	}
+}
+
+// sendOrRetry is send, repeated after a failure until it succeeds, until ctx ends, or
+// until replication must start again. It returns when the last one began.
+func (r *Replication) sendOrRetry(ctx context.Context, s *session) (began time.Time, err error) {
+	wait := r.cfg.settings.syncInterval
+	for {
+		began = time.Now()
+		err := r.send(ctx, s)
+		if err == nil || ctx.Err() != nil || endsSession(err, s) {
+			return began, err
+		}
+		r.failed(err)
+		wait = min(max(2*wait, minRetry), maxRetry/2)
+		if _, err := r.rest(ctx, minRetry, wait); err != nil {
+			return began, err
 		}
 	}
 }

@@ -266,11 +266,12 @@ func without(all []string, one string) []string {
 func tlsConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		// Of TLS 1.2 those alone that have forward secrecy and authenticated
-		// encryption; those of TLS 1.3 are not ours to choose, and all are good.
+		// Of TLS 1.2 only suites with forward secrecy, authenticated encryption and
+		// keys of 256 bits. crypto/tls chooses those of TLS 1.3; see
+		// docs/decisions/0034-cipher-suites.md.
 		CipherSuites: []uint16{
-			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-			tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+			tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 		},
 		NextProtos:     append([]string{"h2", "http/1.1"}, protocols...),
 		GetCertificate: certificate,

@@ -284,6 +284,9 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 		{"HTTP/2", &tls.Config{RootCAs: pool}, true, "HTTP/2.0", true},
 		{"HTTP/1.1", &tls.Config{RootCAs: pool}, false, "HTTP/1.1", true},
 		{"another CA", &tls.Config{RootCAs: x509.NewCertPool()}, false, "certificate signed by unknown authority", false},
+		{"AES-256 of TLS 1.2", &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384}}, true, "HTTP/2.0", true},
+		{"ChaCha20 of TLS 1.2", &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}}, true, "HTTP/2.0", true},
+		{"AES-128 of TLS 1.2", &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}}, false, "handshake failure", false},
 		{"an old TLS", &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, false, "protocol version", false},
 	}
 	for _, test := range tests {

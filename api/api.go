@@ -193,6 +193,7 @@ func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request, params ht
 	took := time.Since(start)
 	a.metrics.request(rt, status, took)
 	a.logRequest(req, status, size, took)
+	req.discardBody()
 }
 
 // logRequest writes the line of a request: nothing in it is the client's but

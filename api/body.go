@@ -71,6 +71,7 @@ func (req *request) readBody() ([]byte, error) {
 	if r.ContentLength > webhook.MaxBodyBytes {
 		return nil, tooLarge()
 	}
+	req.started = true
 	req.body = req.api.buffer()
 	limited := io.LimitedReader{R: r.Body, N: webhook.MaxBodyBytes + 1}
 	if _, err := req.body.ReadFrom(&limited); err != nil {
@@ -94,22 +95,47 @@ func (req *request) bodyRead() {
 	req.readUntil(time.Time{})
 }
 
-// The bounds of what is read past of a body that its answer did not need.
+// The bounds of the rest of a body that the response did not need. A client that is
+// still sending reads the response only after its last byte: a connection that is
+// closed before loses it.
 const (
-	maxIgnoredBody = 64 << 10 // bytes; the connection of a longer one ends with the answer
-	maxIgnoring    = time.Second
+	maxReused      = 64 << 10 // bytes; beyond it the connection is not used again
+	maxReusedTime  = time.Second
+	maxDiscarded   = 32 << 20 // bytes: a line of a stream has no other bound
+	maxDiscardTime = 2 * time.Second
 )
 
-// leaveBody prepares an answer that comes before the end of the body: it must
-// not wait for it, nor hold the connection.
+// leaveBody prepares a response that is sent before the end of the body. It
+// neither waits for the rest nor keeps the connection for a long one.
 func (req *request) leaveBody(header http.Header) {
-	if !req.unread || req.http.ProtoMajor != 1 {
-		return // HTTP/2 ends the stream by itself
+	if !req.unread {
+		return
 	}
-	req.readUntil(time.Now().Add(maxIgnoring))
-	if n := req.http.ContentLength; n < 0 || n > maxIgnoredBody {
+	n := req.http.ContentLength
+	if req.http.ProtoMajor == 1 && n >= 0 && n <= maxReused {
+		req.readUntil(time.Now().Add(maxReusedTime)) // net/http reads the rest before it writes the response
+		return
+	}
+	if req.http.ProtoMajor == 1 {
 		header.Set("Connection", "close")
 	}
+	// A client that waits for 100 Continue sends no body after the response.
+	if req.discard = req.started || req.http.Header["Expect"] == nil; req.discard && req.http.ProtoMajor == 1 {
+		_ = http.NewResponseController(req.w).EnableFullDuplex()
+	}
+}
+
+// discardBody sends the response, and then reads the rest of the body within the
+// bounds, so that the client receives the response.
+func (req *request) discardBody() {
+	if !req.discard {
+		return
+	}
+	rc := http.NewResponseController(req.w)
+	if rc.Flush() != nil || rc.SetReadDeadline(time.Now().Add(maxDiscardTime)) != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, req.http.Body, maxDiscarded)
 }
 
 // readNothing checks that the request has no body, or an empty JSON object.

@@ -293,7 +293,7 @@ func TestReadDeadlineEndsWithTheBody(t *testing.T) {
 			continue
 		}
 		last := w.set[len(w.set)-1]
-		if last.IsZero() == test.bounds || test.bounds && time.Until(last) > maxIgnoring {
+		if last.IsZero() == test.bounds || test.bounds && time.Until(last) > maxReusedTime {
 			t.Errorf("%s: answered %d; the last deadline is %v", test.name, w.Code, last)
 		}
 	}

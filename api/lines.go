@@ -208,6 +208,7 @@ func lineError(e *webhook.Error, at string, number int) *webhook.Error {
 type stream struct{ req *request }
 
 func (s stream) Read(p []byte) (int, error) {
+	s.req.started = true
 	s.req.readUntil(time.Now().Add(s.req.api.timeout))
 	n, err := s.req.http.Body.Read(p)
 	if err != nil && err != io.EOF {

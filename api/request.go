@@ -44,8 +44,10 @@ type request struct {
 
 	acknowledged bool // the handler has waited until its answer may be given, see API.acknowledge
 
-	body   *bytes.Buffer // given back by release
-	unread bool          // the body has not been read to its end
+	body    *bytes.Buffer // given back by release
+	unread  bool          // the body has not been read to its end
+	started bool          // a part of the body was read
+	discard bool          // the rest of the body is read after the response
 }
 
 // bounded is a context with a deadline. It starts a timer only when a goroutine

@@ -19,6 +19,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
 	"service/test/harness"
 	"service/webhook"
 )
@@ -200,6 +203,105 @@ func TestLimitsOverHTTP2(t *testing.T) {
 		resp.Body.Close()
 		if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != test.want || test.want > 400 && !strings.HasPrefix(string(body), `{"error":{"code":`) {
 			t.Errorf("%.40s: got %s %s %s (%v), want %d", test.path, resp.Proto, resp.Status, body, err, test.want)
+		}
+	}
+}
+
+// A client that reads the response only after its last byte of the body gets it.
+func TestResponseArrivesBeforeTheBodyDoes(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.TLS = false
+	_, address, token := startService(t, cfg)
+	post := func(media, length string) string {
+		return strings.ReplaceAll("POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer "+token+"\nContent-Type: "+media+"\n"+length+"\n\n", "\n", "\r\n")
+	}
+	chunk := "10000\r\n" + strings.Repeat("x", 1<<16) + "\r\n"
+	for _, test := range []struct {
+		name, raw string
+		status    int
+	}{
+		{"6 MB", post("application/json", "Content-Length: 6000000") + strings.Repeat("x", 6000000), 413},
+		{"6 MB in chunks", post("application/json", "Transfer-Encoding: chunked") + strings.Repeat(chunk, 92) + "0\r\n\r\n", 413},
+		{"a line of 20 MB", post("application/x-ndjson", "Content-Length: 20000000") + strings.Repeat("x", 20000000), 400},
+		{"a line of 20 MB in chunks", post("application/x-ndjson", "Transfer-Encoding: chunked") + strings.Repeat(chunk, 306) + "0\r\n\r\n", 400},
+		{"another media type", post("text/plain", "Content-Length: 6000000") + strings.Repeat("x", 6000000), 415},
+	} {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, test.raw); err != nil {
+			t.Errorf("%s: the server closed the connection: %v", test.name, err)
+		} else if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		} else if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != test.status || !bytes.HasPrefix(body, []byte(`{"error":`)) || !resp.Close {
+			t.Errorf("%s: got %s %s (%v), want %d and the end of the connection", test.name, resp.Status, body, err, test.status)
+		}
+		c.Close()
+	}
+
+	// A client that waits for 100 Continue is not waited for.
+	begun := time.Now()
+	resp, _ := exchange(t, address, strings.ReplaceAll(post("application/json", "Expect: 100-continue\nContent-Length: 6000000"), "\r", ""))
+	if resp.StatusCode != 413 || time.Since(begun) > harness.Scale(time.Second) {
+		t.Errorf("after Expect: got %s after %s, want 413 at once", resp.Status, time.Since(begun))
+	}
+}
+
+// Over HTTP/2 the same: the stream is not reset while its body arrives, which
+// would make clients drop the response.
+func TestResponseArrivesBeforeTheBodyDoesOverHTTP2(t *testing.T) {
+	_, address, token := startService(t, testConfig(t))
+	c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	var header bytes.Buffer
+	encoder := hpack.NewEncoder(&header)
+	for _, f := range [][2]string{{":method", "POST"}, {":path", "/v2/events"}, {":scheme", "https"}, {":authority", "h"}, {"authorization", "Bearer " + token}, {"content-type", "application/json"}} {
+		encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	framer := http2.NewFramer(c, c)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if err := errors.Join(framer.WriteSettings(), framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: header.Bytes(), EndHeaders: true})); err != nil {
+		t.Fatal(err)
+	}
+	left, status := 6000000, ""
+	window := map[uint32]int{0: 65535, 1: 65535} // until the server says otherwise
+	for body := ""; ; {
+		for left > 0 && window[0] > 0 && window[1] > 0 {
+			n := min(left, window[0], window[1], 16<<10)
+			if err := framer.WriteData(1, left == n, make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+			left, window[0], window[1] = left-n, window[0]-n, window[1]-n
+		}
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatalf("%v, with status %q and %d bytes left to send", err, status, left)
+		}
+		switch frame := frame.(type) {
+		case *http2.SettingsFrame:
+			if n, ok := frame.Value(http2.SettingInitialWindowSize); ok {
+				window[1] += int(n) - 65535
+			}
+		case *http2.WindowUpdateFrame:
+			window[frame.StreamID] += int(frame.Increment)
+		case *http2.MetaHeadersFrame:
+			status = frame.PseudoValue("status")
+		case *http2.RSTStreamFrame:
+			t.Fatalf("the stream was reset (%v) with status %q and %d bytes left to send", frame.ErrCode, status, left)
+		case *http2.DataFrame:
+			if body += string(frame.Data()); frame.StreamEnded() {
+				if status != "413" || !strings.HasPrefix(body, `{"error":`) || left > 0 {
+					t.Errorf("got %s %s with %d bytes left to send, want 413 in the envelope", status, body, left)
+				}
+				return
+			}
 		}
 	}
 }

@@ -34,17 +34,22 @@ func (s *simulation) auditAll(end bool) {
 		for _, d := range stored {
 			s.auditDelivery(h, &d, end)
 			for _, e := range d.Events {
-				if d.RedeliveryOf == "" && e.Name != webhook.EventPing {
+				if d.RedeliveryOf == "" && h.again[d.ID] == nil && e.Name != webhook.EventPing {
 					formed[s.events[e.ID]]++
+					h.formed[s.events[e.ID]] = true
 				}
 			}
 		}
 		for id := range h.sent {
-			if _, ok := stored[id]; !ok {
+			if _, ok := stored[id]; !ok && !h.sent[id].over {
 				s.violate(promiseCounted, "subscription %d: a delivery that was sent is not stored", h.i)
 			}
 		}
 		s.auditEvents(h, formed, end)
+		if end {
+			s.auditLosses(h)
+			s.auditReplays(h)
+		}
 	}
 }
 
@@ -70,7 +75,7 @@ func (s *simulation) auditEvents(h *subject, formed map[int]int, end bool) {
 		if n > 1 && !h.replayed {
 			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries", h.i, owed.event, n)
 		}
-		if end && n == 0 && !owed.doubt {
+		if end && n == 0 && !owed.doubt && !owed.old && !h.formed[owed.event] {
 			s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.i, owed.event)
 		}
 		delete(formed, owed.event)
@@ -102,6 +107,10 @@ func (s *simulation) status(h *subject, m *sending, d *webhook.Delivery) {
 			ok = d.AttemptsMade == webhook.MaxAttempts && (!succeeded || s.crashed)
 		case webhook.FailureRejected:
 			ok = slices.ContainsFunc(final, func(status int) bool { return status != http.StatusOK })
+		case webhook.FailureExpired:
+			ok = d.CreatedAt.Before(s.changes.edge) && s.mayEnd(m, final)
+		case webhook.FailureCancelled:
+			ok = s.changes.cancellable[d.ID] && s.mayEnd(m, final)
 		default:
 			ok = false
 		}

@@ -45,7 +45,7 @@ const slack = time.Second
 func (s *simulation) checkLate(h *subject, now time.Time, free bool) (waits bool) {
 	for _, d := range h.order {
 		last := d.last()
-		if !d.unfinished() || d.vague || last.ended.IsZero() && last.gen == s.gen {
+		if !d.unfinished() || d.vague || d.anytime || last.ended.IsZero() && last.gen == s.gen {
 			waits = waits || !d.ping && d.unfinished()
 			continue
 		}
@@ -60,7 +60,7 @@ func (s *simulation) checkLate(h *subject, now time.Time, free bool) (waits bool
 // checkCopies checks that every redelivery has been sent.
 func (s *simulation) checkCopies(h *subject, now time.Time) {
 	for id, at := range h.copies {
-		if h.sent[id] == nil && now.After(at.Add(slack)) {
+		if h.sent[id] == nil && !s.changes.ended[id] && now.After(at.Add(slack)) {
 			s.violate(promiseServed, "subscription %d: a redelivery that was asked for at %s has not left at %s", h.i, stamp(at), stamp(now))
 		}
 	}
@@ -69,7 +69,7 @@ func (s *simulation) checkCopies(h *subject, now time.Time) {
 // checkDebts checks that every event that is owed has been sent.
 func (s *simulation) checkDebts(h *subject, now time.Time) {
 	for _, owed := range h.debts {
-		if !owed.arrived && !owed.doubt && now.After(owed.at.Add(s.plan.Window+slack)) {
+		if !owed.arrived && !owed.doubt && !owed.old && now.After(owed.at.Add(s.plan.Window+slack)) {
 			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, has not left at %s", h.i, owed.event, stamp(owed.at), stamp(now))
 		}
 	}
@@ -82,11 +82,14 @@ func (s *simulation) judge(h *subject) {
 			continue
 		}
 		d.judged = true
-		if _, copied := h.copies[d.id]; copied || d.ping || h.replayed {
+		if h.copied(d) || d.ping || h.replayed || h.again[d.id] != nil {
 			continue
 		}
+		if h.now.deleted && (len(h.replays) > 0 || s.changes.bulk) {
+			continue // what has formed it cannot be read any more
+		}
 		s.judgeEvents(h, i, d)
-		if h.now.ordered && !slices.ContainsFunc(h.was, func(t terms) bool { return !t.ordered }) && d.behind && !s.trapped {
+		if h.now.ordered && !slices.ContainsFunc(h.was, func(t terms) bool { return !t.ordered }) && !s.trapped && slices.ContainsFunc(d.behind, func(o *sending) bool { return !h.copied(o) && !o.over }) {
 			s.violate(promiseOrdered, "subscription %d: a delivery came before the last was at its end", h.i)
 		}
 	}
@@ -108,7 +111,7 @@ func (s *simulation) judgeEvents(h *subject, i int, d *sending) {
 			s.violate(promiseOwed, "subscription %d got event %d", h.i, e)
 		}
 		for _, other := range h.order[:i] {
-			if _, copied := h.copies[other.id]; !copied && !other.ping && slices.Contains(other.events, e) {
+			if !h.copied(other) && h.again[other.id] == nil && !other.ping && slices.Contains(other.events, e) {
 				s.violate(promiseOnce, "subscription %d got event %d in two deliveries", h.i, e)
 			}
 		}
@@ -148,8 +151,12 @@ func (s *simulation) checkTerms(at *place, d *sending) {
 func (s *simulation) again(h *subject, d *sending, now time.Time) {
 	last := d.last()
 	lost := last.gen != s.gen && !last.settled || last.cut // the crash may have taken its result
+	loose := d.anytime
+	d.anytime = false
 	switch {
-	case lost:
+	case d.over:
+		s.violate(promiseFinal, "subscription %d: again after it was ended", h.i)
+	case lost || loose && !last.final():
 	case last.final():
 		s.violate(promiseFinal, "subscription %d: again after %d", h.i, last.status)
 	case last.ended.IsZero() && now.Sub(last.at) < attemptTimeout:

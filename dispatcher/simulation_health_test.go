@@ -52,7 +52,11 @@ func (s *simulation) checkRecovery(h *subject, r *reception) {
 	if n := s.inFlight(h, false); rec.successes < 5 && n > 1<<rec.successes {
 		s.violate(promiseRamp, "subscription %d has %d open after %d successes", h.i, n, rec.successes)
 	}
-	if _, copied := h.copies[r.of.id]; copied || len(r.of.came) > 1 || rec.successes > 0 || r.of.vague {
+	if len(s.changes.runs) > 0 { // it may be a redelivery
+		*rec = recovery{}
+		return
+	}
+	if h.copied(r.of) || len(r.of.came) > 1 || rec.successes > 0 || r.of.vague {
 		return
 	}
 	r.probe = true
@@ -82,7 +86,7 @@ func (h *subject) endRecovery(r *reception) {
 func (s *simulation) checkProbes(h *subject, now time.Time) {
 	rec := &h.recovery
 	if rec.since.IsZero() || rec.successes > 0 || h.now.ordered || !slices.ContainsFunc(h.debts, func(o *debt) bool {
-		return !o.arrived && !o.doubt && now.After(o.at.Add(s.plan.Window+slack))
+		return !o.arrived && !o.doubt && !o.old && now.After(o.at.Add(s.plan.Window+slack))
 	}) {
 		return
 	}

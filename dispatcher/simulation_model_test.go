@@ -16,8 +16,11 @@ type subject struct {
 	was      []terms   // until the dispatcher has come to rest
 	changed  time.Time // when any of it was
 	clean    bool      // no attempt was retryable since it began afresh
-	replayed bool
-	copies   map[string]time.Time // redeliveries, and when they were asked for
+	replayed bool      // by a replay that is not known
+	replays  []*replaying
+	formed   map[int]bool          // events that were seen in a delivery from the log
+	again    map[string]*replaying // deliveries of replays
+	copies   map[string]time.Time  // redeliveries, and when they were asked for
 	debts    []*debt
 	recovery recovery
 	unseen   map[string]bool // deliveries of which a crash took the first arrival
@@ -39,7 +42,8 @@ type debt struct {
 	event   int
 	at      time.Time // when it was accepted
 	doubt   bool      // the publisher was not answered
-	arrived bool
+	arrived bool      // or its delivery was ended before that
+	old     bool      // retention may have removed it
 }
 
 // place is a subscriber's server.
@@ -53,14 +57,16 @@ type place struct {
 
 // sending is a delivery as its subscriber sees it.
 type sending struct {
-	id     string
-	sum    [sha256.Size]byte
-	ping   bool
-	events []int
-	came   []*reception
-	behind bool // an older one was not at its end when it came first
-	judged bool
-	vague  bool // an attempt may have been counted that nobody saw
+	id      string
+	sum     [sha256.Size]byte
+	ping    bool
+	events  []int
+	came    []*reception
+	behind  []*sending // that were not at their end when it came first
+	judged  bool
+	vague   bool // an attempt may have been counted that nobody saw
+	anytime bool // the clock had jumped before a restart: its next attempt may be early or late
+	over    bool // it was cancelled, has expired, or was removed
 }
 
 // reception is one request.
@@ -68,6 +74,7 @@ type reception struct {
 	of      *sending
 	by      *subject
 	at      time.Time
+	wall    time.Time     // by the wall clock
 	ended   time.Time     // zero while it is open
 	status  int           // of the answer that was written, 0 for none
 	wait    time.Duration // that the answer asked for
@@ -86,7 +93,7 @@ func (d *sending) last() *reception { return d.came[len(d.came)-1] }
 // subscriber can know.
 func (d *sending) unfinished() bool {
 	l := d.last()
-	return !l.final() && (len(d.came) < webhook.MaxAttempts || l.ended.IsZero())
+	return !d.over && !l.final() && (len(d.came) < webhook.MaxAttempts || l.ended.IsZero())
 }
 
 // inFlight returns how many attempts the subject has open, pings aside or alone.
@@ -104,14 +111,18 @@ func (s *simulation) inFlight(h *subject, ping bool) (n int) {
 // dispatcher began at begun and its lease at renewed.
 func (d *sending) due(p *plan, begun, renewed time.Time) time.Time {
 	last := d.last()
-	if last.cut {
+	if last.cut && last.ended.IsZero() {
 		return renewed
 	}
 	if last.ended.IsZero() {
 		return begun // what was interrupted goes on at once
 	}
 	wait := max(time.Duration(float64(p.policy().Waits[len(d.came)-1])*(1+p.Jitter)), last.wait)
-	if at := last.ended.Add(wait); last.settled || at.After(begun) {
+	at := last.ended.Add(wait)
+	if last.cut && renewed.After(at) { // its result may have been recorded, or not
+		return renewed
+	}
+	if last.settled || at.After(begun) {
 		return at
 	}
 	return begun

@@ -68,6 +68,12 @@ const (
 	doFill      operation = "fill the disk"
 	doRecover   operation = "fail, and recover slowly"
 	doLose      operation = "lose the lease for a while"
+
+	doJump         operation = "set the wall clock"
+	doRetain       operation = "remove what is old"
+	doCancel       operation = "cancel a delivery"
+	doBulk         operation = "redeliver or cancel many"
+	doCancelReplay operation = "cancel a replay"
 )
 
 // mode is how a subscriber's server behaves.
@@ -128,7 +134,7 @@ func plans() *rapid.Generator[plan] {
 			Do: rapid.SampledFrom([]operation{
 				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doMove, doNames, doRedeliver,
 				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
-				doStorm, doFailWrite, doFailRead, doFill, doRecover, doLose,
+				doStorm, doFailWrite, doFailRead, doFill, doRecover, doLose, doJump, doRetain, doCancel, doBulk, doReplay, doCancelReplay,
 			}).Draw(t, "do"),
 			Who:  rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 9, 17, 29}).Draw(t, "who"),
 			N:    rapid.IntRange(0, 7).Draw(t, "n"),

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"testing/synctest"
 	"time"
 )
 
@@ -76,6 +77,7 @@ func (s *simulation) next() {
 	s.begun = time.Now()
 	s.down = false
 	s.unsettled = nil
+	s.forgetJump()
 	for _, h := range s.subs {
 		h.recovery = recovery{}
 	}
@@ -97,7 +99,12 @@ func (s *simulation) next() {
 func (s *simulation) stopAndStart() {
 	s.mu.Lock()
 	s.crashed = true
+	pending := s.changes.pending > 0
 	s.mu.Unlock()
+	if pending { // the store is closed after those who use it
+		s.changes.end()
+		synctest.Wait()
+	}
 	s.stop()
 	err := <-s.done
 	calm := s.faults.calm()

@@ -95,7 +95,7 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 			s.violate(promiseBytes, "subscription %d", h.i)
 		}
 	}
-	r := &reception{of: d, by: h, at: now, gen: s.gen}
+	r := &reception{of: d, by: h, at: now, wall: s.wall(), gen: s.gen}
 	d.came = append(d.came, r)
 	s.unsettled = append(s.unsettled, r)
 	if len(d.came) > webhook.MaxAttempts {
@@ -138,8 +138,9 @@ func (s *simulation) newSending(h *subject, id string, body []byte) *sending {
 		}
 	}
 	for _, other := range h.order {
-		_, copied := h.copies[other.id]
-		d.behind = d.behind || !copied && !other.ping && other.unfinished()
+		if !h.copied(other) && !other.ping && other.unfinished() {
+			d.behind = append(d.behind, other)
+		}
 	}
 	return d
 }

@@ -60,7 +60,7 @@ func (s *simulation) update(h *subject, edit func(*terms), f *webhook.Subscripti
 
 func (s *simulation) create(ordered bool, m mode) {
 	h := &subject{i: len(s.subs), program: simulatedPrograms[len(s.subs)%s.plan.Programs], now: terms{active: true, ordered: ordered, names: 3}, changed: time.Now(), clean: true,
-		copies: make(map[string]time.Time), unseen: make(map[string]bool), sent: make(map[string]*sending)}
+		formed: make(map[int]bool), again: make(map[string]*replaying), copies: make(map[string]time.Time), unseen: make(map[string]bool), sent: make(map[string]*sending)}
 	for n := range h.places {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(h.i), byte(n)})
 		at := &place{owner: h, n: n, mode: m, subscriber: subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn)}}
@@ -141,6 +141,15 @@ func (s *simulation) do(st *step) {
 	case doFill:
 		s.faults.fill(time.Duration(st.N) * time.Second)
 		return
+	case doJump:
+		s.jump(simulatedJumps[st.N])
+		return
+	case doRetain:
+		s.retain(h, st.N)
+		return
+	case doBulk:
+		s.bulk(h, st.N)
+		return
 	}
 	if s.plan.DisableAfter > 0 {
 		s.rest() // whether it was disabled is known
@@ -185,12 +194,11 @@ func (s *simulation) doTo(h *subject, st *step) {
 	case doRedeliver:
 		s.redeliver(h, st.N)
 	case doReplay:
-		s.mu.Lock()
-		h.replayed = true
-		s.mu.Unlock()
-		only := []webhook.ReplayOnly{webhook.ReplayMissed, webhook.ReplayFailed, webhook.ReplayAll}[st.N%3]
-		_, err := s.d.store.Replays().Create(ctx, h.program, h.id, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: only})
-		s.refused(err)
+		s.replay(h, st.N)
+	case doCancelReplay:
+		s.cancelReplay(h)
+	case doCancel:
+		s.cancel(h, st.N)
 	}
 }
 
@@ -216,7 +224,8 @@ func (s *simulation) publish(program string, n int) {
 		place := len(s.published)
 		s.events[id] = place
 		s.published = append(s.published, 0)
-		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
+		s.log = append(s.log, logged{program: program, name: which})
+		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: s.wall(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
 		for _, h := range s.subs {
 			if h.program == program && !h.now.deleted && h.now.active && h.now.names&(1<<which) != 0 {
 				d := &debt{event: place, at: time.Now()}
@@ -232,7 +241,9 @@ func (s *simulation) publish(program string, n int) {
 	if err == nil {
 		for _, e := range events {
 			s.published[s.events[e.ID]] = e.Seq
+			s.log[s.events[e.ID]].received = e.ReceivedAt
 		}
+		s.committed()
 		return
 	}
 	s.failed(err)

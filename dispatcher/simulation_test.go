@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +48,9 @@ const (
 	promiseRamp     = "a subscription that has recovered gets its slots back by doubling"
 	promiseProbes   = "a failing subscription is probed, less and less often"
 	promiseLease    = "nothing is sent without the lease"
+	promiseLost     = "what retention takes from a subscription is old, and counted"
+	promiseBulk     = "a bulk action does what its plan says, once, and touches nothing newer"
+	promiseReplay   = "a replay sends each event of its range that it is for, once"
 )
 
 // broken is a promise that was broken. What is unlike from one playing of a
@@ -71,12 +75,19 @@ type simulation struct {
 	crashed bool
 	rested  bool // since the last step; owned by run
 
+	skew    atomic.Int64 // of the wall clock, a time.Duration
+	unsaved bool         // it has jumped, perhaps without a commit since
+	aheadAt time.Time    // when it was last set forward; the store does not know after a restart
+
+	changes simulatedChanges
+
 	lastRest time.Time
 	renewed  time.Time // when the lease was valid again
 
 	subs      []*subject
 	events    map[string]int // by id: its place in published
 	published []int64        // the seq of each event, 0 while it is not known
+	log       []logged       // the same events
 	unsettled []*reception
 }
 
@@ -101,8 +112,8 @@ func play(t *testing.T, dir string, p *plan) (found *broken) {
 			MaxInFlight: p.Slots, MaxConnections: p.Connections, BatchSize: p.Batch, BatchWindow: p.Window, AttemptTimeout: attemptTimeout,
 			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter, DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
 		}}
-		s := &simulation{world: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), begun: time.Now()}
-		w.fault = s.faults.next
+		s := &simulation{world: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), begun: time.Now(), changes: newSimulatedChanges()}
+		w.fault, w.now = s.faults.next, s.wall
 		if p.Lease {
 			w.dial = p.Dial
 		}
@@ -112,6 +123,7 @@ func play(t *testing.T, dir string, p *plan) (found *broken) {
 		s.run()
 		found = s.broken
 		w.stop()
+		s.changes.end()
 		if err := <-w.done; err != nil && found == nil {
 			found = &broken{promiseOperates, err.Error()}
 		}
@@ -196,6 +208,7 @@ func (s *simulation) rest() {
 		synctest.Wait()
 	}
 	s.rested = true
+	s.learn()
 	s.mu.Lock()
 	select {
 	case err := <-s.done:

@@ -25,6 +25,9 @@ const (
 	promiseLease    = "nothing is sent without the lease"
 	promiseProbes   = "a failing subscription is probed, less and less often"
 	promiseRamp     = "a subscription that has recovered gets its slots back by doubling"
+	promiseLost     = "what retention takes from a subscription is old, and counted"
+	promiseBulk     = "a bulk action does what its plan says, once, and touches nothing newer"
+	promiseReplay   = "a replay sends each event of its range that it is for, once"
 )
 
 // bugs are mistakes that a change could make, each with the promises of which the
@@ -137,4 +140,36 @@ var bugs = []bug{
 	{"attempts go on when the lease ends", []edit{
 		{"dispatcher/attempt.go", "d.client.Send(d.leased(ctx), ", "d.client.Send(ctx, "},
 	}, []string{promiseLease}},
+	{"the time of a retry is not that of a clock which has jumped", []edit{
+		{"store/clock.go", "return c.now().Add(time.Until(t)).UnixMilli()", "return t.UnixMilli()"},
+	}, []string{promiseEarly, promiseLate, promiseEnds, promiseServed, promiseIdle}},
+	{"retries are not moved when the clock jumps", []edit{
+		{"store/clock.go", "\t\t\"UPDATE deliveries SET next_attempt_at = next_attempt_at + ? WHERE next_attempt_at IS NOT NULL\",\n", ""},
+	}, []string{promiseEarly, promiseLate, promiseEnds, promiseServed, promiseIdle}},
+	{"retention goes by a clock that nobody has heeded yet", []edit{
+		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tedge, doubted = s.clock.now().Add(-keep), s.clock.jump() > 0\n\t\treturn nil\n\t})", "edge = s.clock.now().Add(-keep)"},
+	}, []string{promiseCounted, promiseEnds, promiseLost, promiseKept}},
+	{"retention removes what an active subscription waits for, and counts nothing", []edit{
+		{"store/retention.go", "AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0", "AND s.deleted_at IS NULL AND s.active = 0 AND c.seq < ?3 AND lost > 0"},
+	}, []string{promiseLost, promiseKept, promiseServed}},
+	{"retention removes the events of deliveries that wait", []edit{
+		{"store/retention.go", "\n\t\tAND NOT EXISTS (SELECT 1 FROM delivery_events x WHERE x.program_id = events.program_id AND x.seq = events.seq)`", "`"},
+	}, []string{promiseLost, promiseLate, promiseEnds, promiseReplay, promiseServed}},
+	{"a replay skips an event where a delivery is full", []edit{
+		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.until)\n"},
+	}, []string{promiseReplay}},
+	{"a replay goes on after it was cancelled", []edit{
+		{"store/replay.go", "AND status = 'running' AND after_seq = ?", "AND after_seq = ?"},
+	}, []string{promiseReplay}},
+	{"a bulk cancellation takes what is newer than its plan", []edit{
+		{"store/bulk.go", "high = min(high, newest+1)", "_ = min(high, newest+1)"},
+	}, []string{promiseEnds, promiseBulk}},
+	{"a bulk cancellation takes what is in flight", []edit{
+		{"store/bulk.go", "\t\tWHEN d.next_attempt_at IS NULL THEN 'in_flight'\n", ""},
+		{"store/bulk.go", "failure_reason = 'cancelled', next_attempt_at = NULL", "failure_reason = 'cancelled', claimed_at = NULL, next_attempt_at = NULL"},
+		{"store/bulk.go", "AND next_attempt_at IS NOT NULL RETURNING id, subscription_id", "AND completed_at IS NULL RETURNING id, subscription_id"},
+	}, []string{promiseEnds, promiseBulk, promiseFinal}},
+	{"a form of a bulk action that comes twice runs twice", []edit{
+		{"store/bulk.go", "if begun {", "if begun && b == nil {"},
+	}, []string{promiseBulk}},
 }

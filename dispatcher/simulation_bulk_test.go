@@ -1,0 +1,188 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// bulkRun is a bulk action that was begun with the same form by two requests.
+type bulkRun struct {
+	action  webhook.Action
+	picks   map[string]webhook.Delivery // what its filter let through when it was planned
+	at      time.Time
+	open    int // requests that are not answered
+	results []store.BulkResult
+}
+
+// cancel cancels one delivery of a subscription.
+func (s *simulation) cancel(h *subject, n int) {
+	s.mu.Lock()
+	if len(h.order) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	id := h.order[n%len(h.order)].id
+	s.changes.cancellable[id], s.changes.unread = true, true
+	s.mu.Unlock()
+	s.refused(s.d.store.Write(context.Background(), func(w store.Write) error { return w.Cancel(h.program, h.id, id) }))
+}
+
+// bulk plans a bulk action, has an event published, and runs the action, for two
+// requests with the same form.
+func (s *simulation) bulk(h *subject, n int) {
+	b := &bulkRun{action: webhook.ActionDeliveryCancel, at: time.Now(), open: 2}
+	values := url.Values{"filter[subscription_id]": {h.id}}
+	if n&1 != 0 {
+		b.action = webhook.ActionDeliveryRedeliver
+		if n&4 != 0 {
+			values.Set("filter[status]", string(webhook.StatusFailed))
+		}
+	}
+	if n&2 != 0 {
+		values.Del("filter[subscription_id]")
+		values.Set("filter[program_id]", h.program)
+	}
+	query, invalid := webhook.AllDeliveryList.Parse(values)
+	if invalid != nil {
+		s.violate(promiseOperates, "%v", invalid)
+		return
+	}
+	ctx := context.Background()
+	plan, err := s.d.store.BulkRuns().Plan(ctx, b.action, &query, 0)
+	if err != nil || plan.Newest == 0 {
+		s.refused(err)
+		return
+	}
+	s.faults.without(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		b.picks, err = s.picked(h, n)
+	})
+	if err != nil {
+		s.refused(err)
+		return
+	}
+	s.publish(h.program, n)
+	s.begin(b, &store.Bulk{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest, Audit: webhook.AuditEntry{Admin: "a@example.com"}})
+}
+
+// picked returns the deliveries of the subscription, or of its program, or those of
+// them that have failed. Owns s.mu.
+func (s *simulation) picked(h *subject, n int) (map[string]webhook.Delivery, error) {
+	picks := make(map[string]webhook.Delivery)
+	for _, other := range s.subs {
+		if other.now.deleted || other != h && (n&2 == 0 || other.program != h.program) {
+			continue
+		}
+		all, err := s.deliveries(other)
+		if err != nil {
+			return nil, err
+		}
+		for id, d := range all {
+			picks[id] = d
+		}
+	}
+	return picks, nil
+}
+
+// begin runs a bulk action for two requests.
+func (s *simulation) begin(b *bulkRun, run *store.Bulk) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.action == webhook.ActionDeliveryCancel {
+		for id := range b.picks {
+			s.changes.cancellable[id] = true
+		}
+	}
+	s.changes.runs = append(s.changes.runs, b)
+	s.changes.pending++
+	s.changes.bulk = true
+	st, gen := s.d.store, s.gen
+	for range b.open {
+		go func() {
+			same := *run
+			result, err := st.BulkRuns().Run(context.Background(), &same, func(store.BulkResult) {})
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			switch {
+			case err == nil:
+				b.results = append(b.results, result)
+			case !errors.Is(err, store.ErrBegun) && s.gen == gen:
+				s.failed(err)
+			}
+			if b.open--; b.open == 0 {
+				s.changes.pending--
+				s.changes.unread = true
+			}
+		}()
+	}
+}
+
+// checkRuns checks what came of the bulk actions that have ended. Owns s.mu.
+func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
+	c := &s.changes
+	redelivered := make(map[string]int)
+	for _, d := range stored {
+		redelivered[d.RedeliveryOf]++
+	}
+	c.runs = slices.DeleteFunc(c.runs, func(b *bulkRun) bool {
+		if b.open > 0 {
+			return false
+		}
+		if len(b.results) > 1 {
+			s.violate(promiseBulk, "a form that was submitted twice has run twice")
+		}
+		if len(b.results) == 1 && b.results[0].Left == 0 {
+			s.checkRun(b, stored, redelivered)
+		}
+		return true
+	})
+}
+
+// checkBulkCopy checks a redelivery that a bulk action has made. Owns s.mu.
+func (s *simulation) checkBulkCopy(h *subject, d *webhook.Delivery) {
+	picked := slices.ContainsFunc(s.changes.runs, func(b *bulkRun) bool {
+		_, ok := b.picks[d.RedeliveryOf]
+		return ok && b.action == webhook.ActionDeliveryRedeliver
+	})
+	if !picked || s.changes.redelivered[d.RedeliveryOf] {
+		s.violate(promiseBulk, "subscription %d: a delivery was redelivered that the plan does not have, or twice", h.i)
+	}
+	s.changes.redelivered[d.RedeliveryOf] = true
+}
+
+// checkRun checks that a bulk action has left nothing that its plan says. Owns s.mu.
+func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, redelivered map[string]int) {
+	for id, before := range b.picks {
+		now := stored[id]
+		if now == nil {
+			continue
+		}
+		switch h := s.subjectOf(now.SubscriptionID); {
+		case b.action == webhook.ActionDeliveryCancel:
+			if !now.Status.Final() && !before.NextAttemptAt.IsZero() && !now.NextAttemptAt.IsZero() && now.AttemptsMade == before.AttemptsMade {
+				s.violate(promiseBulk, "subscription %d: a delivery that waits was not cancelled", h.i)
+			}
+		case before.Status == webhook.StatusFailed && before.Events[0].Name != webhook.EventPing && h.now.active && h.changed.Before(b.at):
+			if redelivered[id] == 0 {
+				s.violate(promiseBulk, "subscription %d: a delivery that failed was not redelivered", h.i)
+			}
+		}
+	}
+}
+
+func (s *simulation) subjectOf(id string) *subject {
+	return s.subs[slices.IndexFunc(s.subs, func(h *subject) bool { return h.id == id })]
+}
+
+// copied says whether a delivery is a redelivery.
+func (h *subject) copied(d *sending) bool {
+	_, ok := h.copies[d.id]
+	return ok
+}

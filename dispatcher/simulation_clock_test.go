@@ -1,0 +1,54 @@
+package dispatcher
+
+import "time"
+
+// simulatedJumps are by how much the wall clock jumps.
+var simulatedJumps = [...]time.Duration{
+	time.Hour, -time.Hour, 26 * time.Hour, 3 * 24 * time.Hour, 10 * time.Minute, -10 * time.Minute, -26 * time.Hour, 5 * time.Hour,
+}
+
+// wall returns what the wall clock shows. It is not valid for waits, of which all
+// are measured by the course of time.
+func (s *simulation) wall() time.Time {
+	return time.Now().Round(0).Add(time.Duration(s.skew.Load()))
+}
+
+// jump sets the wall clock.
+func (s *simulation) jump(by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.skew.Add(int64(by))
+	s.unsaved = true
+	if by > 0 {
+		s.aheadAt = time.Now()
+	}
+}
+
+// committed notes that the store has made a commit since the last jump, and has
+// moved what waits with the clock. Owns s.mu.
+func (s *simulation) committed() {
+	if _, may := s.faults.now(); !may {
+		s.unsaved = false
+	}
+}
+
+// forgetJump lets all that waits be made at any time, after a restart before which
+// the store could not learn of a jump: to the next start it is as if time had
+// passed. Owns s.mu.
+func (s *simulation) forgetJump() {
+	s.aheadAt = time.Time{}
+	if !s.unsaved {
+		return
+	}
+	s.unsaved = false
+	for _, h := range s.subs {
+		for _, d := range h.order {
+			d.anytime = d.anytime || d.unfinished()
+		}
+		for id := range h.copies {
+			if h.sent[id] == nil {
+				h.copies[id] = time.Now().Add(1000 * time.Hour)
+			}
+		}
+	}
+}

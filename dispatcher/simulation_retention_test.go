@@ -1,0 +1,206 @@
+package dispatcher
+
+import (
+	"context"
+	"time"
+
+	"service/webhook"
+)
+
+// simulatedKeeps are for how long retention keeps what is old.
+var simulatedKeeps = [...]time.Duration{
+	10 * time.Minute, time.Hour, 3 * time.Hour, 10 * time.Minute, 30 * time.Minute, 30 * time.Second, 10 * time.Minute, time.Minute,
+}
+
+// logged is an event in the log of its program.
+type logged struct {
+	program  string
+	name     int       // in simulatedNames
+	received time.Time // as it is stored; zero while it is not known
+}
+
+// simulatedChanges is what a model knows of what ends and removes deliveries beside
+// the dispatcher.
+type simulatedChanges struct {
+	edge        time.Time       // what retention has removed is older, by the wall clock
+	cancellable map[string]bool // deliveries that may have been cancelled
+	ended       map[string]bool // those that were, or have expired
+	unread      bool            // the store may have changed since learn
+	bulk        bool            // a bulk action was begun
+	pending     int             // retentions and bulk actions that run
+	runs        []*bulkRun      // bulk actions of which the result is not checked
+	redelivered map[string]bool // deliveries that bulk actions have redelivered
+	stop        []context.CancelFunc
+}
+
+func newSimulatedChanges() simulatedChanges {
+	return simulatedChanges{cancellable: make(map[string]bool), ended: make(map[string]bool), redelivered: make(map[string]bool)}
+}
+
+func (c *simulatedChanges) end() {
+	for _, stop := range c.stop {
+		stop()
+	}
+}
+
+// retain has retention remove once, in a while, what is older than a time that n
+// says: for some n after a subscription has lagged for that long, or the clock has
+// jumped.
+func (s *simulation) retain(h *subject, n int) {
+	keep := simulatedKeeps[n]
+	if n >= 4 {
+		s.mu.Lock()
+		h.places[h.now.place].mode = modeHang
+		s.mu.Unlock()
+		for range 3 {
+			s.publish(h.program, n)
+		}
+		s.rest()
+		s.sleep(keep)
+	}
+	s.rest() // it is known which deliveries there are
+	if n%4 == 3 {
+		s.jump(simulatedJumps[n])
+	}
+	pause := max(keep/48, time.Second)
+	ctx, stop := context.WithCancel(context.Background())
+	s.mu.Lock()
+	s.changes.pending++
+	s.changes.stop = append(s.changes.stop, stop)
+	gen := s.gen
+	s.mu.Unlock()
+	time.AfterFunc(pause-time.Millisecond, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		now := time.Now().Add(2 * time.Millisecond)
+		if s.gen != gen || !s.aheadAt.IsZero() && now.Sub(s.aheadAt) < 24*time.Hour {
+			return // nothing may be removed
+		}
+		if edge := s.wall().Add(2*time.Millisecond - keep); edge.After(s.changes.edge) {
+			s.changes.edge = edge
+		}
+	})
+	st := s.d.store
+	go func() {
+		time.AfterFunc(pause+time.Millisecond, stop)
+		err := st.Retain(ctx, keep)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.failed(err)
+		s.changes.pending--
+		s.changes.unread = true
+	}()
+}
+
+// learn reads which deliveries were formed by replays and bulk actions, ended or
+// removed since the last time, and checks that they could be.
+func (s *simulation) learn() {
+	s.faults.without(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.learnReplays()
+		c := &s.changes
+		if c.pending == 0 && !c.unread {
+			return
+		}
+		c.unread = c.pending > 0
+		stored := make(map[string]*webhook.Delivery)
+		for _, h := range s.subs {
+			if h.now.deleted || h.id == "" {
+				continue
+			}
+			all, err := s.deliveries(h)
+			if err != nil {
+				s.violate(promiseOperates, "%v", err)
+				return
+			}
+			for id, d := range all {
+				stored[id] = &d
+				s.learnDelivery(h, &d)
+			}
+			s.learnRemoved(h, all)
+		}
+		s.checkRuns(stored)
+	})
+}
+
+// learnDelivery takes down a delivery that is stored. Owns s.mu.
+func (s *simulation) learnDelivery(h *subject, d *webhook.Delivery) {
+	if _, known := h.copies[d.ID]; d.RedeliveryOf != "" && !known {
+		h.copies[d.ID] = time.Now()
+		s.checkBulkCopy(h, d)
+	}
+	ended := d.FailureReason == webhook.FailureExpired || d.FailureReason == webhook.FailureCancelled
+	if ended {
+		s.changes.ended[d.ID] = true
+		if m := h.sent[d.ID]; m != nil {
+			s.status(h, m, d)
+			m.over = true
+		}
+	}
+	if d.RedeliveryOf != "" || h.again[d.ID] != nil {
+		return
+	}
+	for _, e := range d.Events {
+		if e.Name == webhook.EventPing {
+			continue
+		}
+		event := s.events[e.ID]
+		h.formed[event] = true
+		for _, owed := range h.debts {
+			owed.arrived = owed.arrived || ended && owed.event == event
+		}
+	}
+}
+
+// learnRemoved takes down which deliveries and events retention may have removed.
+// Owns s.mu.
+func (s *simulation) learnRemoved(h *subject, stored map[string]webhook.Delivery) {
+	edge := s.changes.edge
+	for id, m := range h.sent {
+		if _, ok := stored[id]; ok || m.over && !m.last().wall.Before(edge) {
+			continue
+		}
+		if m.unfinished() && !s.crashed || !m.last().wall.Before(edge) {
+			s.violate(promiseCounted, "subscription %d: a delivery was removed that was sent at %s by the wall clock; it removes what is older than %s", h.i, stamp(m.last().wall), stamp(edge))
+		}
+		m.over = true
+	}
+	for _, owed := range h.debts {
+		if received := s.log[owed.event].received; received.Before(edge) && (!received.IsZero() || owed.doubt) {
+			owed.old = true
+		}
+	}
+}
+
+// mayEnd says whether a delivery with these final answers could be ended by
+// somebody else: no attempt was in flight, and it was not at its end. Owns s.mu.
+func (s *simulation) mayEnd(m *sending, final []int) bool {
+	if m == nil {
+		return true
+	}
+	l := m.last()
+	open := l.ended.IsZero() && l.gen == s.gen && !l.cut && time.Since(l.at) < attemptTimeout
+	return !open && (len(final) == 0 || s.crashed)
+}
+
+// auditLosses checks that each event that is owed to a subscription and in no
+// delivery is counted as lost. Owns s.mu.
+func (s *simulation) auditLosses(h *subject) {
+	least, most := int64(0), int64(0)
+	for _, owed := range h.debts {
+		if h.formed[owed.event] || !owed.old {
+			continue
+		}
+		most++
+		if !owed.doubt {
+			least++
+		}
+	}
+	lost, err := s.d.store.Subscriptions().LostEvents(context.Background(), h.id)
+	if err != nil {
+		s.violate(promiseOperates, "%v", err)
+	} else if lost < least || lost > most {
+		s.violate(promiseLost, "subscription %d: %d events are counted as lost, and %d to %d are in no delivery", h.i, lost, least, most)
+	}
+}

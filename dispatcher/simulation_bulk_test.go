@@ -34,7 +34,7 @@ func (s *simulation) cancel(h *subject, n int) {
 }
 
 // bulk plans a bulk action, has an event published, and runs the action, for two
-// requests with the same form.
+// requests with the same form, and for some n for another form of the same.
 func (s *simulation) bulk(h *subject, n int) {
 	b := &bulkRun{action: webhook.ActionDeliveryCancel, at: time.Now(), open: 2}
 	values := url.Values{"filter[subscription_id]": {h.id}}
@@ -69,7 +69,13 @@ func (s *simulation) bulk(h *subject, n int) {
 		return
 	}
 	s.publish(h.program, n)
-	s.begin(b, &store.Bulk{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest, Audit: webhook.AuditEntry{Admin: "a@example.com"}})
+	run := store.Bulk{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest, Audit: webhook.AuditEntry{Admin: "a@example.com"}}
+	if n&4 != 0 { // another admin asks for the same
+		other, again := *b, run
+		again.ID = webhook.NewID()
+		s.begin(&other, &again)
+	}
+	s.begin(b, &run)
 }
 
 // picked returns the deliveries of the subscription, or of its program, or those of

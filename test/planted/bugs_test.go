@@ -172,4 +172,7 @@ var bugs = []bug{
 	{"a form of a bulk action that comes twice runs twice", []edit{
 		{"store/bulk.go", "if begun {", "if begun && b == nil {"},
 	}, []string{promiseBulk}},
+	{"a bulk redelivery repeats what another one has done", []edit{
+		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'\n", ""},
+	}, []string{promiseBulk}},
 }

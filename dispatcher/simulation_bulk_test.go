@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -14,7 +15,8 @@ import (
 // bulkRun is a bulk action that was begun with the same form by two requests.
 type bulkRun struct {
 	action  webhook.Action
-	picks   map[string]webhook.Delivery // what its filter let through when it was planned
+	sure    map[string]webhook.Delivery // what its filter let through before it was planned
+	picks   map[string]webhook.Delivery // and after that
 	at      time.Time
 	open    int // requests that are not answered
 	results []store.BulkResult
@@ -53,20 +55,20 @@ func (s *simulation) bulk(h *subject, n int) {
 		s.violate(promiseOperates, "%v", invalid)
 		return
 	}
-	ctx := context.Background()
-	plan, err := s.d.store.BulkRuns().Plan(ctx, b.action, &query, 0)
-	if err != nil || plan.Newest == 0 {
-		s.refused(err)
-		return
+	var plan store.BulkPlan
+	var err error
+	for _, do := range []func(){
+		func() { b.sure, err = s.picked(h, n) },
+		func() { plan, err = s.d.store.BulkRuns().Plan(context.Background(), b.action, &query, 0) },
+		func() { b.picks, err = s.picked(h, n) },
+	} {
+		if do(); err != nil {
+			s.refused(err)
+			return
+		}
 	}
-	s.faults.without(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		b.picks, err = s.picked(h, n)
-	})
-	if err != nil {
-		s.refused(err)
-		return
+	if plan.Newest == 0 {
+		return // which asks for the newest of then
 	}
 	s.publish(h.program, n)
 	run := store.Bulk{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest, Audit: webhook.AuditEntry{Admin: "a@example.com"}}
@@ -78,23 +80,24 @@ func (s *simulation) bulk(h *subject, n int) {
 	s.begin(b, &run)
 }
 
-// picked returns the deliveries of the subscription, or of its program, or those of
-// them that have failed. Owns s.mu.
-func (s *simulation) picked(h *subject, n int) (map[string]webhook.Delivery, error) {
-	picks := make(map[string]webhook.Delivery)
-	for _, other := range s.subs {
-		if other.now.deleted || other != h && (n&2 == 0 || other.program != h.program) {
-			continue
+// picked returns the deliveries of the subscription, or of its program.
+func (s *simulation) picked(h *subject, n int) (picks map[string]webhook.Delivery, err error) {
+	picks = make(map[string]webhook.Delivery)
+	s.faults.without(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, other := range s.subs {
+			if other.now.deleted || other != h && (n&2 == 0 || other.program != h.program) {
+				continue
+			}
+			var all map[string]webhook.Delivery
+			if all, err = s.deliveries(other); err != nil {
+				return
+			}
+			maps.Copy(picks, all)
 		}
-		all, err := s.deliveries(other)
-		if err != nil {
-			return nil, err
-		}
-		for id, d := range all {
-			picks[id] = d
-		}
-	}
-	return picks, nil
+	})
+	return picks, err
 }
 
 // begin runs a bulk action for two requests.
@@ -165,7 +168,7 @@ func (s *simulation) checkBulkCopy(h *subject, d *webhook.Delivery) {
 
 // checkRun checks that a bulk action has left nothing that its plan says. Owns s.mu.
 func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, redelivered map[string]int) {
-	for id, before := range b.picks {
+	for id, before := range b.sure {
 		now := stored[id]
 		if now == nil {
 			continue

@@ -89,7 +89,7 @@ func (s *simulation) judge(h *subject) {
 			continue // what has formed it cannot be read any more
 		}
 		s.judgeEvents(h, i, d)
-		if h.now.ordered && !slices.ContainsFunc(h.was, func(t terms) bool { return !t.ordered }) && !s.trapped && slices.ContainsFunc(d.behind, func(o *sending) bool { return !h.copied(o) && !o.over }) {
+		if h.now.ordered && !slices.ContainsFunc(h.was, func(t terms) bool { return !t.ordered }) && !s.trapped && slices.ContainsFunc(d.behind, func(o *sending) bool { return !h.copied(o) && !o.over && !o.vague }) {
 			s.violate(promiseOrdered, "subscription %d: a delivery came before the last was at its end", h.i)
 		}
 	}

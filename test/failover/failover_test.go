@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -199,8 +200,13 @@ func TestBucketOutage(t *testing.T) {
 	default:
 	}
 	events, err := harness.Feed[struct{ ID string }](f.one, f.token, "/v2/events")
-	if err != nil || len(events) != len(f.acked) {
-		t.Errorf("%d events are there, %v, want the %d that were acknowledged", len(events), err, len(f.acked))
+	missing := maps.Clone(f.acked)
+	for _, e := range events {
+		delete(missing, e.ID)
+	}
+	// The one that was refused because the lease ended while it was stored may be there.
+	if more := len(events) - len(f.acked); err != nil || len(missing) > 0 || more > 1 {
+		t.Errorf("%d events are there, %v, without %d of the %d that were acknowledged", len(events), err, len(missing), len(f.acked))
 	}
 	if status := f.one.Stop(f.primary); status != harness.ExitOK {
 		t.Errorf("the primary ended with status %d:\n%s", status, &f.primary.Log)
@@ -334,8 +340,13 @@ func TestRestart(t *testing.T) {
 		t.Errorf("serve on a copy of the data: %v, want a refusal\n%s", err, out)
 	}
 	events, err := harness.Feed[struct{ ID string }](f.one, f.token, "/v2/events")
-	if err != nil || len(events) != len(f.acked) {
-		t.Errorf("%d events are there, %v, want the %d that were acknowledged", len(events), err, len(f.acked))
+	missing := maps.Clone(f.acked)
+	for _, e := range events {
+		delete(missing, e.ID)
+	}
+	// The one that was refused because the lease ended while it was stored may be there.
+	if more := len(events) - len(f.acked); err != nil || len(missing) > 0 || more > 1 {
+		t.Errorf("%d events are there, %v, without %d of the %d that were acknowledged", len(events), err, len(missing), len(f.acked))
 	}
 	if status := f.one.Stop(f.primary); status != harness.ExitOK {
 		t.Errorf("the primary ended with status %d:\n%s", status, &f.primary.Log)

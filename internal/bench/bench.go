@@ -97,7 +97,7 @@ func bucketWorkload(name, about string, publishers int, load func(context.Contex
 
 // manyPublishers are so many that the service is busy although each of them waits for
 // uploads.
-const manyPublishers = 1024
+const manyPublishers = 2048
 
 const steadyRate = 500
 

@@ -234,21 +234,22 @@ func (a *acknowledger) end(success bool) {
 // gather waits a moment, after an upload, for those whom it has woken: a publisher
 // that sends one event after the other is about to send the next, and would wait for
 // almost two uploads if the next one began without it. The moment ends when all have
-// come, when nobody came within a fraction of it, and at the latest after a fifth of
-// the time of an upload. Where fewer than half of them come, as when publishers are
+// come, when nobody came within half of it, and at the latest after two fifths of
+// the time of an upload. Where fewer than two thirds of them come, as when publishers are
 // independent of each other, most uploads begin at once.
 func (a *acknowledger) gather(ctx context.Context) {
 	for waiting := 0; ; {
 		a.mu.Lock()
-		before, left := waiting, a.took/gatherShare-time.Since(a.ended)
+		moment := time.Duration(float64(a.took) * gatherShare)
+		before, left := waiting, moment-time.Since(a.ended)
 		waiting = a.next.n
-		all, step := waiting >= a.woken+a.waited, a.took/gatherShare/gatherSteps
+		all, step := waiting >= a.woken+a.waited, moment/gatherSteps
 		over := a.staged || a.skip > 0 || all || waiting == before || left <= 0
 		switch {
 		case a.staged:
 		case a.skip > 0:
 			a.skip--
-		case over && 2*(waiting-a.waited) < a.woken:
+		case over && 3*(waiting-a.waited) < 2*a.woken:
 			a.skip = gatherSkip
 		}
 		a.mu.Unlock()
@@ -264,8 +265,8 @@ func (a *acknowledger) gather(ctx context.Context) {
 }
 
 const (
-	gatherShare = 5 // of an upload, as a fraction
-	gatherSteps = 2 // in which somebody must come
+	gatherShare = 0.4 // of an upload
+	gatherSteps = 2   // in which somebody must come
 	gatherSkip  = 15
 )
 

@@ -198,6 +198,7 @@ func TestAcknowledgerTimes(t *testing.T) {
 		{"one publisher", 1, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(1500)) * time.Microsecond }, 1.01},
 		{"some publishers", 8, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
 		{"many publishers", 200, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
+		{"publishers of a busy machine", 64, 3 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(2000+r.IntN(5000)) * time.Microsecond }, 1.7},
 		{"many slow publishers", 200, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 1.6},
 		{"many publishers, much to copy", 1024, 16 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(12000)) * time.Microsecond }, 2.7},
 		{"much to copy at any time", 500, 10 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 2.1},

@@ -48,8 +48,9 @@ func (d *Dispatcher) longestWait(do func()) (longest time.Duration) {
 			}
 			began := time.Now()
 			d.mu.Lock()
+			waited := time.Since(began)
 			d.mu.Unlock()
-			longest = max(longest, time.Since(began))
+			longest = max(longest, waited)
 			runtime.Gosched()
 		}
 	}()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,8 +294,8 @@ func TestRetain(t *testing.T) {
 func testRetain(t *testing.T, write bool) {
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
-		var ahead time.Duration
-		s, err := Open(t.Context(), Config{Dir: dir, Now: func() time.Time { return time.Now().Add(ahead).Round(0) }})
+		var ahead atomic.Int64 // a time.Duration
+		s, err := Open(t.Context(), Config{Dir: dir, Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())).Round(0) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +311,7 @@ func testRetain(t *testing.T, write bool) {
 		if !write {
 			publish(t, s, "p", "content_updated")
 		}
-		ahead = 30 * 24 * time.Hour
+		ahead.Store(int64(30 * 24 * time.Hour))
 		if write {
 			publish(t, s, "p", "content_updated")
 		}

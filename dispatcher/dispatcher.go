@@ -341,7 +341,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 }
 
 // yield lets those who wait for the lock have it. The caller holds d.mu, and holds
-// it again afterwards; queues may have changed, come and gone meanwhile.
+// it again afterwards; queues may have been changed, added or removed by then.
 func (d *Dispatcher) yield() {
 	d.mu.Unlock()
 	runtime.Gosched()

@@ -34,7 +34,7 @@ func crowded(tb testing.TB, subscriptions int, window time.Duration) (*Dispatche
 }
 
 // longestWait calls do, and returns the longest time that another goroutine
-// waited for the dispatcher's lock meanwhile.
+// waited for the dispatcher's lock during that.
 func (d *Dispatcher) longestWait(do func()) (longest time.Duration) {
 	ended, waits := make(chan struct{}), make(chan time.Duration)
 	go func() {
@@ -60,7 +60,7 @@ func (d *Dispatcher) longestWait(do func()) (longest time.Duration) {
 }
 
 // BenchmarkCrowd is an event that very many subscriptions want: the time to note
-// it for each of them, and how long a publisher waits for the lock meanwhile.
+// it for each of them, and how long a publisher waits for the lock.
 func BenchmarkCrowd(b *testing.B) {
 	for _, window := range []time.Duration{0, time.Nanosecond} {
 		b.Run(fmt.Sprint("window=", window), func(b *testing.B) {

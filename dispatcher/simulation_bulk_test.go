@@ -133,7 +133,7 @@ func (s *simulation) begin(b *bulkRun, run *store.Bulk) {
 	}
 }
 
-// checkRuns checks what came of the bulk actions that have ended. Owns s.mu.
+// checkRuns checks the results of the bulk actions that have ended. Owns s.mu.
 func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 	c := &s.changes
 	redelivered := make(map[string]int)

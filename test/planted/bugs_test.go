@@ -118,7 +118,7 @@ var bugs = []bug{
 	{"retries are not moved when the clock jumps", []edit{
 		{"store/clock.go", "\t\t\"UPDATE deliveries SET next_attempt_at = next_attempt_at + ? WHERE next_attempt_at IS NOT NULL\",\n", ""},
 	}},
-	{"retention goes by a clock that nobody has heeded yet", []edit{
+	{"retention uses a clock whose jump was not handled yet", []edit{
 		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tedge, doubted = s.clock.now().Add(-keep), s.clock.jump() > 0\n\t\treturn nil\n\t})", "edge = s.clock.now().Add(-keep)"},
 	}},
 	{"retention removes what an active subscription waits for, and counts nothing", []edit{

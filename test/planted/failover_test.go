@@ -48,7 +48,7 @@ var raceBugs = []testBug{
 	{bug{name: "one queue that waits for its share ends inline delivery for all", edits: []edit{
 		{"dispatcher/inline.go", "_, waits := d.nextPriority(); waits {", "waits := d.ready[priorityGreedy].len() > 0; waits {"},
 	}}, "TestInlineDeliveriesBesideAFullShare", "commits, want 2", "dispatcher"},
-	{bug{name: "the lock is held while every subscription of a name is told", edits: []edit{
+	{bug{name: "the lock is held while an event is noted for every subscription", edits: []edit{
 		{"dispatcher/dispatcher.go", "d.mu.Unlock()\n\truntime.Gosched()\n\td.mu.Lock()", "runtime.Gosched()"},
 	}}, "TestNobodyWaitsForACrowd", "nobody got the lock", "dispatcher"},
 }

@@ -21,9 +21,6 @@ type checkedClient struct {
 	litestream.ReplicaClient
 	listsDamaged bool
 	found        func(error) // called once for each object that is damaged
-	// opened is called before the content of an object is returned, with its newest
-	// transaction; nil for none.
-	opened func(ltx.TXID) error
 
 	mu     sync.Mutex
 	intact intactClient
@@ -64,11 +61,6 @@ func (c *checkedClient) OpenLTXFile(ctx context.Context, level int, minTXID, max
 	if err := decodeObject(info, source, noSink); err != nil {
 		c.noteDamage(err)
 		return nil, err
-	}
-	if c.opened != nil {
-		if err := c.opened(maxTXID); err != nil {
-			return nil, err
-		}
 	}
 	if small {
 		return io.NopCloser(&content), nil

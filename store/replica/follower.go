@@ -207,16 +207,27 @@ func (f *Follower) writeTerm(t term, applied ltx.TXID) error {
 	return writeRecord(f.cfg.Path, record{Replica: f.cfg.Replica.Target(), Term: t.Number, Nonce: t.Nonce, Applied: applied})
 }
 
-// noteApplied records that a transaction is about to be written to the copy.
-// Litestream records the copy's position after all that it has found: a copy that
-// was cut off has more, and is no state of a term that does not.
-func (f *Follower) noteApplied(tx ltx.TXID) error {
-	last, err := readRecord(f.cfg.Path)
-	if err != nil || last.Applied >= tx {
+// noteApplying records that the changes from first to last are about to be written
+// to the copy, which has all before them. A copy that is cut off in them has
+// more than its position says, and is no state of a term that does not. Litestream
+// itself records the position only after all that it has found: a copy that is cut
+// off in a long backlog would begin again.
+func (f *Follower) noteApplying(first, last ltx.TXID) error {
+	r, err := readRecord(f.cfg.Path)
+	if err != nil {
 		return err
 	}
-	last.Applied = tx
-	return writeRecord(f.cfg.Path, last)
+	if r.Applied < last {
+		r.Applied = last
+		if err := writeRecord(f.cfg.Path, r); err != nil {
+			return err
+		}
+	}
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
+	if err != nil || at == first-1 || first <= 1 {
+		return err
+	}
+	return litestream.WriteTXIDFile(f.cfg.Path, first-1)
 }
 
 // errDiscontinuous says that the copy cannot be continued.
@@ -350,8 +361,7 @@ func (f *Follower) replica(client litestream.ReplicaClient) (*litestream.Replica
 		f.cfg.Logger.Error("an object of the replica is damaged; the copy is continued from others if they have its changes", "replica", f.cfg.Replica.Target(), "error", err)
 		f.failed(err.Error())
 	})
-	checked.opened = f.noteApplied
-	return litestream.NewReplicaWithClient(db, checked), checked
+	return litestream.NewReplicaWithClient(db, newMergingClient(checked, f.noteApplying)), checked
 }
 
 // checkContinuity returns an error when the copy cannot be continued:

@@ -1,0 +1,198 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/benbjohnson/litestream"
+	"github.com/superfly/ltx"
+)
+
+// newFollowed returns a follower with a copy that is up to date, and is not
+// followed any more.
+func newFollowed(t testing.TB, r *replicated, cfg *Config) *Follower {
+	t.Helper()
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return true, nil }})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- f.Follow(ctx) }()
+	r.await("followed", func(Status) bool { return f.State().Following })
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// backlog uploads n transactions with a row each, every one as its own object.
+func backlog(r *replicated, n, size int) {
+	r.t.Helper()
+	for range n {
+		r.write("INSERT INTO data (value) VALUES (randomblob(?))", size)
+		r.awaitSent(r.current())
+	}
+}
+
+// TestFollowerMerges gives a follower a backlog of small objects with a large one
+// in between. It adds the small ones together, and when it is cut off in between,
+// it goes on behind what it has.
+func TestFollowerMerges(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := stillConfig(t, dir)
+	r := openReplicated(t, dir, cfg)
+	r.random(3)
+	r.settle()
+	f := newFollowed(t, r, cfg)
+	backlog(r, 10, 10_000)
+	backlog(r, 1, 2*readAheadSize)
+	backlog(r, 10, 10_000)
+
+	source, err := f.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists := func() (lists []string) {
+		t.Helper()
+		_, checked := f.replica(source.client)
+		files, err := newMergingClient(checked, f.noteApplying).LTXFiles(t.Context(), 0, at+1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := ltx.SliceFileIterator(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range all {
+			lists = append(lists, fmt.Sprintf("%d-%d", i.MinTXID-at, i.MaxTXID-at))
+		}
+		return lists
+	}
+	if got, want := lists(), []string{"1-10", "11-11", "12-21"}; !slices.Equal(got, want) {
+		t.Fatalf("it lists %s, want %s", got, want)
+	}
+
+	_, checked := f.replica(source.client)
+	cut := errors.New("cut off")
+	ctx, cancel := context.WithCancel(t.Context())
+	client := newMergingClient(checked, func(first, last ltx.TXID) error {
+		err := f.noteApplying(first, last)
+		if first == at+11 {
+			cancel()
+			return errors.Join(err, cut)
+		}
+		return err
+	})
+	o := litestream.NewRestoreOptions()
+	o.OutputPath, o.Follow, o.FollowInterval = f.cfg.Path, true, followInterval
+	if err := litestream.NewReplicaWithClient(litestream.NewDB(f.cfg.Path), client).Restore(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := litestream.ReadTXIDFile(f.cfg.Path); err != nil || got != at+10 {
+		t.Errorf("it was cut off behind %d changes (%v), want 10", got-at, err)
+	}
+	if f.has(source.term, at+10) {
+		t.Error("a copy that may have a part of a change counts as the state before it")
+	}
+
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(pages(t, f.cfg.Path), pages(t, filepath.Join(dir, "service.db"))) {
+		t.Error("the copy differs from the database")
+	}
+}
+
+// TestMergedDamaged damages an object among small ones. What comes before it is
+// added without it.
+func TestMergedDamaged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := stillConfig(t, dir)
+	r := openReplicated(t, dir, cfg)
+	r.random(3)
+	r.settle()
+	f := newFollowed(t, r, cfg)
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	backlog(r, 3, 10_000)
+	damageNext(t, r, cfg)
+	backlog(r, 3, 10_000)
+	source, err := f.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, checked := f.replica(source.client)
+	client := newMergingClient(checked, func(_, _ ltx.TXID) error { return nil })
+	open := func() (*ltx.FileInfo, io.ReadCloser, error) {
+		t.Helper()
+		files, err := client.LTXFiles(t.Context(), 0, at+1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := ltx.SliceFileIterator(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := client.OpenLTXFile(t.Context(), 0, all[0].MinTXID, all[0].MaxTXID, 0, 0)
+		return all[0], content, err
+	}
+	if _, _, err := open(); !errors.As(err, new(*damagedError)) {
+		t.Fatalf("got %v, want a damaged object", err)
+	}
+	first, content, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	if first.MaxTXID != at+3 {
+		t.Errorf("it adds %d changes, want the 3 before the damaged one", first.MaxTXID-at)
+	}
+	text, err := io.ReadAll(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged := *first
+	merged.Size = int64(len(text))
+	if err := decodeObject(&merged, bytes.NewReader(text), noSink); err != nil {
+		t.Error(err)
+	}
+}
+
+// BenchmarkCatchUp brings a copy up to date that lacks 500 small objects, those of
+// some 12 s of a primary that acknowledges after the upload.
+func BenchmarkCatchUp(b *testing.B) {
+	for range b.N {
+		b.StopTimer()
+		dir := b.TempDir()
+		cfg := fileConfig(b, dir, b.TempDir())
+		r := openReplicated(b, dir, cfg)
+		r.insert(1)
+		r.settle()
+		f := newFollowed(b, r, cfg)
+		backlog(r, 500, 1000)
+		if err := r.close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if _, _, err := f.CatchUp(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

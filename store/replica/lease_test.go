@@ -1,9 +1,11 @@
 package replica
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
 	"os"
@@ -83,9 +85,17 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// acquireBeside acquires a lease while its holder, if there is one, renews it.
+// acquireBeside acquires a lease. Its holder, if there is one, renews it once it is
+// watched: a renewal before that would hide that the lease is taken at once.
 func acquireBeside(t *testing.T, l *Lease, known int64, holder *Lease) error {
 	t.Helper()
+	var watched atomic.Bool
+	l.cfg.Logger = slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		if bytes.Contains(p, []byte("watching whether it renews it")) {
+			watched.Store(true)
+		}
+		return len(p), nil
+	}), nil))
 	acquired := make(chan error, 1)
 	go func() { acquired <- l.Acquire(t.Context(), known) }()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -95,7 +105,7 @@ func acquireBeside(t *testing.T, l *Lease, known int64, holder *Lease) error {
 		case err := <-acquired:
 			return err
 		case <-tick.C:
-			if holder == nil {
+			if holder == nil || !watched.Load() {
 				continue
 			}
 			if err := holder.renewOrLose(t.Context()); err != nil {

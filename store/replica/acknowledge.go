@@ -156,9 +156,12 @@ func (a *acknowledger) copied(took time.Duration, success bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.copyTook = took
-	if !success {
+	switch {
+	case !success:
 		a.staged = false
 		a.ahead.wake()
+	case a.ahead.n > 0 && !a.uploading: // the upload that it was copied during ended before
+		a.want()
 	}
 }
 
@@ -167,7 +170,7 @@ func (a *acknowledger) copied(took time.Duration, success bool) {
 // for it. The returned function must be called when the upload has ended.
 func (a *acknowledger) copyAhead(copyLog func()) (ended func()) {
 	a.mu.Lock()
-	after, worthwhile := max(0, a.took-a.copyTook), a.pause == 0 && a.copyTook > a.took/aheadShare
+	after, worthwhile := max(0, a.took-a.copyTook), a.pause == 0 && (a.skip > 0 || a.copyTook > a.took/aheadShare)
 	a.mu.Unlock()
 	if !worthwhile {
 		return func() {}
@@ -194,7 +197,8 @@ func (a *acknowledger) copyAhead(copyLog func()) (ended func()) {
 
 // aheadShare is the part of an upload, as a fraction, that a copy must take for the
 // next to be staged ahead. Those whom an upload wakes come too late for the one that
-// is staged then; below it, they are better served by a moment's wait, see gather.
+// is staged then; below it, they are better served by a moment's wait, unless gather
+// has found that few of them come back in it.
 const aheadShare = 4
 
 // begin begins the staged upload. end must follow.
@@ -246,9 +250,9 @@ func (a *acknowledger) gather(ctx context.Context) {
 		all, step := waiting >= a.woken+a.waited, moment/gatherSteps
 		over := a.staged || a.skip > 0 || all || waiting == before || left <= 0
 		switch {
-		case a.staged:
 		case a.skip > 0:
 			a.skip--
+		case a.staged:
 		case over && 3*(waiting-a.waited) < 2*a.woken:
 			a.skip = gatherSkip
 		}

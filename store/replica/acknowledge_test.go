@@ -202,6 +202,7 @@ func TestAcknowledgerTimes(t *testing.T) {
 		{"many slow publishers", 200, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 1.6},
 		{"many publishers, much to copy", 1024, 16 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(12000)) * time.Microsecond }, 2.7},
 		{"much to copy at any time", 500, 10 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 2.1},
+		{"a little to copy at any time", 200, 4400 * time.Microsecond, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(360*time.Millisecond)) }, 1.8},
 		{"few at any time", 20, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(500*time.Millisecond)) }, 1.6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -235,6 +236,9 @@ func TestAcknowledgerTimes(t *testing.T) {
 				t.Logf("%d acknowledgements by %d uploads: p50 %.2f, p99 %.2f uploads", len(took), uploads, p50, p99)
 				if p50 > test.most {
 					t.Errorf("p50 is %.2f uploads, want at most %.2f", p50, test.most)
+				}
+				if p99 > 3 {
+					t.Errorf("p99 is %.2f uploads, want at most 3: an upload that somebody waited for did not begin", p99)
 				}
 			})
 		})

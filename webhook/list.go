@@ -321,7 +321,7 @@ func (p *listParser) sort(name, value string) {
 		f.Name, f.Descending = strings.CutPrefix(field, "-")
 		switch {
 		case !slices.Contains(p.list.Sort, f.Name):
-			p.fail(InvalidValue, name, "cannot be by "+strconv.Quote(quotedName(field))+"; supported: "+strings.Join(p.list.Sort, ", ")+", each with a leading - for descending")
+			p.fail(InvalidValue, name, "cannot be by "+quotedField(field)+"; supported: "+strings.Join(p.list.Sort, ", ")+", each with a leading - for descending")
 			return // one fault is enough for one parameter
 		case slices.ContainsFunc(p.query.Sort, func(other SortField) bool { return other.Name == f.Name }):
 			p.fail(InvalidDuplicate, name, "names "+f.Name+" more than once")
@@ -329,6 +329,14 @@ func (p *listParser) sort(name, value string) {
 		}
 		p.query.Sort = append(p.query.Sort, f)
 	}
+}
+
+// quotedField quotes a name of the caller's and bounds it.
+func quotedField(name string) string {
+	if name == "" {
+		return `""`
+	}
+	return strconv.Quote(quotedName(name))
 }
 
 // filter takes the values of a filter, or one end of a range.

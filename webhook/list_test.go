@@ -161,6 +161,7 @@ var listFaults = []struct {
 	{DeliveryList, "sort=--created_at", InvalidValue, "sort", "supported"},
 	{DeliveryList, "sort=%2Bcreated_at", InvalidValue, "sort", `cannot be by "+created_at"; `},
 	{DeliveryList, "sort=+created_at", InvalidValue, "sort", `cannot be by " created_at"; `},
+	{DeliveryList, "sort=", InvalidValue, "sort", `cannot be by ""; `},
 	{DeliveryList, "sort=created_at,", InvalidValue, "sort", "supported"},
 	{DeliveryList, "sort=created_at, completed_at", InvalidValue, "sort", "supported"},
 	{DeliveryList, "sort=created_at,-created_at", InvalidDuplicate, "sort", "created_at"},

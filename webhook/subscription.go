@@ -273,6 +273,9 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 	case strings.Contains(s, "#"):
 		return fail(InvalidFormat, "must not have a fragment (#)")
 	}
+	if !isHost(u.Hostname()) {
+		return fail(InvalidFormat, fmt.Sprintf("must name a host of at most %d bytes, with 1 to %d between two dots", maxHostBytes, maxLabelBytes))
+	}
 	if p := u.Port(); p != "" || strings.HasSuffix(u.Host, ":") {
 		if n, err := strconv.Atoi(p); err != nil || n < 1 || n > 65535 {
 			return fail(InvalidFormat, "must have a port from 1 to 65535, or none")
@@ -285,6 +288,29 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 		return fail(InvalidBlockedDestination, "leads to this service itself, which is sent nothing")
 	}
 	return nil
+}
+
+// The limits of a host name (RFC 1035, section 2.3.4), without a final dot.
+const (
+	maxHostBytes  = 253
+	maxLabelBytes = 63
+)
+
+// isHost reports whether a host is an IPv6 address, or a name that DNS can have.
+func isHost(host string) bool {
+	if strings.Contains(host, ":") {
+		return true // an address; Destinations judges it
+	}
+	host = strings.TrimSuffix(host, ".")
+	if len(host) > maxHostBytes {
+		return false
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || len(label) > maxLabelBytes {
+			return false
+		}
+	}
+	return true
 }
 
 // isOwn says whether a URL names an address that the service listens on.

@@ -32,7 +32,7 @@ const (
 // lift the bounds, and set its own, with an http.ResponseController.
 func newHTTPServer(handler http.Handler, requestTimeout time.Duration) *http.Server {
 	return &http.Server{
-		Handler:      handler,
+		Handler:      closeAfterChunks(handler),
 		ReadTimeout:  requestTimeout + requestSlack,
 		WriteTimeout: requestTimeout + requestSlack,
 		HTTP2: &http.HTTP2Config{
@@ -45,6 +45,19 @@ func newHTTPServer(handler http.Handler, requestTimeout time.Duration) *http.Ser
 			WriteByteTimeout:              30 * time.Second,
 		},
 	}
+}
+
+// closeAfterChunks ends the connection of HTTP/1 after a request with
+// Transfer-Encoding. One that had a Content-Length as well, which net/http does not
+// show, can hide a second request in its body from a proxy that believes the length
+// (RFC 9112, section 6.1).
+func closeAfterChunks(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+			w.Header().Set("Connection", "close")
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // The bounds of open connections of a listener.

@@ -109,6 +109,7 @@ func TestLimitsOfTheServer(t *testing.T) {
 		{"a header that is too large", head("GET", "/v2/events", "X: "+strings.Repeat("a", 17<<10), ""), 431, false},
 		{"a header that is just short of what the server reads", head("GET", "/v2/events", "X: "+strings.Repeat("a", 60<<10), ""), 431, false},
 		{"work that takes too long", head("POST", "/v2/webhooks/subscriptions/"+created.Data.ID+"/ping", "Content-Length: 0", ""), 504, false},
+		{"a request for a tunnel", head("CONNECT", "h:443", ""), 404, false},
 		{"an unknown path", head("GET", "/v2/nothing", ""), 404, false},
 	} {
 		resp, body := exchange(t, address, test.raw)
@@ -203,6 +204,35 @@ func TestLimitsOverHTTP2(t *testing.T) {
 		resp.Body.Close()
 		if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != test.want || test.want > 400 && !strings.HasPrefix(string(body), `{"error":{"code":`) {
 			t.Errorf("%.40s: got %s %s %s (%v), want %d", test.path, resp.Proto, resp.Status, body, err, test.want)
+		}
+	}
+}
+
+// No second request is read out of the body of one with two lengths, whichever of
+// them a proxy believes.
+func TestRequestWithTwoLengths(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.TLS = false
+	_, address, token := startService(t, cfg)
+	const hidden = "GET /healthz HTTP/1.1\nHost: h\n\n"
+	head := "POST /v2/events HTTP/1.1\nHost: h\nContent-Type: application/json\nAuthorization: Bearer " + token + "\n"
+	for _, headers := range []string{
+		"Content-Length: 100\nTransfer-Encoding: chunked\n", "Transfer-Encoding: chunked\nContent-Length: 100\n",
+		"Content-Length: 6\nContent-Length: 7\n", "Transfer-Encoding: chunked\nTransfer-Encoding: chunked\n", "Transfer-Encoding: chunked, identity\nContent-Length: 5\n",
+		"Transfer-Encoding : chunked\nContent-Length: 5\n", "Content-Length: +5\n", "Content-Length: 5, 5\n",
+	} {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		c.SetDeadline(time.Now().Add(harness.Scale(10 * time.Second))) // of a connection that is left open
+		if _, err := io.WriteString(c, strings.ReplaceAll(head+headers+"\n0\n\n"+hidden, "\n", "\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(c)
+		if n := bytes.Count(got, []byte("HTTP/1.1 ")); err != nil || n != 1 || bytes.Contains(got, []byte("alive")) {
+			t.Fatalf("%q: got %s (%v), want one response and the end of the connection", headers, got, err)
 		}
 	}
 }

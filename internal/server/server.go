@@ -214,7 +214,7 @@ func (s *Server) certificateList() []web.Certificate {
 func (s *Server) route(apiHandler *api.API) {
 	cfg := s.cfg
 	s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isAPIPath(r.URL.Path) {
+		if isAPIPath(r.URL.Path) || r.Method == http.MethodConnect { // CONNECT names a host and no path
 			apiHandler.ServeHTTP(w, r)
 		} else {
 			s.web.ServeHTTP(w, r)

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"regexp"
 	"strings"
@@ -34,6 +35,15 @@ func CheckIdentifier(parameter, id string) []Validation {
 // process sort by the time they were made. It panics only when the operating
 // system has no randomness to give.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// DerivedID returns the same UUID for the same parts, and another for others.
+func DerivedID(parts ...string) string {
+	var b []byte
+	for _, p := range parts {
+		b = fmt.Appendf(b, "%d:%s,", len(p), p)
+	}
+	return uuid.NewHash(sha256.New(), uuid.Nil, b, 8).String()
+}
 
 // timeLayout is ISO 8601 in UTC with milliseconds (spec, section 2.5).
 const timeLayout = "2006-01-02T15:04:05.000Z"

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type publishCmd struct {
 	Token     string `placeholder:"TOKEN" help:"An access token with the scope events.write. A command line can be seen by others on this machine: --token-file or the environment cannot."`
 	TokenFile string `placeholder:"FILE" help:"A file that holds the token."`
 	CA        string `name:"ca" placeholder:"FILE" help:"Trust the certificates of this PEM file too, such as ca.pem in the data directory of the server."`
+	StableIDs bool   `name:"stable-ids" help:"Derive the id of an event without one from the file's path, the number of its line and its text, so that publishing the file again adds nothing. Use another file name for other events."`
 	RetryFor  string `default:"5m" placeholder:"D" help:"How long to try again when the server cannot be reached or is busy."`
 }
 
@@ -42,8 +44,16 @@ func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 	if token == "" {
 		f.add("token", "is required: an access token with the scope %s", webhook.ScopeEventsWrite)
 	}
+	if c.StableIDs && (c.File == "" || c.File == "-") {
+		f.add("stable-ids", "needs a file: the ids are derived from its path and its lines, and stdin has no path")
+	}
 	if err := f.err(); err != nil {
 		return err
+	}
+	if c.StableIDs {
+		if p.stableIDs, err = filepath.Abs(c.File); err != nil {
+			return err
+		}
 	}
 	p.token = token
 	if p.client, err = apiClient(c.CA); err != nil {
@@ -63,10 +73,17 @@ func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 	}
 	err = p.publish(ctx, in)
 	p.progress.End()
+	note := p.repetition()
 	if err != nil {
-		return fmt.Errorf("%w; %s accepted", err, webhook.Count(p.tally.accepted, "event"))
+		if note != "" {
+			note = "; " + note
+		}
+		return fmt.Errorf("%w; %s accepted%s", err, webhook.Count(p.tally.accepted, "event"), note)
 	}
 	fmt.Fprintf(std.Out, "%s\n", p.tally)
+	if note != "" {
+		fmt.Fprintf(std.Err, "%s\n", spelled(note, ownName()))
+	}
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"service/internal/terminal"
+	"service/webhook"
 )
 
 // eventsAPI answers as POST /v2/events does: every line is an object, and each
@@ -238,6 +239,34 @@ func TestPublishDoesNotTryAgainWhatCannotPass(t *testing.T) {
 	}
 }
 
+// The id of an event without one depends on the file, the line and its text.
+func TestStableIDs(t *testing.T) {
+	ids := func(file, input string) []string {
+		var a eventsAPI
+		server := httptest.NewServer(&a)
+		defer server.Close()
+		p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush", stableIDs: file, progress: terminal.NewProgress(io.Discard)}
+		if err := p.publish(t.Context(), strings.NewReader(input)); err != nil {
+			t.Fatal(err)
+		}
+		return a.ids
+	}
+	const same = "{\"name\":\"a\"}\n{\"name\":\"a\"}\n"
+	first := ids("/a", same)
+	if len(first) != 2 || len(first[0]) != 36 {
+		t.Fatalf("two equal lines got the ids %q, want two UUIDs", first)
+	}
+	if again := ids("/a", same); !slices.Equal(again, first) {
+		t.Errorf("the same file got the ids %q, then %q", first, again)
+	}
+	if corrected := ids("/a", "{\"name\":\"a\"}\n{\"name\":\"b\"}\n"); corrected[0] != first[0] || corrected[1] == first[1] {
+		t.Errorf("after a correction of line 2 the ids are %q, want those of %q but for the second", corrected, first)
+	}
+	if other := ids("/b", same); other[0] == first[0] || other[1] == first[1] {
+		t.Errorf("another file got the same ids %q", other)
+	}
+}
+
 // A line that arrives alone is published at once, not when a request is full.
 func TestPublishDoesNotHoldUpASlowSource(t *testing.T) {
 	var a eventsAPI
@@ -309,10 +338,14 @@ func TestPublishCommand(t *testing.T) {
 		out    string
 		err    string
 	}{
-		{"a file", []string{"--token-file", token, events}, "", exitDone, "3 events accepted\n", ""},
-		{"stdin", []string{"--token-file", token}, "{}\n", exitDone, "1 event accepted\n", ""},
-		{"stdin by name", []string{"--token-file", token, "-"}, "{}\n", exitDone, "1 event accepted\n", ""},
-		{"refused", []string{"--token-file", token, refused}, "", exitFailed, "", "service: line 3: name is not the name of an event type; 2 events accepted\n"},
+		{"a file", []string{"--token-file", token, events}, "", exitDone, "3 events accepted\n", "publishing this input again adds its events without an id again (--stable-ids"},
+		{"stable ids", []string{"--token-file", token, "--stable-ids", events}, "", exitDone, "3 events accepted\n", ""},
+		{"stable ids again", []string{"--token-file", token, "--stable-ids", events}, "", exitDone, "3 events accepted, 3 of them already there\n", ""},
+		{"stable ids of stdin", []string{"--token-file", token, "--stable-ids"}, "{}\n", exitUsage, "", "--stable-ids: needs a file"},
+		{"own ids", []string{"--token-file", token}, "{\"id\":\"own\"}\n", exitDone, "1 event accepted\n", ""},
+		{"stdin", []string{"--token-file", token}, "{}\n", exitDone, "1 event accepted\n", "publishing this input again"},
+		{"stdin by name", []string{"--token-file", token, "-"}, "{}\n", exitDone, "1 event accepted\n", "publishing this input again"},
+		{"refused", []string{"--token-file", token, refused}, "", exitFailed, "", "service: line 3: name is not the name of an event type; 2 events accepted; publishing this input again adds its events without an id again (--stable-ids prevents that for a file)\n"},
 		{"a wrong token", []string{"--token", "guess", events}, "", exitFailed, "", "401 Unauthorized"},
 		{"no token", []string{events}, "", exitUsage, "", "--token: is required"},
 		{"two faults", []string{"--retry-for", "x", events}, "", exitUsage, "", "2 settings are wrong: --retry-for: "},
@@ -354,8 +387,8 @@ func TestWithID(t *testing.T) {
 		{`{"a":{"id":"x"}}`, `,"a":{"id":"x"}}`},
 	}
 	for _, test := range tests {
-		got, err := withID([]byte(test.in))
-		if err != nil {
+		got, given, err := withID([]byte(test.in), webhook.NewID)
+		if err != nil || given {
 			t.Fatal(err)
 		}
 		var e struct {
@@ -370,7 +403,7 @@ func TestWithID(t *testing.T) {
 		}
 	}
 	own := `{"name":"a","id":"mine"}`
-	if got, err := withID([]byte(own)); err != nil || string(got) != own {
-		t.Errorf("withID(%s) = %s, %v", own, got, err)
+	if got, given, err := withID([]byte(own), webhook.NewID); err != nil || !given || string(got) != own {
+		t.Errorf("withID(%s) = %s, %t, %v", own, got, given, err)
 	}
 }

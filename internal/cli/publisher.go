@@ -40,7 +40,12 @@ type publisher struct {
 	maxWait  time.Duration
 	progress *terminal.Progress
 
-	tally tally
+	// stableIDs names the file that the ids of events without one are derived from,
+	// together with their line; "" gives them random ids.
+	stableIDs string
+
+	tally   tally
+	without int // events that had no id
 }
 
 // tally counts events that the server has acknowledged: they are on its disk.
@@ -93,9 +98,12 @@ func (p *publisher) publish(ctx context.Context, r io.Reader) error {
 			text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors begin a file so
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
-			event, err := withID(text)
+			event, given, err := withID(text, func() string { return p.newID(line, text) })
 			if err != nil {
 				return p.flush(ctx, &c, lineError{line, err.Error()})
+			}
+			if !given {
+				p.without++
 			}
 			c.add(event, line)
 		}
@@ -289,23 +297,40 @@ func retryAfter(resp *http.Response, now time.Time) time.Duration {
 	return 0
 }
 
-// withID returns the event with an id: its own, or a new one.
-func withID(event []byte) ([]byte, error) {
+// newID returns an id for an event without one.
+func (p *publisher) newID(line int, text []byte) string {
+	if p.stableIDs == "" {
+		return webhook.NewID()
+	}
+	return webhook.DerivedID(p.stableIDs, strconv.Itoa(line), string(text))
+}
+
+// repetition says what publishing the same input again would do, "" if it adds
+// nothing.
+func (p *publisher) repetition() string {
+	if p.without == 0 || p.tally.added == 0 || p.stableIDs != "" {
+		return ""
+	}
+	return "publishing this input again adds its events without an id again (--stable-ids prevents that for a file)"
+}
+
+// withID returns the event with an id: its own, if given, or one of newID.
+func withID(event []byte, newID func() string) (_ []byte, given bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(event, &fields); err != nil || fields == nil {
 		if err == nil || json.Valid(event) {
-			return nil, errors.New("not a JSON object")
+			return nil, false, errors.New("not a JSON object")
 		}
-		return nil, fmt.Errorf("not JSON: %w", err)
+		return nil, false, fmt.Errorf("not JSON: %w", err)
 	}
 	if _, ok := fields["id"]; ok {
-		return event, nil
+		return event, true, nil
 	}
-	id := `{"id":"` + webhook.NewID() + `"`
+	id := `{"id":"` + newID() + `"`
 	if len(fields) > 0 {
 		id += ","
 	}
-	return append([]byte(id), event[1:]...), nil
+	return append([]byte(id), event[1:]...), false, nil
 }
 
 // lineError says what is wrong with a line of the input.

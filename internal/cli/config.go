@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -55,12 +57,38 @@ func (c *configShowCmd) Run(std Streams, conf *configuration, ctx *kong.Context)
 
 type configValidateCmd struct{ serveFlags }
 
-func (c *configValidateCmd) Run(std Streams) error {
+func (c *configValidateCmd) Run(std Streams, ctx *kong.Context) error {
+	for _, warning := range unknownVariables(ctx.Model.Node, os.Environ()) {
+		fmt.Fprintf(std.Err, "%s: warning: %s\n", ownName(), terminal.Line(warning))
+	}
 	if err := c.check(); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(std.Out, "The configuration is right.")
 	return err
+}
+
+// unknownVariables returns a warning for each variable of the environment that has
+// our prefix and is not one of any command.
+func unknownVariables(app *kong.Node, environ []string) []string {
+	var names, warnings []string
+	var collect func(*kong.Node)
+	collect = func(n *kong.Node) {
+		for _, flag := range n.Flags {
+			names = append(names, flag.Envs...)
+		}
+		for _, child := range n.Children {
+			collect(child)
+		}
+	}
+	collect(app)
+	for _, variable := range slices.Sorted(slices.Values(environ)) {
+		name, _, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, "SERVICE_") && !slices.Contains(names, name) {
+			warnings = append(warnings, fmt.Sprintf("the variable %s sets nothing; the nearest is %s", name, nearest(name, names)))
+		}
+	}
+	return warnings
 }
 
 // check says what is wrong with the settings of serve. It touches nothing.

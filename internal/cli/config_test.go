@@ -110,6 +110,17 @@ func TestConfigFile(t *testing.T) {
 	}
 }
 
+// A misspelt variable is a warning, and the configuration is right all the same.
+func TestUnknownVariables(t *testing.T) {
+	t.Setenv("SERVICE_RATE_LMT", "5")
+	t.Setenv("SERVICE_RATE_LIMIT", "6")
+	t.Setenv("SERVICE_TOKEN", "x") // of another command
+	_, stderr := expect(t, exitDone, "config", "validate")
+	if !strings.Contains(stderr, "service: warning: the variable SERVICE_RATE_LMT sets nothing; the nearest is SERVICE_RATE_LIMIT\n") || strings.Contains(stderr, "SERVICE_TOKEN") {
+		t.Errorf("got %q", stderr)
+	}
+}
+
 // showSettings returns value and source of the settings named, as config show
 // prints them, which must not print a secret.
 func showSettings(t *testing.T, names []string, args ...string) string {

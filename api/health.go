@@ -16,9 +16,10 @@ type healthRecord struct {
 // replicaRecord says how the copy of the database elsewhere does, where there is
 // one. A service is as ready without.
 type replicaRecord struct {
-	State       string  `json:"state"`
-	LagSeconds  float64 `json:"lag_seconds"`
-	LastSuccess string  `json:"last_success,omitempty"`
+	State         string  `json:"state"`
+	LagSeconds    float64 `json:"lag_seconds"`
+	LastSuccessAt string  `json:"last_success_at,omitempty"`
+	LastSuccess   string  `json:"last_success,omitempty"` // deprecated: LastSuccessAt
 }
 
 // statusHandlers serve the routes that say how the service is: /healthz, /readyz
@@ -47,7 +48,8 @@ func (h statusHandlers) readyz(req *request) (answer, error) {
 	if r := h.api.store.Replica(); r.State != store.ReplicaOff {
 		ready.Replica = &replicaRecord{State: string(r.State), LagSeconds: math.Round(r.Lag.Seconds()*1000) / 1000}
 		if !r.LastSuccess.IsZero() {
-			ready.Replica.LastSuccess = webhook.FormatTime(r.LastSuccess)
+			ready.Replica.LastSuccessAt = webhook.FormatTime(r.LastSuccess)
+			ready.Replica.LastSuccess = ready.Replica.LastSuccessAt
 		}
 	}
 	return answer{data: ready}, nil

@@ -30,12 +30,46 @@ func openapiDocument(catalog *webhook.Catalog) []byte {
 	}
 	var document, components, schemas members[json.RawMessage]
 	mustDecode(appendYAML(nil, &root), &document)
+	var paths members[json.RawMessage]
+	mustDecode(document.get("paths"), &paths)
+	for i := range paths {
+		paths[i].Value = addAction(paths[i].Value)
+	}
+	document.set("paths", appendObject(nil, paths))
 	mustDecode(document.get("components"), &components)
 	mustDecode(components.get("schemas"), &schemas)
 	schemas = addEventTypes(schemas, catalog)
 	components.set("schemas", appendObject(nil, schemas))
 	document.set("components", appendObject(nil, components))
 	return append(appendObject(nil, document), '\n')
+}
+
+// withPut ends the operationId of the PUT of an action, which is the same as its
+// POST.
+const withPut = "WithPut"
+
+// addAction returns a path of the document. When its POST is marked x-action, the
+// path gets the same operation for PUT.
+func addAction(text []byte) []byte {
+	var item, post members[json.RawMessage]
+	mustDecode(text, &item)
+	if item.get("post") == nil {
+		return text
+	}
+	mustDecode(item.get("post"), &post)
+	if post.take("x-action") == nil {
+		return text
+	}
+	item.set("post", appendObject(nil, post))
+	put := slices.Clone(post)
+	var id, summary string
+	mustDecode(post.get("operationId"), &id)
+	mustDecode(post.get("summary"), &summary)
+	put.set("operationId", appendText(nil, id+withPut))
+	put.set("summary", appendText(nil, summary+" with PUT"))
+	put.set("description", appendText(nil, "The same as `POST`."))
+	item.set("put", appendObject(nil, put))
+	return appendObject(nil, item)
 }
 
 // eventSchema is the name of an event type's schema in the document. No schema

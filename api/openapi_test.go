@@ -159,6 +159,8 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 			name = "MethodNotAllowed"
 		case !known && got.status == http.StatusNotFound:
 			name = "NotFound"
+		case got.status == http.StatusTooManyRequests:
+			name = "TooManyRequests"
 		case isTestRoute(r):
 			return nil
 		default:
@@ -177,11 +179,7 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 		return all
 	}
 	for name := range got.header {
-		documented := slices.Contains(headersOfHTTP, name)
-		for other := range ref.Value.Headers {
-			documented = documented || http.CanonicalHeaderKey(other) == name
-		}
-		if !documented {
+		if !isDocumented(name, op, ref.Value) {
 			fail("the header %s is not listed with this status", name)
 		}
 	}
@@ -216,6 +214,17 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 		c.seen[key] = true
 	}
 	return all
+}
+
+// isDocumented says whether the header of an answer is named, with the answer or in
+// a text that is of every operation.
+func isDocumented(name string, op *openapi3.Operation, r *openapi3.Response) bool {
+	for other := range r.Headers {
+		if http.CanonicalHeaderKey(other) == name {
+			return true
+		}
+	}
+	return slices.Contains(headersOfHTTP, name) || op.Deprecated && slices.Contains([]string{"Deprecation", "Sunset", "Link"}, name)
 }
 
 // generalResponses are the answers that need no operation.
@@ -331,6 +340,10 @@ func TestDocumentAndRoutesAreTheSame(t *testing.T) {
 		delete(routes, name)
 		if got := documentedScope(t, op); got != rt.scope {
 			t.Errorf("%s: the document asks for the scope %q, the route for %q", name, got, rt.scope)
+		}
+
+		if op.Deprecated != (rt.deprecation != nil) {
+			t.Errorf("%s: deprecated is %t in the document", name, op.Deprecated)
 		}
 
 		var parameters []string

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,6 +147,8 @@ type schema struct {
 	Items                          *schema
 	AnyOf, AllOf                   []*schema
 	If, Then                       *schema
+	Deprecated                     bool
+	AdditionalProperties           json.RawMessage
 }
 
 func (s *schema) UnmarshalJSON(text []byte) error {
@@ -196,6 +199,7 @@ type Operation struct {
 	Scope        string // "" for any
 	Open         bool   // it asks for no token
 	Webhook      bool
+	AlsoPut      bool // PUT does the same
 	page         *referencePage
 	item         pathItem
 }
@@ -213,10 +217,11 @@ func (p *referencePage) operations(items members[pathItem], tag string) []Operat
 			method string
 			*operation
 		}{{"GET", m.Value.Get}, {"POST", m.Value.Post}, {"PUT", m.Value.Put}, {"DELETE", m.Value.Delete}} {
-			if o.operation == nil || tag != "" && !slices.Contains(o.Tags, tag) {
+			if o.operation == nil || tag != "" && !slices.Contains(o.Tags, tag) || strings.HasSuffix(o.OperationID, withPut) {
 				continue
 			}
 			op := Operation{operation: o.operation, Method: o.method, Path: m.Name, Webhook: tag == "", page: p, item: m.Value}
+			op.AlsoPut = o.method == http.MethodPost && m.Value.Put != nil && m.Value.Put.OperationID == o.OperationID+withPut
 			security := p.Security
 			if o.Security != nil {
 				security = *o.Security
@@ -292,14 +297,25 @@ func (p *referencePage) AllErrors() []Answer {
 	return all
 }
 
-// AllHeaders returns the answer's headers.
-func (a Answer) AllHeaders() []field {
-	var all []field
+// commonHeaders are those of every answer. The page explains them once.
+var commonHeaders = []string{"X-Request-Id", "X-Program-Id", "X-User-Id", "RateLimit-Policy", "RateLimit"}
+
+// OwnHeaders returns the names of the answer's headers that not every answer has.
+func (a Answer) OwnHeaders() []string {
+	var own []string
 	for _, m := range a.Headers {
-		h := m.Value
-		if h.Ref != "" {
-			h = a.page.Components.Headers.get(anchorName(h.Ref))
+		if !slices.Contains(commonHeaders, m.Name) {
+			own = append(own, m.Name)
 		}
+	}
+	return own
+}
+
+// AllHeaders returns the headers that answers have.
+func (p *referencePage) AllHeaders() []field {
+	var all []field
+	for _, m := range p.Components.Headers {
+		h := m.Value
 		h.Name = m.Name
 		all = append(all, h)
 	}
@@ -469,9 +485,14 @@ func (p *referencePage) Catalog() []EventTypeEntry {
 			}
 			for _, m := range c.If.Properties {
 				for _, then := range c.Then.Properties {
-					e.Variants = append(e.Variants, Variant{m.Name, literal(m.Value.Const), then.Name, p.Properties(then.Value)})
+					e.Variants = append(e.Variants, Variant{m.Name, literal(m.Value.Const), then.Name, p.Properties(then.Value), string(p.resolve(then.Value).AdditionalProperties) != "false"})
 				}
 			}
+		}
+		if i := slices.IndexFunc(all, func(other EventTypeEntry) bool {
+			return e.Variants != nil && reflect.DeepEqual(other.Variants, e.Variants)
+		}); i >= 0 {
+			e.Variants, e.VariantsOf = nil, all[i].Name
 		}
 		all = append(all, e)
 	}
@@ -483,12 +504,14 @@ type EventTypeEntry struct {
 	Name, Title, Description, Example string
 	Fields                            []Property
 	Variants                          []Variant
+	VariantsOf                        string // the event type that has the same, and shows them
 }
 
 // Variant is what the fields of an object are when another has some value.
 type Variant struct {
 	When, Is, Object string
 	Fields           []Property
+	Free             bool // without fields: it can have any
 }
 
 // Property is a row of a table of properties.
@@ -497,6 +520,7 @@ type Property struct {
 	Type              template.HTML
 	Limits            []string
 	Required          bool
+	Deprecated        bool
 }
 
 // maxDepth bounds how deep the rows of a schema go: it may be in itself.
@@ -535,7 +559,7 @@ func (p *referencePage) property(s *schema, m member[*schema]) Property {
 	}
 	return Property{
 		Name: m.Name, Description: description, Type: label(m.Value),
-		Limits: m.Value.Limits(), Required: slices.Contains(s.Required, m.Name),
+		Limits: m.Value.Limits(), Required: slices.Contains(s.Required, m.Name), Deprecated: m.Value.Deprecated,
 	}
 }
 

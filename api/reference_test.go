@@ -85,7 +85,7 @@ func TestReferencePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
-		if ids[op.OperationID] == 0 {
+		if ids[strings.TrimSuffix(op.OperationID, withPut)] == 0 {
 			t.Errorf("%s %s is not on the page", method, pattern)
 		}
 	})

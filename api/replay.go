@@ -13,8 +13,10 @@ type replayRecord struct {
 	ID             string               `json:"id"`
 	SubscriptionID string               `json:"subscription_id"`
 	Only           webhook.ReplayOnly   `json:"only"`
-	From           timestamp            `json:"from"` // both ends are included
-	To             timestamp            `json:"to"`
+	FromAt         timestamp            `json:"from_at"` // both ends are included
+	ToAt           timestamp            `json:"to_at"`
+	From           timestamp            `json:"from"` // deprecated: FromAt
+	To             timestamp            `json:"to"`   // deprecated: ToAt
 	Events         []replayEvent        `json:"events"`
 	Status         webhook.ReplayStatus `json:"status"`
 	Progress       replayProgress       `json:"progress"`
@@ -46,9 +48,10 @@ func newReplayRecord(r *webhook.Replay) replayRecord {
 	for i, name := range r.Events {
 		events[i].Name = name
 	}
+	from, to := timestamp(r.From), timestamp(r.To.Add(-time.Millisecond))
 	return replayRecord{
 		ID: r.ID, SubscriptionID: r.SubscriptionID, Only: r.Only,
-		From: timestamp(r.From), To: timestamp(r.To.Add(-time.Millisecond)), Events: events,
+		FromAt: from, ToAt: to, From: from, To: to, Events: events,
 		Status: r.Status, Progress: replayProgress{r.Scanned, r.Total},
 		EventsSent: r.EventsSent, Deliveries: r.Deliveries,
 		CreatedAt: timestamp(r.CreatedAt), CompletedAt: timestamp(r.CompletedAt),
@@ -98,7 +101,27 @@ func replayAnswer(r *webhook.Replay) answer {
 
 func (h replayHandlers) read(req *request) (answer, error) { return replayAnswer(req.replay), nil }
 
+// cancel ends a running replay.
 func (h replayHandlers) cancel(req *request) (answer, error) {
+	if err := req.readNothing(); err != nil {
+		return answer{}, err
+	}
+	var r webhook.Replay
+	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+		if r, err = w.Replay(req.program(), req.replay.SubscriptionID, req.replay.ID); err != nil {
+			return err
+		}
+		if r.Status != webhook.ReplayRunning {
+			return webhook.NewError(webhook.CodeConflict, "The replay has already ended: it is "+string(r.Status)+".")
+		}
+		r, err = w.CancelReplay(req.program(), r.SubscriptionID, r.ID)
+		return err
+	})
+	return answer{data: newReplayRecord(&r)}, err
+}
+
+// delete is the deprecated form of cancel: a replay that has ended stays as it is.
+func (h replayHandlers) delete(req *request) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {
 		return answer{}, err

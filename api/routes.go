@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/julienschmidt/httprouter"
 
@@ -51,6 +52,12 @@ func (a *API) routes() []route {
 		documents     = documentHandlers{a}
 		status        = statusHandlers{a}
 
+		deleteReplay = &deprecation{
+			since:  time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC),
+			sunset: time.Date(2028, 1, 1, 0, 0, 0, 0, time.UTC),
+			docs:   referencePath + "#deprecations",
+		}
+
 		none  = queryRules{}
 		free  = queryRules{ignored: true}
 		bySub = subscriptions.find
@@ -59,21 +66,17 @@ func (a *API) routes() []route {
 		deliveryList     = queryRules{list: webhook.DeliveryList}
 		eventList        = queryRules{list: webhook.EventList}
 	)
-	return []route{
+	all := []route{
 		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.once(subscriptions.create), false, nil},
 		{"GET", subscriptionsPath, webhooksRead, nil, subscriptionList, subscriptions.list, false, nil},
 		{"GET", subscriptionPath, webhooksRead, bySub, none, subscriptions.read, false, nil},
 		{"PUT", subscriptionPath, webhooksWrite, bySub, none, subscriptions.update, false, nil},
 		{"DELETE", subscriptionPath, webhooksWrite, bySub, none, subscriptions.delete, false, nil},
-		{"POST", subscriptionPath + "/ping", webhooksWrite, bySub, none, subscriptions.ping, false, nil},
-		{"POST", subscriptionPath + "/rotate_secret", webhooksWrite, bySub, none, a.once(subscriptions.rotateSecret), false, nil},
 		{"GET", deliveriesPath, webhooksRead, bySub, deliveryList, deliveries.list, false, nil},
 		{"GET", deliveryPath, webhooksRead, deliveries.find, none, deliveries.read, false, nil},
-		{"POST", deliveryPath + "/redeliver", webhooksWrite, deliveries.find, none, a.once(deliveries.redeliver), false, nil},
-		{"POST", deliveryPath + "/cancel", webhooksWrite, deliveries.find, none, deliveries.cancel, false, nil},
 		{"POST", replaysPath, webhooksWrite, bySub, none, a.once(replays.create), false, nil},
 		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false, nil},
-		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.cancel, false, nil},
+		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.delete, false, deleteReplay},
 		{"POST", "/v2/events", eventsWrite, nil, none, a.once(events.publish), false, nil},
 		{"GET", "/v2/events", eventsRead, nil, eventList, events.list, false, nil},
 		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},
@@ -86,6 +89,19 @@ func (a *API) routes() []route {
 		{"GET", "/readyz", scopeNone, nil, free, status.readyz, true, nil},
 		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true, nil}, // see request.free
 	}
+	// Actions on a record take POST, and PUT as well (spec, section 4.4).
+	for _, action := range []route{
+		{"POST", subscriptionPath + "/ping", webhooksWrite, bySub, none, subscriptions.ping, false, nil},
+		{"POST", subscriptionPath + "/rotate_secret", webhooksWrite, bySub, none, a.once(subscriptions.rotateSecret), false, nil},
+		{"POST", deliveryPath + "/redeliver", webhooksWrite, deliveries.find, none, a.once(deliveries.redeliver), false, nil},
+		{"POST", deliveryPath + "/cancel", webhooksWrite, deliveries.find, none, deliveries.cancel, false, nil},
+		{"POST", replayPath + "/cancel", webhooksWrite, replays.find, none, replays.cancel, false, nil},
+	} {
+		all = append(all, action)
+		action.method = "PUT"
+		all = append(all, action)
+	}
+	return all
 }
 
 // handle makes the API serve the routes.

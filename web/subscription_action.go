@@ -188,7 +188,7 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 	if values.Has("from") {
 		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription)
 		if invalid != nil {
-			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from": {"from", "From"}, "to": {"to", "To"}, "only": {"only", "What"}})
+			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from": {"from", "From"}, "from_at": {"from", "From"}, "to": {"to", "To"}, "only": {"only", "What"}})
 		}
 		p.fields = fields
 	} else {

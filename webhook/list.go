@@ -383,7 +383,7 @@ func (p *listParser) filter(name, property string, array bool, given []string) b
 	return true
 }
 
-var statusOrClass = regexp.MustCompile(`^[1-5]([0-9][0-9]|xx)$`)
+var statusOrClass = regexp.MustCompile(`^[1-9]([0-9][0-9]|xx)$`)
 
 // value reads one value, in the one spelling that records have; or says what
 // it must be.
@@ -406,7 +406,7 @@ func (f *Filter) value(s string) (value, code, must string) {
 		}
 	case FilterResponseStatus:
 		if !statusOrClass.MatchString(s) {
-			return "", InvalidFormat, "must be HTTP statuses from 100 to 599 such as 404, or classes from 1xx to 5xx"
+			return "", InvalidFormat, "must be statuses from 100 to 999 such as 404, or classes from 1xx to 9xx"
 		}
 	case FilterLeast:
 		if !slices.Contains(f.Values, s) {

@@ -3,6 +3,7 @@ package webhook
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -57,36 +58,37 @@ type ReplayFields struct {
 // subscription, and tells every fault of it at once: of its form and of the
 // rules. With an error the fields are not to be used.
 func ParseReplay(raw []byte, sub *Subscription) (ReplayFields, *Error) {
-	f, v, err := parseReplay(raw)
+	f, names, v, err := parseReplay(raw)
 	if err == nil {
-		err = invalid(merge(v, f.Check(sub)))
+		err = invalid(merge(v, f.check(sub, names)))
 	}
 	return f, err
 }
 
 // parseReplay returns the fields that are of the right form, and what is wrong
 // with the others. err is for what is no JSON at all.
-func parseReplay(raw []byte) (f ReplayFields, v []Validation, err *Error) {
+func parseReplay(raw []byte) (f ReplayFields, names spanNames, v []Validation, err *Error) {
+	names = spanNames{"from_at", "to_at"}
 	var d document
 	if err := d.parse(raw, ""); err != nil {
-		return f, nil, err
+		return f, names, nil, err
 	}
 	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return f, nil, NewError(CodeInvalid, "The body must be a JSON object.")
+		return f, names, nil, NewError(CodeInvalid, "The body must be a JSON object.")
 	}
 	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+	given := make(map[string]bool)
+	for name := range d.members(0) {
+		given[string(d.text(name))] = true
+	}
 	for name, value := range d.members(0) {
 		kind := d.nodes[value].kind
 		switch s := string(d.text(name)); s {
-		case "from", "to":
-			if kind != jsontext.KindString {
-				fail(InvalidType, s, "must be a string")
-			} else if first, next, ok := parseSpan(d.text(value)); !ok {
-				fail(InvalidFormat, s, "must be a timestamp such as 2026-03-14T08:24:48.644Z, or a date such as 2026-03-14, which is read as UTC")
-			} else if s == "from" {
-				f.From = first
-			} else {
-				f.To = next
+		case "from", "to", "from_at", "to_at":
+			if given[s+"_at"] {
+				fail(InvalidDuplicate, s, "is the deprecated name of "+s+"_at: send one of the two")
+			} else if code, detail := f.parseEnd(&d, value, s, &names); code != "" {
+				fail(code, s, detail)
 			}
 		case "events":
 			var faults []Validation
@@ -104,11 +106,39 @@ func parseReplay(raw []byte) (f ReplayFields, v []Validation, err *Error) {
 			}
 			f.DryRun = kind == jsontext.KindTrue
 		default:
-			fail(InvalidUnknownField, join("", s), "is not a field of a replay; it has: from, to, events, only, dry_run")
+			fail(InvalidUnknownField, join("", s), "is not a field of a replay; it has: from_at, to_at, events, only, dry_run")
 		}
 	}
-	return f, v, nil
+	return f, names, v, nil
 }
+
+// parseEnd reads an end of the span, given under that name. The code is "" if it is
+// valid.
+func (f *ReplayFields) parseEnd(d *document, value int32, name string, names *spanNames) (code, detail string) {
+	from := strings.HasPrefix(name, "from")
+	if from {
+		names.from = name
+	} else {
+		names.to = name
+	}
+	if !d.isString(value) {
+		return InvalidType, "must be a string"
+	}
+	first, next, ok := parseSpan(d.text(value))
+	if !ok {
+		return InvalidFormat, "must be a timestamp such as 2026-03-14T08:24:48.644Z, or a date such as 2026-03-14, which is read as UTC"
+	}
+	if from {
+		f.From = first
+	} else {
+		f.To = next
+	}
+	return "", ""
+}
+
+// spanNames are the names of the ends of a span as the request gave them: from_at
+// and to_at, or the deprecated from and to.
+type spanNames struct{ from, to string }
 
 // parseReplayEvents reads the names of a replay's events, each a string or an
 // object as subscriptions have them. Of an element that is not of the right
@@ -151,15 +181,15 @@ func parseReplayEvents(d *document, list int32) (names []string, v []Validation)
 	return names, v
 }
 
-// Check returns every rule that the fields break for a subscription. An empty
+// check returns every rule that the fields break for a subscription. An empty
 // name is no event's, and passes.
-func (f *ReplayFields) Check(sub *Subscription) []Validation {
+func (f *ReplayFields) check(sub *Subscription, names spanNames) []Validation {
 	var v []Validation
 	if f.From.IsZero() {
-		v = append(v, Validation{InvalidRequired, "is required", "from"})
+		v = append(v, Validation{InvalidRequired, "is required", names.from})
 	}
 	if !f.To.IsZero() && !f.To.After(f.From) {
-		v = append(v, Validation{InvalidValue, "must not be earlier than from", "to"})
+		v = append(v, Validation{InvalidValue, "must not be earlier than " + names.from, names.to})
 	}
 	switch f.Only {
 	case ReplayMissed, ReplayFailed, ReplayAll:

@@ -146,6 +146,32 @@ func TestLimitsOfTheServer(t *testing.T) {
 	t.Error("the rate limit of 20 let everything through")
 }
 
+// What net/http cannot read it answers by itself; the reference lists these.
+func TestResponsesOfNetHTTP(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.TLS = false
+	_, address, token := startService(t, cfg)
+	head := func(method, path string, more ...string) string {
+		return method + " " + path + " HTTP/1.1\nHost: h\nAuthorization: Bearer " + token + "\n" + strings.Join(more, "\n") + "\n"
+	}
+	for _, test := range []struct {
+		raw    string
+		status int
+	}{
+		{head("GET", "/v2/events/%zz", ""), 400},
+		{"GET /v2/events HTTP/1.1\n\n", 400},
+		{head("GET", "/v2/events", "A name: x", ""), 400},
+		{head("GET", "/v2/events", "Expect: x", ""), 417},
+		{head("GET", "/v2/events", "Transfer-Encoding: gzip", ""), 501},
+		{"GET /v2/events HTTP/3.0\nHost: h\n\n", 505},
+	} {
+		resp, body := exchange(t, address, test.raw)
+		if resp.StatusCode != test.status || !resp.Close || strings.Contains(body, "{") {
+			t.Errorf("%q: got %s %s, close %t, want %d without the envelope", test.raw, resp.Status, body, resp.Close, test.status)
+		}
+	}
+}
+
 // HTTP/2 is offered, with bounds, and its errors have the envelope too.
 func TestLimitsOverHTTP2(t *testing.T) {
 	_, address, token := startService(t, testConfig(t))
@@ -278,15 +304,14 @@ func TestResponseArrivesBeforeTheBodyDoes(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 the same: the stream is not reset while its body arrives, which
-// would make clients drop the response.
-func TestResponseArrivesBeforeTheBodyDoesOverHTTP2(t *testing.T) {
-	_, address, token := startService(t, testConfig(t))
+// beginHTTP2Post opens a connection and sends the header of a POST of JSON as stream 1.
+func beginHTTP2Post(t *testing.T, address, token string) *http2.Framer {
+	t.Helper()
 	c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	t.Cleanup(func() { c.Close() })
 	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}
@@ -300,6 +325,14 @@ func TestResponseArrivesBeforeTheBodyDoesOverHTTP2(t *testing.T) {
 	if err := errors.Join(framer.WriteSettings(), framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: header.Bytes(), EndHeaders: true})); err != nil {
 		t.Fatal(err)
 	}
+	return framer
+}
+
+// Over HTTP/2 the same: the stream is not reset while its body arrives, which
+// would make clients drop the response.
+func TestResponseArrivesBeforeTheBodyDoesOverHTTP2(t *testing.T) {
+	_, address, token := startService(t, testConfig(t))
+	framer := beginHTTP2Post(t, address, token)
 	left, status := 6000000, ""
 	window := map[uint32]int{0: 65535, 1: 65535} // until the server says otherwise
 	for body := ""; ; {

@@ -151,7 +151,6 @@ func TestQuotaIsTold(t *testing.T) {
 		for name, r := range map[string]response{
 			"unknown token":  s.send("GET", "/v2/events", "", "Authorization", "Bearer "+webhook.NewTokenSecret()),
 			"no token":       s.send("GET", "/v2/events", "", "Authorization", ""),
-			"unknown path":   s.send("GET", "/v2/nothing", ""),
 			"no token asked": s.send("GET", "/healthz", ""),
 		} {
 			if r.header["Ratelimit"] != nil || r.header["Ratelimit-Policy"] != nil {
@@ -167,6 +166,35 @@ func TestQuotaIsTold(t *testing.T) {
 	if r := s.send("GET", "/v2/events", ""); r.header["Ratelimit"] != nil || r.header["Ratelimit-Policy"] != nil {
 		t.Errorf("without a limit: the answer tells of one: %v", r.header)
 	}
+}
+
+// Every request with a token counts, also one for a path or a method that does not exist.
+func TestRequestsWithoutARouteCount(t *testing.T) {
+	s := start(t, limited(2))
+	for _, test := range []struct {
+		method, target, token string
+		status                int
+		remaining             string // "" for no headers
+	}{
+		{"GET", "/v2/nothing", "Bearer " + s.token, 404, `"program";r=1;`},
+		{"DELETE", "/v2/events", "Bearer " + s.token, 405, `"program";r=0;`},
+		{"GET", "/v2/nothing", "Bearer " + s.token, 429, `"program";r=0;`},
+		{"DELETE", "/v2/events", "Bearer " + s.token, 429, `"program";r=0;`},
+		{"GET", "/v2/nothing", "", 404, ""},
+		{"GET", "/v2/nothing", "Bearer none", 404, ""},
+		{"DELETE", "/v2/events", "", 405, ""},
+	} {
+		r := s.send(test.method, test.target, "", "Authorization", test.token)
+		wantStatus(t, test.method+" "+test.target, r, test.status)
+		if got := r.header.Get("RateLimit"); !strings.HasPrefix(got, test.remaining) || (got == "") != (test.remaining == "") || (got == "") != (r.header.Get("RateLimit-Policy") == "") {
+			t.Errorf("%s %s: got RateLimit %s, want %s", test.method, test.target, got, test.remaining)
+		}
+	}
+	// Guessing tokens is no cheaper at such a path.
+	for range maxInvalidTokens {
+		s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none")
+	}
+	wantStatus(t, "one token too many", s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none"), 429)
 }
 
 func TestLimiterForgetsTheSilent(t *testing.T) {

@@ -33,7 +33,7 @@ func (a *API) once(handle func(*request) (answer, error)) func(*request) (answer
 			return answer{}, invalid
 		}
 		if media, _ := req.mediaType(mediaJSON, mediaNDJSON); media == mediaNDJSON {
-			return answer{}, req.refuseKey("is not taken with a stream of lines: the ids of the events make it safe to send again")
+			return answer{}, webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: webhook.IdempotencyHeader, Detail: "is not taken with a stream of lines: the ids of the events make it safe to send again"})
 		}
 		body, err := req.readBody()
 		if err != nil {
@@ -74,15 +74,6 @@ func (a *API) create(req *request, fn func(store.Write) (answer, error)) (answer
 		return w.Keep(req.key, &store.Answer{Status: cmp.Or(ans.status, 200), Location: ans.location, Body: ans.rendered})
 	})
 	return ans, err
-}
-
-// refuseKey returns the error for an Idempotency-Key where none is taken, nil
-// when the request has none: it is not ignored, since its sender relies on it.
-func (req *request) refuseKey(why string) error {
-	if req.http.Header[webhook.IdempotencyHeader] == nil {
-		return nil
-	}
-	return webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: webhook.IdempotencyHeader, Detail: why})
 }
 
 // fingerprint tells what a request asks for from any other.

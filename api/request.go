@@ -134,6 +134,9 @@ func (a *API) judge(req *request) (ans answer, err error) {
 	if req.query, invalid = req.route.query.parse(req.http.URL.RawQuery); invalid != nil {
 		return ans, invalid
 	}
+	if invalid = req.route.query.list.CheckEvents(&req.query, a.catalog); invalid != nil {
+		return ans, invalid
+	}
 	return req.route.handle(req)
 }
 

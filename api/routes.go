@@ -140,7 +140,10 @@ func (a *API) unrouted(path string) *route {
 	rt := &route{pattern: "-", scope: scopeNone, query: queryRules{ignored: true}}
 	if strings.HasPrefix(path, "/v2/") {
 		rt.find = func(req *request) error {
-			req.token, _ = a.token(req) // it does not matter when there is none
+			// A request with a token counts. Whether there is a valid one does not matter.
+			if err := a.authenticate(req); err != nil && !isUnauthenticated(err) {
+				return err
+			}
 			return nil
 		}
 	}

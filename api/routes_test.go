@@ -38,7 +38,7 @@ func (s *service) records() ids {
 }
 
 func bodyFor(rt *route) string {
-	if rt.method == "PUT" {
+	if rt.method == "PUT" && strings.HasSuffix(rt.pattern, ":id") {
 		return `{"active":false}`
 	}
 	return ""
@@ -317,6 +317,20 @@ func TestPageParameters(t *testing.T) {
 	r = s.send("GET", "/v2/events?"+many.String(), "")
 	if n := len(faults(t, r)); r.status != 400 || n != 100 {
 		t.Errorf("1000 unknown parameters: got %d and %d faults, want 400 and 100", r.status, n)
+	}
+}
+
+// A filter by an event that does not exist is a mistake, and no empty list.
+func TestFiltersByUnknownEvents(t *testing.T) {
+	s := start(t)
+	id := s.subscribe("content_updated")
+	for list, parameter := range map[string]string{
+		"/v2/webhooks/subscriptions":                       "filter[event]",
+		"/v2/webhooks/subscriptions/" + id + "/deliveries": "filter[event]",
+		"/v2/events": "filter[name]",
+	} {
+		wantStatus(t, list, s.send("GET", list+"?"+parameter+"=content_updated,ping", ""), 200)
+		wantFault(t, list, s.send("GET", list+"?"+parameter+"=content_updated,content_updatd", ""), "unknown_event", parameter)
 	}
 }
 

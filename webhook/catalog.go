@@ -29,6 +29,8 @@ type EventType struct {
 	schema  *jsonschema.Schema
 	schemas map[string]*jsonschema.Schema // by location, with all that is in it
 	accepts *acceptor                     // a quick yes, or nil
+
+	hasDetails bool // a notification: its events have details, if only empty ones
 }
 
 // Catalog is the set of event types. It is safe for use by several goroutines.
@@ -172,6 +174,7 @@ func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 		return nil, errors.New("the schema must have a title, a description and one of examples")
 	}
 	collectSchemas(t.schemas, schema)
+	t.hasDetails = schema.Properties["details"] != nil && schema.Properties["category"] != nil && len(parts) > 0
 	t.accepts = compileAcceptor(schema, false, 0)
 	if t.accepts != nil {
 		for _, f := range t.accepts.fields {

@@ -31,6 +31,10 @@ type Event struct {
 	// It is not stored.
 	TimestampGiven bool
 
+	// DetailsFilled says that the JSON ends with empty details that the publisher
+	// left out. It is not stored.
+	DetailsFilled bool
+
 	// Trace is where it was published from; it goes out with the attempts, and
 	// is no part of the event. Only what is being published has it here.
 	Trace Trace
@@ -152,8 +156,25 @@ func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (E
 			own = appendCompact(own, d.raw(value))
 		}
 	}
+	if eventType.hasDetails && !hasMember(d, root, "details") {
+		own, e.DetailsFilled = append(own, emptyDetails...), true
+	}
 	e.JSON = append(own, '}')
 	return e, nil
+}
+
+// emptyDetails is appended to a notification whose publisher left them out: details
+// is an object for every category (spec, section 6.2).
+const emptyDetails = `,"details":{}`
+
+// hasMember reports whether the object at node i has a member of that name.
+func hasMember(d *document, i int32, name string) bool {
+	for member := range d.members(i) {
+		if string(d.text(member)) == name {
+			return true
+		}
+	}
+	return false
 }
 
 // commonFields reads the fields that every event has into e. It returns the
@@ -285,6 +306,9 @@ func SameEvent(stored, again *Event) bool {
 	}
 	if bytes.Equal(a, b) {
 		return true
+	}
+	if again.DetailsFilled && !bytes.Contains(a, []byte(`"details"`)) { // it was stored before details were filled in
+		b = append(bytes.TrimSuffix(b, []byte(emptyDetails+"}")), '}')
 	}
 	a, errA := canonical(a)
 	b, errB := canonical(b)

@@ -16,6 +16,42 @@ const (
 	testTime = "2026-03-14T08:24:48.644Z"
 )
 
+// The details of a notification are an object, also when its publisher left them out.
+func TestDetailsAreFilledIn(t *testing.T) {
+	c := testCatalog(t)
+	const fields = `{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","name":"user_notification_created","version":"1","notification_id":1,"user_id":2,"acknowledged":false,"label":"l","text":"t","category":`
+	for given, want := range map[string]string{
+		`"bootstrap"}`:                         `"category":"bootstrap","details":{}}`,
+		`"bootstrap","details":{}}`:            `"category":"bootstrap","details":{}}`,
+		`"service"}`:                           `"category":"service","details":{}}`,
+		`"service","details":{"message":"m"}}`: `"category":"service","details":{"message":"m"}}`,
+		`"unknown"}`:                           `"category":"unknown","details":{}}`,
+	} {
+		e, err := c.NewEvent([]byte(fields+given), "", time.Now())
+		if err != nil || !strings.HasSuffix(string(e.JSON), want) {
+			t.Errorf("%s: got %s (%v), want it to end with %s", given, e.JSON, err, want)
+		}
+	}
+	if _, err := c.NewEvent([]byte(fields+`"like"}`), "", time.Now()); err == nil {
+		t.Error("a like without details was accepted")
+	}
+
+	// An event that was stored before details were filled in is still the same.
+	again, err := c.NewEvent([]byte(fields+`"bootstrap"}`), "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := again
+	stored.JSON = []byte(strings.Replace(string(again.JSON), `,"details":{}`, "", 1))
+	if !SameEvent(&stored, &again) || !SameEvent(&again, &again) {
+		t.Error("an event that is published again after an upgrade is another")
+	}
+	stored.JSON = []byte(strings.Replace(string(again.JSON), `"details":{}`, `"details":{"a":1}`, 1))
+	if SameEvent(&stored, &again) {
+		t.Error("an event with other details is the same")
+	}
+}
+
 func TestEventCommonFields(t *testing.T) {
 	c := testCatalog(t)
 	tests := []struct{ raw, code, parameter string }{
@@ -358,4 +394,18 @@ func FuzzNewEvent(f *testing.F) {
 		}
 		checkReadAgain(t, quick, &e)
 	})
+}
+
+// An answer that leaves mistakes out says so.
+func TestFaultsThatAreLeftOut(t *testing.T) {
+	c := testCatalog(t)
+	many := strings.Repeat(`"x",`, 299) + `"x"`
+	single := `{"name":"content_published","version":"1","content_id":1,"channel_ids":[` + many + `]}`
+	if _, err := c.NewEvent([]byte(single), "", time.Now()); err == nil || len(err.Validations) != maxValidations || !strings.Contains(err.Detail, "300 parameters are not valid; these are the first 100.") {
+		t.Errorf("an event with 300 faults: got %v", err)
+	}
+	batch := `{"events":[` + strings.Repeat(`{},`, 99) + `{}]}`
+	if _, _, err := c.NewEvents([]byte(batch), time.Now()); err == nil || len(err.Validations) != maxValidations || !strings.Contains(err.Detail, "200 parameters are not valid; these are the first 100.") {
+		t.Errorf("a batch with 200 faults: got %v", err)
+	}
 }

@@ -237,6 +237,23 @@ func (l *List) Parse(values url.Values) (ListQuery, *Error) {
 	return p.query, invalid(p.faults)
 }
 
+// CheckEvents returns an error that names each filter by events which names one
+// that the catalog does not have, nil if there is none.
+func (l *List) CheckEvents(q *ListQuery, c *Catalog) *Error {
+	if l == nil {
+		return nil
+	}
+	var faults []Validation
+	for _, f := range l.Filters {
+		for _, name := range q.Filters[f.Name] {
+			if f.Kind == FilterEvent && !c.Has(name) {
+				faults = append(faults, Validation{InvalidUnknownEvent, quotedField(name) + " " + unknownEvent, "filter[" + f.Name + "]"})
+			}
+		}
+	}
+	return invalid(faults)
+}
+
 type listParser struct {
 	list   *List
 	query  ListQuery

@@ -32,7 +32,7 @@ type metrics struct {
 	lag       prometheus.Histogram
 	delivered prometheus.Histogram
 
-	byStatus   [6]prometheus.Counter // of attempts, by the first digit of the response's status
+	byStatus   [10]prometheus.Counter // of attempts, by the first digit of the response's status
 	byError    map[webhook.ErrorCode]prometheus.Counter
 	byDuration map[webhook.Result]prometheus.Observer
 	byAlert    map[webhook.Result]prometheus.Counter
@@ -89,7 +89,7 @@ func newMetrics() *metrics {
 
 // attempt counts an attempt that was made.
 func (m *metrics) attempt(a *webhook.Attempt) {
-	if a.ResponseStatus >= http.StatusOK { // 200 to 599, see client.Send
+	if a.ResponseStatus >= http.StatusOK { // 200 to 999, see client.Send
 		m.byStatus[a.ResponseStatus/100].Inc()
 	} else if c := m.byError[a.Error]; c != nil {
 		c.Inc()

@@ -58,6 +58,9 @@ func adviceOf(a *webhook.Attempt) advice {
 	if s, ok := statusAdvice[a.ResponseStatus]; ok {
 		return s
 	}
+	if a.ResponseStatus >= 600 {
+		return advice{"HTTP does not define this status.", "Ask the partner what their server means by it. Only a 2xx counts as received."}
+	}
 	return classAdvice[a.ResponseStatus/100]
 }
 

@@ -285,10 +285,9 @@ var errTooManyInformational = errors.New("too many 1xx answers")
 func (x *exchange) receive(resp *http.Response) (ended bool, err error) {
 	a := x.attempt
 	a.ResponseHeader = headerText(resp)
-	if resp.StatusCode < 200 || resp.StatusCode > 599 {
-		// 101 is an answer to a question that was not asked, and a number
-		// outside 100 to 599 is none of HTTP's: a client treats it like a
-		// 5xx (RFC 9110, section 15).
+	if resp.StatusCode < 200 || resp.StatusCode > 999 {
+		// 101 is an answer to a question that was not asked. 600 to 999 are none
+		// of HTTP's, but an answer that is neither 2xx nor 5xx (spec, section 3).
 		a.Error = webhook.ErrorProtocol
 		return false, nil
 	}

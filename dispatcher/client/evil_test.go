@@ -111,8 +111,8 @@ var evil = []evilReceiver{
 	{name: "noise", serve: answer("\x00\xff\x00\xff\n\n\n"), code: webhook.ErrorProtocol},
 
 	// Nearly HTTP.
-	{name: "status 999", serve: answer("HTTP/1.1 999 Denied\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
-	{name: "status 600", serve: answer("HTTP/1.1 600 What\r\n\r\nbody"), code: webhook.ErrorProtocol},
+	{name: "status 999", serve: answer("HTTP/1.1 999 Denied\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"), status: 999},
+	{name: "status 600", serve: answerAndClose("HTTP/1.1 600 What\r\n\r\nbody"), status: 600, body: "body"},
 	{name: "status 099", serve: answer("HTTP/1.1 099 What\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
 	{name: "status 000", serve: answer("HTTP/1.1 000 What\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
 	{name: "status 20", serve: answer("HTTP/1.1 20 OK\r\nContent-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},

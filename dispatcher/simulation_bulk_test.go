@@ -38,6 +38,9 @@ func (s *simulation) cancel(h *subject, n int) {
 // bulk plans a bulk action, has an event published, and runs the action, for two
 // requests with the same form, and for some n for another form of the same.
 func (s *simulation) bulk(h *subject, n int) {
+	if h.id == "" {
+		return // it could not be created
+	}
 	b := &bulkRun{action: webhook.ActionDeliveryCancel, at: time.Now(), open: 2}
 	values := url.Values{"filter[subscription_id]": {h.id}}
 	if n&1 != 0 {

@@ -67,7 +67,7 @@ type exchange struct {
 // was open before, and a new one ends it.
 func (x *exchange) do() (err error) {
 	defer recoverPanic(&err)
-	to, err := parseTarget(x.request.URL)
+	to, err := parseTarget(x.request.ProgramID, x.request.URL)
 	if err != nil {
 		return &dialError{webhook.ErrorConnect, err}
 	}

@@ -23,34 +23,35 @@ import (
 
 func TestParseTarget(t *testing.T) {
 	for text, want := range map[string]target{
-		"https://a.test":                  {origin{true, "a.test:443"}, "a.test", "/"},
-		"https://a.test:8443/b?c=d#e":     {origin{true, "a.test:8443"}, "a.test:8443", "/b?c=d"},
-		"http://a.test:/":                 {origin{false, "a.test:80"}, "a.test", "/"},
-		"http://a.test:80":                {origin{false, "a.test:80"}, "a.test:80", "/"},
-		"http://user:word@a.test/?":       {origin{false, "a.test:80"}, "a.test", "/?"},
-		"http://a.test//b/%2F":            {origin{false, "a.test:80"}, "a.test", "//b/%2F"},
-		"http://a.test/ü":                 {origin{false, "a.test:80"}, "a.test", "/%C3%BC"},
-		"https://BÜCHER.test/":            {origin{true, "xn--bcher-kva.test:443"}, "xn--bcher-kva.test", "/"},
-		"https://[2606:4700::1111]":       {origin{true, "[2606:4700::1111]:443"}, "[2606:4700::1111]", "/"},
-		"https://[2606:4700::1111]:8443/": {origin{true, "[2606:4700::1111]:8443"}, "[2606:4700::1111]:8443", "/"},
+		"https://a.test":                  {origin{true, "a.test:443", ""}, "a.test", "/"},
+		"https://a.test:8443/b?c=d#e":     {origin{true, "a.test:8443", ""}, "a.test:8443", "/b?c=d"},
+		"http://a.test:/":                 {origin{false, "a.test:80", ""}, "a.test", "/"},
+		"http://a.test:80":                {origin{false, "a.test:80", ""}, "a.test:80", "/"},
+		"http://user:word@a.test/?":       {origin{false, "a.test:80", ""}, "a.test", "/?"},
+		"http://a.test//b/%2F":            {origin{false, "a.test:80", ""}, "a.test", "//b/%2F"},
+		"http://a.test/ü":                 {origin{false, "a.test:80", ""}, "a.test", "/%C3%BC"},
+		"https://BÜCHER.test/":            {origin{true, "xn--bcher-kva.test:443", ""}, "xn--bcher-kva.test", "/"},
+		"https://[2606:4700::1111]":       {origin{true, "[2606:4700::1111]:443", ""}, "[2606:4700::1111]", "/"},
+		"https://[2606:4700::1111]:8443/": {origin{true, "[2606:4700::1111]:8443", ""}, "[2606:4700::1111]:8443", "/"},
 	} {
-		if got, err := parseTarget(text); err != nil || got != want {
+		if got, err := parseTarget("", text); err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "a.test", "ftp://a.test/", "https://", "https:a.test", "https://a.test:b/", "https://a.test/\r\nX: y", "https://a b/", "https://a.test/?b c", "https://\u00ad/"} {
-		if got, err := parseTarget(text); err == nil {
+		if got, err := parseTarget("", text); err == nil {
 			t.Errorf("%q: %+v, want an error", text, got)
 		}
 	}
 }
 
-// A connection serves one origin: neither another port, nor the same in the clear.
+// A connection serves one origin: neither another port, nor the
+// same in the clear, nor another program.
 func TestPoolOrigins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(8)
 		defer p.close()
-		origins := []origin{{true, "a.test:443"}, {false, "a.test:443"}, {true, "a.test:444"}, {true, "b.test:443"}}
+		origins := []origin{{true, "a.test:443", "p"}, {false, "a.test:443", "p"}, {true, "a.test:444", "p"}, {true, "b.test:443", "p"}, {true, "a.test:443", "q"}}
 		for _, o := range origins {
 			here, _ := net.Pipe()
 			p.put(newConn(here, o))
@@ -74,7 +75,7 @@ func TestPoolOrigins(t *testing.T) {
 func TestPoolOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(3)
-		a, b := origin{false, "a"}, origin{false, "b"}
+		a, b := origin{false, "a", ""}, origin{false, "b", ""}
 		ended := make(chan string, 8)
 		ends := func(want string) {
 			t.Helper()
@@ -166,7 +167,7 @@ func TestSendAfterGoodbye(t *testing.T) {
 			first := <-accepted
 			defer first.Close()
 			tt.end(first)
-			if c := s.idle.take(origin{tt.secure, address}); c != nil {
+			if c := s.idle.take(origin{tt.secure, address, q.ProgramID}); c != nil {
 				for tt.answer == ok && isQuiet(c.socket) {
 					runtime.Gosched() // until it has arrived
 				}
@@ -185,6 +186,32 @@ func TestSendAfterGoodbye(t *testing.T) {
 				t.Errorf("third, on the connection of the second: %+v", a)
 			}
 		})
+	}
+}
+
+// A response that a receiver sends unasked, just before the next request is written,
+// is taken for the response to it. It can be a request of the same program only.
+func TestSendKeepsProgramsApart(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+	for _, secure := range []bool{false, true} {
+		s, address, accepted := serveThen(t, secure, ok, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+		scheme := "http://"
+		if secure {
+			scheme = "https://"
+		}
+		q := testRequest(scheme+address, 10)
+		if a := s.Send(t.Context(), q); a.ResponseStatus != 200 {
+			t.Fatalf("first program: %+v", a)
+		}
+		other := *q
+		other.ProgramID = "other"
+		if a := s.Send(t.Context(), &other); a.ResponseStatus != 404 || len(accepted) != 2 {
+			t.Errorf("other program: got status %d on connection %d, want 404 on the second", a.ResponseStatus, len(accepted))
+		}
+		s.CloseIdle()
+		for len(accepted) > 0 {
+			(<-accepted).Close()
+		}
 	}
 }
 
@@ -238,9 +265,9 @@ func TestSendGoodbyeKeepsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		p.put(newConn(secure, origin{true, "a"}))
+		p.put(newConn(secure, origin{true, "a", ""}))
 		other, _ := net.Pipe()
-		p.put(newConn(other, origin{false, "b"}))
+		p.put(newConn(other, origin{false, "b", ""}))
 		p.close()
 		if took := time.Since(began); took > 0 {
 			t.Errorf("it took %v", took)

@@ -11,10 +11,13 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// origin is where a connection leads: it serves requests to the same one.
+// origin is where a connection leads, and for which program. It serves requests
+// of that program to there: a receiver that sends a response without a request may
+// answer another request of its own program, and of no other.
 type origin struct {
 	secure  bool
 	address string // host and port
+	program string
 }
 
 // target is where a request goes.
@@ -24,8 +27,9 @@ type target struct {
 	path string // with the query
 }
 
-// parseTarget reads the URL of a subscription.
-func parseTarget(text string) (to target, err error) {
+// parseTarget reads the URL of a subscription of a program.
+func parseTarget(program, text string) (to target, err error) {
+	to.program = program
 	u, err := url.Parse(text)
 	if err != nil {
 		return to, err

@@ -101,14 +101,13 @@ type Dispatcher struct {
 	interested  map[store.EventKey]map[*subscriptionQueue]struct{}
 	ready       [priorities]runQueue // queues that have a job and may use a slot
 	nextTurn    priority             // whose run queue is next
-	readyPings  runQueue             // queues that have a ping to send
+	pings       pingSlots
 	timers      timers
 	reloads     []*subscriptionQueue // those in phaseListed
 	inFlight    int                  // pings aside
 	lowInFlight int                  // those of inFlight given to priorities after priorityIdle
-	pinging     int
-	pausedUntil time.Time // nothing is claimed before this: the store failed
-	restoreHold bool      // nothing but pings is claimed until the store releases it
+	pausedUntil time.Time            // nothing is claimed before this: the store failed
+	restoreHold bool                 // nothing but pings is claimed until the store releases it
 }
 
 // New returns a dispatcher of the store's deliveries.
@@ -130,6 +129,7 @@ func New(cfg Config) *Dispatcher {
 		alerts:     make(chan struct{}, 1),
 		queues:     make(map[string]*subscriptionQueue),
 		interested: make(map[store.EventKey]map[*subscriptionQueue]struct{}),
+		pings:      pingSlots{programs: make(map[string]*programPings)},
 	}
 	if cfg.Metrics != nil {
 		cfg.Metrics.MustRegister(collector{d})

@@ -497,6 +497,44 @@ func TestSlots(t *testing.T) {
 	})
 }
 
+// One program with many silent subscriptions and pings waiting leaves slots for the
+// pings of others.
+func TestPingsOfOthersFindASlot(t *testing.T) {
+	inBubble(t, Config{}, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		if _, _, err := w.d.store.Tokens().Create(ctx, webhook.NewToken{ProgramID: "q", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+			t.Fatal(err)
+		}
+		for range 40 {
+			sub := w.subscribe(w.subscriber(hang), nil)
+			for range 10 {
+				go w.d.store.Subscriptions().Ping(ctx, "p", sub.ID)
+			}
+		}
+		synctest.Wait()
+		w.d.mu.Lock()
+		if n := w.d.pings.inFlight; n != maxPings/2 {
+			t.Errorf("one program has %d pings in flight, want half of %d", n, maxPings)
+		}
+		w.d.mu.Unlock()
+		r := w.subscriber(nil)
+		sub, _, err := w.d.store.Subscriptions().Create(ctx, "q", "u", &webhook.SubscriptionFields{URL: &r.url, Events: &[]string{"content_updated"}}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		for range 20 {
+			if _, _, err := w.d.store.Subscriptions().Ping(ctx, "q", sub.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(start); took > 0 {
+			t.Errorf("20 pings of another program took %v, want that none waits", took)
+		}
+	})
+}
+
 func TestTotalLimitIsSharedInTurn(t *testing.T) {
 	inBubble(t, Config{MaxInFlight: 4, MaxConnections: 4, BatchSize: 1}, func(w *world) {
 		slow := func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) }

@@ -29,7 +29,7 @@ type subscriptionQueue struct {
 	inFlight  int // slots in use, pings aside
 	pinging   int
 	ready     [priorities]bool // in which of Dispatcher.ready it is
-	pingReady bool             // it is in Dispatcher.readyPings
+	pingReady bool             // it is in Dispatcher.pings
 
 	// What its server has shown.
 	lastFailed  bool      // the last attempt was retryable: the next may keep its slot for long

@@ -25,7 +25,7 @@ func (d *Dispatcher) move(q *subscriptionQueue, to phase, now time.Time) {
 	}
 	if !q.pingReady && q.hasPing(now) {
 		q.pingReady = true
-		d.readyPings.push(q)
+		d.pings.push(q)
 	}
 	at := q.nextTime(now)
 	switch {

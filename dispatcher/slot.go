@@ -88,16 +88,15 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 }
 
 // reservePing takes one of the slots for pings, false if there is none or no
-// ping is due. The caller holds d.mu.
+// ping is due whose program may have it. The caller holds d.mu.
 func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
-	for d.pinging < maxPings && d.readyPings.len() > 0 {
-		q := d.readyPings.pop()
+	for q := d.pings.next(); q != nil; q = d.pings.next() {
 		q.pingReady = false
 		if !q.hasPing(now) {
 			d.move(q, q.phase, now) // later
 			continue
 		}
-		d.pinging++
+		d.pings.begin(q)
 		q.pinging++
 		q.nextPing = time.Time{}
 		return job{queue: q, id: q.SubscriptionID, kind: jobPing}, true
@@ -155,7 +154,7 @@ func (d *Dispatcher) work(sending context.Context, j job, claim *store.Claim) {
 func (d *Dispatcher) release(j job, next, now time.Time) {
 	q := j.queue
 	if j.kind == jobPing {
-		d.pinging--
+		d.pings.end(q)
 		q.pinging--
 		q.nextPing = earliest(q.nextPing, next)
 	} else {

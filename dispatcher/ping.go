@@ -41,6 +41,8 @@ func (s *pingSlots) next() *subscriptionQueue {
 		s.turn = slices.Delete(s.turn, i, i+1)
 		if p.ready.len() > 0 {
 			s.turn = append(s.turn, p)
+		} else if p.inFlight == 0 {
+			delete(s.programs, q.ProgramID)
 		}
 		return q
 	}

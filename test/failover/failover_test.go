@@ -661,8 +661,15 @@ func TestPromote(t *testing.T) {
 	promote := func() (string, error) {
 		return f.one.Command("promote", "--data", f.two.Data)
 	}
-	asked := time.Now()
-	if out, err := promote(); err == nil || !strings.Contains(out, "Watching for up to") || !strings.Contains(out, "renews it: stop it first") {
+	var asked time.Time
+	var out string
+	var err error
+	harness.WaitFor(t, "the standby to listen", func() bool {
+		asked = time.Now()
+		out, err = promote()
+		return !strings.Contains(out, "no standby runs")
+	})
+	if err == nil || !strings.Contains(out, "Watching for up to") || !strings.Contains(out, "renews it: stop it first") {
 		t.Errorf("beside a primary: %v, %s", err, out)
 	}
 	if took := time.Since(asked); took > lease {

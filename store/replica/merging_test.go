@@ -14,8 +14,25 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// newFollowed returns a follower with a copy that is up to date, and is not
-// followed any more.
+// newCopied returns a replica, and a follower with a copy of it at a position, that
+// no longer follows.
+func newCopied(t *testing.T) (r *replicated, cfg *Config, f *Follower, at ltx.TXID) {
+	t.Helper()
+	dir := t.TempDir()
+	cfg = stillConfig(t, dir)
+	r = openReplicated(t, dir, cfg)
+	r.random(3)
+	r.settle()
+	f = newFollowed(t, r, cfg)
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, cfg, f, at
+}
+
+// newFollowed returns a follower with a copy that is up to date, and that no longer
+// follows.
 func newFollowed(t testing.TB, r *replicated, cfg *Config) *Follower {
 	t.Helper()
 	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return true, nil }})
@@ -45,21 +62,12 @@ func backlog(r *replicated, n, size int) {
 // it goes on behind what it has.
 func TestFollowerMerges(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	cfg := stillConfig(t, dir)
-	r := openReplicated(t, dir, cfg)
-	r.random(3)
-	r.settle()
-	f := newFollowed(t, r, cfg)
+	r, _, f, at := newCopied(t)
 	backlog(r, 10, 10_000)
 	backlog(r, 1, 2*readAheadSize)
 	backlog(r, 10, 10_000)
 
 	source, err := f.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := litestream.ReadTXIDFile(f.cfg.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +120,7 @@ func TestFollowerMerges(t *testing.T) {
 	if _, _, err := f.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(pages(t, f.cfg.Path), pages(t, filepath.Join(dir, "service.db"))) {
+	if !bytes.Equal(pages(t, f.cfg.Path), pages(t, r.path)) {
 		t.Error("the copy differs from the database")
 	}
 }
@@ -121,16 +129,7 @@ func TestFollowerMerges(t *testing.T) {
 // added without it.
 func TestMergedDamaged(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	cfg := stillConfig(t, dir)
-	r := openReplicated(t, dir, cfg)
-	r.random(3)
-	r.settle()
-	f := newFollowed(t, r, cfg)
-	at, err := litestream.ReadTXIDFile(f.cfg.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, cfg, f, at := newCopied(t)
 	backlog(r, 3, 10_000)
 	damageNext(t, r, cfg)
 	backlog(r, 3, 10_000)

@@ -313,16 +313,12 @@ func (s *service) deliver(status int, code webhook.ErrorCode) {
 	for _, l := range queues {
 		s.deliverPings(l.SubscriptionID, status, code)
 		for {
-			w, err := s.store.Queues().Waiting(ctx, l, l.Wanted, 100, webhook.MaxDeliveryBytes)
+			c, err := s.store.Queues().Spend(ctx, &store.Credit{Queue: l, Newest: l.Wanted, Count: 100, Size: webhook.MaxDeliveryBytes}).Wait()
 			if err != nil {
 				s.t.Fatal(err)
 			}
-			if len(w.Seqs) == 0 {
+			if c == nil {
 				break
-			}
-			c, err := s.store.Queues().Form(l, &w).Wait()
-			if err != nil {
-				s.t.Fatal(err)
 			}
 			s.record(c, status, code)
 		}
@@ -332,7 +328,7 @@ func (s *service) deliver(status int, code webhook.ErrorCode) {
 func (s *service) deliverPings(subscriptionID string, status int, code webhook.ErrorCode) int {
 	s.t.Helper()
 	for n := 0; ; n++ {
-		c, _, err := s.store.Queues().ClaimDue(context.Background(), subscriptionID, true)
+		c, err := s.store.Queues().Spend(context.Background(), &store.Credit{Queue: &store.Queue{SubscriptionID: subscriptionID}, Kind: store.CreditPing}).Wait()
 		if err != nil {
 			s.t.Error(err)
 		}

@@ -75,7 +75,7 @@ const (
 	suspendTime = time.Minute
 
 	// portion is how many queues are looked at before others may have the lock: a
-	// publisher may wait for it, and a name may have any number of subscriptions.
+	// name may have any number of subscriptions.
 	portion = 128
 )
 
@@ -86,6 +86,7 @@ type Dispatcher struct {
 	logger  *slog.Logger
 	client  *client.Client
 	metrics *metrics
+	credits *store.Credits         // the slots, pings aside, and what is offered
 	tenure  atomic.Pointer[tenure] // the newest; nil before the first attempt under a lease
 
 	running    atomic.Bool
@@ -104,8 +105,7 @@ type Dispatcher struct {
 	pings       pingSlots
 	timers      timers
 	reloads     []*subscriptionQueue // those in phaseListed
-	inFlight    int                  // pings aside
-	lowInFlight int                  // those of inFlight given to priorities after priorityIdle
+	lowInFlight int                  // slots given to priorities after priorityIdle
 	pausedUntil time.Time            // nothing is claimed before this: the store failed
 	restoreHold bool                 // nothing but pings is claimed until the store releases it
 }
@@ -123,6 +123,7 @@ func New(cfg Config) *Dispatcher {
 	}
 	d := &Dispatcher{
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, client: client.New(cfg.client()), metrics: newMetrics(),
+		credits:    store.NewCredits(cfg.MaxConnections),
 		shares:     shares(cfg.MaxConnections),
 		lowReserve: max(1, cfg.MaxConnections/8),
 		wakeup:     make(chan struct{}, 1),
@@ -183,8 +184,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		d.install(q)
 	}
 	d.mu.Unlock()
-	d.store.Queues().SetInlineFormer(func(a *store.Accepted) { d.formInline(sending, a) })
-	defer d.store.Queues().SetInlineFormer(nil)
+	d.workers.Go(func() { d.receive(sending) })
+	d.store.Queues().SetCredits(d.credits)
 	d.running.Store(true)
 	if d.cfg.Alerts != nil {
 		d.workers.Go(func() { d.sendAlerts(ctx, sending) })
@@ -196,6 +197,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.stopping = true
 	d.mu.Unlock()
+	d.credits.Close()
 	// Attempts that have not ended by then are cut off and recorded as interrupted.
 	cut := time.AfterFunc(d.cfg.Grace, cancel)
 	defer cut.Stop()
@@ -436,6 +438,7 @@ func (d *Dispatcher) storeFailed(err error) {
 		d.logger.Log(context.Background(), level, "the store failed; deliveries are held until it answers again", "error", err)
 	}
 	d.pausedUntil = now.Add(storeRetryWait)
+	d.credits.Pause(true)
 	d.wake()
 }
 

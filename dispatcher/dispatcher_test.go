@@ -598,28 +598,24 @@ func TestHangingServersLeaveRoom(t *testing.T) {
 // delivery of another.
 func TestInlineDeliveriesPassNobody(t *testing.T) {
 	inBubble(t, Config{RetryPolicy: exact()}, func(w *world) {
-		first, second := w.subscribe(w.subscriber(nil), nil), w.subscribe(w.subscriber(nil), nil)
-		events := []webhook.Event{{ProgramID: "p", Name: "content_updated", Seq: 1}}
+		first := w.subscribe(w.subscriber(nil), func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
+		r := w.subscriber(nil)
+		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
 		w.d.mu.Lock()
-		waiting, idle := w.d.queues[first.ID], w.d.queues[second.ID]
-		waiting.Interests = nil // the event is for the other alone
-		for key := range w.d.interested {
-			delete(w.d.interested[key], waiting)
+		q := w.d.queues[first.ID]
+		q.wanted++
+		w.d.move(q, q.phase, time.Now()) // it waits for a slot
+		w.publish("content_updated")
+		if n := w.d.credits.Taken(); n != 0 {
+			t.Errorf("%d slots are taken while a queue waits, want none", n)
 		}
-		w.d.ready[priorityIdle].push(waiting)
 		w.d.mu.Unlock()
-		if jobs := w.d.reserveInline(events, time.Now()); len(jobs) != 0 {
-			t.Errorf("%d slots are reserved while a queue waits, want none", len(jobs))
-		}
-		w.d.mu.Lock()
-		w.d.ready[priorityIdle].pop()
-		w.d.mu.Unlock()
-		jobs := w.d.reserveInline(events, time.Now())
-		if len(jobs) != 1 || jobs[0].queue != idle {
-			t.Errorf("%d slots are reserved while none waits, want 1", len(jobs))
-		}
-		for _, j := range jobs {
-			w.d.cancelInline(j)
+		synctest.Wait()
+		before := w.commits()
+		w.publish("content_updated")
+		synctest.Wait()
+		if n := w.commits() - before; len(r.posts()) != 2 || n != 2 {
+			t.Errorf("there are %d requests, the last after %d commits; want 2 and 2", len(r.posts()), n)
 		}
 	})
 }
@@ -637,8 +633,8 @@ func TestInlineDeliveriesBesideAFullShare(t *testing.T) {
 		}
 		synctest.Wait()
 		w.d.mu.Lock()
-		if n := w.d.ready[priorityGreedy].len(); n != 1 || w.d.inFlight != 7 {
-			t.Errorf("%d queues wait, with %d slots in use; want 1 and 7", n, w.d.inFlight)
+		if n := w.d.ready[priorityGreedy].len(); n != 1 || w.d.credits.Taken() != 7 {
+			t.Errorf("%d queues wait, with %d slots in use; want 1 and 7", n, w.d.credits.Taken())
 		}
 		w.d.mu.Unlock()
 		before := w.commits()
@@ -1418,7 +1414,7 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
 			t.Fatal(err)
 		}
-		c, _, err := w.d.store.Queues().ClaimDue(ctx, sub.ID, false)
+		c, err := w.d.store.Queues().Spend(ctx, &store.Credit{Queue: q.Queue, Kind: store.CreditDue}).Wait()
 		if err != nil || c == nil {
 			t.Fatalf("claimed %+v (%v)", c, err)
 		}

@@ -45,8 +45,8 @@ func TestAnEventWhoseInlineDeliveryFailsIsDelivered(t *testing.T) {
 			t.Errorf("%d posts after the hold, want %d", n, before+1)
 		}
 		w.d.mu.Lock()
-		if w.d.inFlight != 0 {
-			t.Errorf("%d slots are taken, want none", w.d.inFlight)
+		if w.d.credits.Taken() != 0 {
+			t.Errorf("%d slots are taken, want none", w.d.credits.Taken())
 		}
 		w.d.mu.Unlock()
 	})

@@ -208,7 +208,7 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 			p.behind = append(p.behind, behind{q.Interests, q.seen, q.wanted})
 		}
 	}
-	return programs, d.inFlight, d.pings.inFlight, d.restoreHold || now.Before(d.pausedUntil)
+	return programs, d.credits.Taken(), d.pings.inFlight, d.restoreHold || now.Before(d.pausedUntil)
 }
 
 // oldest returns when the oldest event was accepted that a subscription waits

@@ -90,8 +90,8 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// TestNobodyWaitsForACrowd: a publisher that needs the lock gets it while an event
-// is noted for one subscription after the other.
+// TestNobodyWaitsForACrowd: who needs the lock gets it while an event is noted for
+// one subscription after the other.
 func TestNobodyWaitsForACrowd(t *testing.T) {
 	d, key := crowded(t, 10_000, 0)
 	for seq := range int64(100) { // the scheduler decides whether it comes in between

@@ -9,9 +9,9 @@ import (
 
 // subscriptionQueue is what the dispatcher knows of one subscription: how far
 // its cursor is, what is in flight, and what is due when. Its fields are guarded
-// by Dispatcher.mu, with two exceptions: in phaseReading the cursor in store.Queue
-// belongs to the goroutine that reads, and the rest of store.Queue is never
-// written to, only replaced.
+// by Dispatcher.mu, with two exceptions: the cursor in store.Queue belongs in
+// phaseReading to the worker that reads, and in phaseOffered to the store; and the
+// rest of store.Queue is never written to, only replaced.
 //
 // Its window is how many attempts at a time its server has shown to respond to.
 // It goes by responses as the window of a sender on a network goes by
@@ -42,9 +42,10 @@ type subscriptionQueue struct {
 	// The log.
 	seen, wanted int64     // events wait when seen < wanted
 	notBefore    time.Time // the end of the batch window of the waiting events
-	forming      int       // deliveries being stored, the one being read included
-	hasReplay    bool      // a replay is running
-	replaying    bool      // a delivery of it is being formed
+	forming      int       // deliveries being stored, with the one being read and the one on offer
+	credit       store.Credit
+	hasReplay    bool // a replay is running
+	replaying    bool // a delivery of it is being formed
 
 	// When something is due next; zero when nothing is, or while a claim is
 	// finding out.
@@ -58,10 +59,13 @@ type subscriptionQueue struct {
 //
 //	from              | when                                        | to
 //	------------------|---------------------------------------------|--------------
+//	current           | nothing waits, and nothing is in flight     | offered
+//	offered           | the offer is withdrawn, or what came of it  | current
+//	                  | is known                                    |
 //	current           | a slot is taken for waiting events          | reading
 //	reading           | they were read, and are being stored        | current
-//	current, reading  | the subscription has changed, or a delivery | stale; listed
-//	                  | of it could not be stored                   | if none is being formed
+//	current, offered, | the subscription has changed, or a delivery | stale; listed
+//	reading           | of it could not be stored                   | if none is being formed
 //	stale             | no delivery of it is being formed any more  | listed
 //	listed            | the loop comes to it                        | loading
 //	loading           | it was read                                 | current
@@ -81,6 +85,7 @@ type phase uint8
 const (
 	phaseStale    phase = iota // the subscription is not known as it is: nothing is claimed but what is being formed already
 	phaseCurrent               // it is: jobs are taken
+	phaseOffered               // the same, and the store forms its next delivery together with an event
 	phaseReading               // the same, and a worker reads what waits in the log: it owns the cursor
 	phaseListed                // it is in Dispatcher.reloads
 	phaseLoading               // the loop reads it
@@ -110,28 +115,30 @@ func (q *subscriptionQueue) next(to phase, now time.Time) phase {
 
 // current reports whether the queue is as its subscription: that is neither
 // deleted nor changed since it was read.
-func (q *subscriptionQueue) current() bool { return q.phase == phaseCurrent || q.phase == phaseReading }
+func (q *subscriptionQueue) current() bool {
+	return q.phase == phaseCurrent || q.phase == phaseOffered || q.phase == phaseReading
+}
 
 // work returns what the queue would do with a slot at a time if the events up to
 // newest waited that it wants, false if nothing. It changes nothing.
-func (q *subscriptionQueue) work(now time.Time, newest int64, cfg *Config) (jobKind, bool) {
+func (q *subscriptionQueue) work(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
 	limit := q.limit(cfg)
 	if q.ramp > 0 {
 		limit = min(limit, q.ramp)
 	}
 	switch {
-	case !q.current() || !q.Active || q.inFlight >= limit || now.Before(q.suspendedUntil):
+	case q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= limit || now.Before(q.suspendedUntil):
 		return 0, false
 	case due(q.nextDue, now):
-		return jobDue, true
+		return store.CreditDue, true
 	case q.Ordered && !q.nextDue.IsZero():
 		return 0, false // the last delivery has not completed
 	case q.Failing && now.Before(q.nextProbe):
 		return 0, false
 	case q.phase == phaseCurrent && q.seen < newest && !now.Before(q.notBefore):
-		return jobForm, true
+		return store.CreditEvents, true
 	case q.hasReplay && !q.replaying:
-		return jobReplay, true
+		return store.CreditReplay, true
 	}
 	return 0, false
 }
@@ -206,7 +213,7 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 
 // recordAttempt adjusts the queue's window, ramp and probes to the result of an
 // attempt that was not a ping.
-func (q *subscriptionQueue) recordAttempt(kind jobKind, result webhook.Result, now time.Time, cfg *Config) {
+func (q *subscriptionQueue) recordAttempt(kind store.CreditKind, result webhook.Result, now time.Time, cfg *Config) {
 	if result == webhook.ResultSuccess && q.ramp > 0 {
 		if q.ramp *= 2; q.ramp >= q.limit(cfg) {
 			q.ramp = 0
@@ -217,7 +224,7 @@ func (q *subscriptionQueue) recordAttempt(kind jobKind, result webhook.Result, n
 	} else {
 		q.respondedAt, q.window = now, min(max(2*q.window, 2), q.limit(cfg))
 	}
-	if q.Failing && kind != jobDue {
+	if q.Failing && kind != store.CreditDue {
 		wait := max(q.probeWait, webhook.MinProbeWait)
 		q.nextProbe, q.probeWait = now.Add(wait), min(2*wait, webhook.MaxProbeWait)
 	}

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 
 // TestPhases goes from each phase to each that move is asked for.
 func TestPhases(t *testing.T) {
-	const stale, current, reading, listed, loading, changed, unusable, gone = phaseStale, phaseCurrent, phaseReading, phaseListed, phaseLoading, phaseChanged, phaseUnusable, phaseGone
+	const stale, current, offered, reading, listed, loading, changed, unusable, gone = phaseStale, phaseCurrent, phaseOffered, phaseReading, phaseListed, phaseLoading, phaseChanged, phaseUnusable, phaseGone
 	now := time.Now()
 	for from, to := range map[phase]struct {
 		stale, forming         phase // when asked for stale: with nothing being formed, and with a delivery that is
@@ -18,6 +19,7 @@ func TestPhases(t *testing.T) {
 	}{
 		stale:    {listed, stale, current, unusable, listed},
 		current:  {listed, stale, current, unusable, listed},
+		offered:  {listed, stale, current, unusable, listed}, // and being spent
 		reading:  {listed, stale, current, unusable, listed},
 		listed:   {listed, listed, current, unusable, listed},
 		loading:  {changed, changed, current, unusable, listed},
@@ -56,17 +58,18 @@ func TestWorkChangesNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		queue  subscriptionQueue
 		newest int64
-		kind   jobKind
+		kind   store.CreditKind
 		ok     bool
 	}{
 		"nothing waits":           {subscriptionQueue{phase: phaseCurrent}, 0, 0, false},
-		"an event would wait":     {subscriptionQueue{phase: phaseCurrent}, 1, jobForm, true},
+		"an event would wait":     {subscriptionQueue{phase: phaseCurrent}, 1, store.CreditEvents, true},
 		"the log is being read":   {subscriptionQueue{phase: phaseReading}, 1, 0, false},
-		"a retry while it is":     {subscriptionQueue{phase: phaseReading, nextDue: now}, 1, jobDue, true},
-		"a retry is due":          {subscriptionQueue{phase: phaseCurrent, nextDue: now}, 1, jobDue, true},
-		"a replay runs":           {subscriptionQueue{phase: phaseCurrent, hasReplay: true}, 0, jobReplay, true},
+		"a retry while it is":     {subscriptionQueue{phase: phaseReading, nextDue: now}, 1, store.CreditDue, true},
+		"a retry is due":          {subscriptionQueue{phase: phaseCurrent, nextDue: now}, 1, store.CreditDue, true},
+		"a replay runs":           {subscriptionQueue{phase: phaseCurrent, hasReplay: true}, 0, store.CreditReplay, true},
 		"its step is under way":   {subscriptionQueue{phase: phaseCurrent, hasReplay: true, replaying: true}, 0, 0, false},
 		"the batch window":        {subscriptionQueue{phase: phaseCurrent, notBefore: now.Add(1)}, 1, 0, false},
+		"a delivery is on offer":  {subscriptionQueue{phase: phaseOffered, nextDue: now}, 1, 0, false},
 		"all slots are taken":     {subscriptionQueue{phase: phaseCurrent, inFlight: 2}, 1, 0, false},
 		"all slots of the ramp":   {subscriptionQueue{phase: phaseCurrent, inFlight: 1, ramp: 1}, 1, 0, false},
 		"it has changed":          {subscriptionQueue{phase: phaseStale}, 1, 0, false},
@@ -79,7 +82,7 @@ func TestWorkChangesNothing(t *testing.T) {
 		if kind != test.kind || ok != test.ok {
 			t.Errorf("%s: got %d, %t; want %d, %t", name, kind, ok, test.kind, test.ok)
 		}
-		if test.queue != before {
+		if !reflect.DeepEqual(test.queue, before) {
 			t.Errorf("%s: the queue was changed", name)
 		}
 	}

@@ -8,20 +8,32 @@ import (
 // move moves a queue to a phase, where the table at phase allows it, and does what
 // its state asks for then: it has the queue read again, puts it into the run queue
 // of its priority if it can use a slot now, and sets its timer for the next time
-// at which it may. Every change of a queue ends with move, to the phase that it is
+// at which it may. If it has nothing to do its next delivery is offered to the
+// writer. Every change of a queue ends with move, to the phase that it is
 // in if that is not what has changed. The caller holds d.mu.
 func (d *Dispatcher) move(q *subscriptionQueue, to phase, now time.Time) {
+	if q.phase == phaseOffered && d.credits.Withdraw(&q.credit) {
+		q.phase = phaseCurrent
+		q.forming--
+		if to == phaseOffered {
+			to = phaseCurrent
+		}
+	}
 	from := q.phase
 	q.phase = q.next(to, now)
 	if q.phase == phaseListed && from != phaseListed {
 		d.reloads = append(d.reloads, q)
 		d.wake()
 	}
-	if p := q.priority(now); !q.ready[p] {
-		if _, ok := q.work(now, q.wanted, &d.cfg); ok {
+	if _, ok := q.work(now, q.wanted, &d.cfg); ok {
+		if p := q.priority(now); !q.ready[p] {
 			q.ready[p] = true
 			d.ready[p].push(q)
+			d.credits.Pause(true) // until it is known that it cannot use a slot
 		}
+	} else if d.offer(q, now) {
+		q.phase = phaseOffered
+		q.forming++
 	}
 	if !q.pingReady && q.hasPing(now) {
 		q.pingReady = true

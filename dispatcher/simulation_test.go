@@ -267,8 +267,8 @@ func (s *simulation) end() {
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	if d := s.d; s.broken == nil && (d.inFlight != 0 || d.pings.inFlight != 0 || len(d.timers) != 0 || len(d.reloads) != 0) {
-		s.violate(promiseIdle, "left over: %d in flight, %d pings, %d timers, %d reloads", d.inFlight, d.pings.inFlight, len(d.timers), len(d.reloads))
+	if d := s.d; s.broken == nil && (d.credits.Taken() != 0 || d.pings.inFlight != 0 || len(d.timers) != 0 || len(d.reloads) != 0) {
+		s.violate(promiseIdle, "left over: %d in flight, %d pings, %d timers, %d reloads", d.credits.Taken(), d.pings.inFlight, len(d.timers), len(d.reloads))
 	}
 }
 

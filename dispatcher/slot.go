@@ -12,34 +12,28 @@ import (
 type job struct {
 	queue    *subscriptionQueue
 	id       string // of the subscription
-	kind     jobKind
+	kind     store.CreditKind
 	priority priority // that the slot was given to
 }
 
-type jobKind int
-
-const (
-	jobForm   jobKind = iota // the next delivery from the log
-	jobDue                   // a delivery that is due again
-	jobReplay                // the next delivery of a replay
-	jobPing
-)
-
-// dispatch starts a worker for each free slot that a queue can use. The caller
-// holds d.mu.
+// dispatch starts a worker for each free slot that a queue can use. What is left is
+// for the credits that are offered. The caller holds d.mu.
 func (d *Dispatcher) dispatch(sending context.Context, now time.Time) {
+	d.credits.Pause(true)
 	for {
 		j, ok := d.reserve(now)
 		if !ok {
-			return
+			break
 		}
 		d.workers.Add(1)
 		go d.work(sending, j, nil)
 	}
+	_, waits := d.nextPriority()
+	d.credits.Pause(waits || d.stopping || d.restoreHold || now.Before(d.pausedUntil))
 }
 
 // reserve takes a slot for the next queue in turn, false if there is no slot or
-// no queue that can use one. The caller holds d.mu.
+// no queue that can use one. The caller holds d.mu, and has paused the credits.
 func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 	if d.stopping || now.Before(d.pausedUntil) {
 		return job{}, false
@@ -66,24 +60,30 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			d.move(q, q.phase, now) // later, or with another priority
 			continue
 		}
-		d.inFlight++
-		q.inFlight++
+		d.credits.Take()
+		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p}
+		d.occupy(j)
 		d.nextTurn = (p + 1) % priorities
-		if p > priorityIdle {
-			d.lowInFlight++
-		}
 		to := q.phase
 		switch kind {
-		case jobDue:
+		case store.CreditDue:
 			q.nextDue = time.Time{}
-		case jobReplay:
+		case store.CreditReplay:
 			q.replaying = true
 		default:
 			q.forming++
 			to = phaseReading
 		}
 		d.move(q, to, now)
-		return job{queue: q, id: q.SubscriptionID, kind: kind, priority: p}, true
+		return j, true
+	}
+}
+
+// occupy notes that a slot was given to a queue. The caller holds d.mu.
+func (d *Dispatcher) occupy(j job) {
+	j.queue.inFlight++
+	if j.priority > priorityIdle {
+		d.lowInFlight++
 	}
 }
 
@@ -99,7 +99,7 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 		d.pings.begin(q)
 		q.pinging++
 		q.nextPing = time.Time{}
-		return job{queue: q, id: q.SubscriptionID, kind: jobPing}, true
+		return job{queue: q, id: q.SubscriptionID, kind: store.CreditPing}, true
 	}
 	return job{}, false
 }
@@ -111,12 +111,13 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 // priorityIdle in any case, and a retry there, say, is not starved. The caller
 // holds d.mu.
 func (d *Dispatcher) nextPriority() (priority, bool) {
-	if d.inFlight >= d.cfg.MaxConnections {
+	taken := d.credits.Taken()
+	if taken >= d.cfg.MaxConnections {
 		return 0, false
 	}
 	for i := range priorities {
 		p := (d.nextTurn + i) % priorities
-		if d.ready[p].len() > 0 && (d.inFlight < d.shares[p] || p > priorityIdle && d.lowInFlight < d.lowReserve) {
+		if d.ready[p].len() > 0 && (taken < d.shares[p] || p > priorityIdle && d.lowInFlight < d.lowReserve) {
 			return p, true
 		}
 	}
@@ -124,14 +125,15 @@ func (d *Dispatcher) nextPriority() (priority, bool) {
 }
 
 // work makes the attempt of a job, then that of the next job in turn, until
-// there is none. claim is the first job's attempt if it has been counted
-// already, nil if not.
-func (d *Dispatcher) work(sending context.Context, j job, claim *store.Claim) {
+// there is none. f is the first job's delivery if it is being formed already, nil if
+// not.
+func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
 	defer d.workers.Done()
-	for ok := true; ok; claim = nil {
-		if claim == nil {
-			claim = d.claim(sending, j)
+	for ok := true; ok; f = nil {
+		if f == nil {
+			f = d.spend(sending, j)
 		}
+		claim := d.formed(sending, j, f)
 		var next time.Time
 		var result webhook.Result
 		if claim != nil {
@@ -139,7 +141,7 @@ func (d *Dispatcher) work(sending context.Context, j job, claim *store.Claim) {
 		}
 		d.mu.Lock()
 		now := time.Now()
-		if claim != nil && j.kind != jobPing {
+		if claim != nil && j.kind != store.CreditPing {
 			j.queue.recordAttempt(j.kind, result, now, &d.cfg)
 		}
 		d.release(j, next, now)
@@ -149,16 +151,18 @@ func (d *Dispatcher) work(sending context.Context, j job, claim *store.Claim) {
 	}
 }
 
-// release gives a slot back. next is when the delivery is due again, zero for
-// never. The caller holds d.mu.
+// release gives a slot back: to the queues that wait, before the credits that are
+// offered. next is when the delivery is due again, zero for never. The caller holds
+// d.mu.
 func (d *Dispatcher) release(j job, next, now time.Time) {
 	q := j.queue
-	if j.kind == jobPing {
+	if j.kind == store.CreditPing {
 		d.pings.end(q)
 		q.pinging--
 		q.nextPing = earliest(q.nextPing, next)
 	} else {
-		d.inFlight--
+		d.credits.Pause(true)
+		d.credits.Return()
 		q.inFlight--
 		if j.priority > priorityIdle {
 			d.lowInFlight--

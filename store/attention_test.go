@@ -22,7 +22,7 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 		c := form(t, s, queue(t, s, id), 1)
 		if c == nil {
 			var err error
-			if c, _, err = s.Queues().ClaimDue(t.Context(), id, false); err != nil || c == nil {
+			if c, _, err = s.Queues().claimDue(t.Context(), id, false); err != nil || c == nil {
 				t.Fatalf("nothing is due: %v", err)
 			}
 		}
@@ -72,7 +72,7 @@ func TestUnhealthy(t *testing.T) {
 		publish(t, s, "p", "channel_created", "content_updated", "channel_updated")
 		time.Sleep(time.Minute)
 		publish(t, s, "p", "content_updated", "content_deleted")
-		ping, _, err := s.Queues().ClaimDue(t.Context(), later.ID, true)
+		ping, _, err := s.Queues().claimDue(t.Context(), later.ID, true)
 		if err != nil || ping == nil {
 			t.Fatalf("claim the ping: %v, %v", ping, err)
 		}
@@ -132,7 +132,7 @@ func TestUnhealthyLastAnswer(t *testing.T) {
 			c := form(t, s, queue(t, s, sub.ID), 1)
 			if c == nil {
 				var err error
-				if c, _, err = s.Queues().ClaimDue(t.Context(), sub.ID, false); err != nil || c == nil {
+				if c, _, err = s.Queues().claimDue(t.Context(), sub.ID, false); err != nil || c == nil {
 					t.Fatalf("nothing is due: %v", err)
 				}
 			}

@@ -63,12 +63,12 @@ func BenchmarkDeliver(b *testing.B) {
 	const inFlight = 64
 	slots := make(chan struct{}, inFlight)
 	for range b.N {
-		w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, 1, webhook.MaxDeliveryBytes)
+		w, err := s.Queues().waiting(context.Background(), l, l.Wanted, 1, webhook.MaxDeliveryBytes)
 		if err != nil || len(w.Seqs) != 1 {
 			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
 		}
 		slots <- struct{}{} // before Form, whose Wait must follow at once
-		f := s.Queues().Form(l, &w)
+		f := s.Queues().form(&Credit{Queue: l}, &w)
 		go func() {
 			defer func() { <-slots }()
 			c, err := f.Wait()
@@ -119,7 +119,7 @@ func BenchmarkCatchUp(b *testing.B) {
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {
-		w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, each, webhook.MaxDeliveryBytes)
+		w, err := s.Queues().waiting(context.Background(), l, l.Wanted, each, webhook.MaxDeliveryBytes)
 		if err != nil || len(w.Seqs) != each {
 			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
 		}

@@ -23,7 +23,7 @@ func TestCatchingUpLooksNoFurtherThanNewest(t *testing.T) {
 	}
 	s.tail = newTail(0)
 	for newest := range int64(5) {
-		w, err := s.Queues().Waiting(context.Background(), queue(t, s, sub.ID), newest, 10, 1<<20)
+		w, err := s.Queues().waiting(context.Background(), queue(t, s, sub.ID), newest, 10, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,11 +41,11 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated")
 	l := queue(t, s, sub.ID)
-	w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, 10, 1<<20)
+	w, err := s.Queues().waiting(context.Background(), l, l.Wanted, 10, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := s.Queues().Form(l, &w).Wait()
+	c, err := s.Queues().form(&Credit{Queue: l}, &w).Wait()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,11 +63,11 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	}
 	program(t, s, "elsewhere")
 	hide("p", "elsewhere")
-	if c, _, err := s.Queues().ClaimDue(context.Background(), sub.ID, false); err == nil || c != nil {
+	if c, _, err := s.Queues().claimDue(context.Background(), sub.ID, false); err == nil || c != nil {
 		t.Errorf("while its event cannot be read: got claim %+v, %v; want none and an error", c, err)
 	}
 	hide("elsewhere", "p")
-	c, _, err = s.Queues().ClaimDue(context.Background(), sub.ID, false)
+	c, _, err = s.Queues().claimDue(context.Background(), sub.ID, false)
 	if err != nil || c == nil {
 		t.Fatalf("when it can be read again: got claim %+v, %v", c, err)
 	}
@@ -103,12 +103,12 @@ func TestCatchingUpIsAsFromMemory(t *testing.T) {
 			for _, size := range []int{1, 400, 1 << 20} {
 				l.Seen = seen
 				s.tail = memory
-				want, err := s.Queues().Waiting(context.Background(), l, l.Wanted, count, size)
+				want, err := s.Queues().waiting(context.Background(), l, l.Wanted, count, size)
 				if err != nil {
 					t.Fatal(err)
 				}
 				s.tail = newTail(0)
-				got, err := s.Queues().Waiting(context.Background(), l, l.Wanted, count, size)
+				got, err := s.Queues().waiting(context.Background(), l, l.Wanted, count, size)
 				if d := cmp.Diff(want, got); err != nil || d != "" {
 					t.Errorf("after %d, %d events, %d bytes: %v %s", seen, count, size, err, d)
 				}

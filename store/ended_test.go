@@ -92,11 +92,11 @@ func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
 			program(t, s, "p")
 			l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 			publish(t, s, "p", "content_updated")
-			waiting, err := s.Queues().Waiting(t.Context(), l, 1, 100, 1<<20)
+			waiting, err := s.Queues().waiting(t.Context(), l, 1, 100, 1<<20)
 			if err != nil || len(waiting.Seqs) != 1 {
 				t.Fatal(waiting, err)
 			}
-			f := s.newForming(l, &waiting)
+			f := s.writer.newForming(&Credit{Queue: l}, &waiting)
 			_, firstErr, lastErr := commitWithARead(t, s, again, f.store)
 			var cursor, deliveries, rows int64
 			err = s.db.Scan(t.Context(), "SELECT (SELECT seq FROM cursors), (SELECT count(*) FROM deliveries WHERE ping IS NULL AND claimed_at IS NOT NULL), (SELECT count(*) FROM settings WHERE name LIKE 'first-%')", nil, &cursor, &deliveries, &rows)
@@ -131,7 +131,7 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("last: %v; %d events are stored; the one published after has seq %d", lastErr, stored, after[0].Seq)
-	w, err := s.Queues().Waiting(t.Context(), l, after[0].Seq, 100, 1<<20)
+	w, err := s.Queues().waiting(t.Context(), l, after[0].Seq, 100, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
-	claims := formInline(s, l)
+	credits := offer(s, l)
 	_, _, lastErr := commitWithARead(t, s, true, func(*tx) error { return nil }, func(t *tx) error {
 		_, err := Write{s.core, t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
@@ -162,14 +162,14 @@ func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
 		t.Fatal(err)
 	}
-	for len(claims) > 0 {
-		t.Logf("formed inline: %+v", <-claims)
+	credits.Close()
+	for f := range credits.C {
+		t.Logf("formed inline: %+v", f)
 	}
-	s.Queues().SetInlineFormer(nil)
 	t.Logf("last: %v", lastErr)
 	published := publish(t, s, "p", "content_updated") // acknowledged
 	fresh := queue(t, s, l.SubscriptionID)
-	w, err := s.Queues().Waiting(t.Context(), fresh, published[0].Seq, 100, 1<<20)
+	w, err := s.Queues().waiting(t.Context(), fresh, published[0].Seq, 100, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,8 +37,8 @@ type Queue struct {
 	MaxInFlight    int   // 0: the operator's default
 	Revision       int64 // rises with every change of the subscription
 
-	Cursor    int64      // every event up to here is dealt with; moved by Form
-	Seen      int64      // nothing between Cursor and here is of interest; moved by the reader of Waiting
+	Cursor    int64      // every event up to here is dealt with; moved when a delivery is formed
+	Seen      int64      // nothing between Cursor and here is of interest; moved by the reader of waiting
 	Interests []Interest // what of the log is asked for
 	Wanted    int64      // the newest seq that may be of interest; nothing waits when it is not after Seen
 	NextDue   time.Time  // when the next queued or retryable delivery is due, by the process's time; zero for none
@@ -268,8 +268,8 @@ func (s Queues) nextDue(ctx context.Context, query, subscriptionID string) (time
 	return s.clock.process(next), err
 }
 
-// Waiting is a run of the log that one delivery can take.
-type Waiting struct {
+// logRun is a run of the log that one delivery can take.
+type logRun struct {
 	To     int64         // how far the log was looked at
 	Seqs   []int64       // the events up to there that the queue wants
 	Bodies [][]byte      // their JSON, not to be changed
@@ -277,26 +277,26 @@ type Waiting struct {
 	Trace  webhook.Trace // of the first of them that has one
 }
 
-// Waiting reads what waits for a queue after what it has seen: at most count
+// waiting reads what waits for a queue after what it has seen: at most count
 // events, and as many as fit into size bytes, but one at least when there is
 // one. When there is none, the log was looked at up to newest, a seq that was
 // committed before the call, or further.
-func (s Queues) Waiting(ctx context.Context, q *Queue, newest int64, count, size int) (Waiting, error) {
-	g := gathering{Waiting{To: q.Seen}, q, count, size}
+func (s Queues) waiting(ctx context.Context, q *Queue, newest int64, count, size int) (logRun, error) {
+	g := gathering{logRun{To: q.Seen}, q, count, size}
 	if s.tail.scan(q.ProgramID, q.Seen, g.visit) {
-		return g.Waiting, nil
+		return g.logRun, nil
 	}
 	seqs, err := s.wanted(ctx, q, newest, count)
 	if err != nil {
-		return g.Waiting, err
+		return g.logRun, err
 	}
 	if err := s.eventsAt(ctx, q.ProgramID, seqs, g.take); err != nil {
-		return g.Waiting, err
+		return g.logRun, err
 	}
 	if len(g.Seqs) == 0 {
 		g.To = max(g.To, newest)
 	}
-	return g.Waiting, nil
+	return g.logRun, nil
 }
 
 // eventsAt calls take for the events at these places of a log, in order, until it
@@ -342,7 +342,7 @@ func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64, ta
 // gathering is a run of the log that a delivery of a queue can take, while it is
 // being gathered: at most count events of size bytes together, but one at least.
 type gathering struct {
-	Waiting
+	logRun
 	queue       *Queue
 	count, size int
 }
@@ -417,33 +417,41 @@ type Claim struct {
 	num int64
 }
 
-// Forming is a delivery on its way into the store.
+// Forming is a credit that is being spent: a delivery on its way into the store.
 type Forming struct {
-	s        *core
-	op       *sqlite.Op
+	Credit *Credit
+	Next   time.Time // when the next one is due, zero for none; of CreditDue and CreditPing
+	More   bool      // it goes on; of CreditReplay
+
+	w        *writer
+	op       *sqlite.Op // nil: claim and err are known
+	claim    *Claim
+	err      error
 	from, to int64 // the queue's cursor
 	seqs     string
-	claim    Claim
+	made     Claim
 }
 
-// Form stores the next delivery of a queue with its first attempt counted, and
-// moves the queue's cursor, in the store and in q, to w.To. Deliveries of one
-// queue are stored in the order of the calls, and none after one that failed:
+// form stores the next delivery of a queue with its first attempt counted, and
+// moves the queue's cursor, in the store and in the queue, to w.To. Deliveries of
+// one queue are stored in the order of the calls, and none after one that failed:
 // the caller reads the queue again then. It must call Wait at once.
-func (s Queues) Form(q *Queue, w *Waiting) *Forming {
-	f := s.newForming(q, w)
-	// Not writer.submit: one closure each is what Form and Record may allocate.
-	f.op = s.writer.Submit(func(*sqlite.Tx) error { return f.store(&f.s.writer.tx) }, true)
+func (s Queues) form(c *Credit, w *logRun) *Forming {
+	f := s.writer.newForming(c, w)
+	// Not writer.submit: one closure each is what form and Record may allocate.
+	f.op = s.writer.Submit(func(*sqlite.Tx) error { return f.store(&f.w.tx) }, true)
 	return f
 }
 
-// newForming moves the queue's cursor in q alone.
-func (s *core) newForming(q *Queue, w *Waiting) *Forming {
-	f := &Forming{s: s, from: q.Cursor, to: w.To, seqs: appendSeqs(nil, w.Seqs), claim: Claim{
-		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: w.Bodies, Trace: w.Trace,
-		AcceptedAt: time.UnixMilli(w.Oldest),
+// newForming moves the queue's cursor in the queue alone.
+func (w *writer) newForming(c *Credit, from *logRun) *Forming {
+	q := c.Queue
+	f := &Forming{Credit: c, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: Claim{
+		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies, Trace: from.Trace,
+		AcceptedAt: time.UnixMilli(from.Oldest),
 	}}
-	q.Cursor, q.Seen = w.To, w.To
+	f.claim = &f.made
+	q.Cursor, q.Seen = from.To, from.To
 	return f
 }
 
@@ -452,14 +460,14 @@ func (f *Forming) store(t *tx) error {
 	// A cursor that is not where the caller saw it would skip the events of a
 	// delivery that was not stored; another revision asks for others.
 	n, err := t.Affected("UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?2 AND revision = ?4)",
-		f.to, f.claim.SubscriptionID, f.from, f.claim.Revision)
+		f.to, f.made.SubscriptionID, f.from, f.made.Revision)
 	if err != nil {
 		return err
 	}
 	if n == 0 {
 		return ErrStale
 	}
-	return t.insertFormed(&f.claim, f.seqs, "")
+	return t.insertFormed(&f.made, f.seqs, "")
 }
 
 // insertFormed stores a delivery that is about to be sent for the first time.
@@ -493,12 +501,16 @@ func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
 	return t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
 }
 
-// Wait returns the claim on the delivery once it is on disk, or [ErrStale].
+// Wait returns the claim on the delivery once it is on disk, nil when there is
+// nothing to send, or [ErrStale].
 func (f *Forming) Wait() (*Claim, error) {
-	if err := f.s.writer.Wait(f.op); err != nil {
-		return nil, err
+	if f.op != nil {
+		f.err, f.op = f.w.Wait(f.op), nil
 	}
-	return &f.claim, nil
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.claim, nil
 }
 
 func appendSeqs(dst []byte, seqs []int64) string {
@@ -512,11 +524,11 @@ func appendSeqs(dst []byte, seqs []int64) string {
 	return string(append(dst, ']'))
 }
 
-// ClaimDue counts the next attempt of the queue's delivery that has been due the
+// claimDue counts the next attempt of the queue's delivery that has been due the
 // longest, and returns the claim on it, nil when none is due; and when the next
 // one will be due, zero for none. With ping it looks at pings; otherwise at all
 // else, which waits while the subscription is not active.
-func (s Queues) ClaimDue(ctx context.Context, subscriptionID string, ping bool) (*Claim, time.Time, error) {
+func (s Queues) claimDue(ctx context.Context, subscriptionID string, ping bool) (*Claim, time.Time, error) {
 	c := Claim{SubscriptionID: subscriptionID, Ping: ping}
 	claimDue, selectNext := claimDueDelivery, selectNextDelivery
 	if ping {

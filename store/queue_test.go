@@ -68,7 +68,7 @@ func (m *waitingModel) update(f *webhook.SubscriptionFields) {
 // whether there were any.
 func (m *waitingModel) form(count int) bool {
 	l := queue(m.t, m.s, m.id)
-	w, err := m.s.Queues().Waiting(m.t.Context(), l, l.Wanted, count, 1<<20)
+	w, err := m.s.Queues().waiting(m.t.Context(), l, l.Wanted, count, 1<<20)
 	must(m.t, err)
 	if len(w.Seqs) == 0 {
 		if w.To < l.Wanted {
@@ -77,7 +77,7 @@ func (m *waitingModel) form(count int) bool {
 		return false
 	}
 	m.got = append(m.got, w.Seqs...)
-	_, err = m.s.Queues().Form(l, &w).Wait()
+	_, err = m.s.Queues().form(&Credit{Queue: l}, &w).Wait()
 	must(m.t, err)
 	return true
 }
@@ -117,7 +117,7 @@ func TestWaitingHeedsItsBounds(t *testing.T) {
 		}
 		for _, c := range []struct{ count, size, want int }{{3, 1 << 20, 3}, {100, 4 * size, 4}, {100, 4*size - 1, 3}, {100, 1, 1}, {100, 1 << 20, 10}} {
 			l := queue(t, s, sub.ID)
-			w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, c.count, c.size)
+			w, err := s.Queues().waiting(context.Background(), l, l.Wanted, c.count, c.size)
 			if err != nil || len(w.Seqs) != c.want || len(w.Bodies) != c.want || w.To != int64(c.want) {
 				t.Errorf("from disk %t, count %d, size %d: got %d events up to %d (%v), want %d", fromDisk, c.count, c.size, len(w.Seqs), w.To, err, c.want)
 			}
@@ -134,8 +134,8 @@ func TestFormRefusesAStaleQueue(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 
-	wait := func(l *Queue) Waiting {
-		w, err := s.Queues().Waiting(ctx, l, l.Wanted, 2, 1<<20)
+	wait := func(l *Queue) logRun {
+		w, err := s.Queues().waiting(ctx, l, l.Wanted, 2, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,11 +147,11 @@ func TestFormRefusesAStaleQueue(t *testing.T) {
 		t.Fatal("nothing was formed")
 	}
 	w := wait(old)
-	if _, err := s.Queues().Form(old, &w).Wait(); !errors.Is(err, ErrStale) {
+	if _, err := s.Queues().form(&Credit{Queue: old}, &w).Wait(); !errors.Is(err, ErrStale) {
 		t.Errorf("the same event was put into two deliveries: %v", err)
 	}
 	w = wait(old) // its cursor has moved on in memory alone
-	if _, err := s.Queues().Form(old, &w).Wait(); !errors.Is(err, ErrStale) {
+	if _, err := s.Queues().form(&Credit{Queue: old}, &w).Wait(); !errors.Is(err, ErrStale) {
 		t.Errorf("a delivery was formed over one that failed: %v", err)
 	}
 
@@ -161,7 +161,7 @@ func TestFormRefusesAStaleQueue(t *testing.T) {
 	if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Queues().Form(fresh, &w).Wait(); !errors.Is(err, ErrStale) {
+	if _, err := s.Queues().form(&Credit{Queue: fresh}, &w).Wait(); !errors.Is(err, ErrStale) {
 		t.Errorf("a delivery was formed for a subscription that was paused: %v", err)
 	}
 	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
@@ -190,7 +190,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	if d := read(first.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || len(d.Events) != 2 || len(d.Attempts) != 0 {
 		t.Errorf("a formed delivery is %+v", d)
 	}
-	if c, _, err := s.Queues().ClaimDue(ctx, sub.ID, false); c != nil || err != nil {
+	if c, _, err := s.Queues().claimDue(ctx, sub.ID, false); c != nil || err != nil {
 		t.Errorf("a delivery in flight was claimed again: %+v, %v", c, err)
 	}
 	claim := first
@@ -209,7 +209,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 		if d := read(first.ID); d.Status != webhook.StatusRetryable || d.NextAttemptAt.IsZero() || len(d.Attempts) != number {
 			t.Fatalf("after attempt %d it is %+v", number, d)
 		}
-		if claim, _, err = s.Queues().ClaimDue(ctx, sub.ID, false); err != nil || claim == nil {
+		if claim, _, err = s.Queues().claimDue(ctx, sub.ID, false); err != nil || claim == nil {
 			t.Fatalf("not claimed after attempt %d: %v", number, err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	if got := d.Attempts[4]; got.ResponseStatus != 500 || string(got.ResponseBody) != "no" || got.Number != 5 {
 		t.Errorf("the last attempt is %+v", got)
 	}
-	if c, next, err := s.Queues().ClaimDue(ctx, sub.ID, false); c != nil || !next.IsZero() || err != nil {
+	if c, next, err := s.Queues().claimDue(ctx, sub.ID, false); c != nil || !next.IsZero() || err != nil {
 		t.Errorf("a sixth attempt was claimed: %+v, %v, %v", c, next, err)
 	}
 }
@@ -230,7 +230,7 @@ func TestTheLifeOfAPing(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	ping, next, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
+	ping, next, err := s.Queues().claimDue(t.Context(), sub.ID, true)
 	if err != nil || ping == nil || !ping.Ping || !next.IsZero() {
 		t.Fatalf("got %+v, %v, %v; want the ping of the creation", ping, next, err)
 	}
@@ -270,7 +270,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 		if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != want || err != nil {
 			t.Fatalf("after crash %d: recovered %d (%v), want %d", number, n, err, want)
 		}
-		c, _, err := s.Queues().ClaimDue(ctx, sub.ID, false)
+		c, _, err := s.Queues().claimDue(ctx, sub.ID, false)
 		must(t, err)
 		if number == webhook.MaxAttempts {
 			if c != nil {
@@ -333,7 +333,7 @@ func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 			subs = append(subs, sub)
 		}
 		if i%4 != 0 { // its ping no longer waits
-			c, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, true)
+			c, _, err := s.Queues().claimDue(t.Context(), sub.ID, true)
 			must(t, err)
 			end(t, s, c, webhook.StatusSuccess)
 		}

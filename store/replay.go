@@ -195,11 +195,11 @@ const (
 		WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.subscription_id = ?2`
 )
 
-// StepReplay makes the next delivery of the queue's oldest running replay, with
+// stepReplay makes the next delivery of the queue's oldest running replay, with
 // its first attempt counted, and returns the claim on it: nil when this step of
 // the log held none. more says whether a replay of the queue goes on. The error
 // is [ErrStale] when the subscription, or the replay, has changed meanwhile.
-func (s Queues) StepReplay(ctx context.Context, q *Queue, count, size int) (c *Claim, more bool, err error) {
+func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *Claim, more bool, err error) {
 	r, err := scanReplay(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1", []any{q.SubscriptionID}, dest...)
 	})

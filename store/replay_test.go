@@ -54,7 +54,7 @@ func TestReplays(t *testing.T) {
 	if err != nil || again.RedeliveryOf != bad.ID || len(again.Events) != 1 || again.Events[0].ID != mended.ID {
 		t.Fatalf("got %+v (%v), want a redelivery", again, err)
 	}
-	c, _, err := s.Queues().ClaimDue(ctx, sub.ID, false)
+	c, _, err := s.Queues().claimDue(ctx, sub.ID, false)
 	if err != nil || c == nil || c.ID != again.ID {
 		t.Fatalf("claimed %+v (%v), want the redelivery", c, err)
 	}
@@ -109,7 +109,7 @@ func checkReplay(t *testing.T, s *Store, subscriptionID string, f *webhook.Repla
 	var nums []int64
 	for more := true; more; {
 		var claim *Claim
-		claim, more, err = s.Queues().StepReplay(t.Context(), queue(t, s, subscriptionID), 2, webhook.MaxDeliveryBytes)
+		claim, more, err = s.Queues().stepReplay(t.Context(), queue(t, s, subscriptionID), 2, webhook.MaxDeliveryBytes)
 		must(t, err)
 		if claim == nil {
 			continue
@@ -201,7 +201,7 @@ func TestReplayStepsOnce(t *testing.T) {
 		errs := make(chan error, 2)
 		for range 2 {
 			go func() {
-				_, _, err := s.Queues().StepReplay(t.Context(), q, 2, webhook.MaxDeliveryBytes)
+				_, _, err := s.Queues().stepReplay(t.Context(), q, 2, webhook.MaxDeliveryBytes)
 				errs <- err
 			}()
 		}

@@ -123,7 +123,7 @@ func TestRetentionCountsLosses(t *testing.T) {
 			send(t, s, queue(t, s, keeps.ID), 200)
 		}
 		stale := queue(t, s, waits.ID) // read before, formed from after
-		before, err := s.Queues().Waiting(t.Context(), stale, stale.Wanted, 100, webhook.MaxDeliveryBytes)
+		before, err := s.Queues().waiting(t.Context(), stale, stale.Wanted, 100, webhook.MaxDeliveryBytes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +143,7 @@ func TestRetentionCountsLosses(t *testing.T) {
 				t.Errorf("%d alerts, want %d", got, alerts)
 			}
 		}
-		if _, err := s.Queues().Form(stale, &before).Wait(); err != ErrStale {
+		if _, err := s.Queues().form(&Credit{Queue: stale}, &before).Wait(); err != ErrStale {
 			t.Errorf("a delivery of removed events was formed: %v", err)
 		}
 		for _, id := range []string{waits.ID, keeps.ID} {
@@ -251,7 +251,7 @@ func TestRetentionKeepsWhatADeliveryCarries(t *testing.T) {
 		if got, want := sweepAt(t, s, young.Add(-time.Hour)), (Swept{Events: 4, Deliveries: 1, Expired: 1}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
-		c, _, err := s.Queues().ClaimDue(t.Context(), sub.ID, false)
+		c, _, err := s.Queues().claimDue(t.Context(), sub.ID, false)
 		if err != nil || c == nil || c.ID != again.ID || len(c.Events) != 1 {
 			t.Fatalf("the redelivery cannot be sent: %+v, %v", c, err)
 		}

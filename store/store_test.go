@@ -118,14 +118,14 @@ func queue(t testing.TB, s *Store, id string) *Queue {
 // form makes the next delivery of a queue, or returns nil when nothing waits.
 func form(t testing.TB, s *Store, l *Queue, count int) *Claim {
 	t.Helper()
-	w, err := s.Queues().Waiting(context.Background(), l, l.Wanted, count, webhook.MaxDeliveryBytes)
+	w, err := s.Queues().waiting(context.Background(), l, l.Wanted, count, webhook.MaxDeliveryBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(w.Seqs) == 0 {
 		return nil
 	}
-	c, err := s.Queues().Form(l, &w).Wait()
+	c, err := s.Queues().form(&Credit{Queue: l}, &w).Wait()
 	if err != nil {
 		t.Fatal(err)
 	}

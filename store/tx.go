@@ -22,7 +22,7 @@ type writer struct {
 	watchers *watchers
 	logger   *slog.Logger
 	lease    atomic.Pointer[Lease] // that writing needs; nil for none
-	inline   atomic.Pointer[inlineFormer]
+	credits  atomic.Pointer[Credits]
 
 	heads   map[string]head     // of each program's log
 	fails   map[string]struct{} // ids of all subscriptions that have a row of failures, and maybe more; nil is not known
@@ -42,8 +42,9 @@ type tx struct {
 
 	accepted []webhook.Event // what the writes have published so far
 	many     bool            // it was more than that
-	forming  bool            // the inline former is running, or has failed
-	formed   []inlineDelivery
+	spending bool            // credits are being spent, or that has failed
+	formed   []*Forming      // of these credits
+	credits  *Credits
 }
 
 func newWriter(c *clock, m *metrics, ws *watchers, logger *slog.Logger) *writer {
@@ -93,16 +94,16 @@ func (w *writer) undoWrite() {
 	t.accepted = t.accepted[:t.published]
 }
 
-// beforeCommit is the hook [sqlite.Hooks].BeforeCommit: it has deliveries formed
-// of the events that the transaction is about to store.
+// beforeCommit is the hook [sqlite.Hooks].BeforeCommit: it spends the credits that
+// are offered for the events that the transaction is about to store.
 func (w *writer) beforeCommit(*sqlite.Tx) error {
-	former, t := w.inline.Load(), &w.tx
-	if former == nil || len(t.accepted) == 0 || t.many {
+	c, t := w.credits.Load(), &w.tx
+	if c == nil || len(t.accepted) == 0 || t.many {
 		return nil
 	}
-	t.forming = true
-	err := t.formInline(former)
-	t.forming = err != nil
+	t.spending = true
+	err := t.spend(c)
+	t.spending = err != nil
 	return err
 }
 
@@ -123,7 +124,7 @@ func (w *writer) rollback(err error) {
 	w.fails = nil
 	t := &w.tx
 	if errors.Is(err, sqlite.ErrUndone) {
-		if t.forming {
+		if t.spending {
 			w.logger.Error("deliveries could not be stored together with their events; they are stored after them", "error", err)
 		}
 		err = ErrStale
@@ -131,12 +132,12 @@ func (w *writer) rollback(err error) {
 	t.end(err)
 }
 
-// end ends the transaction: it tells those who formed deliveries inline what
-// came of it, nil for a commit, and forgets what was published.
+// end ends the transaction: it tells those whose credits were spent what came of
+// it, nil for a commit, and forgets what was published.
 func (t *tx) end(err error) {
-	t.releaseInline(err)
+	t.settle(err)
 	clear(t.accepted)
-	t.accepted, t.many, t.forming = t.accepted[:0], false, false
+	t.accepted, t.many, t.spending = t.accepted[:0], false, false
 }
 
 // head is the newest end of a program's log; zero when it is empty.

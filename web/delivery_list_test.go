@@ -55,11 +55,7 @@ func (s sender) deliver(sub webhook.Subscription, status int) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	w, err := s.s.Queues().Waiting(ctx, l, l.Wanted, 1, webhook.MaxDeliveryBytes)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	c, err := s.s.Queues().Form(l, &w).Wait()
+	c, err := s.s.Queues().Spend(ctx, &store.Credit{Queue: l, Newest: l.Wanted, Count: 1, Size: webhook.MaxDeliveryBytes}).Wait()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -363,7 +359,7 @@ func TestDeliveryStream(t *testing.T) {
 		t.Fatalf("after a cut: %s", data)
 	}
 	// Of what is older, changes are sent, marked as such.
-	ping, _, err := s.s.Queues().ClaimDue(t.Context(), sub.ID, true)
+	ping, err := s.s.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
 	if err != nil || ping == nil {
 		t.Fatal(err)
 	}

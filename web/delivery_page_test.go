@@ -93,11 +93,7 @@ func (l *eventSource) form() *store.Claim {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	waits, err := l.w.store.Queues().Waiting(l.t.Context(), queue, queue.Wanted, 100, webhook.MaxDeliveryBytes)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	c, err := l.w.store.Queues().Form(queue, &waits).Wait()
+	c, err := l.w.store.Queues().Spend(l.t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100, Size: webhook.MaxDeliveryBytes}).Wait()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -106,7 +102,11 @@ func (l *eventSource) form() *store.Claim {
 
 func (l *eventSource) claim(ping bool) *store.Claim {
 	l.t.Helper()
-	c, _, err := l.w.store.Queues().ClaimDue(l.t.Context(), l.sub.ID, ping)
+	kind := store.CreditDue
+	if ping {
+		kind = store.CreditPing
+	}
+	c, err := l.w.store.Queues().Spend(l.t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: l.sub.ID}, Kind: kind}).Wait()
 	if err != nil || c == nil {
 		l.t.Fatalf("nothing is due: %v", err)
 	}

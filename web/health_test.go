@@ -238,11 +238,7 @@ func attemptOne(t *testing.T, s *store.Store, subscriptionID string, status int,
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting, err := s.Queues().Waiting(t.Context(), queue, queue.Wanted, 1, webhook.MaxDeliveryBytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	claim, err := s.Queues().Form(queue, &waiting).Wait()
+	claim, err := s.Queues().Spend(t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 1, Size: webhook.MaxDeliveryBytes}).Wait()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -194,7 +194,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p.want(t, 200, "not sent yet") // the ping
 	p.want(t, 200, ">now</time>")
 
-	ping, _, err := s.Queues().ClaimDue(ctx, sub.ID, true)
+	ping, err := s.Queues().Spend(ctx, &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
 	if err != nil || ping == nil {
 		t.Fatalf("claim the ping: %v, %v", ping, err)
 	}
@@ -222,11 +222,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting, err := s.Queues().Waiting(ctx, queue, queue.Cursor, 100, webhook.MaxDeliveryBytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Queues().Form(queue, &waiting).Wait(); err != nil {
+	if _, err := s.Queues().Spend(ctx, &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100, Size: webhook.MaxDeliveryBytes}).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	p = v.do("GET", "/")

@@ -272,7 +272,7 @@ func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 	go func() {
 		for range watch.C {
 			if _, ok := watch.Take().Queued[l.sub.ID]; ok {
-				c, _, err := w.store.Queues().ClaimDue(t.Context(), l.sub.ID, true)
+				c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: l.sub.ID}, Kind: store.CreditPing}).Wait()
 				if err != nil || c == nil {
 					continue
 				}

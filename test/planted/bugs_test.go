@@ -15,7 +15,7 @@ var bugs = []bug{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
 	}},
 	{"all subscriptions share the slots of one", []edit{
-		{"dispatcher/slot.go", "if d.inFlight >= d.cfg.MaxConnections {", "if d.inFlight >= d.cfg.MaxInFlight {"},
+		{"dispatcher/slot.go", "if taken >= d.cfg.MaxConnections {", "if taken >= d.cfg.MaxInFlight {"},
 	}},
 	{"the loop is not told of an earlier time", []edit{
 		{"dispatcher/schedule.go", "d.wake() // the loop waits for a later time", ""},
@@ -62,17 +62,17 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "size := 192", "if n := len(c.Events) - 1; c.Number > 1 {\n\t\tc.Events[0], c.Events[n] = c.Events[n], c.Events[0]\n\t}\n\tsize := 192"},
 	}},
 	{"the cursor moves in a commit before that of the delivery", []edit{
-		{"store/queue.go", "return t.insertFormed(&f.claim, f.seqs, \"\")", "f.later = func(t *tx) error { return t.insertFormed(&f.claim, f.seqs, \"\") }\n\treturn nil"},
-		{"store/queue.go", "seqs     string\n\tclaim    Claim", "seqs string\n\tlater func(*tx) error\n\tclaim Claim"},
-		{"store/queue.go", "return &f.claim, nil\n}\n\nfunc appendSeqs", "if err := f.s.writer.do(f.later); err != nil {\n\t\treturn nil, err\n\t}\n\treturn &f.claim, nil\n}\n\nfunc appendSeqs"},
-		{"dispatcher/inline.go", "len(queues) > maxInline", "len(queues) > 0"},
+		{"store/queue.go", "return t.insertFormed(&f.made, f.seqs, \"\")", "f.later = func(t *tx) error { return t.insertFormed(&f.made, f.seqs, \"\") }\n\treturn nil"},
+		{"store/queue.go", "seqs     string\n\tmade     Claim", "seqs string\n\tlater func(*tx) error\n\tmade Claim"},
+		{"store/queue.go", "return f.claim, nil\n}\n\nfunc appendSeqs", "if f.later != nil {\n\t\tif err := f.w.do(f.later); err != nil {\n\t\t\treturn nil, err\n\t\t}\n\t}\n\treturn f.claim, nil\n}\n\nfunc appendSeqs"},
+		{"dispatcher/credit.go", "len(d.interested[key]) <= maxInline", "len(d.interested[key]) < 0"},
 	}},
 	{"a delivery formed inline skips waiting events", []edit{
-		{"store/inline.go", "a.s.tail.scan(q.ProgramID, q.Seen, visit)", "reached = e.Seq - 1"},
+		{"store/credit.go", "log.scan(g.queue.ProgramID, g.queue.Seen, visit)", "reached = e.Seq - 1"},
 	}},
 	{"a slot reserved inline for no delivery is lost", []edit{
-		{"dispatcher/inline.go", "d.read(j.queue)\n\td.releaseInline(j, nil)", "d.read(j.queue)\n\td.workers.Done()"},
-		{"store/inline.go", "if len(g.Seqs) == 0 {", "if len(g.Seqs) < 2 {"},
+		{"store/credit.go", "if !t.gather(&g, c.log) {", "if !t.gather(&g, c.log) {\n\t\t\t\tc.taken++"},
+		{"store/credit.go", "return len(g.Seqs) > 0", "return len(g.Seqs) > 1"},
 	}},
 	{"a first attempt that was cut off is not found again", []edit{
 		{"store/queue.go", "AND claimed_at IS NOT NULL\"", "AND claimed_at IS NOT NULL AND attempts_made > 1\""},

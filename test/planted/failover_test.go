@@ -43,10 +43,10 @@ var raceBugs = []testBug{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
 	}}, "TestReplayStepsOnce", "want that one is stale", "store"},
 	{bug{name: "inline deliveries pass the queues that wait for slots", edits: []edit{
-		{"dispatcher/inline.go", "_, waits := d.nextPriority(); waits {", "_, waits := d.nextPriority(); waits && d.stopping {"},
-	}}, "TestInlineDeliveriesPassNobody", "slots are reserved while a queue waits", "dispatcher"},
+		{"dispatcher/schedule.go", "d.credits.Pause(true) // until", "// until"},
+	}}, "TestInlineDeliveriesPassNobody", "slots are taken while a queue waits", "dispatcher"},
 	{bug{name: "one queue that waits for its share ends inline delivery for all", edits: []edit{
-		{"dispatcher/inline.go", "_, waits := d.nextPriority(); waits {", "waits := d.ready[priorityGreedy].len() > 0; waits {"},
+		{"dispatcher/slot.go", "_, waits := d.nextPriority()", "waits := d.ready[priorityGreedy].len() > 0"},
 	}}, "TestInlineDeliveriesBesideAFullShare", "commits, want 2", "dispatcher"},
 	{bug{name: "the lock is held while an event is noted for every subscription", edits: []edit{
 		{"dispatcher/dispatcher.go", "d.mu.Unlock()\n\truntime.Gosched()\n\td.mu.Lock()", "runtime.Gosched()"},

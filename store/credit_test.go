@@ -3,25 +3,31 @@ package store
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 
 	"service/webhook"
 )
 
-// inlineClaim is what came of a delivery that was to be formed inline.
-type inlineClaim struct {
-	claim *Claim
-	err   error
+// offer offers a credit for a queue, and for the events that it wants.
+func offer(s *Store, q *Queue) *Credits {
+	c := NewCredits(16)
+	c.Pause(false)
+	s.Queues().SetCredits(c)
+	c.Offer(creditFor(q, 16))
+	return c
 }
 
-// formInline has deliveries formed for a queue inline, and returns what comes of each.
-func formInline(s *Store, l *Queue) <-chan inlineClaim {
-	c := make(chan inlineClaim, 16)
-	s.Queues().SetInlineFormer(func(a *Accepted) {
-		a.FormInline(l, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) { c <- inlineClaim{claim, err} })
-	})
-	return c
+func creditFor(q *Queue, slots int) *Credit {
+	return &Credit{Queue: q, Count: 100, Size: webhook.MaxDeliveryBytes, Slots: slots, Keys: []EventKey{{q.ProgramID, "content_updated"}}}
+}
+
+// offered returns what came of a credit that was spent.
+func offered(t *testing.T, c *Credits) (*Claim, error) {
+	t.Helper()
+	if len(c.C) != 1 {
+		t.Fatalf("%d credits were spent, want 1", len(c.C))
+	}
+	return (<-c.C).Wait()
 }
 
 // What waits for a queue and what is being published are stored together, and
@@ -31,33 +37,56 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	waiting := publish(t, s, "p", "content_updated", "content_created")
-	claims := formInline(s, l)
+	credits := offer(s, l)
 	before := commits(t, s)
 	published := publish(t, s, "p", "content_created", "content_updated")
 	if n := commits(t, s) - before; n != 1 {
 		t.Errorf("it took %d commits, want 1", n)
 	}
-	got := <-claims
-	if got.err != nil || len(got.claim.Events) != 2 || string(got.claim.Events[0]) != string(waiting[0].JSON) || string(got.claim.Events[1]) != string(published[1].JSON) {
-		t.Fatalf("got the claim %+v, %v; want one on the two events that the subscription wants", got.claim, got.err)
+	claim, err := offered(t, credits)
+	if err != nil || len(claim.Events) != 2 || string(claim.Events[0]) != string(waiting[0].JSON) || string(claim.Events[1]) != string(published[1].JSON) {
+		t.Fatalf("got the claim %+v, %v; want one on the two events that the subscription wants", claim, err)
 	}
 	var cursor, made int64
-	err := s.db.Scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{got.claim.ID}, &cursor, &made)
+	err = s.db.Scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{claim.ID}, &cursor, &made)
 	if err != nil || cursor != 4 || made != 1 || l.Cursor != 4 || l.Seen != 4 {
 		t.Errorf("the cursor is %d (%v), %d in the queue, after %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
 	}
 
-	// Nothing is formed when nothing is wanted, nor when it is published by many.
+	// It was spent once.
+	publish(t, s, "p", "content_updated")
+
+	// Nothing is formed when nothing is wanted, nor when it is published by many, nor
+	// of a credit that is paused, withdrawn, or for slots that are all taken.
+	l.Seen = 5
+	l.Cursor = 5
+	credit := creditFor(l, 2)
+	credits.Offer(credit)
 	publish(t, s, "p", "content_created")
 	names := make([]string, maxInline+1)
 	for i := range names {
 		names[i] = "content_updated"
 	}
 	publish(t, s, "p", names...)
-	s.Queues().SetInlineFormer(nil)
+	credits.Pause(true)
 	publish(t, s, "p", "content_updated")
-	if n := len(claims); n != 0 {
-		t.Errorf("%d more were formed, want none", n)
+	credits.Pause(false)
+	credits.Take()
+	publish(t, s, "p", "content_updated")
+	if n := credits.Taken(); n != 2 {
+		t.Errorf("%d slots are taken, want 2", n)
+	}
+	credits.Return()
+	if !credits.Withdraw(credit) || credits.Withdraw(credit) {
+		t.Error("an offer is not withdrawn once")
+	}
+	publish(t, s, "p", "content_updated")
+	if n := len(credits.C); n != 0 || credits.Taken() != 1 {
+		t.Errorf("%d more were formed, with %d slots taken; want none and 1", n, credits.Taken())
+	}
+	credits.Close()
+	if _, some := <-credits.C; some {
+		t.Error("a credit was spent by its end")
 	}
 }
 
@@ -69,9 +98,9 @@ func TestNothingIsFormedInlineWhereTheLogWouldHaveToBeRead(t *testing.T) {
 	publish(t, s, "p", "content_updated", "content_updated")
 	s.tail.limit = 0
 	publish(t, s, "p", "content_created") // the tail forgets all
-	claims := formInline(s, l)
+	credits := offer(s, l)
 	publish(t, s, "p", "content_updated")
-	if n := len(claims); n != 0 || l.Seen != 0 {
+	if n := len(credits.C); n != 0 || l.Seen != 0 {
 		t.Errorf("%d were formed, and the log was seen up to %d; want none and 0", n, l.Seen)
 	}
 	if c := form(t, s, queue(t, s, l.SubscriptionID), 100); c == nil || len(c.Events) != 3 {
@@ -103,12 +132,12 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 			program(t, s, "p")
 			l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 			test.spoil(t, s, l.SubscriptionID)
-			claims := formInline(s, l)
+			credits := offer(s, l)
 			if e := publish(t, s, "p", "content_updated"); e[0].Seq != 1 {
 				t.Errorf("the event has seq %d, want 1", e[0].Seq)
 			}
-			if got := <-claims; got.claim != nil || !errors.Is(got.err, test.want) {
-				t.Errorf("got %+v, %v; want %v", got.claim, got.err, test.want)
+			if claim, err := offered(t, credits); claim != nil || !errors.Is(err, test.want) {
+				t.Errorf("got %+v, %v; want %v", claim, err, test.want)
 			}
 			var events, deliveries int
 			err := s.db.Scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM deliveries WHERE ping IS NULL)", nil, &events, &deliveries)
@@ -124,15 +153,7 @@ func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
-	claims := make(chan inlineClaim, 2)
-	s.Queues().SetInlineFormer(func(a *Accepted) {
-		a.FormInline(l, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) {
-			if !s.writer.Failed() {
-				t.Error("done was called before the failure was recorded")
-			}
-			claims <- inlineClaim{claim, err}
-		})
-	})
+	credits := offer(s, l)
 	err := s.WriteAgain(context.Background(), func(w Write) error {
 		// A deferred foreign key is checked by COMMIT.
 		if err := w.t.Exec("PRAGMA defer_foreign_keys = ON"); err != nil {
@@ -144,8 +165,11 @@ func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 		_, err := w.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
-	if got := <-claims; err == nil || got.claim != nil || !errors.Is(got.err, ErrUnavailable) {
-		t.Errorf("the write got %v, and the delivery %+v, %v; want both to fail", err, got.claim, got.err)
+	if !s.writer.Failed() {
+		t.Error("the failure was not recorded")
+	}
+	if claim, failed := offered(t, credits); err == nil || claim != nil || !errors.Is(failed, ErrUnavailable) {
+		t.Errorf("the write got %v, and the delivery %+v, %v; want both to fail", err, claim, failed)
 	}
 	if c := form(t, s, queue(t, s, l.SubscriptionID), 100); c != nil {
 		t.Errorf("%+v is stored, want nothing", c)
@@ -157,7 +181,7 @@ func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 func TestAPanicAfterTheCommitIsNoOutage(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	claims := formInline(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
+	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -170,51 +194,39 @@ func TestAPanicAfterTheCommitIsNoOutage(t *testing.T) {
 			return err
 		})
 	}()
-	if n := len(claims); n != 1 {
-		t.Fatalf("done was called %d times, want once", n)
-	}
-	if got := <-claims; got.claim != nil || got.err == nil || Unavailable(got.err) {
-		t.Errorf("got %+v, %v; want an error other than %v", got.claim, got.err, ErrUnavailable)
+	claim, err := offered(t, credits)
+	if claim != nil || err == nil || Unavailable(err) {
+		t.Errorf("got %+v, %v; want an error other than %v", claim, err, ErrUnavailable)
 	}
 	var stored int
-	err := s.db.Scan(t.Context(), "SELECT count(*) FROM deliveries WHERE ping IS NULL", nil, &stored)
+	err = s.db.Scan(t.Context(), "SELECT count(*) FROM deliveries WHERE ping IS NULL", nil, &stored)
 	if err != nil || stored != 1 {
 		t.Errorf("%d deliveries are stored (%v), want 1", stored, err)
 	}
 }
 
-// Each done is called once with its claim, also when those before it panic.
-func TestAPanicInDoneReleasesTheOthers(t *testing.T) {
+// The end of the offers waits for a credit that is being spent.
+func TestCreditsEndWhenTheLastIsSpent(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	queues := make([]*Queue, 4)
-	for i := range queues {
-		queues[i] = queue(t, s, subscribe(t, s, "p", "content_updated").ID)
-	}
-	calls := make([]int, len(queues))
-	s.Queues().SetInlineFormer(func(a *Accepted) {
-		for i, q := range queues {
-			a.FormInline(q, 100, webhook.MaxDeliveryBytes, func(claim *Claim, err error) {
-				calls[i]++
-				if claim == nil || err != nil {
-					t.Errorf("delivery %d: got %+v, %v; want a claim", i, claim, err)
-				}
-				if i < 2 {
-					panic("done")
-				}
-			})
-		}
+	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
+	err := s.WriteAgain(t.Context(), func(w Write) error {
+		w.t.AfterCommit(func() {
+			credits.Close()
+			credits.Close()
+		})
+		_, err := w.Publish("p", []webhook.Event{event("content_updated")})
+		return err
 	})
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the panic was swallowed")
-			}
-		}()
-		s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
-	}()
-	if want := []int{1, 1, 1, 1}; !slices.Equal(calls, want) {
-		t.Errorf("done was called %v times, want %v", calls, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, some := <-credits.C
+	if claim, err := f.Wait(); !some || claim == nil || err != nil {
+		t.Errorf("got the claim %+v, %v", claim, err)
+	}
+	if _, some := <-credits.C; some {
+		t.Error("more than one credit was spent")
 	}
 }
 

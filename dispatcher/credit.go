@@ -1,0 +1,137 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// maxInline is the largest number of subscriptions whose deliveries of an event
+// are stored in the event's own commit: its publisher waits for them.
+const maxInline = 8
+
+// spend has the delivery of a job formed by the store.
+func (d *Dispatcher) spend(sending context.Context, j job) *store.Forming {
+	q := j.queue
+	d.mu.Lock()
+	c := d.credit(q, j.kind)
+	d.mu.Unlock()
+	f := d.store.Queues().Spend(sending, &c)
+	if j.kind == store.CreditEvents {
+		// What comes next in the log can be read while this is being stored.
+		d.mu.Lock()
+		now, to := time.Now(), q.phase
+		if to == phaseReading {
+			to = phaseCurrent
+		}
+		q.seen = q.Seen
+		d.move(q, to, now)
+		d.dispatch(sending, now)
+		d.mu.Unlock()
+	}
+	return f
+}
+
+// formed waits until the attempt of a job is counted in the store, notes what came
+// of it, and returns the claim, nil when there is nothing to send.
+func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *store.Claim {
+	claim, err := f.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q, next := j.queue, f.Next
+	to := q.phase
+	if to == phaseOffered {
+		to, q.seen = phaseCurrent, q.Seen
+		q.wanted = max(q.wanted, q.seen)
+	}
+	if errors.Is(err, store.ErrStale) {
+		to = phaseStale
+	} else if err != nil {
+		next = d.claimFailed(q, j.id, err) // when it is due is not known
+	}
+	switch j.kind {
+	case store.CreditEvents:
+		q.forming--
+		if err != nil {
+			to = phaseStale
+		}
+	case store.CreditReplay:
+		q.replaying = false
+		if err == nil && q.Queue == f.Credit.Queue { // else the queue was read again after the step
+			q.hasReplay = f.More
+		}
+	case store.CreditDue:
+		q.nextDue = earliest(q.nextDue, next)
+	case store.CreditPing:
+		q.nextPing = earliest(q.nextPing, next)
+	}
+	now := time.Now()
+	d.move(q, to, now)
+	if j.kind != store.CreditEvents {
+		d.dispatch(sending, now) // more may be due, and need not wait for this attempt
+	}
+	return claim
+}
+
+// credit returns a credit for one delivery of a queue. The caller holds d.mu.
+func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.Credit {
+	return store.Credit{Queue: q.Queue, Kind: kind, Newest: q.wanted, Count: d.cfg.BatchSize, Size: webhook.MaxDeliveryBytes}
+}
+
+// offer offers the writer a credit for a queue that has nothing to do, if an event
+// would change that: then its delivery is stored in the commit of the event. It
+// returns false if there is no offer to make. The caller holds d.mu.
+func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
+	if q.phase != phaseCurrent || !q.idle() || d.cfg.BatchWindow > 0 {
+		return false
+	}
+	if kind, ok := q.work(now, math.MaxInt64, &d.cfg); !ok || kind != store.CreditEvents {
+		return false
+	}
+	keys := q.credit.Keys[:0]
+	for i := range q.Interests {
+		in := &q.Interests[i]
+		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
+		if in.Until == math.MaxInt64 && len(d.interested[key]) <= maxInline {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return false
+	}
+	q.credit = d.credit(q, store.CreditEvents)
+	q.credit.Keys, q.credit.Slots = keys, d.shares[max(q.priority(now), priorityIdle)]
+	d.credits.Offer(&q.credit)
+	return true
+}
+
+// receive starts a worker for each delivery that was formed of an offered credit,
+// until there are no more credits.
+func (d *Dispatcher) receive(sending context.Context) {
+	for f := range d.credits.C {
+		d.mu.Lock()
+		q := d.queues[f.Credit.Queue.SubscriptionID] // it is not read again before that
+		j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, priority: q.priority(time.Now())}
+		d.occupy(j)
+		d.mu.Unlock()
+		d.workers.Add(1)
+		go d.work(sending, j, f)
+	}
+}
+
+// claimFailed suspends claims after one that failed with err, and returns until
+// when: all claims when the store cannot be read or written, otherwise those of
+// this queue, since one of its own records is unusable. The caller holds d.mu.
+func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) time.Time {
+	if store.Unavailable(err) {
+		d.storeFailed(err)
+		return d.pausedUntil
+	}
+	q.suspendedUntil = time.Now().Add(suspendTime)
+	d.logger.Error("a subscription's deliveries are held for a while", "subscription", id, "error", err)
+	return q.suspendedUntil
+}

@@ -31,6 +31,9 @@ func (d *Dispatcher) spend(sending context.Context, j job) *store.Forming {
 		q.seen = q.Seen
 		d.move(q, to, now)
 		d.dispatch(sending, now)
+		// Last, since publishers wait for who submits; and before another worker can
+		// submit the queue's next delivery.
+		f.Submit()
 		d.mu.Unlock()
 	}
 	return f
@@ -44,7 +47,7 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 	defer d.mu.Unlock()
 	q, next := j.queue, f.Next
 	to := q.phase
-	if to == phaseOffered {
+	if to == phaseOffered && j.kind == store.CreditEvents { // it is the delivery that was on offer
 		to, q.seen = phaseCurrent, q.Seen
 		q.wanted = max(q.wanted, q.seen)
 	}
@@ -61,7 +64,7 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 		}
 	case store.CreditReplay:
 		q.replaying = false
-		if err == nil && q.Queue == f.Credit.Queue { // else the queue was read again after the step
+		if err == nil && q.Queue == f.Queue { // else the queue was read again after the step
 			q.hasReplay = f.More
 		}
 	case store.CreditDue:
@@ -71,9 +74,7 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 	}
 	now := time.Now()
 	d.move(q, to, now)
-	if j.kind != store.CreditEvents {
-		d.dispatch(sending, now) // more may be due, and need not wait for this attempt
-	}
+	d.dispatch(sending, now) // more may be due, and need not wait for this attempt
 	return claim
 }
 
@@ -114,7 +115,7 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 func (d *Dispatcher) receive(sending context.Context) {
 	for f := range d.credits.C {
 		d.mu.Lock()
-		q := d.queues[f.Credit.Queue.SubscriptionID] // it is not read again before that
+		q := d.queues[f.Queue.SubscriptionID] // it is not read again before that
 		j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, priority: q.priority(time.Now())}
 		d.occupy(j)
 		d.mu.Unlock()
@@ -131,7 +132,9 @@ func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) tim
 		d.storeFailed(err)
 		return d.pausedUntil
 	}
-	q.suspendedUntil = time.Now().Add(suspendTime)
+	now := time.Now()
+	q.suspendedUntil = now.Add(suspendTime)
+	d.move(q, q.phase, now) // nothing of it is on offer until then
 	d.logger.Error("a subscription's deliveries are held for a while", "subscription", id, "error", err)
 	return q.suspendedUntil
 }

@@ -414,6 +414,7 @@ func (d *Dispatcher) uninstall(q *subscriptionQueue) {
 		delete(d.interested[key], q)
 		if len(d.interested[key]) == 0 {
 			delete(d.interested, key)
+			d.credits.Forget(key)
 		}
 	}
 }

@@ -156,12 +156,12 @@ func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
 // d.mu.
 func (d *Dispatcher) release(j job, next, now time.Time) {
 	q := j.queue
+	d.credits.Pause(true)
 	if j.kind == store.CreditPing {
 		d.pings.end(q)
 		q.pinging--
 		q.nextPing = earliest(q.nextPing, next)
 	} else {
-		d.credits.Pause(true)
 		d.credits.Return()
 		q.inFlight--
 		if j.priority > priorityIdle {

@@ -67,8 +67,9 @@ func BenchmarkDeliver(b *testing.B) {
 		if err != nil || len(w.Seqs) != 1 {
 			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
 		}
-		slots <- struct{}{} // before Form, whose Wait must follow at once
+		slots <- struct{}{} // before Submit, whose Wait must follow at once
 		f := s.Queues().form(&Credit{Queue: l}, &w)
+		f.Submit()
 		go func() {
 			defer func() { <-slots }()
 			c, err := f.Wait()

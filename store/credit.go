@@ -9,13 +9,18 @@ import (
 	"service/webhook"
 )
 
-// maxInline is of how many events in one commit deliveries are formed in it at
-// the most: many of them are in no hurry, and share deliveries better later.
-const maxInline = 32
-
-// maxInlineSeen is how much of the log is looked through for that at the most,
-// for each delivery.
-const maxInlineSeen = 1_000
+// What a commit does for offered credits is bounded: all that publish in it wait
+// for that. What is beyond is formed after it.
+const (
+	// maxInline is of how many events in one commit deliveries are formed in it:
+	// many of them are in no hurry, and share deliveries better later.
+	maxInline = 32
+	// maxSpent is how many deliveries are formed in one commit.
+	maxSpent = 64
+	// maxInlineSeen is how many events that were published before are looked
+	// through for them, all together.
+	maxInlineSeen = 1_000
+)
 
 // CreditKind is what a credit is for.
 type CreditKind int
@@ -34,7 +39,7 @@ const (
 type Credit struct {
 	Queue       *Queue // of CreditEvents: its cursor is the store's until it is known what came of the credit
 	Kind        CreditKind
-	Newest      int64 // of Spend and CreditEvents: how far the log may be of interest, committed before
+	Newest      int64 // of CreditEvents, unless it is offered: how far the log may be of interest, committed before
 	Count, Size int   // of the events of one delivery, at the most
 
 	// Of a credit that is offered:
@@ -55,9 +60,9 @@ type Credits struct {
 	log *tail
 
 	mu     sync.Mutex
-	open   map[EventKey][]*Credit
-	taken  int // slots
-	spent  int // offered credits that were spent, and are not in c yet
+	open   map[EventKey][]*Credit // those that are offered
+	taken  int                    // slots
+	spent  int                    // offered credits that were spent, and are not in c yet
 	paused bool
 	closed bool
 }
@@ -133,12 +138,17 @@ func (c *Credits) close(cr *Credit) {
 		if i := slices.Index(all, cr); i >= 0 {
 			all[i] = all[len(all)-1]
 			all[len(all)-1] = nil
-			c.open[key] = all[:len(all)-1]
-		}
-		if len(c.open[key]) == 0 {
-			delete(c.open, key)
+			c.open[key] = all[:len(all)-1] // kept, also when it is empty: the next offer needs no memory
 		}
 	}
+}
+
+// Forget frees what is kept for an event that nobody wants any more. No credit is
+// offered for it.
+func (c *Credits) Forget(key EventKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, key)
 }
 
 // Close ends all offers.
@@ -158,40 +168,45 @@ func (t *tx) accept(events []webhook.Event) {
 	}
 }
 
-// take spends the credits that the accepted events of a transaction are for: of
-// each that a delivery can be formed of, it returns that. It leaves alone those of
-// queues that nothing waits for, or more than is in memory, or for which much of
-// the log would have to be looked through.
-func (c *Credits) take(t *tx) (formed []*Forming) {
+// take spends the credits that the accepted events of a transaction are for, and
+// appends what is formed of each to t.formed. It leaves alone those of queues that
+// nothing waits for, or more than is in memory, or for which much of the log would
+// have to be looked through, and those beyond maxSpent.
+func (c *Credits) take(t *tx) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.paused || c.closed {
-		return nil
+		return
 	}
+	looks := maxInlineSeen
 	for i := range t.accepted {
 		e := &t.accepted[i]
 		key := EventKey{e.ProgramID, e.Name}
 		for n := len(c.open[key]) - 1; n >= 0; n-- { // close moves the last to the place of the one that is closed
+			if len(t.formed) == maxSpent {
+				return
+			}
 			cr := c.open[key][n]
 			if c.taken >= cr.Slots || !cr.Queue.Wants(e.Name, e.Seq) {
 				continue
 			}
 			g := gathering{logRun{To: cr.Queue.Seen}, cr.Queue, cr.Count, cr.Size}
-			if !t.gather(&g, c.log) {
+			if !t.gather(&g, c.log, &looks) {
 				continue
 			}
+			f := t.w.newForming(cr.Queue, &g.logRun)
 			c.close(cr)
 			c.taken++
 			c.spent++
-			formed = append(formed, t.w.newForming(cr, &g.logRun))
+			t.formed = append(t.formed, f) // and settle gives the slot away, whatever happens
 		}
 	}
-	return formed
 }
 
 // gather gathers what waits for a queue, the accepted events included, from
-// memory. It returns false when nothing does, or it would have to read.
-func (t *tx) gather(g *gathering, log *tail) bool {
+// memory. It returns false when nothing does, or it would have to read, or to look
+// at more than looks events that were published before; it lowers that.
+func (t *tx) gather(g *gathering, log *tail, looks *int) bool {
 	reached, full := g.queue.Seen, false
 	visit := func(seq int64, e *tailEvent) bool {
 		reached, full = seq, !g.visit(seq, e)
@@ -203,11 +218,12 @@ func (t *tx) gather(g *gathering, log *tail) bool {
 		if e.ProgramID != g.queue.ProgramID {
 			continue
 		}
-		if e.Seq-g.queue.Seen > maxInlineSeen {
-			return false
-		}
 		if first && reached+1 < e.Seq {
+			if e.Seq-reached-1 > int64(*looks) {
+				return false
+			}
 			log.scan(g.queue.ProgramID, g.queue.Seen, visit)
+			*looks -= int(reached - g.queue.Seen)
 		}
 		first = false
 		if full {
@@ -225,7 +241,7 @@ func (t *tx) gather(g *gathering, log *tail) bool {
 // those who have offered a credit.
 func (t *tx) spend(c *Credits) error {
 	t.credits = c
-	t.formed = c.take(t)
+	c.take(t)
 	for _, f := range t.formed {
 		if f.err = f.store(t); f.err != nil && !errors.Is(f.err, ErrStale) {
 			return f.err
@@ -237,7 +253,7 @@ func (t *tx) spend(c *Credits) error {
 // settle tells those whose credits were spent what came of the transaction, nil
 // for a commit.
 func (t *tx) settle(err error) {
-	if t.formed == nil {
+	if len(t.formed) == 0 {
 		return
 	}
 	c := t.credits
@@ -253,29 +269,28 @@ func (t *tx) settle(err error) {
 	if c.closed && c.spent == 0 {
 		close(c.c)
 	}
-	t.formed = nil
+	clear(t.formed)
+	t.formed = t.formed[:0]
 }
 
-// Spend spends a credit: it reads what there is to send, and begins to store it
-// with its attempt counted. Deliveries from the log are stored in the order of the
-// calls, and none after one that failed: the caller reads the queue again then.
-// The queue's cursor is the caller's again. It must call Wait at once.
+// Spend spends a credit: it reads what there is to send, and counts its attempt.
+// Of CreditEvents the caller has that stored, by Submit or Wait, and the queue's
+// cursor is the caller's again.
 func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
-	f := &Forming{Credit: c}
-	switch c.Kind {
-	case CreditEvents:
+	if c.Kind == CreditEvents {
 		w, err := s.waiting(ctx, c.Queue, c.Newest, c.Count, c.Size)
-		switch {
-		case err != nil:
-			f.err = err
-		case len(w.Seqs) > 0:
-			f = s.form(c, &w)
-		default:
+		if err == nil && len(w.Seqs) > 0 {
+			return s.form(c, &w)
+		}
+		if err == nil {
 			c.Queue.Seen = w.To
 		}
-	case CreditReplay:
+		return &Forming{Queue: c.Queue, err: err}
+	}
+	f := &Forming{Queue: c.Queue}
+	if c.Kind == CreditReplay {
 		f.claim, f.More, f.err = s.stepReplay(ctx, c.Queue, c.Count, c.Size)
-	default:
+	} else {
 		f.claim, f.Next, f.err = s.claimDue(ctx, c.Queue.SubscriptionID, c.Kind == CreditPing)
 	}
 	return f

@@ -230,6 +230,74 @@ func TestCreditsEndWhenTheLastIsSpent(t *testing.T) {
 	}
 }
 
+// What a commit does for credits is bounded, however many are offered: the rest stays
+// on offer.
+func TestACommitSpendsNoMoreCreditsThanItMay(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	credits := NewCredits(2 * maxSpent)
+	credits.Pause(false)
+	s.Queues().SetCredits(credits)
+	all := make([]*Credit, maxSpent+6)
+	for i := range all {
+		all[i] = creditFor(queue(t, s, subscribe(t, s, "p", "content_updated").ID), 2*maxSpent)
+		credits.Offer(all[i])
+	}
+	publish(t, s, "p", "content_updated")
+	if len(credits.C) != maxSpent || credits.Taken() != maxSpent {
+		t.Errorf("%d credits were spent, with %d slots taken; want %d", len(credits.C), credits.Taken(), maxSpent)
+	}
+	left := 0
+	for _, c := range all {
+		if credits.Withdraw(c) {
+			left++
+		}
+	}
+	if left != 6 {
+		t.Errorf("%d credits were left, want 6", left)
+	}
+
+	// The log is looked through for some of them.
+	names := make([]string, maxInlineSeen/2)
+	for i := range names {
+		names[i] = "content_created"
+	}
+	publish(t, s, "p", names...)
+	credits = NewCredits(16)
+	credits.Pause(false)
+	s.Queues().SetCredits(credits)
+	for _, c := range all[:4] {
+		c.Queue.Seen, c.Queue.Cursor = 1, 1
+		credits.Offer(c)
+	}
+	publish(t, s, "p", "content_updated")
+	if n := len(credits.C); n != 2 {
+		t.Errorf("%d credits were spent that were %d events behind, want 2", n, len(names))
+	}
+}
+
+// A panic in the spending of one credit loses no other, nor the event.
+func TestAPanicLosesNoCredit(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	credits := NewCredits(16)
+	credits.Pause(false)
+	s.Queues().SetCredits(credits)
+	bad := creditFor(&Queue{ProgramID: "p"}, 16)
+	bad.Queue = nil
+	credits.Offer(bad)
+	credits.Offer(creditFor(queue(t, s, subscribe(t, s, "p", "content_updated").ID), 16)) // the last is the first
+	publish(t, s, "p", "content_updated")
+	if claim, err := offered(t, credits); claim != nil || !errors.Is(err, ErrStale) {
+		t.Errorf("got %+v, %v; want %v", claim, err, ErrStale)
+	}
+	credits.Return()
+	credits.Close()
+	if _, some := <-credits.C; some || credits.Taken() != 0 {
+		t.Errorf("%d slots are taken after the end, want none", credits.Taken())
+	}
+}
+
 func commits(t *testing.T, s *Store) uint64 {
 	t.Helper()
 	y, err := s.System(t.Context())

@@ -96,7 +96,7 @@ func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
 			if err != nil || len(waiting.Seqs) != 1 {
 				t.Fatal(waiting, err)
 			}
-			f := s.writer.newForming(&Credit{Queue: l}, &waiting)
+			f := s.writer.newForming(l, &waiting)
 			_, firstErr, lastErr := commitWithARead(t, s, again, f.store)
 			var cursor, deliveries, rows int64
 			err = s.db.Scan(t.Context(), "SELECT (SELECT seq FROM cursors), (SELECT count(*) FROM deliveries WHERE ping IS NULL AND claimed_at IS NOT NULL), (SELECT count(*) FROM settings WHERE name LIKE 'first-%')", nil, &cursor, &deliveries, &rows)

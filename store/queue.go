@@ -419,12 +419,13 @@ type Claim struct {
 
 // Forming is a credit that is being spent: a delivery on its way into the store.
 type Forming struct {
-	Credit *Credit
-	Next   time.Time // when the next one is due, zero for none; of CreditDue and CreditPing
-	More   bool      // it goes on; of CreditReplay
+	Queue *Queue
+	Next  time.Time // when the next one is due, zero for none; of CreditDue and CreditPing
+	More  bool      // it goes on; of CreditReplay
 
 	w        *writer
-	op       *sqlite.Op // nil: claim and err are known
+	alone    bool       // it needs a write of its own, which Submit was not called for
+	op       *sqlite.Op // that write; nil when claim and err are known
 	claim    *Claim
 	err      error
 	from, to int64 // the queue's cursor
@@ -432,21 +433,27 @@ type Forming struct {
 	made     Claim
 }
 
-// form stores the next delivery of a queue with its first attempt counted, and
-// moves the queue's cursor, in the store and in the queue, to w.To. Deliveries of
-// one queue are stored in the order of the calls, and none after one that failed:
-// the caller reads the queue again then. It must call Wait at once.
+// form returns the next delivery of a queue, to be stored with its first attempt
+// counted and the queue's cursor moved to w.To. In the queue it is moved already.
 func (s Queues) form(c *Credit, w *logRun) *Forming {
-	f := s.writer.newForming(c, w)
-	// Not writer.submit: one closure each is what form and Record may allocate.
-	f.op = s.writer.Submit(func(*sqlite.Tx) error { return f.store(&f.w.tx) }, true)
+	f := s.writer.newForming(c.Queue, w)
+	f.alone = true
 	return f
 }
 
-// newForming moves the queue's cursor in the queue alone.
-func (w *writer) newForming(c *Credit, from *logRun) *Forming {
-	q := c.Queue
-	f := &Forming{Credit: c, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: Claim{
+// Submit begins to store a delivery from the log. Those of one queue are stored in
+// the order of the calls, and none after one that failed: the caller reads the queue
+// again then. It must call Wait at once.
+func (f *Forming) Submit() {
+	if f.alone {
+		f.alone = false
+		// Not writer.submit: one closure each is what a delivery and Record may allocate.
+		f.op = f.w.Submit(func(*sqlite.Tx) error { return f.store(&f.w.tx) }, true)
+	}
+}
+
+func (w *writer) newForming(q *Queue, from *logRun) *Forming {
+	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: Claim{
 		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies, Trace: from.Trace,
 		AcceptedAt: time.UnixMilli(from.Oldest),
 	}}
@@ -504,6 +511,7 @@ func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
 // Wait returns the claim on the delivery once it is on disk, nil when there is
 // nothing to send, or [ErrStale].
 func (f *Forming) Wait() (*Claim, error) {
+	f.Submit()
 	if f.op != nil {
 		f.err, f.op = f.w.Wait(f.op), nil
 	}

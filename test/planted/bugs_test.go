@@ -71,7 +71,7 @@ var bugs = []bug{
 		{"store/credit.go", "log.scan(g.queue.ProgramID, g.queue.Seen, visit)", "reached = e.Seq - 1"},
 	}},
 	{"a slot reserved inline for no delivery is lost", []edit{
-		{"store/credit.go", "if !t.gather(&g, c.log) {", "if !t.gather(&g, c.log) {\n\t\t\t\tc.taken++"},
+		{"store/credit.go", "if !t.gather(&g, c.log, &looks) {", "if !t.gather(&g, c.log, &looks) {\n\t\t\t\tc.taken++"},
 		{"store/credit.go", "return len(g.Seqs) > 0", "return len(g.Seqs) > 1"},
 	}},
 	{"a first attempt that was cut off is not found again", []edit{

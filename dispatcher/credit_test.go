@@ -1,0 +1,218 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// storeOf opens a store, which ends with the test.
+func storeOf(t *testing.T, dir string, fault func(string, bool) sqlite.Fault) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Config{Dir: dir, Fault: fault})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	_, _, err = s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// still returns a dispatcher that does not run, with queues that have nothing to do.
+func still(t *testing.T, s *store.Store, queues ...*store.Queue) *Dispatcher {
+	t.Helper()
+	d := New(Config{Store: s})
+	t.Cleanup(d.workers.Wait)
+	s.Queues().SetCredits(d.credits)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range queues {
+		d.install(&subscriptionQueue{Queue: q})
+	}
+	d.dispatch(context.Background(), time.Now())
+	return d
+}
+
+// madeUp returns queues of subscriptions that do not exist.
+func madeUp(n int) (queues []*store.Queue) {
+	for i := range n {
+		queues = append(queues, &store.Queue{SubscriptionID: fmt.Sprint(i), ProgramID: "p", Active: true, Interests: []store.Interest{{Name: "content_updated", Until: math.MaxInt64}}})
+	}
+	return queues
+}
+
+// subscribed returns the queue of a new subscription, whose deliveries are blocked.
+func subscribed(t *testing.T, s *store.Store) *store.Queue {
+	t.Helper()
+	url := "https://10.0.0.1/hook"
+	sub, _, err := s.Subscriptions().Create(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated"}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := s.Queues().Get(t.Context(), sub.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.NextPing = time.Time{}
+	return q
+}
+
+var updated = store.EventKey{ProgramID: "p", Name: "content_updated"}
+
+// publish publishes one event.
+func publish(t *testing.T, s *store.Store) {
+	t.Helper()
+	id := webhook.NewID()
+	e := webhook.Event{ID: id, Name: updated.Name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}
+	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The publisher of an event waits for few deliveries of it, however many want it.
+func TestACommitSpendsFewCredits(t *testing.T) {
+	d := still(t, storeOf(t, memoryDir(t), nil), madeUp(10_000)...)
+	publish(t, d.store)
+	if n := d.credits.Taken(); n == 0 || n > maxInline {
+		t.Errorf("%d credits were spent, want 1 to %d", n, maxInline)
+	}
+	publish(t, d.store)
+	if n := d.credits.Taken(); n > maxInline {
+		t.Errorf("%d credits were spent after the second event, want %d at the most", n, maxInline)
+	}
+}
+
+// What was published while the store formed a delivery does not wait for its attempt.
+func TestWhatComesDuringAnOfferedDeliveryWaitsForNothing(t *testing.T) {
+	s := storeOf(t, memoryDir(t), nil)
+	d := still(t, s, subscribed(t, s))
+	publish(t, d.store)
+	f := <-d.credits.C
+	publish(t, d.store)
+	d.mu.Lock()
+	q := d.queues[f.Queue.SubscriptionID]
+	d.mu.Unlock()
+	d.apply(store.Changes{Events: map[store.EventKey]int64{updated: 2}})
+	d.mu.Lock()
+	d.dispatch(t.Context(), time.Now())
+	j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, priority: q.priority(time.Now())}
+	d.occupy(j)
+	d.mu.Unlock()
+	if claim := d.formed(t.Context(), j, f); claim == nil || len(claim.Events) != 1 {
+		t.Fatalf("got the claim %+v, want one on the first event", claim)
+	}
+	d.workers.Wait() // the attempt of the first delivery is not made
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.seen != 2 || q.inFlight != 1 {
+		t.Errorf("the log was read up to event %d with %d in flight; want 2, and the first delivery alone", q.seen, q.inFlight)
+	}
+}
+
+// A ping that is sent while the store forms a delivery leaves the queue alone.
+func TestAPingLeavesAnOfferedDeliveryAlone(t *testing.T) {
+	s := storeOf(t, memoryDir(t), nil)
+	d := still(t, s, subscribed(t, s))
+	publish(t, s)
+	f := <-d.credits.C
+	d.mu.Lock()
+	q := d.queues[f.Queue.SubscriptionID]
+	d.mu.Unlock()
+	ping := job{queue: q, id: q.SubscriptionID, kind: store.CreditPing}
+	if claim := d.formed(t.Context(), ping, d.spend(t.Context(), ping)); claim == nil || !claim.Ping {
+		t.Fatalf("got the claim %+v, want one on the ping of the creation", claim)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.phase != phaseOffered || q.seen != 0 {
+		t.Errorf("the queue is in phase %d, and has seen %d; want %d and 0: the store owns its cursor", q.phase, q.seen, phaseOffered)
+	}
+}
+
+// A queue that is suspended offers nothing.
+func TestASuspendedQueueOffersNothing(t *testing.T) {
+	d := still(t, storeOf(t, memoryDir(t), nil), madeUp(1)...)
+	d.mu.Lock()
+	d.claimFailed(d.queues["0"], "0", errors.New("its record cannot be used"))
+	d.mu.Unlock()
+	publish(t, d.store)
+	if n := d.credits.Taken(); n != 0 {
+		t.Errorf("%d slots are taken, want none", n)
+	}
+}
+
+// A worker that goes on to its next job takes no slot beyond the last, whatever it
+// has ended: nothing that is offered is spent meanwhile.
+func TestNothingIsSpentWhileAWorkerLooksForItsNextJob(t *testing.T) {
+	for _, kind := range []store.CreditKind{store.CreditEvents, store.CreditPing} {
+		d := still(t, storeOf(t, memoryDir(t), nil), madeUp(2)...)
+		d.mu.Lock()
+		q := d.queues["0"]
+		if kind == store.CreditPing {
+			d.pings.begin(q)
+			q.pinging = 1
+		} else {
+			d.credits.Take()
+			d.occupy(job{queue: q})
+		}
+		d.release(job{queue: q, id: "0", kind: kind}, time.Time{}, time.Now())
+		publish(t, d.store)
+		if n := d.credits.Taken(); n != 0 {
+			t.Errorf("kind %d: %d slots are taken, want none", kind, n)
+		}
+		d.mu.Unlock()
+	}
+}
+
+// Publishers do not wait for the dispatcher's lock, also when a worker that waits for
+// it is about to store a delivery.
+func TestPublishersDoNotWaitForTheDispatcher(t *testing.T) {
+	dir := memoryDir(t)
+	s := storeOf(t, dir, nil)
+	q := subscribed(t, s)
+	publish(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var d *Dispatcher
+	var armed atomic.Bool
+	locked := make(chan struct{})
+	s = storeOf(t, dir, func(_ string, write bool) sqlite.Fault {
+		if !write && armed.CompareAndSwap(true, false) { // a worker reads what waits
+			d.mu.Lock()
+			close(locked)
+		}
+		return sqlite.NoFault
+	})
+	d = still(t, s)
+	q.Wanted = 1
+	armed.Store(true)
+	d.mu.Lock()
+	d.install(&subscriptionQueue{Queue: q})
+	d.dispatch(context.Background(), time.Now())
+	d.mu.Unlock()
+	<-locked
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		publish(t, s)
+	}()
+	select {
+	case <-published:
+	case <-time.After(20 * time.Second):
+		t.Error("a publisher waits for the dispatcher's lock")
+	}
+	d.mu.Unlock()
+	<-published
+}

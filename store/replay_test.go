@@ -217,6 +217,44 @@ func TestReplayStepsOnce(t *testing.T) {
 	})
 }
 
+// A step of a replay that was read before the replay was cancelled, and is stored
+// after, makes no delivery.
+func TestReplayEndsWithItsCancellation(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", "content_updated")
+		deliver(t, s, sub.ID, webhook.StatusFailed)
+		r, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := queue(t, s, sub.ID)
+		before := count(t, s, "SELECT count(*) FROM deliveries")
+		release := lead(s)
+		cancelled, stepped := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := s.Replays().Cancel(t.Context(), "p", sub.ID, r.ID)
+			cancelled <- err
+		}()
+		synctest.Wait()
+		go func() {
+			_, _, err := s.Queues().stepReplay(t.Context(), q, 2, webhook.MaxDeliveryBytes)
+			stepped <- err
+		}()
+		synctest.Wait() // it has read, and waits to write
+		release()
+		if err := <-cancelled; err != nil {
+			t.Fatal(err)
+		}
+		if err := <-stepped; !errors.Is(err, ErrStale) {
+			t.Errorf("the step after the cancellation returned %v, want that it is stale", err)
+		}
+		if n := count(t, s, "SELECT count(*) FROM deliveries") - before; n != 0 {
+			t.Errorf("the step made %d deliveries, want none", n)
+		}
+	})
+}
+
 func TestRotatedSecretsSignForADay(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)

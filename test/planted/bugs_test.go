@@ -130,9 +130,6 @@ var bugs = []bug{
 	{"a replay skips an event where a delivery is full", []edit{
 		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.until)\n"},
 	}},
-	{"a replay goes on after it was cancelled", []edit{
-		{"store/replay.go", "AND status = 'running' AND after_seq = ?", "AND after_seq = ?"},
-	}},
 	{"a bulk cancellation takes what is newer than its plan", []edit{
 		{"store/bulk.go", "high = min(high, newest+1)", "_ = min(high, newest+1)"},
 	}},

@@ -42,6 +42,9 @@ var raceBugs = []testBug{
 	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
 	}}, "TestReplayStepsOnce", "want that one is stale", "store"},
+	{bug{name: "a replay goes on after it was cancelled", edits: []edit{
+		{"store/replay.go", "AND status = 'running' AND after_seq = ?", "AND after_seq = ?"},
+	}}, "TestReplayEndsWithItsCancellation", "want that it is stale", "store"},
 	{bug{name: "inline deliveries pass the queues that wait for slots", edits: []edit{
 		{"dispatcher/schedule.go", "d.credits.Pause(true) // until", "// until"},
 	}}, "TestInlineDeliveriesPassNobody", "slots are taken while a queue waits", "dispatcher"},

@@ -79,8 +79,7 @@ func findByTests(t *testing.T, bugs []testBug) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			pkg := cmp.Or(b.pkg, "store/replica")
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
+			ctx := bounded(t)
 			dir := t.TempDir()
 			run := exec.CommandContext(ctx, b.build(ctx, t, dir, "./"+pkg), "-test.run=^"+b.test+"$")
 			run.Dir = filepath.Join(root, pkg)
@@ -127,6 +126,18 @@ func (b *bug) plant(t *testing.T) map[string]string {
 	return texts
 }
 
+// bounded returns a context that ends a little before the tests have to, so that what
+// hangs is named. How long a bug takes to be found depends on the machine.
+func bounded(t *testing.T) context.Context {
+	deadline, ok := t.Deadline()
+	if !ok {
+		return t.Context()
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(-time.Minute))
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // build compiles the tests of a package with the bug, and returns the path of the
 // binary.
 func (b *bug) build(ctx context.Context, t *testing.T, dir, pkg string) string {
@@ -161,8 +172,7 @@ func (b *bug) build(ctx context.Context, t *testing.T, dir, pkg string) string {
 
 // find fails the test unless the simulation finds the bug: a promise that is broken.
 func (b *bug) find(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
+	ctx := bounded(t)
 	dir := t.TempDir()
 	run := exec.CommandContext(ctx, b.build(ctx, t, dir, "./dispatcher"), "-test.run=^TestSimulation$", "-simulation.plans="+maxPlans, "-rapid.shrinktime=1ns")
 	run.Dir = dir

@@ -192,7 +192,7 @@ func (d *disk) format() error {
 	if err := os.Truncate(d.image, diskSize); err != nil {
 		return err
 	}
-	return harness.Exec("mkfs.ext4", "-q", "-F", d.image)
+	return harness.Exec("mkfs.ext4", "-q", "-F", "-O", "has_journal", d.image)
 }
 
 // attach mounts the disk, which replays its journal after a cut.

@@ -97,7 +97,7 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 	for i := range q.Interests {
 		in := &q.Interests[i]
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
-		if in.Until == math.MaxInt64 && len(d.interested[key]) <= maxInline {
+		if in.Until == math.MaxInt64 && d.interested[key].len() <= maxInline {
 			keys = append(keys, key)
 		}
 	}

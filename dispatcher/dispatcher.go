@@ -99,7 +99,7 @@ type Dispatcher struct {
 	mu          sync.Mutex
 	stopping    bool
 	queues      map[string]*subscriptionQueue // by subscription id
-	interested  map[store.EventKey]map[*subscriptionQueue]struct{}
+	interested  map[store.EventKey]*subscribers
 	ready       [priorities]runQueue // queues that have a job and may use a slot
 	nextTurn    priority             // whose run queue is next
 	pings       pingSlots
@@ -129,7 +129,7 @@ func New(cfg Config) *Dispatcher {
 		wakeup:     make(chan struct{}, 1),
 		alerts:     make(chan struct{}, 1),
 		queues:     make(map[string]*subscriptionQueue),
-		interested: make(map[store.EventKey]map[*subscriptionQueue]struct{}),
+		interested: make(map[store.EventKey]*subscribers),
 		pings:      pingSlots{programs: make(map[string]*programPings)},
 	}
 	if cfg.Metrics != nil {
@@ -314,7 +314,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 		d.move(q, phaseStale, now)
 	}
 	for key, seq := range changes.Events {
-		for q := range d.interested[key] {
+		for q := range d.interested[key].all {
 			next()
 			if seq <= q.wanted || !q.Wants(key.Name, seq) {
 				continue
@@ -399,9 +399,9 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 	for _, in := range q.Interests {
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 		if d.interested[key] == nil {
-			d.interested[key] = make(map[*subscriptionQueue]struct{})
+			d.interested[key] = &subscribers{}
 		}
-		d.interested[key][q] = struct{}{}
+		d.interested[key].add(q)
 	}
 	q.seen, q.wanted, q.hasReplay = q.Seen, q.Wanted, q.Replaying
 	q.nextDue, q.nextPing = earliest(q.nextDue, q.NextDue), earliest(q.nextPing, q.NextPing)
@@ -411,8 +411,11 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 func (d *Dispatcher) uninstall(q *subscriptionQueue) {
 	for _, in := range q.Interests {
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
-		delete(d.interested[key], q)
-		if len(d.interested[key]) == 0 {
+		all := d.interested[key]
+		if all == nil {
+			continue
+		}
+		if all.remove(q); all.len() == 0 {
 			delete(d.interested, key)
 			d.credits.Forget(key)
 		}

@@ -65,7 +65,7 @@ var bugs = []bug{
 		{"store/queue.go", "return t.insertFormed(&f.made, f.seqs, \"\")", "f.later = func(t *tx) error { return t.insertFormed(&f.made, f.seqs, \"\") }\n\treturn nil"},
 		{"store/queue.go", "seqs     string\n\tmade     Claim", "seqs string\n\tlater func(*tx) error\n\tmade Claim"},
 		{"store/queue.go", "return f.claim, nil\n}\n\nfunc appendSeqs", "if f.later != nil {\n\t\tif err := f.w.do(f.later); err != nil {\n\t\t\treturn nil, err\n\t\t}\n\t}\n\treturn f.claim, nil\n}\n\nfunc appendSeqs"},
-		{"dispatcher/credit.go", "len(d.interested[key]) <= maxInline", "len(d.interested[key]) < 0"},
+		{"dispatcher/credit.go", "d.interested[key].len() <= maxInline", "d.interested[key].len() < 0"},
 	}},
 	{"a delivery formed inline skips waiting events", []edit{
 		{"store/credit.go", "log.scan(g.queue.ProgramID, g.queue.Seen, visit)", "reached = e.Seq - 1"},

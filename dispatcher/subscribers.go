@@ -1,0 +1,81 @@
+package dispatcher
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// subscribers are the queues that want one event, in the order of their
+// subscriptions' ids: what is stored for them comes in the order of the tables and
+// indexes then, and writes each page once.
+type subscribers struct {
+	queues []*subscriptionQueue
+	sorted bool // false while a start adds them, one after the other
+}
+
+func (s *subscribers) len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.queues)
+}
+
+func (s *subscribers) add(q *subscriptionQueue) {
+	if !s.sorted {
+		if n := len(s.queues); n == 0 || s.queues[n-1] != q { // it may want the event for several spans
+			s.queues = append(s.queues, q)
+		}
+	} else if i, found := s.find(q.SubscriptionID); !found {
+		s.queues = slices.Insert(s.queues, i, q)
+	}
+}
+
+func (s *subscribers) remove(q *subscriptionQueue) {
+	s.sort()
+	if i, found := s.find(q.SubscriptionID); found {
+		s.queues = slices.Delete(s.queues, i, i+1)
+	}
+}
+
+// all yields each queue once, beginning with any of them: it is not always the
+// oldest subscription that has the event first. Queues that are added or removed
+// while it goes on are yielded or not; every other is.
+func (s *subscribers) all(yield func(*subscriptionQueue) bool) {
+	if s.len() == 0 {
+		return
+	}
+	s.sort()
+	first := s.queues[rand.IntN(len(s.queues))].SubscriptionID
+	for _, half := range [...]struct{ from, to string }{{first, ""}, {"", first}} {
+		for i, _ := s.find(half.from); i < len(s.queues); {
+			q := s.queues[i]
+			id := q.SubscriptionID
+			if half.to != "" && id >= half.to {
+				break
+			}
+			if !yield(q) {
+				return
+			}
+			if i < len(s.queues) && s.queues[i] == q {
+				i++
+			} else if at, found := s.find(id); found {
+				i = at + 1
+			} else {
+				i = at
+			}
+		}
+	}
+}
+
+func (s *subscribers) sort() {
+	if !s.sorted {
+		slices.SortFunc(s.queues, func(a, b *subscriptionQueue) int { return strings.Compare(a.SubscriptionID, b.SubscriptionID) })
+		s.sorted = true
+	}
+}
+
+// find returns where the queue of a subscription is, or would be.
+func (s *subscribers) find(id string) (int, bool) {
+	return slices.BinarySearchFunc(s.queues, id, func(q *subscriptionQueue, id string) int { return strings.Compare(q.SubscriptionID, id) })
+}

@@ -1,0 +1,102 @@
+package dispatcher
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"service/store"
+)
+
+// Whatever is added and removed, each queue is yielded once, in the order of the ids
+// from wherever it begins.
+func TestSubscribersInOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var s subscribers
+	queues := make([]*subscriptionQueue, 200)
+	for i := range queues {
+		queues[i] = &subscriptionQueue{Queue: &store.Queue{SubscriptionID: fmt.Sprintf("%03d", i)}}
+	}
+	for _, i := range rng.Perm(len(queues)) {
+		s.add(queues[i])
+		s.add(queues[i])
+	}
+	in := slices.Repeat([]bool{true}, len(queues))
+	for range 500 {
+		if i := rng.IntN(len(queues)); in[i] {
+			s.remove(queues[i])
+			in[i] = false
+		} else {
+			s.add(queues[i])
+			in[i] = true
+		}
+		var got []string
+		for q := range s.all {
+			got = append(got, q.SubscriptionID)
+		}
+		begin := slices.Index(got, slices.Min(got))
+		got = slices.Concat(got[begin:], got[:begin])
+		var want []string
+		for i, in := range in {
+			if in {
+				want = append(want, queues[i].SubscriptionID)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	}
+}
+
+// Queues come and go while all are walked through. Those that stay are yielded once.
+func TestSubscribersChangeMeanwhile(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		var s subscribers
+		var queues []*subscriptionQueue
+		for i := range 60 {
+			queues = append(queues, &subscriptionQueue{Queue: &store.Queue{SubscriptionID: fmt.Sprintf("%02d", i)}})
+			if i < 40 {
+				s.add(queues[i])
+			}
+		}
+		changed := make(map[*subscriptionQueue]bool)
+		seen := make(map[*subscriptionQueue]int)
+		for q := range s.all {
+			seen[q]++
+			for range rng.IntN(3) {
+				if q := queues[rng.IntN(len(queues))]; !changed[q] {
+					if changed[q] = true; slices.Contains(s.queues, q) {
+						s.remove(q)
+					} else {
+						s.add(q)
+					}
+				}
+			}
+		}
+		for i, q := range queues {
+			if n := seen[q]; n > 1 || n == 0 && i < 40 && !changed[q] {
+				t.Fatalf("queue %d was yielded %d times", i, n)
+			}
+		}
+	}
+}
+
+// Each of the queues is the first for some event.
+func TestSubscribersTakeTurns(t *testing.T) {
+	var s subscribers
+	for i := range 4 {
+		s.add(&subscriptionQueue{Queue: &store.Queue{SubscriptionID: fmt.Sprint(i)}})
+	}
+	first := make(map[string]bool)
+	for range 1_000 {
+		for q := range s.all {
+			first[q.SubscriptionID] = true
+			break
+		}
+	}
+	if len(first) != 4 {
+		t.Errorf("got %v, want each of 4 to be the first", first)
+	}
+}

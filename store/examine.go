@@ -261,7 +261,7 @@ func (x *examination) files(dir string, key *keyring.File) {
 	case fsLayer:
 		x.add(LevelWarn, checkFileSystem, "Mount a volume for the data directory: what is in a layer of a container goes with the container.", "the data directory is in a layer of a container (%s)", name)
 	default:
-		x.ok(checkFileSystem, "%s", name)
+		x.ok(checkFileSystem, "%s", FileSystem(dir))
 	}
 }
 
@@ -274,6 +274,16 @@ func isPrivate(name string) bool {
 		}
 	}
 	return false
+}
+
+// FileSystem names the file system of a directory. Of ext4 it says whether it has a
+// journal, where the system tells.
+func FileSystem(dir string) string {
+	name, _ := fileSystem(dir)
+	if name == "ext4" {
+		name += journal(dir)
+	}
+	return name
 }
 
 // The kinds of file systems, as far as they matter to a database.

@@ -184,7 +184,7 @@ func TestNewEnough(t *testing.T) {
 }
 
 func TestFileSystem(t *testing.T) {
-	if name, _ := fileSystem(t.TempDir()); name == "" {
+	if name := FileSystem(t.TempDir()); name == "" {
 		t.Error("the file system has no name")
 	}
 	if runtime.GOOS != "linux" {

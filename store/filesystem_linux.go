@@ -1,8 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // fileSystems are what statfs(2) calls those that are told apart.
@@ -28,4 +33,25 @@ func fileSystem(dir string) (name string, kind fsKind) {
 		return f.name, f.kind
 	}
 	return fmt.Sprintf("of the kind %#x", uint32(st.Type)), fsDisk
+}
+
+// journal says whether the ext4 file system of a directory has a journal, "" if the
+// system does not tell.
+func journal(dir string) string {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return ""
+	}
+	device, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if err != nil {
+		return ""
+	}
+	task, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "journal_task"))
+	if err != nil {
+		return ""
+	}
+	if bytes.HasPrefix(task, []byte("<none>")) {
+		return " without a journal"
+	}
+	return " with a journal"
 }

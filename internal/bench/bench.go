@@ -129,6 +129,7 @@ type subject struct {
 	toOne        []time.Duration // the same to a program with one subscription
 	busy         time.Duration   // from publishing to the last arrival, where events are published one by one
 	subscribers  int
+	looks        int // since the workload began
 }
 
 // measure measures one workload.
@@ -157,10 +158,16 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	if err := s.prepare(ctx, bc, filepath.Join(dir, "data")); err != nil {
 		return nil, err
 	}
+	perLook, err := s.costOfLook(ctx)
+	if err != nil {
+		return nil, err
+	}
 	before, err := s.look(ctx)
 	if err != nil {
 		return nil, err
 	}
+	size := databaseSize(dir)
+	s.looks = 0
 	began := time.Now()
 	s.until = began.Add(b.Time)
 	if err := bc.load(ctx, s); err != nil {
@@ -186,7 +193,13 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 		r.Seconds = s.busy.Seconds()
 	}
 	r.DeliveredPerSecond = float64(r.Delivered) / r.Seconds
-	r.CPU = (after.cpu - before.cpu) * 1e6 / float64(max(r.Delivered, 1))
+	r.CPU = max(after.cpu-before.cpu-float64(s.looks)*perLook, 0) * 1e6 / float64(max(r.Delivered, 1))
+	if err := s.part.end(); err != nil { // which moves the whole log into the database
+		return nil, err
+	}
+	if !bc.replicated {
+		r.Bytes = max(float64(databaseSize(dir)-size)/float64(max(r.Delivered, 1)), 0)
+	}
 	switch {
 	case s.bucket != nil:
 		s.uploads(r, acknowledged)
@@ -574,44 +587,70 @@ func appendEvent(dst []byte, name string, number int) []byte {
 	return append(dst, '}')
 }
 
-// measureRaw returns the most requests a second that a bare client makes to
-// the receiver: the better of two numbers of connections.
+// measureRaw returns the most requests a second that a bare client makes to the
+// receiver, with the header and the body of a delivery: the better of two numbers of
+// connections.
 func (b *runner) measureRaw(ctx context.Context) (best float64, err error) {
-	event := appendEvent(nil, eventName, 0)
-	body := webhook.AppendBody(nil, webhook.NewID(), webhook.NewID(), "bench", [][]byte{event})
+	b.Progress.Show("raw: what this machine can do")
+	id, subscription := webhook.NewID(), webhook.NewID()
+	body := webhook.AppendBody(nil, id, subscription, "bench", [][]byte{appendEvent(nil, eventName, 0)})
+	header := make(http.Header)
+	now := time.Now()
+	head := webhook.RequestHead{DeliveryID: id, SubscriptionID: subscription, ProgramID: "bench", At: now, Signature: webhook.NewSigningSecret().Sign(id, now, body)}
+	for _, line := range head.AppendHeader(nil) {
+		header.Set(line[0], line[1])
+	}
 	for _, connections := range []int{8, b.Publishers} {
-		s := &subject{runner: b, client: newClient(connections)}
-		if err := s.sinkBegin(ctx, 1, 1); err != nil {
-			return 0, err
-		}
-		var posts atomic.Int64
-		ctx, cancel := context.WithCancelCause(ctx)
-		began := time.Now()
-		until := began.Add(b.Time / 2)
-		var working sync.WaitGroup
-		for range connections {
-			working.Go(func() {
-				for time.Now().Before(until) && ctx.Err() == nil {
-					resp, err := s.do(ctx, "POST", b.sink.url+"/d/0", "", "application/json", bytes.NewReader(body))
-					if err != nil {
-						cancel(err)
-						return
-					}
-					resp.Body.Close()
-					posts.Add(1)
-				}
-			})
-		}
-		working.Wait()
-		err := context.Cause(ctx)
-		cancel(nil)
-		s.client.CloseIdleConnections()
+		n, err := b.bareClient(ctx, connections, header, body)
 		if err != nil {
-			return 0, err
+			return 0, fmt.Errorf("raw: %w", err)
 		}
-		best = max(best, float64(posts.Load())/time.Since(began).Seconds())
+		best = max(best, n)
 	}
 	return best, nil
+}
+
+// bareClient returns how many requests a second so many connections make.
+func (b *runner) bareClient(ctx context.Context, connections int, header http.Header, body []byte) (float64, error) {
+	s := &subject{runner: b, client: newClient(connections)}
+	defer s.client.CloseIdleConnections()
+	if err := s.sinkBegin(ctx, 1, 1); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var posts atomic.Int64
+	began := time.Now()
+	until := began.Add(b.Time / 4)
+	var working sync.WaitGroup
+	for range connections {
+		working.Go(func() {
+			for time.Now().Before(until) && ctx.Err() == nil {
+				if err := s.postRaw(ctx, header, body); err != nil {
+					cancel(err)
+					return
+				}
+				posts.Add(1)
+			}
+		})
+	}
+	working.Wait()
+	return float64(posts.Load()) / time.Since(began).Seconds(), context.Cause(ctx)
+}
+
+func (s *subject) postRaw(ctx context.Context, header http.Header, body []byte) error {
+	req, err := http.NewRequestWithContext(ctx, "POST", s.sink.url+"/d/0", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header = header
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	return err
 }
 
 func newClient(connections int) *http.Client {
@@ -718,6 +757,7 @@ type usage struct {
 }
 
 func (s *subject) look(ctx context.Context) (l usage, err error) {
+	s.looks++
 	resp, err := s.get(ctx, s.part.url+"/metrics", "")
 	if err != nil {
 		return l, err
@@ -747,12 +787,38 @@ func (s *subject) look(ctx context.Context) (l usage, err error) {
 	return l, nil
 }
 
+// costOfLook returns how much processor time a look takes the service that has nothing
+// else to do, in seconds. A workload is not charged for being looked at.
+func (s *subject) costOfLook(ctx context.Context) (float64, error) {
+	const looks = 20
+	if err := s.rest(ctx); err != nil {
+		return 0, err
+	}
+	first, err := s.look(ctx)
+	last := first
+	for n := 0; n < looks && err == nil; n++ {
+		last, err = s.look(ctx)
+	}
+	return (last.cpu - first.cpu) / looks, err
+}
+
+// databaseSize returns the size of the database below a workload's folder, in bytes,
+// without what is in its log alone: that is up to 4 MB while the service runs.
+func databaseSize(dir string) int64 {
+	f, err := os.Stat(filepath.Join(dir, "data", "service.db"))
+	if err != nil {
+		return 0
+	}
+	return f.Size()
+}
+
 // process is another process of the measurement.
 type process struct {
 	url    string
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	output chan struct{} // closed when all of it has been read
+	ended  bool
 }
 
 func (b *runner) startSink(ctx context.Context) (*process, error) {
@@ -819,8 +885,12 @@ func (b *runner) start(ctx context.Context, address func(line string) (string, b
 	return p, nil
 }
 
-// end ends the part in order and waits for it.
+// end ends the part in order and waits for it, once.
 func (p *process) end() error {
+	if p.ended {
+		return nil
+	}
+	p.ended = true
 	p.stdin.Close()
 	<-p.output
 	return p.cmd.Wait()

@@ -35,6 +35,8 @@ type Machine struct {
 	Arch        string `json:"arch"`
 	Processors  int    `json:"processors"`
 	Data        string `json:"data"`
+	// FileSystem is what Data is on. A journal makes each fsync dearer.
+	FileSystem string `json:"file_system"`
 }
 
 // NewMachine describes this machine. version is that of the binary; data is the
@@ -49,13 +51,13 @@ func NewMachine(data, version string) (*Machine, error) {
 	}
 	return &Machine{
 		Version: version, Go: runtime.Version(), Driver: store.DriverName, SQLite: sqlite, Synchronous: "FULL",
-		OS: runtime.GOOS, Arch: runtime.GOARCH, Processors: runtime.NumCPU(), Data: data,
+		OS: runtime.GOOS, Arch: runtime.GOARCH, Processors: processors(), Data: data, FileSystem: store.FileSystem(data),
 	}, nil
 }
 
 func (m *Machine) String() string {
-	return fmt.Sprintf("service %s, %s/%s, %d processors; sqlite %s (%s), synchronous=%s; data in %s\n",
-		m.Version, m.OS, m.Arch, m.Processors, m.SQLite, m.Driver, m.Synchronous, m.Data)
+	return fmt.Sprintf("service %s, %s/%s, %d processors; sqlite %s (%s), synchronous=%s; data in %s on %s\n",
+		m.Version, m.OS, m.Arch, m.Processors, m.SQLite, m.Driver, m.Synchronous, m.Data, m.FileSystem)
 }
 
 // Report is the result of [Run]. String returns it as a table.
@@ -63,7 +65,8 @@ type Report struct {
 	Machine *Machine `json:"machine"`
 	Rounds  int      `json:"rounds"` // the figures are their medians
 	// Raw is the most requests a second that a bare client of net/http made
-	// to the receiver, with a delivery's bytes: what the machine can do.
+	// to the receiver, with a delivery's header and body: what the machine can do. It
+	// is measured before and after each case.
 	Raw     float64   `json:"raw_per_second"`
 	Results []*Result `json:"cases"`
 }
@@ -80,7 +83,7 @@ type Result struct {
 
 	AcknowledgedPerSecond float64 `json:"acknowledged_per_second"`
 	DeliveredPerSecond    float64 `json:"delivered_per_second"`
-	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond as a share of what is possible
+	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond as a share of what was possible just before and after
 	// OfWithout is DeliveredPerSecond as a share of that of the same case without
 	// a replica, or acknowledged without it, when both were measured.
 	OfWithout float64 `json:"of_without_replica,omitempty"`
@@ -104,6 +107,7 @@ type Result struct {
 	DollarsPerMonth  float64 `json:"uploads_dollars_per_month,omitempty"`
 
 	CPU        float64 `json:"cpu_us_per_event"`  // of the service, for each event delivered
+	Bytes      float64 `json:"bytes_per_event"`   // of the database, for each event delivered; 0 with a replica, which keeps the log
 	PeakMemory int64   `json:"peak_memory_bytes"` // resident, of the service; 0 where the system does not tell
 	IdleMemory int64   `json:"idle_memory_bytes"` // the same before the case
 	Commits    int     `json:"commits"`           // each is one fsync of the write-ahead log
@@ -118,16 +122,22 @@ func (r *Report) String() string {
 	}
 	fmt.Fprintf(&b, "raw: %s requests/s of a bare net/http client to the same receiver\n\n", thousands(r.Raw))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tidle MB\tpeak MB\tcommits\tlost\ttwice\t")
+	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tB/event\tidle MB\tpeak MB\tcommits\tlost\ttwice\t")
 	for _, c := range r.Results {
+		bytes := func(n float64) string {
+			if n <= 0 {
+				return "–"
+			}
+			return thousands(n)
+		}
 		memory := func(bytes int64) string {
 			if bytes == 0 {
 				return "–"
 			}
 			return fmt.Sprintf("%.0f", float64(bytes)/(1<<20))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%s\t%s\t%d\t%d\t\n", c.Case, thousands(c.AcknowledgedPerSecond), thousands(c.DeliveredPerSecond),
-			c.OfRaw, c.P50, c.P99, c.Max, c.CPU, memory(c.IdleMemory), memory(c.PeakMemory), thousands(float64(c.Commits)), c.Lost, c.Duplicated)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%s\t%s\t%s\t%d\t%d\t\n", c.Case, thousands(c.AcknowledgedPerSecond), thousands(c.DeliveredPerSecond),
+			c.OfRaw, c.P50, c.P99, c.Max, c.CPU, bytes(c.Bytes), memory(c.IdleMemory), memory(c.PeakMemory), thousands(float64(c.Commits)), c.Lost, c.Duplicated)
 	}
 	w.Flush()
 	b.WriteByte('\n')
@@ -186,17 +196,24 @@ func Run(ctx context.Context, cfg Config, machine *Machine) (*Report, error) {
 
 // round measures everything once.
 func (b *runner) round(ctx context.Context, report *Report) (err error) {
-	b.Progress.Show("raw: what this machine can do")
-	if report.Raw, err = b.measureRaw(ctx); err != nil {
-		return fmt.Errorf("raw: %w", err)
+	before, err := b.measureRaw(ctx)
+	if err != nil {
+		return err
 	}
+	raw := []float64{before}
 	for _, bc := range b.workloads {
 		b.Progress.Show("%s: %s", bc.name, bc.about)
 		r, err := b.measure(ctx, bc)
 		if err != nil {
 			return fmt.Errorf("%s: %w", bc.name, err)
 		}
-		r.OfRaw = r.DeliveredPerSecond / report.Raw
+		after, err := b.measureRaw(ctx)
+		if err != nil {
+			return err
+		}
+		raw = append(raw, after)
+		r.OfRaw = r.DeliveredPerSecond / ((before + after) / 2)
+		before = after
 		base, replicated := strings.CutSuffix(bc.name, replicatedSuffix)
 		base, acknowledged := strings.CutSuffix(base, acknowledgedSuffix)
 		if replicated || acknowledged {
@@ -206,6 +223,7 @@ func (b *runner) round(ctx context.Context, report *Report) (err error) {
 		}
 		report.Results = append(report.Results, r)
 	}
+	report.Raw = median(raw)
 	return nil
 }
 
@@ -214,15 +232,14 @@ func (b *runner) round(ctx context.Context, report *Report) (err error) {
 // the lower of two; memory is the most of all, and what was lost or came twice
 // the sum.
 func medians(rounds []*Report) *Report {
-	median := func(of func(*Report) float64) float64 {
+	of := func(field func(*Report) float64) float64 {
 		var all []float64
 		for _, r := range rounds {
-			all = append(all, of(r))
+			all = append(all, field(r))
 		}
-		slices.Sort(all)
-		return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+		return median(all)
 	}
-	y := &Report{Machine: rounds[0].Machine, Rounds: len(rounds), Raw: median(func(r *Report) float64 { return r.Raw })}
+	y := &Report{Machine: rounds[0].Machine, Rounds: len(rounds), Raw: of(func(r *Report) float64 { return r.Raw })}
 	for i := range rounds[0].Results {
 		sorted := slices.SortedFunc(slices.Values(rounds), func(a, b *Report) int {
 			return cmp.Compare(a.Results[i].DeliveredPerSecond, b.Results[i].DeliveredPerSecond)
@@ -245,8 +262,9 @@ func medians(rounds []*Report) *Report {
 			func(r *Result) *float64 { return &r.UploadsPerSecond },
 			func(r *Result) *float64 { return &r.DollarsPerMonth },
 			func(r *Result) *float64 { return &r.CPU },
+			func(r *Result) *float64 { return &r.Bytes },
 		} {
-			*field(&r) = median(func(round *Report) float64 { return *field(round.Results[i]) })
+			*field(&r) = of(func(round *Report) float64 { return *field(round.Results[i]) })
 		}
 		r.Lost, r.Duplicated = 0, 0
 		for _, round := range rounds {
@@ -258,6 +276,12 @@ func medians(rounds []*Report) *Report {
 		y.Results = append(y.Results, &r)
 	}
 	return y
+}
+
+// median returns the median of some values, which it sorts.
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
 // profileOf is the file for the profile of a case, "" for none.

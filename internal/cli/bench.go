@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +23,7 @@ type benchCmd struct {
 	Time       string   `default:"5s" placeholder:"D" help:"How long events are published in each case."`
 	Publishers string   `default:"128" placeholder:"N" help:"How many requests are under way at a time; for raw too."`
 	Rounds     string   `default:"1" placeholder:"N" help:"How often all of it is measured, one round after the other. The medians are told, and the most memory: the speed of a shared machine changes from one second to the next."`
+	Cores      string   `default:"0" placeholder:"N" help:"How many processors all of it may use: service, receiver and publishers. 0 is all. Linux only."`
 	Case       []string `placeholder:"NAME" help:"The cases to measure: ${cases}. All, if none is named."`
 	Stored     string   `default:"0" placeholder:"N" help:"How many events are in the log before a case begins."`
 	Others     string   `default:"0" placeholder:"N" help:"How many other subscriptions there are, that ask for other events, before a case begins."`
@@ -36,6 +39,11 @@ func (c *benchCmd) Run(ctx context.Context, std Streams) error {
 	cfg, err := c.config(std)
 	if err != nil {
 		return err
+	}
+	if n, _ := strconv.Atoi(c.Cores); n > 0 {
+		if err := bench.UseCores(n); err != nil {
+			return err
+		}
 	}
 	about, err := bench.NewMachine(c.Data, version())
 	if err != nil {
@@ -80,6 +88,7 @@ func (c *benchCmd) config(std Streams) (bench.Config, error) {
 		Progress:   terminal.NewProgress(std.Err),
 		Env:        slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SERVICE_") }),
 	}
+	f.integer("cores", c.Cores, 0, runtime.NumCPU())
 	for _, name := range c.Case {
 		if !slices.Contains(bench.Workloads(), name) {
 			f.add("case", "must be one of %s, not %q", strings.Join(bench.Workloads(), ", "), name)

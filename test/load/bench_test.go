@@ -21,7 +21,7 @@ func TestBench(t *testing.T) {
 	dir := t.TempDir()
 	profile := filepath.Join(dir, "cpu.out")
 	var out, log bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), harness.Build(t), "bench", "--data", dir, "--time", "200ms", "--publishers", "16", "--stored", "1000", "--others", "20",
+	cmd := exec.CommandContext(t.Context(), harness.Build(t), "bench", "--data", dir, "--time", "200ms", "--publishers", "16", "--stored", "1000", "--others", "20", "--cores", "1",
 		"--case", "single,natural,natural-replicated,stream-replicated,light,fanout-100,bucket,bucket-acknowledged,steady-acknowledged,one-acknowledged", "--json", "--cpuprofile", profile)
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {
@@ -31,12 +31,12 @@ func TestBench(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v: %s", err, &out)
 	}
-	if r.Raw <= 0 || r.Machine.Synchronous != "FULL" || len(r.Results) != 10 {
+	if r.Raw <= 0 || r.Machine.Synchronous != "FULL" || r.Machine.FileSystem == "" || r.Machine.Processors != 1 || len(r.Results) != 10 {
 		t.Errorf("got %s", &out)
 	}
 	for _, r := range r.Results {
 		if r.Lost != 0 || r.Duplicated != 0 || r.Acknowledged == 0 || r.Delivered != r.Acknowledged*r.Subscriptions || r.Commits == 0 ||
-			r.P50 <= 0 || r.P99 < r.P50 || r.Max < r.P99 || r.OfRaw <= 0 {
+			r.P50 <= 0 || r.P99 < r.P50 || r.Max < r.P99 || r.OfRaw <= 0 || r.Case == "natural" && r.Bytes <= 0 {
 			t.Errorf("%s: got %+v", r.Case, r)
 		}
 		if compared := r.OfWithout > 0; compared != (r.Case == "natural-replicated" || r.Case == "bucket-acknowledged") {

@@ -20,7 +20,7 @@ func (s *core) alert(t *tx, a *webhook.Alert) error {
 	}
 	status, next := "unsent", any(nil)
 	if s.sendAlerts {
-		status, next = string(webhook.StatusPending), a.At.UnixMilli()
+		status, next = string(webhook.StatusPending), s.clock.wait(a.At)
 	}
 	level, attributes := slog.LevelWarn, []slog.Attr{
 		slog.String("alert", string(a.Name)), slog.String("program", a.Subscription.ProgramID), slog.String("subscription", a.Subscription.ID),
@@ -77,10 +77,10 @@ func (s Alerts) Claim(lease time.Duration) (*AlertClaim, time.Time, error) {
 	var next sql.NullInt64
 	err := s.writer.do(func(t *tx) error {
 		now := s.clock.now()
-		if err := t.Exec(endAlerts, now.UnixMilli()); err != nil {
+		if err := t.Exec(endAlerts, s.clock.wait(now)); err != nil {
 			return err
 		}
-		err := t.Scan(claimAlert, []any{now.UnixMilli(), now.Add(lease).UnixMilli()}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
+		err := t.Scan(claimAlert, []any{s.clock.wait(now), s.clock.wait(now.Add(lease))}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}

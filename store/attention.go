@@ -157,7 +157,7 @@ func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error)
 		if err := scan(&a.ID, &a.Name, &a.ProgramID, &a.SubscriptionID, &text, &a.Status, &a.AttemptsMade, &next, &created); err != nil {
 			return err
 		}
-		a.NextAttemptAt, a.CreatedAt = fromMillis(next), time.UnixMilli(created).UTC()
+		a.NextAttemptAt, a.CreatedAt = s.clock.shown(next), time.UnixMilli(created).UTC()
 		var sent struct {
 			Message, Action string
 			Subscription    struct{ URL string }

@@ -65,7 +65,7 @@ const (
 		WHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'
 		ELSE '' END`
 	cancelOutcome = `CASE
-		WHEN d.completed_at IS NOT NULL THEN 'ended'
+		WHEN d.completed_at IS NOT NULL OR d.next_attempt_at IS NOT NULL AND s.deleted_at IS NOT NULL THEN 'ended'
 		WHEN d.next_attempt_at IS NULL THEN 'in_flight'
 		ELSE '' END`
 
@@ -337,7 +337,7 @@ func (s BulkRuns) redeliverAll(t *tx, nums []int64) error {
 	if err := t.Scan(selectNewestNum, nil, &before); err != nil {
 		return err
 	}
-	if err := t.Exec(insertRedeliveries, string(list), s.clock.now().UnixMilli(), now); err != nil {
+	if err := t.Exec(insertRedeliveries, string(list), s.clock.wait(s.clock.now()), now); err != nil {
 		return err
 	}
 	t.deliveryChanged(0)

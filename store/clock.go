@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"strconv"
@@ -26,58 +27,106 @@ const (
 // that a wait takes as long as it was meant to, whatever the wall clock does
 // meanwhile.
 //
-// When the wall clock has jumped, stored waits are moved with it, in the first
-// commit after: nothing is sent before its time because the clock was set
-// forward, nor held up because it was set back.
+// A time that something waits for is stored by the wait clock: the wall clock
+// less all that it has ever jumped. So a jump is one number to store, however
+// much waits, and from that moment on nothing is sent before its time because
+// the clock was set forward, nor held up because it was set back.
 type clock struct {
 	now   func() time.Time // the wall clock
+	set   bool             // now is not time.Now
 	start time.Time        // of the process
-	wall  time.Time        // at the start, as if it had been right; owned by the leader of the writer
 
+	course  atomic.Pointer[course]    // replaced by the leader of the writer
 	saved   time.Time                 // when the time was last written down, by the process's; owned by the leader of the writer
 	doubted atomic.Pointer[time.Time] // when the clock was last set forward, by the process's; nil for never
 }
 
+// course is what the wall clock is held against. It is not changed.
+type course struct {
+	wall   time.Time     // the wall clock at the process's start, as if it had been right
+	offset time.Duration // by how much the wait clock is behind the wall clock, in whole milliseconds; as stored
+}
+
 func newClock(now func() time.Time) *clock {
+	c := &clock{now: now, set: now != nil, start: time.Now()}
 	if now == nil {
-		now = time.Now
+		c.now = time.Now
 	}
-	return &clock{now: now, start: time.Now(), wall: now().Round(0)}
+	c.course.Store(&course{wall: c.now().Round(0)})
+	return c
 }
 
 // jump returns by how much the wall clock is off the course of time since it
 // was last heeded, 0 when that is no jump.
-func (c *clock) jump() time.Duration {
-	d := c.now().Round(0).Sub(c.wall) - time.Since(c.start)
+func (c *clock) jump() time.Duration { return c.jumpFrom(c.course.Load()) }
+
+func (c *clock) jumpFrom(of *course) time.Duration {
+	d := c.now().Round(0).Sub(of.wall) - time.Since(c.start)
 	if d.Abs() < clockJump {
 		return 0
 	}
-	return d
+	return d.Round(time.Millisecond)
 }
 
-// stored is a time of the process as the wall clock will show it, in Unix
+// offset is by how much the wait clock is behind the wall clock, a jump that
+// was not heeded yet included.
+func (c *clock) offset() time.Duration {
+	of := c.course.Load()
+	return of.offset + c.jumpFrom(of)
+}
+
+// moved returns the course after a jump.
+func (c *course) moved(jump time.Duration) *course {
+	return &course{wall: c.wall.Add(jump), offset: c.offset + jump}
+}
+
+// wait is a time of the wall clock as the wait clock has it, in Unix
+// milliseconds.
+func (c *clock) wait(wall time.Time) int64 { return wall.Add(-c.offset()).UnixMilli() }
+
+// waitOrNull is wait; nil, which is NULL, for zero.
+func (c *clock) waitOrNull(wall time.Time) any {
+	if wall.IsZero() {
+		return nil
+	}
+	return c.wait(wall)
+}
+
+// shown is a time of the wait clock as the wall clock has it; zero for NULL.
+func (c *clock) shown(n sql.NullInt64) time.Time {
+	if !n.Valid {
+		return time.Time{}
+	}
+	return time.UnixMilli(n.Int64).Add(c.offset()).UTC()
+}
+
+// stored is a time of the process as the wait clock will show it, in Unix
 // milliseconds; nil, which is NULL, for zero.
 func (c *clock) stored(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
-	return c.now().Add(time.Until(t)).UnixMilli()
+	return c.wait(c.now().Add(time.Until(t)))
 }
 
-// process is the time of the process at which the wall clock will show a
+// process is the time of the process at which the wait clock will show a
 // stored time; zero for NULL.
 func (c *clock) process(n sql.NullInt64) time.Time {
 	if !n.Valid {
 		return time.Time{}
 	}
-	return time.Now().Add(time.UnixMilli(n.Int64).Sub(c.now()))
+	now := time.Now()
+	wall := now
+	if c.set {
+		wall = c.now()
+	}
+	return now.Add(c.shown(n).Sub(wall.Round(0)))
 }
 
 // due says whether the next commit has to heed the clock.
 func (c *clock) due() bool { return c.jump() != 0 || time.Since(c.saved) >= clockSaved }
 
-// heedClock moves the stored waits if the clock has jumped, and writes the time
-// down.
+// heedClock heeds a jump of the wall clock, and writes the time down.
 func (s *core) heedClock(t *tx) error {
 	c := s.clock
 	jump, now := c.jump(), time.Now()
@@ -91,7 +140,6 @@ func (s *core) heedClock(t *tx) error {
 		if jump == 0 {
 			return
 		}
-		c.wall = c.wall.Add(jump)
 		if jump > 0 {
 			c.doubted.Store(&now)
 		}
@@ -101,8 +149,31 @@ func (s *core) heedClock(t *tx) error {
 }
 
 // saveClock writes the time down.
-func (s *core) saveClock(t *tx) error {
-	return t.Exec("INSERT INTO settings (name, value) VALUES ('clock', ?1) ON CONFLICT DO UPDATE SET value = ?1", strconv.AppendInt(nil, s.clock.now().UnixMilli(), 10))
+func (s *core) saveClock(t *tx) error { return t.setNumber("clock", s.clock.now().UnixMilli()) }
+
+func (t *tx) setNumber(setting string, n int64) error {
+	return t.Exec("INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2", setting, strconv.AppendInt(nil, n, 10))
+}
+
+// number reads a setting that is a number, 0 when there is none, with the Scan of
+// a transaction or of a reader.
+func number(scan func(query string, args []any, dest ...any) error, setting string) (int64, error) {
+	var text []byte
+	err := scan("SELECT value FROM settings WHERE name = ?", []any{setting}, &text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(text), 10, 64)
+}
+
+// openClock reads by how much the wait clock is behind the wall clock. It is
+// called before anything else is read.
+func (s *core) openClock(ctx context.Context) error {
+	ms, err := number(func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }, waitOffset)
+	s.clock.course.Store(&course{wall: s.clock.course.Load().wall, offset: time.Duration(ms) * time.Millisecond})
+	return err
 }
 
 // recoverClock finds out, at the start, whether the clock was set back since
@@ -115,18 +186,11 @@ func (s *core) recoverClock(t *tx) error {
 		return nil
 	}
 	t.AfterCommit(func() { t.w.running = true })
-	var text []byte
-	err := t.Scan("SELECT value FROM settings WHERE name = 'clock'", nil, &text)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	} else if err != nil {
+	last, err := number(t.Scan, "clock")
+	if err != nil || last == 0 {
 		return err
 	}
-	last, err := strconv.ParseInt(string(text), 10, 64)
-	if err != nil {
-		return err
-	}
-	gap := s.clock.now().Sub(time.UnixMilli(last))
+	gap := s.clock.now().Sub(time.UnixMilli(last)).Round(time.Millisecond)
 	// Written down at once: another start before the next commit must not move it all again.
 	if err := s.saveClock(t); err != nil {
 		return err
@@ -138,33 +202,35 @@ func (s *core) recoverClock(t *tx) error {
 		return nil
 	}
 	s.logger.Warn("the clock was set back since the last run; what waits was moved with it", "by", gap.Round(time.Millisecond))
-	return s.moveWaits(t, gap)
+	of := s.clock.course.Load()
+	t.AfterCommit(func() { s.clock.course.Store(&course{wall: of.wall, offset: of.offset + gap}) })
+	return s.storeJump(t, of.offset+gap, gap)
 }
 
 const moveFailures = "UPDATE failures SET first_at = first_at + ?1, failing_since = failing_since + ?1"
 
-// moveWaits moves every stored time that something waits for, or counts from.
-func (s *core) moveWaits(t *tx, by time.Duration) error {
-	ms := by.Milliseconds()
+// waitOffset is the setting that has by how much the wait clock is behind the
+// wall clock, in milliseconds.
+const waitOffset = "wait_offset"
+
+// moveWaits moves all that waits by a jump of the wall clock.
+func (s *core) moveWaits(t *tx, jump time.Duration) error {
+	to := s.clock.course.Load().moved(jump)
+	t.AfterCommit(func() { s.clock.course.Store(to) })
+	return s.storeJump(t, to.offset, jump)
+}
+
+// storeJump stores the wait clock's offset, and moves the few stored times that
+// are the wall clock's: a row for each subscription that fails, and some for each
+// admin.
+func (s *core) storeJump(t *tx, offset, jump time.Duration) error {
 	for _, query := range []string{
-		"UPDATE deliveries SET next_attempt_at = next_attempt_at + ? WHERE next_attempt_at IS NOT NULL",
-		"UPDATE alerts SET next_attempt_at = next_attempt_at + ? WHERE next_attempt_at IS NOT NULL",
 		moveFailures,
-		"UPDATE idempotency_keys SET expires_at = expires_at + ?",
 		"UPDATE sessions SET seen_at = seen_at + ?1, expires_at = expires_at + ?1",
-		// In two steps, since the time is part of the key: below zero there is none to meet.
-		"UPDATE old_signing_secrets SET expires_at = -(expires_at + ?)",
-		"UPDATE old_signing_secrets SET expires_at = -expires_at WHERE expires_at < 0 AND ? <> 0",
 	} {
-		if err := t.Exec(query, ms); err != nil {
+		if err := t.Exec(query, jump.Milliseconds()); err != nil {
 			return err
 		}
 	}
-	// The queues know when their old secrets expire.
-	return t.Each("SELECT DISTINCT subscription_id FROM old_signing_secrets", nil, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-		return err
-	})
+	return t.setNumber(waitOffset, offset.Milliseconds())
 }

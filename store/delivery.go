@@ -10,10 +10,12 @@ import (
 )
 
 // deliveryColumns end with the events' ids and names, an array of pairs in the
-// order of the delivery.
+// order of the delivery, and when the subscription was deleted that the delivery
+// waits for an attempt of.
 const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
 	d.redelivery_of, d.created_at, d.completed_at, d.ping,
-	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = s.value)`
+	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = s.value),
+	CASE WHEN d.next_attempt_at IS NOT NULL THEN (SELECT z.deleted_at FROM subscriptions z WHERE z.id = d.subscription_id) END`
 
 // Get returns one delivery of a subscription with its attempts.
 func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
@@ -21,7 +23,7 @@ func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id strin
 		return webhook.Delivery{}, err
 	}
 	var num int64
-	d, num, err := scanDelivery(func(dest ...any) error {
+	d, num, err := s.scanDelivery(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", []any{id, subscriptionID}, dest...)
 	})
 	if err != nil {
@@ -31,19 +33,24 @@ func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id strin
 	return d, err
 }
 
-func scanDelivery(scan func(...any) error) (d webhook.Delivery, num int64, err error) {
+// scanDelivery reads a row of deliveryColumns. What still waits for an attempt of a
+// subscription that was deleted has failed, though the store has yet to come to it.
+func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num int64, err error) {
 	var reason, redelivery, refs sql.NullString
-	var next, completed sql.NullInt64
+	var next, completed, deleted sql.NullInt64
 	var created int64
 	var ping []byte
 	err = scan(&num, &d.ID, &d.SubscriptionID, &d.ProgramID, &d.Status, &reason, &d.AttemptsMade, &next,
-		&redelivery, &created, &completed, &ping, &refs)
+		&redelivery, &created, &completed, &ping, &refs, &deleted)
 	if err != nil {
 		return d, num, err
 	}
 	d.FailureReason = webhook.FailureReason(reason.String)
 	d.RedeliveryOf = redelivery.String
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = fromMillis(next), time.UnixMilli(created).UTC(), fromMillis(completed)
+	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
+	if deleted.Valid {
+		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{}, fromMillis(deleted)
+	}
 	if ping != nil {
 		var ref webhook.EventRef
 		if err := json.Unmarshal(ping, &ref); err != nil {
@@ -118,7 +125,7 @@ func (s *core) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.D
 		return webhook.Delivery{}, err
 	}
 	var open int
-	if err := t.Scan("SELECT count(*) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{sub.ID}, &open); err != nil {
+	if err := t.Scan("SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL LIMIT ?)", []any{sub.ID, maxOpenPings}, &open); err != nil {
 		return webhook.Delivery{}, err
 	}
 	if open >= maxOpenPings {
@@ -134,7 +141,7 @@ func (s *core) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.D
 	t.deliveryChanged(0)
 	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
-		id, sub.ID, sub.ProgramID, at.UnixMilli(), webhook.PingEvent(event, at), now)
+		id, sub.ID, sub.ProgramID, s.clock.wait(at), webhook.PingEvent(event, at), now)
 }
 
 // Redeliver queues a new delivery with the events of an old one, whatever came
@@ -154,7 +161,7 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	var seqs sql.NullString
 	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
 		SELECT ?1, subscription_id, program_id, 'pending', 0, ?5, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
-		RETURNING num, seqs`, []any{again, now, id, subscriptionID, s.clock.now().UnixMilli()}, &num, &seqs)
+		RETURNING num, seqs`, []any{again, now, id, subscriptionID, s.clock.wait(s.clock.now())}, &num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, notFound(err, "delivery")
 	}
@@ -168,7 +175,7 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 			return webhook.Delivery{}, err
 		}
 	}
-	d, _, err := scanDelivery(func(dest ...any) error {
+	d, _, err := s.scanDelivery(func(dest ...any) error {
 		return t.Scan("SELECT "+deliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
 	})
 	return d, err

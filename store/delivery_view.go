@@ -47,7 +47,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 		var claimed sql.NullInt64
 		var replay, seqs sql.NullString
 		var ping []byte
-		d.Delivery, d.Place, err = scanDelivery(func(dest ...any) error {
+		d.Delivery, d.Place, err = s.scanDelivery(func(dest ...any) error {
 			return v.Scan(selectDeliveryView, []any{id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
 		if err != nil {

@@ -205,7 +205,7 @@ const (
 
 const (
 	selectEventDeliveries = `SELECT d.num, d.id, d.subscription_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at, d.redelivery_of, d.replay_id,
-		d.created_at, d.completed_at, d.response_status, d.error, s.url
+		d.created_at, d.completed_at, d.response_status, d.error, s.url, iif(d.next_attempt_at IS NULL, NULL, s.deleted_at)
 		FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		WHERE x.program_id = ?1 AND x.seq = ?2 AND x.delivery < ?3 ORDER BY x.delivery DESC LIMIT ?4`
 
@@ -232,7 +232,7 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
 		err := v.Each(selectEventDeliveries, []any{programID, e.Seq, place[0], EventDeliveries + 1}, func(scan func(...any) error) error {
-			d, num, err := scanEventDelivery(programID, scan)
+			d, num, err := s.scanEventDelivery(programID, scan)
 			e.Deliveries, nums = append(e.Deliveries, d), append(nums, num)
 			return err
 		})
@@ -253,14 +253,17 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 	return e, err
 }
 
-func scanEventDelivery(programID string, scan func(...any) error) (d EventDelivery, num int64, err error) {
+func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d EventDelivery, num int64, err error) {
 	var reason, redelivery, replay, code sql.NullString
-	var next, completed, status sql.NullInt64
+	var next, completed, status, deleted sql.NullInt64
 	var created int64
-	err = scan(&num, &d.ID, &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created, &completed, &status, &code, &d.URL)
+	err = scan(&num, &d.ID, &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created, &completed, &status, &code, &d.URL, &deleted)
 	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
 	d.RedeliveryOf, d.ReplayID = redelivery.String, replay.String
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = fromMillis(next), time.UnixMilli(created).UTC(), fromMillis(completed)
+	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
+	if deleted.Valid { // see scanDelivery
+		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{}, fromMillis(deleted)
+	}
 	d.ResponseStatus, d.Error = int(status.Int64), webhook.ErrorCode(code.String)
 	return d, num, err
 }

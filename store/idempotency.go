@@ -28,7 +28,7 @@ const expiredAtOnce = 8
 func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answer, error) {
 	var a Answer
 	var request, encrypted []byte
-	err := s.db.Scan(ctx, selectAnswer, []any{k.TokenID, k.Key, s.clock.now().UnixMilli()}, &request, &a.Status, &a.Location, &encrypted)
+	err := s.db.Scan(ctx, selectAnswer, []any{k.TokenID, k.Key, s.clock.wait(s.clock.now())}, &request, &a.Status, &a.Location, &encrypted)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -48,13 +48,13 @@ func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answe
 // much kept as it may.
 func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 	s, t := w.s, w.t
-	now := s.clock.now()
-	err := t.Exec("DELETE FROM idempotency_keys WHERE rowid IN ("+selectExpired+")", now.UnixMilli(), expiredAtOnce)
+	now := s.clock.wait(s.clock.now())
+	err := t.Exec("DELETE FROM idempotency_keys WHERE rowid IN ("+selectExpired+")", now, expiredAtOnce)
 	if err != nil {
 		return err
 	}
 	// This one may have expired and wait for its removal.
-	if err := t.Exec("DELETE FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at <= ?", k.TokenID, k.Key, now.UnixMilli()); err != nil {
+	if err := t.Exec("DELETE FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at <= ?", k.TokenID, k.Key, now); err != nil {
 		return err
 	}
 	encrypted := s.keys.Encrypt(a.Body, answerPlace(k))
@@ -71,7 +71,7 @@ func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 		})
 	}
 	return t.Exec("INSERT INTO idempotency_keys (token_id, key, request, status, location, body, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-		k.TokenID, k.Key, k.Request[:], a.Status, a.Location, encrypted, now.Add(webhook.IdempotencyKeptFor).UnixMilli())
+		k.TokenID, k.Key, k.Request[:], a.Status, a.Location, encrypted, now+webhook.IdempotencyKeptFor.Milliseconds())
 }
 
 const (

@@ -385,7 +385,7 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 			next = s.cursor(scope, after)
 		}
 		return v.Each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
-			d, _, err := scanDelivery(scan)
+			d, _, err := s.scanDelivery(scan)
 			page = append(page, d)
 			return err
 		})
@@ -426,11 +426,13 @@ type deliveryList struct {
 // subscription, ?5 the value that the index is searched for, ?6 and ?7 a place
 // in completed_at and num, and from ?8 the filters, of which NULL is none.
 const (
-	deliveryMatches = `((?8 IS NULL OR d.status IN (SELECT value FROM json_each(?8)))
+	// What waits for an attempt of a deleted subscription has failed.
+	overtaken       = "(d.next_attempt_at IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions z WHERE z.id = d.subscription_id AND z.deleted_at IS NOT NULL))"
+	deliveryMatches = `((?8 IS NULL OR iif(` + overtaken + `, 'failed', d.status) IN (SELECT value FROM json_each(?8)))
 		AND (?9 IS NULL OR d.response_status IN (SELECT value FROM json_each(?9)))
 		AND (?10 IS NULL OR d.error IN (SELECT value FROM json_each(?10)))
 		AND (?11 IS NULL OR d.completed_at >= ?11) AND (?12 IS NULL OR d.completed_at < ?12)
-		AND (?13 IS NULL OR d.next_attempt_at >= ?13) AND (?14 IS NULL OR d.next_attempt_at < ?14)
+		AND (?13 IS NULL OR d.next_attempt_at >= ?13) AND (?14 IS NULL OR d.next_attempt_at < ?14) AND (?13 IS NULL AND ?14 IS NULL OR NOT ` + overtaken + `)
 		AND (?15 IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(?15))
 			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value WHERE e.name IN (SELECT value FROM json_each(?15))))
 		AND (?16 IS NULL OR d.program_id IN (SELECT value FROM json_each(?16)))
@@ -486,7 +488,7 @@ func (l *deliveryList) args(value any, at, num int64) []any {
 	f, r := l.q.Filters, l.q.Ranges
 	completed, next := r["completed_at"], r["next_attempt_at"]
 	return []any{l.subscriptionID, value, at, num, jsonOf(f["status"]), jsonOf(l.responses()), jsonOf(f["error"]),
-		millis(completed.From), millis(completed.To), millis(next.From), millis(next.To), jsonOf(f["event"]),
+		millis(completed.From), millis(completed.To), l.s.clock.waitOrNull(next.From), l.s.clock.waitOrNull(next.To), jsonOf(f["event"]),
 		jsonOf(f["program_id"]), jsonOf(f["subscription_id"]), least(f["attempts_made.from"]), jsonOf(f["id"]), jsonOf(f["redelivery_of"]), jsonOf(f["replay_id"])}
 }
 
@@ -717,17 +719,18 @@ func (l *deliveryList) setOf(name string, limit int) (query string, args []any) 
 		if r == (webhook.TimeRange{}) {
 			return "", nil
 		}
-		from, to := int64(0), int64(math.MaxInt64)
+		query, stored := setOfDue, l.s.clock.wait
+		if name == "completed_at" {
+			query, stored = setOfCompleted, time.Time.UnixMilli
+		}
+		from, to := int64(math.MinInt64), int64(math.MaxInt64)
 		if !r.From.IsZero() {
-			from = r.From.UnixMilli()
+			from = stored(r.From)
 		}
 		if !r.To.IsZero() {
-			to = r.To.UnixMilli()
+			to = stored(r.To)
 		}
-		if name == "completed_at" {
-			return setOfCompleted, append(args, from, to)
-		}
-		return setOfDue, append(args, from, to)
+		return query, append(args, from, to)
 	}
 	panic(fmt.Sprintf("store: no set of deliveries by %s", name))
 }

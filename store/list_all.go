@@ -380,7 +380,7 @@ func (s Deliveries) At(ctx context.Context, nums []int64) (all []webhook.Deliver
 
 func (v *view) deliveries(nums []int64) (all []webhook.Delivery, err error) {
 	err = v.Each(selectListedDeliveries, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
-		d, _, err := scanDelivery(scan)
+		d, _, err := v.s.scanDelivery(scan)
 		all = append(all, d)
 		return err
 	})

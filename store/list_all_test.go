@@ -94,7 +94,11 @@ func (d *allDeliveries) insert(i int) {
 		name := modelNames[min(r.IntN(7)/3, 2)]
 		m.names, seq = []string{name}, fmt.Sprintf("[%d]", d.seqs[sub.ProgramID][name])
 	}
-	switch r.IntN(10) {
+	state := r.IntN(10)
+	if sub.ID == d.subs[len(d.subs)-1].ID { // it is deleted: nothing of it waits
+		state = r.IntN(6)
+	}
+	switch state {
 	case 0, 1, 2, 3:
 		m.status, m.response, m.completed = "success", []int{200, 202}[r.IntN(2)], m.created+int64(r.IntN(4))
 	case 4, 5:

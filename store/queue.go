@@ -29,7 +29,7 @@ type Queue struct {
 	URL            string
 	Authorization  string                  // the Authorization header, "" for none
 	Secrets        []webhook.SigningSecret // the secret that signs, and those it replaced that have not expired
-	Expiry         []time.Time             // of the replaced ones: of Secrets[1:]
+	Expiry         []time.Time             // of the replaced ones, by the process's time: of Secrets[1:]
 	Active         bool
 	Status         webhook.Health
 	Failing        bool // by its status: only probes are formed
@@ -231,11 +231,11 @@ func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error 
 // fillOldSecrets reads the replaced secrets that have not expired. A queue with
 // one that cannot be decrypted is unusable.
 func (s Queues) fillOldSecrets(ctx context.Context, queues map[string]*Queue, which string, args []any) error {
-	args = append(args[:len(args):len(args)], s.clock.now().UnixMilli())
+	args = append(args[:len(args):len(args)], s.clock.wait(s.clock.now()))
 	return s.db.Each(ctx, "SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
 		var id string
 		var encrypted []byte
-		var expires int64
+		var expires sql.NullInt64
 		if err := scan(&id, &encrypted, &expires); err != nil {
 			return err
 		}
@@ -248,12 +248,12 @@ func (s Queues) fillOldSecrets(ctx context.Context, queues map[string]*Queue, wh
 			q.Unusable = err
 			return nil
 		}
-		q.Secrets, q.Expiry = append(q.Secrets, plain), append(q.Expiry, time.UnixMilli(expires))
+		q.Secrets, q.Expiry = append(q.Secrets, plain), append(q.Expiry, s.clock.process(expires))
 		return err
 	})
 }
 
-// SigningSecrets returns the secrets that sign at the given time.
+// SigningSecrets returns the secrets that sign at the given time of the process.
 func (q *Queue) SigningSecrets(now time.Time) []webhook.SigningSecret {
 	n := 1
 	for n < len(q.Secrets) && now.Before(q.Expiry[n-1]) {
@@ -547,9 +547,9 @@ func (s Queues) claimDue(ctx context.Context, subscriptionID string, ping bool) 
 	var again bool // its events went out before
 	var next sql.NullInt64
 	err := s.writer.doRepeatable(func(t *tx) error {
-		now := s.clock.now().UnixMilli()
+		now := s.clock.now()
 		c.AcceptedAt = time.Time{}
-		err := t.Scan(claimDue, []any{subscriptionID, now}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
+		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), s.clock.wait(now)}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
 		if errors.Is(err, sql.ErrNoRows) {
 			c.num = 0
 		} else if err != nil {
@@ -586,10 +586,10 @@ func (s Queues) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
 
 const (
 	claimDue = `UPDATE deliveries SET status = 'pending', attempts_made = attempts_made + 1, claimed_at = ?2, next_attempt_at = NULL
-		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL `
+		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?3 AND next_attempt_at IS NOT NULL `
 	claimDueReturning  = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping, redelivery_of IS NOT NULL OR replay_id IS NOT NULL`
 	claimDueDelivery   = claimDue + "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
-	claimDuePing       = claimDue + "AND ping IS NOT NULL" + claimDueReturning
+	claimDuePing       = claimDue + "AND ping IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND deleted_at IS NULL)" + claimDueReturning
 	nextDelivery       = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NULL AND subscription_id = "
 	nextPing           = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NOT NULL AND subscription_id = "
 	selectNextDelivery = nextDelivery + "?"

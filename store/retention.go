@@ -140,6 +140,9 @@ func (w *sweep) write(fn func(*tx) error) error {
 		return err
 	})
 	w.longest = max(w.longest, took)
+	if w.s.afterStep != nil {
+		w.s.afterStep()
+	}
 	switch {
 	case took > sweepTime:
 		w.step = max(w.step/2, 1)
@@ -447,7 +450,7 @@ func (w *sweep) stats() error {
 
 // rest removes what is small.
 func (w *sweep) rest() error {
-	now := w.s.clock.now().UnixMilli()
+	now := w.s.clock.wait(w.s.clock.now())
 	for _, part := range []struct {
 		find   string // the keys of what goes
 		edge   int64

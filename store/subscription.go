@@ -187,7 +187,7 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 	}
 	secret = webhook.NewSigningSecret()
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
-	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, now.UnixMilli()); err != nil {
+	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, s.clock.wait(now)); err != nil {
 		return sub, nil, until, err
 	}
 	var old int
@@ -198,22 +198,23 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 		return sub, nil, until, webhook.NewError(webhook.CodeConflict, "The signing secret was replaced "+webhook.Count(old, "time")+" within 24 hours, and the old ones still sign; wait for the first to expire.")
 	}
 	// Two rotations within a millisecond still have an expiry of their own.
-	var expires int64
+	var expires sql.NullInt64
 	err = t.Scan("INSERT INTO old_signing_secrets (subscription_id, expires_at, secret) SELECT id, max(?, 1 + coalesce((SELECT max(expires_at) FROM old_signing_secrets WHERE subscription_id = s.id), 0)), signing_secret FROM subscriptions s WHERE id = ? RETURNING expires_at",
-		[]any{now.Add(SecretOverlap).UnixMilli(), id}, &expires)
+		[]any{s.clock.wait(now.Add(SecretOverlap)), id}, &expires)
 	if err != nil {
 		return sub, nil, until, err
 	}
 	sub.UpdatedAt = now
 	sub.Revision++
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-	return sub, secret, time.UnixMilli(expires).UTC(), t.Exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+	return sub, secret, s.clock.shown(expires), t.Exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		s.keys.Encrypt(secret, "signing_secret of "+id), now.UnixMilli(), id)
 }
 
 // DeleteSubscription removes a subscription and returns it as it was. Nothing
 // more is sent: what waited for an attempt has failed, and an attempt in flight
-// is the last. Its deliveries stay.
+// is the last. Its deliveries stay. What this write does not come to is ended by
+// [Store.Housekeep], and is shown as failed meanwhile.
 func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, error) {
 	s, t := w.s, w.t
 	sub, err := t.subscription(programID, id)
@@ -244,24 +245,11 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	if err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'", now.UnixMilli(), id); err != nil {
 		return sub, err
 	}
-	err = t.Each("SELECT id FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL", []any{id}, func(scan func(...any) error) error {
-		var ping string
-		err := scan(&ping)
-		t.AfterCommit(func() { s.watchers.dropped(ping) })
-		return err
-	})
-	if err != nil {
-		return sub, err
-	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-	ended, err := t.now()
-	if err != nil {
-		return sub, err
+	ended, err := s.endDeleted(t, id, deletedAtOnce)
+	if ended == deletedAtOnce {
+		t.AfterCommit(func() { s.housekeeping.noteDeleted() })
 	}
-	failed, err := t.Affected("UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ? WHERE subscription_id = ? AND next_attempt_at IS NOT NULL",
-		ended, id)
-	t.deliveryChanged(0)
-	t.AfterCommit(func() { s.metrics.ended[webhook.FailureSubscriptionDeleted].Add(float64(failed)) })
 	return sub, err
 }
 

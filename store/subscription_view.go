@@ -401,10 +401,10 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 		if u.Failure, err = v.deliveryEnd(selectLastFailure, id); err != nil {
 			return err
 		}
-		err = v.Each(selectOldSecrets, []any{id, s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
-			var ends int64
+		err = v.Each(selectOldSecrets, []any{id, s.clock.wait(s.clock.now())}, func(scan func(...any) error) error {
+			var ends sql.NullInt64
 			err := scan(&ends)
-			u.OldSecrets = append(u.OldSecrets, time.UnixMilli(ends).UTC())
+			u.OldSecrets = append(u.OldSecrets, s.clock.shown(ends))
 			return err
 		})
 		if err != nil {
@@ -431,7 +431,7 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 			return err
 		}
 		return v.Each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
-			d, _, err := scanDelivery(scan)
+			d, _, err := s.scanDelivery(scan)
 			u.Recent = append(u.Recent, d)
 			return err
 		})

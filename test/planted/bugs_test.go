@@ -37,7 +37,7 @@ var bugs = []bug{
 		{"store/subscription.go", "active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE", "active = 0, authorization_header = NULL WHERE"},
 		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`, `"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},
-		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := t.now()", "ended, err := t.now()"},
+		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := s.endDeleted", "ended, err := t.now()"},
 	}},
 	{"a pause is not heeded", []edit{
 		{"store/queue.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
@@ -113,10 +113,10 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "d.client.Send(d.leased(ctx), ", "d.client.Send(ctx, "},
 	}},
 	{"the time of a retry is not that of a clock which has jumped", []edit{
-		{"store/clock.go", "return c.now().Add(time.Until(t)).UnixMilli()", "return t.UnixMilli()"},
+		{"store/clock.go", "return c.wait(c.now().Add(time.Until(t)))", "return c.wait(t)"},
 	}},
 	{"retries are not moved when the clock jumps", []edit{
-		{"store/clock.go", "\t\t\"UPDATE deliveries SET next_attempt_at = next_attempt_at + ? WHERE next_attempt_at IS NOT NULL\",\n", ""},
+		{"store/clock.go", "offset: c.offset + jump}", "offset: c.offset}"},
 	}},
 	{"retention uses a clock whose jump was not handled yet", []edit{
 		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tedge, doubted = s.clock.now().Add(-keep), s.clock.jump() > 0\n\t\treturn nil\n\t})", "edge = s.clock.now().Add(-keep)"},

@@ -1,0 +1,214 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// insertWaiting stores so many deliveries of a subscription that wait for an
+// attempt, one in ten a ping, and returns when they are due.
+func insertWaiting(t *testing.T, s *Store, sub *webhook.Subscription, n int) time.Time {
+	t.Helper()
+	due := s.clock.now().UTC().Truncate(time.Millisecond).Add(time.Hour)
+	publish(t, s, sub.ProgramID, sub.Events[0])
+	err := s.writer.do(func(tx *tx) error {
+		tx.w.last = 0
+		return tx.Exec(`WITH RECURSIVE i(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < ?1)
+			INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at)
+			SELECT ?2 || printf('%08d', n), ?2, ?3, 'retryable', 1, ?4, iif(n % 10 = 0, NULL, '[1]'), iif(n % 10 = 0, CAST('{"id":"a","name":"ping"}' AS BLOB), NULL), ?5 FROM i`,
+			n, sub.ID, sub.ProgramID, s.clock.wait(due), s.clock.now().UnixMilli())
+	})
+	must(t, err)
+	return due
+}
+
+// changes returns how many rows the writer has changed so far.
+func changes(t *testing.T, s *Store) (n int64) {
+	t.Helper()
+	must(t, s.writer.do(func(tx *tx) error { return tx.Scan("SELECT total_changes()", nil, &n) }))
+	return n
+}
+
+const stillWaiting = "SELECT count(*) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL"
+
+// A deletion writes few rows, however much waits. The rest is ended in steps,
+// between which others write, and is neither sent nor shown as waiting meanwhile;
+// another process goes on where one has ended.
+func TestDeletionInSteps(t *testing.T) {
+	const waiting = 2000
+	dir := memoryDir(t)
+	s := openDir(t, dir)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	insertWaiting(t, s, &sub, waiting)
+	before := changes(t, s)
+	_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
+	must(t, err)
+	if rows := changes(t, s) - before; rows > 2*deletedAtOnce {
+		t.Errorf("the deletion has changed %d rows, want at most %d", rows, 2*deletedAtOnce)
+	}
+	if left := count(t, s, stillWaiting, sub.ID); left < waiting-deletedAtOnce {
+		t.Fatalf("%d deliveries wait, want %d", left, waiting-deletedAtOnce)
+	}
+	wantEnded(t, s, sub.ID)
+
+	// It ends in the middle.
+	ctx, stop := context.WithCancel(t.Context())
+	steps := 0
+	s.afterStep = func() {
+		if steps++; steps == 3 {
+			stop()
+		}
+	}
+	if err := s.housekeep(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v, want that it was cancelled", err)
+	}
+	wantEnded(t, s, sub.ID)
+	must(t, s.Close())
+
+	s = openDir(t, dir)
+	left := count(t, s, stillWaiting, sub.ID)
+	if left == 0 || left >= waiting-deletedAtOnce {
+		t.Fatalf("%d deliveries wait after three steps", left)
+	}
+	for last := left; left > 0; last = left {
+		ctx, stop := context.WithCancel(t.Context())
+		s.afterStep = stop
+		s.housekeeping.noteDeleted()
+		if err := s.housekeep(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		publish(t, s, "p", "content_updated") // between two steps
+		if left = count(t, s, stillWaiting, sub.ID); left >= last || last-left > mostSweep {
+			t.Fatalf("a step has ended %d of %d deliveries", last-left, last)
+		}
+		wantEnded(t, s, sub.ID)
+	}
+	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE subscription_id = ? AND failure_reason = 'subscription_deleted'", sub.ID); n != waiting+1 { // and the ping of its creation
+		t.Errorf("%d deliveries have ended, want %d", n, waiting+1)
+	}
+}
+
+// wantEnded checks that nothing of a deleted subscription is sent, nor shown as
+// waiting.
+func wantEnded(t *testing.T, s *Store, subscriptionID string) {
+	t.Helper()
+	must(t, s.writer.do(func(tx *tx) error {
+		return tx.Exec("UPDATE deliveries SET next_attempt_at = 1 WHERE next_attempt_at IS NOT NULL")
+	}))
+	for _, ping := range []bool{true, false} {
+		if c, _, err := s.Queues().claimDue(t.Context(), subscriptionID, ping); err != nil || c != nil {
+			t.Fatalf("claim of a deleted subscription: %v, %v", c, err)
+		}
+	}
+	if queues, err := s.Queues().All(t.Context()); err != nil || len(queues) != 0 {
+		t.Fatalf("%d queues, %v, want none", len(queues), err)
+	}
+	for _, q := range []string{"filter[status]=retryable", "filter[status]=pending", "filter[next_attempt_at.from]=1960-01-01", "filter[subscription_id]=" + subscriptionID + "&filter[status]=retryable"} {
+		for cursor, pages := "", 0; pages < 50; pages++ {
+			list := query(t, webhook.AllDeliveryList, q)
+			list.Cursor = cursor
+			page, next, err := s.Deliveries().PageAll(t.Context(), list)
+			if err != nil || len(page) > 0 {
+				t.Fatalf("%s: got %d deliveries, %v, want none", q, len(page), err)
+			}
+			if cursor = next; next == "" {
+				break
+			}
+		}
+	}
+	all, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "page[size]=100"))
+	must(t, err)
+	for _, d := range all {
+		if d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureSubscriptionDeleted || d.CompletedAt.IsZero() || !d.NextAttemptAt.IsZero() {
+			t.Fatalf("listed as %+v", d)
+		}
+	}
+	view, err := s.Deliveries().View(t.Context(), all[len(all)-1].ID)
+	if err != nil || view.Status != webhook.StatusFailed {
+		t.Fatalf("shown as %s, %v", view.Status, err)
+	}
+}
+
+// Housekeeping is woken by a deletion, and ends all that waits.
+func TestHousekeepUntilDone(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		insertWaiting(t, s, &sub, 1000)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Housekeep(ctx) }()
+		synctest.Wait()
+		_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
+		must(t, err)
+		time.Sleep(time.Minute)
+		if left := count(t, s, stillWaiting, sub.ID); left != 0 {
+			t.Errorf("%d deliveries wait", left)
+		}
+		stop()
+		must(t, <-done)
+	})
+}
+
+// A jump of the clock writes few rows, however much waits, and moves all that
+// waits at once: in the commit that notices it, and for the next process.
+func TestClockJumpIsOneWrite(t *testing.T) {
+	for _, jump := range []time.Duration{26 * time.Hour, -26 * time.Hour} {
+		t.Run(jump.String(), func(t *testing.T) {
+			var skew atomic.Int64
+			dir := memoryDir(t)
+			config := Config{Dir: dir, Now: func() time.Time { return time.Now().Round(0).Add(time.Duration(skew.Load())) }}
+			s, err := Open(t.Context(), config)
+			must(t, err)
+			defer func() { must(t, s.Close()) }()
+			program(t, s, "p")
+			sub := subscribe(t, s, "p", "content_updated")
+			due := insertWaiting(t, s, &sub, 2000)
+			before := changes(t, s)
+
+			skew.Store(int64(jump))
+			must(t, s.writer.do(func(*tx) error { return nil }))
+			if rows := changes(t, s) - before; rows > 20 {
+				t.Errorf("the jump has changed %d rows", rows)
+			}
+			check := func() {
+				t.Helper()
+				if c, next, err := s.Queues().claimDue(t.Context(), sub.ID, false); err != nil || c != nil || time.Until(next).Round(time.Minute) != time.Hour {
+					t.Errorf("claim %v, next in %v, %v; want none, in an hour", c, time.Until(next), err)
+				}
+				page, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "filter[status]=retryable&page[size]=1"))
+				if err != nil || len(page) != 1 || page[0].NextAttemptAt.Sub(due.Add(jump)).Abs() > time.Second {
+					t.Errorf("shown: %+v, %v, want next_attempt_at %v", page, err, due.Add(jump))
+				}
+				for filter, want := range map[string]int{
+					"from]=" + webhook.FormatTime(due.Add(jump-time.Minute)): 1,
+					"from]=" + webhook.FormatTime(due.Add(jump+time.Minute)): 0,
+				} {
+					page, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "page[size]=1&filter[subscription_id]="+sub.ID+"&filter[next_attempt_at."+filter))
+					if err != nil || len(page) != want {
+						t.Errorf("%s: got %d, %v, want %d", filter, len(page), err, want)
+					}
+				}
+			}
+			check()
+			must(t, s.Close())
+			s, err = Open(t.Context(), config)
+			must(t, err)
+			check()
+
+			// Set back while nothing runs: from here on only backwards can be told.
+			must(t, s.Close())
+			skew.Add(-int64(2 * time.Hour))
+			s, err = Open(t.Context(), config)
+			must(t, err)
+			jump -= 2 * time.Hour
+			check()
+		})
+	}
+}

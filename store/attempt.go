@@ -18,14 +18,14 @@ func (s Deliveries) attempts(ctx context.Context, delivery int64) ([]webhook.Att
 // attemptsOf is the same, read with each.
 func attemptsOf(each func(query string, args []any, row func(scan func(...any) error) error) error, delivery int64) ([]webhook.Attempt, error) {
 	var all []webhook.Attempt
-	err := each("SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ? ORDER BY number",
+	err := each("SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, response_removed, dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ? ORDER BY number",
 		[]any{delivery}, func(scan func(...any) error) error {
 			var a webhook.Attempt
 			var started, duration int64
 			var status sql.NullInt64
 			var code sql.NullString
 			var phases [4]sql.NullInt64
-			err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated,
+			err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated, &a.ResponseRemoved,
 				&phases[0], &phases[1], &phases[2], &phases[3])
 			for i, p := range [...]*time.Duration{&a.Phases.DNS, &a.Phases.Connect, &a.Phases.TLS, &a.Phases.FirstByte} {
 				*p = time.Duration(phases[i].Int64) * time.Microsecond

@@ -47,6 +47,7 @@ type BulkResult struct {
 	Done    int
 	Skipped map[webhook.BulkSkip]int
 	Left    int   // that it did not come to
+	Waiting int   // of those: that wait until redeliveries of their subscriptions have ended
 	Rest    int64 // as in BulkPlan
 }
 
@@ -211,7 +212,6 @@ const selectNewestNum = "SELECT coalesce(max(num), 0) FROM deliveries"
 // each step, on the caller's goroutine. The error is [ErrBegun] when the id was
 // used before.
 func (s BulkRuns) Run(ctx context.Context, b *Bulk, progress func(BulkResult)) (BulkResult, error) {
-	_, find := outcomes(b.Action)
 	r := BulkResult{Skipped: make(map[webhook.BulkSkip]int)}
 	var nums []int64
 	_, rest, err := s.pick(ctx, b.Query, b.Newest, b.Rest, func(page []int64) (bool, error) {
@@ -246,29 +246,66 @@ func (s BulkRuns) Run(ctx context.Context, b *Bulk, progress func(BulkResult)) (
 	}
 	progress(r.clone())
 
-	work := &sweep{s: s.core, ctx: ctx, step: firstSweep}
-	for len(nums) > 0 {
-		some := nums[:min(work.step, len(nums))]
-		var done int
-		var skipped map[webhook.BulkSkip]int
-		err = work.write(func(t *tx) (err error) {
-			done, skipped, err = s.step(t, b.Action, find, some)
-			return err
-		})
-		if err != nil {
-			break
-		}
-		nums = nums[len(some):]
-		r.Done, r.Left = r.Done+done, len(nums)
-		for skip, n := range skipped {
-			r.Skipped[skip] += n
-		}
-		progress(r.clone())
-	}
+	err = s.steps(ctx, b.Action, nums, &r, progress)
 	entry.Detail = fmt.Sprintf("Ended: %d done, %d skipped, %d left", r.Done, sum(r.Skipped), r.Left)
 	// It is recorded what was done, also when there is no time for more.
 	audited := s.write(context.WithoutCancel(ctx), func(w Write) error { return w.Audit(entry) })
 	return r, errors.Join(err, audited)
+}
+
+// steps does a bulk action to deliveries. What would be more open redeliveries than
+// a subscription may have waits, with all that comes after it of that
+// subscription, until some have ended.
+func (s BulkRuns) steps(ctx context.Context, a webhook.Action, nums []int64, r *BulkResult, progress func(BulkResult)) error {
+	_, find := outcomes(a)
+	work := &sweep{s: s.core, ctx: ctx, step: firstSweep}
+	for len(nums) > 0 {
+		var later []int64
+		all, full := len(nums), make(map[string]bool)
+		for len(nums) > 0 {
+			some := nums[:min(work.step, len(nums))]
+			var is bulkStep
+			err := work.write(func(t *tx) (err error) {
+				is, err = s.step(t, a, find, some, full)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			for id := range is.full {
+				full[id] = true
+			}
+			nums, later = nums[len(some):], append(later, is.later...)
+			r.Done, r.Left, r.Waiting = r.Done+is.done, len(nums)+len(later), len(later)
+			for skip, n := range is.skipped {
+				r.Skipped[skip] += n
+			}
+			progress(r.clone())
+		}
+		nums = later
+		if len(later) < all {
+			continue
+		}
+		pause := time.NewTimer(bulkPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// bulkPause is how long a run waits for redeliveries to end before it looks again.
+const bulkPause = 250 * time.Millisecond
+
+// bulkStep is what one step of a run has come to.
+type bulkStep struct {
+	done    int
+	skipped map[webhook.BulkSkip]int
+	later   []int64         // deliveries that have to wait
+	full    map[string]bool // subscriptions that they wait for
 }
 
 func (r BulkResult) clone() BulkResult {
@@ -276,47 +313,74 @@ func (r BulkResult) clone() BulkResult {
 	return r
 }
 
-// step does a bulk action to some deliveries.
-func (s BulkRuns) step(t *tx, a webhook.Action, find string, nums []int64) (done int, skipped map[webhook.BulkSkip]int, err error) {
-	skipped = make(map[webhook.BulkSkip]int)
-	var chosen []int64
-	subscriptions := make(map[string]struct{})
+// step does a bulk action to some deliveries, but not to those of full
+// subscriptions.
+func (s BulkRuns) step(t *tx, a webhook.Action, find string, nums []int64, full map[string]bool) (bulkStep, error) {
+	is := bulkStep{skipped: make(map[webhook.BulkSkip]int), full: make(map[string]bool)}
+	type found struct {
+		num          int64
+		subscription string
+	}
+	var all []found
 	seen := 0
-	err = t.Each(find, []any{jsonOf(nums)}, func(scan func(...any) error) error {
-		var num int64
+	err := t.Each(find, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		var f found
 		var skip webhook.BulkSkip
-		var subscription string
-		if err := scan(&num, &skip, &subscription); err != nil {
+		if err := scan(&f.num, &skip, &f.subscription); err != nil {
 			return err
 		}
 		seen++
 		if skip != "" {
-			skipped[skip]++
+			is.skipped[skip]++
 			return nil
 		}
-		chosen = append(chosen, num)
-		subscriptions[subscription] = struct{}{}
+		all = append(all, f)
 		return nil
 	})
 	if err != nil {
-		return 0, nil, err
+		return is, err
 	}
 	if gone := len(nums) - seen; gone > 0 {
-		skipped[webhook.SkipGone] = gone
+		is.skipped[webhook.SkipGone] = gone
+	}
+	var chosen []int64
+	room := make(map[string]int) // of each subscription
+	for _, f := range all {
+		left, known := room[f.subscription]
+		if !known {
+			left = len(all)
+			if a == webhook.ActionDeliveryRedeliver {
+				open, err := t.openRedeliveries(f.subscription, s.quotas.redeliveries)
+				if err != nil {
+					return is, err
+				}
+				left = s.quotas.redeliveries - open
+			}
+			if full[f.subscription] {
+				left = 0
+			}
+		}
+		room[f.subscription] = max(left-1, 0)
+		if left == 0 {
+			is.later, is.full[f.subscription] = append(is.later, f.num), true
+			continue
+		}
+		chosen = append(chosen, f.num)
 	}
 	if len(chosen) == 0 {
-		return 0, skipped, nil
+		return is, nil
 	}
 	t.AfterCommit(func() {
-		for id := range subscriptions {
+		for id := range room {
 			s.watchers.queued(id)
 		}
 	})
 	if a == webhook.ActionDeliveryCancel {
-		done, err = s.cancel(t, chosen)
-		return done, skipped, err
+		is.done, err = s.cancel(t, chosen)
+		return is, err
 	}
-	return len(chosen), skipped, s.redeliverAll(t, chosen)
+	is.done = len(chosen)
+	return is, s.redeliverAll(t, chosen)
 }
 
 // redeliverAll queues new deliveries with the events of old ones, in their order.

@@ -153,6 +153,11 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	if err != nil {
 		return webhook.Delivery{}, err
 	}
+	if open, err := t.openRedeliveries(subscriptionID, s.quotas.redeliveries); err != nil {
+		return webhook.Delivery{}, err
+	} else if open >= s.quotas.redeliveries {
+		return webhook.Delivery{}, webhook.NewError(webhook.CodeRateLimited, webhook.Count(open, "redelivery")+" of the subscription have not ended, which is as many as it may have. Try again when some of them have ended.")
+	}
 	now, err := t.now()
 	if err != nil {
 		return webhook.Delivery{}, err

@@ -14,21 +14,33 @@ import (
 type housekeeping struct {
 	woken chan struct{} // has an element when something was noted
 
-	mu      sync.Mutex
-	deleted bool // a deleted subscription may have deliveries that wait for an attempt
+	started bool // what an earlier process has left was looked for; owned by Housekeep
+	step    int  // of the last sweep; owned by Housekeep
+
+	mu        sync.Mutex
+	deleted   bool                // a deleted subscription may have deliveries that wait for an attempt
+	successes map[string]stored   // by subscription, of successful attempts
+	responses map[string]stored   // by program, of the others
+	trim      map[string]struct{} // subscriptions that may be above their quota of responses
+	prune     map[string]struct{} // programs that may be
 }
 
 func newHousekeeping() housekeeping {
-	return housekeeping{woken: make(chan struct{}, 1), deleted: true}
+	return housekeeping{
+		woken: make(chan struct{}, 1), deleted: true,
+		successes: make(map[string]stored), responses: make(map[string]stored), trim: make(map[string]struct{}), prune: make(map[string]struct{}),
+	}
 }
 
 // noteDeleted notes that a deleted subscription may have deliveries that wait.
-func (h *housekeeping) noteDeleted() { h.note(func() { h.deleted = true }) }
-
-func (h *housekeeping) note(what func()) {
+func (h *housekeeping) noteDeleted() {
 	h.mu.Lock()
-	what()
+	h.deleted = true
 	h.mu.Unlock()
+	h.wake()
+}
+
+func (h *housekeeping) wake() {
 	select {
 	case h.woken <- struct{}{}:
 	default:
@@ -39,8 +51,8 @@ func (h *housekeeping) note(what func()) {
 const housekeepingRetry = 10 * time.Second
 
 // Housekeep does, in small steps and until ctx ends, what a write has left to be
-// done: it ends the deliveries of deleted subscriptions that wait for an attempt.
-// What one process does not come to, the next one does.
+// done: it ends the deliveries of deleted subscriptions that wait for an attempt,
+// and removes the responses that are above a quota. What one process does not come to, the next one does.
 func (s *Store) Housekeep(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -65,19 +77,88 @@ func (s *Store) Housekeep(ctx context.Context) error {
 // housekeep does all that is known to be left.
 func (s *core) housekeep(ctx context.Context) error {
 	h := &s.housekeeping
+	w := &sweep{s: s, ctx: ctx, step: max(h.step/2, firstSweep)}
+	defer func() { h.step = w.step }()
+	if err := once(h, &h.deleted, w.endAllDeleted); err != nil {
+		return err
+	}
+	if !h.started {
+		if err := w.findResponses(); err != nil {
+			return err
+		}
+		h.started = true
+	}
+	if err := each(h, h.trim, w.trimSuccesses); err != nil {
+		return err
+	}
+	return each(h, h.prune, w.pruneResponses)
+}
+
+// once does what is noted as to be done. After an error it is noted again.
+func once(h *housekeeping, noted *bool, do func() error) error {
 	h.mu.Lock()
-	deleted := h.deleted
-	h.deleted = false
+	is := *noted
+	*noted = false
 	h.mu.Unlock()
-	if deleted {
-		if err := s.endAllDeleted(ctx); err != nil {
+	if !is {
+		return nil
+	}
+	err := do()
+	if err != nil {
+		h.mu.Lock()
+		*noted = true
+		h.mu.Unlock()
+	}
+	return err
+}
+
+// each does what is noted as to be done for these ids. The one after an error is
+// noted again.
+func each(h *housekeeping, noted map[string]struct{}, do func(id string) error) error {
+	for {
+		h.mu.Lock()
+		var id string
+		for id = range noted {
+			break
+		}
+		delete(noted, id)
+		h.mu.Unlock()
+		if id == "" {
+			return nil
+		}
+		if err := do(id); err != nil {
 			h.mu.Lock()
-			h.deleted = true
+			noted[id] = struct{}{}
 			h.mu.Unlock()
 			return err
 		}
 	}
-	return nil
+}
+
+// findResponses finds at the start which responses may be above a quota.
+func (w *sweep) findResponses() error {
+	half, err := w.s.ids(w.ctx, selectTrimming)
+	if err != nil {
+		return err
+	}
+	unmarked, err := w.s.ids(w.ctx, selectUnmarked, w.s.quotas.successes)
+	if err != nil {
+		return err
+	}
+	for _, id := range append(half, unmarked...) {
+		if err := w.trimSuccesses(id); err != nil {
+			return err
+		}
+	}
+	if len(half) > 0 { // nothing of it may have been left
+		if err := w.write(func(t *tx) error { return t.noteTrimming("", false) }); err != nil {
+			return err
+		}
+	}
+	if err := w.countOld(); err != nil {
+		return err
+	}
+	return w.pruneAll()
 }
 
 const (
@@ -95,23 +176,16 @@ const (
 
 // endAllDeleted ends the deliveries of deleted subscriptions that wait for an
 // attempt.
-func (s *core) endAllDeleted(ctx context.Context) error {
-	var ids []string
-	err := s.db.Each(ctx, selectDeletedWaiting, nil, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		ids = append(ids, id)
-		return err
-	})
+func (w *sweep) endAllDeleted() error {
+	ids, err := w.s.ids(w.ctx, selectDeletedWaiting)
 	if err != nil {
 		return err
 	}
-	work := &sweep{s: s, ctx: ctx, step: firstSweep}
 	for _, id := range ids {
 		for more := true; more; {
-			step := work.step
-			err := work.write(func(t *tx) error {
-				ended, err := s.endDeleted(t, id, step)
+			step := w.step
+			err := w.write(func(t *tx) error {
+				ended, err := w.s.endDeleted(t, id, step)
 				more = ended == step
 				return err
 			})

@@ -618,8 +618,16 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		if c.Ping && a.Number == 1 {
 			t.AfterCommit(func() { s.watchers.recorded(c.ID, a) })
 		}
+		t.AfterCommit(func() {
+			s.housekeeping.recorded(c, a)
+			if !c.Ping {
+				s.stats.count(c, a, now)
+			}
+		})
+		if err := t.countResponse(c, a); err != nil {
+			return err
+		}
 		if !c.Ping {
-			t.AfterCommit(func() { s.stats.count(c, a, now) })
 			if err := s.recordHealth(t, c, a, policy, now); err != nil {
 				return err
 			}

@@ -223,7 +223,7 @@ func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 	if swept.Expired, err = t.Affected(expireAged, after, to, w.edge, now); err != nil {
 		return swept, err
 	}
-	for _, query := range []string{removeLinks, removeAttempts} {
+	for _, query := range []string{removeLinks, removeAgedStored, removeAttempts} {
 		if err := t.Exec(query, after, to, w.edge); err != nil {
 			return swept, err
 		}
@@ -461,6 +461,7 @@ func (w *sweep) rest() error {
 		{selectAgedAlerts, w.edge, []string{"DELETE FROM alerts WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectForgotten, w.edge, []string{
 			"DELETE FROM losses WHERE subscription_id IN (SELECT value FROM json_each(?))",
+			"DELETE FROM response_marks WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM replays WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM subscriptions WHERE id IN (SELECT value FROM json_each(?))",
 		}},

@@ -94,6 +94,7 @@ type core struct {
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
 
 	housekeeping housekeeping
+	quotas       quotas
 	afterStep    func() // called after each step of a sweep; of a test, nil for none
 
 	stats   stats
@@ -119,7 +120,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{core: &core{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), housekeeping: newHousekeeping(), sendAlerts: cfg.SendAlerts}}
+	s := &Store{core: &core{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
 		s.alerts[name] = new(atomic.Int64)

@@ -69,6 +69,11 @@ func deliveriesOf(n int) string {
 	return ui.Number(int64(n)) + " deliveries"
 }
 
+// waitingText says that deliveries wait for room among open redeliveries.
+func waitingText(n int) string {
+	return "Waiting: " + deliveriesOf(n) + ". A subscription may have " + ui.Number(webhook.MaxOpenRedeliveries) + " redeliveries that have not ended."
+}
+
 // matching says how many deliveries match.
 func matching(n int) string {
 	if n == 1 {

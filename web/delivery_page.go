@@ -154,7 +154,7 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 		if n, err := strconv.ParseInt(headerValue(a.header, "Content-Length"), 10, 64); err == nil && n >= int64(len(a.ResponseBody)) {
 			a.body.Size = n
 		}
-		if !a.answered() {
+		if !a.answered() || a.ResponseRemoved {
 			continue
 		}
 		if previous >= 0 {
@@ -446,6 +446,9 @@ func (h *deliveryPages) attemptBody(r *request) (response, error) {
 	}
 	for i := range d.attempts {
 		if n := strconv.Itoa(d.attempts[i].Number); n == r.PathValue("number") {
+			if d.attempts[i].ResponseRemoved {
+				return response{}, &problem{status: http.StatusGone, title: "The response is gone", text: "The response of this attempt is no longer stored."}
+			}
 			return textFile("delivery-"+d.ID+"-attempt-"+n+".txt", d.attempts[i].ResponseBody), nil
 		}
 	}

@@ -80,6 +80,8 @@ func asProblem(err error) error {
 		status = http.StatusNotFound
 	case webhook.CodeConflict:
 		status = http.StatusConflict
+	case webhook.CodeRateLimited:
+		status = http.StatusTooManyRequests
 	}
 	return &problem{status: status, title: "This cannot be done", text: e.Error()}
 }

@@ -65,6 +65,7 @@ type Attempt struct {
 	ResponseHeader    string // as received, a line each
 	ResponseBody      []byte // the first MaxKeptBody bytes
 	ResponseTruncated bool   // the body was longer
+	ResponseRemoved   bool   // there was a response, and its header and body are no longer stored
 
 	// RetryAfter is the wait that a 503 asked for, 0 if none.
 	RetryAfter time.Duration

@@ -65,6 +65,10 @@ type Delivery struct {
 // A single larger event still travels, alone.
 const MaxDeliveryBytes = 512 << 10
 
+// MaxOpenRedeliveries is how many redeliveries of one subscription may be open:
+// that have neither succeeded nor finally failed.
+const MaxOpenRedeliveries = 1000
+
 // AppendBody appends the body of a delivery (spec, section 2.2) to dst: a pure
 // function of the delivery's row and the stored JSON of its events, so that
 // every attempt sends the same bytes though they are not stored twice. The ids

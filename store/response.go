@@ -1,0 +1,253 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+
+	"service/webhook"
+)
+
+// quotas bound what a program can have the service store.
+type quotas struct {
+	successes    int   // of each subscription, the newest successful attempts whose responses are kept
+	responses    int64 // bytes of the responses of other attempts, of each program
+	redeliveries int   // of each subscription, that have not ended
+}
+
+// defaultQuotas are those of the product. A test may have smaller ones.
+var defaultQuotas = quotas{successes: 100, responses: 64 << 20, redeliveries: webhook.MaxOpenRedeliveries}
+
+const (
+	// A subscription's responses are looked at after so many successes, or so many
+	// bytes of them; and a program's after so many bytes. So much may be stored
+	// above a quota for a moment, and after a start.
+	successesAtOnce = 400
+	responsesAtOnce = 1 << 20
+)
+
+// stored is what was stored since responses were last looked at.
+type stored struct {
+	responses int
+	bytes     int64
+}
+
+// recorded notes that an attempt was stored.
+func (h *housekeeping) recorded(c *Claim, a *webhook.Attempt) {
+	size := responseBytes(a)
+	if size == 0 {
+		return
+	}
+	of, id, due := h.successes, c.SubscriptionID, h.trim
+	if a.Result != webhook.ResultSuccess {
+		of, id, due = h.responses, c.ProgramID, h.prune
+	}
+	h.mu.Lock()
+	is := of[id]
+	is.responses++
+	is.bytes += size
+	enough := is.bytes >= responsesAtOnce || is.responses >= successesAtOnce && a.Result == webhook.ResultSuccess
+	if enough {
+		delete(of, id)
+		due[id] = struct{}{}
+	} else {
+		of[id] = is
+	}
+	h.mu.Unlock()
+	if enough {
+		h.wake()
+	}
+}
+
+// responseBytes is how much of a response is stored with an attempt.
+func responseBytes(a *webhook.Attempt) int64 {
+	return int64(len(a.ResponseHeader) + len(a.ResponseBody))
+}
+
+// countResponse counts the response of an attempt that did not succeed.
+func (t *tx) countResponse(c *Claim, a *webhook.Attempt) error {
+	size := responseBytes(a)
+	if size == 0 || a.Result == webhook.ResultSuccess {
+		return nil
+	}
+	return t.Exec(insertStored, c.ProgramID, c.num, a.Number, size)
+}
+
+const (
+	insertStored = "INSERT INTO stored_responses (program_id, delivery, number, bytes) VALUES (?, ?, ?, ?)"
+
+	removeResponse = "UPDATE attempts SET response_header = '', response_body = x'', response_removed = 1 WHERE response_removed = 0 AND (response_header <> '' OR response_body <> x'') AND "
+
+	// Subscriptions whose responses were never looked at, and which may have more than their quota.
+	selectUnmarked = `SELECT id FROM subscriptions s WHERE NOT EXISTS (SELECT 1 FROM response_marks m WHERE m.subscription_id = s.id)
+		AND EXISTS (SELECT 1 FROM deliveries d INDEXED BY deliveries_by_subscription WHERE d.subscription_id = s.id LIMIT 1 OFFSET ?)`
+	selectMark = "SELECT coalesce(max(completed_at), 0) FROM response_marks WHERE subscription_id = ?"
+	// The successes after a mark, by when they ended.
+	successesAfter   = " FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = ?1 AND completed_at > ?2 AND completed_at IS NOT NULL AND status = 'success'"
+	selectKeptFrom   = "SELECT completed_at" + successesAfter + " ORDER BY completed_at DESC LIMIT 1 OFFSET ?3"
+	selectNextTrim   = "SELECT max(completed_at), count(*) FROM (SELECT completed_at" + successesAfter + " AND completed_at < ?3 ORDER BY completed_at LIMIT ?4)"
+	removeSuccesses  = removeResponse + "result = 'success' AND delivery IN (SELECT num" + successesAfter + " AND completed_at <= ?3)"
+	moveMark         = "INSERT INTO response_marks (subscription_id, completed_at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET completed_at = ?2"
+	selectOverQuota  = "SELECT program_id FROM response_use WHERE bytes > ?"
+	selectUse        = "SELECT coalesce(max(bytes), 0) FROM response_use WHERE program_id = ?"
+	selectOldest     = "SELECT delivery, number, bytes FROM stored_responses WHERE program_id = ? ORDER BY delivery, number LIMIT ?"
+	removeResponses  = removeResponse + "(delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
+	removeStored     = "DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?2))"
+	removeAgedStored = "DELETE FROM stored_responses WHERE (program_id, delivery) IN (SELECT program_id, num FROM deliveries WHERE " + agedDeliveries + ")"
+	countStored      = `INSERT OR IGNORE INTO stored_responses (program_id, delivery, number, bytes)
+		SELECT d.program_id, a.delivery, a.number, octet_length(a.response_header) + octet_length(a.response_body)
+		FROM attempts a CROSS JOIN deliveries d ON d.num = a.delivery
+		WHERE a.delivery > ?1 AND a.delivery <= ?2 AND a.result <> 'success' AND a.response_removed = 0 AND (a.response_header <> '' OR a.response_body <> x'')`
+	selectTo = "SELECT coalesce(min(num), 0) FROM (SELECT num FROM deliveries WHERE num <= ?1 ORDER BY num DESC LIMIT ?2)"
+
+	uncountedSetting = "responses_uncounted"
+	trimmingSetting  = "responses_trimming"
+	selectTrimming   = "SELECT CAST(value AS TEXT) FROM settings WHERE name = '" + trimmingSetting + "'"
+)
+
+// trimSuccesses removes the responses of a subscription's successful attempts but
+// the newest.
+func (w *sweep) trimSuccesses(subscriptionID string) error {
+	var mark int64
+	if err := w.s.db.Scan(w.ctx, selectMark, []any{subscriptionID}, &mark); err != nil {
+		return err
+	}
+	var kept int64 // when the oldest ended whose response is kept
+	if err := w.s.db.Scan(w.ctx, selectKeptFrom, []any{subscriptionID, mark, w.s.quotas.successes - 1}, &kept); err != nil {
+		return ignoreNoRows(err)
+	}
+	for first, more := true, true; more; first = false {
+		var to sql.NullInt64
+		var n int
+		if err := w.s.db.Scan(w.ctx, selectNextTrim, []any{subscriptionID, mark, kept, w.step}, &to, &n); err != nil {
+			return err
+		}
+		if first && n == 0 {
+			return nil
+		}
+		more = n >= w.step
+		err := w.write(func(t *tx) error {
+			if err := t.noteTrimming(subscriptionID, more); err != nil || n == 0 {
+				return err
+			}
+			if err := t.Exec(removeSuccesses, subscriptionID, mark, to.Int64); err != nil {
+				return err
+			}
+			t.deliveryChanged(0)
+			return t.Exec(moveMark, subscriptionID, to.Int64)
+		})
+		if err != nil {
+			return err
+		}
+		mark = to.Int64
+	}
+	return nil
+}
+
+// noteTrimming stores, for the next process, whether a subscription's responses
+// are half removed.
+func (t *tx) noteTrimming(subscriptionID string, half bool) error {
+	if !half {
+		return t.Exec("DELETE FROM settings WHERE name = '" + trimmingSetting + "'")
+	}
+	return t.Exec("INSERT INTO settings (name, value) VALUES ('"+trimmingSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(subscriptionID))
+}
+
+// pruneResponses removes the oldest responses of a program's other attempts, until
+// they are within the quota.
+func (w *sweep) pruneResponses(programID string) error {
+	for {
+		var use int64
+		if err := w.s.db.Scan(w.ctx, selectUse, []any{programID}, &use); err != nil || use <= w.s.quotas.responses {
+			return err
+		}
+		var oldest [][2]int64
+		err := w.s.db.Each(w.ctx, selectOldest, []any{programID, w.step}, func(scan func(...any) error) error {
+			var delivery, number, bytes int64
+			err := scan(&delivery, &number, &bytes)
+			if use > w.s.quotas.responses {
+				oldest = append(oldest, [2]int64{delivery, number})
+			}
+			use -= bytes
+			return err
+		})
+		if err != nil || len(oldest) == 0 {
+			return err
+		}
+		list, err := json.Marshal(oldest)
+		if err != nil {
+			return err
+		}
+		err = w.write(func(t *tx) error {
+			if err := t.Exec(removeResponses, string(list)); err != nil {
+				return err
+			}
+			t.deliveryChanged(0)
+			return t.Exec(removeStored, programID, string(list))
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// countOld counts the responses that were stored before they were counted, the
+// newest first, so that the newest are kept.
+func (w *sweep) countOld() error {
+	read := func(query string, args []any, dest ...any) error { return w.s.db.Scan(w.ctx, query, args, dest...) }
+	upTo, err := number(read, uncountedSetting)
+	for steps := 1; err == nil && upTo > 0; steps++ {
+		var from int64
+		if err := read(selectTo, []any{upTo, w.step}, &from); err != nil {
+			return err
+		}
+		err = w.write(func(t *tx) error {
+			if err := t.Exec(countStored, from-1, upTo); err != nil {
+				return err
+			}
+			if from <= 1 {
+				return t.Exec("DELETE FROM settings WHERE name = '" + uncountedSetting + "'")
+			}
+			return t.setNumber(uncountedSetting, from-1)
+		})
+		upTo = from - 1
+		if err == nil && (steps%pruneEvery == 0 || upTo <= 0) {
+			err = w.pruneAll()
+		}
+	}
+	return err
+}
+
+// pruneEvery is after how many steps of countOld what is above a quota is removed.
+const pruneEvery = 64
+
+// pruneAll is pruneResponses for the programs that are above their quota.
+func (w *sweep) pruneAll() error {
+	programs, err := w.s.ids(w.ctx, selectOverQuota, w.s.quotas.responses)
+	for _, id := range programs {
+		if err == nil {
+			err = w.pruneResponses(id)
+		}
+	}
+	return err
+}
+
+// openRedeliveries returns how many redeliveries of a subscription have not ended,
+// as far as its quota.
+func (t *tx) openRedeliveries(subscriptionID string, quota int) (n int, err error) {
+	return n, t.Scan(countOpenRedeliveries, []any{subscriptionID, quota}, &n)
+}
+
+const countOpenRedeliveries = `SELECT count(*) FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_open_redeliveries
+	WHERE subscription_id = ? AND redelivery_of IS NOT NULL AND completed_at IS NULL LIMIT ?)`
+
+// ids returns the ids that a query finds.
+func (s *core) ids(ctx context.Context, query string, args ...any) (ids []string, err error) {
+	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		ids = append(ids, id)
+		return err
+	})
+	return ids, err
+}

@@ -1,0 +1,301 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// respond records the attempt of a claim with a response of so many bytes.
+func respond(t *testing.T, s *Store, c *Claim, status, size int) {
+	t.Helper()
+	a := webhook.Attempt{
+		Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone),
+		ResponseHeader: "X-A: b\n", ResponseBody: bytes.Repeat([]byte("r"), size-len("X-A: b\n")),
+	}
+	_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
+	must(t, err)
+}
+
+// attempt makes the delivery of a new event, and records a response.
+func attempt(t *testing.T, s *Store, sub *webhook.Subscription, status, size int) *Claim {
+	t.Helper()
+	publish(t, s, sub.ProgramID, sub.Events[0])
+	c := form(t, s, queue(t, s, sub.ID), 1)
+	if c == nil {
+		t.Fatal("nothing waits")
+	}
+	respond(t, s, c, status, size)
+	return c
+}
+
+// stillStored returns whether the response of the only attempt of a delivery is
+// stored, and checks that it is shown so.
+func stillStored(t *testing.T, s *Store, c *Claim) bool {
+	t.Helper()
+	d, err := s.Deliveries().View(t.Context(), c.ID)
+	if err != nil || len(d.Attempts) == 0 {
+		t.Fatalf("%d attempts, %v: they stay", len(d.Attempts), err)
+	}
+	a := d.Attempts[len(d.Attempts)-1]
+	if a.ResponseRemoved != (a.ResponseHeader == "") || a.ResponseRemoved != (len(a.ResponseBody) == 0) || a.ResponseStatus == 0 {
+		t.Fatalf("shown as %+v", a)
+	}
+	return !a.ResponseRemoved
+}
+
+func wantStored(t *testing.T, s *Store, claims []*Claim, newest int) {
+	t.Helper()
+	for i, c := range claims {
+		if got, want := stillStored(t, s, c), i >= len(claims)-newest; got != want {
+			t.Errorf("the response of delivery %d of %d is stored: %v, want %v", i+1, len(claims), got, want)
+		}
+	}
+}
+
+// Of successful attempts the newest responses are kept, by when they ended; in
+// steps, which the next process goes on with.
+func TestResponsesOfSuccesses(t *testing.T) {
+	dir := memoryDir(t)
+	s := openDir(t, dir)
+	s.quotas.successes = 10
+	program(t, s, "p")
+	sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_deleted")
+	publish(t, s, "p", "content_updated")
+	late := form(t, s, queue(t, s, sub.ID), 1) // ends last, though it began first
+	var claims []*Claim
+	for range 50 {
+		claims = append(claims, attempt(t, s, &sub, 200, 300))
+		attempt(t, s, &sub, 404, 300)    // none of these
+		time.Sleep(2 * time.Millisecond) // those of one millisecond stay together
+	}
+	few := attempt(t, s, &other, 200, 300)
+	respond(t, s, late, 200, 300)
+	claims = append(claims, late)
+
+	ctx, stop := context.WithCancel(t.Context())
+	s.afterStep = stop
+	s.housekeeping.trim[sub.ID] = struct{}{}
+	if err := s.housekeep(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v, want that it was cancelled", err)
+	}
+	if n := count(t, s, "SELECT count(*) FROM attempts WHERE response_removed = 1"); n == 0 || n > firstSweep+1 {
+		t.Fatalf("one step has removed %d responses", n)
+	}
+	must(t, s.Close())
+	s = openDir(t, dir)
+	s.quotas.successes = 10
+	s.housekeeping.trim[sub.ID], s.housekeeping.trim[other.ID] = struct{}{}, struct{}{}
+	must(t, s.housekeep(t.Context()))
+	wantStored(t, s, claims, 10)
+	if n := count(t, s, "SELECT count(*) FROM attempts WHERE response_removed = 1 AND result <> 'success'"); n != 0 || !stillStored(t, s, few) {
+		t.Errorf("%d responses of others were removed", n)
+	}
+	claims = append(claims, attempt(t, s, &sub, 200, 300))
+	s.housekeeping.trim[sub.ID] = struct{}{}
+	must(t, s.housekeep(t.Context()))
+	wantStored(t, s, claims, 10)
+}
+
+// Responses are looked at after so many, without looking at the database.
+func TestResponsesAreNoted(t *testing.T) {
+	for _, c := range []struct {
+		result      webhook.Result
+		size, after int
+		of          func(h *housekeeping) map[string]struct{}
+	}{
+		{webhook.ResultSuccess, 200, successesAtOnce, func(h *housekeeping) map[string]struct{} { return h.trim }},
+		{webhook.ResultSuccess, webhook.MaxKeptBody, responsesAtOnce / webhook.MaxKeptBody, func(h *housekeeping) map[string]struct{} { return h.trim }},
+		{webhook.ResultFailed, webhook.MaxKeptBody, responsesAtOnce / webhook.MaxKeptBody, func(h *housekeeping) map[string]struct{} { return h.prune }},
+		{webhook.ResultRetryable, 0, 0, func(h *housekeeping) map[string]struct{} { return h.prune }},
+	} {
+		h := newHousekeeping()
+		a := webhook.Attempt{Result: c.result, ResponseBody: make([]byte, c.size)}
+		for i := range 2000 {
+			h.recorded(&Claim{SubscriptionID: "s", ProgramID: "p"}, &a)
+			if due := len(c.of(&h)) > 0; due != (c.after > 0 && i+1 >= c.after) {
+				t.Fatalf("%s of %d bytes: due %v after %d", c.result, c.size, due, i+1)
+			}
+		}
+	}
+}
+
+// The other responses of a program are kept within its quota, the newest.
+func TestResponsesOfAProgram(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		const size, kept = 1000, 10
+		s.quotas.responses = kept*size + size/2
+		program(t, s, "q")
+		sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "q", "content_updated")
+		strange := attempt(t, s, &other, 404, size)
+		var claims []*Claim
+		for i := range 3 * kept {
+			claims = append(claims, attempt(t, s, &sub, []int{404, 403}[i%2], size))
+			attempt(t, s, &sub, 200, size)
+		}
+		use := func(program string) int64 {
+			return count(t, s, "SELECT coalesce((SELECT bytes FROM response_use WHERE program_id = ?), 0)", program)
+		}
+		if got := use("p"); got != 3*kept*size {
+			t.Errorf("%d bytes are counted, want %d", got, 3*kept*size)
+		}
+		s.housekeeping.prune["p"], s.housekeeping.prune["q"] = struct{}{}, struct{}{}
+		must(t, s.housekeep(t.Context()))
+		wantStored(t, s, claims, kept)
+		if !stillStored(t, s, strange) || use("p") != kept*size || use("q") != size {
+			t.Errorf("another program's is stored: %v; counted are %d and %d", stillStored(t, s, strange), use("p"), use("q"))
+		}
+		// What retention removes is counted no more.
+		time.Sleep(time.Hour)
+		last := attempt(t, s, &sub, 404, size)
+		sweepAt(t, s, time.Now().Add(-time.Minute))
+		if use("p") != size || use("q") != 0 || !stillStored(t, s, last) {
+			t.Errorf("counted are %d and %d", use("p"), use("q"))
+		}
+	})
+}
+
+// What was stored before responses were counted is counted and removed in steps,
+// which the next process goes on with.
+func TestResponsesAfterAnUpgrade(t *testing.T) {
+	const size, kept, all = 1000, 20, 100
+	dir := memoryDir(t)
+	small := quotas{successes: 10, responses: kept*size + size/2, redeliveries: 10}
+	s := openDir(t, dir)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	var failed, good []*Claim
+	for i := range all {
+		failed = append(failed, attempt(t, s, &sub, 404, size))
+		if i%2 == 0 {
+			good = append(good, attempt(t, s, &sub, 200, size))
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	must(t, s.writer.do(func(tx *tx) error { // as the migration leaves it
+		if err := tx.Exec("DELETE FROM stored_responses"); err != nil {
+			return err
+		}
+		return tx.Exec("INSERT INTO settings (name, value) SELECT 'responses_uncounted', CAST(CAST(max(num) AS TEXT) AS BLOB) FROM deliveries")
+	}))
+	newest := attempt(t, s, &sub, 404, size)
+	for last := int64(0); ; {
+		must(t, s.Close())
+		s = openDir(t, dir)
+		s.quotas = small
+		ctx, stop := context.WithCancel(t.Context())
+		steps := 0
+		s.afterStep = func() {
+			if steps++; steps == 3 {
+				stop()
+			}
+		}
+		err := s.housekeep(ctx)
+		stop()
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		done := 2*count(t, s, "SELECT count(*) FROM attempts WHERE response_removed = 1") + count(t, s, "SELECT count(*) FROM stored_responses") +
+			1000 - count(t, s, "SELECT coalesce((SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'responses_uncounted'), 0)")
+		if done <= last {
+			t.Fatalf("a process has done nothing: %d after %d", done, last)
+		}
+		last = done
+	}
+	wantStored(t, s, append(failed, newest), kept)
+	wantStored(t, s, good, 10)
+	if got := count(t, s, "SELECT sum(bytes) FROM response_use"); got != kept*size {
+		t.Errorf("%d bytes are counted, want %d", got, kept*size)
+	}
+	if n := count(t, s, "SELECT count(*) FROM settings WHERE name = 'responses_uncounted'"); n != 0 {
+		t.Error("it begins anew at the next start")
+	}
+}
+
+// A subscription may have so many redeliveries that have not ended.
+func TestOpenRedeliveries(t *testing.T) {
+	s := open(t)
+	s.quotas.redeliveries = 3
+	program(t, s, "p")
+	sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated")
+	c, o := deliver(t, s, sub.ID, webhook.StatusFailed), deliver(t, s, other.ID, webhook.StatusFailed)
+	again := func(of *Claim) error {
+		_, err := s.Deliveries().Redeliver(t.Context(), "p", of.SubscriptionID, of.ID)
+		return err
+	}
+	for range 3 {
+		must(t, again(c))
+	}
+	err := again(c)
+	wantCode(t, err, webhook.CodeRateLimited)
+	if !strings.HasPrefix(err.Error(), "3 redeliveries of the subscription have not ended") {
+		t.Errorf("it says %q", err)
+	}
+	must(t, again(o))
+	claimed, _, err := s.Queues().claimDue(t.Context(), sub.ID, false)
+	must(t, err)
+	wantCode(t, again(c), webhook.CodeRateLimited) // it is in flight
+	end(t, s, claimed, webhook.StatusSuccess)
+	must(t, again(c))
+}
+
+// A bulk redelivery stays within the quota: it goes on as redeliveries end, and
+// says that it waits.
+func TestBulkWaitsForRedeliveries(t *testing.T) {
+	s := open(t)
+	s.quotas.redeliveries = 3
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	const all = 20
+	for range all {
+		publish(t, s, "p", "content_updated")
+		deliver(t, s, sub.ID, webhook.StatusFailed)
+	}
+	const open = "SELECT count(*) FROM deliveries WHERE redelivery_of IS NOT NULL AND completed_at IS NULL"
+	b := Bulk{ID: webhook.NewID(), Action: webhook.ActionDeliveryRedeliver, Query: query(t, webhook.AllDeliveryList, "filter[status]=failed"), Audit: anAdmin()}
+	waited := 0
+	got, err := s.BulkRuns().Run(t.Context(), &b, func(r BulkResult) {
+		n := count(t, s, open)
+		if n > 3 {
+			t.Errorf("%d redeliveries are open", n)
+		}
+		if r.Waiting > 0 {
+			waited++
+		}
+		for n > 0 && r.Waiting == r.Left { // a pass has ended
+			c, _, err := s.Queues().claimDue(t.Context(), sub.ID, false)
+			must(t, err)
+			if c == nil {
+				break
+			}
+			end(t, s, c, webhook.StatusSuccess)
+		}
+	})
+	if err != nil || got.Done != all || got.Left != 0 || got.Waiting != 0 || waited == 0 {
+		t.Errorf("got %+v (%v), has waited %d times; want all done", got, err, waited)
+	}
+
+	// While nothing ends it waits, until its time is over.
+	ctx, stop := context.WithCancel(t.Context())
+	b.ID = webhook.NewID()
+	b.Query = query(t, webhook.AllDeliveryList, "filter[status]=success")
+	got, err = s.BulkRuns().Run(ctx, &b, func(r BulkResult) {
+		if r.Waiting > 0 && r.Waiting == r.Left {
+			stop()
+		}
+	})
+	stop()
+	if !errors.Is(err, context.Canceled) || got.Done != 3 || got.Left != all-3 || got.Waiting != all-3 {
+		t.Errorf("got %+v (%v), want 3 done", got, err)
+	}
+	checkRedeliveries(t, s, count(t, s, "SELECT max(num) - 3 FROM deliveries"), 3)
+}

@@ -113,8 +113,11 @@ func problemHeader(header http.Header, req *request, code webhook.Code) {
 	case webhook.CodeMethodNotAllowed:
 		header.Set("Allow", req.allow)
 	case webhook.CodeRateLimited, webhook.CodeConflict:
-		if req.retryAfter != "" {
+		switch {
+		case req.retryAfter != "":
 			header.Set("Retry-After", req.retryAfter)
+		case code == webhook.CodeRateLimited:
+			header.Set("Retry-After", retryRedelivery)
 		}
 	case webhook.CodeUnavailable:
 		header.Set("Retry-After", retryAfter)

@@ -40,6 +40,10 @@ var kinds = map[webhook.Code]kind{
 // retryAfter is the Retry-After of every 503, in seconds.
 const retryAfter = "5"
 
+// retryRedelivery is the Retry-After of a 429 for as many open redeliveries as a
+// subscription may have, in seconds. When one of them ends is not known.
+const retryRedelivery = "30"
+
 // problem returns what the caller is told of an error. What is our fault is
 // logged here, once, and not told.
 func (a *API) problem(req *request, err error) *webhook.Error {

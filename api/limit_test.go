@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -492,5 +493,34 @@ func BenchmarkOversized(b *testing.B) {
 		if oversized(r) != nil {
 			b.Fatal("it is not")
 		}
+	}
+}
+
+// A subscription has a bound of redeliveries that have not ended.
+func TestOpenRedeliveries(t *testing.T) {
+	s := start(t)
+	id := s.subscribe("content_updated")
+	s.publishOne()
+	s.deliver(200, webhook.ErrorNone)
+	path := "/v2/webhooks/subscriptions/" + id + "/deliveries"
+	first := data[[]identified](t, s.send("GET", path, ""))[0].ID
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(s.store.Write(t.Context(), func(w store.Write) error {
+		for range webhook.MaxOpenRedeliveries {
+			if _, err := w.Redeliver("acme", id, first); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	r := s.send("POST", path+"/"+first+"/redeliver", "")
+	wantStatus(t, "one more", r, http.StatusTooManyRequests)
+	if r.header.Get("Retry-After") != retryRedelivery {
+		t.Errorf("Retry-After is %q, want %q", r.header.Get("Retry-After"), retryRedelivery)
 	}
 }

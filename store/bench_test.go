@@ -42,7 +42,27 @@ func BenchmarkPublish(b *testing.B) {
 // BenchmarkDeliver is the store's part of a delivery of one event: forming it,
 // with its attempt counted, and recording its result.
 func BenchmarkDeliver(b *testing.B) {
+	b.Run("response=none", func(b *testing.B) { benchmarkDeliver(b, 200, "", 0) })
+	b.Run("response=200", func(b *testing.B) { benchmarkDeliver(b, 200, responseHeader, 0) })
+	b.Run("response=404", func(b *testing.B) { benchmarkDeliver(b, 404, responseHeader, 500) })
+}
+
+const responseHeader = "Date: Fri, 20 Mar 2026 10:00:00 GMT\nContent-Type: application/json; charset=utf-8\nContent-Length: 2\nServer: nginx\nX-Request-Id: 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5\n"
+
+// benchmarkDeliver records responses of a status, with so many bytes of body; and
+// removes those that are above the quotas.
+func benchmarkDeliver(b *testing.B, status int, header string, body int) {
 	s := open(b)
+	s.quotas.responses = 1 << 20
+	ctx, stop := context.WithCancel(context.Background())
+	housekeeper := make(chan error, 1)
+	go func() { housekeeper <- s.Housekeep(ctx) }()
+	defer func() {
+		stop()
+		if err := <-housekeeper; err != nil {
+			b.Error(err)
+		}
+	}()
 	program(b, s, "p")
 	sub := subscribe(b, s, "p", "content_updated")
 	events := make([]webhook.Event, b.N)
@@ -74,8 +94,11 @@ func BenchmarkDeliver(b *testing.B) {
 			defer func() { <-slots }()
 			c, err := f.Wait()
 			if err == nil {
-				a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-				_, err = s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
+				a := webhook.Attempt{
+					Number: 1, StartedAt: time.Now(), Result: webhook.Classify(status, webhook.ErrorNone), ResponseStatus: status,
+					ResponseHeader: header, ResponseBody: make([]byte, body),
+				}
+				_, err = s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
 			}
 			if err != nil {
 				b.Error(err)

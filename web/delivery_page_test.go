@@ -2,6 +2,7 @@ package web
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -274,6 +275,45 @@ func TestPingPage(t *testing.T) {
 	p.has(t, "204 No Content", "The server has taken the delivery.", "POST / HTTP/1.1", `&#34;ping&#34;`)
 	p.hasNot(t, "/events/acme/")
 	p.inert(t)
+}
+
+// A response that is no longer stored is said to be gone, and its attempt is there.
+func TestRemovedResponse(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com")
+	answer := webhook.Attempt{ResponseStatus: 200, ResponseHeader: "X-Kept: yes\n", ResponseBody: []byte(strings.Repeat("r", webhook.MaxKeptBody))}
+	c := l.claim(true)
+	l.end(c, answer)
+	path := "/deliveries/" + c.ID
+	v.do("GET", path).has(t, "200 OK", "X-Kept")
+	for range 200 { // as many as have responses looked at, and more than are kept
+		l.publish("content_updated", `"a"`)
+		l.end(l.form(), answer)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.store.Housekeep(ctx) }()
+	for {
+		d, err := w.store.Deliveries().View(t.Context(), c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Attempts[0].ResponseRemoved {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	p := v.do("GET", path)
+	p.has(t, "200 OK", "The response is no longer stored")
+	p.hasNot(t, "X-Kept", "No headers", "Response headers of attempt 1", `id="response"`)
+	p.inert(t)
+	v.do("GET", path+"/attempts/1/body.txt").want(t, 410, "The response of this attempt is no longer stored.")
 }
 
 // TestHostileDelivery holds that whatever a server answers, and a publisher

@@ -111,16 +111,20 @@ func (c *clock) stored(t time.Time) any {
 
 // process is the time of the process at which the wait clock will show a
 // stored time; zero for NULL.
-func (c *clock) process(n sql.NullInt64) time.Time {
-	if !n.Valid {
+func (c *clock) process(n sql.NullInt64) time.Time { return c.processAt(c.shown(n)) }
+
+// processAt is the time of the process at which the wall clock will show a time;
+// zero for zero.
+func (c *clock) processAt(wall time.Time) time.Time {
+	if wall.IsZero() {
 		return time.Time{}
 	}
 	now := time.Now()
-	wall := now
+	shows := now
 	if c.set {
-		wall = c.now()
+		shows = c.now()
 	}
-	return now.Add(c.shown(n).Sub(wall.Round(0)))
+	return now.Add(wall.Sub(shows.Round(0)))
 }
 
 // due says whether the next commit has to heed the clock.

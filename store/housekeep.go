@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,37 +14,30 @@ import (
 // grows with what is stored, and is done in small steps after the write. What
 // is found by looking at the database is looked for at the start.
 type housekeeping struct {
-	woken chan struct{} // has an element when something was noted
+	// They have an element when there may be something to do.
+	deletions chan struct{} // deleted subscriptions whose deliveries wait for an attempt
+	responses chan struct{} // responses that are above a quota
 
-	started bool // what an earlier process has left was looked for; owned by Housekeep
-	step    int  // of the last sweep; owned by Housekeep
+	found bool // the responses that an earlier process has left were looked for; owned by Housekeep
+	step  int  // of the last sweep of responses; owned by Housekeep
 
 	mu        sync.Mutex
-	deleted   bool                // a deleted subscription may have deliveries that wait for an attempt
-	successes map[string]stored   // by subscription, of successful attempts
-	responses map[string]stored   // by program, of the others
-	trim      map[string]struct{} // subscriptions that may be above their quota of responses
+	successes map[string]stored   // by subscription, responses of successful attempts
+	others    map[string]stored   // by program, of the others
+	trim      map[string]struct{} // subscriptions that may be above their quota
 	prune     map[string]struct{} // programs that may be
 }
 
 func newHousekeeping() housekeeping {
 	return housekeeping{
-		woken: make(chan struct{}, 1), deleted: true,
-		successes: make(map[string]stored), responses: make(map[string]stored), trim: make(map[string]struct{}), prune: make(map[string]struct{}),
+		deletions: make(chan struct{}, 1), responses: make(chan struct{}, 1),
+		successes: make(map[string]stored), others: make(map[string]stored), trim: make(map[string]struct{}), prune: make(map[string]struct{}),
 	}
 }
 
-// noteDeleted notes that a deleted subscription may have deliveries that wait.
-func (h *housekeeping) noteDeleted() {
-	h.mu.Lock()
-	h.deleted = true
-	h.mu.Unlock()
-	h.wake()
-}
-
-func (h *housekeeping) wake() {
+func wake(c chan struct{}) {
 	select {
-	case h.woken <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -52,87 +47,70 @@ const housekeepingRetry = 10 * time.Second
 
 // Housekeep does, in small steps and until ctx ends, what a write has left to be
 // done: it ends the deliveries of deleted subscriptions that wait for an attempt,
-// and removes the responses that are above a quota. What one process does not come to, the next one does.
+// and removes the responses that are above a quota. What one process does not come
+// to, the next one does.
 func (s *Store) Housekeep(ctx context.Context) error {
+	var both sync.WaitGroup
+	both.Go(func() { s.housekeep(ctx, s.housekeeping.deletions, s.endAllDeleted) })
+	both.Go(func() { s.housekeep(ctx, s.housekeeping.responses, s.removeResponses) })
+	both.Wait()
+	return nil
+}
+
+// housekeep does something at the start, when it is woken, and again after it has
+// failed.
+func (s *core) housekeep(ctx context.Context, woken <-chan struct{}, do func(context.Context) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-timer.C:
-		case <-s.housekeeping.woken:
+		case <-woken:
 		}
-		err := s.housekeep(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		if err := do(ctx); err != nil && ctx.Err() == nil {
 			s.logger.Error("background write failed, will retry", "what", "housekeeping", "error", err)
 			timer.Reset(housekeepingRetry)
 		}
 	}
 }
 
-// housekeep does all that is known to be left.
-func (s *core) housekeep(ctx context.Context) error {
+// removeResponses removes what is above the quotas of responses.
+func (s *core) removeResponses(ctx context.Context) error {
 	h := &s.housekeeping
 	w := &sweep{s: s, ctx: ctx, step: max(h.step/2, firstSweep)}
 	defer func() { h.step = w.step }()
-	if err := once(h, &h.deleted, w.endAllDeleted); err != nil {
-		return err
-	}
-	if !h.started {
+	if !h.found {
 		if err := w.findResponses(); err != nil {
 			return err
 		}
-		h.started = true
+		h.found = true
 	}
-	if err := each(h, h.trim, w.trimSuccesses); err != nil {
+	if err := h.each(h.trim, w.trimSuccesses); err != nil {
 		return err
 	}
-	return each(h, h.prune, w.pruneResponses)
+	return h.each(h.prune, w.pruneResponses)
 }
 
-// once does what is noted as to be done. After an error it is noted again.
-func once(h *housekeeping, noted *bool, do func() error) error {
+// each does what is noted as to be done for some ids. What it did not come to after
+// an error is noted again.
+func (h *housekeeping) each(noted map[string]struct{}, do func(id string) error) error {
 	h.mu.Lock()
-	is := *noted
-	*noted = false
+	ids := slices.Collect(maps.Keys(noted))
+	clear(noted)
 	h.mu.Unlock()
-	if !is {
-		return nil
-	}
-	err := do()
-	if err != nil {
-		h.mu.Lock()
-		*noted = true
-		h.mu.Unlock()
-	}
-	return err
-}
-
-// each does what is noted as to be done for these ids. The one after an error is
-// noted again.
-func each(h *housekeeping, noted map[string]struct{}, do func(id string) error) error {
-	for {
-		h.mu.Lock()
-		var id string
-		for id = range noted {
-			break
-		}
-		delete(noted, id)
-		h.mu.Unlock()
-		if id == "" {
-			return nil
-		}
+	for i, id := range ids {
 		if err := do(id); err != nil {
 			h.mu.Lock()
-			noted[id] = struct{}{}
-			h.mu.Unlock()
+			defer h.mu.Unlock()
+			for _, left := range ids[i:] {
+				noted[left] = struct{}{}
+			}
 			return err
 		}
 	}
+	return nil
 }
 
 // findResponses finds at the start which responses may be above a quota.
@@ -176,8 +154,9 @@ const (
 
 // endAllDeleted ends the deliveries of deleted subscriptions that wait for an
 // attempt.
-func (w *sweep) endAllDeleted() error {
-	ids, err := w.s.ids(w.ctx, selectDeletedWaiting)
+func (s *core) endAllDeleted(ctx context.Context) error {
+	w := &sweep{s: s, ctx: ctx, step: firstSweep}
+	ids, err := s.ids(ctx, selectDeletedWaiting)
 	if err != nil {
 		return err
 	}
@@ -185,7 +164,7 @@ func (w *sweep) endAllDeleted() error {
 		for more := true; more; {
 			step := w.step
 			err := w.write(func(t *tx) error {
-				ended, err := w.s.endDeleted(t, id, step)
+				ended, err := s.endDeleted(t, id, step)
 				more = ended == step
 				return err
 			})

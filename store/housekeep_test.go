@@ -66,7 +66,7 @@ func TestDeletionInSteps(t *testing.T) {
 			stop()
 		}
 	}
-	if err := s.housekeep(ctx); !errors.Is(err, context.Canceled) {
+	if err := s.endAllDeleted(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want that it was cancelled", err)
 	}
 	wantEnded(t, s, sub.ID)
@@ -80,8 +80,7 @@ func TestDeletionInSteps(t *testing.T) {
 	for last := left; left > 0; last = left {
 		ctx, stop := context.WithCancel(t.Context())
 		s.afterStep = stop
-		s.housekeeping.noteDeleted()
-		if err := s.housekeep(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		if err := s.endAllDeleted(ctx); err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
 		publish(t, s, "p", "content_updated") // between two steps

@@ -40,7 +40,7 @@ func (h *housekeeping) recorded(c *Claim, a *webhook.Attempt) {
 	}
 	of, id, due := h.successes, c.SubscriptionID, h.trim
 	if a.Result != webhook.ResultSuccess {
-		of, id, due = h.responses, c.ProgramID, h.prune
+		of, id, due = h.others, c.ProgramID, h.prune
 	}
 	h.mu.Lock()
 	is := of[id]
@@ -55,7 +55,7 @@ func (h *housekeeping) recorded(c *Claim, a *webhook.Attempt) {
 	}
 	h.mu.Unlock()
 	if enough {
-		h.wake()
+		wake(h.responses)
 	}
 }
 

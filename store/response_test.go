@@ -81,7 +81,7 @@ func TestResponsesOfSuccesses(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s.afterStep = stop
 	s.housekeeping.trim[sub.ID] = struct{}{}
-	if err := s.housekeep(ctx); !errors.Is(err, context.Canceled) {
+	if err := s.removeResponses(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want that it was cancelled", err)
 	}
 	if n := count(t, s, "SELECT count(*) FROM attempts WHERE response_removed = 1"); n == 0 || n > firstSweep+1 {
@@ -91,14 +91,14 @@ func TestResponsesOfSuccesses(t *testing.T) {
 	s = openDir(t, dir)
 	s.quotas.successes = 10
 	s.housekeeping.trim[sub.ID], s.housekeeping.trim[other.ID] = struct{}{}, struct{}{}
-	must(t, s.housekeep(t.Context()))
+	must(t, s.removeResponses(t.Context()))
 	wantStored(t, s, claims, 10)
 	if n := count(t, s, "SELECT count(*) FROM attempts WHERE response_removed = 1 AND result <> 'success'"); n != 0 || !stillStored(t, s, few) {
 		t.Errorf("%d responses of others were removed", n)
 	}
 	claims = append(claims, attempt(t, s, &sub, 200, 300))
 	s.housekeeping.trim[sub.ID] = struct{}{}
-	must(t, s.housekeep(t.Context()))
+	must(t, s.removeResponses(t.Context()))
 	wantStored(t, s, claims, 10)
 }
 
@@ -145,7 +145,7 @@ func TestResponsesOfAProgram(t *testing.T) {
 			t.Errorf("%d bytes are counted, want %d", got, 3*kept*size)
 		}
 		s.housekeeping.prune["p"], s.housekeeping.prune["q"] = struct{}{}, struct{}{}
-		must(t, s.housekeep(t.Context()))
+		must(t, s.removeResponses(t.Context()))
 		wantStored(t, s, claims, kept)
 		if !stillStored(t, s, strange) || use("p") != kept*size || use("q") != size {
 			t.Errorf("another program's is stored: %v; counted are %d and %d", stillStored(t, s, strange), use("p"), use("q"))
@@ -195,7 +195,7 @@ func TestResponsesAfterAnUpgrade(t *testing.T) {
 				stop()
 			}
 		}
-		err := s.housekeep(ctx)
+		err := s.removeResponses(ctx)
 		stop()
 		if err == nil {
 			break

@@ -127,13 +127,14 @@ type sweep struct {
 }
 
 // write runs one step, rests, and has the next one be as large as it can be
-// without holding the writer for longer than sweepTime.
+// without holding the writer for longer than sweepTime. fn may be called a second
+// time, when what it wrote was undone.
 func (w *sweep) write(fn func(*tx) error) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
 	var took time.Duration
-	err := w.s.writer.do(func(t *tx) error {
+	err := w.s.writer.doRepeatable(func(t *tx) error {
 		began := time.Now()
 		err := fn(t)
 		took = time.Since(began)

@@ -248,7 +248,7 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	ended, err := s.endDeleted(t, id, deletedAtOnce)
 	if ended == deletedAtOnce {
-		t.AfterCommit(func() { s.housekeeping.noteDeleted() })
+		t.AfterCommit(func() { wake(s.housekeeping.deletions) })
 	}
 	return sub, err
 }

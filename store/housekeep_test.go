@@ -211,3 +211,29 @@ func TestClockJumpIsOneWrite(t *testing.T) {
 		})
 	}
 }
+
+// The queries of the steps find their rows by an index.
+func TestHousekeepingPlans(t *testing.T) {
+	s := open(t)
+	for _, c := range []struct {
+		query string
+		args  int
+		want  string // part of the plan
+	}{
+		{selectMark, 1, "PRIMARY KEY (subscription_id=?)"},
+		{selectKeptFrom, 3, "deliveries_by_completion (subscription_id=? AND completed_at>?)"},
+		{selectNextTrim, 4, "deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)"},
+		{removeSuccesses, 3, "SEARCH attempts USING PRIMARY KEY (delivery=?"},
+		{removeResponses, 1, "SEARCH attempts USING PRIMARY KEY (delivery=?"},
+		{removeStored, 2, "SEARCH stored_responses USING PRIMARY KEY (program_id=? AND delivery=?"},
+		{removeAgedStored, 3, "SEARCH stored_responses USING PRIMARY KEY (program_id=? AND delivery=?"},
+		{selectOldest, 2, "SEARCH stored_responses USING PRIMARY KEY (program_id=?)"},
+		{countStored, 2, "SEARCH a USING PRIMARY KEY (delivery>? AND delivery<?)"},
+		{countOpenRedeliveries, 2, "deliveries_open_redeliveries (subscription_id=?"},
+		{selectDeletedWaiting, 0, "deliveries_due (subscription_id=?"},
+		{endDeletedPings, 3, "deliveries_due_pings (subscription_id=?"},
+		{endDeletedRest, 3, "deliveries_due (subscription_id=?"},
+	} {
+		checkPlan(t, s, c.query, c.args, c.want)
+	}
+}

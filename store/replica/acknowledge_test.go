@@ -351,8 +351,12 @@ func TestAwaitOutage(t *testing.T) {
 	}
 	b.delay.Store(&end)
 	r.insert(1)
-	if err := acknowledge(); !errors.Is(err, ErrNotAcknowledged) {
-		t.Errorf("got %v for an upload whose answer came after the lease", err)
+	// On a busy machine the upload takes longer than a request waits.
+	for range 10 {
+		if err := acknowledge(); !errors.Is(err, ErrNotAcknowledged) {
+			t.Errorf("got %v for an upload whose answer came after the lease", err)
+			break
+		}
 	}
 	b.delay.Store(nil)
 	expired.Store(false)

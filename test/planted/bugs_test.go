@@ -37,7 +37,7 @@ var bugs = []bug{
 		{"store/subscription.go", "active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE", "active = 0, authorization_header = NULL WHERE"},
 		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`, `"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},
-		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := s.endDeleted", "ended, err := t.now()"},
+		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := s.endDeleted", "ended, err := s.endDeleted"},
 	}},
 	{"a pause is not heeded", []edit{
 		{"store/queue.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},

@@ -12,14 +12,13 @@ import (
 	"service/webhook"
 )
 
-// attempt sends a claimed delivery and records the attempt. It returns when the
-// delivery is due again, zero for never, and the attempt's result.
-func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store.Claim) (time.Time, webhook.Result) {
+// attempt sends a claimed delivery and records the attempt. It returns the
+// attempt, and where its delivery and its subscription stand.
+func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store.Claim) (a webhook.Attempt, r store.Recorded) {
 	to, gone, err := d.recipient(ctx, q, c)
 	if err != nil {
-		return time.Time{}, webhook.ResultRetryable // the next start finds the attempt interrupted
+		return notSent(c.Number, time.Now()), r // the next start finds the attempt interrupted
 	}
-	var a webhook.Attempt
 	if gone || !d.store.Queues().MaySend() {
 		a = notSent(c.Number, time.Now())
 	} else {
@@ -34,10 +33,10 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 	}
 	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
 	for {
-		step, err := d.store.Queues().Record(c, &a, step, d.cfg.HealthPolicy)
+		r, err = d.store.Queues().Record(c, &a, step, d.cfg.HealthPolicy)
 		if err == nil {
-			d.log(c, &a, step)
-			return step.NextAttemptAt, a.Result
+			d.log(c, &a, r.Step)
+			return a, r
 		}
 		d.mu.Lock()
 		again := d.claimFailed(q, c.SubscriptionID, err)
@@ -47,7 +46,7 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 		select {
 		case <-time.After(time.Until(again)):
 		case <-ctx.Done():
-			return time.Time{}, a.Result
+			return a, store.Recorded{}
 		}
 	}
 }

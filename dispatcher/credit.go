@@ -51,7 +51,7 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 		to, q.seen = phaseCurrent, q.Seen
 		q.wanted = max(q.wanted, q.seen)
 	}
-	if errors.Is(err, store.ErrStale) {
+	if errors.Is(err, store.ErrStale) || f.Passed {
 		to = phaseStale
 	} else if err != nil {
 		next = d.claimFailed(q, j.id, err) // when it is due is not known
@@ -69,6 +69,7 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 		}
 	case store.CreditDue:
 		q.nextDue = earliest(q.nextDue, next)
+		q.spared = f.Spared
 	case store.CreditPing:
 		q.nextPing = earliest(q.nextPing, next)
 	}
@@ -80,7 +81,18 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 
 // credit returns a credit for one delivery of a queue. The caller holds d.mu.
 func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.Credit {
-	return store.Credit{Queue: q.Queue, Kind: kind, Newest: q.wanted, Count: d.cfg.BatchSize, Size: webhook.MaxDeliveryBytes}
+	c := store.Credit{Queue: q.Queue, Kind: kind, Newest: q.wanted, Count: d.cfg.BatchSize, Size: webhook.MaxDeliveryBytes}
+	if q.oneByOne(time.Now()) {
+		c.Count = 1
+	}
+	if q.Failing {
+		c.Probe = kind == store.CreditPing && q.pinging == 1 && q.pingFirst(time.Now())
+		c.Spare = kind == store.CreditDue && !q.Rejecting && !q.Pinged
+		if q.Rejecting && !q.Ordered {
+			c.Except = q.RejectedName
+		}
+	}
+	return c
 }
 
 // offer offers the writer a credit for a queue that has nothing to do, if an event

@@ -166,7 +166,7 @@ func TestNothingIsSpentWhileAWorkerLooksForItsNextJob(t *testing.T) {
 			d.credits.Take()
 			d.occupy(job{queue: q})
 		}
-		d.release(job{queue: q, id: "0", kind: kind}, time.Time{}, time.Now())
+		d.release(job{queue: q, id: "0", kind: kind}, &store.Recorded{}, time.Now())
 		publish(t, d.store)
 		if n := d.credits.Taken(); n != 0 {
 			t.Errorf("kind %d: %d slots are taken, want none", kind, n)

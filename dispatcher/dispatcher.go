@@ -175,7 +175,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.restoreHold = held
 	for _, l := range queues {
-		q := &subscriptionQueue{Queue: l}
+		q := &subscriptionQueue{Queue: l, rejected: l.Rejected}
 		if l.Unusable != nil {
 			d.queues[l.SubscriptionID] = q
 			d.move(q, phaseStale, time.Now())
@@ -380,7 +380,7 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 			d.move(q, phaseUnusable, time.Now())
 		default:
 			d.uninstall(q)
-			q.update(fresh, now)
+			q.update(fresh)
 			d.install(q)
 		}
 		d.mu.Unlock()

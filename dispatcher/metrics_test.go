@@ -45,7 +45,7 @@ func wantMetrics(t *testing.T, when string, registry *prometheus.Registry, lines
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	cfg := Config{
-		RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 7}, BatchSize: 1, MaxConnections: 20,
+		RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 9}, BatchSize: 1, MaxConnections: 20,
 		Metrics: registry, Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()},
 	}
 	inBubble(t, cfg, func(w *world) {

@@ -36,8 +36,9 @@ type subscriptionQueue struct {
 	respondedAt time.Time // when the last attempt ended that was not retryable
 	window      int       // 0 before the first attempt
 	ramp        int       // after a recovery: the slots it may use; 0 is all
-	probeWait   time.Duration
-	nextProbe   time.Time // while failing: nothing but retries before; probeWait is the wait after it
+	rejected    bool      // an attempt was rejected since the last that succeeded
+	rejectedAt  time.Time // when one was last
+	spared      bool      // while failing: what is due has one attempt left, and no probe may take it
 
 	// The log.
 	seen, wanted int64     // events wait when seen < wanted
@@ -126,21 +127,60 @@ func (q *subscriptionQueue) work(now time.Time, newest int64, cfg *Config) (stor
 	if q.ramp > 0 {
 		limit = min(limit, q.ramp)
 	}
-	switch {
-	case q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= limit || now.Before(q.suspendedUntil):
+	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= limit || now.Before(q.suspendedUntil) {
 		return 0, false
-	case due(q.nextDue, now):
+	}
+	if q.Failing && now.Before(q.NextProbe) {
+		return 0, false
+	}
+	kind, ok := q.waits(now, newest)
+	if q.Failing && q.needsPing(kind) {
+		return 0, false
+	}
+	return kind, ok
+}
+
+// waits returns what of the queue's waiting work comes first, false if nothing
+// waits. What is due again comes first; but a probe spares a delivery that it
+// could end.
+func (q *subscriptionQueue) waits(now time.Time, newest int64) (store.CreditKind, bool) {
+	isDue := due(q.nextDue, now)
+	switch {
+	case isDue && !(q.Failing && (q.Rejecting || q.spared)), isDue && q.Ordered:
 		return store.CreditDue, true
 	case q.Ordered && !q.nextDue.IsZero():
 		return 0, false // the last delivery has not completed
-	case q.Failing && now.Before(q.nextProbe):
-		return 0, false
 	case q.phase == phaseCurrent && q.seen < newest && !now.Before(q.notBefore):
 		return store.CreditEvents, true
 	case q.hasReplay && !q.replaying:
 		return store.CreditReplay, true
+	case isDue:
+		return store.CreditDue, true
 	}
 	return 0, false
+}
+
+// needsPing reports whether a probe by such work waits until a ping has succeeded:
+// a rejecting server's, since it would end a delivery as failed, and the last
+// attempt of a delivery.
+func (q *subscriptionQueue) needsPing(kind store.CreditKind) bool {
+	return !q.Pinged && (q.Rejecting || q.spared && kind == store.CreditDue)
+}
+
+// pingFirst reports whether the next probe is due, and is a ping.
+func (q *subscriptionQueue) pingFirst(now time.Time) bool {
+	if !q.Failing || !q.Active || q.inFlight > 0 || now.Before(q.NextProbe) {
+		return false
+	}
+	kind, ok := q.waits(now, q.wanted)
+	return ok && q.needsPing(kind)
+}
+
+// oneByOne reports whether a delivery carries one event: a probe does, and what
+// follows a rejection for a while, so that an event which is rejected takes no
+// others with it.
+func (q *subscriptionQueue) oneByOne(now time.Time) bool {
+	return q.Failing || q.rejected || now.Sub(q.rejectedAt) < oneByOneFor
 }
 
 // priority decides which queue gets a slot when slots are short: the lower, the
@@ -158,6 +198,9 @@ const (
 	priorityGreedy                  // it has slots already, and wants more than its server has shown to respond to
 	priorities
 )
+
+// oneByOneFor is for how long after a rejection each delivery carries one event.
+const oneByOneFor = time.Minute
 
 // provenFor is how long after a response a server counts as responding.
 const provenFor = 2 * time.Second
@@ -188,7 +231,7 @@ func shares(slots int) [priorities]int {
 // limit returns how many slots the queue may use.
 func (q *subscriptionQueue) limit(cfg *Config) int {
 	switch {
-	case q.Ordered || q.Failing:
+	case q.Ordered || q.Failing || q.rejected:
 		return 1
 	case q.MaxInFlight > 0:
 		return q.MaxInFlight
@@ -196,24 +239,28 @@ func (q *subscriptionQueue) limit(cfg *Config) int {
 	return cfg.MaxInFlight
 }
 
-// update replaces the subscription by what was read. One that has begun to fail
-// is probed, less and less often; one that has recovered gets its backlog at a
-// rate that doubles with each success.
-func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
-	switch {
-	case fresh.Failing && !q.Failing:
-		q.probeWait, q.nextProbe = webhook.MinProbeWait, now.Add(webhook.MinProbeWait)
-	case !fresh.Failing && q.Failing:
+// update replaces the subscription by what was read. One that has recovered gets
+// its backlog at a rate that doubles with each success.
+func (q *subscriptionQueue) update(fresh *store.Queue) {
+	if q.Failing && !fresh.Failing {
 		q.ramp = 1
-	case fresh.Failing && fresh.URL != q.URL:
-		q.probeWait, q.nextProbe = webhook.MinProbeWait, now
 	}
-	q.Queue = fresh
+	if q.URL != fresh.URL || q.URL == "" {
+		q.rejected, q.rejectedAt = fresh.Rejected, time.Time{}
+	}
+	q.Queue, q.spared = fresh, false
 }
 
-// recordAttempt adjusts the queue's window, ramp and probes to the result of an
-// attempt that was not a ping.
-func (q *subscriptionQueue) recordAttempt(kind store.CreditKind, result webhook.Result, now time.Time, cfg *Config) {
+// recordAttempt adjusts the queue's window and ramp to an attempt that was not a
+// ping.
+func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, now time.Time, cfg *Config) {
+	result := a.Result
+	switch {
+	case result == webhook.ResultSuccess:
+		q.rejected = false
+	case result == webhook.ResultFailed:
+		q.rejected, q.rejectedAt = true, now
+	}
 	if result == webhook.ResultSuccess && q.ramp > 0 {
 		if q.ramp *= 2; q.ramp >= q.limit(cfg) {
 			q.ramp = 0
@@ -224,15 +271,14 @@ func (q *subscriptionQueue) recordAttempt(kind store.CreditKind, result webhook.
 	} else {
 		q.respondedAt, q.window = now, min(max(2*q.window, 2), q.limit(cfg))
 	}
-	if q.Failing && kind != store.CreditDue {
-		wait := max(q.probeWait, webhook.MinProbeWait)
-		q.nextProbe, q.probeWait = now.Add(wait), min(2*wait, webhook.MaxProbeWait)
-	}
 }
 
 // hasPing reports whether the queue would send a ping now.
 func (q *subscriptionQueue) hasPing(now time.Time) bool {
-	return q.current() && !now.Before(q.suspendedUntil) && q.pinging < maxPingsPerQueue && due(q.nextPing, now)
+	if !q.current() || now.Before(q.suspendedUntil) {
+		return false
+	}
+	return q.pinging < maxPingsPerQueue && due(q.nextPing, now) || q.pinging == 0 && q.pingFirst(now)
 }
 
 // nextTime returns the next moment at which the queue may have a job that it
@@ -242,7 +288,7 @@ func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 	if q.phase == phaseGone {
 		return at
 	}
-	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.nextProbe, q.suspendedUntil} {
+	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.NextProbe, q.suspendedUntil} {
 		if t.After(now) {
 			at = earliest(at, t)
 		}

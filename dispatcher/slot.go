@@ -134,17 +134,17 @@ func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
 			f = d.spend(sending, j)
 		}
 		claim := d.formed(sending, j, f)
-		var next time.Time
-		var result webhook.Result
+		var a webhook.Attempt
+		var r store.Recorded
 		if claim != nil {
-			next, result = d.attempt(sending, j.queue, claim)
+			a, r = d.attempt(sending, j.queue, claim)
 		}
 		d.mu.Lock()
 		now := time.Now()
 		if claim != nil && j.kind != store.CreditPing {
-			j.queue.recordAttempt(j.kind, result, now, &d.cfg)
+			j.queue.recordAttempt(&a, now, &d.cfg)
 		}
-		d.release(j, next, now)
+		d.release(j, &r, now)
 		j, ok = d.reserve(now)
 		d.dispatch(sending, now)
 		d.mu.Unlock()
@@ -152,10 +152,12 @@ func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
 }
 
 // release gives a slot back: to the queues that wait, before the credits that are
-// offered. next is when the delivery is due again, zero for never. The caller holds
-// d.mu.
-func (d *Dispatcher) release(j job, next, now time.Time) {
-	q := j.queue
+// offered. r is what came of the job's attempt. The caller holds d.mu.
+func (d *Dispatcher) release(j job, r *store.Recorded, now time.Time) {
+	q, next, to := j.queue, r.NextAttemptAt, j.queue.phase
+	if r.HealthChanged {
+		to = phaseStale
+	}
 	d.credits.Pause(true)
 	if j.kind == store.CreditPing {
 		d.pings.end(q)
@@ -169,5 +171,5 @@ func (d *Dispatcher) release(j job, next, now time.Time) {
 		}
 		q.nextDue = earliest(q.nextDue, next)
 	}
-	d.move(q, q.phase, now)
+	d.move(q, to, now)
 }

@@ -36,12 +36,12 @@ const lastAttemptAmong = "50"
 
 // Only what is shown is looked at in depth: ?3 rows. ?2 is CountLimit.
 const selectUnhealthy = `WITH shown AS MATERIALIZED (
-		SELECT s.id, s.program_id, s.url, s.status, s.disabled_reason, f.count, f.first_at, f.failing_since, count(*) OVER () AS total
+		SELECT s.id, s.program_id, s.url, s.status, s.disabled_reason, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, f.next_probe_at, count(*) OVER () AS total
 		FROM (SELECT id, program_id, url, status, disabled_reason FROM subscriptions INDEXED BY subscriptions_by_health
 			WHERE status = ?1 AND status <> 'healthy' AND deleted_at IS NULL LIMIT ?2) s
 		CROSS JOIN failures f ON f.subscription_id = s.id
 		ORDER BY f.failing_since DESC, s.id LIMIT ?3)
-	SELECT x.total, x.id, x.program_id, x.url, x.status, x.disabled_reason, x.count, x.first_at, x.failing_since,
+	SELECT x.total, x.id, x.program_id, x.url, x.status, x.disabled_reason, x.count, x.rejected, x.first_at, x.failing_since, x.failing_reason, x.next_probe_at,
 		(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),
 		(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
 			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
@@ -67,11 +67,11 @@ func (s Subscriptions) Unhealthy(ctx context.Context, health webhook.Health, lim
 		var u UnhealthySubscription
 		var first int64
 		var reason, result, code sql.NullString
-		var since, oldest, number, started, duration, status sql.NullInt64
-		err := scan(&total, &u.ID, &u.ProgramID, &u.URL, &u.Status, &reason, &u.Failures.Count, &first, &since,
+		var next, since, oldest, number, started, duration, status sql.NullInt64
+		err := scan(&total, &u.ID, &u.ProgramID, &u.URL, &u.Status, &reason, &u.Failures.Count, &u.Failures.Rejected, &first, &since, &u.Failures.Reason, &next,
 			&u.Events, &oldest, &u.Deliveries, &number, &started, &duration, &result, &status, &code)
 		u.DisabledReason, u.OldestEvent = reason.String, fromMillis(oldest)
-		u.Failures.First, u.Failures.Since = time.UnixMilli(first).UTC(), fromMillis(since)
+		u.Failures.First, u.Failures.Since, u.Failures.NextProbe = time.UnixMilli(first).UTC(), fromMillis(since), fromMillis(next)
 		if number.Valid {
 			u.Last = &webhook.Attempt{
 				Number: int(number.Int64), StartedAt: fromMillis(started), Duration: time.Duration(duration.Int64) * time.Millisecond,

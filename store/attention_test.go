@@ -22,7 +22,8 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 		c := form(t, s, queue(t, s, id), 1)
 		if c == nil {
 			var err error
-			if c, _, err = s.Queues().claimDue(t.Context(), id, false); err != nil || c == nil {
+			again := &Credit{Queue: queue(t, s, id), Kind: CreditDue}
+			if c, _, err = s.Queues().claimDue(t.Context(), again); err != nil || c == nil {
 				t.Fatalf("nothing is due: %v", err)
 			}
 		}
@@ -72,7 +73,7 @@ func TestUnhealthy(t *testing.T) {
 		publish(t, s, "p", "channel_created", "content_updated", "channel_updated")
 		time.Sleep(time.Minute)
 		publish(t, s, "p", "content_updated", "content_deleted")
-		ping, _, err := s.Queues().claimDue(t.Context(), later.ID, true)
+		ping, _, err := s.Queues().claimDue(t.Context(), duePing(later.ID))
 		if err != nil || ping == nil {
 			t.Fatalf("claim the ping: %v, %v", ping, err)
 		}
@@ -86,9 +87,9 @@ func TestUnhealthy(t *testing.T) {
 		}
 		// An attempt that is tried again was begun before.
 		want := []UnhealthySubscription{
-			{ID: later.ID, ProgramID: "p", URL: later.URL, Status: webhook.HealthFailing, Failures: webhook.Failures{Count: 2, First: at(6), Since: at(7)},
+			{ID: later.ID, ProgramID: "p", URL: later.URL, Status: webhook.HealthFailing, Failures: webhook.Failures{Count: 2, First: at(6), Reason: webhook.FailingUnreachable, Since: at(7), NextProbe: at(7).Add(5 * time.Second)},
 				Last: answer(2, 7), Events: 1, OldestEvent: at(8), Deliveries: 1}, // its ping has succeeded, and is no answer to events
-			{ID: fails.ID, ProgramID: "p", URL: fails.URL, Status: webhook.HealthFailing, Failures: webhook.Failures{Count: 2, First: start, Since: at(1)},
+			{ID: fails.ID, ProgramID: "p", URL: fails.URL, Status: webhook.HealthFailing, Failures: webhook.Failures{Count: 2, First: start, Reason: webhook.FailingUnreachable, Since: at(1), NextProbe: at(1).Add(5 * time.Second)},
 				Last: answer(2, 1), Events: 3, OldestEvent: at(8), Deliveries: 2}, // with its ping
 		}
 		got, total := unhealthy(webhook.HealthFailing, 10)
@@ -102,7 +103,7 @@ func TestUnhealthy(t *testing.T) {
 		got, total = unhealthy(webhook.HealthDisabled, 10)
 		wantOff := []UnhealthySubscription{{ID: off.ID, ProgramID: "p", URL: off.URL, Status: webhook.HealthDisabled,
 			DisabledReason: "Its server has been failing since " + webhook.FormatTime(at(3)) + ".",
-			Failures:       webhook.Failures{Count: 5, First: at(2), Since: at(3)}, Last: answer(5, 6), Deliveries: 1}}
+			Failures:       webhook.Failures{Count: 5, First: at(2), Reason: webhook.FailingUnreachable, Since: at(3), NextProbe: at(6).Add(40 * time.Second)}, Last: answer(5, 6), Deliveries: 1}}
 		if diff := cmp.Diff(wantOff, got); diff != "" || total != 1 {
 			t.Errorf("disabled: %d in all (-want +got):\n%s", total, diff)
 		}
@@ -132,7 +133,7 @@ func TestUnhealthyLastAnswer(t *testing.T) {
 			c := form(t, s, queue(t, s, sub.ID), 1)
 			if c == nil {
 				var err error
-				if c, _, err = s.Queues().claimDue(t.Context(), sub.ID, false); err != nil || c == nil {
+				if c, _, err = s.Queues().claimDue(t.Context(), due(sub.ID)); err != nil || c == nil {
 					t.Fatalf("nothing is due: %v", err)
 				}
 			}

@@ -117,7 +117,7 @@ func TestBulkCancel(t *testing.T) {
 	s, registry := openMeasured(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.Queues().claimDue(t.Context(), sub.ID, true); c == nil || err != nil {
+	if c, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID)); c == nil || err != nil {
 		t.Fatal(err)
 	} else {
 		end(t, s, c, webhook.StatusSuccess)

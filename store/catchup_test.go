@@ -63,11 +63,11 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	}
 	program(t, s, "elsewhere")
 	hide("p", "elsewhere")
-	if c, _, err := s.Queues().claimDue(context.Background(), sub.ID, false); err == nil || c != nil {
+	if c, _, err := s.Queues().claimDue(context.Background(), due(sub.ID)); err == nil || c != nil {
 		t.Errorf("while its event cannot be read: got claim %+v, %v; want none and an error", c, err)
 	}
 	hide("elsewhere", "p")
-	c, _, err = s.Queues().claimDue(context.Background(), sub.ID, false)
+	c, _, err = s.Queues().claimDue(context.Background(), due(sub.ID))
 	if err != nil || c == nil {
 		t.Fatalf("when it can be read again: got claim %+v, %v", c, err)
 	}

@@ -211,7 +211,7 @@ func (s *core) recoverClock(t *tx) error {
 	return s.storeJump(t, of.offset+gap, gap)
 }
 
-const moveFailures = "UPDATE failures SET first_at = first_at + ?1, failing_since = failing_since + ?1"
+const moveFailures = "UPDATE failures SET first_at = first_at + ?1, failing_since = failing_since + ?1, next_probe_at = next_probe_at + ?1"
 
 // waitOffset is the setting that has by how much the wait clock is behind the
 // wall clock, in milliseconds.

@@ -42,6 +42,11 @@ type Credit struct {
 	Newest      int64 // of CreditEvents, unless it is offered: how far the log may be of interest, committed before
 	Count, Size int   // of the events of one delivery, at the most
 
+	// Of a queue that is failing:
+	Probe  bool   // of CreditPing: the ping that is due the earliest, however late that is, or a new one
+	Spare  bool   // of CreditDue: not the last attempt of a delivery
+	Except string // of CreditEvents with Count 1: an event with another name if one waits; "": any
+
 	// Of a credit that is offered:
 	Keys  []EventKey // the events that it is for
 	Slots int        // while fewer slots than this are taken
@@ -279,10 +284,12 @@ func (t *tx) settle(err error) {
 func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
 	if c.Kind == CreditEvents {
 		w, err := s.waiting(ctx, c.Queue, c.Newest, c.Count, c.Size)
-		if err == nil && len(w.Seqs) > 0 {
+		switch {
+		case err == nil && len(w.Seqs) > 0 && c.Except != "":
+			return s.formProbe(ctx, c, &w)
+		case err == nil && len(w.Seqs) > 0:
 			return s.form(c, &w)
-		}
-		if err == nil {
+		case err == nil:
 			c.Queue.Seen = w.To
 		}
 		return &Forming{Queue: c.Queue, err: err}
@@ -291,7 +298,8 @@ func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
 	if c.Kind == CreditReplay {
 		f.claim, f.More, f.err = s.stepReplay(ctx, c.Queue, c.Count, c.Size)
 	} else {
-		f.claim, f.Next, f.err = s.claimDue(ctx, c.Queue.SubscriptionID, c.Kind == CreditPing)
+		f.claim, f.Next, f.err = s.claimDue(ctx, c)
+		f.Spared = c.Spare && f.claim == nil && f.err == nil
 	}
 	return f
 }

@@ -17,6 +17,10 @@ func offer(s *Store, q *Queue) *Credits {
 	return c
 }
 
+// due and duePing are leave to count an attempt of what is due of a subscription.
+func due(id string) *Credit     { return &Credit{Queue: &Queue{SubscriptionID: id}, Kind: CreditDue} }
+func duePing(id string) *Credit { return &Credit{Queue: &Queue{SubscriptionID: id}, Kind: CreditPing} }
+
 func creditFor(q *Queue, slots int) *Credit {
 	return &Credit{Queue: q, Count: 100, Size: webhook.MaxDeliveryBytes, Slots: slots, Keys: []EventKey{{q.ProgramID, "content_updated"}}}
 }

@@ -2,54 +2,65 @@ package store
 
 import (
 	"database/sql"
-	"errors"
 	"time"
 
 	"service/webhook"
 )
 
-// recordHealth decides how a subscription is doing after an attempt. While all
-// goes well it costs nothing.
-func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) error {
+// recordHealth decides how a subscription is doing after an attempt, and says
+// whether its queue has to know. While all goes well it costs nothing.
+func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) (changed bool, err error) {
 	id := c.SubscriptionID
-	if failing, err := t.mayHaveFailures(id); err != nil || !failing && a.Result != webhook.ResultRetryable {
-		return err
+	if failing, err := t.mayHaveFailures(id); err != nil || !failing && (c.Ping || a.Result == webhook.ResultSuccess) {
+		return false, err
 	}
-	var before webhook.Failures
-	var first int64
-	var since sql.NullInt64
-	err := t.Scan("SELECT count, first_at, failing_since FROM failures WHERE subscription_id = ?", []any{id}, &before.Count, &first, &since)
-	if errors.Is(err, sql.ErrNoRows) {
-		if a.Result != webhook.ResultRetryable {
-			return nil
-		}
-	} else if err != nil {
-		return err
-	} else {
-		before.First, before.Since = time.UnixMilli(first), fromMillis(since)
+	before, err := t.failures(id)
+	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
+		return false, err
 	}
 	sub, err := scanSubscription(func(dest ...any) error {
 		return t.Scan("SELECT "+subscriptionColumns+" FROM subscriptions WHERE id = ?", []any{id}, dest...)
 	})
 	if err != nil || !sub.DeletedAt.IsZero() {
-		return err
+		return false, err
 	}
-	status, after := policy.After(sub.Status, before, a, now)
-	reason := ""
-	if status == webhook.HealthDisabled {
-		reason = "Its server has been failing since " + webhook.FormatTime(after.Since) + "."
+	var status webhook.Health
+	var after webhook.Failures
+	if c.Ping {
+		status, after = policy.AfterPing(sub.Status, before, a, c.Probe, now)
+	} else {
+		status, after = policy.After(sub.Status, before, a, c.Probe, now)
+		if after.Rejected > before.Rejected {
+			if err := t.noteRejected(c, &after); err != nil {
+				return false, err
+			}
+		}
 	}
 	if status == sub.Status {
 		if after == before {
-			return nil
+			return false, nil
 		}
-		return t.setFailures(id, after)
+		changed = after.NextProbe != before.NextProbe || after.Pinged != before.Pinged
+		if changed {
+			t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
+		}
+		return changed, t.setFailures(id, after)
+	}
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
+	return true, s.changeHealth(t, c, a, &sub, status, before, after, now)
+}
+
+// changeHealth stores that a subscription has begun to fail, has recovered, or was
+// switched off, and alerts the operator.
+func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.Subscription, status webhook.Health, before, after webhook.Failures, now time.Time) error {
+	id, reason := sub.ID, ""
+	if status == webhook.HealthDisabled {
+		reason = "Its server has been failing since " + webhook.FormatTime(after.Since) + "."
 	}
 	if err := t.setHealth(id, status, reason, after); err != nil {
 		return err
 	}
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-	is := sub
+	is := *sub
 	is.Status, is.DisabledReason, is.Active = status, reason, status != webhook.HealthDisabled && sub.Active
 	alert := webhook.Alert{Subscription: is, Failures: after, DeliveryID: c.ID, Attempt: a}
 	switch status {
@@ -69,14 +80,31 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	if err := t.Exec("UPDATE subscriptions SET active = 0, revision = revision + 1, updated_at = ? WHERE id = ?", now.UnixMilli(), id); err != nil {
 		return err
 	}
-	return t.moveInterests(&sub, &is)
+	return t.moveInterests(sub, &is)
 }
 
-// setHealth stores how a subscription is doing, and why.
+// noteRejected remembers what was rejected: the type that a probe avoids, and
+// where sending again begins.
+func (t *tx) noteRejected(c *Claim, f *webhook.Failures) error {
+	if from := c.AcceptedAt; !from.IsZero() && (f.RejectedFrom.IsZero() || from.Before(f.RejectedFrom)) {
+		f.RejectedFrom = from
+	}
+	err := t.Scan("SELECT e.name FROM deliveries d CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = d.seqs ->> 0 WHERE d.num = ?", []any{c.num}, &f.RejectedName)
+	return ignoreNoRows(err)
+}
+
+// setHealth stores how a subscription is doing, and why. When it is well again,
+// what was rejected while it was failing is offered to be sent again.
 func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhook.Failures) error {
 	var why any
 	if reason != "" {
 		why = reason
+	}
+	if status == webhook.HealthHealthy {
+		err := t.Exec("UPDATE subscriptions SET resend_from = coalesce(min(resend_from, f.rejected_from), f.rejected_from, resend_from) FROM failures f WHERE f.subscription_id = id AND f.failing_since IS NOT NULL AND id = ?", id)
+		if err != nil {
+			return err
+		}
 	}
 	if err := t.Exec("UPDATE subscriptions SET status = ?, disabled_reason = ? WHERE id = ?", string(status), why, id); err != nil {
 		return err
@@ -84,15 +112,32 @@ func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhoo
 	return t.setFailures(id, f)
 }
 
+const failureColumns = "count, rejected, first_at, rejected_name, rejected_from, failing_reason, failing_since, next_probe_at, probes, pinged"
+
+// failures returns what is remembered of a subscription's attempts.
+func (t *tx) failures(id string) (f webhook.Failures, err error) {
+	var first int64
+	var name, reason sql.NullString
+	var from, since, next sql.NullInt64
+	err = t.Scan("SELECT "+failureColumns+" FROM failures WHERE subscription_id = ?", []any{id},
+		&f.Count, &f.Rejected, &first, &name, &from, &reason, &since, &next, &f.Probes, &f.Pinged)
+	if err != nil {
+		return webhook.Failures{}, ignoreNoRows(err)
+	}
+	f.First, f.RejectedName, f.RejectedFrom, f.Reason = time.UnixMilli(first), name.String, fromMillis(from), webhook.FailingReason(reason.String)
+	f.Since, f.NextProbe = fromMillis(since), fromMillis(next)
+	return f, nil
+}
+
 func (t *tx) setFailures(id string, f webhook.Failures) error {
-	if f.Count == 0 {
+	if f.InARow() == 0 {
 		return t.Exec("DELETE FROM failures WHERE subscription_id = ?", id)
 	}
 	if t.w.fails != nil {
 		t.w.fails[id] = struct{}{}
 	}
-	return t.Exec("INSERT INTO failures (subscription_id, count, first_at, failing_since) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET count = ?2, first_at = ?3, failing_since = ?4",
-		id, f.Count, f.First.UnixMilli(), millis(f.Since))
+	return t.Exec("INSERT OR REPLACE INTO failures (subscription_id, "+failureColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		id, f.Count, f.Rejected, f.First.UnixMilli(), orNull(f.RejectedName), millis(f.RejectedFrom), orNull(string(f.Reason)), millis(f.Since), millis(f.NextProbe), f.Probes, f.Pinged)
 }
 
 // mayHaveFailures says whether a subscription may have a row of failures. A few

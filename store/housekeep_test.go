@@ -101,8 +101,8 @@ func wantEnded(t *testing.T, s *Store, subscriptionID string) {
 	must(t, s.writer.do(func(tx *tx) error {
 		return tx.Exec("UPDATE deliveries SET next_attempt_at = 1 WHERE next_attempt_at IS NOT NULL")
 	}))
-	for _, ping := range []bool{true, false} {
-		if c, _, err := s.Queues().claimDue(t.Context(), subscriptionID, ping); err != nil || c != nil {
+	for _, credit := range []*Credit{duePing(subscriptionID), due(subscriptionID)} {
+		if c, _, err := s.Queues().claimDue(t.Context(), credit); err != nil || c != nil {
 			t.Fatalf("claim of a deleted subscription: %v, %v", c, err)
 		}
 	}
@@ -178,7 +178,7 @@ func TestClockJumpIsOneWrite(t *testing.T) {
 			}
 			check := func() {
 				t.Helper()
-				if c, next, err := s.Queues().claimDue(t.Context(), sub.ID, false); err != nil || c != nil || time.Until(next).Round(time.Minute) != time.Hour {
+				if c, next, err := s.Queues().claimDue(t.Context(), &Credit{Queue: &Queue{SubscriptionID: sub.ID}, Kind: CreditDue}); err != nil || c != nil || time.Until(next).Round(time.Minute) != time.Hour {
 					t.Errorf("claim %v, next in %v, %v; want none, in an hour", c, time.Until(next), err)
 				}
 				page, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "filter[status]=retryable&page[size]=1"))

@@ -85,7 +85,7 @@ func TestMigrationFromSchema1(t *testing.T) {
 		t.Fatalf("%d queues, %v, want 2", len(queues), err)
 	}
 	for _, l := range queues {
-		if c, _, err := s.Queues().claimDue(t.Context(), l.SubscriptionID, false); err != nil || c == nil && l.NextDue.Before(time.Now()) {
+		if c, _, err := s.Queues().claimDue(t.Context(), due(l.SubscriptionID)); err != nil || c == nil && l.NextDue.Before(time.Now()) {
 			t.Errorf("claim of what is due: %v, %v", c, err)
 		}
 	}

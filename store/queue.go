@@ -34,8 +34,15 @@ type Queue struct {
 	Status         webhook.Health
 	Failing        bool // by its status: only probes are formed
 	Ordered        bool
-	MaxInFlight    int   // 0: the operator's default
-	Revision       int64 // rises with every change of the subscription
+	MaxInFlight    int     // 0: the operator's default
+	MaxPerSecond   float64 // 0: no limit
+	Revision       int64   // rises with every change of the subscription
+
+	Rejected     bool      // an attempt was rejected since the last that succeeded
+	RejectedName string    // of the event that was rejected last
+	NextProbe    time.Time // while it is failing, by the process's time
+	Rejecting    bool      // it is failing for that: a ping comes before a probe
+	Pinged       bool      // and one has succeeded
 
 	Cursor    int64      // every event up to here is dealt with; moved when a delivery is formed
 	Seen      int64      // nothing between Cursor and here is of interest; moved by the reader of waiting
@@ -67,7 +74,10 @@ func (q *Queue) Wants(name string, seq int64) bool {
 	return false
 }
 
-const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, s.max_in_flight, s.revision, c.seq"
+const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, s.max_in_flight, s.revision, c.seq, " +
+	"s.max_per_second, coalesce(f.rejected, 0) > 0, coalesce(f.rejected_name, ''), f.next_probe_at, coalesce(f.failing_reason, '') = 'rejecting', coalesce(f.pinged, 0)"
+
+const queueTables = " FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id LEFT JOIN failures f ON f.subscription_id = s.id"
 
 // selectOwing returns the subscriptions that have a delivery or a ping with a
 // time for its next attempt, and when those are due, by a few looks into an
@@ -81,7 +91,7 @@ const selectOwing = `WITH RECURSIVE o(id) AS (
 // says so, and is not to blame the others.
 func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 	var queues []*Queue
-	err := s.db.Each(ctx, "SELECT "+queueColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id", nil, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, "SELECT "+queueColumns+queueTables, nil, func(scan func(...any) error) error {
 		q, err := s.scanQueue(scan)
 		if errors.Is(err, keyring.ErrDecrypt) {
 			q, err = &Queue{SubscriptionID: q.SubscriptionID, Unusable: err}, nil
@@ -125,7 +135,7 @@ func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 // CodeNotFound when it was deleted.
 func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) {
 	q, err := s.scanQueue(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+queueColumns+" FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id WHERE s.id = ?", []any{subscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ?", []any{subscriptionID}, dest...)
 	})
 	if err != nil {
 		return nil, notFound(err, "subscription")
@@ -145,11 +155,17 @@ func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) 
 func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	q := &Queue{}
 	var authorization, secret []byte
-	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight, &q.Revision, &q.Cursor)
+	var rate sql.NullFloat64
+	var probe sql.NullInt64
+	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight, &q.Revision, &q.Cursor,
+		&rate, &q.Rejected, &q.RejectedName, &probe, &q.Rejecting, &q.Pinged)
 	if err != nil {
 		return nil, err
 	}
-	q.Seen, q.Failing = q.Cursor, q.Status == webhook.HealthFailing
+	q.Seen, q.MaxPerSecond, q.Failing = q.Cursor, rate.Float64, q.Status == webhook.HealthFailing
+	if q.Failing {
+		q.NextProbe = s.clock.processAt(fromMillis(probe))
+	}
 	if authorization != nil {
 		plain, err := s.keys.Decrypt(authorization, "authorization_header of "+q.SubscriptionID)
 		if err != nil {
@@ -410,6 +426,7 @@ type Claim struct {
 	Events         [][]byte      // the JSON of the events, not to be changed
 	Trace          webhook.Trace // of the first of them that has one
 	Ping           bool
+	Probe          bool // it was counted because the subscription is failing
 	// AcceptedAt is when the oldest of its events was accepted: zero of a
 	// ping, a redelivery and what a replay has formed.
 	AcceptedAt time.Time
@@ -419,9 +436,11 @@ type Claim struct {
 
 // Forming is a credit that is being spent: a delivery on its way into the store.
 type Forming struct {
-	Queue *Queue
-	Next  time.Time // when the next one is due, zero for none; of CreditDue and CreditPing
-	More  bool      // it goes on; of CreditReplay
+	Queue  *Queue
+	Next   time.Time // when the next one is due, zero for none; of CreditDue and CreditPing
+	More   bool      // it goes on; of CreditReplay
+	Spared bool      // what is due was left alone, for Credit.Spare
+	Passed bool      // it has passed others that wait: the queue is to be read again; of CreditEvents
 
 	w        *writer
 	alone    bool       // it needs a write of its own, which Submit was not called for
@@ -454,7 +473,7 @@ func (f *Forming) Submit() {
 
 func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: Claim{
-		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies, Trace: from.Trace,
+		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies, Trace: from.Trace, Probe: q.Failing,
 		AcceptedAt: time.UnixMilli(from.Oldest),
 	}}
 	f.claim = &f.made
@@ -474,7 +493,42 @@ func (f *Forming) store(t *tx) error {
 	if n == 0 {
 		return ErrStale
 	}
+	if f.Passed {
+		if err := t.passInterests(&f.made, f.seqs); err != nil {
+			return err
+		}
+	}
 	return t.insertFormed(&f.made, f.seqs, "")
+}
+
+// formProbe stores a delivery of one event that waits for a failing queue: the
+// first whose name is not c.Except, or else the first. In the former case the
+// cursor stays, and the interests in that name begin after the event.
+func (s Queues) formProbe(ctx context.Context, c *Credit, first *logRun) *Forming {
+	q, others := c.Queue, *c.Queue
+	others.Interests = slices.DeleteFunc(slices.Clone(q.Interests), func(in Interest) bool { return in.Name == c.Except })
+	w, err := s.waiting(ctx, &others, c.Newest, 1, c.Size)
+	switch {
+	case err != nil:
+		return &Forming{Queue: q, err: err}
+	case len(w.Seqs) == 0 || w.Seqs[0] == first.Seqs[0]:
+		return s.form(c, first)
+	}
+	cursor, seen := q.Cursor, q.Seen
+	f := s.form(c, &w)
+	f.to, f.Passed, q.Cursor, q.Seen = cursor, true, cursor, seen
+	return f
+}
+
+// passInterests has the interests in an event's name begin after it: it is the
+// first that waits of that name.
+func (t *tx) passInterests(c *Claim, seqs string) error {
+	const which = " WHERE subscription_id = ?1 AND name = (SELECT name FROM events WHERE program_id = ?2 AND seq = ?3 ->> 0) AND "
+	args := []any{c.SubscriptionID, c.ProgramID, seqs}
+	if err := t.Exec("DELETE FROM interests"+which+"until_seq <= ?3 ->> 0", args...); err != nil {
+		return err
+	}
+	return t.Exec("UPDATE interests SET after_seq = ?3 ->> 0"+which+"after_seq < ?3 ->> 0", args...)
 }
 
 // insertFormed stores a delivery that is about to be sent for the first time.
@@ -534,10 +588,11 @@ func appendSeqs(dst []byte, seqs []int64) string {
 
 // claimDue counts the next attempt of the queue's delivery that has been due the
 // longest, and returns the claim on it, nil when none is due; and when the next
-// one will be due, zero for none. With ping it looks at pings; otherwise at all
-// else, which waits while the subscription is not active.
-func (s Queues) claimDue(ctx context.Context, subscriptionID string, ping bool) (*Claim, time.Time, error) {
-	c := Claim{SubscriptionID: subscriptionID, Ping: ping}
+// one will be due, zero for none. A credit for pings looks at those; one for what
+// is due at all else, which waits while the subscription is not active.
+func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, error) {
+	subscriptionID, ping := cr.Queue.SubscriptionID, cr.Kind == CreditPing
+	c := Claim{SubscriptionID: subscriptionID, Ping: ping, Probe: cr.Queue.Failing && !ping || cr.Probe}
 	claimDue, selectNext := claimDueDelivery, selectNextDelivery
 	if ping {
 		claimDue, selectNext = claimDuePing, selectNextPing
@@ -549,7 +604,17 @@ func (s Queues) claimDue(ctx context.Context, subscriptionID string, ping bool) 
 	err := s.writer.doRepeatable(func(t *tx) error {
 		now := s.clock.now()
 		c.AcceptedAt = time.Time{}
-		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), s.clock.wait(now)}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
+		until, attempts := s.clock.wait(now), webhook.MaxAttempts
+		switch {
+		case cr.Probe:
+			if err := s.queueProbe(t, cr.Queue); err != nil {
+				return err
+			}
+			until = math.MaxInt64
+		case cr.Spare:
+			attempts--
+		}
+		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), until, attempts}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
 		if errors.Is(err, sql.ErrNoRows) {
 			c.num = 0
 		} else if err != nil {
@@ -576,6 +641,18 @@ func (s Queues) claimDue(ctx context.Context, subscriptionID string, ping bool) 
 	return &c, s.clock.process(next), nil
 }
 
+// queueProbe queues a ping to a failing subscription that has none.
+func (s Queues) queueProbe(t *tx, q *Queue) error {
+	var wanted bool
+	err := t.Scan("SELECT status = 'failing' AND deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND ping IS NOT NULL) FROM subscriptions WHERE id = ?1",
+		[]any{q.SubscriptionID}, &wanted)
+	if err != nil || !wanted {
+		return err
+	}
+	_, err = s.queuePing(t, &webhook.Subscription{ID: q.SubscriptionID, ProgramID: q.ProgramID}, webhook.NewID())
+	return err
+}
+
 func (s Queues) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
 	var places []int64
 	if err := json.Unmarshal([]byte(seqs), &places); err != nil {
@@ -586,7 +663,7 @@ func (s Queues) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
 
 const (
 	claimDue = `UPDATE deliveries SET status = 'pending', attempts_made = attempts_made + 1, claimed_at = ?2, next_attempt_at = NULL
-		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?3 AND next_attempt_at IS NOT NULL `
+		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?3 AND next_attempt_at IS NOT NULL AND attempts_made < ?4 `
 	claimDueReturning  = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping, redelivery_of IS NOT NULL OR replay_id IS NOT NULL`
 	claimDueDelivery   = claimDue + "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
 	claimDuePing       = claimDue + "AND ping IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND deleted_at IS NULL)" + claimDueReturning
@@ -596,16 +673,22 @@ const (
 	selectNextPing     = nextPing + "?"
 )
 
+// Recorded is what came of an attempt.
+type Recorded struct {
+	webhook.Step
+	HealthChanged bool // whether the subscription is failing, or when it is probed: its queue is to be read again
+}
+
 // Record stores what the attempt of a claim came to, where the delivery stands
 // since, and how the subscription is doing by the policy. When the subscription
 // was deleted meanwhile, a delivery that would be tried again has failed
 // instead; the step that holds is returned.
-func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (webhook.Step, error) {
+func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (Recorded, error) {
 	now := s.clock.now()
-	held := step
+	held, changed := step, false
 	err := s.writer.DoRepeatable(func(*sqlite.Tx) error {
 		t := &s.writer.tx
-		held = step
+		held, changed = step, false
 		if step.Status == webhook.StatusRetryable {
 			var deleted bool
 			if err := t.Scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
@@ -627,17 +710,16 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		if err := t.countResponse(c, a); err != nil {
 			return err
 		}
-		if !c.Ping {
-			if err := s.recordHealth(t, c, a, policy, now); err != nil {
-				return err
-			}
+		var err error
+		if changed, err = s.recordHealth(t, c, a, policy, now); err != nil {
+			return err
 		}
 		return t.finishAttempt(c.num, a, held)
 	})
 	if err == nil {
 		s.metrics.end(held)
 	}
-	return held, err
+	return Recorded{held, changed}, err
 }
 
 func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) error {

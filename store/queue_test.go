@@ -190,7 +190,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	if d := read(first.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || len(d.Events) != 2 || len(d.Attempts) != 0 {
 		t.Errorf("a formed delivery is %+v", d)
 	}
-	if c, _, err := s.Queues().claimDue(ctx, sub.ID, false); c != nil || err != nil {
+	if c, _, err := s.Queues().claimDue(ctx, due(sub.ID)); c != nil || err != nil {
 		t.Errorf("a delivery in flight was claimed again: %+v, %v", c, err)
 	}
 	claim := first
@@ -209,7 +209,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 		if d := read(first.ID); d.Status != webhook.StatusRetryable || d.NextAttemptAt.IsZero() || len(d.Attempts) != number {
 			t.Fatalf("after attempt %d it is %+v", number, d)
 		}
-		if claim, _, err = s.Queues().claimDue(ctx, sub.ID, false); err != nil || claim == nil {
+		if claim, _, err = s.Queues().claimDue(ctx, due(sub.ID)); err != nil || claim == nil {
 			t.Fatalf("not claimed after attempt %d: %v", number, err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	if got := d.Attempts[4]; got.ResponseStatus != 500 || string(got.ResponseBody) != "no" || got.Number != 5 {
 		t.Errorf("the last attempt is %+v", got)
 	}
-	if c, next, err := s.Queues().claimDue(ctx, sub.ID, false); c != nil || !next.IsZero() || err != nil {
+	if c, next, err := s.Queues().claimDue(ctx, due(sub.ID)); c != nil || !next.IsZero() || err != nil {
 		t.Errorf("a sixth attempt was claimed: %+v, %v, %v", c, next, err)
 	}
 }
@@ -230,7 +230,7 @@ func TestTheLifeOfAPing(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	ping, next, err := s.Queues().claimDue(t.Context(), sub.ID, true)
+	ping, next, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
 	if err != nil || ping == nil || !ping.Ping || !next.IsZero() {
 		t.Fatalf("got %+v, %v, %v; want the ping of the creation", ping, next, err)
 	}
@@ -270,7 +270,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 		if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != want || err != nil {
 			t.Fatalf("after crash %d: recovered %d (%v), want %d", number, n, err, want)
 		}
-		c, _, err := s.Queues().claimDue(ctx, sub.ID, false)
+		c, _, err := s.Queues().claimDue(ctx, due(sub.ID))
 		must(t, err)
 		if number == webhook.MaxAttempts {
 			if c != nil {
@@ -333,7 +333,7 @@ func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 			subs = append(subs, sub)
 		}
 		if i%4 != 0 { // its ping no longer waits
-			c, _, err := s.Queues().claimDue(t.Context(), sub.ID, true)
+			c, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
 			must(t, err)
 			end(t, s, c, webhook.StatusSuccess)
 		}

@@ -187,7 +187,7 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.Queues().claimDue(ctx, sub.ID, true); c == nil || err != nil { // the creation's
+	if c, _, err := s.Queues().claimDue(ctx, duePing(sub.ID)); c == nil || err != nil { // the creation's
 		t.Fatal(err)
 	}
 	watcher := s.Watch()
@@ -198,7 +198,7 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 		if _, ok := watcher.Take().Queued[sub.ID]; !ok {
 			t.Error("the watcher was not told of the ping")
 		}
-		c, _, err := s.Queues().claimDue(ctx, sub.ID, true)
+		c, _, err := s.Queues().claimDue(ctx, duePing(sub.ID))
 		if err == nil {
 			_, err = s.Queues().Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404}, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
 		}

@@ -211,7 +211,7 @@ func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *C
 		return nil, false, err
 	}
 	if len(b.seqs) > 0 {
-		c = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: b.bodies, Trace: b.trace}
+		c = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Probe: q.Failing, Events: b.bodies, Trace: b.trace}
 	}
 	err = s.writer.do(func(t *tx) (err error) {
 		if more, err = t.advanceReplay(&r, &b, q); err != nil || c == nil {

@@ -241,7 +241,7 @@ func TestOpenRedeliveries(t *testing.T) {
 		t.Errorf("it says %q", err)
 	}
 	must(t, again(o))
-	claimed, _, err := s.Queues().claimDue(t.Context(), sub.ID, false)
+	claimed, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
 	must(t, err)
 	wantCode(t, again(c), webhook.CodeRateLimited) // it is in flight
 	end(t, s, claimed, webhook.StatusSuccess)
@@ -272,7 +272,7 @@ func TestBulkWaitsForRedeliveries(t *testing.T) {
 			waited++
 		}
 		for n > 0 && r.Waiting == r.Left { // a pass has ended
-			c, _, err := s.Queues().claimDue(t.Context(), sub.ID, false)
+			c, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
 			must(t, err)
 			if c == nil {
 				break

@@ -251,7 +251,7 @@ func TestRetentionKeepsWhatADeliveryCarries(t *testing.T) {
 		if got, want := sweepAt(t, s, young.Add(-time.Hour)), (Swept{Events: 4, Deliveries: 1, Expired: 1}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
-		c, _, err := s.Queues().claimDue(t.Context(), sub.ID, false)
+		c, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
 		if err != nil || c == nil || c.ID != again.ID || len(c.Events) != 1 {
 			t.Fatalf("the redelivery cannot be sent: %+v, %v", c, err)
 		}

@@ -346,6 +346,15 @@ func millis(t time.Time) any {
 	return t.UnixMilli()
 }
 
+// orNull binds a value; the zero value is NULL.
+func orNull[T comparable](v T) any {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return v
+}
+
 // blob binds bytes; nil is NULL, which not every driver makes of it.
 func blob(b []byte) any {
 	if b == nil {

@@ -13,7 +13,9 @@ import (
 )
 
 const subscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
-	"authorization_header IS NOT NULL, status, disabled_reason, revision, created_at, updated_at, deleted_at"
+	"authorization_header IS NOT NULL, status, disabled_reason, revision, created_at, updated_at, deleted_at, max_per_second, resend_from, " +
+	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), (SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
+	"(SELECT next_probe_at FROM failures f WHERE f.subscription_id = subscriptions.id)"
 
 // CreateSubscription makes a subscription from fields that have passed their
 // rules, and queues the ping that the spec's 4.1 asks for. The signing secret
@@ -37,9 +39,9 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	if err := t.limitSubscriptions(programID, limit); err != nil {
 		return sub, nil, err
 	}
-	err = t.Exec("INSERT INTO subscriptions (id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
+	err = t.Exec("INSERT INTO subscriptions (id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)",
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
-		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli())
+		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), orNull(sub.MaxPerSecond))
 	if err != nil {
 		return sub, nil, err
 	}
@@ -135,8 +137,8 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 			return sub, err
 		}
 	}
-	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
-		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, sub.UpdatedAt.UnixMilli(), id)
+	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, max_per_second = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, orNull(sub.MaxPerSecond), sub.UpdatedAt.UnixMilli(), id)
 	if err != nil {
 		return sub, err
 	}
@@ -267,6 +269,7 @@ func apply(sub *webhook.Subscription, f *webhook.SubscriptionFields) {
 	set(&sub.Active, f.Active)
 	set(&sub.Ordered, f.Ordered)
 	set(&sub.MaxInFlight, f.MaxInFlight)
+	set(&sub.MaxPerSecond, f.MaxPerSecond)
 }
 
 func set[T any](field *T, value *T) {
@@ -278,15 +281,19 @@ func set[T any](field *T, value *T) {
 func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err error) {
 	var names string
 	var created, updated int64
-	var deleted sql.NullInt64
-	var reason sql.NullString
+	var deleted, resend, since, probe sql.NullInt64
+	var reason, failing sql.NullString
+	var rate sql.NullFloat64
 	err = scan(&sub.ID, &sub.ProgramID, &sub.URL, &sub.Active, &sub.Description, &names, &sub.Ordered, &sub.MaxInFlight,
-		&sub.HasAuthorizationHeader, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted)
+		&sub.HasAuthorizationHeader, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted, &rate, &resend, &failing, &since, &probe)
 	if err != nil {
 		return sub, err
 	}
 	sub.CreatedAt, sub.UpdatedAt, sub.DeletedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC(), fromMillis(deleted)
-	sub.DisabledReason = reason.String
+	sub.DisabledReason, sub.MaxPerSecond, sub.ResendFrom = reason.String, rate.Float64, fromMillis(resend)
+	if sub.Status == webhook.HealthFailing {
+		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), fromMillis(since), fromMillis(probe)
+	}
 	return sub, json.Unmarshal([]byte(names), &sub.Events)
 }
 

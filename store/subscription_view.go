@@ -45,8 +45,8 @@ const completedAmong = "100"
 
 const (
 	summaryColumns = `x.id, x.program_id, x.url, x.active, x.description, x.events, x.ordered, x.max_in_flight,
-		x.authorization_header IS NOT NULL, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at,
-		x.created_by, f.count, f.first_at, f.failing_since, l.events, l.last_at,
+		x.authorization_header IS NOT NULL, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at, x.max_per_second, x.resend_from, f.failing_reason, f.failing_since, f.next_probe_at,
+		x.created_by, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, l.events, l.last_at,
 		(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),
 		(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
 			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
@@ -65,11 +65,14 @@ const (
 
 func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 	var first, since, lost, lostAt, oldest, success sql.NullInt64
-	var count sql.NullInt64
+	var count, rejected sql.NullInt64
+	var reason sql.NullString
 	u.Subscription, err = scanSubscription(func(dest ...any) error {
-		return scan(append(dest, &u.CreatedBy, &count, &first, &since, &lost, &lostAt, &u.WaitingEvents, &oldest, &u.WaitingDeliveries, &success)...)
+		return scan(append(dest, &u.CreatedBy, &count, &rejected, &first, &since, &reason, &lost, &lostAt, &u.WaitingEvents, &oldest, &u.WaitingDeliveries, &success)...)
 	})
-	u.Failures = webhook.Failures{Count: int(count.Int64), First: fromMillis(first), Since: fromMillis(since)}
+	u.Failures = webhook.Failures{
+		Count: int(count.Int64), Rejected: int(rejected.Int64), First: fromMillis(first), Since: fromMillis(since), Reason: webhook.FailingReason(reason.String),
+	}
 	u.Lost, u.LostLastAt = lost.Int64, fromMillis(lostAt)
 	u.OldestEvent, u.LastSuccess = fromMillis(oldest), fromMillis(success)
 	return u, err

@@ -157,7 +157,7 @@ func TestSubscriptionView(t *testing.T) {
 		if u := readView(t, s, sub.ID); !u.LastSuccess.IsZero() || u.Success.DeliveryID+u.Failure.DeliveryID != "" || u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
 			t.Errorf("of a new one: %+v", u)
 		}
-		ping, _, err := s.Queues().claimDue(t.Context(), sub.ID, true)
+		ping, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
 		must(t, err)
 		answer(t, s, ping, 200)
 		if u := readView(t, s, sub.ID); u.Success.DeliveryID != ping.ID || !u.Success.Ping || u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {

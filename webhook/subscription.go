@@ -22,6 +22,8 @@ const (
 	MaxSubscriptionEvents       = 64
 	MaxDescriptionBytes         = 1024
 	MaxInFlightLimit            = 256 // the most a subscription can ask for itself
+	MinPerSecond                = 0.1
+	MaxPerSecondLimit           = 1000
 )
 
 // Subscription is a partner's URL and what it wants to hear (spec, section 2.1).
@@ -33,11 +35,16 @@ type Subscription struct {
 	Description            string
 	Events                 []string // names, distinct, in the order given
 	Ordered                bool
-	MaxInFlight            int // 0: the operator's default
+	MaxInFlight            int     // 0: the operator's default
+	MaxPerSecond           float64 // requests, pings aside; 0: no limit
 	HasAuthorizationHeader bool
 	Status                 Health
-	DisabledReason         string // only when Status is disabled
-	Revision               int64  // rises with every change, also of what is not shown
+	FailingReason          FailingReason // this and the next two only when Status is failing
+	FailingSince           time.Time
+	NextProbeAt            time.Time
+	DisabledReason         string    // only when Status is disabled
+	ResendFrom             time.Time // since when events were accepted that a circuit breaker, closed since, saw rejected; zero for none
+	Revision               int64     // rises with every change, also of what is not shown
 	CreatedAt              time.Time
 	UpdatedAt              time.Time
 	DeletedAt              time.Time // zero while it exists
@@ -52,7 +59,8 @@ type SubscriptionFields struct {
 	Description         *string
 	Active              *bool
 	Ordered             *bool
-	MaxInFlight         *int // 0 goes back to the operator's default
+	MaxInFlight         *int     // 0 goes back to the operator's default
+	MaxPerSecond        *float64 // 0 removes it
 }
 
 // SubscriptionRules are the operator's rules for subscriptions.
@@ -150,9 +158,22 @@ func parseSubscription(raw []byte) (f SubscriptionFields, v []Validation, err *E
 			// Whatever is beyond an int is beyond the limit, which Check knows.
 			m := int(max(min(n, math.MaxInt32), math.MinInt32))
 			f.MaxInFlight = &m
+		case "max_per_second":
+			switch kind {
+			case jsontext.KindNull:
+				f.MaxPerSecond = new(float64)
+			case jsontext.KindNumber:
+				n, err := strconv.ParseFloat(string(d.text(value)), 64)
+				if err != nil || n == 0 {
+					n = -1 // beyond the limits, as Check knows; zero is null alone
+				}
+				f.MaxPerSecond = &n
+			default:
+				fail(InvalidType, s, "must be a number, or null for no limit")
+			}
 		default:
 			fail(InvalidUnknownField, join("", s), "is not a field of a subscription; it has: "+
-				"url, events, authorization_header, description, active, ordered, max_in_flight")
+				"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second")
 		}
 	}
 	return f, v, nil
@@ -242,6 +263,9 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 	}
 	if f.MaxInFlight != nil && (*f.MaxInFlight < 0 || *f.MaxInFlight > MaxInFlightLimit) {
 		add(InvalidValue, "max_in_flight", fmt.Sprintf("must be 1 to %d, or 0 for the default", MaxInFlightLimit))
+	}
+	if r := f.MaxPerSecond; r != nil && *r != 0 && !(*r >= MinPerSecond && *r <= MaxPerSecondLimit) {
+		add(InvalidValue, "max_per_second", fmt.Sprintf("must be %g to %d, or null for no limit", MinPerSecond, MaxPerSecondLimit))
 	}
 	return v
 }

@@ -40,6 +40,7 @@ type serveFlags struct {
 	BatchSize        string   `default:"100" placeholder:"N" help:"The most events in one delivery."`
 	BatchWindow      string   `default:"0s" placeholder:"D" help:"How long the first event waits for company."`
 	FailingAfter     string   `default:"10" placeholder:"N" help:"Retryable attempts in a row, over at least a minute, after which a subscription is failing: its events wait, and it is probed now and then; 0 is never."`
+	RejectingAfter   string   `default:"5" placeholder:"N" help:"Final responses other than 2xx in a row after which a subscription is failing; 0 is never."`
 	DisableAfter     string   `default:"0" placeholder:"D" help:"A subscription that has been failing that long is switched off; 0 is never."`
 	Retention        string   `default:"30d" placeholder:"D" help:"Events, deliveries and attempts older than this are removed, in small steps; it must be longer than a delivery may take by --retry-schedule."`
 	MinFreeDisk      string   `default:"auto" placeholder:"SIZE" help:"While less of the disk is free no event is accepted, so that what was accepted can still be delivered: a size such as 1GiB, 0 for no limit, or auto, which is a twentieth of the disk, 256MiB at the most and 16MiB at the least."`
@@ -79,8 +80,9 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		RequestTimeout:   f.duration("request-timeout", c.RequestTimeout, 10*time.Millisecond, 10*time.Minute),
 		MaxSubscriptions: f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
 		HealthPolicy: webhook.HealthPolicy{
-			FailingAfter: f.integer("failing-after", c.FailingAfter, 0, 1<<20),
-			DisableAfter: f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
+			FailingAfter:   f.integer("failing-after", c.FailingAfter, 0, 1<<20),
+			RejectingAfter: f.integer("rejecting-after", c.RejectingAfter, 0, 1<<20),
+			DisableAfter:   f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
 		},
 		Retention:     f.duration("retention", c.Retention, time.Second, 100*365*24*time.Hour),
 		MinFreeDisk:   f.size("min-free-disk", c.MinFreeDisk),

@@ -652,7 +652,7 @@ func (p *pagesFill) changeSubscriptions() {
 	const failing = "(SELECT id FROM temp.subs WHERE program = 0 AND number % 10 = 7 OR number = 3)"
 	p.exec("UPDATE subscriptions SET status = 'failing' WHERE id IN " + failing)
 	p.exec("UPDATE cursors SET seq = seq / 2 WHERE subscription_id IN " + failing)
-	p.exec("INSERT INTO failures (subscription_id, count, first_at, failing_since) SELECT id, 20, ?1, ?1 + program FROM temp.subs WHERE id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
+	p.exec("INSERT INTO failures (subscription_id, count, rejected, first_at, failing_reason, failing_since, next_probe_at) SELECT id, 20, 0, ?1, 'unreachable', ?1 + program, ?1 + program FROM temp.subs WHERE id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
 	p.exec("UPDATE subscriptions SET active = 0 WHERE id IN (SELECT id FROM temp.subs WHERE number = 5)")
 	p.exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE active = 0)")
 	p.exec("UPDATE subscriptions SET deleted_at = ? WHERE id IN (SELECT id FROM temp.subs WHERE program < 20 AND number = 6)", p.begin)

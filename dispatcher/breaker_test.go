@@ -1,0 +1,341 @@
+package dispatcher
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// receiver is a subscriber that answers by what it is sent.
+type receiver struct {
+	*subscriber
+	status func(names []string) int
+
+	accepted []arrival
+	rejected []arrival // of deliveries, not of pings
+}
+
+func (w *world) receiver(status func(names []string) int) *receiver {
+	r := &receiver{status: status}
+	r.subscriber = w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		p := r.got[n-1]
+		code := r.status(p.names)
+		switch ping := p.names[0] == webhook.EventPing; {
+		case ping:
+		case code == http.StatusOK:
+			r.accepted = append(r.accepted, p)
+		default:
+			r.rejected = append(r.rejected, p)
+		}
+		rw.WriteHeader(code)
+	})
+	return r
+}
+
+// events returns the ids of the events in some posts, in their order.
+func events(posts []arrival) (ids []string) {
+	for _, p := range posts {
+		ids = append(ids, p.ids...)
+	}
+	return ids
+}
+
+func breakerConfig() Config {
+	return Config{RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10, RejectingAfter: 5}}
+}
+
+// A receiver answers 401 for ten minutes, pings too: a handful of events fails,
+// the operator hears of it within a minute, and all others arrive, in order.
+func TestBreakerHoldsWhatIsRejected(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		cfg := breakerConfig()
+		cfg.Alerts = &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()}
+		inBubble(t, cfg, func(w *world) {
+			var alerts []time.Time
+			w.subscriber(nil).serve = func(http.ResponseWriter, *http.Request) { alerts = append(alerts, time.Now()) }
+			var broken atomic.Bool
+			r := w.receiver(func([]string) int {
+				if broken.Load() {
+					return http.StatusUnauthorized
+				}
+				return http.StatusOK
+			})
+			sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+			var published []string
+			publish := func(seconds int) {
+				for range seconds {
+					published = append(published, w.publish("content_updated"))
+					time.Sleep(time.Second)
+				}
+			}
+			publish(10)
+			broken.Store(true)
+			start := time.Now()
+			publish(600)
+			if got := w.health(sub); got != webhook.HealthFailing {
+				t.Errorf("ordered %t: after 10 min it is %s", ordered, got)
+			}
+			if got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.FailingReason != webhook.FailingRejecting || got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
+				t.Errorf("ordered %t: it is %+v, %v", ordered, got, err)
+			}
+			broken.Store(false)
+			publish(400)
+			w.health(sub)
+			if len(r.rejected) > 5 {
+				t.Errorf("ordered %t: %d events failed, want 5 at the most", ordered, len(r.rejected))
+			}
+			failed := events(r.rejected)
+			want := slices.DeleteFunc(slices.Clone(published), func(id string) bool { return slices.Contains(failed, id) })
+			got := events(r.accepted)
+			if !ordered {
+				slices.Sort(got)
+				slices.Sort(want)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("ordered %t: %d of %d events arrived, or not in order", ordered, len(got), len(want))
+			}
+			if len(alerts) != 2 || alerts[0].Sub(start) > time.Minute {
+				t.Errorf("ordered %t: alerts at %v after %v, want one within a minute and one at the end", ordered, alerts, start)
+			}
+		})
+	}
+}
+
+// With eight in flight no more than those fail, and what the breaker lets pass until
+// it has opened.
+func TestBreakerWithManyInFlight(t *testing.T) {
+	cfg := breakerConfig()
+	cfg.BatchSize = 1
+	inBubble(t, cfg, func(w *world) {
+		var broken atomic.Bool
+		r := w.receiver(nil)
+		r.status = func([]string) int {
+			if broken.Load() {
+				return http.StatusForbidden
+			}
+			return http.StatusOK
+		}
+		slow := r.answer
+		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+			time.Sleep(2 * time.Second)
+			slow(n, rw, req)
+		}
+		sub := w.subscribe(r.subscriber, nil)
+		time.Sleep(10 * time.Second)
+		broken.Store(true)
+		for range 400 {
+			w.publish("content_updated")
+			time.Sleep(25 * time.Millisecond)
+		}
+		if got := w.health(sub); got != webhook.HealthFailing || len(r.rejected) > 12 {
+			t.Errorf("it is %s, and %d events failed, want 12 at the most", got, len(r.rejected))
+		}
+	})
+}
+
+// A receiver rejects one event type of three. Published in turn it is never failing;
+// in any order, and in runs, it is failing for one probe interval at a time, and
+// every event of the others arrives.
+func TestBreakerWithOneTypeRejected(t *testing.T) {
+	names := []string{"content_updated", "content_deleted", "channel_created"}
+	random := rand.New(rand.NewPCG(1, 2))
+	for name, next := range map[string]func(i int) string{
+		"in turn":   func(i int) string { return names[i%3] },
+		"in random": func(int) string { return names[random.IntN(3)] },
+		"in runs":   func(i int) string { return names[i/30%3] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, breakerConfig(), func(w *world) {
+				r := w.receiver(func(got []string) int {
+					if slices.Contains(got, "content_deleted") {
+						return http.StatusUnprocessableEntity
+					}
+					return http.StatusOK
+				})
+				sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events = &names })
+				var accepted []string
+				var since time.Time
+				failing, longest := 0, time.Duration(0)
+				watch := func() {
+					w.health(sub)
+					now, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if now.Status == webhook.HealthFailing {
+						if now.FailingSince != since {
+							failing++
+						}
+						since = now.FailingSince
+						longest = max(longest, time.Since(since))
+					}
+				}
+				for i := range 900 {
+					n := next(i)
+					if id := w.publish(n); n != "content_deleted" {
+						accepted = append(accepted, id)
+					}
+					time.Sleep(100 * time.Millisecond)
+					watch()
+				}
+				for range 1200 {
+					time.Sleep(time.Second)
+					watch()
+				}
+				if failing > 0 && name == "in turn" {
+					t.Errorf("it was failing %d times", failing)
+				}
+				if longest > webhook.MinProbeWait {
+					t.Errorf("it was failing for %s", longest)
+				}
+				got := events(r.accepted)
+				slices.Sort(got)
+				slices.Sort(accepted)
+				if !slices.Equal(got, accepted) {
+					t.Errorf("%d of %d events of the other types arrived", len(got), len(accepted))
+				}
+			})
+		})
+	}
+}
+
+// A receiver accepts pings and rejects all else: it costs one event for each probe
+// interval. A ping that succeeds triggers a probe at once.
+func TestBreakerWhenPingsAreAccepted(t *testing.T) {
+	inBubble(t, breakerConfig(), func(w *world) {
+		r := w.receiver(func(names []string) int {
+			if names[0] == webhook.EventPing {
+				return http.StatusOK
+			}
+			return http.StatusGone
+		})
+		sub := w.subscribe(r.subscriber, nil)
+		for range 1800 {
+			w.publish("content_updated")
+			time.Sleep(time.Second)
+		}
+		w.health(sub)
+		for i, p := range r.rejected {
+			if len(p.ids) > 1 {
+				t.Errorf("a probe took %d events", len(p.ids))
+			}
+			if i < 5 {
+				continue
+			}
+			wait := p.at.Sub(r.rejected[i-1].at)
+			if least := min(webhook.MinProbeWait<<(i-5), webhook.MaxProbeWait); wait < least {
+				t.Errorf("rejection %d came %s after the last, want %s", i+1, wait, least)
+			}
+		}
+		if n := len(r.rejected); n < 14 || n > 17 {
+			t.Errorf("%d events failed in half an hour", n)
+		}
+		before := len(r.rejected)
+		w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
+		w.health(sub)
+		if len(r.rejected) != before+1 {
+			t.Errorf("a ping triggered %d probes, want 1", len(r.rejected)-before)
+		}
+		r.mu.Lock()
+		r.status = func([]string) int { return http.StatusOK }
+		r.mu.Unlock()
+		w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
+		time.Sleep(time.Second)
+		if got := w.health(sub); got != webhook.HealthHealthy {
+			t.Errorf("after a probe that was accepted it is %s", got)
+		}
+	})
+}
+
+// An outage of six hours costs no event, and no probe takes a batch.
+func TestBreakerSparesBatches(t *testing.T) {
+	inBubble(t, breakerConfig(), func(w *world) {
+		var broken atomic.Bool
+		r := w.receiver(func([]string) int {
+			if broken.Load() {
+				return http.StatusBadGateway
+			}
+			return http.StatusOK
+		})
+		sub := w.subscribe(r.subscriber, nil)
+		broken.Store(true)
+		const published = 6 * 360 * 3
+		for range published / 3 {
+			for range 3 {
+				w.publish("content_updated")
+			}
+			time.Sleep(10 * time.Second)
+		}
+		for _, p := range r.rejected {
+			if len(p.ids) > 1 && p.at.Sub(r.rejected[0].at) > 2*time.Minute {
+				t.Errorf("a probe took %d events", len(p.ids))
+			}
+		}
+		broken.Store(false)
+		time.Sleep(webhook.MaxProbeWait)
+		if got := w.health(sub); got != webhook.HealthHealthy {
+			t.Errorf("it is %s", got)
+		}
+		time.Sleep(3 * time.Hour) // the last wait of a delivery that was sent before
+		w.health(sub)
+		got := events(r.accepted)
+		slices.Sort(got)
+		if n := len(slices.Compact(got)); n != published {
+			t.Errorf("%d of %d events arrived", n, published)
+		}
+	})
+}
+
+// Redeliveries and replays of a failing subscription wait like its events.
+func TestBreakerHoldsRedeliveries(t *testing.T) {
+	inBubble(t, breakerConfig(), func(w *world) {
+		var broken atomic.Bool
+		r := w.receiver(func([]string) int {
+			if broken.Load() {
+				return http.StatusNotFound
+			}
+			return http.StatusOK
+		})
+		sub := w.subscribe(r.subscriber, nil)
+		start := time.Now()
+		w.publish("content_updated")
+		broken.Store(true)
+		for range 5 {
+			w.publish("content_updated")
+			time.Sleep(time.Second)
+		}
+		if got := w.health(sub); got != webhook.HealthFailing {
+			t.Fatalf("it is %s", got)
+		}
+		for _, p := range r.rejected {
+			if _, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, p.delivery); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := w.d.store.Replays().Create(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: start.Add(-time.Second), Only: webhook.ReplayAll}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		if len(r.rejected) != 5 {
+			t.Errorf("%d events failed, want 5: pings are rejected too", len(r.rejected))
+		}
+		broken.Store(false)
+		time.Sleep(6 * time.Minute)
+		w.health(sub)
+		if n := len(events(r.accepted)); n != 1+5+6 {
+			t.Errorf("%d events arrived, want 12: one, 5 again, and 6 of the replay", n)
+		}
+		got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
+		if err != nil || got.Status != webhook.HealthHealthy || got.ResendFrom.IsZero() || got.ResendFrom.Before(start) {
+			t.Errorf("it is %+v, %v; want an offer to send again what was rejected", got, err)
+		}
+	})
+}

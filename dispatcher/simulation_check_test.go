@@ -18,17 +18,17 @@ func (s *simulation) check() {
 			continue
 		}
 		open := s.inFlight(h, false)
-		waits := s.checkLate(h, now, t.active && open == 0 && room)
-		if !t.active || !room || open > 0 && s.plan.FailingAfter > 0 {
+		waits := s.checkLate(h, now, t.active && open == 0 && room && !h.failing)
+		if !t.active || !room || open > 0 && (s.plan.breaks() || h.caution) {
 			continue
 		}
-		if open == 0 && !s.trapped {
+		if open == 0 && !s.trapped && !h.failing {
 			s.checkCopies(h, now)
 		}
 		if open == 0 {
 			s.checkProbes(h, now)
 		}
-		if t.ordered && waits || open >= s.limit(t) || !h.clean && s.plan.FailingAfter > 0 {
+		if t.ordered && waits || open >= s.limit(t) || !h.clean && s.plan.breaks() {
 			continue
 		}
 		if !s.trapped {
@@ -161,6 +161,7 @@ func (s *simulation) again(h *subject, d *sending, now time.Time) {
 		s.violate(promiseFinal, "subscription %d: again after %d", h.i, last.status)
 	case last.ended.IsZero() && now.Sub(last.at) < attemptTimeout:
 		s.violate(promiseEarly, "subscription %d: again while the last is open", h.i)
+	case d.ping && s.plan.breaks(): // a probe may repeat it before its time
 	case len(d.came) < webhook.MaxAttempts:
 		ended := last.ended
 		if ended.IsZero() {

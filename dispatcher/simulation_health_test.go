@@ -12,13 +12,19 @@ import (
 type recovery struct {
 	since     time.Time // it was seen to be failing; zero while it is not known to have been
 	successes int       // since then: the slots it may use double with each
-	probed    time.Time // when the last probe ended, or the zero time
-	wait      time.Duration
+	probes    int       // that have failed since then, pings aside
+	probed    time.Time // when the last of them ended, or the zero time
+	rejected  bool      // it was rejected
+	pinged    time.Time // when a ping succeeded last
+	came      time.Time // when an attempt came last, of a ping too
 }
+
+// breaks says whether subscriptions can be failing.
+func (p *plan) breaks() bool { return p.FailingAfter > 0 || p.RejectingAfter > 0 }
 
 // observeHealth takes down which subscriptions are failing or disabled. Owns s.mu.
 func (s *simulation) observeHealth(calm bool) {
-	if s.plan.FailingAfter == 0 {
+	if !s.plan.breaks() {
 		return
 	}
 	s.d.mu.Lock()
@@ -28,8 +34,11 @@ func (s *simulation) observeHealth(calm bool) {
 		if q == nil || q.Queue.ProgramID == "" {
 			continue
 		}
-		if q.Failing && calm && (h.recovery.since.IsZero() || h.recovery.successes > 0) {
+		if h.failing = q.Failing; h.failing && calm && q.current() && (h.recovery.since.IsZero() || h.recovery.successes > 0) {
 			h.recovery = recovery{since: time.Now()}
+		}
+		if h.failing && calm && q.current() && h.last.status == 200 && h.last.ended.Before(time.Now()) && h.last.gen == s.gen && h.last.settled {
+			s.violate(promiseCloses, "subscription %d", h.i)
 		}
 		if q.Status == webhook.HealthDisabled && h.now.active && q.current() {
 			h.was = append(h.was, h.now)
@@ -42,43 +51,66 @@ func (s *simulation) observeHealth(calm bool) {
 }
 
 // checkRecovery checks an attempt that has come against the state of its
-// subscription: while that is failing it has one slot, and a delivery from the log
-// is a probe; then its slots double with each success. Owns s.mu.
+// subscription: while that is failing it has one slot, and each attempt is a probe;
+// then its slots double with each success. Owns s.mu.
 func (s *simulation) checkRecovery(h *subject, r *reception) {
 	rec := &h.recovery
-	if rec.since.IsZero() || r.of.ping {
+	if rec.since.IsZero() {
+		return
+	}
+	if rec.came = r.at; r.of.ping {
 		return
 	}
 	if n := s.inFlight(h, false); rec.successes < 5 && n > 1<<rec.successes {
 		s.violate(promiseRamp, "subscription %d has %d open after %d successes", h.i, n, rec.successes)
 	}
-	if len(s.changes.runs) > 0 { // it may be a redelivery
-		*rec = recovery{}
-		return
-	}
-	if h.copied(r.of) || len(r.of.came) > 1 || rec.successes > 0 || r.of.vague {
+	if rec.successes > 0 || r.of.vague {
 		return
 	}
 	r.probe = true
-	if due := rec.probed.Add(rec.wait); !rec.probed.IsZero() && due.Sub(r.at) > time.Millisecond {
+	pinged := !rec.pinged.Before(rec.probed) && !rec.pinged.IsZero()
+	wait := webhook.MaxProbeWait
+	if rec.probes < 6 {
+		wait = min(webhook.MinProbeWait<<rec.probes, wait)
+	}
+	if due := rec.probed.Add(wait); rec.probes > 0 && due.Sub(r.at) > time.Millisecond && !pinged {
 		s.violate(promiseProbes, "subscription %d: one came at %s, due at %s", h.i, stamp(r.at), stamp(due))
+	}
+	if rec.rejected && !pinged {
+		s.violate(promiseRejected, "subscription %d: a delivery came at %s, and no ping has succeeded since %s", h.i, stamp(r.at), stamp(rec.probed))
+	}
+	switch {
+	case len(r.of.came) == 1 && len(r.of.events) > 1 && !h.copied(r.of) && len(s.changes.runs) == 0:
+		s.violate(promiseSpared, "subscription %d: a probe took %d events", h.i, len(r.of.events))
+	case len(r.of.came) == webhook.MaxAttempts && !pinged && !rec.rejected:
+		s.violate(promiseSpared, "subscription %d: a probe took the last attempt of a delivery", h.i)
 	}
 }
 
 // endRecovery takes down the end of an attempt.
-func (h *subject) endRecovery(r *reception) {
+func (s *simulation) endRecovery(r *reception) {
+	h := r.by
+	if !r.of.ping {
+		h.last = r
+		h.caution = r.final() && r.status != 200 || h.caution && r.status != 200
+	}
 	rec := &h.recovery
-	if rec.since.IsZero() || r.of.ping {
-		return
-	}
-	if r.status == 200 {
+	switch {
+	case rec.since.IsZero():
+	case r.of.ping:
+		if r.status == 200 {
+			rec.pinged = r.ended
+		}
+	case r.status == 200:
 		rec.successes++
-	}
-	if r.probe {
-		r.probe = false
+	case r.cut:
+		*rec = recovery{} // what came of it is not known
+	case r.probe:
+		rec.probes++
 		rec.probed = r.ended
-		rec.wait = min(max(2*rec.wait, webhook.MinProbeWait), webhook.MaxProbeWait)
+		rec.rejected = r.final() && s.plan.RejectingAfter > 0
 	}
+	r.probe = false
 }
 
 // checkProbes checks that a subscription which is failing, and has a slot, is
@@ -91,27 +123,27 @@ func (s *simulation) checkProbes(h *subject, now time.Time) {
 		return
 	}
 	last := rec.since
-	if rec.probed.After(last) {
-		last = rec.probed
+	if rec.came.After(last) {
+		last = rec.came
 	}
-	if now.After(last.Add(webhook.MaxProbeWait + s.plan.Window + slack)) {
+	if now.After(last.Add(webhook.MaxProbeWait + attemptTimeout + s.plan.Window + slack)) {
 		s.violate(promiseProbes, "subscription %d was probed at %s, and it is %s", h.i, stamp(last), stamp(now))
 	}
 }
 
 // recoverSlowly has a subscription's server fail until it is known to be failing,
-// lets events wait for it, and has it come back slow.
+// lets events wait for it, and has it come back slow. For some n it rejects.
 func (s *simulation) recoverSlowly(h *subject, n int) {
 	set := func(m mode) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		h.places[h.now.place].mode = m
 	}
-	if s.plan.FailingAfter == 0 {
+	if !s.plan.breaks() {
 		set(modeSlow)
 		return
 	}
-	set(modeBusy)
+	set([]mode{modeBusy, modeRefuse, modeBusy, modeReject}[n%4])
 	for range 3 {
 		s.publish(h.program, n)
 		s.rest()

@@ -23,6 +23,9 @@ type subject struct {
 	copies   map[string]time.Time  // redeliveries, and when they were asked for
 	debts    []*debt
 	recovery recovery
+	failing  bool            // when all was last at rest
+	last     *reception      // that ended last, pings aside
+	caution  bool            // one was rejected since the last success
 	unseen   map[string]bool // deliveries of which a crash took the first arrival
 	sent     map[string]*sending
 	order    []*sending // in the order of their first arrival

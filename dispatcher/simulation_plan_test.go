@@ -16,6 +16,7 @@ type plan struct {
 	Slots, Connections, Batch int
 	Window                    time.Duration
 	FailingAfter              int
+	RejectingAfter            int
 	DisableAfter              time.Duration
 	Lease                     bool
 	Dial                      time.Duration // with a lease: how long a connection takes
@@ -89,6 +90,8 @@ const (
 	modeLater   mode = "503, Retry-After: 600"
 	modeReset   mode = "hang up"
 	modeGarbage mode = "garbage"
+	modeRefuse  mode = "404, and 200 to pings"
+	modePicky   mode = "404 to one type of events"
 )
 
 // Names of events, by bit.
@@ -109,7 +112,7 @@ func namesOf(bits int) []string {
 
 func (p plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, disabled after %s, lease %t (dialling %s), jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.DisableAfter, p.Lease, p.Dial, p.Jitter)
+	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, rejecting after %d, disabled after %s, lease %t (dialling %s), jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.RejectingAfter, p.DisableAfter, p.Lease, p.Dial, p.Jitter)
 	fmt.Fprintf(&b, "%d programs, %d more subscriptions\n", p.Programs, p.Crowd)
 	for i, f := range p.Subscriptions {
 		fmt.Fprintf(&b, "subscription %d: ordered %t, its server: %s\n", i, f.Ordered, f.Mode)
@@ -128,7 +131,7 @@ func (p plan) String() string {
 // plans draws a plan. What is first in a list is drawn most often, and is what
 // shrinking tends to.
 func plans() *rapid.Generator[plan] {
-	modes := rapid.SampledFrom([]mode{modeOK, modeBusy, modeHang, modeReject, modeTurns, modeSlow, modeReset, modeLater, modeGarbage, modeHang})
+	modes := rapid.SampledFrom([]mode{modeOK, modeBusy, modeHang, modeReject, modeTurns, modeSlow, modeReset, modeLater, modeGarbage, modeHang, modeRefuse, modePicky})
 	steps := rapid.Custom(func(t *rapid.T) step {
 		s := step{
 			Do: rapid.SampledFrom([]operation{
@@ -152,17 +155,18 @@ func plans() *rapid.Generator[plan] {
 	})
 	return rapid.Custom(func(t *rapid.T) plan {
 		return plan{
-			Slots:        rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "slots"),
-			Connections:  rapid.SampledFrom([]int{64, 64, 9, 3}).Draw(t, "connections"),
-			Batch:        rapid.SampledFrom([]int{1, 1, 3, 100}).Draw(t, "batch"),
-			Window:       rapid.SampledFrom([]time.Duration{0, 0, 0, 2 * time.Second}).Draw(t, "window"),
-			FailingAfter: rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "failing after"),
-			DisableAfter: rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Minute}).Draw(t, "disable after"),
-			Lease:        rapid.SampledFrom([]bool{false, false, true}).Draw(t, "lease"),
-			Dial:         rapid.SampledFrom([]time.Duration{0, 0, 300 * time.Millisecond}).Draw(t, "dial"),
-			Jitter:       rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
-			Programs:     rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(t, "programs"),
-			Crowd:        rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 26}).Draw(t, "crowd"),
+			Slots:          rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "slots"),
+			Connections:    rapid.SampledFrom([]int{64, 64, 9, 3}).Draw(t, "connections"),
+			Batch:          rapid.SampledFrom([]int{1, 1, 3, 100}).Draw(t, "batch"),
+			Window:         rapid.SampledFrom([]time.Duration{0, 0, 0, 2 * time.Second}).Draw(t, "window"),
+			FailingAfter:   rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "failing after"),
+			RejectingAfter: rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "rejecting after"),
+			DisableAfter:   rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Minute}).Draw(t, "disable after"),
+			Lease:          rapid.SampledFrom([]bool{false, false, true}).Draw(t, "lease"),
+			Dial:           rapid.SampledFrom([]time.Duration{0, 0, 300 * time.Millisecond}).Draw(t, "dial"),
+			Jitter:         rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
+			Programs:       rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(t, "programs"),
+			Crowd:          rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 26}).Draw(t, "crowd"),
 			Subscriptions: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) founder {
 				return founder{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
 			}), 1, 4).Draw(t, "subscriptions"),

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,8 +70,8 @@ func (s *simulation) ended(r *reception, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.ended, r.status = time.Now(), status
-	r.by.endRecovery(r)
-	if status == 0 || status >= 500 {
+	s.endRecovery(r)
+	if status != 200 {
 		r.by.clean = r.by.clean && r.of.ping
 	}
 }
@@ -116,6 +117,12 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 	if m == modeTurns {
 		at.turn++
 		m = []mode{modeOK, modeBusy}[at.turn%2]
+	}
+	switch {
+	case m == modeRefuse && d.ping, m == modePicky && !slices.ContainsFunc(d.events, func(e int) bool { return e >= 0 && s.log[e].name == 0 }):
+		m = modeOK
+	case m == modeRefuse, m == modePicky:
+		m = modeReject
 	}
 	r.hangs = m == modeHang
 	return r, m

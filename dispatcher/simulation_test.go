@@ -47,6 +47,9 @@ const (
 	promiseOperates = "no operation fails"
 	promiseRamp     = "a subscription that has recovered gets its slots back by doubling"
 	promiseProbes   = "a failing subscription is probed, less and less often"
+	promiseCloses   = "a success closes the circuit breaker"
+	promiseSpared   = "a probe takes one event, and no last attempt"
+	promiseRejected = "a failing subscription that rejects is sent one delivery for each ping that it accepts"
 	promiseLease    = "nothing is sent without the lease"
 	promiseLost     = "what retention takes from a subscription is old, and counted"
 	promiseBulk     = "a bulk action does what its plan says, once, and touches nothing newer"
@@ -110,7 +113,7 @@ func play(t *testing.T, dir string, p *plan) (found *broken) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), cfg: Config{
 			MaxInFlight: p.Slots, MaxConnections: p.Connections, BatchSize: p.Batch, BatchWindow: p.Window, AttemptTimeout: attemptTimeout,
-			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter, DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
+			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter, RejectingAfter: p.RejectingAfter, DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
 		}}
 		s := &simulation{world: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), begun: time.Now(), changes: newSimulatedChanges()}
 		w.fault, w.now = s.faults.next, s.wall

@@ -29,6 +29,7 @@ func (d *Dispatcher) spend(sending context.Context, j job) *store.Forming {
 			to = phaseCurrent
 		}
 		q.seen = q.Seen
+		q.pace.behind = q.seen < q.wanted
 		d.move(q, to, now)
 		d.dispatch(sending, now)
 		// Last, since publishers wait for who submits; and before another worker can
@@ -65,13 +66,16 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 	case store.CreditReplay:
 		q.replaying = false
 		if err == nil && q.Queue == f.Queue { // else the queue was read again after the step
-			q.hasReplay = f.More
+			q.hasReplay, q.pace.behind = f.More, f.More
 		}
 	case store.CreditDue:
-		q.nextDue = earliest(q.nextDue, next)
+		q.nextDue, q.pace.behind = earliest(q.nextDue, next), due(next, time.Now())
 		q.spared = f.Spared
 	case store.CreditPing:
 		q.nextPing = earliest(q.nextPing, next)
+	}
+	if claim == nil && j.kind != store.CreditPing {
+		q.pace.giveBack(q.MaxPerSecond)
 	}
 	now := time.Now()
 	d.move(q, to, now)

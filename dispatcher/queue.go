@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"net/http"
 	"time"
 
 	"service/store"
@@ -19,8 +20,8 @@ import (
 // doubles it, from 2 up to the slots that the subscription may use, and each
 // retryable attempt halves it, down to 1. An attempt beyond the window is not
 // forbidden, but comes after what others want; see priority. The ramp is a limit:
-// after the subscription was failing it may use one slot, and twice as many after
-// each success.
+// after the subscription was failing it may use one slot, after a 429 or 503 half of
+// those that it could, and twice as many after each success.
 type subscriptionQueue struct {
 	*store.Queue
 	phase phase // changed by Dispatcher.move alone
@@ -35,10 +36,11 @@ type subscriptionQueue struct {
 	lastFailed  bool      // the last attempt was retryable: the next may keep its slot for long
 	respondedAt time.Time // when the last attempt ended that was not retryable
 	window      int       // 0 before the first attempt
-	ramp        int       // after a recovery: the slots it may use; 0 is all
+	ramp        int       // after a recovery, a 429 or a 503: the slots it may use; 0 is all
 	rejected    bool      // an attempt was rejected since the last that succeeded
 	rejectedAt  time.Time // when one was last
-	spared      bool      // while failing: what is due has one attempt left, and no probe may take it
+	pace        pace
+	spared      bool // while failing: what is due has one attempt left, and no probe may take it
 
 	// The log.
 	seen, wanted int64     // events wait when seen < wanted
@@ -123,14 +125,10 @@ func (q *subscriptionQueue) current() bool {
 // work returns what the queue would do with a slot at a time if the events up to
 // newest waited that it wants, false if nothing. It changes nothing.
 func (q *subscriptionQueue) work(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
-	limit := q.limit(cfg)
-	if q.ramp > 0 {
-		limit = min(limit, q.ramp)
-	}
-	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= limit || now.Before(q.suspendedUntil) {
+	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
 	}
-	if q.Failing && now.Before(q.NextProbe) {
+	if now.Before(q.pace.at()) || q.Failing && now.Before(q.NextProbe) {
 		return 0, false
 	}
 	kind, ok := q.waits(now, newest)
@@ -180,7 +178,7 @@ func (q *subscriptionQueue) pingFirst(now time.Time) bool {
 // follows a rejection for a while, so that an event which is rejected takes no
 // others with it.
 func (q *subscriptionQueue) oneByOne(now time.Time) bool {
-	return q.Failing || q.rejected || now.Sub(q.rejectedAt) < oneByOneFor
+	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < oneByOneFor
 }
 
 // priority decides which queue gets a slot when slots are short: the lower, the
@@ -228,7 +226,15 @@ func shares(slots int) [priorities]int {
 	}
 }
 
-// limit returns how many slots the queue may use.
+// slots returns how many slots the queue may use now.
+func (q *subscriptionQueue) slots(cfg *Config) int {
+	if q.ramp > 0 {
+		return min(q.limit(cfg), q.ramp)
+	}
+	return q.limit(cfg)
+}
+
+// limit returns how many slots the queue may use when its server responds.
 func (q *subscriptionQueue) limit(cfg *Config) int {
 	switch {
 	case q.Ordered || q.Failing || q.rejected:
@@ -246,7 +252,7 @@ func (q *subscriptionQueue) update(fresh *store.Queue) {
 		q.ramp = 1
 	}
 	if q.URL != fresh.URL || q.URL == "" {
-		q.rejected, q.rejectedAt = fresh.Rejected, time.Time{}
+		q.rejected, q.rejectedAt, q.pace = fresh.Rejected, time.Time{}, pace{}
 	}
 	q.Queue, q.spared = fresh, false
 }
@@ -258,8 +264,13 @@ func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, now time.Time, cfg
 	switch {
 	case result == webhook.ResultSuccess:
 		q.rejected = false
+	case a.ResponseStatus == http.StatusTooManyRequests:
+		q.rejected = true // for when it came, not for what it holds
 	case result == webhook.ResultFailed:
 		q.rejected, q.rejectedAt = true, now
+	}
+	if q.pace.record(a, now) {
+		q.ramp = max(1, q.slots(cfg)/2)
 	}
 	if result == webhook.ResultSuccess && q.ramp > 0 {
 		if q.ramp *= 2; q.ramp >= q.limit(cfg) {
@@ -288,7 +299,7 @@ func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 	if q.phase == phaseGone {
 		return at
 	}
-	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.NextProbe, q.suspendedUntil} {
+	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.NextProbe, q.suspendedUntil, q.pace.at()} {
 		if t.After(now) {
 			at = earliest(at, t)
 		}

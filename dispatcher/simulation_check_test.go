@@ -18,8 +18,8 @@ func (s *simulation) check() {
 			continue
 		}
 		open := s.inFlight(h, false)
-		waits := s.checkLate(h, now, t.active && open == 0 && room && !h.failing)
-		if !t.active || !room || open > 0 && (s.plan.breaks() || h.caution) {
+		waits := s.checkLate(h, now, t.active && open == 0 && room && !h.failing && !h.paced)
+		if !t.active || h.paced || !room || open > 0 && (s.plan.breaks() || h.caution) {
 			continue
 		}
 		if open == 0 && !s.trapped && !h.failing {

@@ -126,7 +126,7 @@ func (s *simulation) checkProbes(h *subject, now time.Time) {
 	if rec.came.After(last) {
 		last = rec.came
 	}
-	if now.After(last.Add(webhook.MaxProbeWait + attemptTimeout + s.plan.Window + slack)) {
+	if !h.paced && now.After(last.Add(webhook.MaxProbeWait+attemptTimeout+s.plan.Window+slack)) {
 		s.violate(promiseProbes, "subscription %d was probed at %s, and it is %s", h.i, stamp(last), stamp(now))
 	}
 }

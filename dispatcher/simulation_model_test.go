@@ -25,6 +25,8 @@ type subject struct {
 	recovery recovery
 	failing  bool            // when all was last at rest
 	last     *reception      // that ended last, pings aside
+	paced    bool            // its server has asked for fewer requests since it began afresh
+	resume   time.Time       // the end of the pause that it asked for
 	caution  bool            // one was rejected since the last success
 	unseen   map[string]bool // deliveries of which a crash took the first arrival
 	sent     map[string]*sending

@@ -90,6 +90,8 @@ const (
 	modeLater   mode = "503, Retry-After: 600"
 	modeReset   mode = "hang up"
 	modeGarbage mode = "garbage"
+	modeLimit   mode = "429"
+	modeWait    mode = "429, Retry-After: 60"
 	modeRefuse  mode = "404, and 200 to pings"
 	modePicky   mode = "404 to one type of events"
 )
@@ -131,7 +133,7 @@ func (p plan) String() string {
 // plans draws a plan. What is first in a list is drawn most often, and is what
 // shrinking tends to.
 func plans() *rapid.Generator[plan] {
-	modes := rapid.SampledFrom([]mode{modeOK, modeBusy, modeHang, modeReject, modeTurns, modeSlow, modeReset, modeLater, modeGarbage, modeHang, modeRefuse, modePicky})
+	modes := rapid.SampledFrom([]mode{modeOK, modeBusy, modeHang, modeReject, modeTurns, modeSlow, modeReset, modeLater, modeGarbage, modeHang, modeRefuse, modePicky, modeLimit, modeWait})
 	steps := rapid.Custom(func(t *rapid.T) step {
 		s := step{
 			Do: rapid.SampledFrom([]operation{

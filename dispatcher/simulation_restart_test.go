@@ -79,7 +79,7 @@ func (s *simulation) next() {
 	s.unsettled = nil
 	s.forgetJump()
 	for _, h := range s.subs {
-		h.recovery = recovery{}
+		h.recovery, h.paced, h.resume = recovery{}, false, time.Time{}
 	}
 	select {
 	case <-s.killed:

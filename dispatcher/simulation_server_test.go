@@ -46,16 +46,17 @@ func (s *simulation) serve(at *place, c net.Conn) {
 			answer = "200"
 		case modeLater:
 			answer = "503"
+		case modeWait:
+			answer = "429"
 		default:
 			answer = string(m)
 		}
 		status := 0
 		fmt.Sscan(answer, &status)
-		if m == modeLater {
-			r.wait = 10 * time.Minute
-			answer += " \r\nRetry-After: 600"
-		} else {
-			answer += " "
+		answer += " "
+		if asked := map[mode]time.Duration{modeLater: 10 * time.Minute, modeWait: time.Minute}[m]; asked > 0 {
+			r.wait = asked
+			answer += fmt.Sprintf("\r\nRetry-After: %d", asked/time.Second)
 		}
 		s.ended(r, status)
 		if _, err := io.WriteString(c, "HTTP/1.1 "+answer+"\r\nContent-Length: 0\r\n\r\n"); err != nil {
@@ -71,6 +72,9 @@ func (s *simulation) ended(r *reception, status int) {
 	defer s.mu.Unlock()
 	r.ended, r.status = time.Now(), status
 	s.endRecovery(r)
+	if (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && !r.of.ping {
+		r.by.paced = true
+	}
 	if status != 200 {
 		r.by.clean = r.by.clean && r.of.ping
 	}
@@ -105,6 +109,9 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 
 	s.checkTerms(at, d)
 	s.checkRecovery(h, r)
+	if !d.ping && h.resume.Sub(now) > time.Millisecond {
+		s.violate(promisePause, "subscription %d: until %s, and one came at %s", h.i, stamp(h.resume), stamp(now))
+	}
 	if s.lease.forbids() {
 		s.violate(promiseLease, "subscription %d got an attempt", h.i)
 	}

@@ -27,7 +27,7 @@ func (s *simulation) change(h *subject, edit func(*terms), do func() error) {
 		h.clean = true
 	}
 	h.changed = time.Now()
-	h.recovery = recovery{}
+	h.recovery, h.resume = recovery{}, time.Time{}
 	s.mu.Unlock()
 	if err := do(); err != nil {
 		s.mu.Lock()

@@ -47,6 +47,7 @@ const (
 	promiseOperates = "no operation fails"
 	promiseRamp     = "a subscription that has recovered gets its slots back by doubling"
 	promiseProbes   = "a failing subscription is probed, less and less often"
+	promisePause    = "nothing but pings is sent within a pause that a server asked for"
 	promiseCloses   = "a success closes the circuit breaker"
 	promiseSpared   = "a probe takes one event, and no last attempt"
 	promiseRejected = "a failing subscription that rejects is sent one delivery for each ping that it accepts"
@@ -221,6 +222,9 @@ func (s *simulation) rest() {
 	}
 	for _, r := range s.unsettled {
 		r.settled = !r.ended.IsZero() && s.faults.calm()
+		if h := r.by; r.settled && h.paced && r.wait > 0 && !r.of.ping && !r.cut && !r.at.Before(h.changed) {
+			h.resume = r.ended.Add(r.wait)
+		}
 	}
 	s.unsettled = slices.DeleteFunc(s.unsettled, func(r *reception) bool { return r.settled })
 	s.observeHealth(s.faults.calm())

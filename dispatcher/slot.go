@@ -82,6 +82,7 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 // occupy notes that a slot was given to a queue. The caller holds d.mu.
 func (d *Dispatcher) occupy(j job) {
 	j.queue.inFlight++
+	j.queue.pace.take(j.queue.MaxPerSecond, time.Now())
 	if j.priority > priorityIdle {
 		d.lowInFlight++
 	}

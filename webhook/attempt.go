@@ -67,7 +67,7 @@ type Attempt struct {
 	ResponseTruncated bool   // the body was longer
 	ResponseRemoved   bool   // there was a response, and its header and body are no longer stored
 
-	// RetryAfter is the wait that a 503 asked for, 0 if none.
+	// RetryAfter is the wait that a 429 or 503 asked for, 0 if none.
 	RetryAfter time.Duration
 }
 

@@ -292,7 +292,7 @@ func (x *exchange) receive(resp *http.Response) (ended bool, err error) {
 		return false, nil
 	}
 	a.ResponseStatus = resp.StatusCode
-	if resp.StatusCode == http.StatusServiceUnavailable {
+	if resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusTooManyRequests {
 		a.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	}
 	if resp.ContentLength == 0 {

@@ -336,7 +336,7 @@ func TestRetryAfter(t *testing.T) {
 			t.Errorf("retryAfter(%q) = %v, want %v", value, got, want)
 		}
 	}
-	for status, want := range map[int]time.Duration{503: time.Minute, 500: 0, 429: 0, 200: 0} {
+	for status, want := range map[int]time.Duration{503: time.Minute, 429: time.Minute, 500: 0, 200: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPost(t, answer(fmt.Sprintf("HTTP/1.1 %d What\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n", status)))
 			if got := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)).RetryAfter; got != want {

@@ -1,0 +1,179 @@
+package dispatcher
+
+import (
+	"net/http"
+	"time"
+
+	"service/webhook"
+)
+
+// The bounds of a pace.
+const (
+	minRate  = 0.5 // requests per second that a 429 leaves
+	decrease = 0.95
+	// A rate is raised by minStep after it has held for minHold, and by twice as
+	// much each time, up to maxStep; after a raise that was too much, it is held
+	// for twice as long, up to maxHold.
+	minStep, maxStep = 0.05, 1.0
+	minHold, maxHold = 15 * time.Second, 5 * time.Minute
+	// minTrial is how long a raise is on trial, or the time of trialRequests.
+	minTrial, trialRequests = 2 * time.Second, 5
+	// A 429 without Retry-After pauses for minPause, and twice as long after each
+	// that follows, up to maxPause.
+	minPause, maxPause = time.Second, time.Minute
+	// maxRetryPause bounds the pause that Retry-After asks for.
+	maxRetryPause = time.Hour
+	// catchUp is by how much a request may be late, whatever the rate, without
+	// delaying those after it.
+	catchUp = 2 * time.Millisecond
+	// forgetRate is for how long a rate is known after the last 429 or 503.
+	forgetRate = time.Hour
+)
+
+// pace is how many requests per second a subscription is sent, pings aside. It is
+// max_per_second and what its server has shown to take. A 429 or 503 sets the rate
+// to a little less than what was accepted in the last seconds. While more waits
+// than is sent, the rate is raised now and then, at first on trial: each delivery
+// then carries one event, so that a rate that is too high costs no batch.
+type pace struct {
+	rate   float64   // 0: no limit is known
+	next   time.Time // of the next request, by the rate
+	resume time.Time // nothing is sent before: the server asked for a pause
+
+	behind  bool      // the last delivery left events waiting
+	changed time.Time // the rate was; or a raise proved too much
+	limited time.Time // the last 429 or 503
+	inARow  int       // 429s and 503s since the last success
+	step    float64
+	hold    time.Duration
+	trial   time.Time // the end of a trial; zero without one
+	proven  float64   // the rate before the trial
+
+	// Successes within the current second and the one before.
+	second    time.Time
+	now, last int
+}
+
+// perSecond is the limit in force, 0 for none.
+func (p *pace) perSecond(limit float64) float64 {
+	if p.rate > 0 && (limit == 0 || p.rate < limit) {
+		return p.rate
+	}
+	return limit
+}
+
+// at returns when the next request may be made; it may be past.
+func (p *pace) at() time.Time {
+	if p.resume.After(p.next) {
+		return p.resume
+	}
+	return p.next
+}
+
+// take counts a request that is about to be made. One that is late does not
+// delay those after it, unless by more than a fifth of the time between two.
+func (p *pace) take(limit float64, now time.Time) {
+	p.adapt(now)
+	r := p.perSecond(limit)
+	if r == 0 {
+		return
+	}
+	interval := time.Duration(float64(time.Second) / r)
+	if late := now.Add(-max(interval/5, catchUp)); p.next.Before(late) {
+		p.next = late
+	}
+	p.next = p.next.Add(interval)
+}
+
+// giveBack undoes take: there was nothing to send.
+func (p *pace) giveBack(limit float64) {
+	if r := p.perSecond(limit); r > 0 {
+		p.next = p.next.Add(-time.Duration(float64(time.Second) / r))
+	}
+}
+
+// adapt raises the rate when it is time to, and ends trials.
+func (p *pace) adapt(now time.Time) {
+	switch {
+	case p.rate == 0:
+	case !p.trial.IsZero():
+		if !now.Before(p.trial) {
+			p.trial, p.changed, p.hold, p.step = time.Time{}, now, minHold, min(2*p.step, maxStep)
+		}
+	case now.Sub(p.limited) >= forgetRate:
+		p.rate = 0
+	case p.behind && p.inARow == 0 && now.Sub(p.changed) >= p.hold:
+		p.proven = p.rate
+		p.rate *= 1 + p.step
+		p.trial = now.Add(max(minTrial, time.Duration(trialRequests*float64(time.Second)/p.rate)))
+	}
+}
+
+// onTrial reports whether the rate is higher than the server has shown to take.
+func (p *pace) onTrial() bool { return !p.trial.IsZero() }
+
+// record learns from the response to a request, and reports whether the server
+// asked for fewer.
+func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
+	switch {
+	case a.Result == webhook.ResultSuccess:
+		p.roll(now)
+		p.now++
+		p.inARow = 0
+		return false
+	case a.ResponseStatus != http.StatusTooManyRequests && a.ResponseStatus != http.StatusServiceUnavailable:
+		return false
+	}
+	pause := min(a.RetryAfter, maxRetryPause)
+	if a.ResponseStatus == http.StatusTooManyRequests {
+		pause = max(pause, min(minPause<<min(p.inARow, 16), maxPause))
+	}
+	if until := now.Add(pause); until.After(p.resume) {
+		p.resume = until
+	}
+	if a.StartedAt.Before(p.limited) {
+		return false // it was sent before what is known already
+	}
+	p.limited = now
+	p.slowDown(a.ResponseStatus, now)
+	p.inARow++
+	return true
+}
+
+// slowDown lowers the rate. What was accepted in the last seconds is the best
+// that is known of what the server takes; a 503 where nothing was accepted is an
+// outage, and says nothing of a rate.
+func (p *pace) slowDown(status int, now time.Time) {
+	accepted := p.accepted(now)
+	switch {
+	case p.onTrial():
+		p.rate, p.trial, p.step, p.hold = p.proven, time.Time{}, minStep, min(2*p.hold, maxHold)
+		p.changed = now
+		return
+	case status == http.StatusServiceUnavailable && (accepted == 0 || p.inARow > 0):
+		return
+	case p.inARow > 0:
+		p.rate = max(p.rate/2, minRate)
+	case p.rate == 0 || accepted < p.rate && now.Sub(p.resume) >= time.Second: // not of a second that was a pause in part
+		p.rate = max(decrease*accepted, 2*minRate)
+	default:
+		p.rate = max(decrease*p.rate, minRate)
+	}
+	p.step, p.hold, p.changed = minStep, max(p.hold, minHold), now
+}
+
+// accepted returns how many requests were accepted in the last second.
+func (p *pace) accepted(now time.Time) float64 {
+	p.roll(now)
+	return float64(p.now) + float64(p.last)*(1-now.Sub(p.second).Seconds())
+}
+
+// roll begins a new second if it is time to.
+func (p *pace) roll(now time.Time) {
+	switch d := now.Sub(p.second); {
+	case d >= 2*time.Second:
+		p.second, p.last, p.now = now, 0, 0
+	case d >= time.Second:
+		p.second, p.last, p.now = p.second.Add(time.Second), p.now, 0
+	}
+}

@@ -1,0 +1,185 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// limiters are how a receiver may count that takes ten requests a second.
+var limiters = map[string]func() func(now time.Time) bool{
+	"each second anew": func() func(time.Time) bool {
+		var second time.Time
+		n := 0
+		return func(now time.Time) bool {
+			if s := now.Truncate(time.Second); s != second {
+				second, n = s, 0
+			}
+			n++
+			return n <= 10
+		}
+	},
+	"the last second": func() func(time.Time) bool {
+		var taken []time.Time
+		return func(now time.Time) bool {
+			taken = slices.DeleteFunc(taken, func(t time.Time) bool { return now.Sub(t) >= time.Second })
+			if len(taken) >= 10 {
+				return false
+			}
+			taken = append(taken, now)
+			return true
+		}
+	},
+	"a bucket of ten": func() func(time.Time) bool {
+		tokens, at := 10.0, time.Now()
+		return func(now time.Time) bool {
+			tokens, at = min(10, tokens+10*now.Sub(at).Seconds()), now
+			if tokens < 1 {
+				return false
+			}
+			tokens--
+			return true
+		}
+	},
+}
+
+// A receiver takes ten requests a second and answers 429 beyond, while 50 events a
+// second are published. One by one, after ten seconds at least nine a second arrive
+// and at most one in a hundred fails; in batches all arrive.
+func TestPace(t *testing.T) {
+	for name, limiter := range limiters {
+		for _, latency := range []time.Duration{0, 30 * time.Millisecond} {
+			for _, batch := range []int{1, 100} {
+				t.Run(fmt.Sprintf("%s, after %s, batches of %d", name, latency, batch), func(t *testing.T) {
+					cfg := breakerConfig()
+					cfg.BatchSize = batch
+					inBubble(t, cfg, func(w *world) { pace50(w, limiter(), latency, batch) })
+				})
+			}
+		}
+	}
+}
+
+func pace50(w *world, limiter func(time.Time) bool, latency time.Duration, batch int) {
+	t := w.t
+	r := w.receiver(nil)
+	r.status = func(names []string) int {
+		if names[0] != webhook.EventPing && !limiter(time.Now()) {
+			return http.StatusTooManyRequests
+		}
+		return http.StatusOK
+	}
+	answer := r.answer
+	r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+		answer(n, rw, req)
+		time.Sleep(latency)
+	}
+	sub := w.subscribe(r.subscriber, nil)
+	time.Sleep(time.Second)
+	start := time.Now()
+	const seconds = 120
+	for range seconds * 50 {
+		w.publish("content_updated")
+		time.Sleep(20 * time.Millisecond)
+	}
+	w.health(sub)
+	count := func(posts []arrival) (n int) {
+		for _, p := range posts {
+			if p.at.Sub(start) >= 10*time.Second {
+				n += len(p.ids)
+			}
+		}
+		return n
+	}
+	accepted, rejected := count(r.accepted), count(r.rejected)
+	t.Logf("%d accepted, %d rejected after 10 s; %d rejected before", accepted, rejected, len(r.rejected)-rejected)
+	least := 9 * (seconds - 10)
+	if batch > 1 {
+		least = 50*(seconds-10) - 100 // what waits for the next request
+	}
+	if accepted < least {
+		t.Errorf("%d events arrived after 10 s, want %d", accepted, least)
+	}
+	if rejected*100 > accepted+rejected {
+		t.Errorf("%d events of %d failed after 10 s", rejected, accepted+rejected)
+	}
+}
+
+// max_per_second counts every attempt but pings: retries too.
+func TestMaxPerSecond(t *testing.T) {
+	for _, limit := range []float64{0.1, 1, 7, 50} {
+		inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
+			r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
+				if n%3 == 2 {
+					rw.WriteHeader(http.StatusBadGateway)
+				}
+			})
+			sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.MaxPerSecond = &limit })
+			start := time.Now()
+			const seconds = 40
+			for range int(seconds * limit) {
+				w.publish("content_updated")
+			}
+			for range 8 {
+				go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
+			}
+			time.Sleep(time.Until(start.Add(seconds * time.Second)))
+			posts := r.posts()
+			if n, want := float64(len(posts)), seconds*limit; n > want+3 || n < want*0.97 {
+				t.Errorf("%g per second: %g requests in 40 s, want %g", limit, n, want)
+			}
+			span := max(time.Second, time.Duration(float64(time.Second)/limit))
+			most := int(max(1, limit)) + 1
+			for i := most; i < len(posts); i++ {
+				if took := posts[i].at.Sub(posts[i-most].at); took < span {
+					t.Errorf("%g per second: %d requests within %s", limit, most+1, took)
+					break
+				}
+			}
+			if n := r.pings(); n < 5 {
+				t.Errorf("%g per second: %d pings, which it does not count", limit, n)
+			}
+			none := 0.0
+			w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &none})
+			time.Sleep(time.Minute)
+			if n, want := r.deliveries(), int(seconds*limit); n != want {
+				t.Errorf("%g per second: without the limit %d events arrived, want %d", limit, n, want)
+			}
+		})
+	}
+}
+
+// Retry-After pauses a subscription, for an hour at the most.
+func TestRetryAfterPauses(t *testing.T) {
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		for asked, want := range map[string]time.Duration{"30": 30 * time.Second, "7200": time.Hour} {
+			inBubble(t, Config{RetryPolicy: exact()}, func(w *world) {
+				r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
+					if n == 2 {
+						rw.Header().Set("Retry-After", asked)
+						rw.WriteHeader(status)
+					}
+				})
+				w.subscribe(r, nil)
+				start := time.Now()
+				for range 5 {
+					w.publish("content_updated")
+				}
+				time.Sleep(want - time.Second)
+				if n := len(r.posts()); n != 1 {
+					t.Errorf("%d, Retry-After %s: %d posts within the pause, want 1", status, asked, n)
+				}
+				time.Sleep(10 * time.Second)
+				posts := r.posts()
+				if len(posts) < 2 || posts[1].at.Sub(start) != want || len(posts[1].ids) != 1 && status == http.StatusTooManyRequests {
+					t.Errorf("%d, Retry-After %s: the next came %+v", status, asked, posts[1:])
+				}
+			})
+		}
+	}
+}

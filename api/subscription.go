@@ -19,8 +19,12 @@ type subscriptionRecord struct {
 	Events                 []subscriptionEvent `json:"events"`
 	Ordered                bool                `json:"ordered"`
 	MaxInFlight            int                 `json:"max_in_flight"` // 0: the operator's default
+	MaxPerSecond           *float64            `json:"max_per_second"`
 	HasAuthorizationHeader bool                `json:"has_authorization_header"`
 	Status                 webhook.Health      `json:"status"`
+	FailingReason          *string             `json:"failing_reason"` // this and the next two are null unless it is failing
+	FailingSince           timestamp           `json:"failing_since"`
+	NextProbeAt            timestamp           `json:"next_probe_at"`
 	DisabledReason         *string             `json:"disabled_reason"`
 	CreatedAt              timestamp           `json:"created_at"`
 	UpdatedAt              timestamp           `json:"updated_at"`
@@ -36,8 +40,9 @@ type subscriptionEvent struct {
 func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	r := subscriptionRecord{
 		ID: s.ID, URL: s.URL, Active: s.Active, Description: s.Description,
-		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight,
+		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight, MaxPerSecond: orNull(s.MaxPerSecond),
 		HasAuthorizationHeader: s.HasAuthorizationHeader, Status: s.Status, DisabledReason: orNull(s.DisabledReason),
+		FailingReason: orNull(string(s.FailingReason)), FailingSince: timestamp(s.FailingSince), NextProbeAt: timestamp(s.NextProbeAt),
 		CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
 	}
 	for i, name := range s.Events {

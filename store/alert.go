@@ -24,7 +24,7 @@ func (s *core) alert(t *tx, a *webhook.Alert) error {
 	}
 	level, attributes := slog.LevelWarn, []slog.Attr{
 		slog.String("alert", string(a.Name)), slog.String("program", a.Subscription.ProgramID), slog.String("subscription", a.Subscription.ID),
-		slog.Int("failures", a.Failures.Count),
+		slog.Int("failures", a.Failures.InARow()),
 	}
 	if a.Attempt != nil {
 		attributes = append(attributes, slog.String("delivery", a.DeliveryID), slog.String("result", string(a.Attempt.Result)))

@@ -52,6 +52,13 @@ func (w Write) CreateReplay(p *ReplayPlan) (webhook.Replay, error) {
 	if running >= maxReplays {
 		return webhook.Replay{}, webhook.NewError(webhook.CodeConflict, "The subscription has "+webhook.Count(running, "replay")+" running, which is the most there can be; wait for one, or cancel it.")
 	}
+	if r.Only != webhook.ReplayMissed {
+		// What is offered to be sent again is.
+		err := t.Exec("UPDATE subscriptions SET resend_from = NULL WHERE id = ? AND resend_from >= ?", r.SubscriptionID, r.From.UnixMilli())
+		if err != nil {
+			return webhook.Replay{}, err
+		}
+	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
 	return r.Replay, t.Exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
 		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.first, r.after, r.until, r.CreatedAt.UnixMilli())

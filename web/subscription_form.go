@@ -27,7 +27,7 @@ type subscriptionForm struct {
 	once     string // of a new one
 	was      string // what the form can change of the one that is changed, as it was when the form was made: see editionOf
 
-	program, url, description, maxInFlight string
+	program, url, description, maxInFlight, maxPerSecond string
 	events                                 []string
 	ordered, active, remove                bool // remove: the authorization header
 	authorization                          string
@@ -48,7 +48,7 @@ type eventGroup struct {
 func subscriptionFieldIDs() map[string][2]string {
 	return map[string][2]string{
 		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description", "Description"},
-		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries at a time"}, "subscriptions": {"for-program", "Program"},
+		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries at a time"}, "max_per_second": {"max-per-second", "Requests per second"}, "subscriptions": {"for-program", "Program"},
 	}
 }
 
@@ -84,7 +84,7 @@ func readSubscriptionForm(form url.Values) *subscriptionForm {
 		once: form.Get("once"), was: form.Get("was"),
 		program: strings.TrimSpace(form.Get("for_program")), url: strings.TrimSpace(form.Get("url")),
 		description: strings.ReplaceAll(strings.TrimSpace(form.Get("description")), "\r\n", "\n"),
-		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), events: form["events"],
+		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), maxPerSecond: strings.TrimSpace(form.Get("max_per_second")), events: form["events"],
 		ordered: form.Has("ordered"), active: form.Has("active"), remove: form.Has("remove_authorization"), authorization: form.Get("authorization"),
 	}
 }
@@ -102,6 +102,12 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 		faults = append(faults, webhook.Validation{Code: webhook.InvalidType, Parameter: "max_in_flight", Detail: "must be a whole number, or empty for the operator's default"})
 	}
 	f.MaxInFlight = &n
+	rate, err := strconv.ParseFloat(cmp.Or(p.maxPerSecond, "0"), 64)
+	if err != nil || rate == 0 && p.maxPerSecond != "" {
+		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "max_per_second", Detail: fmt.Sprintf("must be %g to %d, or empty for no limit", webhook.MinPerSecond, webhook.MaxPerSecondLimit)})
+		rate = 0
+	}
+	f.MaxPerSecond = &rate
 	switch {
 	case p.remove && p.authorization != "":
 		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "authorization_header", Detail: "cannot be removed and replaced at once"})
@@ -253,6 +259,7 @@ func (h *subscriptionPages) editForm(r *request) (response, error) {
 	if u.MaxInFlight > 0 {
 		p.maxInFlight = strconv.Itoa(u.MaxInFlight)
 	}
+	p.maxPerSecond = perSecond(u.MaxPerSecond)
 	return h.renderEdit(r, p, http.StatusOK)
 }
 
@@ -264,11 +271,19 @@ func (h *subscriptionPages) renderEdit(r *request, p *subscriptionForm, status i
 	return response{page: editSubscriptionPage(h.frame(r, "Edit the subscription"), p), status: status}, nil
 }
 
+// perSecond writes a limit of requests per second, "" for none.
+func perSecond(limit float64) string {
+	if limit == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(limit, 'f', -1, 64)
+}
+
 // editionOf stands for what the form can change of a subscription, but for the
 // value of the authorization header, which is not told. What the service itself
 // changes, such as whether it is failing, is no part of it.
 func editionOf(s *webhook.Subscription) string {
-	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.HasAuthorizationHeader})
+	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.MaxPerSecond, s.HasAuthorizationHeader})
 	if err != nil {
 		panic(err) // texts, numbers and truths can be written
 	}
@@ -338,6 +353,7 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
 		{u.Ordered != p.ordered, "In the order of the events", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
 		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries at a time", map[bool]string{true: "the operator's default", false: strconv.Itoa(u.MaxInFlight)}[u.MaxInFlight == 0]},
+		{perSecond(u.MaxPerSecond) != p.maxPerSecond, "Requests per second", perSecond(u.MaxPerSecond)},
 	} {
 		if d.differs {
 			p.changed = append(p.changed, d.name+": "+cmp.Or(d.text, "empty"))
@@ -373,6 +389,9 @@ func changedText(before, after *webhook.Subscription, authorization **string) st
 	}
 	if before.MaxInFlight != after.MaxInFlight {
 		parts = append(parts, fmt.Sprintf("max_in_flight to %d", after.MaxInFlight))
+	}
+	if before.MaxPerSecond != after.MaxPerSecond {
+		parts = append(parts, "max_per_second to "+cmp.Or(perSecond(after.MaxPerSecond), "none"))
 	}
 	if authorization != nil && *authorization == nil {
 		parts = append(parts, "the authorization header removed")

@@ -152,7 +152,7 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 	return h.exportList(r, webhook.AllSubscriptionList, &export{
 		noun: "subscriptions", action: webhook.ActionSubscriptionExport,
 		columns: []string{
-			"id", "program_id", "url", "status", "active", "disabled_reason", "description", "events", "ordered", "max_in_flight", "has_authorization_header",
+			"id", "program_id", "url", "status", "failing_reason", "active", "disabled_reason", "description", "events", "ordered", "max_in_flight", "max_per_second", "has_authorization_header",
 			"created_by", "last_success_at", "failing_since", "failures_in_a_row", "waiting_events", "oldest_event_at", "waiting_deliveries", "lost_events",
 			"created_at", "updated_at", "deleted_at",
 		},
@@ -162,8 +162,8 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 				s := &page[i]
 				_, _, whole := ui.Endpoint(s.URL)
 				rows = append(rows, []any{
-					s.ID, s.ProgramID, whole, string(s.Status), s.Active, s.DisabledReason, s.Description, s.Events, s.Ordered, s.MaxInFlight, s.HasAuthorizationHeader,
-					s.CreatedBy, s.LastSuccess, s.Failures.Since, s.Failures.Count, s.WaitingEvents, s.OldestEvent, s.WaitingDeliveries, s.Lost,
+					s.ID, s.ProgramID, whole, string(s.Status), string(s.FailingReason), s.Active, s.DisabledReason, s.Description, s.Events, s.Ordered, s.MaxInFlight, s.MaxPerSecond, s.HasAuthorizationHeader,
+					s.CreatedBy, s.LastSuccess, s.Failures.Since, s.Failures.InARow(), s.WaitingEvents, s.OldestEvent, s.WaitingDeliveries, s.Lost,
 					s.CreatedAt, s.UpdatedAt, s.DeletedAt,
 				})
 			}

@@ -24,11 +24,11 @@ func AlertNames() []AlertName {
 
 var alertTexts = map[AlertName]struct{ message, action string }{
 	AlertFailing: {
-		"The subscription's server has failed so often in a row that nothing is sent to it but a probe now and then. Its events wait in the log; none is lost before the retention ends.",
-		"Look at the last answer. Tell the partner, whose server must answer 2xx; ping the subscription to test it. The first success brings what waits, and needs no help.",
+		"The circuit breaker is open: the subscription's server has failed several times in a row. New events are held, and only probes are sent. No event is lost before the retention ends.",
+		"Check the last response and contact the partner, whose server must respond with 2xx. Ping the subscription to test it: a success sends the next probe at once. Delivery resumes after the first success.",
 	},
 	AlertRecovered: {
-		"The subscription's server answers again. What waited is being sent.",
+		"The circuit breaker has closed: the subscription's server accepts deliveries again. The events that were held are being sent.",
 		"Nothing needs to be done.",
 	},
 	AlertDisabled: {
@@ -71,11 +71,13 @@ type alertJSON struct {
 		Status         Health  `json:"status"`
 		DisabledReason *string `json:"disabled_reason"`
 	} `json:"subscription"`
-	Failures     int               `json:"failures"`
-	FailingSince *string           `json:"failing_since"`
-	LastAttempt  *alertAttemptJSON `json:"last_attempt"`
-	LostEvents   *int64            `json:"lost_events,omitempty"`
-	LostBefore   *string           `json:"lost_before,omitempty"`
+	Failures      int               `json:"failures"`
+	FailingReason *FailingReason    `json:"failing_reason"`
+	FailingSince  *string           `json:"failing_since"`
+	ResendFrom    *string           `json:"resend_from,omitempty"`
+	LastAttempt   *alertAttemptJSON `json:"last_attempt"`
+	LostEvents    *int64            `json:"lost_events,omitempty"`
+	LostBefore    *string           `json:"lost_before,omitempty"`
 }
 
 type alertAttemptJSON struct {
@@ -100,7 +102,7 @@ func (a *Alert) JSON() ([]byte, error) {
 	text := alertTexts[a.Name]
 	j := alertJSON{
 		ID: a.ID, Timestamp: FormatTime(a.At), Name: string(a.Name), Version: EventVersion,
-		Message: text.message, Action: text.action, Failures: a.Failures.Count,
+		Message: text.message, Action: text.action, Failures: a.Failures.InARow(),
 	}
 	s := &a.Subscription
 	j.Subscription.ID, j.Subscription.URL, j.Subscription.Description = s.ID, WithoutQuery(s.URL), s.Description
@@ -110,7 +112,11 @@ func (a *Alert) JSON() ([]byte, error) {
 	}
 	if !a.Failures.Since.IsZero() {
 		since := FormatTime(a.Failures.Since)
-		j.FailingSince = &since
+		j.FailingSince, j.FailingReason = &since, &a.Failures.Reason
+	}
+	if from := a.Failures.RejectedFrom; a.Name == AlertRecovered && !from.IsZero() {
+		at := FormatTime(from)
+		j.ResendFrom, j.Action = &at, `Deliveries were rejected before. Resend their events on the subscription's page, or with POST /v2/webhooks/subscriptions/`+s.ID+`/replays and {"only": "failed", "from": "`+at+`"}.`
 	}
 	if t := a.Attempt; t != nil {
 		j.LastAttempt = &alertAttemptJSON{
@@ -134,7 +140,7 @@ func (a *Alert) JSON() ([]byte, error) {
 func (a *Alert) Summary() string {
 	switch a.Name {
 	case AlertFailing:
-		return "subscription is failing"
+		return "subscription is failing: " + string(a.Failures.Reason)
 	case AlertRecovered:
 		return "subscription has recovered"
 	case AlertDisabled:

@@ -163,7 +163,7 @@ func parseSubscription(raw []byte) (f SubscriptionFields, v []Validation, err *E
 			case jsontext.KindNull:
 				f.MaxPerSecond = new(float64)
 			case jsontext.KindNumber:
-				n, err := strconv.ParseFloat(string(d.text(value)), 64)
+				n, err := strconv.ParseFloat(string(d.raw(value)), 64)
 				if err != nil || n == 0 {
 					n = -1 // beyond the limits, as Check knows; zero is null alone
 				}

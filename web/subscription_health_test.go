@@ -1,0 +1,71 @@
+package web
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// TestResendRejected: the page of a subscription says why it is failing, and once
+// it has recovered one click sends again what was rejected.
+func TestResendRejected(t *testing.T) {
+	v, w := subscribing(t)
+	l := newEventSource(t, w, "https://partner.example/in")
+	path := subscriptionPath(l.sub.ID)
+	policy := webhook.HealthPolicy{RejectingAfter: 2}
+	attempt := func(status int) {
+		t.Helper()
+		l.publish("content_published", `"a"`)
+		attemptOne(t, w.store, l.sub.ID, status, policy)
+	}
+	start := time.Now().Truncate(time.Millisecond)
+	attempt(401)
+	v.do("GET", path).hasNot(t, "has rejected deliveries", "Resend failed")
+	attempt(401)
+	failing := v.do("GET", path)
+	failing.want(t, 200, "The server has rejected deliveries for")
+	failing.has(t, "The next probe is due", "a ping and, if that is accepted, one event")
+	failing.hasNot(t, "Resend failed")
+	failing.apart(t).inert(t)
+	attempt(200)
+	recovered := v.do("GET", path)
+	recovered.want(t, 200, "Resend failed")
+	recovered.apart(t).inert(t)
+	if from := recovered.hidden(t, "from"); from < webhook.FormatTime(start) || from > webhook.FormatTime(time.Now()) {
+		t.Errorf("it is sent again from %s on, want the time of the first event that was rejected", from)
+	}
+	v.send(path+"/replay", "only", recovered.hidden(t, "only"), "from", recovered.hidden(t, "from")).want(t, 303, "")
+	v.do("GET", path).hasNot(t, "Resend failed")
+	q, err := w.store.Queues().Get(t.Context(), l.sub.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: q, Kind: store.CreditReplay, Count: 100, Size: webhook.MaxDeliveryBytes}).Wait()
+	if err != nil || c == nil || len(c.Events) != 2 {
+		t.Errorf("the replay sends %+v, %v; want the two events that were rejected", c, err)
+	}
+}
+
+// TestMaxPerSecondForm: the limit is set, kept and removed in the form.
+func TestMaxPerSecondForm(t *testing.T) {
+	v, w := subscribing(t)
+	l := newEventSource(t, w, "https://partner.example/in")
+	path := subscriptionPath(l.sub.ID)
+	edit := func(limit string) page {
+		return v.send(path+"/edit", "was", v.do("GET", path+"/edit").hidden(t, "was"), "url", "https://partner.example/in", "events", "content_published", "max_per_second", limit)
+	}
+	for _, wrong := range []string{"0", "many", "0.05", "1001", "-1", "NaN"} {
+		edit(wrong).want(t, 422, "must be 0.1 to 1000")
+	}
+	edit("2.5").want(t, 303, "")
+	v.do("GET", path).want(t, 200, "At most 2.5 requests per second")
+	v.do("GET", path+"/edit").has(t, `value="2.5"`)
+	edit("").want(t, 303, "")
+	v.do("GET", path).hasNot(t, "requests per second")
+	if all := strings.Join(did(t, w), " "); all != "update update" {
+		t.Errorf("the audit has %s", all)
+	}
+}

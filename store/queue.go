@@ -601,6 +601,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 	var event []byte
 	var again bool // its events went out before
 	var next sql.NullInt64
+	var due time.Time
 	err := s.writer.doRepeatable(func(t *tx) error {
 		now := s.clock.now()
 		c.AcceptedAt = time.Time{}
@@ -633,12 +634,14 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 				return err
 			}
 		}
+		// Not later: when the clock jumps, another commit moves what is stored.
+		t.AfterCommit(func() { due = s.clock.process(next) })
 		return t.Scan(selectNext, []any{subscriptionID}, &next)
 	})
 	if err != nil || c.num == 0 {
-		return nil, s.clock.process(next), err
+		return nil, due, err
 	}
-	return &c, s.clock.process(next), nil
+	return &c, due, nil
 }
 
 // queueProbe queues a ping to a failing subscription that has none.

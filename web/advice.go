@@ -36,7 +36,7 @@ var statusAdvice = map[int]advice{
 	413: {"The server takes no body of this size.", "Ask the partner to allow more, or let fewer events ride together, with --batch-size, then redeliver."},
 	415: {"The server takes no JSON at this path.", "Check the path of the URL with the partner, then redeliver."},
 	422: {"The server could read the request, and does not accept what it says.", "Its answer may say what it misses; when the receiver is corrected, redeliver."},
-	429: {"The server says that it is sent too much; as any 4xx, that is final.", "Lower max_in_flight of the subscription, and redeliver when there is room."},
+	429: {"The server says that it is sent too much; as any 4xx, that is final.", "Requests are slowed down automatically. Set max_per_second of the subscription to what the partner allows, then resend what failed."},
 	500: {"The server failed while it worked on the request.", "Tell the partner; their log at this time says more."},
 	502: {"A proxy in front of the server had no usable answer from it.", "Tell the partner: the server behind the proxy is down or broken."},
 	503: {"The server says that it is overloaded or being worked on.", "There is nothing to do unless it goes on; Retry-After in its answer is heeded."},

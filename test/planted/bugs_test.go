@@ -41,7 +41,7 @@ var bugs = []bug{
 	}},
 	{"a pause is not heeded", []edit{
 		{"store/queue.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
-		{"dispatcher/queue.go", "!q.Active || q.inFlight >= limit", "q.inFlight >= limit"},
+		{"dispatcher/queue.go", "!q.Active || q.inFlight >= q.slots(cfg)", "q.inFlight >= q.slots(cfg)"},
 	}},
 	{"the jitter is twice as much", []edit{
 		{"webhook/retry.go", "p.Jitter * (2*roll - 1)", "p.Jitter * (4*roll - 2)"},
@@ -53,7 +53,7 @@ var bugs = []bug{
 		{"dispatcher/queue.go", "case q.Ordered && !q.nextDue.IsZero():", "case false:"},
 	}},
 	{"one slot too many", []edit{
-		{"dispatcher/queue.go", "q.inFlight >= limit", "q.inFlight > limit || q.Ordered && q.inFlight > 0"},
+		{"dispatcher/queue.go", "q.inFlight >= q.slots(cfg)", "q.inFlight > q.slots(cfg) || q.Ordered && q.inFlight > 0"},
 	}},
 	{"a retry has a new id", []edit{
 		{"dispatcher/attempt.go", "size := 192", "if c.Number > 1 {\n\t\tc.ID = webhook.NewID()\n\t}\n\tsize := 192"},
@@ -78,7 +78,7 @@ var bugs = []bug{
 		{"store/queue.go", "AND claimed_at IS NOT NULL\"", "AND claimed_at IS NOT NULL AND attempts_made > 1\""},
 	}},
 	{"a slot that found nothing to do is lost", []edit{
-		{"dispatcher/slot.go", "d.release(j, next, now)\n", "if claim != nil {\n\t\t\td.release(j, next, now)\n\t\t}\n"},
+		{"dispatcher/slot.go", "d.release(j, &r, now)\n", "if claim != nil {\n\t\t\td.release(j, &r, now)\n\t\t}\n"},
 	}},
 	{"a request is sent again when its connection broke", []edit{
 		{"dispatcher/client/attempt.go", "if !reused || sent {", "if !reused || sent && err == nil {"},
@@ -97,13 +97,34 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "case !store.Unavailable(err):", "case ctx.Err() == nil:"},
 	}},
 	{"a result that could not be stored is forgotten", []edit{
-		{"dispatcher/attempt.go", "case <-time.After(time.Until(again)):\n\t\tcase <-ctx.Done():\n\t\t\treturn time.Time{}, a.Result", "case <-time.After(time.Until(again)):\n\t\t\treturn time.Time{}, a.Result\n\t\tcase <-ctx.Done():\n\t\t\treturn time.Time{}, a.Result"},
+		{"dispatcher/attempt.go", "case <-time.After(time.Until(again)):\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}", "case <-time.After(time.Until(again)):\n\t\t\treturn a, store.Recorded{}\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}"},
 	}},
 	{"a subscription that has recovered has all its slots at once", []edit{
 		{"dispatcher/queue.go", "q.ramp = 1\n", "q.ramp = 0\n"},
 	}},
 	{"a failing subscription is probed without a wait", []edit{
-		{"dispatcher/queue.go", "case q.Failing && now.Before(q.nextProbe):", "case false:"},
+		{"dispatcher/queue.go", "now.Before(q.pace.at()) || q.Failing && now.Before(q.NextProbe)", "now.Before(q.pace.at())"},
+	}},
+	{"a probe takes a batch", []edit{
+		{"dispatcher/queue.go", "return q.Failing || q.rejected ||", "return q.rejected && !q.Failing ||"},
+	}},
+	{"a probe takes the last attempt of a delivery", []edit{
+		{"dispatcher/credit.go", "c.Spare = kind == store.CreditDue && !q.Rejecting && !q.Pinged", "c.Spare = false"},
+	}},
+	{"a subscription that rejects is probed without a ping", []edit{
+		{"dispatcher/queue.go", "(q.Rejecting || q.spared && kind == store.CreditDue)", "(q.spared && kind == store.CreditDue)"},
+	}},
+	{"a rejected probe leaves the ping before it good for the next", []edit{
+		{"webhook/health.go", "\tf.Pinged = false\n", ""},
+	}},
+	{"an event that a probe has sent out of turn is sent again", []edit{
+		{"store/queue.go", "if f.Passed {", "if f.Passed && f.w == nil {"},
+	}},
+	{"a success does not close the circuit breaker", []edit{
+		{"webhook/health.go", "\t\treturn HealthHealthy, Failures{}\n", "\t\tf.Count, f.Rejected = 1, 0\n\t\treturn h, f\n"},
+	}},
+	{"a pause that a server asked for is not kept", []edit{
+		{"dispatcher/pace.go", "pause := min(a.RetryAfter, maxRetryPause)", "pause := min(a.RetryAfter, 0)"},
 	}},
 	{"nobody asks whether anything may be sent", []edit{
 		{"dispatcher/dispatcher.go", "MaySend: cfg.Store.Queues().MaySend, ", ""},

@@ -58,54 +58,57 @@ func TestBreakerHoldsWhatIsRejected(t *testing.T) {
 	for _, ordered := range []bool{false, true} {
 		cfg := breakerConfig()
 		cfg.Alerts = &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()}
-		inBubble(t, cfg, func(w *world) {
-			var alerts []time.Time
-			w.subscriber(nil).serve = func(http.ResponseWriter, *http.Request) { alerts = append(alerts, time.Now()) }
-			var broken atomic.Bool
-			r := w.receiver(func([]string) int {
-				if broken.Load() {
-					return http.StatusUnauthorized
-				}
-				return http.StatusOK
-			})
-			sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
-			var published []string
-			publish := func(seconds int) {
-				for range seconds {
-					published = append(published, w.publish("content_updated"))
-					time.Sleep(time.Second)
-				}
-			}
-			publish(10)
-			broken.Store(true)
-			start := time.Now()
-			publish(600)
-			if got := w.health(sub); got != webhook.HealthFailing {
-				t.Errorf("ordered %t: after 10 min it is %s", ordered, got)
-			}
-			if got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.FailingReason != webhook.FailingRejecting || got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
-				t.Errorf("ordered %t: it is %+v, %v", ordered, got, err)
-			}
-			broken.Store(false)
-			publish(400)
-			w.health(sub)
-			if len(r.rejected) > 5 {
-				t.Errorf("ordered %t: %d events failed, want 5 at the most", ordered, len(r.rejected))
-			}
-			failed := events(r.rejected)
-			want := slices.DeleteFunc(slices.Clone(published), func(id string) bool { return slices.Contains(failed, id) })
-			got := events(r.accepted)
-			if !ordered {
-				slices.Sort(got)
-				slices.Sort(want)
-			}
-			if !slices.Equal(got, want) {
-				t.Errorf("ordered %t: %d of %d events arrived, or not in order", ordered, len(got), len(want))
-			}
-			if len(alerts) != 2 || alerts[0].Sub(start) > time.Minute {
-				t.Errorf("ordered %t: alerts at %v after %v, want one within a minute and one at the end", ordered, alerts, start)
-			}
-		})
+		inBubble(t, cfg, func(w *world) { rejectFor10Minutes(w, ordered) })
+	}
+}
+
+func rejectFor10Minutes(w *world, ordered bool) {
+	t := w.t
+	var alerts []time.Time
+	w.subscriber(nil).serve = func(http.ResponseWriter, *http.Request) { alerts = append(alerts, time.Now()) }
+	var broken atomic.Bool
+	r := w.receiver(func([]string) int {
+		if broken.Load() {
+			return http.StatusUnauthorized
+		}
+		return http.StatusOK
+	})
+	sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+	var published []string
+	publish := func(seconds int) {
+		for range seconds {
+			published = append(published, w.publish("content_updated"))
+			time.Sleep(time.Second)
+		}
+	}
+	publish(10)
+	broken.Store(true)
+	start := time.Now()
+	publish(600)
+	if got := w.health(sub); got != webhook.HealthFailing {
+		t.Errorf("ordered %t: after 10 min it is %s", ordered, got)
+	}
+	if got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.FailingReason != webhook.FailingRejecting || got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
+		t.Errorf("ordered %t: it is %+v, %v", ordered, got, err)
+	}
+	broken.Store(false)
+	publish(400)
+	w.health(sub)
+	if len(r.rejected) > 5 {
+		t.Errorf("ordered %t: %d events failed, want 5 at the most", ordered, len(r.rejected))
+	}
+	failed := events(r.rejected)
+	want := slices.DeleteFunc(slices.Clone(published), func(id string) bool { return slices.Contains(failed, id) })
+	got := events(r.accepted)
+	if !ordered {
+		slices.Sort(got)
+		slices.Sort(want)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("ordered %t: %d of %d events arrived, or not in order", ordered, len(got), len(want))
+	}
+	if len(alerts) != 2 || alerts[0].Sub(start) > time.Minute {
+		t.Errorf("ordered %t: alerts at %v after %v, want one within a minute and one at the end", ordered, alerts, start)
 	}
 }
 
@@ -153,57 +156,60 @@ func TestBreakerWithOneTypeRejected(t *testing.T) {
 		"in runs":   func(i int) string { return names[i/30%3] },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, breakerConfig(), func(w *world) {
-				r := w.receiver(func(got []string) int {
-					if slices.Contains(got, "content_deleted") {
-						return http.StatusUnprocessableEntity
-					}
-					return http.StatusOK
-				})
-				sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events = &names })
-				var accepted []string
-				var since time.Time
-				failing, longest := 0, time.Duration(0)
-				watch := func() {
-					w.health(sub)
-					now, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if now.Status == webhook.HealthFailing {
-						if now.FailingSince != since {
-							failing++
-						}
-						since = now.FailingSince
-						longest = max(longest, time.Since(since))
-					}
-				}
-				for i := range 900 {
-					n := next(i)
-					if id := w.publish(n); n != "content_deleted" {
-						accepted = append(accepted, id)
-					}
-					time.Sleep(100 * time.Millisecond)
-					watch()
-				}
-				for range 1200 {
-					time.Sleep(time.Second)
-					watch()
-				}
-				if failing > 0 && name == "in turn" {
-					t.Errorf("it was failing %d times", failing)
-				}
-				if longest > webhook.MinProbeWait {
-					t.Errorf("it was failing for %s", longest)
-				}
-				got := events(r.accepted)
-				slices.Sort(got)
-				slices.Sort(accepted)
-				if !slices.Equal(got, accepted) {
-					t.Errorf("%d of %d events of the other types arrived", len(got), len(accepted))
-				}
-			})
+			inBubble(t, breakerConfig(), func(w *world) { rejectOneType(w, names, next, name == "in turn") })
 		})
+	}
+}
+
+func rejectOneType(w *world, names []string, next func(int) string, never bool) {
+	t := w.t
+	r := w.receiver(func(got []string) int {
+		if slices.Contains(got, "content_deleted") {
+			return http.StatusUnprocessableEntity
+		}
+		return http.StatusOK
+	})
+	sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events = &names })
+	var accepted []string
+	var since time.Time
+	failing, longest := 0, time.Duration(0)
+	watch := func() {
+		w.health(sub)
+		now, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now.Status == webhook.HealthFailing {
+			if now.FailingSince != since {
+				failing++
+			}
+			since = now.FailingSince
+			longest = max(longest, time.Since(since))
+		}
+	}
+	for i := range 900 {
+		n := next(i)
+		if id := w.publish(n); n != "content_deleted" {
+			accepted = append(accepted, id)
+		}
+		time.Sleep(100 * time.Millisecond)
+		watch()
+	}
+	for range 1200 {
+		time.Sleep(time.Second)
+		watch()
+	}
+	if failing > 0 && never {
+		t.Errorf("it was failing %d times", failing)
+	}
+	if longest > webhook.MinProbeWait {
+		t.Errorf("it was failing for %s", longest)
+	}
+	got := events(r.accepted)
+	slices.Sort(got)
+	slices.Sort(accepted)
+	if !slices.Equal(got, accepted) {
+		t.Errorf("%d of %d events of the other types arrived", len(got), len(accepted))
 	}
 }
 

@@ -159,16 +159,7 @@ func parseSubscription(raw []byte) (f SubscriptionFields, v []Validation, err *E
 			m := int(max(min(n, math.MaxInt32), math.MinInt32))
 			f.MaxInFlight = &m
 		case "max_per_second":
-			switch kind {
-			case jsontext.KindNull:
-				f.MaxPerSecond = new(float64)
-			case jsontext.KindNumber:
-				n, err := strconv.ParseFloat(string(d.raw(value)), 64)
-				if err != nil || n == 0 {
-					n = -1 // beyond the limits, as Check knows; zero is null alone
-				}
-				f.MaxPerSecond = &n
-			default:
+			if f.MaxPerSecond = parseMaxPerSecond(&d, value); f.MaxPerSecond == nil {
 				fail(InvalidType, s, "must be a number, or null for no limit")
 			}
 		default:
@@ -177,6 +168,23 @@ func parseSubscription(raw []byte) (f SubscriptionFields, v []Validation, err *E
 		}
 	}
 	return f, v, nil
+}
+
+// parseMaxPerSecond reads a limit: zero is null alone, and what is no limit is
+// negative. It returns nil for what is neither a number nor null.
+func parseMaxPerSecond(d *document, value int32) *float64 {
+	n := 0.0
+	switch d.nodes[value].kind {
+	case jsontext.KindNull:
+	case jsontext.KindNumber:
+		var err error
+		if n, err = strconv.ParseFloat(string(d.raw(value)), 64); err != nil || n == 0 {
+			n = -1
+		}
+	default:
+		return nil
+	}
+	return &n
 }
 
 // parseEventNames reads the events of a subscription. Of an element that is

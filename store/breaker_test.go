@@ -1,0 +1,101 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// A probe passes an event of the type that was rejected: the cursor stays, and each
+// event is in one delivery in the end, what is published meanwhile too.
+func TestProbePassesEvents(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
+	publish(t, s, "p", "content_updated", "content_created", "content_updated", "content_deleted", "content_updated", "content_deleted")
+	next := func(except string, count int) (*Claim, *Forming) {
+		t.Helper()
+		q := queue(t, s, sub.ID)
+		f := s.Queues().Spend(t.Context(), &Credit{Queue: q, Newest: q.Wanted, Count: count, Size: webhook.MaxDeliveryBytes, Except: except})
+		f.Submit()
+		c, err := f.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, f
+	}
+	seqs := func(c *Claim) (text string) {
+		t.Helper()
+		must(t, s.db.Scan(t.Context(), "SELECT seqs FROM deliveries WHERE id = ?", []any{c.ID}, &text))
+		return text
+	}
+	for _, want := range []struct {
+		except string
+		count  int
+		seqs   string
+		passed bool
+	}{
+		{"content_updated", 1, "[4]", true},
+		{"content_updated", 1, "[6]", true},
+		{"content_updated", 1, "[1]", false}, // there is no other
+		{"content_deleted", 1, "[3]", false}, // which is the next anyway
+		{"", 100, "[5]", false},
+	} {
+		c, f := next(want.except, want.count)
+		if got := seqs(c); got != want.seqs || f.Passed != want.passed {
+			t.Errorf("but for %q: %s, passed %t; want %s, %t", want.except, got, f.Passed, want.seqs, want.passed)
+		}
+	}
+	publish(t, s, "p", "content_deleted", "content_updated")
+	if c, _ := next("", 100); seqs(c) != "[7,8]" {
+		t.Errorf("then %s, want what was published since", seqs(c))
+	}
+}
+
+// The health of a queue is read as it is stored, and the time of a probe by the
+// process's clock.
+func TestQueueOfAFailingSubscription(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated", "content_deleted")
+		policy := webhook.HealthPolicy{RejectingAfter: 2}
+		reject := func(name string) Recorded {
+			t.Helper()
+			publish(t, s, "p", name)
+			c := form(t, s, queue(t, s, sub.ID), 1)
+			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 404, Result: webhook.ResultFailed}
+			r, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy)
+			must(t, err)
+			return r
+		}
+		if r := reject("content_updated"); r.HealthChanged {
+			t.Error("one rejection changed its health")
+		}
+		if q := queue(t, s, sub.ID); q.Failing || !q.Rejected {
+			t.Errorf("after one rejection it is %+v", q)
+		}
+		if r := reject("content_deleted"); !r.HealthChanged {
+			t.Error("the second did not")
+		}
+		q := queue(t, s, sub.ID)
+		if !q.Failing || !q.Rejecting || q.Pinged || q.RejectedName != "content_deleted" || !q.NextProbe.Equal(time.Now().Add(webhook.MinProbeWait)) {
+			t.Errorf("failing, it is %+v", q)
+		}
+		ping, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: q, Kind: CreditPing, Probe: true})
+		if err != nil || ping == nil || !ping.Probe || !ping.Ping {
+			t.Fatalf("the ping of the probe: %+v, %v", ping, err)
+		}
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
+		if r, err := s.Queues().Record(ping, &a, webhook.Step{Status: webhook.StatusSuccess}, policy); err != nil || !r.HealthChanged {
+			t.Errorf("its success: %+v, %v", r, err)
+		}
+		if q := queue(t, s, sub.ID); !q.Failing || !q.Pinged || q.NextProbe.After(time.Now()) {
+			t.Errorf("pinged, it is %+v", q)
+		}
+		// All queues are read in the same way.
+		all, err := s.Queues().All(t.Context())
+		if err != nil || len(all) != 1 || !all[0].Pinged || !all[0].Rejecting {
+			t.Errorf("all: %+v, %v", all, err)
+		}
+	})
+}

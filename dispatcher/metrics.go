@@ -102,6 +102,7 @@ var (
 	limitDesc         = prometheus.NewDesc("service_deliveries_in_flight_limit", "How many deliveries can have an attempt under way.", []string{"kind"}, nil)
 	heldDesc          = prometheus.NewDesc("service_deliveries_held", "Whether no attempt is begun because the store has failed, or after a restore.", nil, nil)
 	subscriptionsDesc = prometheus.NewDesc("service_subscriptions", "Subscriptions by status.", []string{"program", "status"}, nil)
+	failingDesc       = prometheus.NewDesc("service_subscriptions_failing", "Subscriptions that are failing, by reason.", []string{"program", "reason"}, nil)
 	inactiveDesc      = prometheus.NewDesc("service_subscriptions_inactive", "Subscriptions that are not active: nothing but pings is sent to them.", []string{"program"}, nil)
 	behindDesc        = prometheus.NewDesc("service_backlog_subscriptions", "Active subscriptions that events wait for.", []string{"program"}, nil)
 	distanceDesc      = prometheus.NewDesc("service_backlog_distance_events", "How many places of the event log the active subscription that is furthest behind has yet to pass: at least as many as events wait for it.", []string{"program"}, nil)
@@ -120,7 +121,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, part := range c.d.metrics.collectors() {
 		part.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{inFlightDesc, limitDesc, heldDesc, subscriptionsDesc, inactiveDesc, behindDesc, distanceDesc, ageDesc} {
+	for _, d := range []*prometheus.Desc{inFlightDesc, limitDesc, heldDesc, subscriptionsDesc, failingDesc, inactiveDesc, behindDesc, distanceDesc, ageDesc} {
 		ch <- d
 	}
 }
@@ -152,6 +153,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		for _, status := range []webhook.Health{webhook.HealthHealthy, webhook.HealthFailing, webhook.HealthDisabled} {
 			gauge(subscriptionsDesc, float64(p.statuses[status]), id, string(status))
 		}
+		gauge(failingDesc, float64(p.statuses[webhook.HealthFailing]-p.rejecting), id, string(webhook.FailingUnreachable))
+		gauge(failingDesc, float64(p.rejecting), id, string(webhook.FailingRejecting))
 		gauge(inactiveDesc, float64(p.inactive), id)
 		gauge(behindDesc, float64(len(p.behind)), id)
 		gauge(distanceDesc, float64(p.distance), id)
@@ -169,10 +172,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 // programState is how a program's subscriptions are doing.
 type programState struct {
-	statuses map[webhook.Health]int
-	inactive int
-	distance int64    // of the one that is furthest behind
-	behind   []behind // that events wait for
+	statuses  map[webhook.Health]int
+	rejecting int // of those that are failing
+	inactive  int
+	distance  int64    // of the one that is furthest behind
+	behind    []behind // that events wait for
 }
 
 // behind is a queue that events wait for.
@@ -200,6 +204,9 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 			programs[q.ProgramID] = p
 		}
 		p.statuses[q.Status]++
+		if q.Failing && q.Rejecting {
+			p.rejecting++
+		}
 		switch {
 		case !q.Active:
 			p.inactive++

@@ -81,6 +81,8 @@ func TestMetrics(t *testing.T) {
 			`service_delivery_lag_seconds_count 4`, // first attempts alone
 			`service_subscriptions{program="p",status="healthy"} 1`,
 			`service_subscriptions{program="p",status="failing"} 1`,
+			`service_subscriptions_failing{program="p",reason="unreachable"} 1`,
+			`service_subscriptions_failing{program="p",reason="rejecting"} 0`,
 			`service_alert_attempts_total{result="success"} 1`,
 			`service_backlog_age_seconds{program="p"} 0`)
 

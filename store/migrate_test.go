@@ -2,6 +2,7 @@ package store
 
 import (
 	"compress/gzip"
+	"database/sql"
 	"io"
 	"os"
 	"path/filepath"
@@ -88,5 +89,36 @@ func TestMigrationFromSchema1(t *testing.T) {
 		if c, _, err := s.Queues().claimDue(t.Context(), due(l.SubscriptionID)); err != nil || c == nil && l.NextDue.Before(time.Now()) {
 			t.Errorf("claim of what is due: %v, %v", c, err)
 		}
+	}
+}
+
+// A subscription that was failing when only an unreachable one could be is that, and
+// is probed at once.
+func TestMigrationOfAFailingSubscription(t *testing.T) {
+	dir := t.TempDir()
+	schema1(t, dir)
+	old, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, "service.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id string
+	for _, query := range []string{
+		"UPDATE subscriptions SET status = 'failing' WHERE id = (SELECT min(id) FROM subscriptions WHERE deleted_at IS NULL) RETURNING id",
+		"INSERT OR REPLACE INTO failures (subscription_id, count, first_at, failing_since) SELECT id, 12, 1000, 61000 FROM subscriptions WHERE status = 'failing' RETURNING subscription_id",
+	} {
+		if err := old.QueryRow(query).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, old.Close())
+	s := openDir(t, dir)
+	q := queue(t, s, id)
+	if !q.Failing || q.Rejecting || q.Rejected || q.NextProbe.After(time.Now()) {
+		t.Errorf("it is %+v", q)
+	}
+	var f webhook.Failures
+	must(t, s.writer.do(func(t *tx) (err error) { f, err = t.failures(id); return err }))
+	if want := (webhook.Failures{Count: 12, First: f.First, Reason: webhook.FailingUnreachable, Since: f.Since, NextProbe: f.NextProbe}); f != want || f.Since.UnixMilli() != 61000 {
+		t.Errorf("it has %+v", f)
 	}
 }

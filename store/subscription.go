@@ -123,6 +123,10 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 		if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(encrypted), id); err != nil {
 			return sub, err
 		}
+		// Another credential is a reason to probe now.
+		if err := t.Exec("UPDATE failures SET next_probe_at = min(next_probe_at, ?) WHERE subscription_id = ? AND failing_since IS NOT NULL", s.clock.now().UnixMilli(), id); err != nil {
+			return sub, err
+		}
 	}
 	names, err := json.Marshal(sub.Events)
 	if err != nil {

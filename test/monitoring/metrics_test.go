@@ -25,7 +25,7 @@ import (
 // which docs/metrics.md explains, and nothing in them is a partner's choice.
 func TestMetrics(t *testing.T) {
 	harness.Long(t)
-	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--batch-size", "1", "--tls", "auto")
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--batch-size", "1", "--rejecting-after", "0", "--tls", "auto")
 	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // of a local CA that is made at the start
 	token := in.Token("acme")
 	in.MustStart()

@@ -434,7 +434,7 @@ func (n *network) start(t *testing.T, flags ...string) *harness.Instance {
 	in := harness.NewInstance(t, n.binary, data)
 	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // its CA is yet to be made
 	cmd := exec.Command("setpriv", append([]string{"--regid", strconv.Itoa(serviceGroup), "--clear-groups", n.binary, "serve", "--data", data,
-		"--allow-http", "--rate-limit", "0", "--max-subscriptions", "0", "--failing-after", "0", "--log-level", "warn",
+		"--allow-http", "--rate-limit", "0", "--max-subscriptions", "0", "--failing-after", "0", "--rejecting-after", "0", "--log-level", "warn",
 		"--attempt-timeout", attemptTime.String(), "--retry-schedule", "200ms,1h,1h,1h", "--retry-jitter", "0"}, flags...)...)
 	cmd.Env = append(harness.Environment(), "SSL_CERT_FILE="+filepath.Join(n.caDir, caFile))
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {

@@ -20,30 +20,44 @@ type subscriptionRecord struct {
 	}
 }
 
+// rejecting is a receiver that rejects all, pings too, while it is broken.
+type rejecting struct {
+	broken atomic.Bool
+
+	mu                 sync.Mutex
+	accepted, rejected []int // numbers of events
+}
+
+func (r *rejecting) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := harness.ReadBody(req)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	into := &r.accepted
+	if r.broken.Load() {
+		w.WriteHeader(http.StatusUnauthorized)
+		into = &r.rejected
+	}
+	for n := range harness.Numbers(body) {
+		*into = append(*into, n)
+	}
+}
+
+func (r *rejecting) count(of *[]int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(*of)
+}
+
 // TestBreaker: a receiver rejects all, pings too, while events are published, and
 // the service is killed meanwhile. No more than five events fail; the others arrive
 // in order once the receiver is well, and a replay brings those that failed.
 func TestBreaker(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
-	var broken atomic.Bool
-	var mu sync.Mutex
-	var accepted, rejected []int
-	receiver := harness.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := harness.ReadBody(r)
-		if err != nil {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		into := &accepted
-		if broken.Load() {
-			w.WriteHeader(http.StatusUnauthorized)
-			into = &rejected
-		}
-		for n := range harness.Numbers(body) {
-			*into = append(*into, n)
-		}
-	}))
+	r := &rejecting{}
+	receiver := harness.Listen(t, r)
 	alerts := make(chan struct{}, 100)
 	operator := harness.Listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { alerts <- struct{}{} }))
 	in.Flags = append(in.Flags, "--alert-url", operator)
@@ -73,45 +87,40 @@ func TestBreaker(t *testing.T) {
 			published++
 		}
 	}
-	count := func(of *[]int) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(*of)
-	}
-	arrived := func() int { return count(&accepted) }
+	arrived := func() int { return r.count(&r.accepted) }
 	since := time.Now()
 	publish(10)
 	await("the first events arrive", func() bool { return arrived() == 10 })
 
-	broken.Store(true)
+	r.broken.Store(true)
 	publish(1)
-	await("the first is rejected", func() bool { return count(&rejected) > 0 })
+	await("the first is rejected", func() bool { return r.count(&r.rejected) > 0 })
 	publish(50)
 	await("it is failing", func() bool { return record().Data.Status == "failing" })
-	if r := record().Data; r.Status != "failing" || r.FailingReason != "rejecting" || r.NextProbeAt.IsZero() {
-		t.Fatalf("it is %+v", r)
+	if is := record().Data; is.Status != "failing" || is.FailingReason != "rejecting" || is.NextProbeAt.IsZero() {
+		t.Fatalf("it is %+v", is)
 	}
 	<-alerts
 	in.Kill(killed)
 	in.MustStart()
-	if r := record().Data; r.Status != "failing" || r.FailingReason != "rejecting" {
-		t.Errorf("after kill -9 it is %+v", r)
+	if is := record().Data; is.Status != "failing" || is.FailingReason != "rejecting" {
+		t.Errorf("after kill -9 it is %+v", is)
 	}
-	broken.Store(false)
+	r.broken.Store(false)
 	await("it recovers", func() bool { return record().Data.Status == "healthy" })
 	<-alerts
-	mu.Lock()
-	failed := slices.Clone(rejected)
-	mu.Unlock()
+	r.mu.Lock()
+	failed := slices.Clone(r.rejected)
+	r.mu.Unlock()
 	if len(failed) > 5 {
 		t.Errorf("%d events failed, want 5 at the most", len(failed))
 	}
 	await("the others arrive", func() bool { return arrived() >= published-len(failed) })
-	mu.Lock()
-	if !slices.IsSorted(accepted) || len(accepted) != published-len(failed) {
-		t.Errorf("%d events arrived of %d, of which %d failed, or not in order", len(accepted), published, len(failed))
+	r.mu.Lock()
+	if !slices.IsSorted(r.accepted) || len(r.accepted) != published-len(failed) {
+		t.Errorf("%d events arrived of %d, of which %d failed, or not in order", len(r.accepted), published, len(failed))
 	}
-	mu.Unlock()
+	r.mu.Unlock()
 
 	body := map[string]any{"only": "failed", "from": since.UTC().Format(time.RFC3339)}
 	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions/"+id+"/replays", body, nil); err != nil || status != http.StatusAccepted {

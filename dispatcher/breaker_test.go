@@ -2,11 +2,13 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/webhook"
@@ -145,15 +147,16 @@ func TestBreakerWithManyInFlight(t *testing.T) {
 }
 
 // A receiver rejects one event type of three. Published in turn it is never failing;
-// in any order, and in runs, it is failing for one probe interval at a time, and
-// every event of the others arrives.
+// in any order, and in runs, it is failing for one probe interval at a time while
+// others wait, and every event of the others arrives.
 func TestBreakerWithOneTypeRejected(t *testing.T) {
 	names := []string{"content_updated", "content_deleted", "channel_created"}
 	random := rand.New(rand.NewPCG(1, 2))
 	for name, next := range map[string]func(i int) string{
-		"in turn":   func(i int) string { return names[i%3] },
-		"in random": func(int) string { return names[random.IntN(3)] },
-		"in runs":   func(i int) string { return names[i/30%3] },
+		"in turn":      func(i int) string { return names[i%3] },
+		"in random":    func(int) string { return names[random.IntN(3)] },
+		"in runs":      func(i int) string { return names[i/30%3] },
+		"in long runs": func(i int) string { return names[i/300%3] }, // much longer than a probe interval
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, breakerConfig(), func(w *world) { rejectOneType(w, names, next, name == "in turn") })
@@ -171,10 +174,16 @@ func rejectOneType(w *world, names []string, next func(int) string, never bool) 
 	})
 	sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events = &names })
 	var accepted []string
-	var since time.Time
+	var since, waits time.Time // waits: since when an event has waited that would be accepted
 	failing, longest := 0, time.Duration(0)
 	watch := func() {
 		w.health(sub)
+		if r.mu.Lock(); len(events(r.accepted)) == len(accepted) {
+			waits = time.Time{}
+		} else if waits.IsZero() {
+			waits = time.Now()
+		}
+		r.mu.Unlock()
 		now, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +193,9 @@ func rejectOneType(w *world, names []string, next func(int) string, never bool) 
 				failing++
 			}
 			since = now.FailingSince
-			longest = max(longest, time.Since(since))
+			if !waits.IsZero() {
+				longest = max(longest, min(time.Since(since), time.Since(waits)))
+			}
 		}
 	}
 	for i := range 900 {
@@ -203,7 +214,10 @@ func rejectOneType(w *world, names []string, next func(int) string, never bool) 
 		t.Errorf("it was failing %d times", failing)
 	}
 	if longest > webhook.MinProbeWait {
-		t.Errorf("it was failing for %s", longest)
+		t.Errorf("it was failing for %s while others waited", longest)
+	}
+	if failing > 30 {
+		t.Errorf("it was failing %d times", failing)
 	}
 	got := events(r.accepted)
 	slices.Sort(got)
@@ -280,8 +294,11 @@ func TestBreakerSparesBatches(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 		}
+		seen := make(map[string]bool)
 		for _, p := range r.rejected {
-			if len(p.ids) > 1 && p.at.Sub(r.rejected[0].at) > 2*time.Minute {
+			first := !seen[p.delivery]
+			seen[p.delivery] = true
+			if first && len(p.ids) > 1 && p.at.Sub(r.rejected[0].at) > 2*time.Minute {
 				t.Errorf("a probe took %d events", len(p.ids))
 			}
 		}
@@ -296,6 +313,163 @@ func TestBreakerSparesBatches(t *testing.T) {
 		slices.Sort(got)
 		if n := len(slices.Compact(got)); n != published {
 			t.Errorf("%d of %d events arrived", n, published)
+		}
+	})
+}
+
+// A server that is back is found within a probe interval, however late the next
+// attempt of a delivery is due by the schedule, and without new events.
+func TestBreakerRepeatsADeliveryEarly(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		cfg := breakerConfig()
+		cfg.BatchWindow = time.Second
+		cfg.HealthPolicy.FailingAfter = 3
+		inBubble(t, cfg, func(w *world) {
+			var broken atomic.Bool
+			r := w.receiver(func([]string) int {
+				if broken.Load() {
+					return http.StatusBadGateway
+				}
+				return http.StatusOK
+			})
+			sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+			w.health(sub)
+			broken.Store(true)
+			w.publish("content_updated")
+			time.Sleep(time.Minute)
+			if got := w.health(sub); got != webhook.HealthHealthy {
+				t.Fatalf("ordered %t: after two attempts it is %s", ordered, got)
+			}
+			time.Sleep(30 * time.Minute) // the third opens it; the fourth is due in two hours
+			if got := w.health(sub); got != webhook.HealthFailing {
+				t.Fatalf("ordered %t: after three attempts it is %s", ordered, got)
+			}
+			time.Sleep(30 * time.Minute)
+			if len(r.rejected) != 4 {
+				t.Errorf("ordered %t: %d attempts, want 4: the last is spared", ordered, len(r.rejected))
+			}
+			broken.Store(false)
+			published := 1
+			for range 2 * (webhook.MaxProbeWait / time.Second) { // there is always one in its batch window
+				w.publish("content_updated")
+				published++
+				time.Sleep(time.Second / 2)
+			}
+			if got := w.health(sub); got != webhook.HealthHealthy {
+				t.Errorf("ordered %t: it is %s", ordered, got)
+			}
+			time.Sleep(3 * time.Hour) // the last wait of the first delivery
+			if got := w.health(sub); got != webhook.HealthHealthy || len(events(r.accepted)) != published {
+				t.Errorf("ordered %t: it is %s, and %d events arrived of %d", ordered, got, len(events(r.accepted)), published)
+			}
+		})
+	}
+}
+
+// A probe that is asked for is made at once, though the server has asked for a
+// pause: a ping if it is rejecting, or if nothing waits.
+func TestProbe(t *testing.T) {
+	inBubble(t, breakerConfig(), func(w *world) {
+		status := http.StatusOK
+		r := w.receiver(func([]string) int { return status })
+		answer := r.answer
+		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+			rw.Header().Set("Retry-After", "3600")
+			answer(n, rw, req)
+		}
+		sub := w.subscribe(r.subscriber, nil)
+		w.health(sub)
+		set := func(code int) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			status = code
+		}
+		subs := w.d.store.Subscriptions()
+		var refused *webhook.Error
+		if _, _, err := subs.Probe(context.Background(), "p", sub.ID); !errors.As(err, &refused) || refused.Code != webhook.CodeConflict {
+			t.Errorf("a healthy one: %v, want a conflict", err)
+		}
+		probe := func(want int) []string { t.Helper(); return w.probe(r, sub, want) }
+		set(http.StatusTooManyRequests)
+		for range 5 {
+			w.publish("content_updated")
+			time.Sleep(2 * time.Hour)
+		}
+		if got := w.health(sub); got != webhook.HealthFailing {
+			t.Fatalf("it is %s", got)
+		}
+		if names := probe(http.StatusTooManyRequests); !slices.Equal(names, []string{webhook.EventPing}) {
+			t.Errorf("nothing waits: %v", names)
+		}
+		w.publish("content_updated")
+		if names := probe(http.StatusTooManyRequests); !slices.Equal(names, []string{webhook.EventPing}) {
+			t.Errorf("rejecting: %v", names)
+		}
+		set(http.StatusOK)
+		probe(http.StatusOK)
+		if got := w.health(sub); got != webhook.HealthHealthy || len(r.accepted) != 1 {
+			t.Fatalf("it is %s, and %d events arrived", got, len(r.accepted))
+		}
+
+		set(http.StatusServiceUnavailable)
+		for w.health(sub) != webhook.HealthFailing {
+			w.publish("content_updated")
+			time.Sleep(2 * time.Hour)
+		}
+		w.publish("content_updated") // it has attempts left
+		if names := probe(http.StatusServiceUnavailable); len(names) == 0 || names[0] == webhook.EventPing {
+			t.Errorf("unreachable: %v", names)
+		}
+	})
+}
+
+// probe has a subscription probed, which must be done at once with the wanted
+// status, and returns the names of the events that were sent.
+func (w *world) probe(r *receiver, sub webhook.Subscription, want int) (names []string) {
+	w.t.Helper()
+	begin := time.Now()
+	_, got, err := w.d.store.Subscriptions().Probe(context.Background(), "p", sub.ID)
+	if err != nil || got.Attempt.ResponseStatus != want || time.Since(begin) > time.Second {
+		w.t.Errorf("%+v, %v after %s; want %d at once", got, err, time.Since(begin), want)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.got {
+		if r.got[i].delivery == got.DeliveryID {
+			names = r.got[i].names
+		}
+	}
+	return names
+}
+
+// Who waits for the probe of a subscription that is deleted is told.
+func TestProbeOfADeletedSubscription(t *testing.T) {
+	inBubble(t, breakerConfig(), func(w *world) {
+		r := w.receiver(func([]string) int { return http.StatusNotFound })
+		sub := w.subscribe(r.subscriber, nil)
+		for range 6 {
+			w.publish("content_updated")
+			time.Sleep(time.Second)
+		}
+		if got := w.health(sub); got != webhook.HealthFailing {
+			t.Errorf("it is %s", got)
+		}
+		subs := w.d.store.Subscriptions()
+		var refused *webhook.Error
+		gone := make(chan error, 1)
+		r.mu.Lock()
+		r.answer = func(int, http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }
+		r.mu.Unlock()
+		go func() {
+			_, _, err := subs.Probe(context.Background(), "p", sub.ID)
+			gone <- err
+		}()
+		synctest.Wait()
+		if _, err := subs.Delete(context.Background(), "p", sub.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-gone; !errors.As(err, &refused) || refused.Code != webhook.CodeNotFound {
+			t.Errorf("deleted: %v", err)
 		}
 	})
 }

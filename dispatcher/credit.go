@@ -19,6 +19,7 @@ func (d *Dispatcher) spend(sending context.Context, j job) *store.Forming {
 	q := j.queue
 	d.mu.Lock()
 	c := d.credit(q, j.kind)
+	c.Early = j.early && q.Failing
 	d.mu.Unlock()
 	f := d.store.Queues().Spend(sending, &c)
 	if j.kind == store.CreditEvents {
@@ -92,9 +93,13 @@ func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.C
 	if q.Failing {
 		c.Probe = kind == store.CreditPing && q.pinging == 1 && q.pingFirst(time.Now())
 		c.Spare = kind == store.CreditDue && !q.Rejecting && !q.Pinged
-		if q.Rejecting && !q.Ordered {
-			c.Except = q.RejectedName
+		if c.Probe || kind != store.CreditPing {
+			q.probeEarly = false
 		}
+	}
+	// With others in flight the queue could be read further before it is read again.
+	if q.rejected && !q.Ordered && q.inFlight == 1 {
+		c.Except = q.rejectedNames
 	}
 	return c
 }

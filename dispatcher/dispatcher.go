@@ -175,7 +175,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.restoreHold = held
 	for _, l := range queues {
-		q := &subscriptionQueue{Queue: l, rejected: l.Rejected}
+		q := &subscriptionQueue{Queue: l}
+		q.restoreRejected(l)
 		if l.Unusable != nil {
 			d.queues[l.SubscriptionID] = q
 			d.move(q, phaseStale, time.Now())
@@ -323,6 +324,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 				q.notBefore = now.Add(d.cfg.BatchWindow)
 			}
 			q.wanted = seq
+			q.notePublished(key.Name)
 			d.move(q, q.phase, now)
 		}
 	}
@@ -380,7 +382,7 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 			d.move(q, phaseUnusable, time.Now())
 		default:
 			d.uninstall(q)
-			q.update(fresh)
+			q.update(fresh, time.Now())
 			d.install(q)
 		}
 		d.mu.Unlock()

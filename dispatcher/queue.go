@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"service/store"
@@ -20,8 +21,9 @@ import (
 // doubles it, from 2 up to the slots that the subscription may use, and each
 // retryable attempt halves it, down to 1. An attempt beyond the window is not
 // forbidden, but comes after what others want; see priority. The ramp is a limit:
-// after the subscription was failing it may use one slot, after a 429 or 503 half of
-// those that it could, and twice as many after each success.
+// after the subscription was failing or rejected an attempt it may use one slot,
+// after a 429 or 503 half of those that it could, and twice as many after each
+// success.
 type subscriptionQueue struct {
 	*store.Queue
 	phase phase // changed by Dispatcher.move alone
@@ -36,11 +38,17 @@ type subscriptionQueue struct {
 	lastFailed  bool      // the last attempt was retryable: the next may keep its slot for long
 	respondedAt time.Time // when the last attempt ended that was not retryable
 	window      int       // 0 before the first attempt
-	ramp        int       // after a recovery, a 429 or a 503: the slots it may use; 0 is all
+	ramp        int       // after a recovery or a rejection: the slots it may use; 0 is all
 	rejected    bool      // an attempt was rejected since the last that succeeded
 	rejectedAt  time.Time // when one was last
 	pace        pace
-	spared      bool // while failing: what is due has one attempt left, and no probe may take it
+
+	// While it is failing, or attempts are rejected.
+	spared        bool     // what is due has one attempt left, and no probe may take it
+	rejectedNames []string // of events that were rejected since the last success, the last one last
+	probedNames   []string // of events whose publication had a probe made since then
+	probeEarly    bool     // such a probe is to be made
+	probed        bool     // while it is failing: one probe has failed at least
 
 	// The log.
 	seen, wanted int64     // events wait when seen < wanted
@@ -128,7 +136,7 @@ func (q *subscriptionQueue) work(now time.Time, newest int64, cfg *Config) (stor
 	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
 	}
-	if now.Before(q.pace.at()) || q.Failing && now.Before(q.NextProbe) {
+	if now.Before(q.pace.at()) || q.Failing && !q.probeDue(now) {
 		return 0, false
 	}
 	kind, ok := q.waits(now, newest)
@@ -138,24 +146,28 @@ func (q *subscriptionQueue) work(now time.Time, newest int64, cfg *Config) (stor
 	return kind, ok
 }
 
+// probeDue reports whether a failing queue may be probed.
+func (q *subscriptionQueue) probeDue(now time.Time) bool {
+	return q.probeEarly || !now.Before(q.NextProbe)
+}
+
 // waits returns what of the queue's waiting work comes first, false if nothing
 // waits. What is due again comes first; but a probe spares a delivery that it
-// could end.
+// could end. A probe that has nothing else to send repeats a delivery before its
+// time.
 func (q *subscriptionQueue) waits(now time.Time, newest int64) (store.CreditKind, bool) {
-	isDue := due(q.nextDue, now)
+	isDue, unfinished := due(q.nextDue, now), !q.nextDue.IsZero()
 	switch {
-	case isDue && !(q.Failing && (q.Rejecting || q.spared)), isDue && q.Ordered:
+	case isDue && !(q.Failing && (q.Rejecting || q.spared)):
 		return store.CreditDue, true
-	case q.Ordered && !q.nextDue.IsZero():
-		return 0, false // the last delivery has not completed
+	case q.Ordered && unfinished: // the last delivery has not completed
+		return store.CreditDue, isDue || q.Failing
 	case q.phase == phaseCurrent && q.seen < newest && !now.Before(q.notBefore):
 		return store.CreditEvents, true
 	case q.hasReplay && !q.replaying:
 		return store.CreditReplay, true
-	case isDue:
-		return store.CreditDue, true
 	}
-	return 0, false
+	return store.CreditDue, isDue || q.Failing && unfinished
 }
 
 // needsPing reports whether a probe by such work waits until a ping has succeeded:
@@ -167,7 +179,7 @@ func (q *subscriptionQueue) needsPing(kind store.CreditKind) bool {
 
 // pingFirst reports whether the next probe is due, and is a ping.
 func (q *subscriptionQueue) pingFirst(now time.Time) bool {
-	if !q.Failing || !q.Active || q.inFlight > 0 || now.Before(q.NextProbe) {
+	if !q.Failing || !q.Active || q.inFlight > 0 || !q.probeDue(now) {
 		return false
 	}
 	kind, ok := q.waits(now, q.wanted)
@@ -199,6 +211,10 @@ const (
 
 // oneByOneFor is for how long after a rejection each delivery carries one event.
 const oneByOneFor = time.Minute
+
+// probeMoved is by how much the time of a probe must differ to be another: each
+// reading of the same one differs by the course of the wall clock.
+const probeMoved = time.Second
 
 // provenFor is how long after a response a server counts as responding.
 const provenFor = 2 * time.Second
@@ -247,27 +263,71 @@ func (q *subscriptionQueue) limit(cfg *Config) int {
 
 // update replaces the subscription by what was read. One that has recovered gets
 // its backlog at a rate that doubles with each success.
-func (q *subscriptionQueue) update(fresh *store.Queue) {
+func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	if q.Failing && !fresh.Failing {
 		q.ramp = 1
 	}
-	if q.URL != fresh.URL || q.URL == "" {
-		q.rejected, q.rejectedAt, q.pace = fresh.Rejected, time.Time{}, pace{}
+	switch {
+	case q.URL != fresh.URL || q.URL == "":
+		q.pace, q.rejectedAt = pace{}, time.Time{}
+		q.forgetRejected()
+		q.restoreRejected(fresh)
+	case q.Failing && fresh.Failing && fresh.NextProbe.Sub(q.NextProbe).Abs() > probeMoved && !fresh.NextProbe.After(now):
+		q.pace.resume = time.Time{} // a probe was asked for
+	}
+	if fresh.Failing {
+		q.noteRejected(fresh.RejectedName)
+		q.probed = q.Failing && (q.probed || fresh.NextProbe.Sub(q.NextProbe) > probeMoved)
+	} else {
+		q.probeEarly, q.probed = false, false
 	}
 	q.Queue, q.spared = fresh, false
 }
 
+// restoreRejected takes over what is stored of rejections.
+func (q *subscriptionQueue) restoreRejected(fresh *store.Queue) {
+	q.rejected = fresh.Rejected
+	q.noteRejected(fresh.RejectedName)
+}
+
+func (q *subscriptionQueue) forgetRejected() {
+	q.rejected, q.rejectedNames, q.probedNames, q.probeEarly = false, nil, nil, false
+}
+
+// noteRejected remembers the name of an event that was rejected, "" for none.
+func (q *subscriptionQueue) noteRejected(name string) {
+	if name == "" {
+		return
+	}
+	// A new slice: credits share the old one.
+	names := slices.DeleteFunc(slices.Clone(q.rejectedNames), func(n string) bool { return n == name })
+	q.rejectedNames = append(names, name)
+}
+
+// notePublished has a rejecting queue probed early for an event of a type that has
+// not been tried since it was well: its server may take it, and is failing for
+// longer than needed otherwise. Each type has one such probe at the most, and none
+// comes within the first interval: a server that rejects one type would be failing
+// and recover with each event.
+func (q *subscriptionQueue) notePublished(name string) {
+	if q.probed && q.Rejecting && !q.Ordered && !slices.Contains(q.rejectedNames, name) && !slices.Contains(q.probedNames, name) {
+		q.probedNames = append(q.probedNames, name)
+		q.probeEarly = true
+	}
+}
+
 // recordAttempt adjusts the queue's window and ramp to an attempt that was not a
 // ping.
-func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, now time.Time, cfg *Config) {
+func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, r *store.Recorded, now time.Time, cfg *Config) {
 	result := a.Result
 	switch {
 	case result == webhook.ResultSuccess:
-		q.rejected = false
+		q.forgetRejected()
 	case a.ResponseStatus == http.StatusTooManyRequests:
 		q.rejected = true // for when it came, not for what it holds
 	case result == webhook.ResultFailed:
-		q.rejected, q.rejectedAt = true, now
+		q.rejected, q.rejectedAt, q.ramp = true, now, 1
+		q.noteRejected(r.Rejected)
 	}
 	if q.pace.record(a, now) {
 		q.ramp = max(1, q.slots(cfg)/2)

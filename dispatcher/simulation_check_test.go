@@ -19,7 +19,7 @@ func (s *simulation) check() {
 		}
 		open := s.inFlight(h, false)
 		waits := s.checkLate(h, now, t.active && open == 0 && room && !h.failing && !h.paced)
-		if !t.active || h.paced || !room || open > 0 && (s.plan.breaks() || h.caution) {
+		if !t.active || h.paced || !room || open > 0 && (s.plan.breaks() || h.caution > 0) {
 			continue
 		}
 		if open == 0 && !s.trapped && !h.failing {
@@ -161,7 +161,7 @@ func (s *simulation) again(h *subject, d *sending, now time.Time) {
 		s.violate(promiseFinal, "subscription %d: again after %d", h.i, last.status)
 	case last.ended.IsZero() && now.Sub(last.at) < attemptTimeout:
 		s.violate(promiseEarly, "subscription %d: again while the last is open", h.i)
-	case d.ping && s.plan.breaks(): // a probe may repeat it before its time
+	case s.plan.breaks() && (d.ping || h.failing || s.isFailing(h)): // a probe may repeat it before its time
 	case len(d.came) < webhook.MaxAttempts:
 		ended := last.ended
 		if ended.IsZero() {

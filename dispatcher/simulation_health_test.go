@@ -50,6 +50,14 @@ func (s *simulation) observeHealth(calm bool) {
 	}
 }
 
+// isFailing says whether the dispatcher takes a subscription to be failing. Owns s.mu.
+func (s *simulation) isFailing(h *subject) bool {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	q := s.d.queues[h.id]
+	return q != nil && q.Failing
+}
+
 // checkRecovery checks an attempt that has come against the state of its
 // subscription: while that is failing it has one slot, and each attempt is a probe;
 // then its slots double with each success. Owns s.mu.
@@ -92,7 +100,12 @@ func (s *simulation) endRecovery(r *reception) {
 	h := r.by
 	if !r.of.ping {
 		h.last = r
-		h.caution = r.final() && r.status != 200 || h.caution && r.status != 200
+		switch {
+		case r.status == 200:
+			h.caution = max(h.caution-1, 0)
+		case r.final():
+			h.caution = 4
+		}
 	}
 	rec := &h.recovery
 	switch {
@@ -117,7 +130,7 @@ func (s *simulation) endRecovery(r *reception) {
 // probed. Owns s.mu.
 func (s *simulation) checkProbes(h *subject, now time.Time) {
 	rec := &h.recovery
-	if rec.since.IsZero() || rec.successes > 0 || h.now.ordered || !slices.ContainsFunc(h.debts, func(o *debt) bool {
+	if rec.since.IsZero() || rec.successes > 0 || !slices.ContainsFunc(h.debts, func(o *debt) bool {
 		return !o.arrived && !o.doubt && !o.old && now.After(o.at.Add(s.plan.Window+slack))
 	}) {
 		return

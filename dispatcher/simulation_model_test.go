@@ -27,7 +27,7 @@ type subject struct {
 	last     *reception      // that ended last, pings aside
 	paced    bool            // its server has asked for fewer requests since it began afresh
 	resume   time.Time       // the end of the pause that it asked for
-	caution  bool            // one was rejected since the last success
+	caution  int             // successes until it may use all its slots, after one was rejected
 	unseen   map[string]bool // deliveries of which a crash took the first arrival
 	sent     map[string]*sending
 	order    []*sending // in the order of their first arrival

@@ -14,6 +14,7 @@ type job struct {
 	id       string // of the subscription
 	kind     store.CreditKind
 	priority priority // that the slot was given to
+	early    bool     // of CreditDue: nothing is due, and a probe repeats a delivery before its time
 }
 
 // dispatch starts a worker for each free slot that a queue can use. What is left is
@@ -61,7 +62,7 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			continue
 		}
 		d.credits.Take()
-		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p}
+		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, early: kind == store.CreditDue && !due(q.nextDue, now)}
 		d.occupy(j)
 		d.nextTurn = (p + 1) % priorities
 		to := q.phase
@@ -143,7 +144,7 @@ func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
 		d.mu.Lock()
 		now := time.Now()
 		if claim != nil && j.kind != store.CreditPing {
-			j.queue.recordAttempt(&a, now, &d.cfg)
+			j.queue.recordAttempt(&a, &r, now, &d.cfg)
 		}
 		d.release(j, &r, now)
 		j, ok = d.reserve(now)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/webhook"
@@ -14,7 +15,7 @@ func TestProbePassesEvents(t *testing.T) {
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
 	publish(t, s, "p", "content_updated", "content_created", "content_updated", "content_deleted", "content_updated", "content_deleted")
-	next := func(except string, count int) (*Claim, *Forming) {
+	next := func(except []string, count int) (*Claim, *Forming) {
 		t.Helper()
 		q := queue(t, s, sub.ID)
 		f := s.Queues().Spend(t.Context(), &Credit{Queue: q, Newest: q.Wanted, Count: count, Size: webhook.MaxDeliveryBytes, Except: except})
@@ -31,16 +32,16 @@ func TestProbePassesEvents(t *testing.T) {
 		return text
 	}
 	for _, want := range []struct {
-		except string
+		except []string
 		count  int
 		seqs   string
 		passed bool
 	}{
-		{"content_updated", 1, "[4]", true},
-		{"content_updated", 1, "[6]", true},
-		{"content_updated", 1, "[1]", false}, // there is no other
-		{"content_deleted", 1, "[3]", false}, // which is the next anyway
-		{"", 100, "[5]", false},
+		{[]string{"content_updated"}, 1, "[4]", true},
+		{[]string{"content_deleted", "content_updated"}, 1, "[6]", true}, // there is no third
+		{[]string{"content_updated"}, 1, "[1]", false},                   // there is no other
+		{[]string{"content_deleted"}, 1, "[3]", false},                   // which is the next anyway
+		{nil, 100, "[5]", false},
 	} {
 		c, f := next(want.except, want.count)
 		if got := seqs(c); got != want.seqs || f.Passed != want.passed {
@@ -48,7 +49,7 @@ func TestProbePassesEvents(t *testing.T) {
 		}
 	}
 	publish(t, s, "p", "content_deleted", "content_updated")
-	if c, _ := next("", 100); seqs(c) != "[7,8]" {
+	if c, _ := next(nil, 100); seqs(c) != "[7,8]" {
 		t.Errorf("then %s, want what was published since", seqs(c))
 	}
 }
@@ -96,6 +97,89 @@ func TestQueueOfAFailingSubscription(t *testing.T) {
 		all, err := s.Queues().All(t.Context())
 		if err != nil || len(all) != 1 || !all[0].Pinged || !all[0].Rejecting {
 			t.Errorf("all: %+v, %v", all, err)
+		}
+	})
+}
+
+// What is offered to be sent again stays offered until a replay covers all of it.
+// Another URL closes the circuit breaker, and the record says so.
+func TestOfferToResend(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated", "content_deleted")
+		policy := webhook.HealthPolicy{RejectingAfter: 1}
+		start := time.Now()
+		time.Sleep(time.Second)
+		publish(t, s, "p", "content_updated")
+		c := form(t, s, queue(t, s, sub.ID), 1)
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 404, Result: webhook.ResultFailed}
+		_, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy)
+		must(t, err)
+		failing, err := s.Subscriptions().Get(t.Context(), "p", sub.ID)
+		must(t, err)
+		if failing.FailingReason != webhook.FailingRejecting || failing.NextProbeAt.IsZero() {
+			t.Fatalf("it is %+v", failing)
+		}
+		header := new(string)
+		*header = "Bearer other"
+		mustWrite(t, s, func(w Write) error {
+			got, err := w.UpdateSubscription("p", sub.ID, &webhook.SubscriptionFields{AuthorizationHeader: &header})
+			if got.NextProbeAt.After(time.Now()) {
+				t.Errorf("with another credential the next probe is at %s", got.NextProbeAt)
+			}
+			return err
+		})
+		other := "https://partner.example/other"
+		mustWrite(t, s, func(w Write) error {
+			got, err := w.UpdateSubscription("p", sub.ID, &webhook.SubscriptionFields{URL: &other})
+			if got.Status != webhook.HealthHealthy || got.FailingReason != "" || !got.FailingSince.IsZero() || !got.NextProbeAt.IsZero() {
+				t.Errorf("with another URL it is %+v", got)
+			}
+			return err
+		})
+		for _, r := range []struct {
+			fields  webhook.ReplayFields
+			offered bool
+		}{
+			{webhook.ReplayFields{From: start, Only: webhook.ReplayMissed}, true},
+			{webhook.ReplayFields{From: start, Only: webhook.ReplayFailed, Events: []string{"content_deleted"}}, true},
+			{webhook.ReplayFields{From: start, To: start.Add(time.Millisecond), Only: webhook.ReplayFailed}, true},
+			{webhook.ReplayFields{From: start, Only: webhook.ReplayFailed}, false},
+		} {
+			_, err := s.Replays().Create(t.Context(), "p", sub.ID, &r.fields)
+			must(t, err)
+			got, err := s.Subscriptions().Get(t.Context(), "p", sub.ID)
+			must(t, err)
+			if got.ResendFrom.IsZero() == r.offered {
+				t.Errorf("after %+v it is offered from %s", r.fields, got.ResendFrom)
+			}
+		}
+	})
+}
+
+// A queue that is read between a jump of the clock and the commit that heeds it has
+// a wrong time for its probe: it is read again after that.
+func TestProbeAfterAJumpOfTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead time.Duration
+		s, err := Open(t.Context(), Config{Dir: memoryDir(t), Now: func() time.Time { return time.Now().Add(ahead).Round(0) }})
+		must(t, err)
+		defer s.Close()
+		program(t, s, "p")
+		sub := subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", "content_updated")
+		c := form(t, s, queue(t, s, sub.ID), 1)
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 404, Result: webhook.ResultFailed}
+		_, err = s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{RejectingAfter: 1})
+		must(t, err)
+		watch := s.Watch()
+		defer watch.Close()
+		ahead = -6 * time.Hour
+		publish(t, s, "p", "content_updated")
+		if _, told := watch.Take().Subscriptions[sub.ID]; !told {
+			t.Error("nobody is told that the time of its probe was moved")
+		}
+		if at := queue(t, s, sub.ID).NextProbe; !at.Equal(time.Now().Add(webhook.MinProbeWait)) {
+			t.Errorf("its probe is due in %s", time.Until(at))
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"service/webhook"
 )
@@ -42,10 +43,15 @@ type Credit struct {
 	Newest      int64 // of CreditEvents, unless it is offered: how far the log may be of interest, committed before
 	Count, Size int   // of the events of one delivery, at the most
 
-	// Of a queue that is failing:
-	Probe  bool   // of CreditPing: the ping that is due the earliest, however late that is, or a new one
-	Spare  bool   // of CreditDue: not the last attempt of a delivery
-	Except string // of CreditEvents with Count 1: an event with another name if one waits; "": any
+	// Of a queue that is failing or was rejected:
+	Probe bool // of CreditPing: the ping that is due the earliest, however late that is, or a new one
+	Early bool // of CreditDue: a delivery that is due later if none is now
+	Spare bool // of CreditDue: not the last attempt of a delivery
+
+	// Except are the names of events that were rejected, the last one last. Of
+	// CreditEvents with Count 1: an event with none of these names if one waits,
+	// else one without the last of them, else any.
+	Except []string
 
 	// Of a credit that is offered:
 	Keys  []EventKey // the events that it is for
@@ -285,8 +291,8 @@ func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
 	if c.Kind == CreditEvents {
 		w, err := s.waiting(ctx, c.Queue, c.Newest, c.Count, c.Size)
 		switch {
-		case err == nil && len(w.Seqs) > 0 && c.Except != "":
-			return s.formProbe(ctx, c, &w)
+		case err == nil && len(w.Seqs) > 0 && len(c.Except) > 0:
+			return s.formExcept(ctx, c, &w)
 		case err == nil && len(w.Seqs) > 0:
 			return s.form(c, &w)
 		case err == nil:
@@ -299,7 +305,7 @@ func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
 		f.claim, f.More, f.err = s.stepReplay(ctx, c.Queue, c.Count, c.Size)
 	} else {
 		f.claim, f.Next, f.err = s.claimDue(ctx, c)
-		f.Spared = c.Spare && f.claim == nil && f.err == nil
+		f.Spared = c.Spare && f.claim == nil && f.err == nil && !f.Next.IsZero() && (c.Early || !f.Next.After(time.Now()))
 	}
 	return f
 }

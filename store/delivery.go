@@ -115,6 +115,90 @@ func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID strin
 	}
 }
 
+// ProbeResult is the first attempt of a probe.
+type ProbeResult struct {
+	DeliveryID string
+	Attempt    webhook.Attempt
+}
+
+// Probe has the next probe of a failing subscription made now, and returns when its
+// first attempt has ended; or with ctx's error when that comes first, in which case
+// the probe goes on without us. That attempt is a ping if the subscription is
+// rejecting, or if nothing waits for it. What is to be written with it, or not at
+// all, is done by also.
+func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID string, also ...func(Write) error) (webhook.Subscription, ProbeResult, error) {
+	var sub webhook.Subscription
+	if err := ctx.Err(); err != nil {
+		return sub, ProbeResult{}, err
+	}
+	ping := webhook.NewID()
+	pinged, stopPing := s.watchers.awaitResult(ping)
+	defer stopPing()
+	probed, stopProbe := s.watchers.awaitProbe(subscriptionID)
+	defer stopProbe()
+	err := s.writer.do(func(t *tx) (err error) {
+		if sub, err = t.subscription(programID, subscriptionID); err != nil {
+			return err
+		}
+		if err := s.probeNow(t, &sub, ping); err != nil {
+			return err
+		}
+		for _, do := range also {
+			if err := do(Write{s.core, t}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return sub, ProbeResult{}, err
+	}
+	select {
+	case a, sent := <-pinged:
+		if sent {
+			return sub, ProbeResult{ping, a}, nil
+		}
+	case r, sent := <-probed:
+		if sent {
+			return sub, r, nil
+		}
+	case <-ctx.Done():
+		return sub, ProbeResult{}, ctx.Err()
+	}
+	if _, err := s.Get(ctx, programID, subscriptionID); err != nil {
+		return sub, ProbeResult{}, err // it was deleted meanwhile
+	}
+	return sub, ProbeResult{}, webhook.NewError(webhook.CodeConflict, "The probe was cancelled before it was sent.")
+}
+
+// selectWaits says whether anything waits for a subscription: a delivery, an event
+// or a replay.
+const selectWaits = `SELECT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND ping IS NULL)
+	OR EXISTS (SELECT 1 FROM replays WHERE subscription_id = ?1 AND status = 'running')
+	OR EXISTS (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id CROSS JOIN interests i ON i.subscription_id = x.id CROSS JOIN events e ON ` + waitingEvents + ` WHERE x.id = ?1)`
+
+// probeNow has the next probe of a failing subscription made now: with a ping if it
+// is rejecting. If nothing waits that a probe could send, it queues a ping.
+func (s *core) probeNow(t *tx, sub *webhook.Subscription, ping string) error {
+	switch {
+	case sub.Status != webhook.HealthFailing:
+		return webhook.NewError(webhook.CodeConflict, "The subscription is not failing, so there is nothing to probe; ping it instead.")
+	case !sub.Active:
+		return notActive()
+	}
+	var waits bool
+	if err := t.Scan(selectWaits, []any{sub.ID}, &waits); err != nil {
+		return err
+	}
+	if !waits {
+		if _, err := s.queuePing(t, sub, ping); err != nil {
+			return err
+		}
+	}
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
+	return t.Exec("UPDATE failures SET next_probe_at = ?, pinged = pinged AND failing_reason <> 'rejecting' WHERE subscription_id = ?", s.clock.now().UnixMilli(), sub.ID)
+}
+
 // maxOpenPings bounds the pings of one subscription that wait for an attempt.
 const maxOpenPings = 100
 

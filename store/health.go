@@ -7,22 +7,22 @@ import (
 	"service/webhook"
 )
 
-// recordHealth decides how a subscription is doing after an attempt, and says
-// whether its queue has to know. While all goes well it costs nothing.
-func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time) (changed bool, err error) {
+// recordHealth decides how a subscription is doing after an attempt, and tells r
+// what its queue has to know. While all goes well it costs nothing.
+func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time, r *Recorded) error {
 	id := c.SubscriptionID
 	if failing, err := t.mayHaveFailures(id); err != nil || !failing && (c.Ping || a.Result == webhook.ResultSuccess) {
-		return false, err
+		return err
 	}
 	before, err := t.failures(id)
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
-		return false, err
+		return err
 	}
 	sub, err := scanSubscription(func(dest ...any) error {
 		return t.Scan("SELECT "+subscriptionColumns+" FROM subscriptions WHERE id = ?", []any{id}, dest...)
 	})
 	if err != nil || !sub.DeletedAt.IsZero() {
-		return false, err
+		return err
 	}
 	var status webhook.Health
 	var after webhook.Failures
@@ -32,22 +32,24 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 		status, after = policy.After(sub.Status, before, a, c.Probe, now)
 		if after.Rejected > before.Rejected {
 			if err := t.noteRejected(c, &after); err != nil {
-				return false, err
+				return err
 			}
+			r.Rejected = after.RejectedName
 		}
 	}
 	if status == sub.Status {
 		if after == before {
-			return false, nil
+			return nil
 		}
-		changed = after.NextProbe != before.NextProbe || after.Pinged != before.Pinged
-		if changed {
+		r.HealthChanged = after.NextProbe != before.NextProbe || after.Pinged != before.Pinged
+		if r.HealthChanged {
 			t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 		}
-		return changed, t.setFailures(id, after)
+		return t.setFailures(id, after)
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-	return true, s.changeHealth(t, c, a, &sub, status, before, after, now)
+	r.HealthChanged = true
+	return s.changeHealth(t, c, a, &sub, status, before, after, now)
 }
 
 // changeHealth stores that a subscription has begun to fail, has recovered, or was

@@ -501,17 +501,23 @@ func (f *Forming) store(t *tx) error {
 	return t.insertFormed(&f.made, f.seqs, "")
 }
 
-// formProbe stores a delivery of one event that waits for a failing queue: the
-// first whose name is not c.Except, or else the first. In the former case the
-// cursor stays, and the interests in that name begin after the event.
-func (s Queues) formProbe(ctx context.Context, c *Credit, first *logRun) *Forming {
-	q, others := c.Queue, *c.Queue
-	others.Interests = slices.DeleteFunc(slices.Clone(q.Interests), func(in Interest) bool { return in.Name == c.Except })
-	w, err := s.waiting(ctx, &others, c.Newest, 1, c.Size)
-	switch {
-	case err != nil:
-		return &Forming{Queue: q, err: err}
-	case len(w.Seqs) == 0 || w.Seqs[0] == first.Seqs[0]:
+// formExcept stores a delivery of one event that waits for a queue, of which events
+// were rejected: the first that c.Except allows. Unless that is the first of all,
+// the cursor stays, and the interests in its name begin after the event.
+func (s Queues) formExcept(ctx context.Context, c *Credit, first *logRun) *Forming {
+	q, w := c.Queue, logRun{}
+	for except := c.Except; len(w.Seqs) == 0; except = except[len(except)-1:] {
+		others := *q
+		others.Interests = slices.DeleteFunc(slices.Clone(q.Interests), func(in Interest) bool { return slices.Contains(except, in.Name) })
+		var err error
+		if w, err = s.waiting(ctx, &others, c.Newest, 1, c.Size); err != nil {
+			return &Forming{Queue: q, err: err}
+		}
+		if len(except) == 1 {
+			break
+		}
+	}
+	if len(w.Seqs) == 0 || w.Seqs[0] == first.Seqs[0] {
 		return s.form(c, first)
 	}
 	cursor, seen := q.Cursor, q.Seen
@@ -612,7 +618,10 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 				return err
 			}
 			until = math.MaxInt64
-		case cr.Spare:
+		case cr.Early:
+			until = math.MaxInt64
+		}
+		if cr.Spare {
 			attempts--
 		}
 		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), until, attempts}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
@@ -679,7 +688,8 @@ const (
 // Recorded is what came of an attempt.
 type Recorded struct {
 	webhook.Step
-	HealthChanged bool // whether the subscription is failing, or when it is probed: its queue is to be read again
+	HealthChanged bool   // whether the subscription is failing, or when it is probed: its queue is to be read again
+	Rejected      string // the name of the first event of the delivery, if it was rejected
 }
 
 // Record stores what the attempt of a claim came to, where the delivery stands
@@ -688,17 +698,17 @@ type Recorded struct {
 // instead; the step that holds is returned.
 func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (Recorded, error) {
 	now := s.clock.now()
-	held, changed := step, false
+	var r Recorded
 	err := s.writer.DoRepeatable(func(*sqlite.Tx) error {
 		t := &s.writer.tx
-		held, changed = step, false
+		r = Recorded{Step: step}
 		if step.Status == webhook.StatusRetryable {
 			var deleted bool
 			if err := t.Scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
 				return err
 			}
 			if deleted {
-				held = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
+				r.Step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 			}
 		}
 		if c.Ping && a.Number == 1 {
@@ -713,16 +723,18 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		if err := t.countResponse(c, a); err != nil {
 			return err
 		}
-		var err error
-		if changed, err = s.recordHealth(t, c, a, policy, now); err != nil {
+		if err := s.recordHealth(t, c, a, policy, now, &r); err != nil {
 			return err
 		}
-		return t.finishAttempt(c.num, a, held)
+		if c.Probe || r.HealthChanged {
+			t.AfterCommit(func() { s.watchers.probed(c.SubscriptionID, &ProbeResult{c.ID, *a}) })
+		}
+		return t.finishAttempt(c.num, a, r.Step)
 	})
 	if err == nil {
-		s.metrics.end(held)
+		s.metrics.end(r.Step)
 	}
-	return Recorded{held, changed}, err
+	return r, err
 }
 
 func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) error {

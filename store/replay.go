@@ -23,6 +23,7 @@ type replayCursor struct {
 	webhook.Replay
 	first, after, until int64
 	names               string
+	whole               bool // of all the subscription's events until now
 }
 
 // Plan finds out what part of the log a replay of fields that have passed
@@ -52,7 +53,7 @@ func (w Write) CreateReplay(p *ReplayPlan) (webhook.Replay, error) {
 	if running >= maxReplays {
 		return webhook.Replay{}, webhook.NewError(webhook.CodeConflict, "The subscription has "+webhook.Count(running, "replay")+" running, which is the most there can be; wait for one, or cancel it.")
 	}
-	if r.Only != webhook.ReplayMissed {
+	if r.Only != webhook.ReplayMissed && r.whole {
 		// What is offered to be sent again is.
 		err := t.Exec("UPDATE subscriptions SET resend_from = NULL WHERE id = ? AND resend_from >= ?", r.SubscriptionID, r.From.UnixMilli())
 		if err != nil {
@@ -97,6 +98,7 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 	if open {
 		r.To = now
 	}
+	r.whole = open && r.Events == nil
 	if r.Events == nil {
 		r.Events = sub.Events
 	}

@@ -124,8 +124,11 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 			return sub, err
 		}
 		// Another credential is a reason to probe now.
-		if err := t.Exec("UPDATE failures SET next_probe_at = min(next_probe_at, ?) WHERE subscription_id = ? AND failing_since IS NOT NULL", s.clock.now().UnixMilli(), id); err != nil {
-			return sub, err
+		if at := s.clock.now().UTC().Truncate(time.Millisecond); at.Before(sub.NextProbeAt) {
+			sub.NextProbeAt = at
+			if err := t.Exec("UPDATE failures SET next_probe_at = ? WHERE subscription_id = ?", at.UnixMilli(), id); err != nil {
+				return sub, err
+			}
 		}
 	}
 	names, err := json.Marshal(sub.Events)
@@ -137,6 +140,7 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 	if sub.URL != before.URL || sub.Active && !before.Active {
 		// Another server, or a fresh start: what was known of it counts no more.
 		sub.Status, sub.DisabledReason = webhook.HealthHealthy, ""
+		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = "", time.Time{}, time.Time{}
 		if err := t.setHealth(id, sub.Status, "", webhook.Failures{}); err != nil {
 			return sub, err
 		}
@@ -146,7 +150,12 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 	if err != nil {
 		return sub, err
 	}
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
+	t.AfterCommit(func() {
+		s.watchers.subscriptionChanged(id)
+		if !sub.Active || sub.Status != webhook.HealthFailing {
+			s.watchers.probed(id, nil)
+		}
+	})
 	if err := t.moveInterests(&before, &sub); err != nil {
 		return sub, err
 	}
@@ -251,6 +260,7 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	if err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'", now.UnixMilli(), id); err != nil {
 		return sub, err
 	}
+	t.AfterCommit(func() { s.watchers.probed(id, nil) })
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	ended, err := s.endDeleted(t, id, deletedAtOnce)
 	if ended == deletedAtOnce {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -44,6 +45,7 @@ type watchers struct {
 	mu      sync.Mutex
 	all     []*Watcher
 	results map[string]chan webhook.Attempt // by delivery id, buffered for one
+	probes  map[string][]chan<- ProbeResult // by subscription id, each buffered for one
 
 	deliveries atomic.Int64 // how many of them watch deliveries
 }
@@ -193,4 +195,37 @@ func (ws *watchers) recorded(deliveryID string, a *webhook.Attempt) {
 		delete(ws.results, deliveryID)
 		c <- *a
 	}
+}
+
+// awaitProbe returns a channel that receives the next attempt which is made because
+// the subscription is failing, or is closed when none will be made, and a function that ends the wait.
+func (ws *watchers) awaitProbe(subscriptionID string) (<-chan ProbeResult, func()) {
+	c := make(chan ProbeResult, 1)
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.probes == nil {
+		ws.probes = make(map[string][]chan<- ProbeResult)
+	}
+	ws.probes[subscriptionID] = append(ws.probes[subscriptionID], c)
+	return c, func() {
+		ws.mu.Lock()
+		defer ws.mu.Unlock()
+		all := slices.DeleteFunc(ws.probes[subscriptionID], func(other chan<- ProbeResult) bool { return other == c })
+		if ws.probes[subscriptionID] = all; len(all) == 0 {
+			delete(ws.probes, subscriptionID)
+		}
+	}
+}
+
+// probed ends the waits for a probe of a subscription; r is nil when none will be made.
+func (ws *watchers) probed(subscriptionID string, r *ProbeResult) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, to := range ws.probes[subscriptionID] {
+		if r != nil {
+			to <- *r
+		}
+		close(to)
+	}
+	delete(ws.probes, subscriptionID)
 }

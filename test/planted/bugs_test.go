@@ -50,7 +50,7 @@ var bugs = []bug{
 		{"webhook/retry.go", "wait = max(wait, min(a.RetryAfter, MaxRetryAfter))", ""},
 	}},
 	{"order is not heeded", []edit{
-		{"dispatcher/queue.go", "case q.Ordered && !q.nextDue.IsZero():", "case false:"},
+		{"dispatcher/queue.go", "case q.Ordered && unfinished:", "case false:"},
 	}},
 	{"one slot too many", []edit{
 		{"dispatcher/queue.go", "q.inFlight >= q.slots(cfg)", "q.inFlight > q.slots(cfg) || q.Ordered && q.inFlight > 0"},
@@ -103,7 +103,7 @@ var bugs = []bug{
 		{"dispatcher/queue.go", "q.ramp = 1\n", "q.ramp = 0\n"},
 	}},
 	{"a failing subscription is probed without a wait", []edit{
-		{"dispatcher/queue.go", "now.Before(q.pace.at()) || q.Failing && now.Before(q.NextProbe)", "now.Before(q.pace.at())"},
+		{"dispatcher/queue.go", "now.Before(q.pace.at()) || q.Failing && !q.probeDue(now)", "now.Before(q.pace.at())"},
 	}},
 	{"a probe takes a batch", []edit{
 		{"dispatcher/queue.go", "return q.Failing || q.rejected ||", "return q.rejected && !q.Failing ||"},

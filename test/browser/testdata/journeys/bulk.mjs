@@ -1,4 +1,4 @@
-// serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --retry-jitter 0
+// serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --retry-jitter 0 --rejecting-after 0
 // and without JavaScript
 // Failures are filtered, and all that match are redelivered: what the dry run and
 // the report say, what the API and the metrics count, and what arrives, is the

@@ -29,6 +29,7 @@ type service struct {
 	token      string // of program acme and user ada, with every scope
 	log        *logBuffer
 	contract   *contractChecker
+	health     webhook.HealthPolicy // of what is recorded
 }
 
 var loadCatalog = sync.OnceValues(func() (*webhook.Catalog, error) { return webhook.LoadCatalog() })
@@ -345,7 +346,7 @@ func (s *service) record(c *store.Claim, status int, code webhook.ErrorCode) {
 		Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond,
 		Result: webhook.Classify(status, code), ResponseStatus: status, Error: code,
 	}
-	if _, err := s.store.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{}); err != nil {
+	if _, err := s.store.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), s.health); err != nil {
 		s.t.Error(err)
 	}
 }

@@ -125,11 +125,17 @@ func TestReferenceCommands(t *testing.T) {
 	shell, _ := require(t, "sh"), require(t, "curl")
 	s := start(t)
 	made := s.records()
+	failing := made // one that is well is not probed
+	failing.subscription = s.subscribe("content_updated")
+	s.publishOne()
+	s.health = webhook.HealthPolicy{RejectingAfter: 1}
+	s.deliver(401, webhook.ErrorNone)
+	s.health = webhook.HealthPolicy{}
 	waiting := made // what is at its end cannot be cancelled
 	waiting.delivery = data[identified](t, s.send("POST", "/v2/webhooks/subscriptions/"+made.subscription+"/deliveries/"+made.delivery+"/redeliver", "")).ID
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A ping is answered by nobody here: it must be played.
-		if strings.HasSuffix(r.URL.Path, "/ping") {
+		if strings.HasSuffix(r.URL.Path, "/ping") || strings.HasSuffix(r.URL.Path, "/probe") {
 			wait := s.answerPing(204, webhook.ErrorNone)
 			defer wait()
 		}
@@ -160,8 +166,11 @@ func TestReferenceCommands(t *testing.T) {
 			for _, command := range op.Curl() {
 				// The ids of the examples are those of nothing; whoever reads the page puts in their own.
 				of := made
-				if op.OperationID == "cancelDelivery" {
+				switch op.OperationID {
+				case "cancelDelivery":
 					of = waiting
+				case "probeSubscription":
+					of = failing
 				}
 				command.Text = strings.Replace(command.Text, pathOf(op), of.path(&route{pattern: routePattern(op.Path)}), 1)
 				if op.Method == http.MethodDelete {

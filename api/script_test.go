@@ -27,6 +27,7 @@ import (
 //	! deliver 204                what happens beside: every delivery that is
 //	                             owed is answered so. A name such as timeout
 //	                             is a failure of that kind.
+//	! reject 401                 the same, and the subscription is failing then.
 //	! answer-ping 503            the ping of the next request is answered so.
 //
 // {{name}} stands for a value that is not known beforehand. The same name is
@@ -102,6 +103,9 @@ func (p *player) happen(at int, words []string) {
 	}
 	switch words[0] {
 	case "deliver":
+		p.deliver(status, code)
+	case "reject":
+		p.health = webhook.HealthPolicy{RejectingAfter: 1}
 		p.deliver(status, code)
 	case "answer-ping":
 		p.wait = p.answerPing(status, code)

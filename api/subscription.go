@@ -162,7 +162,7 @@ func (h subscriptionHandlers) change(req *request, change func(store.Write) (web
 	return answer{data: newSubscriptionRecord(&s)}, err
 }
 
-// pingRecord is what a ping came to (spec, section 4.2).
+// pingRecord is what a ping or a probe came to (spec, section 4.2).
 type pingRecord struct {
 	Delivery struct {
 		ID             string         `json:"id"`
@@ -189,10 +189,29 @@ func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	first := newAttemptRecord(&d.Attempts[0])
-	var r pingRecord
-	r.Delivery.ID, r.Delivery.Status, r.Delivery.ResponseStatus = d.ID, first.Result, first.ResponseStatus
-	r.Delivery.DurationMS, r.Delivery.Error = first.DurationMS, first.Error
+	return answer{data: newPingRecord(&s, d.ID, &d.Attempts[0])}, nil
+}
+
+// probe has the next probe of a failing subscription made now.
+func (h subscriptionHandlers) probe(req *request) (answer, error) {
+	if err := req.readNothing(); err != nil {
+		return answer{}, err
+	}
+	s, r, err := h.api.store.Subscriptions().Probe(req.ctx, req.program(), req.subscription.ID)
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && s.ID != "" {
+		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
+			"The probe did not end within %s. It continues in the background.", h.api.timeout))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{data: newPingRecord(&s, r.DeliveryID, &r.Attempt)}, nil
+}
+
+func newPingRecord(s *webhook.Subscription, deliveryID string, attempt *webhook.Attempt) (r pingRecord) {
+	a := newAttemptRecord(attempt)
+	r.Delivery.ID, r.Delivery.Status, r.Delivery.ResponseStatus = deliveryID, a.Result, a.ResponseStatus
+	r.Delivery.DurationMS, r.Delivery.Error = a.DurationMS, a.Error
 	r.Subscription.ID, r.Subscription.URL = s.ID, s.URL
-	return answer{data: r}, nil
+	return r
 }

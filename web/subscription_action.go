@@ -63,6 +63,33 @@ func (h *subscriptionPages) ping(r *request) (response, error) {
 	return response{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
 }
 
+// probe has the next probe of a failing subscription made now, and shows what came
+// of it.
+func (h *subscriptionPages) probe(r *request) (response, error) {
+	u, err := h.findExisting(r)
+	if err != nil {
+		return response{}, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
+	defer cancel()
+	s, probed, err := h.store.Subscriptions().Probe(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionProbe, &u.Subscription, ""))
+	})
+	to := response{location: subscriptionPath(u.ID)}
+	var refused *webhook.Error
+	switch {
+	case errors.As(err, &refused) && refused.Code == webhook.CodeConflict:
+		to.note = &ui.Note{Kind: ui.NoteWarning, Text: refused.Detail}
+	case errors.Is(err, context.DeadlineExceeded) && s.ID != "":
+		to.note = &ui.Note{Kind: ui.NoteWarning, Text: "The probe is still in progress. Reload the page to see its result under Deliveries."}
+	case err != nil:
+		return response{}, asProblem(err)
+	default:
+		to.location += "?probe=" + url.QueryEscape(probed.DeliveryID) + "#ping"
+	}
+	return to, nil
+}
+
 func (h *subscriptionPages) pause(r *request) (response, error) {
 	return h.setActive(r, false, webhook.ActionSubscriptionPause,
 		"It is paused: only pings are sent to it. What is published meanwhile is not delivered, and can be replayed when it is resumed.")

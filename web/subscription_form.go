@@ -28,9 +28,9 @@ type subscriptionForm struct {
 	was      string // what the form can change of the one that is changed, as it was when the form was made: see editionOf
 
 	program, url, description, maxInFlight, maxPerSecond string
-	events                                 []string
-	ordered, active, remove                bool // remove: the authorization header
-	authorization                          string
+	events                                               []string
+	ordered, active, remove                              bool // remove: the authorization header
+	authorization                                        string
 
 	errors  []ui.FieldError
 	changed []string // what was changed by somebody else meanwhile

@@ -49,6 +49,60 @@ func TestResendRejected(t *testing.T) {
 	}
 }
 
+// TestProbeNow: the page of a failing subscription has a button for its next probe,
+// and shows what came of it.
+func TestProbeNow(t *testing.T) {
+	v, w := subscribing(t)
+	l := newEventSource(t, w, "https://partner.example/in")
+	path := subscriptionPath(l.sub.ID)
+	policy := webhook.HealthPolicy{RejectingAfter: 1}
+	v.do("GET", path).hasNot(t, "Probe now")
+	if to := v.send(path + "/probe").Header.Get("Location"); to != path {
+		t.Errorf("of one that is not failing the page is %s", to)
+	}
+	v.do("GET", path).has(t, "The subscription is not failing")
+	l.publish("content_published", `"a"`, `"b"`)
+	attemptOne(t, w.store, l.sub.ID, 401, policy)
+	failing := v.do("GET", path)
+	failing.has(t, "Probe now", path+"/probe")
+	failing.apart(t).inert(t)
+
+	watch := w.store.Watch()
+	defer watch.Close()
+	answered := make(chan string, 1)
+	go func() {
+		for range watch.C {
+			if _, ok := watch.Take().Subscriptions[l.sub.ID]; !ok {
+				continue
+			}
+			q, err := w.store.Queues().Get(t.Context(), l.sub.ID)
+			if err != nil || q.NextProbe.After(time.Now()) {
+				continue
+			}
+			c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: q, Kind: store.CreditPing, Probe: true}).Wait()
+			if err != nil || c == nil {
+				continue
+			}
+			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: 403, Result: webhook.ResultFailed}
+			if _, err := w.store.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, policy); err == nil {
+				answered <- c.ID
+			}
+			return
+		}
+	}()
+	to := v.send(path + "/probe").Header.Get("Location")
+	if id := <-answered; to != path+"?probe="+id+"#ping" {
+		t.Fatalf("it leads to %s", to)
+	}
+	result := v.do("GET", strings.TrimSuffix(to, "#ping"))
+	result.want(t, 200, "Probe")
+	result.has(t, "403", "12 ms")
+	result.apart(t).inert(t)
+	if all := strings.Join(did(t, w), " "); all != "probe" {
+		t.Errorf("the audit has %s", all)
+	}
+}
+
 // TestMaxPerSecondForm: the limit is set, kept and removed in the form.
 func TestMaxPerSecondForm(t *testing.T) {
 	v, w := subscribing(t)

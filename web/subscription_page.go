@@ -37,8 +37,9 @@ type subscriptionPage struct {
 // subscriptionCurl is a command that does over the API what the page does.
 type subscriptionCurl struct{ name, command string }
 
-// pingResult is what became of a ping.
+// pingResult is what became of a ping or a probe.
 type pingResult struct {
+	probe    bool
 	delivery webhook.Delivery
 	first    *webhook.Attempt // nil while it is under way
 	answer   *ui.Body         // its first lines, nil without any
@@ -100,9 +101,11 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 // newestPing, in place of an id, asks for the ping that was made last.
 const newestPing = "newest"
 
-// readPing reads the ping that the address asks for, nil when there is none.
+// readPing reads the ping or the probe that the address asks for, nil when there is
+// none.
 func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pingResult, error) {
-	id := r.URL.Query().Get("ping")
+	probe := r.URL.Query().Get("probe")
+	id := cmp.Or(probe, r.URL.Query().Get("ping"))
 	if id == newestPing {
 		id = ""
 		for _, d := range u.Recent {
@@ -122,9 +125,12 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 	if err != nil {
 		return nil, err
 	}
-	p := &pingResult{delivery: d}
-	if len(d.Attempts) > 0 {
+	p := &pingResult{delivery: d, probe: probe != ""}
+	if n := len(d.Attempts); n > 0 {
 		p.first = &d.Attempts[0]
+		if p.probe {
+			p.first = &d.Attempts[n-1] // it may have repeated a delivery
+		}
 		p.answer = firstLines(p.first)
 	}
 	return p, nil
@@ -279,7 +285,7 @@ func (h *subscriptionPages) curls(u *store.SubscriptionView) []subscriptionCurl 
 	if !u.Active {
 		active = subscriptionCurl{"Resume", h.curl.Command("PUT", path, `{"active": true}`)}
 	}
-	return []subscriptionCurl{
+	curls := []subscriptionCurl{
 		{"Read it", h.curl.Command("GET", path, "")},
 		{"Its deliveries", h.curl.Command("GET", path+"/deliveries", "")},
 		{"Ping", h.curl.Command("POST", path+"/ping", "")},
@@ -287,6 +293,10 @@ func (h *subscriptionPages) curls(u *store.SubscriptionView) []subscriptionCurl 
 		{"Rotate the secret", h.curl.Command("POST", path+"/rotate_secret", "")},
 		{"Delete it", h.curl.Command("DELETE", path, "")},
 	}
+	if u.Status == webhook.HealthFailing && u.Active {
+		curls = slices.Insert(curls, 3, subscriptionCurl{"Probe it", h.curl.Command("POST", path+"/probe", "")})
+	}
+	return curls
 }
 
 // percent is how far a replay has come.

@@ -209,6 +209,7 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/subscriptions/{id}", by{get: p.subscriptions.show})
 	admins("/subscriptions/{id}/edit", by{get: p.subscriptions.editForm, post: p.subscriptions.update})
 	admins("/subscriptions/{id}/ping", by{post: p.subscriptions.ping})
+	admins("/subscriptions/{id}/probe", by{post: p.subscriptions.probe})
 	admins("/subscriptions/{id}/pause", by{post: p.subscriptions.pause})
 	admins("/subscriptions/{id}/resume", by{post: p.subscriptions.resume})
 	admins("/subscriptions/{id}/rotate-secret", by{get: p.subscriptions.confirmRotate, post: p.subscriptions.rotateSecret})

@@ -13,6 +13,7 @@ const (
 	ActionSubscriptionPause        Action = "subscription.pause"
 	ActionSubscriptionResume       Action = "subscription.resume"
 	ActionSubscriptionPing         Action = "subscription.ping"
+	ActionSubscriptionProbe        Action = "subscription.probe"
 	ActionSubscriptionRotateSecret Action = "subscription.rotate_secret"
 	ActionSubscriptionReplay       Action = "subscription.replay"
 	ActionSubscriptionCancelReplay Action = "subscription.cancel_replay"
@@ -39,7 +40,7 @@ const (
 
 var actions = [...]Action{
 	ActionSubscriptionCreate, ActionSubscriptionUpdate, ActionSubscriptionPause, ActionSubscriptionResume, ActionSubscriptionPing,
-	ActionSubscriptionRotateSecret, ActionSubscriptionReplay, ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
+	ActionSubscriptionProbe, ActionSubscriptionRotateSecret, ActionSubscriptionReplay, ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,

@@ -160,14 +160,18 @@ func (q *subscriptionQueue) waits(now time.Time, newest int64) (store.CreditKind
 	switch {
 	case isDue && !(q.Failing && (q.Rejecting || q.spared)):
 		return store.CreditDue, true
-	case q.Ordered && unfinished: // the last delivery has not completed
-		return store.CreditDue, isDue || q.Failing
+	case q.Ordered && unfinished && !isDue && !q.Failing:
+		return 0, false // the last delivery has not completed
+	case q.Ordered && unfinished:
+		return store.CreditDue, true
 	case q.phase == phaseCurrent && q.seen < newest && !now.Before(q.notBefore):
 		return store.CreditEvents, true
 	case q.hasReplay && !q.replaying:
 		return store.CreditReplay, true
+	case isDue, q.Failing && unfinished:
+		return store.CreditDue, true
 	}
-	return store.CreditDue, isDue || q.Failing && unfinished
+	return 0, false
 }
 
 // needsPing reports whether a probe by such work waits until a ping has succeeded:
@@ -272,10 +276,11 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 		q.pace, q.rejectedAt = pace{}, time.Time{}
 		q.forgetRejected()
 		q.restoreRejected(fresh)
-	case q.Failing && fresh.Failing && fresh.NextProbe.Sub(q.NextProbe).Abs() > probeMoved && !fresh.NextProbe.After(now):
-		q.pace.resume = time.Time{} // a probe was asked for
+	case q.Failing && fresh.Failing && fresh.Pinged == q.Pinged && fresh.NextProbe.Sub(q.NextProbe).Abs() > probeMoved && !fresh.NextProbe.After(now):
+		q.pace.resume = time.Time{} // a probe was asked for; a ping that succeeded asks for none within a pause
 	}
 	if fresh.Failing {
+		q.probeEarly = q.probeEarly && fresh.Rejecting
 		q.noteRejected(fresh.RejectedName)
 		q.probed = q.Failing && (q.probed || fresh.NextProbe.Sub(q.NextProbe) > probeMoved)
 	} else {

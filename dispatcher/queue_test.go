@@ -87,3 +87,28 @@ func TestWorkChangesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A pause that a server asked for ends early when a probe is asked for, and not
+// because a ping has succeeded. An early probe is for a server that rejects.
+func TestUpdateOfAFailingQueue(t *testing.T) {
+	now := time.Now()
+	failing := func(probe time.Duration, rejecting, pinged bool) *store.Queue {
+		return &store.Queue{URL: "u", Active: true, Failing: true, Rejecting: rejecting, Pinged: pinged, NextProbe: now.Add(probe)}
+	}
+	for name, test := range map[string]struct {
+		fresh         *store.Queue
+		paused, early bool
+	}{
+		"a probe was asked for": {failing(0, true, false), false, true},
+		"a ping has succeeded":  {failing(0, true, true), true, true},
+		"a probe has failed":    {failing(time.Hour, true, false), true, true},
+		"it does not respond":   {failing(time.Hour, false, false), true, false},
+		"it is well again":      {&store.Queue{URL: "u", Active: true}, true, false},
+	} {
+		q := &subscriptionQueue{Queue: failing(time.Minute, true, false), probeEarly: true, pace: pace{resume: now.Add(time.Hour)}}
+		q.update(test.fresh, now)
+		if paused := !q.pace.resume.IsZero(); paused != test.paused || q.probeEarly != test.early {
+			t.Errorf("%s: paused %t, an early probe %t; want %t, %t", name, paused, q.probeEarly, test.paused, test.early)
+		}
+	}
+}

@@ -20,7 +20,7 @@ import (
 // the old ones are good too until the dispatcher has come to rest.
 func (s *simulation) change(h *subject, edit func(*terms), do func() error) {
 	s.mu.Lock()
-	before := h.now
+	before, clean := h.now, h.clean
 	h.was = append(h.was, before)
 	edit(&h.now)
 	if h.now.active && !before.active || h.now.place != before.place {
@@ -35,7 +35,7 @@ func (s *simulation) change(h *subject, edit func(*terms), do func() error) {
 			if s.down {
 				h.was = append(h.was, h.now)
 			}
-			h.now = before
+			h.now, h.clean = before, h.clean && clean
 		}
 		s.mu.Unlock()
 	}

@@ -222,7 +222,7 @@ func (s *simulation) rest() {
 	}
 	for _, r := range s.unsettled {
 		r.settled = !r.ended.IsZero() && s.faults.calm()
-		if h := r.by; r.settled && h.paced && r.wait > 0 && !r.of.ping && !r.cut && !r.at.Before(h.changed) {
+		if h := r.by; r.settled && h.paced && r.wait > 0 && !r.of.ping && !r.cut && r.at.After(h.changed) {
 			h.resume = r.ended.Add(r.wait)
 		}
 	}

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -517,5 +520,58 @@ func TestBreakerHoldsRedeliveries(t *testing.T) {
 		if err != nil || got.Status != webhook.HealthHealthy || got.ResendFrom.IsZero() || got.ResendFrom.Before(start) {
 			t.Errorf("it is %+v, %v; want an offer to send again what was rejected", got, err)
 		}
+	})
+}
+
+// A delivery that passes others and cannot be stored is tried once a second, like
+// any other, and not without end.
+func TestAPassingProbeThatCannotBeStoredWaits(t *testing.T) {
+	var failing atomic.Bool
+	var failed atomic.Int64
+	dir := memoryDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, dir: dir, cfg: breakerConfig(), subscribers: make(map[netip.Addr]*subscriber)}
+		w.fault = func(query string, write bool) sqlite.Fault {
+			if !write || !failing.Load() || !strings.HasPrefix(query, "INSERT INTO delivery_events") {
+				return sqlite.NoFault
+			}
+			if failed.Add(1) == 1000 {
+				failing.Store(false) // it goes round without end
+			}
+			return sqlite.FaultStatement
+		}
+		w.run(func() {
+			r := w.receiver(func(names []string) int {
+				if names[0] == "content_updated" {
+					return http.StatusNotFound
+				}
+				return http.StatusOK
+			})
+			w.subscribe(r.subscriber, nil)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			answer := r.answer
+			r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+				time.Sleep(time.Second)
+				answer(n, rw, req)
+			}
+			w.publish("content_updated")
+			time.Sleep(5 * time.Second) // it was rejected: the next deliveries go one at a time
+			w.publish("content_updated")
+			w.publish("content_updated")
+			w.publish("content_deleted")
+			failing.Store(true)
+			time.Sleep(10 * time.Second)
+			failing.Store(false)
+			time.Sleep(2 * suspendTime)
+			if n := failed.Load(); n == 0 || n > 24 {
+				t.Errorf("it was tried %d times within 10 s", n)
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if len(events(r.accepted)) != 1 || len(events(r.rejected)) != 3 {
+				t.Errorf("%d events were accepted and %d rejected", len(events(r.accepted)), len(events(r.rejected)))
+			}
+		})
 	})
 }

@@ -53,10 +53,11 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 		to, q.seen = phaseCurrent, q.Seen
 		q.wanted = max(q.wanted, q.seen)
 	}
-	if errors.Is(err, store.ErrStale) || f.Passed {
-		to = phaseStale
-	} else if err != nil {
+	switch {
+	case err != nil && !errors.Is(err, store.ErrStale):
 		next = d.claimFailed(q, j.id, err) // when it is due is not known
+	case err != nil || f.Passed:
+		to = phaseStale
 	}
 	switch j.kind {
 	case store.CreditEvents:

@@ -122,3 +122,19 @@ func TestMigrationOfAFailingSubscription(t *testing.T) {
 		t.Errorf("it has %+v", f)
 	}
 }
+
+// The version of a schema is the place of its migration among all: a new one comes
+// after those that databases have.
+func TestMigrationsAreOnlyAdded(t *testing.T) {
+	had := []string{
+		"0001_initial.sql", "0002_retention_alerts.sql", "0003_attention.sql", "0004_admins.sql", "0005_all_deliveries.sql", "0006_tokens.sql",
+		"0007_traces.sql", "0008_certificates.sql", "0009_attempts.sql", "0011_responses.sql", "0012_breaker.sql",
+	}
+	files, err := migrations.ReadDir("migrations")
+	must(t, err)
+	for i, name := range had {
+		if i >= len(files) || files[i].Name() != name {
+			t.Fatalf("schema %d is not that of %s: a database that has it cannot be opened", i+1, name)
+		}
+	}
+}

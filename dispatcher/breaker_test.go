@@ -278,6 +278,29 @@ func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 	})
 }
 
+// A receiver that accepts pings and rejects all of many types costs one event for each
+// interval between probes.
+func TestBreakerWhenAllTypesAreRejected(t *testing.T) {
+	inBubble(t, breakerConfig(), func(w *world) {
+		r := w.receiver(func(names []string) int {
+			if names[0] == webhook.EventPing {
+				return http.StatusOK
+			}
+			return http.StatusGone
+		})
+		names := []string{"content_published", "content_updated", "content_deleted", "channel_created", "channel_updated", "channel_deleted"}
+		w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events = &names })
+		for n := range 600 {
+			w.publish(names[n/3%len(names)])
+			time.Sleep(time.Second)
+		}
+		// 5 open the breaker; the probes come 5, 10, 20, 40, 80, 160 and 300 s after each other.
+		if n := len(r.rejected); n < 10 || n > 5+6 {
+			t.Errorf("%d events failed in ten minutes, want 11 at the most", n)
+		}
+	})
+}
+
 // An outage of six hours costs no event, and no probe takes a batch.
 func TestBreakerSparesBatches(t *testing.T) {
 	inBubble(t, breakerConfig(), func(w *world) {

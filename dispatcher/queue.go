@@ -46,8 +46,8 @@ type subscriptionQueue struct {
 	// While it is failing, or attempts are rejected.
 	spared        bool     // what is due has one attempt left, and no probe may take it
 	rejectedNames []string // of events that were rejected since the last success, the last one last
-	probedNames   []string // of events whose publication had a probe made since then
-	probeEarly    bool     // such a probe is to be made
+	probeEarly    bool     // a probe is to be made now, for an event of another type
+	probedEarly   bool     // one was since the last success
 	probed        bool     // while it is failing: one probe has failed at least
 
 	// The log.
@@ -296,7 +296,7 @@ func (q *subscriptionQueue) restoreRejected(fresh *store.Queue) {
 }
 
 func (q *subscriptionQueue) forgetRejected() {
-	q.rejected, q.rejectedNames, q.probedNames, q.probeEarly = false, nil, nil, false
+	q.rejected, q.rejectedNames, q.probeEarly, q.probedEarly = false, nil, false, false
 }
 
 // noteRejected remembers the name of an event that was rejected, "" for none.
@@ -310,14 +310,14 @@ func (q *subscriptionQueue) noteRejected(name string) {
 }
 
 // notePublished has a rejecting queue probed early for an event of a type that has
-// not been tried since it was well: its server may take it, and is failing for
-// longer than needed otherwise. Each type has one such probe at the most, and none
-// comes within the first interval: a server that rejects one type would be failing
-// and recover with each event.
+// not been rejected: its server may take it, and is failing for longer than needed
+// otherwise. That is done once until a success, so that a server which rejects
+// everything costs no more events than it has intervals; and not within the first
+// interval, or a server that rejects one type would be failing and recover with
+// each event.
 func (q *subscriptionQueue) notePublished(name string) {
-	if q.probed && q.Rejecting && !q.Ordered && !slices.Contains(q.rejectedNames, name) && !slices.Contains(q.probedNames, name) {
-		q.probedNames = append(q.probedNames, name)
-		q.probeEarly = true
+	if q.probed && !q.probedEarly && q.Rejecting && !q.Ordered && !slices.Contains(q.rejectedNames, name) {
+		q.probeEarly, q.probedEarly = true, true
 	}
 }
 

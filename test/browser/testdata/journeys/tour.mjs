@@ -228,6 +228,7 @@ await post(page, `/subscriptions/${html}/edit`, [["url", attack + long], ["event
 await post(page, `/subscriptions/${html}/edit`, [["revision", "0"], ["url", `${origin}/html/`], ["events", "hostile_thing"], ["description", attack]], 409);
 await post(page, `/subscriptions/${html}/ping`, [], 200);
 await page.locator("#ping").getByText("503").first().waitFor();
+await post(page, `/subscriptions/${html}/probe`, [], 200); // it is not failing, which is said
 await hold(page);
 await post(page, `/subscriptions/${html}/pause`, [], 200);
 await see(page, "/events/publish?program=acme&name=hostile_thing"); // who would miss it

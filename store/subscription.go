@@ -115,20 +115,8 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 		return sub, nil // nobody's tag of the record is to become void over it
 	}
 	if f.AuthorizationHeader != nil {
-		var encrypted []byte
-		if h := *f.AuthorizationHeader; h != nil {
-			encrypted = s.keys.Encrypt([]byte(*h), "authorization_header of "+id)
-		}
-		sub.HasAuthorizationHeader = encrypted != nil
-		if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(encrypted), id); err != nil {
+		if err := w.setAuthorization(&sub, *f.AuthorizationHeader); err != nil {
 			return sub, err
-		}
-		// Another credential is a reason to probe now.
-		if at := s.clock.now().UTC().Truncate(time.Millisecond); at.Before(sub.NextProbeAt) {
-			sub.NextProbeAt = at
-			if err := t.Exec("UPDATE failures SET next_probe_at = ? WHERE subscription_id = ?", at.UnixMilli(), id); err != nil {
-				return sub, err
-			}
 		}
 	}
 	names, err := json.Marshal(sub.Events)
@@ -167,6 +155,26 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 		return sub, webhook.NewError(webhook.CodeConflict, "The subscription was changed too often while events waited for it; wait until they are delivered.")
 	}
 	return sub, nil
+}
+
+// setAuthorization changes the authorization header of a subscription, nil for none.
+// Another credential is a reason to probe now.
+func (w Write) setAuthorization(sub *webhook.Subscription, header *string) error {
+	s, t := w.s, w.t
+	var encrypted []byte
+	if header != nil {
+		encrypted = s.keys.Encrypt([]byte(*header), "authorization_header of "+sub.ID)
+	}
+	sub.HasAuthorizationHeader = encrypted != nil
+	if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(encrypted), sub.ID); err != nil {
+		return err
+	}
+	at := s.clock.now().UTC().Truncate(time.Millisecond)
+	if !at.Before(sub.NextProbeAt) {
+		return nil
+	}
+	sub.NextProbeAt = at
+	return t.Exec("UPDATE failures SET next_probe_at = ? WHERE subscription_id = ?", at.UnixMilli(), sub.ID)
 }
 
 const (

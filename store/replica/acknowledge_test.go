@@ -211,26 +211,15 @@ func TestAcknowledgerTimes(t *testing.T) {
 				a := newAcknowledger(5*time.Second, 0, commits.Load)
 				ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 				defer stop()
-				var mu sync.Mutex
-				var took []time.Duration
+				all := make([][]time.Duration, test.publishers)
 				var working sync.WaitGroup
-				for n := range test.publishers {
+				for n := range all {
 					r := rand.New(rand.NewPCG(1, uint64(n)))
-					working.Go(func() {
-						for ctx.Err() == nil {
-							<-time.After(test.between(r))
-							began := time.Now()
-							if err := a.wait(ctx, commits.Add(1)); err != nil {
-								return
-							}
-							mu.Lock()
-							took = append(took, time.Since(began))
-							mu.Unlock()
-						}
-					})
+					working.Go(func() { all[n] = publishTimes(ctx, a, &commits, func() time.Duration { return test.between(r) }) })
 				}
 				uploads := uploader(ctx, a, upload, test.copying)
 				working.Wait()
+				took := slices.Concat(all...)
 				slices.Sort(took)
 				p50, p99 := float64(took[len(took)/2])/float64(upload), float64(took[len(took)*99/100])/float64(upload)
 				t.Logf("%d acknowledgements by %d uploads: p50 %.2f, p99 %.2f uploads", len(took), uploads, p50, p99)
@@ -243,6 +232,20 @@ func TestAcknowledgerTimes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// publishTimes publishes events with pauses between them, until ctx ends, and returns
+// how long each waited for its acknowledgement.
+func publishTimes(ctx context.Context, a *acknowledger, commits *atomic.Int64, pause func() time.Duration) (took []time.Duration) {
+	for ctx.Err() == nil {
+		<-time.After(pause())
+		began := time.Now()
+		if err := a.wait(ctx, commits.Add(1)); err != nil {
+			break
+		}
+		took = append(took, time.Since(began))
+	}
+	return took
 }
 
 // A new session takes nothing for covered.

@@ -100,7 +100,7 @@ func rejectFor10Minutes(w *world, ordered bool) {
 	publish(400)
 	w.health(sub)
 	if len(r.rejected) > 5 {
-		t.Errorf("ordered %t: %d events failed, want 5 at the most", ordered, len(r.rejected))
+		t.Errorf("ordered %t: %d events failed, want at most 5", ordered, len(r.rejected))
 	}
 	failed := events(r.rejected)
 	want := slices.DeleteFunc(slices.Clone(published), func(id string) bool { return slices.Contains(failed, id) })
@@ -144,7 +144,7 @@ func TestBreakerWithManyInFlight(t *testing.T) {
 			time.Sleep(25 * time.Millisecond)
 		}
 		if got := w.health(sub); got != webhook.HealthFailing || len(r.rejected) > 12 {
-			t.Errorf("it is %s, and %d events failed, want 12 at the most", got, len(r.rejected))
+			t.Errorf("it is %s, and %d events failed, want at most 12", got, len(r.rejected))
 		}
 	})
 }
@@ -296,7 +296,7 @@ func TestBreakerWhenAllTypesAreRejected(t *testing.T) {
 		}
 		// 5 open the breaker; the probes come 5, 10, 20, 40, 80, 160 and 300 s after each other.
 		if n := len(r.rejected); n < 10 || n > 5+6 {
-			t.Errorf("%d events failed in ten minutes, want 11 at the most", n)
+			t.Errorf("%d events failed in ten minutes, want at most 11", n)
 		}
 	})
 }
@@ -468,7 +468,7 @@ func (w *world) probe(r *receiver, sub webhook.Subscription, want int) (names []
 	return names
 }
 
-// Who waits for the probe of a subscription that is deleted is told.
+// Deleting a subscription ends a request that waits for its probe.
 func TestProbeOfADeletedSubscription(t *testing.T) {
 	inBubble(t, breakerConfig(), func(w *world) {
 		r := w.receiver(func([]string) int { return http.StatusNotFound })

@@ -89,7 +89,7 @@ func TestACommitSpendsFewCredits(t *testing.T) {
 	}
 	publish(t, d.store)
 	if n := d.credits.Taken(); n > maxInline {
-		t.Errorf("%d credits were spent after the second event, want %d at the most", n, maxInline)
+		t.Errorf("%d credits were spent after the second event, want at most %d", n, maxInline)
 	}
 }
 

@@ -157,7 +157,7 @@ func keepLimit(w *world, limit float64) {
 	}
 }
 
-// Retry-After pauses a subscription, for an hour at the most.
+// Retry-After pauses a subscription, for at most an hour.
 func TestRetryAfterPauses(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		for asked, want := range map[string]time.Duration{"30": 30 * time.Second, "7200": time.Hour} {

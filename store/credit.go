@@ -41,7 +41,7 @@ type Credit struct {
 	Queue       *Queue // of CreditEvents: its cursor is the store's until it is known what came of the credit
 	Kind        CreditKind
 	Newest      int64 // of CreditEvents, unless it is offered: how far the log may be of interest, committed before
-	Count, Size int   // of the events of one delivery, at the most
+	Count, Size int   // the most events and bytes of one delivery
 
 	// Of a queue that is failing or was rejected:
 	Probe bool // of CreditPing: the ping that is due the earliest, however late that is, or a new one

@@ -104,7 +104,7 @@ func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID strin
 	case a, sent := <-result:
 		if !sent {
 			if _, err := s.Get(ctx, programID, subscriptionID); err != nil {
-				return sub, d, err // it was deleted meanwhile
+				return sub, d, err // it was deleted while we waited
 			}
 			return sub, d, webhook.NewError(webhook.CodeConflict, "The ping was called off before it was sent.")
 		}
@@ -166,7 +166,7 @@ func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID stri
 		return sub, ProbeResult{}, ctx.Err()
 	}
 	if _, err := s.Get(ctx, programID, subscriptionID); err != nil {
-		return sub, ProbeResult{}, err // it was deleted meanwhile
+		return sub, ProbeResult{}, err // it was deleted while we waited
 	}
 	return sub, ProbeResult{}, webhook.NewError(webhook.CodeConflict, "The probe was cancelled before it was sent.")
 }

@@ -237,7 +237,7 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 // DeleteSubscription removes a subscription and returns it as it was. Nothing
 // more is sent: what waited for an attempt has failed, and an attempt in flight
 // is the last. Its deliveries stay. What this write does not come to is ended by
-// [Store.Housekeep], and is shown as failed meanwhile.
+// [Store.Housekeep], and is shown as failed until then.
 func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, error) {
 	s, t := w.s, w.t
 	sub, err := t.subscription(programID, id)

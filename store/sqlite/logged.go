@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+
+	"service/internal/durable"
 )
 
 // WriteLogged runs write in one transaction on a database that no process has
@@ -51,8 +54,10 @@ func WriteLogged(ctx context.Context, path string, write func(*sql.Conn) error) 
 		_, undone := conn.ExecContext(ctx, "ROLLBACK")
 		return errors.Join(err, undone)
 	}
-	_, err = conn.ExecContext(ctx, "COMMIT")
-	return err
+	if _, err = conn.ExecContext(ctx, "COMMIT"); err != nil {
+		return err
+	}
+	return durable.SyncDir(filepath.Dir(path)) // as in Open
 }
 
 // touchFirstPage writes the first page as it is.

@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"service/internal/durable"
@@ -86,6 +87,11 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	}
 	if err := db.migrate(ctx, cfg.Migrations); err != nil {
 		return nil, err
+	}
+	// The write-ahead log exists now. SQLite syncs the directory after the log's first
+	// write, but up to version 0.36 the driver without cgo syncs the log again instead.
+	if err := durable.SyncDir(filepath.Dir(cfg.Path)); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	if db.guard, err = newGuard(cfg.Path); err != nil {
 		return nil, err

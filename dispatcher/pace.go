@@ -44,7 +44,8 @@ type pace struct {
 	changed time.Time // the rate was; or a raise proved too much
 	limited time.Time // the last 429 or 503
 	inARow  int       // 429s and 503s since the last success
-	step    float64
+	fall    float64   // by what part a 429 has lowered the rate
+	step    float64   // by what part the next raise is
 	hold    time.Duration
 	trial   time.Time // the end of a trial; zero without one
 	proven  float64   // the rate before the trial
@@ -134,15 +135,17 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 	if a.StartedAt.Before(p.limited) {
 		return false // it was sent before what is known already
 	}
-	p.limited = now
 	p.slowDown(a.ResponseStatus, now)
+	p.limited = now
 	p.inARow++
 	return true
 }
 
-// slowDown lowers the rate. What was accepted in the last seconds is the best
-// that is known of what the server takes; a 503 where nothing was accepted is an
-// outage, and says nothing of a rate.
+// slowDown lowers the rate. What was accepted in the last second is the best that is
+// known of what the server takes; a 503 where nothing was accepted is an outage, and
+// says nothing of a rate. A rate that is refused again before it could be raised falls by
+// twice as much each time, down to the half, but not below what was accepted: a limit may
+// have become much lower.
 func (p *pace) slowDown(status int, now time.Time) {
 	accepted := p.accepted(now)
 	switch {
@@ -152,12 +155,16 @@ func (p *pace) slowDown(status int, now time.Time) {
 		return
 	case status == http.StatusServiceUnavailable && (accepted == 0 || p.inARow > 0):
 		return
+	case p.rate == 0:
+		p.rate, p.fall = max(decrease*accepted, 2*minRate), (1-decrease)/2
 	case p.inARow > 0:
 		p.rate = max(p.rate/2, minRate)
-	case p.rate == 0 || accepted < p.rate && now.Sub(p.resume) >= time.Second: // not of a second that was a pause in part
-		p.rate = max(decrease*accepted, 2*minRate)
 	default:
-		p.rate = max(decrease*p.rate, minRate)
+		p.fall = min(2*p.fall, 0.5)
+		if now.Sub(p.limited) >= minHold {
+			p.fall = 1 - decrease
+		}
+		p.rate = max((1-p.fall)*p.rate, decrease*min(accepted, p.rate), minRate)
 	}
 	p.step, p.hold, p.changed = minStep, max(p.hold, minHold), now
 }

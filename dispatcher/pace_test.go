@@ -11,9 +11,9 @@ import (
 	"service/webhook"
 )
 
-// limiters are how a receiver may count that takes ten requests a second.
-var limiters = map[string]func() func(now time.Time) bool{
-	"each second anew": func() func(time.Time) bool {
+// limiters are how a receiver may count that takes so many requests a second.
+var limiters = map[string]func(perSecond func() float64) func(now time.Time) bool{
+	"each second anew": func(perSecond func() float64) func(time.Time) bool {
 		var second time.Time
 		n := 0
 		return func(now time.Time) bool {
@@ -21,24 +21,24 @@ var limiters = map[string]func() func(now time.Time) bool{
 				second, n = s, 0
 			}
 			n++
-			return n <= 10
+			return float64(n) <= perSecond()
 		}
 	},
-	"the last second": func() func(time.Time) bool {
+	"the last second": func(perSecond func() float64) func(time.Time) bool {
 		var taken []time.Time
 		return func(now time.Time) bool {
 			taken = slices.DeleteFunc(taken, func(t time.Time) bool { return now.Sub(t) >= time.Second })
-			if len(taken) >= 10 {
+			if float64(len(taken)) >= perSecond() {
 				return false
 			}
 			taken = append(taken, now)
 			return true
 		}
 	},
-	"a bucket of ten": func() func(time.Time) bool {
-		tokens, at := 10.0, time.Now()
+	"a bucket": func(perSecond func() float64) func(time.Time) bool {
+		tokens, at := perSecond(), time.Now()
 		return func(now time.Time) bool {
-			tokens, at = min(10, tokens+10*now.Sub(at).Seconds()), now
+			tokens, at = min(perSecond(), tokens+perSecond()*now.Sub(at).Seconds()), now
 			if tokens < 1 {
 				return false
 			}
@@ -58,7 +58,7 @@ func TestPace(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, after %s, batches of %d", name, latency, batch), func(t *testing.T) {
 					cfg := breakerConfig()
 					cfg.BatchSize = batch
-					inBubble(t, cfg, func(w *world) { pace50(w, limiter(), latency, batch) })
+					inBubble(t, cfg, func(w *world) { pace50(w, limiter(func() float64 { return 10 }), latency, batch) })
 				})
 			}
 		}
@@ -107,6 +107,47 @@ func pace50(w *world, limiter func(time.Time) bool, latency time.Duration, batch
 	}
 	if rejected*100 > accepted+rejected {
 		t.Errorf("%d events of %d failed after 10 s", rejected, accepted+rejected)
+	}
+}
+
+// A receiver takes 50 requests a second, and from one moment on five. The new limit is
+// found within some ten rejections.
+func TestPaceFollowsALimitThatFalls(t *testing.T) {
+	for name, limiter := range limiters {
+		t.Run(name, func(t *testing.T) {
+			cfg := breakerConfig()
+			cfg.BatchSize = 1
+			inBubble(t, cfg, func(w *world) {
+				limit := 50.0
+				limited := limiter(func() float64 { return limit })
+				r := w.receiver(nil)
+				r.status = func(names []string) int {
+					if names[0] != webhook.EventPing && !limited(time.Now()) {
+						return http.StatusTooManyRequests
+					}
+					return http.StatusOK
+				}
+				sub := w.subscribe(r.subscriber, nil)
+				publish := func(seconds int) {
+					for range seconds * 60 {
+						w.publish("content_updated")
+						time.Sleep(time.Second / 60)
+					}
+					w.health(sub)
+				}
+				publish(60)
+				limit = 5
+				before, accepted := len(r.rejected), len(r.accepted)
+				publish(60)
+				fell := len(r.rejected) - before
+				publish(60)
+				rejected, accepted := len(r.rejected)-before-fell, len(r.accepted)-accepted
+				t.Logf("%d rejected before, %d in the minute after the fall, %d in the next; %d accepted in both", before, fell, rejected, accepted)
+				if fell > 15 || rejected > 5 || accepted < 400 {
+					t.Errorf("%d rejected in the minute after the fall, %d in the next; %d accepted in both", fell, rejected, accepted)
+				}
+			})
+		})
 	}
 }
 

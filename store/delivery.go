@@ -237,11 +237,6 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	if err != nil {
 		return webhook.Delivery{}, err
 	}
-	if open, err := t.openRedeliveries(subscriptionID, s.quotas.redeliveries); err != nil {
-		return webhook.Delivery{}, err
-	} else if open >= s.quotas.redeliveries {
-		return webhook.Delivery{}, webhook.NewError(webhook.CodeRateLimited, webhook.Count(open, "redelivery")+" of the subscription have not ended, which is as many as it may have. Try again when some of them have ended.")
-	}
 	now, err := t.now()
 	if err != nil {
 		return webhook.Delivery{}, err
@@ -256,6 +251,12 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	}
 	if seqs.Valid && !sub.Active {
 		return webhook.Delivery{}, notActive()
+	}
+	quota := s.quotas.redeliveries
+	if open, err := t.openRedeliveries(subscriptionID, quota+1); err != nil {
+		return webhook.Delivery{}, err
+	} else if open > quota {
+		return webhook.Delivery{}, webhook.NewError(webhook.CodeRateLimited, webhook.Count(quota, "redelivery")+" of the subscription have not ended, which is as many as it may have. Try again when some of them have ended.")
 	}
 	t.deliveryChanged(num)
 	t.AfterCommit(func() { s.watchers.queued(subscriptionID) })

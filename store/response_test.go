@@ -220,6 +220,22 @@ func TestResponsesAfterAnUpgrade(t *testing.T) {
 	}
 }
 
+// A deleted subscription leaves no count of its responses behind.
+func TestADeletedSubscriptionIsForgotten(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	attempt(t, s, &sub, 200, 1000)
+	if n := len(s.housekeeping.successes); n != 1 {
+		t.Fatalf("%d subscriptions are counted, want 1", n)
+	}
+	_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
+	must(t, err)
+	if n := len(s.housekeeping.successes); n != 0 {
+		t.Errorf("%d subscriptions are counted, want none", n)
+	}
+}
+
 // A subscription may have so many redeliveries that have not ended.
 func TestOpenRedeliveries(t *testing.T) {
 	s := open(t)
@@ -240,6 +256,8 @@ func TestOpenRedeliveries(t *testing.T) {
 	if !strings.HasPrefix(err.Error(), "3 redeliveries of the subscription have not ended") {
 		t.Errorf("it says %q", err)
 	}
+	_, err = s.Deliveries().Redeliver(t.Context(), "p", sub.ID, webhook.NewID())
+	wantCode(t, err, webhook.CodeNotFound)
 	must(t, again(o))
 	claimed, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
 	must(t, err)

@@ -230,6 +230,62 @@ func rejectOneType(w *world, names []string, next func(int) string, never bool) 
 	}
 }
 
+// A receiver rejects one event type of three, and the types are published in bursts, so
+// that batches have all of them. The first batch is rejected as a whole; from then on each
+// event is sent alone, and every one of the other types arrives.
+func TestBreakerWithOneTypeOfABatchRejected(t *testing.T) {
+	inBubble(t, breakerConfig(), func(w *world) {
+		names := []string{"content_updated", "content_deleted", "channel_created"}
+		r := w.receiver(func(got []string) int {
+			if slices.Contains(got, "content_deleted") {
+				return http.StatusUnprocessableEntity
+			}
+			return http.StatusOK
+		})
+		answer := r.answer
+		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+			time.Sleep(50 * time.Millisecond)
+			answer(n, rw, req)
+		}
+		one := 1
+		sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events, f.MaxInFlight = &names, &one })
+		var accepted []string
+		for range 20 {
+			for i := range 30 {
+				if id := w.publish(names[i%3]); i%3 != 1 {
+					accepted = append(accepted, id)
+				}
+			}
+			time.Sleep(10 * time.Second)
+			w.health(sub)
+		}
+		for range 1200 {
+			time.Sleep(time.Second)
+			w.health(sub)
+		}
+		got := events(r.accepted)
+		batches := 0
+		for _, p := range r.rejected {
+			if len(p.ids) > 1 {
+				batches++
+				for i, id := range p.ids {
+					if p.names[i] != "content_deleted" {
+						got = append(got, id)
+					}
+				}
+			}
+		}
+		if batches != 1 {
+			t.Errorf("%d batches were rejected, want the first alone", batches)
+		}
+		slices.Sort(got)
+		slices.Sort(accepted)
+		if !slices.Equal(got, accepted) {
+			t.Errorf("%d of %d events of the other types arrived or were in the batch", len(got), len(accepted))
+		}
+	})
+}
+
 // A receiver accepts pings and rejects all else: it costs one event for each probe
 // interval. A ping that succeeds triggers a probe at once.
 func TestBreakerWhenPingsAreAccepted(t *testing.T) {

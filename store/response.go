@@ -59,6 +59,13 @@ func (h *housekeeping) recorded(c *Claim, a *webhook.Attempt) {
 	}
 }
 
+// forget drops what is counted of a subscription that was deleted.
+func (h *housekeeping) forget(subscriptionID string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.successes, subscriptionID)
+}
+
 // responseBytes is how much of a response is stored with an attempt.
 func responseBytes(a *webhook.Attempt) int64 {
 	return int64(len(a.ResponseHeader) + len(a.ResponseBody))

@@ -270,6 +270,7 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	}
 	t.AfterCommit(func() { s.watchers.probed(id, nil) })
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
+	t.AfterCommit(func() { s.housekeeping.forget(id) })
 	ended, err := s.endDeleted(t, id, deletedAtOnce)
 	if ended == deletedAtOnce {
 		t.AfterCommit(func() { wake(s.housekeeping.deletions) })

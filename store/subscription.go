@@ -269,8 +269,8 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 		return sub, err
 	}
 	t.AfterCommit(func() { s.watchers.probed(id, nil) })
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	t.AfterCommit(func() { s.housekeeping.forget(id) })
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	ended, err := s.endDeleted(t, id, deletedAtOnce)
 	if ended == deletedAtOnce {
 		t.AfterCommit(func() { wake(s.housekeeping.deletions) })

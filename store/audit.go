@@ -79,16 +79,17 @@ func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}, budget: q.Size + 1}
 	// The streams are of what has the fewest rows: a subject, or an admin.
-	index, values := auditAll, []string{""}
+	b := bindsOf(q)
 	if subjects := q.Filters["subject_id"]; subjects != nil {
-		index, values = auditBySubject, subjects
+		for _, subject := range subjects {
+			f.streams = append(f.streams, stream{access: auditBySubject, binds: b.with(binds{"value": subject})})
+		}
 	} else if admins := q.Filters["admin"]; admins != nil {
-		index, values = auditByAdmin, admins
-	}
-	args := []any{nil, jsonOf(q.Filters["admin"]), jsonOf(q.Filters["action"]), jsonOf(q.Filters["subject_id"]), jsonOf(q.Filters["program_id"])}
-	for _, value := range values {
-		args[0] = value
-		f.streams = append(f.streams, stream{index + auditUp, index + auditDown, slices.Clone(args)})
+		for _, admin := range admins {
+			f.streams = append(f.streams, stream{access: auditByAdmin, binds: b.with(binds{"value": admin})})
+		}
+	} else {
+		f.streams = []stream{{access: auditAll, binds: b}}
 	}
 	if q.Filters != nil {
 		f.budget = s.lists.scan
@@ -96,18 +97,14 @@ func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	return f, nil
 }
 
-// The streams of the audit: ?4 is the value of their index, ?5 to ?8 are the
-// filters by admin, action, subject and program.
+var (
+	auditMatches   = allOf(isIn("a.admin"), isIn("a.action"), isIn("a.subject_id"), isIn("a.program_id"))
+	auditAll       = along("a.num", "a.num", auditMatches, "FROM audit a WHERE TRUE")
+	auditBySubject = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = :value")
+	auditByAdmin   = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_admin WHERE a.admin = :value")
+)
+
 const (
-	auditAll       = "SELECT a.num, " + auditMatches + " FROM audit a WHERE ?4 = '' AND a.num > ?2 AND a.num < ?3"
-	auditBySubject = "SELECT a.num, " + auditMatches + " FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = ?4 AND a.num > ?2 AND a.num < ?3"
-	auditByAdmin   = "SELECT a.num, " + auditMatches + " FROM audit a INDEXED BY audit_by_admin WHERE a.admin = ?4 AND a.num > ?2 AND a.num < ?3"
-
-	auditUp, auditDown = " ORDER BY a.num LIMIT ?1", " ORDER BY a.num DESC LIMIT ?1"
-
-	auditMatches = "(?5 IS NULL OR a.admin IN (SELECT value FROM json_each(?5))) AND (?6 IS NULL OR a.action IN (SELECT value FROM json_each(?6)))" +
-		" AND (?7 IS NULL OR a.subject_id IN (SELECT value FROM json_each(?7))) AND (?8 IS NULL OR a.program_id IN (SELECT value FROM json_each(?8)))"
-
 	selectListedAudit = "SELECT " + auditColumns + " FROM json_each(?1) i CROSS JOIN audit a ON a.num = i.value ORDER BY i.key"
 	selectAuditFrom   = "SELECT num, at FROM audit WHERE num >= ? ORDER BY num LIMIT 1"
 )
@@ -115,16 +112,5 @@ const (
 // before returns the greatest num of an entry that was made before a time,
 // 0 when there is none.
 func (s Audit) before(ctx context.Context, at time.Time) (int64, error) {
-	var low, high int64 // made before, and not
-	err := s.db.Scan(ctx, "SELECT coalesce(max(num), 0) + 1 FROM audit", nil, &high)
-	for err == nil && high-low > 1 {
-		middle := low + (high-low)/2
-		var num, made int64
-		if err = s.db.Scan(ctx, selectAuditFrom, []any{middle}, &num, &made); err == nil && made < at.UnixMilli() {
-			low = num
-		} else {
-			high = middle
-		}
-	}
-	return low, err
+	return s.lastBefore(ctx, "SELECT 0, coalesce(max(num), 0) + 1 FROM audit", selectAuditFrom, at)
 }

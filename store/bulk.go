@@ -165,7 +165,8 @@ func sum(counts map[webhook.BulkSkip]int) (n int) {
 // says that it is enough. It returns the place to go on from, 0 when there is no
 // more. Each of its reads is short.
 func (s BulkRuns) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest int64, page func([]int64) (bool, error)) (from, rest int64, err error) {
-	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
+	query := *q
+	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -174,19 +175,17 @@ func (s BulkRuns) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest
 			return 0, 0, err
 		}
 	}
-	high = min(high, newest+1)
+	low, high := f.low, min(f.high, newest+1)
 	if oldest > low {
 		low, rest = oldest, oldest
 	}
-	query := *q
-	query.Sort, query.Cursor = webhook.AllDeliveryList.Default, ""
 	for picked := 0; picked < BulkLimit; {
 		query.Size = min(bulkPage, BulkLimit-picked)
-		l := deliveryList{q: &query, low: low, high: high}
-		var nums, after []int64
+		var nums []int64
+		var at int64
+		var left bool
 		err := s.view(ctx, func(v *view) (err error) {
-			l.view = v
-			nums, after, err = l.byCreation(nil)
+			nums, at, left, err = f.walk(v, true, low, high)
 			return err
 		})
 		if err != nil {
@@ -194,17 +193,15 @@ func (s BulkRuns) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest
 		}
 		picked += len(nums)
 		more, err := page(nums)
-		if err != nil || after == nil {
+		if err != nil || !left {
 			return newest, rest, err
 		}
-		if high = after[0]; !more {
+		if high = at; !more {
 			break
 		}
 	}
 	return newest, high - 1, nil
 }
-
-const selectNewestNum = "SELECT coalesce(max(num), 0) FROM deliveries"
 
 // Run does a bulk action, oldest first, in small steps that leave the
 // writer to others for most of the time. When ctx ends, or the store cannot go

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"math"
-	"slices"
 	"time"
 
 	"service/webhook"
@@ -57,20 +56,24 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 		return nil, err
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"all events", "", "", webhook.EventList.Selection(q)}}
-	stamps := q.Ranges["timestamp"]
-	args := []any{millis(received.From), millis(received.To), stampOf(stamps.From), stampOf(stamps.To), jsonOf(q.Filters["name"])}
-	f.streams = []stream{{allEvents + rowsUp, allEvents + rowsDown, args}}
-	if q.Filters["name"] != nil && q.Filters["id"] == nil {
-		f.few = func(v *view, low, high int64) ([]stream, error) {
-			return v.namedEvents(q.Filters["name"], low, high, args)
+	b := bindsOfEvents(q)
+	all := []stream{{access: allEvents, binds: b}}
+	switch {
+	case q.Filters["id"] != nil:
+		f.streams = []stream{{access: allEventsByID, binds: b}}
+	case q.Filters["name"] != nil:
+		f.find = func(v *view, low, high int64) ([]stream, error) {
+			if few, err := v.namedEvents(q.Filters["name"], low, high, b); err != nil || few != nil {
+				return few, err
+			}
+			return all, nil
 		}
+	default:
+		f.streams = all
 	}
 	f.budget = q.Size + 1
 	switch {
-	case q.Filters["id"] != nil:
-		f.streams = []stream{{allEventsByID + rowsUp, allEventsByID + rowsDown, append(slices.Clone(args), jsonOf(q.Filters["id"]))}}
-		f.budget = s.lists.costlyScan
-	case stamps != (webhook.TimeRange{}):
+	case q.Filters["id"] != nil, q.Ranges["timestamp"] != (webhook.TimeRange{}):
 		f.budget = s.lists.costlyScan
 	case q.Filters != nil || q.Ranges != nil:
 		f.budget = s.lists.scan / 2 // each is a row with its JSON, not one of an index
@@ -78,21 +81,19 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 	return f, nil
 }
 
-// The streams of the logs of all programs, in the order in which events were
-// stored: ?4 and ?5 are the span of received_at, ?6 and ?7 that of timestamps,
-// ?8 names, ?9 ids.
+// The rows of the logs of all programs, in the order in which events were stored.
+var (
+	rowMatches    = allOf(isWithin("received_at", "e.received_at"), eventMatches)
+	allEvents     = along("e.rowid", "e.rowid", rowMatches, "FROM events e WHERE TRUE")
+	allEventsByID = along("e.rowid", "e.rowid", rowMatches, `FROM json_each(:id) i CROSS JOIN programs p CROSS JOIN events e INDEXED BY events_by_id
+		ON e.program_id = p.id AND e.id = i.value WHERE TRUE`)
+
+	// Of one program and one name, between two places of its log, along which the
+	// rowid rises: what a walk has read of it is passed by.
+	allEventsByName = along("e.rowid", "e.seq", rowMatches, "FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value AND e.seq > :from AND e.seq < :to")
+)
+
 const (
-	rowMatches    = "(?4 IS NULL OR e.received_at >= ?4) AND (?5 IS NULL OR e.received_at < ?5) AND (?8 IS NULL OR e.name IN (SELECT value FROM json_each(?8))) AND " + eventMatches
-	allEvents     = "SELECT e.rowid, " + rowMatches + " FROM events e WHERE e.rowid > ?2 AND e.rowid < ?3"
-	allEventsByID = "SELECT e.rowid, " + rowMatches + ` FROM json_each(?9) i CROSS JOIN programs p CROSS JOIN events e INDEXED BY events_by_id
-		ON e.program_id = p.id AND e.id = i.value WHERE e.rowid > ?2 AND e.rowid < ?3`
-
-	rowsUp, rowsDown = " ORDER BY e.rowid LIMIT ?1", " ORDER BY e.rowid DESC LIMIT ?1"
-
-	// Of one program and one name: ?9, ?10, between the places ?11 and ?12 of its
-	// log, along which the rowid rises: what a walk has read of it is passed by.
-	allEventsByName = "SELECT e.rowid, " + rowMatches + " FROM events e INDEXED BY events_by_name WHERE e.program_id = ?9 AND e.name = ?10 AND e.seq > ?11 AND e.seq < ?12 AND e.rowid > ?2 AND e.rowid < ?3"
-
 	selectSeqEnds = "SELECT coalesce(min(seq), 1) - 1, coalesce(max(seq), 0) + 1 FROM (SELECT min(seq) AS seq FROM events WHERE program_id = ?1 UNION ALL SELECT max(seq) FROM events WHERE program_id = ?1)"
 	selectSeqRow  = "SELECT seq, rowid FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 
@@ -107,13 +108,11 @@ const maxNamedLogs = 128
 
 // namedEvents returns a stream for each program and name, whose rows are
 // between two rowids; nil when those would be too many.
-func (v *view) namedEvents(names []string, low, high int64, args []any) ([]stream, error) {
-	programs, err := v.programs()
+func (v *view) namedEvents(names []string, low, high int64, b binds) ([]stream, error) {
+	programs, err := v.allPrograms()
 	if err != nil || len(programs)*len(names) == 0 || len(programs)*len(names) > maxNamedLogs {
 		return nil, err
 	}
-	args = slices.Clone(args)
-	args[4] = nil // ?8: it is known that they have the name
 	var streams []stream
 	for _, program := range programs {
 		from, to := int64(0), int64(math.MaxInt64)
@@ -129,7 +128,8 @@ func (v *view) namedEvents(names []string, low, high int64, args []any) ([]strea
 			to++
 		}
 		for _, name := range names {
-			streams = append(streams, stream{allEventsByName + seqsUp, allEventsByName + seqsDown, append(slices.Clone(args), program, name, from, to)})
+			// "name" is nil, since it is known that they have the name.
+			streams = append(streams, stream{access: allEventsByName, binds: b.with(binds{"program": program, "value": name, "name": nil, "from": from, "to": to})})
 		}
 	}
 	return streams, nil
@@ -159,18 +159,7 @@ func (v *view) seqAtMost(programID string, row int64) (int64, error) {
 // rowBefore returns the greatest rowid of an event that was received before a
 // time, 0 when there is none, but for disorder.
 func (s Events) rowBefore(ctx context.Context, at time.Time) (int64, error) {
-	var low, high int64 // received before, and not
-	err := s.db.Scan(ctx, selectRowEnds, nil, &low, &high)
-	for err == nil && high-low > 1 {
-		middle := low + (high-low)/2
-		var row, received int64 // of the first from the middle on: what is old may be gone
-		if err = s.db.Scan(ctx, selectRowFrom, []any{middle}, &row, &received); err == nil && received < at.UnixMilli() {
-			low = row
-		} else {
-			high = middle
-		}
-	}
-	return low, err
+	return s.lastBefore(ctx, selectRowEnds, selectRowFrom, at)
 }
 
 // EventDelivery is a delivery that carries an event, and where it goes.

@@ -16,9 +16,8 @@ type feed struct {
 	low, high int64 // the bounds of the key, both exclusive
 	budget    int   // rows that a page may look at
 
-	// few returns streams to walk along in place of the others, within bounds of
-	// the key, when it is known that those have few rows; else nil.
-	few func(v *view, low, high int64) ([]stream, error)
+	// find, unless it is nil, returns the streams within bounds of the key.
+	find func(v *view, low, high int64) ([]stream, error)
 }
 
 // page returns the keys of the page, and the cursor of the next, "" on the last.
@@ -43,13 +42,9 @@ func (f *feed) page(v *view) (keys []int64, next string, err error) {
 // looked at if there may be more.
 func (f *feed) walk(v *view, descending bool, low, high int64) (keys []int64, at int64, more bool, err error) {
 	streams := f.streams
-	if f.few != nil {
-		few, err := f.few(v, low, high)
-		if err != nil {
+	if f.find != nil {
+		if streams, err = f.find(v, low, high); err != nil {
 			return nil, 0, false, err
-		}
-		if few != nil {
-			streams = few
 		}
 	}
 	keys, at, more, err = v.walk(streams, descending, low, high, f.q.Size+1, f.budget)

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -117,7 +119,6 @@ var modelNames = []string{"content_updated", "content_deleted", "channel_created
 
 func newDeliveries(t *testing.T, seed uint64) *deliveries {
 	s := open(t)
-	s.lists = listLimits{set: 4, scan: 6, costlyScan: 3} // so that every path is taken
 	program(t, s, "p")
 	d := &deliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 1)), seqs: make(map[string][]int64), now: date("2026-03-14")}
 	d.mine, d.other = subscribe(t, s, "p", modelNames...), subscribe(t, s, "p", modelNames...)
@@ -272,7 +273,7 @@ func order(q *webhook.ListQuery) func(a, b *modelDelivery) int {
 // randomQuery asks for something that a model of a few dozen rows has.
 func (d *deliveries) randomQuery() string {
 	r := d.random
-	raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(5))
+	raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(7))
 	raw += []string{"", "&sort=created_at", "&sort=-created_at,completed_at", "&sort=completed_at", "&sort=-completed_at", "&sort=completed_at,-created_at", "&sort=-completed_at,created_at"}[r.IntN(7)]
 	pick := func(name string, values ...string) {
 		if r.IntN(5) == 0 {
@@ -295,14 +296,19 @@ func (d *deliveries) randomQuery() string {
 }
 
 // Random lists, read while rows arrive and change, against a plain model: what
-// does not change is read once, in order; nothing is read twice.
+// does not change is read once, in order; nothing is read twice. Without changes
+// the pages joined are what the filters let through, in order.
 func TestDeliveriesAgainstAModel(t *testing.T) {
 	walks := 60
 	if testing.Short() {
 		walks = 20
 	}
-	for seed := range uint64(4) {
-		d := newDeliveries(t, seed)
+	for seed, limits := range []listLimits{
+		{set: 4, scan: 6, costlyScan: 3}, {set: 4, scan: 6, costlyScan: 3}, {set: 1, scan: 1, costlyScan: 1},
+		{set: 1000, scan: 1000, costlyScan: 1000}, {set: 1, scan: 1000, costlyScan: 1000}, {set: 20, scan: 5, costlyScan: 20},
+	} {
+		d := newDeliveries(t, uint64(seed))
+		d.s.lists = limits
 		for range 40 {
 			d.arrive()
 			if d.random.IntN(3) > 0 {
@@ -311,7 +317,7 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 		}
 		for walk := range walks {
 			raw := d.randomQuery()
-			d.walk(fmt.Sprintf("seed %d, walk %d: %s", seed, walk, raw), query(t, webhook.DeliveryList, raw), walk%2 == 0)
+			d.walk(fmt.Sprintf("seed %d, walk %d: %s", seed, walk, raw), query(t, webhook.DeliveryList, raw), walk%3 == 0)
 			if t.Failed() {
 				return
 			}
@@ -322,15 +328,16 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 // walk reads a list to its end. When moving, rows arrive and change between
 // two pages.
 func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
-	always := make(map[string]bool) // let through from the first page on
+	always := make(map[string]bool)     // let through from the first page on, at one place
+	completed := make(map[string]int64) // at the first page
 	for _, m := range d.model {
-		always[m.id] = m.lets(q)
+		always[m.id], completed[m.id] = m.lets(q), m.completed
 	}
 	var read []*modelDelivery
 	seen := make(map[string]bool)
 	for pages := 0; ; pages++ {
 		page, next, err := d.s.Deliveries().Page(context.Background(), "p", d.mine.ID, q)
-		if err != nil || len(page) > q.Size || pages > 20*len(d.model) {
+		if err != nil || len(page) > q.Size || pages > 30*len(d.model) {
 			d.t.Fatalf("%s: page %d has %d rows (%v)", name, pages, len(page), err)
 		}
 		byID := d.byID()
@@ -351,7 +358,8 @@ func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
 			d.move(pages)
 			byID := d.byID()
 			for id := range always {
-				always[id] = always[id] && byID[id].lets(q)
+				moved := q.Sort[0].Name == "completed_at" && byID[id].completed != completed[id]
+				always[id] = always[id] && byID[id].lets(q) && !moved
 			}
 		}
 	}
@@ -640,95 +648,263 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 	}
 }
 
+// A cursor of the form that lists by completed_at had before API 2.4.0 leads to
+// what it did.
+func TestOldCursorsByCompletion(t *testing.T) {
+	d := newDeliveries(t, 11)
+	for i := range 30 {
+		if d.arrive(); i%3 > 0 {
+			d.attempt()
+		}
+	}
+	for _, sort := range []string{"completed_at", "-completed_at", "completed_at,-created_at", "-completed_at,created_at"} {
+		q := query(t, webhook.DeliveryList, "page[size]=100&sort="+sort)
+		all := slices.Clone(d.model)
+		slices.SortFunc(all, order(q))
+		latest := int64(0)
+		for _, m := range all {
+			latest = max(latest, m.completed)
+		}
+		descending, tie := q.Sort[0].Descending, q.Sort[len(q.Sort)-1].Descending
+		start := int64(0)
+		if tie {
+			start = math.MaxInt64
+		}
+		check := func(place []int64, want []*modelDelivery) {
+			t.Helper()
+			q.Cursor = d.s.cursor(cursorScope{"deliveries", "p", d.mine.ID, webhook.DeliveryList.Selection(q)}, place)
+			page, _, err := d.s.Deliveries().Page(t.Context(), "p", d.mine.ID, q)
+			same := slices.EqualFunc(page, want, func(a webhook.Delivery, b *modelDelivery) bool { return a.ID == b.id })
+			if err != nil || !same {
+				t.Errorf("%s from %v: got %d deliveries (%v), want %d", sort, place, len(page), err, len(want))
+			}
+		}
+		up := int64(1)
+		if descending {
+			up = 0
+		}
+		last := 0 // of the completed ones
+		for i, m := range all {
+			if m.completed != 0 {
+				check([]int64{up, m.completed, m.num, start, latest}, all[i+1:])
+				last = i
+			} else {
+				check([]int64{1, all[last].completed, all[last].num, m.num, latest}, all[i+1:])
+			}
+		}
+		if descending { // between the completed ones and the others
+			check([]int64{1, latest, math.MaxInt64 - start, start, latest}, all[last+1:])
+		}
+	}
+}
+
+// describe renders how the rows of a list are found.
+func describe(choices []choice) string {
+	index := regexp.MustCompile(`INDEXED BY (\w+)|WHERE (id IN|TRUE)`)
+	lookups := func(all []lookup) string {
+		var parts []string
+		for _, l := range all {
+			m := index.FindStringSubmatch(l.set.text)
+			parts = append(parts, strings.Join(append([]string{m[1] + m[2]}, l.values[:min(3, len(l.values))]...), " "))
+		}
+		return strings.Join(parts, " + ")
+	}
+	var ways []string
+	for _, c := range choices {
+		var parts []string
+		if c.sets != nil {
+			parts = append(parts, "few of "+lookups(c.sets))
+		}
+		if c.walks != nil {
+			parts = append(parts, "along "+lookups(c.walks))
+		}
+		if parts == nil {
+			parts = []string{"along completed_at"}
+		}
+		ways = append(ways, strings.Join(parts, " and "))
+	}
+	return strings.Join(ways, "; ")
+}
+
+func TestChoose(t *testing.T) {
+	const one, some, all = 1, 2, 0
+	for _, tt := range []struct {
+		subscriptions int
+		raw           string
+		want          string
+	}{
+		{one, "", "along deliveries_by_subscription"},
+		{one, "filter[status]=success", "along deliveries_by_subscription"},
+		{one, "filter[status]=failed,pending", "along deliveries_by_status failed pending"},
+		{one, "filter[response_status]=404,410&filter[status]=failed", "along deliveries_by_response 404 410"},
+		{one, "filter[response_status]=404,2xx&filter[status]=failed", "along deliveries_by_status failed"},
+		{one, "filter[error]=tls&filter[response_status]=404", "along deliveries_by_error tls"},
+		{one, "filter[event]=ping", "few of deliveries_pings; along deliveries_pings"},
+		{one, "filter[event]=ping,a", "few of deliveries_pings + events_by_name; along deliveries_by_subscription"},
+		{one, "filter[event]=a&filter[status]=failed", "few of events_by_name; along deliveries_by_status failed"},
+		{one, "filter[created_at.from]=2026-01-01", "along deliveries_by_subscription"},
+		{one, "filter[completed_at.from]=2026-01-01", "few of deliveries_by_completion; along deliveries_by_subscription"},
+		{one, "filter[next_attempt_at.from]=2026-01-01&filter[event]=a", "few of deliveries_due; few of events_by_name; along deliveries_by_subscription"},
+		{one, "sort=completed_at", "along completed_at"},
+		{one, "sort=-completed_at&filter[completed_at.from]=2026-01-01", "along completed_at"},
+		{one, "sort=-completed_at&filter[status]=failed&filter[error]=tls&filter[created_at.to]=2026-01-01",
+			"few of deliveries_by_error tls; few of deliveries_by_status failed; few of deliveries_by_subscription; along completed_at"},
+		{one, "sort=completed_at&filter[event]=a&filter[next_attempt_at.to]=2026-01-01", "few of deliveries_due; few of events_by_name; along completed_at"},
+		{some, "", "along deliveries_by_subscription; along TRUE"},
+		{some, "filter[status]=failed", "along deliveries_by_status failed; along deliveries_by_trouble failed"},
+		{all, "", "along TRUE"},
+		{all, "filter[status]=failed,retryable", "along deliveries_by_trouble failed retryable"},
+		{all, "filter[status]=failed,pending", "few of deliveries_by_status and along deliveries_by_trouble failed; along TRUE"},
+		{all, "filter[status]=pending", "few of deliveries_by_status and along deliveries_by_trouble; along TRUE"},
+		{all, "filter[response_status]=5xx", "along deliveries_by_answer 500 501 502"},
+		{all, "filter[response_status]=200", "along TRUE"},
+		{all, "filter[error]=tls", "along deliveries_by_fault tls"},
+		{all, "filter[attempts_made.from]=1", "along TRUE"},
+		{all, "filter[attempts_made.from]=2", "along deliveries_retried"},
+		{all, "filter[event]=ping", "few of deliveries_pings; along TRUE"},
+		{all, "filter[event]=a", "few of events_by_name; along TRUE"},
+		{all, "filter[next_attempt_at.from]=2026-01-01", "few of deliveries_due; along TRUE"},
+		{all, "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001&filter[status]=failed", "few of id IN"},
+		{one, "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_original 0198f6a3-7c1e-7d4b-9a41-000000000001"},
+		{all, "filter[replay_id]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_replay 0198f6a3-7c1e-7d4b-9a41-000000000001"},
+	} {
+		list := webhook.AllDeliveryList
+		if strings.Contains(tt.raw, "completed_at") && tt.subscriptions == one {
+			list = webhook.DeliveryList
+		}
+		if got := describe(choose(query(t, list, tt.raw), tt.subscriptions)); got != tt.want {
+			t.Errorf("%d subscriptions, %s: %s, want %s", tt.subscriptions, tt.raw, got, tt.want)
+		}
+	}
+}
+
 // Every query of a list finds its rows by the index that it is meant to, reads
 // them in their order, and sorts nothing but what is bounded: a page, a set, the
 // rows of one millisecond, the subscriptions of one program.
 func TestListPlans(t *testing.T) {
 	s := open(t)
+	known := knownParameters()
 	bySub := "SEARCH d USING INDEX deliveries_by_subscription (subscription_id=? AND num>? AND num<?)"
 	byCompletion := "SEARCH d USING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)"
 	none := ""
 	for _, tt := range []struct {
-		query  string
+		query  statement
 		search string // how the first table is read
 		sorts  string // what is sorted
 	}{
-		{deliveriesOfAll + numsUp, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
-		{deliveriesOfAll + numsDown, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
-		{deliveriesBySubscription + numsUp, bySub, none},
-		{deliveriesBySubscription + numsDown, bySub, none},
-		{deliveriesByStatus + numsUp, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesByStatus + numsDown, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesByResponse + numsDown, "SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
-		{deliveriesByError + numsDown, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
-		{deliveriesPings + numsUp, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
-		{completionUpNumUp, byCompletion, none},
-		{completionUpNumDown, byCompletion, "LAST TERM OF ORDER BY"},
-		{completionDownNumUp, byCompletion, "LAST TERM OF ORDER BY"},
-		{completionDownNumDown, byCompletion, none},
-		{lastCompletion, "SEARCH deliveries USING COVERING INDEX deliveries_by_completion (subscription_id=? AND completed_at>?)", none},
-		{nextResponse, "SEARCH deliveries USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", none},
+		{deliveriesOfAll.up, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
+		{deliveriesOfAll.down, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
+		{deliveriesOfOne.up, bySub, none},
+		{deliveriesOfOne.down, bySub, none},
+		{deliveriesByStatus.up, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
+		{deliveriesByStatus.down, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
+		{deliveriesByResponse.down, "SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
+		{deliveriesByError.down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
+		{deliveriesPings.up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
+		{completionWalks[completionOrder{false, false}], byCompletion, none},
+		{completionWalks[completionOrder{false, true}], byCompletion, "LAST TERM OF ORDER BY"},
+		{completionWalks[completionOrder{true, false}], byCompletion, "LAST TERM OF ORDER BY"},
+		{completionWalks[completionOrder{true, true}], byCompletion, none},
+		{deliveriesByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", none},
+		{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", none},
+		{deliveriesOfOne.set, "SEARCH d USING COVERING INDEX deliveries_by_subscription (subscription_id=? AND num>? AND num<?)", none},
+		{deliveriesByStatus.set, "SEARCH d USING COVERING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
+		{deliveriesByResponse.set, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
+		{deliveriesByError.set, "SEARCH d USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
+		{deliveriesPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
+		{deliveriesCompleted.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)", none},
+		{deliveriesDue.set, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
+
+		{allByTrouble.down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
+		{allByTrouble.up, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
+		{allByResponse.down, "SEARCH d USING INDEX deliveries_by_answer (response_status=? AND num>? AND num<?)", none},
+		{allByError.down, "SEARCH d USING INDEX deliveries_by_fault (error=? AND num>? AND num<?)", none},
+		{allRetried.down, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", none},
+		{allByOriginal.down, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", none},
+		{allByReplay.down, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", none},
+		{allByID.set, "SEARCH deliveries USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)", none},
+		{allByEvent.set, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", none},
+		{allPending.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", none},
+		{allPings.set, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id>?)", none},
+		{allDue.set, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id>?)", none},
+		{allByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_answer (response_status>?)", none},
+		{selectProgramSubscriptions, "SEARCH subscriptions USING COVERING INDEX subscriptions_of_program (program_id=?)", none},
+		{selectSubscriptionPrograms, "SEARCH s USING PRIMARY KEY (id=?)", "DISTINCT"},
+
+		{eventsBySeq.up, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", none},
+		{eventsBySeq.down, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", none},
+		{eventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", none},
+		{eventsByID.down, "SEARCH e USING INDEX events_by_id (program_id=? AND id=?)", "ORDER BY"},
+
+		{allEvents.down, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
+		{allEventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", none},
+		{auditAll.up, "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
+		{auditBySubject.down, "SEARCH a USING INDEX audit_by_subject (subject_id=? AND num>? AND num<?)", none},
+		{auditByAdmin.up, "SEARCH a USING INDEX audit_by_admin (admin=? AND num>? AND num<?)", none},
+
+		{orderedSubscriptions(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", none},
+		{orderedSubscriptions([]webhook.SortField{{Name: "url"}}), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", "ORDER BY"},
+		{countSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", none},
+	} {
+		checkListPlan(t, s, tt.query, tt.search, tt.sorts)
+		for _, name := range tt.query.names {
+			if !known[name] {
+				t.Errorf("%s: nothing binds the parameter %q", tt.query.text, name)
+			}
+		}
+	}
+}
+
+// knownParameters returns the names of parameters that are bound. Another name
+// would be NULL, which is no filter.
+func knownParameters() map[string]bool {
+	known := make(map[string]bool)
+	for _, name := range strings.Fields("limit low high value subscription program programs from to nums open at num end size offset attempts_made") {
+		known[name] = true
+	}
+	for _, list := range []*webhook.List{webhook.AllDeliveryList, webhook.EventList, webhook.AuditList, webhook.SubscriptionList} {
+		for _, f := range list.Filters {
+			known[f.Name], known[f.Name+"_from"], known[f.Name+"_to"] = true, true, true
+		}
+	}
+	return known
+}
+
+// The same for the queries whose parameters have no names.
+func TestPlainListPlans(t *testing.T) {
+	s := open(t)
+	const none = ""
+	for _, tt := range []struct{ query, search, sorts string }{
 		{selectFromNum, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid>?)", none},
 		{selectListedDeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
-		{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", none},
-		{setOfStatus, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=? AND subscription_id=?)", none},
-		{setOfResponse, "SEARCH deliveries USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=?)", none},
-		{setOfError, "SEARCH deliveries USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=?)", none},
-		{setOfPings, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id=?)", none},
-		{setOfEvents, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", none},
-		{setOfCreated, "SEARCH deliveries USING COVERING INDEX deliveries_by_subscription (subscription_id=? AND num>? AND num<?)", none},
-		{setOfCompleted, "SEARCH deliveries USING COVERING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)", none},
-		{setOfDue, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
-
-		{allByTrouble + numsDown, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
-		{allByTrouble + numsUp, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
-		{allByResponse + numsDown, "SEARCH d USING INDEX deliveries_by_answer (response_status=? AND num>? AND num<?)", none},
-		{allByError + numsDown, "SEARCH d USING INDEX deliveries_by_fault (error=? AND num>? AND num<?)", none},
-		{allRetried + numsDown, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", none},
-		{allByOriginal + numsDown, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", none},
-		{allByReplay + numsDown, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", none},
-		{allOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", none},
-		{setOfIDs, "SEARCH deliveries USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)", none},
-		{setOfPending, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", none},
-		{setOfAllPings, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id>?)", none},
-		{setOfWaiting, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id>?)", none},
-		{nextResponseOfAll, "SEARCH deliveries USING COVERING INDEX deliveries_by_answer (response_status>?)", none},
-		{selectProgramSubscriptions, "SEARCH subscriptions USING COVERING INDEX subscriptions_of_program (program_id=?)", none},
 		{countRedeliver, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "GROUP BY"},
 		{selectRedeliver, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
 		{cancelWaiting, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)", none},
 		{linkRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid>?)", none},
 		{insertRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
 		{selectRun, "SEARCH audit USING COVERING INDEX audit_by_subject (subject_id=?)", none},
-
-		{eventsBySeq + seqsUp, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", none},
-		{eventsBySeq + seqsDown, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", none},
-		{eventsByName + seqsDown, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", none},
-		{eventsByID + seqsDown, "SEARCH e USING INDEX events_by_id (program_id=? AND id=?)", "ORDER BY"},
 		{selectListedEvents, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq=?)", "ORDER BY"},
-
-		{"SELECT " + subscriptionColumns + listedSubscriptions + orderSubscriptions(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", none},
-		{"SELECT " + subscriptionColumns + listedSubscriptions + orderSubscriptions([]webhook.SortField{{Name: "url"}}), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", "ORDER BY"},
-		{"SELECT count(*)" + listedSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", none},
 	} {
-		checkListPlan(t, s, tt.query, tt.search, tt.sorts)
+		checkListPlan(t, s, plain(tt.query), tt.search, tt.sorts)
 	}
+}
+
+// plain returns the statement of a query whose parameters have numbers, or none.
+func plain(query string) statement {
+	n := strings.Count(query, "?")
+	for strings.Contains(query, "?1") && !strings.Contains(query, fmt.Sprint("?", n)) {
+		n--
+	}
+	return statement{query, make([]string, n)}
 }
 
 // checkListPlan compares how a query finds its rows, and what it sorts, "" for
 // nothing, with how it should.
-func checkListPlan(t *testing.T, s *Store, query, search, sorting string) {
+func checkListPlan(t *testing.T, s *Store, query statement, search, sorting string) {
 	t.Helper()
 	var plan []string
 	outer, sorts := -1, ""
-	args := make([]any, strings.Count(query, "?"))
-	for n := 21; n > 0; n-- {
-		if strings.Contains(query, fmt.Sprintf("?%d", n)) {
-			args = args[:n]
-			break
-		}
-	}
-	err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+query, args, func(scan func(...any) error) error {
+	err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+query.text, query.args(nil), func(scan func(...any) error) error {
 		var id, parent, unused int
 		var detail string
 		err := scan(&id, &parent, &unused, &detail)
@@ -743,7 +919,7 @@ func checkListPlan(t *testing.T, s *Store, query, search, sorting string) {
 		return err
 	})
 	if err != nil {
-		t.Errorf("%s: %v", query, err)
+		t.Errorf("%s: %v", query.text, err)
 		return
 	}
 	// The events of a delivery are found one by one, not in the whole log.
@@ -751,7 +927,7 @@ func checkListPlan(t *testing.T, s *Store, query, search, sorting string) {
 		return strings.HasPrefix(step, "SEARCH e ") && strings.HasSuffix(step, "(program_id=?)")
 	})
 	if outer < 0 || plan[outer] != search || sorts != sorting || scansATable(plan) || wholeLog {
-		t.Errorf("%s\n\t%s\nwant %s, and sorting %q", query, strings.Join(plan, "\n\t"), search, sorting)
+		t.Errorf("%s\n\t%s\nwant %s, and sorting %q", query.text, strings.Join(plan, "\n\t"), search, sorting)
 	}
 }
 

@@ -185,12 +185,6 @@ const (
 )
 
 func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subscriptionWalk {
-	truths := func(words []string) (all []int) {
-		for _, word := range words {
-			all = append(all, map[string]int{"false": 0, "true": 1}[word])
-		}
-		return all
-	}
 	f, created := q.Filters, q.Ranges["created_at"]
 	deleted := truths(f["deleted"])
 	if deleted == nil {

@@ -1,0 +1,770 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+const (
+	// listSubscriptions bounds the subscriptions that a page reads one by one,
+	// and listPrograms the programs whose events it looks for by name.
+	listSubscriptions = 100
+	listPrograms      = 1000
+
+	// maxNamed is how many subscriptions a part of their URLs may name, and
+	// namedAmong how many of a program, or of all, are looked at for it.
+	maxNamed   = 1000
+	namedAmong = 10_000
+)
+
+// The conditions of the filters of deliveries. A range of created_at is one of
+// num, along which it never falls.
+var (
+	deliveryMatches = allOf(":status IS NULL OR iif("+overtaken+", 'failed', d.status) IN (SELECT value FROM json_each(:status))",
+		isIn("d.response_status"), isIn("d.error"), isWithin("completed_at", "d.completed_at"),
+		isWithin("next_attempt_at", "d.next_attempt_at"), ":next_attempt_at_from IS NULL AND :next_attempt_at_to IS NULL OR NOT "+overtaken,
+		`:event IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(:event))
+			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value WHERE e.name IN (SELECT value FROM json_each(:event)))`,
+		isIn("d.program_id"), isIn("d.subscription_id"), ":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
+		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.replay_id"))
+
+	deliveriesOfSet = statement{}.with("SELECT d.num, coalesce(d.completed_at, :open) FROM json_each(:nums) i CROSS JOIN deliveries d ON d.num = i.value WHERE " + truthOf(deliveryMatches) + withinNums)
+)
+
+// overtaken is the condition of what waits for an attempt of a deleted
+// subscription: it has failed.
+const overtaken = "(d.next_attempt_at IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions z WHERE z.id = d.subscription_id AND z.deleted_at IS NOT NULL))"
+
+const withinNums = " AND d.num > :low AND d.num < :high"
+
+// deliveryAccess is a way to deliveries by an index.
+type deliveryAccess struct {
+	*access           // in the order of num; nil when the index has another one
+	set     statement // the nums of at most :limit rows, in no order
+	next    statement // the least response status above :value that there is
+}
+
+// orderedBy returns the access by an index that is in the order of num.
+func orderedBy(index, where string) *deliveryAccess {
+	from := "FROM deliveries d " + index + " WHERE " + where
+	return &deliveryAccess{access: along("d.num", "d.num", deliveryMatches, from), set: statement{}.with("SELECT d.num " + from + withinNums + " LIMIT :limit")}
+}
+
+// byResponse returns the access by an index whose column before num is
+// response_status.
+func byResponse(index, where string) *deliveryAccess {
+	const exceptions = " AND d.response_status NOT BETWEEN 200 AND 299"
+	a := orderedBy(index, where+"d.response_status = :value"+exceptions)
+	a.next = statement{}.with("SELECT coalesce(min(d.response_status), 1000) FROM deliveries d " + index + " WHERE " + where + "d.response_status > :value" + exceptions)
+	return a
+}
+
+// setOf returns the access by an index that has another order.
+func setOf(from string) *deliveryAccess {
+	return &deliveryAccess{set: statement{}.with("SELECT " + from + " LIMIT :limit")}
+}
+
+var (
+	// Of one subscription.
+	deliveriesOfOne      = orderedBy("INDEXED BY deliveries_by_subscription", "d.subscription_id = :subscription")
+	deliveriesByStatus   = orderedBy("INDEXED BY deliveries_by_status", "d.status = :value AND d.status <> 'success' AND d.subscription_id = :subscription")
+	deliveriesByResponse = byResponse("INDEXED BY deliveries_by_response", "d.subscription_id = :subscription AND ")
+	deliveriesByError    = orderedBy("INDEXED BY deliveries_by_error", "d.subscription_id = :subscription AND d.error = :value AND d.error IS NOT NULL")
+	deliveriesPings      = orderedBy("INDEXED BY deliveries_pings", "d.subscription_id = :subscription AND d.ping IS NOT NULL")
+	deliveriesDue        = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = :subscription AND next_attempt_at IS NOT NULL" +
+		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
+	deliveriesCompleted = setOf("num FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = :subscription AND completed_at IS NOT NULL" +
+		" AND completed_at >= coalesce(:completed_at_from, 0) AND completed_at < coalesce(:completed_at_to, 9223372036854775807)")
+
+	// Of all subscriptions.
+	deliveriesOfAll = orderedBy("", "TRUE")
+	allByTrouble    = orderedBy("INDEXED BY deliveries_by_trouble", "d.status = :value AND d.status IN ('failed', 'retryable')")
+	allByResponse   = byResponse("INDEXED BY deliveries_by_answer", "")
+	allByError      = orderedBy("INDEXED BY deliveries_by_fault", "d.error = :value AND d.error IS NOT NULL")
+	allRetried      = orderedBy("INDEXED BY deliveries_retried", "d.attempts_made > 1")
+	allByOriginal   = orderedBy("INDEXED BY deliveries_by_original", "d.redelivery_of = :value AND d.redelivery_of IS NOT NULL")
+	allByReplay     = orderedBy("INDEXED BY deliveries_by_replay", "d.replay_id = :value AND d.replay_id IS NOT NULL")
+	allByID         = setOf("num FROM deliveries WHERE id IN (SELECT value FROM json_each(:id))")
+	allPending      = setOf("num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success'")
+	allPings        = setOf("num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id > '' AND ping IS NOT NULL")
+	allDue          = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id > '' AND next_attempt_at IS NOT NULL")
+	allByEvent      = setOf("x.delivery FROM json_each(:programs) p CROSS JOIN json_each(:event) n CROSS JOIN events e INDEXED BY events_by_name ON e.program_id = p.value AND e.name = n.value" +
+		" CROSS JOIN delivery_events x ON x.program_id = e.program_id AND x.seq = e.seq")
+)
+
+// has says whether an access has a parameter.
+func (a *deliveryAccess) has(parameter string) bool { return slices.Contains(a.set.names, parameter) }
+
+// lookup is an access, and the values that its index is searched for one by one.
+type lookup struct {
+	*deliveryAccess
+	values []string
+}
+
+// choice is one way to the rows of a page: sets, which are read whole, and what
+// is walked along besides. When the sets have more than a few rows together, the
+// next choice is taken instead.
+type choice struct {
+	sets, walks []lookup
+	settled     string // the filter that all rows of the sets meet
+}
+
+// choose returns the ways to the rows of a query, the best first; the last is
+// taken whatever it costs. The list is of so many subscriptions, 0 for all.
+func choose(q *webhook.ListQuery, subscriptions int) []choice {
+	switch f := q.Filters; {
+	case f["id"] != nil:
+		return []choice{{sets: []lookup{{allByID, nil}}}}
+	case f["redelivery_of"] != nil:
+		return []choice{{walks: []lookup{{allByOriginal, f["redelivery_of"]}}}}
+	case f["replay_id"] != nil:
+		return []choice{{walks: []lookup{{allByReplay, f["replay_id"]}}}}
+	}
+	choices := chooseSets(q, subscriptions == 1)
+	if q.Sort[0].Name == "completed_at" {
+		return append(choices, choice{}) // a walk along completed_at
+	}
+	if subscriptions > 0 {
+		walk := lookup{deliveriesOfOne, nil}
+		if rare := exceptions(q, deliveriesByError, deliveriesByResponse, deliveriesByStatus); rare != nil {
+			walk = rare[0]
+		} else if slices.Equal(q.Filters["event"], []string{webhook.EventPing}) {
+			walk = lookup{deliveriesPings, nil}
+		}
+		choices = append(choices, choice{walks: []lookup{walk}})
+	}
+	if subscriptions != 1 {
+		choices = append(choices, chooseOfAll(q)...)
+	}
+	return choices
+}
+
+// chooseSets returns the sets that may have few rows.
+func chooseSets(q *webhook.ListQuery, one bool) (choices []choice) {
+	ranged := func(name string) bool { return q.Ranges[name] != (webhook.TimeRange{}) }
+	add := func(a *deliveryAccess, values []string) {
+		choices = append(choices, choice{sets: []lookup{{a, values}}})
+	}
+	due, pings := allDue, allPings
+	if one {
+		due, pings = deliveriesDue, deliveriesPings
+	}
+	if ranged("next_attempt_at") {
+		add(due, nil)
+	}
+	if names := q.Filters["event"]; names != nil {
+		c := choice{settled: "event"}
+		if slices.Contains(names, webhook.EventPing) {
+			c.sets = append(c.sets, lookup{pings, nil})
+		}
+		if !slices.Equal(names, []string{webhook.EventPing}) {
+			c.sets = append(c.sets, lookup{allByEvent, nil})
+		}
+		choices = append(choices, c)
+	}
+	switch byCompletion := q.Sort[0].Name == "completed_at"; {
+	case byCompletion:
+		for _, l := range exceptions(q, deliveriesByError, deliveriesByResponse, deliveriesByStatus) {
+			add(l.deliveryAccess, l.values)
+		}
+		if ranged("created_at") {
+			add(deliveriesOfOne, nil)
+		}
+	case one && ranged("completed_at"):
+		add(deliveriesCompleted, nil)
+	}
+	return choices
+}
+
+// chooseOfAll returns the ways to the rows of all subscriptions.
+func chooseOfAll(q *webhook.ListQuery) []choice {
+	all := choice{walks: []lookup{{deliveriesOfAll, nil}}}
+	rare := exceptions(q, allByError, allByResponse, allByTrouble)
+	pending := string(webhook.StatusPending)
+	if rare != nil && rare[0].deliveryAccess == allByTrouble && slices.Contains(rare[0].values, pending) {
+		// Pending ones have no index in the order of num: they are few, or a walk finds them.
+		others := slices.DeleteFunc(slices.Clone(rare[0].values), func(s string) bool { return s == pending })
+		return []choice{{sets: []lookup{{allPending, nil}}, walks: []lookup{{allByTrouble, others}}}, all}
+	}
+	if rare != nil {
+		all.walks = rare[:1]
+	} else if least := q.Filters["attempts_made.from"]; least != nil && least[0] != "1" {
+		all.walks = []lookup{{allRetried, nil}}
+	}
+	return []choice{all}
+}
+
+// exceptions returns the lookups by what is exceptional, the rarest first.
+func exceptions(q *webhook.ListQuery, errors, responses, statuses *deliveryAccess) (rare []lookup) {
+	if values := q.Filters["error"]; values != nil {
+		rare = append(rare, lookup{errors, values})
+	}
+	if values := responsesOf(q); values != nil && !slices.ContainsFunc(values, func(s string) bool { return s[0] == '2' }) {
+		rare = append(rare, lookup{responses, values})
+	}
+	if values := q.Filters["status"]; values != nil && !slices.Contains(values, string(webhook.StatusSuccess)) {
+		rare = append(rare, lookup{statuses, values})
+	}
+	return rare
+}
+
+// responsesOf returns the HTTP statuses that a query asks for, classes in full.
+func responsesOf(q *webhook.ListQuery) (statuses []string) {
+	for _, word := range q.Filters["response_status"] {
+		if class, ok := strings.CutSuffix(word, "xx"); ok {
+			for status := range 100 {
+				statuses = append(statuses, class+strconv.Itoa(100 + status)[1:])
+			}
+		} else {
+			statuses = append(statuses, word)
+		}
+	}
+	slices.Sort(statuses)
+	return slices.Compact(statuses)
+}
+
+// notCompleted stands for the completed_at of a delivery that is not completed:
+// those come last, in both directions.
+const notCompleted = math.MaxInt64
+
+// position is where a delivery stands in the order of completed_at.
+type position struct{ at, num int64 }
+
+// deliveryList is the list of deliveries that a query asks for.
+type deliveryList struct {
+	*view
+	q             *webhook.ListQuery
+	subscriptions []string // that it is of, nil for all
+	programs      []string // the same
+	binds         binds
+	low, high     int64 // bounds of num, exclusive
+	budget        int   // rows that a page may look at
+}
+
+// deliveryFeed returns the list of the deliveries of one subscription, or of all
+// when that is "", as a feed in the order of num.
+func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (*feed, error) {
+	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
+	f := &feed{s: s, q: q, scope: cursorScope{"deliveries", programID, subscriptionID, list.Selection(q)}, low: low, high: high, budget: s.lists.scan}
+	if q.Filters["event"] != nil {
+		f.budget = s.lists.costlyScan
+	}
+	f.find = func(v *view, low, high int64) ([]stream, error) {
+		return f.deliveries(v, low, high).streams()
+	}
+	return f, err
+}
+
+// deliveries returns the list between two bounds of num, both exclusive.
+func (f *feed) deliveries(v *view, low, high int64) *deliveryList {
+	l := &deliveryList{view: v, q: f.q, binds: bindsOf(f.q), low: low, high: high, budget: f.budget}
+	l.binds["low"], l.binds["high"] = low, high
+	due := f.q.Ranges["next_attempt_at"]
+	l.binds["next_attempt_at_from"], l.binds["next_attempt_at_to"] = f.s.clock.waitOrNull(due.From), f.s.clock.waitOrNull(due.To)
+	if responses := responsesOf(f.q); responses != nil {
+		l.binds["response_status"] = "[" + strings.Join(responses, ",") + "]"
+	}
+	if least := f.q.Filters["attempts_made.from"]; least != nil {
+		l.binds["attempts_made"] = least[0]
+	}
+	if f.scope.parent != "" {
+		l.subscriptions, l.programs = []string{f.scope.parent}, []string{f.scope.programID}
+	}
+	return l
+}
+
+// streams returns what is to be walked along, in the way that is chosen; of a set,
+// the rows that the filters let through. It is nil for a walk by completion.
+func (l *deliveryList) streams() ([]stream, error) {
+	if err := l.narrow(); err != nil {
+		return nil, err
+	}
+	if l.subscriptions != nil && len(l.subscriptions) == 0 {
+		return nil, nil
+	}
+	choices := choose(l.q, len(l.subscriptions))
+	for i, c := range choices {
+		streams, ok, err := l.take(&c, i == len(choices)-1)
+		if err != nil || ok {
+			return streams, err
+		}
+	}
+	return nil, nil
+}
+
+// take returns the streams of a choice, unless they or their rows are too many
+// and the choice is not the last.
+func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, err error) {
+	limit, most := min(l.s.lists.set, l.budget), listSubscriptions
+	if last {
+		limit, most = math.MaxInt32, math.MaxInt
+	}
+	if c.sets != nil {
+		rows, ok, err := l.set(c, limit)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		streams = append(streams, stream{rows: rows})
+	}
+	for _, walk := range c.walks {
+		all, err := l.bindsOf(walk, most)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, b := range all {
+			streams = append(streams, stream{access: walk.access, binds: b})
+		}
+	}
+	return streams, len(streams) <= most, nil
+}
+
+// set returns the rows of a choice's sets that the filters let through, unless
+// the sets have more than limit rows.
+func (l *deliveryList) set(c *choice, limit int) (rows []position, ok bool, err error) {
+	nums := []int64{}
+	b := l.binds.with(binds{"open": int64(notCompleted), c.settled: nil})
+	for _, of := range c.sets {
+		if of.has("programs") && l.programs == nil {
+			return nil, false, nil
+		}
+		all, err := l.bindsOf(of, limit)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, b := range all {
+			b["limit"] = limit + 1 - len(nums)
+			more, err := column[int64](l.view, of.set, b)
+			if nums = append(nums, more...); err != nil || len(nums) > limit {
+				return nil, false, err
+			}
+		}
+	}
+	if len(nums) == 0 {
+		return nil, true, nil
+	}
+	slices.Sort(nums)
+	b["nums"] = jsonOf(slices.Compact(nums))
+	if !slices.ContainsFunc(c.sets, func(of lookup) bool { return !of.has("subscription") }) {
+		b["subscription_id"] = nil // they are all of these
+	}
+	err = l.Each(deliveriesOfSet.text, deliveriesOfSet.args(b), func(scan func(...any) error) error {
+		var p position
+		err := scan(&p.num, &p.at)
+		rows = append(rows, p)
+		return err
+	})
+	return rows, true, err
+}
+
+// bindsOf returns the binds of a lookup for each subscription and value, those
+// of response statuses only which there are. It leaves off after so many.
+func (l *deliveryList) bindsOf(of lookup, most int) (all []binds, err error) {
+	if !of.has("subscription") {
+		return l.bindsOfValues(of, l.binds)
+	}
+	for _, id := range l.subscriptions {
+		more, err := l.bindsOfValues(of, l.binds.with(binds{"subscription": id, "subscription_id": nil}))
+		if all = append(all, more...); err != nil || len(all) > most {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+func (l *deliveryList) bindsOfValues(of lookup, b binds) (all []binds, err error) {
+	if of.values == nil {
+		return []binds{b}, nil
+	}
+	values := of.values
+	if of.next.text != "" && len(values) > 3 { // look for few of them without
+		values = nil
+		for status := 0; status < 1000; {
+			if err := l.Scan(of.next.text, of.next.args(b.with(binds{"value": status})), &status); err != nil {
+				return nil, err
+			}
+			if value := strconv.Itoa(status); slices.Contains(of.values, value) {
+				values = append(values, value)
+			}
+		}
+	}
+	for _, value := range values {
+		all = append(all, b.with(binds{"value": value}))
+	}
+	return all, nil
+}
+
+var (
+	selectProgramSubscriptions = statement{}.with("SELECT id FROM subscriptions INDEXED BY subscriptions_of_program WHERE program_id = :program ORDER BY id LIMIT :limit")
+	selectSubscriptionPrograms = statement{}.with("SELECT DISTINCT s.program_id FROM json_each(:subscription_id) i CROSS JOIN subscriptions s ON s.id = i.value")
+)
+
+// narrow finds out of which subscriptions and programs the list is, as far as
+// its filters say so and those are few.
+func (l *deliveryList) narrow() (err error) {
+	f := l.q.Filters
+	ids := l.subscriptions
+	switch {
+	case ids != nil:
+	case f["subscription_url"] != nil:
+		ids, err = l.named(f["subscription_url"])
+	case f["subscription_id"] != nil:
+		ids = f["subscription_id"]
+	case f["program_id"] != nil:
+		ids, err = l.ofPrograms(f["program_id"])
+	}
+	if err != nil {
+		return err
+	}
+	if l.binds["subscription_id"] = jsonOf(ids); len(ids) <= listSubscriptions {
+		l.subscriptions = ids
+	}
+	switch names := f["event"]; {
+	case l.programs != nil || names == nil || slices.Equal(names, []string{webhook.EventPing}):
+	case f["program_id"] != nil:
+		l.programs = f["program_id"]
+	case l.subscriptions != nil:
+		l.programs, err = column[string](l.view, selectSubscriptionPrograms, l.binds)
+	default:
+		l.programs, err = l.allPrograms()
+	}
+	l.binds["programs"] = jsonOf(l.programs)
+	return err
+}
+
+// ofPrograms returns the subscriptions that programs ever had, nil for more than
+// listSubscriptions.
+func (l *deliveryList) ofPrograms(programs []string) ([]string, error) {
+	ids := []string{}
+	for _, program := range programs {
+		more, err := column[string](l.view, selectProgramSubscriptions, binds{"program": program, "limit": listSubscriptions + 1})
+		if ids = append(ids, more...); err != nil || len(ids) > listSubscriptions {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// allPrograms returns the ids of all programs, nil for more than listPrograms.
+func (v *view) allPrograms() ([]string, error) {
+	ids, err := column[string](v, statement{text: selectProgramIDs, names: []string{"limit"}}, binds{"limit": listPrograms + 1})
+	if err != nil || len(ids) > listPrograms {
+		return nil, err
+	}
+	return append([]string{}, ids...), nil
+}
+
+// named returns the subscriptions that are meant by parts of their URLs. The
+// error is one of the caller when they are too many to be looked for: a list of
+// only some of them would hide the others.
+func (l *deliveryList) named(texts []string) ([]string, error) {
+	programs, given := l.q.Filters["program_id"], l.q.Filters["subscription_id"]
+	if programs == nil {
+		programs = []string{""}
+	}
+	ids, looked := []string{}, 0
+	for _, program := range programs {
+		w := newSubscriptionWalk(l.s, program, &webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxNamed, Filters: map[string][]string{
+			"url": texts, "deleted": {"false", "true"},
+		}})
+		err := l.Each(w.query, append([]any{namedAmong + 1 - looked, w.at, w.values[0]}, w.args...), func(scan func(...any) error) error {
+			var id string
+			var ok bool
+			if err := scan(&id, &ok); err != nil {
+				return err
+			}
+			if looked++; looked > namedAmong {
+				return unnamed("cannot be looked for among more than " + webhook.Count(namedAmong, "subscription") + "; choose a program, or give filter[subscription_id]")
+			}
+			if ok && (given == nil || slices.Contains(given, id)) {
+				ids = append(ids, id)
+			}
+			if len(ids) > maxNamed {
+				return unnamed("is in the URLs of more than " + webhook.Count(maxNamed, "subscription") + "; give more of the URL, or choose a program")
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+func unnamed(detail string) error {
+	return webhook.Invalid(webhook.Validation{Code: webhook.InvalidTooMany, Parameter: "filter[subscription_url]", Detail: detail})
+}
+
+// Page returns a page of a subscription's deliveries, and the cursor of the next
+// page, "" on the last. A page that filters looks at a bounded number of
+// deliveries: it may be short or empty, and there is more all the same when there
+// is a cursor. In the order of completed_at, those that are not completed come
+// last; one that is completed between two pages may be on both or on neither.
+func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
+		return nil, "", err
+	}
+	return s.list(ctx, programID, subscriptionID, webhook.DeliveryList, q)
+}
+
+// PageAll is [Deliveries.Page] over all programs, for admins: of a query of
+// webhook.AllDeliveryList.
+func (s Deliveries) PageAll(ctx context.Context, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+	return s.list(ctx, "", "", webhook.AllDeliveryList, q)
+}
+
+// list lists those of one subscription, or of all when that is "".
+func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+	f, err := s.deliveryFeed(ctx, programID, subscriptionID, list, q)
+	if err != nil {
+		return nil, "", err
+	}
+	read := f.page
+	if q.Sort[0].Name == "completed_at" {
+		read = f.pageByCompletion
+	}
+	err = s.view(ctx, func(v *view) error {
+		var nums []int64
+		if nums, next, err = read(v); err != nil {
+			return err
+		}
+		page, err = v.deliveries(nums)
+		return err
+	})
+	return page, next, err
+}
+
+// completionOrder is an order by completed_at and then num.
+type completionOrder struct{ descending, tieDescending bool }
+
+// start returns the position before all others of a time.
+func (o completionOrder) start(at int64) position {
+	if o.tieDescending {
+		return position{at, math.MaxInt64}
+	}
+	return position{at, 0}
+}
+
+func (o completionOrder) compare(a, b position) int {
+	if a.at != b.at {
+		return down(o.descending && a.at != notCompleted && b.at != notCompleted, cmp.Compare(a.at, b.at))
+	}
+	return down(o.tieDescending, cmp.Compare(a.num, b.num))
+}
+
+// completionWalks are the queries of the completed deliveries behind :at and
+// :num, up to :end. The bounds of num are not those of the index here: rows beyond
+// them count as looked at.
+var completionWalks = map[completionOrder]statement{
+	{false, false}: completionWalk("(d.completed_at, d.num) > (:at, :num) AND d.completed_at < :end ORDER BY d.completed_at, d.num"),
+	{false, true}:  completionWalk("d.completed_at >= :at AND (d.completed_at > :at OR d.num < :num) AND d.completed_at < :end ORDER BY d.completed_at, d.num DESC"),
+	{true, false}:  completionWalk("d.completed_at <= :at AND (d.completed_at < :at OR d.num > :num) AND d.completed_at >= :end ORDER BY d.completed_at DESC, d.num"),
+	{true, true}:   completionWalk("(d.completed_at, d.num) < (:at, :num) AND d.completed_at >= :end ORDER BY d.completed_at DESC, d.num DESC"),
+}
+
+func completionWalk(behind string) statement {
+	return statement{}.with("SELECT d.completed_at, d.num, " + truthOf(deliveryMatches+withinNums) + " FROM deliveries d INDEXED BY deliveries_by_completion" +
+		" WHERE d.subscription_id = :subscription AND d.completed_at IS NOT NULL AND " + behind + " LIMIT :limit")
+}
+
+// pageByCompletion is feed.page in the order of completed_at. A place is that of
+// the last row in this order, which a delivery leaves when it is completed.
+func (f *feed) pageByCompletion(v *view) (nums []int64, next string, err error) {
+	l, o := f.deliveries(v, f.low, f.high), completionOrder{f.q.Sort[0].Descending, f.q.Sort[min(1, len(f.q.Sort)-1)].Descending}
+	from, end := o.bounds(f.q)
+	if f.q.Cursor != "" {
+		cursor, err := f.completionPlace(o)
+		if err != nil {
+			return nil, "", err
+		}
+		if o.compare(cursor, from) > 0 {
+			from = cursor
+		}
+	}
+	streams, err := l.streams()
+	if err != nil {
+		return nil, "", err
+	}
+	var page []position
+	want, more := f.q.Size+1, false
+	if streams != nil {
+		page = slices.DeleteFunc(streams[0].rows, func(p position) bool { return o.compare(p, from) <= 0 })
+		slices.SortFunc(page, o.compare)
+		page = page[:min(want, len(page))]
+		more = len(page) == want
+	} else if page, from, more, err = l.walkByCompletion(o, from, end, want); err != nil {
+		return nil, "", err
+	}
+	if len(page) == want {
+		page = page[:f.q.Size]
+		from = page[f.q.Size-1]
+	}
+	for _, p := range page {
+		nums = append(nums, p.num)
+	}
+	if more {
+		next = f.s.cursor(f.scope, []int64{from.at, from.num})
+	}
+	return nums, next, nil
+}
+
+// bounds returns where the completed deliveries of a query begin and end, as far
+// as its spans of time say so: nothing is completed before it is created.
+func (o completionOrder) bounds(q *webhook.ListQuery) (from position, end int64) {
+	completed, earliest, latest := q.Ranges["completed_at"], int64(0), int64(notCompleted-1)
+	for _, at := range []time.Time{completed.From, q.Ranges["created_at"].From} {
+		if !at.IsZero() {
+			earliest = max(earliest, at.UnixMilli())
+		}
+	}
+	if !completed.To.IsZero() {
+		latest = completed.To.UnixMilli()
+	}
+	if o.descending {
+		return o.start(latest), earliest
+	}
+	return o.start(earliest), latest
+}
+
+// completionPlace reads a cursor.
+func (f *feed) completionPlace(o completionOrder) (position, error) {
+	place := make([]int64, 2)
+	err := f.s.place(f.scope, f.q.Cursor, place)
+	if err == nil {
+		return position{place[0], place[1]}, nil
+	}
+	// Those of before API 2.4.0 have a part, a completed_at, a num, and a num among
+	// what is not completed. The second part follows the first if that descends.
+	old := make([]int64, 5)
+	if f.s.place(f.scope, f.q.Cursor, old) != nil {
+		return position{}, err
+	}
+	if second := old[0] == 1; second && (o.descending || old[3] != o.start(0).num) {
+		return position{notCompleted, old[3]}, nil
+	}
+	return position{old[1], old[2]}, nil
+}
+
+// walkByCompletion walks along what is completed, from a position on, and then
+// along what is not. More says that it left off at a position, and not for want
+// of rows.
+func (l *deliveryList) walkByCompletion(o completionOrder, from position, end int64, want int) (page []position, at position, more bool, err error) {
+	looked, over := 0, l.s.lists.over(time.Now())
+	if from.at != notCompleted {
+		walk, b := completionWalks[o], l.binds.with(binds{"subscription": l.subscriptions[0], "subscription_id": nil, "at": from.at, "num": from.num, "end": end, "limit": l.budget})
+		err = l.Each(walk.text, walk.args(b), func(scan func(...any) error) error {
+			var ok bool
+			if err := scan(&at.at, &at.num, &ok); err != nil {
+				return err
+			}
+			if ok {
+				page = append(page, at)
+			}
+			looked++
+			if more = len(page) == want || looked == l.budget || l.s.lists.late(looked, over); more {
+				return sqlite.ErrStop
+			}
+			return nil
+		})
+	}
+	if err != nil || more || l.q.Ranges["completed_at"] != (webhook.TimeRange{}) {
+		return page, at, more, err
+	}
+	asked := l.q.Filters["status"]
+	statuses := slices.DeleteFunc([]string{string(webhook.StatusPending), string(webhook.StatusRetryable)}, func(s string) bool {
+		return asked != nil && !slices.Contains(asked, s)
+	})
+	streams, _, err := l.take(&choice{walks: []lookup{{deliveriesByStatus, statuses}}}, true)
+	if err != nil {
+		return nil, at, false, err
+	}
+	low, high := l.low, l.high
+	if from.at == notCompleted {
+		low, high = beyond(from.num, o.tieDescending, low, high)
+	}
+	nums, last, more, err := l.walk(streams, o.tieDescending, low, high, want-len(page), max(l.budget-looked, 2))
+	for _, num := range nums {
+		page = append(page, position{notCompleted, num})
+	}
+	return page, position{notCompleted, last}, more, err
+}
+
+// numBefore returns the greatest num of a delivery that was created before a
+// time, 0 when there is none.
+func (s *core) numBefore(ctx context.Context, at time.Time) (int64, error) {
+	return s.lastBefore(ctx, selectNumEnds, selectFromNum, at)
+}
+
+const (
+	selectNumEnds          = "SELECT coalesce((SELECT min(num) FROM deliveries), 1) - 1, coalesce((SELECT max(num) FROM deliveries), 0) + 1"
+	selectFromNum          = "SELECT num, created_at FROM deliveries WHERE num >= ? ORDER BY num LIMIT 1"
+	selectNewestNum        = "SELECT coalesce(max(num), 0) FROM deliveries"
+	selectListedDeliveries = "SELECT " + deliveryColumns + " FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value ORDER BY i.key"
+)
+
+// Newest returns the num of the newest delivery there is, 0 for none.
+func (s Deliveries) Newest(ctx context.Context) (num int64, err error) {
+	return num, s.db.Scan(ctx, selectNewestNum, nil, &num)
+}
+
+// Newer returns the cursor of the page before the one that a query of
+// webhook.AllDeliveryList asks for by its cursor, "" when that is the first.
+func (s Deliveries) Newer(ctx context.Context, q *webhook.ListQuery) (cursor string, err error) {
+	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, q)
+	if err != nil {
+		return "", err
+	}
+	return f.newer(ctx)
+}
+
+// After returns what a query of webhook.AllDeliveryList lets through of
+// the deliveries behind a num, newest first, whatever the query's page: at
+// most so many; the num of the newest there is; and whether there are more in
+// between.
+func (s Deliveries) After(ctx context.Context, q *webhook.ListQuery, after int64, most int) (page []webhook.Delivery, newest int64, more bool, err error) {
+	query := *q
+	query.Size = most
+	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
+	if err != nil {
+		return nil, after, false, err
+	}
+	err = s.view(ctx, func(v *view) error {
+		if err := v.Scan(selectNewestNum, nil, &newest); err != nil || newest <= after {
+			newest = max(newest, after)
+			return err
+		}
+		var nums []int64
+		if nums, _, more, err = f.walk(v, true, max(f.low, after), min(f.high, newest+1)); err != nil {
+			return err
+		}
+		page, err = v.deliveries(nums)
+		return err
+	})
+	return page, newest, more, err
+}
+
+// At returns the deliveries of any program with these nums, in their order,
+// without those that are gone.
+func (s Deliveries) At(ctx context.Context, nums []int64) (all []webhook.Delivery, err error) {
+	err = s.view(ctx, func(v *view) error {
+		all, err = v.deliveries(nums)
+		return err
+	})
+	return all, err
+}
+
+func (v *view) deliveries(nums []int64) (all []webhook.Delivery, err error) {
+	err = v.Each(selectListedDeliveries, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
+		d, _, err := v.s.scanDelivery(scan)
+		all = append(all, d)
+		return err
+	})
+	return all, err
+}

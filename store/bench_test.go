@@ -3,7 +3,10 @@ package store
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +44,45 @@ func BenchmarkPublish(b *testing.B) {
 
 // BenchmarkDeliver is the store's part of a delivery of one event: forming it,
 // with its attempt counted, and recording its result.
+// BenchmarkPublishAgain publishes events in transactions of 1,000: new ones, those of a log
+// of 50,000 again in its order, and again in another order. An event that is published
+// again is compared with the stored one, which is then on a page of its own each time.
+func BenchmarkPublishAgain(b *testing.B) {
+	const stored, atOnce = 50_000, 1000
+	for _, order := range []string{"new", "again", "again, in another order"} {
+		b.Run(order, func(b *testing.B) {
+			s := open(b)
+			program(b, s, "p")
+			publish := func(events []webhook.Event) {
+				if _, err := s.Events().Publish(b.Context(), "p", slices.Clone(events)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			log := make([]webhook.Event, max(stored, b.N))
+			for i := range log {
+				log[i] = event("content_updated")
+			}
+			if order != "new" {
+				for chunk := range slices.Chunk(log[:stored], atOnce) {
+					publish(chunk)
+				}
+			}
+			if strings.HasSuffix(order, "another order") {
+				rand.New(rand.NewPCG(1, 2)).Shuffle(stored, func(i, j int) { log[i], log[j] = log[j], log[i] })
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for n := 0; n < b.N; n += atOnce {
+				at := n
+				if order != "new" {
+					at %= stored
+				}
+				publish(log[at:min(at+atOnce, at+b.N-n)])
+			}
+		})
+	}
+}
+
 func BenchmarkDeliver(b *testing.B) {
 	b.Run("response=none", func(b *testing.B) { benchmarkDeliver(b, 200, "", 0) })
 	b.Run("response=200", func(b *testing.B) { benchmarkDeliver(b, 200, responseHeader, 0) })

@@ -131,7 +131,7 @@ func TestRetentionBesideDeliveries(t *testing.T) {
 			inBubble(t, cfg, func(w *world) {
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error)
-				go func(s *store.Store) { done <- s.Retain(ctx, 10*time.Hour) }(w.d.store)
+				go func(s *store.Store) { done <- s.Retain(ctx, store.Retention{All: 10 * time.Hour}) }(w.d.store)
 				r := newRetained(w, seed)
 				for range 100 {
 					time.Sleep(time.Duration(r.rnd.IntN(40)) * time.Minute)
@@ -154,7 +154,7 @@ func TestOrderedGoesOnAfterAnExpiry(t *testing.T) {
 	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
-		go func(s *store.Store) { done <- s.Retain(ctx, time.Hour) }(w.d.store)
+		go func(s *store.Store) { done <- s.Retain(ctx, store.Retention{All: time.Hour}) }(w.d.store)
 		r := w.subscriber(statuses(200, 500, 500, 500, 500, 200))
 		ordered := true
 		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })

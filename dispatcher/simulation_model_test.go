@@ -19,6 +19,7 @@ type subject struct {
 	replayed bool      // by a replay that is not known
 	replays  []*replaying
 	formed   map[int]bool          // events that were seen in a delivery from the log
+	accepted map[int]bool          // events in deliveries that were removed because they succeeded
 	again    map[string]*replaying // deliveries of replays
 	copies   map[string]time.Time  // redeliveries, and when they were asked for
 	debts    []*debt
@@ -72,6 +73,7 @@ type sending struct {
 	vague   bool // an attempt may have been counted that nobody saw
 	anytime bool // the clock had jumped before a restart: its next attempt may be early or late
 	over    bool // it was cancelled, has expired, or was removed
+	removed bool
 }
 
 // reception is one request.

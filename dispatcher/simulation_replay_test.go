@@ -84,6 +84,8 @@ func (s *simulation) expectReplay(h *subject, f *webhook.ReplayFields) (*replayi
 			in[event]++
 		}
 	}
+	s.learnRemoved(h, stored)
+	gone := h.gone()
 	owed := make(map[int]bool)
 	for _, o := range h.debts {
 		owed[o.event] = true
@@ -95,11 +97,11 @@ func (s *simulation) expectReplay(h *subject, f *webhook.ReplayFields) (*replayi
 		may, must := true, !owed[i] || in[i] > 0
 		switch f.Only {
 		case webhook.ReplayMissed:
-			may = in[i] == 0
-			must = !owed[i] && in[i] == 0
+			may = in[i] == 0 && !h.accepted[i]
+			must = !owed[i] && in[i] == 0 && !gone[i]
 		case webhook.ReplayFailed:
-			may = succeeded[i] == 0
-			must = in[i] > 0 && in[i] == failed[i]
+			may = succeeded[i] == 0 && !h.accepted[i]
+			must = in[i] > 0 && in[i] == failed[i] && !gone[i]
 		}
 		if may {
 			r.may[i] = true
@@ -109,6 +111,17 @@ func (s *simulation) expectReplay(h *subject, f *webhook.ReplayFields) (*replayi
 		}
 	}
 	return r, nil
+}
+
+// gone returns the events that were in a delivery which retention has removed.
+func (h *subject) gone() map[int]bool {
+	gone := make(map[int]bool)
+	for _, m := range h.sent {
+		for _, event := range m.events {
+			gone[event] = gone[event] || m.removed
+		}
+	}
+	return gone
 }
 
 // within says whether a replay may send the event by when that was received.
@@ -233,6 +246,11 @@ func (s *simulation) formedSince(h *subject, r *replaying) map[int]bool {
 			if event, ok := s.events[e.ID]; ok && !r.before[id] {
 				since[event] = true
 			}
+		}
+	}
+	for id, m := range h.sent { // and removed since
+		for _, event := range m.events {
+			since[event] = since[event] || !r.before[id]
 		}
 	}
 	return since

@@ -2,14 +2,26 @@ package dispatcher
 
 import (
 	"context"
+	"net/http"
 	"time"
 
+	"service/store"
 	"service/webhook"
 )
 
 // simulatedKeeps are for how long retention keeps what is old.
 var simulatedKeeps = [...]time.Duration{
 	10 * time.Minute, time.Hour, 3 * time.Hour, 10 * time.Minute, 30 * time.Minute, 30 * time.Second, 10 * time.Minute, time.Minute,
+}
+
+// simulatedKeep returns for how long a retention keeps what is old: every other one
+// removes deliveries that succeeded sooner than the rest.
+func simulatedKeep(n int) store.Retention {
+	keep := store.Retention{All: simulatedKeeps[n]}
+	if n%2 == 0 {
+		keep.Delivered = max(keep.All/60, time.Second)
+	}
+	return keep
 }
 
 // logged is an event in the log of its program.
@@ -23,6 +35,7 @@ type logged struct {
 // the dispatcher.
 type simulatedChanges struct {
 	edge        time.Time       // what retention has removed is older, by the wall clock
+	delivered   time.Time       // the same of deliveries that succeeded
 	cancellable map[string]bool // deliveries that may have been cancelled
 	ended       map[string]bool // those that were, or have expired
 	unread      bool            // the store may have changed since learn
@@ -47,7 +60,7 @@ func (c *simulatedChanges) end() {
 // says: for some n after a subscription has lagged for that long, or the clock has
 // jumped.
 func (s *simulation) retain(h *subject, n int) {
-	keep := simulatedKeeps[n]
+	keep := simulatedKeep(n)
 	if n >= 4 {
 		s.mu.Lock()
 		h.places[h.now.place].mode = modeHang
@@ -56,13 +69,17 @@ func (s *simulation) retain(h *subject, n int) {
 			s.publish(h.program, n)
 		}
 		s.rest()
-		s.sleep(keep)
+		s.sleep(keep.All)
 	}
 	s.rest() // it is known which deliveries there are
 	if n%4 == 3 {
 		s.jump(simulatedJumps[n])
 	}
-	pause := max(keep/48, time.Second)
+	delivered := keep.All
+	if keep.Delivered > 0 {
+		delivered = keep.Delivered
+	}
+	pause := max(delivered/48, time.Second)
 	ctx, stop := context.WithCancel(context.Background())
 	s.mu.Lock()
 	s.changes.pending++
@@ -76,9 +93,13 @@ func (s *simulation) retain(h *subject, n int) {
 		if s.gen != gen || !s.aheadAt.IsZero() && now.Sub(s.aheadAt) < 24*time.Hour {
 			return // nothing may be removed
 		}
-		if edge := s.wall().Add(2*time.Millisecond - keep); edge.After(s.changes.edge) {
-			s.changes.edge = edge
+		later := func(edge *time.Time, keep time.Duration) {
+			if at := s.wall().Add(2*time.Millisecond - keep); at.After(*edge) {
+				*edge = at
+			}
 		}
+		later(&s.changes.edge, keep.All)
+		later(&s.changes.delivered, delivered)
 	})
 	st := s.d.store
 	go func() {
@@ -90,6 +111,11 @@ func (s *simulation) retain(h *subject, n int) {
 		s.changes.pending--
 		s.changes.unread = true
 	}()
+	if keep.Delivered > 0 && !h.now.deleted {
+		s.learn() // what is about to be removed
+		s.sleep(pause + 2*time.Millisecond)
+		s.replay(h, 4+n/2%2) // of all that was missed, or has failed
+	}
 }
 
 // learn reads which deliveries were formed by replays and bulk actions, ended or
@@ -156,19 +182,40 @@ func (s *simulation) learnDelivery(h *subject, d *webhook.Delivery) {
 // learnRemoved takes down which deliveries and events retention may have removed.
 // Owns s.mu.
 func (s *simulation) learnRemoved(h *subject, stored map[string]webhook.Delivery) {
-	edge := s.changes.edge
 	for id, m := range h.sent {
-		if _, ok := stored[id]; ok || m.over && !m.last().wall.Before(edge) {
-			continue
+		if _, ok := stored[id]; !ok && !m.removed {
+			s.learnGone(h, m)
 		}
-		if m.unfinished() && !s.crashed || !m.last().wall.Before(edge) {
-			s.violate(promiseCounted, "subscription %d: a delivery was removed that was sent at %s by the wall clock; it removes what is older than %s", h.i, stamp(m.last().wall), stamp(edge))
-		}
-		m.over = true
 	}
 	for _, owed := range h.debts {
-		if received := s.log[owed.event].received; received.Before(edge) && (!received.IsZero() || owed.doubt) {
+		if received := s.log[owed.event].received; received.Before(s.changes.edge) && (!received.IsZero() || owed.doubt) {
 			owed.old = true
+		}
+	}
+}
+
+// learnGone takes down that a delivery is not stored. Owns s.mu.
+func (s *simulation) learnGone(h *subject, m *sending) {
+	last, edge := m.last(), s.changes.edge
+	early := !last.wall.Before(edge) && last.status == http.StatusOK && !s.changes.ended[m.id]
+	switch {
+	case early:
+		edge = s.changes.delivered
+	case m.over && !last.wall.Before(edge):
+		return
+	}
+	if m.unfinished() && !s.crashed || !last.wall.Before(edge) {
+		s.violate(promiseCounted, "subscription %d: a delivery was removed that was sent at %s by the wall clock; it removes what is older than %s", h.i, stamp(last.wall), stamp(edge))
+	}
+	m.over, m.removed = true, true
+	if !early {
+		return
+	}
+	_, copied := h.copies[m.id]
+	for _, event := range m.events {
+		h.accepted[event] = true
+		if !copied && h.again[m.id] == nil {
+			h.formed[event] = true
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (s *simulation) update(h *subject, edit func(*terms), f *webhook.Subscripti
 
 func (s *simulation) create(ordered bool, m mode) {
 	h := &subject{i: len(s.subs), program: simulatedPrograms[len(s.subs)%s.plan.Programs], now: terms{active: true, ordered: ordered, names: 3}, changed: time.Now(), clean: true, last: &reception{},
-		formed: make(map[int]bool), again: make(map[string]*replaying), copies: make(map[string]time.Time), unseen: make(map[string]bool), sent: make(map[string]*sending)}
+		formed: make(map[int]bool), accepted: make(map[int]bool), again: make(map[string]*replaying), copies: make(map[string]time.Time), unseen: make(map[string]bool), sent: make(map[string]*sending)}
 	for n := range h.places {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(h.i), byte(n)})
 		at := &place{owner: h, n: n, mode: m, subscriber: subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn)}}

@@ -183,6 +183,7 @@ type EventView struct {
 	Deliveries []EventDelivery // the newest first
 	Older      string          // the cursor of those before, "" for none
 	Waiting    []EventWait     // at most MaxEventWaits
+	Removed    int             // subscriptions that accepted it in deliveries which retention has removed; at most MaxEventWaits
 }
 
 // MaxEventWaits is how many subscriptions that an event waits for are read, and
@@ -203,6 +204,9 @@ const (
 		FROM subscriptions s INDEXED BY subscriptions_by_program CROSS JOIN interests i ON i.subscription_id = s.id CROSS JOIN cursors c ON c.subscription_id = s.id
 		LEFT JOIN failures f ON f.subscription_id = s.id
 		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND i.name = ?2 AND i.after_seq < ?3 AND (i.until_seq IS NULL OR i.until_seq >= ?3) AND c.seq < ?3 LIMIT ?4`
+
+	countEventRemoved = `SELECT count(*) FROM (SELECT 1 FROM subscriptions s INDEXED BY subscriptions_of_program WHERE s.program_id = ?1 AND coalesce((SELECT r.last_seq FROM delivered r
+		WHERE r.subscription_id = s.id AND r.name = ?2 AND r.first_seq <= ?3 ORDER BY r.first_seq DESC LIMIT 1), 0) >= ?3 LIMIT ?4)`
 )
 
 // View returns one event of a program, with a page of the deliveries that
@@ -232,6 +236,9 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 		if len(nums) > EventDeliveries {
 			e.Deliveries = e.Deliveries[:EventDeliveries]
 			e.Older = s.cursor(scope, nums[EventDeliveries-1:EventDeliveries])
+		}
+		if err := v.Scan(countEventRemoved, []any{programID, e.Name, e.Seq, MaxEventWaits}, &e.Removed); err != nil {
+			return err
 		}
 		return v.Each(selectEventWaits, []any{programID, e.Name, e.Seq, MaxEventWaits}, func(scan func(...any) error) error {
 			var w EventWait

@@ -179,9 +179,9 @@ func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs [
 	query := selectReplayed
 	switch r.Only {
 	case webhook.ReplayMissed:
-		query += " AND NOT EXISTS (" + itsDeliveries + ")"
+		query += " AND NOT EXISTS (" + itsDeliveries + ") AND NOT " + wasDelivered
 	case webhook.ReplayFailed:
-		query += " AND EXISTS (" + itsDeliveries + ") AND NOT EXISTS (" + itsDeliveries + " AND d.status <> 'failed')"
+		query += " AND EXISTS (" + itsDeliveries + ") AND NOT EXISTS (" + itsDeliveries + " AND d.status <> 'failed') AND NOT " + wasDelivered
 	}
 	err = s.db.Each(ctx, query+" ORDER BY e.seq LIMIT ?5", []any{r.ProgramID, r.SubscriptionID, r.after, end, count, r.names}, func(scan func(...any) error) error {
 		var seq int64

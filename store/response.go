@@ -90,18 +90,17 @@ const (
 		AND EXISTS (SELECT 1 FROM deliveries d INDEXED BY deliveries_by_subscription WHERE d.subscription_id = s.id LIMIT 1 OFFSET ?)`
 	selectMark = "SELECT coalesce(max(completed_at), 0) FROM response_marks WHERE subscription_id = ?"
 	// The successes after a mark, by when they ended.
-	successesAfter   = " FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = ?1 AND completed_at > ?2 AND completed_at IS NOT NULL AND status = 'success'"
-	selectKeptFrom   = "SELECT completed_at" + successesAfter + " ORDER BY completed_at DESC LIMIT 1 OFFSET ?3"
-	selectNextTrim   = "SELECT max(completed_at), count(*) FROM (SELECT completed_at" + successesAfter + " AND completed_at < ?3 ORDER BY completed_at LIMIT ?4)"
-	removeSuccesses  = removeResponse + "result = 'success' AND delivery IN (SELECT num" + successesAfter + " AND completed_at <= ?3)"
-	moveMark         = "INSERT INTO response_marks (subscription_id, completed_at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET completed_at = ?2"
-	selectOverQuota  = "SELECT program_id FROM response_use WHERE bytes > ?"
-	selectUse        = "SELECT coalesce(max(bytes), 0) FROM response_use WHERE program_id = ?"
-	selectOldest     = "SELECT delivery, number, bytes FROM stored_responses WHERE program_id = ? ORDER BY delivery, number LIMIT ?"
-	removeResponses  = removeResponse + "(delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
-	removeStored     = "DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?2))"
-	removeAgedStored = "DELETE FROM stored_responses WHERE (program_id, delivery) IN (SELECT program_id, num FROM deliveries WHERE " + agedDeliveries + ")"
-	countStored      = `INSERT OR IGNORE INTO stored_responses (program_id, delivery, number, bytes)
+	successesAfter  = " FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = ?1 AND completed_at > ?2 AND completed_at IS NOT NULL AND status = 'success'"
+	selectKeptFrom  = "SELECT completed_at" + successesAfter + " ORDER BY completed_at DESC LIMIT 1 OFFSET ?3"
+	selectNextTrim  = "SELECT max(completed_at), count(*) FROM (SELECT completed_at" + successesAfter + " AND completed_at < ?3 ORDER BY completed_at LIMIT ?4)"
+	removeSuccesses = removeResponse + "result = 'success' AND delivery IN (SELECT num" + successesAfter + " AND completed_at <= ?3)"
+	moveMark        = "INSERT INTO response_marks (subscription_id, completed_at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET completed_at = ?2"
+	selectOverQuota = "SELECT program_id FROM response_use WHERE bytes > ?"
+	selectUse       = "SELECT coalesce(max(bytes), 0) FROM response_use WHERE program_id = ?"
+	selectOldest    = "SELECT delivery, number, bytes FROM stored_responses WHERE program_id = ? ORDER BY delivery, number LIMIT ?"
+	removeResponses = removeResponse + "(delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
+	removeStored    = "DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?2))"
+	countStored     = `INSERT OR IGNORE INTO stored_responses (program_id, delivery, number, bytes)
 		SELECT d.program_id, a.delivery, a.number, octet_length(a.response_header) + octet_length(a.response_body)
 		FROM attempts a CROSS JOIN deliveries d ON d.num = a.delivery
 		WHERE a.delivery > ?1 AND a.delivery <= ?2 AND a.result <> 'success' AND a.response_removed = 0 AND (a.response_header <> '' OR a.response_body <> x'')`

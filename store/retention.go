@@ -20,6 +20,22 @@ const (
 	firstSweep, mostSweep = 8, 256
 )
 
+// Retention is for how long records are kept.
+type Retention struct {
+	All time.Duration // events, deliveries and attempts
+	// Delivered is for how long deliveries that succeeded are kept, with their
+	// attempts; 0 is as long as All.
+	Delivered time.Duration
+}
+
+// delivered returns for how long deliveries that succeeded are kept.
+func (r Retention) delivered() time.Duration {
+	if r.Delivered <= 0 {
+		return r.All
+	}
+	return min(r.Delivered, r.All)
+}
+
 // Swept is what retention has removed.
 type Swept struct {
 	Events     int64
@@ -35,11 +51,13 @@ func (a *Swept) add(b Swept) {
 	a.Lost += b.Lost
 }
 
-// Retain removes what is older than keep, now and then, in small steps, until
+// Retain removes what is older than keep.All, now and then, in small steps, until
 // ctx ends:
 //
 //   - A delivery goes, with its attempts, when it ended that long ago. One that
 //     has waited for so long ends first: it has failed, as expired.
+//   - One that succeeded goes when it ended keep.Delivered ago. Its events stay, for
+//     other subscriptions and replays, and so does the fact that it brought them.
 //   - An event goes when it was accepted that long ago and no delivery is left
 //     that carries it. The newest event of a program stays.
 //   - A subscription that still waited for a removed event has lost it: that is
@@ -49,8 +67,8 @@ func (a *Swept) add(b Swept) {
 //
 // Nothing is removed for a while after the start, so that what waited while
 // nothing ran is sent first, nor for a day after the clock was set forward.
-func (s *Store) Retain(ctx context.Context, keep time.Duration) error {
-	pause := min(max(keep/48, time.Second), time.Hour)
+func (s *Store) Retain(ctx context.Context, keep Retention) error {
+	pause := min(max(keep.delivered()/48, time.Second), time.Hour)
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -59,10 +77,10 @@ func (s *Store) Retain(ctx context.Context, keep time.Duration) error {
 			return nil
 		case <-timer.C:
 		}
-		edge, doubted, err := s.retentionEdge(keep)
+		now, doubted, err := s.retentionTime()
 		w := &sweep{}
 		if err == nil && !doubted {
-			w, err = s.sweep(ctx, edge)
+			w, err = s.sweep(ctx, now.Add(-keep.All), now.Add(-keep.delivered()))
 			s.noteSwept(w.swept)
 		}
 		if ctx.Err() != nil {
@@ -78,16 +96,16 @@ func (s *Store) Retain(ctx context.Context, keep time.Duration) error {
 	}
 }
 
-// retentionEdge returns the time before which records are older than keep, and
+// retentionTime returns the time from which the age of records is counted, and
 // whether the clock was set forward in the last day. It makes a commit, since an
 // idle service notices a jump of the clock only then.
-func (s *core) retentionEdge(keep time.Duration) (edge time.Time, doubted bool, err error) {
+func (s *core) retentionTime() (now time.Time, doubted bool, err error) {
 	err = s.writer.do(func(*tx) error {
-		edge, doubted = s.clock.now().Add(-keep), s.clock.jump() > 0
+		now, doubted = s.clock.now(), s.clock.jump() > 0
 		return nil
 	})
 	since := s.clock.doubted.Load()
-	return edge, doubted || since != nil && time.Since(*since) < clockDoubt, err
+	return now, doubted || since != nil && time.Since(*since) < clockDoubt, err
 }
 
 // Swept returns what was removed since Open.
@@ -103,10 +121,11 @@ func (s *core) noteSwept(swept Swept) {
 	s.swept.add(swept)
 }
 
-// sweep removes everything that is older than edge, once.
-func (s *core) sweep(ctx context.Context, edge time.Time) (*sweep, error) {
-	w := &sweep{s: s, ctx: ctx, edge: edge.UnixMilli()}
-	for _, part := range []func() error{w.deliveries, w.events, w.stats, w.rest} {
+// sweep removes everything that is older than edge, and deliveries that succeeded
+// before delivered, once.
+func (s *core) sweep(ctx context.Context, edge, delivered time.Time) (*sweep, error) {
+	w := &sweep{s: s, ctx: ctx, edge: edge.UnixMilli(), delivered: delivered.UnixMilli()}
+	for _, part := range []func() error{w.removeEarly, w.deliveries, w.events, w.stats, w.rest} {
 		w.step = firstSweep
 		if err := part(); err != nil {
 			return w, err
@@ -117,11 +136,13 @@ func (s *core) sweep(ctx context.Context, edge time.Time) (*sweep, error) {
 
 // sweep is one round of retention.
 type sweep struct {
-	s     *core
-	ctx   context.Context
-	edge  int64 // what is older goes
-	step  int   // how many records the next step looks at
-	swept Swept
+	s    *core
+	ctx  context.Context
+	edge int64 // what is older goes
+	// delivered is the edge of deliveries that succeeded, if it is later.
+	delivered int64
+	step      int // how many records the next step looks at
+	swept     Swept
 
 	longest time.Duration // a step has held the writer
 }
@@ -164,12 +185,38 @@ const (
 	selectAged = `SELECT num, created_at FROM deliveries WHERE num > ? AND num < (SELECT max(num) FROM deliveries) ORDER BY num LIMIT ?`
 	expireAged = `UPDATE deliveries SET status = 'failed', failure_reason = 'expired', next_attempt_at = NULL, completed_at = ?4
 		WHERE num > ?1 AND num <= ?2 AND created_at < ?3 AND next_attempt_at IS NOT NULL`
-	agedDeliveries = "num > ?1 AND num <= ?2 AND completed_at < ?3"
-	removeLinks    = `DELETE FROM delivery_events WHERE (program_id, seq, delivery) IN (
-		SELECT d.program_id, j.value, d.num FROM deliveries d, json_each(d.seqs) j WHERE d.seqs IS NOT NULL AND ` + agedDeliveries + `)`
-	removeAttempts   = "DELETE FROM attempts WHERE delivery IN (SELECT num FROM deliveries WHERE " + agedDeliveries + ")"
-	removeDeliveries = "DELETE FROM deliveries WHERE " + agedDeliveries
 )
+
+// removal is the removal of some deliveries with all that belongs to them.
+type removal struct {
+	parts      [3]string
+	deliveries string
+}
+
+// newRemoval returns the removal of the deliveries for which a condition holds.
+func newRemoval(which string) removal {
+	return removal{
+		parts: [...]string{
+			"DELETE FROM delivery_events WHERE (program_id, seq, delivery) IN (SELECT d.program_id, j.value, d.num FROM deliveries d, json_each(d.seqs) j WHERE d.seqs IS NOT NULL AND " + which + ")",
+			"DELETE FROM stored_responses WHERE (program_id, delivery) IN (SELECT program_id, num FROM deliveries WHERE " + which + ")",
+			"DELETE FROM attempts WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + ")",
+		},
+		deliveries: "DELETE FROM deliveries WHERE " + which,
+	}
+}
+
+// removalOfAged removes those of a range of deliveries that ended before a time.
+var removalOfAged = newRemoval("num > ?1 AND num <= ?2 AND completed_at < ?3")
+
+// removeDeliveries removes deliveries, and returns how many there were.
+func (t *tx) removeDeliveries(r *removal, args ...any) (int64, error) {
+	for _, query := range r.parts {
+		if err := t.Exec(query, args...); err != nil {
+			return 0, err
+		}
+	}
+	return t.Affected(r.deliveries, args...)
+}
 
 // deliveries ends what has waited too long, and removes what ended long ago.
 func (w *sweep) deliveries() error {
@@ -224,12 +271,7 @@ func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 	if swept.Expired, err = t.Affected(expireAged, after, to, w.edge, now); err != nil {
 		return swept, err
 	}
-	for _, query := range []string{removeLinks, removeAgedStored, removeAttempts} {
-		if err := t.Exec(query, after, to, w.edge); err != nil {
-			return swept, err
-		}
-	}
-	swept.Deliveries, err = t.Affected(removeDeliveries, after, to, w.edge)
+	swept.Deliveries, err = t.removeDeliveries(&removalOfAged, after, to, w.edge)
 	return swept, err
 }
 
@@ -297,7 +339,11 @@ func (w *sweep) eventsOf(programID string) error {
 	until = min(until, head-1) // the newest holds the log's end
 	lost := make(map[string]int64)
 	// What was passed is lost, also when the sweep does not come to its end.
-	return errors.Join(w.eventsUpTo(programID, until, lost), w.alertLosses(programID, lost))
+	err = errors.Join(w.eventsUpTo(programID, until, lost), w.alertLosses(programID, lost))
+	if err == nil {
+		err = w.forgetDelivered(programID)
+	}
+	return err
 }
 
 func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64) error {
@@ -463,6 +509,7 @@ func (w *sweep) rest() error {
 		{selectForgotten, w.edge, []string{
 			"DELETE FROM losses WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM response_marks WHERE subscription_id IN (SELECT value FROM json_each(?))",
+			"DELETE FROM delivered WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM replays WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM subscriptions WHERE id IN (SELECT value FROM json_each(?))",
 		}},
@@ -483,8 +530,8 @@ func (w *sweep) rest() error {
 }
 
 // keys returns the keys that a query finds for one step.
-func (w *sweep) keys(find string, edge int64) (keys []any, err error) {
-	err = w.s.db.Each(w.ctx, find, []any{edge, w.step}, func(scan func(...any) error) error {
+func (w *sweep) keys(find string, which any) (keys []any, err error) {
+	err = w.s.db.Each(w.ctx, find, []any{which, w.step}, func(scan func(...any) error) error {
 		var key any
 		err := scan(&key)
 		if text, ok := key.([]byte); ok { // as one of the drivers has it

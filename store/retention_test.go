@@ -49,7 +49,7 @@ func inBubble(t *testing.T, test func(*testing.T, *Store)) {
 
 func sweepAt(t *testing.T, s *Store, edge time.Time) Swept {
 	t.Helper()
-	w, err := s.sweep(t.Context(), edge)
+	w, err := s.sweep(t.Context(), edge, edge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,8 @@ func TestRetentionEndedHalfWay(t *testing.T) {
 		defer watcher.Close()
 		ended := make(chan error)
 		go func() {
-			_, err := s.sweep(ctx, time.Now().Add(-time.Hour))
+			edge := time.Now().Add(-time.Hour)
+			_, err := s.sweep(ctx, edge, edge)
 			ended <- err
 		}()
 		<-watcher.C // the cursor was moved
@@ -304,7 +305,7 @@ func testRetain(t *testing.T, write bool) {
 		publish(t, s, "p", "content_updated", "content_updated")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- s.Retain(ctx, 48*time.Hour) }()
+		go func() { done <- s.Retain(ctx, Retention{All: 48 * time.Hour}) }()
 		events := func() int64 { return count(t, s, "SELECT count(*) FROM events") }
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
@@ -403,7 +404,8 @@ func BenchmarkSweep(b *testing.B) {
 			}
 		}()
 		b.StartTimer()
-		w, err := s.sweep(context.Background(), time.Now())
+		edge := time.Now()
+		w, err := s.sweep(context.Background(), edge, edge)
 		if err != nil {
 			b.Fatal(err)
 		}

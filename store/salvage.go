@@ -20,13 +20,17 @@ type OldData struct {
 	// Warning says that a part of the data cannot be read, "" when all can.
 	Warning string
 
-	db   *sqlite.Unchanged
-	lock *sqlite.DirLock
+	db     *sqlite.Unchanged
+	lock   *sqlite.DirLock
+	schema int
 }
 
 // oldestReadable is the oldest schema that OldData can read: events have had their
 // trace since, the newest column that is read.
 const oldestReadable = 7
+
+// deliveredSchema is the first schema that has the table delivered.
+const deliveredSchema = 12
 
 // OpenOldData locks a data directory and opens its database to be read. The error
 // wraps [ErrLocked] when a process has it. The caller must call Close.
@@ -57,16 +61,15 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var have int
-	switch err := o.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); {
+	switch err := o.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&o.schema); {
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", path, err)
-	case have == 0:
+	case o.schema == 0:
 		return nil, fmt.Errorf("%s holds nothing of the service", path)
-	case have > newest:
-		return nil, fmt.Errorf("%s has schema %d, and this binary knows schemas up to %d: use a newer binary", path, have, newest)
-	case have < oldestReadable:
-		return nil, fmt.Errorf("%s has schema %d, and this binary reads old data from schema %d on: use the binary that wrote it", path, have, oldestReadable)
+	case o.schema > newest:
+		return nil, fmt.Errorf("%s has schema %d, and this binary knows schemas up to %d: use a newer binary", path, o.schema, newest)
+	case o.schema < oldestReadable:
+		return nil, fmt.Errorf("%s has schema %d, and this binary reads old data from schema %d on: use the binary that wrote it", path, o.schema, oldestReadable)
 	}
 	if err := checkCommits(ctx, path, o.db.DB); errors.Is(err, ErrMissing) && o.Warning == "" {
 		o.Warning = err.Error()
@@ -131,13 +134,23 @@ type SalvagedEvent struct {
 	Trace webhook.Trace `json:"trace,omitempty"`
 }
 
+const (
+	selectOldEvent = `SELECT json, traceparent, EXISTS (
+			SELECT 1 FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery
+			WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.status = 'success')
+		FROM events e WHERE program_id = ?1 AND seq = ?2`
+	selectOldDelivered = `SELECT EXISTS (SELECT 1 FROM events e CROSS JOIN subscriptions s ON s.program_id = e.program_id
+			CROSS JOIN delivered r ON r.subscription_id = s.id AND r.name = e.name
+		WHERE e.program_id = ?1 AND e.seq = ?2 AND r.first_seq <= ?2 AND r.last_seq >= ?2)`
+)
+
 // Event returns one event, and whether a subscriber has accepted it already.
 func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e SalvagedEvent, delivered bool, err error) {
 	var trace sql.NullString
-	err = o.db.QueryRowContext(ctx, `SELECT json, traceparent, EXISTS (
-			SELECT 1 FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery
-			WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.status = 'success')
-		FROM events e WHERE program_id = ? AND seq = ?`, programID, seq).Scan(&e.JSON, &trace, &delivered)
+	err = o.db.QueryRowContext(ctx, selectOldEvent, programID, seq).Scan(&e.JSON, &trace, &delivered)
+	if err == nil && !delivered && o.schema >= deliveredSchema {
+		err = o.db.QueryRowContext(ctx, selectOldDelivered, programID, seq).Scan(&delivered)
+	}
 	e.Trace = webhook.Trace(trace.String)
 	return e, delivered, err
 }

@@ -101,6 +101,8 @@ type core struct {
 	uses    tokenUses
 	sweptMu sync.Mutex
 	swept   Swept // since Open
+	// Up to this num, no delivery is to be removed because it succeeded; owned by Retain.
+	deliveredFrom int64
 
 	tokens   tokenCache
 	watchers watchers

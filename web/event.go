@@ -210,7 +210,15 @@ func bySubscription(all []store.EventDelivery) []eventDeliveryLine {
 
 // outcome says in a sentence what became of the event.
 func (e *eventRecord) outcome() string {
-	if len(e.lines) == 0 && len(e.Waiting) == 0 {
+	removed := ""
+	if e.Removed > 0 {
+		removed = "Accepted by " + webhook.Count(e.Removed, "subscription") + " in deliveries that the retention has removed since."
+	}
+	switch {
+	case len(e.lines) > 0 || len(e.Waiting) > 0:
+	case removed != "":
+		return removed
+	default:
 		return "No subscription asked for it when it was published."
 	}
 	// The newest of a subscription says how it stands.
@@ -240,6 +248,9 @@ func (e *eventRecord) outcome() string {
 	text := webhook.Count(subs+len(e.Waiting), "subscription") + ": " + strings.Join(parts, ", ") + "."
 	if e.older != "" || e.newest != "" {
 		text = "On this page: " + text
+	}
+	if removed != "" {
+		text += " " + removed
 	}
 	return text
 }

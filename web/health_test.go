@@ -187,7 +187,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		// then what waits in the log is lost.
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- s.Retain(ctx, 3*time.Hour) }()
+		go func() { done <- s.Retain(ctx, store.Retention{All: 3 * time.Hour}) }()
 		time.Sleep(2 * time.Hour)
 		wants(">expired<", "It waited until it was older than the retention.")
 		time.Sleep(4 * time.Hour)

@@ -40,6 +40,7 @@ type systemRecord struct {
 	notReady     string
 	up           time.Duration
 	retention    string
+	delivered    string // the retention of deliveries that succeeded; "" is the same
 	certificates []Certificate
 	settings     []Setting
 	checks       []store.Finding
@@ -64,8 +65,11 @@ func (h *systemPages) show(r *request) (response, error) {
 	s.replica, s.hold = h.store.Replica(), h.hold()
 	s.up, s.settings, s.driver = r.clock.Now.Sub(h.cfg.Started), h.cfg.Settings, store.DriverName
 	for _, set := range s.settings {
-		if set.Name == "retention" {
+		switch set.Name {
+		case "retention":
 			s.retention = set.Value
+		case "retention-delivered":
+			s.delivered = set.Value
 		}
 	}
 	if h.cfg.Certificates != nil {

@@ -12,7 +12,7 @@ import (
 
 func TestSystemPage(t *testing.T) {
 	w := testWeb(t, func(c *Config) {
-		c.Settings = []Setting{{"retention", "30d", "default"}, {"alert-url", "set", "SERVICE_ALERT_URL"}, {"allow-destination", "", "default"}}
+		c.Settings = []Setting{{"retention", "30d", "default"}, {"retention-delivered", "3d", "flag"}, {"alert-url", "set", "SERVICE_ALERT_URL"}, {"allow-destination", "", "default"}}
 		c.Certificates = func() []Certificate {
 			return []Certificate{
 				{Names: []string{"localhost"}, Issuer: "our CA", Ends: time.Now().Add(48 * time.Hour)},
@@ -28,7 +28,7 @@ func TestSystemPage(t *testing.T) {
 	v.signIn(w)
 	p := v.do("GET", "/system")
 	p.want(t, 200, "SQLite 3.")
-	for _, text := range []string{"v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate", "the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
+	for _, text := range []string{"v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate", "the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
 		if !strings.Contains(p.body, text) {
 			t.Errorf("the page does not say %q", text)
 		}

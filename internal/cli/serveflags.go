@@ -22,42 +22,43 @@ import (
 type serveFlags struct {
 	dataFlag
 	keyFlag
-	Listen           string   `default:"auto" placeholder:"ADDR" help:"The address of the API and the admin UI; auto is 127.0.0.1:8443, or :443 with --domain."`
-	Domain           []string `placeholder:"NAME" help:"A name that the service is reached by from everywhere: it gets a certificate for it by itself, from an issuer that speaks ACME, and renews it; repeated or with commas."`
-	ACMEEmail        string   `name:"acme-email" placeholder:"EMAIL" help:"Where the issuer of the certificates may write to."`
-	ACMECA           string   `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"The issuer, by its ACME directory. Its terms of service are agreed to."`
-	ACMECARoot       string   `name:"acme-ca-root" placeholder:"FILE" help:"Certificates, in PEM, that the issuer's own server is verified by, instead of the system's."`
-	HTTPListen       string   `name:"http-listen" default:"auto" placeholder:"ADDR" help:"An address for plain HTTP, where challenges of the issuer are answered and browsers led to HTTPS; off is none, auto is :80 with --domain, else off."`
-	TLS              string   `name:"tls" default:"auto" placeholder:"auto|off" help:"Without --domain auto serves HTTPS with a certificate of a local CA kept in the data directory (ca.pem, for curl --cacert); off is plain HTTP, on a loopback address alone, or for those of --trusted-proxy."`
-	TrustedProxy     []string `placeholder:"CIDR" help:"Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, by address or network; repeated or with commas."`
-	AllowDestination []string `placeholder:"CIDR" help:"Private addresses that subscriptions may point at, by name; repeated or with commas."`
-	AllowHTTP        bool     `name:"allow-http" help:"Subscription URLs may be http://."`
-	RetrySchedule    string   `default:"5s,5m,30m,2h" placeholder:"LIST" help:"The four waits between five attempts."`
-	RetryJitter      string   `default:"0.2" placeholder:"X" help:"Each wait is jittered by up to this share of it, 0 to 1."`
-	AttemptTimeout   string   `default:"10s" placeholder:"D" help:"One attempt, from dialling to the end of the response."`
-	MaxInFlight      string   `default:"8" placeholder:"N" help:"Deliveries in flight per subscription."`
-	MaxConnections   string   `default:"512" placeholder:"N" help:"Deliveries in flight in all."`
-	BatchSize        string   `default:"100" placeholder:"N" help:"The most events in one delivery."`
-	BatchWindow      string   `default:"0s" placeholder:"D" help:"How long the first event waits for company."`
-	FailingAfter     string   `default:"10" placeholder:"N" help:"Retryable attempts in a row, over at least a minute, after which a subscription is failing: its events wait, and it is probed now and then; 0 is never."`
-	RejectingAfter   string   `default:"5" placeholder:"N" help:"Final responses other than 2xx in a row after which a subscription is failing; 0 is never."`
-	DisableAfter     string   `default:"0" placeholder:"D" help:"A subscription that has been failing that long is switched off; 0 is never."`
-	Retention        string   `default:"30d" placeholder:"D" help:"Events, deliveries and attempts older than this are removed, in small steps; it must be longer than a delivery may take by --retry-schedule."`
-	MinFreeDisk      string   `default:"auto" placeholder:"SIZE" help:"While less of the disk is free no event is accepted, so that what was accepted can still be delivered: a size such as 1GiB, 0 for no limit, or auto, which is a twentieth of the disk, 256MiB at the most and 16MiB at the least."`
-	AlertURL         string   `name:"alert-url" placeholder:"URL" help:"Where alerts are sent, such as that a subscription is failing: like a delivery, signed with the secret in alert.secret in the data directory."`
-	AlertURLFile     string   `name:"alert-url-file" placeholder:"FILE" help:"A file that holds the URL."`
-	RateLimit        string   `default:"1000" placeholder:"N" help:"Requests per program in any 60 seconds; 0 is no limit."`
-	RequestTimeout   string   `default:"30s" placeholder:"D" help:"A request that takes longer is answered 504, and 408 when it is its body that does not arrive; a stream of events may take any time, but not be silent for longer."`
-	MaxSubscriptions string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
-	Grace            string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
-	Litestream       string   `placeholder:"FILE" help:"Where the database is copied to while the service runs, in Litestream's own format; without it litestream.yml in the working directory, if there is one; off for none."`
-	Acknowledge      string   `default:"local" placeholder:"local|replica" help:"When a write is acknowledged: local once it is on this host's disk, replica once the replica has it too."`
-	AckTimeout       string   `name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: how long a write waits for the replica, before it is answered 503."`
-	VerifyReplica    string   `default:"24h" placeholder:"D" help:"How often the content of the replica is compared with the database; 0 is never."`
-	RestoreHold      string   `default:"0" placeholder:"D" help:"After a restore deliveries are held for so long, or until service release: what was sent after the state that was restored is not known any more, and is sent again."`
-	Lease            string   `default:"0" placeholder:"D" help:"With a standby: how long the lease in the bucket of the replica is good for, which the one that serves holds and renews, such as 30s. Before one that cannot be renewed ends, nothing is accepted or sent any more. 0 is none."`
-	LogFormat        string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
-	LogLevel         string   `default:"info" placeholder:"debug|info|warn|error" help:"The least that is logged; the demo logs warn when this is info."`
+	Listen             string   `default:"auto" placeholder:"ADDR" help:"The address of the API and the admin UI; auto is 127.0.0.1:8443, or :443 with --domain."`
+	Domain             []string `placeholder:"NAME" help:"A name that the service is reached by from everywhere: it gets a certificate for it by itself, from an issuer that speaks ACME, and renews it; repeated or with commas."`
+	ACMEEmail          string   `name:"acme-email" placeholder:"EMAIL" help:"Where the issuer of the certificates may write to."`
+	ACMECA             string   `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"The issuer, by its ACME directory. Its terms of service are agreed to."`
+	ACMECARoot         string   `name:"acme-ca-root" placeholder:"FILE" help:"Certificates, in PEM, that the issuer's own server is verified by, instead of the system's."`
+	HTTPListen         string   `name:"http-listen" default:"auto" placeholder:"ADDR" help:"An address for plain HTTP, where challenges of the issuer are answered and browsers led to HTTPS; off is none, auto is :80 with --domain, else off."`
+	TLS                string   `name:"tls" default:"auto" placeholder:"auto|off" help:"Without --domain auto serves HTTPS with a certificate of a local CA kept in the data directory (ca.pem, for curl --cacert); off is plain HTTP, on a loopback address alone, or for those of --trusted-proxy."`
+	TrustedProxy       []string `placeholder:"CIDR" help:"Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, by address or network; repeated or with commas."`
+	AllowDestination   []string `placeholder:"CIDR" help:"Private addresses that subscriptions may point at, by name; repeated or with commas."`
+	AllowHTTP          bool     `name:"allow-http" help:"Subscription URLs may be http://."`
+	RetrySchedule      string   `default:"5s,5m,30m,2h" placeholder:"LIST" help:"The four waits between five attempts."`
+	RetryJitter        string   `default:"0.2" placeholder:"X" help:"Each wait is jittered by up to this share of it, 0 to 1."`
+	AttemptTimeout     string   `default:"10s" placeholder:"D" help:"One attempt, from dialling to the end of the response."`
+	MaxInFlight        string   `default:"8" placeholder:"N" help:"Deliveries in flight per subscription."`
+	MaxConnections     string   `default:"512" placeholder:"N" help:"Deliveries in flight in all."`
+	BatchSize          string   `default:"100" placeholder:"N" help:"The most events in one delivery."`
+	BatchWindow        string   `default:"0s" placeholder:"D" help:"How long the first event waits for company."`
+	FailingAfter       string   `default:"10" placeholder:"N" help:"Retryable attempts in a row, over at least a minute, after which a subscription is failing: its events wait, and it is probed now and then; 0 is never."`
+	RejectingAfter     string   `default:"5" placeholder:"N" help:"Final responses other than 2xx in a row after which a subscription is failing; 0 is never."`
+	DisableAfter       string   `default:"0" placeholder:"D" help:"A subscription that has been failing that long is switched off; 0 is never."`
+	Retention          string   `default:"30d" placeholder:"D" help:"Events, deliveries and attempts older than this are removed, in small steps; it must be longer than a delivery may take by --retry-schedule."`
+	RetentionDelivered string   `placeholder:"D" help:"Successful deliveries with their attempts and responses are removed after this, if that is before --retention; without it they are kept as long as everything else. Events stay for --retention."`
+	MinFreeDisk        string   `default:"auto" placeholder:"SIZE" help:"While less of the disk is free no event is accepted, so that what was accepted can still be delivered: a size such as 1GiB, 0 for no limit, or auto, which is a twentieth of the disk, 256MiB at the most and 16MiB at the least."`
+	AlertURL           string   `name:"alert-url" placeholder:"URL" help:"Where alerts are sent, such as that a subscription is failing: like a delivery, signed with the secret in alert.secret in the data directory."`
+	AlertURLFile       string   `name:"alert-url-file" placeholder:"FILE" help:"A file that holds the URL."`
+	RateLimit          string   `default:"1000" placeholder:"N" help:"Requests per program in any 60 seconds; 0 is no limit."`
+	RequestTimeout     string   `default:"30s" placeholder:"D" help:"A request that takes longer is answered 504, and 408 when it is its body that does not arrive; a stream of events may take any time, but not be silent for longer."`
+	MaxSubscriptions   string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
+	Grace              string   `default:"10s" placeholder:"D" help:"On SIGINT or SIGTERM: how long requests, and then attempts, in flight may take to end."`
+	Litestream         string   `placeholder:"FILE" help:"Where the database is copied to while the service runs, in Litestream's own format; without it litestream.yml in the working directory, if there is one; off for none."`
+	Acknowledge        string   `default:"local" placeholder:"local|replica" help:"When a write is acknowledged: local once it is on this host's disk, replica once the replica has it too."`
+	AckTimeout         string   `name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: how long a write waits for the replica, before it is answered 503."`
+	VerifyReplica      string   `default:"24h" placeholder:"D" help:"How often the content of the replica is compared with the database; 0 is never."`
+	RestoreHold        string   `default:"0" placeholder:"D" help:"After a restore deliveries are held for so long, or until service release: what was sent after the state that was restored is not known any more, and is sent again."`
+	Lease              string   `default:"0" placeholder:"D" help:"With a standby: how long the lease in the bucket of the replica is good for, which the one that serves holds and renews, such as 30s. Before one that cannot be renewed ends, nothing is accepted or sent any more. 0 is none."`
+	LogFormat          string   `default:"text" placeholder:"text|json" help:"How the log on stderr is written."`
+	LogLevel           string   `default:"info" placeholder:"debug|info|warn|error" help:"The least that is logged; the demo logs warn when this is info."`
 }
 
 // settings reads the flags. The error tells all that is wrong with them.
@@ -84,7 +85,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 			RejectingAfter: f.integer("rejecting-after", c.RejectingAfter, 0, 1<<20),
 			DisableAfter:   f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
 		},
-		Retention:     f.duration("retention", c.Retention, time.Second, 100*365*24*time.Hour),
+		Retention:     f.retention(c.Retention, c.RetentionDelivered),
 		MinFreeDisk:   f.size("min-free-disk", c.MinFreeDisk),
 		Grace:         f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
 		Logger:        f.logger(logTo, c.LogFormat, c.LogLevel),
@@ -109,10 +110,24 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		}
 	}
 	s.AlertURL = f.alertURL(c.AlertURL, c.AlertURLFile, webhook.SubscriptionRules{AllowHTTP: s.AllowHTTP, Destinations: s.Destinations})
-	if longest := s.RetryPolicy.Longest(s.AttemptTimeout); s.Retention > 0 && s.Retention <= longest {
+	if longest := s.RetryPolicy.Longest(s.AttemptTimeout); s.Retention.All > 0 && s.Retention.All <= longest {
 		f.add("retention", "must be longer than a delivery may take, which is %s with this --retry-schedule and --attempt-timeout, not %q", longest.Round(time.Second), c.Retention)
 	}
 	return s, f.err()
+}
+
+// retention reads how long records are kept.
+func (f *configErrors) retention(all, delivered string) store.Retention {
+	const least, most = time.Second, 100 * 365 * 24 * time.Hour
+	r := store.Retention{All: f.duration("retention", all, least, most)}
+	if delivered == "" {
+		return r
+	}
+	r.Delivered = f.duration("retention-delivered", delivered, least, most)
+	if r.All > 0 && r.Delivered > r.All {
+		f.add("retention-delivered", "must be at most --retention, which is %s, not %q", all, delivered)
+	}
+	return r
 }
 
 // RetryPolicy reads the four waits and their jitter.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"service/store"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -34,8 +35,9 @@ type Config struct {
 	// MinFreeDisk is the free space on the disk, in bytes, below which events are
 	// refused. 0 is no limit, [store.AutoFreeDisk] a share of the disk.
 	MinFreeDisk int64
-	// Retention is how long events, deliveries and attempts are kept.
-	Retention time.Duration
+	// Retention is how long events, deliveries and attempts are kept, and deliveries
+	// that succeeded, if that is less.
+	Retention store.Retention
 
 	// Listen is the address of the API and the admin UI, as HOST:PORT.
 	Listen string

@@ -346,7 +346,7 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	}
 	commands := &control.Server{
 		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version}, SetupLink: s.SetupLink,
-		Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog, Retention: s.cfg.Retention, Logger: logger,
+		Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog, Retention: s.cfg.Retention.All, Logger: logger,
 	}
 	g.Go(func() error {
 		return Serve(running, &http.Server{Handler: commands.Handler(), ErrorLog: errorLog}, s.socket, time.Second)

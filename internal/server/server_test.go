@@ -19,7 +19,7 @@ func testConfig(t *testing.T) *Config {
 		RetryPolicy: webhook.DefaultRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10},
 		AttemptTimeout: 10 * time.Second, MaxInFlight: 8, MaxConnections: 512, BatchSize: 100,
 		RateLimit: 1000, RequestTimeout: 30 * time.Second, MaxSubscriptions: 100,
-		Retention: 30 * 24 * time.Hour, Grace: 100 * time.Millisecond,
+		Retention: store.Retention{All: 30 * 24 * time.Hour}, Grace: 100 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler), Version: "test", Program: "service",
 	}
 }

@@ -20,7 +20,7 @@ var completions = []struct {
 	{[]string{"tok"}, "token", "serve"},
 	{[]string{"token", ""}, "create list revoke", "serve"},
 	{[]string{"token", "create", "--"}, "--program --user --scope --data --config", "--retention"},
-	{[]string{"serve", "--data", "d", "--ret"}, "--retention --retry-schedule --retry-jitter", "--data"},
+	{[]string{"serve", "--data", "d", "--ret"}, "--retention --retention-delivered --retry-schedule --retry-jitter", "--data"},
 	{[]string{"serve", "--tls", ""}, "auto off", "--data"},
 	{[]string{"serve", "--secret-key-file", "som"}, "some.key", "--data"},
 	{[]string{"completion", ""}, "bash zsh fish", "serve"},

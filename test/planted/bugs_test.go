@@ -140,13 +140,19 @@ var bugs = []bug{
 		{"store/clock.go", "offset: c.offset + jump}", "offset: c.offset}"},
 	}},
 	{"retention uses a clock whose jump was not handled yet", []edit{
-		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tedge, doubted = s.clock.now().Add(-keep), s.clock.jump() > 0\n\t\treturn nil\n\t})", "edge = s.clock.now().Add(-keep)"},
+		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tnow, doubted = s.clock.now(), s.clock.jump() > 0\n\t\treturn nil\n\t})", "now = s.clock.now()"},
 	}},
 	{"retention removes what an active subscription waits for, and counts nothing", []edit{
 		{"store/retention.go", "AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0", "AND s.deleted_at IS NULL AND s.active = 0 AND c.seq < ?3 AND lost > 0"},
 	}},
 	{"retention removes the events of deliveries that wait", []edit{
 		{"store/retention.go", "\n\t\tAND NOT EXISTS (SELECT 1 FROM delivery_events x WHERE x.program_id = events.program_id AND x.seq = events.seq)`", "`"},
+	}},
+	{"retention forgets what was delivered once its delivery is removed", []edit{
+		{"store/delivered.go", "for i := range ranges {\n\t\t\t\tif err := t.addDelivered(&ranges[i])", "for i := range ranges[:0] {\n\t\t\t\tif err := t.addDelivered(&ranges[i])"},
+	}},
+	{"the shorter retention removes deliveries that failed", []edit{
+		{"store/delivered.go", "case success && completed.Int64 < w.delivered:", "case completed.Valid && completed.Int64 < w.delivered:"},
 	}},
 	{"a replay skips an event where a delivery is full", []edit{
 		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.until)\n"},

@@ -33,12 +33,16 @@ var failoverBugs = []testBug{
 	}}, "TestLease", "the reserve is for attempts in flight", ""},
 }
 
-// raceBugs are mistakes that show when two writes come in a certain order, which a
-// test arranges.
+// raceBugs are mistakes that show when two writes come in a certain order, or in a
+// state of the log, which a test arranges.
 var raceBugs = []testBug{
 	{bug{name: "retention moves a cursor wherever it is", edits: []edit{
 		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},
 	}}, "TestRetentionLeavesCursorsThatMoved", "retention moves none back", "store"},
+	{bug{name: "retention takes all events between two that were delivered for delivered", edits: []edit{
+		{"store/delivered.go", "if between == len(all) {", "if between >= len(all) {"},
+		{"store/delivered.go", "return !gap, err", "return true, err"},
+	}}, "TestDeliveredRanges", "whether event", "store"},
 	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
 	}}, "TestReplayStepsOnce", "want that one is stale", "store"},

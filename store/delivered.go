@@ -1,0 +1,264 @@
+package store
+
+import (
+	"database/sql"
+	"encoding/json"
+)
+
+// removalOfThese removes the deliveries of a JSON array of nums.
+var removalOfThese = newRemoval("num IN (SELECT value FROM json_each(?1))")
+
+// deliveredAtOnce is how many rows one read of the successful deliveries that are
+// to be removed looks at. Those that stay, failures say, are among them.
+const deliveredAtOnce = 2048
+
+const (
+	// The newest delivery stays, as in selectAged. So does a redelivery for as long
+	// as what it repeats: whoever looks at that finds what became of it.
+	selectDelivered = `SELECT d.num, d.created_at, d.completed_at, d.status = 'success',
+			d.redelivery_of IS NOT NULL AND EXISTS (SELECT 1 FROM deliveries o WHERE o.id = d.redelivery_of)
+		FROM deliveries d WHERE d.num > ? AND d.num < (SELECT max(num) FROM deliveries) ORDER BY d.num LIMIT ?`
+	selectAccepted = `SELECT d.program_id, d.subscription_id, e.name, e.seq
+		FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value CROSS JOIN json_each(d.seqs) j
+		CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
+		WHERE d.seqs IS NOT NULL ORDER BY d.subscription_id, e.name, e.seq`
+
+	countNames        = "SELECT count(*) FROM events INDEXED BY events_by_name WHERE program_id = ? AND name = ? AND seq > ? AND seq < ?"
+	hasName           = "SELECT EXISTS (SELECT 1 FROM events INDEXED BY events_by_name WHERE program_id = ? AND name = ? AND seq > ? AND seq < ?)"
+	selectRangeBefore = "SELECT first_seq, last_seq FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq <= ? ORDER BY first_seq DESC LIMIT 1"
+	selectRangeAfter  = "SELECT first_seq, last_seq FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq > ? ORDER BY first_seq LIMIT 1"
+	removeRange       = "DELETE FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq = ?"
+	putRange          = `INSERT INTO delivered (subscription_id, name, first_seq, last_seq) VALUES (?1, ?2, ?3, ?4)
+		ON CONFLICT DO UPDATE SET last_seq = ?4`
+
+	// Ranges of a program's subscriptions that end before its log begins.
+	selectAgedRanges = `SELECT json_array(r.subscription_id, r.name, r.first_seq)
+		FROM subscriptions s INDEXED BY subscriptions_of_program CROSS JOIN delivered r ON r.subscription_id = s.id
+		WHERE s.program_id = ? AND r.last_seq < (SELECT min(seq) FROM events WHERE program_id = s.program_id) LIMIT ?`
+	removeRanges = `DELETE FROM delivered WHERE (subscription_id, name, first_seq) IN (
+		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?))`
+
+	// wasDelivered says whether the subscription ?2 has accepted the event e in a
+	// delivery that was removed.
+	wasDelivered = `coalesce((SELECT r.last_seq FROM delivered r
+		WHERE r.subscription_id = ?2 AND r.name = e.name AND r.first_seq <= e.seq ORDER BY r.first_seq DESC LIMIT 1), 0) >= e.seq`
+)
+
+// removeEarly removes the successful deliveries that ended before w.delivered, where
+// that is later than w.edge, and records which events they carried: a replay must
+// take those neither for missed nor for failed.
+//
+// It begins where the last sweep found the first delivery that may still be removed
+// in this way. Of what follows, the failures are only read again.
+func (w *sweep) removeEarly() error {
+	if w.delivered <= w.edge {
+		return nil
+	}
+	from := &w.s.deliveredFrom
+	mayMove := true
+	for after := *from; ; {
+		nums, to, settled, err := w.findDelivered(after)
+		if err != nil || to == after {
+			return err
+		}
+		if err := w.removeDelivered(nums); err != nil {
+			return err
+		}
+		if mayMove {
+			*from = settled
+		}
+		mayMove = mayMove && settled == to
+		after = to
+	}
+}
+
+// findDelivered looks at the deliveries after a num. It returns those to be removed,
+// how far it looked, and up to where no delivery has to be looked at again.
+func (w *sweep) findDelivered(after int64) (nums []int64, to, settled int64, err error) {
+	to, settled = after, after
+	young, open := false, false
+	err = w.s.db.Each(w.ctx, selectDelivered, []any{after, deliveredAtOnce}, func(scan func(...any) error) error {
+		var num, created int64
+		var completed sql.NullInt64
+		var success, kept bool
+		if err := scan(&num, &created, &completed, &success, &kept); err != nil {
+			return err
+		}
+		if young = young || created >= w.delivered; young { // and so is every one after it
+			return nil
+		}
+		to = num
+		switch {
+		case kept: // it goes by w.edge
+		case success && completed.Int64 < w.delivered:
+			nums = append(nums, num)
+		case success || !completed.Valid:
+			open = true
+		}
+		if !open {
+			settled = num
+		}
+		return nil
+	})
+	return nums, to, settled, err
+}
+
+// accepted is an event that was brought by a delivery.
+type accepted struct {
+	program, subscription, name string
+	seq                         int64
+}
+
+// acceptedRange is some events of a name without one between them that is not
+// among them.
+type acceptedRange struct {
+	accepted // the first
+	last     int64
+}
+
+// removeDelivered removes successful deliveries, with all that belongs to them, in
+// steps.
+func (w *sweep) removeDelivered(nums []int64) error {
+	for len(nums) > 0 {
+		some := nums[:min(len(nums), w.step)]
+		nums = nums[len(some):]
+		list, err := json.Marshal(some)
+		if err != nil {
+			return err
+		}
+		ranges, err := w.acceptedRanges(string(list))
+		if err != nil {
+			return err
+		}
+		var removed int64
+		err = w.write(func(t *tx) (err error) {
+			for i := range ranges {
+				if err := t.addDelivered(&ranges[i]); err != nil {
+					return err
+				}
+			}
+			removed, err = t.removeDeliveries(&removalOfThese, string(list))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		w.swept.Deliveries += removed
+	}
+	return nil
+}
+
+// acceptedRanges returns which events some deliveries brought, by subscription and
+// name. Deliveries that have ended, and their events, change no more, so they can be
+// read beside the writer.
+func (w *sweep) acceptedRanges(nums string) (ranges []acceptedRange, err error) {
+	var all []accepted
+	err = w.s.db.Each(w.ctx, selectAccepted, []any{nums}, func(scan func(...any) error) error {
+		var a accepted
+		err := scan(&a.program, &a.subscription, &a.name, &a.seq)
+		all = append(all, a)
+		return err
+	})
+	for i := 0; i < len(all) && err == nil; {
+		end := i + 1
+		for end < len(all) && all[end].subscription == all[i].subscription && all[end].name == all[i].name {
+			end++
+		}
+		var some []acceptedRange
+		some, err = w.joinAccepted(all[i:end])
+		ranges = append(ranges, some...)
+		i = end
+	}
+	return ranges, err
+}
+
+// joinAccepted joins events of one subscription and name, in their order.
+func (w *sweep) joinAccepted(all []accepted) (ranges []acceptedRange, err error) {
+	a, last := &all[0], all[len(all)-1].seq
+	var between int
+	if err := w.s.db.Scan(w.ctx, countNames, []any{a.program, a.name, a.seq - 1, last + 1}, &between); err != nil {
+		return nil, err
+	}
+	if between == len(all) { // as it mostly is
+		return []acceptedRange{{*a, last}}, nil
+	}
+	for i := range all {
+		if n := len(ranges); n > 0 {
+			var gap bool
+			if err := w.s.db.Scan(w.ctx, hasName, []any{a.program, a.name, ranges[n-1].last, all[i].seq}, &gap); err != nil {
+				return nil, err
+			}
+			if !gap {
+				ranges[n-1].last = all[i].seq
+				continue
+			}
+		}
+		ranges = append(ranges, acceptedRange{all[i], all[i].seq})
+	}
+	return ranges, nil
+}
+
+// addDelivered adds a range to those of its subscription and name, and joins it
+// with its neighbours where no event of the name lies between them.
+func (t *tx) addDelivered(r *acceptedRange) error {
+	first, last := r.seq, r.last
+	adjacent := func(after, before int64) (bool, error) {
+		if after >= before-1 {
+			return true, nil
+		}
+		var gap bool
+		err := t.Scan(hasName, []any{r.program, r.name, after, before}, &gap)
+		return !gap, err
+	}
+	var otherFirst, otherLast int64
+	err := t.Scan(selectRangeBefore, []any{r.subscription, r.name, first}, &otherFirst, &otherLast)
+	if ignoreNoRows(err) != nil {
+		return err
+	}
+	if err == nil {
+		if otherLast >= last {
+			return nil
+		}
+		joins, err := adjacent(otherLast, first)
+		if err != nil {
+			return err
+		}
+		if joins {
+			first = otherFirst
+		}
+	}
+	for {
+		err := t.Scan(selectRangeAfter, []any{r.subscription, r.name, first}, &otherFirst, &otherLast)
+		if err != nil {
+			if ignoreNoRows(err) != nil {
+				return err
+			}
+			break
+		}
+		joins, err := adjacent(last, otherFirst)
+		if err != nil {
+			return err
+		}
+		if !joins {
+			break
+		}
+		if err := t.Exec(removeRange, r.subscription, r.name, otherFirst); err != nil {
+			return err
+		}
+		last = max(last, otherLast)
+	}
+	return t.Exec(putRange, r.subscription, r.name, first, last)
+}
+
+// forgetDelivered removes what is remembered of deliveries whose events have gone.
+func (w *sweep) forgetDelivered(programID string) error {
+	for {
+		keys, err := w.keys(selectAgedRanges, programID)
+		if err != nil || len(keys) == 0 {
+			return err
+		}
+		if err := w.remove(keys, []string{removeRanges}); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package store
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// sweepEarly sweeps with a retention of 30 days, and of one hour for deliveries that
+// succeeded.
+func sweepEarly(t *testing.T, s *Store) Swept {
+	t.Helper()
+	w, err := s.sweep(t.Context(), time.Now().Add(-30*24*time.Hour), time.Now().Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.swept
+}
+
+// replayable returns how many events each kind of replay of everything would send.
+func replayable(t *testing.T, s *Store, sub string) (missed, failed, all int64) {
+	t.Helper()
+	for only, n := range map[webhook.ReplayOnly]*int64{webhook.ReplayMissed: &missed, webhook.ReplayFailed: &failed, webhook.ReplayAll: &all} {
+		var err error
+		if *n, _, err = s.Replays().Count(t.Context(), "p", sub, &webhook.ReplayFields{From: time.UnixMilli(0), Only: only}, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return missed, failed, all
+}
+
+// Deliveries that succeeded go sooner than all else. Their events stay, are known by
+// their ids and can be replayed, and what was accepted is neither missed nor failed.
+func TestRetentionOfDelivered(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		publish(t, s, "p", "content_updated") // before anybody asks for it
+		sub := subscribe(t, s, "p", "content_updated")
+		other := subscribe(t, s, "p", "content_updated") // it waits
+		old := publish(t, s, "p", "content_updated", "channel_created", "content_updated")
+		send(t, s, queue(t, s, sub.ID), 200)
+		publish(t, s, "p", "content_updated")
+		rejected := send(t, s, queue(t, s, sub.ID), 400)
+		publish(t, s, "p", "content_updated")
+		send(t, s, queue(t, s, sub.ID), 200)
+		publish(t, s, "p", "content_updated")
+		send(t, s, queue(t, s, sub.ID), 503)
+		time.Sleep(2 * time.Hour)
+		publish(t, s, "p", "content_updated")
+		send(t, s, queue(t, s, sub.ID), 200)
+
+		if got, want := sweepEarly(t, s), (Swept{Deliveries: 2}); got != want {
+			t.Errorf("swept %+v, want %+v", got, want)
+		}
+		for query, want := range map[string]int64{
+			"SELECT count(*) FROM events": 8,
+			"SELECT count(*) FROM deliveries WHERE ping IS NULL AND status = 'success'": 1,
+			"SELECT count(*) FROM deliveries WHERE status = 'failed'":                   1,
+			"SELECT count(*) FROM deliveries WHERE status = 'retryable'":                1,
+			"SELECT count(*) FROM attempts":                                             3,
+			"SELECT count(*) FROM delivery_events":                                      3,
+			"SELECT count(*) FROM delivered":                                            2,
+			"SELECT count(*) FROM losses":                                               0,
+		} {
+			if got := count(t, s, query); got != want {
+				t.Errorf("%s: %d, want %d", query, got, want)
+			}
+		}
+		if missed, failed, all := replayable(t, s, sub.ID); missed != 1 || failed != 1 || all != 7 {
+			t.Errorf("replays would send %d missed, %d failed, %d in all; want 1, 1 and 7", missed, failed, all)
+		}
+		if missed, _, _ := replayable(t, s, other.ID); missed != 1 { // the others still come to it
+			t.Errorf("%d events were missed by the other subscription, want 1", missed)
+		}
+		if e, err := s.Events().View(t.Context(), "p", old[0].ID, ""); err != nil || e.Removed != 1 || len(e.Deliveries) != 0 || len(e.Waiting) != 1 {
+			t.Errorf("%d subscriptions accepted the event, %d deliveries are stored, %d subscriptions wait: %v", e.Removed, len(e.Deliveries), len(e.Waiting), err)
+		}
+		publishAgain(t, s, old[0])
+		if swept := sweepEarly(t, s); swept != (Swept{}) {
+			t.Errorf("a second sweep removed %+v", swept)
+		}
+
+		sweepReplayed(t, s, sub.ID, rejected.ID)
+
+		// When the events go, nothing is left of it. The newest event stays, and that of
+		// the newest delivery.
+		for range 2 { // what waited expires first
+			time.Sleep(31 * 24 * time.Hour)
+			publish(t, s, "p", "channel_created")
+			sweepEarly(t, s)
+		}
+		for _, query := range []string{"SELECT count(*) FROM delivered", "SELECT count(*) - 2 FROM events"} {
+			if n := count(t, s, query); n != 0 {
+				t.Errorf("%s: %d, want 0", query, n)
+			}
+		}
+	})
+}
+
+// publishAgain checks that an event is known by its id.
+func publishAgain(t *testing.T, s *Store, e webhook.Event) {
+	t.Helper()
+	again := []webhook.Event{e}
+	again[0].Seq, again[0].ReceivedAt = 0, time.Now()
+	must(t, s.Write(t.Context(), func(w Write) error {
+		added, err := w.Publish("p", again)
+		if added != 0 || again[0].Seq != e.Seq {
+			t.Errorf("an event that was delivered was added again, at %d", again[0].Seq)
+		}
+		return err
+	}))
+}
+
+// sweepReplayed sends what was rejected again by a replay, and removes that delivery:
+// the event stays known as accepted.
+func sweepReplayed(t *testing.T, s *Store, sub, rejected string) {
+	t.Helper()
+	_, err := s.Replays().Create(t.Context(), "p", sub, &webhook.ReplayFields{From: time.UnixMilli(0), Only: webhook.ReplayFailed})
+	must(t, err)
+	c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub), 100, webhook.MaxDeliveryBytes)
+	if err != nil || c == nil || len(c.Events) != 1 {
+		t.Fatalf("the replay sends %+v, %v", c, err)
+	}
+	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
+	_, err = s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
+	must(t, err)
+	time.Sleep(2 * time.Hour)
+	publish(t, s, "p", "content_updated")
+	send(t, s, queue(t, s, sub), 200)
+	if got, want := sweepEarly(t, s), (Swept{Deliveries: 2}); got != want {
+		t.Errorf("swept %+v, want %+v", got, want)
+	}
+	if missed, failed, _ := replayable(t, s, sub); missed != 1 || failed != 0 {
+		t.Errorf("replays would send %d missed and %d failed events, want 1 and 0", missed, failed)
+	}
+	if _, err := s.Deliveries().Get(t.Context(), "p", sub, rejected); err != nil {
+		t.Errorf("the delivery that was rejected is gone: %v", err)
+	}
+}
+
+// A redelivery stays for as long as the delivery that it repeats, so that nobody
+// repeats that once more.
+func TestRetentionKeepsWhatARedeliveryCameTo(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", "content_updated")
+		first := send(t, s, queue(t, s, sub.ID), 400)
+		again, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, first.ID)
+		must(t, err)
+		c, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
+		if err != nil || c == nil || c.ID != again.ID {
+			t.Fatalf("the redelivery cannot be sent: %+v, %v", c, err)
+		}
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
+		_, err = s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
+		must(t, err)
+		time.Sleep(2 * time.Hour)
+		publish(t, s, "p", "content_updated")
+		send(t, s, queue(t, s, sub.ID), 200)
+		if swept := sweepEarly(t, s); swept.Deliveries != 0 {
+			t.Errorf("%d deliveries were removed, want none", swept.Deliveries)
+		}
+		time.Sleep(31 * 24 * time.Hour)
+		sweepEarly(t, s)
+		if n := count(t, s, "SELECT count(*) FROM deliveries WHERE ping IS NULL"); n != 1 {
+			t.Errorf("%d deliveries are left, want the newest", n)
+		}
+	})
+}
+
+// Whatever the order in which deliveries are removed, exactly the events that they
+// carried count as delivered, in as few rows as there are gaps.
+func TestDeliveredRanges(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		random := rand.New(rand.NewPCG(17, 7))
+		subs := [2]string{subscribe(t, s, "p", "content_updated", "channel_created").ID, subscribe(t, s, "p", "content_updated").ID}
+		const events = 120
+		names := make([]string, events)
+		for i := range names {
+			names[i] = [...]string{"content_updated", "channel_created"}[random.IntN(2)]
+		}
+		publish(t, s, "p", names...)
+		have := make(map[accepted]bool)
+		w := &sweep{s: s.core, ctx: t.Context(), step: firstSweep}
+		for range 60 {
+			var some []accepted
+			for n := 1 + random.IntN(4); n > 0; n-- {
+				seq := 1 + random.IntN(events)
+				a := accepted{"p", subs[0], names[seq-1], int64(seq)}
+				if !slices.Contains(some, a) {
+					some = append(some, a)
+				}
+			}
+			some = slices.DeleteFunc(some, func(a accepted) bool { return a.name != some[0].name })
+			slices.SortFunc(some, func(a, b accepted) int { return int(a.seq - b.seq) })
+			ranges, err := w.joinAccepted(some)
+			must(t, err)
+			must(t, s.writer.do(func(t *tx) error {
+				for i := range ranges {
+					if err := t.addDelivered(&ranges[i]); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+			for _, a := range some {
+				have[a] = true
+			}
+			checkDelivered(t, s, subs[0], names, have)
+		}
+		if n := count(t, s, "SELECT count(*) FROM delivered WHERE subscription_id = ?", subs[1]); n != 0 {
+			t.Errorf("%d rows of a subscription that got nothing", n)
+		}
+	})
+}
+
+// checkDelivered compares the events of a log that count as delivered with those that
+// were, and the number of rows with that of the gaps between them.
+func checkDelivered(t *testing.T, s *Store, sub string, names []string, have map[accepted]bool) {
+	t.Helper()
+	gaps, before := int64(0), make(map[string]bool)
+	for i, name := range names {
+		a := accepted{"p", sub, name, int64(i) + 1}
+		if got := count(t, s, "SELECT "+wasDelivered+" FROM events e WHERE program_id = ?1 AND seq = ?3 AND ?2 = ?2", "p", sub, a.seq) == 1; got != have[a] {
+			t.Fatalf("whether event %d was delivered: %v, want %v", a.seq, got, have[a])
+		}
+		if have[a] && !before[name] {
+			gaps++
+		}
+		before[name] = have[a]
+	}
+	if rows := count(t, s, "SELECT count(*) FROM delivered"); rows != gaps {
+		t.Fatalf("%d rows, want %d", rows, gaps)
+	}
+}
+
+// A sweep begins where the last one found what may still go, and passes failures
+// once; what was open then is not passed.
+func TestRetentionOfDeliveredGoesOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		other := subscribe(t, s, "p", "content_updated")
+		nums := make(map[int]int64)
+		for i, status := range []int{400, 200, 400, 503, 200, 400} {
+			publish(t, s, "p", "content_updated")
+			c := send(t, s, queue(t, s, sub.ID), status)
+			nums[i] = c.num
+		}
+		must(t, s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM deliveries WHERE ping IS NOT NULL") }))
+		time.Sleep(2 * time.Hour)
+		send(t, s, queue(t, s, other.ID), 200)
+		if swept := sweepEarly(t, s); swept.Deliveries != 2 {
+			t.Errorf("%d deliveries were removed, want 2", swept.Deliveries)
+		}
+		if s.deliveredFrom != nums[2] {
+			t.Errorf("the next sweep begins after %d, want after %d, before the delivery that is retried", s.deliveredFrom, nums[2])
+		}
+		must(t, s.writer.do(func(t *tx) error {
+			return t.Exec("UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ? WHERE status = 'retryable'", time.Now().UnixMilli())
+		}))
+		time.Sleep(2 * time.Hour)
+		if swept := sweepEarly(t, s); swept.Deliveries != 1 {
+			t.Errorf("%d deliveries were removed, want the one that was retried", swept.Deliveries)
+		}
+		if s.deliveredFrom < nums[5] {
+			t.Errorf("the next sweep begins after %d, want after %d", s.deliveredFrom, nums[5])
+		}
+	})
+}

@@ -158,7 +158,7 @@ var bugs = []bug{
 		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.until)\n"},
 	}},
 	{"a bulk cancellation takes what is newer than its plan", []edit{
-		{"store/bulk.go", "high = min(high, newest+1)", "_ = min(high, newest+1)"},
+		{"store/bulk.go", "min(f.high, newest+1)", "f.high"},
 	}},
 	{"a bulk cancellation takes what is in flight", []edit{
 		{"store/bulk.go", "\t\tWHEN d.next_attempt_at IS NULL THEN 'in_flight'\n", ""},

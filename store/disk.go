@@ -77,8 +77,8 @@ func (d *disk) look(scan func(query string, args []any, dest ...any) error) (roo
 // selectUnused returns how many bytes of the database's file are free.
 const selectUnused = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
 
-// tooFull says whether no event is to be accepted. The file of the database does
-// not become smaller: where it is what has filled the disk, the room that
+// tooFull says whether no event is to be accepted. The file of the database becomes
+// smaller late or never: where it is what has filled the disk, the room that
 // retention makes is within it, and unused. But the write-ahead log needs room
 // beside it, a quarter of what must be free.
 func tooFull(room, unused, least int64) bool { return room < least/4 || room+unused < least }

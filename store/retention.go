@@ -42,6 +42,7 @@ type Swept struct {
 	Deliveries int64 // with their attempts
 	Expired    int64 // deliveries that failed for their age
 	Lost       int64 // events that a subscription was still waiting for, counted for each subscription
+	Shrunk     int64 // bytes of the database's file that were given back
 }
 
 func (a *Swept) add(b Swept) {
@@ -49,6 +50,7 @@ func (a *Swept) add(b Swept) {
 	a.Deliveries += b.Deliveries
 	a.Expired += b.Expired
 	a.Lost += b.Lost
+	a.Shrunk += b.Shrunk
 }
 
 // Retain removes what is older than keep.All, now and then, in small steps, until
@@ -90,7 +92,7 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 			s.logger.Error("what is older than the retention could not be removed; it is tried again", "error", err)
 		} else if swept != (Swept{}) {
 			s.logger.Info("removed what is older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
-				"expired", swept.Expired, "lost", swept.Lost, "longest_step", w.longest)
+				"expired", swept.Expired, "lost", swept.Lost, "shrunk_bytes", swept.Shrunk, "longest_step", w.longest)
 		}
 		timer.Reset(pause)
 	}
@@ -125,7 +127,7 @@ func (s *core) noteSwept(swept Swept) {
 // before delivered, once.
 func (s *core) sweep(ctx context.Context, edge, delivered time.Time) (*sweep, error) {
 	w := &sweep{s: s, ctx: ctx, edge: edge.UnixMilli(), delivered: delivered.UnixMilli()}
-	for _, part := range []func() error{w.removeEarly, w.deliveries, w.events, w.stats, w.rest} {
+	for _, part := range []func() error{w.removeEarly, w.deliveries, w.events, w.stats, w.rest, w.shrink} {
 		w.step = firstSweep
 		if err := part(); err != nil {
 			return w, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -84,6 +85,10 @@ func openWriter(cfg *Config, d *damage) (*Writer, error) {
 	pragmas := writerPragmas
 	if cfg.KeepLog {
 		pragmas = keepingPragmas
+	}
+	if info, err := os.Stat(cfg.Path); err == nil && info.Size() == 0 {
+		// Only an empty database takes it, and only before its first page is written.
+		pragmas = append([]string{incrementalVacuum}, pragmas...)
 	}
 	db, err := openPool(cfg.Path, modeCreate, pragmas)
 	if err != nil {

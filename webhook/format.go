@@ -1,0 +1,17 @@
+package webhook
+
+import "strconv"
+
+// ByteSize formats a number of bytes in units of 1,024.
+func ByteSize(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 || v >= 100 {
+		return strconv.FormatInt(int64(v), 10) + " " + units[i]
+	}
+	// Cut off, not rounded: what is short of a limit must not look like it.
+	return strconv.FormatFloat(float64(int64(v*10))/10, 'f', 1, 64) + " " + units[i]
+}

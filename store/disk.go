@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"syscall"
 	"time"
 
@@ -116,6 +117,18 @@ type Disk struct {
 	Free, Size int64 // bytes
 	Least      int64 // so much must be free for events to be accepted, three quarters of it perhaps within the database; 0 for no limit
 	Low        bool  // it is not, and none is accepted
+}
+
+// diskOf returns the state of the disk of a directory; scan reads a row of the
+// database. A file system that does not say has room.
+func diskOf(dir string, least int64, scan func(query string, args []any, dest ...any) error) Disk {
+	d := disk{dir: dir, least: least}
+	room, size, err := free(dir)
+	if err != nil {
+		room = math.MaxInt64 / 4
+	}
+	_, need, low := d.look(scan)
+	return Disk{Free: room, Size: size, Least: need, Low: low}
 }
 
 // Disk returns the state of the disk.

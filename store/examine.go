@@ -54,6 +54,7 @@ const (
 	checkDirectory  = "data directory"
 	checkFileSystem = "file system"
 	checkDisk       = "disk"
+	checkForecast   = "forecast"
 	checkSQLite     = "SQLite"
 	checkSchema     = "schema"
 	checkDatabase   = "database"
@@ -74,6 +75,9 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination
 	x.files(s.dir, s.keys.File())
 	x.disk(s.dir, s.disk.least, func(dest ...any) error { return s.db.Scan(ctx, selectUnused, nil, dest...) })
+	if f, err := s.Forecast(ctx); err == nil && s.retention.All > 0 {
+		x.forecast(f, s.clock.now())
+	}
 	x.library()
 	x.key(s.keys.File(), nil)
 	if err := s.Check(ctx); err != nil && s.db.Damaged() == nil {
@@ -185,6 +189,12 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	}
 	if !x.schema(version) || version == 0 {
 		return nil
+	}
+	scan := func(query string, args []any, dest ...any) error {
+		return db.QueryRowContext(ctx, query, args...).Scan(dest...)
+	}
+	if u, err := measureUsage(scan, path, time.Now(), cfg.Retention); err == nil && cfg.Retention.All > 0 {
+		x.forecast(forecast(u, diskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), u.At)
 	}
 	setting := func(name string) (value []byte) {
 		err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", name).Scan(&value)

@@ -177,6 +177,10 @@ var (
 	removedDesc   = prometheus.NewDesc("service_retention_removed_total", "Records that were removed because they were older than the retention.", []string{"record"}, nil)
 	lostDesc      = prometheus.NewDesc("service_events_lost_total", "Events that were removed by the retention while a subscription still waited for them, counted for each subscription.", nil, nil)
 	databaseDesc  = prometheus.NewDesc("service_database_bytes", "Size of the database, without its write-ahead log.", nil, nil)
+	usedDesc      = prometheus.NewDesc("service_database_used_bytes", "Bytes of the database that hold something: what a whole copy takes.", nil, nil)
+	forecastDesc  = prometheus.NewDesc("service_forecast_database_bytes", "Size that the database comes to when events go on as in the last day; 0 while that is not known.", nil, nil)
+	fullDesc      = prometheus.NewDesc("service_forecast_disk_full_timestamp_seconds", "When the disk is full by that forecast, in Unix time; 0 for never, and while that is not known.", nil, nil)
+	dayDesc       = prometheus.NewDesc("service_forecast_retention_day_bytes", "What one more day of retention costs by that forecast; 0 while that is not known.", nil, nil)
 	walDesc       = prometheus.NewDesc("service_wal_bytes", "Size of the database's write-ahead log.", nil, nil)
 	diskFreeDesc  = prometheus.NewDesc("service_disk_free_bytes", "What can still be written to the disk of the data directory.", nil, nil)
 	diskSizeDesc  = prometheus.NewDesc("service_disk_size_bytes", "Size of the disk of the data directory.", nil, nil)
@@ -203,7 +207,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		part.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, walDesc, diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc, verifiedDesc, damagedDesc, verifyDesc,
+		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, usedDesc, forecastDesc, fullDesc, dayDesc, walDesc, diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc, verifiedDesc, damagedDesc, verifyDesc,
 	} {
 		ch <- d
 	}
@@ -249,6 +253,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(d, prometheus.GaugeValue, float64(size), err)
 	}
+	f, err := s.Forecast(ctx)
+	if f.Full {
+		f.FullAt = s.clock.now()
+	}
+	send(usedDesc, prometheus.GaugeValue, float64(f.Copy), err)
+	send(forecastDesc, prometheus.GaugeValue, float64(f.Size), err)
+	send(fullDesc, prometheus.GaugeValue, unixSeconds(f.FullAt), err)
+	send(dayDesc, prometheus.GaugeValue, float64(f.DayBytes), err)
 	disk, err := s.Disk()
 	send(diskFreeDesc, prometheus.GaugeValue, float64(disk.Free), err)
 	send(diskSizeDesc, prometheus.GaugeValue, float64(disk.Size), err)

@@ -37,6 +37,9 @@ type Config struct {
 	// MinFreeDisk is how many bytes of the disk must be free for events to be
 	// accepted; AutoFreeDisk, or 0 for no limit.
 	MinFreeDisk int64
+	// Retention is what [Store.Retain] is called with, for the forecast of the
+	// database's size; without it there is none.
+	Retention Retention
 	// SendAlerts has alerts sent, and not only remembered and logged.
 	SendAlerts bool
 	// Now is the wall clock; time.Now unless a test sets a clock of its own.
@@ -93,6 +96,7 @@ type core struct {
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
 
+	retention    Retention // Config.Retention
 	housekeeping housekeeping
 	quotas       quotas
 	afterStep    func() // called after each step of a sweep; of a test, nil for none
@@ -122,7 +126,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{core: &core{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts}}
+	s := &Store{core: &core{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention, housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
 		s.alerts[name] = new(atomic.Int64)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 )
 
 func TestSystemPage(t *testing.T) {
@@ -28,11 +29,41 @@ func TestSystemPage(t *testing.T) {
 	v.signIn(w)
 	p := v.do("GET", "/system")
 	p.want(t, 200, "SQLite 3.")
-	for _, text := range []string{"v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate", "the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
+	for _, text := range []string{"Forecast", "known a day after the first event", "A copy of the database", "too little is known until", "v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate", "the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
 		if !strings.Contains(p.body, text) {
 			t.Errorf("the page does not say %q", text)
 		}
 	}
 	w.cfg.Ready = func(context.Context) error { return errors.New("the store is on fire") }
 	v.do("GET", "/system").want(t, 200, "the store is on fire")
+}
+
+// The rows of the forecast, of databases of all kinds.
+func TestForecastDetails(t *testing.T) {
+	at := time.Date(2027, 3, 4, 5, 6, 0, 0, time.UTC)
+	for _, c := range []struct {
+		f         store.Forecast
+		want, not []string
+	}{
+		{store.Forecast{KnownAt: at}, []string{"known from", "2027-03-04"}, []string{"Disk full"}},
+		{store.Forecast{Known: true}, []string{"no growth"}, []string{"Disk full"}},
+		{store.Forecast{Known: true, EventsPerDay: 1000, Size: 3 << 30, DayBytes: 1 << 20, Copy: 1 << 30}, []string{"3.0 GiB", "1,000 events a day", "not at this rate", "1.0 MiB", "1.0 GiB"}, []string{"service compact"}},
+		{store.Forecast{Known: true, EventsPerDay: 1, FullAt: at, Stuck: 5 << 30}, []string{"2027-03-04", "5.0 GiB", "service compact"}, nil},
+		{store.Forecast{Known: true, EventsPerDay: 1, Full: true}, []string{"now"}, nil},
+	} {
+		var b strings.Builder
+		if err := forecastDetails(ui.Clock{Now: at.Add(-time.Hour)}, &c.f).Render(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range c.want {
+			if !strings.Contains(b.String(), text) {
+				t.Errorf("%+v: it does not say %q:\n%s", c.f, text, b.String())
+			}
+		}
+		for _, text := range c.not {
+			if strings.Contains(b.String(), text) {
+				t.Errorf("%+v: it says %q", c.f, text)
+			}
+		}
+	}
 }

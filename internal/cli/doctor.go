@@ -287,7 +287,7 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, re
 	}
 	cfg := store.Config{Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
 	if s != nil {
-		cfg.MinFreeDisk, cfg.Replica = s.MinFreeDisk, s.Replica
+		cfg.MinFreeDisk, cfg.Replica, cfg.Retention = s.MinFreeDisk, s.Replica, s.Retention
 	}
 	found, err := store.Examine(ctx, cfg, reading)
 	if err != nil {

@@ -35,7 +35,7 @@ func spelled(text, name string) string {
 }
 
 // commandWords are the first words of all commands.
-const commandWords = "serve|token|key|admin|backup|restore|release|standby|promote|salvage|publish|listen|config|doctor|healthcheck|completion|man|bench|version"
+const commandWords = "serve|token|key|admin|backup|compact|restore|release|standby|promote|salvage|publish|listen|config|doctor|healthcheck|completion|man|bench|version"
 
 // spellAll spells the help of a command, and of all below it.
 func spellAll(n *kong.Node, name string) {

@@ -1,0 +1,78 @@
+package crash
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"service/internal/durable"
+	"service/test/harness"
+)
+
+// TestCompactKilled kills service compact in the middle of it: the database is as it
+// was, and the next call does it and removes what was left.
+func TestCompactKilled(t *testing.T) {
+	harness.Long(t)
+	const kills = 8
+	binary, data, copied := harness.Build(t), t.TempDir(), t.TempDir()
+	in := harness.NewInstance(t, binary, data, "--log-level", "warn")
+	token := in.Token("acme")
+	run := in.MustStart()
+	for range 20 {
+		events := make([]map[string]any, 500)
+		for i := range events {
+			events[i] = map[string]any{"name": "content_deleted", "version": "1", "content_id": i + 1}
+		}
+		in.Publish(token, map[string]any{"events": events})
+	}
+	in.MustStop(run)
+	if err := os.CopyFS(copied, os.DirFS(data)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(data, "service.db")
+	unfinished := func() []string {
+		names, err := filepath.Glob(path + durable.TempSuffix + "*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	random, cut := rand.New(rand.NewPCG(17, 9)), 0
+	for kill := range kills {
+		cmd := exec.Command(binary, "compact", "--data", data)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() { cmd.Wait(); close(ended) }()
+		harness.WaitFor(t, "the new file", func() bool {
+			select {
+			case <-ended:
+				return true
+			default:
+				return len(unfinished()) > 0
+			}
+		})
+		time.Sleep(time.Duration(random.IntN(int(harness.Scale(60 * time.Millisecond))))) // anywhere in it
+		cmd.Process.Kill()
+		<-ended
+		if len(unfinished()) > 0 {
+			cut++
+		}
+		for _, found := range append(harness.DatabaseFaults(t, data), harness.DatabaseDifferences(t, copied, data)...) {
+			t.Errorf("kill %d: %s", kill, found)
+		}
+	}
+	t.Logf("%d of %d kills left an unfinished file", cut, kills)
+	if out, err := in.Command("compact", "--data", data); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, found := range append(harness.DatabaseDifferences(t, copied, data), unfinished()...) {
+		t.Error(fmt.Sprint("afterwards: ", found))
+	}
+	in.MustStop(in.MustStart())
+}

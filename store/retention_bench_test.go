@@ -1,0 +1,100 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// What publishers wait for while retention removes what is old beside them, and
+// while it does not: 8 of them publish one event after the other for 5 s.
+//
+//	go test -run '^$' -bench PublishBesideRetention -benchtime 1x -count 5 ./store
+func BenchmarkPublishBesideRetention(b *testing.B) {
+	b.Run("alone", func(b *testing.B) { benchPublish(b, false) })
+	b.Run("retention", func(b *testing.B) { benchPublish(b, true) })
+}
+
+func benchPublish(b *testing.B, sweep bool) {
+	const publishers, lasts = 8, 5 * time.Second
+	for b.Loop() {
+		b.StopTimer()
+		s := open(b)
+		oldEvents(b, s)
+		edge := time.Now()
+		time.Sleep(2 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), lasts)
+		b.StartTimer()
+		var mu sync.Mutex
+		var waits []time.Duration
+		var all sync.WaitGroup
+		for range publishers {
+			all.Go(func() {
+				var mine []time.Duration
+				for ctx.Err() == nil {
+					began := time.Now()
+					publish(b, s, "p", "content_updated")
+					mine = append(mine, time.Since(began))
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				waits = append(waits, mine...)
+			})
+		}
+		w := &sweepResult{}
+		if sweep {
+			w.run(ctx, b, s, edge)
+		}
+		all.Wait()
+		b.StopTimer()
+		cancel()
+		slices.Sort(waits)
+		at := func(share float64) float64 {
+			return float64(waits[int(float64(len(waits)-1)*share)].Microseconds()) / 1000
+		}
+		b.ReportMetric(at(0.5), "p50-ms")
+		b.ReportMetric(at(0.99), "p99-ms")
+		b.ReportMetric(at(1), "most-ms")
+		b.ReportMetric(float64(len(waits))/lasts.Seconds(), "published/s")
+		b.ReportMetric(float64(w.events), "removed")
+		b.ReportMetric(float64(w.longest.Microseconds())/1000, "longest-step-ms")
+	}
+}
+
+// sweepResult is what a sweep beside publishers came to.
+type sweepResult struct {
+	events  int64
+	longest time.Duration
+}
+
+func (r *sweepResult) run(ctx context.Context, b *testing.B, s *Store, edge time.Time) {
+	w, err := s.sweep(ctx, edge, edge)
+	if err != nil && ctx.Err() == nil {
+		b.Error(err)
+	}
+	r.events, r.longest = w.swept.Events, w.longest
+	if ctx.Err() == nil {
+		b.Log("all was removed before the time was over")
+	}
+}
+
+// oldEvents fills a log with 200,000 events in 2,000 deliveries that succeeded.
+func oldEvents(b *testing.B, s *Store) {
+	program(b, s, "p")
+	sub := subscribe(b, s, "p", "content_updated")
+	for range 200 {
+		publish(b, s, "p", slices.Repeat([]string{"content_updated"}, 1000)...)
+	}
+	l := queue(b, s, sub.ID)
+	for range 2000 {
+		c := form(b, s, l, 100)
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
+		if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

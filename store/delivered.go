@@ -54,9 +54,8 @@ func (w *sweep) removeEarly() error {
 	if w.delivered <= w.edge {
 		return nil
 	}
-	from := &w.s.deliveredFrom
 	mayMove := true
-	for after := *from; ; {
+	for after := w.s.deliveredFrom.Load(); ; {
 		nums, to, settled, err := w.findDelivered(after)
 		if err != nil || to == after {
 			return err
@@ -65,7 +64,7 @@ func (w *sweep) removeEarly() error {
 			return err
 		}
 		if mayMove {
-			*from = settled
+			w.s.deliveredFrom.Store(settled)
 		}
 		mayMove = mayMove && settled == to
 		after = to

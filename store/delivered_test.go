@@ -254,8 +254,8 @@ func TestRetentionOfDeliveredGoesOn(t *testing.T) {
 		if swept := sweepEarly(t, s); swept.Deliveries != 2 {
 			t.Errorf("%d deliveries were removed, want 2", swept.Deliveries)
 		}
-		if s.deliveredFrom != nums[2] {
-			t.Errorf("the next sweep begins after %d, want after %d, before the delivery that is retried", s.deliveredFrom, nums[2])
+		if s.deliveredFrom.Load() != nums[2] {
+			t.Errorf("the next sweep begins after %d, want after %d, before the delivery that is retried", s.deliveredFrom.Load(), nums[2])
 		}
 		must(t, s.writer.do(func(t *tx) error {
 			return t.Exec("UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ? WHERE status = 'retryable'", time.Now().UnixMilli())
@@ -264,8 +264,8 @@ func TestRetentionOfDeliveredGoesOn(t *testing.T) {
 		if swept := sweepEarly(t, s); swept.Deliveries != 1 {
 			t.Errorf("%d deliveries were removed, want the one that was retried", swept.Deliveries)
 		}
-		if s.deliveredFrom < nums[5] {
-			t.Errorf("the next sweep begins after %d, want after %d", s.deliveredFrom, nums[5])
+		if s.deliveredFrom.Load() < nums[5] {
+			t.Errorf("the next sweep begins after %d, want after %d", s.deliveredFrom.Load(), nums[5])
 		}
 	})
 }

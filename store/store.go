@@ -105,8 +105,8 @@ type core struct {
 	uses    tokenUses
 	sweptMu sync.Mutex
 	swept   Swept // since Open
-	// Up to this num, no delivery is to be removed because it succeeded; owned by Retain.
-	deliveredFrom int64
+	// Up to this num, no delivery is to be removed because it succeeded.
+	deliveredFrom atomic.Int64
 
 	tokens   tokenCache
 	watchers watchers

@@ -124,7 +124,8 @@ func TestAcknowledge(t *testing.T) {
 
 // The answer to a stream counts only the lines that the replica has.
 func TestAcknowledgeLines(t *testing.T) {
-	s := startReplicated(t, 300*time.Millisecond)
+	// Long enough for an upload on a busy machine: a stream ends when one takes longer.
+	s := startReplicated(t, 3*time.Second)
 	r := s.sendLines(strings.NewReader(line(1) + "\n" + line(2) + "\n"))
 	if r.status != 201 || !strings.Contains(r.body, `"accepted":2,"added":2`) {
 		t.Errorf("with the replica: got %d %s", r.status, r.body)

@@ -156,8 +156,8 @@ func TestOfferToResend(t *testing.T) {
 	})
 }
 
-// A queue that is read between a jump of the clock and the commit that heeds it has
-// a wrong time for its probe: it is read again after that.
+// A jump of the clock moves no probe, whether its queue is read before or after the
+// commit that heeds it. A queue that is read during that commit is read again.
 func TestProbeAfterAJumpOfTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead time.Duration
@@ -174,6 +174,9 @@ func TestProbeAfterAJumpOfTheClock(t *testing.T) {
 		watch := s.Watch()
 		defer watch.Close()
 		ahead = -6 * time.Hour
+		if at := queue(t, s, sub.ID).NextProbe; !at.Equal(time.Now().Add(webhook.MinProbeWait)) {
+			t.Errorf("before the jump is heeded its probe is due in %s", time.Until(at))
+		}
 		publish(t, s, "p", "content_updated")
 		if _, told := watch.Take().Subscriptions[sub.ID]; !told {
 			t.Error("nobody is told that the time of its probe was moved")

@@ -236,7 +236,7 @@ func (s *core) storeJump(t *tx, offset, jump time.Duration) error {
 			return err
 		}
 	}
-	// A queue that was read between the jump and now took the time of its probe for
+	// A queue that is read while this is committed may take the time of its probe for
 	// another.
 	err := t.Each("SELECT subscription_id FROM failures WHERE failing_since IS NOT NULL", nil, func(scan func(...any) error) error {
 		var id string

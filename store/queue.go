@@ -163,8 +163,9 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 		return nil, err
 	}
 	q.Seen, q.MaxPerSecond, q.Failing = q.Cursor, rate.Float64, q.Status == webhook.HealthFailing
-	if q.Failing {
-		q.NextProbe = s.clock.processAt(fromMillis(probe))
+	if q.Failing && probe.Valid {
+		// The next commit moves it with the clock.
+		q.NextProbe = s.clock.processAt(fromMillis(probe).Add(s.clock.jump()))
 	}
 	if authorization != nil {
 		plain, err := s.keys.Decrypt(authorization, "authorization_header of "+q.SubscriptionID)

@@ -13,7 +13,7 @@ import (
 
 // limiters are how a receiver may count that takes so many requests a second.
 var limiters = map[string]func(perSecond func() float64) func(now time.Time) bool{
-	"each second anew": func(perSecond func() float64) func(time.Time) bool {
+	"fixed window": func(perSecond func() float64) func(time.Time) bool {
 		var second time.Time
 		n := 0
 		return func(now time.Time) bool {
@@ -24,7 +24,7 @@ var limiters = map[string]func(perSecond func() float64) func(now time.Time) boo
 			return float64(n) <= perSecond()
 		}
 	},
-	"the last second": func(perSecond func() float64) func(time.Time) bool {
+	"sliding window": func(perSecond func() float64) func(time.Time) bool {
 		var taken []time.Time
 		return func(now time.Time) bool {
 			taken = slices.DeleteFunc(taken, func(t time.Time) bool { return now.Sub(t) >= time.Second })
@@ -35,7 +35,7 @@ var limiters = map[string]func(perSecond func() float64) func(now time.Time) boo
 			return true
 		}
 	},
-	"a bucket": func(perSecond func() float64) func(time.Time) bool {
+	"token bucket": func(perSecond func() float64) func(time.Time) bool {
 		tokens, at := perSecond(), time.Now()
 		return func(now time.Time) bool {
 			tokens, at = min(perSecond(), tokens+perSecond()*now.Sub(at).Seconds()), now

@@ -117,7 +117,7 @@ func (s *simulation) endRecovery(r *reception) {
 	case r.status == 200:
 		rec.successes++
 	case r.cut:
-		*rec = recovery{} // what came of it is not known
+		*rec = recovery{} // its result is unknown
 	case r.probe:
 		rec.probes++
 		rec.probed = r.ended

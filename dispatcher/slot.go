@@ -154,7 +154,7 @@ func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
 }
 
 // release gives a slot back: to the queues that wait, before the credits that are
-// offered. r is what came of the job's attempt. The caller holds d.mu.
+// offered. r is the result of the job's attempt. The caller holds d.mu.
 func (d *Dispatcher) release(j job, r *store.Recorded, now time.Time) {
 	q, next, to := j.queue, r.NextAttemptAt, j.queue.phase
 	if r.HealthChanged {

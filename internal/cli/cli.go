@@ -41,7 +41,7 @@ type commands struct {
 	Key         keyCmd         `cmd:"" help:"Replace the key that secrets are sealed with."`
 	Admin       adminCmd       `cmd:"" help:"Make, list and remove those who may sign in to the admin UI."`
 	Backup      backupCmd      `cmd:"" help:"Make and check backups."`
-	Compact     compactCmd     `cmd:"" help:"Write the database anew without its free pages, while no server runs. It says what space and time it needs."`
+	Compact     compactCmd     `cmd:"" help:"Rewrite the database without its free pages. The server must be stopped. It says how much space and time it needs."`
 	Restore     restoreCmd     `cmd:"" help:"Fill the data directory from a replica or a backup."`
 	Release     releaseCmd     `cmd:"" help:"Send the deliveries that are held after a restore."`
 	Standby     standbyCmd     `cmd:"" help:"Follow the replica of a running service, and take over when that has ended."`

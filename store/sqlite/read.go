@@ -4,14 +4,22 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"regexp"
 )
+
+var limitParameter = regexp.MustCompile(`\bLIMIT (\?\d*)`)
+
+// keepPlan returns a query whose plan does not depend on the value of its LIMIT.
+// SQLite prepares a statement again each time a parameter that is its LIMIT is
+// bound: it may plan by the number.
+func keepPlan(query string) string { return limitParameter.ReplaceAllString(query, "LIMIT 0+${1}") }
 
 // stmt returns a prepared statement of the readers.
 func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	if st, ok := db.stmts.Load(query); ok {
 		return st.(*sql.Stmt), nil
 	}
-	st, err := db.readers.PrepareContext(ctx, query)
+	st, err := db.readers.PrepareContext(ctx, keepPlan(query))
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: prepare %q: %w", query, db.damage.observe(err))
 	}

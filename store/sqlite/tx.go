@@ -29,7 +29,7 @@ func (t *Tx) stmt(query string) (*sql.Stmt, error) {
 	if s := t.w.stmts[query]; s != nil {
 		return s, nil
 	}
-	s, err := t.w.conn.PrepareContext(context.Background(), query)
+	s, err := t.w.conn.PrepareContext(context.Background(), keepPlan(query))
 	if err != nil {
 		return nil, fmt.Errorf("prepare %q: %w", query, err)
 	}

@@ -79,17 +79,17 @@ func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}, budget: q.Size + 1}
 	// The streams are of what has the fewest rows: a subject, or an admin.
-	b := bindsOf(q)
+	f.binds = bindsOf(q)
 	if subjects := q.Filters["subject_id"]; subjects != nil {
 		for _, subject := range subjects {
-			f.streams = append(f.streams, stream{access: auditBySubject, binds: b.with(binds{"value": subject})})
+			f.streams = append(f.streams, stream{access: auditBySubject, binds: binds{"value": subject}})
 		}
 	} else if admins := q.Filters["admin"]; admins != nil {
 		for _, admin := range admins {
-			f.streams = append(f.streams, stream{access: auditByAdmin, binds: b.with(binds{"value": admin})})
+			f.streams = append(f.streams, stream{access: auditByAdmin, binds: binds{"value": admin}})
 		}
 	} else {
-		f.streams = []stream{{access: auditAll, binds: b}}
+		f.streams = []stream{{access: auditAll}}
 	}
 	if q.Filters != nil {
 		f.budget = s.lists.scan

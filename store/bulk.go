@@ -175,17 +175,16 @@ func (s BulkRuns) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest
 			return 0, 0, err
 		}
 	}
-	low, high := f.low, min(f.high, newest+1)
-	if oldest > low {
-		low, rest = oldest, oldest
+	if oldest > f.low {
+		f.low, rest = oldest, oldest
 	}
+	at := position{key: min(f.high, newest+1)}
 	for picked := 0; picked < BulkLimit; {
 		query.Size = min(bulkPage, BulkLimit-picked)
 		var nums []int64
-		var at int64
 		var left bool
 		err := s.view(ctx, func(v *view) (err error) {
-			nums, at, left, err = f.walk(v, true, low, high)
+			nums, at, left, err = f.walk(v, order{keyDescending: true}, at)
 			return err
 		})
 		if err != nil {
@@ -196,11 +195,11 @@ func (s BulkRuns) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest
 		if err != nil || !left {
 			return newest, rest, err
 		}
-		if high = at; !more {
+		if !more {
 			break
 		}
 	}
-	return newest, high - 1, nil
+	return newest, at.key - 1, nil
 }
 
 // Run does a bulk action, oldest first, in small steps that leave the

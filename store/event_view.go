@@ -56,20 +56,20 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 		return nil, err
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"all events", "", "", webhook.EventList.Selection(q)}}
-	b := bindsOfEvents(q)
-	all := []stream{{access: allEvents, binds: b}}
+	f.binds = bindsOfEvents(q)
 	switch {
 	case q.Filters["id"] != nil:
-		f.streams = []stream{{access: allEventsByID, binds: b}}
+		f.streams = []stream{{access: allEventsByID}}
 	case q.Filters["name"] != nil:
-		f.find = func(v *view, low, high int64) ([]stream, error) {
-			if few, err := v.namedEvents(q.Filters["name"], low, high, b); err != nil || few != nil {
+		f.find = func(v *view, o order, from position) ([]stream, error) {
+			low, high := beyond(from.key, o.keyDescending, low, high)
+			if few, err := v.namedEvents(q.Filters["name"], low, high); err != nil || few != nil {
 				return few, err
 			}
-			return all, nil
+			return []stream{{access: allEvents}}, nil
 		}
 	default:
-		f.streams = all
+		f.streams = []stream{{access: allEvents}}
 	}
 	f.budget = q.Size + 1
 	switch {
@@ -108,7 +108,7 @@ const maxNamedLogs = 128
 
 // namedEvents returns a stream for each program and name, whose rows are
 // between two rowids; nil when those would be too many.
-func (v *view) namedEvents(names []string, low, high int64, b binds) ([]stream, error) {
+func (v *view) namedEvents(names []string, low, high int64) ([]stream, error) {
 	programs, err := v.allPrograms()
 	if err != nil || len(programs)*len(names) == 0 || len(programs)*len(names) > maxNamedLogs {
 		return nil, err
@@ -129,7 +129,7 @@ func (v *view) namedEvents(names []string, low, high int64, b binds) ([]stream, 
 		}
 		for _, name := range names {
 			// "name" is nil, since it is known that they have the name.
-			streams = append(streams, stream{access: allEventsByName, binds: b.with(binds{"program": program, "value": name, "name": nil, "from": from, "to": to})})
+			streams = append(streams, stream{access: allEventsByName, binds: binds{"program": program, "value": name, "name": nil, "from": from, "to": to}})
 		}
 	}
 	return streams, nil

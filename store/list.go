@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -71,11 +69,17 @@ func (s statement) with(text string) statement {
 	return s
 }
 
-// args returns the arguments of the statement in their order.
-func (s statement) args(b binds) []any {
+// args returns the arguments of the statement in their order. A name that several
+// layers bind has the value of the first.
+func (s statement) args(layers ...binds) []any {
 	args := make([]any, len(s.names))
 	for i, name := range s.names {
-		args[i] = b[name]
+		for _, b := range layers {
+			if value, ok := b[name]; ok {
+				args[i] = value
+				break
+			}
+		}
 	}
 	return args
 }
@@ -114,14 +118,6 @@ func bindsOf(q *webhook.ListQuery) binds {
 	return b
 }
 
-// with returns a copy of the binds with others.
-func (b binds) with(others binds) binds {
-	all := make(binds, len(b)+len(others))
-	maps.Copy(all, b)
-	maps.Copy(all, others)
-	return all
-}
-
 // jsonOf renders the values of a filter as an array to bind; nil is NULL: no
 // filter.
 func jsonOf[T any](values []T) any {
@@ -144,8 +140,8 @@ func truths(words []string) (all []int) {
 }
 
 // column reads a query of one column.
-func column[T any](v *view, s statement, b binds) (all []T, err error) {
-	err = v.Each(s.text, s.args(b), func(scan func(...any) error) error {
+func column[T any](v *view, s statement, layers ...binds) (all []T, err error) {
+	err = v.Each(s.text, s.args(layers...), func(scan func(...any) error) error {
 		var one T
 		err := scan(&one)
 		all = append(all, one)
@@ -154,144 +150,26 @@ func column[T any](v *view, s statement, b binds) (all []T, err error) {
 	return all, err
 }
 
-// access is a way to rows in the order of a key, such as num or seq, by an
-// index: its statements have the key, and whether the filters let a row through.
-type access struct{ up, down statement }
+// position is where a row stands in a list: by a value that is sorted by first, 0
+// of every row when there is none, and then by a key, such as num or seq.
+type position struct{ at, key int64 }
 
-// along returns the access of the rows of a FROM with its WHERE, whose key lies
-// between :low and :high, both exclusive. The index is in the order of a column
-// that rises with the key.
-func along(key, order, matches, from string) *access {
-	s := statement{}.with("SELECT " + key + ", " + truthOf(matches) + " " + from + " AND " + key + " > :low AND " + key + " < :high ORDER BY " + order)
-	return &access{s.with(" LIMIT :limit"), s.with(" DESC LIMIT :limit")}
-}
+// order is an order of positions: whether the value descends, and the key.
+type order struct{ descending, keyDescending bool }
 
-// stream is an access with the values of its parameters, of which a walk sets
-// those of along; or rows in memory, which the filters let through.
-type stream struct {
-	*access
-	binds binds
-	rows  []position
-}
-
-// walk reads the keys of several streams that have no row in common, merged,
-// between low and high, until want were let through. It looks at no more than
-// budget rows, but for one of each stream, and leaves off when its time is over.
-// more says that it left off at the key at, and not for want of rows.
-func (v *view) walk(streams []stream, descending bool, low, high int64, want, budget int) (keys []int64, at int64, more bool, err error) {
-	// Of each stream a few rows are read at a time, since which of them the next
-	// keys are in is not known; of one alone, as many as are needed.
-	w := walker{view: v, descending: descending, want: want, budget: budget, over: v.s.lists.over(time.Now())}
-	size := budget
-	if len(streams) > 1 {
-		size = min(max(want*2/len(streams), 8), max(budget/len(streams), 1))
+// start returns the position before all others of a value.
+func (o order) start(at int64) position {
+	if o.keyDescending {
+		return position{at, math.MaxInt64}
 	}
-	heads := make([]reading, len(streams))
-	for i := range heads {
-		heads[i] = reading{stream: &streams[i], low: low, high: high, size: size}
-		if err := w.read(&heads[i]); err != nil {
-			return nil, 0, false, err
-		}
-	}
-	for {
-		next := w.first(heads)
-		if next == nil {
-			return keys, 0, false, nil
-		}
-		row := next.rows[0]
-		next.rows = next.rows[1:]
-		if row.ok {
-			if keys = append(keys, row.key); len(keys) == want {
-				return keys, row.key, true, nil
-			}
-		}
-		if len(next.rows) > 0 || next.done {
-			continue
-		}
-		// What comes after in the others is not known to be next without this one.
-		if w.looked >= budget || v.s.lists.late(w.looked, w.over) {
-			return keys, row.key, true, nil
-		}
-		next.size *= 4
-		next.low, next.high = beyond(row.key, descending, next.low, next.high)
-		if err := w.read(next); err != nil {
-			return nil, 0, false, err
-		}
-	}
+	return position{at, 0}
 }
 
-// reading is where a walk stands in one stream.
-type reading struct {
-	*stream
-	rows      []walked // read, and not yet come to
-	low, high int64    // of what was not read
-	size      int      // how many rows to read next
-	done      bool     // there is no more to read
-}
-
-type walked struct {
-	key int64
-	ok  bool
-}
-
-type walker struct {
-	*view
-	descending   bool
-	want, budget int
-	over         time.Time
-	looked       int
-}
-
-// first returns the stream whose next row comes first, nil when none has any.
-func (w *walker) first(heads []reading) *reading {
-	var first *reading
-	for i := range heads {
-		if h := &heads[i]; len(h.rows) > 0 && (first == nil || w.descending == (h.rows[0].key > first.rows[0].key)) {
-			first = h
-		}
+func (o order) compare(a, b position) int {
+	if a.at != b.at {
+		return down(o.descending && a.at != notCompleted && b.at != notCompleted, cmp.Compare(a.at, b.at))
 	}
-	return first
-}
-
-// read reads the next rows of a stream, at least one if there is any.
-func (w *walker) read(h *reading) error {
-	h.rows = h.rows[:0]
-	if h.done = h.access == nil; h.done {
-		for _, row := range h.stream.rows {
-			h.rows = append(h.rows, walked{row.num, true})
-		}
-		slices.SortFunc(h.rows, func(a, b walked) int { return down(w.descending, cmp.Compare(a.key, b.key)) })
-		return nil
-	}
-	s := h.up
-	if w.descending {
-		s = h.down
-	}
-	size := max(min(h.size, w.budget-w.looked), 1)
-	found, looked, enough := 0, 0, false
-	h.binds["limit"], h.binds["low"], h.binds["high"] = size, h.low, h.high
-	err := w.Each(s.text, s.args(h.binds), func(scan func(...any) error) error {
-		var row walked
-		if err := scan(&row.key, &row.ok); err != nil {
-			return err
-		}
-		if row.ok {
-			found++
-		}
-		if n := len(h.rows); n > 0 && !row.ok && !h.rows[n-1].ok {
-			h.rows[n-1] = row // only how far it came is of interest
-		} else {
-			h.rows = append(h.rows, row)
-		}
-		looked++
-		w.looked++
-		if enough = found == w.want || w.s.lists.late(w.looked, w.over); enough {
-			return sqlite.ErrStop
-		}
-		return nil
-	})
-	h.done = looked < size && !enough
-	return err
+	return down(o.keyDescending, cmp.Compare(a.key, b.key))
 }
 
 // down turns a comparison round if the order descends.
@@ -300,6 +178,21 @@ func down(descending bool, c int) int {
 		return -c
 	}
 	return c
+}
+
+// access is a way to rows by an index, upwards and downwards by their key: its
+// statements select the key, and whether the filters let the row through.
+type access struct {
+	up, down statement
+	valued   bool // they also select the value that is sorted by first
+}
+
+// along returns the access of the rows of a FROM with its WHERE, whose key lies
+// between :low and :high, both exclusive. The index is in the order of a column
+// that rises with the key.
+func along(key, order, matches, from string) *access {
+	s := statement{}.with("SELECT " + key + ", " + truthOf(matches) + " " + from + " AND " + key + " > :low AND " + key + " < :high ORDER BY " + order)
+	return &access{up: s.with(" LIMIT :limit"), down: s.with(" DESC LIMIT :limit")}
 }
 
 // between turns a span of time into the span of a key along which time never
@@ -335,14 +228,6 @@ func (s *core) lastBefore(ctx context.Context, ends, from string, at time.Time) 
 		}
 	}
 	return low, err
-}
-
-// beyond narrows the bounds of a key to what comes after a place.
-func beyond(place int64, descending bool, low, high int64) (int64, int64) {
-	if descending {
-		return low, min(high, place)
-	}
-	return max(low, place), high
 }
 
 // Page returns a page of a program's subscriptions, and how many the
@@ -430,16 +315,16 @@ func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery
 		return nil, err
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"events", programID, "", webhook.EventList.Selection(q)}, budget: q.Size + 1}
-	b := bindsOfEvents(q)
-	b["program"] = programID
+	f.binds = bindsOfEvents(q)
+	f.binds["program"] = programID
 	switch names := q.Filters["name"]; {
 	case q.Filters["id"] != nil:
-		f.streams = []stream{{access: eventsByID, binds: b}}
+		f.streams = []stream{{access: eventsByID}}
 	case names == nil:
-		f.streams = []stream{{access: eventsBySeq, binds: b}}
+		f.streams = []stream{{access: eventsBySeq}}
 	default:
 		for _, name := range names {
-			f.streams = append(f.streams, stream{access: eventsByName, binds: b.with(binds{"name": nil, "value": name})})
+			f.streams = append(f.streams, stream{access: eventsByName, binds: binds{"name": nil, "value": name}})
 		}
 	}
 	if q.Ranges["timestamp"] != (webhook.TimeRange{}) || q.Filters["id"] != nil {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -81,7 +79,7 @@ var (
 	deliveriesPings      = orderedBy("INDEXED BY deliveries_pings", "d.subscription_id = :subscription AND d.ping IS NOT NULL")
 	deliveriesDue        = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = :subscription AND next_attempt_at IS NOT NULL" +
 		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
-	deliveriesCompleted = setOf("num FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = :subscription AND completed_at IS NOT NULL" +
+	deliveriesWithin = setOf("num FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = :subscription AND completed_at IS NOT NULL" +
 		" AND completed_at >= coalesce(:completed_at_from, 0) AND completed_at < coalesce(:completed_at_to, 9223372036854775807)")
 
 	// Of all subscriptions.
@@ -92,7 +90,7 @@ var (
 	allRetried      = orderedBy("INDEXED BY deliveries_retried", "d.attempts_made > 1")
 	allByOriginal   = orderedBy("INDEXED BY deliveries_by_original", "d.redelivery_of = :value AND d.redelivery_of IS NOT NULL")
 	allByReplay     = orderedBy("INDEXED BY deliveries_by_replay", "d.replay_id = :value AND d.replay_id IS NOT NULL")
-	allByID         = setOf("num FROM deliveries WHERE id IN (SELECT value FROM json_each(:id))")
+	allByID         = orderedBy("INDEXED BY sqlite_autoindex_deliveries_1", "d.id = :value")
 	allPending      = setOf("num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success'")
 	allPings        = setOf("num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id > '' AND ping IS NOT NULL")
 	allDue          = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id > '' AND next_attempt_at IS NOT NULL")
@@ -106,15 +104,15 @@ func (a *deliveryAccess) has(parameter string) bool { return slices.Contains(a.s
 // lookup is an access, and the values that its index is searched for one by one.
 type lookup struct {
 	*deliveryAccess
-	values []string
+	values []string // nil when it has no :value
 }
 
 // choice is one way to the rows of a page: sets, which are read whole, and what
-// is walked along besides. When the sets have more than a few rows together, the
-// next choice is taken instead.
+// is walked along besides. When the sets have more than a few rows together, or
+// the walks are too many, the next choice is taken instead.
 type choice struct {
 	sets, walks []lookup
-	settled     string // the filter that all rows of the sets meet
+	settled     string // the filter that all these rows meet
 }
 
 // choose returns the ways to the rows of a query, the best first; the last is
@@ -122,15 +120,15 @@ type choice struct {
 func choose(q *webhook.ListQuery, subscriptions int) []choice {
 	switch f := q.Filters; {
 	case f["id"] != nil:
-		return []choice{{sets: []lookup{{allByID, nil}}}}
+		return []choice{{walks: []lookup{{allByID, f["id"]}}, settled: "id"}}
 	case f["redelivery_of"] != nil:
-		return []choice{{walks: []lookup{{allByOriginal, f["redelivery_of"]}}}}
+		return []choice{{walks: []lookup{{allByOriginal, f["redelivery_of"]}}, settled: "redelivery_of"}}
 	case f["replay_id"] != nil:
-		return []choice{{walks: []lookup{{allByReplay, f["replay_id"]}}}}
+		return []choice{{walks: []lookup{{allByReplay, f["replay_id"]}}, settled: "replay_id"}}
 	}
 	choices := chooseSets(q, subscriptions == 1)
 	if q.Sort[0].Name == "completed_at" {
-		return append(choices, choice{}) // a walk along completed_at
+		return append(choices, choice{walks: alongCompletion(q)})
 	}
 	if subscriptions > 0 {
 		walk := lookup{deliveriesOfOne, nil}
@@ -145,6 +143,20 @@ func choose(q *webhook.ListQuery, subscriptions int) []choice {
 		choices = append(choices, chooseOfAll(q)...)
 	}
 	return choices
+}
+
+// alongCompletion returns the lookups in the order of completed_at: of what is
+// completed, and, unless the filters exclude it, of what is not.
+func alongCompletion(q *webhook.ListQuery) []lookup {
+	walks := []lookup{{deliveriesCompleted[q.Sort[0].Descending], nil}}
+	if q.Ranges["completed_at"] != (webhook.TimeRange{}) {
+		return walks
+	}
+	open := slices.DeleteFunc([]string{string(webhook.StatusPending), string(webhook.StatusRetryable)}, func(status string) bool {
+		asked := q.Filters["status"]
+		return asked != nil && !slices.Contains(asked, status)
+	})
+	return append(walks, lookup{deliveriesByStatus, open})
 }
 
 // chooseSets returns the sets that may have few rows.
@@ -170,8 +182,8 @@ func chooseSets(q *webhook.ListQuery, one bool) (choices []choice) {
 		}
 		choices = append(choices, c)
 	}
-	switch byCompletion := q.Sort[0].Name == "completed_at"; {
-	case byCompletion:
+	switch {
+	case q.Sort[0].Name == "completed_at":
 		for _, l := range exceptions(q, deliveriesByError, deliveriesByResponse, deliveriesByStatus) {
 			add(l.deliveryAccess, l.values)
 		}
@@ -179,7 +191,7 @@ func chooseSets(q *webhook.ListQuery, one bool) (choices []choice) {
 			add(deliveriesOfOne, nil)
 		}
 	case one && ranged("completed_at"):
-		add(deliveriesCompleted, nil)
+		add(deliveriesWithin, nil)
 	}
 	return choices
 }
@@ -235,18 +247,12 @@ func responsesOf(q *webhook.ListQuery) (statuses []string) {
 // those come last, in both directions.
 const notCompleted = math.MaxInt64
 
-// position is where a delivery stands in the order of completed_at.
-type position struct{ at, num int64 }
-
-// deliveryList is the list of deliveries that a query asks for.
+// deliveryList finds the rows of a page.
 type deliveryList struct {
 	*view
-	q             *webhook.ListQuery
-	subscriptions []string // that it is of, nil for all
+	f             *feed
+	subscriptions []string // that the list is of, nil for all
 	programs      []string // the same
-	binds         binds
-	low, high     int64 // bounds of num, exclusive
-	budget        int   // rows that a page may look at
 }
 
 // deliveryFeed returns the list of the deliveries of one subscription, or of all
@@ -257,32 +263,32 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 	if q.Filters["event"] != nil {
 		f.budget = s.lists.costlyScan
 	}
-	f.find = func(v *view, low, high int64) ([]stream, error) {
-		return f.deliveries(v, low, high).streams()
+	f.binds = bindsOf(q)
+	due := q.Ranges["next_attempt_at"]
+	f.binds["next_attempt_at_from"], f.binds["next_attempt_at_to"] = s.clock.waitOrNull(due.From), s.clock.waitOrNull(due.To)
+	if responses := responsesOf(q); responses != nil {
+		f.binds["response_status"] = "[" + strings.Join(responses, ",") + "]"
+	}
+	if least := q.Filters["attempts_made.from"]; least != nil {
+		f.binds["attempts_made"] = least[0]
+	}
+	f.binds["earliest"], f.binds["latest"] = completedBetween(q)
+	f.find = func(v *view, o order, from position) ([]stream, error) {
+		f.binds["low"], f.binds["high"] = f.low, f.high
+		if !f.byCompletion() {
+			f.binds["low"], f.binds["high"] = beyond(from.key, o.keyDescending, f.low, f.high)
+		}
+		l := &deliveryList{view: v, f: f}
+		if subscriptionID != "" {
+			l.subscriptions, l.programs = []string{subscriptionID}, []string{programID}
+		}
+		return l.streams()
 	}
 	return f, err
 }
 
-// deliveries returns the list between two bounds of num, both exclusive.
-func (f *feed) deliveries(v *view, low, high int64) *deliveryList {
-	l := &deliveryList{view: v, q: f.q, binds: bindsOf(f.q), low: low, high: high, budget: f.budget}
-	l.binds["low"], l.binds["high"] = low, high
-	due := f.q.Ranges["next_attempt_at"]
-	l.binds["next_attempt_at_from"], l.binds["next_attempt_at_to"] = f.s.clock.waitOrNull(due.From), f.s.clock.waitOrNull(due.To)
-	if responses := responsesOf(f.q); responses != nil {
-		l.binds["response_status"] = "[" + strings.Join(responses, ",") + "]"
-	}
-	if least := f.q.Filters["attempts_made.from"]; least != nil {
-		l.binds["attempts_made"] = least[0]
-	}
-	if f.scope.parent != "" {
-		l.subscriptions, l.programs = []string{f.scope.parent}, []string{f.scope.programID}
-	}
-	return l
-}
-
 // streams returns what is to be walked along, in the way that is chosen; of a set,
-// the rows that the filters let through. It is nil for a walk by completion.
+// the rows that the filters let through.
 func (l *deliveryList) streams() ([]stream, error) {
 	if err := l.narrow(); err != nil {
 		return nil, err
@@ -290,7 +296,7 @@ func (l *deliveryList) streams() ([]stream, error) {
 	if l.subscriptions != nil && len(l.subscriptions) == 0 {
 		return nil, nil
 	}
-	choices := choose(l.q, len(l.subscriptions))
+	choices := choose(l.f.q, len(l.subscriptions))
 	for i, c := range choices {
 		streams, ok, err := l.take(&c, i == len(choices)-1)
 		if err != nil || ok {
@@ -303,7 +309,7 @@ func (l *deliveryList) streams() ([]stream, error) {
 // take returns the streams of a choice, unless they or their rows are too many
 // and the choice is not the last.
 func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, err error) {
-	limit, most := min(l.s.lists.set, l.budget), listSubscriptions
+	limit, most := min(l.s.lists.set, l.f.budget), listSubscriptions
 	if last {
 		limit, most = math.MaxInt32, math.MaxInt
 	}
@@ -320,6 +326,7 @@ func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, er
 			return nil, false, err
 		}
 		for _, b := range all {
+			b[c.settled] = nil
 			streams = append(streams, stream{access: walk.access, binds: b})
 		}
 	}
@@ -328,9 +335,8 @@ func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, er
 
 // set returns the rows of a choice's sets that the filters let through, unless
 // the sets have more than limit rows.
-func (l *deliveryList) set(c *choice, limit int) (rows []position, ok bool, err error) {
+func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error) {
 	nums := []int64{}
-	b := l.binds.with(binds{"open": int64(notCompleted), c.settled: nil})
 	for _, of := range c.sets {
 		if of.has("programs") && l.programs == nil {
 			return nil, false, nil
@@ -341,7 +347,7 @@ func (l *deliveryList) set(c *choice, limit int) (rows []position, ok bool, err 
 		}
 		for _, b := range all {
 			b["limit"] = limit + 1 - len(nums)
-			more, err := column[int64](l.view, of.set, b)
+			more, err := column[int64](l.view, of.set, b, l.f.binds)
 			if nums = append(nums, more...); err != nil || len(nums) > limit {
 				return nil, false, err
 			}
@@ -351,54 +357,66 @@ func (l *deliveryList) set(c *choice, limit int) (rows []position, ok bool, err 
 		return nil, true, nil
 	}
 	slices.Sort(nums)
-	b["nums"] = jsonOf(slices.Compact(nums))
+	b := binds{"nums": jsonOf(slices.Compact(nums)), "open": int64(notCompleted), c.settled: nil}
 	if !slices.ContainsFunc(c.sets, func(of lookup) bool { return !of.has("subscription") }) {
 		b["subscription_id"] = nil // they are all of these
 	}
-	err = l.Each(deliveriesOfSet.text, deliveriesOfSet.args(b), func(scan func(...any) error) error {
-		var p position
-		err := scan(&p.num, &p.at)
-		rows = append(rows, p)
+	err = l.Each(deliveriesOfSet.text, deliveriesOfSet.args(b, l.f.binds), func(scan func(...any) error) error {
+		r := row{ok: true}
+		err := scan(&r.key, &r.at)
+		if !l.f.byCompletion() {
+			r.at = 0
+		}
+		rows = append(rows, r)
 		return err
 	})
 	return rows, true, err
 }
 
-// bindsOf returns the binds of a lookup for each subscription and value, those
-// of response statuses only which there are. It leaves off after so many.
+// bindsOf returns the binds of a lookup for each subscription and value. It leaves
+// off after so many.
 func (l *deliveryList) bindsOf(of lookup, most int) (all []binds, err error) {
-	if !of.has("subscription") {
-		return l.bindsOfValues(of, l.binds)
+	ids, each := []string{""}, of.has("subscription")
+	if each {
+		ids = l.subscriptions
 	}
-	for _, id := range l.subscriptions {
-		more, err := l.bindsOfValues(of, l.binds.with(binds{"subscription": id, "subscription_id": nil}))
-		if all = append(all, more...); err != nil || len(all) > most {
-			return all, err
+	for _, id := range ids {
+		values, err := l.valuesOf(of, id)
+		if err != nil {
+			return nil, err
+		}
+		for _, value := range values {
+			b := binds{"value": value}
+			if each {
+				b["subscription"], b["subscription_id"] = id, nil
+			}
+			all = append(all, b)
+		}
+		if len(all) > most {
+			break
 		}
 	}
 	return all, nil
 }
 
-func (l *deliveryList) bindsOfValues(of lookup, b binds) (all []binds, err error) {
-	if of.values == nil {
-		return []binds{b}, nil
+// valuesOf returns the values that a lookup searches for, of many response
+// statuses those that there are; one of no meaning when it has none.
+func (l *deliveryList) valuesOf(of lookup, subscriptionID string) (values []string, err error) {
+	switch {
+	case of.values == nil:
+		return []string{""}, nil
+	case of.next.text == "" || len(of.values) <= 3:
+		return of.values, nil
 	}
-	values := of.values
-	if of.next.text != "" && len(values) > 3 { // look for few of them without
-		values = nil
-		for status := 0; status < 1000; {
-			if err := l.Scan(of.next.text, of.next.args(b.with(binds{"value": status})), &status); err != nil {
-				return nil, err
-			}
-			if value := strconv.Itoa(status); slices.Contains(of.values, value) {
-				values = append(values, value)
-			}
+	for status := 0; status < 1000; {
+		if err := l.Scan(of.next.text, of.next.args(binds{"subscription": subscriptionID, "value": status}), &status); err != nil {
+			return nil, err
+		}
+		if value := strconv.Itoa(status); slices.Contains(of.values, value) {
+			values = append(values, value)
 		}
 	}
-	for _, value := range values {
-		all = append(all, b.with(binds{"value": value}))
-	}
-	return all, nil
+	return values, nil
 }
 
 var (
@@ -409,7 +427,7 @@ var (
 // narrow finds out of which subscriptions and programs the list is, as far as
 // its filters say so and those are few.
 func (l *deliveryList) narrow() (err error) {
-	f := l.q.Filters
+	f := l.f.q.Filters
 	ids := l.subscriptions
 	switch {
 	case ids != nil:
@@ -423,7 +441,7 @@ func (l *deliveryList) narrow() (err error) {
 	if err != nil {
 		return err
 	}
-	if l.binds["subscription_id"] = jsonOf(ids); len(ids) <= listSubscriptions {
+	if l.f.binds["subscription_id"] = jsonOf(ids); len(ids) <= listSubscriptions {
 		l.subscriptions = ids
 	}
 	switch names := f["event"]; {
@@ -431,11 +449,11 @@ func (l *deliveryList) narrow() (err error) {
 	case f["program_id"] != nil:
 		l.programs = f["program_id"]
 	case l.subscriptions != nil:
-		l.programs, err = column[string](l.view, selectSubscriptionPrograms, l.binds)
+		l.programs, err = column[string](l.view, selectSubscriptionPrograms, l.f.binds)
 	default:
 		l.programs, err = l.allPrograms()
 	}
-	l.binds["programs"] = jsonOf(l.programs)
+	l.f.binds["programs"] = jsonOf(l.programs)
 	return err
 }
 
@@ -465,7 +483,7 @@ func (v *view) allPrograms() ([]string, error) {
 // error is one of the caller when they are too many to be looked for: a list of
 // only some of them would hide the others.
 func (l *deliveryList) named(texts []string) ([]string, error) {
-	programs, given := l.q.Filters["program_id"], l.q.Filters["subscription_id"]
+	programs, given := l.f.q.Filters["program_id"], l.f.q.Filters["subscription_id"]
 	if programs == nil {
 		programs = []string{""}
 	}
@@ -526,13 +544,9 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 	if err != nil {
 		return nil, "", err
 	}
-	read := f.page
-	if q.Sort[0].Name == "completed_at" {
-		read = f.pageByCompletion
-	}
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		if nums, next, err = read(v); err != nil {
+		if nums, next, err = f.page(v); err != nil {
 			return err
 		}
 		page, err = v.deliveries(nums)
@@ -541,159 +555,61 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 	return page, next, err
 }
 
-// completionOrder is an order by completed_at and then num.
-type completionOrder struct{ descending, tieDescending bool }
-
-// start returns the position before all others of a time.
-func (o completionOrder) start(at int64) position {
-	if o.tieDescending {
-		return position{at, math.MaxInt64}
-	}
-	return position{at, 0}
+// deliveriesCompleted are the accesses in the order of completed_at, by whether
+// that descends. They begin behind :at and :num.
+var deliveriesCompleted = map[bool]*deliveryAccess{
+	false: byCompletion(
+		"(d.completed_at, d.num) > (:at, :num) AND d.completed_at < :latest ORDER BY d.completed_at, d.num",
+		"d.completed_at >= :at AND (d.completed_at > :at OR d.num < :num) AND d.completed_at < :latest ORDER BY d.completed_at, d.num DESC"),
+	true: byCompletion(
+		"d.completed_at <= :at AND (d.completed_at < :at OR d.num > :num) AND d.completed_at >= :earliest ORDER BY d.completed_at DESC, d.num",
+		"(d.completed_at, d.num) < (:at, :num) AND d.completed_at >= :earliest ORDER BY d.completed_at DESC, d.num DESC"),
 }
 
-func (o completionOrder) compare(a, b position) int {
-	if a.at != b.at {
-		return down(o.descending && a.at != notCompleted && b.at != notCompleted, cmp.Compare(a.at, b.at))
-	}
-	return down(o.tieDescending, cmp.Compare(a.num, b.num))
+func byCompletion(up, down string) *deliveryAccess {
+	s := statement{}.with("SELECT d.num, " + truthOf(allOf(isWithin("created_at", "d.created_at"), deliveryMatches)) +
+		", d.completed_at FROM deliveries d INDEXED BY deliveries_by_completion WHERE d.subscription_id = :subscription AND d.completed_at IS NOT NULL AND ")
+	return &deliveryAccess{access: &access{s.with(up + " LIMIT :limit"), s.with(down + " LIMIT :limit"), true}, set: deliveriesWithin.set}
 }
 
-// completionWalks are the queries of the completed deliveries behind :at and
-// :num, up to :end. The bounds of num are not those of the index here: rows beyond
-// them count as looked at.
-var completionWalks = map[completionOrder]statement{
-	{false, false}: completionWalk("(d.completed_at, d.num) > (:at, :num) AND d.completed_at < :end ORDER BY d.completed_at, d.num"),
-	{false, true}:  completionWalk("d.completed_at >= :at AND (d.completed_at > :at OR d.num < :num) AND d.completed_at < :end ORDER BY d.completed_at, d.num DESC"),
-	{true, false}:  completionWalk("d.completed_at <= :at AND (d.completed_at < :at OR d.num > :num) AND d.completed_at >= :end ORDER BY d.completed_at DESC, d.num"),
-	{true, true}:   completionWalk("(d.completed_at, d.num) < (:at, :num) AND d.completed_at >= :end ORDER BY d.completed_at DESC, d.num DESC"),
-}
-
-func completionWalk(behind string) statement {
-	return statement{}.with("SELECT d.completed_at, d.num, " + truthOf(deliveryMatches+withinNums) + " FROM deliveries d INDEXED BY deliveries_by_completion" +
-		" WHERE d.subscription_id = :subscription AND d.completed_at IS NOT NULL AND " + behind + " LIMIT :limit")
-}
-
-// pageByCompletion is feed.page in the order of completed_at. A place is that of
-// the last row in this order, which a delivery leaves when it is completed.
-func (f *feed) pageByCompletion(v *view) (nums []int64, next string, err error) {
-	l, o := f.deliveries(v, f.low, f.high), completionOrder{f.q.Sort[0].Descending, f.q.Sort[min(1, len(f.q.Sort)-1)].Descending}
-	from, end := o.bounds(f.q)
-	if f.q.Cursor != "" {
-		cursor, err := f.completionPlace(o)
-		if err != nil {
-			return nil, "", err
-		}
-		if o.compare(cursor, from) > 0 {
-			from = cursor
-		}
-	}
-	streams, err := l.streams()
-	if err != nil {
-		return nil, "", err
-	}
-	var page []position
-	want, more := f.q.Size+1, false
-	if streams != nil {
-		page = slices.DeleteFunc(streams[0].rows, func(p position) bool { return o.compare(p, from) <= 0 })
-		slices.SortFunc(page, o.compare)
-		page = page[:min(want, len(page))]
-		more = len(page) == want
-	} else if page, from, more, err = l.walkByCompletion(o, from, end, want); err != nil {
-		return nil, "", err
-	}
-	if len(page) == want {
-		page = page[:f.q.Size]
-		from = page[f.q.Size-1]
-	}
-	for _, p := range page {
-		nums = append(nums, p.num)
-	}
-	if more {
-		next = f.s.cursor(f.scope, []int64{from.at, from.num})
-	}
-	return nums, next, nil
-}
-
-// bounds returns where the completed deliveries of a query begin and end, as far
-// as its spans of time say so: nothing is completed before it is created.
-func (o completionOrder) bounds(q *webhook.ListQuery) (from position, end int64) {
-	completed, earliest, latest := q.Ranges["completed_at"], int64(0), int64(notCompleted-1)
-	for _, at := range []time.Time{completed.From, q.Ranges["created_at"].From} {
-		if !at.IsZero() {
-			earliest = max(earliest, at.UnixMilli())
-		}
-	}
+// completedBetween returns where the completed deliveries of a query begin and
+// end, as far as its spans of time say so: nothing is completed before it is
+// created.
+func completedBetween(q *webhook.ListQuery) (earliest, latest int64) {
+	completed, created := q.Ranges["completed_at"], q.Ranges["created_at"]
+	earliest, latest = max(0, completed.From.UnixMilli(), created.From.UnixMilli()), notCompleted-1
 	if !completed.To.IsZero() {
 		latest = completed.To.UnixMilli()
 	}
-	if o.descending {
-		return o.start(latest), earliest
-	}
-	return o.start(earliest), latest
+	return earliest, latest
 }
 
-// completionPlace reads a cursor.
-func (f *feed) completionPlace(o completionOrder) (position, error) {
+// firstCompletion returns the position before all of a list by completed_at.
+func (f *feed) firstCompletion(o order) position {
+	earliest, latest := completedBetween(f.q)
+	if o.descending {
+		return o.start(latest)
+	}
+	return o.start(earliest)
+}
+
+// completionPlace reads a cursor of a list by completed_at.
+func (f *feed) completionPlace(o order) (position, error) {
 	place := make([]int64, 2)
 	err := f.s.place(f.scope, f.q.Cursor, place)
 	if err == nil {
 		return position{place[0], place[1]}, nil
 	}
-	// Those of before API 2.4.0 have a part, a completed_at, a num, and a num among
+	// Those of before API 2.4.1 have a part, a completed_at, a num, and a num among
 	// what is not completed. The second part follows the first if that descends.
 	old := make([]int64, 5)
 	if f.s.place(f.scope, f.q.Cursor, old) != nil {
 		return position{}, err
 	}
-	if second := old[0] == 1; second && (o.descending || old[3] != o.start(0).num) {
+	if second := old[0] == 1; second && (o.descending || old[3] != o.start(0).key) {
 		return position{notCompleted, old[3]}, nil
 	}
 	return position{old[1], old[2]}, nil
-}
-
-// walkByCompletion walks along what is completed, from a position on, and then
-// along what is not. More says that it left off at a position, and not for want
-// of rows.
-func (l *deliveryList) walkByCompletion(o completionOrder, from position, end int64, want int) (page []position, at position, more bool, err error) {
-	looked, over := 0, l.s.lists.over(time.Now())
-	if from.at != notCompleted {
-		walk, b := completionWalks[o], l.binds.with(binds{"subscription": l.subscriptions[0], "subscription_id": nil, "at": from.at, "num": from.num, "end": end, "limit": l.budget})
-		err = l.Each(walk.text, walk.args(b), func(scan func(...any) error) error {
-			var ok bool
-			if err := scan(&at.at, &at.num, &ok); err != nil {
-				return err
-			}
-			if ok {
-				page = append(page, at)
-			}
-			looked++
-			if more = len(page) == want || looked == l.budget || l.s.lists.late(looked, over); more {
-				return sqlite.ErrStop
-			}
-			return nil
-		})
-	}
-	if err != nil || more || l.q.Ranges["completed_at"] != (webhook.TimeRange{}) {
-		return page, at, more, err
-	}
-	asked := l.q.Filters["status"]
-	statuses := slices.DeleteFunc([]string{string(webhook.StatusPending), string(webhook.StatusRetryable)}, func(s string) bool {
-		return asked != nil && !slices.Contains(asked, s)
-	})
-	streams, _, err := l.take(&choice{walks: []lookup{{deliveriesByStatus, statuses}}}, true)
-	if err != nil {
-		return nil, at, false, err
-	}
-	low, high := l.low, l.high
-	if from.at == notCompleted {
-		low, high = beyond(from.num, o.tieDescending, low, high)
-	}
-	nums, last, more, err := l.walk(streams, o.tieDescending, low, high, want-len(page), max(l.budget-looked, 2))
-	for _, num := range nums {
-		page = append(page, position{notCompleted, num})
-	}
-	return page, position{notCompleted, last}, more, err
 }
 
 // numBefore returns the greatest num of a delivery that was created before a
@@ -741,7 +657,9 @@ func (s Deliveries) After(ctx context.Context, q *webhook.ListQuery, after int64
 			return err
 		}
 		var nums []int64
-		if nums, _, more, err = f.walk(v, true, max(f.low, after), min(f.high, newest+1)); err != nil {
+		f.low, f.high = max(f.low, after), min(f.high, newest+1)
+		o := order{keyDescending: true}
+		if nums, _, more, err = f.walk(v, o, o.start(0)); err != nil {
 			return err
 		}
 		page, err = v.deliveries(nums)

@@ -245,8 +245,8 @@ func (m *modelDelivery) lets(q *webhook.ListQuery) bool {
 		within("created_at", m.created) && within("completed_at", m.completed) && within("next_attempt_at", m.next)
 }
 
-// order compares two deliveries as a query sorts them.
-func order(q *webhook.ListQuery) func(a, b *modelDelivery) int {
+// sorted compares two deliveries as a query sorts them.
+func sorted(q *webhook.ListQuery) func(a, b *modelDelivery) int {
 	down := func(descending bool, c int) int {
 		if descending {
 			return -c
@@ -415,7 +415,7 @@ func (d *deliveries) checkOrder(name string, q *webhook.ListQuery, read []*model
 	if !moving {
 		want = slices.DeleteFunc(slices.Clone(d.model), func(m *modelDelivery) bool { return !m.lets(q) })
 	}
-	slices.SortFunc(want, order(q))
+	slices.SortFunc(want, sorted(q))
 	for i := range want {
 		if i >= len(read) || read[i] != want[i] {
 			d.t.Fatalf("%s: row %d of %d differs: want %+v", name, i, len(want), *want[i])
@@ -648,7 +648,7 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 	}
 }
 
-// A cursor of the form that lists by completed_at had before API 2.4.0 leads to
+// A cursor of the form that lists by completed_at had before API 2.4.1 leads to
 // what it did.
 func TestOldCursorsByCompletion(t *testing.T) {
 	d := newDeliveries(t, 11)
@@ -660,7 +660,7 @@ func TestOldCursorsByCompletion(t *testing.T) {
 	for _, sort := range []string{"completed_at", "-completed_at", "completed_at,-created_at", "-completed_at,created_at"} {
 		q := query(t, webhook.DeliveryList, "page[size]=100&sort="+sort)
 		all := slices.Clone(d.model)
-		slices.SortFunc(all, order(q))
+		slices.SortFunc(all, sorted(q))
 		latest := int64(0)
 		for _, m := range all {
 			latest = max(latest, m.completed)
@@ -700,7 +700,7 @@ func TestOldCursorsByCompletion(t *testing.T) {
 
 // describe renders how the rows of a list are found.
 func describe(choices []choice) string {
-	index := regexp.MustCompile(`INDEXED BY (\w+)|WHERE (id IN|TRUE)`)
+	index := regexp.MustCompile(`INDEXED BY (\w+)|WHERE (TRUE)`)
 	lookups := func(all []lookup) string {
 		var parts []string
 		for _, l := range all {
@@ -717,9 +717,6 @@ func describe(choices []choice) string {
 		}
 		if c.walks != nil {
 			parts = append(parts, "along "+lookups(c.walks))
-		}
-		if parts == nil {
-			parts = []string{"along completed_at"}
 		}
 		ways = append(ways, strings.Join(parts, " and "))
 	}
@@ -745,11 +742,12 @@ func TestChoose(t *testing.T) {
 		{one, "filter[created_at.from]=2026-01-01", "along deliveries_by_subscription"},
 		{one, "filter[completed_at.from]=2026-01-01", "few of deliveries_by_completion; along deliveries_by_subscription"},
 		{one, "filter[next_attempt_at.from]=2026-01-01&filter[event]=a", "few of deliveries_due; few of events_by_name; along deliveries_by_subscription"},
-		{one, "sort=completed_at", "along completed_at"},
-		{one, "sort=-completed_at&filter[completed_at.from]=2026-01-01", "along completed_at"},
+		{one, "sort=completed_at", "along deliveries_by_completion + deliveries_by_status pending retryable"},
+		{one, "sort=-completed_at&filter[completed_at.from]=2026-01-01", "along deliveries_by_completion"},
+		{one, "sort=completed_at&filter[status]=success,pending", "along deliveries_by_completion + deliveries_by_status pending"},
 		{one, "sort=-completed_at&filter[status]=failed&filter[error]=tls&filter[created_at.to]=2026-01-01",
-			"few of deliveries_by_error tls; few of deliveries_by_status failed; few of deliveries_by_subscription; along completed_at"},
-		{one, "sort=completed_at&filter[event]=a&filter[next_attempt_at.to]=2026-01-01", "few of deliveries_due; few of events_by_name; along completed_at"},
+			"few of deliveries_by_error tls; few of deliveries_by_status failed; few of deliveries_by_subscription; along deliveries_by_completion + deliveries_by_status"},
+		{one, "sort=completed_at&filter[event]=a&filter[next_attempt_at.to]=2026-01-01", "few of deliveries_due; few of events_by_name; along deliveries_by_completion + deliveries_by_status pending retryable"},
 		{some, "", "along deliveries_by_subscription; along TRUE"},
 		{some, "filter[status]=failed", "along deliveries_by_status failed; along deliveries_by_trouble failed"},
 		{all, "", "along TRUE"},
@@ -764,7 +762,7 @@ func TestChoose(t *testing.T) {
 		{all, "filter[event]=ping", "few of deliveries_pings; along TRUE"},
 		{all, "filter[event]=a", "few of events_by_name; along TRUE"},
 		{all, "filter[next_attempt_at.from]=2026-01-01", "few of deliveries_due; along TRUE"},
-		{all, "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001&filter[status]=failed", "few of id IN"},
+		{all, "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001&filter[status]=failed", "along sqlite_autoindex_deliveries_1 0198f6a3-7c1e-7d4b-9a41-000000000001"},
 		{one, "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_original 0198f6a3-7c1e-7d4b-9a41-000000000001"},
 		{all, "filter[replay_id]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_replay 0198f6a3-7c1e-7d4b-9a41-000000000001"},
 	} {
@@ -801,10 +799,10 @@ func TestListPlans(t *testing.T) {
 		{deliveriesByResponse.down, "SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
 		{deliveriesByError.down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
 		{deliveriesPings.up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
-		{completionWalks[completionOrder{false, false}], byCompletion, none},
-		{completionWalks[completionOrder{false, true}], byCompletion, "LAST TERM OF ORDER BY"},
-		{completionWalks[completionOrder{true, false}], byCompletion, "LAST TERM OF ORDER BY"},
-		{completionWalks[completionOrder{true, true}], byCompletion, none},
+		{deliveriesCompleted[false].up, byCompletion, none},
+		{deliveriesCompleted[false].down, byCompletion, "LAST TERM OF ORDER BY"},
+		{deliveriesCompleted[true].up, byCompletion, "LAST TERM OF ORDER BY"},
+		{deliveriesCompleted[true].down, byCompletion, none},
 		{deliveriesByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", none},
 		{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", none},
 		{deliveriesOfOne.set, "SEARCH d USING COVERING INDEX deliveries_by_subscription (subscription_id=? AND num>? AND num<?)", none},
@@ -812,7 +810,7 @@ func TestListPlans(t *testing.T) {
 		{deliveriesByResponse.set, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
 		{deliveriesByError.set, "SEARCH d USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
 		{deliveriesPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesCompleted.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)", none},
+		{deliveriesWithin.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)", none},
 		{deliveriesDue.set, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
 
 		{allByTrouble.down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
@@ -822,7 +820,7 @@ func TestListPlans(t *testing.T) {
 		{allRetried.down, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", none},
 		{allByOriginal.down, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", none},
 		{allByReplay.down, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", none},
-		{allByID.set, "SEARCH deliveries USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)", none},
+		{allByID.down, "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=? AND rowid>? AND rowid<?)", none},
 		{allByEvent.set, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", none},
 		{allPending.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", none},
 		{allPings.set, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id>?)", none},
@@ -859,7 +857,7 @@ func TestListPlans(t *testing.T) {
 // would be NULL, which is no filter.
 func knownParameters() map[string]bool {
 	known := make(map[string]bool)
-	for _, name := range strings.Fields("limit low high value subscription program programs from to nums open at num end size offset attempts_made") {
+	for _, name := range strings.Fields("limit low high value subscription program programs from to nums open at num earliest latest size offset attempts_made") {
 		known[name] = true
 	}
 	for _, list := range []*webhook.List{webhook.AllDeliveryList, webhook.EventList, webhook.AuditList, webhook.SubscriptionList} {

@@ -136,10 +136,12 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, seq := range w.Seqs {
+		var id string
 		var body []byte
-		if err := s.db.Scan(t.Context(), "SELECT json FROM events WHERE program_id = 'p' AND seq = ?", []any{seq}, &body); err != nil {
-			t.Fatal(err)
-		}
+		err := s.db.Scan(t.Context(), "SELECT id, json FROM events WHERE program_id = 'p' AND seq = ?", []any{seq}, &id, &body)
+		must(t, err)
+		body, err = s.dictionaries.unpack(id, body)
+		must(t, err)
 		if string(body) != string(w.Bodies[i]) {
 			t.Errorf("the event at %d:\n  stored   %s\n  in memory %s", seq, body, w.Bodies[i])
 		}

@@ -36,13 +36,14 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 		e := &events[i]
 		e.ProgramID = programID
 		received := max(e.ReceivedAt.UnixMilli(), head.received)
+		packed := s.dictionaries.pack(&t.w.packed, e)
 		var r sql.Result
 		if e.Trace == "" { // as most do: they pay nothing for it
 			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
-				programID, head.seq+1, e.ID, e.Name, received, e.JSON)
+				programID, head.seq+1, e.ID, e.Name, received, packed)
 		} else {
 			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json, traceparent) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
-				programID, head.seq+1, e.ID, e.Name, received, e.JSON, string(e.Trace))
+				programID, head.seq+1, e.ID, e.Name, received, packed, string(e.Trace))
 		}
 		if err != nil {
 			return 0, err
@@ -74,7 +75,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 
 // repeat replaces an event that is published again by the one that is stored.
 func (t *tx) repeat(e *webhook.Event) error {
-	stored, err := scanEvent(e.ProgramID, func(dest ...any) error {
+	stored, err := t.w.dictionaries.scanEvent(e.ProgramID, func(dest ...any) error {
 		return t.Scan("SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
 	})
 	if err != nil {
@@ -89,7 +90,7 @@ func (t *tx) repeat(e *webhook.Event) error {
 
 // Get returns one event of a program.
 func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, error) {
-	e, err := scanEvent(programID, func(dest ...any) error {
+	e, err := s.dictionaries.scanEvent(programID, func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
 	})
 	return e, notFound(err, "event")
@@ -119,10 +120,14 @@ func (s *core) seqBefore(ctx context.Context, programID string, at time.Time) (i
 
 const selectAtMost = "SELECT seq, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 
-func scanEvent(programID string, scan func(...any) error) (webhook.Event, error) {
+// scanEvent reads a row of eventColumns.
+func (ds *dictionaries) scanEvent(programID string, scan func(...any) error) (webhook.Event, error) {
 	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
 	var received int64
 	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON)
+	if err == nil {
+		e.JSON, err = ds.unpack(e.ID, e.JSON)
+	}
 	e.ReceivedAt = time.UnixMilli(received).UTC()
 	e.Timestamp = timestamp(e.JSON)
 	return e, err
@@ -173,12 +178,16 @@ func (s *core) eventBodies(scan func(query string, args []any, dest ...any) erro
 		})
 	}
 	for _, seq := range seqs[len(c.bodies):] {
+		var id string
 		var body []byte
 		var received int64
 		var trace sql.NullString
-		err := scan("SELECT received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &received, &body, &trace)
+		err := scan("SELECT id, received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &id, &received, &body, &trace)
 		if errors.Is(err, sql.ErrNoRows) {
 			return carried{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
+		}
+		if err == nil {
+			body, err = s.dictionaries.unpack(id, body)
 		}
 		if err != nil {
 			return carried{}, err

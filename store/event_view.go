@@ -32,7 +32,7 @@ func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []web
 		}
 		return v.Each(selectListedRows, []any{jsonOf(rows)}, func(scan func(...any) error) error {
 			var program string
-			e, err := scanEvent("", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
+			e, err := s.dictionaries.scanEvent("", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
 			e.ProgramID = program
 			events = append(events, e)
 			return err

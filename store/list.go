@@ -284,7 +284,7 @@ func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery
 			return err
 		}
 		return v.Each(selectListedEvents, []any{programID, jsonOf(seqs)}, func(scan func(...any) error) error {
-			e, err := scanEvent(programID, scan)
+			e, err := s.dictionaries.scanEvent(programID, scan)
 			events = append(events, e)
 			return err
 		})
@@ -339,9 +339,13 @@ func bindsOfEvents(q *webhook.ListQuery) binds {
 	return b
 }
 
-// The timestamp of an event stands at a fixed place of its JSON, and is UTC
-// with Z or +00:00; without that, timestamps are in the order of their text.
-const eventStamp = "replace(rtrim(substr(CAST(substr(e.json, 59, 40) AS TEXT), 1, instr(CAST(substr(e.json, 59, 40) AS TEXT), '\"') - 1), 'Z'), '+00:00', '')"
+// The timestamp of an event stands at a fixed place of its JSON, another one if that
+// is compressed, and is UTC with Z or +00:00; without that, timestamps are in the order
+// of their text.
+const (
+	eventStamp = "replace(rtrim(substr(" + stampFrom + ", 1, instr(" + stampFrom + ", '\"') - 1), 'Z'), '+00:00', '')"
+	stampFrom  = "CAST(substr(e.json, iif(substr(e.json, 1, 1) = x'7b', 59, 2), 40) AS TEXT)"
+)
 
 var (
 	eventMatches = allOf(isIn("e.name"), isWithin("timestamp", eventStamp))

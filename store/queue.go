@@ -327,12 +327,16 @@ func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64, ta
 		}
 		run := seqs[:near]
 		seqs = seqs[near:]
-		err := s.db.Each(ctx, "SELECT seq, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+		err := s.db.Each(ctx, "SELECT seq, id, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
 			[]any{programID, run[0], run[near-1]}, func(scan func(...any) error) error {
 				var seq, received int64
+				var id string
 				var body []byte
 				var trace sql.NullString
-				err := scan(&seq, &received, &body, &trace)
+				err := scan(&seq, &id, &received, &body, &trace)
+				if err == nil {
+					body, err = s.dictionaries.unpack(id, body)
+				}
 				switch {
 				case err != nil || seq < run[0]:
 					return err

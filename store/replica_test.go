@@ -137,7 +137,10 @@ func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*
 	if err := os.WriteFile(filepath.Join(dir, keyring.FileName), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return openDir(t, dir), y
+	s, err := Open(context.Background(), Config{Dir: dir}) // without a dictionary, as openReplicated
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s, y
 }
 
 // restoreInto fills a data directory from a replica.

@@ -23,14 +23,17 @@ type OldData struct {
 	db     *sqlite.Unchanged
 	lock   *sqlite.DirLock
 	schema int
+
+	dictionaries dictionaries
 }
 
 // oldestReadable is the oldest schema that OldData can read: events have had their
 // trace since, the newest column that is read.
 const oldestReadable = 7
 
-// deliveredSchema is the first schema that has the table delivered.
-const deliveredSchema = 12
+// deliveredSchema is the first schema that has the table delivered, and packedSchema
+// the first whose events may be compressed.
+const deliveredSchema, packedSchema = 12, 13
 
 // OpenOldData locks a data directory and opens its database to be read. The error
 // wraps [ErrLocked] when a process has it. The caller must call Close.
@@ -74,7 +77,10 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if err := checkCommits(ctx, path, o.db.DB); errors.Is(err, ErrMissing) && o.Warning == "" {
 		o.Warning = err.Error()
 	}
-	return o, nil
+	if o.schema < packedSchema {
+		return o, nil
+	}
+	return o, o.dictionaries.read(func(query string, row func(scan func(...any) error) error) error { return o.each(ctx, query, nil, row) })
 }
 
 // Close gives the data directory up.
@@ -135,7 +141,7 @@ type SalvagedEvent struct {
 }
 
 const (
-	selectOldEvent = `SELECT json, traceparent, EXISTS (
+	selectOldEvent = `SELECT id, json, traceparent, EXISTS (
 			SELECT 1 FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery
 			WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.status = 'success')
 		FROM events e WHERE program_id = ?1 AND seq = ?2`
@@ -146,8 +152,12 @@ const (
 
 // Event returns one event, and whether a subscriber has accepted it already.
 func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e SalvagedEvent, delivered bool, err error) {
+	var id string
 	var trace sql.NullString
-	err = o.db.QueryRowContext(ctx, selectOldEvent, programID, seq).Scan(&e.JSON, &trace, &delivered)
+	err = o.db.QueryRowContext(ctx, selectOldEvent, programID, seq).Scan(&id, &e.JSON, &trace, &delivered)
+	if err == nil {
+		e.JSON, err = o.dictionaries.unpack(id, e.JSON)
+	}
 	if err == nil && !delivered && o.schema >= deliveredSchema {
 		err = o.db.QueryRowContext(ctx, selectOldDelivered, programID, seq).Scan(&delivered)
 	}

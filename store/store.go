@@ -42,6 +42,9 @@ type Config struct {
 	Retention Retention
 	// SendAlerts has alerts sent, and not only remembered and logged.
 	SendAlerts bool
+	// Dictionary is what events have in common, the newest and most frequent last:
+	// it compresses what is published. Nil: one that an earlier Open was given.
+	Dictionary []byte
 	// Now is the wall clock; time.Now unless a test sets a clock of its own.
 	Now func() time.Time
 	// SecretKeyFile holds the key of the secrets, "" is secret.key in Dir. It
@@ -97,6 +100,7 @@ type core struct {
 	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
 
 	retention    Retention // Config.Retention
+	dictionaries dictionaries
 	housekeeping housekeeping
 	quotas       quotas
 	afterStep    func() // called after each step of a sweep; of a test, nil for none
@@ -134,7 +138,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	s.writer = newWriter(s.clock, s.metrics, &s.watchers, s.logger)
+	s.writer = newWriter(s.clock, s.metrics, &s.watchers, &s.dictionaries, s.logger)
 	path := filepath.Join(cfg.Dir, databaseFile)
 	defer func() {
 		if err == nil {
@@ -181,6 +185,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		// What is there can be read meanwhile; nothing is claimed before.
 		s.logger.Error("the clock cannot be looked after before the store can be written", "error", err)
 	} else if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if err := s.openDictionaries(ctx, cfg.Dictionary); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	if cfg.Metrics != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,7 +40,7 @@ func memoryDir(t testing.TB) string {
 
 func openDir(t testing.TB, dir string) *Store {
 	t.Helper()
-	s, err := Open(context.Background(), Config{Dir: dir})
+	s, err := Open(context.Background(), Config{Dir: dir, Dictionary: dictionary()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +51,15 @@ func openDir(t testing.TB, dir string) *Store {
 	})
 	return s
 }
+
+// dictionary is that of the embedded event types.
+var dictionary = sync.OnceValue(func() []byte {
+	catalog, err := webhook.LoadCatalog()
+	if err != nil {
+		panic(err)
+	}
+	return catalog.Dictionary()
+})
 
 // must ends the test if err is not nil.
 func must(t testing.TB, err error) {

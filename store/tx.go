@@ -16,9 +16,13 @@ import (
 type writer struct {
 	*sqlite.Writer // set by Open before the first write
 
-	commits  *commitCount // set by Open before the first write
-	clock    *clock
-	metrics  *metrics
+	commits *commitCount // set by Open before the first write
+	clock   *clock
+	metrics *metrics
+
+	dictionaries *dictionaries
+	packed       []byte // room for the JSON of an event as it is stored
+
 	watchers *watchers
 	logger   *slog.Logger
 	lease    atomic.Pointer[Lease] // that writing needs; nil for none
@@ -47,8 +51,8 @@ type tx struct {
 	credits  *Credits
 }
 
-func newWriter(c *clock, m *metrics, ws *watchers, logger *slog.Logger) *writer {
-	w := &writer{clock: c, metrics: m, watchers: ws, logger: logger, heads: make(map[string]head)}
+func newWriter(c *clock, m *metrics, ws *watchers, ds *dictionaries, logger *slog.Logger) *writer {
+	w := &writer{dictionaries: ds, clock: c, metrics: m, watchers: ws, logger: logger, heads: make(map[string]head)}
 	w.tx.w = w
 	return w
 }

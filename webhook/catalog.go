@@ -144,6 +144,27 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 	return c, nil
 }
 
+// Dictionary returns what the events of the catalog have in common: of an example of
+// each type, and of each kind of notification, what follows its timestamp. It is the
+// same for the same catalog.
+func (c *Catalog) Dictionary() []byte {
+	var all []byte
+	files, _ := fs.Glob(embedded, "catalog/notifications/*.json")
+	for _, name := range files {
+		var f struct{ Examples []json.RawMessage }
+		if b, err := embedded.ReadFile(name); err == nil && json.Unmarshal(b, &f) == nil && len(f.Examples) > 0 {
+			all = append(append(all, `,"details":`...), appendCompact(nil, f.Examples[0])...)
+		}
+	}
+	for _, t := range c.sorted {
+		if e, err := c.NewEvent(t.Example, "", time.Time{}); err == nil {
+			_, rest, _ := bytes.Cut(e.JSON, []byte(e.Timestamp+`"`))
+			all = append(all, rest...)
+		}
+	}
+	return all
+}
+
 func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 	name, ok := strings.CutSuffix(f.path, ".json")
 	if !ok || !eventName.MatchString(name) {

@@ -82,7 +82,7 @@ func open(ctx context.Context, cfg *Config, held *replica.Lease) (_ *Server, err
 	}
 	beforeRestore, restored := s.leaseForRestore(held)
 	defer func() { err = errors.Join(err, restored()) }()
-	if s.store, err = store.Open(ctx, store.Config{BeforeRestore: beforeRestore, Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger, MinFreeDisk: cfg.MinFreeDisk, Retention: cfg.Retention, SendAlerts: cfg.AlertURL != "", Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica, Metrics: registry}); err != nil {
+	if s.store, err = store.Open(ctx, store.Config{BeforeRestore: beforeRestore, Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger, MinFreeDisk: cfg.MinFreeDisk, Retention: cfg.Retention, SendAlerts: cfg.AlertURL != "", Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica, Metrics: registry, Dictionary: catalog.Dictionary()}); err != nil {
 		return nil, err
 	}
 	if held != nil {

@@ -1,0 +1,153 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/klauspost/compress/s2"
+
+	"service/webhook"
+)
+
+// maxDictionaries is how many dictionaries a database has at most: the first byte of
+// what is compressed is the number of one, and that of what is not is a brace.
+const maxDictionaries = 100
+
+// dictionaries compress the JSON of events by what the events of the catalog have in
+// common. They are not changed once the store is open.
+type dictionaries struct {
+	all     map[byte]*s2.Dict
+	current byte // compresses what is published; 0: nothing does
+	encoder *blockEncoder
+}
+
+// use has what is published compressed by a dictionary that is there.
+func (ds *dictionaries) use(num byte) {
+	content := ds.all[num].Bytes()
+	_, before := binary.Uvarint(content) // where the package's own encoder begins
+	ds.current, ds.encoder = num, newBlockEncoder(content[before:])
+}
+
+// openDictionaries reads the dictionaries, and adds one of the given content unless it
+// is there. Without content the newest one is used.
+func (s *core) openDictionaries(ctx context.Context, content []byte) error {
+	each := func(query string, row func(scan func(...any) error) error) error {
+		return s.db.Each(ctx, query, nil, row)
+	}
+	if err := s.dictionaries.read(each); err != nil {
+		return err
+	}
+	if len(content) < s2.MinDictSize {
+		return nil
+	}
+	d := s2.MakeDict(content[max(0, len(content)-s2.MaxDictSize):], nil)
+	if d == nil {
+		return errors.New("the event types make no dictionary")
+	}
+	num := byte(1)
+	for ; s.dictionaries.all[num] != nil; num++ {
+		if bytes.Equal(s.dictionaries.all[num].Bytes(), d.Bytes()) {
+			s.dictionaries.use(num)
+			return nil
+		}
+	}
+	if num > maxDictionaries {
+		return nil // the newest one is used
+	}
+	err := s.writer.do(func(t *tx) error {
+		return t.Exec("INSERT INTO dictionaries (num, content) VALUES (?, ?)", int64(num), d.Bytes())
+	})
+	if Unavailable(err) {
+		return nil // the disk is full: the next start adds it
+	}
+	if err == nil {
+		s.dictionaries.all[num] = d
+		s.dictionaries.use(num)
+	}
+	return err
+}
+
+// read reads all dictionaries of a database.
+func (ds *dictionaries) read(each func(query string, row func(scan func(...any) error) error) error) error {
+	ds.all = make(map[byte]*s2.Dict)
+	newest := byte(0)
+	err := each("SELECT num, content FROM dictionaries ORDER BY num", func(scan func(...any) error) error {
+		var num byte
+		var content []byte
+		if err := scan(&num, &content); err != nil {
+			return err
+		}
+		d := s2.NewDict(bytes.Clone(content))
+		if d == nil {
+			return fmt.Errorf("dictionary %d is unusable", num)
+		}
+		ds.all[num], newest = d, num
+		return nil
+	})
+	if err == nil && newest > 0 {
+		ds.use(newest)
+	}
+	return err
+}
+
+// The JSON of every event begins with its id and its timestamp (see
+// webhook.Catalog.NewEvent). What is compressed has the number of a dictionary, the
+// timestamp with the quote after it, so that queries can compare it, and the rest as an
+// S2 block. The id is a column of its own.
+const (
+	beforeID        = `{"id":"`
+	beforeTimestamp = `","timestamp":"`
+)
+
+// pack returns the JSON of an event as it is stored, in the memory of buf or the
+// event's own.
+func (ds *dictionaries) pack(buf *[]byte, e *webhook.Event) []byte {
+	rest, ok := bytes.CutPrefix(e.JSON, []byte(beforeID))
+	if ok {
+		rest, ok = bytes.CutPrefix(rest, []byte(e.ID))
+	}
+	if ok {
+		rest, ok = bytes.CutPrefix(rest, []byte(beforeTimestamp))
+	}
+	end := bytes.IndexByte(rest, '"')
+	if !ok || end < 0 || ds.current == 0 {
+		return e.JSON
+	}
+	head := append(append((*buf)[:0], ds.current), rest[:end+1]...)
+	rest = rest[end+1:]
+	packed := ds.encoder.encode(head, rest)
+	*buf = packed
+	if len(packed) < len(e.JSON) {
+		return packed
+	}
+	return e.JSON
+}
+
+// unpack returns the JSON of an event from what is stored. It may share its memory.
+func (ds *dictionaries) unpack(id string, stored []byte) ([]byte, error) {
+	if len(stored) == 0 || stored[0] > maxDictionaries {
+		return stored, nil
+	}
+	d, end := ds.all[stored[0]], bytes.IndexByte(stored, '"')
+	if d == nil || end < 0 {
+		return nil, fmt.Errorf("store: event %s: its JSON cannot be read without dictionary %d", id, stored[0])
+	}
+	block := stored[end+1:]
+	n, err := s2.DecodedLen(block)
+	if err == nil && n > webhook.MaxEventBytes+1024 {
+		err = s2.ErrCorrupt
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store: event %s: its JSON cannot be read: %w", id, err)
+	}
+	json := make([]byte, 0, len(beforeID)+len(id)+len(beforeTimestamp)+end+n)
+	json = append(append(append(append(json, beforeID...), id...), beforeTimestamp...), stored[1:end+1]...)
+	rest, err := d.Decode(json[len(json):cap(json)], block)
+	if err != nil {
+		return nil, fmt.Errorf("store: event %s: its JSON cannot be read: %w", id, err)
+	}
+	return append(json, rest...), nil
+}

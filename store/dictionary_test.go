@@ -1,0 +1,131 @@
+package store
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/s2"
+
+	"service/webhook"
+)
+
+// openWith opens a data directory with a dictionary.
+func openWith(t *testing.T, dir, dictionary string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Config{Dir: dir, Dictionary: []byte(dictionary)})
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// Every event is read back byte for byte, however it was stored: before events were
+// compressed, with a dictionary of an earlier start, or with the newest.
+func TestEventsOfEveryDictionary(t *testing.T) {
+	dir := memoryDir(t)
+	var published []webhook.Event
+	for _, dictionary := range []string{"", `,"name":"content_updated","version":"1","content_id":`, strings.Repeat("another catalog ", 8000), ""} {
+		s := openWith(t, dir, dictionary)
+		if len(published) == 0 {
+			program(t, s, "p")
+		}
+		published = append(published, publish(t, s, "p", "content_updated", "content_updated")...)
+		large := event("content_updated")
+		large.JSON = append(bytes.TrimSuffix(large.JSON, []byte("}")), `,"text":"`+strings.Repeat("ü", 100_000)+`"}`...)
+		if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{large}); err != nil {
+			t.Fatal(err)
+		}
+		published = append(published, large)
+		s.tail = newTail(0)
+		for _, e := range published {
+			got, err := s.Events().Get(t.Context(), "p", e.ID)
+			if err != nil || !bytes.Equal(got.JSON, e.JSON) || got.Timestamp != "2026-01-02T03:04:05.000Z" {
+				t.Fatalf("%s is read as %.200s, %v", e.JSON[:50], got.JSON, err)
+			}
+		}
+		page, _, err := s.Events().Page(t.Context(), "p", query(t, webhook.EventList, "filter[timestamp][from]=2026-01-02T03:04:05Z&filter[timestamp][to]=2026-01-02T03:04:06Z&page[size]=100"))
+		if err != nil || len(page) != len(published) {
+			t.Errorf("%d events of %d are found by their timestamps, %v", len(page), len(published), err)
+		}
+		must(t, s.Close())
+	}
+	s := openWith(t, dir, "")
+	if got := count(t, s, "SELECT count(DISTINCT substr(json, 1, 1)) FROM events"); got != 3 || s.dictionaries.current != 2 {
+		t.Errorf("%d forms of events are stored, and dictionary %d is used", got, s.dictionaries.current)
+	}
+}
+
+// A new dictionary is stored once, and no more of them than one byte can number.
+func TestDictionariesAreBounded(t *testing.T) {
+	dir := memoryDir(t)
+	s := openWith(t, dir, "what events have in common")
+	must(t, s.Close())
+	s = openWith(t, dir, "what events have in common")
+	if n := count(t, s, "SELECT count(*) FROM dictionaries"); n != 1 {
+		t.Errorf("%d dictionaries, want 1", n)
+	}
+	must(t, s.writer.do(func(t *tx) error {
+		return t.Exec("INSERT INTO dictionaries WITH RECURSIVE n(v) AS (SELECT 2 UNION ALL SELECT v + 1 FROM n WHERE v < 100) SELECT v, content FROM n, dictionaries")
+	}))
+	must(t, s.Close())
+	s = openWith(t, dir, "one that is not there yet")
+	if n := count(t, s, "SELECT count(*) FROM dictionaries"); n != maxDictionaries || s.dictionaries.current != maxDictionaries {
+		t.Errorf("%d dictionaries, of which %d is used", n, s.dictionaries.current)
+	}
+}
+
+// What cannot be read is an error, and never a wrong event.
+func TestEventsThatCannotBeUnpacked(t *testing.T) {
+	s := open(t)
+	e := notification(rand.New(rand.NewPCG(1, 2)), webhook.NewID(), time.Now())
+	var buf []byte
+	packed := bytes.Clone(s.dictionaries.pack(&buf, &e))
+	if len(packed) > 140 {
+		t.Errorf("%d bytes are packed into %d", len(e.JSON), len(packed))
+	}
+	if got, err := s.dictionaries.unpack(e.ID, packed); err != nil || !bytes.Equal(got, e.JSON) {
+		t.Fatalf("unpacked %s, %v", got, err)
+	}
+	for _, bad := range [][]byte{packed[:20], packed[:len(packed)-1], append([]byte{99}, packed[1:]...), append(bytes.Clone(packed[:26]), 0xff, 0xff, 0xff, 0xff, 0x0f)} {
+		if got, err := s.dictionaries.unpack(e.ID, bad); err == nil {
+			t.Errorf("%q is unpacked as %s", bad, got)
+		}
+	}
+	// What does not begin as events do is stored as it is.
+	for _, json := range []string{`{}`, `{"id":"other","timestamp":"2026-01-02T03:04:05Z"}`, `{"id":"` + e.ID + `","timestamp":"`, ""} {
+		other := webhook.Event{ID: e.ID, JSON: []byte(json)}
+		if got := s.dictionaries.pack(&buf, &other); string(got) != json {
+			t.Errorf("%s is stored as %q", json, got)
+		}
+	}
+}
+
+// Blocks are read by the package that defines them, whatever is in them.
+func TestBlocks(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, text := range [][]byte{dictionary(), bytes.Repeat(dictionary(), 30)[:s2.MaxDictSize], dictionary()[:s2.MinDictSize]} {
+		e, d := newBlockEncoder(text), s2.MakeDict(text, nil)
+		for i := range 3000 {
+			src := notification(r, webhook.NewID(), time.Now()).JSON
+			switch i % 4 {
+			case 1:
+				src = src[:r.IntN(len(src))]
+			case 2: // with what is in the dictionary, up to its end
+				src = append(src, text[r.IntN(len(text)):]...)
+			case 3:
+				if i%100 == 3 {
+					src = bytes.Repeat(src, r.IntN(700))
+				}
+				for range r.IntN(5) {
+					src = append(src, byte(r.IntN(256)))
+				}
+			}
+			block := e.encode(nil, src)
+			if got, err := d.Decode(nil, block); err != nil || !bytes.Equal(got, src) {
+				t.Fatalf("%d bytes are read as %d, %v", len(src), len(got), err)
+			}
+		}
+	}
+}

@@ -18,25 +18,38 @@ func (s Deliveries) attempts(ctx context.Context, delivery int64) ([]webhook.Att
 // attemptsOf is the same, read with each.
 func attemptsOf(each func(query string, args []any, row func(scan func(...any) error) error) error, delivery int64) ([]webhook.Attempt, error) {
 	var all []webhook.Attempt
-	err := each("SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, response_removed, dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ? ORDER BY number",
-		[]any{delivery}, func(scan func(...any) error) error {
-			var a webhook.Attempt
-			var started, duration int64
-			var status sql.NullInt64
-			var code sql.NullString
-			var phases [4]sql.NullInt64
-			err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated, &a.ResponseRemoved,
-				&phases[0], &phases[1], &phases[2], &phases[3])
-			for i, p := range [...]*time.Duration{&a.Phases.DNS, &a.Phases.Connect, &a.Phases.TLS, &a.Phases.FirstByte} {
-				*p = time.Duration(phases[i].Int64) * time.Microsecond
-			}
-			a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
-			a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
-			all = append(all, a)
-			return err
-		})
+	err := each(selectAttempts, []any{delivery}, func(scan func(...any) error) error {
+		var a webhook.Attempt
+		var started, duration int64
+		var status sql.NullInt64
+		var code sql.NullString
+		var phases [4]sql.NullInt64
+		err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated, &a.ResponseRemoved,
+			&phases[0], &phases[1], &phases[2], &phases[3])
+		for i, p := range [...]*time.Duration{&a.Phases.DNS, &a.Phases.Connect, &a.Phases.TLS, &a.Phases.FirstByte} {
+			*p = time.Duration(phases[i].Int64) * time.Microsecond
+		}
+		a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
+		a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
+		all = append(all, a)
+		return err
+	})
 	return all, err
 }
+
+// A delivery that succeeded at its first attempt has that in its own row, and its
+// response in another one while that is kept.
+const selectAttempts = `SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, response_removed,
+		dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ?1
+	UNION ALL SELECT 1, d.created_at + d.started_after, d.duration_ms, 'success', d.response_status, NULL, coalesce(r.header, ''), coalesce(r.body, x''), d.response = 2,
+		d.response > 0 AND r.delivery IS NULL, d.dns_us, d.connect_us, d.tls_us, d.first_byte_us
+		FROM deliveries d LEFT JOIN responses r ON r.delivery = d.num WHERE d.num = ?1 AND d.duration_ms IS NOT NULL
+	ORDER BY 1`
+
+// lastAttemptColumns are those of the last attempt of a delivery d, which may be a row
+// a of the attempts or in the row of the delivery; without its response.
+const lastAttemptColumns = `coalesce(a.number, 1), coalesce(a.started_at, d.created_at + d.started_after), coalesce(a.duration_ms, d.duration_ms),
+	coalesce(a.result, 'success'), coalesce(a.response_status, d.response_status), a.error`
 
 // outcome renders the answer of an attempt, or the lack of one; nil is NULL.
 func outcome(a *webhook.Attempt) (status, code any) {

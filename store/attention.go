@@ -45,13 +45,15 @@ const selectUnhealthy = `WITH shown AS MATERIALIZED (
 		(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),
 		(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
 			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
-		(SELECT count(*) FROM (SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)),
-		a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
+		(SELECT count(*) FROM (SELECT 1 FROM deliveries w INDEXED BY deliveries_due WHERE w.subscription_id = x.id AND w.next_attempt_at IS NOT NULL LIMIT ?2)),
+		` + lastAttemptColumns + `
 	FROM shown x CROSS JOIN cursors c ON c.subscription_id = x.id
-	LEFT JOIN attempts a ON a.delivery = (
-			SELECT d.num FROM (SELECT num, ping FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = x.id ORDER BY num DESC LIMIT ` + lastAttemptAmong + `) d
-			CROSS JOIN attempts t ON t.delivery = d.num WHERE d.ping IS NULL ORDER BY t.started_at DESC, d.num DESC LIMIT 1)
-		AND a.number = (SELECT max(number) FROM attempts WHERE delivery = a.delivery)
+	LEFT JOIN deliveries d ON d.num = (
+			SELECT y.num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = x.id ORDER BY num DESC LIMIT ` + lastAttemptAmong + `) n
+			CROSS JOIN deliveries y ON y.num = n.num LEFT JOIN attempts t ON t.delivery = y.num
+			WHERE y.ping IS NULL AND (t.delivery IS NOT NULL OR y.duration_ms IS NOT NULL)
+			ORDER BY coalesce(t.started_at, y.created_at + y.started_after) DESC, y.num DESC LIMIT 1)
+	LEFT JOIN attempts a ON a.delivery = d.num AND a.number = (SELECT max(number) FROM attempts WHERE delivery = d.num)
 	ORDER BY x.failing_since DESC, x.id`
 
 // Of the events e, those that the interest i asks for beyond the cursor c.
@@ -72,7 +74,7 @@ func (s Subscriptions) Unhealthy(ctx context.Context, health webhook.Health, lim
 			&u.Events, &oldest, &u.Deliveries, &number, &started, &duration, &result, &status, &code)
 		u.DisabledReason, u.OldestEvent = reason.String, fromMillis(oldest)
 		u.Failures.First, u.Failures.Since, u.Failures.NextProbe = time.UnixMilli(first).UTC(), fromMillis(since), fromMillis(next)
-		if number.Valid {
+		if started.Valid {
 			u.Last = &webhook.Attempt{
 				Number: int(number.Int64), StartedAt: fromMillis(started), Duration: time.Duration(duration.Int64) * time.Millisecond,
 				Result: webhook.Result(result.String), ResponseStatus: int(status.Int64), Error: webhook.ErrorCode(code.String),

@@ -23,8 +23,8 @@ func TestBytesPerEvent(t *testing.T) {
 		randomIDs bool
 		most      float64
 	}{
-		{"single", 1, false, 870},
-		{"single, publisher's ids", 1, true, 870},
+		{"single", 1, false, 660},
+		{"single, publisher's ids", 1, true, 660},
 		{"batched", 100, false, 360},
 	} {
 		t.Run(c.name, func(t *testing.T) {

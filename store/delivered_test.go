@@ -59,7 +59,7 @@ func TestRetentionOfDelivered(t *testing.T) {
 			"SELECT count(*) FROM deliveries WHERE ping IS NULL AND status = 'success'": 1,
 			"SELECT count(*) FROM deliveries WHERE status = 'failed'":                   1,
 			"SELECT count(*) FROM deliveries WHERE status = 'retryable'":                1,
-			"SELECT count(*) FROM attempts":                                             3,
+			"SELECT count(*) FROM attempts":                                             2,
 			"SELECT count(*) FROM delivery_events":                                      3,
 			"SELECT count(*) FROM delivered":                                            2,
 			"SELECT count(*) FROM losses":                                               0,

@@ -224,6 +224,7 @@ func TestHousekeepingPlans(t *testing.T) {
 		{selectKeptFrom, 3, "deliveries_by_completion (subscription_id=? AND completed_at>?)"},
 		{selectNextTrim, 4, "deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)"},
 		{removeSuccesses, 3, "SEARCH attempts USING PRIMARY KEY (delivery=?"},
+		{removeFirst, 3, "SEARCH responses USING INTEGER PRIMARY KEY (rowid=?)"},
 		{removeResponses, 1, "SEARCH attempts USING PRIMARY KEY (delivery=?"},
 		{removeStored, 2, "SEARCH stored_responses USING PRIMARY KEY (program_id=? AND delivery=?"},
 		{removalOfAged.parts[1], 3, "SEARCH stored_responses USING PRIMARY KEY (program_id=? AND delivery=?"},

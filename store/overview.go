@@ -84,9 +84,9 @@ func (s Subscriptions) URLs(ctx context.Context, ids []string) (map[string]strin
 	return urls, err
 }
 
-const selectLastAttempts = `SELECT d.id, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
-	FROM json_each(?) i CROSS JOIN deliveries d ON d.id = i.value
-	CROSS JOIN attempts a ON a.delivery = d.num AND a.number = (SELECT max(number) FROM attempts WHERE delivery = d.num)`
+const selectLastAttempts = "SELECT d.id, " + lastAttemptColumns + ` FROM json_each(?) i CROSS JOIN deliveries d ON d.id = i.value
+	LEFT JOIN attempts a ON a.delivery = d.num AND a.number = (SELECT max(number) FROM attempts WHERE delivery = d.num)
+	WHERE a.delivery IS NOT NULL OR d.duration_ms IS NOT NULL`
 
 // LastAttempts returns the last attempt that has ended of deliveries of any
 // program, by the ids of the deliveries, for admins. What the server answered

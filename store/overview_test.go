@@ -205,8 +205,8 @@ func TestOverviewPlans(t *testing.T) {
 		{selectSubscriptionURLs, []string{
 			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH s USING PRIMARY KEY (id=?)"}},
 		{selectLastAttempts, []string{
-			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH d USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)",
-			"SEARCH a USING PRIMARY KEY (delivery=? AND number=?)", "CORRELATED SCALAR SUBQUERY 1",
+			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=?)",
+			"SEARCH a USING PRIMARY KEY (delivery=? AND number=?) LEFT-JOIN", "CORRELATED SCALAR SUBQUERY 1",
 			"SEARCH attempts USING PRIMARY KEY (delivery=?)"}},
 	} {
 		var got []string

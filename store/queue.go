@@ -552,7 +552,7 @@ func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 	if replayID != "" {
 		replay = replayID
 	}
-	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, replay_id, created_at) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?, ?)",
+	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, replay_id, created_at, first_byte_us) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?, ?, "+roomForAttempt+")",
 		c.ID, c.SubscriptionID, c.ProgramID, now, seqs, replay, now)
 	if err != nil {
 		return err
@@ -742,11 +742,15 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 	return r, err
 }
 
+// finishAttempt stores an attempt, and where its delivery stands since.
 func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) error {
+	t.deliveryChanged(num)
+	if a.Number == 1 && a.Result == webhook.ResultSuccess && step.Status == webhook.StatusSuccess {
+		return t.succeedAtFirst(num, a)
+	}
 	if err := t.insertAttempt(num, a); err != nil {
 		return err
 	}
-	t.deliveryChanged(num)
 	status, code := outcome(a)
 	var reason, completed any
 	if step.FailureReason != webhook.FailureNone {
@@ -760,13 +764,52 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) err
 		}
 		completed = at
 	}
-	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL WHERE num = ?",
+	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL, first_byte_us = NULL WHERE num = ?",
 		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, status, code, num)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("store: delivery %d is gone", num)
 	}
 	return err
 }
+
+// succeedAtFirst ends a delivery with its first attempt, which is kept in its row.
+func (t *tx) succeedAtFirst(num int64, a *webhook.Attempt) error {
+	now, err := t.now() // see finishAttempt
+	if err != nil {
+		return err
+	}
+	response := 0
+	switch {
+	case responseBytes(a) == 0:
+	case a.ResponseTruncated:
+		response = 2
+	default:
+		response = 1
+	}
+	n, err := t.Affected(succeedAtFirst, now, a.ResponseStatus, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), response,
+		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte), num)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("store: delivery %d is gone", num)
+	}
+	if err != nil || response == 0 {
+		return err
+	}
+	body := a.ResponseBody
+	if body == nil {
+		body = []byte{}
+	}
+	return t.Exec(insertResponse, num, a.ResponseHeader, body)
+}
+
+const (
+	succeedAtFirst = `UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ?, response_status = ?, error = NULL, claimed_at = NULL,
+		started_after = ? - created_at, duration_ms = ?, response = ?, dns_us = ?, connect_us = ?, tls_us = ?, first_byte_us = ? WHERE num = ?`
+	insertResponse = "INSERT INTO responses (delivery, header, body) VALUES (?, ?, ?)"
+
+	// roomForAttempt takes the room of what succeedAtFirst adds to a row: the pages of
+	// a table that is appended to are full, and a row that grows splits one.
+	roomForAttempt = "1125899906842624"
+)
 
 const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"
 

@@ -93,7 +93,9 @@ const (
 	successesAfter  = " FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = ?1 AND completed_at > ?2 AND completed_at IS NOT NULL AND status = 'success'"
 	selectKeptFrom  = "SELECT completed_at" + successesAfter + " ORDER BY completed_at DESC LIMIT 1 OFFSET ?3"
 	selectNextTrim  = "SELECT max(completed_at), count(*) FROM (SELECT completed_at" + successesAfter + " AND completed_at < ?3 ORDER BY completed_at LIMIT ?4)"
-	removeSuccesses = removeResponse + "result = 'success' AND delivery IN (SELECT num" + successesAfter + " AND completed_at <= ?3)"
+	selectSuccesses = "SELECT num" + successesAfter + " AND completed_at <= ?3"
+	removeSuccesses = removeResponse + "result = 'success' AND delivery IN (" + selectSuccesses + ")"
+	removeFirst     = "DELETE FROM responses WHERE delivery IN (" + selectSuccesses + ")"
 	moveMark        = "INSERT INTO response_marks (subscription_id, completed_at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET completed_at = ?2"
 	selectOverQuota = "SELECT program_id FROM response_use WHERE bytes > ?"
 	selectUse       = "SELECT coalesce(max(bytes), 0) FROM response_use WHERE program_id = ?"
@@ -136,8 +138,10 @@ func (w *sweep) trimSuccesses(subscriptionID string) error {
 			if err := t.noteTrimming(subscriptionID, more); err != nil || n == 0 {
 				return err
 			}
-			if err := t.Exec(removeSuccesses, subscriptionID, mark, to.Int64); err != nil {
-				return err
+			for _, query := range []string{removeSuccesses, removeFirst} {
+				if err := t.Exec(query, subscriptionID, mark, to.Int64); err != nil {
+					return err
+				}
 			}
 			t.deliveryChanged(0)
 			return t.Exec(moveMark, subscriptionID, to.Int64)

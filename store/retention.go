@@ -191,7 +191,7 @@ const (
 
 // removal is the removal of some deliveries with all that belongs to them.
 type removal struct {
-	parts      [3]string
+	parts      [4]string
 	deliveries string
 }
 
@@ -202,6 +202,7 @@ func newRemoval(which string) removal {
 			"DELETE FROM delivery_events WHERE (program_id, seq, delivery) IN (SELECT d.program_id, j.value, d.num FROM deliveries d, json_each(d.seqs) j WHERE d.seqs IS NOT NULL AND " + which + ")",
 			"DELETE FROM stored_responses WHERE (program_id, delivery) IN (SELECT program_id, num FROM deliveries WHERE " + which + ")",
 			"DELETE FROM attempts WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + ")",
+			"DELETE FROM responses WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + ")",
 		},
 		deliveries: "DELETE FROM deliveries WHERE " + which,
 	}

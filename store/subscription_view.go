@@ -357,11 +357,12 @@ type DeliveryEnd struct {
 }
 
 const (
-	selectLastSuccess = `SELECT d.id, d.ping IS NOT NULL, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
-		FROM (SELECT num, id, ping FROM (SELECT num, id, ping, status, completed_at FROM deliveries INDEXED BY deliveries_by_completion
+	selectLastSuccess = "SELECT d.id, d.ping IS NOT NULL, " + lastAttemptColumns + `
+		FROM (SELECT num FROM (SELECT num, status, completed_at FROM deliveries INDEXED BY deliveries_by_completion
 			WHERE subscription_id = ?1 AND completed_at IS NOT NULL ORDER BY completed_at DESC, num DESC LIMIT ` + completedAmong + `)
-			WHERE status = 'success' ORDER BY completed_at DESC, num DESC LIMIT 1) d
-		CROSS JOIN attempts a ON a.delivery = d.num ORDER BY a.number DESC LIMIT 1`
+			WHERE status = 'success' ORDER BY completed_at DESC, num DESC LIMIT 1) n
+		CROSS JOIN deliveries d ON d.num = n.num LEFT JOIN attempts a ON a.delivery = d.num
+		WHERE a.delivery IS NOT NULL OR d.duration_ms IS NOT NULL ORDER BY a.number DESC LIMIT 1`
 
 	// Among the newest, and the newest of those that wait or have failed.
 	selectLastFailure = `SELECT d.id, d.ping IS NOT NULL, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error

@@ -331,7 +331,7 @@ func (c *canaryRun) lookAtTheEnd(first *harness.Process) []string {
 		c.t.Fatal(err)
 	}
 	kept := 0
-	if err := db.QueryRow("SELECT count(*) FROM attempts WHERE response_header LIKE '%[redacted]%' AND response_body LIKE '%[redacted]%'").Scan(&kept); err != nil {
+	if err := db.QueryRow("SELECT (SELECT count(*) FROM attempts WHERE response_header LIKE '%[redacted]%' AND response_body LIKE '%[redacted]%') + (SELECT count(*) FROM responses WHERE header LIKE '%[redacted]%' AND body LIKE '%[redacted]%')").Scan(&kept); err != nil {
 		c.t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {

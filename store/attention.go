@@ -35,7 +35,7 @@ type UnhealthySubscription struct {
 const lastAttemptAmong = "50"
 
 // Only what is shown is looked at in depth: ?3 rows. ?2 is CountLimit.
-const selectUnhealthy = `WITH shown AS MATERIALIZED (
+var selectUnhealthy = `WITH shown AS MATERIALIZED (
 		SELECT s.id, s.program_id, s.url, s.status, s.disabled_reason, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, f.next_probe_at, count(*) OVER () AS total
 		FROM (SELECT id, program_id, url, status, disabled_reason FROM subscriptions INDEXED BY subscriptions_by_health
 			WHERE status = ?1 AND status <> 'healthy' AND deleted_at IS NULL LIMIT ?2) s
@@ -49,7 +49,7 @@ const selectUnhealthy = `WITH shown AS MATERIALIZED (
 		` + lastAttemptColumns + `
 	FROM shown x CROSS JOIN cursors c ON c.subscription_id = x.id
 	LEFT JOIN deliveries d ON d.num = (
-			SELECT y.num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = x.id ORDER BY num DESC LIMIT ` + lastAttemptAmong + `) n
+			SELECT y.num FROM (` + byCreation.query("d.num", "x.id", "", " ORDER BY 1 DESC LIMIT "+lastAttemptAmong) + `) n
 			CROSS JOIN deliveries y ON y.num = n.num LEFT JOIN attempts t ON t.delivery = y.num
 			WHERE y.ping IS NULL AND (t.delivery IS NOT NULL OR y.duration_ms IS NOT NULL)
 			ORDER BY coalesce(t.started_at, y.created_at + y.started_after) DESC, y.num DESC LIMIT 1)

@@ -247,13 +247,16 @@ func TestAttentionPlans(t *testing.T) {
 		want  []string // the steps, in their order
 	}{
 		{selectUnhealthy, 3, []string{
-			"MATERIALIZE shown", "CO-ROUTINE (subquery-14)", "CO-ROUTINE s",
+			"MATERIALIZE shown", "CO-ROUTINE (subquery-16)", "CO-ROUTINE s",
 			"SEARCH subscriptions USING INDEX subscriptions_by_health (status=?)", "SCAN s",
-			"SEARCH f USING PRIMARY KEY (subscription_id=?)", "SCAN (subquery-14)", "USE TEMP B-TREE FOR ORDER BY",
+			"SEARCH f USING PRIMARY KEY (subscription_id=?)", "SCAN (subquery-16)", "USE TEMP B-TREE FOR ORDER BY",
 			"SCAN x", "SEARCH c USING PRIMARY KEY (subscription_id=?)", "SEARCH d USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
-			"CORRELATED SCALAR SUBQUERY 11", "CO-ROUTINE n", "SEARCH deliveries USING COVERING INDEX deliveries_by_subscription (subscription_id=?)", "SCAN n",
+			"CORRELATED SCALAR SUBQUERY 13", "CO-ROUTINE n",
+			"MERGE (UNION ALL)", "LEFT", "SEARCH d USING COVERING INDEX deliveries_of_subscription (subscription=?)",
+			"CORRELATED SCALAR SUBQUERY 10", "SEARCH subscriptions USING PRIMARY KEY (id=?)",
+			"RIGHT", "SEARCH d USING INDEX deliveries_by_subscription (subscription_id=?)", "SCAN n",
 			"SEARCH y USING INTEGER PRIMARY KEY (rowid=?)", "SEARCH t USING PRIMARY KEY (delivery=?) LEFT-JOIN", "USE TEMP B-TREE FOR ORDER BY",
-			"SEARCH a USING PRIMARY KEY (delivery=? AND number=?) LEFT-JOIN", "CORRELATED SCALAR SUBQUERY 12", "SEARCH attempts USING PRIMARY KEY (delivery=?)",
+			"SEARCH a USING PRIMARY KEY (delivery=? AND number=?) LEFT-JOIN", "CORRELATED SCALAR SUBQUERY 14", "SEARCH attempts USING PRIMARY KEY (delivery=?)",
 			"CORRELATED SCALAR SUBQUERY 4", "CO-ROUTINE (subquery-3)", "SEARCH i USING PRIMARY KEY (subscription_id=?)",
 			"SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", "SCAN (subquery-3)",
 			"CORRELATED SCALAR SUBQUERY 7", "SEARCH o USING INDEX events_by_seq (program_id=? AND seq=?)",

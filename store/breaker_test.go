@@ -28,7 +28,7 @@ func TestProbePassesEvents(t *testing.T) {
 	}
 	seqs := func(c *Claim) (text string) {
 		t.Helper()
-		must(t, s.db.Scan(t.Context(), "SELECT seqs FROM deliveries WHERE id = ?", []any{c.ID}, &text))
+		must(t, s.db.Scan(t.Context(), "SELECT seqs FROM deliveries WHERE id = ?", []any{shortID(c.ID)}, &text))
 		return text
 	}
 	for _, want := range []struct {

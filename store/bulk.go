@@ -76,8 +76,8 @@ const (
 	selectRedeliver = "SELECT d.num, " + redeliverOutcome + ", d.subscription_id" + bulkRows + " ORDER BY i.key"
 	selectCancel    = "SELECT d.num, " + cancelOutcome + ", d.subscription_id" + bulkRows + " ORDER BY i.key"
 
-	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, redelivery_of, created_at)
-		SELECT i.value ->> 1, d.subscription_id, d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3
+	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs, redelivery_of, created_at)
+		SELECT i.value ->> 1, d.subscription_id, (SELECT num FROM subscriptions WHERE id = d.subscription_id), d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3
 		FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value ->> 0 ORDER BY i.key`
 	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d CROSS JOIN json_each(d.seqs) x WHERE d.num > ?"
 
@@ -387,7 +387,7 @@ func (s BulkRuns) redeliverAll(t *tx, nums []int64) error {
 	}
 	pairs := make([][2]any, len(nums))
 	for i, num := range nums {
-		pairs[i] = [2]any{num, webhook.NewID()}
+		pairs[i] = [2]any{num, shortID(webhook.NewID())}
 	}
 	list, err := json.Marshal(pairs)
 	if err != nil {
@@ -415,7 +415,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	err = t.Each(cancelWaiting, []any{jsonOf(nums), now}, func(scan func(...any) error) error {
 		var id, subscription string
 		var ping bool
-		if err := scan(&id, &subscription, &ping); err != nil {
+		if err := scan((*deliveryID)(&id), &subscription, &ping); err != nil {
 			return err
 		}
 		n++
@@ -445,7 +445,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	return n, nil
 }
 
-const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL FROM deliveries WHERE id = ? AND subscription_id = ?"
+const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL FROM deliveries WHERE id IN (?, ?) AND subscription_id = ?"
 
 // Cancel ends a delivery that waits for an attempt: it has failed, as
 // cancelled, and nothing more is sent of it. One that is at its end or being
@@ -457,7 +457,7 @@ func (w Write) Cancel(programID, subscriptionID, id string) error {
 	var num int64
 	var status webhook.Status
 	var waits bool
-	if err := w.t.Scan(selectCancellable, []any{id, subscriptionID}, &num, &status, &waits); err != nil {
+	if err := w.t.Scan(selectCancellable, []any{shortID(id), id, subscriptionID}, &num, &status, &waits); err != nil {
 		return notFound(err, "delivery")
 	}
 	switch {

@@ -23,9 +23,9 @@ func TestBytesPerEvent(t *testing.T) {
 		randomIDs bool
 		most      float64
 	}{
-		{"single", 1, false, 660},
-		{"single, publisher's ids", 1, true, 660},
-		{"batched", 100, false, 360},
+		{"single", 1, false, 550},
+		{"single, publisher's ids", 1, true, 550},
+		{"batched", 100, false, 420},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := bytesPerEvent(t, c.batch, c.randomIDs)

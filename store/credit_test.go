@@ -52,7 +52,7 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 		t.Fatalf("got the claim %+v, %v; want one on the two events that the subscription wants", claim, err)
 	}
 	var cursor, made int64
-	err = s.db.Scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{claim.ID}, &cursor, &made)
+	err = s.db.Scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{shortID(claim.ID)}, &cursor, &made)
 	if err != nil || cursor != 4 || made != 1 || l.Cursor != 4 || l.Seen != 4 {
 		t.Errorf("the cursor is %d (%v), %d in the queue, after %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
 	}

@@ -24,7 +24,7 @@ func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id strin
 	}
 	var num int64
 	d, num, err := s.scanDelivery(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", []any{id, subscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id IN (?, ?) AND d.subscription_id = ?", []any{shortID(id), id, subscriptionID}, dest...)
 	})
 	if err != nil {
 		return d, notFound(err, "delivery")
@@ -40,13 +40,13 @@ func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num in
 	var next, completed, deleted sql.NullInt64
 	var created int64
 	var ping []byte
-	err = scan(&num, &d.ID, &d.SubscriptionID, &d.ProgramID, &d.Status, &reason, &d.AttemptsMade, &next,
+	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.ProgramID, &d.Status, &reason, &d.AttemptsMade, &next,
 		&redelivery, &created, &completed, &ping, &refs, &deleted)
 	if err != nil {
 		return d, num, err
 	}
 	d.FailureReason = webhook.FailureReason(reason.String)
-	d.RedeliveryOf = redelivery.String
+	d.RedeliveryOf = longID(redelivery.String)
 	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
 	if deleted.Valid {
 		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{}, fromMillis(deleted)
@@ -224,8 +224,8 @@ func (s *core) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.D
 	}
 	t.deliveryChanged(0)
 	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
-	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
-		id, sub.ID, sub.ProgramID, s.clock.wait(at), webhook.PingEvent(event, at), now)
+	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?1, ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'pending', 0, ?4, ?5, ?6)",
+		shortID(id), sub.ID, sub.ProgramID, s.clock.wait(at), webhook.PingEvent(event, at), now)
 }
 
 // Redeliver queues a new delivery with the events of an old one, whatever came
@@ -243,9 +243,9 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	}
 	var num int64
 	var seqs sql.NullString
-	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
-		SELECT ?1, subscription_id, program_id, 'pending', 0, ?5, seqs, ping, id, ?2 FROM deliveries WHERE id = ?3 AND subscription_id = ?4
-		RETURNING num, seqs`, []any{again, now, id, subscriptionID, s.clock.wait(s.clock.now())}, &num, &seqs)
+	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
+		SELECT ?1, subscription_id, (SELECT num FROM subscriptions WHERE id = ?4), program_id, 'pending', 0, ?5, seqs, ping, id, ?2 FROM deliveries WHERE id IN (?3, ?6) AND subscription_id = ?4
+		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.wait(s.clock.now()), id}, &num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, notFound(err, "delivery")
 	}

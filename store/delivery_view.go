@@ -34,11 +34,11 @@ type Again struct {
 const manyAgain = 20
 
 const (
-	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + deliveryColumns + " FROM deliveries d WHERE d.id = ?"
+	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + deliveryColumns + " FROM deliveries d WHERE d.id IN (?, ?)"
 
 	selectAnySubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ?"
 
-	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = ? AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
+	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = (SELECT id FROM deliveries WHERE num = ?) AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
 )
 
 // View returns one delivery of any program with all that belongs to it.
@@ -48,7 +48,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 		var replay, seqs sql.NullString
 		var ping []byte
 		d.Delivery, d.Place, err = s.scanDelivery(func(dest ...any) error {
-			return v.Scan(selectDeliveryView, []any{id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
+			return v.Scan(selectDeliveryView, []any{shortID(id), id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
 		if err != nil {
 			return notFound(err, "delivery")
@@ -76,10 +76,10 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
-		return v.Each(selectAgain, []any{id, manyAgain}, func(scan func(...any) error) error {
+		return v.Each(selectAgain, []any{d.Place, manyAgain}, func(scan func(...any) error) error {
 			var a Again
 			var created int64
-			err := scan(&a.ID, &a.Status, &created)
+			err := scan((*deliveryID)(&a.ID), &a.Status, &created)
 			a.CreatedAt = time.UnixMilli(created).UTC()
 			d.Redelivery = append(d.Redelivery, a)
 			return err

@@ -254,9 +254,9 @@ func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d E
 	var reason, redelivery, replay, code sql.NullString
 	var next, completed, status, deleted sql.NullInt64
 	var created int64
-	err = scan(&num, &d.ID, &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created, &completed, &status, &code, &d.URL, &deleted)
+	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created, &completed, &status, &code, &d.URL, &deleted)
 	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
-	d.RedeliveryOf, d.ReplayID = redelivery.String, replay.String
+	d.RedeliveryOf, d.ReplayID = longID(redelivery.String), replay.String
 	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
 	if deleted.Valid { // see scanDelivery
 		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{}, fromMillis(deleted)

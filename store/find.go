@@ -30,7 +30,7 @@ const (
 // Each reads the ids of an index between two ends, the second left out.
 const (
 	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ?4 AND id <= ?5 AND length(id) = 22 UNION ALL SELECT id, program_id FROM deliveries WHERE id >= ?1 AND id < ?2 AND length(id) = 36 LIMIT ?3"
 	findTokens        = "SELECT id, program_id FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
 	findEvents        = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
 )
@@ -52,9 +52,14 @@ func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, er
 			{FoundSubscription, findSubscriptions}, {FoundDelivery, findDeliveries}, {FoundEvent, findEvents}, {FoundToken, findTokens},
 		} {
 			n := 0
-			err := v.Each(of.query, []any{prefix, prefix + "g", limit}, func(scan func(...any) error) error {
+			args := []any{prefix, prefix + "g", limit}
+			if of.kind == FoundDelivery {
+				first, last := idRange(prefix)
+				args = append(args, first, last)
+			}
+			err := v.Each(of.query, args, func(scan func(...any) error) error {
 				f := Found{Kind: of.kind}
-				if err := scan(&f.ID, &f.ProgramID); err != nil {
+				if err := scan((*deliveryID)(&f.ID), &f.ProgramID); err != nil {
 					return err
 				}
 				if all, n = append(all, f), n+1; n == limit {

@@ -188,7 +188,7 @@ func (s *core) endDeleted(t *tx, subscriptionID string, limit int) (ended int, e
 		err := t.Each(query, []any{subscriptionID, now, limit - ended}, func(scan func(...any) error) error {
 			var id string
 			var ping bool
-			err := scan(&id, &ping)
+			err := scan((*deliveryID)(&id), &ping)
 			ended++
 			if ping {
 				t.AfterCommit(func() { s.watchers.dropped(id) })

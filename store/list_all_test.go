@@ -306,7 +306,7 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 				return err
 			}
 			for i := from; i < to; i++ {
-				if err := tx.Exec("UPDATE one SET id = ?", fmt.Sprintf("00000000-0000-7000-8000-%012x", i)); err != nil {
+				if err := tx.Exec("UPDATE one SET num = NULL, id = ?", fmt.Sprintf("00000000-0000-7000-8000-%012x", i)); err != nil {
 					return err
 				}
 				if err := tx.Exec("INSERT INTO subscriptions SELECT * FROM one"); err != nil {

@@ -56,6 +56,15 @@ func orderedBy(index, where string) *deliveryAccess {
 	return &deliveryAccess{access: along("d.num", "d.num", deliveryMatches, from), set: statement{}.with("SELECT d.num " + from + withinNums + " LIMIT :limit")}
 }
 
+// ofOne returns the access to all deliveries of one subscription.
+func ofOne() *deliveryAccess {
+	s := statement{}.with(byCreation.query("d.num, "+truthOf(deliveryMatches), ":subscription", withinNums, " ORDER BY 1"))
+	return &deliveryAccess{
+		access: &access{up: s.with(" LIMIT :limit"), down: s.with(" DESC LIMIT :limit")},
+		set:    statement{}.with(byCreation.query("d.num", ":subscription", withinNums, " LIMIT :limit")),
+	}
+}
+
 // byResponse returns the access by an index whose column before num is
 // response_status.
 func byResponse(index, where string) *deliveryAccess {
@@ -72,15 +81,15 @@ func setOf(from string) *deliveryAccess {
 
 var (
 	// Of one subscription.
-	deliveriesOfOne      = orderedBy("INDEXED BY deliveries_by_subscription", "d.subscription_id = :subscription")
+	deliveriesOfOne      = ofOne()
 	deliveriesByStatus   = orderedBy("INDEXED BY deliveries_by_status", "d.status = :value AND d.status <> 'success' AND d.subscription_id = :subscription")
 	deliveriesByResponse = byResponse("INDEXED BY deliveries_by_response", "d.subscription_id = :subscription AND ")
 	deliveriesByError    = orderedBy("INDEXED BY deliveries_by_error", "d.subscription_id = :subscription AND d.error = :value AND d.error IS NOT NULL")
 	deliveriesPings      = orderedBy("INDEXED BY deliveries_pings", "d.subscription_id = :subscription AND d.ping IS NOT NULL")
 	deliveriesDue        = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = :subscription AND next_attempt_at IS NOT NULL" +
 		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
-	deliveriesWithin = setOf("num FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = :subscription AND completed_at IS NOT NULL" +
-		" AND completed_at >= coalesce(:completed_at_from, 0) AND completed_at < coalesce(:completed_at_to, 9223372036854775807)")
+	deliveriesWithin = &deliveryAccess{set: statement{}.with(byCompletion.query("d.num", ":subscription", " AND d.completed_at IS NOT NULL"+
+		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)", " LIMIT :limit"))}
 
 	// Of all subscriptions.
 	deliveriesOfAll = orderedBy("", "TRUE")
@@ -120,9 +129,9 @@ type choice struct {
 func choose(q *webhook.ListQuery, subscriptions int) []choice {
 	switch f := q.Filters; {
 	case f["id"] != nil:
-		return []choice{{walks: []lookup{{allByID, f["id"]}}, settled: "id"}}
+		return []choice{{walks: []lookup{{allByID, storedIDs(f["id"])}}, settled: "id"}}
 	case f["redelivery_of"] != nil:
-		return []choice{{walks: []lookup{{allByOriginal, f["redelivery_of"]}}, settled: "redelivery_of"}}
+		return []choice{{walks: []lookup{{allByOriginal, storedIDs(f["redelivery_of"])}}, settled: "redelivery_of"}}
 	case f["replay_id"] != nil:
 		return []choice{{walks: []lookup{{allByReplay, f["replay_id"]}}, settled: "replay_id"}}
 	}
@@ -264,6 +273,7 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 		f.budget = s.lists.costlyScan
 	}
 	f.binds = bindsOf(q)
+	f.binds["id"], f.binds["redelivery_of"] = jsonOf(storedIDs(q.Filters["id"])), jsonOf(storedIDs(q.Filters["redelivery_of"]))
 	due := q.Ranges["next_attempt_at"]
 	f.binds["next_attempt_at_from"], f.binds["next_attempt_at_to"] = s.clock.waitOrNull(due.From), s.clock.waitOrNull(due.To)
 	if responses := responsesOf(q); responses != nil {
@@ -558,18 +568,20 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 // deliveriesCompleted are the accesses in the order of completed_at, by whether
 // that descends. They begin behind :at and :num.
 var deliveriesCompleted = map[bool]*deliveryAccess{
-	false: byCompletion(
-		"(d.completed_at, d.num) > (:at, :num) AND d.completed_at < :latest ORDER BY d.completed_at, d.num",
-		"d.completed_at >= :at AND (d.completed_at > :at OR d.num < :num) AND d.completed_at < :latest ORDER BY d.completed_at, d.num DESC"),
-	true: byCompletion(
-		"d.completed_at <= :at AND (d.completed_at < :at OR d.num > :num) AND d.completed_at >= :earliest ORDER BY d.completed_at DESC, d.num",
-		"(d.completed_at, d.num) < (:at, :num) AND d.completed_at >= :earliest ORDER BY d.completed_at DESC, d.num DESC"),
+	false: completedBehind(
+		" AND (d.completed_at, d.num) > (:at, :num) AND d.completed_at < :latest", " ORDER BY 3, 1",
+		" AND d.completed_at >= :at AND (d.completed_at > :at OR d.num < :num) AND d.completed_at < :latest", " ORDER BY 3, 1 DESC"),
+	true: completedBehind(
+		" AND d.completed_at <= :at AND (d.completed_at < :at OR d.num > :num) AND d.completed_at >= :earliest", " ORDER BY 3 DESC, 1",
+		" AND (d.completed_at, d.num) < (:at, :num) AND d.completed_at >= :earliest", " ORDER BY 3 DESC, 1 DESC"),
 }
 
-func byCompletion(up, down string) *deliveryAccess {
-	s := statement{}.with("SELECT d.num, " + truthOf(allOf(isWithin("created_at", "d.created_at"), deliveryMatches)) +
-		", d.completed_at FROM deliveries d INDEXED BY deliveries_by_completion WHERE d.subscription_id = :subscription AND d.completed_at IS NOT NULL AND ")
-	return &deliveryAccess{access: &access{s.with(up + " LIMIT :limit"), s.with(down + " LIMIT :limit"), true}, set: deliveriesWithin.set}
+func completedBehind(up, upOrder, down, downOrder string) *deliveryAccess {
+	query := func(where, order string) statement {
+		columns := "d.num, " + truthOf(allOf(isWithin("created_at", "d.created_at"), deliveryMatches)) + ", d.completed_at"
+		return statement{}.with(byCompletion.query(columns, ":subscription", " AND d.completed_at IS NOT NULL"+where, order+" LIMIT :limit"))
+	}
+	return &deliveryAccess{access: &access{query(up, upOrder), query(down, downOrder), true}, set: deliveriesWithin.set}
 }
 
 // completedBetween returns where the completed deliveries of a query begin and

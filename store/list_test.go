@@ -730,25 +730,25 @@ func TestChoose(t *testing.T) {
 		raw           string
 		want          string
 	}{
-		{one, "", "along deliveries_by_subscription"},
-		{one, "filter[status]=success", "along deliveries_by_subscription"},
+		{one, "", "along deliveries_of_subscription"},
+		{one, "filter[status]=success", "along deliveries_of_subscription"},
 		{one, "filter[status]=failed,pending", "along deliveries_by_status failed pending"},
 		{one, "filter[response_status]=404,410&filter[status]=failed", "along deliveries_by_response 404 410"},
 		{one, "filter[response_status]=404,2xx&filter[status]=failed", "along deliveries_by_status failed"},
 		{one, "filter[error]=tls&filter[response_status]=404", "along deliveries_by_error tls"},
 		{one, "filter[event]=ping", "few of deliveries_pings; along deliveries_pings"},
-		{one, "filter[event]=ping,a", "few of deliveries_pings + events_by_name; along deliveries_by_subscription"},
+		{one, "filter[event]=ping,a", "few of deliveries_pings + events_by_name; along deliveries_of_subscription"},
 		{one, "filter[event]=a&filter[status]=failed", "few of events_by_name; along deliveries_by_status failed"},
-		{one, "filter[created_at.from]=2026-01-01", "along deliveries_by_subscription"},
-		{one, "filter[completed_at.from]=2026-01-01", "few of deliveries_by_completion; along deliveries_by_subscription"},
-		{one, "filter[next_attempt_at.from]=2026-01-01&filter[event]=a", "few of deliveries_due; few of events_by_name; along deliveries_by_subscription"},
-		{one, "sort=completed_at", "along deliveries_by_completion + deliveries_by_status pending retryable"},
-		{one, "sort=-completed_at&filter[completed_at.from]=2026-01-01", "along deliveries_by_completion"},
-		{one, "sort=completed_at&filter[status]=success,pending", "along deliveries_by_completion + deliveries_by_status pending"},
+		{one, "filter[created_at.from]=2026-01-01", "along deliveries_of_subscription"},
+		{one, "filter[completed_at.from]=2026-01-01", "few of deliveries_completed; along deliveries_of_subscription"},
+		{one, "filter[next_attempt_at.from]=2026-01-01&filter[event]=a", "few of deliveries_due; few of events_by_name; along deliveries_of_subscription"},
+		{one, "sort=completed_at", "along deliveries_completed + deliveries_by_status pending retryable"},
+		{one, "sort=-completed_at&filter[completed_at.from]=2026-01-01", "along deliveries_completed"},
+		{one, "sort=completed_at&filter[status]=success,pending", "along deliveries_completed + deliveries_by_status pending"},
 		{one, "sort=-completed_at&filter[status]=failed&filter[error]=tls&filter[created_at.to]=2026-01-01",
-			"few of deliveries_by_error tls; few of deliveries_by_status failed; few of deliveries_by_subscription; along deliveries_by_completion + deliveries_by_status"},
-		{one, "sort=completed_at&filter[event]=a&filter[next_attempt_at.to]=2026-01-01", "few of deliveries_due; few of events_by_name; along deliveries_by_completion + deliveries_by_status pending retryable"},
-		{some, "", "along deliveries_by_subscription; along TRUE"},
+			"few of deliveries_by_error tls; few of deliveries_by_status failed; few of deliveries_of_subscription; along deliveries_completed + deliveries_by_status"},
+		{one, "sort=completed_at&filter[event]=a&filter[next_attempt_at.to]=2026-01-01", "few of deliveries_due; few of events_by_name; along deliveries_completed + deliveries_by_status pending retryable"},
+		{some, "", "along deliveries_of_subscription; along TRUE"},
 		{some, "filter[status]=failed", "along deliveries_by_status failed; along deliveries_by_trouble failed"},
 		{all, "", "along TRUE"},
 		{all, "filter[status]=failed,retryable", "along deliveries_by_trouble failed retryable"},
@@ -762,8 +762,8 @@ func TestChoose(t *testing.T) {
 		{all, "filter[event]=ping", "few of deliveries_pings; along TRUE"},
 		{all, "filter[event]=a", "few of events_by_name; along TRUE"},
 		{all, "filter[next_attempt_at.from]=2026-01-01", "few of deliveries_due; along TRUE"},
-		{all, "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001&filter[status]=failed", "along sqlite_autoindex_deliveries_1 0198f6a3-7c1e-7d4b-9a41-000000000001"},
-		{one, "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_original 0198f6a3-7c1e-7d4b-9a41-000000000001"},
+		{all, "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001&filter[status]=failed", "along sqlite_autoindex_deliveries_1 -OYqcrkTUJiPFF-------F 0198f6a3-7c1e-7d4b-9a41-000000000001"},
+		{one, "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_original -OYqcrkTUJiPFF-------F 0198f6a3-7c1e-7d4b-9a41-000000000001"},
 		{all, "filter[replay_id]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_replay 0198f6a3-7c1e-7d4b-9a41-000000000001"},
 	} {
 		list := webhook.AllDeliveryList
@@ -782,8 +782,8 @@ func TestChoose(t *testing.T) {
 func TestListPlans(t *testing.T) {
 	s := open(t)
 	known := knownParameters()
-	bySub := "SEARCH d USING INDEX deliveries_by_subscription (subscription_id=? AND num>? AND num<?)"
-	byCompletion := "SEARCH d USING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)"
+	bySub := "SEARCH d USING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)"
+	byCompletion := "SEARCH d USING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)"
 	none := ""
 	for _, tt := range []struct {
 		query  statement
@@ -805,12 +805,12 @@ func TestListPlans(t *testing.T) {
 		{deliveriesCompleted[true].down, byCompletion, none},
 		{deliveriesByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", none},
 		{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", none},
-		{deliveriesOfOne.set, "SEARCH d USING COVERING INDEX deliveries_by_subscription (subscription_id=? AND num>? AND num<?)", none},
+		{deliveriesOfOne.set, "SEARCH d USING COVERING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)", none},
 		{deliveriesByStatus.set, "SEARCH d USING COVERING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
 		{deliveriesByResponse.set, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
 		{deliveriesByError.set, "SEARCH d USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
 		{deliveriesPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesWithin.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)", none},
+		{deliveriesWithin.set, "SEARCH d USING COVERING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)", none},
 		{deliveriesDue.set, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
 
 		{allByTrouble.down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
@@ -901,15 +901,18 @@ func plain(query string) statement {
 func checkListPlan(t *testing.T, s *Store, query statement, search, sorting string) {
 	t.Helper()
 	var plan []string
-	outer, sorts := -1, ""
+	outer, sorts, halves := -1, "", map[int]bool{0: true} // halves are the queries of both indexes of a deliveryIndex
 	err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+query.text, query.args(nil), func(scan func(...any) error) error {
 		var id, parent, unused int
 		var detail string
 		err := scan(&id, &parent, &unused, &detail)
 		plan = append(plan, detail)
 		// Of the query itself, not of what it asks of each row.
-		if what, ok := strings.CutPrefix(detail, "USE TEMP B-TREE FOR "); ok && parent == 0 {
+		if what, ok := strings.CutPrefix(detail, "USE TEMP B-TREE FOR "); ok && halves[parent] {
 			sorts = what
+		}
+		if detail == "LEFT" || detail == "RIGHT" {
+			halves[id] = true
 		}
 		if outer < 0 && strings.HasPrefix(detail, "SEARCH ") {
 			outer = len(plan) - 1
@@ -924,7 +927,11 @@ func checkListPlan(t *testing.T, s *Store, query statement, search, sorting stri
 	wholeLog := slices.ContainsFunc(plan, func(step string) bool {
 		return strings.HasPrefix(step, "SEARCH e ") && strings.HasSuffix(step, "(program_id=?)")
 	})
-	if outer < 0 || plan[outer] != search || sorts != sorting || scansATable(plan) || wholeLog {
+	old := strings.NewReplacer("COVERING INDEX deliveries_of_subscription (subscription=", "INDEX deliveries_by_subscription (subscription_id=",
+		"INDEX deliveries_of_subscription (subscription=", "INDEX deliveries_by_subscription (subscription_id=",
+		"COVERING INDEX deliveries_completed (subscription=", "INDEX deliveries_by_completion (subscription_id=",
+		"INDEX deliveries_completed (subscription=", "INDEX deliveries_by_completion (subscription_id=").Replace(search)
+	if outer < 0 || plan[outer] != search || !slices.Contains(plan, old) || sorts != sorting || scansATable(plan) || wholeLog {
 		t.Errorf("%s\n\t%s\nwant %s, and sorting %q", query.text, strings.Join(plan, "\n\t"), search, sorting)
 	}
 }

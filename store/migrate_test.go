@@ -64,7 +64,7 @@ func TestMigrationFromSchema1(t *testing.T) {
 		"SELECT count(*) FROM attempts":                                                            3,
 		"SELECT count(*) FROM delivery_events x JOIN deliveries d ON d.num = x.delivery":           5,
 		"SELECT count(*) FROM replays WHERE status = 'running'":                                    1,
-		"SELECT count(*) FROM pragma_index_list('deliveries')":                                     16,
+		"SELECT count(*) FROM pragma_index_list('deliveries')":                                     18,
 		"SELECT count(*) FROM sqlite_schema WHERE instr(sql, 'new_') > 0":                          0,
 		"SELECT count(*) FROM deliveries WHERE failure_reason = 'subscription_deleted'":            1,
 		"SELECT count(*) FROM pragma_foreign_key_list('attempts')":                                 0,

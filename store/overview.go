@@ -93,7 +93,7 @@ const selectLastAttempts = "SELECT d.id, " + lastAttemptColumns + ` FROM json_ea
 // is left out but for its status. A delivery without such an attempt is left
 // out too.
 func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map[string]webhook.Attempt, error) {
-	list, err := json.Marshal(deliveryIDs)
+	list, err := json.Marshal(storedIDs(deliveryIDs))
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map
 		var started, duration int64
 		var status sql.NullInt64
 		var code sql.NullString
-		err := scan(&id, &a.Number, &started, &duration, &a.Result, &status, &code)
+		err := scan((*deliveryID)(&id), &a.Number, &started, &duration, &a.Result, &status, &code)
 		a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
 		a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
 		last[id] = a

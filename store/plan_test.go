@@ -29,7 +29,7 @@ func TestQueryPlans(t *testing.T) {
 		{selectMissing, 2, "events_by_id (program_id=? AND id=?)"},
 		{selectSubscription, 2, "USING PRIMARY KEY"},
 		{"SELECT count(*) FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", 1, "subscriptions_by_program"},
-		{"SELECT " + deliveryColumns + " FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", 2, "sqlite_autoindex_deliveries_1"},
+		{"SELECT " + deliveryColumns + " FROM deliveries d WHERE d.id IN (?, ?) AND d.subscription_id = ?", 3, "sqlite_autoindex_deliveries_1"},
 		{claimDueDelivery, 4, "deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},
 		{claimDuePing, 4, "deliveries_due_pings (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},
 		{selectNextDelivery, 1, "deliveries_due"},
@@ -47,7 +47,7 @@ func TestQueryPlans(t *testing.T) {
 		{auditBySubject.down.text, len(auditBySubject.down.names), "audit_by_subject (subject_id=? AND num>? AND num<?)"},
 		{auditByAdmin.up.text, len(auditByAdmin.up.names), "audit_by_admin (admin=? AND num>? AND num<?)"},
 		{selectAuditFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
-		{selectDeliveryView, 1, "sqlite_autoindex_deliveries_1 (id=?)"},
+		{selectDeliveryView, 2, "sqlite_autoindex_deliveries_1 (id=?)"},
 		{selectAgain, 2, "deliveries_by_original (redelivery_of=?)"},
 		{selectAnySubscription, 1, "USING PRIMARY KEY (id=?)"},
 		{allEvents.down.text, len(allEvents.down.names), "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
@@ -76,7 +76,7 @@ func TestQueryPlans(t *testing.T) {
 		{selectFirstWanted, 4, "COVERING INDEX events_by_name"},
 		{selectInterrupted, 0, "deliveries_by_status (status=?)"},
 		{findSubscriptions, 3, "USING PRIMARY KEY (id>? AND id<?)"},
-		{findDeliveries, 3, "USING INDEX sqlite_autoindex_deliveries_1 (id>? AND id<?)"},
+		{findDeliveries, 5, "USING INDEX sqlite_autoindex_deliveries_1 (id>? AND id<?)"},
 		{findTokens, 3, "USING PRIMARY KEY (id>? AND id<?)"},
 	} {
 		checkPlan(t, s, c.query, c.args, c.want)

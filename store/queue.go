@@ -552,8 +552,8 @@ func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 	if replayID != "" {
 		replay = replayID
 	}
-	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, claimed_at, seqs, replay_id, created_at, first_byte_us) VALUES (?, ?, ?, 'pending', 1, ?, ?, ?, ?, "+roomForAttempt+")",
-		c.ID, c.SubscriptionID, c.ProgramID, now, seqs, replay, now)
+	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, seqs, replay_id, created_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?4, "+roomForAttempt+")",
+		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay)
 	if err != nil {
 		return err
 	}
@@ -629,7 +629,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		if cr.Spare {
 			attempts--
 		}
-		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), until, attempts}, &c.num, &c.ID, &c.ProgramID, &c.Number, &seqs, &event, &again)
+		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID, &c.Number, &seqs, &event, &again)
 		if errors.Is(err, sql.ErrNoRows) {
 			c.num = 0
 		} else if err != nil {

@@ -287,7 +287,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 		t.Errorf("at its end it is %+v (%v)", d, err)
 	}
 	var reason string
-	if err := s.db.Readers().QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?", claims[gone.ID].ID).Scan(&reason); err != nil || reason != "subscription_deleted" {
+	if err := s.db.Readers().QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?", shortID(claims[gone.ID].ID)).Scan(&reason); err != nil || reason != "subscription_deleted" {
 		t.Errorf("the delivery of the deleted subscription: %q (%v)", reason, err)
 	}
 	must(t, s.Close())

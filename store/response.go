@@ -80,20 +80,18 @@ func (t *tx) countResponse(c *Claim, a *webhook.Attempt) error {
 	return t.Exec(insertStored, c.ProgramID, c.num, a.Number, size)
 }
 
-const (
+var (
 	insertStored = "INSERT INTO stored_responses (program_id, delivery, number, bytes) VALUES (?, ?, ?, ?)"
 
 	removeResponse = "UPDATE attempts SET response_header = '', response_body = x'', response_removed = 1 WHERE response_removed = 0 AND (response_header <> '' OR response_body <> x'') AND "
 
 	// Subscriptions whose responses were never looked at, and which may have more than their quota.
-	selectUnmarked = `SELECT id FROM subscriptions s WHERE NOT EXISTS (SELECT 1 FROM response_marks m WHERE m.subscription_id = s.id)
-		AND EXISTS (SELECT 1 FROM deliveries d INDEXED BY deliveries_by_subscription WHERE d.subscription_id = s.id LIMIT 1 OFFSET ?)`
-	selectMark = "SELECT coalesce(max(completed_at), 0) FROM response_marks WHERE subscription_id = ?"
-	// The successes after a mark, by when they ended.
-	successesAfter  = " FROM deliveries INDEXED BY deliveries_by_completion WHERE subscription_id = ?1 AND completed_at > ?2 AND completed_at IS NOT NULL AND status = 'success'"
-	selectKeptFrom  = "SELECT completed_at" + successesAfter + " ORDER BY completed_at DESC LIMIT 1 OFFSET ?3"
-	selectNextTrim  = "SELECT max(completed_at), count(*) FROM (SELECT completed_at" + successesAfter + " AND completed_at < ?3 ORDER BY completed_at LIMIT ?4)"
-	selectSuccesses = "SELECT num" + successesAfter + " AND completed_at <= ?3"
+	selectUnmarked = "SELECT id FROM subscriptions s WHERE NOT EXISTS (SELECT 1 FROM response_marks m WHERE m.subscription_id = s.id) AND EXISTS (" +
+		byCreation.query("1", "s.id", "", " LIMIT 1 OFFSET ?") + ")"
+	selectMark      = "SELECT coalesce(max(completed_at), 0) FROM response_marks WHERE subscription_id = ?"
+	selectKeptFrom  = successesAfter("d.completed_at", "", " ORDER BY 1 DESC LIMIT 1 OFFSET ?3")
+	selectNextTrim  = "SELECT max(completed_at), count(*) FROM (" + successesAfter("d.completed_at", " AND d.completed_at < ?3", " ORDER BY 1 LIMIT ?4") + ")"
+	selectSuccesses = successesAfter("d.num", " AND d.completed_at <= ?3", "")
 	removeSuccesses = removeResponse + "result = 'success' AND delivery IN (" + selectSuccesses + ")"
 	removeFirst     = "DELETE FROM responses WHERE delivery IN (" + selectSuccesses + ")"
 	moveMark        = "INSERT INTO response_marks (subscription_id, completed_at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET completed_at = ?2"
@@ -112,6 +110,12 @@ const (
 	trimmingSetting  = "responses_trimming"
 	selectTrimming   = "SELECT CAST(value AS TEXT) FROM settings WHERE name = '" + trimmingSetting + "'"
 )
+
+// successesAfter returns the query of a subscription's successes after a mark, ?2, by
+// when they ended.
+func successesAfter(columns, where, tail string) string {
+	return byCompletion.query(columns, "?1", " AND d.completed_at > ?2 AND d.completed_at IS NOT NULL AND d.status = 'success'"+where, tail)
+}
 
 // trimSuccesses removes the responses of a subscription's successful attempts but
 // the newest.

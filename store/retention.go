@@ -284,7 +284,7 @@ func (w *sweep) announceExpired(t *tx, after, to int64) error {
 	return t.Each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
 		var id, subscription string
 		var ping bool
-		err := scan(&id, &subscription, &ping)
+		err := scan((*deliveryID)(&id), &subscription, &ping)
 		t.AfterCommit(func() {
 			if ping {
 				w.s.watchers.dropped(id)
@@ -562,13 +562,12 @@ func (w *sweep) remove(keys []any, queries []string) error {
 	})
 }
 
-const (
+var (
 	selectAgedReplays = "SELECT id FROM replays WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
 	// One that is yet to be sent is young, unless alerts are not sent any more.
 	selectAgedAlerts = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	// Deleted subscriptions of which no delivery is left.
-	selectForgotten = `SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.subscription_id = s.id)
-		ORDER BY deleted_at LIMIT ?`
+	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (" + byCreation.query("1", "s.id", "", "") + ") ORDER BY deleted_at LIMIT ?"
 )
 
 // LostEvents returns how many events a subscription has lost to retention.

@@ -39,7 +39,7 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	if err := t.limitSubscriptions(programID, limit); err != nil {
 		return sub, nil, err
 	}
-	err = t.Exec("INSERT INTO subscriptions (id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)",
+	err = t.Exec("INSERT INTO subscriptions (num, id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second) VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)",
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
 		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), orNull(sub.MaxPerSecond))
 	if err != nil {

@@ -43,7 +43,12 @@ func AdminUser(email string) string { return "admin:" + email }
 // have ended the last success is looked for.
 const completedAmong = "100"
 
-const (
+// lastCompleted returns the query of those of a subscription.
+func lastCompleted(subscriptionID string) string {
+	return byCompletion.query("d.num, d.status, d.completed_at", subscriptionID, " AND d.completed_at IS NOT NULL", " ORDER BY 3 DESC, 1 DESC LIMIT "+completedAmong)
+}
+
+var (
 	summaryColumns = `x.id, x.program_id, x.url, x.active, x.description, x.events, x.ordered, x.max_in_flight,
 		x.authorization_header IS NOT NULL, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at, x.max_per_second, x.resend_from, f.failing_reason, f.failing_since, f.next_probe_at,
 		x.created_by, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, l.events, l.last_at,
@@ -52,8 +57,7 @@ const (
 			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
 		(SELECT count(*) FROM (SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)),
 		coalesce(
-			(SELECT d.completed_at FROM (SELECT status, completed_at FROM deliveries INDEXED BY deliveries_by_completion
-				WHERE subscription_id = x.id AND completed_at IS NOT NULL ORDER BY completed_at DESC, num DESC LIMIT ` + completedAmong + `) d WHERE d.status = 'success' LIMIT 1),
+			(SELECT n.completed_at FROM (` + lastCompleted("x.id") + `) n WHERE n.status = 'success' LIMIT 1),
 			(SELECT max(t.at) FROM stats t WHERE t.program_id = x.program_id AND t.subscription_id = x.id AND t.span = 3600000 AND t.success > 0))`
 
 	summaryTables = `CROSS JOIN subscriptions x ON x.id = j.value LEFT JOIN cursors c ON c.subscription_id = x.id
@@ -356,17 +360,16 @@ type DeliveryEnd struct {
 	Attempt    webhook.Attempt
 }
 
-const (
+var (
 	selectLastSuccess = "SELECT d.id, d.ping IS NOT NULL, " + lastAttemptColumns + `
-		FROM (SELECT num FROM (SELECT num, status, completed_at FROM deliveries INDEXED BY deliveries_by_completion
-			WHERE subscription_id = ?1 AND completed_at IS NOT NULL ORDER BY completed_at DESC, num DESC LIMIT ` + completedAmong + `)
+		FROM (SELECT num FROM (` + lastCompleted("?1") + `)
 			WHERE status = 'success' ORDER BY completed_at DESC, num DESC LIMIT 1) n
 		CROSS JOIN deliveries d ON d.num = n.num LEFT JOIN attempts a ON a.delivery = d.num
 		WHERE a.delivery IS NOT NULL OR d.duration_ms IS NOT NULL ORDER BY a.number DESC LIMIT 1`
 
 	// Among the newest, and the newest of those that wait or have failed.
 	selectLastFailure = `SELECT d.id, d.ping IS NOT NULL, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
-		FROM (SELECT num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)
+		FROM (SELECT num FROM (` + byCreation.query("d.num", "?1", "", " ORDER BY 1 DESC LIMIT "+lastAttemptAmong) + `)
 			UNION SELECT num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'retryable' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)
 			UNION SELECT num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'failed' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)) n
 		CROSS JOIN deliveries d ON d.num = n.num CROSS JOIN attempts a ON a.delivery = n.num
@@ -375,7 +378,7 @@ const (
 	selectOldSecrets     = "SELECT expires_at FROM old_signing_secrets WHERE subscription_id = ? AND expires_at > ? ORDER BY expires_at"
 	selectRunningReplays = "SELECT " + replayColumns + " FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id"
 	selectEndedReplays   = "SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription WHERE subscription_id = ? AND completed_at IS NOT NULL ORDER BY completed_at DESC LIMIT 5"
-	selectNewestNums     = "SELECT num FROM deliveries INDEXED BY deliveries_by_subscription WHERE subscription_id = ? ORDER BY num DESC LIMIT ?"
+	selectNewestNums     = byCreation.query("d.num", "?1", "", " ORDER BY 1 DESC LIMIT ?2")
 )
 
 // View returns a subscription of any program by its id, a deleted
@@ -443,7 +446,7 @@ func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 	var status sql.NullInt64
 	var code sql.NullString
 	a := &e.Attempt
-	err = v.Scan(query, []any{id}, &e.DeliveryID, &e.Ping, &a.Number, &started, &duration, &a.Result, &status, &code)
+	err = v.Scan(query, []any{id}, (*deliveryID)(&e.DeliveryID), &e.Ping, &a.Number, &started, &duration, &a.Result, &status, &code)
 	if errors.Is(err, sql.ErrNoRows) {
 		return DeliveryEnd{}, nil
 	}

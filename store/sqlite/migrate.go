@@ -52,7 +52,11 @@ func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 		if err != nil {
 			return fmt.Errorf("snapshot before the migration from schema %d to %d: %w", have, len(files), err)
 		}
-		db.logger.Info("the schema is brought up to date; the database as it was is kept", "from", have, "to", len(files), "snapshot", snapshot)
+		if snapshot == "" {
+			db.logger.Warn("the schema is brought up to date; the database is too large to be copied before: a backup is the only way back", "from", have, "to", len(files))
+		} else {
+			db.logger.Info("the schema is brought up to date; the database as it was is kept", "from", have, "to", len(files), "snapshot", snapshot)
+		}
 	}
 	// A table that others refer to cannot be replaced while references are
 	// enforced. They are checked before each step is committed instead.
@@ -79,9 +83,20 @@ func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 // which is followed by its time.
 const copyMark = ".schema-"
 
+// mostCopied is how large a database may be to be copied before a migration: nobody
+// is to wait for long.
+const mostCopied = 2 << 30
+
 // copyBefore copies the database beside itself, on disk (fsynced), and returns
-// where. What a crash leaves of it does not have its name.
+// where; "" when it is too large. What a crash leaves of it does not have its name.
 func (db *DB) copyBefore(ctx context.Context, schema int) (string, error) {
+	var size int64
+	if err := db.writer.conn.QueryRowContext(ctx, "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size").Scan(&size); err != nil {
+		return "", err
+	}
+	if size > mostCopied {
+		return "", nil
+	}
 	f, err := durable.CreateTemp(db.path + copyMark + strconv.Itoa(schema))
 	if err != nil {
 		return "", err
@@ -131,11 +146,22 @@ func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;", script, version)); err != nil {
 		return err
 	}
+	if strings.Contains(script, "DROP TABLE") { // nothing else breaks a reference; it reads all rows that have one
+		if err := checkReferences(ctx, conn); err != nil {
+			return err
+		}
+	}
+	_, err := conn.ExecContext(ctx, "COMMIT")
+	return err
+}
+
+// checkReferences says whether a row refers to one that is not there.
+func checkReferences(ctx context.Context, conn *sql.Conn) error {
 	rows, err := conn.QueryContext(ctx, "PRAGMA foreign_key_check")
 	if err != nil {
 		return err
 	}
-	err = Drain(rows, func(scan func(...any) error) error {
+	return Drain(rows, func(scan func(...any) error) error {
 		var table, parent string
 		var row sql.NullInt64
 		var key int
@@ -144,9 +170,4 @@ func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int
 		}
 		return fmt.Errorf("row %d of %s refers to a row of %s that is not there", row.Int64, table, parent)
 	})
-	if err != nil {
-		return err
-	}
-	_, err = conn.ExecContext(ctx, "COMMIT")
-	return err
 }

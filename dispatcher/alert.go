@@ -39,7 +39,7 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 			a := d.guard(c.ID, c.Number, func() webhook.Attempt {
 				return d.client.Send(d.leased(sending), &client.Request{
 					DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
-					URL: d.cfg.Alerts.URL, Secrets: []webhook.SigningSecret{d.cfg.Alerts.Secret}, Number: c.Number,
+					To: client.NewTarget(d.cfg.Alerts.URL), Secrets: []webhook.SigningSecret{d.cfg.Alerts.Secret}, Number: c.Number,
 					Body: webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}),
 				})
 			})

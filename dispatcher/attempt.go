@@ -13,8 +13,10 @@ import (
 )
 
 // attempt sends a claimed delivery and records the attempt. It returns the
-// attempt, and where its delivery and its subscription stand.
-func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store.Claim) (a webhook.Attempt, r store.Recorded) {
+// attempt, and where its delivery and its subscription stand. ready is the attempt
+// if it was prepared, nil if not.
+func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store.Claim, ready *prepared) (a webhook.Attempt, r store.Recorded) {
+	defer ready.discard() // unless it was sent
 	to, gone, err := d.recipient(ctx, q, c)
 	if err != nil {
 		return notSent(c.Number, time.Now()), r // the next start finds the attempt interrupted
@@ -22,7 +24,7 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 	if gone || !d.store.Queues().MaySend() {
 		a = notSent(c.Number, time.Now())
 	} else {
-		a = d.send(ctx, to, c)
+		a = d.send(ctx, to, c, ready)
 		d.metrics.attempt(&a)
 		if !c.AcceptedAt.IsZero() && c.Number == 1 {
 			d.metrics.lag.Observe(max(0, a.StartedAt.Sub(c.AcceptedAt).Seconds()))
@@ -51,20 +53,34 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 	}
 }
 
+// recipient is a subscription as an attempt finds it.
+type recipient struct {
+	*store.Queue
+	target *client.Target
+}
+
+// current returns the recipient as the queue was read. It parses the URL once.
+func (d *Dispatcher) current(q *subscriptionQueue) (to recipient, gone bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.target == nil {
+		q.target = client.NewTarget(q.URL)
+	}
+	return recipient{q.Queue, q.target}, q.phase == phaseGone
+}
+
 // recipient returns the subscription of a claim as it is now, and whether it is
 // gone. The attempt has been counted: while the store cannot be read it waits, and
 // its slot stays taken. The error is not nil when ctx ends before that.
-func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to *store.Queue, gone bool, err error) {
-	d.mu.Lock()
-	to, gone = q.Queue, q.phase == phaseGone
-	d.mu.Unlock()
+func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to recipient, gone bool, err error) {
+	to, gone = d.current(q)
 	for !gone && c.Revision != to.Revision {
 		// The subscription has changed since the queue was read: an acknowledged
 		// change, a new URL say, applies to this attempt already.
 		fresh, err := d.store.Queues().Get(ctx, c.SubscriptionID)
 		switch {
 		case err == nil:
-			return fresh, false, nil
+			return recipient{fresh, client.NewTarget(fresh.URL)}, false, nil
 		case isNotFound(err):
 			return to, true, nil
 		case ctx.Err() != nil:
@@ -85,19 +101,61 @@ func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *sto
 	return to, gone, nil
 }
 
-// send makes one attempt.
-func (d *Dispatcher) send(ctx context.Context, to *store.Queue, c *store.Claim) webhook.Attempt {
+// send makes one attempt, the prepared one if it was prepared for this recipient.
+func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, ready *prepared) webhook.Attempt {
 	return d.guard(c.ID, c.Number, func() webhook.Attempt {
-		size := 192
-		for _, e := range c.Events {
-			size += len(e) + 1
+		attempt := ready.take(to)
+		if attempt == nil {
+			attempt = d.client.Prepare(request(to, c))
 		}
-		return d.client.Send(d.leased(ctx), &client.Request{
-			DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
-			URL: to.URL, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
-			Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
-		})
+		return attempt.Send(d.leased(ctx))
 	})
+}
+
+// request returns the request of an attempt.
+func request(to recipient, c *store.Claim) *client.Request {
+	size := 192
+	for _, e := range c.Events {
+		size += len(e) + 1
+	}
+	return &client.Request{
+		DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
+		To: to.target, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
+		Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
+	}
+}
+
+// prepared is an attempt that was prepared while its delivery was being stored.
+type prepared struct {
+	to      recipient
+	attempt *client.Prepared // nil when it was taken
+}
+
+// prepare prepares the attempt of a job whose delivery is being stored, nil if that
+// does not succeed. Until the delivery is stored no byte of it may be sent.
+func (d *Dispatcher) prepare(j job, f *store.Forming) (p *prepared) {
+	defer func() {
+		if recover() != nil {
+			p = nil // the attempt itself says what is wrong
+		}
+	}()
+	to, _ := d.current(j.queue)
+	return &prepared{to, d.client.Prepare(request(to, f.Coming()))}
+}
+
+// take returns the attempt, once, if it was prepared for this recipient.
+func (p *prepared) take(to recipient) (attempt *client.Prepared) {
+	if p != nil && p.to == to {
+		attempt, p.attempt = p.attempt, nil
+	}
+	return attempt
+}
+
+// discard gives up an attempt that was not taken.
+func (p *prepared) discard() {
+	if p != nil && p.attempt != nil {
+		p.attempt.Discard()
+	}
 }
 
 // guard makes an attempt. A panic in it costs this attempt, and nothing else.

@@ -1344,7 +1344,7 @@ func TestAResultThatCannotBeStored(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision}) // of no row
+			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision}, nil) // of no row
 		}()
 		synctest.Wait()
 		for i := range 5 {
@@ -1423,7 +1423,7 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		const outage = 10 * storeRetryWait
 		time.AfterFunc(outage, func() { unreadable.Store(false) })
 		began := time.Now()
-		w.d.attempt(ctx, q, c)
+		w.d.attempt(ctx, q, c, nil)
 		if took := time.Since(began); took < outage || took > outage+storeRetryWait {
 			t.Errorf("the attempt took %s, want %s until the store can be read", took, outage)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"service/dispatcher/client"
 	"service/store"
 	"service/webhook"
 )
@@ -64,6 +65,8 @@ type subscriptionQueue struct {
 	suspendedUntil    time.Time // nothing is claimed before: a record of the subscription could not be used
 
 	timer timer
+
+	target *client.Target // of store.Queue.URL, nil until an attempt needs it
 }
 
 // phase is how a queue stands to its subscription as it is stored.
@@ -273,7 +276,7 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	}
 	switch {
 	case q.URL != fresh.URL || q.URL == "":
-		q.pace, q.rejectedAt = pace{}, time.Time{}
+		q.pace, q.rejectedAt, q.target = pace{}, time.Time{}, nil
 		q.forgetRejected()
 		q.restoreRejected(fresh)
 	case q.Failing && fresh.Failing && fresh.Pinged == q.Pinged && fresh.NextProbe.Sub(q.NextProbe).Abs() > probeMoved && !fresh.NextProbe.After(now):

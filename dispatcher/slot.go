@@ -132,14 +132,19 @@ func (d *Dispatcher) nextPriority() (priority, bool) {
 func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
 	defer d.workers.Done()
 	for ok := true; ok; f = nil {
+		var ready *prepared
 		if f == nil {
 			f = d.spend(sending, j)
+		} else {
+			ready = d.prepare(j, f)
 		}
 		claim := d.formed(sending, j, f)
 		var a webhook.Attempt
 		var r store.Recorded
 		if claim != nil {
-			a, r = d.attempt(sending, j.queue, claim)
+			a, r = d.attempt(sending, j.queue, claim, ready)
+		} else {
+			ready.discard()
 		}
 		d.mu.Lock()
 		now := time.Now()

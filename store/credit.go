@@ -63,8 +63,8 @@ type Credit struct {
 // Credits are the slots of one sender of deliveries, and the credits that it
 // offers. A credit that is spent takes a slot, which its owner gives back.
 type Credits struct {
-	// C receives each credit that was offered and spent, after the commit or its
-	// failure. It is closed after Close when the last was received.
+	// C receives each credit that was offered and spent, before its commit, for
+	// which Forming.Wait waits. It is closed after Close when the last was received.
 	C <-chan *Forming
 
 	c   chan *Forming // has room for all slots, so that the writer never waits
@@ -206,6 +206,7 @@ func (c *Credits) take(t *tx) {
 				continue
 			}
 			f := t.w.newForming(cr.Queue, &g.logRun)
+			f.commit.Add(1)
 			c.close(cr)
 			c.taken++
 			c.spent++
@@ -249,9 +250,9 @@ func (t *tx) gather(g *gathering, log *tail, looks *int) bool {
 }
 
 // spend forms deliveries of the events that the transaction is about to store, for
-// those who have offered a credit.
+// those who have offered a credit, and hands them out.
 func (t *tx) spend(c *Credits) error {
-	t.credits = c
+	defer func() { c.handOut(t.formed) }() // after a panic too
 	c.take(t)
 	for _, f := range t.formed {
 		if f.err = f.store(t); f.err != nil && !errors.Is(f.err, ErrStale) {
@@ -261,24 +262,27 @@ func (t *tx) spend(c *Credits) error {
 	return nil
 }
 
-// settle tells those whose credits were spent what came of the transaction, nil
-// for a commit.
-func (t *tx) settle(err error) {
-	if len(t.formed) == 0 {
-		return
-	}
-	c := t.credits
+// handOut sends deliveries through C. Their requests can be prepared during the commit.
+func (c *Credits) handOut(formed []*Forming) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, f := range formed {
+		c.spent--
+		c.c <- f
+	}
+	if c.closed && c.spent == 0 && len(formed) > 0 {
+		close(c.c)
+	}
+}
+
+// settle ends the wait for the transaction of the deliveries that were formed of
+// offered credits. err is nil for a commit.
+func (t *tx) settle(err error) {
 	for _, f := range t.formed {
 		if err != nil {
 			f.err = err
 		}
-		c.spent--
-		c.c <- f
-	}
-	if c.closed && c.spent == 0 {
-		close(c.c)
+		f.commit.Done()
 	}
 	clear(t.formed)
 	t.formed = t.formed[:0]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"service/webhook"
 )
@@ -207,6 +208,45 @@ func TestAPanicAfterTheCommitIsNoOutage(t *testing.T) {
 	if err != nil || stored != 1 {
 		t.Errorf("%d deliveries are stored (%v), want 1", stored, err)
 	}
+}
+
+// A delivery that was offered is handed out before its commit, so that its request can
+// be prepared, and its claim is not.
+func TestOfferedDeliveriesAreHandedOutBeforeTheirCommit(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
+	waited := make(chan struct{})
+	err := s.WriteAgain(t.Context(), func(w Write) error {
+		w.t.AfterCommit(func() { // before the end of the commit
+			if len(credits.C) != 1 {
+				t.Errorf("%d deliveries were handed out, want 1", len(credits.C))
+				close(waited)
+				return
+			}
+			f := <-credits.C
+			if c := f.Coming(); c == nil || len(c.Events) != 1 {
+				t.Errorf("got the coming claim %+v, want one of one event", c)
+			}
+			go func() {
+				defer close(waited)
+				if claim, err := f.Wait(); claim == nil || err != nil {
+					t.Errorf("got the claim %+v, %v", claim, err)
+				}
+			}()
+			select {
+			case <-waited:
+				t.Error("the wait ended before the commit")
+			case <-time.After(20 * time.Millisecond):
+			}
+		})
+		_, err := w.Publish("p", []webhook.Event{event("content_updated")})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-waited
 }
 
 // The end of the offers waits for a credit that is being spent.

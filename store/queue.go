@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"service/store/keyring"
@@ -448,8 +449,9 @@ type Forming struct {
 	Passed bool      // it has passed others that wait: the queue is to be read again; of CreditEvents
 
 	w        *writer
-	alone    bool       // it needs a write of its own, which Submit was not called for
-	op       *sqlite.Op // that write; nil when claim and err are known
+	alone    bool           // it needs a write of its own, which Submit was not called for
+	op       *sqlite.Op     // that write; nil when claim and err are known
+	commit   sync.WaitGroup // of an offered credit: its commit
 	claim    *Claim
 	err      error
 	from, to int64 // the queue's cursor
@@ -573,9 +575,14 @@ func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
 	return t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
 }
 
+// Coming returns the claim that Wait returns if the delivery can be stored, nil if that
+// is not known yet. Its request may be prepared, and not sent.
+func (f *Forming) Coming() *Claim { return f.claim }
+
 // Wait returns the claim on the delivery once it is on disk, nil when there is
 // nothing to send, or [ErrStale].
 func (f *Forming) Wait() (*Claim, error) {
+	f.commit.Wait()
 	f.Submit()
 	if f.op != nil {
 		f.err, f.op = f.w.Wait(f.op), nil

@@ -48,7 +48,6 @@ type tx struct {
 	many     bool            // it was more than that
 	spending bool            // credits are being spent, or that has failed
 	formed   []*Forming      // of these credits
-	credits  *Credits
 }
 
 func newWriter(c *clock, m *metrics, ws *watchers, ds *dictionaries, logger *slog.Logger) *writer {

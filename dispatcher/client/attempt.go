@@ -53,6 +53,9 @@ type exchange struct {
 	request *Request
 	attempt *webhook.Attempt
 
+	message message // prepared
+	conn    *conn   // that was taken for it
+
 	informational int // 1xx responses so far
 }
 
@@ -66,26 +69,26 @@ type exchange struct {
 // counted, may repeat it. The loop ends: each turn uses up a connection that
 // was open before, and a new one ends it.
 func (x *exchange) do() (err error) {
+	defer x.discard() // what was prepared, and not used
 	defer recoverPanic(&err)
-	to, err := parseTarget(x.request.ProgramID, x.request.URL)
-	if err != nil {
-		return &dialError{webhook.ErrorConnect, err}
-	}
-	if !x.request.canBeSent() {
-		return errors.New("the header cannot be sent")
+	if err := x.request.check(); err != nil {
+		return err
 	}
 	for x.ctx.Err() == nil {
 		if !x.maySend() {
 			return errMayNotSend
 		}
-		c := x.idle.take(to.origin)
+		c := x.conn
+		if x.conn = nil; c == nil {
+			c = x.idle.take(x.request.origin())
+		}
 		reused := c != nil
 		if !reused {
-			if c, err = x.dial(to.origin); err != nil {
+			if c, err = x.dial(x.request.origin()); err != nil {
 				return err
 			}
 		}
-		sent, err := x.roundTrip(c, reused, &to)
+		sent, err := x.roundTrip(c, reused)
 		if !reused || sent {
 			return err
 		}
@@ -121,7 +124,7 @@ func (x *exchange) dial(to origin) (*conn, error) {
 // roundTrip sends the request and reads the response over a connection. It then
 // puts the connection into the pool if it can be reused, and closes it if not.
 // It reports whether a byte of the request may have been sent.
-func (x *exchange) roundTrip(c *conn, reused bool, to *target) (sent bool, err error) {
+func (x *exchange) roundTrip(c *conn, reused bool) (sent bool, err error) {
 	keep := false
 	defer func() { // after a panic too
 		if !keep {
@@ -134,7 +137,7 @@ func (x *exchange) roundTrip(c *conn, reused bool, to *target) (sent bool, err e
 	if err := x.ctx.Err(); err != nil || !good {
 		return false, err
 	}
-	w := x.write(c, to)
+	w := x.write(c)
 	if w.done == nil && w.err != nil && !w.any {
 		return false, w.err
 	}
@@ -174,23 +177,21 @@ func (w *writing) wait() {
 // write writes a request that fits into one buffer before it returns: the socket
 // buffer of a receiver that reads takes that much. It writes a larger one in a
 // goroutine, because a receiver may respond before it has read it all, or instead.
-func (x *exchange) write(c *conn, to *target) *writing {
-	buf := x.buffers.Get().(*[bufferSize]byte)
-	first := x.request.appendHead(buf[:0], to, x.attempt.StartedAt)
-	body := x.request.Body
-	n := min(len(body), max(bufferSize-len(first), 0))
-	first, rest := append(first, body[:n]...), body[n:]
+func (x *exchange) write(c *conn) *writing {
+	x.compose(x.attempt.StartedAt)
+	m := x.message
+	x.message = message{}
 	var w writing
 	write := func() {
-		defer x.buffers.Put(buf)
-		n, err := x.send(c, first)
+		defer x.buffers.Put(m.buf)
+		n, err := x.send(c, m.first)
 		w.any = n > 0
-		if err == nil && len(rest) > 0 {
-			_, err = x.send(c, rest)
+		if err == nil && len(m.rest) > 0 {
+			_, err = x.send(c, m.rest)
 		}
 		w.err = err
 	}
-	if len(rest) == 0 {
+	if len(m.rest) == 0 {
 		write()
 		return &w
 	}
@@ -210,6 +211,29 @@ func (x *exchange) write(c *conn, to *target) *writing {
 		}
 	}()
 	return &w
+}
+
+// message is a request as it is written.
+type message struct {
+	buf   *[bufferSize]byte // owned, nil of an empty message
+	first []byte            // in buf: the header, and as much of the body as fits
+	rest  []byte
+	at    int64 // the time in the header, in Unix seconds
+}
+
+// compose gets the message ready, unless it is and has the time of now.
+func (x *exchange) compose(now time.Time) {
+	m := &x.message
+	if m.buf != nil && m.at == now.Unix() {
+		return
+	}
+	if m.buf == nil {
+		m.buf = x.buffers.Get().(*[bufferSize]byte)
+	}
+	head := x.request.appendHead(m.buf[:0], now)
+	body := x.request.Body
+	n := min(len(body), max(bufferSize-len(head), 0))
+	m.first, m.rest, m.at = append(head, body[:n]...), body[n:], now.Unix()
 }
 
 // errMayNotSend says that Config.MaySend returned false.

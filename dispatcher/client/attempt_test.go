@@ -63,7 +63,7 @@ func newPost(t *testing.T, serve func(*peer)) *post {
 
 func testRequest(url string, size int) *Request {
 	return &Request{
-		DeliveryID: "d-1", SubscriptionID: "s-1", ProgramID: "p-1", URL: url, Number: 1,
+		DeliveryID: "d-1", SubscriptionID: "s-1", ProgramID: "p-1", To: NewTarget(url), Number: 1,
 		Secrets: []webhook.SigningSecret{webhook.SigningSecret(strings.Repeat("k", 32))},
 		Body:    []byte(strings.Repeat("x", size)),
 	}

@@ -99,9 +99,12 @@ func (c *Client) CloseIdle() { c.idle.close() }
 // timeout. When ctx ends before there is a response, the attempt is
 // interrupted: its connection is closed at once. So it is when nothing may be
 // sent, and by a panic, which is logged.
-func (c *Client) Send(ctx context.Context, r *Request) webhook.Attempt {
+func (c *Client) Send(ctx context.Context, r *Request) webhook.Attempt { return c.Prepare(r).Send(ctx) }
+
+func (x *exchange) run(ctx context.Context) webhook.Attempt {
+	c, r := x.Client, x.request
 	a := webhook.Attempt{Number: r.Number, StartedAt: time.Now()}
-	x := exchange{Client: c, ctx: ctx, until: a.StartedAt.Add(c.timeout), request: r, attempt: &a}
+	x.ctx, x.until, x.attempt = ctx, a.StartedAt.Add(c.timeout), &a
 	err := x.do()
 	if p, ok := errors.AsType[*panicError](err); ok {
 		c.logger.Error("panic in an attempt", "delivery", r.DeliveryID, "panic", p.value, "stack", p.stack)

@@ -22,24 +22,24 @@ import (
 )
 
 func TestParseTarget(t *testing.T) {
-	for text, want := range map[string]target{
-		"https://a.test":                  {origin{true, "a.test:443", ""}, "a.test", "/"},
-		"https://a.test:8443/b?c=d#e":     {origin{true, "a.test:8443", ""}, "a.test:8443", "/b?c=d"},
-		"http://a.test:/":                 {origin{false, "a.test:80", ""}, "a.test", "/"},
-		"http://a.test:80":                {origin{false, "a.test:80", ""}, "a.test:80", "/"},
-		"http://user:word@a.test/?":       {origin{false, "a.test:80", ""}, "a.test", "/?"},
-		"http://a.test//b/%2F":            {origin{false, "a.test:80", ""}, "a.test", "//b/%2F"},
-		"http://a.test/ü":                 {origin{false, "a.test:80", ""}, "a.test", "/%C3%BC"},
-		"https://BÜCHER.test/":            {origin{true, "xn--bcher-kva.test:443", ""}, "xn--bcher-kva.test", "/"},
-		"https://[2606:4700::1111]":       {origin{true, "[2606:4700::1111]:443", ""}, "[2606:4700::1111]", "/"},
-		"https://[2606:4700::1111]:8443/": {origin{true, "[2606:4700::1111]:8443", ""}, "[2606:4700::1111]:8443", "/"},
+	for text, want := range map[string]Target{
+		"https://a.test":                  {origin{true, "a.test:443", ""}, "a.test", "/", nil},
+		"https://a.test:8443/b?c=d#e":     {origin{true, "a.test:8443", ""}, "a.test:8443", "/b?c=d", nil},
+		"http://a.test:/":                 {origin{false, "a.test:80", ""}, "a.test", "/", nil},
+		"http://a.test:80":                {origin{false, "a.test:80", ""}, "a.test:80", "/", nil},
+		"http://user:word@a.test/?":       {origin{false, "a.test:80", ""}, "a.test", "/?", nil},
+		"http://a.test//b/%2F":            {origin{false, "a.test:80", ""}, "a.test", "//b/%2F", nil},
+		"http://a.test/ü":                 {origin{false, "a.test:80", ""}, "a.test", "/%C3%BC", nil},
+		"https://BÜCHER.test/":            {origin{true, "xn--bcher-kva.test:443", ""}, "xn--bcher-kva.test", "/", nil},
+		"https://[2606:4700::1111]":       {origin{true, "[2606:4700::1111]:443", ""}, "[2606:4700::1111]", "/", nil},
+		"https://[2606:4700::1111]:8443/": {origin{true, "[2606:4700::1111]:8443", ""}, "[2606:4700::1111]:8443", "/", nil},
 	} {
-		if got, err := parseTarget("", text); err != nil || got != want {
+		if got, err := parseTarget(text); err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "a.test", "ftp://a.test/", "https://", "https:a.test", "https://a.test:b/", "https://a.test/\r\nX: y", "https://a b/", "https://a.test/?b c", "https://\u00ad/"} {
-		if got, err := parseTarget("", text); err == nil {
+		if got, err := parseTarget(text); err == nil {
 			t.Errorf("%q: %+v, want an error", text, got)
 		}
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"strconv"
 	"time"
 
@@ -14,7 +15,7 @@ type Request struct {
 	DeliveryID     string
 	SubscriptionID string
 	ProgramID      string
-	URL            string
+	To             *Target
 	Authorization  string // the value of the header, byte for byte; "" for none
 	Secrets        []webhook.SigningSecret
 	Body           []byte        // must not be changed any more: it may be read even after Send has returned
@@ -22,20 +23,31 @@ type Request struct {
 	Trace          webhook.Trace // that the attempt is a span of, "" for none
 }
 
-// canBeSent reports whether every value from elsewhere is valid in a header.
-func (r *Request) canBeSent() bool {
+// origin returns where the connection of the request leads, and for which program.
+func (r *Request) origin() origin {
+	to := r.To.origin
+	to.program = r.ProgramID
+	return to
+}
+
+// check returns why the request cannot be sent: its URL, or a value from elsewhere that
+// is not valid in a header.
+func (r *Request) check() error {
+	if r.To.err != nil {
+		return &dialError{webhook.ErrorConnect, r.To.err}
+	}
 	for _, value := range [...]string{r.DeliveryID, r.SubscriptionID, r.ProgramID, r.Authorization, string(r.Trace)} {
 		if !httpguts.ValidHeaderFieldValue(value) {
-			return false
+			return errors.New("the header cannot be sent")
 		}
 	}
-	return true
+	return nil
 }
 
 // appendHead appends the first line and the header of a delivery.
-func (r *Request) appendHead(dst []byte, to *target, now time.Time) []byte {
-	dst = append(append(dst, "POST "...), to.path...)
-	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), to.host...)
+func (r *Request) appendHead(dst []byte, now time.Time) []byte {
+	dst = append(append(dst, "POST "...), r.To.path...)
+	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), r.To.host...)
 	dst = strconv.AppendInt(append(dst, "\r\nContent-Length: "...), int64(len(r.Body)), 10)
 	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number)}
 	for i, secret := range r.Secrets {

@@ -20,16 +20,24 @@ type origin struct {
 	program string
 }
 
-// target is where a request goes.
-type target struct {
+// Target is where requests go: the URL of a subscription, parsed once. It is not
+// changed, so that attempts can share it.
+type Target struct {
 	origin
 	host string // value of the header
 	path string // with the query
+	err  error  // why nothing can be sent there
 }
 
-// parseTarget reads the URL of a subscription of a program.
-func parseTarget(program, text string) (to target, err error) {
-	to.program = program
+// NewTarget parses the URL of a subscription. When nothing can be sent to the URL,
+// attempts fail.
+func NewTarget(url string) *Target {
+	to, err := parseTarget(url)
+	to.err = err
+	return &to
+}
+
+func parseTarget(text string) (to Target, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
 		return to, err

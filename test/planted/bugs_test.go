@@ -131,7 +131,7 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "if gone || !d.store.Queues().MaySend() {", "if gone {"},
 	}},
 	{"attempts go on when the lease ends", []edit{
-		{"dispatcher/attempt.go", "d.client.Send(d.leased(ctx), ", "d.client.Send(ctx, "},
+		{"dispatcher/attempt.go", "attempt.Send(d.leased(ctx))", "attempt.Send(ctx)"},
 	}},
 	{"the time of a retry is not that of a clock which has jumped", []edit{
 		{"store/clock.go", "return c.wait(c.now().Add(time.Until(t)))", "return c.wait(t)"},

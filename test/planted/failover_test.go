@@ -46,6 +46,9 @@ var raceBugs = []testBug{
 	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
 	}}, "TestReplayStepsOnce", "want that one is stale", "store"},
+	{bug{"a delivery is sent before its commit", []edit{
+		{"store/queue.go", "\tf.commit.Wait()\n", ""},
+	}}, "TestOfferedDeliveriesAreHandedOutBeforeTheirCommit", "the wait ended before the commit", "store"},
 	{bug{name: "a replay goes on after it was cancelled", edits: []edit{
 		{"store/replay.go", "AND status = 'running' AND after_seq = ?", "AND after_seq = ?"},
 	}}, "TestReplayEndsWithItsCancellation", "want that it is stale", "store"},

@@ -24,16 +24,31 @@ type Tx struct {
 // its caller goes on. The leader calls it: fn must be quick and must not write.
 func (t *Tx) AfterCommit(fn func()) { t.current.after = append(t.current.after, fn) }
 
-func (t *Tx) stmt(query string) (*sql.Stmt, error) {
+// query returns a prepared statement that returns rows.
+func (t *Tx) query(query string) (*sql.Stmt, error) {
 	t.w.ran++
-	if s := t.w.stmts[query]; s != nil {
+	if s := t.w.queries[query]; s != nil {
 		return s, nil
 	}
 	s, err := t.w.conn.PrepareContext(context.Background(), keepPlan(query))
 	if err != nil {
 		return nil, fmt.Errorf("prepare %q: %w", query, err)
 	}
-	t.w.stmts[query] = s
+	t.w.queries[query] = s
+	return s, nil
+}
+
+// statement returns a prepared statement that returns no rows.
+func (t *Tx) statement(query string) (*statement, error) {
+	t.w.ran++
+	if s := t.w.statements[query]; s != nil {
+		return s, nil
+	}
+	s, err := prepare(t.w.conn, query)
+	if err != nil {
+		return nil, fmt.Errorf("prepare %q: %w", query, err)
+	}
+	t.w.statements[query] = s
 	return s, nil
 }
 
@@ -54,7 +69,7 @@ func (t *Tx) Affected(query string, args ...any) (int64, error) {
 
 // ExecResult is Exec; it returns what database/sql does.
 func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
-	s, err := t.stmt(query)
+	s, err := t.statement(query)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +77,7 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 		t.noteError(err)
 		return nil, err
 	}
-	r, err := s.ExecContext(context.Background(), args...)
+	r, err := s.exec(args)
 	if t.noteError(err); err == nil {
 		n, err := r.RowsAffected()
 		t.noteWrite(n != 0 || err != nil)
@@ -73,7 +88,7 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 // Scan reads the one row of a query; sql.ErrNoRows when there is none. The
 // query may write and return a row.
 func (t *Tx) Scan(query string, args []any, dest ...any) error {
-	s, err := t.stmt(query)
+	s, err := t.query(query)
 	if err != nil {
 		return err
 	}
@@ -111,7 +126,7 @@ func (t *Tx) noteWrite(wrote bool) {
 // Each calls row for every row of a query, until that returns an error. The
 // query must be a constant.
 func (t *Tx) Each(query string, args []any, row func(scan func(...any) error) error) error {
-	st, err := t.stmt(query)
+	st, err := t.query(query)
 	if err != nil {
 		return err
 	}

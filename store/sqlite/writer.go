@@ -60,10 +60,11 @@ type Writer struct {
 	commits atomic.Int64 // transactions that were committed
 
 	// Owned by the leader.
-	stmts  map[string]*sql.Stmt
-	ran    int64 // statements
-	outage outage
-	last   Op // BeforeCommit of the present transaction
+	queries    map[string]*sql.Stmt
+	statements map[string]*statement
+	ran        int64 // of both
+	outage     outage
+	last       Op // BeforeCommit of the present transaction
 
 	mu     sync.Mutex
 	queue  []*Op
@@ -99,7 +100,10 @@ func openWriter(cfg *Config, d *damage) (*Writer, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	w := &Writer{db: db, conn: conn, hooks: cfg.Hooks, damage: d, logger: cfg.Logger, fault: cfg.Fault, stmts: make(map[string]*sql.Stmt)}
+	w := &Writer{
+		db: db, conn: conn, hooks: cfg.Hooks, damage: d, logger: cfg.Logger, fault: cfg.Fault,
+		queries: make(map[string]*sql.Stmt), statements: make(map[string]*statement),
+	}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
 }
@@ -431,8 +435,8 @@ func (w *Writer) Closed() bool {
 // close stops the writer and closes its connection.
 func (w *Writer) close() error {
 	w.stop()
-	for _, s := range w.stmts {
+	for _, s := range w.queries {
 		s.Close()
 	}
-	return errors.Join(w.conn.Close(), w.db.Close())
+	return errors.Join(closeAll(w.statements), w.conn.Close(), w.db.Close())
 }

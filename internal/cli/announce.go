@@ -35,6 +35,7 @@ func startError(ctx context.Context, err error) error {
 
 // announceAndRun prints where the service is, and runs it until ctx ends.
 func announceAndRun(ctx context.Context, svc *server.Server, s *server.Config, std Streams) error {
+	tuneGarbage()
 	link, err := svc.SetupLink(ctx)
 	var refused *webhook.Error
 	if err != nil && !errors.As(err, &refused) {

@@ -15,12 +15,12 @@ import (
 	"service/webhook"
 )
 
-// olderSchema is the migrations but the newest.
+// olderSchema is the migrations before events were compressed.
 type olderSchema struct{ fs.FS }
 
 func (o olderSchema) Glob(pattern string) ([]string, error) {
 	all, err := fs.Glob(o.FS, pattern)
-	return all[:len(all)-1], err
+	return slices.DeleteFunc(all, func(name string) bool { return filepath.Base(name) >= "0014" }), err
 }
 
 // schema12 makes a data directory of the schema before events were compressed, with a

@@ -180,23 +180,43 @@ func (d *allDeliveries) checkPages(name string, q *webhook.ListQuery) {
 	}
 }
 
-// checkAfter reads what is new behind a place.
+// checkAfter reads what is new behind a place. The nums of the model are not dense, by
+// which arrivals are counted where there is no filter.
 func (d *allDeliveries) checkAfter(name string, q *webhook.ListQuery) {
-	after := d.any().num
-	page, newest, more, err := d.s.Deliveries().After(d.t.Context(), q, after, 5)
-	if err != nil || newest != d.model[0].num {
-		d.t.Fatalf("%s: newest %d (%v)", name, newest, err)
+	after, fresh := d.any().num, 0
+	a, err := d.s.Deliveries().Arrivals(d.t.Context(), q, after, 5)
+	if err != nil || a.Newest != d.model[0].num {
+		d.t.Fatalf("%s: newest %d (%v)", name, a.Newest, err)
 	}
-	fresh := d.matching(q, after)
-	for i, got := range page {
-		if i >= len(fresh) || got.ID != fresh[i] {
-			d.t.Fatalf("%s after %d: row %d is %s, want of %v", name, after, i, got.ID, fresh)
+	want := d.matching(q, after)
+	if fresh = len(want); len(q.Filters)+len(q.Ranges) == 0 && a.Newest-after > 5 {
+		fresh = int(a.Newest - after)
+	}
+	if a.Count > fresh || a.Count < fresh && !a.More {
+		d.t.Fatalf("%s after %d: %d arrived, want %d (more: %v)", name, after, a.Count, fresh, a.More)
+	}
+	if shown := a.Rows != nil; shown != (!a.More && a.Count > 0 && a.Count <= 5) {
+		d.t.Fatalf("%s after %d: the rows of %d are read: %v (more: %v)", name, after, a.Count, shown, a.More)
+	}
+	for i, got := range a.Rows {
+		if got.ID != want[i] || d.idOf(a.Nums[i]) != got.ID {
+			d.t.Fatalf("%s after %d: row %d is %s, want of %v", name, after, i, got.ID, want)
 		}
 	}
-	if len(page) < len(fresh) && !more {
-		d.t.Fatalf("%s after %d: %d of %d, and no more", name, after, len(page), len(fresh))
+	page, nums, err := d.s.Deliveries().UpTo(d.t.Context(), q, after, 5)
+	older := d.matching(q, 0)[len(want):]
+	for i, got := range page {
+		if got.ID != older[i] || d.idOf(nums[i]) != got.ID {
+			d.t.Fatalf("%s up to %d: row %d is %s, want of %v", name, after, i, got.ID, older)
+		}
+	}
+	if err != nil || len(page) > 5 {
+		d.t.Fatalf("%s up to %d: %d rows (%v)", name, after, len(page), err)
 	}
 }
+
+// idOf returns the id of the delivery with a num.
+func (d *allDeliveries) idOf(num int64) string { return d.model[len(d.model)-1-int(num-3)/2].id }
 
 // checkPicked has a bulk action pick all that matches: what a plan has picked in
 // its time is what its run picks.
@@ -219,7 +239,7 @@ func (d *allDeliveries) checkPicked(name string, q *webhook.ListQuery) {
 			d.t.Fatalf("%s from %d to %d: picked %v, and then %v to %d", name, newest, rest, nums, again, left)
 		}
 		for _, num := range nums {
-			picked = append(picked, d.model[len(d.model)-1-int(num-3)/2].id)
+			picked = append(picked, d.idOf(num))
 		}
 		from, more = rest, rest > 0
 	}

@@ -559,7 +559,7 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 		if nums, next, err = f.page(v); err != nil {
 			return err
 		}
-		page, err = v.deliveries(nums)
+		page, _, err = v.deliveries(nums)
 		return err
 	})
 	return page, next, err
@@ -652,49 +652,13 @@ func (s Deliveries) Newer(ctx context.Context, q *webhook.ListQuery) (cursor str
 	return f.newer(ctx)
 }
 
-// After returns what a query of webhook.AllDeliveryList lets through of
-// the deliveries behind a num, newest first, whatever the query's page: at
-// most so many; the num of the newest there is; and whether there are more in
-// between.
-func (s Deliveries) After(ctx context.Context, q *webhook.ListQuery, after int64, most int) (page []webhook.Delivery, newest int64, more bool, err error) {
-	query := *q
-	query.Size = most
-	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
-	if err != nil {
-		return nil, after, false, err
-	}
-	err = s.view(ctx, func(v *view) error {
-		if err := v.Scan(selectNewestNum, nil, &newest); err != nil || newest <= after {
-			newest = max(newest, after)
-			return err
-		}
-		var nums []int64
-		f.low, f.high = max(f.low, after), min(f.high, newest+1)
-		o := order{keyDescending: true}
-		if nums, _, more, err = f.walk(v, o, o.start(0)); err != nil {
-			return err
-		}
-		page, err = v.deliveries(nums)
-		return err
-	})
-	return page, newest, more, err
-}
-
-// At returns the deliveries of any program with these nums, in their order,
-// without those that are gone.
-func (s Deliveries) At(ctx context.Context, nums []int64) (all []webhook.Delivery, err error) {
-	err = s.view(ctx, func(v *view) error {
-		all, err = v.deliveries(nums)
-		return err
-	})
-	return all, err
-}
-
-func (v *view) deliveries(nums []int64) (all []webhook.Delivery, err error) {
+// deliveries returns the deliveries with these nums, in their order, and the num of
+// each. Those that are gone are left out.
+func (v *view) deliveries(nums []int64) (all []webhook.Delivery, found []int64, err error) {
 	err = v.Each(selectListedDeliveries, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
-		d, _, err := v.s.scanDelivery(scan)
-		all = append(all, d)
+		d, num, err := v.s.scanDelivery(scan)
+		all, found = append(all, d), append(found, num)
 		return err
 	})
-	return all, err
+	return all, found, err
 }

@@ -881,6 +881,7 @@ func TestPlainListPlans(t *testing.T) {
 		{linkRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid>?)", none},
 		{insertRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
 		{selectRun, "SEARCH audit USING COVERING INDEX audit_by_subject (subject_id=?)", none},
+		{selectNumOf, "SEARCH deliveries USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)", none},
 		{selectListedEvents, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq=?)", "ORDER BY"},
 	} {
 		checkListPlan(t, s, plain(tt.query), tt.search, tt.sorts)

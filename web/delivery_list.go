@@ -6,9 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"service/web/ui"
 	"service/webhook"
@@ -26,6 +24,7 @@ type deliveryList struct {
 	rows      []deliveryRow
 	pager     ui.Pager
 	next      string // the cursor of what comes after the rows, "" at the end
+	behind    string // the address of the page behind a row, less the parameter with its id; "" when the page is not live
 	failed    string // the id of this request when the rows could not be loaded, "" when they could
 	curl      string
 	subscribe string // a command for whoever has nothing yet
@@ -65,9 +64,12 @@ func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
 
 // list shows the list. A query that cannot be had is shown at its form.
 func (h *deliveryPages) list(r *request) (response, error) {
-	v, err := r.listing(webhook.AllDeliveryList)
+	v, err := r.listing(webhook.AllDeliveryList, behindParameter)
 	if err != nil {
 		return response{}, err
+	}
+	if id := v.Values.Get(behindParameter); id != "" && v.Error == nil {
+		return h.pageBehind(r, v, id)
 	}
 	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.curl.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)}
 	a := response{}
@@ -78,7 +80,8 @@ func (h *deliveryPages) list(r *request) (response, error) {
 			return response{}, err
 		}
 		if a.status == 0 && v.Query.Cursor == "" && v.Query.Sort[0].Descending {
-			f.Live = &ui.Live{Stream: v.Selection("/deliveries/stream"), From: strconv.FormatInt(newest, 10), Page: f.Address, Noun: "delivery"}
+			f.Live = &ui.Live{Stream: v.Selection("/deliveries/stream"), From: livePoint{newest, newest, r.clock.Now}.String(), Page: f.Address, Noun: "delivery"}
+			l.behind = v.With(behindParameter)
 			if v.Values.Has(ui.SpanParameter) {
 				f.Live.Stream = v.With(ui.SpanParameter, v.Values.Get(ui.SpanParameter))
 				f.Live.Stream = "/deliveries/stream" + strings.TrimPrefix(f.Live.Stream, v.Path)
@@ -160,80 +163,4 @@ func (h *deliveryPages) listCurl(q *webhook.ListQuery) string {
 		}
 	}
 	return h.curl.Command("GET", ui.Address("/v2/webhooks/subscriptions/"+id+"/deliveries", values), "")
-}
-
-const (
-	// livePace is the least time between two looks of a stream at the store, so
-	// that it costs the same however much happens.
-	livePace = 500 * time.Millisecond
-	// liveRows is how many new rows, and changes of older ones, it sends at once.
-	liveRows = 50
-)
-
-// listStream sends the list what is new and what has changed since.
-func (h *deliveryPages) listStream(r *request) (response, error) {
-	v, err := r.listing(webhook.AllDeliveryList)
-	if err != nil {
-		return response{}, err
-	}
-	if v.Error != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be watched", text: v.Error.Error()}
-	}
-	q := ofProgram(&v.Query, r.program)
-	here := v.Selection("/deliveries")
-	return response{stream: func(s *stream) error {
-		watcher := h.store.WatchDeliveries()
-		defer watcher.Close()
-		last, err := strconv.ParseInt(s.lastID, 10, 64)
-		if err != nil || last < 0 {
-			if last, err = h.store.Deliveries().Newest(s.Context()); err != nil {
-				return err
-			}
-		}
-		for {
-			c := r.clock
-			c.Now = time.Now()
-			if err := h.sendUpdates(s, c, q, watcher.Take().Deliveries, &last, here); err != nil {
-				return err
-			}
-			if err := s.pause(livePace); err != nil {
-				return err
-			}
-			if err := s.await(watcher.C, func() bool { return true }); err != nil {
-				return err
-			}
-		}
-	}}, nil
-}
-
-// sendUpdates sends what is new behind the place last, and what of the
-// changed is not, and moves last.
-func (h *deliveryPages) sendUpdates(s *stream, c ui.Clock, q *webhook.ListQuery, changed map[int64]struct{}, last *int64, here string) error {
-	ctx := s.Context()
-	page, newest, gap, err := h.store.Deliveries().After(ctx, q, *last, liveRows)
-	if err != nil {
-		return err
-	}
-	var older []int64
-	for num := range changed {
-		if num > 0 && num <= *last {
-			older = append(older, num)
-		}
-	}
-	slices.Sort(older)
-	slices.Reverse(older)
-	updates, err := h.store.Deliveries().At(ctx, older[:min(len(older), liveRows)])
-	if err != nil {
-		return err
-	}
-	after := strconv.FormatInt(*last, 10)
-	*last = newest
-	if len(page)+len(updates) == 0 {
-		return nil
-	}
-	rows, err := h.deliveryRows(ctx, slices.Concat(page, updates))
-	if err != nil {
-		return err
-	}
-	return s.send(strconv.FormatInt(newest, 10), deliveryUpdates(c, rows[:len(page)], rows[len(page):], gap, here, after))
 }

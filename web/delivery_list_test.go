@@ -7,6 +7,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -301,70 +302,76 @@ func TestDeliveryExport(t *testing.T) {
 	}
 }
 
-// The stream sends what is new and matches, what becomes of it, and after a cut
-// what came meanwhile.
+// followed is a stream of the list that a test reads.
+type followed struct {
+	t    *testing.T
+	body io.ReadCloser
+	scan *bufio.Scanner
+}
+
+// followList begins a stream of the list from a point.
+func followList(v visitor, address, point string) *followed {
+	v.t.Helper()
+	ctx, cancel := context.WithTimeout(v.t.Context(), 30*time.Second)
+	v.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, "GET", v.base+address, nil)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	r.Header.Set("Last-Event-ID", point)
+	resp, err := v.client.Do(r)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	v.t.Cleanup(func() { resp.Body.Close() })
+	if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
+		v.t.Fatalf("%s %s", resp.Status, got)
+	}
+	f := &followed{t: v.t, body: resp.Body, scan: bufio.NewScanner(resp.Body)}
+	f.scan.Buffer(nil, 1<<20)
+	return f
+}
+
+// next returns the next message that has a text, and its id.
+func (f *followed) next(has string) (id, data string) {
+	f.t.Helper()
+	for f.scan.Scan() {
+		switch line := f.scan.Text(); {
+		case strings.HasPrefix(line, "id: "):
+			id = line[4:]
+		case strings.HasPrefix(line, "data: "):
+			data += line[6:] + "\n"
+		case line == "" && strings.Contains(data, has):
+			return id, data
+		case line == "":
+			id, data = "", ""
+		}
+	}
+	f.t.Fatalf("the stream ended before %q: %v", has, f.scan.Err())
+	return "", ""
+}
+
+// The stream sends what is new and matches, and after a cut what came meanwhile.
 func TestDeliveryStream(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
 	s.deliver(sub, 410)
 	from := v.do("GET", "/deliveries?filter[status]=failed")
 	address := from.link(t, `hx-sse:connect="([^"]+)"`)
-	last := from.link(t, `Last-Event-ID&#34;:&#34;(\d+)&#34;`)
-
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	follow := func(last string) (next func() (id, data string), end func()) {
-		r, err := http.NewRequestWithContext(ctx, "GET", v.base+address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Last-Event-ID", last)
-		resp, err := v.client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
-			t.Fatalf("%s %s", resp.Status, got)
-		}
-		scan := bufio.NewScanner(resp.Body)
-		scan.Buffer(nil, 1<<20)
-		return func() (id, data string) {
-			for scan.Scan() {
-				switch line := scan.Text(); {
-				case strings.HasPrefix(line, "id: "):
-					id = line[4:]
-				case strings.HasPrefix(line, "data: "):
-					data += line[6:] + "\n"
-				case line == "" && data != "":
-					return id, data
-				}
-			}
-			t.Fatalf("the stream ended: %v", scan.Err())
-			return "", ""
-		}, func() { resp.Body.Close() }
-	}
+	point := from.link(t, `Last-Event-ID&#34;:&#34;([\d-]+)&#34;`)
 
 	s.deliver(sub, 200) // does not match
-	next, end := follow(last)
+	f := followList(v, address, point)
 	one := s.deliver(sub, 410)
-	id, data := next()
-	if !strings.Contains(data, `id="d-`+one+`"`) || strings.Contains(data, "data-update") || strings.Count(data, "<tr") != 1 {
+	id, data := f.next(`data-count="1"`)
+	if !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update") {
 		t.Fatalf("got %s", data)
 	}
-	end()
+	f.body.Close()
 	two := s.deliver(sub, 410) // while it is cut
-	next, end = follow(id)
-	defer end()
-	if _, data = next(); !strings.Contains(data, `id="d-`+two+`"`) || strings.Contains(data, one) {
+	f = followList(v, address, id)
+	if _, data = f.next(`data-count="1"`); !strings.Contains(data, `id="d-`+two+`"`) {
 		t.Fatalf("after a cut: %s", data)
-	}
-	// Of what is older, changes are sent, marked as such.
-	ping, err := s.s.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
-	if err != nil || ping == nil {
-		t.Fatal(err)
-	}
-	if _, data = next(); !strings.Contains(data, `id="d-`+ping.ID+`"`) || !strings.Contains(data, "data-update") {
-		t.Fatalf("a change: %s", data)
 	}
 	if _, err := url.Parse(address); err != nil || !strings.HasPrefix(address, "/deliveries/stream?") {
 		t.Errorf("the stream's address is %s", address)
@@ -372,32 +379,82 @@ func TestDeliveryStream(t *testing.T) {
 	v.do("GET", "/deliveries/stream?filter[status]=x").want(t, 400, "must be one of")
 }
 
-// More than a look can send leaves a gap that is told.
-func TestDeliveryStreamGap(t *testing.T) {
+// Rows of the page that change are sent, marked as such, also those that changed
+// while the stream was cut; others are not.
+func TestDeliveryStreamChanges(t *testing.T) {
+	v, s, w := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	other := s.subscribe("other", "https://b.example/in")
+	page := v.do("GET", "/deliveries?program=acme")
+	address := page.link(t, `hx-sse:connect="([^"]+)"`)
+	point := page.link(t, `Last-Event-ID&#34;:&#34;([\d-]+)&#34;`)
+	ping := func(sub webhook.Subscription) *store.Claim {
+		t.Helper()
+		c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+		if err != nil || c == nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+
+	f := followList(v, address, point)
+	elsewhere, c := ping(other), ping(sub)
+	id, data := f.next("1/5")
+	if !strings.Contains(data, `id="d-`+c.ID+`"`) || !strings.Contains(data, "data-update") || strings.Contains(data, elsewhere.ID) {
+		t.Fatalf("a change: %s", data)
+	}
+	f.body.Close()
+	s.record(c, 200)
+	f = followList(v, address, id)
+	if _, data = f.next("state-success"); !strings.Contains(data, `id="d-`+c.ID+`"`) || !strings.Contains(data, "data-update") {
+		t.Fatalf("a change while it was cut: %s", data)
+	}
+}
+
+// More than the list can show is counted, not read, with a filter and without; and
+// what comes in slowly afterwards is sent again.
+func TestDeliveryStreamCounts(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
-	for range liveRows + 5 {
+	for range liveRows + 4 { // and a ping
 		s.deliver(sub, 200)
 	}
-	r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+"/deliveries/stream", nil)
-	if err != nil {
-		t.Fatal(err)
+	for i, address := range []string{"?program=acme", "", "?filter[status]=success"} {
+		want := liveRows + 5 + i
+		if strings.Contains(address, "success") {
+			want--
+		}
+		f := followList(v, "/deliveries/stream"+address, "0-0-0")
+		_, data := f.next("data-live-batch")
+		if !strings.Contains(data, fmt.Sprintf(`data-count="%d"`, want)) || strings.Contains(data, "data-row") || strings.Contains(data, "data-more") {
+			t.Errorf("%s: got %s", address, data)
+		}
+		one := s.deliver(sub, 200)
+		if _, data = f.next("data-row"); !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update") {
+			t.Errorf("%s: got %s", address, data)
+		}
+		f.body.Close()
 	}
-	r.Header.Set("Last-Event-ID", "0")
-	resp, err := v.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
+}
+
+// What live updates have removed from the end of the list is on the page behind the
+// last row that is left.
+func TestDeliveriesBehind(t *testing.T) {
+	v, s, _ := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	var ids []string
+	for range 5 {
+		ids = append(ids, s.deliver(sub, 410))
 	}
-	defer resp.Body.Close()
-	var data strings.Builder
-	scan := bufio.NewScanner(resp.Body)
-	scan.Buffer(nil, 1<<20)
-	for scan.Scan() && (scan.Text() != "" || data.Len() == 0) {
-		data.WriteString(strings.TrimPrefix(scan.Text(), ":"))
+	for _, query := range []string{"?filter[status]=failed&behind=", "?filter[status]=failed&span=24h&program=acme&behind="} {
+		to := v.do("GET", "/deliveries"+query+ids[2])
+		to.want(t, 303, "")
+		if got := v.do("GET", to.Header.Get("Location")).listed(); !slices.Equal(got, []string{ids[1], ids[0]}) {
+			t.Errorf("%s: got %v, want %v", query, got, []string{ids[1], ids[0]})
+		}
 	}
-	if got := data.String(); strings.Count(got, "data-row") != liveRows || !strings.Contains(got, `id="gap-0"`) || strings.Index(got, "gap-0") > strings.Index(got, "data-row") {
-		t.Errorf("got %d rows:\n%s", strings.Count(got, "data-row"), got)
-	}
+	v.do("GET", "/deliveries?behind="+webhook.NewID()).want(t, 404, "")
+	v.do("GET", "/deliveries").has(t, `<p class="actions" data-live-older hidden>`)
 }
 
 // Text from outside is text on the list, on the form before a run, and where a
@@ -415,7 +472,7 @@ func TestHostileDeliveries(t *testing.T) {
 		"list":   deliveriesPage(fixedFrame(), &deliveryList{list: v, rows: []deliveryRow{d}, next: hostile}),
 		"empty":  deliveriesPage(fixedFrame(), &deliveryList{list: v, failed: d.ID}),
 		"form":   bulkPage(fixedFrame(), form),
-		"stream": deliveryUpdates(ui.Clock{}, []deliveryRow{d}, []deliveryRow{d}, true, "/deliveries?"+url.QueryEscape(hostile), "1"),
+		"stream": liveBatch(ui.Clock{}, &liveUpdate{count: 1, fresh: []deliveryRow{d}, changed: []deliveryRow{d}}),
 		"report": runPage(fixedFrame(), &runReport{id: runPrefix + d.ID, back: "/", entries: []webhook.AuditEntry{{Detail: hostile}}}),
 	} {
 		var b strings.Builder

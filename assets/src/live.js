@@ -1,14 +1,19 @@
 // What comes in by the stream of a page (see web/stream.go). htmx holds the
 // connection: it goes on from the last id after a cut, waits longer each time,
-// and rests while the tab is hidden. Here its messages come into the page:
+// and rests while the tab is hidden. Here its messages come into the page, all
+// that have come since the last animation frame at once:
 //
 // an element with an id takes the place of the one with that id, once the page is
 // not paused and the focus is not within; any other element becomes the first of
-// the list, unless that is paused or has been scrolled away from: then it is
-// counted, and shown when asked for. With data-update it is of use only where it
-// can take a place.
+// the list, unless that is paused or is being used: then it is counted, and shown
+// when asked for. With data-update it is of use only where it can take a place.
+//
+// A message of a list begins with an element data-live-batch, which says how many
+// are new and how many come in a second. When more come in than the list can show,
+// the new ones are not in the message: they are counted, and whoever asks for them
+// gets the newest, as the page has them.
 const bar = document.querySelector("[data-live]");
-const most = 200; // rows that are kept on the page, or waiting
+const kept = 50; // rows on the page, and rows that wait; liveRows in web/delivery_live.go
 
 if (bar) {
   const toggle = bar.querySelector("[data-live-toggle]");
@@ -18,18 +23,21 @@ if (bar) {
   const use = toggle.querySelector("use");
   const noun = bar.dataset.live;
   const nouns = noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`;
+  const number = new Intl.NumberFormat("en");
   let paused = false;
-  let waiting = []; // elements, oldest first
-  let missed = false; // more came than could wait
+  let cut = false; // the connection is not there, and is being made again
+  let batches = []; // fragments that came since the last frame
+  let frame = 0;
+  let waiting = []; // new rows, oldest first
+  let missed = 0; // new rows that are not here, 0 when all are in waiting
+  let more = false; // there are more than that
+  let rate = 0; // new rows a second
+  let calm = 0; // the timer after which there are none
   const held = new Map(); // by id, what takes the place of an element as soon as it may
 
   const list = () => document.querySelector("[data-live-list]");
-  const away = () => {
-    const l = list();
-    return l && (l.getBoundingClientRect().top < 0 || l.contains(document.activeElement));
-  };
-
-  let cut = false; // the connection is not there, and is being made again
+  const busy = (l) => l && (l.contains(document.activeElement) || l.querySelector("input[data-tick]:checked") || l.getBoundingClientRect().top < 0);
+  const fresh = () => `${more ? "at least " : ""}${number.format(missed || waiting.length)} new`;
 
   function tell() {
     bar.dataset.state = paused ? "paused" : cut ? "cut" : "on";
@@ -37,20 +45,23 @@ if (bar) {
     toggle.setAttribute("aria-pressed", String(paused));
     toggle.setAttribute("aria-label", paused ? "Paused: go on" : "Live: pause");
     use.setAttribute("href", paused ? "#i-play" : "#i-pause");
-    const n = waiting.length;
-    show.hidden = n === 0;
-    show.textContent = `${missed ? "More than " : ""}${n} new, show`;
+    const none = missed + waiting.length === 0;
+    if (none && document.activeElement === show) toggle.focus();
+    show.hidden = none;
+    show.textContent = missed && rate ? `${fresh()} · ${number.format(rate)}/s · Show` : `${fresh()} · Show`;
   }
 
   let said = 0;
+  let saidAt = -Infinity;
   function announce() {
-    clearTimeout(said);
-    said = setTimeout(() => {
-      const n = waiting.length;
+    said ||= setTimeout(() => {
+      said = 0;
+      const n = missed || waiting.length;
       const state = document.querySelector("#record .state"); // where the page is of one record
-      if (n) status.textContent = `${n} new ${n === 1 ? noun : nouns} to show`;
+      if (n) status.textContent = `${fresh()} ${n === 1 ? noun : nouns} to show`;
       else if (state && !held.size) status.textContent = `Updated: ${state.textContent.trim()}`;
-    }, 2000);
+      if (n) saidAt = performance.now(); // what is counted is not said all the time
+    }, performance.now() - saidAt > 15_000 ? 2000 : 15_000);
   }
 
   // replace puts in their places what may come there now.
@@ -66,20 +77,97 @@ if (bar) {
     }
   }
 
-  function insert(elements) {
+  // insert puts rows on top of the list, and removes as many from its end as it
+  // cannot keep.
+  function insert(rows) {
     const l = list();
-    if (!l) {
-      if (elements.length) location.reload(); // there was nothing to list until now
+    if (!l || !rows.length) {
+      if (rows.length) location.reload(); // there was nothing to list until now
       return;
     }
-    for (const e of elements) l.prepend(e);
-    while (l.children.length > most) l.lastElementChild.remove();
-    window.htmx?.process(l);
+    l.prepend(...rows.reverse());
+    if (l.children.length <= kept) return;
+    while (l.children.length > kept) l.lastElementChild.remove();
+    older(l.lastElementChild);
   }
 
-  function release() {
+  // older makes the link to the next page lead to what is older than a row.
+  function older(row) {
+    const own = document.querySelector("[data-live-older]");
+    const link = document.querySelector(".pager [rel=next]") ?? own?.querySelector("a");
+    if (!own || !link) return;
+    const to = new URL(own.querySelector("a").href);
+    to.searchParams.set("behind", row.id.replace(/^d-/, ""));
+    link.href = to.href;
+    own.hidden = !own.contains(link);
+  }
+
+  // take sorts a message into what has a place, what waits, and what comes in now.
+  function take(content, hold) {
+    const batch = content.querySelector("[data-live-batch]");
+    const rows = [];
+    for (const e of [...content.children]) {
+      if (e === batch) continue;
+      const waits = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
+      if (e.id && document.getElementById(e.id)) held.set(e.id, e);
+      else if (waits >= 0) {
+        e.removeAttribute("data-update");
+        waiting[waits] = e;
+      } else if (e.dataset.update === undefined) rows.push(e);
+    }
+    const count = batch ? Number(batch.dataset.count) : rows.length;
+    rate = batch ? Number(batch.dataset.rate) : 0;
+    more ||= batch?.dataset.more !== undefined;
+    if (missed || count > rows.length || waiting.length + rows.length > kept) {
+      missed = (missed || waiting.length) + count;
+      waiting = [];
+    } else if (hold || waiting.length) {
+      waiting.push(...rows);
+    } else {
+      insert(rows);
+    }
+  }
+
+  function apply() {
+    frame = 0;
+    if (!batches.length) return;
+    const l = list();
+    const hold = paused || busy(l); // the page is measured once, before anything on it changes
+    for (const content of batches.splice(0)) take(content, hold);
+    if (missed && !l && !paused) location.reload(); // there was nothing to list until now
+    replace();
+    tell();
+    announce();
+  }
+
+  // renew loads the newest rows, and has the stream go on from there.
+  async function renew() {
+    const answer = await fetch(location.href).catch(() => null);
+    const page = new DOMParser().parseFromString(answer?.ok ? await answer.text() : "", "text/html");
+    const [to, from, stream] = [list(), page.querySelector("[data-live-list]"), page.querySelector("[data-live-source]")];
+    if (!to || !from || !stream) {
+      location.reload(); // the list is gone, or the session
+      return;
+    }
+    requestAnimationFrame(() => {
+      to.replaceChildren(...from.children);
+      held.clear();
+      [batches, waiting, missed, more, rate] = [[], [], 0, false, 0];
+      if (page.querySelector(".pager [rel=next]")) older(to.lastElementChild);
+      const source = bar.querySelector("[data-live-source]");
+      const next = document.importNode(stream, true);
+      source.replaceWith(next);
+      source._htmx?.sse?.reader?.cancel(); // htmx would read it until its next message
+      window.htmx.process(next);
+      tell();
+    });
+  }
+
+  async function release() {
     if (missed) {
-      location.reload();
+      show.disabled = true;
+      await renew();
+      show.disabled = false;
       return;
     }
     insert(waiting);
@@ -94,26 +182,10 @@ if (bar) {
     detail.cancelled = true;
     const template = document.createElement("template");
     template.innerHTML = detail.message.data;
-    for (const e of [...template.content.children]) {
-      const there = e.id && document.getElementById(e.id);
-      const waits = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
-      if (there) {
-        held.set(e.id, e);
-      } else if (waits >= 0) {
-        e.removeAttribute("data-update");
-        waiting[waits] = e;
-      } else if (e.dataset.update !== undefined) {
-        continue;
-      } else if (paused || away()) {
-        if (waiting.length < most) waiting.push(e);
-        else missed = true;
-      } else {
-        insert([e]);
-      }
-    }
-    replace();
-    tell();
-    announce();
+    batches.push(template.content);
+    frame ||= requestAnimationFrame(apply);
+    clearTimeout(calm);
+    calm = setTimeout(() => { rate = 0; tell(); }, 3000);
   });
   document.addEventListener("focusout", () => setTimeout(replace)); // the focus is where it goes by then
 

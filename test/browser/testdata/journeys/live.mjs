@@ -75,7 +75,7 @@ check(await toggle.getAttribute("aria-pressed") === "true" && await toggle.getAt
 server.always(410);
 await publish();
 await publish();
-await list.getByText("2 new, show").waitFor();
+await list.getByText("2 new · Show").waitFor();
 check(await row.count() === 1, "nothing moved while it was paused");
 const told = list.locator("[data-live-status]");
 check(await told.getAttribute("role") === "status", "what tells of it is a polite live region");
@@ -91,7 +91,7 @@ check(await toggle.getAttribute("aria-pressed") === "false", "and goes on");
 // attempts fail, and the fourth is in an hour.
 server.always(undefined);
 await publish();
-await row.first().getByText("1/5").waitFor();
+await until("its row", async () => await row.count() === 4);
 await visit(one, await row.locator("a[href^='/deliveries/']").first().getAttribute("href"));
 check(await attemptsNow() === "1", "a delivery whose first attempt is under way");
 await one.click("[data-live-toggle]");

@@ -1,0 +1,96 @@
+package store
+
+import (
+	"context"
+
+	"service/webhook"
+)
+
+// Arrivals are the deliveries that were stored after a num and that a query lets
+// through.
+type Arrivals struct {
+	Newest int64 // the num of the newest delivery of all, whatever the query
+	Count  int   // how many arrived
+	More   bool  // counting stopped early: there are more
+	Rows   []webhook.Delivery
+	Nums   []int64 // of Rows
+}
+
+// Arrivals returns what arrived after a num for a query of webhook.AllDeliveryList,
+// whatever its page. Rows are read, newest first, only if there are at most so many
+// arrivals; otherwise they are counted, which costs the same for any number of them
+// when the query has no filter, and is bounded like a page when it has.
+func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after int64, most int) (a Arrivals, err error) {
+	query := *q
+	query.Size = s.lists.scan
+	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
+	if err != nil {
+		return Arrivals{Newest: after}, err
+	}
+	err = s.view(ctx, func(v *view) error {
+		if err := v.Scan(selectNewestNum, nil, &a.Newest); err != nil || a.Newest <= after {
+			a.Newest = max(a.Newest, after)
+			return err
+		}
+		if all := a.Newest - after; len(q.Filters) == 0 && len(q.Ranges) == 0 && all > int64(most) {
+			a.Count = int(all)
+			return nil
+		}
+		f.low, f.high = max(f.low, after), min(f.high, a.Newest+1)
+		o := order{keyDescending: true}
+		nums, _, more, err := f.walk(v, o, o.start(0))
+		a.Count, a.More = len(nums), more
+		if err != nil || more || len(nums) > most {
+			return err
+		}
+		a.Rows, a.Nums, err = v.deliveries(nums)
+		return err
+	})
+	return a, err
+}
+
+// UpTo returns the newest deliveries up to a num that a query of
+// webhook.AllDeliveryList lets through, newest first and at most so many, with
+// their nums.
+func (s Deliveries) UpTo(ctx context.Context, q *webhook.ListQuery, num int64, most int) (page []webhook.Delivery, nums []int64, err error) {
+	query := *q
+	query.Size = most
+	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = s.view(ctx, func(v *view) error {
+		f.high = min(f.high, num+1)
+		o := order{keyDescending: true}
+		found, _, _, err := f.walk(v, o, o.start(0))
+		if err != nil {
+			return err
+		}
+		page, nums, err = v.deliveries(found)
+		return err
+	})
+	return page, nums, err
+}
+
+// At returns the deliveries of any program with these nums, in their order, and
+// the num of each. Those that are gone are left out.
+func (s Deliveries) At(ctx context.Context, nums []int64) (all []webhook.Delivery, found []int64, err error) {
+	err = s.view(ctx, func(v *view) error {
+		all, found, err = v.deliveries(nums)
+		return err
+	})
+	return all, found, err
+}
+
+const selectNumOf = "SELECT num FROM deliveries WHERE id IN (?, ?)"
+
+// Behind returns the cursor of the page of a query of webhook.AllDeliveryList that
+// begins behind a delivery.
+func (s Deliveries) Behind(ctx context.Context, q *webhook.ListQuery, id string) (string, error) {
+	var num int64
+	if err := s.db.Scan(ctx, selectNumOf, []any{shortID(id), id}, &num); err != nil {
+		return "", notFound(err, "delivery")
+	}
+	scope := cursorScope{"deliveries", "", "", webhook.AllDeliveryList.Selection(q)}
+	return s.cursor(scope, []int64{num}), nil
+}

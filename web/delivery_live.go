@@ -1,0 +1,237 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+const (
+	// livePace is the least time between two updates of a list. While deliveries are
+	// only counted, an update comes at countPace.
+	livePace  = 500 * time.Millisecond
+	countPace = time.Second
+	// liveRate is how many new rows a second a list is sent. When more come in, they
+	// are counted. A stream that begins sends what its page has missed, up to liveRows.
+	liveRate = 20
+	liveRows = 50 // that a list keeps, as live.js has it
+	// liveSlack is how much later a change may be committed than its time says.
+	liveSlack = 10 * time.Second
+
+	behindParameter = "behind" // the id of a delivery: the page of the list that begins behind it
+)
+
+// livePoint is how far the page of a list has been updated. It is the id of an
+// event of the stream.
+type livePoint struct {
+	last int64     // the num of the newest delivery that was counted or shown
+	top  int64     // the same of those whose rows the page was sent
+	at   time.Time // when the store was read
+}
+
+func (p livePoint) String() string {
+	return fmt.Sprintf("%d-%d-%d", p.last, p.top, p.at.UnixMilli())
+}
+
+// parseLivePoint reads what String returned.
+func parseLivePoint(s string) (p livePoint, ok bool) {
+	parts := strings.Split(s, "-")
+	if len(parts) != 3 {
+		return p, false
+	}
+	var n [3]int64
+	for i, part := range parts {
+		var err error
+		if n[i], err = strconv.ParseInt(part, 10, 64); err != nil || n[i] < 0 {
+			return p, false
+		}
+	}
+	return livePoint{n[0], n[1], time.UnixMilli(n[2])}, true
+}
+
+// liveUpdate is what a list is sent at once.
+type liveUpdate struct {
+	count   int           // of new deliveries
+	more    bool          // there are more: counting them took too long
+	rate    int           // new deliveries a second
+	fresh   []deliveryRow // the new ones, newest first; nil when they are only counted
+	changed []deliveryRow // rows that the page has
+}
+
+// liveList follows the deliveries of a query for one page. It reads rows only if the
+// page is going to show them.
+type liveList struct {
+	*site
+	query *webhook.ListQuery
+	point livePoint
+
+	shown []int64          // nums of the rows of the page, newest first
+	open  map[int64]string // of those that are not completed, what the page shows; "" when that is not known
+
+	first     bool    // nothing was sent yet
+	allowance float64 // new rows that may be sent now
+	looked    time.Time
+}
+
+// listStream keeps a page of the list up to date.
+func (h *deliveryPages) listStream(r *request) (response, error) {
+	v, err := r.listing(webhook.AllDeliveryList)
+	if err != nil {
+		return response{}, err
+	}
+	if v.Error != nil {
+		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be watched", text: v.Error.Error()}
+	}
+	q := ofProgram(&v.Query, r.program)
+	return response{stream: func(s *stream) error {
+		watcher := h.store.WatchDeliveries()
+		defer watcher.Close()
+		l, err := h.newLiveList(s.Context(), q, s.lastID)
+		if err != nil {
+			return err
+		}
+		for {
+			c := r.clock
+			c.Now = time.Now()
+			u, err := l.update(s.Context(), watcher.Take().Deliveries)
+			if err != nil {
+				return err
+			}
+			if u.count+len(u.changed) > 0 {
+				if err := s.send(l.point.String(), liveBatch(c, u)); err != nil {
+					return err
+				}
+			}
+			pace := livePace
+			if u.count > len(u.fresh) {
+				pace = countPace
+			}
+			if err := s.pause(pace); err != nil {
+				return err
+			}
+			if err := s.await(watcher.C, func() bool { return true }); err != nil {
+				return err
+			}
+		}
+	}}, nil
+}
+
+// newLiveList returns the list of a page that was updated up to a point, or is up to
+// date when that is not one.
+func (h *deliveryPages) newLiveList(ctx context.Context, q *webhook.ListQuery, point string) (*liveList, error) {
+	l := &liveList{site: h.site, query: q, first: true, allowance: liveRows, open: make(map[int64]string)}
+	var ok bool
+	if l.point, ok = parseLivePoint(point); !ok {
+		newest, err := h.store.Deliveries().Newest(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l.point = livePoint{newest, newest, time.Now()}
+	}
+	page, nums, err := h.store.Deliveries().UpTo(ctx, q, l.point.top, max(liveRows, q.Size))
+	l.shown = nums
+	for i, d := range page {
+		if !d.Status.Final() || d.CompletedAt.After(l.point.at.Add(-liveSlack)) {
+			l.open[nums[i]] = ""
+		}
+	}
+	return l, err
+}
+
+// update returns what is new since the last update, and which rows have changed.
+func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveUpdate, error) {
+	now := time.Now()
+	elapsed := now.Sub(l.looked).Seconds()
+	if !l.first {
+		l.allowance = min(l.allowance+liveRate*elapsed, liveRate)
+	}
+	a, err := l.store.Deliveries().Arrivals(ctx, l.query, l.point.last, int(l.allowance))
+	if err != nil {
+		return nil, err
+	}
+	u := &liveUpdate{count: a.Count, more: a.More}
+	if !l.first {
+		u.rate = int(float64(a.Count)/elapsed + 0.5)
+	}
+	changed, nums, err := l.changes(ctx, named)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := l.deliveryRows(ctx, slices.Concat(a.Rows, changed))
+	if err != nil {
+		return nil, err
+	}
+	u.fresh, u.changed = rows[:len(a.Rows)], rows[len(a.Rows):]
+	l.note(u.changed, nums)
+	l.note(u.fresh, a.Nums)
+	l.allowance -= float64(len(u.fresh))
+	l.first, l.looked = false, now
+	l.point.last, l.point.at = a.Newest, now
+	if len(a.Nums) == 0 {
+		return u, nil
+	}
+	l.point.top = a.Nums[0]
+	l.shown = slices.Concat(a.Nums, l.shown)
+	for _, num := range l.shown[min(liveRows, len(l.shown)):] {
+		delete(l.open, num)
+	}
+	l.shown = l.shown[:min(liveRows, len(l.shown))]
+	return u, nil
+}
+
+// changes returns the rows of the page that are not as the page shows them, with
+// their nums. Named are the deliveries that the store says have changed.
+func (l *liveList) changes(ctx context.Context, named map[int64]struct{}) (changed []webhook.Delivery, of []int64, err error) {
+	_, unnamed := named[0]
+	every := l.first || unnamed || len(named) >= store.MaxChanged
+	var nums []int64
+	for num := range l.open {
+		if _, ok := named[num]; ok || every {
+			nums = append(nums, num)
+		}
+	}
+	if nums == nil {
+		return nil, nil, nil
+	}
+	slices.Sort(nums)
+	all, found, err := l.store.Deliveries().At(ctx, nums)
+	for i := range all {
+		if liveState(&all[i]) != l.open[found[i]] {
+			changed, of = append(changed, all[i]), append(of, found[i])
+		}
+	}
+	return changed, of, err
+}
+
+// note keeps what the page shows of rows that may change again.
+func (l *liveList) note(rows []deliveryRow, nums []int64) {
+	for i, num := range nums {
+		if rows[i].Status.Final() {
+			delete(l.open, num)
+		} else {
+			l.open[num] = liveState(&rows[i].Delivery)
+		}
+	}
+}
+
+// liveState is another one whenever the row is.
+func liveState(d *webhook.Delivery) string {
+	return fmt.Sprintf("%s-%d-%d", d.Status, d.AttemptsMade, d.NextAttemptAt.UnixMilli())
+}
+
+// pageBehind redirects to the page of the list that begins behind a delivery.
+func (h *deliveryPages) pageBehind(r *request, v *ui.Listing, id string) (response, error) {
+	cursor, err := h.store.Deliveries().Behind(r.Context(), ofProgram(&v.Query, r.program), id)
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	return response{location: v.PageAddress(cursor, 1)}, nil
+}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -33,29 +34,29 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// commands is the command line. Each flag can also be given as an environment
-// variable: SERVICE_ and the flag's name in capitals.
+// commands is the command line. The settings of serve can also be given as environment
+// variables: SERVICE_ and the flag's name in capitals. See setVariables.
 type commands struct {
-	Serve       serveCmd       `cmd:"" help:"Run everything: the API, the admin UI and the delivery of webhooks."`
-	Token       tokenCmd       `cmd:"" help:"Make, list and revoke access tokens."`
-	Key         keyCmd         `cmd:"" help:"Replace the key that secrets are sealed with."`
-	Admin       adminCmd       `cmd:"" help:"Make, list and remove those who may sign in to the admin UI."`
-	Backup      backupCmd      `cmd:"" help:"Make and check backups."`
-	Compact     compactCmd     `cmd:"" help:"Rewrite the database without its free pages. The server must be stopped. It says how much space and time it needs."`
-	Restore     restoreCmd     `cmd:"" help:"Fill the data directory from a replica or a backup."`
-	Release     releaseCmd     `cmd:"" help:"Send the deliveries that are held after a restore."`
-	Standby     standbyCmd     `cmd:"" help:"Follow the replica of a running service, and take over when that has ended."`
-	Promote     promoteCmd     `cmd:"" help:"Have the standby take over now."`
-	Salvage     salvageCmd     `cmd:"" help:"Publish the events that only the data directory of an old primary has, after a failover."`
-	Publish     publishCmd     `cmd:"" help:"Publish events from a file or from stdin."`
-	Listen      listenCmd      `cmd:"" help:"Receive webhooks during development: print each delivery, verify its signature, answer it."`
-	Config      configCmd      `cmd:"" help:"Show and check the configuration of serve."`
-	Doctor      doctorCmd      `cmd:"" help:"Check all that the service needs, and say what to do. It changes nothing; exit 1 when a check fails."`
-	Healthcheck healthcheckCmd `cmd:"" help:"Ask the configured listener whether the service is ready, for Docker: exit 0 when it is."`
-	Completion  completionCmd  `cmd:"" help:"Print the completion of commands and flags for a shell."`
-	Man         manCmd         `cmd:"" help:"Print the manual page: service man | man -l -"`
-	Bench       benchCmd       `cmd:"" help:"Measure this machine: events a second from the publisher to the receiver, beside what the machine can do at all."`
-	Version     versionCmd     `cmd:"" help:"Print the version."`
+	Serve       serveCmd       `cmd:"" group:"run" help:"Run the API, the admin UI and the delivery of webhooks."`
+	Standby     standbyCmd     `cmd:"" group:"run" help:"Run a warm standby that takes over when the primary fails."`
+	Promote     promoteCmd     `cmd:"" group:"run" help:"Have the standby take over now."`
+	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or from stdin."`
+	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
+	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
+	Admin       adminCmd       `cmd:"" group:"access" help:"Create, list and remove admins, who sign in to the admin UI."`
+	Backup      backupCmd      `cmd:"" group:"data" help:"Create and verify backups."`
+	Restore     restoreCmd     `cmd:"" group:"data" help:"Restore the data directory from a replica or backup."`
+	Release     releaseCmd     `cmd:"" group:"data" help:"Send the deliveries that are held after a restore."`
+	Salvage     salvageCmd     `cmd:"" group:"data" help:"Publish the events that only the data directory of an old primary has, after a failover."`
+	Compact     compactCmd     `cmd:"" group:"data" help:"Rewrite the database without its free pages. The server must be stopped. It says how much space and time it needs."`
+	Key         keyCmd         `cmd:"" group:"data" help:"Replace the key that secrets are encrypted with."`
+	Config      configCmd      `cmd:"" group:"operations" help:"Show and check the configuration of serve."`
+	Doctor      doctorCmd      `cmd:"" group:"operations" help:"Diagnose the configuration, data and environment. It changes nothing; exit 1 when a check fails."`
+	Healthcheck healthcheckCmd `cmd:"" group:"operations" help:"Report whether the service is ready, for Docker: exit 0 when it is."`
+	Bench       benchCmd       `cmd:"" group:"operations" help:"Measure this machine: events a second from the publisher to the receiver, beside what the machine can do at all."`
+	Completion  completionCmd  `cmd:"" group:"operations" help:"Print the completion of commands and flags for bash, zsh or fish."`
+	Man         manCmd         `cmd:"" group:"operations" help:"Print the manual page: service man | man -l -"`
+	Version     versionCmd     `cmd:"" group:"operations" help:"Print the version."`
 
 	ShowVersion versionFlag `name:"version" env:"-" help:"Print the version."`
 
@@ -67,6 +68,12 @@ type commands struct {
 func Run(ctx context.Context, args []string, std Streams) int {
 	var c commands
 	helped := false
+	switch {
+	case len(args) == 0:
+		args = []string{"--help"}
+	case args[0] == "help":
+		args = append(slices.Clone(args[1:]), "--help")
+	}
 	conf := new(configuration)
 	parser, err := newParser(ctx, &c, std, conf, &helped)
 	if err != nil {
@@ -77,7 +84,7 @@ func Run(ctx context.Context, args []string, std Streams) int {
 	case helped:
 		return exitDone
 	case err != nil:
-		return fail(std, usageError{err})
+		return fail(std, usageError{listCommands(err)})
 	}
 	target := command.Selected().Target.Addr().Interface()
 	if _, tells := target.(*doctorCmd); tells || len(conf.errs) == 0 {
@@ -94,8 +101,10 @@ func newParser(ctx context.Context, c *commands, std Streams, conf *configuratio
 	name := ownName()
 	parser, err := kong.New(c,
 		kong.Name(name),
-		kong.Description("A webhook service in one binary."),
 		kong.DefaultEnvars("SERVICE"),
+		kong.PostBuild(setVariables),
+		kong.PostBuild(groupFlags),
+		kong.Help(printHelp(std)),
 		kong.Vars{"scopes": webhook.JoinScopes(webhook.Scopes(), ", "), "cases": strings.Join(bench.Workloads(), ", "), "name": name},
 		kong.Writers(std.Out, std.Err),
 		kong.Exit(func(int) { *helped = true }), // kong exits after --help alone
@@ -129,14 +138,15 @@ func describe(v *kong.Value) string {
 // fail tells err, if any, in one line, and returns the exit status it means.
 func fail(std Streams, err error) int {
 	var usage usageError
+	name := painter(std.Err).paint(red, ownName()+":")
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.As(err, &usage):
-		fmt.Fprintf(std.Err, "%[1]s: %[2]s (see %[1]s --help)\n", ownName(), terminal.Line(spelled(err.Error(), ownName())))
+		fmt.Fprintf(std.Err, "%s %s (see %s --help)\n", name, terminal.Line(spelled(err.Error(), ownName())), ownName())
 		return exitUsage
 	}
-	fmt.Fprintf(std.Err, "%s: %s\n", ownName(), terminal.Line(spelled(err.Error(), ownName())))
+	fmt.Fprintf(std.Err, "%s %s\n", name, terminal.Line(spelled(err.Error(), ownName())))
 	return exitFailed
 }
 

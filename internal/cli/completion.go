@@ -10,7 +10,7 @@ import (
 
 type completionCmd struct {
 	nameFlag
-	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+	Shell string `arg:"" optional:"" help:"bash, zsh or fish."`
 }
 
 // Help is where each script goes; lines that begin with a blank stay as they are.
@@ -26,9 +26,15 @@ func (c *completionCmd) Run(std Streams, ctx *kong.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	script := map[string]func([]commandNode, string) string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[c.Shell]
+	switch {
+	case c.Shell == "":
+		return usagef("name the shell: bash, zsh or fish")
+	case script == nil:
+		return usagef("there is no completion for %q; the shells are bash, zsh and fish", c.Shell)
+	}
 	spellAll(ctx.Model.Node, c.Name)
 	all := commandTree(ctx.Model.Node, nil)
-	script := map[string]func([]commandNode, string) string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[c.Shell]
 	_, err := io.WriteString(std.Out, script(all, c.Name))
 	return err
 }

@@ -51,7 +51,7 @@ func demo(ctx context.Context, s *server.Config, allowed []string, std Streams, 
 		return err
 	}
 
-	out := &lockedWriter{w: std.Out}
+	out := newTraffic(std.Out)
 	refused := 0
 	steady, err := newDemoReceiver("steady", out, func(*arrival) int { return http.StatusOK })
 	if err != nil {
@@ -97,16 +97,55 @@ func demo(ctx context.Context, s *server.Config, allowed []string, std Streams, 
 	return g.Wait()
 }
 
-// lockedWriter keeps what several goroutines write in whole lines.
-type lockedWriter struct {
-	mu sync.Mutex
-	w  io.Writer
+// trafficRows are the lines of traffic that the demo keeps on a terminal.
+const trafficRows = 8
+
+// traffic prints what happens in the demo. On a terminal the newest trafficRows lines
+// stay, below the text written last; elsewhere every line does. It is safe for concurrent
+// use, and writes whole lines.
+type traffic struct {
+	mu    sync.Mutex
+	w     io.Writer
+	rows  int      // 0: every line stays
+	shown []string // the lines on the terminal
 }
 
-func (l *lockedWriter) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(b)
+func newTraffic(w io.Writer) *traffic {
+	t := &traffic{w: w}
+	if moves(w) {
+		t.rows = trafficRows
+	}
+	return t
+}
+
+// Write writes text that stays.
+func (t *traffic) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shown = nil
+	return t.w.Write(b)
+}
+
+// line writes a line of traffic.
+func (t *traffic) line(s string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.rows == 0 {
+		io.WriteString(t.w, s+"\n")
+		return
+	}
+	var b strings.Builder
+	if n := len(t.shown); n > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", n) // up to the first line
+	}
+	t.shown = append(t.shown, s)
+	t.shown = t.shown[max(0, len(t.shown)-t.rows):]
+	b.WriteString("\x1b[?7l") // a long line is cut off, not wrapped
+	for _, one := range t.shown {
+		b.WriteString("\r\x1b[K" + one + "\n")
+	}
+	b.WriteString("\x1b[?7h")
+	io.WriteString(t.w, b.String())
 }
 
 // demoReceiver is a subscriber's server in the demo.
@@ -116,13 +155,14 @@ type demoReceiver struct {
 	known    chan struct{} // closed once the signing secret is known
 }
 
-func newDemoReceiver(name string, out io.Writer, answer func(*arrival) int) (*demoReceiver, error) {
+func newDemoReceiver(name string, out *traffic, answer func(*arrival) int) (*demoReceiver, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
+	c := painter(out.w)
 	return &demoReceiver{
-		receiver: receiver{answer: answer, print: func(a *arrival) { fmt.Fprintf(out, "%-9s  %s\n", name, a.line()) }},
+		receiver: receiver{answer: answer, print: func(a *arrival) { out.line(fmt.Sprintf("%-9s  %s", name, a.line(c))) }},
 		listener: l,
 		known:    make(chan struct{}),
 	}, nil
@@ -144,7 +184,7 @@ type demonstration struct {
 	svc           *server.Server
 	settings      *server.Config
 	catalog       *webhook.Catalog
-	out           io.Writer
+	out           *traffic
 	steady, flaky *demoReceiver
 	pace          time.Duration
 
@@ -176,7 +216,8 @@ func (d *demonstration) run(ctx context.Context) error {
 			some = append(some, t.Name)
 		}
 	}
-	fmt.Fprintf(d.out, "A demo of the service. Everything it makes is in %s, which is removed when it ends (Ctrl-C).\n\n", d.settings.Dir)
+	link := d.svc.SignInLink(admin.ID)
+	fmt.Fprintf(d.out, "Admin UI  %s\n\nA demo of the service. Its data is in %s, which is removed when it ends (Ctrl-C).\n\n", link, d.settings.Dir)
 	steadyID, err := d.subscribe(ctx, d.steady, all)
 	if err != nil {
 		return err
@@ -184,7 +225,7 @@ func (d *demonstration) run(ctx context.Context) error {
 	if _, err := d.subscribe(ctx, d.flaky, some); err != nil {
 		return err
 	}
-	d.explain(steadyID, d.svc.SignInLink(admin.ID))
+	d.explain(steadyID, link)
 
 	tick := time.NewTicker(d.pace)
 	defer tick.Stop()
@@ -222,8 +263,8 @@ What is happening
             the service tries again after about %v
 
 What to try next
-  Look at it in a browser (which warns, since it does not know the local CA; the link signs you in as %s, once):
-    %s
+  Open the link below in a browser. It signs you in as %s, once; the browser warns, since it
+  does not know the local CA.
   Look at it over the API, in another terminal:
     export TOKEN=%s
     %s%s/deliveries
@@ -232,7 +273,9 @@ What to try next
   Publish an event of your own:
     echo '{"name":"channel_updated","version":"1","channel_id":7}' | SERVICE_TOKEN=$TOKEN %s publish --url %s%s
 
-`, demoProgram, demoRetries[0], demoAdmin, link, d.token, curl, subscription, curl, subscription, curl, d.settings.Program, d.svc.URL(), ca)
+Admin UI  %s
+
+`, demoProgram, demoRetries[0], demoAdmin, d.token, curl, subscription, curl, subscription, curl, d.settings.Program, d.svc.URL(), ca, link)
 }
 
 // subscribe makes a subscription for a receiver and tells it the secret.
@@ -272,7 +315,7 @@ func (d *demonstration) publish(ctx context.Context, t *webhook.EventType) error
 	}
 	delete(event, "id") // the service fills both in
 	delete(event, "timestamp")
-	fmt.Fprintf(d.out, "%-9s  %s  %s\n", "published", time.Now().UTC().Format("15:04:05.000"), t.Name)
+	d.out.line(fmt.Sprintf("%-9s  %s  %s", "published", time.Now().UTC().Format("15:04:05.000"), t.Name))
 	var answer json.RawMessage
 	if err := d.post(ctx, "/v2/events", event, &answer); err != nil {
 		return fmt.Errorf("publish %s: %w", t.Name, err)

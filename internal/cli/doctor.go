@@ -138,17 +138,45 @@ func (d diagnosis) print(std Streams, asJSON bool) error {
 			return err
 		}
 	} else {
+		c := painter(std.Out)
 		for i, f := range d {
-			fmt.Fprintf(std.Out, "%2d  %-4s  %s: %s\n", i+1, f.Level, f.Check, terminal.Line(spelled(f.Detail, ownName())))
+			fmt.Fprintf(std.Out, "%2d  %s  %s: %s\n", i+1, c.paint(levelColor(f.Level), fmt.Sprintf("%-4s", f.Level)), f.Check, terminal.Line(spelled(f.Detail, ownName())))
 			if f.Advice != "" {
 				fmt.Fprintf(std.Out, "          %s\n", terminal.Line(spelled(f.Advice, ownName())))
 			}
 		}
+		fmt.Fprintf(std.Out, "\n%s\n", d.summary(c))
 	}
 	if failed {
 		return errCheckFailed
 	}
 	return nil
+}
+
+func levelColor(l store.Level) color {
+	switch l {
+	case store.LevelOK:
+		return green
+	case store.LevelWarn:
+		return yellow
+	}
+	return red
+}
+
+// summary says how many checks had which outcome.
+func (d diagnosis) summary(c colors) string {
+	count := make(map[store.Level]int)
+	for _, f := range d {
+		count[f.Level]++
+	}
+	text := webhook.Count(len(d), "check") + ": " + c.paint(green, fmt.Sprintf("%d OK", count[store.LevelOK]))
+	if n := count[store.LevelWarn]; n > 0 {
+		text += ", " + c.paint(yellow, webhook.Count(n, "warning"))
+	}
+	if n := count[store.LevelFail]; n > 0 {
+		text += ", " + c.paint(red, fmt.Sprintf("%d failed", n))
+	}
+	return text
 }
 
 func (d *diagnosis) configuration(err error) {

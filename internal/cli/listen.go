@@ -14,12 +14,13 @@ import (
 type listenCmd struct {
 	// Not from SERVICE_LISTEN, which is the address of serve.
 	Listen     string `default:"127.0.0.1:9000" env:"-" placeholder:"ADDR" help:"The address to receive on."`
-	Secret     string `placeholder:"whsec_…" help:"The signing secret of the subscription: signatures are verified with it. A command line can be seen by others on this machine: --secret-file or the environment cannot."`
-	SecretFile string `placeholder:"FILE" help:"A file that holds the signing secret."`
+	Secret     string `env:"SERVICE_SECRET" placeholder:"whsec_…" help:"The signing secret of the subscription: signatures are verified with it. A command line can be seen by others on this machine: --secret-file or the environment cannot."`
+	SecretFile string `env:"SERVICE_SECRET_FILE" placeholder:"FILE" help:"A file that holds the signing secret."`
 	Status     string `default:"200" placeholder:"N" help:"The status to answer with."`
 	FailFirst  string `default:"0" placeholder:"N" help:"Answer 503 the first N times that a delivery comes."`
 	Forward    string `placeholder:"URL" help:"Pass each delivery that would get a 2xx on to this URL, and its status back."`
-	JSON       bool   `name:"json" help:"Print one JSON object a line, with the body."`
+	NoBody     bool   `name:"no-body" help:"Print one line for each delivery, without its body."`
+	JSON       bool   `name:"json" help:"Print one JSON object a line, with the whole body."`
 }
 
 func (c *listenCmd) Run(ctx context.Context, std Streams) error {
@@ -27,7 +28,7 @@ func (c *listenCmd) Run(ctx context.Context, std Streams) error {
 	f.address("listen", c.Listen)
 	status := f.integer("status", c.Status, 200, 599)
 	failFirst := f.integer("fail-first", c.FailFirst, 0, 1000)
-	r := receiver{print: printArrival(std.Out), answer: func(a *arrival) int {
+	r := receiver{print: printArrival(std.Out, !c.NoBody), answer: func(a *arrival) int {
 		if a.Times <= failFirst {
 			return http.StatusServiceUnavailable
 		}

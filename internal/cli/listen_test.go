@@ -90,7 +90,7 @@ func TestReceiverLine(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var out bytes.Buffer
-			r := &receiver{answer: always200, print: printArrival(&out)}
+			r := &receiver{answer: always200, print: printArrival(&out, false)}
 			if test.secret != "" {
 				if err := r.verifyWith(test.secret); err != nil {
 					t.Fatal(err)

@@ -21,8 +21,8 @@ import (
 type publishCmd struct {
 	File      string `arg:"" optional:"" help:"The events, one JSON object a line (NDJSON); - or nothing is stdin."`
 	URL       string `name:"url" default:"https://127.0.0.1:8443" placeholder:"URL" help:"The base URL of the API."`
-	Token     string `placeholder:"TOKEN" help:"An access token with the scope events.write. A command line can be seen by others on this machine: --token-file or the environment cannot."`
-	TokenFile string `placeholder:"FILE" help:"A file that holds the token."`
+	Token     string `env:"SERVICE_TOKEN" placeholder:"TOKEN" help:"An access token with the scope events.write. A command line can be seen by others on this machine: --token-file or the environment cannot."`
+	TokenFile string `env:"SERVICE_TOKEN_FILE" placeholder:"FILE" help:"A file that holds the token."`
 	CA        string `name:"ca" placeholder:"FILE" help:"Trust the certificates of this PEM file too, such as ca.pem in the data directory of the server."`
 	StableIDs bool   `name:"stable-ids" help:"Derive the id of an event without one from the file's path, the number of its line and its text, so that publishing the file again adds nothing. Use another file name for other events."`
 	RetryFor  string `default:"5m" placeholder:"D" help:"How long to try again when the server cannot be reached or is busy."`

@@ -165,30 +165,72 @@ func (r *receiver) judge(a *arrival, h http.Header) {
 	a.Times = r.times[a.DeliveryID]
 }
 
-// printArrival prints each delivery as one line for people.
-func printArrival(w io.Writer) func(*arrival) {
-	return func(a *arrival) { fmt.Fprintln(w, a.line()) }
+// printArrival prints each delivery for people: a line, and the body below it.
+func printArrival(w io.Writer, bodies bool) func(*arrival) {
+	c := painter(w)
+	return func(a *arrival) {
+		text := a.line(c) + "\n"
+		if bodies {
+			text += a.bodyText()
+		}
+		io.WriteString(w, text)
+	}
 }
 
 // line renders an arrival. All that came from the sender is made harmless.
-func (a *arrival) line() string {
+func (a *arrival) line(c colors) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  delivery %s", a.ReceivedAt[len("2006-01-02T"):len("2006-01-02T15:04:05.000")], terminal.Escape(or(a.DeliveryID, "without an id")))
-	fmt.Fprintf(&b, "  %s: %s", webhook.Count(len(a.Events), "event"), terminal.Escape(eventNames(a.Events)))
+	fmt.Fprintf(&b, "  %s: %s", webhook.Count(len(a.Events), "event"), c.paint(bold, terminal.Escape(eventNames(a.Events))))
 	if a.Times > 1 {
 		fmt.Fprintf(&b, "  attempt %d", a.Times)
 	}
 	switch a.Signature {
 	case signatureWrong:
-		fmt.Fprintf(&b, "  signature WRONG (%s)", terminal.Escape(a.SignatureError))
+		b.WriteString("  " + c.paint(red, "signature WRONG ("+terminal.Escape(a.SignatureError)+")"))
 	case signatureUnchecked:
 		b.WriteString("  signature not verified")
 	default:
 		b.WriteString("  signature verified")
 	}
-	fmt.Fprintf(&b, "  → %d", a.Status)
+	status := green
+	if a.Status >= 300 {
+		status = red
+	}
+	b.WriteString("  " + c.paint(status, fmt.Sprintf("→ %d", a.Status)))
 	if a.Note != "" {
 		fmt.Fprintf(&b, "  (%s)", terminal.Escape(a.Note))
+	}
+	return b.String()
+}
+
+// Bounds of a body that is printed for people. --json prints all of it.
+const (
+	maxShownBody  = 16 << 10 // bytes
+	maxShownLines = 60
+)
+
+// bodyText renders the body, indented, JSON over several lines, cut at the bounds.
+func (a *arrival) bodyText() string {
+	var indented bytes.Buffer
+	body := a.raw
+	if a.Body != nil && json.Indent(&indented, a.Body, "", "  ") == nil {
+		body = indented.Bytes()
+	}
+	if len(body) == 0 {
+		return ""
+	}
+	shown := body[:min(len(body), maxShownBody)]
+	var b strings.Builder
+	lines := 0
+	for line := range strings.Lines(strings.TrimRight(string(shown), "\r\n")) {
+		if lines++; lines > maxShownLines {
+			break
+		}
+		b.WriteString("    " + terminal.Escape(strings.TrimRight(line, "\r\n")) + "\n")
+	}
+	if lines > maxShownLines || len(shown) < len(body) {
+		fmt.Fprintf(&b, "    … cut off: the body has %d bytes, and --json prints all of them\n", len(a.raw))
 	}
 	return b.String()
 }

@@ -31,11 +31,11 @@ func spelled(text, name string) string {
 	if name == usualName || !strings.Contains(text, usualName+" ") {
 		return text
 	}
-	return regexp.MustCompile(`\bservice (`+commandWords+`|--help)\b`).ReplaceAllString(text, name+" $1")
+	return regexp.MustCompile(`\bservice (`+commandWords+`|help|--help)\b`).ReplaceAllString(text, name+" $1")
 }
 
 // commandWords are the first words of all commands.
-const commandWords = "serve|token|key|admin|backup|compact|restore|release|standby|promote|salvage|publish|listen|config|doctor|healthcheck|completion|man|bench|version"
+const commandWords = "serve|standby|promote|publish|listen|token|admin|backup|restore|release|salvage|compact|key|config|doctor|healthcheck|bench|completion|man|version"
 
 // spellAll spells the help of a command, and of all below it.
 func spellAll(n *kong.Node, name string) {

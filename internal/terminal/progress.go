@@ -21,12 +21,17 @@ type Progress struct {
 
 // NewProgress returns a Progress that writes to w.
 func NewProgress(w io.Writer) *Progress {
-	p := &Progress{w: w}
-	if f, ok := w.(*os.File); ok {
-		info, err := f.Stat()
-		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	return &Progress{w: w, terminal: Is(w)}
+}
+
+// Is reports whether w is a terminal.
+func Is(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
 	}
-	return p
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // Show overwrites the progress line, at most ten times a second. Elsewhere than on

@@ -306,8 +306,15 @@ func (s *browsed) start() (*url.URL, error) {
 	found := ""
 	pages := regexp.MustCompile(`https?://\S+/(?:(?:sign-in|setup)/\S+)?$`)
 	lines := bufio.NewScanner(out)
-	for found == "" && lines.Scan() {
-		found = pages.FindString(lines.Text())
+	// The demo prints its link first, and last, when there is something to look at.
+	times := 1
+	if slices.Contains(s.flags, "--demo") {
+		times = 2
+	}
+	for times > 0 && lines.Scan() {
+		if link := pages.FindString(lines.Text()); link != "" {
+			found, times = link, times-1
+		}
 	}
 	go func() {
 		defer close(s.read)

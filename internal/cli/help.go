@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// ownVariables are the variables that commands other than serve read, besides those of
+// the settings that they share with serve. docs/operations.md lists them.
+var ownVariables = []string{
+	"SERVICE_TOKEN", "SERVICE_TOKEN_FILE", // of publish
+	"SERVICE_SECRET", "SERVICE_SECRET_FILE", // of listen
+	"SERVICE_ADMIN_PASSWORD_FILE", "SERVICE_BACKUP_PASSPHRASE_FILE",
+}
+
+// setVariables removes the variables of flags that are neither settings of serve nor in
+// ownVariables: other tools set SERVICE_NAME and SERVICE_URL, and --force is for one call.
+func setVariables(k *kong.Kong) error {
+	known := slices.Clone(ownVariables)
+	for _, command := range k.Model.Children {
+		if command.Name != "serve" {
+			continue
+		}
+		for _, flag := range command.Flags {
+			known = append(known, flag.Envs...)
+		}
+	}
+	var walk func(*kong.Node)
+	walk = func(n *kong.Node) {
+		for _, flag := range n.Flags {
+			flag.Envs = slices.DeleteFunc(flag.Envs, func(name string) bool { return !slices.Contains(known, name) })
+			flag.Value.Tag.Envs = flag.Envs
+		}
+		for _, child := range n.Children {
+			walk(child)
+		}
+	}
+	walk(k.Model.Node)
+	return nil
+}
+
+// flagGroups are the settings of serve under the titles that its help has, in their order
+// of appearance. A name that ends with - stands for all that begin with it.
+var flagGroups = []struct {
+	title string
+	flags []string
+}{
+	{"Data and keys", []string{"config", "data", "secret-key-file", "retention", "retention-", "min-free-disk"}},
+	{"Addresses and HTTPS", []string{"listen", "domain", "acme-", "http-listen", "tls", "trusted-proxy"}},
+	{"Delivery", []string{"allow-", "retry-", "attempt-timeout", "max-in-flight", "max-connections", "batch-"}},
+	{"Failing subscriptions", []string{"failing-after", "rejecting-after", "disable-after"}},
+	{"Alerts", []string{"alert-", "smtp-"}},
+	{"Limits and shutdown", []string{"rate-limit", "request-timeout", "max-subscriptions", "grace"}},
+	{"Replica and standby", []string{"litestream", "acknowledge", "acknowledge-", "verify-replica", "restore-hold", "lease"}},
+	{"Log", []string{"log-"}},
+}
+
+// groupFlags puts the settings of serve into groups, for the commands that take them all.
+func groupFlags(k *kong.Kong) error {
+	var walk func(*kong.Node)
+	walk = func(n *kong.Node) {
+		for _, flag := range n.Flags {
+			if len(n.Flags) > 20 {
+				flag.Group = groupOf(flag.Name)
+			}
+		}
+		for _, child := range n.Children {
+			walk(child)
+		}
+	}
+	walk(k.Model.Node)
+	return nil
+}
+
+func groupOf(flag string) *kong.Group {
+	for _, g := range flagGroups {
+		for _, name := range g.flags {
+			if name == flag || strings.HasSuffix(name, "-") && strings.HasPrefix(flag, name) {
+				return &kong.Group{Key: g.title, Title: g.title + ":"}
+			}
+		}
+	}
+	return nil
+}
+
+// commandGroups are the groups of commands in the help, in order.
+var commandGroups = []struct{ key, title string }{
+	{"run", "Run"},
+	{"publish", "Publish and receive"},
+	{"access", "Tokens and admins"},
+	{"data", "Data"},
+	{"operations", "Operations"},
+}
+
+// printHelp returns the printer of the help: that of the binary itself has the commands by
+// group, with examples. That of a command is kong's.
+func printHelp(std Streams) kong.HelpPrinter {
+	return func(options kong.HelpOptions, ctx *kong.Context) error {
+		if ctx.Selected() != nil {
+			return kong.DefaultHelpPrinter(options, ctx)
+		}
+		_, err := fmt.Fprint(std.Out, commandHelp(ctx.Model.Node, painter(std.Out)))
+		return err
+	}
+}
+
+// commandHelp is the help of the binary.
+func commandHelp(app *kong.Node, c colors) string {
+	const column = 13 // of the commands' names
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	p("%s sends webhooks: an API, an admin UI and the delivery, in one binary.\n", app.Name)
+	p("Usage: %s COMMAND [FLAGS]", app.Name)
+	for _, g := range commandGroups {
+		p("\n%s", c.paint(bold, g.title))
+		for _, command := range app.Children {
+			if command.Hidden || command.Group == nil || command.Group.Key != g.key {
+				continue
+			}
+			text := summary(command.Help)
+			if below := commandNames(command); len(below) > 0 {
+				text += " (" + strings.Join(below, ", ") + ")"
+			}
+			lines := strings.Split(strings.TrimSuffix(wrap(text, "", 80-column-3), "\n"), "\n")
+			p("  %-*s %s", column, command.Name, lines[0])
+			for _, line := range lines[1:] {
+				p("  %-*s %s", column, "", line)
+			}
+		}
+	}
+	p("\n%s", c.paint(bold, "Examples"))
+	p("  Try it, on temporary data:")
+	p("    %s serve --demo", app.Name)
+	p("  Create a token for publishing:")
+	p("    %s token create --program acme --user me --scope events.write", app.Name)
+	p("\nFlags of a command: %s COMMAND --help", app.Name)
+	p("Manual: %s man | man -l -", app.Name)
+	p("API reference, while the service runs: https://127.0.0.1:8443/docs")
+	return b.String()
+}
+
+// commandNames are the names of the commands below n.
+func commandNames(n *kong.Node) []string {
+	var names []string
+	for _, child := range n.Children {
+		if !child.Hidden && child.Type == kong.CommandNode {
+			names = append(names, child.Name)
+		}
+	}
+	return names
+}
+
+// listCommands returns err, with the commands that there are when it is a mistake in the
+// name of one.
+func listCommands(err error) error {
+	var parse *kong.ParseError
+	if !errors.As(err, &parse) || parse.Context == nil {
+		return err
+	}
+	at := parse.Context.Model.Node
+	for _, step := range parse.Context.Path {
+		if step.Command != nil {
+			at = step.Command
+		}
+	}
+	names := commandNames(at)
+	if len(names) == 0 {
+		return err
+	}
+	path := ""
+	if at.Parent != nil {
+		path = at.Name + " "
+	}
+	text := err.Error()
+	if rest, ok := strings.CutPrefix(text, "unexpected argument "); ok {
+		word, meant, _ := strings.Cut(rest, ", did you mean ")
+		text = fmt.Sprintf("%s%s is not a command", path, word)
+		if meant != "" {
+			text += "; did you mean " + strings.TrimSuffix(meant, "?")
+		}
+	} else if strings.HasPrefix(text, "expected ") {
+		text = path + "needs a command"
+	} else {
+		return err
+	}
+	if len(names) == 1 {
+		return fmt.Errorf("%s; the command is %s", text, names[0])
+	}
+	return fmt.Errorf("%s; the commands are %s", text, strings.Join(names, ", "))
+}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"time"
 
 	"service/webhook"
@@ -31,6 +32,9 @@ func attemptsOf(each func(query string, args []any, row func(scan func(...any) e
 		}
 		a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
 		a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
+		if fact, ok := strings.CutPrefix(a.ResponseHeader, factMark); ok {
+			a.ResponseHeader, a.ErrorFact = "", fact
+		}
 		all = append(all, a)
 		return err
 	})
@@ -62,6 +66,18 @@ func outcome(a *webhook.Attempt) (status, code any) {
 	return status, code
 }
 
+// factMark begins the fact of an attempt's error in the column response_header, which is
+// empty otherwise: no header begins with it, since a name is never empty.
+const factMark = ":"
+
+// storedHeader is what the column response_header has of an attempt.
+func storedHeader(a *webhook.Attempt) string {
+	if a.ResponseHeader == "" && a.ErrorFact != "" {
+		return factMark + a.ErrorFact
+	}
+	return a.ResponseHeader
+}
+
 func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
 	status, code := outcome(a)
 	body := a.ResponseBody
@@ -69,7 +85,7 @@ func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
 		body = []byte{} // there is always a body, if an empty one
 	}
 	return t.Exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, a.ResponseHeader, body, a.ResponseTruncated,
+		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, storedHeader(a), body, a.ResponseTruncated,
 		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte))
 }
 

@@ -72,3 +72,24 @@ func TestDeliveryView(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 }
+
+// The fact behind an error is stored with its attempt, and is not part of a response.
+func TestErrorFactIsStored(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated")
+	c := form(t, s, queue(t, s, sub.ID), 100)
+	a := webhook.Attempt{Number: 1, StartedAt: time.UnixMilli(1773476688644).UTC(), Duration: time.Second, Result: webhook.ResultFailed,
+		Error: webhook.ErrorConnect, ErrorFact: "connection refused", ResponseBody: []byte{}}
+	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureAttemptsExhausted}, webhook.HealthPolicy{}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.Deliveries().View(t.Context(), c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]webhook.Attempt{a}, d.Attempts); diff != "" {
+		t.Errorf("attempts (-want +got):\n%s", diff)
+	}
+}

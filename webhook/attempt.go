@@ -57,6 +57,10 @@ type Attempt struct {
 	ResponseStatus int       // 0 when there was no answer
 	Error          ErrorCode // ErrorNone when there was one
 
+	// ErrorFact is the fact behind Error, for admins: "connection refused". "" when
+	// no more is known than the code.
+	ErrorFact string
+
 	// Phases are where the time went, for admins.
 	Phases Phases
 

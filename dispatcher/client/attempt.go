@@ -113,7 +113,7 @@ func (x *exchange) dial(to origin) (*conn, error) {
 	case x.allowHTTP:
 		c, err = x.dialer.dialTCP(ctx, to.address)
 	default:
-		err = &dialError{webhook.ErrorBlocked, errBlocked}
+		err = &dialError{webhook.ErrorBlocked, errPlainHTTP}
 	}
 	if err != nil {
 		return nil, err

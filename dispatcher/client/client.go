@@ -111,6 +111,7 @@ func (x *exchange) run(ctx context.Context) webhook.Attempt {
 	}
 	if err != nil && a.ResponseStatus == 0 {
 		a.Error = x.classify(err)
+		a.ErrorFact = x.fact(a.Error, err)
 	} // else the status has decided
 	a.Duration = time.Since(a.StartedAt)
 	if a.Error == webhook.ErrorBlocked { // of which there is to be nothing but that

@@ -38,6 +38,12 @@ const (
 // errBlocked is the cause of a dialError of webhook.ErrorBlocked.
 var errBlocked = errors.New("address is not an allowed destination")
 
+// Those of its reasons that are not the address itself.
+var (
+	errPlainHTTP = fmt.Errorf("%w: plain HTTP", errBlocked)
+	errOwn       = fmt.Errorf("%w: the service listens there", errBlocked)
+)
+
 // dialError is the reason why there is no connection, as an attempt knows it.
 // The cause is for tests and debuggers; it is never shown or logged.
 type dialError struct {
@@ -106,7 +112,7 @@ func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) 
 	}
 	for _, a := range addrs {
 		if d.isOwn(netip.AddrPortFrom(a, uint16(port))) {
-			return nil, classDial(ctx, errBlocked, webhook.ErrorConnect)
+			return nil, classDial(ctx, errOwn, webhook.ErrorConnect)
 		}
 	}
 	began = time.Now()

@@ -500,7 +500,7 @@ func TestSendBlockedAlike(t *testing.T) {
 	for range tries {
 		for _, url := range urls {
 			a := s.Send(t.Context(), testRequest(url, 10))
-			want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked}
+			want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked, ErrorFact: "address not allowed"}
 			if diff := cmp.Diff(want, a); diff != "" {
 				t.Fatalf("%s (-want +got):\n%s", url, diff)
 			}
@@ -951,7 +951,7 @@ func TestDialErrorIsPlain(t *testing.T) {
 	s := New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8})
 	defer s.CloseIdle()
 	a := s.Send(t.Context(), testRequest("http://169.254.169.254/latest/meta-data", 10))
-	want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked}
+	want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed, Error: webhook.ErrorBlocked, ErrorFact: "address not allowed"}
 	if diff := cmp.Diff(want, a); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

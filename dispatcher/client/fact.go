@@ -1,0 +1,177 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"service/webhook"
+)
+
+// maxFact bounds a fact, in bytes: a certificate names whatever its owner likes.
+const maxFact = 200
+
+// fact says in a few words what is behind the error of an attempt, "" when no more is
+// known than its code. It holds no address, and of outside text only the name that a
+// certificate is for.
+func (x *exchange) fact(code webhook.ErrorCode, err error) string {
+	var text string
+	switch code {
+	case webhook.ErrorDNS:
+		text = dnsFact(err)
+	case webhook.ErrorConnect:
+		text = connectionFact(err)
+	case webhook.ErrorTLS:
+		text = tlsFact(err, x.attempt.StartedAt)
+	case webhook.ErrorTimeout:
+		text = timeoutFact(err, x.attempt.Phases)
+	case webhook.ErrorBlocked:
+		text = blockedFact(err)
+	case webhook.ErrorProtocol:
+		text = protocolFact(err)
+	}
+	if len(text) > maxFact {
+		text = strings.ToValidUTF8(text[:maxFact], "") + "…"
+	}
+	return text
+}
+
+func dnsFact(err error) string {
+	var dns *net.DNSError
+	switch {
+	case !errors.As(err, &dns):
+		return "the name has no address"
+	case dns.IsNotFound:
+		return "no such host"
+	case dns.IsTimeout:
+		return "the name server did not answer"
+	}
+	return "the name server failed"
+}
+
+// connectionFacts are what the operating system says of a connection.
+var connectionFacts = []struct {
+	err  error
+	text string
+}{
+	{syscall.ECONNREFUSED, "connection refused"},
+	{syscall.ECONNRESET, "connection reset"},
+	{syscall.EHOSTUNREACH, "no route to the host"},
+	{syscall.ENETUNREACH, "no route to the network"},
+	{syscall.ETIMEDOUT, "no answer to the connection attempt"},
+	{syscall.EPIPE, "the server closed the connection"},
+	{io.EOF, "the server closed the connection"},
+	{io.ErrUnexpectedEOF, "the server closed the connection"},
+	{io.ErrClosedPipe, "the server closed the connection"},
+}
+
+func connectionFact(err error) string {
+	for _, f := range connectionFacts {
+		if errors.Is(err, f.err) {
+			return f.text
+		}
+	}
+	return ""
+}
+
+// tlsFact says why there is no secure connection, as of now.
+func tlsFact(err error, now time.Time) string {
+	var invalid x509.CertificateInvalidError
+	var name x509.HostnameError
+	var unknown x509.UnknownAuthorityError
+	var record tls.RecordHeaderError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
+		return validityFact(invalid.Cert, now)
+	case errors.As(err, &invalid):
+		return "the certificate is not valid for a server"
+	case errors.As(err, &name):
+		return nameFact(&name)
+	case errors.As(err, &unknown):
+		return "the certificate is from an unknown authority"
+	case errors.As(err, &record):
+		return "the server does not speak TLS on this port"
+	case errors.Is(err, errLongHandshake):
+		return "the server's handshake is too long"
+	case errors.As(err, &op) && op.Op == "remote error":
+		return "the server ended the handshake (" + strings.TrimPrefix(op.Err.Error(), "tls: ") + ")"
+	}
+	return connectionFact(err)
+}
+
+// validityFact says when a certificate that is not valid now was, or will be.
+func validityFact(c *x509.Certificate, now time.Time) string {
+	if now.Before(c.NotBefore) {
+		return "the certificate is not valid before " + c.NotBefore.UTC().Format("2006-01-02 15:04 MST")
+	}
+	ago := now.Sub(c.NotAfter)
+	count := webhook.Count(int(ago/(24*time.Hour)), "day")
+	if ago < 24*time.Hour {
+		count = webhook.Count(int(ago/time.Hour), "hour")
+	}
+	return "the certificate expired " + count + " ago, on " + c.NotAfter.UTC().Format("2006-01-02")
+}
+
+// nameFact says for whom a certificate is that is not for the host.
+func nameFact(err *x509.HostnameError) string {
+	text := "the certificate is for another name"
+	if err.Certificate == nil {
+		return text
+	}
+	switch names := err.Certificate.DNSNames; {
+	case len(names) == 1:
+		return text + ": " + names[0]
+	case len(names) > 1:
+		return fmt.Sprintf("%s: %s and %d more", text, names[0], len(names)-1)
+	}
+	return text
+}
+
+// timeoutFact says what the attempt waited for when its time was over.
+func timeoutFact(err error, took webhook.Phases) string {
+	var dial *dialError
+	switch {
+	case !errors.As(err, &dial) && took.FirstByte > 0:
+		return "the response header was not complete"
+	case !errors.As(err, &dial):
+		return "no response"
+	case took.TLS > 0:
+		return "no end of the TLS handshake"
+	case took.Connect > 0:
+		return "no connection"
+	}
+	return "no answer from the name server"
+}
+
+func blockedFact(err error) string {
+	switch {
+	case errors.Is(err, errPlainHTTP):
+		return "http:// is not allowed"
+	case errors.Is(err, errOwn):
+		return "the service itself listens there"
+	}
+	return "address not allowed"
+}
+
+func protocolFact(err error) string {
+	switch {
+	case errors.Is(err, errLongHeader), errors.Is(err, errTooManyLines):
+		return "the response header is too long"
+	case errors.Is(err, errTooManyInformational):
+		return "too many interim responses (1xx)"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+		return "the response ended in its header"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return "no final response after an interim one (1xx)"
+	}
+	return "the response is not HTTP/1.1"
+}

@@ -135,7 +135,7 @@ func TestReferenceCommands(t *testing.T) {
 	waiting.delivery = data[identified](t, s.send("POST", "/v2/webhooks/subscriptions/"+made.subscription+"/deliveries/"+made.delivery+"/redeliver", "")).ID
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A ping is answered by nobody here: it must be played.
-		if strings.HasSuffix(r.URL.Path, "/ping") || strings.HasSuffix(r.URL.Path, "/probe") {
+		if strings.HasSuffix(r.URL.Path, "/ping") || strings.HasSuffix(r.URL.Path, "/test") || strings.HasSuffix(r.URL.Path, "/probe") {
 			wait := s.answerPing(204, webhook.ErrorNone)
 			defer wait()
 		}

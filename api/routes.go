@@ -92,6 +92,7 @@ func (a *API) routes() []route {
 	// Actions on a record take POST, and PUT as well (spec, section 4.4).
 	for _, action := range []route{
 		{"POST", subscriptionPath + "/ping", webhooksWrite, bySub, none, subscriptions.ping, false, nil},
+		{"POST", subscriptionPath + "/test", webhooksWrite, bySub, none, subscriptions.test, false, nil},
 		{"POST", subscriptionPath + "/probe", webhooksWrite, bySub, none, subscriptions.probe, false, nil},
 		{"POST", subscriptionPath + "/rotate_secret", webhooksWrite, bySub, none, a.once(subscriptions.rotateSecret), false, nil},
 		{"POST", deliveryPath + "/redeliver", webhooksWrite, deliveries.find, none, a.once(deliveries.redeliver), false, nil},

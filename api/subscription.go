@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"service/store"
 	"service/webhook"
@@ -185,6 +186,27 @@ func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
 			"The ping was not answered within %s. It goes on as delivery %s.", h.api.timeout, d.ID))
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{data: newPingRecord(&s, d.ID, &d.Attempts[0])}, nil
+}
+
+// test sends the example of an event type to this subscription alone.
+func (h subscriptionHandlers) test(req *request) (answer, error) {
+	body, err := req.readJSON()
+	if err != nil {
+		return answer{}, err
+	}
+	event, invalid := h.api.catalog.ParseTest(body, time.Now())
+	if invalid != nil {
+		return answer{}, invalid
+	}
+	s, d, err := h.api.store.Subscriptions().Test(req.ctx, req.program(), req.subscription.ID, event)
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
+		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
+			"The test was not answered within %s. It goes on as delivery %s.", h.api.timeout, d.ID))
 	}
 	if err != nil {
 		return answer{}, err

@@ -121,6 +121,7 @@ func request(to recipient, c *store.Claim) *client.Request {
 	return &client.Request{
 		DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
 		To: to.target, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
+		Test: c.Ping && len(c.Events) == 1 && webhook.IsTestEvent(c.Events[0]),
 		Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
 	}
 }

@@ -75,6 +75,17 @@ func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num in
 // comes first, in which case the ping goes on without us. What is to be written
 // with it, or not at all, is done by also.
 func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID string, also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
+	return s.sendOwn(ctx, programID, subscriptionID, nil, also)
+}
+
+// Test is Ping with a test event in the place of the ping: see [webhook.Catalog.TestEvent].
+// It is sent to this subscription alone, whatever it asks for, and is not in the log.
+func (s Subscriptions) Test(ctx context.Context, programID, subscriptionID string, event webhook.Event, also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
+	return s.sendOwn(ctx, programID, subscriptionID, &event, also)
+}
+
+// sendOwn queues a delivery with an event of its own, nil for a ping, and waits as Ping does.
+func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID string, event *webhook.Event, also []func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	if err := ctx.Err(); err != nil {
 		return webhook.Subscription{}, webhook.Delivery{}, err
 	}
@@ -87,7 +98,7 @@ func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID strin
 		if sub, err = t.subscription(programID, subscriptionID); err != nil {
 			return err
 		}
-		if d, err = s.queuePing(t, &sub, id); err != nil {
+		if d, err = s.queueOwn(t, &sub, id, event); err != nil {
 			return err
 		}
 		for _, do := range also {
@@ -106,7 +117,7 @@ func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID strin
 			if _, err := s.Get(ctx, programID, subscriptionID); err != nil {
 				return sub, d, err // it was deleted while we waited
 			}
-			return sub, d, webhook.NewError(webhook.CodeConflict, "The ping was called off before it was sent.")
+			return sub, d, webhook.NewError(webhook.CodeConflict, "It was cancelled before it was sent.")
 		}
 		d.Attempts = []webhook.Attempt{a}
 		return sub, d, nil
@@ -204,6 +215,12 @@ const maxOpenPings = 100
 
 // queuePing stores a ping that the dispatcher will find due.
 func (s *core) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.Delivery, error) {
+	return s.queueOwn(t, sub, id, nil)
+}
+
+// queueOwn stores a delivery with an event of its own that the dispatcher will find due:
+// a ping when event is nil, else a test.
+func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webhook.Event) (webhook.Delivery, error) {
 	now, err := t.now()
 	if err != nil {
 		return webhook.Delivery{}, err
@@ -216,16 +233,19 @@ func (s *core) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.D
 		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict, webhook.Count(open, "ping")+" of the subscription have not succeeded and will be tried again; wait for them to end.")
 	}
 	at := s.clock.now().UTC().Truncate(time.Millisecond)
-	event := webhook.NewID()
+	if event == nil {
+		ping := webhook.NewID()
+		event = &webhook.Event{ID: ping, Name: webhook.EventPing, JSON: webhook.PingEvent(ping, at)}
+	}
 	d := webhook.Delivery{
 		ID: id, SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Status: webhook.StatusPending,
 		NextAttemptAt: at, CreatedAt: at,
-		Events: []webhook.EventRef{{ID: event, Name: webhook.EventPing}},
+		Events: []webhook.EventRef{{ID: event.ID, Name: event.Name}},
 	}
 	t.deliveryChanged(0)
 	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?1, ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'pending', 0, ?4, ?5, ?6)",
-		shortID(id), sub.ID, sub.ProgramID, s.clock.wait(at), webhook.PingEvent(event, at), now)
+		shortID(id), sub.ID, sub.ProgramID, s.clock.wait(at), event.JSON, now)
 }
 
 // Redeliver queues a new delivery with the events of an old one, whatever came

@@ -17,6 +17,7 @@ type DeliveryView struct {
 	Place            int64                // as Changes name it
 
 	ClaimedAt  time.Time     // when the attempt under way was counted; zero when none is
+	Own        bool          // it has an event of its own, which is not in the log: a ping or a test
 	ReplayID   string        // of the replay that formed it, "" for none
 	Trace      webhook.Trace // of the first of its events that has one
 	EventJSON  [][]byte      // in the order of Events; nil when retention has removed one of them
@@ -64,7 +65,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			return err
 		}
 		if ping != nil {
-			d.EventJSON = [][]byte{ping}
+			d.Own, d.EventJSON = true, [][]byte{ping}
 		} else {
 			var places []int64
 			if err := json.Unmarshal([]byte(seqs.String), &places); err != nil {

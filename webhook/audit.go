@@ -14,6 +14,7 @@ const (
 	ActionSubscriptionResume       Action = "subscription.resume"
 	ActionSubscriptionPing         Action = "subscription.ping"
 	ActionSubscriptionProbe        Action = "subscription.probe"
+	ActionSubscriptionTest         Action = "subscription.test"
 	ActionSubscriptionRotateSecret Action = "subscription.rotate_secret"
 	ActionSubscriptionReplay       Action = "subscription.replay"
 	ActionSubscriptionCancelReplay Action = "subscription.cancel_replay"
@@ -40,7 +41,7 @@ const (
 
 var actions = [...]Action{
 	ActionSubscriptionCreate, ActionSubscriptionUpdate, ActionSubscriptionPause, ActionSubscriptionResume, ActionSubscriptionPing,
-	ActionSubscriptionProbe, ActionSubscriptionRotateSecret, ActionSubscriptionReplay, ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
+	ActionSubscriptionProbe, ActionSubscriptionTest, ActionSubscriptionRotateSecret, ActionSubscriptionReplay, ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,

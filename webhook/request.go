@@ -9,7 +9,7 @@ import (
 const UserAgent = "Service-Webhooks/1.0"
 
 // MaxRequestHeader is how many lines [RequestHead.AppendHeader] appends at the most.
-const MaxRequestHeader = 10
+const MaxRequestHeader = 11
 
 // RequestHead is what the header of an attempt is made of.
 type RequestHead struct {
@@ -19,6 +19,7 @@ type RequestHead struct {
 	At            time.Time // when the attempt began
 	Signature     string    // as [SigningSecret.Sign] renders it, of each secret that signs, with blanks between; "" for none
 	Trace         string    // as [Trace.Attempt] renders it; "" for none
+	Test          bool      // the event is a test
 }
 
 // AppendHeader appends the header of an attempt as names and values (spec,
@@ -42,6 +43,9 @@ func (h *RequestHead) AppendHeader(dst [][2]string) [][2]string {
 	}
 	if h.Trace != "" {
 		dst = append(dst, [2]string{"traceparent", h.Trace})
+	}
+	if h.Test {
+		dst = append(dst, [2]string{TestHeader, "true"})
 	}
 	return dst
 }

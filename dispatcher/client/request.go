@@ -21,6 +21,7 @@ type Request struct {
 	Body           []byte        // must not be changed any more: it may be read even after Send has returned
 	Number         int           // of the attempt, from 1
 	Trace          webhook.Trace // that the attempt is a span of, "" for none
+	Test           bool          // the event is a test
 }
 
 // origin returns where the connection of the request leads, and for which program.
@@ -49,7 +50,7 @@ func (r *Request) appendHead(dst []byte, now time.Time) []byte {
 	dst = append(append(dst, "POST "...), r.To.path...)
 	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), r.To.host...)
 	dst = strconv.AppendInt(append(dst, "\r\nContent-Length: "...), int64(len(r.Body)), 10)
-	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number)}
+	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number), Test: r.Test}
 	for i, secret := range r.Secrets {
 		if i > 0 {
 			head.Signature += " "

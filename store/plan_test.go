@@ -78,6 +78,7 @@ func TestQueryPlans(t *testing.T) {
 		{findSubscriptions, 3, "USING PRIMARY KEY (id>? AND id<?)"},
 		{findDeliveries, 5, "USING INDEX sqlite_autoindex_deliveries_1 (id>? AND id<?)"},
 		{findTokens, 3, "USING PRIMARY KEY (id>? AND id<?)"},
+		{searchEvents, 2, "SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"},
 	} {
 		checkPlan(t, s, c.query, c.args, c.want)
 	}

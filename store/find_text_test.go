@@ -1,0 +1,120 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+func TestFindByText(t *testing.T) {
+	s := open(t)
+	for _, p := range []string{"acme", "globex"} {
+		program(t, s, p)
+	}
+	active, names := true, []string{"user_created"}
+	var ids []string
+	for _, of := range [][2]string{{"https://hooks.partner.example/in?key=hush", "Partner X, 100 %"}, {"https://other.example/", "another_one"}} {
+		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "1", &webhook.SubscriptionFields{URL: &of[0], Description: &of[1], Active: &active, Events: &names}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, sub.ID)
+	}
+	for _, tt := range []struct {
+		text     string
+		subs     string
+		programs string
+	}{
+		{"", "[]", "[]"},
+		{"partner x", "[0]", "[]"},
+		{"PARTNER.example/in", "[0]", "[]"},
+		{"example", "[0 1]", "[]"},
+		{"hush", "[]", "[]"},
+		{"%", "[0]", "[]"},
+		{"r_o", "[1]", "[]"},
+		{"_", "[1]", "[]"},
+		{`\`, "[]", "[]"},
+		{"obex", "[]", "[globex]"},
+	} {
+		subs, programs, err := s.FindByText(t.Context(), tt.text, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := []int{}
+		for i, id := range ids {
+			for _, sub := range subs {
+				if sub.ID == id {
+					got = append(got, i)
+				}
+			}
+		}
+		if fmt.Sprint(got) != tt.subs || fmt.Sprint(programs) != tt.programs {
+			t.Errorf("%q: got %v and %v, want %s and %s", tt.text, got, programs, tt.subs, tt.programs)
+		}
+	}
+	if subs, _, err := s.FindByText(t.Context(), "example", 1); err != nil || len(subs) != 1 {
+		t.Errorf("got %d subscriptions, %v; want 1", len(subs), err)
+	}
+}
+
+func TestSearchEvents(t *testing.T) {
+	s := open(t)
+	program(t, s, "a")
+	program(t, s, "b")
+	add := func(programID string, from, to int) {
+		t.Helper()
+		var events []webhook.Event
+		for i := from; i < to; i++ {
+			id := webhook.NewID()
+			events = append(events, webhook.Event{ID: id, Name: "content_updated",
+				JSON: fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"content_updated","version":"1","content_id":%d}`, id, i%700)})
+		}
+		if _, err := s.Events().Publish(t.Context(), programID, events); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("a", 0, 800)
+	add("b", 0, 800)
+	search := func(q EventSearch) EventsFound {
+		t.Helper()
+		q.Field, q.Within = "content_id", time.Minute
+		found, err := s.Events().Search(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	all := search(EventSearch{Value: "42", Limit: 10})
+	if len(all.Events) != 4 || all.More != "" || all.Read != 1600 || all.Until.IsZero() || all.Events[0].ProgramID != "b" {
+		t.Errorf("got %d events of %d, more %q", len(all.Events), all.Read, all.More)
+	}
+	if one := search(EventSearch{Value: "42", Limit: 10, ProgramID: "a"}); len(one.Events) != 2 || one.Events[0].ProgramID != "a" {
+		t.Errorf("of one program: got %d", len(one.Events))
+	}
+	// Page by page it finds the same.
+	var paged []webhook.Event
+	cursor := ""
+	for range 5 {
+		page := search(EventSearch{Value: "42", Limit: 1, Cursor: cursor})
+		paged = append(paged, page.Events...)
+		if cursor = page.More; cursor == "" {
+			break
+		}
+	}
+	if len(paged) != 4 || cursor != "" || paged[3].ID != all.Events[3].ID {
+		t.Errorf("page by page: got %d, then %q", len(paged), cursor)
+	}
+	// When its time is over, it says how far it came, and can be continued.
+	found, err := s.Events().Search(t.Context(), EventSearch{Field: "content_id", Value: "none", Limit: 1})
+	if err != nil || found.Read != searchStep || found.More == "" {
+		t.Errorf("without time: read %d, more %q, %v", found.Read, found.More, err)
+	}
+	if found = search(EventSearch{Value: "42", Limit: 10, From: time.Now().Add(time.Hour)}); found.Read != 0 || found.More != "" {
+		t.Errorf("after all of them: read %d, more %q", found.Read, found.More)
+	}
+	if _, err := s.Events().Search(t.Context(), EventSearch{Field: "content_id", Value: "43", Limit: 1, Cursor: all.More + "x"}); err == nil {
+		t.Error("a cursor of another search was taken")
+	}
+}

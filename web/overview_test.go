@@ -204,7 +204,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 		t.Fatalf("recovered %d, %v", n, err)
 	}
 	p = v.do("GET", "/")
-	for _, text := range []string{"state-retryable", ">interrupted<", html.EscapeString(webhook.ErrorInterrupted.Detail()), "0 ms", "1/5", ">now</time>"} {
+	for _, text := range []string{"state-retryable", ">interrupted<", html.EscapeString(webhook.ErrorInterrupted.Detail()), "&lt; 1 ms", "1/5", ">now</time>"} {
 		p.want(t, 200, text)
 	}
 

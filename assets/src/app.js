@@ -2,7 +2,9 @@
 // part adds to something that works without it.
 import "../vendor/htmx.esm.min.js";
 import "../vendor/hx-sse.min.js";
+import "./chart.js";
 import "./copy.js";
+import "./find.js";
 import "./form.js";
 import "./keys.js";
 import "./live.js";

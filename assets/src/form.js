@@ -27,6 +27,21 @@ document.addEventListener("change", (event) => {
   if (event.target.matches?.(".pills input")) event.target.form.requestSubmit();
 });
 
+document.addEventListener("change", (event) => {
+  if (event.target.matches?.("[data-submit]")) event.target.form.requestSubmit();
+});
+
+// The presets of scopes tick the boxes, and leave what was typed.
+document.addEventListener("click", (event) => {
+  const preset = event.target.closest?.("a[data-preset]");
+  if (!preset) return;
+  event.preventDefault();
+  const scopes = preset.dataset.preset.split(",");
+  const fields = preset.closest("fieldset");
+  for (const box of fields.querySelectorAll("input[type=checkbox]")) box.checked = scopes.includes(box.value);
+  for (const a of fields.querySelectorAll("a[data-preset]")) a.toggleAttribute("aria-current", a === preset);
+});
+
 document.querySelector("[data-focus]")?.focus();
 
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;

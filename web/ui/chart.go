@@ -16,7 +16,10 @@ type Chart struct {
 	Labels   []string
 	Series   []Series
 	Max      float64              // the height of the drawing, when it is known; 0 is that of the greatest number
+	Log      bool                 // lines whose values differ by more than logFrom times have a logarithmic axis
 	Format   func(float64) string // of a number; nil is grouped, without decimals
+	Links    []string             // what each label leads to: nil for none
+	Pick     string               // the property whose time the links narrow, when a span of them can be picked; "" when not
 }
 
 // Series is one series of a chart: a value for each label. NaN is no value.
@@ -43,17 +46,28 @@ func (c *Chart) formatValue(v float64) string {
 	}
 }
 
-// top is the greatest height of the bars, or of the lines, at least 1, unless it
-// is known.
-func (c *Chart) top(stacked bool) float64 {
+// logFrom is how many times the least value the greatest must be for a logarithmic axis.
+const logFrom = 20
+
+// axis is the vertical axis of a chart, from low to top.
+type axis struct {
+	low, top float64
+	log      bool
+}
+
+// axis fits the greatest of the bars, or of the lines, at least 1, unless it is known.
+func (c *Chart) axis(stacked bool) axis {
 	if c.Max > 0 {
-		return c.Max
+		return axis{top: c.Max}
 	}
-	top := 1.0
+	top, least := 1.0, math.Inf(1)
 	for i := range c.Labels {
 		sum := 0.0
 		for _, s := range c.Series {
 			v := s.at(i)
+			if v > 0 {
+				least = min(least, v)
+			}
 			if stacked {
 				sum += v
 			} else {
@@ -62,7 +76,43 @@ func (c *Chart) top(stacked bool) float64 {
 		}
 		top = max(top, sum)
 	}
-	return roundUp(top)
+	a := axis{top: roundUp(top)}
+	if c.Log && !stacked && top > least*logFrom {
+		a.log, a.low = true, math.Pow(10, math.Floor(math.Log10(least)))
+	}
+	return a
+}
+
+// at is where a value is on the axis, from 0 to 1.
+func (a axis) at(v float64) float64 {
+	if !a.log {
+		return v / a.top
+	}
+	if v <= a.low {
+		return 0
+	}
+	return math.Log(v/a.low) / math.Log(a.top/a.low)
+}
+
+// middle is the value in the middle of the axis.
+func (a axis) middle() float64 {
+	if a.log {
+		return math.Sqrt(a.low * a.top)
+	}
+	return a.top / 2
+}
+
+// ticks are what the axis says at its top, its middle and its bottom. The middle is left
+// out where the values are counts and it is none.
+func (c *Chart) ticks(a axis) [3]string {
+	t := [3]string{c.formatValue(a.top), c.formatValue(a.middle()), c.formatValue(a.low)}
+	if a.low == 0 {
+		t[2] = "0"
+	}
+	if c.Format == nil && a.middle() != math.Trunc(a.middle()) {
+		t[1] = ""
+	}
+	return t
 }
 
 // at is a number for drawing: nothing is drawn as 0.
@@ -73,10 +123,10 @@ func (s *Series) at(i int) float64 {
 	return s.Values[i]
 }
 
-// roundUp is the next round number: 1, 2 or 5 times a power of ten.
+// roundUp is the next round number: 1, 1.5, 2, 3, 4, 5, 6 or 8 times a power of ten.
 func roundUp(v float64) float64 {
 	p := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, m := range []float64{1, 2, 5, 10} {
+	for _, m := range []float64{1, 1.5, 2, 3, 4, 5, 6, 8, 10} {
 		if v <= m*p {
 			return m * p
 		}
@@ -91,13 +141,13 @@ type bar struct {
 }
 
 func (c *Chart) bars() []bar {
-	top := c.top(true)
+	axis := c.axis(true)
 	step := chartWidth / float64(max(1, len(c.Labels)))
 	var all []bar
 	for i := range c.Labels {
 		y := float64(chartHeight)
 		for _, s := range c.Series {
-			h := s.at(i) / top * chartHeight
+			h := axis.at(s.at(i)) * chartHeight
 			if h == 0 {
 				continue
 			}
@@ -109,7 +159,7 @@ func (c *Chart) bars() []bar {
 }
 
 // path is the line of a series; steps without a number are gaps.
-func (c *Chart) path(s *Series, top float64) string {
+func (c *Chart) path(s *Series, axis axis) string {
 	var b strings.Builder
 	move := true
 	step := chartWidth / float64(max(1, len(c.Labels)-1))
@@ -118,7 +168,7 @@ func (c *Chart) path(s *Series, top float64) string {
 			move = true
 			continue
 		}
-		x, y := float64(i)*step, SVGLength(chartHeight-s.at(i)/top*chartHeight)
+		x, y := float64(i)*step, SVGLength(chartHeight-axis.at(s.at(i))*chartHeight)
 		if next := i + 1; move && (next >= len(s.Values) || math.IsNaN(s.Values[next])) {
 			// A number alone is a line of its step's width, so that it can be seen.
 			from, to := max(0, x-step*0.4), min(chartWidth, x+step*0.4)

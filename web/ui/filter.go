@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"slices"
 	"strings"
 
 	"service/webhook"
@@ -62,7 +63,7 @@ func (v *Listing) countSet() int {
 // foldedSet says whether a filter is set that is folded away.
 func (v *Listing) foldedSet() bool {
 	for _, fl := range v.List.Filters {
-		if fl.Kind == webhook.FilterOneOf && len(fl.Values) <= 5 {
+		if isBoxes(&fl) || fl.Kind == webhook.FilterEvent || v.isResponse(fl.Name) {
 			continue
 		}
 		if _, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.timeField() || !v.Values.Has(SpanParameter)) {
@@ -76,13 +77,19 @@ func (v *Listing) foldedSet() bool {
 }
 
 func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
-	p := FieldProps{ID: "filter-" + fl.Name, Name: "filter[" + fl.Name + "]", Label: Label(fl.Name), Value: strings.Join(v.given(fl), ",")}
+	p := FieldProps{ID: "filter-" + fl.Name, Name: "filter[" + fl.Name + "]", Label: filterName(fl.Name), Value: strings.Join(v.given(fl), ",")}
 	if v.Error != nil {
 		p.Error = FieldErrorText(v.fieldErrors(), p.ID)
 	}
 	switch fl.Kind {
 	case webhook.FilterEvent:
 		p.Hint = "Names of events, with commas"
+		if given := v.given(fl); len(v.Events) > 0 && (len(given) == 0 || len(given) == 1 && slices.Contains(v.Events, given[0])) {
+			p.Hint, p.Kind, p.Options = "", "select", []Option{{"", "Any"}}
+			for _, name := range v.Events {
+				p.Options = append(p.Options, Option{name, name})
+			}
+		}
 	case webhook.FilterID:
 		p.Hint = "Whole ids, with commas"
 	case webhook.FilterURL:
@@ -119,9 +126,9 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 func (v *Listing) fieldErrors() []FieldError {
 	ids := make(map[string][2]string)
 	for _, fl := range v.List.Filters {
-		ids["filter["+fl.Name+"]"] = [2]string{"filter-" + fl.Name, Label(fl.Name)}
-		ids["filter["+fl.Name+".from]"] = [2]string{"filter-" + fl.Name + "-from", Label(fl.Name) + " from"}
-		ids["filter["+fl.Name+".to]"] = [2]string{"filter-" + fl.Name + "-to", Label(fl.Name) + " to"}
+		ids["filter["+fl.Name+"]"] = [2]string{"filter-" + fl.Name, filterName(fl.Name)}
+		ids["filter["+fl.Name+".from]"] = [2]string{"filter-" + fl.Name + "-from", filterName(fl.Name) + " from"}
+		ids["filter["+fl.Name+".to]"] = [2]string{"filter-" + fl.Name + "-to", filterName(fl.Name) + " to"}
 	}
 	return FieldErrors(v.Error, ids)
 }

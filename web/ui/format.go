@@ -45,8 +45,11 @@ func Until(t, now time.Time) string {
 	return "in " + Duration(t.Sub(now))
 }
 
-// Latency formats the duration of an attempt.
+// Latency formats the duration of an attempt, which is kept in milliseconds.
 func Latency(d time.Duration) string {
+	if d < time.Millisecond {
+		return "< 1 ms"
+	}
 	if d < time.Second {
 		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
 	}

@@ -36,7 +36,7 @@ func TestTimes(t *testing.T) {
 			t.Errorf("until(%v): got %q, want %q", d, got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{0: "0 ms", 999 * time.Millisecond: "999 ms", 10 * time.Second: "10.0 s"} {
+	for d, want := range map[time.Duration]string{0: "< 1 ms", 999 * time.Millisecond: "999 ms", 10 * time.Second: "10.0 s"} {
 		if got := Latency(d); got != want {
 			t.Errorf("latency(%v): got %q, want %q", d, got, want)
 		}

@@ -28,6 +28,26 @@ var spans = []spanPreset{
 	{"30d", "30 d", 30 * 24 * time.Hour},
 }
 
+// SpanLength is how long the time of a preset is, 0 for a name that is none.
+func SpanLength(name string) time.Duration {
+	for _, s := range spans {
+		if s.name == name {
+			return s.long
+		}
+	}
+	return 0
+}
+
+// SpanLabel is how a preset of a list's time is called.
+func SpanLabel(name string) string {
+	for _, s := range spans {
+		if s.name == name {
+			return s.label
+		}
+	}
+	return name
+}
+
 // Listing is the state of a list page: the query that its address asks for.
 type Listing struct {
 	List   *webhook.List
@@ -35,6 +55,7 @@ type Listing struct {
 	Path   string         // of the page
 	Values url.Values     // as they were given, without those left empty; never changed
 	Error  *webhook.Error // why the query cannot be answered, nil when it can
+	Events []string       // the event types to choose from; none is a field to type into
 }
 
 // ParseListing parses the address of a list page. It takes the parameters of the
@@ -56,6 +77,10 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 			v.Values[name] = values
 		}
 	}
+	// A time that was typed replaces a preset, which a form without scripts sends too.
+	if field := v.timeField(); field != "" && (v.Values.Has("filter["+field+".from]") || v.Values.Has("filter["+field+".to]")) {
+		v.Values.Del(SpanParameter)
+	}
 	asked := make(url.Values)
 	for name, values := range v.Values {
 		switch {
@@ -75,7 +100,6 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 			return v, nil
 		}
 		asked.Set("filter["+field+".from]", webhook.FormatTime(c.Now.Add(-spans[i].long)))
-		asked.Del("filter[" + field + ".to]")
 	}
 	v.Query, v.Error = l.Parse(asked)
 	return v, nil

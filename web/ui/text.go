@@ -15,8 +15,14 @@ const MaxVisible = 300
 // escapes what a reader would not see or be misled by: control characters, marks that
 // change the direction of writing, characters without width, and invalid UTF-8. It
 // returns ordinary text unchanged.
-func Visible(s string) string {
-	plain := len(s) <= MaxVisible
+func Visible(s string) string { return visible(s, MaxVisible) }
+
+// VisibleText is Visible for a text of ours with something from outside in it, which may
+// be longer than a line: such as all that a parameter can be.
+func VisibleText(s string) string { return visible(s, 10*MaxVisible) }
+
+func visible(s string, most int) string {
+	plain := len(s) <= most
 	for _, r := range s {
 		if !plain {
 			break
@@ -29,7 +35,7 @@ func Visible(s string) string {
 	var b strings.Builder
 	n := 0
 	for i, r := range s {
-		if n++; n > MaxVisible {
+		if n++; n > most {
 			b.WriteString("…")
 			break
 		}

@@ -1,0 +1,158 @@
+package ui
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"service/webhook"
+)
+
+// filterNames are what people call the properties of a list that have another name in
+// the API.
+var filterNames = map[string]string{
+	"attempts_made.from": "Attempts",
+	"completed_at":       "Completed",
+	"created_at":         "Created",
+	"event":              "Event type",
+	"id":                 "Id",
+	"losses":             "Lost events",
+	"name":               "Event type",
+	"next_attempt_at":    "Next attempt",
+	"program_id":         "Program",
+	"received_at":        "Received",
+	"redelivery_of":      "Resent from delivery",
+	"replay_id":          "Replay id",
+	"subscription_id":    "Subscription id",
+	"subscription_url":   "Subscription URL",
+	"updated_at":         "Changed",
+	"user_id":            "User",
+}
+
+// filterName is how a filter is called in its form.
+func filterName(name string) string {
+	if s, ok := filterNames[name]; ok {
+		return s
+	}
+	return Label(name)
+}
+
+// isBoxes reports whether a filter is shown as boxes to tick.
+func isBoxes(fl *webhook.Filter) bool { return fl.Kind == webhook.FilterOneOf && len(fl.Values) <= 5 }
+
+// chip is a filter that is set, and the address of the list without it.
+type chip struct{ text, without string }
+
+// chips are the filters that are set, except those whose boxes show it.
+func (v *Listing) chips(f Frame) []chip {
+	var all []chip
+	for i := range v.List.Filters {
+		fl := &v.List.Filters[i]
+		if r, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.timeField() || !v.Values.Has(SpanParameter)) {
+			text := filterName(fl.Name)
+			if !r.From.IsZero() {
+				text += " from " + f.Clock.short(r.From)
+			}
+			if !r.To.IsZero() {
+				text += " to " + f.Clock.short(r.To)
+			}
+			all = append(all, chip{text, v.withFilter(fl.Name)})
+		}
+		if isBoxes(fl) || v.isResponse(fl.Name) || fl.Name == "program_id" && f.Program != "" {
+			continue
+		}
+		set := v.Query.Filters[fl.Name]
+		for j, value := range set {
+			rest := slices.Delete(slices.Clone(set), j, j+1)
+			text := value
+			if fl.Kind == webhook.FilterOneOf {
+				text = Words(value)
+			}
+			all = append(all, chip{filterName(fl.Name) + ": " + Visible(text), v.withFilter(fl.Name, rest...)})
+		}
+	}
+	return all
+}
+
+// withFilter returns the address of the first page of the list with other values of a
+// filter, however it was spelled; without values the filter is left out.
+func (v *Listing) withFilter(name string, values ...string) string {
+	changed := make(url.Values)
+	for n, given := range v.Values {
+		if n != "page[cursor]" && n != "page[number]" && !isFilter(n, name) {
+			changed[n] = given
+		}
+	}
+	if len(values) > 0 {
+		changed["filter["+name+"]"] = values
+	}
+	return Address(v.Path, changed)
+}
+
+// isFilter reports whether a parameter is the filter of a name, or an end of its span.
+func isFilter(parameter, name string) bool {
+	for _, end := range []string{"", ".from", ".to"} {
+		if parameter == "filter["+name+end+"]" {
+			return true
+		}
+	}
+	return parameter == "filter["+name+"][]" || strings.HasPrefix(parameter, "filter["+name+"][") || strings.HasPrefix(parameter, "filter."+name)
+}
+
+// responseClass is a choice of what a delivery was answered.
+type responseClass struct{ filter, value, label string }
+
+var responseClasses = []responseClass{
+	{"response_status", "2xx", "2xx"}, {"response_status", "3xx", "3xx"}, {"response_status", "4xx", "4xx"}, {"response_status", "5xx", "5xx"},
+	{"error", string(webhook.ErrorTimeout), "Timeout"}, {"error", string(webhook.ErrorDNS), "DNS"}, {"error", string(webhook.ErrorConnect), "Connect"},
+	{"error", string(webhook.ErrorTLS), "TLS"}, {"error", string(webhook.ErrorBlocked), "Blocked"},
+}
+
+// hasResponses reports whether the list can be narrowed by what was answered.
+func (v *Listing) hasResponses() bool {
+	has := func(name string) bool {
+		return slices.ContainsFunc(v.List.Filters, func(fl webhook.Filter) bool { return fl.Name == name })
+	}
+	return has("response_status") && has("error")
+}
+
+// responseIs reports whether the list is narrowed to a class of responses, and to it alone.
+func (v *Listing) responseIs(c responseClass) bool {
+	return slices.Equal(v.Query.Filters[c.filter], []string{c.value})
+}
+
+// isResponse reports whether a filter's one value is shown as a class of responses.
+func (v *Listing) isResponse(name string) bool {
+	return v.hasResponses() && slices.ContainsFunc(responseClasses, func(c responseClass) bool { return c.filter == name && v.responseIs(c) })
+}
+
+// toggleResponse is the list narrowed to a class of responses, or no more when it is.
+func (v *Listing) toggleResponse(c responseClass) string {
+	other := *v
+	other.Values = make(url.Values)
+	for n, given := range v.Values {
+		if !isFilter(n, "response_status") && !isFilter(n, "error") {
+			other.Values[n] = given
+		}
+	}
+	if v.responseIs(c) {
+		return other.withFilter(c.filter)
+	}
+	return other.withFilter(c.filter, c.value)
+}
+
+// WithTime returns the address of the list for a span of its time.
+func (v *Listing) WithTime(from, to string) string {
+	other := *v
+	other.Values = make(url.Values)
+	for n, given := range v.Values {
+		if n != SpanParameter && !isFilter(n, v.timeField()) {
+			other.Values[n] = given
+		}
+	}
+	other.Values["filter["+v.timeField()+".from]"] = []string{from}
+	return other.With("filter["+v.timeField()+".to]", to)
+}
+
+// TimeField is the property whose time the list can be narrowed to, "" for none.
+func (v *Listing) TimeField() string { return v.timeField() }

@@ -2,34 +2,133 @@ package web
 
 import (
 	"net/http"
+	"net/url"
+	"regexp"
 	"strings"
+	"time"
 
 	"service/store"
+	"service/web/ui"
+	"service/webhook"
 )
 
-// searchPages find records by id.
+// searchPages find records by id, by name and by the values of payload fields.
 type searchPages struct{ *site }
 
-// maxFound is how many records of a kind the search by id lists.
-const maxFound = 10
+const (
+	maxFound       = 10 // records of a kind that a search lists
+	maxFoundEvents = 25 // events on a page of a search for a value
+	maxSuggested   = 5  // records of a kind that are suggested while typing
+	// searchTime is how long events are read for one page.
+	searchTime = 2 * time.Second
+)
 
-// show leads to the record whose id was typed, whole or its beginning.
+// searchResult is what a search found.
+type searchResult struct {
+	subscriptions []webhook.Subscription
+	programs      []string
+	byID          []store.Found
+
+	// A search for the value of a field.
+	field, value string
+	span         string // the time that is searched, as ui.SpanLength takes it, "" for any
+	events       store.EventsFound
+	older        string // the address that goes on further back, "" at the end
+}
+
+func (s *searchResult) count() int {
+	return len(s.subscriptions) + len(s.programs) + len(s.byID) + len(s.events.Events)
+}
+
+// fieldValue is what a search for the value of a payload field looks like. A URL is none.
+var fieldValue = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]*):\s*(\S.*)$`)
+
+// show finds what was typed. What is the only record found is shown at once.
 func (h *searchPages) show(r *request) (response, error) {
-	q := strings.TrimSpace(r.URL.Query().Get("q"))
-	found, err := h.store.Find(r.Context(), q, maxFound)
+	given := r.URL.Query()
+	q := strings.TrimSpace(given.Get("q"))
+	f := h.frame(r, "Search")
+	f.Find = q
+	if m := fieldValue.FindStringSubmatch(q); m != nil && !strings.HasPrefix(m[2], "//") {
+		return h.showEvents(r, f, &searchResult{field: m[1], value: m[2], span: given.Get(ui.SpanParameter)})
+	}
+	s, err := h.find(r, q, maxFound)
 	if err != nil {
 		return response{}, err
 	}
-	if len(found) == 1 {
-		return response{location: foundPath(&found[0])}, nil
+	if s.count() == 1 {
+		return response{location: s.only()}, nil
 	}
-	f := h.frame(r, "Find by id")
-	f.Find = q
-	a := response{page: foundPage(f, found)}
-	if q != "" && len(found) == 0 {
+	a := response{page: foundPage(f, s)}
+	if q != "" && s.count() == 0 {
 		a.status = http.StatusNotFound
 	}
 	return a, nil
+}
+
+// find looks for records by the beginning of their id, and by names and URLs.
+func (h *searchPages) find(r *request, q string, limit int) (*searchResult, error) {
+	s := new(searchResult)
+	var err error
+	if s.byID, err = h.store.Find(r.Context(), q, limit); err != nil {
+		return nil, err
+	}
+	s.subscriptions, s.programs, err = h.store.FindByText(r.Context(), q, limit)
+	return s, err
+}
+
+// only is the page of the only record that was found.
+func (s *searchResult) only() string {
+	switch {
+	case len(s.byID) > 0:
+		return foundPath(&s.byID[0])
+	case len(s.subscriptions) > 0:
+		return subscriptionPath(s.subscriptions[0].ID)
+	}
+	return ui.InProgram("/subscriptions", s.programs[0])
+}
+
+// showEvents lists the events that have a value in a field, the newest first.
+func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (response, error) {
+	search := store.EventSearch{ProgramID: r.program, Field: s.field, Value: s.value, Limit: maxFoundEvents, Within: searchTime, Cursor: r.URL.Query().Get("page[cursor]")}
+	if long := ui.SpanLength(s.span); long > 0 {
+		search.From = r.clock.Now.Add(-long)
+	} else {
+		s.span = ""
+	}
+	var err error
+	if s.events, err = h.store.Events().Search(r.Context(), search); err != nil {
+		return response{}, asProblem(err)
+	}
+	if s.events.More != "" {
+		s.older = s.address(f, s.span, s.events.More)
+	}
+	a := response{page: foundEventsPage(f, s)}
+	if s.count() == 0 && s.older == "" && search.Cursor == "" {
+		a.status = http.StatusNotFound
+	}
+	return a, nil
+}
+
+// address is that of the same search in another time, or further back.
+func (s *searchResult) address(f ui.Frame, span, cursor string) string {
+	values := url.Values{"q": {f.Find}}
+	for name, value := range map[string]string{ui.SpanParameter: span, "page[cursor]": cursor, ui.ProgramParameter: f.Program} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return ui.Address("/find", values)
+}
+
+// suggest lists what is found so far, for a script that asks while the visitor types.
+func (h *searchPages) suggest(r *request) (response, error) {
+	q := strings.TrimSpace(r.URL.Query().Get("q"))
+	s, err := h.find(r, q, maxSuggested)
+	if err != nil {
+		return response{}, err
+	}
+	return response{page: suggestions(s)}, nil
 }
 
 // foundPath is the page of what was found.
@@ -44,4 +143,20 @@ func foundPath(f *store.Found) string {
 	default:
 		return tokenPath(f.ID)
 	}
+}
+
+// subscriptionName is how people call a subscription: by its description, or by its URL
+// when it has none. More is its host beside a description.
+func subscriptionName(s *webhook.Subscription) (name, more string) {
+	host, path, _ := ui.Endpoint(s.URL)
+	if name := firstLineOf(s.Description); name != "" {
+		return name, host
+	}
+	return host + path, ""
+}
+
+// firstLineOf is the first line of a description, which may have several.
+func firstLineOf(description string) string {
+	first, _, _ := strings.Cut(strings.TrimSpace(description), "\n")
+	return strings.TrimSpace(first)
 }

@@ -63,6 +63,19 @@ func (h *site) frame(r *request, title string) ui.Frame {
 	return f
 }
 
+// eventNames are the event types that a list can be filtered by, in the order of the
+// catalog.
+func (h *site) eventNames() []string {
+	if h.cfg.Rules.Catalog == nil {
+		return nil
+	}
+	var names []string
+	for _, t := range h.cfg.Rules.Catalog.Types() {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
 // loaded handles the error of reading the rows of a list, which the page shows inside. A
 // mistake of the caller becomes the Error of v. Any other error is logged, unless the
 // client disconnected, and failed is the request id to show in place of the rows.

@@ -201,6 +201,7 @@ func (w *Web) routes() *http.ServeMux {
 
 	admins("/{$}", by{get: p.overview.show})
 	admins("/find", by{get: p.search.show})
+	streams("/find/suggest", by{get: p.search.suggest})
 
 	admins("/subscriptions", by{get: p.subscriptions.list})
 	admins("/subscriptions/export", by{get: p.subscriptions.export})

@@ -45,6 +45,7 @@ type attemptRecord struct {
 	before  int      // the number of the last attempt before that had an answer, 0 for none
 	status  string   // of that, when it is another; else ""
 	changes []change // of its header
+	resized string   // how the body differs, "" when it does not
 	body    ui.Body
 	same    int // the number of the attempt that shows the same body, 0 when this one does
 }
@@ -149,7 +150,7 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 		a.header = headerLines(a.ResponseHeader)
 		a.parts = phaseParts(&a.Attempt, longest)
 		number := strconv.Itoa(a.Number)
-		a.body = ui.Body{ID: "body-" + number, Name: "Body", Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1,
+		a.body = ui.Body{ID: "body-" + number, Name: "Response body of attempt " + number, Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1,
 			Download: deliveryPath(id) + "/attempts/" + number + "/body.txt"}
 		if n, err := strconv.ParseInt(headerValue(a.header, "Content-Length"), 10, 64); err == nil && n >= int64(len(a.ResponseBody)) {
 			a.body.Size = n
@@ -164,6 +165,7 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 				a.status = outcomeText(&p.Attempt)
 			}
 			a.changes = changesOf(p.header, a.header)
+			a.resized = bodyChange(&p.Attempt, &a.Attempt)
 		}
 		// Of bodies that are the same, the last is shown.
 		for j := range i {
@@ -234,8 +236,9 @@ func (d *deliveryRecord) name() string {
 	}
 }
 
-func (d *deliveryRecord) isPing() bool {
-	return len(d.Events) == 1 && d.Events[0].Name == webhook.EventPing
+// isTest reports whether its event is a test.
+func (d *deliveryRecord) isTest() bool {
+	return d.Own && len(d.EventJSON) == 1 && webhook.IsTestEvent(d.EventJSON[0])
 }
 
 // total is how long the delivery took, or has taken so far.
@@ -258,25 +261,24 @@ func (d *deliveryRecord) next() string {
 	case d.Status.Final():
 		return ""
 	case !d.ClaimedAt.IsZero():
-		return "Attempt " + strconv.Itoa(d.AttemptsMade) + " of " + strconv.Itoa(webhook.MaxAttempts) + " is under way. Its result is recorded when it has ended."
+		return "Attempt " + strconv.Itoa(d.AttemptsMade) + " of " + strconv.Itoa(webhook.MaxAttempts) + " is in flight."
 	case d.AttemptsMade == 0:
 		why = append(why, "Attempt "+number+" is made as soon as the subscription has a free slot.")
 	default:
 		last := &d.attempts[len(d.attempts)-1]
-		reason := "the last came to " + outcomeText(&last.Attempt)
 		if last.Error == webhook.ErrorInterrupted {
-			why = append(why, "Attempt "+number+" is made at once, because the service itself interrupted the last.")
+			why = append(why, "Attempt "+number+" follows at once: the service itself interrupted the last one.")
 		} else {
-			why = append(why, "Attempt "+number+" follows because "+reason+", which is tried again after a wait that grows.")
+			why = append(why, "Attempt "+number+" follows automatically.")
 		}
 		if after := headerValue(last.header, "Retry-After"); last.ResponseStatus == http.StatusServiceUnavailable && after != "" {
 			why = append(why, "The server asked for a wait: Retry-After "+ui.Visible(after)+".")
 		}
 	}
 	switch sub := &d.Subscription; {
-	case !sub.Active && !d.isPing():
+	case !sub.Active && !d.Own:
 		why = append(why, "The subscription is not active: nothing but pings is sent until it is activated.")
-	case sub.Status == webhook.HealthFailing && !d.isPing():
+	case sub.Status == webhook.HealthFailing && !d.Own:
 		why = append(why, "The subscription is failing and sent one delivery at a time, so this one may have to wait for its turn.")
 	}
 	return strings.Join(why, " ")
@@ -287,7 +289,7 @@ func (d *deliveryRecord) cannotRedeliver() string {
 	switch {
 	case !d.Subscription.DeletedAt.IsZero():
 		return "The subscription is deleted: there is nowhere to send to."
-	case !d.Subscription.Active && !d.isPing():
+	case !d.Subscription.Active && !d.Own:
 		return "The subscription is not active: activate it first."
 	case d.body == nil:
 		return "Its events are older than the retention, and gone."
@@ -299,9 +301,9 @@ func (d *deliveryRecord) cannotRedeliver() string {
 func (d *deliveryRecord) cannotCancel() string {
 	switch {
 	case d.Status.Final():
-		return "It has ended already."
+		return "Already completed."
 	case !d.ClaimedAt.IsZero():
-		return "An attempt is under way: it can be cancelled when that has ended."
+		return "An attempt is in flight: cancel the delivery when it has ended."
 	}
 	return ""
 }
@@ -319,7 +321,7 @@ func (d *deliveryRecord) sentAt() time.Time {
 // with secrets redacted.
 func (d *deliveryRecord) requestHeader() [][2]string {
 	head := webhook.RequestHead{DeliveryID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID, At: d.sentAt(), Signature: "v1," + redacted,
-		Trace: d.Trace.Attempt(d.ID, max(d.AttemptsMade, 1))}
+		Trace: d.Trace.Attempt(d.ID, max(d.AttemptsMade, 1)), Test: d.isTest()}
 	if d.Subscription.HasAuthorizationHeader {
 		head.Authorization = redacted
 	}
@@ -364,7 +366,7 @@ func (d *deliveryRecord) requestLine() string {
 
 // requestBody is the body of the request as a part shows it.
 func (d *deliveryRecord) requestBody() *ui.Body {
-	return &ui.Body{ID: "request-body", Name: "Body", Data: d.body, Size: -1, Download: deliveryPath(d.ID) + "/body.json.txt"}
+	return &ui.Body{ID: "request-body", Name: "Request body", Data: d.body, Size: -1, Download: deliveryPath(d.ID) + "/body.json.txt"}
 }
 
 // bodyFile is what the body of the request is called as a file.
@@ -398,32 +400,6 @@ func (d *deliveryRecord) asCurl() string {
 		b.WriteString(" \\\n  --data-binary " + ui.ShellQuoteText(string(d.body)))
 	}
 	return b.String()
-}
-
-// snippet is how to verify the delivery in one language.
-type snippet struct{ language, code string }
-
-// snippets verify a delivery, as any library of Standard Webhooks does.
-func (d *deliveryRecord) snippets() []snippet {
-	at := "$(date +%s)"
-	if sent := d.sentAt(); !sent.IsZero() {
-		at = strconv.FormatInt(sent.Unix(), 10)
-	}
-	return []snippet{
-		{"Shell", "# prints what webhook-signature must have; SECRET is whsec_…\n" +
-			`KEY=$(printf %s "${SECRET#whsec_}" | base64 -d | od -An -tx1 -v | tr -d ' \n')` + "\n" +
-			"{ printf %s " + d.ID + "." + at + ".; cat " + d.bodyFile() + "; } |\n" +
-			`  openssl dgst -sha256 -mac HMAC -macopt "hexkey:$KEY" -binary | base64 | sed 's/^/v1,/'`},
-		{"Node", "import { Webhook } from \"standardwebhooks\";\n\n" +
-			"// body: the request's bytes as they came, before any JSON parser\n" +
-			"const delivery = new Webhook(process.env.SECRET).verify(body, headers);"},
-		{"Python", "from standardwebhooks import Webhook\n\n" +
-			"# body: the request's bytes as they came\n" +
-			"delivery = Webhook(os.environ[\"SECRET\"]).verify(body, headers)"},
-		{"Go", "import standardwebhooks \"github.com/standard-webhooks/standard-webhooks/libraries/go\"\n\n" +
-			"wh, err := standardwebhooks.NewWebhook(os.Getenv(\"SECRET\"))\n// …\n" +
-			"err = wh.Verify(body, r.Header) // body: as it was read, before json.Unmarshal"},
-	}
 }
 
 // body sends the body of the request as a file.
@@ -469,7 +445,7 @@ func (h *deliveryPages) confirmRedeliver(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	return response{page: redeliverPage(h.frame(r, "Redeliver"), d)}, nil
+	return response{page: redeliverPage(h.frame(r, "Resend"), d)}, nil
 }
 
 func (h *deliveryPages) redeliver(r *request) (response, error) {

@@ -158,17 +158,20 @@ func TestDeliveryPage(t *testing.T) {
 
 	// Under way: nothing can be cancelled, and nothing has been answered.
 	p := v.do("GET", path)
-	p.want(t, 200, "Attempt 1 of 5 is under way")
-	p.has(t, "content_published and 1 more", "An attempt is under way: it can be cancelled when that has ended.", "No server has answered so far.", "not yet")
+	p.want(t, 200, "Sending: attempt 1 of 5 is in flight")
+	p.has(t, "content_published and 1 more", "An attempt is in flight: cancel the delivery when it has ended.", "The server has not responded so far.", "not yet")
 	p.inert(t)
 
 	l.end(c, answerOf500("Content-Type: text/html\nDate: then\nServer: a\n", "<b>busy</b>"))
-	l.end(l.claim(false), webhook.Attempt{Error: webhook.ErrorTimeout, Duration: 10 * time.Second})
+	l.end(l.claim(false), webhook.Attempt{Error: webhook.ErrorTimeout, ErrorFact: "no response", Duration: 10 * time.Second})
+	p = v.do("GET", path)
+	p.want(t, 200, "Retrying: timeout (no response), 2 of 5 attempts")
+	p.has(t, "--attempt-timeout", webhook.ErrorTimeout.Detail())
 	l.end(l.claim(false), answerOf500("Content-Type: text/html\nDate: now\nServer: b\n", "<b>busy</b>"))
 	p = v.do("GET", path)
-	p.want(t, 200, "Attempt 4 of 5 follows because the last came to 500 Internal Server Error")
+	p.want(t, 200, "Retrying: 500 Internal Server Error, 3 of 5 attempts")
 	p.has(t, `id="attempt-1"`, `id="attempt-2"`, `id="attempt-3"`, `id="response"`, `id="request"`,
-		webhook.ErrorTimeout.Detail(), "--attempt-timeout", "Until it failed", "10.0 s",
+		"Attempt 4 of 5 follows automatically.", "The server failed while it worked on the request.", "Until it failed", "10.0 s",
 		"&lt;b&gt;busy&lt;/b&gt;", `The same body as in <a href="#attempt-3">`,
 		"<del>a</del>", "<ins>b</ins>",
 		`<rect class="took took-dns" x="0" y="0" width="2" height="10">`, // of the ten seconds of the longest
@@ -176,7 +179,7 @@ func TestDeliveryPage(t *testing.T) {
 		"/events/acme/"+events[1].ID,
 		"Authorization: $TOKEN", "$SIGNATURE", "$QUERY", "it&#39;\\&#39;&#39;s",
 		"/v2/webhooks/subscriptions/"+l.sub.ID+"/deliveries/"+c.ID)
-	p.hasNot(t, "s3cret", "top-secret-token", "<del>then</del>", "Other than in attempt 2")
+	p.hasNot(t, "s3cret", "top-secret-token", "<del>then</del>", "Changed since attempt 2", "--attempt-timeout")
 	if n := strings.Count(p.body, "&lt;b&gt;busy&lt;/b&gt;"); n != 1 {
 		t.Errorf("the body that came twice is shown %d times", n)
 	}
@@ -197,7 +200,7 @@ func TestDeliveryPage(t *testing.T) {
 	p.want(t, 303, "")
 	p = v.do("GET", path)
 	p.want(t, 200, "nothing more is sent of it")
-	p.has(t, "An admin cancelled it", "It has ended already.")
+	p.has(t, "An admin cancelled it", "Already completed.", "Cancelled after 3 attempts")
 	v.send(path+"/cancel").want(t, 409, "nothing to cancel")
 
 	// Redeliver, which leads to the new one; each links to the other.
@@ -272,7 +275,7 @@ func TestPingPage(t *testing.T) {
 	l.end(c, webhook.Attempt{ResponseStatus: 204, Duration: 12 * time.Millisecond})
 	p := v.do("GET", "/deliveries/"+c.ID)
 	p.want(t, 200, "a ping is not in the log")
-	p.has(t, "204 No Content", "The server has taken the delivery.", "POST / HTTP/1.1", `&#34;ping&#34;`)
+	p.has(t, "Delivered: 204 No Content on attempt 1 of 5", "POST / HTTP/1.1", `&#34;ping&#34;`)
 	p.hasNot(t, "/events/acme/")
 	p.inert(t)
 }
@@ -311,7 +314,7 @@ func TestRemovedResponse(t *testing.T) {
 	}
 	p := v.do("GET", path)
 	p.has(t, "200 OK", "The response is no longer stored")
-	p.hasNot(t, "X-Kept", "No headers", "Response headers of attempt 1", `id="response"`)
+	p.hasNot(t, "X-Kept", "No headers", "Response headers of attempt 1")
 	p.inert(t)
 	v.do("GET", path+"/attempts/1/body.txt").want(t, 410, "The response of this attempt is no longer stored.")
 }
@@ -460,7 +463,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	if id != "retryable-1-1-0" {
 		t.Errorf("the id is %q", id)
 	}
-	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Facts" data-update>`, `<section id="attempts"`, "500 Internal Server Error", "Attempt 2 of 5 follows"} {
+	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Details" data-update>`, `<section id="response"`, `<section id="attempts"`, "Retrying: 500 Internal Server Error, 1 of 5 attempts", "Attempt 2 of 5 follows"} {
 		if !strings.Contains(data, part) {
 			t.Errorf("%q is not sent:\n%s", part, data)
 		}
@@ -477,4 +480,41 @@ func TestOneDeliveryStream(t *testing.T) {
 	}
 	v.do("GET", path).hasNot(t, "hx-sse:connect")
 	v.do("GET", "/deliveries/none/stream").want(t, 404, "")
+}
+
+// Attempts in a row with the same outcome are one line, and what they mean is said once.
+func TestAttemptsAreFolded(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com/in")
+	l.publish("content_published", `"one"`)
+	c := l.form()
+	path := "/deliveries/" + c.ID
+	l.end(c, answerOf500("Server: a\n", "busy"))
+	for i := range 4 {
+		l.end(l.claim(false), webhook.Attempt{Error: webhook.ErrorTLS, ErrorFact: fmt.Sprintf("the certificate expired %d hours ago, on 2026-03-14", i+1)})
+	}
+	p := v.do("GET", path)
+	p.want(t, 200, "Failed: TLS handshake with hooks.example.com failed (the certificate expired 4 hours ago, on 2026-03-14), 5 of 5 attempts")
+	p.has(t, "3 more with the same result", `id="attempt-1"`, "busy")
+	if n := strings.Count(p.body, "openssl s_client"); n != 1 {
+		t.Errorf("the advice is there %d times", n)
+	}
+	p.inert(t)
+}
+
+func TestBodyChange(t *testing.T) {
+	a, b := &webhook.Attempt{ResponseBody: []byte("one")}, &webhook.Attempt{ResponseBody: []byte("three")}
+	none := new(webhook.Attempt)
+	for got, want := range map[string]string{
+		bodyChange(a, a):    "",
+		bodyChange(a, b):    "The body differs: 3 B before, 5 B now.",
+		bodyChange(none, a): "The body was empty, and has 3 B now.",
+		bodyChange(a, none): "The body had 3 B, and is empty now.",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
 }

@@ -63,6 +63,31 @@ func (h *subscriptionPages) ping(r *request) (response, error) {
 	return response{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
 }
 
+// test sends the example of an event type to this subscription alone.
+func (h *subscriptionPages) test(r *request) (response, error) {
+	u, err := h.findExisting(r)
+	if err != nil {
+		return response{}, err
+	}
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	event, invalid := h.cfg.Rules.Catalog.TestEvent(form.Get("name"), time.Now())
+	if invalid != nil {
+		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "There is no such event type", text: "Nothing was sent. Choose an event type of the catalog other than ping."}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
+	defer cancel()
+	_, d, err := h.store.Subscriptions().Test(ctx, u.ProgramID, u.ID, event, func(sw store.Write) error {
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionTest, &u.Subscription, event.Name))
+	})
+	if err != nil && (d.ID == "" || !errors.Is(err, context.DeadlineExceeded)) {
+		return response{}, asProblem(err)
+	}
+	return response{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
+}
+
 // probe has the next probe of a failing subscription made now, and shows what came
 // of it.
 func (h *subscriptionPages) probe(r *request) (response, error) {

@@ -207,7 +207,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "authorization", Name: "authorization", Label: "Authorization header", Kind: "password", Autocomplete: "new-password", Error: ui.FieldErrorText(p.errors, "authorization"), Hint: authorizationHint(p)}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "authorization", Name: "authorization", Label: "Authorization header", Masked: true, Error: ui.FieldErrorText(p.errors, "authorization"), Hint: authorizationHint(p)}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -18,7 +18,7 @@ import (
 
 const (
 	recentDeliveries = 10
-	maxAnswers       = 12      // kinds of answers that are listed one by one
+	maxAnswers       = 24      // kinds of responses that are listed one by one
 	pingLines        = 12      // of an answer to a ping that are shown
 	pingBytes        = 2 << 10 // the same
 )
@@ -32,6 +32,7 @@ type subscriptionPage struct {
 	week   []webhook.Stat
 	shown  string // which of the two the charts are of: 24h or 7d
 	curls  []subscriptionCurl
+	types  []string // the event types that a test can have, those that it asks for first
 }
 
 // subscriptionCurl is a command that does over the API what the page does.
@@ -43,6 +44,14 @@ type pingResult struct {
 	delivery webhook.Delivery
 	first    *webhook.Attempt // nil while it is under way
 	answer   *ui.Body         // its first lines, nil without any
+}
+
+// testName is the name of a test event, "" for a ping.
+func (p *pingResult) testName() string {
+	if len(p.delivery.Events) == 0 || p.delivery.Events[0].Name == webhook.EventPing {
+		return ""
+	}
+	return p.delivery.Events[0].Name
 }
 
 // find reads the subscription of the address. The error is a
@@ -91,11 +100,28 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 		return response{}, err
 	}
 	p.curls = h.curls(u)
+	p.types = h.testTypes(u)
 	host, path, _ := ui.Endpoint(u.URL)
-	f := h.frame(r, host+path)
+	f := h.frame(r, cmp.Or(ui.Visible(firstLineOf(u.Description)), host+path))
 	f.Program = "" // the page is of one program, whichever is looked at
 	f.Programs = nil
 	return response{page: subscriptionView(f, &p)}, nil
+}
+
+// testTypes are the event types that a test can have, those that a subscription asks for
+// first.
+func (h *subscriptionPages) testTypes(u *store.SubscriptionView) []string {
+	names := slices.DeleteFunc(h.eventNames(), func(name string) bool { return name == webhook.EventPing })
+	slices.SortStableFunc(names, func(a, b string) int {
+		rank := func(name string) int {
+			if slices.Contains(u.Events, name) {
+				return 0
+			}
+			return 1
+		}
+		return rank(a) - rank(b)
+	})
+	return names
 }
 
 // newestPing, in place of an id, asks for the ping that was made last.
@@ -162,7 +188,7 @@ func (p *subscriptionPage) stats() []webhook.Stat {
 // charts draws the statistics that are shown: results, success rate, latency.
 func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.Chart) {
 	all := p.stats()
-	labels := make([]string, len(all))
+	labels, links := make([]string, len(all)), make([]string, len(all))
 	form := "15:04"
 	step := "Hour from"
 	if p.shown == "7d" {
@@ -178,13 +204,16 @@ func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.C
 	}
 	for i := range all {
 		labels[i] = all[i].At.In(c.Location()).Format(form)
+		if all[i].Total() > 0 {
+			links[i] = p.deliveriesIn(all[i].At, all[i].Span)
+		}
 	}
-	results = &ui.Chart{ID: "results", Name: "Attempts by result", StepName: step, Labels: labels, Series: []ui.Series{
+	results = &ui.Chart{ID: "results", Name: "Attempts by result", StepName: step, Labels: labels, Links: links, Series: []ui.Series{
 		{Name: "Success", State: "success", Values: column(func(s *webhook.Stat) float64 { return float64(s.Success) })},
 		{Name: "Retryable", State: "retryable", Values: column(func(s *webhook.Stat) float64 { return float64(s.Retryable) })},
 		{Name: "Failed", State: "failed", Values: column(func(s *webhook.Stat) float64 { return float64(s.Failed) })},
 	}}
-	success = &ui.Chart{ID: "success-rate", Max: 100, Name: "Success rate", StepName: step, Labels: labels, Series: []ui.Series{
+	success = &ui.Chart{ID: "success-rate", Max: 100, Name: "Success rate", StepName: step, Labels: labels, Links: links, Series: []ui.Series{
 		{Name: "Success", State: "success", Values: column(func(s *webhook.Stat) float64 {
 			if share, ok := s.SuccessRate(); ok {
 				return share * 100
@@ -203,9 +232,17 @@ func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.C
 			return math.NaN()
 		})
 	}
-	latencies = &ui.Chart{ID: "latency", Name: "Latency", StepName: step, Labels: labels, Series: []ui.Series{{Name: "p50", State: "", Values: quantile(0.5)}, {Name: "p95", State: "", Values: quantile(0.95)}},
+	latencies = &ui.Chart{ID: "latency", Name: "Latency", StepName: step, Labels: labels, Links: links, Log: true,
+		Series: []ui.Series{{Name: "p50", State: "", Values: quantile(0.5)}, {Name: "p95", State: "", Values: quantile(0.95)}, {Name: "p99", State: "", Values: quantile(0.99)}},
 		Format: func(v float64) string { return ui.Latency(time.Duration(v * float64(time.Millisecond))) }}
 	return results, success, latencies
+}
+
+// deliveriesIn is the address of the deliveries that were created in a span of time.
+func (p *subscriptionPage) deliveriesIn(from time.Time, long time.Duration) string {
+	return ui.Address("/deliveries", url.Values{
+		"filter[subscription_id]": {p.ID}, "filter[created_at.from]": {webhook.FormatTime(from)}, "filter[created_at.to]": {webhook.FormatTime(from.Add(long))},
+	})
 }
 
 // quantileText renders a quantile of how long attempts took, "" without any.
@@ -221,6 +258,7 @@ func quantileText(s *webhook.Stat, q float64) string {
 type responseCount struct {
 	answer, meaning string
 	state           string // whose colour it has
+	filter, value   string // of the list of deliveries; "" where it is of several
 	n, of           int64
 }
 
@@ -233,7 +271,7 @@ func responseCounts(sum *webhook.Stat) []responseCount {
 	var all []responseCount
 	for i, name := range names {
 		if i == maxAnswers && len(names) > maxAnswers+1 {
-			rest := responseCount{answer: "others", state: "pending", of: sum.Total()}
+			rest := responseCount{answer: strconv.Itoa(len(names)-i) + " others", meaning: "The rarest responses together", state: "pending", of: sum.Total()}
 			for _, name := range names[i:] {
 				rest.n += sum.Answers[name]
 			}
@@ -243,9 +281,11 @@ func responseCounts(sum *webhook.Stat) []responseCount {
 		result := webhook.ResultRetryable
 		if status, err := strconv.Atoi(name); err == nil {
 			a.meaning, result = http.StatusText(status), webhook.Classify(status, webhook.ErrorNone)
+			a.filter, a.value = "filter[response_status]", name
 		} else {
 			code := webhook.ErrorCode(name)
 			a.answer, a.meaning, result = errorName(code), code.Detail(), webhook.Classify(0, code)
+			a.filter, a.value = "filter[error]", name
 		}
 		a.state = string(result)
 		all = append(all, a)
@@ -289,6 +329,7 @@ func (h *subscriptionPages) curls(u *store.SubscriptionView) []subscriptionCurl 
 		{"Read it", h.curl.Command("GET", path, "")},
 		{"Its deliveries", h.curl.Command("GET", path+"/deliveries", "")},
 		{"Ping", h.curl.Command("POST", path+"/ping", "")},
+		{"Send a test event", h.curl.Command("POST", path+"/test", `{"name": "content_updated"}`)},
 		active,
 		{"Rotate the secret", h.curl.Command("POST", path+"/rotate_secret", "")},
 		{"Delete it", h.curl.Command("DELETE", path, "")},

@@ -211,6 +211,7 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/subscriptions/{id}/edit", by{get: p.subscriptions.editForm, post: p.subscriptions.update})
 	admins("/subscriptions/{id}/ping", by{post: p.subscriptions.ping})
 	admins("/subscriptions/{id}/probe", by{post: p.subscriptions.probe})
+	admins("/subscriptions/{id}/test", by{post: p.subscriptions.test})
 	admins("/subscriptions/{id}/pause", by{post: p.subscriptions.pause})
 	admins("/subscriptions/{id}/resume", by{post: p.subscriptions.resume})
 	admins("/subscriptions/{id}/rotate-secret", by{get: p.subscriptions.confirmRotate, post: p.subscriptions.rotateSecret})

@@ -42,7 +42,7 @@ check((await facts.innerText()).includes("not yet"), "it has not ended");
 
 // Twice it fails. Where the focus is, something is being read or pressed: that
 // stays as it is until the focus leaves, and then is what it should be.
-await one.locator("#record a", { hasText: "Redeliver" }).focus();
+await one.locator("#record a", { hasText: "Resend" }).focus();
 await server.answer(503);
 await until("the second attempt on its page", async () => await attemptsNow() === "2");
 await until("the second attempt on the list", async () => (await row.textContent()).includes("2/5"));
@@ -50,7 +50,7 @@ check(await articles.count() === 1 && (await articles.first().textContent()).inc
 await server.answer(503);
 await until("the third attempt on its page", async () => await attemptsNow() === "3");
 check((await attempts.textContent()).includes("Attempt 2") && await articles.count() === 2, "the second answer");
-check(await one.evaluate(() => document.activeElement.textContent.trim()) === "Redeliver", "the focus is where it was");
+check(await one.evaluate(() => document.activeElement.textContent.trim()) === "Resend", "the focus is where it was");
 
 // And then it succeeds.
 await server.answer(200);

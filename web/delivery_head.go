@@ -1,0 +1,143 @@
+package web
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"service/web/ui"
+	"service/webhook"
+)
+
+// reason says in a few words why an attempt did not succeed: 401 Unauthorized, or what
+// is known of its error.
+func reason(a *webhook.Attempt, host string) string {
+	var text string
+	switch a.Error {
+	case webhook.ErrorNone:
+		return outcomeText(a)
+	case webhook.ErrorDNS:
+		text = "DNS lookup of " + host + " failed"
+	case webhook.ErrorConnect:
+		text = "connection to " + host + " failed"
+	case webhook.ErrorTLS:
+		text = "TLS handshake with " + host + " failed"
+	case webhook.ErrorTimeout:
+		text = "timeout"
+	case webhook.ErrorBlocked:
+		text = "delivery to " + host + " is blocked"
+	case webhook.ErrorProtocol:
+		text = "invalid HTTP response"
+	case webhook.ErrorInterrupted:
+		text = "interrupted by the service"
+	}
+	if a.ErrorFact != "" {
+		text += " (" + a.ErrorFact + ")"
+	}
+	return text
+}
+
+// host is that of the subscription's URL, without its port.
+func (d *deliveryRecord) host() string {
+	if u, err := url.Parse(d.Subscription.URL); err == nil && u.Hostname() != "" {
+		return u.Hostname()
+	}
+	return "the host"
+}
+
+// sentence says what became of the delivery so far, and why. Outside text in it is
+// spelled out.
+func (d *deliveryRecord) sentence() string {
+	of := strconv.Itoa(webhook.MaxAttempts)
+	why := ""
+	if n := len(d.attempts); n > 0 {
+		why = ui.Visible(reason(&d.attempts[n-1].Attempt, d.host()))
+	}
+	attempts := strconv.Itoa(d.AttemptsMade) + " of " + of + " attempts"
+	switch {
+	case d.Status == webhook.StatusSuccess:
+		return "Delivered: " + why + " on attempt " + strconv.Itoa(d.AttemptsMade) + " of " + of
+	case d.Status.Final():
+		switch d.FailureReason {
+		case webhook.FailureCancelled:
+			return "Cancelled after " + webhook.Count(d.AttemptsMade, "attempt")
+		case webhook.FailureSubscriptionDeleted:
+			return "Failed: the subscription was deleted, " + attempts
+		case webhook.FailureExpired:
+			return "Failed: older than the retention, " + attempts
+		}
+		return "Failed: " + why + ", " + attempts
+	case !d.ClaimedAt.IsZero():
+		return "Sending: attempt " + strconv.Itoa(d.AttemptsMade) + " of " + of + " is in flight"
+	case d.AttemptsMade == 0:
+		return "Waiting for a free slot of the subscription"
+	}
+	return "Retrying: " + why + ", " + attempts
+}
+
+// attemptGroup are consecutive attempts with the same outcome.
+type attemptGroup struct {
+	newest *attemptRecord
+	older  []*attemptRecord // the newest first
+}
+
+// groups folds the attempts, the newest first.
+func (d *deliveryRecord) groups() []attemptGroup {
+	var all []attemptGroup
+	for i := len(d.attempts) - 1; i >= 0; i-- {
+		a := &d.attempts[i]
+		if n := len(all); n > 0 && sameOutcome(&all[n-1].newest.Attempt, &a.Attempt) {
+			all[n-1].older = append(all[n-1].older, a)
+			continue
+		}
+		all = append(all, attemptGroup{newest: a})
+	}
+	return all
+}
+
+// sameOutcome reports whether two attempts came to the same. A fact may name a time,
+// which differs: it is compared up to its first digit.
+func sameOutcome(a, b *webhook.Attempt) bool {
+	kind := func(fact string) string {
+		if i := strings.IndexFunc(fact, unicode.IsDigit); i >= 0 {
+			return fact[:i]
+		}
+		return fact
+	}
+	return outcomeText(a) == outcomeText(b) && kind(a.ErrorFact) == kind(b.ErrorFact)
+}
+
+// bodyChange says how the body of a response differs from that of the one before.
+func bodyChange(before, after *webhook.Attempt) string {
+	switch a, b := string(before.ResponseBody), string(after.ResponseBody); {
+	case a == b && before.ResponseTruncated == after.ResponseTruncated:
+		return ""
+	case a == "":
+		return "The body was empty, and has " + ui.ByteSize(int64(len(b))) + " now."
+	case b == "":
+		return "The body had " + ui.ByteSize(int64(len(a))) + ", and is empty now."
+	default:
+		return "The body differs: " + ui.ByteSize(int64(len(a))) + " before, " + ui.ByteSize(int64(len(b))) + " now."
+	}
+}
+
+// lastResponse is the last attempt that the server responded to; there is one when
+// d.last is not 0.
+func (d *deliveryRecord) lastResponse() *attemptRecord {
+	for i := range d.attempts {
+		if d.attempts[i].Number == d.last {
+			return &d.attempts[i]
+		}
+	}
+	return nil
+}
+
+// lastAdvice is the advice for the last attempt, the zero value when there was none or
+// it succeeded.
+func (d *deliveryRecord) lastAdvice() advice {
+	if n := len(d.attempts); n > 0 && d.attempts[n-1].Result != webhook.ResultSuccess {
+		return d.attempts[n-1].advice
+	}
+	return advice{}
+}

@@ -65,23 +65,27 @@ func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
 	return t, err
 }
 
-const selectSubscriptionURLs = "SELECT s.id, s.url FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value"
+const selectSubscriptionLabels = "SELECT s.id, s.url, s.description FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value"
 
-// URLs returns the URLs of subscriptions of any program, deleted
-// ones too, by their ids, for admins. An id that is unknown is left out.
-func (s Subscriptions) URLs(ctx context.Context, ids []string) (map[string]string, error) {
+// SubscriptionLabel is what a list calls a subscription.
+type SubscriptionLabel struct{ URL, Description string }
+
+// Labels returns what to call subscriptions of any program, deleted ones too, by
+// their ids, for admins. An id that is unknown is left out.
+func (s Subscriptions) Labels(ctx context.Context, ids []string) (map[string]SubscriptionLabel, error) {
 	list, err := json.Marshal(ids)
 	if err != nil {
 		return nil, err
 	}
-	urls := make(map[string]string, len(ids))
-	err = s.db.Each(ctx, selectSubscriptionURLs, []any{string(list)}, func(scan func(...any) error) error {
-		var id, url string
-		err := scan(&id, &url)
-		urls[id] = url
+	labels := make(map[string]SubscriptionLabel, len(ids))
+	err = s.db.Each(ctx, selectSubscriptionLabels, []any{string(list)}, func(scan func(...any) error) error {
+		var id string
+		var l SubscriptionLabel
+		err := scan(&id, &l.URL, &l.Description)
+		labels[id] = l
 		return err
 	})
-	return urls, err
+	return labels, err
 }
 
 const selectLastAttempts = "SELECT d.id, " + lastAttemptColumns + ` FROM json_each(?) i CROSS JOIN deliveries d ON d.id = i.value

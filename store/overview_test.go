@@ -114,7 +114,7 @@ func TestTotalsStopCounting(t *testing.T) {
 	}
 }
 
-func TestSubscriptionURLs(t *testing.T) {
+func TestSubscriptionLabels(t *testing.T) {
 	s, _ := overviewStore(t)
 	overviewToken(t, s, "a")
 	overviewToken(t, s, "b")
@@ -124,15 +124,15 @@ func TestSubscriptionURLs(t *testing.T) {
 	if _, err := s.Subscriptions().Delete(t.Context(), "a", one.ID); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Subscriptions().URLs(t.Context(), []string{one.ID, two.ID, two.ID, "unknown", `"]`})
+	got, err := s.Subscriptions().Labels(t.Context(), []string{one.ID, two.ID, two.ID, "unknown", `"]`})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{one.ID: one.URL, two.ID: two.URL}
+	want := map[string]SubscriptionLabel{one.ID: {one.URL, one.Description}, two.ID: {two.URL, two.Description}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got, err := s.Subscriptions().URLs(t.Context(), nil); err != nil || len(got) != 0 {
+	if got, err := s.Subscriptions().Labels(t.Context(), nil); err != nil || len(got) != 0 {
 		t.Errorf("of none: got %v, %v", got, err)
 	}
 }
@@ -202,7 +202,7 @@ func TestOverviewPlans(t *testing.T) {
 		{selectWaitingTotal, []string{
 			"CO-ROUTINE (subquery-1)", "SCAN deliveries USING COVERING INDEX deliveries_due", "SCAN (subquery-1)"}},
 		{selectLastEvent, []string{"SCAN events"}},
-		{selectSubscriptionURLs, []string{
+		{selectSubscriptionLabels, []string{
 			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH s USING PRIMARY KEY (id=?)"}},
 		{selectLastAttempts, []string{
 			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=?)",

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ type attemptStats struct {
 type failedResponse struct {
 	answer string // 503, timeout, DNS
 	says   string
+	todo   string
 	count  int64
 	state  string
 	href   string // the deliveries whose last attempt came to it
@@ -59,7 +61,7 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 	p.results = ui.Chart{ID: "results", Name: "Attempts by result, per " + step, StepName: ui.Label(step), Series: []ui.Series{
 		{Name: "Success", State: "success"}, {Name: "Retryable", State: "retryable"}, {Name: "Failed", State: "failed"},
 	}}
-	p.times = ui.Chart{ID: "times", Name: "Time of an attempt", StepName: ui.Label(step), Format: chartTime, Series: []ui.Series{{Name: "p50"}, {Name: "p95"}}}
+	p.times = ui.Chart{ID: "times", Name: "Time of an attempt", StepName: ui.Label(step), Format: chartTime, Log: true, Series: []ui.Series{{Name: "p50"}, {Name: "p95"}}}
 	for at := begin; at.Before(end); at = at.Add(span) {
 		s := byTime[at]
 		if s == nil {
@@ -95,12 +97,15 @@ func failedResponses(s *webhook.Stat, programID, subscriptionID string) []failed
 			if strings.HasPrefix(answer, "2") {
 				continue
 			}
-			filter, k.says = "filter[response_status]", "The server answered "+answer+"."
+			status, _ := strconv.Atoi(answer) // nothing but digits
+			a := adviceOf(&webhook.Attempt{ResponseStatus: status})
+			filter, k.says, k.todo = "filter[response_status]", a.what, a.todo
 			if strings.HasPrefix(answer, "5") {
 				k.state = "retryable"
 			}
 		} else {
-			k.answer, k.says = errorName(webhook.ErrorCode(answer)), webhook.ErrorCode(answer).Detail()
+			a := adviceOf(&webhook.Attempt{Error: webhook.ErrorCode(answer)})
+			k.answer, k.says, k.todo = errorName(webhook.ErrorCode(answer)), a.what, a.todo
 			if answer != string(webhook.ErrorBlocked) {
 				k.state = "retryable"
 			}

@@ -11,6 +11,7 @@ import (
 type deliveryRow struct {
 	webhook.Delivery
 	url  string           // of its subscription
+	name string           // its description, "" for none
 	last *webhook.Attempt // that has ended, nil when none has
 }
 
@@ -18,6 +19,8 @@ type deliveryRow struct {
 // a title, "" where there is no more to say.
 func (d *deliveryRow) note() (short, long string) {
 	switch {
+	case d.FailureReason == webhook.FailureAttemptsExhausted:
+		return "no attempts left", failureText(d.FailureReason)
 	case d.FailureReason != webhook.FailureNone:
 		return ui.Words(string(d.FailureReason)), failureText(d.FailureReason)
 	case d.Status != webhook.StatusPending:

@@ -27,12 +27,14 @@ type deliveryList struct {
 	behind    string // the address of the page behind a row, less the parameter with its id; "" when the page is not live
 	failed    string // the id of this request when the rows could not be loaded, "" when they could
 	curl      string
-	subscribe string // a command for whoever has nothing yet
+	subscribe string    // a command for whoever has nothing yet
+	histogram *ui.Chart // of the time that the list shows, nil for none
+	unfolded  bool      // filters are set that do not narrow the histogram
 }
 
 var deliveryColumns = []ui.Column{
 	{Name: "Ticked", Class: "w-tick", Hidden: true}, {Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
-	{Name: "Response", Class: "w-response"}, {Name: "Attempt", Class: "w-attempt"}, {Name: "Age", Class: "w-age"}, {Name: "Id", Class: "w-copy"},
+	{Name: "Response", Class: "w-response"}, {Name: "Attempts", Class: "w-attempt"}, {Name: "Age", Class: "w-age"}, {Name: "Id", Class: "w-copy"},
 }
 
 // all says how many rows match, where that is known without counting.
@@ -71,13 +73,19 @@ func (h *deliveryPages) list(r *request) (response, error) {
 	if id := v.Values.Get(behindParameter); id != "" && v.Error == nil {
 		return h.pageBehind(r, v, id)
 	}
-	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.curl.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)}
+	v.Events = h.eventNames()
+	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.curl.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)}
 	a := response{}
 	f := h.frame(r, "Deliveries")
 	if v.Error == nil {
 		newest, err := h.readList(r, &l)
 		if l.failed, a.status, err = h.loaded(r, v, err); err != nil {
 			return response{}, err
+		}
+		if a.status == 0 && v.Query.Cursor == "" {
+			if l.histogram, l.unfolded, err = h.histogram(r, v); err != nil {
+				return response{}, err
+			}
 		}
 		if a.status == 0 && v.Query.Cursor == "" && v.Query.Sort[0].Descending {
 			f.Live = &ui.Live{Stream: v.Selection("/deliveries/stream"), From: livePoint{newest, newest, r.clock.Now}.String(), Page: f.Address, Noun: "delivery"}
@@ -130,7 +138,7 @@ func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) 
 	if ids == nil {
 		return nil, nil
 	}
-	urls, err := h.store.Subscriptions().URLs(ctx, subscriptions)
+	labels, err := h.store.Subscriptions().Labels(ctx, subscriptions)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +148,8 @@ func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) 
 	}
 	rows := make([]deliveryRow, 0, len(deliveries))
 	for _, d := range deliveries {
-		row := deliveryRow{Delivery: d, url: urls[d.SubscriptionID]}
+		label := labels[d.SubscriptionID]
+		row := deliveryRow{Delivery: d, url: label.URL, name: firstLineOf(label.Description)}
 		// One that was recorded after the delivery was read would contradict it.
 		if a, ok := attempts[d.ID]; ok && (d.Status.Final() || d.Status == webhook.StatusRetryable || a.Number < d.AttemptsMade) {
 			row.last = &a

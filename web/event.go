@@ -39,6 +39,7 @@ func (h *eventPages) list(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
+	v.Events = h.eventNames()
 	e := eventRecords{list: v}
 	status := 0
 	if v.Error == nil {
@@ -69,6 +70,17 @@ func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 	e.pager = e.list.FeedPages(newer, next)
 	e.next = e.pager.Older
 	return nil
+}
+
+// payloadText is the beginning of the fields of an event's own, as JSON.
+func payloadText(e *webhook.Event) string {
+	// Every event begins with its id, timestamp, name and version, in this order.
+	_, own, found := bytes.Cut(e.JSON, []byte(`,"version":"`+e.Version+`",`))
+	if !found {
+		return ""
+	}
+	text := ui.TrimPartialRune(own[:min(len(own), 160)])
+	return "{" + string(text)
 }
 
 // readPage reads a page of the log of the program that is looked at.

@@ -43,6 +43,7 @@ func (h *subscriptionPages) list(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
+	v.Events = h.eventNames()
 	page := subscriptionRecords{list: v}
 	status := 0
 	if v.Error == nil {

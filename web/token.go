@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -85,8 +86,45 @@ var tokenFields = map[string][2]string{
 	"program": {"program", "Program"}, "user": {"user", "User"}, "name": {"name", "Name"}, "scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Good for"},
 }
 
+// scopePreset is a choice of scopes that is often made.
+type scopePreset struct{ name, label, scopes string }
+
+var scopePresets = []scopePreset{
+	{"partner", "Partner", "webhooks.read,webhooks.write"},
+	{"publisher", "Publisher", "events.write"},
+	{"read", "Read only", "webhooks.read,events.read"},
+	{"monitoring", "Monitoring", "metrics.read"},
+}
+
+// presetAddress is that of the form with the scopes of a preset.
+func (t *tokenForm) presetAddress(p scopePreset) string {
+	values := url.Values{"scopes": {p.name}}
+	if t.program != "" {
+		values.Set(ui.ProgramParameter, t.program)
+	}
+	return ui.Address("/tokens/new", values)
+}
+
+// hasPreset reports whether the scopes that are set are those of a preset.
+func (t *tokenForm) hasPreset(p scopePreset) bool {
+	names := strings.Split(p.scopes, ",")
+	for _, name := range names {
+		if !t.scopes[webhook.Scope(name)] {
+			return false
+		}
+	}
+	return len(names) == len(t.scopes)
+}
+
 func (h *tokenPages) newForm(r *request) (response, error) {
 	f := tokenForm{program: r.program, days: "90", scopes: make(map[webhook.Scope]bool)}
+	for _, p := range scopePresets {
+		if p.name == r.URL.Query().Get("scopes") {
+			for name := range strings.SplitSeq(p.scopes, ",") {
+				f.scopes[webhook.Scope(name)] = true
+			}
+		}
+	}
 	return response{page: newTokenPage(h.frame(r, "New token"), &f)}, nil
 }
 

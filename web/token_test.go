@@ -29,7 +29,7 @@ func TestTokenPages(t *testing.T) {
 	v.post("/tokens/new", "program=acme&user=me&scope=events.read&days=1").want(t, http.StatusUnprocessableEntity, "must be one of those that can be chosen")
 
 	made := v.post("/tokens/new", "program=acme&user=me&name=%3Cb%3E%E2%80%AE&scope=events.read&scope=events.write&days=30")
-	made.want(t, http.StatusOK, "It is shown this once")
+	made.want(t, http.StatusOK, "Copy it now:")
 	secret := regexp.MustCompile(`svc_[0-9A-Za-z]{46}`).FindString(made.body)
 	if got := made.Header.Get("Cache-Control"); got != "no-store" {
 		t.Errorf("Cache-Control of a page with a secret: %q", got)

@@ -94,7 +94,8 @@ func firstAdmin(t *testing.T, secure bool) {
 	w := testWeb(t, func(cfg *Config) { cfg.Secure = secure; cfg.Program = "./service" })
 	v := visit(t, w)
 	p := v.do("GET", "/")
-	p.want(t, 401, "./service admin setup-link --data")
+	p.want(t, 401, "./service admin setup-link<")
+	p.hasNot(t, w.store.Dir())
 	if got := p.Header.Get("WWW-Authenticate"); got == "" {
 		t.Error("401 without WWW-Authenticate")
 	}

@@ -83,25 +83,26 @@ func (h *signInPages) requireSignIn(r *request) (response, error) {
 			status:  http.StatusUnauthorized,
 			title:   "There is no admin yet",
 			text:    "Open the setup link that the service printed when it started, or ask the running service for a new one, in a terminal on its machine:",
-			command: h.command("admin setup-link"),
-			after:   "A link works once, within 30 minutes.",
+			command: h.cfg.Program + " admin setup-link",
+			after:   "Add --data DIR if the data directory of the service is not ./data. A link works once, within 30 minutes.",
 		}
 	}
 	s := signInForm{next: "/"}
 	if r.Method == http.MethodGet {
 		s.next = localPath(r.URL.RequestURI(), "/")
 	} else if r.Method != http.MethodHead {
-		s.lost = true
+		s.lost, s.kept = true, keepForm(r)
 	}
 	return h.renderSignIn(r, http.StatusUnauthorized, s), nil
 }
 
 // signInForm is the state of the sign-in page.
 type signInForm struct {
-	next  string // the path after signing in
-	email string // as it was typed
-	fault string // why signing in failed, "" at first
-	lost  bool   // the page replaces the result of a form that was not processed
+	next  string    // the path after signing in
+	email string    // as it was typed
+	fault string    // why signing in failed, "" at first
+	lost  bool      // the page replaces the result of a form that was not processed
+	kept  *keptForm // the form, nil when it was not kept
 
 	requestID string // shown unless the form was asked for
 }
@@ -140,7 +141,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	s := signInForm{next: localPath(form.Get("next"), "/"), email: form.Get("email")}
+	s := signInForm{next: localPath(form.Get("next"), "/"), email: form.Get("email"), kept: readKeptForm(form)}
 	email, password := webhook.NormalizeEmail(s.email), form.Get("password")
 	if len(s.email) > ui.MaxVisible {
 		s.email = ""
@@ -212,7 +213,11 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	case err != nil:
 		return response{}, err
 	}
-	return response{location: s.next, session: true, cookies: h.sessions.cookies(r, secret)}, nil
+	a := response{location: s.next, session: true, cookies: h.sessions.cookies(r, secret)}
+	if s.kept != nil {
+		a.location, a.page = "", keptFormPage(h.frame(r, "Continue with your form"), s.kept)
+	}
+	return a, nil
 }
 
 func (h *signInPages) wrongPassword(r *request, s signInForm) response {

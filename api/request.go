@@ -39,6 +39,7 @@ type request struct {
 	event        *webhook.Event
 	eventType    *webhook.EventType
 	replay       *webhook.Replay
+	incident     *webhook.Incident
 
 	key *webhook.IdempotencyKey // of the answer that is to be kept, or nil
 

@@ -47,6 +47,7 @@ func (a *API) routes() []route {
 		subscriptions = subscriptionHandlers{a}
 		deliveries    = deliveryHandlers{a}
 		replays       = replayHandlers{a}
+		incidents     = incidentHandlers{a}
 		events        = eventHandlers{a}
 		eventTypes    = eventTypeHandlers{a.catalog}
 		documents     = documentHandlers{a}
@@ -65,6 +66,7 @@ func (a *API) routes() []route {
 		subscriptionList = queryRules{list: webhook.SubscriptionList}
 		deliveryList     = queryRules{list: webhook.DeliveryList}
 		eventList        = queryRules{list: webhook.EventList}
+		incidentList     = queryRules{list: webhook.IncidentList}
 	)
 	all := []route{
 		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.once(subscriptions.create), false, nil},
@@ -77,6 +79,8 @@ func (a *API) routes() []route {
 		{"POST", replaysPath, webhooksWrite, bySub, none, a.once(replays.create), false, nil},
 		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false, nil},
 		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.delete, false, deleteReplay},
+		{"GET", "/v2/incidents", webhooksRead, nil, incidentList, incidents.list, false, nil},
+		{"GET", "/v2/incidents/:id", webhooksRead, incidents.find, none, incidents.read, false, nil},
 		{"POST", "/v2/events", eventsWrite, nil, none, a.once(events.publish), false, nil},
 		{"GET", "/v2/events", eventsRead, nil, eventList, events.list, false, nil},
 		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},

@@ -13,12 +13,15 @@ import (
 )
 
 // ids fill the parameters of a route's pattern.
-type ids struct{ subscription, delivery, replay, event, eventType string }
+type ids struct{ subscription, delivery, replay, event, eventType, incident string }
 
 func (i ids) path(rt *route) string {
 	id := i.event
-	if strings.HasPrefix(rt.pattern, "/v2/webhooks/subscriptions") {
+	switch {
+	case strings.HasPrefix(rt.pattern, "/v2/webhooks/subscriptions"):
 		id = i.subscription
+	case strings.HasPrefix(rt.pattern, "/v2/incidents"):
+		id = i.incident
 	}
 	return strings.NewReplacer(":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", i.eventType).Replace(rt.pattern)
 }
@@ -27,14 +30,20 @@ func (i ids) path(rt *route) string {
 func (s *service) records() ids {
 	s.t.Helper()
 	id := s.subscribe("content_updated")
+	s.publishOne()
+	s.deliver(404, webhook.ErrorNone)
+	incidents := data[[]identified](s.t, s.send("GET", "/v2/incidents?filter[subscription_id]="+id, ""))
+	if len(incidents) != 1 {
+		s.t.Fatalf("got %d incidents, want one", len(incidents))
+	}
 	event := s.publishOne()
 	s.deliver(200, webhook.ErrorNone)
 	list := data[[]identified](s.t, s.send("GET", "/v2/webhooks/subscriptions/"+id+"/deliveries", ""))
-	if len(list) != 2 {
-		s.t.Fatalf("got %d deliveries, want the ping and one", len(list))
+	if len(list) != 3 {
+		s.t.Fatalf("got %d deliveries, want the ping and two", len(list))
 	}
 	replay := data[identified](s.t, s.send("POST", "/v2/webhooks/subscriptions/"+id+"/replays", `{"from":"2026-01-01","only":"all"}`))
-	return ids{id, list[0].ID, replay.ID, event, "content_updated"}
+	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID}
 }
 
 func bodyFor(rt *route) string {
@@ -52,6 +61,7 @@ func (s *service) everything(i ids) string {
 		"/v2/webhooks/subscriptions", "/v2/webhooks/subscriptions/" + i.subscription, "/v2/events", "/v2/events/" + i.event,
 		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries", "/v2/webhooks/subscriptions/" + i.subscription + "/deliveries/" + i.delivery,
 		"/v2/webhooks/subscriptions/" + i.subscription + "/replays/" + i.replay,
+		"/v2/incidents", "/v2/incidents/" + i.incident,
 	} {
 		r := s.send("GET", target, "")
 		wantStatus(s.t, target, r, 200)
@@ -68,7 +78,7 @@ func TestNoProgramReachesAnother(t *testing.T) {
 	mallory := *s
 	mallory.token = s.newToken("mallory", "mal", webhook.Scopes()...)
 	own := mallory.records()
-	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated"}
+	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated", webhook.NewID()}
 	tried := 0
 	for _, rt := range s.api.routes() {
 		if !strings.Contains(rt.pattern, ":id") {
@@ -76,8 +86,8 @@ func TestNoProgramReachesAnother(t *testing.T) {
 		}
 		attempts := []struct{ foreign, unknown ids }{{theirs, unknown}}
 		if strings.Contains(rt.pattern, ":delivery_id") || strings.Contains(rt.pattern, ":replay_id") {
-			inOwn := func(of ids) ids { return ids{own.subscription, of.delivery, of.replay, "", ""} }
-			ofOwn := func(in ids) ids { return ids{in.subscription, own.delivery, own.replay, "", ""} }
+			inOwn := func(of ids) ids { return ids{own.subscription, of.delivery, of.replay, "", "", ""} }
+			ofOwn := func(in ids) ids { return ids{in.subscription, own.delivery, own.replay, "", "", ""} }
 			attempts = append(attempts,
 				struct{ foreign, unknown ids }{inOwn(theirs), inOwn(unknown)},
 				struct{ foreign, unknown ids }{ofOwn(theirs), ofOwn(unknown)})
@@ -107,9 +117,9 @@ func TestNoProgramReachesAnother(t *testing.T) {
 	}
 
 	// Lists show their own program alone, and a cursor of another is void.
-	for _, target := range []string{"/v2/webhooks/subscriptions", "/v2/events"} {
+	for _, target := range []string{"/v2/webhooks/subscriptions", "/v2/events", "/v2/incidents"} {
 		r := mallory.send("GET", target, "")
-		if strings.Contains(r.body, theirs.subscription) || strings.Contains(r.body, theirs.event) {
+		if strings.Contains(r.body, theirs.subscription) || strings.Contains(r.body, theirs.event) || strings.Contains(r.body, theirs.incident) {
 			t.Errorf("%s shows another program's records: %s", target, r.body)
 		}
 	}
@@ -183,7 +193,7 @@ func TestMethods(t *testing.T) {
 				continue
 			}
 			for _, token := range []string{"", "Bearer " + s.token} {
-				r := s.send(method, ids{"x", "y", "r", "z", "n"}.path(&rt), "", "Authorization", token, "Origin", "https://elsewhere.example")
+				r := s.send(method, ids{"x", "y", "r", "z", "n", "i"}.path(&rt), "", "Authorization", token, "Origin", "https://elsewhere.example")
 				wantStatus(t, method+" "+rt.pattern, r, 405)
 				if got := r.header.Get("Allow"); got != strings.Join(allowed, ", ") {
 					t.Errorf("%s %s: got Allow %q, want %q", method, rt.pattern, got, strings.Join(allowed, ", "))

@@ -46,6 +46,7 @@ func (s *simulation) auditAll(end bool) {
 			}
 		}
 		s.auditEvents(h, formed, end)
+		s.auditIncidents(h, stored)
 		if end {
 			s.auditLosses(h)
 			s.auditReplays(h)

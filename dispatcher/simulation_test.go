@@ -54,6 +54,7 @@ const (
 	promiseLease    = "nothing is sent without the lease"
 	promiseLost     = "what retention takes from a subscription is old, and counted"
 	promiseBulk     = "a bulk action does what its plan says, once, and touches nothing newer"
+	promiseIncident = "a subscription that fails has an open incident, and each delivery that failed for good is counted in one"
 	promiseReplay   = "a replay sends each event of its range that it is for, once"
 )
 

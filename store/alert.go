@@ -11,8 +11,9 @@ import (
 )
 
 // alert remembers, in the write that brings it about, what the operator must
-// hear of; logs it once that is on disk; and has it sent if alerts are.
-func (s *core) alert(t *tx, a *webhook.Alert) error {
+// hear of; logs it once that is on disk; and has it sent if alerts are. It belongs to
+// the incident with this num, 0 for none.
+func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 	a.ID, a.At = webhook.NewID(), s.clock.now().UTC().Truncate(time.Millisecond)
 	json, err := a.JSON()
 	if err != nil {
@@ -45,8 +46,8 @@ func (s *core) alert(t *tx, a *webhook.Alert) error {
 			s.watchers.tell(func(c *Changes) { c.Alerts = true })
 		}
 	})
-	return t.Exec("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?)",
-		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli())
+	return t.Exec("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli(), orNull(incident))
 }
 
 // AlertClaim is an alert whose next attempt has been counted, durably, and must

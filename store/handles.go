@@ -15,6 +15,8 @@ type (
 	Deliveries struct{ *core }
 	// Events are the logs of the programs.
 	Events struct{ *core }
+	// Incidents are the subscriptions that fail or have failed.
+	Incidents struct{ *core }
 	// Programs are the tenants.
 	Programs struct{ *core }
 	// Queues are the subscription queues that the dispatcher works on: waiting
@@ -47,6 +49,9 @@ func (s *Store) Deliveries() Deliveries { return Deliveries{s.core} }
 
 // Events returns the handle of events.
 func (s *Store) Events() Events { return Events{s.core} }
+
+// Incidents returns the handle of incidents.
+func (s *Store) Incidents() Incidents { return Incidents{s.core} }
 
 // Programs returns the handle of programs.
 func (s *Store) Programs() Programs { return Programs{s.core} }

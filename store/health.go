@@ -7,14 +7,15 @@ import (
 	"service/webhook"
 )
 
-// recordHealth decides how a subscription is doing after an attempt, and tells r
-// what its queue has to know. While all goes well it costs nothing.
+// recordHealth decides how a subscription is doing after an attempt whose step is
+// r.Step, stores that with its incident, and tells r what its queue has to know.
+// While all goes well it costs nothing.
 func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time, r *Recorded) error {
 	id := c.SubscriptionID
 	if failing, err := t.mayHaveFailures(id); err != nil || !failing && (c.Ping || a.Result == webhook.ResultSuccess) {
 		return err
 	}
-	before, err := t.failures(id)
+	before, was, err := t.failures(id)
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
 		return err
 	}
@@ -37,46 +38,88 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 			r.Rejected = after.RejectedName
 		}
 	}
+	is, err := t.recordIncident(c, a, r.Step, &sub, status, &after, was, now)
+	if err != nil {
+		return err
+	}
 	if status == sub.Status {
-		if after == before {
+		if after == before && is == was {
 			return nil
 		}
 		r.HealthChanged = after.NextProbe != before.NextProbe || after.Pinged != before.Pinged
 		if r.HealthChanged {
 			t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 		}
-		return t.setFailures(id, after)
+		return t.setFailures(id, after, is)
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	r.HealthChanged = true
-	return s.changeHealth(t, c, a, &sub, status, before, after, now)
+	return s.changeHealth(t, c, a, &sub, &healthChange{status, before, after, is}, now)
+}
+
+// recordIncident returns the incident of a subscription after an attempt, and opens
+// one when that is due. It is stored with the failures.
+func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, step webhook.Step, sub *webhook.Subscription, after webhook.Health, f *webhook.Failures, in incident, now time.Time) (incident, error) {
+	failed := !c.Ping && step.Status == webhook.StatusFailed
+	if err := in.note(c, a, now); err != nil {
+		return in, err
+	}
+	opens := webhook.IncidentAfter(in.num != 0, failed, sub.Status, after) == webhook.IncidentOpens
+	if opens {
+		// What is left of an earlier one is not its own.
+		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, ""
+	}
+	if failed {
+		in.noteFailed(t.w.clock, now, c.AcceptedAt)
+	}
+	if !opens {
+		return in, nil
+	}
+	first := f.First
+	if first.IsZero() {
+		first = now
+	}
+	return in, t.openIncident(&in, sub.ProgramID, sub.ID, first)
+}
+
+// healthChange is another status of a subscription, with its failures before and
+// after, and its incident after the attempt that changed it.
+type healthChange struct {
+	status        webhook.Health
+	before, after webhook.Failures
+	incident      incident
 }
 
 // changeHealth stores that a subscription has begun to fail, has recovered, or was
 // switched off, and alerts the operator.
-func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.Subscription, status webhook.Health, before, after webhook.Failures, now time.Time) error {
+func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.Subscription, ch *healthChange, now time.Time) error {
 	id, reason := sub.ID, ""
-	if status == webhook.HealthDisabled {
-		reason = "Its server has been failing since " + webhook.FormatTime(after.Since) + "."
-	}
-	if err := t.setHealth(id, status, reason, after); err != nil {
-		return err
+	if ch.status == webhook.HealthDisabled {
+		reason = "Its server has been failing since " + webhook.FormatTime(ch.after.Since) + "."
 	}
 	is := *sub
-	is.Status, is.DisabledReason, is.Active = status, reason, status != webhook.HealthDisabled && sub.Active
-	alert := webhook.Alert{Subscription: is, Failures: after, DeliveryID: c.ID, Attempt: a}
-	switch status {
+	is.Status, is.DisabledReason, is.Active = ch.status, reason, ch.status != webhook.HealthDisabled && sub.Active
+	alert := webhook.Alert{Subscription: is, Failures: ch.after, DeliveryID: c.ID, Attempt: a}
+	in := ch.incident
+	switch ch.status {
 	case webhook.HealthFailing:
 		alert.Name = webhook.AlertFailing
 	case webhook.HealthDisabled:
 		alert.Name = webhook.AlertDisabled
 	default:
-		alert.Name, alert.Failures = webhook.AlertRecovered, before
+		alert.Name, alert.Failures = webhook.AlertRecovered, ch.before
+		if err := t.closeIncident(&in, &ch.before, webhook.IncidentRecovered); err != nil {
+			return err
+		}
+		in = incident{}
 	}
-	if err := s.alert(t, &alert); err != nil {
+	if err := t.setHealth(id, ch.status, reason, ch.after, in); err != nil {
 		return err
 	}
-	if status != webhook.HealthDisabled {
+	if err := s.alert(t, &alert, ch.incident.num); err != nil {
+		return err
+	}
+	if ch.status != webhook.HealthDisabled {
 		return t.Exec("UPDATE subscriptions SET revision = revision + 1 WHERE id = ?", id)
 	}
 	if err := t.Exec("UPDATE subscriptions SET active = 0, revision = revision + 1, updated_at = ? WHERE id = ?", now.UnixMilli(), id); err != nil {
@@ -97,7 +140,7 @@ func (t *tx) noteRejected(c *Claim, f *webhook.Failures) error {
 
 // setHealth stores how a subscription is doing, and why. When it is well again,
 // what was rejected while it was failing is offered to be sent again.
-func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhook.Failures) error {
+func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhook.Failures, in incident) error {
 	var why any
 	if reason != "" {
 		why = reason
@@ -111,35 +154,46 @@ func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhoo
 	if err := t.Exec("UPDATE subscriptions SET status = ?, disabled_reason = ? WHERE id = ?", string(status), why, id); err != nil {
 		return err
 	}
-	return t.setFailures(id, f)
+	return t.setFailures(id, f, in)
 }
 
-const failureColumns = "count, rejected, first_at, rejected_name, rejected_from, failing_reason, failing_since, next_probe_at, probes, pinged"
+const failureColumns = "count, rejected, first_at, rejected_name, rejected_from, failing_reason, failing_since, next_probe_at, probes, pinged, " +
+	"last_at, last_status, last_error, last_delivery, incident, failed, failed_from, quiet_at, probe_log"
 
-// failures returns what is remembered of a subscription's attempts.
-func (t *tx) failures(id string) (f webhook.Failures, err error) {
+// failures returns what is remembered of a subscription's attempts, and its incident.
+func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
 	var first int64
-	var name, reason sql.NullString
+	var name, reason, code, log sql.NullString
 	var from, since, next sql.NullInt64
+	var lastAt, lastStatus, lastDelivery, num, failedFrom, quietAt sql.NullInt64
 	err = t.Scan("SELECT "+failureColumns+" FROM failures WHERE subscription_id = ?", []any{id},
-		&f.Count, &f.Rejected, &first, &name, &from, &reason, &since, &next, &f.Probes, &f.Pinged)
+		&f.Count, &f.Rejected, &first, &name, &from, &reason, &since, &next, &f.Probes, &f.Pinged,
+		&lastAt, &lastStatus, &code, &lastDelivery, &num, &in.failed, &failedFrom, &quietAt, &log)
 	if err != nil {
-		return webhook.Failures{}, ignoreNoRows(err)
+		return webhook.Failures{}, incident{}, ignoreNoRows(err)
+	}
+	in.num, in.failedFrom, in.quietAt, in.probeLog = num.Int64, failedFrom.Int64, quietAt.Int64, log.String
+	in.lastAt, in.lastStatus, in.lastError, in.lastDelivery = lastAt.Int64, lastStatus.Int64, code.String, lastDelivery.Int64
+	if f.InARow() == 0 {
+		return webhook.Failures{}, in, nil // the incident alone is remembered
 	}
 	f.First, f.RejectedName, f.RejectedFrom, f.Reason = time.UnixMilli(first), name.String, fromMillis(from), webhook.FailingReason(reason.String)
 	f.Since, f.NextProbe = fromMillis(since), fromMillis(next)
-	return f, nil
+	return f, in, nil
 }
 
-func (t *tx) setFailures(id string, f webhook.Failures) error {
+func (t *tx) setFailures(id string, f webhook.Failures, in incident) error {
 	if f.InARow() == 0 {
-		return t.Exec("DELETE FROM failures WHERE subscription_id = ?", id)
-	}
-	if t.w.fails != nil {
+		if in.num == 0 {
+			return t.Exec("DELETE FROM failures WHERE subscription_id = ?", id)
+		}
+		f.First = time.UnixMilli(in.lastAt) // NOT NULL; without failures in a row it is not read
+	} else if t.w.fails != nil {
 		t.w.fails[id] = struct{}{}
 	}
-	return t.Exec("INSERT OR REPLACE INTO failures (subscription_id, "+failureColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		id, f.Count, f.Rejected, f.First.UnixMilli(), orNull(f.RejectedName), millis(f.RejectedFrom), orNull(string(f.Reason)), millis(f.Since), millis(f.NextProbe), f.Probes, f.Pinged)
+	return t.Exec("INSERT OR REPLACE INTO failures (subscription_id, "+failureColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		id, f.Count, f.Rejected, f.First.UnixMilli(), orNull(f.RejectedName), millis(f.RejectedFrom), orNull(string(f.Reason)), millis(f.Since), millis(f.NextProbe), f.Probes, f.Pinged,
+		orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), orNull(in.num), in.failed, orNull(in.failedFrom), orNull(in.quietAt), orNull(in.probeLog))
 }
 
 // mayHaveFailures says whether a subscription may have a row of failures. A few

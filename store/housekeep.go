@@ -17,6 +17,7 @@ type housekeeping struct {
 	// They have an element when there may be something to do.
 	deletions chan struct{} // deleted subscriptions whose deliveries wait for an attempt
 	responses chan struct{} // responses that are above a quota
+	incidents chan struct{} // incidents that may have become quiet
 
 	found bool // the responses that an earlier process has left were looked for; owned by Housekeep
 	step  int  // of the last sweep of responses; owned by Housekeep
@@ -30,7 +31,7 @@ type housekeeping struct {
 
 func newHousekeeping() housekeeping {
 	return housekeeping{
-		deletions: make(chan struct{}, 1), responses: make(chan struct{}, 1),
+		deletions: make(chan struct{}, 1), responses: make(chan struct{}, 1), incidents: make(chan struct{}, 1),
 		successes: make(map[string]stored), others: make(map[string]stored), trim: make(map[string]struct{}), prune: make(map[string]struct{}),
 	}
 }
@@ -47,13 +48,14 @@ const housekeepingRetry = 10 * time.Second
 
 // Housekeep does, in small steps and until ctx ends, what a write has left to be
 // done: it ends the deliveries of deleted subscriptions that wait for an attempt,
-// and removes the responses that are above a quota. What one process does not come
-// to, the next one does.
+// removes the responses that are above a quota, and closes incidents of which nothing
+// more fails. What one process does not come to, the next one does.
 func (s *Store) Housekeep(ctx context.Context) error {
-	var both sync.WaitGroup
-	both.Go(func() { s.housekeep(ctx, s.housekeeping.deletions, s.endAllDeleted) })
-	both.Go(func() { s.housekeep(ctx, s.housekeeping.responses, s.removeResponses) })
-	both.Wait()
+	var all sync.WaitGroup
+	all.Go(func() { s.housekeep(ctx, s.housekeeping.deletions, s.endAllDeleted) })
+	all.Go(func() { s.housekeep(ctx, s.housekeeping.responses, s.removeResponses) })
+	all.Go(func() { s.closeQuiet(ctx) })
+	all.Wait()
 	return nil
 }
 

@@ -117,9 +117,15 @@ func TestMigrationOfAFailingSubscription(t *testing.T) {
 		t.Errorf("it is %+v", q)
 	}
 	var f webhook.Failures
-	must(t, s.writer.do(func(t *tx) (err error) { f, err = t.failures(id); return err }))
+	var in incident
+	must(t, s.writer.do(func(t *tx) (err error) { f, in, err = t.failures(id); return err }))
 	if want := (webhook.Failures{Count: 12, First: f.First, Reason: webhook.FailingUnreachable, Since: f.Since, NextProbe: f.NextProbe}); f != want || f.Since.UnixMilli() != 61000 {
 		t.Errorf("it has %+v", f)
+	}
+	open, err := s.Incidents().Open(t.Context(), "", 10, 100)
+	must(t, err)
+	if len(open) != 1 || in.num == 0 || open[0].SubscriptionID != id || open[0].OpenedAt.UnixMilli() != 61000 || len(open[0].ID) != 36 {
+		t.Errorf("its incident is %+v", open)
 	}
 }
 
@@ -129,7 +135,7 @@ func TestMigrationsAreOnlyAdded(t *testing.T) {
 	had := []string{
 		"0001_initial.sql", "0002_retention_alerts.sql", "0003_attention.sql", "0004_admins.sql", "0005_all_deliveries.sql", "0006_tokens.sql",
 		"0007_traces.sql", "0008_certificates.sql", "0009_attempts.sql", "0011_responses.sql", "0012_breaker.sql", "0013_delivered.sql",
-		"0014_bytes.sql",
+		"0014_bytes.sql", "0015_incidents.sql",
 	}
 	files, err := migrations.ReadDir("migrations")
 	must(t, err)

@@ -864,9 +864,10 @@ func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) error {
 	var claimed int64
 	var made int
-	var deleted bool
-	err := t.Scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
-		[]any{num}, &claimed, &made, &deleted)
+	var deleted, ping bool
+	var program, subscription string
+	err := t.Scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
+		[]any{num}, &claimed, &made, &deleted, &ping, &program, &subscription)
 	if err != nil {
 		return err
 	}
@@ -874,6 +875,11 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	step := policy.After(&a, now, 0)
 	if deleted && step.Status == webhook.StatusRetryable {
 		step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
+	}
+	if step.Status == webhook.StatusFailed && !deleted && !ping {
+		if err := t.noteInterrupted(program, subscription); err != nil {
+			return err
+		}
 	}
 	t.AfterCommit(func() { t.w.metrics.end(step) })
 	return t.finishAttempt(num, &a, step)

@@ -64,8 +64,8 @@ func (a *Swept) add(b Swept) {
 //     that carries it. The newest event of a program stays.
 //   - A subscription that still waited for a removed event has lost it: that is
 //     counted for the subscription, and the operator is alerted.
-//   - Alerts, ended replays, idempotency keys and the records of deleted
-//     subscriptions go likewise.
+//   - Alerts, ended replays, closed incidents, idempotency keys and the records of
+//     deleted subscriptions go likewise.
 //
 // Nothing is removed for a while after the start, so that what waited while
 // nothing ran is sent first, nor for a day after the clock was set forward.
@@ -464,7 +464,11 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 			if err := t.Scan("SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{id}, &n); err != nil {
 				return err
 			}
-			return w.s.alert(t, &webhook.Alert{Name: webhook.AlertLost, Subscription: sub, Lost: n, LostBefore: time.UnixMilli(w.edge)})
+			_, in, err := t.failures(id)
+			if err != nil {
+				return err
+			}
+			return w.s.alert(t, &webhook.Alert{Name: webhook.AlertLost, Subscription: sub, Lost: n, LostBefore: time.UnixMilli(w.edge)}, in.num)
 		})
 		if err != nil {
 			return err
@@ -509,7 +513,9 @@ func (w *sweep) rest() error {
 		{selectExpired, now, []string{"DELETE FROM idempotency_keys WHERE rowid IN (SELECT value FROM json_each(?))"}},
 		{selectAgedReplays, w.edge, []string{"DELETE FROM replays WHERE id IN (SELECT value FROM json_each(?))"}},
 		{selectAgedAlerts, w.edge, []string{"DELETE FROM alerts WHERE num IN (SELECT value FROM json_each(?))"}},
+		{selectAgedIncidents, w.edge, []string{"DELETE FROM incidents WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectForgotten, w.edge, []string{
+			"DELETE FROM incidents WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM losses WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM response_marks WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM delivered WHERE subscription_id IN (SELECT value FROM json_each(?))",
@@ -565,7 +571,8 @@ func (w *sweep) remove(keys []any, queries []string) error {
 var (
 	selectAgedReplays = "SELECT id FROM replays WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
 	// One that is yet to be sent is young, unless alerts are not sent any more.
-	selectAgedAlerts = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
+	selectAgedAlerts    = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
+	selectAgedIncidents = "SELECT num FROM incidents WHERE closed_at < ? ORDER BY closed_at LIMIT ?"
 	// Deleted subscriptions of which no delivery is left.
 	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (" + byCreation.query("1", "s.id", "", "") + ") ORDER BY deleted_at LIMIT ?"
 )

@@ -222,7 +222,7 @@ func TestRetentionOfAlertsThatWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		s.sendAlerts = true
-		err := s.writer.do(func(t *tx) error { return s.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: sub}) })
+		err := s.writer.do(func(t *tx) error { return s.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: sub}, 0) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -139,6 +139,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
 	s.writer = newWriter(s.clock, s.metrics, &s.watchers, &s.dictionaries, s.logger)
+	s.writer.incidents = s.housekeeping.incidents
 	path := filepath.Join(cfg.Dir, databaseFile)
 	defer func() {
 		if err == nil {

@@ -129,7 +129,10 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 		// Another server, or a fresh start: what was known of it counts no more.
 		sub.Status, sub.DisabledReason = webhook.HealthHealthy, ""
 		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = "", time.Time{}, time.Time{}
-		if err := t.setHealth(id, sub.Status, "", webhook.Failures{}); err != nil {
+		if err := t.endIncident(id, webhook.IncidentChanged); err != nil {
+			return sub, err
+		}
+		if err := t.setHealth(id, sub.Status, "", webhook.Failures{}, incident{}); err != nil {
 			return sub, err
 		}
 	}
@@ -257,6 +260,9 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 		return sub, err
 	}
 	if err := t.Exec("DELETE FROM cursors WHERE subscription_id = ?", id); err != nil {
+		return sub, err
+	}
+	if err := t.endIncident(id, webhook.IncidentDeleted); err != nil {
 		return sub, err
 	}
 	if err := t.Exec("DELETE FROM failures WHERE subscription_id = ?", id); err != nil {

@@ -44,7 +44,7 @@ func insertSubscription(t *testing.T, s *Store, random *rand.Rand, url string, p
 				return err
 			}
 		}
-		return tx.setHealth(m.id, webhook.Health(m.status), reason, webhook.Failures{})
+		return tx.setHealth(m.id, webhook.Health(m.status), reason, webhook.Failures{}, incident{})
 	})
 	if err == nil && m.deleted {
 		_, err = s.Subscriptions().Delete(t.Context(), m.program, m.id)

@@ -28,6 +28,8 @@ type writer struct {
 	lease    atomic.Pointer[Lease] // that writing needs; nil for none
 	credits  atomic.Pointer[Credits]
 
+	incidents chan struct{} // of housekeeping; nil in tests of the writer alone
+
 	heads   map[string]head     // of each program's log
 	fails   map[string]struct{} // ids of all subscriptions that have a row of failures, and maybe more; nil is not known
 	last    int64               // the newest created_at of a delivery; 0 is not known

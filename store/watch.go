@@ -18,6 +18,7 @@ type Changes struct {
 	Subscriptions map[string]struct{} // ids whose subscription was created, changed or deleted
 	Queued        map[string]struct{} // ids of subscriptions that were given a delivery to send, such as a ping
 	Alerts        bool                // there is one to send
+	Incidents     bool                // one was opened or closed
 
 	// Deliveries are the places of deliveries that were stored or changed, 0
 	// for some that are not named, at most MaxChanged: of those of WatchDeliveries

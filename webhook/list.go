@@ -142,6 +142,30 @@ var (
 		},
 	}
 
+	// IncidentList is of the incidents of a program; opened_at is the order in which
+	// they were opened.
+	IncidentList = &List{
+		Feed:    true,
+		Sort:    []string{"opened_at"},
+		Default: []SortField{{Name: "opened_at", Descending: true}},
+		Filters: []Filter{
+			{Name: "status", Values: []string{IncidentOpen, IncidentResolved}},
+			{Name: "subscription_id", Kind: FilterID},
+			{Name: "failing_reason", Values: []string{string(FailingUnreachable), string(FailingRejecting)}},
+			{Name: "closed_by", Values: incidentEnds()},
+			{Name: "opened_at", Kind: FilterTime},
+			{Name: "closed_at", Kind: FilterTime},
+		},
+	}
+
+	// AllIncidentList is of the incidents of all programs, for admins.
+	AllIncidentList = &List{
+		Feed:    true,
+		Sort:    IncidentList.Sort,
+		Default: IncidentList.Default,
+		Filters: append(slices.Clone(IncidentList.Filters), Filter{Name: "program_id", Kind: FilterText}),
+	}
+
 	// AuditList is of what admins did, in all programs; at is the order in which
 	// they did it.
 	AuditList = &List{
@@ -167,6 +191,14 @@ var TokenList = &List{
 		{Name: "user_id", Kind: FilterText},
 		{Name: "created_at", Kind: FilterTime},
 	},
+}
+
+func incidentEnds() []string {
+	var words []string
+	for _, e := range IncidentEnds() {
+		words = append(words, string(e))
+	}
+	return words
 }
 
 func errorWords() []string {

@@ -123,6 +123,12 @@ var bugs = []bug{
 	{"a success does not close the circuit breaker", []edit{
 		{"webhook/health.go", "\t\treturn HealthHealthy, Failures{}\n", "\t\tf.Count, f.Rejected = 1, 0\n\t\treturn h, f\n"},
 	}},
+	{"an incident stays open when its subscription has recovered", []edit{
+		{"store/health.go", "\t\tif err := t.closeIncident(&in, &ch.before, webhook.IncidentRecovered); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tin = incident{}\n", ""},
+	}},
+	{"an incident counts the first delivery that failed for good alone", []edit{
+		{"store/health.go", "\tif failed {\n\t\tin.noteFailed(", "\tif failed && opens {\n\t\tin.noteFailed("},
+	}},
 	{"a pause that a server asked for is not kept", []edit{
 		{"dispatcher/pace.go", "pause := min(a.RetryAfter, maxRetryPause)", "pause := min(a.RetryAfter, 0)"},
 	}},

@@ -43,6 +43,12 @@ var raceBugs = []testBug{
 		{"store/delivered.go", "if between == len(all) {", "if between >= len(all) {"},
 		{"store/delivered.go", "return !gap, err", "return true, err"},
 	}}, "TestDeliveredRanges", "whether event", "store"},
+	{bug{name: "a delivery whose last attempt kill -9 cut off is in no incident", edits: []edit{
+		{"store/queue.go", "if step.Status == webhook.StatusFailed && !deleted && !ping {", "if step.Status == webhook.StatusFailed && deleted && !ping {"},
+	}}, "TestIncidentOfAnInterruptedAttempt", "want", "store"},
+	{bug{name: "an incident closes an hour after it was opened", edits: []edit{
+		{"store/incident.go", "in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))", "if in.quietAt == 0 {\n\t\tin.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))\n\t}"},
+	}}, "TestIncidentCloses", "want", "store"},
 	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
 	}}, "TestReplayStepsOnce", "want that one is stale", "store"},

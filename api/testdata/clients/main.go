@@ -67,6 +67,11 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("redeliver: %v %s", err, again.Body)
 	}
 
+	incidents, err := c.ListIncidentsWithResponse(ctx, &client.ListIncidentsParams{FilterStatus: &[]client.ListIncidentsParamsFilterStatus{"open"}})
+	if err != nil || incidents.JSON200 == nil || len(incidents.JSON200.Data) != 0 {
+		return fmt.Errorf("incidents: %v %s", err, incidents.Body)
+	}
+
 	missing, err := c.ReadSubscriptionWithResponse(ctx, "none", &client.ReadSubscriptionParams{})
 	if err != nil || missing.JSON404 == nil || missing.JSON404.Error.Code != 404 || missing.JSON404.Error.Detail == "" {
 		return fmt.Errorf("a subscription that is not there: %v %s", err, missing.Body)

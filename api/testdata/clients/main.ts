@@ -42,6 +42,10 @@ type Redelivered = operations["redeliver"]["responses"][201]["content"]["applica
 const again = await call<Redelivered>("POST", `/v2/webhooks/subscriptions/${sub.id}/deliveries/${old.id}/redeliver`);
 want("redeliver", again.status === 201 && again.body.data.redelivery_of === old.id, again);
 
+type Incidents = operations["listIncidents"]["responses"][200]["content"]["application/json"];
+const incidents = await call<Incidents>("GET", "/v2/incidents?filter[status]=open");
+want("incidents", incidents.status === 200 && incidents.body.data.length === 0, incidents);
+
 const missing = await call<Schemas["Error"]>("GET", "/v2/webhooks/subscriptions/none");
 want("a subscription that is not there", missing.status === 404 && missing.body.error.code === 404, missing);
 

@@ -1,0 +1,105 @@
+package api
+
+import "service/webhook"
+
+// incidentRecord is an incident as the API shows it.
+type incidentRecord struct {
+	ID               string           `json:"id"`
+	SubscriptionID   string           `json:"subscription_id"`
+	ProgramID        string           `json:"program_id"`
+	Status           string           `json:"status"`
+	FailingReason    *string          `json:"failing_reason"`
+	OpenedAt         timestamp        `json:"opened_at"`
+	ClosedAt         timestamp        `json:"closed_at"`
+	ClosedBy         *string          `json:"closed_by"`
+	FirstFailureAt   timestamp        `json:"first_failure_at"`
+	LastSuccessAt    timestamp        `json:"last_success_at"`
+	LastFailure      *incidentFailure `json:"last_failure"`
+	NextProbeAt      timestamp        `json:"next_probe_at"`
+	ProbesFailed     int              `json:"probes_failed"`
+	WaitingEvents    int              `json:"waiting_events"`
+	FailedDeliveries int64            `json:"failed_deliveries"`
+	ResendFrom       timestamp        `json:"resend_from"`
+	Timeline         []incidentEntry  `json:"timeline,omitzero"` // only when read singly
+}
+
+// incidentFailure is the last attempt that failed.
+type incidentFailure struct {
+	At             timestamp     `json:"at"`
+	DeliveryID     *string       `json:"delivery_id"`
+	ResponseStatus *int          `json:"response_status"`
+	Error          *attemptError `json:"error"`
+}
+
+// incidentEntry is an entry of a timeline. What does not belong to its kind is null.
+type incidentEntry struct {
+	At             timestamp     `json:"at"`
+	Kind           string        `json:"kind"`
+	Alert          *string       `json:"alert"`
+	DeliveryID     *string       `json:"delivery_id"`
+	ResponseStatus *int          `json:"response_status"`
+	Error          *attemptError `json:"error"`
+	ReplayID       *string       `json:"replay_id"`
+}
+
+func newAttemptError(code webhook.ErrorCode) *attemptError {
+	if code == webhook.ErrorNone {
+		return nil
+	}
+	return &attemptError{code, code.Detail()}
+}
+
+func newIncidentRecord(i *webhook.Incident) incidentRecord {
+	r := incidentRecord{
+		ID: i.ID, SubscriptionID: i.SubscriptionID, ProgramID: i.ProgramID, Status: i.Status(), FailingReason: orNull(string(i.FailingReason)),
+		OpenedAt: timestamp(i.OpenedAt), ClosedAt: timestamp(i.ClosedAt), ClosedBy: orNull(string(i.ClosedBy)),
+		FirstFailureAt: timestamp(i.FirstFailure), LastSuccessAt: timestamp(i.LastSuccess), NextProbeAt: timestamp(i.NextProbe), ProbesFailed: i.Probes,
+		WaitingEvents: i.WaitingEvents, FailedDeliveries: i.Failed, ResendFrom: timestamp(i.FailedFrom),
+	}
+	if !i.LastFailure.IsZero() {
+		r.LastFailure = &incidentFailure{timestamp(i.LastFailure), orNull(i.DeliveryID), orNull(i.ResponseStatus), newAttemptError(i.Error)}
+	}
+	return r
+}
+
+// newWholeIncidentRecord is the record of an incident that is shown singly.
+func newWholeIncidentRecord(i *webhook.Incident) incidentRecord {
+	r := newIncidentRecord(i)
+	r.Timeline = make([]incidentEntry, len(i.Timeline))
+	for n, e := range i.Timeline {
+		entry := incidentEntry{At: timestamp(e.At), Kind: string(e.Kind), Alert: orNull(string(e.Alert))}
+		if p := e.Probe; p != nil {
+			entry.DeliveryID, entry.ResponseStatus, entry.Error = orNull(p.DeliveryID), orNull(p.ResponseStatus), newAttemptError(p.Error)
+		}
+		if e.Replay != nil {
+			entry.ReplayID = &e.Replay.ID
+		}
+		r.Timeline[n] = entry
+	}
+	return r
+}
+
+// incidentHandlers serve the routes of incidents.
+type incidentHandlers struct{ api *API }
+
+func (h incidentHandlers) find(req *request) error {
+	i, err := h.api.store.Incidents().Get(req.ctx, req.program(), req.params.ByName("id"))
+	req.incident = &i
+	return err
+}
+
+func (h incidentHandlers) list(req *request) (answer, error) {
+	all, next, err := h.api.store.Incidents().Page(req.ctx, req.program(), &req.query)
+	if err != nil {
+		return answer{}, err
+	}
+	records := make([]incidentRecord, len(all))
+	for n := range all {
+		records[n] = newIncidentRecord(&all[n])
+	}
+	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
+}
+
+func (h incidentHandlers) read(req *request) (answer, error) {
+	return answer{data: newWholeIncidentRecord(req.incident), tagged: true}, nil
+}

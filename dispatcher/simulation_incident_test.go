@@ -1,0 +1,69 @@
+package dispatcher
+
+import (
+	"context"
+	"net/url"
+
+	"service/webhook"
+)
+
+// auditIncidents compares the incidents of a subscription with its state and with its
+// deliveries, all of which are stored together. Owns s.mu.
+func (s *simulation) auditIncidents(h *subject, stored map[string]webhook.Delivery) {
+	sub, err := s.d.store.Subscriptions().Get(context.Background(), h.program, h.id)
+	if err != nil {
+		s.violate(promiseOperates, "%v", err)
+		return
+	}
+	all, err := s.incidents(h)
+	if err != nil {
+		s.violate(promiseOperates, "%v", err)
+		return
+	}
+	failed := int64(0)
+	var open []webhook.Incident
+	for _, i := range all {
+		failed += i.Failed
+		if i.Open() {
+			open = append(open, i)
+		}
+	}
+	switch failing := sub.Status != webhook.HealthHealthy; {
+	case len(open) > 1:
+		s.violate(promiseIncident, "subscription %d has %d that are open", h.i, len(open))
+	case failing && (len(open) == 0 || open[0].FailingReason == ""):
+		s.violate(promiseIncident, "subscription %d is %s and has none", h.i, sub.Status)
+	case !failing && len(open) == 1 && (open[0].FailingReason != "" || open[0].Failed == 0):
+		s.violate(promiseIncident, "subscription %d is healthy, and an incident is open after its recovery", h.i)
+	}
+	for _, d := range stored {
+		switch d.FailureReason {
+		case webhook.FailureRejected, webhook.FailureAttemptsExhausted, webhook.FailureBlocked:
+			if d.Events[0].Name != webhook.EventPing {
+				failed--
+			}
+		}
+	}
+	// Retention removes deliveries and incidents of different ages.
+	if failed != 0 && s.changes.edge.IsZero() {
+		s.violate(promiseIncident, "subscription %d: its incidents count %d more than have failed for good", h.i, failed)
+	}
+}
+
+func (s *simulation) incidents(h *subject) (all []webhook.Incident, err error) {
+	values := url.Values{"page[size]": {"100"}, "filter[subscription_id]": {h.id}}
+	for {
+		query, invalid := webhook.IncidentList.Parse(values)
+		if invalid != nil {
+			return nil, invalid
+		}
+		page, next, err := s.d.store.Incidents().Page(context.Background(), h.program, &query)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, page...); next == "" {
+			return all, nil
+		}
+		values.Set("page[cursor]", next)
+	}
+}

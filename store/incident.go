@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"service/webhook"
+)
+
+// incident is what failed attempts change of a subscription's open incident. It is
+// stored in the row of its failures, which is written for each of them anyway.
+type incident struct {
+	num        int64 // 0: none is open
+	failed     int64 // deliveries that failed for good since it opened
+	failedFrom int64 // when the oldest event of those was accepted, in Unix milliseconds; 0 if not known
+	quietAt    int64 // when it is closed if no other fails, by the wait clock; 0 if none failed
+	probeLog   string
+
+	// Of the last attempt that failed, which may be before an incident opens:
+	lastAt       int64 // when it ended, in Unix milliseconds; 0 if not known
+	lastStatus   int64
+	lastError    string
+	lastDelivery int64
+}
+
+// maxProbeLog is how many of the last probes are kept.
+const maxProbeLog = 10
+
+// probeEntry is a probe in the log of an incident.
+type probeEntry struct {
+	At       int64             `json:"at"`
+	Status   int               `json:"status,omitzero"`
+	Error    webhook.ErrorCode `json:"error,omitzero"`
+	Delivery int64             `json:"delivery"`
+}
+
+// note takes down an attempt that ended now, which may be a ping.
+func (in *incident) note(c *Claim, a *webhook.Attempt, now time.Time) error {
+	if a.Error == webhook.ErrorInterrupted || c.Ping && !c.Probe {
+		return nil
+	}
+	if a.Result != webhook.ResultSuccess {
+		in.lastAt, in.lastStatus, in.lastError, in.lastDelivery = now.UnixMilli(), int64(a.ResponseStatus), string(a.Error), c.num
+	}
+	if !c.Probe {
+		return nil
+	}
+	var log []probeEntry
+	if in.probeLog != "" {
+		if err := json.Unmarshal([]byte(in.probeLog), &log); err != nil {
+			return err
+		}
+	}
+	log = append(log, probeEntry{now.UnixMilli(), a.ResponseStatus, a.Error, c.num})
+	text, err := json.Marshal(log[max(len(log)-maxProbeLog, 0):])
+	in.probeLog = string(text)
+	return err
+}
+
+// noteFailed counts a delivery that failed for good.
+func (in *incident) noteFailed(clock *clock, now, accepted time.Time) {
+	in.failed++
+	in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))
+	if !accepted.IsZero() && (in.failedFrom == 0 || accepted.UnixMilli() < in.failedFrom) {
+		in.failedFrom = accepted.UnixMilli()
+	}
+}
+
+const (
+	selectIncidentTime = "SELECT coalesce(max(opened_at), 0) FROM (SELECT opened_at FROM incidents ORDER BY num DESC LIMIT 1)"
+	insertIncident     = "INSERT INTO incidents (id, program_id, subscription_id, opened_at, first_at, succeeded_at) VALUES (?, ?, ?, ?, ?, ?)"
+	closeIncident      = `UPDATE incidents SET closed_at = ?, closed_by = ?, failing_reason = ?, failed = ?, failed_from = ?,
+		last_at = ?, last_status = ?, last_error = ?, last_delivery = ?, probes = ?, probe_log = ? WHERE num = ?`
+)
+
+var (
+	// Among the deliveries that ended last.
+	lastSuccess = "(SELECT y.completed_at FROM (" + byCompletion.query("d.num, d.status, d.completed_at, d.ping IS NOT NULL AS ping", "x.id", " AND d.completed_at IS NOT NULL", " ORDER BY 3 DESC, 1 DESC LIMIT 500") +
+		") y WHERE y.status = 'success' AND NOT y.ping LIMIT 1)"
+	selectSuccessBefore = "SELECT " + lastSuccess + " FROM subscriptions x WHERE x.id = ?"
+)
+
+// openIncident stores a new incident, whose first failure was at first. In is as it
+// is from then on.
+func (t *tx) openIncident(in *incident, programID, subscriptionID string, first time.Time) error {
+	var last int64
+	if err := t.Scan(selectIncidentTime, nil, &last); err != nil {
+		return err
+	}
+	var succeeded sql.NullInt64
+	if err := ignoreNoRows(t.Scan(selectSuccessBefore, []any{subscriptionID}, &succeeded)); err != nil {
+		return err
+	}
+	opened := max(last, t.w.clock.now().UnixMilli())
+	began := min(first.UnixMilli(), opened)
+	r, err := t.ExecResult(insertIncident, webhook.NewID(), programID, subscriptionID, opened, began, millis(fromMillis(succeeded)))
+	if err != nil {
+		return err
+	}
+	if in.num, err = r.LastInsertId(); err != nil {
+		return err
+	}
+	t.incidentsChanged()
+	return nil
+}
+
+// closeIncident closes an incident of a subscription whose failures were f, if one is
+// open. The caller stores the failures without it.
+func (t *tx) closeIncident(in *incident, f *webhook.Failures, by webhook.IncidentEnd) error {
+	if in.num == 0 {
+		return nil
+	}
+	t.incidentsChanged()
+	return t.Exec(closeIncident, t.w.clock.now().UnixMilli(), string(by), orNull(string(f.Reason)), in.failed, orNull(in.failedFrom),
+		orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), f.Probes, orNull(in.probeLog), in.num)
+}
+
+// endIncident closes the incident of a subscription that was changed or deleted, if
+// one is open.
+func (t *tx) endIncident(subscriptionID string, by webhook.IncidentEnd) error {
+	f, in, err := t.failures(subscriptionID)
+	if err != nil {
+		return err
+	}
+	return t.closeIncident(&in, &f, by)
+}
+
+// incidentsChanged tells watchers, after the commit, that an incident was opened or
+// closed; and housekeeping, which closes those that are quiet.
+func (t *tx) incidentsChanged() {
+	t.AfterCommit(func() {
+		t.w.watchers.tell(func(c *Changes) { c.Incidents = true })
+		if t.w.incidents != nil {
+			wake(t.w.incidents)
+		}
+	})
+}
+
+// noteInterrupted counts a delivery whose last attempt was cut off by the end of the
+// process.
+func (t *tx) noteInterrupted(programID, subscriptionID string) error {
+	f, in, err := t.failures(subscriptionID)
+	if err != nil {
+		return err
+	}
+	now := t.w.clock.now()
+	in.noteFailed(t.w.clock, now, time.Time{})
+	if in.num == 0 {
+		first := f.First
+		if first.IsZero() {
+			first = now
+		}
+		if err := t.openIncident(&in, programID, subscriptionID, first); err != nil {
+			return err
+		}
+	}
+	return t.setFailures(subscriptionID, f, in)
+}
+
+// selectQuiet finds the open incidents that close when no delivery fails, with the
+// time at which they do. Only subscriptions that fail have a row.
+const selectQuiet = "SELECT subscription_id, quiet_at FROM failures WHERE incident IS NOT NULL AND failing_since IS NULL"
+
+// incidentPause is the least time between two looks for incidents to close.
+const incidentPause = 5 * time.Second
+
+// closeQuiet closes, until ctx ends, each incident whose subscription is not failing
+// once no delivery has failed for good for [webhook.IncidentQuiet].
+func (s *core) closeQuiet(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-s.housekeeping.incidents:
+		}
+		next, err := s.closeQuietNow(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			s.logger.Error("background write failed, will retry", "what", "closing incidents", "error", err)
+			timer.Reset(housekeepingRetry)
+		case !next.IsZero():
+			timer.Reset(max(time.Until(next), incidentPause))
+		}
+	}
+}
+
+// closeQuietNow closes the incidents that are due, and returns when the next one is,
+// by the process's time; zero for none.
+func (s *core) closeQuietNow(ctx context.Context) (next time.Time, err error) {
+	var due []string
+	now := time.Now()
+	err = s.db.Each(ctx, selectQuiet, nil, func(scan func(...any) error) error {
+		var id string
+		var quiet sql.NullInt64
+		err := scan(&id, &quiet)
+		// One without a time was opened by a circuit breaker that is closed since.
+		switch at := s.clock.process(quiet); {
+		case !at.After(now):
+			due = append(due, id)
+		case next.IsZero() || at.Before(next):
+			next = at
+		}
+		return err
+	})
+	if err != nil {
+		return next, err
+	}
+	var errs []error
+	for _, id := range due {
+		errs = append(errs, s.writer.doRepeatable(func(t *tx) error {
+			f, in, err := t.failures(id)
+			if err != nil || in.num == 0 || !f.Since.IsZero() || in.quietAt > s.clock.wait(s.clock.now()) {
+				return err // it has changed since
+			}
+			if err := t.closeIncident(&in, &f, webhook.IncidentIsQuiet); err != nil {
+				return err
+			}
+			return t.setFailures(id, f, incident{})
+		}))
+	}
+	return next, errors.Join(errs...)
+}

@@ -1,0 +1,380 @@
+package store
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// incidentWorld records attempts of one subscription.
+type incidentWorld struct {
+	*testing.T
+	s      *Store
+	sub    webhook.Subscription
+	policy webhook.HealthPolicy
+}
+
+// inIncident runs a test with a subscription of a store that keeps house. Its circuit
+// breaker opens with the third rejection, or with the third retryable attempt.
+func inIncident(t *testing.T, test func(*testing.T, *incidentWorld)) {
+	t.Helper()
+	inBubble(t, func(t *testing.T, s *Store) {
+		w := &incidentWorld{t, s, subscribe(t, s, "p", "content_updated"), webhook.HealthPolicy{FailingAfter: 3, RejectingAfter: 3}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Housekeep(ctx) }()
+		defer func() { cancel(); <-done }()
+		test(t, w)
+	})
+}
+
+// attempt publishes an event and records an attempt with a response status, 0 for a
+// timeout, of the number-th attempt of a delivery.
+func (w *incidentWorld) attempt(number, status int) *Claim {
+	w.Helper()
+	publish(w.T, w.s, "p", "content_updated")
+	c := form(w.T, w.s, queue(w.T, w.s, w.sub.ID), 1)
+	w.record(c, number, status)
+	return c
+}
+
+func (w *incidentWorld) record(c *Claim, number, status int) {
+	w.Helper()
+	a := webhook.Attempt{Number: number, StartedAt: time.Now(), ResponseStatus: status}
+	if status == 0 {
+		a.Error = webhook.ErrorTimeout
+	}
+	a.Result = webhook.Classify(status, a.Error)
+	_, err := w.s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), w.policy)
+	must(w.T, err)
+}
+
+// all returns every incident, the oldest first.
+func (w *incidentWorld) all() []webhook.Incident {
+	w.Helper()
+	q, invalid := webhook.IncidentList.Parse(url.Values{"sort": {"opened_at"}})
+	if invalid != nil {
+		w.Fatal(invalid)
+	}
+	all, _, err := w.s.Incidents().Page(w.Context(), "p", &q)
+	must(w.T, err)
+	return all
+}
+
+func (w *incidentWorld) want(closed ...webhook.IncidentEnd) []webhook.Incident {
+	w.Helper()
+	synctest.Wait()
+	all := w.all()
+	var got []webhook.IncidentEnd
+	open := 0
+	for _, i := range all {
+		got = append(got, i.ClosedBy)
+		if i.Open() {
+			open++
+		}
+	}
+	if !slices.Equal(got, closed) {
+		w.Fatalf("incidents are closed by %q, want %q", got, closed)
+	}
+	if n, err := w.s.Incidents().CountOpen(w.Context(), "p"); err != nil || n != open {
+		w.Errorf("%d are open, %v, want %d", n, err, open)
+	}
+	return all
+}
+
+// An incident opens with the first delivery that fails for good, takes in the circuit
+// breaker, and closes with it.
+func TestIncidentOfARejectingSubscription(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		w.attempt(1, 200)
+		succeeded := time.Now()
+		w.want()
+		time.Sleep(time.Minute)
+		w.attempt(1, 401)
+		first := time.Now()
+		i := w.want("")[0]
+		if i.FailingReason != "" || i.Failed != 1 || !i.FirstFailure.Equal(first) || !i.LastSuccess.Equal(succeeded) || i.ResponseStatus != 401 || i.DeliveryID == "" {
+			t.Errorf("after one rejection it is %+v", i)
+		}
+		time.Sleep(time.Minute)
+		w.attempt(1, 403)
+		last := w.attempt(1, 404)
+		publish(t, w.s, "p", "content_updated", "content_updated")
+		i = w.want("")[0]
+		if i.FailingReason != webhook.FailingRejecting || i.Failed != 3 || !i.FirstFailure.Equal(first) || !i.LastFailure.Equal(time.Now()) ||
+			i.ResponseStatus != 404 || i.DeliveryID != last.ID || i.WaitingEvents != 2 || !i.NextProbe.Equal(time.Now().Add(webhook.MinProbeWait)) || !i.FailedFrom.Equal(first) {
+			t.Errorf("failing, it is %+v", i)
+		}
+		time.Sleep(2 * webhook.IncidentQuiet) // the circuit breaker holds it open
+		w.want("")
+		ping, _, err := w.s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, w.s, w.sub.ID), Kind: CreditPing, Probe: true})
+		must(t, err)
+		w.record(ping, 1, 401)
+		time.Sleep(webhook.MaxProbeWait)
+		c := form(t, w.s, queue(t, w.s, w.sub.ID), 1)
+		w.record(c, 1, 200)
+		i = w.want(webhook.IncidentRecovered)[0]
+		if i.FailingReason != webhook.FailingRejecting || i.Failed != 3 || i.Probes != 1 || i.WaitingEvents != 0 || !i.ClosedAt.Equal(time.Now()) || i.DeliveryID != ping.ID || !i.LastSuccess.Equal(succeeded) {
+			t.Errorf("closed, it is %+v", i)
+		}
+		_, err = w.s.Replays().Create(t.Context(), "p", w.sub.ID, &webhook.ReplayFields{From: first, Only: webhook.ReplayFailed})
+		must(t, err)
+		i, err = w.s.Incidents().Get(t.Context(), "p", i.ID)
+		must(t, err)
+		var kinds []webhook.IncidentEntryKind
+		for _, e := range i.Timeline {
+			kinds = append(kinds, e.Kind)
+		}
+		if want := []webhook.IncidentEntryKind{"opened", "alert", "probe", "alert", "probe", "closed", "resent"}; !slices.Equal(kinds, want) {
+			// The probe that succeeded, the alert and the end are of one moment.
+			t.Errorf("its timeline has %q, want %q", kinds, want)
+		}
+		for _, e := range i.Timeline {
+			if e.Probe != nil && e.Probe.DeliveryID == "" || e.Alert == webhook.AlertRecovered && !e.At.Equal(i.ClosedAt) {
+				t.Errorf("an entry is %+v", e)
+			}
+		}
+	})
+}
+
+// An incident of an unreachable subscription opens with the circuit breaker, before
+// anything has failed for good. Its first failure is the first of those attempts.
+func TestIncidentOfAnUnreachableSubscription(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		w.attempt(1, 503)
+		first := time.Now()
+		w.attempt(1, 503)
+		w.want()
+		time.Sleep(webhook.FailingOver)
+		w.attempt(1, 0)
+		i := w.want("")[0]
+		if i.FailingReason != webhook.FailingUnreachable || i.Failed != 0 || !i.FirstFailure.Equal(first) || i.Error != webhook.ErrorTimeout || i.WaitingEvents != 3 {
+			t.Errorf("it is %+v", i)
+		}
+	})
+}
+
+// Without the circuit breaker an incident closes when nothing has failed for good for
+// an hour, whatever succeeded meanwhile, and not before.
+func TestIncidentCloses(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		w.attempt(5, 500)
+		for range 5 {
+			time.Sleep(webhook.IncidentQuiet / 2)
+			w.attempt(1, 200)
+			w.attempt(1, 404)
+			if i := w.want("")[0]; i.FailingReason != "" || !i.LastSuccess.Equal(time.Now()) {
+				t.Errorf("it is %+v", i)
+			}
+		}
+		w.attempt(1, 200)
+		time.Sleep(webhook.IncidentQuiet - time.Second)
+		w.want("")
+		time.Sleep(2 * time.Second)
+		if i := w.want(webhook.IncidentIsQuiet)[0]; i.Failed != 6 || i.ResponseStatus != 404 {
+			t.Errorf("it is %+v", i)
+		}
+		w.attempt(1, 410)
+		if i := w.want(webhook.IncidentIsQuiet, "")[1]; i.Failed != 1 {
+			t.Errorf("the next is %+v", i)
+		}
+	})
+}
+
+// Another URL, an activation and a deletion close an incident; so does retention
+// remove it, once it is closed.
+func TestIncidentEndsWithItsSubscription(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		fail := func() { w.attempt(1, 404) }
+		fail()
+		other := "https://partner.example/other"
+		_, err := w.s.Subscriptions().Update(t.Context(), "p", w.sub.ID, &webhook.SubscriptionFields{URL: &other})
+		must(t, err)
+		w.want(webhook.IncidentChanged)
+		time.Sleep(time.Minute)
+		fail()
+		_, err = w.s.Subscriptions().Delete(t.Context(), "p", w.sub.ID)
+		must(t, err)
+		w.want(webhook.IncidentChanged, webhook.IncidentDeleted)
+		time.Sleep(time.Second)
+		edge := time.Now().Add(-30 * time.Second)
+		_, err = w.s.sweep(t.Context(), edge, edge)
+		must(t, err)
+		w.want(webhook.IncidentDeleted)
+	})
+}
+
+// A last attempt that the end of the process cut off has failed for good.
+func TestIncidentOfAnInterruptedAttempt(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		publish(t, w.s, "p", "content_updated")
+		c := form(t, w.s, queue(t, w.s, w.sub.ID), 1)
+		must(t, w.s.writer.do(func(t *tx) error { return t.Exec("UPDATE deliveries SET attempts_made = 5 WHERE num = ?", c.num) }))
+		n, err := w.s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy())
+		if err != nil || n != 1 {
+			t.Fatalf("recovered %d, %v", n, err)
+		}
+		if i := w.want("")[0]; i.Failed != 1 {
+			t.Errorf("it is %+v", i)
+		}
+		time.Sleep(webhook.IncidentQuiet + incidentPause)
+		w.want(webhook.IncidentIsQuiet)
+	})
+}
+
+// An incident costs nothing beyond what a failed attempt writes anyway, and a success
+// writes nothing of it.
+func TestStatementsOfAnIncident(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		w.policy = webhook.HealthPolicy{}
+		count := func(status int) (changes int64) {
+			publish(t, w.s, "p", "content_updated")
+			c := form(t, w.s, queue(t, w.s, w.sub.ID), 1)
+			total := func() (n int64) {
+				must(t, w.s.writer.do(func(t *tx) error { return t.Scan("SELECT total_changes()", nil, &n) }))
+				return n
+			}
+			before := total()
+			w.record(c, 1, status)
+			return total() - before
+		}
+		count(200)
+		success := count(200)
+		opening := count(404)
+		failing := count(404)
+		again := count(404)
+		w.want("")
+		recovering := count(200)
+		then := count(200)
+		if opening != failing+1 || again != failing || then != success || recovering != success+1 {
+			t.Errorf("a success changes %d rows, the failure that opens %d, the next %d and %d, the success after them %d, the next %d",
+				success, opening, failing, again, recovering, then)
+		}
+	})
+}
+
+// What is listed can be selected, and each page follows the last.
+func TestIncidentList(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		program(t, w.s, "q")
+		var subs []webhook.Subscription
+		start := time.Now()
+		for n := range 6 {
+			sub := subscribe(t, w.s, []string{"p", "q"}[n%2], "content_updated")
+			subs = append(subs, sub)
+			publish(t, w.s, sub.ProgramID, "content_updated")
+			time.Sleep(time.Minute)
+			w.sub = sub
+			w.record(form(t, w.s, queue(t, w.s, sub.ID), 1), 1, 404)
+		}
+		_, err := w.s.Subscriptions().Delete(t.Context(), "p", subs[0].ID)
+		must(t, err)
+		for _, c := range []struct {
+			program string
+			filter  url.Values
+			want    []int
+		}{
+			{"p", nil, []int{4, 2, 0}},
+			{"q", url.Values{"sort": {"opened_at"}}, []int{1, 3, 5}},
+			{"", nil, []int{5, 4, 3, 2, 1, 0}},
+			{"", url.Values{"filter[program_id]": {"q"}}, []int{5, 3, 1}},
+			{"p", url.Values{"filter[status]": {"open"}}, []int{4, 2}},
+			{"", url.Values{"filter[status]": {"resolved"}}, []int{0}},
+			{"p", url.Values{"filter[closed_by]": {"deleted,quiet"}}, []int{0}},
+			{"p", url.Values{"filter[subscription_id]": {subs[2].ID + "," + subs[3].ID}}, []int{2}},
+			{"", url.Values{"filter[failing_reason]": {"rejecting"}}, nil},
+			{"", url.Values{"filter[opened_at.from]": {webhook.FormatTime(start.Add(4 * time.Minute))}}, []int{5, 4, 3}},
+			{"", url.Values{"filter[closed_at.to]": {webhook.FormatTime(start.Add(time.Hour))}}, []int{0}},
+		} {
+			list := webhook.IncidentList
+			if c.program == "" {
+				list = webhook.AllIncidentList
+			}
+			values := url.Values{"page[size]": {"2"}}
+			for name, v := range c.filter {
+				values[name] = v
+			}
+			var got []int
+			for {
+				q, invalid := list.Parse(values)
+				if invalid != nil {
+					t.Fatal(invalid)
+				}
+				page, next, err := w.s.Incidents().Page(t.Context(), c.program, &q)
+				must(t, err)
+				for _, i := range page {
+					got = append(got, slices.IndexFunc(subs, func(s webhook.Subscription) bool { return s.ID == i.SubscriptionID }))
+				}
+				if next == "" {
+					break
+				}
+				values.Set("page[cursor]", next)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%q %v: %v, want %v", c.program, c.filter, got, c.want)
+			}
+		}
+		all := w.all()
+		_, err = w.s.Incidents().Get(t.Context(), "q", all[0].ID)
+		wantCode(t, err, webhook.CodeNotFound)
+	})
+}
+
+// The open incidents come with the worst first.
+func TestOpenIncidents(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		w.policy.RejectingAfter = 2
+		one, two, three := w.sub, subscribe(t, w.s, "p", "content_updated"), subscribe(t, w.s, "p", "content_updated")
+		fail := func(sub webhook.Subscription, times int) {
+			w.sub = sub
+			for range times {
+				w.record(form(t, w.s, queue(t, w.s, sub.ID), 1), 1, 404)
+			}
+		}
+		publish(t, w.s, "p", "content_updated", "content_updated", "content_updated", "content_updated")
+		fail(one, 1)
+		fail(two, 2)
+		time.Sleep(time.Minute)
+		fail(three, 2)
+		other := "https://partner.example/other"
+		_, err := w.s.Subscriptions().Update(t.Context(), "p", one.ID, &webhook.SubscriptionFields{Description: &other})
+		must(t, err)
+		fail(three, 1)
+		all, err := w.s.Incidents().Open(t.Context(), "", 10, 100)
+		must(t, err)
+		var got []string
+		for _, i := range all {
+			got = append(got, i.SubscriptionID)
+		}
+		if want := []string{two.ID, three.ID, one.ID}; !slices.Equal(got, want) || all[0].WaitingEvents != 2 || all[1].WaitingEvents != 1 || all[1].Failed != 3 || all[2].Description != other {
+			t.Errorf("they are %+v", all)
+		}
+	})
+}
+
+func TestIncidentPlans(t *testing.T) {
+	s := open(t)
+	for _, c := range []struct {
+		query string
+		args  int
+		want  string
+	}{
+		{incidentsAll.down.text, len(incidentsAll.down.names), "SEARCH n USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
+		{incidentsByProgram.down.text, len(incidentsByProgram.down.names), "incidents_by_program (program_id=? AND num>? AND num<?)"},
+		{incidentsBySubscription.up.text, len(incidentsBySubscription.up.names), "incidents_by_subscription (subscription_id=? AND num>? AND num<?)"},
+		{incidentsUnresolved.down.text, len(incidentsUnresolved.down.names), "incidents_unresolved"},
+		{selectIncidents, 2, "SEARCH n USING INTEGER PRIMARY KEY (rowid=?)"},
+		{selectIncidents, 2, "deliveries_by_completion (subscription_id=?"},
+		{selectIncidentAlerts, 2, "alerts_by_subscription (subscription_id=?)"},
+		{selectIncidentFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
+		{selectAgedIncidents, 2, "incidents_closed (closed_at<?)"},
+		{selectSuccessBefore, 1, "deliveries_by_completion (subscription_id=?"},
+	} {
+		checkPlan(t, s, c.query, c.args, c.want)
+	}
+}

@@ -1,0 +1,300 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"service/webhook"
+)
+
+// The waiting events of an incident are counted up to MaxWaiting in a list, and up to
+// MaxWaitingOfOne of an incident that is read singly: that number stands for as many or
+// more.
+const (
+	MaxWaiting      = 10_000
+	MaxWaitingOfOne = 1_000_000
+)
+
+// What changes while an incident is open is in f, the failures of its subscription x,
+// and in n once it is closed. ?2 is how far waiting events are counted.
+var (
+	incidentColumns = `n.num, n.id, n.program_id, n.subscription_id, coalesce(x.url, ''), coalesce(x.description, ''), coalesce(x.status, ''),
+		n.opened_at, n.closed_at, coalesce(n.closed_by, ''), coalesce(f.failing_reason, n.failing_reason, ''), n.first_at,
+		iif(n.closed_at IS NULL, coalesce(` + lastSuccess + `, n.succeeded_at), n.succeeded_at),
+		f.next_probe_at, coalesce(f.probes, n.probes), coalesce(f.probe_log, n.probe_log, ''),
+		coalesce(f.last_at, n.last_at), coalesce(f.last_status, n.last_status, 0), coalesce(f.last_error, n.last_error, ''),
+		coalesce((SELECT d.id FROM deliveries d WHERE d.num = coalesce(f.last_delivery, n.last_delivery)), ''),
+		coalesce(f.failed, n.failed), coalesce(f.failed_from, n.failed_from),
+		iif(n.closed_at IS NULL,
+			(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2))
+			+ (SELECT coalesce(sum(json_array_length(d.seqs)), 0) FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due
+				WHERE subscription_id = x.id AND next_attempt_at IS NOT NULL AND ping IS NULL LIMIT ?2) d), 0),
+		iif(n.closed_at IS NULL, (SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
+			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)), NULL)`
+
+	selectIncidents = "SELECT " + incidentColumns + ` FROM json_each(?1) j CROSS JOIN incidents n ON n.num = j.value
+		LEFT JOIN subscriptions x ON x.id = n.subscription_id LEFT JOIN cursors c ON c.subscription_id = x.id
+		LEFT JOIN failures f ON f.subscription_id = n.subscription_id AND f.incident = n.num ORDER BY j.key`
+
+	selectIncidentNum = "SELECT num FROM incidents WHERE id = ? AND (program_id = ? OR ? = '')"
+	// The worst first, as far as that is known without counting what waits.
+	selectOpenIncidents = `SELECT n.num FROM incidents n INDEXED BY incidents_unresolved LEFT JOIN failures f ON f.subscription_id = n.subscription_id
+		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') ORDER BY f.failing_since IS NULL, f.failed DESC, n.num LIMIT ?2`
+	countOpenIncidents = "SELECT count(*) FROM incidents INDEXED BY incidents_unresolved WHERE closed_at IS NULL AND (program_id = ?1 OR ?1 = '')"
+)
+
+// scanIncident reads a row of incidentColumns, with its num and its log of probes.
+func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log []probeEntry, err error) {
+	var opened, first int64
+	var closed, success, probe, lastAt, failedFrom, oldest sql.NullInt64
+	var text string
+	err = scan(&num, &i.ID, &i.ProgramID, &i.SubscriptionID, &i.URL, &i.Description, &i.Health,
+		&opened, &closed, &i.ClosedBy, &i.FailingReason, &first, &success, &probe, &i.Probes, &text,
+		&lastAt, &i.ResponseStatus, &i.Error, (*deliveryID)(&i.DeliveryID), &i.Failed, &failedFrom, &i.WaitingEvents, &oldest)
+	if err != nil {
+		return i, num, nil, err
+	}
+	i.OpenedAt, i.ClosedAt, i.FirstFailure = time.UnixMilli(opened).UTC(), fromMillis(closed), time.UnixMilli(first).UTC()
+	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = fromMillis(success), fromMillis(lastAt), fromMillis(failedFrom), fromMillis(oldest)
+	if i.Health == webhook.HealthFailing {
+		i.NextProbe = fromMillis(probe)
+	}
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &log); err != nil {
+			return i, num, nil, fmt.Errorf("store: probes of incident %s: %w", i.ID, err)
+		}
+	}
+	return i, num, log, nil
+}
+
+// CountOpen returns how many incidents of a program, or of all when that is "", are
+// open.
+func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err error) {
+	return n, s.db.Scan(ctx, countOpenIncidents, []any{programID}, &n)
+}
+
+// Open returns the open incidents of a program, or of all when that is "", the most
+// severe first, at most limit: those whose circuit breaker is open, then those that
+// concern the most events, then the oldest. Waiting events are counted up to waiting.
+func (s Incidents) Open(ctx context.Context, programID string, limit, waiting int) (all []webhook.Incident, err error) {
+	err = s.view(ctx, func(v *view) error {
+		var nums []int64
+		err := v.Each(selectOpenIncidents, []any{programID, limit}, func(scan func(...any) error) error {
+			var num int64
+			err := scan(&num)
+			nums = append(nums, num)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		all, err = v.incidents(nums, waiting)
+		return err
+	})
+	slices.SortStableFunc(all, func(a, b webhook.Incident) int {
+		if blocked := a.FailingReason != ""; blocked != (b.FailingReason != "") {
+			if blocked {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(int64(b.WaitingEvents)+b.Failed, int64(a.WaitingEvents)+a.Failed), a.FirstFailure.Compare(b.FirstFailure))
+	})
+	return all, err
+}
+
+// incidents returns incidents by their nums.
+func (v *view) incidents(nums []int64, waiting int) (all []webhook.Incident, err error) {
+	if len(nums) == 0 {
+		return nil, nil
+	}
+	err = v.Each(selectIncidents, []any{jsonOf(nums), waiting}, func(scan func(...any) error) error {
+		i, _, _, err := scanIncident(scan)
+		all = append(all, i)
+		return err
+	})
+	return all, err
+}
+
+// Get returns an incident of a program, or of any when that is "", with its
+// timeline. Its waiting events are counted up to MaxWaitingOfOne.
+func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Incident, err error) {
+	err = s.view(ctx, func(v *view) error {
+		var num int64
+		var log []probeEntry
+		if err := v.Scan(selectIncidentNum, []any{id, programID, programID}, &num); err != nil {
+			return notFound(err, "incident")
+		}
+		err := v.Each(selectIncidents, []any{jsonOf([]int64{num}), MaxWaitingOfOne}, func(scan func(...any) error) (err error) {
+			i, num, log, err = scanIncident(scan)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return v.timeline(&i, num, log)
+	})
+	return i, err
+}
+
+const (
+	selectIncidentAlerts  = "SELECT name, status, created_at FROM alerts WHERE subscription_id = ? AND incident = ? ORDER BY num LIMIT 100"
+	selectIncidentReplays = "SELECT " + replayColumns + ` FROM replays INDEXED BY replays_by_subscription
+		WHERE subscription_id = ? AND only_which <> 'missed' AND created_at >= ? AND from_at <= ? LIMIT 100`
+	selectDeliveryIDs = "SELECT d.num, d.id FROM json_each(?) j CROSS JOIN deliveries d ON d.num = j.value"
+)
+
+// timeline fills in the timeline of an incident.
+func (v *view) timeline(i *webhook.Incident, num int64, log []probeEntry) error {
+	i.Timeline = []webhook.IncidentEntry{{At: i.OpenedAt, Kind: webhook.IncidentEntryOpened}}
+	err := v.Each(selectIncidentAlerts, []any{i.SubscriptionID, num}, func(scan func(...any) error) error {
+		e := webhook.IncidentEntry{Kind: webhook.IncidentEntryAlert}
+		var at int64
+		err := scan(&e.Alert, &e.AlertStatus, &at)
+		e.At = time.UnixMilli(at).UTC()
+		i.Timeline = append(i.Timeline, e)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := v.timelineProbes(i, log); err != nil {
+		return err
+	}
+	if !i.Open() {
+		i.Timeline = append(i.Timeline, webhook.IncidentEntry{At: i.ClosedAt, Kind: webhook.IncidentEntryClosed})
+	}
+	until := i.ClosedAt
+	if i.Open() {
+		until = v.s.clock.now()
+	}
+	err = v.Each(selectIncidentReplays, []any{i.SubscriptionID, i.OpenedAt.UnixMilli(), until.UnixMilli()}, func(scan func(...any) error) error {
+		r, err := scanReplay(scan)
+		i.Timeline = append(i.Timeline, webhook.IncidentEntry{At: r.CreatedAt, Kind: webhook.IncidentEntryResent, Replay: &r.Replay})
+		return err
+	})
+	slices.SortStableFunc(i.Timeline, func(a, b webhook.IncidentEntry) int { return a.At.Compare(b.At) })
+	return err
+}
+
+func (v *view) timelineProbes(i *webhook.Incident, log []probeEntry) error {
+	nums, ids := make([]int64, len(log)), make(map[int64]string, len(log))
+	for n, p := range log {
+		nums[n] = p.Delivery
+	}
+	err := v.Each(selectDeliveryIDs, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		var num int64
+		var id string
+		err := scan(&num, (*deliveryID)(&id))
+		ids[num] = id
+		return err
+	})
+	for _, p := range log {
+		probe := webhook.IncidentProbe{At: time.UnixMilli(p.At).UTC(), ResponseStatus: p.Status, Error: p.Error, DeliveryID: ids[p.Delivery]}
+		i.Timeline = append(i.Timeline, webhook.IncidentEntry{At: probe.At, Kind: webhook.IncidentEntryProbe, Probe: &probe})
+	}
+	return err
+}
+
+// Page returns a page of the incidents of a program, of a query of
+// webhook.IncidentList, and the cursor of the next page, "" on the last. With "" it
+// returns those of all programs, of a query of webhook.AllIncidentList. It looks at a
+// bounded number of incidents: a page may be short or empty, and there is more all
+// the same when there is a cursor.
+func (s Incidents) Page(ctx context.Context, programID string, q *webhook.ListQuery) (all []webhook.Incident, next string, err error) {
+	f, err := s.feed(ctx, programID, q)
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.view(ctx, func(v *view) error {
+		var nums []int64
+		if nums, next, err = f.page(v); err != nil {
+			return err
+		}
+		all, err = v.incidents(nums, MaxWaiting)
+		return err
+	})
+	return all, next, err
+}
+
+// Newer returns the cursor of the page before the one that a query asks for by its
+// cursor, "" when that is the first.
+func (s Incidents) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
+	f, err := s.feed(ctx, programID, q)
+	if err != nil {
+		return "", err
+	}
+	return f.newer(ctx)
+}
+
+// feed is where the incidents of a query are found.
+func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
+	low, high, err := s.between(ctx, q.Ranges["opened_at"], s.before)
+	if err != nil {
+		return nil, err
+	}
+	list, b := webhook.AllIncidentList, bindsOf(q)
+	programs := q.Filters["program_id"]
+	if programID != "" {
+		list, programs = webhook.IncidentList, []string{programID}
+		b["program_id"] = jsonOf(programs)
+	}
+	f := &feed{s: s.core, q: q, binds: b, low: low, high: high, scope: cursorScope{"incidents", programID, "", list.Selection(q)}, budget: s.lists.scan}
+	each := func(a *access, values []string) {
+		for _, value := range values {
+			f.streams = append(f.streams, stream{access: a, binds: binds{"value": value}})
+		}
+	}
+	switch subscriptions := q.Filters["subscription_id"]; {
+	case subscriptions != nil:
+		each(incidentsBySubscription, subscriptions)
+	case slices.Equal(q.Filters["status"], []string{webhook.IncidentOpen}):
+		f.streams = []stream{{access: incidentsUnresolved}}
+	case programs != nil:
+		each(incidentsByProgram, programs)
+	default:
+		f.streams = []stream{{access: incidentsAll}}
+	}
+	return f, nil
+}
+
+var (
+	incidentMatches = allOf(isIn("n.program_id"), isIn("n.subscription_id"), isIn("n.closed_by"), isWithin("closed_at", "n.closed_at"),
+		":status IS NULL OR iif(n.closed_at IS NULL, 'open', 'resolved') IN (SELECT value FROM json_each(:status))",
+		":failing_reason IS NULL OR coalesce(n.failing_reason, (SELECT f.failing_reason FROM failures f WHERE f.subscription_id = n.subscription_id AND f.incident = n.num)) IN (SELECT value FROM json_each(:failing_reason))")
+	incidentsAll            = along("n.num", "n.num", incidentMatches, "FROM incidents n WHERE TRUE")
+	incidentsUnresolved     = along("n.num", "n.num", incidentMatches, "FROM incidents n INDEXED BY incidents_unresolved WHERE n.closed_at IS NULL")
+	incidentsByProgram      = along("n.num", "n.num", incidentMatches, "FROM incidents n INDEXED BY incidents_by_program WHERE n.program_id = :value")
+	incidentsBySubscription = along("n.num", "n.num", incidentMatches, "FROM incidents n INDEXED BY incidents_by_subscription WHERE n.subscription_id = :value")
+)
+
+const selectIncidentFrom = "SELECT num, opened_at FROM incidents WHERE num >= ? ORDER BY num LIMIT 1"
+
+// before returns the greatest num of an incident that was opened before a time, 0
+// when there is none.
+func (s Incidents) before(ctx context.Context, at time.Time) (int64, error) {
+	return s.lastBefore(ctx, "SELECT 0, coalesce(max(num), 0) + 1 FROM incidents", selectIncidentFrom, at)
+}
+
+const countWaiting = `SELECT count(*) FROM (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id
+	CROSS JOIN interests i ON i.subscription_id = x.id CROSS JOIN events e ON ` + waitingEvents + ` WHERE x.id = ? LIMIT ?)`
+
+// WaitingEvents counts the events in the log that wait for subscriptions, up to most of
+// them all together.
+func (s Subscriptions) WaitingEvents(ctx context.Context, subscriptionIDs []string, most int) (total int, err error) {
+	for _, id := range subscriptionIDs {
+		var n int
+		if err := s.db.Scan(ctx, countWaiting, []any{id, most - total}, &n); err != nil {
+			return total, err
+		}
+		if total += n; total >= most {
+			break
+		}
+	}
+	return total, nil
+}

@@ -5,24 +5,33 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"service/webhook"
 )
 
-// maxBacklogs is in the logs of how many programs the oldest event is looked
-// for.
-const maxBacklogs = 100
+const (
+	// maxBacklogs is in the logs of how many programs the oldest event is looked
+	// for.
+	maxBacklogs = 100
+	// maxCounted is for how many subscriptions waiting events are counted, and
+	// maxCountedEvents how many events.
+	maxCounted       = 1000
+	maxCountedEvents = 100_000
+)
 
-// Backlog returns how many active subscriptions of a program, or of all programs
-// when that is "", events wait for, and when the oldest of those events was
-// accepted, the zero time for none. What is in a delivery already does not wait
-// here. With events waiting in more than a hundred programs, it looks for the
-// oldest in those that are furthest behind.
-func (d *Dispatcher) Backlog(ctx context.Context, programID string) (behind int, oldest time.Time, err error) {
+// Backlog returns what waits for the active subscriptions of a program, or of all
+// programs when that is "". With events waiting in more than a hundred programs, it
+// looks for the oldest in those that are furthest behind.
+func (d *Dispatcher) Backlog(ctx context.Context, programID string) (b webhook.Backlog, err error) {
 	programs, _, _, _ := d.snapshot(time.Now())
-	var waiting []string
+	var waiting, ids []string
 	for id, p := range programs {
 		if len(p.behind) > 0 && (programID == "" || id == programID) {
-			behind += len(p.behind)
+			b.Subscriptions += len(p.behind)
 			waiting = append(waiting, id)
+			for _, q := range p.behind {
+				ids = append(ids, q.id)
+			}
 		}
 	}
 	slices.SortFunc(waiting, func(a, b string) int {
@@ -31,11 +40,13 @@ func (d *Dispatcher) Backlog(ctx context.Context, programID string) (behind int,
 	for _, id := range waiting[:min(len(waiting), maxBacklogs)] {
 		first, err := programs[id].oldest(ctx, d.store, id)
 		if err != nil {
-			return behind, oldest, err
+			return b, err
 		}
-		if oldest.IsZero() || !first.IsZero() && first.Before(oldest) {
-			oldest = first
+		if b.Oldest.IsZero() || !first.IsZero() && first.Before(b.Oldest) {
+			b.Oldest = first
 		}
 	}
-	return behind, oldest, nil
+	b.Events, err = d.store.Subscriptions().WaitingEvents(ctx, ids[:min(len(ids), maxCounted)], maxCountedEvents)
+	b.More = len(ids) > maxCounted || b.Events >= maxCountedEvents
+	return b, err
 }

@@ -181,6 +181,7 @@ type programState struct {
 
 // behind is a queue that events wait for.
 type behind struct {
+	id           string
 	spans        []store.Interest // not to be changed
 	seen, wanted int64
 }
@@ -212,7 +213,7 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 			p.inactive++
 		case q.seen < q.wanted:
 			p.distance = max(p.distance, q.wanted-q.seen)
-			p.behind = append(p.behind, behind{q.Interests, q.seen, q.wanted})
+			p.behind = append(p.behind, behind{q.SubscriptionID, q.Interests, q.seen, q.wanted})
 		}
 	}
 	return programs, d.credits.Taken(), d.pings.inFlight, d.restoreHold || now.Before(d.pausedUntil)

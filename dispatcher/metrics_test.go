@@ -97,9 +97,9 @@ func TestMetrics(t *testing.T) {
 			`service_backlog_distance_events{program="p"} 5`,
 			`service_backlog_age_seconds{program="p"} 2`)
 		for program, want := range map[string]int{"": 1, "p": 1, "another": 0} {
-			behind, oldest, err := w.d.Backlog(context.Background(), program)
-			if err != nil || behind != want || want == 1 && time.Since(oldest) != 2*time.Second || want == 0 && !oldest.IsZero() {
-				t.Errorf("the backlog of program %q: got %d subscriptions, the oldest event of %v, %v; want %d, 2s ago", program, behind, oldest, err, want)
+			b, err := w.d.Backlog(context.Background(), program)
+			if err != nil || b.Subscriptions != want || b.Events != 4*want || b.More || want == 1 && time.Since(b.Oldest) != 2*time.Second || want == 0 && !b.Oldest.IsZero() {
+				t.Errorf("the backlog of program %q: got %+v, %v; want %d subscription that waits for 4 events, the oldest 2s ago", program, b, err, want)
 			}
 		}
 

@@ -10,81 +10,13 @@ import (
 	"service/webhook"
 )
 
-// UnhealthySubscription is a subscription whose server has been failing, and
-// what that has come to. It is a copy, for admins.
-type UnhealthySubscription struct {
-	ID             string
-	ProgramID      string
-	URL            string
-	Status         webhook.Health
-	DisabledReason string // "" while it is failing
-	Failures       webhook.Failures
-
-	// Last is the attempt that was begun last, pings aside, without what the
-	// server answered but for its status; nil when its delivery is not among
-	// the newest, or was removed.
-	Last *webhook.Attempt
-
-	Events      int       // in the log that wait for it, at most CountLimit
-	OldestEvent time.Time // when the first of them was accepted; zero without one
-	Deliveries  int       // with a time for their next attempt, at most CountLimit
-}
-
 // lastAttemptAmong is among how many of the newest deliveries of a subscription
 // its last attempt is looked for.
 const lastAttemptAmong = "50"
 
-// Only what is shown is looked at in depth: ?3 rows. ?2 is CountLimit.
-var selectUnhealthy = `WITH shown AS MATERIALIZED (
-		SELECT s.id, s.program_id, s.url, s.status, s.disabled_reason, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, f.next_probe_at, count(*) OVER () AS total
-		FROM (SELECT id, program_id, url, status, disabled_reason FROM subscriptions INDEXED BY subscriptions_by_health
-			WHERE status = ?1 AND status <> 'healthy' AND deleted_at IS NULL LIMIT ?2) s
-		CROSS JOIN failures f ON f.subscription_id = s.id
-		ORDER BY f.failing_since DESC, s.id LIMIT ?3)
-	SELECT x.total, x.id, x.program_id, x.url, x.status, x.disabled_reason, x.count, x.rejected, x.first_at, x.failing_since, x.failing_reason, x.next_probe_at,
-		(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),
-		(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
-			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
-		(SELECT count(*) FROM (SELECT 1 FROM deliveries w INDEXED BY deliveries_due WHERE w.subscription_id = x.id AND w.next_attempt_at IS NOT NULL LIMIT ?2)),
-		` + lastAttemptColumns + `
-	FROM shown x CROSS JOIN cursors c ON c.subscription_id = x.id
-	LEFT JOIN deliveries d ON d.num = (
-			SELECT y.num FROM (` + byCreation.query("d.num", "x.id", "", " ORDER BY 1 DESC LIMIT "+lastAttemptAmong) + `) n
-			CROSS JOIN deliveries y ON y.num = n.num LEFT JOIN attempts t ON t.delivery = y.num
-			WHERE y.ping IS NULL AND (t.delivery IS NOT NULL OR y.duration_ms IS NOT NULL)
-			ORDER BY coalesce(t.started_at, y.created_at + y.started_after) DESC, y.num DESC LIMIT 1)
-	LEFT JOIN attempts a ON a.delivery = d.num AND a.number = (SELECT max(number) FROM attempts WHERE delivery = d.num)
-	ORDER BY x.failing_since DESC, x.id`
-
 // Of the events e, those that the interest i asks for beyond the cursor c.
 const waitingEvents = `e.program_id = x.program_id AND e.name = i.name
 	AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)`
-
-// Unhealthy returns the subscriptions of any program that are failing, or that
-// are disabled, for admins: those that began to fail last first, at most limit
-// of them; and how many there are, at most CountLimit. When there are more than
-// that, those that were created last are not looked at.
-func (s Subscriptions) Unhealthy(ctx context.Context, health webhook.Health, limit int) (shown []UnhealthySubscription, total int, err error) {
-	err = s.db.Each(ctx, selectUnhealthy, []any{string(health), CountLimit, limit}, func(scan func(...any) error) error {
-		var u UnhealthySubscription
-		var first int64
-		var reason, result, code sql.NullString
-		var next, since, oldest, number, started, duration, status sql.NullInt64
-		err := scan(&total, &u.ID, &u.ProgramID, &u.URL, &u.Status, &reason, &u.Failures.Count, &u.Failures.Rejected, &first, &since, &u.Failures.Reason, &next,
-			&u.Events, &oldest, &u.Deliveries, &number, &started, &duration, &result, &status, &code)
-		u.DisabledReason, u.OldestEvent = reason.String, fromMillis(oldest)
-		u.Failures.First, u.Failures.Since, u.Failures.NextProbe = time.UnixMilli(first).UTC(), fromMillis(since), fromMillis(next)
-		if started.Valid {
-			u.Last = &webhook.Attempt{
-				Number: int(number.Int64), StartedAt: fromMillis(started), Duration: time.Duration(duration.Int64) * time.Millisecond,
-				Result: webhook.Result(result.String), ResponseStatus: int(status.Int64), Error: webhook.ErrorCode(code.String),
-			}
-		}
-		shown = append(shown, u)
-		return err
-	})
-	return shown, total, err
-}
 
 // Loss is what retention has cost a subscription: events that were removed
 // before they could be delivered to it.

@@ -21,6 +21,7 @@ type Totals struct {
 	ActiveSubscriptions int   // of those
 	InFlight            int   // deliveries with an attempt under way, at most CountLimit
 	Waiting             int   // deliveries with a time for their next attempt, at most CountLimit
+	WaitingEvents       int64 // that are in those, pings aside
 	Events              int64 // accepted so far by the programs counted, those that retention removed too
 
 	LastEventName string // of the event accepted last, "" when there is none
@@ -34,8 +35,8 @@ const (
 		FROM (SELECT active FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL LIMIT ?)`
 	selectInFlightTotal = `SELECT count(*)
 		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL LIMIT ?)`
-	selectWaitingTotal = `SELECT count(*)
-		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL LIMIT ?)`
+	selectWaitingTotal = `SELECT count(*), coalesce(sum(json_array_length(seqs)), 0)
+		FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL LIMIT ?)`
 	// Rows of the log are only ever appended, and the newest is never removed.
 	selectLastEvent = "SELECT name, received_at FROM events ORDER BY rowid DESC LIMIT 1"
 )
@@ -53,7 +54,7 @@ func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
 	if err = s.db.Scan(ctx, selectInFlightTotal, limit, &t.InFlight); err != nil {
 		return t, err
 	}
-	if err = s.db.Scan(ctx, selectWaitingTotal, limit, &t.Waiting); err != nil {
+	if err = s.db.Scan(ctx, selectWaitingTotal, limit, &t.Waiting, &t.WaitingEvents); err != nil {
 		return t, err
 	}
 	var received int64

@@ -200,7 +200,7 @@ func TestOverviewPlans(t *testing.T) {
 		{selectInFlightTotal, []string{
 			"CO-ROUTINE (subquery-1)", "SEARCH deliveries USING INDEX deliveries_by_status (status=?)", "SCAN (subquery-1)"}},
 		{selectWaitingTotal, []string{
-			"CO-ROUTINE (subquery-1)", "SCAN deliveries USING COVERING INDEX deliveries_due", "SCAN (subquery-1)"}},
+			"CO-ROUTINE (subquery-1)", "SCAN deliveries USING INDEX deliveries_due", "SCAN (subquery-1)"}},
 		{selectLastEvent, []string{"SCAN events"}},
 		{selectSubscriptionLabels, []string{
 			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH s USING PRIMARY KEY (id=?)"}},

@@ -2,6 +2,7 @@ package web
 
 import (
 	"strconv"
+	"strings"
 
 	"service/store"
 	"service/web/ui"
@@ -28,7 +29,18 @@ func countedOf(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
+	if stem, ok := strings.CutSuffix(noun, "ry"); ok {
+		noun = stem + "rie" // deliveries
+	}
 	return counted(n) + " " + noun + "s"
+}
+
+// atLeast renders a number, which may be one that stands for more.
+func atLeast(n int, more bool) string {
+	if more {
+		return "at least " + ui.Number(int64(n))
+	}
+	return ui.Number(int64(n))
 }
 
 // andDeliveries tells of deliveries that wait beside events.

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// healthRows is how many subscriptions of each kind the section shows.
+	// healthRows is how many subscriptions that lost events the section shows.
 	healthRows = 20
 	// healthAlerts is how many of the last alerts it shows.
 	healthAlerts = 5
@@ -20,9 +20,6 @@ const (
 
 // health is what needs an admin's attention, or the lack of it.
 type health struct {
-	failing, disabled           []store.UnhealthySubscription
-	failingTotal, disabledTotal int // at most store.CountLimit
-
 	losses     []store.Loss
 	lossTotals store.LossTotals
 
@@ -35,12 +32,6 @@ type health struct {
 // readHealth asks the store how everything is: one read for each part.
 func (h *overviewPages) readHealth(ctx context.Context) (all health, err error) {
 	s := h.store
-	if all.failing, all.failingTotal, err = s.Subscriptions().Unhealthy(ctx, webhook.HealthFailing, healthRows); err != nil {
-		return all, err
-	}
-	if all.disabled, all.disabledTotal, err = s.Subscriptions().Unhealthy(ctx, webhook.HealthDisabled, healthRows); err != nil {
-		return all, err
-	}
 	if all.losses, all.lossTotals, err = s.Subscriptions().Losses(ctx, healthRows); err != nil {
 		return all, err
 	}
@@ -69,10 +60,5 @@ func (h *health) alertUnheard(now time.Time) bool {
 
 // empty says whether there is nothing to tell of yet.
 func (h *health) empty() bool {
-	return h.failingTotal == 0 && h.disabledTotal == 0 && len(h.losses) == 0 && len(h.alerts) == 0
-}
-
-// well says whether no subscription needs attention, and no alert.
-func (h *health) well(now time.Time) bool {
-	return h.failingTotal == 0 && h.disabledTotal == 0 && !h.lostLately(now) && !h.alertUnheard(now)
+	return len(h.losses) == 0 && len(h.alerts) == 0
 }

@@ -22,8 +22,6 @@ import (
 // fixedHealth is the health of a service where everything is wrong that can be.
 func fixedHealth() health {
 	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000beef%04x", n, n) }
-	answered := &webhook.Attempt{Number: 2, StartedAt: testNow.Add(-4 * time.Minute), Duration: time.Second, ResponseStatus: 503}
-	broke := &webhook.Attempt{Number: 1, StartedAt: testNow.Add(-9 * time.Hour), Duration: time.Second, Error: webhook.ErrorDNS}
 	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) store.Alert {
 		return store.Alert{
 			ID: id(100 + n), Name: name, ProgramID: "acme", SubscriptionID: id(n), URL: "https://hooks.example/in",
@@ -31,19 +29,6 @@ func fixedHealth() health {
 		}
 	}
 	h := health{
-		failing: []store.UnhealthySubscription{
-			{ID: id(1), ProgramID: "acme", URL: "https://hooks.example/in?key=secret", Status: webhook.HealthFailing,
-				Failures: webhook.Failures{Count: 1234, First: testNow.Add(-50 * time.Hour), Since: testNow.Add(-49 * time.Hour)},
-				Last:     answered, Events: store.CountLimit, OldestEvent: testNow.Add(-49 * time.Hour), Deliveries: 12},
-			{ID: id(2), ProgramID: "acme", URL: "https://other.example/", Status: webhook.HealthFailing,
-				Failures: webhook.Failures{Count: 10, First: testNow.Add(-time.Hour), Since: testNow.Add(-59 * time.Minute)}, Deliveries: 1},
-		},
-		failingTotal: 3,
-		disabled: []store.UnhealthySubscription{
-			{ID: id(3), ProgramID: "globex", URL: "https://gone.example/", Status: webhook.HealthDisabled, DisabledReason: "Its server has been failing.",
-				Failures: webhook.Failures{Count: 99, First: testNow.Add(-99 * time.Hour), Since: testNow.Add(-98 * time.Hour)}, Last: broke, Events: 1, OldestEvent: testNow.Add(-9 * time.Hour)},
-		},
-		disabledTotal: 1,
 		losses: []store.Loss{
 			{SubscriptionID: id(4), ProgramID: "acme", URL: "https://slow.example/", Events: 1204, FirstAt: testNow.Add(-900 * time.Hour), LastAt: testNow.Add(-2 * time.Hour)},
 			{SubscriptionID: id(5), ProgramID: "acme", URL: "https://left.example/", Deleted: true, Events: 1, FirstAt: testNow.Add(-800 * time.Hour), LastAt: testNow.Add(-800 * time.Hour)},
@@ -63,9 +48,32 @@ func fixedHealth() health {
 	return h
 }
 
+// fixedIncidents are open incidents of every kind: two with one cause, one of a server
+// that rejects some, and one of a disabled subscription.
+func fixedIncidents() openIncidents {
+	id := func(n int) string { return fmt.Sprintf("0196%04x-0000-7000-8000-0000beef%04x", n, n) }
+	incident := func(n int, url, description string) webhook.Incident {
+		return webhook.Incident{
+			ID: id(n), ProgramID: "acme", SubscriptionID: id(100 + n), URL: url, Description: description, Health: webhook.HealthFailing,
+			OpenedAt: testNow.Add(-2 * time.Hour), FailingReason: webhook.FailingRejecting, FirstFailure: testNow.Add(-2 * time.Hour),
+			LastSuccess: testNow.Add(-2*time.Hour - 2*time.Minute), NextProbe: testNow.Add(4 * time.Minute), LastFailure: testNow.Add(-time.Minute),
+			ResponseStatus: 401, DeliveryID: id(200 + n), Failed: 5, FailedFrom: testNow.Add(-2*time.Hour - time.Second), WaitingEvents: 312,
+		}
+	}
+	all := []webhook.Incident{
+		incident(1, "https://hooks.example/in?key=secret", "Partner X"), incident(2, "https://hooks.example/other", ""),
+		incident(3, "https://gone.example/", ""), incident(4, "https://some.example/in", "Partner Y\nsecond line"),
+	}
+	gone, some := &all[2], &all[3]
+	gone.Health, gone.NextProbe, gone.ResponseStatus, gone.Error, gone.WaitingEvents = webhook.HealthDisabled, time.Time{}, 0, webhook.ErrorDNS, store.MaxWaiting
+	gone.FailingReason, gone.Failed, gone.LastSuccess = webhook.FailingUnreachable, 0, time.Time{}
+	some.Health, some.NextProbe, some.FailingReason, some.ResponseStatus, some.WaitingEvents, some.Failed = webhook.HealthHealthy, time.Time{}, "", 404, 0, 1
+	return openIncidents{groups: groupIncidents(all), shown: 4, total: 5}
+}
+
 // TestHealthIsQuiet holds what opens a part of the section, and what does not.
 func TestHealthIsQuiet(t *testing.T) {
-	const healthy, alarm = "Every subscription is healthy.", `class="alarm`
+	const healthy, alarm = "No open incidents.", `class="alarm`
 	old := testNow.Add(-healthRecent)
 	all := fixedHealth()
 	for name, tt := range map[string]struct {
@@ -73,19 +81,19 @@ func TestHealthIsQuiet(t *testing.T) {
 		has    []string
 		lacks  []string
 	}{
-		"all is well":        {func(*overview) {}, []string{healthy, "free of 100 GiB"}, []string{alarm, "<details", `id="failing"`, `id="disabled"`, `href="#failing`, `href="#disabled`}},
-		"nothing is there":   {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `id="health"`}},
-		"one is failing":     {func(o *overview) { o.health.failing, o.health.failingTotal = all.failing[:1], 1 }, []string{`id="failing"`, `href="#failing"`, "1 failing"}, []string{healthy, alarm, `id="disabled"`}},
-		"one is disabled":    {func(o *overview) { o.health.disabled, o.health.disabledTotal = all.disabled, 1 }, []string{`id="disabled"`, `href="#disabled"`, "1 disabled"}, []string{healthy, alarm, `id="failing"`}},
-		"events were lost":   {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals }, []string{`<details class="part" open`, "1,205 events of 2 subscriptions"}, []string{healthy}},
-		"lost long ago":      {func(o *overview) { o.health.losses = []store.Loss{{Events: 7, FirstAt: old, LastAt: old}} }, []string{healthy, `<details class="part"><summary><h3 id="lost"`, "7 events"}, []string{" open"}},
-		"an alert":           {func(o *overview) { o.health.alerts = all.alerts[:1] }, []string{healthy, `<details class="part"><summary><h3 id="alerts"`, "What to do."}, []string{" open"}},
-		"an alert, not sent": {func(o *overview) { o.health.alerts = all.alerts[1:2] }, []string{`<details class="part" open`, "after 5/5 attempts"}, []string{healthy}},
+		"all is well":      {func(*overview) {}, []string{healthy, "free of 100 GiB", "<dd>44</dd>", "2 subscriptions behind by"}, []string{alarm, "<details", `class="incident`}},
+		"nothing is there": {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `id="health"`}},
+		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
+			"4 of 5, the most severe first", ">Partner X<", ">hooks.example/other<", "2 subscriptions", "624 waiting, 10 failed", "401 Unauthorized since", "at least 10,000 waiting",
+			"no success known", "disabled: new events are not held for it", "Resend failed (5)", "Copy message for partner", ">Partner Y<", "404 Not Found",
+		}, []string{healthy, "second line</strong>", "key=secret"}},
+		"events were lost":   {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals }, []string{`<details class="part" open`, "1,205 events of 2 subscriptions", healthy}, nil},
+		"lost long ago":      {func(o *overview) { o.health.losses = []store.Loss{{Events: 7, FirstAt: old, LastAt: old}} }, []string{healthy, `<details class="part"><summary><h3 id="lost"`, "7 events"}, []string{`part" open`}},
+		"an alert":           {func(o *overview) { o.health.alerts = all.alerts[:1] }, []string{healthy, `<details class="part"><summary><h3 id="alerts"`, "What to do."}, []string{`part" open`}},
+		"an alert, not sent": {func(o *overview) { o.health.alerts = all.alerts[1:2] }, []string{`<details class="part" open`, "after 5/5 attempts", healthy}, nil},
 		"no room":            {func(o *overview) { o.health.disk = all.disk }, []string{alarm, "Events are refused until there is room.", "has 199 MiB free, and 256 MiB must be"}, []string{"Not ready"}},
 		"no room, not ready": {func(o *overview) { o.health.disk, o.notReady, o.fullDisk = all.disk, "the disk", true }, []string{"Events are refused"}, []string{"<strong>Not ready"}},
 		"no room, and worse": {func(o *overview) { o.health.disk, o.notReady = all.disk, "it broke" }, []string{"Events are refused", "<strong>Not ready.</strong> it broke"}, nil},
-		"more than are shown": {func(o *overview) { o.health.failing, o.health.failingTotal = all.failing, store.CountLimit },
-			[]string{"2 of 1,000+ subscriptions", "1,000+ failing"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := fixedOverview()
@@ -109,16 +117,16 @@ func TestHealthIsQuiet(t *testing.T) {
 func TestHealthIsSmall(t *testing.T) {
 	o := fixedOverview()
 	o.health = fixedHealth()
-	o.health.failing, o.health.disabled, o.health.losses = nil, nil, nil
-	for range healthRows {
-		u := store.UnhealthySubscription{
-			ID: webhook.NewID(), ProgramID: "acme", URL: "https://" + webhook.NewID() + ".example/some/longer/path/than/usual", Status: webhook.HealthFailing,
-			Failures: webhook.Failures{Count: 1234, First: testNow.Add(-50 * time.Hour), Since: testNow.Add(-49 * time.Hour)},
-			Last:     &webhook.Attempt{ResponseStatus: 503, StartedAt: testNow}, Events: 12, OldestEvent: testNow, Deliveries: 12,
-		}
-		o.health.failing, o.health.disabled = append(o.health.failing, u), append(o.health.disabled, u)
-		o.health.losses = append(o.health.losses, store.Loss{SubscriptionID: u.ID, ProgramID: "acme", URL: u.URL, Events: 3, FirstAt: testNow, LastAt: testNow})
+	o.health.losses = nil
+	var incidents []webhook.Incident
+	for n := range healthRows {
+		i := fixedIncidents().groups[0].all[0].Incident
+		i.ID, i.SubscriptionID, i.DeliveryID = webhook.NewID(), webhook.NewID(), webhook.NewID()
+		i.URL = "https://" + webhook.NewID() + ".example/some/longer/path/than/usual"
+		incidents = append(incidents, i)
+		o.health.losses = append(o.health.losses, store.Loss{SubscriptionID: i.SubscriptionID, ProgramID: "acme", URL: i.URL, Events: int64(n), FirstAt: testNow, LastAt: testNow})
 	}
+	o.incidents = openIncidents{groups: groupIncidents(incidents), shown: healthRows, total: healthRows}
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	z.Write([]byte(render(t, o)))
@@ -171,17 +179,17 @@ func TestHealthShowsTheStore(t *testing.T) {
 			attemptOne(t, s, sub.ID, status, policy)
 			time.Sleep(time.Minute)
 		}
-		wants("Every subscription is healthy.")
+		wants("No open incidents.")
 		attempt(503, webhook.HealthPolicy{FailingAfter: 2})
-		wants("Every subscription is healthy.")
+		wants("No open incidents.")
 		attempt(503, webhook.HealthPolicy{FailingAfter: 2})
 		publishOne(t, s, "user_created")
 		publishOne(t, s, "user_created")
 		time.Sleep(2 * time.Hour)
-		wants(`id="failing"`, ">503<", "<span>2 events</span>", "and 3 deliveries", "no --alert-url", ">2 h</time>")
+		wants("503 Service Unavailable since", "4 waiting", "no --alert-url", "/probe")
 
 		attempt(500, webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour})
-		wants(`id="disabled"`, "Its server has been failing since ", ">500<", "<span>2 events</span>")
+		wants("500 Internal Server Error since", "disabled: new events are not held for it", "5 waiting")
 
 		// A retention of three hours: what waits for its next attempt expires, and
 		// then what waits in the log is lost.
@@ -197,21 +205,28 @@ func TestHealthShowsTheStore(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		wants("Lost events", "2 events of 1 subscription", `data-label="Waiting">1 delivery</td>`, "Events lost")
+		wants("Lost events", "2 events of 1 subscription", "Events lost")
 
 		if _, err := s.Subscriptions().Update(t.Context(), "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
 			t.Fatal(err)
 		}
-		if page := look(); strings.Contains(page, `id="disabled"`) || strings.Contains(page, "Every subscription is healthy.") {
-			t.Errorf("it is active again, and its loss is of today:\n%s", page)
-		}
+		wants("No open incidents.", `<details class="part" open`)
 		time.Sleep(healthRecent)
-		wants("Every subscription is healthy.", "Lost events")
+		wants("No open incidents.", "Lost events")
+		if strings.Contains(look(), `<details class="part" open`) {
+			t.Error("what is over and done with is not folded away")
+		}
 	})
 }
 
 // overviewOf returns the overview as a new session sees it.
 func overviewOf(t *testing.T, w *Web) string {
+	t.Helper()
+	return signedIn(t, w)("/")
+}
+
+// signedIn returns a function that returns pages as a new session sees them.
+func signedIn(t *testing.T, w *Web) func(path string) string {
 	t.Helper()
 	signIn, err := url.Parse(w.NewSignInLink(makeAdmin(t, w, testAdmin).ID))
 	if err != nil {
@@ -219,16 +234,19 @@ func overviewOf(t *testing.T, w *Web) string {
 	}
 	signedIn := httptest.NewRecorder()
 	w.ServeHTTP(signedIn, httptest.NewRequest("POST", signIn.RequestURI(), nil))
-	r := httptest.NewRequest("GET", "/", nil)
-	for _, c := range signedIn.Result().Cookies() {
-		r.AddCookie(c)
+	return func(path string) string {
+		t.Helper()
+		r := httptest.NewRequest("GET", path, nil)
+		for _, c := range signedIn.Result().Cookies() {
+			r.AddCookie(c)
+		}
+		rec := httptest.NewRecorder()
+		w.ServeHTTP(rec, r)
+		if rec.Code == http.StatusSeeOther || rec.Code == http.StatusInternalServerError {
+			t.Fatalf("%s: got %d:\n%s", path, rec.Code, rec.Body)
+		}
+		return rec.Body.String()
 	}
-	rec := httptest.NewRecorder()
-	w.ServeHTTP(rec, r)
-	if rec.Code != http.StatusOK {
-		t.Fatalf("got %d:\n%s", rec.Code, rec.Body)
-	}
-	return rec.Body.String()
 }
 
 // attemptOne forms a delivery of one event and records an attempt of it.

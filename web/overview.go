@@ -30,8 +30,8 @@ type overview struct {
 	baseURL   string
 	caFile    string
 	totals    store.Totals
-	behind    int       // subscriptions that events wait for
-	oldest    time.Time // when the oldest of those events was accepted; zero for none
+	backlog   webhook.Backlog
+	incidents openIncidents
 	health    health
 	stats     *attemptStats // of the last hour
 	rows      []deliveryRow // newest first
@@ -94,11 +94,14 @@ func (h *overviewPages) show(r *request) (response, error) {
 	if o.health, err = h.readHealth(ctx); err != nil {
 		return response{}, err
 	}
+	if o.incidents, err = h.readOpenIncidents(ctx, r.program); err != nil {
+		return response{}, err
+	}
 	if o.stats, err = h.readStats(ctx, r.clock, r.program, "", store.StatMinute, 60); err != nil {
 		return response{}, err
 	}
 	if h.cfg.Backlog != nil {
-		if o.behind, o.oldest, err = h.cfg.Backlog(ctx, ""); err != nil {
+		if o.backlog, err = h.cfg.Backlog(ctx, ""); err != nil {
 			return response{}, err
 		}
 	}
@@ -142,8 +145,13 @@ func invalidQuery(e *webhook.Error) *problem {
 	return &problem{status: http.StatusBadRequest, title: "These deliveries cannot be listed", text: e.Error()}
 }
 
-// waits says how many deliveries wait to be sent.
-func (o *overview) waits() string { return counted(o.totals.Waiting) }
+// waits says how many events wait: in the logs, and in deliveries for their next attempt.
+func (o *overview) waits() string {
+	return atLeast(o.backlog.Events+int(o.totals.WaitingEvents), o.backlog.More || o.totals.Waiting >= store.CountLimit)
+}
+
+// retries says how many deliveries are scheduled.
+func (o *overview) retries() string { return countedOf(o.totals.Waiting, "scheduled delivery") }
 
 // tokenCommand makes a token and keeps it in a variable of the shell.
 func (o *overview) tokenCommand() string {

@@ -70,7 +70,7 @@ func fixedOverview() *overview {
 		},
 		health: health{disk: store.Disk{Free: 40 << 30, Size: 100 << 30, Least: 256 << 20}},
 		rows:   rows, filter: statusLinks("", &webhook.ListQuery{}), older: "/deliveries",
-		behind: 2, oldest: testNow.Add(-61 * time.Minute),
+		backlog: webhook.Backlog{Subscriptions: 2, Events: 44, Oldest: testNow.Add(-61 * time.Minute)},
 	}
 }
 
@@ -95,6 +95,7 @@ func TestOverviewGolden(t *testing.T) {
 	}
 	ill := fixedOverview()
 	ill.health, ill.rows, ill.notReady, ill.fullDisk = fixedHealth(), nil, "the disk is nearly full", true
+	ill.incidents = fixedIncidents()
 	for name, o := range map[string]*overview{"overview": fixedOverview(), "overview_empty": empty, "overview_ill": ill} {
 		// A tag a line, so that a difference can be read.
 		got := strings.ReplaceAll(render(t, o), "><", ">\n<") + "\n"
@@ -121,12 +122,15 @@ func TestHostileTextIsInert(t *testing.T) {
 	o.notReady, o.version, o.database, o.directory, o.program, o.baseURL, o.caFile = hostile, hostile, hostile, hostile, hostile, hostile, hostile
 	o.totals.LastEventName = hostile
 	o.health = fixedHealth()
-	for _, list := range [][]store.UnhealthySubscription{o.health.failing, o.health.disabled} {
-		for i := range list {
-			u := &list[i]
-			u.ID, u.ProgramID, u.URL, u.DisabledReason, u.Status = hostile, hostile, hostile, hostile, hostile
+	var incidents []webhook.Incident
+	for _, g := range fixedIncidents().groups {
+		for _, row := range g.all {
+			i := row.Incident
+			i.ID, i.ProgramID, i.SubscriptionID, i.URL, i.Description, i.DeliveryID, i.Error = hostile, hostile, hostile, hostile, hostile, hostile, webhook.ErrorCode(hostile)
+			incidents = append(incidents, i)
 		}
 	}
+	o.incidents = openIncidents{groups: groupIncidents(incidents), shown: 1, total: 1}
 	for i := range o.health.losses {
 		l := &o.health.losses[i]
 		l.SubscriptionID, l.ProgramID, l.URL = hostile, hostile, hostile
@@ -239,8 +243,8 @@ func TestOverviewShowsTheStore(t *testing.T) {
 // what they are of.
 func TestOverviewOfAProgram(t *testing.T) {
 	v, s, w := sending(t)
-	w.cfg.Backlog = func(context.Context, string) (int, time.Time, error) {
-		return 3, time.Now().Add(-150 * time.Second), nil
+	w.cfg.Backlog = func(context.Context, string) (webhook.Backlog, error) {
+		return webhook.Backlog{Subscriptions: 3, Events: 44, Oldest: time.Now().Add(-150 * time.Second)}, nil
 	}
 	sub := s.subscribe("acme", "https://acme.example/in")
 	mine := s.deliver(sub, 204)
@@ -248,7 +252,7 @@ func TestOverviewOfAProgram(t *testing.T) {
 	p := v.do("GET", "/?program=acme")
 	p.want(t, 200, "of acme, newest first")
 	p.has(t, `href="/deliveries/`+mine+`"`, `href="/subscriptions/`+sub.ID+`"`, `href="/?program=acme"`, `filter[status]=failed&amp;program=acme`, "all programs together",
-		"3 subscriptions behind", ">2 min</time>")
+		"<dd>45</dd>", "3 subscriptions behind by", ">2 min</time>")
 	p.hasNot(t, "other.example")
 	v.do("GET", "/?program=acme&filter[status]=failed").want(t, 200, "Nothing matches here.")
 	v.do("GET", "/").want(t, 200, "other.example")

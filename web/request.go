@@ -22,7 +22,8 @@ type request struct {
 	program string          // the parameter program, "" for all
 	note    *ui.Note        // result of the POST before, shown once; nil for none
 
-	programs []string // to choose from; at most ui.MaxProgramChoices
+	programs []string   // to choose from; at most ui.MaxProgramChoices
+	status   *ui.Status // of the service; nil when it was not read
 }
 
 func (w *Web) newRequest(r *http.Request, id string) *request {
@@ -33,7 +34,7 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 		Request: r, id: id, clock: ui.Clock{Now: time.Now(), Zone: p.zone},
 		theme: p.theme, keys: p.keys, program: ui.Visible(values.Get("program")), // as it is, when there can be one of that name
 	}
-	if r.Method == http.MethodGet {
+	if r.Method == http.MethodGet && !req.isBackground() {
 		req.note = w.readNote(r)
 	}
 	return req

@@ -20,12 +20,14 @@ type site struct {
 	assets       *assets.Assets
 	curl         ui.Curl         // renders the examples of API requests
 	sectionPages map[string]bool // the paths of the sections that have a page
+	statuses     statusCache
 }
 
 // sections are the pages of the navigation, in its order. One without a route
 // is not shown.
 var sections = []ui.Section{
 	{Path: "/", Icon: "overview", Label: "Overview"},
+	{Path: "/incidents", Icon: "incidents", Label: "Incidents"},
 	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
 	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
 	{Path: "/events", Icon: "events", Label: "Events"},
@@ -41,7 +43,7 @@ func (h *site) frame(r *request, title string) ui.Frame {
 	f := ui.Frame{
 		Title: title, Stylesheet: h.assets.Path("style.css"), Script: h.assets.Path("app.js"), Icon: h.assets.Path("favicon.svg"),
 		Version: h.cfg.Version, Theme: r.theme, Clock: r.clock, Keys: r.keys, Admin: r.admin, Note: r.note,
-		Program: r.program, Programs: r.programs,
+		Program: r.program, Programs: r.programs, Status: r.status,
 	}
 	if r.Method == "GET" || r.Method == "HEAD" {
 		f.Address = r.URL.RequestURI()

@@ -93,13 +93,13 @@ type Config struct {
 	MaxSubscriptions int
 	BatchSize        int
 
-	// Backlog returns how many active subscriptions of a program, or of all when
-	// that is "", events wait for, and when the oldest of those was accepted, the
-	// zero time for none; nil when that is not known. It is asked once an overview.
-	Backlog func(ctx context.Context, programID string) (behind int, oldest time.Time, err error)
+	// Backlog returns what waits for the subscriptions of a program, or of all when
+	// that is ""; nil when that is not known. It is asked once an overview.
+	Backlog func(ctx context.Context, programID string) (webhook.Backlog, error)
 
 	// Ready says whether the service accepts and delivers events: nil, or why
-	// not, in words for admins. It is asked once a page.
+	// not, in words for admins. It is asked once an overview, and for other pages
+	// at most once a second.
 	Ready func(context.Context) error
 }
 
@@ -126,6 +126,7 @@ type pages struct {
 	signIn        *signInPages
 	account       *accountPages
 	overview      *overviewPages
+	incidents     *incidentPages
 	search        *searchPages
 	subscriptions *subscriptionPages
 	deliveries    *deliveryPages
@@ -162,6 +163,7 @@ func New(cfg Config) *Web {
 		},
 		account:       &accountPages{site: shared, sessions: w.sessions, limiter: throttle, hasher: hashing},
 		overview:      &overviewPages{shared},
+		incidents:     &incidentPages{shared},
 		search:        &searchPages{shared},
 		subscriptions: &subscriptionPages{site: shared, formCodes: newCodes(onceLife, maxOnce)},
 		deliveries:    &deliveryPages{site: shared, runs: new(bulkRuns)},
@@ -200,8 +202,12 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/sign-out", by{post: p.signIn.signOut})
 
 	admins("/{$}", by{get: p.overview.show})
+	streams("/status", by{get: p.incidents.showStatus})
 	admins("/find", by{get: p.search.show})
 	streams("/find/suggest", by{get: p.search.suggest})
+
+	admins("/incidents", by{get: p.incidents.list})
+	admins("/incidents/{id}", by{get: p.incidents.show})
 
 	admins("/subscriptions", by{get: p.subscriptions.list})
 	admins("/subscriptions/export", by{get: p.subscriptions.export})
@@ -260,12 +266,16 @@ func (w *Web) routes() *http.ServeMux {
 	return m
 }
 
-// withPrograms tells a page of an admin what programs there are.
+// withPrograms tells a page of an admin what programs there are, and how the service
+// is.
 func (w *Web) withPrograms(do handler) handler {
 	return func(r *request) (response, error) {
 		if r.Method == http.MethodGet {
 			var err error
 			if r.programs, err = w.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
+				return response{}, err
+			}
+			if r.status, err = w.status(r.Context()); err != nil {
 				return response{}, err
 			}
 		}

@@ -9,5 +9,6 @@ import "./form.js";
 import "./keys.js";
 import "./live.js";
 import "./picker.js";
+import "./refresh.js";
 import "./ticks.js";
 import "./time.js";

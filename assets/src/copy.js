@@ -5,15 +5,21 @@ import { added } from "./added.js";
 
 added("button[data-copy], button[data-copy-of]", (button) => { button.hidden = false; });
 
+// A link with data-copy-of leads to the text where there is no script.
 document.addEventListener("click", async (event) => {
-  const button = event.target.closest?.("button[data-copy], button[data-copy-of]");
+  const button = event.target.closest?.("button[data-copy], button[data-copy-of], a[data-copy-of]");
   if (!button) return;
+  if (button.matches("a")) event.preventDefault();
   const source = button.dataset.copyOf && document.getElementById(button.dataset.copyOf);
   const text = source ? source.textContent : button.dataset.copy;
   try {
     await navigator.clipboard.writeText(text);
     say(button, "Copied");
   } catch {
+    if (button.matches("a")) {
+      location.assign(button.href);
+      return;
+    }
     const shown = source || button.parentElement.querySelector("code");
     if (!shown) return;
     shown.closest("details")?.setAttribute("open", "");
@@ -33,6 +39,13 @@ function say(button, text) {
     document.body.append(status);
   }
   status.textContent = text;
+  const label = button.querySelector("[data-copy-label]");
+  const was = label?.textContent;
+  if (label) label.textContent = text;
   button.dataset.done = "";
-  setTimeout(() => { delete button.dataset.done; status.textContent = ""; }, 2000);
+  setTimeout(() => {
+    delete button.dataset.done;
+    status.textContent = "";
+    if (label) label.textContent = was;
+  }, 2000);
 }

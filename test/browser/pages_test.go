@@ -177,6 +177,7 @@ type pageSample struct {
 	plain       string // of one that succeeded at once, in the middle
 	big         string // the busiest program
 	backlog     string // a subscription that fails, with events waiting
+	incident    string // id of its incident
 	busy        string // one that has many deliveries
 	fan         string // id of the event that went to all of its program
 	fanProgram  string
@@ -195,6 +196,12 @@ func pagesOf(s *pageSample) []page {
 		{name: "overview", path: "/"},
 		{name: "overview, failed", path: "/?filter[status]=failed"},
 		{name: "overview of a program", path: "/?program=" + s.big},
+		{name: "status", path: "/status"},
+		{name: "incidents", path: "/incidents", rows: 5},
+		{name: "incidents, open", path: "/incidents?filter[status]=open", rows: 5},
+		{name: "incidents, resolved", path: "/incidents?filter[status]=resolved"},
+		{name: "incidents, of a program", path: "/incidents?program=" + s.big + "&filter[failing_reason]=unreachable", rows: 5},
+		{name: "one incident", path: "/incidents/" + s.incident},
 		{name: "subscriptions", path: "/subscriptions", rows: 25},
 		{name: "subscriptions, oldest first, 100", path: "/subscriptions?sort=created_at&page[size]=100", rows: 100},
 		{name: "subscriptions, failing", path: "/subscriptions?filter[status]=failing&page[size]=100", rows: 5},
@@ -653,6 +660,8 @@ func (p *pagesFill) changeSubscriptions() {
 	p.exec("UPDATE subscriptions SET status = 'failing' WHERE id IN " + failing)
 	p.exec("UPDATE cursors SET seq = seq / 2 WHERE subscription_id IN " + failing)
 	p.exec("INSERT INTO failures (subscription_id, count, rejected, first_at, failing_reason, failing_since, next_probe_at) SELECT id, 20, 0, ?1, 'unreachable', ?1 + program, ?1 + program FROM temp.subs WHERE id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
+	p.exec("INSERT INTO incidents (id, program_id, subscription_id, opened_at, first_at) SELECT "+pageID("?1", "5", "row_number() OVER ()")+", s.program_id, s.id, ?1, ?1 FROM subscriptions s WHERE s.id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
+	p.exec("UPDATE failures SET failed = 3, last_status = 503, incident = (SELECT i.num FROM incidents i WHERE i.subscription_id = failures.subscription_id)")
 	p.exec("UPDATE subscriptions SET active = 0 WHERE id IN (SELECT id FROM temp.subs WHERE number = 5)")
 	p.exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE active = 0)")
 	p.exec("UPDATE subscriptions SET deleted_at = ? WHERE id IN (SELECT id FROM temp.subs WHERE program < 20 AND number = 6)", p.begin)
@@ -711,6 +720,7 @@ func samplePages(tb testing.TB, db *sql.DB) *pageSample {
 	scan("SELECT d.id FROM attempts a JOIN deliveries d ON d.num = a.delivery WHERE a.number = 5 AND length(a.response_body) > 15000 LIMIT 1", &s.large)
 	scan("SELECT id FROM deliveries WHERE num >= ? AND status = 'success' LIMIT 1", &s.plain, s.deliveries/2)
 	scan("SELECT id FROM subscriptions WHERE program_id = ? AND status = 'failing' LIMIT 1", &s.backlog, s.big)
+	scan("SELECT id FROM incidents WHERE subscription_id = ? AND closed_at IS NULL", &s.incident, s.backlog)
 	scan("SELECT s.id FROM subscriptions s JOIN deliveries d ON d.subscription_id = s.id WHERE s.program_id = ? AND s.status = 'healthy' AND s.active AND s.deleted_at IS NULL GROUP BY s.id ORDER BY count(*) DESC LIMIT 1", &s.busy, s.big)
 	scan("SELECT id FROM events WHERE program_id = ? AND seq = 1", &s.fan, s.fanProgram)
 	scan("SELECT id FROM events WHERE program_id = ? AND seq = 1", &s.someEvent, s.big)

@@ -25,6 +25,7 @@ type Frame struct {
 	Switching url.Values // what of this page's query a change of the program keeps
 	Live      *Live      // nil when the page has none
 	Find      string     // what was searched for
+	Status    *Status    // of the service; nil when it is not known
 }
 
 // withProgram is the address of this page's section with another program, "" for

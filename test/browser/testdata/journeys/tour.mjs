@@ -164,6 +164,14 @@ for (const [at, id] of Object.entries(subscriptions)) {
     return body.data.length && body.data.at(-1).id;
   });
 }
+// An incident: the servers reject what comes next.
+answering = 410;
+await api("POST", "/v2/events", { name: "hostile_thing", version: "1", note: attack });
+const incident = await until("an incident of each", async () => {
+  const { body } = await api("GET", "/v2/incidents?filter[status]=open");
+  return body.data.length === Object.keys(subscriptions).length && body.data[0].id;
+});
+answering = 503;
 
 // All pages, by GET. Nothing changes meanwhile, and two go there at once.
 const q = encodeURIComponent(attack + long);
@@ -175,7 +183,9 @@ const gets = [
   ...["/", "/deliveries", "/subscriptions", "/events", "/event-types", "/tokens", "/audit", "/system", "/account", "/preferences", "/find"],
   [`/find?q=${q}`, 404],
   `/?program=${program}`,
-  ...["/deliveries", "/audit"].map((list) => [`${list}?filter[nonsense]=${q}&sort=${q}&page[size]=${q}`, 400]), // which say what is wrong
+  ...["/incidents", "/incidents?filter[status]=resolved", `/incidents/${incident}`],
+  ["/incidents/no-such", 404],
+  ...["/deliveries", "/audit", "/incidents"].map((list) => [`${list}?filter[nonsense]=${q}&sort=${q}&page[size]=${q}`, 400]), // which say what is wrong
   [`/deliveries?filter[event]=${q}&program=${q}`, 400],
   "/deliveries?filter[status]=pending", // and nothing matches
   ["/deliveries?page[cursor]=%zz", 400],
@@ -207,6 +217,9 @@ await Promise.all([walk(page), walk(second)]);
 await second.close();
 
 // Files are not pages: they are kept, or shown as plain text.
+const status = await context.request.get(`${base}/status`); // a part of every page
+check(status.ok() && (await status.text()).includes("4 incidents"), "the state of the service");
+asked.push({ method: "GET", path: "/status", status: status.status() });
 for (const to of [...["deliveries", "events", "subscriptions", "tokens", "audit"].flatMap((list) => [`/${list}/export?format=ndjson`, `/${list}/export?format=csv`]),
   `/deliveries/${delivery}/body.json.txt`, `/deliveries/${delivery}/attempts/1/body.txt`, `/events/acme/${events[0]}/body.json.txt`]) {
   const answer = await context.request.get(base + to);

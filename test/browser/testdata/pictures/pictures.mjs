@@ -81,10 +81,11 @@ const one = {
   failed: await href(page, "/deliveries?filter[status]=failed", "main [data-row] a[href^='/deliveries/']"),
   event: await href(page, "/events", "main [data-row] a[href^='/events/']"),
   type: await href(page, "/event-types", "main [data-row] a[href^='/event-types/']"),
+  incident: await href(page, "/incidents", "main [data-row] a[href^='/incidents/']"),
   token: await href(page, "/tokens", "main [data-row] a[href^='/tokens/']"),
 };
 const pages = {
-  overview: "/", subscriptions: "/subscriptions", subscription: one.subscription, "subscription-new": "/subscriptions/new",
+  overview: "/", incidents: "/incidents", incident: one.incident, subscriptions: "/subscriptions", subscription: one.subscription, "subscription-new": "/subscriptions/new",
   "subscription-edit": `${one.subscription}/edit`, "subscription-rotate": `${one.subscription}/rotate-secret`, "subscription-replay": `${one.subscription}/replay`,
   "subscription-delete": `${one.subscription}/delete`, deliveries: "/deliveries", delivery: one.retried, "delivery-failed": one.failed,
   redeliver: "/deliveries/redeliver?filter[status]=failed", events: "/events", event: one.event, publish: "/events/publish", "event-types": "/event-types", "event-type": one.type,

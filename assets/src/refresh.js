@@ -1,0 +1,66 @@
+// Keeps parts of a page current. An element with an id and data-part, an address, is
+// loaded from there every few seconds and takes the place of the one on the page.
+// What is being used stays as it is until then; so does #updated, which says when the
+// parts of the page were last loaded, until all of them are in place.
+const pause = 5000;
+let timer = 0;
+let loading = false;
+let ended = false; // the session has
+
+const address = (part) => new URL(part.dataset.part, location.href).href;
+
+function inUse(part) {
+  if (part.contains(document.activeElement) || part.querySelector(":active, :popover-open")) return true;
+  const s = getSelection();
+  return Boolean(s && !s.isCollapsed && part.contains(s.anchorNode));
+}
+
+// put replaces a part by a newer one, and leaves open what was opened.
+function put(part, fresh) {
+  const [was, is] = [part, fresh].map((e) => [...e.querySelectorAll("details")]);
+  if (was.length === is.length) is.forEach((e, i) => { e.open = was[i].open; });
+  part.replaceWith(fresh);
+  window.htmx?.process(fresh);
+}
+
+async function load(from) {
+  const response = await fetch(from, { headers: { "HX-Request": "true" } }); // which does not keep the session alive
+  ended ||= response.redirected || response.status === 401; // a form may be filled in: the page stays as it is
+  if (!response.ok || ended) throw new Error(response.statusText);
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  let all = true;
+  let updated;
+  for (const part of document.querySelectorAll("[data-part]")) {
+    if (address(part) !== from) continue;
+    const fresh = page.getElementById(part.id);
+    if (part.id === "updated") updated = [part, fresh];
+    else if (fresh && !inUse(part)) put(part, document.adoptNode(fresh));
+    else all = all && !fresh;
+  }
+  if (updated?.[1] && all) put(updated[0], document.adoptNode(updated[1]));
+}
+
+function stale(is) {
+  for (const e of document.querySelectorAll("#updated [data-stale]")) e.hidden = !is;
+  document.getElementById("service-status")?.toggleAttribute("data-cut", is);
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  if (!document.hidden && !loading && !ended) {
+    loading = true;
+    try {
+      for (const from of new Set([...document.querySelectorAll("[data-part]")].map(address))) await load(from);
+      stale(false);
+    } catch {
+      stale(true);
+    }
+    loading = false;
+  }
+  if (!ended) timer = setTimeout(refresh, pause);
+}
+
+if (document.querySelector("[data-part]")) {
+  timer = setTimeout(refresh, pause);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+}

@@ -1,0 +1,376 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// incidentPages are the pages of incidents.
+type incidentPages struct{ *site }
+
+// overviewIncidents is how many open incidents the overview shows.
+const overviewIncidents = 20
+
+// incidentPath returns the path of the page of an incident.
+func incidentPath(id string) string { return "/incidents/" + url.PathEscape(id) }
+
+// openIncidents are the open incidents that the overview shows.
+type openIncidents struct {
+	groups []incidentGroup // the most severe first
+	shown  int             // incidents in them
+	total  int
+}
+
+// incidentGroup are open incidents with one cause: the same program, server and
+// result. The first is the most severe.
+type incidentGroup struct {
+	all     []incidentRow
+	host    string
+	result  string
+	severe  bool
+	since   time.Time // the first failure
+	success time.Time // the last success of any; zero if none is known
+	waiting int
+	more    bool // there are more that wait
+	failed  int64
+}
+
+// incidentRow is an incident with what is shown of it.
+type incidentRow struct {
+	webhook.Incident
+	message string // for the partner
+}
+
+// readOpenIncidents reads the open incidents of a program, or of all when that is "".
+func (h *site) readOpenIncidents(ctx context.Context, program string) (o openIncidents, err error) {
+	all, err := h.store.Incidents().Open(ctx, program, overviewIncidents, store.MaxWaiting)
+	if err != nil {
+		return o, err
+	}
+	if o.total, err = h.store.Incidents().CountOpen(ctx, program); err != nil {
+		return o, err
+	}
+	o.shown = len(all)
+	o.groups = groupIncidents(all)
+	return o, nil
+}
+
+// groupIncidents puts those with one cause together.
+func groupIncidents(all []webhook.Incident) (groups []incidentGroup) {
+	type cause struct{ program, origin, result string }
+	at := make(map[cause]int)
+	for n := range all {
+		i := &all[n]
+		host, _, _ := ui.Endpoint(i.URL)
+		c := cause{i.ProgramID, originOf(i.URL), incidentResult(i)}
+		g, ok := at[c]
+		if !ok {
+			g = len(groups)
+			at[c] = g
+			groups = append(groups, incidentGroup{host: host, result: c.result, since: i.FirstFailure})
+		}
+		groups[g].add(i)
+	}
+	return groups
+}
+
+func (g *incidentGroup) add(i *webhook.Incident) {
+	g.all = append(g.all, incidentRow{*i, partnerMessage(i, store.MaxWaiting)})
+	g.severe = g.severe || isSevere(i)
+	if i.FirstFailure.Before(g.since) {
+		g.since = i.FirstFailure
+	}
+	if i.LastSuccess.After(g.success) {
+		g.success = i.LastSuccess
+	}
+	g.waiting += i.WaitingEvents
+	g.more = g.more || i.WaitingEvents >= store.MaxWaiting
+	g.failed += i.Failed
+}
+
+// state is the state whose color and symbol the group has.
+func (g *incidentGroup) state() string {
+	if g.severe {
+		return "failed"
+	}
+	return "retryable"
+}
+
+// originOf returns the scheme and the host of a URL.
+func originOf(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return raw
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// isSevere reports whether a subscription gets nothing at all.
+func isSevere(i *webhook.Incident) bool { return i.Open() && i.FailingReason != "" }
+
+// incidentName names a subscription: by its description, or else by its URL.
+func incidentName(i *webhook.Incident) string {
+	name, _, _ := strings.Cut(strings.TrimSpace(i.Description), "\n")
+	if name != "" {
+		return name
+	}
+	host, path, _ := ui.Endpoint(i.URL)
+	return cmp.Or(host+path, i.SubscriptionID)
+}
+
+// incidentResult is what the last failed attempt came to: 401 Unauthorized.
+func incidentResult(i *webhook.Incident) string {
+	switch {
+	case i.Error != webhook.ErrorNone:
+		return errorTitles[i.Error]
+	case i.ResponseStatus != 0:
+		return outcomeText(&webhook.Attempt{ResponseStatus: i.ResponseStatus})
+	}
+	return cmp.Or(string(i.FailingReason), "failing")
+}
+
+// errorTitles name the errors of attempts.
+var errorTitles = map[webhook.ErrorCode]string{
+	webhook.ErrorTimeout:     "timeout",
+	webhook.ErrorDNS:         "DNS lookup failed",
+	webhook.ErrorConnect:     "connection failed",
+	webhook.ErrorTLS:         "TLS failed",
+	webhook.ErrorBlocked:     "address not allowed",
+	webhook.ErrorProtocol:    "invalid HTTP response",
+	webhook.ErrorInterrupted: "interrupted",
+}
+
+// incidentState returns the state whose color and symbol an incident has, and the
+// word for it.
+func incidentState(i *webhook.Incident) (state, word string) {
+	switch {
+	case !i.Open():
+		return "success", "resolved"
+	case isSevere(i):
+		return "failed", "open"
+	}
+	return "retryable", "open"
+}
+
+// heldText says how many events wait and how many deliveries failed for good:
+// 312 waiting, 5 failed.
+func heldText(waiting int, more bool, failed int64) string {
+	var parts []string
+	if waiting > 0 || more {
+		parts = append(parts, atLeast(waiting, more)+" waiting")
+	}
+	if failed > 0 {
+		parts = append(parts, ui.Number(failed)+" failed")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// closedByText says what closed an incident.
+func closedByText(by webhook.IncidentEnd) string {
+	switch by {
+	case webhook.IncidentRecovered:
+		return "a delivery succeeded"
+	case webhook.IncidentIsQuiet:
+		return "no delivery failed for good for an hour"
+	case webhook.IncidentChanged:
+		return "the subscription got another URL, or was resumed"
+	case webhook.IncidentDeleted:
+		return "the subscription was deleted"
+	}
+	return string(by)
+}
+
+// resendFrom is from when on events are resent: when the oldest one was accepted whose
+// delivery failed for good.
+func resendFrom(i *webhook.Incident) time.Time {
+	switch {
+	case !i.FailedFrom.IsZero():
+		return i.FailedFrom
+	case !i.LastSuccess.IsZero() && i.LastSuccess.Before(i.FirstFailure):
+		return i.LastSuccess
+	}
+	return i.FirstFailure.Add(-24 * time.Hour)
+}
+
+// canResend says whether failed deliveries of an incident can be resent.
+func canResend(i *webhook.Incident) bool {
+	return i.Failed > 0 && i.ClosedBy != webhook.IncidentDeleted && i.URL != ""
+}
+
+// incidentList is a page of incidents.
+type incidentList struct {
+	list   *ui.Listing
+	rows   []webhook.Incident
+	pager  ui.Pager
+	next   string // the address of the next page, "" on the last
+	failed string // the id of this request when the rows could not be loaded, "" when they could
+	curl   string
+}
+
+func (h *incidentPages) list(r *request) (response, error) {
+	v, err := r.listing(webhook.AllIncidentList)
+	if err != nil {
+		return response{}, err
+	}
+	l := incidentList{list: v, curl: h.curl.Command("GET", "/v2/incidents?filter[status]=open", "")}
+	status := 0
+	if v.Error == nil {
+		if l.failed, status, err = h.loaded(r, v, h.readList(r, &l)); err != nil {
+			return response{}, err
+		}
+	}
+	if v.Error != nil {
+		status = http.StatusBadRequest
+	}
+	return response{page: incidentListPage(h.frame(r, "Incidents"), &l), status: status}, nil
+}
+
+func (h *incidentPages) readList(r *request, l *incidentList) (err error) {
+	q := ofProgram(&l.list.Query, r.program)
+	incidents := h.store.Incidents()
+	var newer, next string
+	if l.rows, next, err = incidents.Page(r.Context(), "", q); err != nil {
+		return err
+	}
+	if q.Cursor != "" {
+		if newer, err = incidents.Newer(r.Context(), "", q); err != nil {
+			return err
+		}
+	}
+	l.pager = l.list.FeedPages(newer, next)
+	l.next = l.pager.Older
+	return nil
+}
+
+// incidentView is the page of one incident.
+type incidentView struct {
+	incidentRow
+	curl string
+}
+
+func (h *incidentPages) show(r *request) (response, error) {
+	i, err := h.store.Incidents().Get(r.Context(), "", r.PathValue("id"))
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	v := incidentView{incidentRow{i, partnerMessage(&i, store.MaxWaitingOfOne)}, h.curl.Command("GET", "/v2/incidents/"+i.ID, "")}
+	f := h.frame(r, incidentName(&i))
+	f.Program, f.Programs = "", nil // the page is of one program, whichever is looked at
+	return response{page: incidentPage(f, &v)}, nil
+}
+
+// alertTitle names an alert.
+func alertTitle(name webhook.AlertName) string {
+	_, label := alertState(&store.Alert{Name: name})
+	return label
+}
+
+// alertSending says what came of sending an alert.
+func alertSending(s webhook.Status) string {
+	switch s {
+	case store.AlertUnsent:
+		return "not sent: no alert channel is set up"
+	case webhook.StatusSuccess:
+		return "sent"
+	case webhook.StatusFailed:
+		return "could not be sent"
+	}
+	return "is being sent"
+}
+
+// probeText says what a probe came to.
+func probeText(p *webhook.IncidentProbe) string {
+	return incidentResult(&webhook.Incident{ResponseStatus: p.ResponseStatus, Error: p.Error})
+}
+
+// probesBefore is how many failed probes of an incident are not in its timeline.
+func (v *incidentView) probesBefore() int {
+	n := v.Probes
+	for _, e := range v.Timeline {
+		if e.Probe != nil && !e.Probe.Succeeded() {
+			n--
+		}
+	}
+	return max(n, 0)
+}
+
+// lasted is how long an incident has been open, or was.
+func lasted(i *webhook.Incident, now time.Time) time.Duration {
+	if !i.Open() {
+		now = i.ClosedAt
+	}
+	return now.Sub(i.FirstFailure)
+}
+
+func waitingOf(i *webhook.Incident, most int) string {
+	return heldText(i.WaitingEvents, i.WaitingEvents >= most, i.Failed)
+}
+
+// failedDeliveries is the list of the deliveries of an incident that failed for good.
+func failedDeliveries(i *webhook.Incident) string {
+	values := url.Values{
+		"filter[subscription_id]":   {i.SubscriptionID},
+		"filter[status]":            {string(webhook.StatusFailed)},
+		"filter[completed_at.from]": {webhook.FormatTime(i.OpenedAt.Add(-time.Second))},
+	}
+	if !i.Open() {
+		values.Set("filter[completed_at.to]", webhook.FormatTime(i.ClosedAt))
+	}
+	return ui.Address("/deliveries", values)
+}
+
+func failedText(n int64) string {
+	if n == 1 {
+		return "1 delivery failed for good"
+	}
+	return ui.Number(n) + " deliveries failed for good"
+}
+
+// countedIncidents says how many are shown of how many.
+func (o *openIncidents) counted() string {
+	if o.shown < o.total {
+		return strconv.Itoa(o.shown) + " of " + ui.Number(int64(o.total)) + ", the most severe first"
+	}
+	return strconv.Itoa(o.total)
+}
+
+// firstProbe says whether the n-th entry is the first probe of a timeline.
+func firstProbe(entries []webhook.IncidentEntry, n int) bool {
+	for _, e := range entries[:n] {
+		if e.Probe != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func earlierProbes(n int) string {
+	if n == 1 {
+		return "1 earlier probe failed"
+	}
+	return ui.Number(int64(n)) + " earlier probes failed"
+}
+
+// resentText says what a replay has resent.
+func resentText(r *webhook.Replay) string {
+	text := ui.Number(r.EventsSent) + " events in " + webhook.Count(int(r.Deliveries), "delivery")
+	if r.EventsSent == 1 {
+		text = "1 event in " + webhook.Count(int(r.Deliveries), "delivery")
+	}
+	switch r.Status {
+	case webhook.ReplayRunning:
+		return text + " so far"
+	case webhook.ReplayCancelled:
+		return text + ", then cancelled"
+	}
+	return text
+}

@@ -1,0 +1,109 @@
+package web
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/web/ui"
+	"service/webhook"
+)
+
+// errorChecks is what a partner checks when an attempt had no usable response.
+var errorChecks = map[webhook.ErrorCode]string{
+	webhook.ErrorTimeout:  "Does the endpoint respond before it processes the request? A response must come within a few seconds.",
+	webhook.ErrorDNS:      "Does the host name of the URL resolve in public DNS?",
+	webhook.ErrorConnect:  "Is the server running, and do its firewall and its port accept connections from the internet?",
+	webhook.ErrorTLS:      "Is the certificate valid, issued for this host name, and sent with its whole chain?",
+	webhook.ErrorBlocked:  "Does the host name resolve to a public address? Private addresses are not called.",
+	webhook.ErrorProtocol: "Does the URL lead to a web server that speaks HTTP/1.1?",
+}
+
+// statusChecks is what a partner checks after a response with this status.
+var statusChecks = map[int]string{
+	http.StatusUnauthorized:          "Does the endpoint accept the Authorization header that you gave us? Was the credential changed or did it expire?",
+	http.StatusForbidden:             "Do the endpoint's signature check and its firewall accept the request? Was the signing secret changed?",
+	http.StatusNotFound:              "Is the path of the URL right, and is the application behind it deployed?",
+	http.StatusMethodNotAllowed:      "Does the endpoint accept POST at this path?",
+	http.StatusGone:                  "Was the endpoint moved? Then change the URL of the subscription.",
+	http.StatusRequestEntityTooLarge: "Does the server accept bodies of up to 512 KiB?",
+	http.StatusUnsupportedMediaType:  "Does the endpoint accept application/json?",
+	http.StatusUnprocessableEntity:   "Does the endpoint accept the payload? Its log says what it did not expect.",
+	http.StatusTooManyRequests:       "Is the rate limit of the endpoint high enough? A lower rate can be set with max_per_second of the subscription.",
+}
+
+// partnerCheck is what a partner checks after the last failure of an incident.
+func partnerCheck(i *webhook.Incident) string {
+	if i.Error != webhook.ErrorNone {
+		return errorChecks[i.Error]
+	}
+	if check, ok := statusChecks[i.ResponseStatus]; ok {
+		return check
+	}
+	switch i.ResponseStatus / 100 {
+	case 3:
+		return "Does the URL redirect? Redirects are not followed: set the URL of the subscription to the final address."
+	case 5:
+		return "What does the log of your server say at this time?"
+	}
+	return "What does the log of your endpoint say at this time? Only a status of 2xx counts as received."
+}
+
+// partnerMessage is what an operator sends to the partner about an incident. Waiting
+// events were counted up to most. Times are UTC.
+func partnerMessage(i *webhook.Incident, most int) string {
+	at := func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+	_, _, whole := ui.Endpoint(i.URL)
+	whole = ui.Visible(strings.TrimSuffix(whole, "?…"))
+	var b strings.Builder
+	line := func(texts ...string) {
+		for _, text := range texts {
+			b.WriteString(text)
+		}
+		b.WriteByte('\n')
+	}
+	line("Webhook deliveries to ", whole, " fail: ", incidentResult(i))
+	line()
+	line("Endpoint:      ", whole)
+	line("Subscription:  ", i.SubscriptionID)
+	line("Failing since: ", at(i.FirstFailure))
+	if !i.LastSuccess.IsZero() {
+		line("Last success:  ", at(i.LastSuccess))
+	}
+	if !i.Open() {
+		line("Resolved:      ", at(i.ClosedAt))
+	}
+	if !i.LastFailure.IsZero() {
+		line()
+		line("Example:")
+		line("  POST ", whole)
+		line("  Content-Type: application/json")
+		if i.DeliveryID != "" {
+			line("  webhook-id: ", i.DeliveryID)
+		}
+		line("  Sent until ", at(i.LastFailure))
+		if i.Error != webhook.ErrorNone {
+			line("  Result: ", incidentResult(i), ". ", i.Error.Detail())
+		} else {
+			line("  Response: ", incidentResult(i))
+		}
+	}
+	if check := partnerCheck(i); check != "" {
+		line()
+		line("What to check:")
+		line("  ", check)
+	}
+	line()
+	if i.Open() && isSevere(i) {
+		line("New events are held. Delivery resumes automatically when the endpoint responds with a status of 2xx.")
+	}
+	if i.WaitingEvents > 0 {
+		n := atLeast(i.WaitingEvents, i.WaitingEvents >= most)
+		line("Events waiting: ", n)
+	}
+	if i.Failed > 0 {
+		line("Deliveries failed for good: ", strconv.FormatInt(i.Failed, 10), ". They are not repeated automatically; tell us when we shall resend them.")
+	}
+	return strings.TrimRight(b.String(), "\n") + "\n"
+}

@@ -89,7 +89,9 @@ func (s *simulation) judge(h *subject) {
 			continue // what has formed it cannot be read any more
 		}
 		s.judgeEvents(h, i, d)
-		if h.now.ordered && !slices.ContainsFunc(h.was, func(t terms) bool { return !t.ordered }) && !s.trapped && slices.ContainsFunc(d.behind, func(o *sending) bool { return !h.copied(o) && !o.over && !o.vague }) {
+		if h.now.ordered && !slices.ContainsFunc(h.was, func(t terms) bool { return !t.ordered }) && !s.trapped && slices.ContainsFunc(d.behind, func(o *sending) bool {
+			return !h.copied(o) && !o.over && !o.vague && !(h.now.deleted && o.came[0].wall.Add(-slack).Before(s.changes.edge)) // which may have expired, and cannot be read
+		}) {
 			s.violate(promiseOrdered, "subscription %d: a delivery came before the last was at its end", h.i)
 		}
 	}

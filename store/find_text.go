@@ -73,19 +73,18 @@ const searchEvents = "SELECT rowid, program_id, seq, id, name, received_at, json
 
 // Search reads events from the newest, until it has found enough, has reached the time
 // From, or was at it for long enough.
-func (s Events) Search(ctx context.Context, q EventSearch) (found EventsFound, err error) {
+func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) {
 	scope := cursorScope{"event search", q.ProgramID, "", q.Field + ":" + q.Value}
-	place := []int64{1<<63 - 1}
+	x := eventSearch{EventSearch: q, place: []int64{1<<63 - 1}}
 	if q.Cursor != "" {
-		if err := s.place(scope, q.Cursor, place); err != nil {
-			return found, err
+		if err := s.place(scope, q.Cursor, x.place); err != nil {
+			return x.found, err
 		}
 	}
-	end := time.Now().Add(q.Within)
-	for {
-		read, ended := 0, false
+	for end := time.Now().Add(q.Within); ; {
+		read := x.found.Read
 		err := s.view(ctx, func(v *view) error {
-			return v.Each(searchEvents, []any{place[0], searchStep}, func(scan func(...any) error) error {
+			return v.Each(searchEvents, []any{x.place[0], searchStep}, func(scan func(...any) error) error {
 				var row int64
 				var program string
 				e, err := s.dictionaries.scanEvent("", func(dest ...any) error { return scan(append([]any{&row, &program}, dest...)...) })
@@ -93,31 +92,45 @@ func (s Events) Search(ctx context.Context, q EventSearch) (found EventsFound, e
 					return err
 				}
 				e.ProgramID = program
-				// Events of several programs may be a little out of the order of their times.
-				if e.ReceivedAt.Before(q.From.Add(-disorder)) {
-					ended = true
-					return sqlite.ErrStop
-				}
-				read, place[0], found.Until = read+1, row, e.ReceivedAt
-				if (q.ProgramID == "" || program == q.ProgramID) && !e.ReceivedAt.Before(q.From) && webhook.FieldHas(e.JSON, q.Field, q.Value) {
-					found.Events = append(found.Events, e)
-				}
-				if len(found.Events) == q.Limit {
-					return sqlite.ErrStop
-				}
-				return nil
+				return x.take(row, &e)
 			})
 		})
-		found.Read += read
-		full := len(found.Events) >= q.Limit
 		switch {
 		case err != nil:
-			return found, err
-		case ended || read < searchStep && !full:
-			return found, nil
-		case full || !time.Now().Before(end):
-			found.More = s.cursor(scope, place)
-			return found, nil
+			return x.found, err
+		case x.ended || x.found.Read-read < searchStep && !x.full():
+			return x.found, nil
+		case x.full() || !time.Now().Before(end):
+			x.found.More = s.cursor(scope, x.place)
+			return x.found, nil
 		}
 	}
+}
+
+// eventSearch is a search while it is made.
+type eventSearch struct {
+	EventSearch
+	found EventsFound
+	place []int64 // the rowid of the last event that was read
+	ended bool    // the time From was reached
+}
+
+func (x *eventSearch) full() bool { return len(x.found.Events) >= x.Limit }
+
+// take looks at the next event. The error is [sqlite.ErrStop] when no more is to be read.
+func (x *eventSearch) take(row int64, e *webhook.Event) error {
+	// Events of several programs may be a little out of the order of their times.
+	if e.ReceivedAt.Before(x.From.Add(-disorder)) {
+		x.ended = true
+		return sqlite.ErrStop
+	}
+	x.place[0] = row
+	x.found.Read, x.found.Until = x.found.Read+1, e.ReceivedAt
+	if (x.ProgramID == "" || e.ProgramID == x.ProgramID) && !e.ReceivedAt.Before(x.From) && webhook.FieldHas(e.JSON, x.Field, x.Value) {
+		x.found.Events = append(x.found.Events, *e)
+	}
+	if x.full() {
+		return sqlite.ErrStop
+	}
+	return nil
 }

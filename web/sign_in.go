@@ -213,11 +213,16 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	case err != nil:
 		return response{}, err
 	}
+	return h.signedIn(r, s, secret), nil
+}
+
+// signedIn leads to where the visitor wanted to go, or shows the form that was kept.
+func (h *signInPages) signedIn(r *request, s signInForm, secret string) response {
 	a := response{location: s.next, session: true, cookies: h.sessions.cookies(r, secret)}
 	if s.kept != nil {
 		a.location, a.page = "", keptFormPage(h.frame(r, "Continue with your form"), s.kept)
 	}
-	return a, nil
+	return a
 }
 
 func (h *signInPages) wrongPassword(r *request, s signInForm) response {

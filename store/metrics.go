@@ -230,8 +230,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
-	var waiting int
-	err := s.db.Scan(ctx, selectWaitingTotal, []any{scrapeCount}, &waiting)
+	var waiting, events int
+	err := s.db.Scan(ctx, selectWaitingTotal, []any{scrapeCount}, &waiting, &events)
 	send(waitingDesc, prometheus.GaugeValue, float64(waiting), err)
 	send(upDesc, prometheus.GaugeValue, truth(err == nil), nil)
 

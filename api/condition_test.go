@@ -77,8 +77,8 @@ func TestSingleRecordsHaveTags(t *testing.T) {
 		tags[tag] = target
 		checkTag(t, s, target, tag)
 	}
-	if len(tags) != 6 {
-		t.Errorf("%d kinds of records have tags, want 6", len(tags))
+	if len(tags) != 7 {
+		t.Errorf("%d kinds of records have tags, want 7", len(tags))
 	}
 }
 

@@ -548,7 +548,7 @@ func TestMatrix(t *testing.T) {
 func testMatrix(t *testing.T) {
 	s := start(t)
 	theirs := s.records()
-	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), theirs.eventType, webhook.NewID()}
+	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), theirs.eventType, webhook.NewID(), webhook.NewID()}
 	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
 		tok, secret, err := s.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
 		if err != nil {

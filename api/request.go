@@ -40,6 +40,7 @@ type request struct {
 	eventType    *webhook.EventType
 	replay       *webhook.Replay
 	incident     *webhook.Incident
+	bulkRun      *webhook.BulkRun
 
 	key *webhook.IdempotencyKey // of the answer that is to be kept, or nil
 

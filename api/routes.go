@@ -39,6 +39,8 @@ func (a *API) routes() []route {
 		deliveryPath      = deliveriesPath + "/:delivery_id"
 		replaysPath       = subscriptionPath + "/replays"
 		replayPath        = replaysPath + "/:replay_id"
+		bulkRunsPath      = "/v2/bulk_runs"
+		bulkRunPath       = bulkRunsPath + "/:id"
 
 		webhooksRead, webhooksWrite = webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite
 		eventsRead, eventsWrite     = webhook.ScopeEventsRead, webhook.ScopeEventsWrite
@@ -48,6 +50,7 @@ func (a *API) routes() []route {
 		deliveries    = deliveryHandlers{a}
 		replays       = replayHandlers{a}
 		incidents     = incidentHandlers{a}
+		bulkRuns      = bulkRunHandlers{a}
 		events        = eventHandlers{a}
 		eventTypes    = eventTypeHandlers{a.catalog}
 		documents     = documentHandlers{a}
@@ -81,6 +84,8 @@ func (a *API) routes() []route {
 		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.delete, false, deleteReplay},
 		{"GET", "/v2/incidents", webhooksRead, nil, incidentList, incidents.list, false, nil},
 		{"GET", "/v2/incidents/:id", webhooksRead, incidents.find, none, incidents.read, false, nil},
+		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.once(bulkRuns.create), false, nil},
+		{"GET", bulkRunPath, webhooksWrite, bulkRuns.find, none, bulkRuns.read, false, nil},
 		{"POST", "/v2/events", eventsWrite, nil, none, a.once(events.publish), false, nil},
 		{"GET", "/v2/events", eventsRead, nil, eventList, events.list, false, nil},
 		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},
@@ -102,6 +107,7 @@ func (a *API) routes() []route {
 		{"POST", deliveryPath + "/redeliver", webhooksWrite, deliveries.find, none, a.once(deliveries.redeliver), false, nil},
 		{"POST", deliveryPath + "/cancel", webhooksWrite, deliveries.find, none, deliveries.cancel, false, nil},
 		{"POST", replayPath + "/cancel", webhooksWrite, replays.find, none, replays.cancel, false, nil},
+		{"POST", bulkRunPath + "/cancel", webhooksWrite, bulkRuns.find, none, bulkRuns.cancel, false, nil},
 	} {
 		all = append(all, action)
 		action.method = "PUT"

@@ -13,7 +13,7 @@ import (
 )
 
 // ids fill the parameters of a route's pattern.
-type ids struct{ subscription, delivery, replay, event, eventType, incident string }
+type ids struct{ subscription, delivery, replay, event, eventType, incident, bulkRun string }
 
 func (i ids) path(rt *route) string {
 	id := i.event
@@ -22,6 +22,8 @@ func (i ids) path(rt *route) string {
 		id = i.subscription
 	case strings.HasPrefix(rt.pattern, "/v2/incidents"):
 		id = i.incident
+	case strings.HasPrefix(rt.pattern, "/v2/bulk_runs"):
+		id = i.bulkRun
 	}
 	return strings.NewReplacer(":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", i.eventType).Replace(rt.pattern)
 }
@@ -43,7 +45,8 @@ func (s *service) records() ids {
 		s.t.Fatalf("got %d deliveries, want the ping and two", len(list))
 	}
 	replay := data[identified](s.t, s.send("POST", "/v2/webhooks/subscriptions/"+id+"/replays", `{"from":"2026-01-01","only":"all"}`))
-	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID}
+	run := data[identified](s.t, s.send("POST", "/v2/bulk_runs", `{"action":"cancel"}`))
+	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID, run.ID}
 }
 
 func bodyFor(rt *route) string {
@@ -61,7 +64,7 @@ func (s *service) everything(i ids) string {
 		"/v2/webhooks/subscriptions", "/v2/webhooks/subscriptions/" + i.subscription, "/v2/events", "/v2/events/" + i.event,
 		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries", "/v2/webhooks/subscriptions/" + i.subscription + "/deliveries/" + i.delivery,
 		"/v2/webhooks/subscriptions/" + i.subscription + "/replays/" + i.replay,
-		"/v2/incidents", "/v2/incidents/" + i.incident,
+		"/v2/incidents", "/v2/incidents/" + i.incident, "/v2/bulk_runs/" + i.bulkRun,
 	} {
 		r := s.send("GET", target, "")
 		wantStatus(s.t, target, r, 200)
@@ -78,7 +81,7 @@ func TestNoProgramReachesAnother(t *testing.T) {
 	mallory := *s
 	mallory.token = s.newToken("mallory", "mal", webhook.Scopes()...)
 	own := mallory.records()
-	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated", webhook.NewID()}
+	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated", webhook.NewID(), webhook.NewID()}
 	tried := 0
 	for _, rt := range s.api.routes() {
 		if !strings.Contains(rt.pattern, ":id") {
@@ -86,8 +89,8 @@ func TestNoProgramReachesAnother(t *testing.T) {
 		}
 		attempts := []struct{ foreign, unknown ids }{{theirs, unknown}}
 		if strings.Contains(rt.pattern, ":delivery_id") || strings.Contains(rt.pattern, ":replay_id") {
-			inOwn := func(of ids) ids { return ids{own.subscription, of.delivery, of.replay, "", "", ""} }
-			ofOwn := func(in ids) ids { return ids{in.subscription, own.delivery, own.replay, "", "", ""} }
+			inOwn := func(of ids) ids { return ids{own.subscription, of.delivery, of.replay, "", "", "", ""} }
+			ofOwn := func(in ids) ids { return ids{in.subscription, own.delivery, own.replay, "", "", "", ""} }
 			attempts = append(attempts,
 				struct{ foreign, unknown ids }{inOwn(theirs), inOwn(unknown)},
 				struct{ foreign, unknown ids }{ofOwn(theirs), ofOwn(unknown)})
@@ -193,7 +196,7 @@ func TestMethods(t *testing.T) {
 				continue
 			}
 			for _, token := range []string{"", "Bearer " + s.token} {
-				r := s.send(method, ids{"x", "y", "r", "z", "n", "i"}.path(&rt), "", "Authorization", token, "Origin", "https://elsewhere.example")
+				r := s.send(method, ids{"x", "y", "r", "z", "n", "i", "b"}.path(&rt), "", "Authorization", token, "Origin", "https://elsewhere.example")
 				wantStatus(t, method+" "+rt.pattern, r, 405)
 				if got := r.header.Get("Allow"); got != strings.Join(allowed, ", ") {
 					t.Errorf("%s %s: got Allow %q, want %q", method, rt.pattern, got, strings.Join(allowed, ", "))

@@ -2,12 +2,15 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +31,7 @@ import (
 //	                             owed is answered so. A name such as timeout
 //	                             is a failure of that kind.
 //	! reject 401                 the same, and the subscription is failing then.
+//	! work bulk-runs             bulk runs are worked on until all have ended.
 //	! answer-ping 503            the ping of the next request is answered so.
 //
 // {{name}} stands for a value that is not known beforehand. The same name is
@@ -96,6 +100,10 @@ func (p *player) happen(at int, words []string) {
 	if len(words) != 2 {
 		p.t.Fatalf("%s:%d: want two words", p.file, at)
 	}
+	if words[0] == "work" {
+		p.workBulkRuns()
+		return
+	}
 	status, err := strconv.Atoi(words[1])
 	code := webhook.ErrorNone
 	if err != nil {
@@ -112,6 +120,23 @@ func (p *player) happen(at int, words []string) {
 	default:
 		p.t.Fatalf("%s:%d: what is %q?", p.file, at, words[0])
 	}
+}
+
+// workBulkRuns works on bulk runs until all have ended.
+func (p *player) workBulkRuns() {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	ended := make(chan error)
+	go func() { ended <- p.store.BulkRuns().Run(ctx) }()
+	for open := true; open; {
+		runs, err := p.store.BulkRuns().Recent(ctx, "", 100)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		open = slices.ContainsFunc(runs, func(r webhook.BulkRun) bool { return r.Status == webhook.BulkRunning })
+		runtime.Gosched()
+	}
+	cancel()
+	<-ended
 }
 
 func (p *player) exchange(at int, request, answer []string) {

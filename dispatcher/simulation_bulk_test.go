@@ -12,14 +12,32 @@ import (
 	"service/webhook"
 )
 
-// bulkRun is a bulk action that was begun with the same form by two requests.
+// bulkRun is a bulk run that was begun with the same form by two requests.
 type bulkRun struct {
-	action  webhook.Action
-	sure    map[string]webhook.Delivery // what its filter let through before it was planned
-	picks   map[string]webhook.Delivery // and after that
-	at      time.Time
-	open    int // requests that are not answered
-	results []store.BulkResult
+	id     string
+	action webhook.BulkAction
+	sure   map[string]webhook.Delivery // what its filter let through before it was planned
+	picks  map[string]webhook.Delivery // and after that
+	at     time.Time
+	open   int  // requests that are not answered
+	begun  int  // requests that have begun it
+	ended  bool // it is done, which was found before the deliveries were read
+	gone   bool // it was not stored
+}
+
+// workBulkRuns has the store work on bulk runs until endBulkRuns is called.
+func (s *simulation) workBulkRuns() {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	runs := s.d.store.BulkRuns()
+	go func() {
+		defer close(ended)
+		runs.Run(ctx)
+	}()
+	s.endBulkRuns = func() {
+		stop()
+		<-ended
+	}
 }
 
 // cancel cancels one delivery of a subscription.
@@ -41,10 +59,10 @@ func (s *simulation) bulk(h *subject, n int) {
 	if h.id == "" {
 		return // it could not be created
 	}
-	b := &bulkRun{action: webhook.ActionDeliveryCancel, at: time.Now(), open: 2}
+	b := &bulkRun{action: webhook.BulkCancel, at: time.Now(), open: 2}
 	values := url.Values{"filter[subscription_id]": {h.id}}
 	if n&1 != 0 {
-		b.action = webhook.ActionDeliveryRedeliver
+		b.action = webhook.BulkRedeliver
 		if n&4 != 0 {
 			values.Set("filter[status]", string(webhook.StatusFailed))
 		}
@@ -62,7 +80,7 @@ func (s *simulation) bulk(h *subject, n int) {
 	var err error
 	for _, do := range []func(){
 		func() { b.sure, err = s.picked(h, n) },
-		func() { plan, err = s.d.store.BulkRuns().Plan(context.Background(), b.action, &query, 0) },
+		func() { plan, err = s.d.store.BulkRuns().Plan(context.Background(), b.action, &query, 0, 0, nil) },
 		func() { b.picks, err = s.picked(h, n) },
 	} {
 		if do(); err != nil {
@@ -74,7 +92,7 @@ func (s *simulation) bulk(h *subject, n int) {
 		return // which asks for the newest of then
 	}
 	s.publish(h.program, n)
-	run := store.Bulk{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest, Audit: webhook.AuditEntry{Admin: "a@example.com"}}
+	run := store.NewBulkRun{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest, Audit: webhook.AuditEntry{Admin: "a@example.com"}}
 	if n&4 != 0 { // another admin asks for the same
 		other, again := *b, run
 		again.ID = webhook.NewID()
@@ -103,11 +121,12 @@ func (s *simulation) picked(h *subject, n int) (picks map[string]webhook.Deliver
 	return picks, err
 }
 
-// begin runs a bulk action for two requests.
-func (s *simulation) begin(b *bulkRun, run *store.Bulk) {
+// begin begins a bulk run for two requests.
+func (s *simulation) begin(b *bulkRun, run *store.NewBulkRun) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b.action == webhook.ActionDeliveryCancel {
+	b.id = run.ID
+	if b.action == webhook.BulkCancel {
 		for id := range b.picks {
 			s.changes.cancellable[id] = true
 		}
@@ -118,14 +137,17 @@ func (s *simulation) begin(b *bulkRun, run *store.Bulk) {
 	st, gen := s.d.store, s.gen
 	for range b.open {
 		go func() {
-			same := *run
-			result, err := st.BulkRuns().Run(context.Background(), &same, func(store.BulkResult) {})
+			err := st.Write(context.Background(), func(w store.Write) error {
+				_, err := w.CreateBulkRun(run)
+				return err
+			})
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			var refused *webhook.Error // too many are running
 			switch {
 			case err == nil:
-				b.results = append(b.results, result)
-			case !errors.Is(err, store.ErrBegun) && s.gen == gen:
+				b.begun++
+			case !errors.Is(err, store.ErrBegun) && !errors.As(err, &refused) && s.gen == gen:
 				s.failed(err)
 			}
 			if b.open--; b.open == 0 {
@@ -136,7 +158,27 @@ func (s *simulation) begin(b *bulkRun, run *store.Bulk) {
 	}
 }
 
-// checkRuns checks the results of the bulk actions that have ended. Owns s.mu.
+// learnRuns finds out which bulk runs have ended. Owns s.mu.
+func (s *simulation) learnRuns() {
+	for _, b := range s.changes.runs {
+		if b.open > 0 {
+			continue
+		}
+		run, err := s.d.store.BulkRuns().Get(context.Background(), "", b.id)
+		var missing *webhook.Error
+		switch {
+		case errors.As(err, &missing):
+			b.gone = true
+		case err != nil:
+			s.violate(promiseOperates, "%v", err)
+		case run.Status == webhook.BulkCancelled:
+			s.violate(promiseBulk, "a run was cancelled by itself: %s", run.Stopped)
+		}
+		b.ended = err == nil && run.Status == webhook.BulkDone
+	}
+}
+
+// checkRuns checks the results of the bulk runs that have ended. Owns s.mu.
 func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 	c := &s.changes
 	redelivered := make(map[string]int)
@@ -144,24 +186,21 @@ func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 		redelivered[d.RedeliveryOf]++
 	}
 	c.runs = slices.DeleteFunc(c.runs, func(b *bulkRun) bool {
-		if b.open > 0 {
-			return false
+		if b.begun > 1 {
+			s.violate(promiseBulk, "a form that was submitted twice has begun two runs")
 		}
-		if len(b.results) > 1 {
-			s.violate(promiseBulk, "a form that was submitted twice has run twice")
-		}
-		if len(b.results) == 1 && b.results[0].Left == 0 {
+		if b.ended {
 			s.checkRun(b, stored, redelivered)
 		}
-		return true
+		return b.ended || b.gone
 	})
 }
 
-// checkBulkCopy checks a redelivery that a bulk action has made. Owns s.mu.
+// checkBulkCopy checks a redelivery that a bulk run has made. Owns s.mu.
 func (s *simulation) checkBulkCopy(h *subject, d *webhook.Delivery) {
 	picked := slices.ContainsFunc(s.changes.runs, func(b *bulkRun) bool {
 		_, ok := b.picks[d.RedeliveryOf]
-		return ok && b.action == webhook.ActionDeliveryRedeliver
+		return ok && b.action == webhook.BulkRedeliver
 	})
 	if !picked || s.changes.redelivered[d.RedeliveryOf] {
 		s.violate(promiseBulk, "subscription %d: a delivery was redelivered that the plan does not have, or twice", h.i)
@@ -169,7 +208,7 @@ func (s *simulation) checkBulkCopy(h *subject, d *webhook.Delivery) {
 	s.changes.redelivered[d.RedeliveryOf] = true
 }
 
-// checkRun checks that a bulk action has left nothing that its plan says. Owns s.mu.
+// checkRun checks that a bulk run has left nothing that its plan says. Owns s.mu.
 func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, redelivered map[string]int) {
 	for id, before := range b.sure {
 		now := stored[id]
@@ -177,7 +216,7 @@ func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, r
 			continue
 		}
 		switch h := s.subjectOf(now.SubscriptionID); {
-		case b.action == webhook.ActionDeliveryCancel:
+		case b.action == webhook.BulkCancel:
 			if !now.Status.Final() && !before.NextAttemptAt.IsZero() && !now.NextAttemptAt.IsZero() && now.AttemptsMade == before.AttemptsMade {
 				s.violate(promiseBulk, "subscription %d: a delivery that waits was not cancelled", h.i)
 			}

@@ -34,6 +34,7 @@ func (s *simulation) restart() {
 	s.trapped = s.trapped || !s.rested || !calm || s.dial > 0
 	s.next()
 	s.mu.Unlock()
+	s.endBulkRuns()
 	s.open()
 	s.operate()
 }
@@ -48,6 +49,7 @@ func (s *simulation) open() {
 		s.failed(err)
 		s.notice()
 	})
+	s.workBulkRuns()
 }
 
 // notice takes down of which deliveries an attempt was counted and none has
@@ -108,6 +110,7 @@ func (s *simulation) stopAndStart() {
 	s.stop()
 	err := <-s.done
 	calm := s.faults.calm()
+	s.endBulkRuns()
 	s.faults.without(func() {
 		if e := s.d.store.Close(); err == nil {
 			err = e

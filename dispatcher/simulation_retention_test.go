@@ -39,9 +39,9 @@ type simulatedChanges struct {
 	cancellable map[string]bool // deliveries that may have been cancelled
 	ended       map[string]bool // those that were, or have expired
 	unread      bool            // the store may have changed since learn
-	bulk        bool            // a bulk action was begun
-	pending     int             // retentions and bulk actions that run
-	runs        []*bulkRun      // bulk actions of which the result is not checked
+	bulk        bool            // a bulk run was begun
+	pending     int             // retentions that run, and requests for bulk runs
+	runs        []*bulkRun      // bulk runs of which the result is not checked
 	redelivered map[string]bool // deliveries that bulk actions have redelivered
 	stop        []context.CancelFunc
 }
@@ -126,9 +126,10 @@ func (s *simulation) learn() {
 		defer s.mu.Unlock()
 		s.learnReplays()
 		c := &s.changes
-		if c.pending == 0 && !c.unread {
+		if c.pending == 0 && !c.unread && len(c.runs) == 0 {
 			return
 		}
+		s.learnRuns()
 		c.unread = c.pending > 0
 		stored := make(map[string]*webhook.Delivery)
 		for _, h := range s.subs {

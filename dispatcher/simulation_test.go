@@ -84,7 +84,8 @@ type simulation struct {
 	unsaved bool         // it has jumped, perhaps without a commit since
 	aheadAt time.Time    // when it was last set forward; the store does not know after a restart
 
-	changes simulatedChanges
+	changes     simulatedChanges
+	endBulkRuns func() // set by workBulkRuns
 
 	lastRest time.Time
 	renewed  time.Time // when the lease was valid again
@@ -129,6 +130,7 @@ func play(t *testing.T, dir string, p *plan) (found *broken) {
 		found = s.broken
 		w.stop()
 		s.changes.end()
+		s.endBulkRuns()
 		if err := <-w.done; err != nil && found == nil {
 			found = &broken{promiseOperates, err.Error()}
 		}

@@ -2,61 +2,49 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"service/webhook"
 )
 
 const (
-	// BulkLimit is how many deliveries one bulk action picks.
-	BulkLimit = 10_000
-	// bulkPage is how many of them one read looks for.
+	// maxBulkRuns is how many bulk runs of a program, or of all programs, can run at a time.
+	maxBulkRuns = 4
+	// bulkPage is how many deliveries one read of a bulk run looks for.
 	bulkPage = 500
 )
 
-// BulkPlan says what a bulk action would do just now, to what could be picked
-// in the time that a page may take.
+// BulkPlan says what a bulk run would do now.
 type BulkPlan struct {
-	Picked    int                      // deliveries that match, newest first, at most BulkLimit
-	Done      int                      // it would be done to
+	Matched   int                      // deliveries that match
+	Done      int                      // of those: it would be done to
 	Skipped   map[webhook.BulkSkip]int // the others, by reason
 	Succeeded int                      // of those it would be done to: that were delivered already
-	Newest    int64                    // the place that the picking began at; see Bulk.Newest
-	Rest      int64                    // the place to go on from, 0 when there is no more
-	From, To  time.Time                // when the oldest and the newest of those picked were created
+	Newest    int64                    // the num of the newest delivery that was looked at
+	Complete  bool                     // all were looked at; the oldest are first
+	Share     float64                  // of the deliveries that were looked at, 1 when complete
+	From, To  time.Time                // when the oldest and the newest that match were created, as far as looked at
 }
 
-// Bulk is one run of a bulk action.
-type Bulk struct {
-	ID     string // a UUID: a run is begun once
-	Action webhook.Action
-	Query  *webhook.ListQuery // of webhook.AllDeliveryList; its page does not matter
-	Newest int64              // no delivery newer than this place is looked at, nor one of its own; 0 for none
-	Rest   int64              // nor one at this place or older, see BulkPlan; 0 for none
-	Audit  webhook.AuditEntry // who does it; its action, subject and detail are set
-}
-
-// BulkResult says what a run has done so far.
-type BulkResult struct {
-	Picked  int
-	Done    int
-	Skipped map[webhook.BulkSkip]int
-	Left    int   // that it did not come to
-	Waiting int   // of those: that wait until redeliveries of their subscriptions have ended
-	Rest    int64 // as in BulkPlan
+// NewBulkRun is a bulk run to begin.
+type NewBulkRun struct {
+	ID        string // a run is created once
+	ProgramID string // that it is limited to, as its query is; "" for none
+	Action    webhook.BulkAction
+	Query     *webhook.ListQuery // of webhook.AllDeliveryList; its page does not count
+	Newest    int64              // the num of the newest delivery that it may take, 0 for the newest of all
+	Audit     webhook.AuditEntry // who begins it; without an admin nothing is recorded
 }
 
 // ErrBegun says that a run with this id was begun before, perhaps by an earlier
 // process. Nothing was done.
 var ErrBegun = errors.New("store: the run was begun before")
 
-// The outcome of a bulk action for a delivery d of a subscription s: ” when it
-// is done, or else the reason that it is not.
+// The outcome of a bulk run for a delivery d of a subscription s: ” when it is done,
+// or else the reason that it is not.
 const (
 	redeliverOutcome = `CASE
 		WHEN d.ping IS NOT NULL THEN 'ping'
@@ -80,307 +68,352 @@ const (
 		SELECT i.value ->> 1, d.subscription_id, (SELECT num FROM subscriptions WHERE id = d.subscription_id), d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3
 		FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value ->> 0 ORDER BY i.key`
 	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d CROSS JOIN json_each(d.seqs) x WHERE d.num > ?"
+	linkBulkRun      = "INSERT INTO bulk_run_deliveries (run, delivery) SELECT ?, num FROM deliveries WHERE num > ?"
 
 	cancelWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'cancelled', next_attempt_at = NULL, completed_at = ?2
 		WHERE num IN (SELECT value FROM json_each(?1)) AND next_attempt_at IS NOT NULL RETURNING id, subscription_id, ping IS NOT NULL`
 
 	selectCreated = "SELECT created_at FROM deliveries WHERE num = ?"
-	selectRun     = "SELECT EXISTS (SELECT 1 FROM audit WHERE subject_id = ?)"
+
+	bulkRunColumns    = "num, id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, admin, address, created_at, completed_at, (SELECT count(*) FROM bulk_run_waits w WHERE w.run = bulk_runs.num)"
+	selectBulkRun     = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE id = ?"
+	selectBulkRuns    = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE ?1 = '' OR program_id = ?1 ORDER BY created_at DESC, id DESC LIMIT ?2"
+	selectBulkResults = "SELECT d.status, count(*) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.run = (SELECT num FROM bulk_runs WHERE id = ?) GROUP BY 1"
 )
 
-func outcomes(a webhook.Action) (count, find string) {
-	switch a {
-	case webhook.ActionDeliveryRedeliver:
-		return countRedeliver, selectRedeliver
-	case webhook.ActionDeliveryCancel:
+func bulkOutcomes(a webhook.BulkAction) (count, find string) {
+	if a == webhook.BulkCancel {
 		return countCancel, selectCancel
 	}
-	panic("store: no bulk action " + string(a))
+	return countRedeliver, selectRedeliver
 }
 
-// Plan says what a bulk action would do to all deliveries that a query of
-// webhook.AllDeliveryList lets through, whatever its page, up to a place; 0 is
-// the newest there is.
-func (s BulkRuns) Plan(ctx context.Context, a webhook.Action, q *webhook.ListQuery, newest int64) (BulkPlan, error) {
-	count, _ := outcomes(a)
-	p := BulkPlan{Skipped: make(map[webhook.BulkSkip]int)}
+// storedBulkRun is a bulk run with how far it has come.
+type storedBulkRun struct {
+	webhook.BulkRun
+	num     int64
+	after   int64 // the num up to which all deliveries were gone through, but for those of the waits
+	address string
+}
+
+// bulkQuery is the part of a query that a bulk run is stored with.
+type bulkQuery struct {
+	Filters map[string][]string          `json:"filters,omitempty"`
+	Ranges  map[string]webhook.TimeRange `json:"ranges,omitempty"`
+}
+
+func scanBulkRun(scan func(...any) error) (r storedBulkRun, err error) {
+	var query, skipped string
+	var total, completed sql.NullInt64
+	var created int64
+	err = scan(&r.num, &r.ID, &r.ProgramID, &r.Action, &query, &r.Newest, &r.after, &r.Status, &r.Stopped, &total, &r.Done, &skipped, &r.Admin, &r.address, &created, &completed, &r.Waiting)
+	if err != nil {
+		return r, err
+	}
+	r.Total = -1
+	if total.Valid {
+		r.Total = int(total.Int64)
+	}
+	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), fromMillis(completed)
+	var q bulkQuery
+	err = errors.Join(json.Unmarshal([]byte(query), &q), json.Unmarshal([]byte(skipped), &r.Skipped))
+	r.Query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: q.Filters, Ranges: q.Ranges, Size: webhook.DefaultPageSize, Number: 1}
+	return r, err
+}
+
+// Plan says what a bulk run would do to the deliveries that a query of
+// webhook.AllDeliveryList lets through, whatever its page, up to a num; 0 is that of
+// the newest delivery. It stops when ctx ends, or after a time unless that is 0: the
+// plan is not complete then. Progress, unless it is nil, is called in between.
+func (s BulkRuns) Plan(ctx context.Context, a webhook.BulkAction, q *webhook.ListQuery, newest int64, limit time.Duration, progress func(BulkPlan)) (BulkPlan, error) {
+	count, _ := bulkOutcomes(a)
+	p := BulkPlan{Skipped: make(map[webhook.BulkSkip]int), Newest: newest}
+	if newest == 0 {
+		if err := s.db.Scan(ctx, selectNewestNum, nil, &p.Newest); err != nil {
+			return p, err
+		}
+	}
 	began := time.Now()
-	var first, last int64
-	var err error
-	p.Newest, p.Rest, err = s.pick(ctx, q, newest, 0, func(nums []int64) (bool, error) {
-		if first == 0 && len(nums) > 0 {
-			first = nums[0]
+	var first, last, oldest int64
+	for at := int64(0); !p.Complete; {
+		nums, next, more, err := s.bulkPage(ctx, q, at, p.Newest)
+		if err == nil {
+			err = s.countOutcomes(ctx, &p, count, nums)
+		}
+		if err != nil {
+			return p, err
 		}
 		if len(nums) > 0 {
 			last = nums[len(nums)-1]
-		}
-		p.Picked += len(nums)
-		err := s.db.Each(ctx, count, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
-			var skip webhook.BulkSkip
-			var succeeded bool
-			var n int
-			if err := scan(&skip, &succeeded, &n); err != nil {
-				return err
+			if first == 0 {
+				first = nums[0]
 			}
-			if skip != "" {
-				p.Skipped[skip] += n
-				return nil
-			}
-			p.Done += n
-			if succeeded {
-				p.Succeeded += n
-			}
-			return nil
-		})
-		return s.lists.plan == 0 || time.Since(began) < s.lists.plan, err
-	})
-	if err != nil || p.Picked == 0 {
-		return p, err
-	}
-	for num, at := range map[int64]*time.Time{first: &p.To, last: &p.From} {
-		var created int64
-		if err := s.db.Scan(ctx, selectCreated, []any{num}, &created); ignoreNoRows(err) != nil {
-			return p, err
-		} else if err == nil {
-			*at = time.UnixMilli(created).UTC()
 		}
-	}
-	// What retention has removed meanwhile.
-	if gone := p.Picked - p.Done - sum(p.Skipped); gone > 0 {
-		p.Skipped[webhook.SkipGone] = gone
-	}
-	return p, nil
-}
-
-func sum(counts map[webhook.BulkSkip]int) (n int) {
-	for _, c := range counts {
-		n += c
-	}
-	return n
-}
-
-// pick calls page with the places of what a query lets through, newest first,
-// from the place from on, which is at most newest, down to the place oldest,
-// which is not looked at: until there is no more, BulkLimit is reached, or page
-// says that it is enough. It returns the place to go on from, 0 when there is no
-// more. Each of its reads is short.
-func (s BulkRuns) pick(ctx context.Context, q *webhook.ListQuery, newest, oldest int64, page func([]int64) (bool, error)) (from, rest int64, err error) {
-	query := *q
-	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
-	if err != nil {
-		return 0, 0, err
-	}
-	if newest == 0 {
-		if err := s.db.Scan(ctx, selectNewestNum, nil, &newest); err != nil {
-			return 0, 0, err
+		if at == 0 {
+			oldest = next
 		}
-	}
-	if oldest > f.low {
-		f.low, rest = oldest, oldest
-	}
-	at := position{key: min(f.high, newest+1)}
-	for picked := 0; picked < BulkLimit; {
-		query.Size = min(bulkPage, BulkLimit-picked)
-		var nums []int64
-		var left bool
-		err := s.view(ctx, func(v *view) (err error) {
-			nums, at, left, err = f.walk(v, order{keyDescending: true}, at)
-			return err
-		})
-		if err != nil {
-			return newest, 0, err
+		at, p.Complete, p.Share = next, !more, 1
+		if more {
+			p.Share = float64(at-oldest) / float64(max(p.Newest-oldest, 1))
 		}
-		picked += len(nums)
-		more, err := page(nums)
-		if err != nil || !left {
-			return newest, rest, err
+		if progress != nil {
+			progress(p)
 		}
-		if !more {
+		if limit > 0 && time.Since(began) > limit {
 			break
 		}
 	}
-	return newest, at.key - 1, nil
+	var err error
+	if p.From, err = s.createdAt(ctx, first); err == nil {
+		p.To, err = s.createdAt(ctx, last)
+	}
+	return p, err
 }
 
-// Run does a bulk action, oldest first, in small steps that leave the
-// writer to others for most of the time. When ctx ends, or the store cannot go
-// on, what was done is done, and the rest is left. Progress is called after
-// each step, on the caller's goroutine. The error is [ErrBegun] when the id was
-// used before.
-func (s BulkRuns) Run(ctx context.Context, b *Bulk, progress func(BulkResult)) (BulkResult, error) {
-	r := BulkResult{Skipped: make(map[webhook.BulkSkip]int)}
-	var nums []int64
-	_, rest, err := s.pick(ctx, b.Query, b.Newest, b.Rest, func(page []int64) (bool, error) {
-		nums = append(nums, page...)
-		return true, nil
-	})
-	if err != nil {
-		return r, err
+// createdAt returns when a delivery was created, the zero time for one that is gone.
+func (s BulkRuns) createdAt(ctx context.Context, num int64) (time.Time, error) {
+	var at int64
+	if err := s.db.Scan(ctx, selectCreated, []any{num}, &at); err != nil {
+		return time.Time{}, ignoreNoRows(err)
 	}
-	slices.Reverse(nums)
-	r.Picked, r.Left, r.Rest = len(nums), len(nums), rest
+	return time.UnixMilli(at).UTC(), nil
+}
 
-	entry := b.Audit
-	entry.Action, entry.SubjectID = b.Action, b.ID
-	selection := webhook.AllDeliveryList.Selection(b.Query)
+// countOutcomes adds deliveries to a plan.
+func (s BulkRuns) countOutcomes(ctx context.Context, p *BulkPlan, count string, nums []int64) error {
+	if len(nums) == 0 {
+		return nil
+	}
+	seen := 0
+	err := s.db.Each(ctx, count, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		var skip webhook.BulkSkip
+		var succeeded bool
+		var n int
+		if err := scan(&skip, &succeeded, &n); err != nil {
+			return err
+		}
+		seen += n
+		if skip != "" {
+			p.Skipped[skip] += n
+			return nil
+		}
+		p.Done += n
+		if succeeded {
+			p.Succeeded += n
+		}
+		return nil
+	})
+	p.Matched += len(nums)
+	if gone := len(nums) - seen; gone > 0 { // retention has removed them since
+		p.Skipped[webhook.SkipGone] += gone
+	}
+	return err
+}
+
+// bulkPage returns the nums of what a query lets through behind one num and up to
+// another, in their order, and how far that goes. more says that it ended early. Each
+// of its reads is short.
+func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto int64) (nums []int64, at int64, more bool, err error) {
+	query := *q
+	query.Size = bulkPage
+	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
+	if err != nil {
+		return nil, after, false, err
+	}
+	f.low, f.high = max(f.low, after), min(f.high, upto+1)
+	err = s.view(ctx, func(v *view) error {
+		var to position
+		nums, to, more, err = f.walk(v, order{}, order{}.start(0))
+		at = to.key
+		return err
+	})
+	if !more {
+		at = upto
+	}
+	return nums, at, more, err
+}
+
+// Count returns how many deliveries a query of webhook.AllDeliveryList lets through. It
+// stops after a time unless that is 0: there are more then.
+func (s BulkRuns) Count(ctx context.Context, q *webhook.ListQuery, limit time.Duration) (n int, more bool, err error) {
+	var newest int64
+	if err := s.db.Scan(ctx, selectNewestNum, nil, &newest); err != nil {
+		return 0, false, err
+	}
+	return s.countMatching(ctx, q, newest, limit)
+}
+
+// countMatching is the same up to a num.
+func (s *core) countMatching(ctx context.Context, q *webhook.ListQuery, upto int64, limit time.Duration) (n int, more bool, err error) {
+	began := time.Now()
+	for at := int64(0); ; {
+		var nums []int64
+		if nums, at, more, err = s.bulkPage(ctx, q, at, upto); err != nil {
+			return n, false, err
+		}
+		if n += len(nums); !more || limit > 0 && time.Since(began) > limit {
+			return n, more, nil
+		}
+	}
+}
+
+// CreateBulkRun begins a bulk run. The error is [ErrBegun] when the id was used
+// before.
+func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
+	s, t := w.s, w.t
+	var begun bool
+	var running int
+	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM bulk_runs WHERE id = ?)", []any{n.ID}, &begun); err != nil {
+		return webhook.BulkRun{}, err
+	}
+	if begun {
+		return webhook.BulkRun{}, ErrBegun
+	}
+	if err := t.Scan("SELECT count(*) FROM bulk_runs WHERE status = 'running' AND program_id = ?", []any{n.ProgramID}, &running); err != nil {
+		return webhook.BulkRun{}, err
+	}
+	if running >= maxBulkRuns {
+		return webhook.BulkRun{}, webhook.NewError(webhook.CodeConflict, webhook.Count(running, "bulk run")+" are running, which is the most there can be. Wait for one to end, or cancel it.")
+	}
+	newest := n.Newest
+	if newest == 0 {
+		if err := t.Scan(selectNewestNum, nil, &newest); err != nil {
+			return webhook.BulkRun{}, err
+		}
+	}
+	query, err := json.Marshal(bulkQuery{n.Query.Filters, n.Query.Ranges})
+	if err != nil {
+		return webhook.BulkRun{}, err
+	}
+	err = t.Exec("INSERT INTO bulk_runs (id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, admin, address, created_at) VALUES (?, ?, ?, ?, ?, 0, 'running', '', NULL, 0, '{}', ?, ?, ?)",
+		n.ID, n.ProgramID, string(n.Action), string(query), newest, n.Audit.Admin, n.Audit.Address, s.clock.now().UnixMilli())
+	if err != nil {
+		return webhook.BulkRun{}, err
+	}
+	t.AfterCommit(func() { wake(s.housekeeping.bulk) })
+	r, err := scanBulkRun(func(dest ...any) error { return t.Scan(selectBulkRun, []any{n.ID}, dest...) })
+	if err != nil {
+		return webhook.BulkRun{}, err
+	}
+	selection := webhook.AllDeliveryList.Selection(n.Query)
 	if selection == "" {
 		selection = "everything"
 	}
-	err = s.write(ctx, func(w Write) error {
-		var begun bool
-		if err := w.t.Scan(selectRun, []any{b.ID}, &begun); err != nil {
-			return err
-		}
-		if begun {
-			return ErrBegun
-		}
-		entry.Detail = "Begun: " + webhook.Count(len(nums), "delivery") + " picked by " + selection
-		return w.Audit(entry)
-	})
-	if err != nil {
-		return r, err
-	}
-	progress(r.clone())
-
-	err = s.steps(ctx, b.Action, nums, &r, progress)
-	entry.Detail = fmt.Sprintf("Ended: %d done, %d skipped, %d left", r.Done, sum(r.Skipped), r.Left)
-	// It is recorded what was done, also when there is no time for more.
-	audited := s.write(context.WithoutCancel(ctx), func(w Write) error { return w.Audit(entry) })
-	return r, errors.Join(err, audited)
+	return r.BulkRun, w.auditBulkRun(&r, "Begun: deliveries picked by "+selection)
 }
 
-// steps does a bulk action to deliveries. What would be more open redeliveries than
-// a subscription may have waits, with all that comes after it of that
-// subscription, until some have ended.
-func (s BulkRuns) steps(ctx context.Context, a webhook.Action, nums []int64, r *BulkResult, progress func(BulkResult)) error {
-	_, find := outcomes(a)
-	work := &sweep{s: s.core, ctx: ctx, step: firstSweep}
-	for len(nums) > 0 {
-		var later []int64
-		all, full := len(nums), make(map[string]bool)
-		for len(nums) > 0 {
-			some := nums[:min(work.step, len(nums))]
-			var is bulkStep
-			err := work.write(func(t *tx) (err error) {
-				is, err = s.step(t, a, find, some, full)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			for id := range is.full {
-				full[id] = true
-			}
-			nums, later = nums[len(some):], append(later, is.later...)
-			r.Done, r.Left, r.Waiting = r.Done+is.done, len(nums)+len(later), len(later)
-			for skip, n := range is.skipped {
-				r.Skipped[skip] += n
-			}
-			progress(r.clone())
-		}
-		nums = later
-		if len(later) < all {
-			continue
-		}
-		pause := time.NewTimer(bulkPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
-// bulkPause is how long a run waits for redeliveries to end before it looks again.
-const bulkPause = 250 * time.Millisecond
-
-// bulkStep is what one step of a run has come to.
-type bulkStep struct {
-	done    int
-	skipped map[webhook.BulkSkip]int
-	later   []int64         // deliveries that have to wait
-	full    map[string]bool // subscriptions that they wait for
-}
-
-func (r BulkResult) clone() BulkResult {
-	r.Skipped = maps.Clone(r.Skipped)
-	return r
-}
-
-// step does a bulk action to some deliveries, but not to those of full
-// subscriptions.
-func (s BulkRuns) step(t *tx, a webhook.Action, find string, nums []int64, full map[string]bool) (bulkStep, error) {
-	is := bulkStep{skipped: make(map[webhook.BulkSkip]int), full: make(map[string]bool)}
-	type found struct {
-		num          int64
-		subscription string
-	}
-	var all []found
-	seen := 0
-	err := t.Each(find, []any{jsonOf(nums)}, func(scan func(...any) error) error {
-		var f found
-		var skip webhook.BulkSkip
-		if err := scan(&f.num, &skip, &f.subscription); err != nil {
-			return err
-		}
-		seen++
-		if skip != "" {
-			is.skipped[skip]++
-			return nil
-		}
-		all = append(all, f)
+// auditBulkRun records what became of a bulk run that an admin began.
+func (w Write) auditBulkRun(r *storedBulkRun, detail string) error {
+	if r.Admin == "" {
 		return nil
-	})
-	if err != nil {
-		return is, err
 	}
-	if gone := len(nums) - seen; gone > 0 {
-		is.skipped[webhook.SkipGone] = gone
-	}
-	var chosen []int64
-	room := make(map[string]int) // of each subscription
-	for _, f := range all {
-		left, known := room[f.subscription]
-		if !known {
-			left = len(all)
-			if a == webhook.ActionDeliveryRedeliver {
-				open, err := t.openRedeliveries(f.subscription, s.quotas.redeliveries)
-				if err != nil {
-					return is, err
-				}
-				left = s.quotas.redeliveries - open
-			}
-			if full[f.subscription] {
-				left = 0
-			}
-		}
-		room[f.subscription] = max(left-1, 0)
-		if left == 0 {
-			is.later, is.full[f.subscription] = append(is.later, f.num), true
-			continue
-		}
-		chosen = append(chosen, f.num)
-	}
-	if len(chosen) == 0 {
-		return is, nil
-	}
-	t.AfterCommit(func() {
-		for id := range room {
-			s.watchers.queued(id)
-		}
-	})
-	if a == webhook.ActionDeliveryCancel {
-		is.done, err = s.cancel(t, chosen)
-		return is, err
-	}
-	is.done = len(chosen)
-	return is, s.redeliverAll(t, chosen)
+	return w.Audit(webhook.AuditEntry{Admin: r.Admin, Address: r.address, Action: r.Action.Audited(), ProgramID: r.ProgramID, SubjectID: webhook.BulkRunSubject(r.ID), Detail: detail})
 }
 
-// redeliverAll queues new deliveries with the events of old ones, in their order.
-func (s BulkRuns) redeliverAll(t *tx, nums []int64) error {
+// Get returns a bulk run: of a program, or of any when that is "".
+func (s BulkRuns) Get(ctx context.Context, programID, id string) (webhook.BulkRun, error) {
+	r, err := scanBulkRun(func(dest ...any) error { return s.db.Scan(ctx, selectBulkRun, []any{id}, dest...) })
+	if err == nil && programID != "" && r.ProgramID != programID {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		return webhook.BulkRun{}, notFound(err, "bulk run")
+	}
+	if r.Action == webhook.BulkRedeliver {
+		r.Results = make(map[webhook.Status]int)
+		err = s.db.Each(ctx, selectBulkResults, []any{id}, func(scan func(...any) error) error {
+			var status webhook.Status
+			var n int
+			err := scan(&status, &n)
+			r.Results[status] = n
+			return err
+		})
+	}
+	return r.BulkRun, err
+}
+
+// Recent returns the newest bulk runs of a program, or of all when that is "", newest
+// first and without their results.
+func (s BulkRuns) Recent(ctx context.Context, programID string, limit int) (all []webhook.BulkRun, err error) {
+	err = s.db.Each(ctx, selectBulkRuns, []any{programID, limit}, func(scan func(...any) error) error {
+		r, err := scanBulkRun(scan)
+		all = append(all, r.BulkRun)
+		return err
+	})
+	return all, err
+}
+
+// Check returns the error of a query that no list can be read by, such as a part of a
+// URL that too many subscriptions have.
+func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
+	query := *q
+	query.Size, query.Cursor = 1, ""
+	_, _, err := Deliveries(s).PageAll(ctx, &query)
+	return err
+}
+
+// CancelBulkRun ends a bulk run of a program, or of any when that is "". What it has
+// done stays done. A run that has ended is a conflict.
+func (w Write) CancelBulkRun(programID, id, by string) (webhook.BulkRun, error) {
+	read := func() (storedBulkRun, error) {
+		return scanBulkRun(func(dest ...any) error { return w.t.Scan(selectBulkRun, []any{id}, dest...) })
+	}
+	r, err := read()
+	if err == nil && programID != "" && r.ProgramID != programID {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		return webhook.BulkRun{}, notFound(err, "bulk run")
+	}
+	if r.Status != webhook.BulkRunning {
+		return r.BulkRun, webhook.NewError(webhook.CodeConflict, "The bulk run has already ended: it is "+string(r.Status)+".")
+	}
+	if err := w.endBulkRun(&r, webhook.BulkCancelled, "", by); err != nil {
+		return webhook.BulkRun{}, err
+	}
+	r, err = read()
+	return r.BulkRun, err
+}
+
+// endBulkRun ends a bulk run. By is the admin who did, "" for whoever began it.
+func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped, by string) error {
+	total := any(r.Processed())
+	if status != webhook.BulkDone {
+		if total = nil; r.Total >= 0 {
+			total = r.Total
+		}
+	}
+	err := w.t.Exec("UPDATE bulk_runs SET status = ?, stopped = ?, total = ?, completed_at = ? WHERE id = ? AND status = 'running'",
+		string(status), stopped, total, w.s.clock.now().UnixMilli(), r.ID)
+	if err == nil {
+		err = w.t.Exec("DELETE FROM bulk_run_waits WHERE run = ?", r.num)
+	}
+	if err != nil {
+		return err
+	}
+	w.t.AfterCommit(func() { wake(w.s.housekeeping.bulk) })
+	if by != "" {
+		r.Admin = by
+	}
+	return w.auditBulkRun(r, bulkEnd(r, status, stopped))
+}
+
+// bulkEnd says in words how a bulk run ended.
+func bulkEnd(r *storedBulkRun, status webhook.BulkStatus, stopped string) string {
+	text := "Ended: "
+	if status == webhook.BulkCancelled {
+		text = "Cancelled: "
+	}
+	text += webhook.Count(r.Done, "delivery") + " done, " + webhook.Count(r.Processed()-r.Done, "delivery") + " skipped"
+	if stopped != "" {
+		text += ". " + stopped
+	}
+	return text
+}
+
+// redeliverAll queues new deliveries with the events of old ones, in their order, for
+// a bulk run.
+func (s *core) redeliverAll(t *tx, nums []int64, run int64) error {
 	now, err := t.now()
 	if err != nil {
 		return err
@@ -401,6 +434,9 @@ func (s BulkRuns) redeliverAll(t *tx, nums []int64) error {
 		return err
 	}
 	t.deliveryChanged(0)
+	if err := t.Exec(linkBulkRun, run, before); err != nil {
+		return err
+	}
 	return t.Exec(linkRedeliveries, before)
 }
 

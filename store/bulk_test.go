@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"testing"
 	"time"
@@ -14,9 +15,39 @@ func anAdmin() webhook.AuditEntry {
 	return webhook.AuditEntry{Admin: "ada@example.com", Address: "192.0.2.1"}
 }
 
-func runBulk(t *testing.T, s *Store, a webhook.Action, id, raw string) (BulkResult, error) {
+// beginBulk begins a bulk run.
+func beginBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, newest int64) (r webhook.BulkRun, err error) {
 	t.Helper()
-	return s.BulkRuns().Run(t.Context(), &Bulk{ID: id, Action: a, Query: query(t, webhook.AllDeliveryList, raw), Audit: anAdmin()}, func(BulkResult) {})
+	n := &NewBulkRun{ID: id, Action: a, Query: query(t, webhook.AllDeliveryList, raw), Newest: newest, Audit: anAdmin()}
+	err = s.Write(t.Context(), func(w Write) error {
+		r, err = w.CreateBulkRun(n)
+		return err
+	})
+	return r, err
+}
+
+// runBulk begins a bulk run, and works until it has ended.
+func runBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, newest int64) webhook.BulkRun {
+	t.Helper()
+	if _, err := beginBulk(t, s, a, id, raw, newest); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.workBulkRuns(t.Context()))
+	return bulkRun(t, s, id)
+}
+
+func bulkRun(t *testing.T, s *Store, id string) webhook.BulkRun {
+	t.Helper()
+	r, err := s.BulkRuns().Get(t.Context(), "", id)
+	must(t, err)
+	return r
+}
+
+func planBulk(t *testing.T, s *Store, a webhook.BulkAction, raw string) BulkPlan {
+	t.Helper()
+	p, err := s.BulkRuns().Plan(t.Context(), a, query(t, webhook.AllDeliveryList, raw), 0, 0, nil)
+	must(t, err)
+	return p
 }
 
 // A bulk redelivery does what its plan says, once, to what can be redelivered,
@@ -53,34 +84,38 @@ func TestBulkRedelivery(t *testing.T) {
 		webhook.SkipPing: 3, webhook.SkipNotEnded: 2, webhook.SkipRedelivered: 1,
 		webhook.SkipSubscriptionPaused: each, webhook.SkipSubscriptionDeleted: each,
 	}
-	plan, err := s.BulkRuns().Plan(t.Context(), webhook.ActionDeliveryRedeliver, query(t, webhook.AllDeliveryList, "page[size]=1&sort=created_at"), 0)
-	if err != nil || plan.Done != each-1 || plan.Picked != 3*each+5 || plan.Rest != 0 || !maps.Equal(plan.Skipped, want) {
-		t.Fatalf("plan: %+v (%v), want %d and %v", plan, err, each-1, want)
+	plan := planBulk(t, s, webhook.BulkRedeliver, "page[size]=1&sort=created_at")
+	if plan.Done != each-1 || plan.Matched != 3*each+5 || !plan.Complete || plan.From.IsZero() || plan.To.Before(plan.From) || !maps.Equal(plan.Skipped, want) {
+		t.Fatalf("plan: %+v, want %d and %v", plan, each-1, want)
 	}
 
 	watcher := s.Watch()
 	defer watcher.Close()
 	id := webhook.NewID()
 	before := count(t, s, "SELECT max(num) FROM deliveries")
-	got, err := runBulk(t, s, webhook.ActionDeliveryRedeliver, id, "")
-	if err != nil || got.Done != each-1 || got.Left != 0 || !maps.Equal(got.Skipped, want) {
-		t.Fatalf("run: %+v (%v)", got, err)
+	got := runBulk(t, s, webhook.BulkRedeliver, id, "", plan.Newest)
+	if got.Status != webhook.BulkDone || got.Done != each-1 || got.Total != plan.Matched || !maps.Equal(got.Skipped, want) || got.Results[webhook.StatusPending] != each-1 {
+		t.Fatalf("run: %+v", got)
 	}
 	if _, ok := watcher.Take().Queued[good.ID]; !ok {
 		t.Error("the dispatcher was not told")
 	}
 	checkRedeliveries(t, s, before, each-1)
+	page, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "filter[bulk_run_id]="+id))
+	if err != nil || len(page) != each-1 {
+		t.Errorf("the deliveries of the run: %d (%v), want %d", len(page), err, each-1)
+	}
 
 	// The same form again, and another one for the same.
-	if _, err := runBulk(t, s, webhook.ActionDeliveryRedeliver, id, ""); !errors.Is(err, ErrBegun) {
+	if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "", 0); !errors.Is(err, ErrBegun) {
 		t.Errorf("the same run again: %v", err)
 	}
-	again, err := runBulk(t, s, webhook.ActionDeliveryRedeliver, webhook.NewID(), "")
-	if err != nil || again.Done != 0 || again.Skipped[webhook.SkipRedelivered] != each {
-		t.Errorf("another run: %+v (%v)", again, err)
+	again := runBulk(t, s, webhook.BulkRedeliver, webhook.NewID(), "", 0)
+	if again.Done != 0 || again.Skipped[webhook.SkipRedelivered] != each {
+		t.Errorf("another run: %+v", again)
 	}
-	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "filter[subject_id]="+id))
-	if err != nil || len(entries) != 2 || entries[0].Detail != "Ended: 4 done, 16 skipped, 0 left" || entries[1].Admin != "ada@example.com" {
+	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "filter[subject_id]="+webhook.BulkRunSubject(id)))
+	if err != nil || len(entries) != 2 || entries[0].Detail != "Ended: 4 deliveries done, 16 deliveries skipped" || entries[1].Admin != "ada@example.com" {
 		t.Errorf("audit: %+v (%v)", entries, err)
 	}
 }
@@ -145,10 +180,10 @@ func TestBulkCancel(t *testing.T) {
 	watcher := s.Watch()
 	defer watcher.Close()
 
-	got, err := runBulk(t, s, webhook.ActionDeliveryCancel, webhook.NewID(), "")
+	got := runBulk(t, s, webhook.BulkCancel, webhook.NewID(), "", 0)
 	want := map[webhook.BulkSkip]int{webhook.SkipEnded: 1, webhook.SkipInFlight: 1}
-	if err != nil || got.Done != 2 || !maps.Equal(got.Skipped, want) {
-		t.Fatalf("got %+v (%v), want 2 done and %v", got, err, want)
+	if got.Done != 2 || got.Results != nil || !maps.Equal(got.Skipped, want) {
+		t.Fatalf("got %+v, want 2 done and %v", got, want)
 	}
 	wantCode(t, <-pinged, webhook.CodeConflict)
 	if _, ok := watcher.Take().Queued[sub.ID]; !ok {
@@ -171,32 +206,44 @@ func TestBulkCancel(t *testing.T) {
 	}
 }
 
-// A run that is cut off leaves what it did not come to, and says so.
-func TestBulkCutOff(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+// A run that is cut off after any of its steps goes on where it was in the next
+// process, and does nothing twice.
+func TestBulkRunGoesOn(t *testing.T) {
 	const all = 3 * firstSweep
-	for range all {
-		publish(t, s, "p", "content_updated")
-		deliver(t, s, sub.ID, webhook.StatusFailed)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	steps := 0
-	b := Bulk{ID: webhook.NewID(), Action: webhook.ActionDeliveryRedeliver, Query: query(t, webhook.AllDeliveryList, "filter[status]=failed"), Audit: anAdmin()}
-	got, err := s.BulkRuns().Run(ctx, &b, func(BulkResult) {
-		if steps++; steps == 2 { // the first is before the first step
-			stop()
-		}
-	})
-	if !errors.Is(err, context.Canceled) || got.Done != firstSweep || got.Left != all-firstSweep {
-		t.Errorf("got %+v (%v), want %d done and %d left", got, err, firstSweep, all-firstSweep)
-	}
-	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE redelivery_of IS NOT NULL"); n != firstSweep {
-		t.Errorf("%d redeliveries are stored, want %d", n, firstSweep)
-	}
-	if n := count(t, s, "SELECT count(*) FROM audit WHERE subject_id = ? AND detail LIKE 'Ended%16 left'", b.ID); n != 1 {
-		t.Error("the end is not in the audit")
+	for steps := 1; steps <= 4; steps++ {
+		t.Run(fmt.Sprint(steps), func(t *testing.T) {
+			dir := t.TempDir()
+			s := openDir(t, dir)
+			program(t, s, "p")
+			sub := subscribe(t, s, "p", "content_updated")
+			for range all {
+				publish(t, s, "p", "content_updated")
+				deliver(t, s, sub.ID, webhook.StatusFailed)
+			}
+			before := count(t, s, "SELECT max(num) FROM deliveries")
+			id := webhook.NewID()
+			if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := 0
+			s.afterStep = func() {
+				if done++; done == steps {
+					stop()
+				}
+			}
+			if err := s.workBulkRuns(ctx); !errors.Is(err, context.Canceled) && steps < 3 {
+				t.Errorf("it was cut off with %v", err)
+			}
+			must(t, s.Close())
+
+			s = openDir(t, dir)
+			must(t, s.workBulkRuns(t.Context()))
+			if r := bulkRun(t, s, id); r.Status != webhook.BulkDone || r.Done != all || len(r.Skipped) != 0 || r.Total != all {
+				t.Errorf("it ended as %+v, want %d done", r, all)
+			}
+			checkRedeliveries(t, s, before, all)
+		})
 	}
 }
 
@@ -207,15 +254,125 @@ func TestBulkIsOfOneMoment(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated")
 	deliver(t, s, sub.ID, webhook.StatusFailed)
-	q := query(t, webhook.AllDeliveryList, "filter[status]=failed")
-	plan, err := s.BulkRuns().Plan(t.Context(), webhook.ActionDeliveryRedeliver, q, 0)
-	if err != nil || plan.Done != 1 {
-		t.Fatalf("plan: %+v (%v)", plan, err)
+	plan := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed")
+	if plan.Done != 1 || plan.From.IsZero() || !plan.From.Equal(plan.To) {
+		t.Fatalf("plan: %+v", plan)
 	}
 	publish(t, s, "p", "content_updated")
 	deliver(t, s, sub.ID, webhook.StatusFailed)
-	got, err := s.BulkRuns().Run(t.Context(), &Bulk{ID: webhook.NewID(), Action: webhook.ActionDeliveryRedeliver, Query: q, Newest: plan.Newest, Audit: anAdmin()}, func(BulkResult) {})
-	if err != nil || got.Picked != 1 || got.Done != 1 {
-		t.Errorf("got %+v (%v), want the one of the plan", got, err)
+	if got := runBulk(t, s, webhook.BulkRedeliver, webhook.NewID(), "filter[status]=failed", plan.Newest); got.Total != 1 || got.Done != 1 {
+		t.Errorf("got %+v, want the one of the plan", got)
+	}
+}
+
+// A subscription that has as many open redeliveries as it may is left behind, and the
+// run goes on with the others, and with it once it has room.
+func TestBulkRunWaitsForRoom(t *testing.T) {
+	s := open(t)
+	s.quotas.redeliveries = 3
+	program(t, s, "p")
+	full, free := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+	const each = 5
+	for range each {
+		publish(t, s, "p", "content_updated")
+		deliver(t, s, full.ID, webhook.StatusFailed)
+		c := deliver(t, s, free.ID, webhook.StatusFailed)
+		if _, err := s.Deliveries().Redeliver(t.Context(), "p", free.ID, c.ID); err != nil {
+			t.Fatal(err)
+		}
+		deliverAll(t, s, free.ID)
+	}
+	id := webhook.NewID()
+	if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "filter[event]=content_updated&filter[status]=failed", 0); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	worked := make(chan error, 1)
+	go func() { worked <- s.BulkRuns().Run(ctx) }()
+	eventually(t, "the subscription that is full is left behind", func() bool {
+		r := bulkRun(t, s, id)
+		return r.Waiting == 1 && r.Done == 3 && r.Skipped[webhook.SkipRedelivered] == each && r.Status == webhook.BulkRunning
+	})
+	if p := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed&filter[subscription_id]="+full.ID); p.Done != each-3 {
+		t.Errorf("%d are left to do, want %d", p.Done, each-3)
+	}
+	deliverAll(t, s, full.ID)
+	eventually(t, "the end of the run", func() bool { return bulkRun(t, s, id).Status == webhook.BulkDone })
+	if r := bulkRun(t, s, id); r.Done != each || r.Waiting != 0 || r.Total != 2*each || r.Processed() != 2*each {
+		t.Errorf("it ended as %+v", r)
+	}
+	stop()
+	must(t, <-worked)
+}
+
+// deliverAll ends the redeliveries of a subscription with success.
+func deliverAll(t *testing.T, s *Store, id string) {
+	t.Helper()
+	for {
+		c, _, err := s.Queues().claimDue(t.Context(), due(id))
+		must(t, err)
+		if c == nil {
+			return
+		}
+		end(t, s, c, webhook.StatusSuccess)
+	}
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("did not come: %s", what)
+		}
+	}
+}
+
+// A run that is cancelled does nothing more, and says how far it came; only a
+// number of runs can be there at a time.
+func TestBulkRunCancelled(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	for range 2 * firstSweep {
+		publish(t, s, "p", "content_updated")
+		deliver(t, s, sub.ID, webhook.StatusFailed)
+	}
+	id := webhook.NewID()
+	if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
+		t.Fatal(err)
+	}
+	cancel := func(program string) error {
+		return s.Write(t.Context(), func(w Write) error {
+			_, err := w.CancelBulkRun(program, id, "bob@example.com")
+			return err
+		})
+	}
+	wantCode(t, cancel("p"), webhook.CodeNotFound) // it is of all programs
+	steps := 0
+	s.afterStep = func() {
+		if steps++; steps == 1 {
+			must(t, cancel(""))
+		}
+	}
+	must(t, s.workBulkRuns(t.Context()))
+	if r := bulkRun(t, s, id); r.Status != webhook.BulkCancelled || r.Done != firstSweep || r.Total != 2*firstSweep || r.CompletedAt.IsZero() {
+		t.Errorf("it is %+v, want %d done", r, firstSweep)
+	}
+	wantCode(t, cancel(""), webhook.CodeConflict)
+	if n := count(t, s, "SELECT count(*) FROM audit WHERE subject_id = ? AND admin = 'bob@example.com' AND detail LIKE 'Cancelled: 8 deliveries done%'", webhook.BulkRunSubject(id)); n != 1 {
+		t.Error("the cancellation is not in the audit")
+	}
+	for i := range maxBulkRuns + 1 {
+		_, err := beginBulk(t, s, webhook.BulkRedeliver, webhook.NewID(), "", 0)
+		if i < maxBulkRuns {
+			must(t, err)
+		} else {
+			wantCode(t, err, webhook.CodeConflict)
+		}
+	}
+	if runs, err := s.BulkRuns().Recent(t.Context(), "", 3); err != nil || len(runs) != 3 || runs[0].Status != webhook.BulkRunning {
+		t.Errorf("recent runs: %+v (%v)", runs, err)
 	}
 }

@@ -18,6 +18,7 @@ type housekeeping struct {
 	deletions chan struct{} // deleted subscriptions whose deliveries wait for an attempt
 	responses chan struct{} // responses that are above a quota
 	incidents chan struct{} // incidents that may have become quiet
+	bulk      chan struct{} // bulk runs
 
 	found bool // the responses that an earlier process has left were looked for; owned by Housekeep
 	step  int  // of the last sweep of responses; owned by Housekeep
@@ -31,7 +32,7 @@ type housekeeping struct {
 
 func newHousekeeping() housekeeping {
 	return housekeeping{
-		deletions: make(chan struct{}, 1), responses: make(chan struct{}, 1), incidents: make(chan struct{}, 1),
+		deletions: make(chan struct{}, 1), responses: make(chan struct{}, 1), incidents: make(chan struct{}, 1), bulk: make(chan struct{}, 1),
 		successes: make(map[string]stored), others: make(map[string]stored), trim: make(map[string]struct{}), prune: make(map[string]struct{}),
 	}
 }

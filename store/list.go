@@ -22,7 +22,6 @@ type listLimits struct {
 	scan       int           // rows that a page looks at while it walks along the list's order
 	costlyScan int           // the same where judging a row looks into events
 	time       time.Duration // after that a walk leaves off that has looked at leastScan rows; 0 is no limit
-	plan       time.Duration // after that a plan of a bulk action picks no more; the same
 }
 
 // leastScan is how many rows a walk looks at however long it takes: what is
@@ -32,7 +31,7 @@ const leastScan = 500
 // defaultListLimits are those of every store but in tests. A row takes about a
 // microsecond when it lies beside the one before, ten when it has to be read,
 // and a hundred when it is a delivery of a hundred events to be looked into.
-var defaultListLimits = listLimits{set: 2500, scan: 10_000, costlyScan: 5000, time: 15 * time.Millisecond, plan: 20 * time.Millisecond}
+var defaultListLimits = listLimits{set: 2500, scan: 10_000, costlyScan: 5000, time: 15 * time.Millisecond}
 
 // over returns when the time of a walk that begins now is over.
 func (l *listLimits) over(now time.Time) time.Time { return now.Add(l.time) }

@@ -16,8 +16,8 @@ import (
 // anyDelivery is a row of the list over all programs as a plain model has it.
 type anyDelivery struct {
 	modelDelivery
-	program, subscription, url, original, replay string
-	made                                         int
+	program, subscription, url, original, replay, run string
+	made                                              int
 }
 
 func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
@@ -33,7 +33,7 @@ func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
 		return false
 	}
 	return m.lets(q) && in("program_id", m.program) && in("subscription_id", m.subscription) && in("id", m.id) &&
-		in("redelivery_of", m.original) && in("replay_id", m.replay) && m.made >= least
+		in("redelivery_of", m.original) && in("replay_id", m.replay) && in("bulk_run_id", m.run) && m.made >= least
 }
 
 // allDeliveries is a store with random deliveries of two programs, and the plain
@@ -44,13 +44,18 @@ type allDeliveries struct {
 	random  *rand.Rand
 	subs    []webhook.Subscription      // the last is deleted
 	seqs    map[string]map[string]int64 // of the one event of each program and name
-	replays []string
-	model   []*anyDelivery // newest first
+	replays []string                    // and bulk runs
+	model   []*anyDelivery              // newest first
 }
 
 func newAllDeliveries(t *testing.T, seed uint64) *allDeliveries {
 	s := open(t)
 	d := &allDeliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 5)), seqs: make(map[string]map[string]int64), replays: []string{webhook.NewID(), webhook.NewID()}}
+	for _, id := range d.replays {
+		if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "", 0); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, p := range []string{"p", "q"} {
 		program(t, s, p)
 		d.seqs[p] = make(map[string]int64)
@@ -111,7 +116,7 @@ func (d *allDeliveries) insert(i int) {
 		m.status, claimed = "pending", m.created // in flight
 	}
 	if i > 10 && r.IntN(6) == 0 {
-		m.original = d.any().id
+		m.original, m.run = d.any().id, d.replays[r.IntN(2)]
 	} else if r.IntN(6) == 0 {
 		m.replay = d.replays[r.IntN(2)]
 	}
@@ -121,6 +126,9 @@ func (d *allDeliveries) insert(i int) {
 			m.num, m.id, m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq, blob(bytesOf(ping)), null(m.original), null(m.replay), m.created, null(m.completed))
 		if err == nil && seq != nil {
 			err = tx.linkEvents(m.program, m.num, seq.(string))
+		}
+		if err == nil && m.run != "" {
+			err = tx.Exec("INSERT INTO bulk_run_deliveries (run, delivery) SELECT num, ? FROM bulk_runs WHERE id = ?", m.num, m.run)
 		}
 		return err
 	})
@@ -151,6 +159,7 @@ func (d *allDeliveries) randomQuery() string {
 	pick(12, "id", d.any().id, d.any().id+","+d.any().id+","+webhook.NewID())
 	pick(12, "redelivery_of", d.any().id, webhook.NewID())
 	pick(12, "replay_id", d.replays[0], d.replays[0]+","+d.replays[1])
+	pick(12, "bulk_run_id", d.replays[0], d.replays[0]+","+d.replays[1])
 	for _, name := range []string{"next_attempt_at.from", "created_at.from", "created_at.to", "completed_at.to"} {
 		pick(8, name, webhook.FormatTime(time.UnixMilli(d.any().created)))
 	}
@@ -218,32 +227,22 @@ func (d *allDeliveries) checkAfter(name string, q *webhook.ListQuery) {
 // idOf returns the id of the delivery with a num.
 func (d *allDeliveries) idOf(num int64) string { return d.model[len(d.model)-1-int(num-3)/2].id }
 
-// checkPicked has a bulk action pick all that matches: what a plan has picked in
-// its time is what its run picks.
+// checkPicked has a bulk run go through all that matches, page by page.
 func (d *allDeliveries) checkPicked(name string, q *webhook.ListQuery) {
-	pick := func(newest, oldest int64, pages int) (nums []int64, from, rest int64) {
-		from, rest, err := d.s.BulkRuns().pick(d.t.Context(), q, newest, oldest, func(page []int64) (bool, error) {
-			nums = append(nums, page...)
-			pages--
-			return pages != 0, nil
-		})
-		if err != nil {
-			d.t.Fatal(err)
-		}
-		return nums, from, rest
-	}
 	var picked []string
-	for from, more := int64(0), true; more; {
-		nums, newest, rest := pick(from, 0, 1)
-		if again, _, left := pick(newest, rest, -1); !slices.Equal(again, nums) || left != rest {
-			d.t.Fatalf("%s from %d to %d: picked %v, and then %v to %d", name, newest, rest, nums, again, left)
+	for at, more := int64(0), true; more; {
+		var nums []int64
+		var err error
+		before := at
+		if nums, at, more, err = d.s.bulkPage(d.t.Context(), q, at, d.model[0].num); err != nil || more && at <= before {
+			d.t.Fatalf("%s: from %d to %d (%v)", name, before, at, err)
 		}
 		for _, num := range nums {
 			picked = append(picked, d.idOf(num))
 		}
-		from, more = rest, rest > 0
 	}
-	if want := d.matching(q, 0); !slices.Equal(picked, want) {
+	want := d.matching(q, 0)
+	if slices.Reverse(want); !slices.Equal(picked, want) {
 		d.t.Fatalf("%s:\npicked %v\nwant   %v", name, picked, want)
 	}
 }

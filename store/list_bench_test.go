@@ -125,8 +125,8 @@ func benchmarkPlans(b *testing.B, s *Store) {
 		b.Run("plan, "+plan.name, func(b *testing.B) {
 			q := query(b, webhook.AllDeliveryList, plan.raw)
 			benchmarkPage(b, func() (int, error) {
-				p, err := s.BulkRuns().Plan(context.Background(), webhook.ActionDeliveryRedeliver, q, 0)
-				return p.Picked, err
+				p, err := s.BulkRuns().Plan(context.Background(), webhook.BulkRedeliver, q, 0, 2*time.Second, nil)
+				return p.Matched, err
 			})
 		})
 	}

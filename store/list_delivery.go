@@ -32,7 +32,8 @@ var (
 		`:event IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(:event))
 			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value WHERE e.name IN (SELECT value FROM json_each(:event)))`,
 		isIn("d.program_id"), isIn("d.subscription_id"), ":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
-		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.replay_id"))
+		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.replay_id"),
+		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num WHERE r.id IN (SELECT value FROM json_each(:bulk_run_id)))")
 
 	deliveriesOfSet = statement{}.with("SELECT d.num, coalesce(d.completed_at, :open) FROM json_each(:nums) i CROSS JOIN deliveries d ON d.num = i.value WHERE " + truthOf(deliveryMatches) + withinNums)
 )
@@ -63,6 +64,12 @@ func ofOne() *deliveryAccess {
 		access: &access{up: s.with(" LIMIT :limit"), down: s.with(" DESC LIMIT :limit")},
 		set:    statement{}.with(byCreation.query("d.num", ":subscription", withinNums, " LIMIT :limit")),
 	}
+}
+
+// ofBulkRun returns the access to the redeliveries of a bulk run.
+func ofBulkRun() *deliveryAccess {
+	return &deliveryAccess{access: along("x.delivery", "x.delivery", deliveryMatches,
+		"FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.run = (SELECT num FROM bulk_runs WHERE id = :value)")}
 }
 
 // byResponse returns the access by an index whose column before num is
@@ -99,6 +106,7 @@ var (
 	allRetried      = orderedBy("INDEXED BY deliveries_retried", "d.attempts_made > 1")
 	allByOriginal   = orderedBy("INDEXED BY deliveries_by_original", "d.redelivery_of = :value AND d.redelivery_of IS NOT NULL")
 	allByReplay     = orderedBy("INDEXED BY deliveries_by_replay", "d.replay_id = :value AND d.replay_id IS NOT NULL")
+	allByBulkRun    = ofBulkRun()
 	allByID         = orderedBy("INDEXED BY sqlite_autoindex_deliveries_1", "d.id = :value")
 	allPending      = setOf("num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success'")
 	allPings        = setOf("num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id > '' AND ping IS NOT NULL")
@@ -134,6 +142,8 @@ func choose(q *webhook.ListQuery, subscriptions int) []choice {
 		return []choice{{walks: []lookup{{allByOriginal, storedIDs(f["redelivery_of"])}}, settled: "redelivery_of"}}
 	case f["replay_id"] != nil:
 		return []choice{{walks: []lookup{{allByReplay, f["replay_id"]}}, settled: "replay_id"}}
+	case f["bulk_run_id"] != nil:
+		return []choice{{walks: []lookup{{allByBulkRun, f["bulk_run_id"]}}, settled: "bulk_run_id"}}
 	}
 	choices := chooseSets(q, subscriptions == 1)
 	if q.Sort[0].Name == "completed_at" {

@@ -820,6 +820,7 @@ func TestListPlans(t *testing.T) {
 		{allRetried.down, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", none},
 		{allByOriginal.down, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", none},
 		{allByReplay.down, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", none},
+		{allByBulkRun.down, "SEARCH x USING PRIMARY KEY (run=? AND delivery>? AND delivery<?)", none},
 		{allByID.down, "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=? AND rowid>? AND rowid<?)", none},
 		{allByEvent.set, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", none},
 		{allPending.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", none},
@@ -880,7 +881,8 @@ func TestPlainListPlans(t *testing.T) {
 		{cancelWaiting, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)", none},
 		{linkRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid>?)", none},
 		{insertRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
-		{selectRun, "SEARCH audit USING COVERING INDEX audit_by_subject (subject_id=?)", none},
+		{selectBulkRun, "SEARCH bulk_runs USING INDEX sqlite_autoindex_bulk_runs_1 (id=?)", none},
+		{selectBulkResults, "SEARCH x USING PRIMARY KEY (run=?)", "GROUP BY"},
 		{selectNumOf, "SEARCH deliveries USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)", none},
 		{selectListedEvents, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq=?)", "ORDER BY"},
 	} {

@@ -64,8 +64,8 @@ func (a *Swept) add(b Swept) {
 //     that carries it. The newest event of a program stays.
 //   - A subscription that still waited for a removed event has lost it: that is
 //     counted for the subscription, and the operator is alerted.
-//   - Alerts, ended replays, closed incidents, idempotency keys and the records of
-//     deleted subscriptions go likewise.
+//   - Alerts, ended replays and bulk runs, closed incidents, idempotency keys and the
+//     records of deleted subscriptions go likewise.
 //
 // Nothing is removed for a while after the start, so that what waited while
 // nothing ran is sent first, nor for a day after the clock was set forward.
@@ -512,6 +512,8 @@ func (w *sweep) rest() error {
 	}{
 		{selectExpired, now, []string{"DELETE FROM idempotency_keys WHERE rowid IN (SELECT value FROM json_each(?))"}},
 		{selectAgedReplays, w.edge, []string{"DELETE FROM replays WHERE id IN (SELECT value FROM json_each(?))"}},
+		{selectAgedBulkLinks, w.edge, []string{"DELETE FROM bulk_run_deliveries WHERE (run, delivery) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"}},
+		{selectAgedBulkRuns, w.edge, []string{"DELETE FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectAgedAlerts, w.edge, []string{"DELETE FROM alerts WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectAgedIncidents, w.edge, []string{"DELETE FROM incidents WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectForgotten, w.edge, []string{
@@ -569,7 +571,10 @@ func (w *sweep) remove(keys []any, queries []string) error {
 }
 
 var (
-	selectAgedReplays = "SELECT id FROM replays WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
+	selectAgedReplays  = "SELECT id FROM replays WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
+	selectAgedBulkRuns = "SELECT num FROM bulk_runs WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
+	// They are many for one run.
+	selectAgedBulkLinks = "SELECT json_array(x.run, x.delivery) FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num WHERE r.completed_at < ? LIMIT ?"
 	// One that is yet to be sent is young, unless alerts are not sent any more.
 	selectAgedAlerts    = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	selectAgedIncidents = "SELECT num FROM incidents WHERE closed_at < ? ORDER BY closed_at LIMIT ?"

@@ -2,7 +2,6 @@ package web
 
 import (
 	"net/http"
-	"strings"
 
 	"service/web/ui"
 	"service/webhook"
@@ -84,8 +83,8 @@ func subjectPath(e *webhook.AuditEntry) string {
 	case "subscription":
 		return subscriptionPath(e.SubjectID)
 	case "delivery":
-		if strings.HasPrefix(e.SubjectID, runPrefix) {
-			return runPath(e.SubjectID)
+		if id, ok := webhook.BulkRunOfSubject(e.SubjectID); ok {
+			return runPath(id)
 		}
 		return deliveryPath(e.SubjectID)
 	case "event":

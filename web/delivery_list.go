@@ -13,10 +13,7 @@ import (
 )
 
 // deliveryPages are the pages of deliveries.
-type deliveryPages struct {
-	*site
-	runs *bulkRuns // bulk actions
-}
+type deliveryPages struct{ *site }
 
 // deliveryList is a page of the deliveries of all subscriptions.
 type deliveryList struct {
@@ -43,6 +40,14 @@ func (l *deliveryList) all() string {
 		return "All " + ui.Number(int64(len(l.rows))) + " that match:"
 	}
 	return "All that match, on every page:"
+}
+
+// countAddress is where the list is told how many rows match, "" where that is known.
+func (l *deliveryList) countAddress() string {
+	if l.next == "" && l.list.Query.Cursor == "" {
+		return ""
+	}
+	return l.bulk("count")
 }
 
 func (l *deliveryList) bulk(verb string) string { return l.list.Selection("/deliveries/" + verb) }

@@ -203,60 +203,133 @@ func TestBulkOverPages(t *testing.T) {
 
 	sent := v.send(action, fields...)
 	sent.want(t, 303, "")
-	report := sent.Header.Get("Location")
+	run := sent.Header.Get("Location")
 	again := v.send(action, fields...)
 	again.want(t, 303, "")
-	if got := again.Header.Get("Location"); got != report {
-		t.Errorf("the second time leads to %s, want %s", got, report)
+	if got := again.Header.Get("Location"); got != run {
+		t.Errorf("the second time leads to %s, want %s", got, run)
 	}
-	v.do("GET", report).want(t, 200, "40 deliveries queued to be sent again.")
-	v.do("GET", "/audit").want(t, 200, "Ended: 40 done, 0 skipped, 0 left")
-	v.do("GET", "/audit").want(t, 200, `href="`+report+`"`)
+	v.do("GET", run).want(t, 200, "Counting the deliveries that match…")
+	v.ended(w, run).want(t, 200, "40 deliveries redelivered.")
+	v.do("GET", run).has(t, "40 pending")
+	v.do("GET", "/bulk-runs").want(t, 200, `href="`+run+`"`)
+	v.do("GET", "/audit").want(t, 200, "Ended: 40 deliveries done, 0 deliveries skipped")
+	v.do("GET", "/audit").want(t, 200, `href="`+run+`"`)
 	pending := func() int { return len(v.do("GET", "/deliveries?filter[status]=pending&page[size]=100").listed()) }
 	if got := pending(); got != failed+1 { // and the ping
 		t.Errorf("%d are pending, want %d", got, failed+1)
 	}
-
-	// What is redelivered is not so once more, and another process knows the run.
-	v.do("GET", "/deliveries/redeliver?filter[status]=failed").want(t, 200, "40: redelivered already")
-	w.pages.deliveries.runs.all = nil
-	v.send(action, fields...).want(t, 303, "")
-	v.do("GET", report).want(t, 200, "Ended: 40 done")
-	if got := pending(); got != failed+1 {
-		t.Errorf("%d are pending after a restart, want %d", got, failed+1)
+	created := v.do("GET", run).link(t, `href="([^"]*bulk_run_id[^"]*)"`)
+	if got := len(v.do("GET", created+"&page[size]=100").listed()); got != failed {
+		t.Errorf("%d deliveries were created by the run, want %d", got, failed)
 	}
+
+	// What is redelivered is not so once more.
+	v.do("GET", "/deliveries/redeliver?filter[status]=failed").want(t, 200, "40: redelivered already")
 
 	ask = v.do("GET", "/deliveries/cancel?filter[status]=pending,failed&filter[event]=content_updated")
 	ask.want(t, 200, "40 deliveries will be cancelled.")
 	action, fields = ask.formOf(t)
-	v.do("GET", v.send(action, fields...).Header.Get("Location")).want(t, 200, "41: at its end")
+	v.ended(w, v.send(action, fields...).Header.Get("Location")).want(t, 200, "41: at its end")
 	if got := pending(); got != 1 {
 		t.Errorf("%d are pending, want the ping", got)
 	}
 	v.do("GET", "/deliveries?filter[status]=failed").want(t, 200, "cancelled")
 }
 
-func TestBulkOfWhatIsTicked(t *testing.T) {
+// ended has the store work until a bulk run has ended, and returns its page.
+func (v visitor) ended(w *Web, run string) page {
+	v.t.Helper()
+	ctx, stop := context.WithCancel(v.t.Context())
+	ended := make(chan error)
+	go func() { ended <- w.store.BulkRuns().Run(ctx) }()
+	id := strings.TrimPrefix(run, "/bulk-runs/")
+	for {
+		r, err := w.store.BulkRuns().Get(ctx, "", id)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		if r.Status != webhook.BulkRunning {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	stop()
+	<-ended
+	return v.do("GET", run)
+}
+
+// A run that is under way is followed by its page, and can be cancelled from it.
+func TestBulkRunPage(t *testing.T) {
 	v, s, w := sending(t)
+	v.do("GET", "/bulk-runs").want(t, 200, "No bulk runs yet.")
+	sub := s.subscribe("acme", "https://a.example/in")
+	s.deliver(sub, 410)
+	action, fields := v.do("GET", "/deliveries/redeliver?filter[status]=failed&program=acme").formOf(t)
+	run := v.send(action, fields...).Header.Get("Location")
+	page := v.do("GET", run)
+	page.want(t, 200, "running")
+	f := followList(v, page.link(t, `hx-sse:connect="([^"]+)"`), page.link(t, `Last-Event-ID&#34;:&#34;([^&]+)&#34;`))
+	v.send(run+"/cancel").want(t, 303, "")
+	if _, data := f.next("Cancelled after 0 deliveries"); !strings.Contains(data, `id="bulk-run"`) {
+		t.Errorf("the stream sent %s", data)
+	}
+	v.do("GET", run).want(t, 200, "Cancelled after 0 deliveries: 0 redelivered.")
+	v.send(run+"/cancel").want(t, 409, "already ended")
+	v.ended(w, run).hasNot(t, "data-live=")
+	v.do("GET", "/bulk-runs?program=acme").want(t, 200, `href="`+run+`"`)
+	v.do("GET", "/bulk-runs?program=other").hasNot(t, run)
+	v.do("GET", "/bulk-runs/"+webhook.NewID()).want(t, 404, "")
+}
+
+// A count that takes long is shown as it goes on.
+func TestBulkCount(t *testing.T) {
+	v, s, _ := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	for range 3 {
+		s.deliver(sub, 410)
+	}
+	id := webhook.NewID()
+	f := followList(v, "/deliveries/redeliver/count?filter[status]=failed&newest=99&run="+id, "")
+	event, data := f.next("3 deliveries will be sent again.")
+	if event != countedEvent || !strings.Contains(data, `name="run" value="`+id+`"`) || !strings.Contains(data, `name="newest" value="99"`) {
+		t.Errorf("the stream sent %s: %s", event, data)
+	}
+	v.do("GET", "/deliveries/count?filter[status]=failed").want(t, 200, "All 3 that match:")
+	v.do("GET", "/deliveries/count?filter[status]=x").want(t, 400, "must be one of")
+	v.do("GET", "/deliveries/redeliver/count?run=x").want(t, 400, "not that of a confirmation")
+	v.do("GET", "/deliveries/redeliver?count=all&filter[status]=failed").want(t, 200, "3 deliveries will be sent again.")
+
+	form := &bulkForm{verb: bulkRedeliver, list: &ui.Listing{List: webhook.AllDeliveryList, Path: "/deliveries"}, id: id, back: "/"}
+	form.plan = store.BulkPlan{Matched: 1234, Done: 1200, Share: 0.34, Skipped: map[webhook.BulkSkip]int{webhook.SkipRedelivered: 34}}
+	form.list.Query.Sort = webhook.AllDeliveryList.Default
+	var b strings.Builder
+	if err := bulkPage(fixedFrame(), form).Render(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Redeliver all that match</button>", "34: redelivered already"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the page does not have %q:\n%s", want, b.String())
+		}
+	}
+}
+
+func TestBulkOfWhatIsTicked(t *testing.T) {
+	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
 	one, two := s.deliver(sub, 410), s.deliver(sub, 410)
 	s.deliver(sub, 410)
 	v.do("GET", "/deliveries/redeliver?ticked=1&filter[id][]="+one+"&filter[id][]="+two).want(t, 200, "2 deliveries will be sent again.")
 	none := v.do("GET", "/deliveries/redeliver?ticked=1")
 	none.want(t, 303, "")
-	v.do("GET", none.Header.Get("Location")).want(t, 200, "No delivery was ticked.")
+	v.do("GET", none.Header.Get("Location")).want(t, 200, "No delivery is selected.")
 
 	ask := v.do("GET", "/deliveries/cancel?filter[id]="+one)
 	ask.want(t, 200, "There is nothing to do.")
 	v.do("GET", "/deliveries/cancel?filter[status]=nothing").want(t, 400, "must be one of")
 	v.send("/deliveries/redeliver?filter[id]="+one).want(t, 400, "does not name its run")
-	v.send("/deliveries/redeliver", "run", "run-"+webhook.NewID(), "newest", "x").want(t, 400, "is no number")
-	v.send("/deliveries/redeliver?filter[id]=x", "run", "run-"+webhook.NewID()).want(t, 400, "must be UUIDs")
-	v.do("GET", "/deliveries/report?run=run-"+webhook.NewID()).want(t, 404, "There is no such page")
-
-	w.pages.deliveries.runs.begin("other", &bulkRun{verb: bulkCancel, ended: make(chan struct{})})
-	v.send("/deliveries/redeliver?filter[id]="+one, "run", "run-"+webhook.NewID()).want(t, 409, "Another run is under way")
-	v.do("GET", "/deliveries/report?run=other").want(t, 200, "So far 0 deliveries cancelled.")
+	v.send("/deliveries/redeliver", "run", webhook.NewID(), "newest", "x").want(t, 400, "must be a number")
+	v.send("/deliveries/redeliver?filter[id]=x", "run", webhook.NewID()).want(t, 400, "must be UUIDs")
 }
 
 // An export has all that matches, whatever the page, and nothing in it that a
@@ -466,14 +539,15 @@ func TestHostileDeliveries(t *testing.T) {
 	d.Events = []webhook.EventRef{{ID: hostile, Name: hostile}, {ID: hostile, Name: hostile + "2"}}
 	v := &ui.Listing{List: webhook.AllDeliveryList, Path: "/deliveries", Values: url.Values{"filter[event]": {hostile}}}
 	v.Query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: map[string][]string{"event": {hostile}}, Size: 25}
-	form := &bulkForm{verb: bulkCancel, list: v, selection: selectionOf(v, hostile), back: v.Selection("/deliveries"), id: runPrefix + d.ID}
-	form.plan = store.BulkPlan{Picked: 2, Done: 1, Skipped: map[webhook.BulkSkip]int{webhook.SkipPing: 1}}
+	form := &bulkForm{verb: bulkCancel, list: v, selection: selectionOf(v.List, &v.Query, hostile), back: v.Selection("/deliveries"), id: d.ID}
+	form.plan = store.BulkPlan{Matched: 2, Done: 1, Complete: true, Skipped: map[webhook.BulkSkip]int{webhook.SkipPing: 1}}
 	for name, c := range map[string]templ.Component{
 		"list":   deliveriesPage(fixedFrame(), &deliveryList{list: v, rows: []deliveryRow{d}, next: hostile}),
 		"empty":  deliveriesPage(fixedFrame(), &deliveryList{list: v, failed: d.ID}),
 		"form":   bulkPage(fixedFrame(), form),
 		"stream": liveBatch(ui.Clock{}, &liveUpdate{count: 1, fresh: []deliveryRow{d}, changed: []deliveryRow{d}}),
-		"report": runPage(fixedFrame(), &runReport{id: runPrefix + d.ID, back: "/", entries: []webhook.AuditEntry{{Detail: hostile}}}),
+		"run":    bulkRunPage(fixedFrame(), &bulkRunRecord{BulkRun: webhook.BulkRun{ID: d.ID, Stopped: hostile, Admin: hostile}, verb: bulkCancel, selection: form.selection, matching: "/"}),
+		"runs":   bulkRunsPage(fixedFrame(), []*bulkRunRecord{{BulkRun: webhook.BulkRun{ID: d.ID, ProgramID: hostile, Admin: hostile}, verb: bulkCancel}}),
 	} {
 		var b strings.Builder
 		if err := c.Render(t.Context(), &b); err != nil {
@@ -521,5 +595,5 @@ func TestTooManyURLs(t *testing.T) {
 		v.do("GET", path+query).want(t, 400, refused)
 	}
 	v.do("GET", "/deliveries?"+query).has(t, `href="#filter-subscription_url"`)
-	v.post("/deliveries/redeliver?"+query, "run=run-"+webhook.NewID()).want(t, 400, refused)
+	v.post("/deliveries/redeliver?"+query, "run="+webhook.NewID()).want(t, 400, refused)
 }

@@ -130,6 +130,7 @@ type pages struct {
 	search        *searchPages
 	subscriptions *subscriptionPages
 	deliveries    *deliveryPages
+	bulkRuns      *bulkRunPages
 	events        *eventPages
 	eventTypes    *eventTypePages
 	tokens        *tokenPages
@@ -166,7 +167,8 @@ func New(cfg Config) *Web {
 		incidents:     &incidentPages{shared},
 		search:        &searchPages{shared},
 		subscriptions: &subscriptionPages{site: shared, formCodes: newCodes(onceLife, maxOnce)},
-		deliveries:    &deliveryPages{site: shared, runs: new(bulkRuns)},
+		deliveries:    &deliveryPages{shared},
+		bulkRuns:      &bulkRunPages{shared},
 		events:        &eventPages{shared},
 		eventTypes:    &eventTypePages{shared},
 		tokens:        &tokenPages{shared},
@@ -225,18 +227,7 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/subscriptions/{id}/replays/{replay}/cancel", by{post: p.subscriptions.cancelReplay})
 	admins("/subscriptions/{id}/delete", by{get: p.subscriptions.confirmDelete, post: p.subscriptions.delete})
 
-	admins("/deliveries", by{get: p.deliveries.list})
-	streams("/deliveries/stream", by{get: p.deliveries.listStream})
-	admins("/deliveries/export", by{get: p.deliveries.export})
-	admins("/deliveries/redeliver", by{get: p.deliveries.confirmBulk(bulkRedeliver), post: p.deliveries.runBulk(bulkRedeliver)})
-	admins("/deliveries/cancel", by{get: p.deliveries.confirmBulk(bulkCancel), post: p.deliveries.runBulk(bulkCancel)})
-	admins("/deliveries/report", by{get: p.deliveries.report})
-	admins("/deliveries/{id}", by{get: p.deliveries.show})
-	streams("/deliveries/{id}/stream", by{get: p.deliveries.stream})
-	admins("/deliveries/{id}/body.json.txt", by{get: p.deliveries.body})
-	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: p.deliveries.attemptBody})
-	admins("/deliveries/{id}/redeliver", by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver})
-	admins("/deliveries/{id}/cancel", by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel})
+	w.deliveryRoutes(admins, streams)
 
 	admins("/events", by{get: p.events.list})
 	admins("/events/export", by{get: p.events.export})
@@ -264,6 +255,30 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/account/sessions/{id}/revoke", by{post: p.account.revokeSession})
 	admins("/account/sign-out-everywhere", by{post: p.account.signOutEverywhere})
 	return m
+}
+
+// deliveryRoutes adds the routes of deliveries and bulk runs.
+func (w *Web) deliveryRoutes(admins, streams func(string, by)) {
+	p := &w.pages
+	admins("/deliveries", by{get: p.deliveries.list})
+	streams("/deliveries/stream", by{get: p.deliveries.listStream})
+	admins("/deliveries/count", by{get: p.deliveries.count})
+	admins("/deliveries/export", by{get: p.deliveries.export})
+	admins("/deliveries/redeliver", by{get: p.deliveries.confirmBulk(bulkRedeliver), post: p.deliveries.runBulk(bulkRedeliver)})
+	admins("/deliveries/cancel", by{get: p.deliveries.confirmBulk(bulkCancel), post: p.deliveries.runBulk(bulkCancel)})
+	streams("/deliveries/redeliver/count", by{get: p.deliveries.countBulk(bulkRedeliver)})
+	streams("/deliveries/cancel/count", by{get: p.deliveries.countBulk(bulkCancel)})
+	admins("/deliveries/{id}", by{get: p.deliveries.show})
+	streams("/deliveries/{id}/stream", by{get: p.deliveries.stream})
+	admins("/deliveries/{id}/body.json.txt", by{get: p.deliveries.body})
+	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: p.deliveries.attemptBody})
+	admins("/deliveries/{id}/redeliver", by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver})
+	admins("/deliveries/{id}/cancel", by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel})
+
+	admins("/bulk-runs", by{get: p.bulkRuns.list})
+	admins("/bulk-runs/{id}", by{get: p.bulkRuns.show})
+	streams("/bulk-runs/{id}/stream", by{get: p.bulkRuns.stream})
+	admins("/bulk-runs/{id}/cancel", by{post: p.bulkRuns.cancel})
 }
 
 // withPrograms tells a page of an admin what programs there are, and how the service

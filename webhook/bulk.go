@@ -1,5 +1,169 @@
 package webhook
 
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// BulkAction is what a bulk run does with deliveries.
+type BulkAction string
+
+// What bulk runs do.
+const (
+	BulkRedeliver BulkAction = "redeliver"
+	BulkCancel    BulkAction = "cancel"
+)
+
+// Audited returns the action that the audit log has for it.
+func (a BulkAction) Audited() Action {
+	if a == BulkCancel {
+		return ActionDeliveryCancel
+	}
+	return ActionDeliveryRedeliver
+}
+
+// BulkStatus says where a bulk run stands.
+type BulkStatus string
+
+// The statuses of a bulk run.
+const (
+	BulkRunning   BulkStatus = "running"
+	BulkDone      BulkStatus = "done"
+	BulkCancelled BulkStatus = "cancelled"
+)
+
+// BulkRun redelivers or cancels all deliveries that match a query and are not newer
+// than the run. It runs in the background, oldest first, and goes on after a restart.
+type BulkRun struct {
+	ID          string
+	ProgramID   string // whose deliveries it is limited to, "" for all programs
+	Action      BulkAction
+	Query       ListQuery // of AllDeliveryList; only its filters and ranges count
+	Newest      int64     // the num of the newest delivery that it may take
+	Status      BulkStatus
+	Stopped     string // why the service ended it early, "" when it did not
+	Total       int    // deliveries that match, -1 while they are counted
+	Done        int    // redelivered or cancelled so far
+	Skipped     map[BulkSkip]int
+	Waiting     int            // subscriptions that have as many open redeliveries as they may
+	Results     map[Status]int // of the redeliveries that it created, by their status
+	Admin       string         // who began it, "" for a token
+	CreatedAt   time.Time
+	CompletedAt time.Time // zero while it is running
+}
+
+// bulkRunSubject is what the subjects of bulk runs begin with in the audit log, which
+// has them under the actions of deliveries.
+const bulkRunSubject = "run-"
+
+// BulkRunSubject returns the subject that the audit log has for a bulk run.
+func BulkRunSubject(id string) string { return bulkRunSubject + id }
+
+// BulkRunOfSubject returns the id of the bulk run that a subject of the audit log is.
+func BulkRunOfSubject(subject string) (id string, ok bool) {
+	return strings.CutPrefix(subject, bulkRunSubject)
+}
+
+// Processed returns how many deliveries were done or skipped.
+func (r *BulkRun) Processed() int {
+	n := r.Done
+	for _, skipped := range r.Skipped {
+		n += skipped
+	}
+	return n
+}
+
+// BulkFields are the fields of a request that begins a bulk run.
+type BulkFields struct {
+	Action BulkAction
+	Query  ListQuery // of AllDeliveryList, in the program of the request
+	DryRun bool      // count, and do nothing
+}
+
+// bulkList is AllDeliveryList less what the request's program decides.
+var bulkList = &List{
+	Feed: true, Sort: AllDeliveryList.Sort, Default: AllDeliveryList.Default,
+	Filters: slices.DeleteFunc(slices.Clone(AllDeliveryList.Filters), func(f Filter) bool { return f.Name == "program_id" }),
+}
+
+// ParseBulkRun reads the body of a request that begins a bulk run in a program, and
+// returns every fault of it at once.
+func ParseBulkRun(raw []byte, programID string) (f BulkFields, err *Error) {
+	var d document
+	if err := d.parse(raw, ""); err != nil {
+		return f, err
+	}
+	if d.nodes[0].kind != jsontext.KindBeginObject {
+		return f, NewError(CodeInvalid, "The body must be a JSON object.")
+	}
+	var v []Validation
+	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+	filters, given := make(url.Values), false
+	for name, value := range d.members(0) {
+		kind := d.nodes[value].kind
+		switch s := string(d.text(name)); s {
+		case "action":
+			given = true
+			if kind != jsontext.KindString {
+				fail(InvalidType, s, "must be a string: redeliver or cancel")
+			} else if f.Action = BulkAction(d.text(value)); f.Action != BulkRedeliver && f.Action != BulkCancel {
+				fail(InvalidValue, s, "must be redeliver or cancel")
+			}
+		case "filter":
+			v = append(v, d.filters(value, filters)...)
+		case "dry_run":
+			if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
+				fail(InvalidType, s, "must be true or false")
+			}
+			f.DryRun = kind == jsontext.KindTrue
+		default:
+			fail(InvalidUnknownField, join("", s), "is not a field of a bulk run; it has: action, filter, dry_run")
+		}
+	}
+	if !given {
+		fail(InvalidRequired, "action", "is missing: redeliver or cancel")
+	}
+	query, faults := bulkList.Parse(filters)
+	if faults != nil {
+		v = append(v, faults.Validations...)
+	}
+	if query.Filters == nil {
+		query.Filters = make(map[string][]string)
+	}
+	query.Filters["program_id"] = []string{programID}
+	f.Query = query
+	return f, invalid(v)
+}
+
+// filters reads an object of filters, each a string or an array of strings, as the
+// parameters that a list has for them.
+func (d *document) filters(object int32, into url.Values) (v []Validation) {
+	if d.nodes[object].kind != jsontext.KindBeginObject {
+		return []Validation{{InvalidType, "must be an object of filters", "filter"}}
+	}
+	for name, value := range d.members(object) {
+		parameter := "filter[" + quoted(string(d.text(name))) + "]"
+		switch {
+		case d.isString(value):
+			into.Set(parameter, string(d.text(value)))
+		case d.nodes[value].kind == jsontext.KindBeginArray:
+			for _, element := range d.elements(value) {
+				if !d.isString(element) {
+					return append(v, Validation{InvalidType, "must be a string or an array of strings", parameter})
+				}
+				into.Add(parameter+"[]", string(d.text(element)))
+			}
+		default:
+			v = append(v, Validation{InvalidType, "must be a string or an array of strings", parameter})
+		}
+	}
+	return v
+}
+
 // BulkSkip says why a bulk action leaves a delivery as it is.
 type BulkSkip string
 

@@ -126,6 +126,7 @@ var (
 			Filter{Name: "id", Kind: FilterID},
 			Filter{Name: "redelivery_of", Kind: FilterID},
 			Filter{Name: "replay_id", Kind: FilterID},
+			Filter{Name: "bulk_run_id", Kind: FilterID},
 		),
 	}
 

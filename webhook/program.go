@@ -36,6 +36,12 @@ func CheckIdentifier(parameter, id string) []Validation {
 // system has no randomness to give.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 
+// IsID reports whether s is spelled like an ID that [NewID] returns.
+func IsID(s string) bool {
+	id, ok := parseUUID([]byte(s))
+	return ok && id.String() == s
+}
+
 // DerivedID returns the same UUID for the same parts, and another for others.
 func DerivedID(parts ...string) string {
 	var b []byte

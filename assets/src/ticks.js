@@ -28,6 +28,18 @@ document.addEventListener("change", (event) => {
 function count() {
   const n = document.querySelectorAll("input[data-tick]:checked").length;
   document.querySelectorAll("[data-ticked]").forEach((e) => { e.textContent = n; });
+  if (n) countMatching();
+}
+
+// How many rows match, on all pages, is asked for when the first row is ticked:
+// counting them costs more than the page.
+async function countMatching() {
+  const matching = document.querySelector("[data-matching]");
+  const from = matching?.dataset.matching;
+  if (!from) return;
+  matching.dataset.matching = "";
+  const answer = await fetch(from).catch(() => null);
+  if (answer?.ok) matching.textContent = (await answer.text()).trim();
 }
 
 addEventListener("pageshow", count);

@@ -283,6 +283,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return notify(running, s.baseURL, s.ready, s.cfg.shutdownTimeout(), logger) })
 	g.Go(func() error { return s.store.Retain(running, s.cfg.Retention) })
 	g.Go(func() error { return s.store.Housekeep(running) })
+	g.Go(func() error { return s.store.BulkRuns().Run(running) })
 	g.Go(func() error { return s.store.EndHold(running) })
 	g.Go(func() error {
 		debug.FreeOSMemory() // a service with nothing to do keeps nothing of what its start took

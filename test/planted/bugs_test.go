@@ -164,15 +164,16 @@ var bugs = []bug{
 		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.until)\n"},
 	}},
 	{"a bulk cancellation takes what is newer than its plan", []edit{
-		{"store/bulk.go", "min(f.high, newest+1)", "f.high"},
+		{"store/bulk.go", "min(f.high, upto+1)", "f.high"},
 	}},
 	{"a bulk cancellation takes what is in flight", []edit{
 		{"store/bulk.go", "\t\tWHEN d.next_attempt_at IS NULL THEN 'in_flight'\n", ""},
 		{"store/bulk.go", "failure_reason = 'cancelled', next_attempt_at = NULL", "failure_reason = 'cancelled', claimed_at = NULL, next_attempt_at = NULL"},
 		{"store/bulk.go", "AND next_attempt_at IS NOT NULL RETURNING id, subscription_id", "AND completed_at IS NULL RETURNING id, subscription_id"},
 	}},
-	{"a form of a bulk action that comes twice runs twice", []edit{
-		{"store/bulk.go", "if begun {", "if begun && b == nil {"},
+	{"a form of a bulk run that comes twice begins two", []edit{
+		{"store/bulk.go", "if begun {", "if begun && n == nil {"},
+		{"store/bulk.go", "INSERT INTO bulk_runs (id", "INSERT OR REPLACE INTO bulk_runs (id"},
 	}},
 	{"a bulk redelivery repeats what another one has done", []edit{
 		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'\n", ""},

@@ -67,12 +67,13 @@ if (script) {
   await ticks.nth(1).click();
   await ticks.nth(4).click({ modifiers: ["Shift"] });
   check(await page.locator("[data-ticked]").textContent() === "4", "four are ticked");
+  await page.getByText(`All ${failures} that match:`).waitFor();
 } else {
   for (const i of [1, 2, 3, 4]) await ticks.nth(i).check();
 }
 await page.click("form.bulk [data-key=redeliver]");
 await page.getByText("4 deliveries will be sent again.").waitFor();
-await page.getByRole("link", { name: "Leave them" }).click();
+await page.getByRole("link", { name: "Back", exact: true }).click();
 await page.waitForURL(/\/deliveries(\?|$)/);
 
 // All that match, whatever page they are on: counted first, and told when done.
@@ -84,13 +85,24 @@ status = 200;
 const arrived = server.requests.length;
 const successes = await ended('failure_reason="",status="success"');
 await follow(page, () => page.getByRole("button", { name: `Redeliver ${failures} deliveries` }).click());
-check(new URL(page.url()).pathname === "/deliveries/report", `the report of the run, got ${page.url()}`);
+check(/^\/bulk-runs\/[0-9a-f-]{36}$/.test(new URL(page.url()).pathname), `the page of the run, got ${page.url()}`);
+const run = page.url();
 await until("the end of the run", async () => {
-  if (await page.getByText(`${failures} deliveries queued to be sent again.`).count()) return true;
-  await page.reload(); // it may be under way still
+  if (await page.getByText(`${failures} deliveries redelivered.`).count()) return true;
+  if (!script) await page.reload(); // with a script it comes by itself
 });
 await looks(page);
 await until("all of them", () => server.requests.length === arrived + failures);
+await until("what became of them", async () => {
+  if (await page.getByRole("link", { name: `${failures} succeeded` }).count()) return true;
+  if (!script) await page.reload();
+});
+await page.getByRole("link", { name: `${failures} succeeded` }).click();
+await page.waitForURL(/bulk_run_id/);
+check(await page.locator("tr[data-row]").count() === 25, "a page of the redeliveries of the run");
+await visit(page, "/bulk-runs");
+check(await page.locator(`a[href="${new URL(run).pathname}"]`).count() === 1, "the run is on the list of runs");
+await looks(page);
 
 // The counts are the same everywhere.
 const succeeded = failures + 1; // and its ping
@@ -129,7 +141,7 @@ await page.locator("input[data-tick]").check();
 await follow(page, () => page.locator('button[formaction="/deliveries/cancel"]').click());
 await page.getByText("will be cancelled.").waitFor();
 await follow(page, () => page.locator("form.confirm button").click());
-check(new URL(page.url()).pathname === "/deliveries/report", `the report of the cancellation, got ${page.url()}`);
+check(new URL(page.url()).pathname.startsWith("/bulk-runs/"), `the page of the cancellation, got ${page.url()}`);
 await until("the cancellation", async () => await listed("retryable") === 0);
 await visit(page, "/deliveries?filter[status]=failed&page[size]=100");
 const states = await page.locator("tr[data-row] .sub").allTextContents();

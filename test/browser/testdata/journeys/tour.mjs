@@ -263,11 +263,16 @@ answering = 200;
 for (const [verb, of] of [["redeliver", "failed"], ["cancel", "retryable"]]) {
   await visit(page, `/deliveries/${verb}?filter[status]=${of}`);
   await page.locator("form.confirm button").click();
-  await page.waitForURL(/report/);
-  await until("the report", async () => (await page.locator("[role=status], .alarm").count()) > 0);
+  await page.waitForURL(/bulk-runs/);
+  await until("the end of the run", async () => (await page.locator("#bulk-run .state-success").count()) > 0 || (await page.reload(), false));
   await hold(page);
 }
-await see(page, "/deliveries/report?run=no-such", 404);
+const run = new URL(page.url()).pathname;
+await post(page, `${run}/cancel`, [], 409); // it has ended
+await see(page, "/bulk-runs");
+await see(page, "/bulk-runs/no-such", 404);
+await page.evaluate((to) => fetch(to).then(() => {}), "/deliveries/count?filter[status]=failed");
+for (const verb of ["redeliver", "cancel"]) await see(page, `/deliveries/${verb}/count?run=${q}`, 400);
 await post(page, "/preferences", [["zone", attack], ["theme", attack]], 422);
 await post(page, "/account/password", [["current", "x"], ["password", "y"], ["again", "z"]], 422);
 await post(page, "/account/sessions/no-such/revoke", [], 404);

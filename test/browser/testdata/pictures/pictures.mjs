@@ -91,6 +91,12 @@ const pages = {
   redeliver: "/deliveries/redeliver?filter[status]=failed", events: "/events", event: one.event, publish: "/events/publish", "event-types": "/event-types", "event-type": one.type,
   tokens: "/tokens", "token-new": "/tokens/new", token: one.token, system: "/system", audit: "/audit", account: "/account", preferences: "/preferences", find: "/find",
 };
+if (process.env.ONLY?.includes("bulk-run")) {
+  await visit(page, "/deliveries/redeliver?filter[status]=failed");
+  await page.locator("form.confirm button").click();
+  await page.waitForURL(/bulk-runs/);
+  Object.assign(pages, { "bulk-run": new URL(page.url()).pathname, "bulk-runs": "/bulk-runs" });
+}
 const only = process.env.ONLY ? process.env.ONLY.split(",") : Object.keys(pages);
 const out = await fresh();
 for (const width of process.env.SIZES.split(",").map(Number)) {

@@ -1,0 +1,124 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// bulkRunRecord is a bulk run as the API shows it.
+type bulkRunRecord struct {
+	ID            string                   `json:"id"`
+	Action        webhook.BulkAction       `json:"action"`
+	Filter        map[string]string        `json:"filter"`
+	Status        webhook.BulkStatus       `json:"status"`
+	StoppedReason *string                  `json:"stopped_reason"`
+	Total         *int                     `json:"total"` // null while it is counted
+	Done          int                      `json:"done"`
+	Skipped       map[webhook.BulkSkip]int `json:"skipped"`
+	Waiting       int                      `json:"waiting_subscriptions"`
+	Redeliveries  *bulkRunResults          `json:"redeliveries"` // null of a cancellation
+	CreatedAt     timestamp                `json:"created_at"`
+	CompletedAt   timestamp                `json:"completed_at"`
+}
+
+// bulkRunResults counts the redeliveries that a run has created, by status.
+type bulkRunResults struct {
+	Pending   int `json:"pending"`
+	Retryable int `json:"retryable"`
+	Success   int `json:"success"`
+	Failed    int `json:"failed"`
+}
+
+// bulkRunCount is what a bulk run would do.
+type bulkRunCount struct {
+	DryRun   bool                     `json:"dry_run"`
+	Total    int                      `json:"total"`
+	Done     int                      `json:"done"`
+	Skipped  map[webhook.BulkSkip]int `json:"skipped"`
+	Complete bool                     `json:"complete"`
+}
+
+// bulkCountTime is how long a dry run counts.
+const bulkCountTime = 5 * time.Second
+
+func newBulkRunRecord(r *webhook.BulkRun) bulkRunRecord {
+	record := bulkRunRecord{
+		ID: r.ID, Action: r.Action, Filter: make(map[string]string), Status: r.Status, Done: r.Done, Skipped: r.Skipped,
+		Waiting: r.Waiting, CreatedAt: timestamp(r.CreatedAt), CompletedAt: timestamp(r.CompletedAt),
+	}
+	for name, values := range webhook.AllDeliveryList.Values(&r.Query) {
+		if filter, ok := strings.CutPrefix(name, "filter["); ok && filter != "program_id]" {
+			record.Filter[strings.TrimSuffix(filter, "]")] = strings.Join(values, ",")
+		}
+	}
+	if r.Stopped != "" {
+		record.StoppedReason = &r.Stopped
+	}
+	if r.Total >= 0 {
+		record.Total = &r.Total
+	}
+	if r.Action == webhook.BulkRedeliver {
+		n := r.Results
+		record.Redeliveries = &bulkRunResults{n[webhook.StatusPending], n[webhook.StatusRetryable], n[webhook.StatusSuccess], n[webhook.StatusFailed]}
+	}
+	return record
+}
+
+// bulkRunHandlers serve the routes of bulk runs.
+type bulkRunHandlers struct{ api *API }
+
+func (h bulkRunHandlers) find(req *request) error {
+	r, err := h.api.store.BulkRuns().Get(req.ctx, req.program(), req.params.ByName("id"))
+	req.bulkRun = &r
+	return err
+}
+
+func (h bulkRunHandlers) create(req *request) (answer, error) {
+	body, err := req.readJSON()
+	if err != nil {
+		return answer{}, err
+	}
+	fields, invalid := webhook.ParseBulkRun(body, req.program())
+	if invalid != nil {
+		return answer{}, invalid
+	}
+	if fields.DryRun {
+		plan, err := h.api.store.BulkRuns().Plan(req.ctx, fields.Action, &fields.Query, 0, bulkCountTime, nil)
+		if err != nil {
+			return answer{}, err
+		}
+		count := bulkRunCount{true, plan.Matched, plan.Done, plan.Skipped, plan.Complete}
+		return h.api.create(req, func(store.Write) (answer, error) { return answer{data: count}, nil })
+	}
+	if err := h.api.store.BulkRuns().Check(req.ctx, &fields.Query); err != nil {
+		return answer{}, err
+	}
+	return h.api.create(req, func(w store.Write) (answer, error) {
+		r, err := w.CreateBulkRun(&store.NewBulkRun{ID: webhook.NewID(), ProgramID: req.program(), Action: fields.Action, Query: &fields.Query})
+		return answer{status: http.StatusAccepted, location: "/v2/bulk_runs/" + r.ID, data: newBulkRunRecord(&r)}, err
+	})
+}
+
+func (h bulkRunHandlers) read(req *request) (answer, error) {
+	return answer{data: newBulkRunRecord(req.bulkRun), tagged: true}, nil
+}
+
+// cancel ends a running bulk run.
+func (h bulkRunHandlers) cancel(req *request) (answer, error) {
+	if err := req.readNothing(); err != nil {
+		return answer{}, err
+	}
+	err := h.api.store.Write(req.ctx, func(w store.Write) error {
+		_, err := w.CancelBulkRun(req.program(), req.bulkRun.ID, "")
+		return err
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	r, err := h.api.store.BulkRuns().Get(req.ctx, req.program(), req.bulkRun.ID)
+	return answer{data: newBulkRunRecord(&r)}, err
+}

@@ -1,0 +1,358 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"service/webhook"
+)
+
+// bulkPause is how long bulk runs rest when all that is left of them has to wait.
+const bulkPause = 250 * time.Millisecond
+
+// errBulkEnded says that a bulk run was cancelled meanwhile.
+var errBulkEnded = errors.New("store: the bulk run has ended")
+
+// Run works on the bulk runs that there are until ctx ends, in small steps that leave
+// the writer to others for most of the time. A run that an earlier process has begun
+// goes on where that one was: each step is one transaction with how far the run has
+// come.
+func (s BulkRuns) Run(ctx context.Context) error {
+	s.housekeep(ctx, s.housekeeping.bulk, s.workBulkRuns)
+	return nil
+}
+
+// workBulkRuns works on all running bulk runs in turns, until there is none.
+func (s *core) workBulkRuns(ctx context.Context) error {
+	work := &sweep{s: s, ctx: ctx, step: firstSweep}
+	for {
+		runs, err := s.runningBulkRuns(ctx)
+		if err != nil || len(runs) == 0 {
+			return err
+		}
+		idle := true
+		for i := range runs {
+			worked, err := (&bulkWork{sweep: work, run: &runs[i]}).turn()
+			var refused *webhook.Error
+			switch {
+			case errors.As(err, &refused):
+				// Its deliveries cannot be found any more, whenever it is tried.
+				err = s.write(ctx, func(w Write) error {
+					return w.endBulkRun(&runs[i], webhook.BulkCancelled, refused.Error(), "")
+				})
+			case errors.Is(err, errBulkEnded):
+				err = nil
+			}
+			if err != nil {
+				return err
+			}
+			idle = idle && !worked
+		}
+		if !idle {
+			continue
+		}
+		rest := time.NewTimer(bulkPause)
+		select {
+		case <-rest.C:
+		case <-s.housekeeping.bulk:
+			rest.Stop()
+		case <-ctx.Done():
+			rest.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *core) runningBulkRuns(ctx context.Context) (runs []storedBulkRun, err error) {
+	err = s.db.Each(ctx, selectRunningBulkRuns, nil, func(scan func(...any) error) error {
+		r, err := scanBulkRun(scan)
+		runs = append(runs, r)
+		return err
+	})
+	return runs, err
+}
+
+const (
+	selectRunningBulkRuns = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE status = 'running' ORDER BY created_at, id"
+	selectBulkWaits       = "SELECT subscription_id, after_num FROM bulk_run_waits WHERE run = ?"
+	moveBulkRun           = "UPDATE bulk_runs SET after_num = ?, done = ?, skipped = ? WHERE id = ? AND status = 'running'"
+	insertBulkWait        = "INSERT INTO bulk_run_waits (run, subscription_id, after_num) VALUES (?, ?, ?)"
+	moveBulkWait          = "UPDATE bulk_run_waits SET after_num = ? WHERE run = ? AND subscription_id = ?"
+	deleteBulkWait        = "DELETE FROM bulk_run_waits WHERE run = ? AND subscription_id = ?"
+)
+
+// bulkWork is a turn of a bulk run. The run goes through all deliveries in their
+// order. A subscription that has as many open redeliveries as it may is left behind,
+// and gone through by itself once it has room.
+type bulkWork struct {
+	*sweep
+	run   *storedBulkRun
+	waits map[string]int64 // by the subscription that was left behind, how far the run has come with it
+}
+
+// turn does the next part of a run, and reports whether there was something to do.
+func (b *bulkWork) turn() (worked bool, err error) {
+	b.waits = make(map[string]int64)
+	err = b.s.db.Each(b.ctx, selectBulkWaits, []any{b.run.num}, func(scan func(...any) error) error {
+		var id string
+		var after int64
+		err := scan(&id, &after)
+		b.waits[id] = after
+		return err
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case b.run.Total < 0:
+		return true, b.count()
+	case b.run.after < b.run.Newest:
+		if err := b.advance(""); err != nil {
+			return true, err
+		}
+		worked = true
+	case len(b.waits) == 0:
+		return true, b.finish()
+	}
+	for _, id := range slices.Sorted(maps.Keys(b.waits)) {
+		var open int
+		if err := b.s.db.Scan(b.ctx, countOpenRedeliveries, []any{id, b.s.quotas.redeliveries}, &open); err != nil {
+			return worked, err
+		}
+		if open >= b.s.quotas.redeliveries {
+			continue
+		}
+		if err := b.advance(id); err != nil {
+			return true, err
+		}
+		worked = true
+	}
+	return worked, nil
+}
+
+// finish ends a run that has gone through all.
+func (b *bulkWork) finish() error {
+	err := b.s.write(b.ctx, func(w Write) error { return w.endBulkRun(b.run, webhook.BulkDone, "", "") })
+	if err == nil {
+		b.s.logger.Info("bulk run ended", "bulk_run_id", b.run.ID, "action", string(b.run.Action), "done", b.run.Done, "skipped", b.run.Processed()-b.run.Done, "longest_step", b.longest)
+	}
+	return err
+}
+
+// count finds out how many deliveries match, so that the run can say how much is left.
+func (b *bulkWork) count() error {
+	total, _, err := b.s.countMatching(b.ctx, &b.run.Query, b.run.Newest, 0)
+	if err != nil {
+		return err
+	}
+	return b.s.writer.doRepeatable(func(t *tx) error {
+		return t.Exec("UPDATE bulk_runs SET total = ? WHERE id = ? AND status = 'running'", total, b.run.ID)
+	})
+}
+
+// advance goes through the next deliveries: all, or those of one subscription that
+// was left behind.
+func (b *bulkWork) advance(subscription string) error {
+	query, after := b.run.Query, b.run.after
+	if subscription != "" {
+		query.Filters = maps.Clone(query.Filters)
+		if query.Filters == nil {
+			query.Filters = make(map[string][]string)
+		}
+		query.Filters["subscription_id"], after = []string{subscription}, b.waits[subscription]
+	}
+	nums, end, _, err := b.s.bulkPage(b.ctx, &query, after, b.run.Newest)
+	if err != nil {
+		return err
+	}
+	for first := true; first || len(nums) > 0; first = false {
+		some := nums[:min(b.step, len(nums))]
+		nums = nums[len(some):]
+		step := bulkStep{subscription: subscription, nums: some, after: end}
+		if len(nums) > 0 {
+			step.after = some[len(some)-1]
+		}
+		var did bulkDid
+		err := b.write(func(t *tx) (err error) {
+			did, err = b.do(t, &step)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		b.run.Done, b.run.Skipped = b.run.Done+did.done, did.skipped
+		for _, num := range did.left {
+			b.waits[num.subscription] = num.after
+		}
+		if subscription == "" {
+			b.run.after = did.after
+		} else {
+			b.waits[subscription] = did.after
+		}
+		if did.full {
+			return nil
+		}
+	}
+	return nil
+}
+
+// bulkStep is what one transaction of a bulk run goes through.
+type bulkStep struct {
+	subscription string // "" when it is of all
+	nums         []int64
+	after        int64 // how far the run has come afterwards
+}
+
+// bulkDid is what came of a step.
+type bulkDid struct {
+	done    int
+	skipped map[webhook.BulkSkip]int // by the whole run
+	left    []bulkLeft               // subscriptions that it left behind
+	full    bool                     // the subscription of the step has no more room
+	after   int64
+}
+
+// bulkLeft is a subscription that is left behind, and how far the run has come with it.
+type bulkLeft struct {
+	subscription string
+	after        int64
+}
+
+// do does one step. It may be called twice, so it changes nothing in memory.
+func (b *bulkWork) do(t *tx, step *bulkStep) (did bulkDid, err error) {
+	var status webhook.BulkStatus
+	if err := t.Scan("SELECT status FROM bulk_runs WHERE id = ?", []any{b.run.ID}, &status); err != nil {
+		return did, err
+	}
+	if status != webhook.BulkRunning {
+		return did, errBulkEnded
+	}
+	did.after, did.skipped = step.after, maps.Clone(b.run.Skipped)
+	if did.skipped == nil {
+		did.skipped = make(map[webhook.BulkSkip]int)
+	}
+	chosen, err := b.choose(t, step, &did)
+	if err != nil {
+		return did, err
+	}
+	did.done = len(chosen)
+	if len(chosen) > 0 {
+		if err := b.apply(t, chosen); err != nil {
+			return did, err
+		}
+	}
+	return did, b.move(t, step, &did)
+}
+
+// bulkFound is a delivery of a step, and why nothing is done with it, if so.
+type bulkFound struct {
+	num          int64
+	skip         webhook.BulkSkip
+	subscription string
+}
+
+// choose returns the deliveries of a step that something is done with, and counts the
+// others. The first one that a subscription has no room for leaves it behind.
+func (b *bulkWork) choose(t *tx, step *bulkStep, did *bulkDid) (chosen []bulkFound, err error) {
+	if len(step.nums) == 0 {
+		return nil, nil
+	}
+	_, find := bulkOutcomes(b.run.Action)
+	var all []bulkFound
+	err = t.Each(find, []any{jsonOf(step.nums)}, func(scan func(...any) error) error {
+		var f bulkFound
+		err := scan(&f.num, &f.skip, &f.subscription)
+		all = append(all, f)
+		return err
+	})
+	if gone := len(step.nums) - len(all); gone > 0 {
+		did.skipped[webhook.SkipGone] += gone
+	}
+	room := make(map[string]int) // of each subscription
+	behind := func(id string) bool {
+		_, known := b.waits[id]
+		return step.subscription == "" && (known || slices.ContainsFunc(did.left, func(l bulkLeft) bool { return l.subscription == id }))
+	}
+	for _, f := range all {
+		if err != nil || behind(f.subscription) {
+			continue
+		}
+		if f.skip != "" {
+			did.skipped[f.skip]++
+			continue
+		}
+		if _, known := room[f.subscription]; !known {
+			room[f.subscription], err = b.room(t, f.subscription, len(all))
+		}
+		switch {
+		case err != nil:
+		case room[f.subscription] > 0:
+			room[f.subscription]--
+			chosen = append(chosen, f)
+		case step.subscription == "":
+			did.left = append(did.left, bulkLeft{f.subscription, f.num - 1})
+		default:
+			did.full, did.after = true, f.num-1
+			return chosen, nil
+		}
+	}
+	return chosen, err
+}
+
+// room returns how many deliveries a run may do now of a subscription, at most most.
+func (b *bulkWork) room(t *tx, subscriptionID string, most int) (int, error) {
+	if b.run.Action != webhook.BulkRedeliver {
+		return most, nil
+	}
+	open, err := t.openRedeliveries(subscriptionID, b.s.quotas.redeliveries)
+	return min(b.s.quotas.redeliveries-open, most), err
+}
+
+// apply redelivers or cancels deliveries.
+func (b *bulkWork) apply(t *tx, chosen []bulkFound) error {
+	nums, ids := make([]int64, len(chosen)), make(map[string]struct{})
+	for i, f := range chosen {
+		nums[i] = f.num
+		ids[f.subscription] = struct{}{}
+	}
+	if b.run.Action == webhook.BulkCancel {
+		_, err := b.s.cancel(t, nums)
+		return err
+	}
+	t.AfterCommit(func() {
+		for id := range ids {
+			b.s.watchers.queued(id)
+		}
+	})
+	return b.s.redeliverAll(t, nums, b.run.num)
+}
+
+// move stores how far a step has brought the run.
+func (b *bulkWork) move(t *tx, step *bulkStep, did *bulkDid) error {
+	after := did.after
+	if step.subscription != "" {
+		after = b.run.after
+	}
+	skipped, err := json.Marshal(did.skipped)
+	if err != nil {
+		return err
+	}
+	if err := t.Exec(moveBulkRun, after, b.run.Done+did.done, string(skipped), b.run.ID); err != nil {
+		return err
+	}
+	for _, l := range did.left {
+		if err := t.Exec(insertBulkWait, b.run.num, l.subscription, l.after); err != nil {
+			return err
+		}
+	}
+	switch {
+	case step.subscription == "":
+		return nil
+	case did.after >= b.run.Newest:
+		return t.Exec(deleteBulkWait, b.run.num, step.subscription)
+	}
+	return t.Exec(moveBulkWait, did.after, b.run.num, step.subscription)
+}

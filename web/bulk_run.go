@@ -1,0 +1,212 @@
+package web
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// recentRuns is how many bulk runs their list has.
+const recentRuns = 100
+
+var bulkRunColumns = []ui.Column{
+	{Name: "Status", Class: "w-status"}, {Name: "Run"}, {Name: "Processed"}, {Name: "Started", Class: "w-age"}, {Name: "By"}, {Name: "ID", Class: "w-copy"},
+}
+
+// bulkRunPages are the pages of bulk runs.
+type bulkRunPages struct{ *site }
+
+// bulkRunRecord is a bulk run as its pages show it.
+type bulkRunRecord struct {
+	webhook.BulkRun
+	verb      *bulkVerb
+	selection [][2]string
+	matching  string // the address of the deliveries that match its query
+	curl      string
+}
+
+func (h *site) newBulkRunRecord(r *webhook.BulkRun) *bulkRunRecord {
+	v := &ui.Listing{List: webhook.AllDeliveryList, Path: "/deliveries", Query: r.Query}
+	return &bulkRunRecord{
+		BulkRun: *r, verb: verbOf(r.Action), selection: selectionOf(v.List, &r.Query, ""), matching: v.Selection("/deliveries"),
+		curl: h.curl.Command("GET", "/v2/bulk_runs/"+r.ID, ""),
+	}
+}
+
+// state says how far the run is, in one sentence.
+func (b *bulkRunRecord) state() string {
+	of := ""
+	if b.Total >= 0 {
+		of = " of " + ui.Number(int64(b.Total))
+	}
+	switch {
+	case b.Status == webhook.BulkDone:
+		return deliveriesOf(b.Done) + " " + b.verb.was + "."
+	case b.Status == webhook.BulkCancelled:
+		return "Cancelled after " + ui.Number(int64(b.Processed())) + of + " deliveries: " + ui.Number(int64(b.Done)) + " " + b.verb.was + "."
+	case b.Total < 0:
+		return "Counting the deliveries that match…"
+	}
+	return ui.Number(int64(b.Processed())) + of + " deliveries processed, " + ui.Number(int64(b.Done)) + " " + b.verb.was + "."
+}
+
+// badge is the state of the run as ui.StateBadge takes it, and the word for it.
+func (b *bulkRunRecord) badge() (state, word string) {
+	switch {
+	case b.Status == webhook.BulkDone:
+		return "success", "done"
+	case b.Status == webhook.BulkCancelled:
+		return "failed", "cancelled"
+	case b.Waiting > 0:
+		return "retryable", "waiting"
+	}
+	return "pending", "running"
+}
+
+// by says who began the run.
+func (b *bulkRunRecord) by() string {
+	if b.Admin == "" {
+		return " over the API."
+	}
+	return " by " + ui.Visible(b.Admin) + "."
+}
+
+// waitingText says what the run waits for.
+func (b *bulkRunRecord) waitingText() string {
+	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ": each may have " + ui.Number(webhook.MaxOpenRedeliveries) + " redeliveries in progress. The run continues as they end."
+}
+
+// created is the address of the deliveries that the run has created, those with one
+// status if it is not "".
+func (b *bulkRunRecord) created(status webhook.Status) string {
+	values := url.Values{"filter[bulk_run_id]": {b.ID}}
+	if status != "" {
+		values.Set("filter[status]", string(status))
+	}
+	return ui.Address("/deliveries", values)
+}
+
+// version is another one whenever the page is.
+func (b *bulkRunRecord) version() string {
+	return fmt.Sprintf("%s-%d-%d-%d-%v", b.Status, b.Total, b.Processed(), b.Waiting, b.Results)
+}
+
+// open reports whether the run, or a delivery that it created, has not ended.
+func (b *bulkRunRecord) open() bool {
+	return b.Status == webhook.BulkRunning || b.Results[webhook.StatusPending]+b.Results[webhook.StatusRetryable] > 0
+}
+
+// bulkResults are the statuses that redeliveries are counted by, and their words.
+var bulkResults = [...]struct {
+	status webhook.Status
+	word   string
+}{
+	{webhook.StatusSuccess, "succeeded"}, {webhook.StatusFailed, "failed"}, {webhook.StatusRetryable, "will be retried"}, {webhook.StatusPending, "pending"},
+}
+
+func (h *bulkRunPages) read(r *request) (*bulkRunRecord, error) {
+	run, err := h.store.BulkRuns().Get(r.Context(), "", r.PathValue("id"))
+	if err != nil {
+		return nil, asProblem(err)
+	}
+	return h.newBulkRunRecord(&run), nil
+}
+
+func (h *bulkRunPages) show(r *request) (response, error) {
+	b, err := h.read(r)
+	if err != nil {
+		return response{}, err
+	}
+	f := h.frame(r, b.verb.title+" deliveries")
+	f.Section = "/deliveries"
+	if b.open() {
+		f.Live = &ui.Live{Stream: runPath(b.ID) + "/stream", From: b.version(), Page: f.Address, Noun: "delivery"}
+	}
+	return response{page: bulkRunPage(f, b)}, nil
+}
+
+// stream keeps the page of a run up to date.
+func (h *bulkRunPages) stream(r *request) (response, error) {
+	b, err := h.read(r)
+	if err != nil {
+		return response{}, err
+	}
+	return response{stream: func(s *stream) error { return h.follow(s, r, b) }}, nil
+}
+
+// follow sends a run whenever it has changed.
+func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
+	f := h.frame(r, "")
+	var took time.Duration // to read it
+	for shown := s.lastID; ; {
+		if is := b.version(); is != shown {
+			f.Clock.Now = time.Now()
+			if err := s.send(is, bulkRunPart(f, b)); err != nil {
+				return err
+			}
+			shown = is
+		} else if time.Since(s.wroteAt) > streamIdle {
+			if err := s.idle(); err != nil {
+				return err
+			}
+		}
+		if !b.open() {
+			return s.await(nil, nil)
+		}
+		// Its steps change it many times a second, and its results are counted.
+		if err := s.pause(max(livePace, 20*took)); err != nil {
+			return err
+		}
+		began := time.Now()
+		var err error
+		if b, err = h.read(r); err != nil {
+			return err
+		}
+		took = time.Since(began)
+	}
+}
+
+// cancel ends a run.
+func (h *bulkRunPages) cancel(r *request) (response, error) {
+	id := r.PathValue("id")
+	err := h.store.Write(r.Context(), func(w store.Write) error {
+		_, err := w.CancelBulkRun("", id, r.admin)
+		return err
+	})
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	return response{location: runPath(id), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The run is cancelled. What it has done stays done."}}, nil
+}
+
+// list shows the newest runs.
+func (h *bulkRunPages) list(r *request) (response, error) {
+	runs, err := h.store.BulkRuns().Recent(r.Context(), r.program, recentRuns)
+	if err != nil {
+		return response{}, err
+	}
+	f := h.frame(r, "Bulk runs")
+	f.Section = "/deliveries"
+	all := make([]*bulkRunRecord, len(runs))
+	for i := range runs {
+		all[i] = h.newBulkRunRecord(&runs[i])
+	}
+	return response{page: bulkRunsPage(f, all)}, nil
+}
+
+// processed is how many deliveries the run has gone through, and of how many.
+func (b *bulkRunRecord) processed() string {
+	if b.Total < 0 {
+		return "counting…"
+	}
+	return ui.Number(int64(b.Processed())) + " of " + ui.Number(int64(b.Total))
+}
+
+func (b *bulkRunRecord) percent() string {
+	return strconv.Itoa(b.Processed() * 100 / max(b.Total, 1))
+}

@@ -92,6 +92,31 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 	return tokens, total, err
 }
 
+// After returns the next tokens behind one in the order of a query, the first ones
+// behind nil: of a program, of all programs when it is "".
+func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuery, last *webhook.Token) (tokens []webhook.Token, err error) {
+	created := q.Ranges["created_at"]
+	var program, at, id any
+	if programID != "" {
+		program = programID
+	}
+	if last != nil {
+		at, id = last.CreatedAt.UnixMilli(), last.ID
+	}
+	query := "SELECT " + tokenColumns + listedTokens + " AND (?9 IS NULL OR (created_at, id) > (?9, ?3)) ORDER BY created_at, id LIMIT ?2"
+	if q.Sort[0].Descending {
+		query = "SELECT " + tokenColumns + listedTokens + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) ORDER BY created_at DESC, id DESC LIMIT ?2"
+	}
+	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]), millis(created.From), millis(created.To), at}
+	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
+		t, err := scanToken(scan)
+		tokens = append(tokens, t)
+		return err
+	})
+	s.uses.complete(tokens)
+	return tokens, err
+}
+
 const listedTokens = ` FROM tokens WHERE (?4 IS NULL OR program_id = ?4)
 	AND (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END IN (SELECT value FROM json_each(?5)))
 	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))

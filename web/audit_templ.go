@@ -62,7 +62,7 @@ func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if a.list.Error == nil {
-					templ_7745c5c3_Err = ui.ExportMenu(a.list, exportRows).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.ExportMenu(a.list).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

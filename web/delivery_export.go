@@ -14,9 +14,6 @@ import (
 	"service/webhook"
 )
 
-// exportRows is how many deliveries one export has at most.
-const exportRows = 100_000
-
 // exportedDelivery is a delivery as a line of an export: the record of the API, and
 // what came of its last attempt.
 type exportedDelivery struct {
@@ -148,9 +145,7 @@ func (h *deliveryPages) export(r *request) (response, error) {
 			if format == "csv" {
 				write = writeCSV(to)
 			}
-			n := 0
 			for {
-				q.Size = min(q.Size, exportRows-n)
 				page, next, err := h.store.Deliveries().PageAll(r.Context(), &q)
 				if err != nil {
 					return err
@@ -162,7 +157,7 @@ func (h *deliveryPages) export(r *request) (response, error) {
 				if err := write(rows); err != nil {
 					return err
 				}
-				if n += len(rows); next == "" || n == exportRows {
+				if next == "" {
 					return nil
 				}
 				q.Cursor = next

@@ -71,7 +71,7 @@ func deliveriesPage(f ui.Frame, l *deliveryList) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = ui.ExportMenu(l.list, exportRows).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.ExportMenu(l.list).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

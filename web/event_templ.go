@@ -63,7 +63,7 @@ func eventsPage(f ui.Frame, e *eventRecords) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if e.list.Error == nil {
-					templ_7745c5c3_Err = ui.ExportMenu(e.list, maxExport).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.ExportMenu(e.list).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

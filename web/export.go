@@ -45,7 +45,7 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 		return bad("The parameter format must be ndjson or csv.")
 	}
 	q := v.Query
-	q.Size, q.Cursor, q.Number = webhook.MaxPageSize, "", 1
+	q.Size, q.Cursor = webhook.MaxPageSize, ""
 	f := &file{
 		name: e.noun + "-" + r.clock.Now.UTC().Format("20060102-150405") + "." + format, contentType: types[format],
 		write: func(to io.Writer) error {
@@ -53,8 +53,7 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 			if format == "csv" {
 				write = e.csv(to)
 			}
-			for n := 0; n < exportRows; {
-				q.Size = min(q.Size, exportRows-n)
+			for {
 				rows, more, err := e.page(&q)
 				if err == nil {
 					err = write(rows)
@@ -62,9 +61,7 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 				if err != nil || !more {
 					return err
 				}
-				n += len(rows)
 			}
-			return nil
 		},
 	}
 	if r.Method == http.MethodHead {

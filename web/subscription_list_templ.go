@@ -63,7 +63,7 @@ func subscriptionsPage(f ui.Frame, p *subscriptionRecords) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if p.list.Error == nil {
-					templ_7745c5c3_Err = ui.ExportMenu(p.list, exportRows).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.ExportMenu(p.list).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -242,17 +242,18 @@ var scopeMeanings = map[webhook.Scope]string{
 // export is the list of tokens as a file, without their secrets, of which
 // nothing is kept.
 func (h *tokenPages) export(r *request) (response, error) {
+	var last *webhook.Token
 	return h.exportList(r, webhook.TokenList, &export{
 		noun: "tokens", action: webhook.ActionTokenExport,
 		columns: []string{"id", "hint", "program_id", "user_id", "name", "scopes", "created_at", "expires_at", "revoked_at", "used_at"},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			page, total, err := h.store.Tokens().Page(r.Context(), r.program, q)
+			page, err := h.store.Tokens().After(r.Context(), r.program, q, last)
 			for i := range page {
 				t := &page[i]
+				last = t
 				rows = append(rows, []any{t.ID, t.Hint, t.ProgramID, t.UserID, t.Name, scopeNames(t), t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt})
 			}
-			q.Number++
-			return rows, (q.Number-1)*q.Size < total, err
+			return rows, len(page) == q.Size, err
 		},
 	})
 }

@@ -61,7 +61,7 @@ func tokensPage(f ui.Frame, t *tokenRecords, create string) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if t.list.Error == nil {
-					templ_7745c5c3_Err = ui.ExportMenu(t.list, exportRows).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.ExportMenu(t.list).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

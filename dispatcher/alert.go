@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"service/dispatcher/client"
+	"service/dispatcher/mail"
+	"service/store"
 	"service/webhook"
 )
 
@@ -16,9 +18,15 @@ type AlertTarget struct {
 	Secret webhook.SigningSecret
 }
 
-// sendAlerts sends alerts, one after the other, until ctx ends; each like a
-// delivery with one event, signed, and tried again by the same schedule. What
-// comes of an alert is logged and never an alert itself.
+// SMTP is the operator's mail server.
+type SMTP = mail.Config
+
+// SMTPPort is the port of a mail server that none is given for.
+const SMTPPort = mail.SubmissionPort
+
+// sendAlerts sends alerts, one after the other, until ctx ends, and tries them again
+// by the schedule of deliveries. What comes of an alert is logged and never an alert
+// itself.
 func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -30,22 +38,16 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 		case <-d.alerts:
 		}
 		// Longer than any attempt: what is not recorded by then was cut off.
-		c, next, err := d.store.Alerts().Claim(d.cfg.AttemptTimeout + time.Minute)
+		c, next, err := d.store.Alerts().Claim(ctx, d.cfg.AttemptTimeout+time.Minute)
 		switch {
 		case err != nil:
 			d.logger.Error("alerts are held until the store answers again", "error", err)
 			next = time.Now().Add(storeRetryWait)
 		case c != nil:
-			a := d.guard(c.ID, c.Number, func() webhook.Attempt {
-				return d.client.Send(d.leased(sending), &client.Request{
-					DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
-					To: client.NewTarget(d.cfg.Alerts.URL), Secrets: []webhook.SigningSecret{d.cfg.Alerts.Secret}, Number: c.Number,
-					Body: webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}),
-				})
-			})
+			a := d.guard(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.leased(sending), c) })
 			d.metrics.byAlert[a.Result].Inc()
 			step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
-			if err := d.store.Alerts().Record(c, step); err != nil {
+			if err := d.store.Alerts().Record(c, &a, step); err != nil {
 				d.logger.Error("what came of an alert could not be stored; it will be sent again", "alert", c.ID, "error", err)
 			} else if a.Result != webhook.ResultSuccess {
 				d.logger.LogAttrs(ctx, slog.LevelWarn, "an alert could not be sent", append(outcome(&a),
@@ -59,4 +61,35 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 			timer.Reset(time.Until(next))
 		}
 	}
+}
+
+// sendAlert makes one attempt to send an alert: to a webhook like a delivery with one
+// event, signed; to Slack and by email as text.
+func (d *Dispatcher) sendAlert(ctx context.Context, c *store.AlertClaim) webhook.Attempt {
+	request := client.Request{DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID, Number: c.Number}
+	event := func() []byte { return webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}) }
+	to := c.Channel
+	switch {
+	case to == nil:
+		request.To, request.Secrets, request.Body = client.NewTarget(d.cfg.Alerts.URL), []webhook.SigningSecret{d.cfg.Alerts.Secret}, event()
+		return d.client.Send(ctx, &request)
+	case to.Kind == webhook.ChannelWebhook:
+		request.To, request.Secrets, request.Body = client.NewTarget(to.URL), []webhook.SigningSecret{to.Secret}, event()
+		return d.client.Send(ctx, &request)
+	}
+	text, err := webhook.ParseAlertText(c.JSON, d.cfg.BaseURL)
+	if err == nil && to.Kind == webhook.ChannelSlack {
+		request.To = client.NewTarget(to.URL)
+		request.Body, err = text.SlackBody()
+	}
+	if err != nil {
+		d.logger.Error("an alert cannot be rendered", "alert", c.ID, "error", err)
+		return webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Result: webhook.ResultFailed, Error: webhook.ErrorProtocol}
+	}
+	if to.Kind == webhook.ChannelSlack {
+		return d.client.Send(ctx, &request)
+	}
+	a := d.cfg.SMTP.Send(ctx, d.cfg.AttemptTimeout, &mail.Message{ID: c.ID, To: to.To, Subject: text.Subject, Body: text.Body()})
+	a.Number = c.Number
+	return a
 }

@@ -1,17 +1,20 @@
 package dispatcher
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -115,6 +118,67 @@ func TestAlerts(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		if got, want := operator.names(), []string{"subscription_failing", "subscription_recovered", "subscription_failing", "subscription_disabled"}; !slices.Equal(got, want) {
 			t.Errorf("heard of %v, want %v", got, want)
+		}
+	})
+}
+
+// Alerts go to the channels of the store: signed to a webhook, as text to Slack. The
+// egress guard holds for them.
+func TestAlertChannels(t *testing.T) {
+	inBubble(t, Config{RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1}, BaseURL: "https://service.example"}, func(w *world) {
+		var mu sync.Mutex
+		bodies := make(map[string][]string)
+		signatures := make(map[string]string)
+		receive := func(name string) *subscriber {
+			s := w.subscriber(nil)
+			s.serve = func(_ http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				bodies[name] = append(bodies[name], string(body))
+				signatures[name] = r.Header.Get("webhook-signature")
+			}
+			return s
+		}
+		channel := func(kind webhook.ChannelKind, url string) (c webhook.AlertChannel) {
+			err := w.d.store.Write(context.Background(), func(sw store.Write) (err error) {
+				c, err = sw.CreateChannel(webhook.AlertChannel{Kind: kind, Name: "c", URL: url, Alerts: webhook.AlertNames(), Active: true})
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		channel(webhook.ChannelWebhook, receive("webhook").url)
+		channel(webhook.ChannelSlack, receive("slack").url)
+		inside := channel(webhook.ChannelSlack, "http://169.254.169.254/")
+		email := channel(webhook.ChannelEmail, "")
+		r := w.subscriber(statuses(500))
+		w.subscribe(r, nil)
+		for range 3 {
+			w.publish("content_updated")
+			time.Sleep(time.Minute)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(bodies["webhook"]) != 1 || !strings.Contains(bodies["webhook"][0], `"name":"subscription_failing"`) || !strings.HasPrefix(signatures["webhook"], "v1,") {
+			t.Errorf("the webhook has %q, signed %q", bodies["webhook"], signatures["webhook"])
+		}
+		if len(bodies["slack"]) != 1 || !strings.Contains(bodies["slack"][0], `{"text":"*`) || !strings.Contains(bodies["slack"][0], "https://service.example/subscriptions/") {
+			t.Errorf("Slack has %q", bodies["slack"])
+		}
+		for _, c := range []struct {
+			id   string
+			want webhook.ErrorCode
+		}{{inside.ID, webhook.ErrorBlocked}, {email.ID, webhook.ErrorConnect}} {
+			sends, err := w.d.store.Alerts().Sends(context.Background(), c.id, 10)
+			if err != nil || len(sends) != 1 || sends[0].Error != c.want {
+				t.Errorf("%+v, %v, want %s", sends, err, c.want)
+			}
 		}
 	})
 }

@@ -51,8 +51,12 @@ type Config struct {
 	// AllowHTTP lets deliveries go to http:// URLs. Without it one that was
 	// subscribed while it was allowed is blocked.
 	AllowHTTP bool
-	// Alerts is where alerts are sent; nil: nowhere.
+	// Alerts is where alerts are sent beside the channels of the store; nil: nowhere.
 	Alerts *AlertTarget
+	// SMTP is the mail server for channels of email; the zero value is none.
+	SMTP SMTP
+	// BaseURL is where the admin UI is reached, for links in alerts; "" for none.
+	BaseURL string
 	// RootCAs verify the subscribers' certificates; nil is the system's.
 	RootCAs *x509.CertPool
 	// Grace is how long attempts in flight may go on after Run was told to
@@ -188,9 +192,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.workers.Go(func() { d.receive(sending) })
 	d.store.Queues().SetCredits(d.credits)
 	d.running.Store(true)
-	if d.cfg.Alerts != nil {
-		d.workers.Go(func() { d.sendAlerts(ctx, sending) })
-	}
+	d.workers.Go(func() { d.sendAlerts(ctx, sending) })
 
 	d.loop(ctx, sending, watcher)
 

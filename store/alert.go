@@ -46,46 +46,92 @@ func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 			s.watchers.tell(func(c *Changes) { c.Alerts = true })
 		}
 	})
-	return t.Exec("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+	r, err := t.ExecResult("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
 		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli(), orNull(incident))
+	if err != nil {
+		return err
+	}
+	num, err := r.LastInsertId()
+	if err != nil {
+		return err
+	}
+	return t.queueSends(num, a)
 }
 
 // AlertClaim is an alert whose next attempt has been counted, durably, and must
 // now be made and recorded.
 type AlertClaim struct {
 	ID             string
+	Channel        *webhook.AlertChannel // nil: that of --alert-url
 	ProgramID      string
 	SubscriptionID string
 	Number         int // of the attempt
 	JSON           []byte
+
+	send int64 // its num among those of channels, 0 for that of --alert-url
 }
 
 const (
 	claimAlert = `UPDATE alerts SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
 		WHERE num = (SELECT num FROM alerts WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5 ORDER BY next_attempt_at, num LIMIT 1)
 		RETURNING id, program_id, subscription_id, attempts_made, json`
+	claimSend = `UPDATE alert_sends SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
+		WHERE num = (SELECT num FROM alert_sends WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5 ORDER BY next_attempt_at, num LIMIT 1)
+		RETURNING num, alert, channel_id, attempts_made, json`
 	// The last attempt was cut off by the end of the process.
 	endAlerts       = "UPDATE alerts SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? AND next_attempt_at IS NOT NULL AND attempts_made = 5"
+	endSends        = "UPDATE alert_sends SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? AND next_attempt_at IS NOT NULL AND attempts_made = 5"
 	selectNextAlert = "SELECT min(next_attempt_at) FROM alerts WHERE next_attempt_at IS NOT NULL"
+	selectNextSend  = "SELECT min(next_attempt_at) FROM alert_sends WHERE next_attempt_at IS NOT NULL"
 )
+
+// next returns when the next alert is due, by the wait clock; NULL for none. Alerts to
+// --alert-url are left alone without it.
+func (s Alerts) next(scan func(query string, args []any, dest ...any) error) (sql.NullInt64, error) {
+	var alert, send sql.NullInt64
+	if s.sendAlerts {
+		if err := scan(selectNextAlert, nil, &alert); err != nil {
+			return alert, err
+		}
+	}
+	err := scan(selectNextSend, nil, &send)
+	if !alert.Valid || send.Valid && send.Int64 < alert.Int64 {
+		return send, err
+	}
+	return alert, err
+}
 
 // Claim counts the next attempt of the alert that has been due the
 // longest, and returns the claim on it, nil when none is due; and when the next
 // one will be due, by the process's time, zero for none. An attempt that is not
-// recorded within lease counts as cut off, and the alert is due again.
-func (s Alerts) Claim(lease time.Duration) (*AlertClaim, time.Time, error) {
+// recorded within lease counts as cut off, and the alert is due again. It writes
+// nothing when none is due.
+func (s Alerts) Claim(ctx context.Context, lease time.Duration) (*AlertClaim, time.Time, error) {
+	next, err := s.next(func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) })
+	if err != nil || !next.Valid || next.Int64 > s.clock.wait(s.clock.now()) {
+		return nil, s.clock.process(next), err
+	}
 	var c AlertClaim
-	var next sql.NullInt64
-	err := s.writer.do(func(t *tx) error {
+	err = s.writer.do(func(t *tx) (err error) {
+		c = AlertClaim{}
 		now := s.clock.now()
-		if err := t.Exec(endAlerts, s.clock.wait(now)); err != nil {
-			return err
+		due, until := s.clock.wait(now), s.clock.wait(now.Add(lease))
+		if s.sendAlerts {
+			if err := t.Exec(endAlerts, due); err != nil {
+				return err
+			}
+			err := t.Scan(claimAlert, []any{due, until}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
 		}
-		err := t.Scan(claimAlert, []any{s.clock.wait(now), s.clock.wait(now.Add(lease))}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
+		if c.ID == "" {
+			if err := s.claimSend(t, &c, due, until); err != nil {
+				return err
+			}
 		}
-		return t.Scan(selectNextAlert, nil, &next)
+		next, err = s.next(t.Scan)
+		return err
 	})
 	if err != nil || c.ID == "" {
 		return nil, s.clock.process(next), err
@@ -93,10 +139,40 @@ func (s Alerts) Claim(lease time.Duration) (*AlertClaim, time.Time, error) {
 	return &c, s.clock.process(next), nil
 }
 
-// Record stores where an alert stands after an attempt.
-func (s Alerts) Record(c *AlertClaim, step webhook.Step) error {
+// claimSend claims the alert to a channel that has been due the longest, if there is one.
+func (s Alerts) claimSend(t *tx, c *AlertClaim, due, until int64) error {
+	if err := t.Exec(endSends, due); err != nil {
+		return err
+	}
+	var alert sql.NullInt64
+	var channel string
+	err := t.Scan(claimSend, []any{due, until}, &c.send, &alert, &channel, &c.Number, &c.JSON)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	c.ID = webhook.NewID() // of a test, which has no other
+	if alert.Valid {
+		err := t.Scan("SELECT id, program_id, subscription_id, json FROM alerts WHERE num = ?", []any{alert.Int64}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.JSON)
+		if err != nil {
+			return err
+		}
+	}
+	to, err := Write{s.core, t}.Channel(channel)
+	c.Channel = &to
+	return err
+}
+
+// Record stores what an attempt came to, and where its alert stands since.
+func (s Alerts) Record(c *AlertClaim, a *webhook.Attempt, step webhook.Step) error {
 	return s.writer.do(func(t *tx) error {
-		return t.Exec("UPDATE alerts SET status = ?, next_attempt_at = ? WHERE id = ?", string(step.Status), s.clock.stored(step.NextAttemptAt), c.ID)
+		if c.send == 0 {
+			return t.Exec("UPDATE alerts SET status = ?, next_attempt_at = ? WHERE id = ?", string(step.Status), s.clock.stored(step.NextAttemptAt), c.ID)
+		}
+		status, code := outcome(a)
+		return t.Exec("UPDATE alert_sends SET status = ?, next_attempt_at = ?, response_status = ?, error = ?, attempted_at = ? WHERE num = ?",
+			string(step.Status), s.clock.stored(step.NextAttemptAt), status, code, s.clock.now().UnixMilli(), c.send)
 	})
 }
 

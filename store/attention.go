@@ -77,8 +77,8 @@ type Alert struct {
 	CreatedAt     time.Time
 }
 
-const selectLastAlerts = `SELECT id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at
-	FROM alerts ORDER BY num DESC LIMIT ?`
+const selectLastAlerts = "SELECT id, name, program_id, subscription_id, json, " + alertStatus + `, attempts_made, next_attempt_at, created_at
+	FROM alerts a ORDER BY num DESC LIMIT ?`
 
 // Last returns the newest alerts of any program, the newest first, at
 // most limit, for admins.

@@ -115,7 +115,7 @@ func TestAttentionPlans(t *testing.T) {
 			"CO-ROUTINE (subquery-3)", "CO-ROUTINE l", "SCAN losses USING INDEX losses_by_time", "SCAN l",
 			"SEARCH s USING PRIMARY KEY (id=?)", "SCAN (subquery-3)", "USE TEMP B-TREE FOR ORDER BY",
 		}},
-		{selectLastAlerts, 1, []string{"SCAN alerts"}},
+		{selectLastAlerts, 1, []string{"SCAN a", "CORRELATED SCALAR SUBQUERY 1", "SEARCH s USING INDEX alert_sends_by_alert (alert=?)"}},
 	} {
 		var got []string
 		args := []any{math.MaxInt32, math.MaxInt32, math.MaxInt32}[:tt.args]

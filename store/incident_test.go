@@ -299,22 +299,7 @@ func TestIncidentList(t *testing.T) {
 			for name, v := range c.filter {
 				values[name] = v
 			}
-			var got []int
-			for {
-				q, invalid := list.Parse(values)
-				if invalid != nil {
-					t.Fatal(invalid)
-				}
-				page, next, err := w.s.Incidents().Page(t.Context(), c.program, &q)
-				must(t, err)
-				for _, i := range page {
-					got = append(got, slices.IndexFunc(subs, func(s webhook.Subscription) bool { return s.ID == i.SubscriptionID }))
-				}
-				if next == "" {
-					break
-				}
-				values.Set("page[cursor]", next)
-			}
+			got := w.listed(c.program, list, values, subs)
 			if !slices.Equal(got, c.want) {
 				t.Errorf("%q %v: %v, want %v", c.program, c.filter, got, c.want)
 			}
@@ -323,6 +308,27 @@ func TestIncidentList(t *testing.T) {
 		_, err = w.s.Incidents().Get(t.Context(), "q", all[0].ID)
 		wantCode(t, err, webhook.CodeNotFound)
 	})
+}
+
+// listed returns the subscriptions of the incidents of a list, by their places, page by
+// page.
+func (w *incidentWorld) listed(program string, list *webhook.List, values url.Values, subs []webhook.Subscription) (got []int) {
+	w.Helper()
+	for {
+		q, invalid := list.Parse(values)
+		if invalid != nil {
+			w.Fatal(invalid)
+		}
+		page, next, err := w.s.Incidents().Page(w.Context(), program, &q)
+		must(w.T, err)
+		for _, i := range page {
+			got = append(got, slices.IndexFunc(subs, func(s webhook.Subscription) bool { return s.ID == i.SubscriptionID }))
+		}
+		if next == "" {
+			return got
+		}
+		values.Set("page[cursor]", next)
+	}
 }
 
 // The open incidents come with the worst first.

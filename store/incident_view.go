@@ -143,7 +143,11 @@ func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Inc
 }
 
 const (
-	selectIncidentAlerts  = "SELECT name, status, created_at FROM alerts WHERE subscription_id = ? AND incident = ? ORDER BY num LIMIT 100"
+	selectIncidentAlerts = "SELECT a.name, " + alertStatus + ", a.created_at FROM alerts a WHERE a.subscription_id = ? AND a.incident = ? ORDER BY a.num LIMIT 100"
+	// Of an alert a that is sent to channels: success if any has it.
+	alertStatus = `iif(a.status = 'success', a.status, coalesce(
+		(SELECT CASE WHEN sum(s.status = 'success') > 0 THEN 'success' WHEN sum(s.status <> 'failed') > 0 THEN 'pending' WHEN count(*) > 0 THEN 'failed' END
+			FROM alert_sends s WHERE s.alert = a.num), a.status))`
 	selectIncidentReplays = "SELECT " + replayColumns + ` FROM replays INDEXED BY replays_by_subscription
 		WHERE subscription_id = ? AND only_which <> 'missed' AND created_at >= ? AND from_at <= ? LIMIT 100`
 	selectDeliveryIDs = "SELECT d.num, d.id FROM json_each(?) j CROSS JOIN deliveries d ON d.num = j.value"

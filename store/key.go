@@ -109,12 +109,13 @@ type KeyRotation struct {
 	SigningSecrets       int    // those that were replaced and still sign among them
 	Answers              int    // kept for requests that are sent again
 	CertificateFiles     int    // certificates, their keys, accounts at their issuer
+	AlertChannels        int    // URLs and signing secrets of alert channels
 	OldKeyKept           bool   // in the file, which cannot be written: its lines but the first are of no more use
 }
 
 // Secrets is how many secrets were re-encrypted.
 func (r *KeyRotation) Secrets() int {
-	return r.AuthorizationHeaders + r.SigningSecrets + r.Answers + r.CertificateFiles
+	return r.AuthorizationHeaders + r.SigningSecrets + r.Answers + r.CertificateFiles + r.AlertChannels
 }
 
 // RotateKey replaces the key that the secrets are encrypted with, while all else
@@ -192,6 +193,11 @@ func encryptedColumns() []encryptedColumn {
 			func(r *KeyRotation) *int { return &r.CertificateFiles },
 			"SELECT path, 0, 'certificate file ' || path, value FROM certificate_files WHERE path > ?1 AND ?2 = 0 ORDER BY path LIMIT ?3",
 			"UPDATE certificate_files SET value = ?3 WHERE path = ?1 AND ?2 = 0",
+		},
+		{
+			func(r *KeyRotation) *int { return &r.AlertChannels },
+			"SELECT id, 0, 'alert channel ' || id, target FROM alert_channels WHERE id > ?1 AND ?2 = 0 ORDER BY id LIMIT ?3",
+			"UPDATE alert_channels SET target = ?3 WHERE id = ?1 AND ?2 = 0",
 		},
 		{
 			// Last, so that as long as the old key is needed the check says so.

@@ -155,7 +155,7 @@ func blobs(t testing.TB, s *Store) map[string][]string {
 
 // inTheClear are the blobs that hold no secret.
 var inTheClear = []string{
-	"alerts.json", "attempts.response_body", "deliveries.ping", "dictionaries.content", "events.json", "idempotency_keys.request", "responses.body",
+	"alert_sends.json", "alerts.json", "attempts.response_body", "deliveries.ping", "dictionaries.content", "events.json", "idempotency_keys.request", "responses.body",
 	"sessions.hash", // of 256 random bits too
 	"settings.value checked_at", "settings.value clock",
 	"tokens.hash", // of 256 random bits: nothing leads back
@@ -167,6 +167,7 @@ func TestRotateKey(t *testing.T) {
 	dir := memoryDir(t)
 	s := opened(t, Config{Dir: dir})
 	f := fillEncrypted(t, s, reencryptBatch+3)
+	createChannel(t, s, channel(webhook.ChannelWebhook, webhook.AlertFailing))
 	if _, err := s.Subscriptions().Delete(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +178,7 @@ func TestRotateKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := len(f.subs)
-	want := KeyRotation{File: path, AuthorizationHeaders: n, SigningSecrets: 2 * n, Answers: n, CertificateFiles: n}
+	want := KeyRotation{File: path, AuthorizationHeaders: n, SigningSecrets: 2 * n, Answers: n, CertificateFiles: n, AlertChannels: 1}
 	if r != want {
 		t.Errorf("got %+v, want %+v", r, want)
 	}

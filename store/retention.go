@@ -514,7 +514,11 @@ func (w *sweep) rest() error {
 		{selectAgedReplays, w.edge, []string{"DELETE FROM replays WHERE id IN (SELECT value FROM json_each(?))"}},
 		{selectAgedBulkLinks, w.edge, []string{"DELETE FROM bulk_run_deliveries WHERE (run, delivery) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"}},
 		{selectAgedBulkRuns, w.edge, []string{"DELETE FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))"}},
-		{selectAgedAlerts, w.edge, []string{"DELETE FROM alerts WHERE num IN (SELECT value FROM json_each(?))"}},
+		{selectAgedAlerts, w.edge, []string{
+			"DELETE FROM alert_sends WHERE alert IN (SELECT value FROM json_each(?))",
+			"DELETE FROM alerts WHERE num IN (SELECT value FROM json_each(?))",
+		}},
+		{selectAgedSends, w.edge, []string{"DELETE FROM alert_sends WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectAgedIncidents, w.edge, []string{"DELETE FROM incidents WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectForgotten, w.edge, []string{
 			"DELETE FROM incidents WHERE subscription_id IN (SELECT value FROM json_each(?))",
@@ -577,6 +581,7 @@ var (
 	selectAgedBulkLinks = "SELECT json_array(x.run, x.delivery) FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num WHERE r.completed_at < ? LIMIT ?"
 	// One that is yet to be sent is young, unless alerts are not sent any more.
 	selectAgedAlerts    = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
+	selectAgedSends     = "SELECT num FROM (SELECT num, created_at FROM alert_sends ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	selectAgedIncidents = "SELECT num FROM incidents WHERE closed_at < ? ORDER BY closed_at LIMIT ?"
 	// Deleted subscriptions of which no delivery is left.
 	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (" + byCreation.query("1", "s.id", "", "") + ") ORDER BY deleted_at LIMIT ?"

@@ -34,7 +34,7 @@ func alertDelivery(a *store.Alert, now time.Time) string {
 	case webhook.StatusRetryable:
 		return made + ", again " + ui.Until(a.NextAttemptAt, now)
 	case store.AlertUnsent:
-		return "no --alert-url"
+		return "no channel"
 	}
 	return ""
 }

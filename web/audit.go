@@ -91,6 +91,10 @@ func subjectPath(e *webhook.AuditEntry) string {
 		return eventPath(e.ProgramID, e.SubjectID)
 	case "token":
 		return tokenPath(e.SubjectID)
+	case "alert_channel":
+		if e.Action != webhook.ActionAlertChannelDelete {
+			return channelPath(e.SubjectID)
+		}
 	}
 	return ""
 }

@@ -411,7 +411,7 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 // actionText renders an action for reading: subscription rotate secret.
 func actionText(a webhook.Action) string {
 	noun, verb, _ := strings.Cut(string(a), ".")
-	return noun + " " + ui.Words(verb)
+	return ui.Words(noun) + " " + ui.Words(verb)
 }
 
 // nounOf is the kind of record that an action is done to.

@@ -186,7 +186,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		publishOne(t, s, "user_created")
 		publishOne(t, s, "user_created")
 		time.Sleep(2 * time.Hour)
-		wants("503 Service Unavailable since", "4 waiting", "no --alert-url", "/probe")
+		wants("503 Service Unavailable since", "4 waiting", "no channel", "/probe")
 
 		attempt(500, webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour})
 		wants("500 Internal Server Error since", "disabled: new events are not held for it", "5 waiting")

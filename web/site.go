@@ -33,6 +33,7 @@ var sections = []ui.Section{
 	{Path: "/events", Icon: "events", Label: "Events"},
 	{Path: "/event-types", Icon: "types", Label: "Event types"},
 	{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
+	{Path: "/alerts", Icon: "alerts", Label: "Alerts"},
 	{Path: "/system", Icon: "system", Label: "System"},
 	{Path: "/audit", Icon: "audit", Label: "Audit"},
 }

@@ -93,6 +93,10 @@ type Config struct {
 	MaxSubscriptions int
 	BatchSize        int
 
+	// AlertURL says that alerts are also sent to --alert-url, and Email that there is a
+	// mail server for them.
+	AlertURL, Email bool
+
 	// Backlog returns what waits for the subscriptions of a program, or of all when
 	// that is ""; nil when that is not known. It is asked once an overview.
 	Backlog func(ctx context.Context, programID string) (webhook.Backlog, error)
@@ -127,6 +131,7 @@ type pages struct {
 	account       *accountPages
 	overview      *overviewPages
 	incidents     *incidentPages
+	channels      *channelPages
 	search        *searchPages
 	subscriptions *subscriptionPages
 	deliveries    *deliveryPages
@@ -165,6 +170,7 @@ func New(cfg Config) *Web {
 		account:       &accountPages{site: shared, sessions: w.sessions, limiter: throttle, hasher: hashing},
 		overview:      &overviewPages{shared},
 		incidents:     &incidentPages{shared},
+		channels:      &channelPages{shared},
 		search:        &searchPages{shared},
 		subscriptions: &subscriptionPages{site: shared, formCodes: newCodes(onceLife, maxOnce)},
 		deliveries:    &deliveryPages{shared},
@@ -234,7 +240,13 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/events/publish", by{get: p.events.newForm, post: p.events.publish})
 	admins("/events/{program}/{id}", by{get: p.events.show})
 	admins("/events/{program}/{id}/body.json.txt", by{get: p.events.body})
+	w.settingRoutes(admins)
+	return m
+}
 
+// settingRoutes adds the pages of what changes seldom.
+func (w *Web) settingRoutes(admins func(path string, h by)) {
+	p := &w.pages
 	admins("/event-types", by{get: p.eventTypes.list})
 	admins("/event-types/{name}", by{get: p.eventTypes.show})
 
@@ -243,6 +255,13 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/tokens/new", by{get: p.tokens.newForm, post: p.tokens.create})
 	admins("/tokens/{id}", by{get: p.tokens.show})
 	admins("/tokens/{id}/revoke", by{get: p.tokens.confirmRevoke, post: p.tokens.revoke})
+
+	admins("/alerts", by{get: p.channels.list})
+	admins("/alerts/new", by{get: p.channels.newForm, post: p.channels.create})
+	admins("/alerts/{id}", by{get: p.channels.show})
+	admins("/alerts/{id}/edit", by{get: p.channels.editForm, post: p.channels.update})
+	admins("/alerts/{id}/test", by{post: p.channels.test})
+	admins("/alerts/{id}/delete", by{get: p.channels.confirmDelete, post: p.channels.delete})
 
 	admins("/system", by{get: p.system.show})
 	admins("/system/release", by{post: p.system.releaseHold})
@@ -254,7 +273,6 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/account/password", by{post: p.account.changePassword})
 	admins("/account/sessions/{id}/revoke", by{post: p.account.revokeSession})
 	admins("/account/sign-out-everywhere", by{post: p.account.signOutEverywhere})
-	return m
 }
 
 // deliveryRoutes adds the routes of deliveries and bulk runs.

@@ -37,6 +37,10 @@ const (
 	ActionSessionBegin             Action = "session.begin"
 	ActionSessionEnd               Action = "session.end"
 	ActionRestoreRelease           Action = "restore.release"
+	ActionAlertChannelCreate       Action = "alert_channel.create"
+	ActionAlertChannelUpdate       Action = "alert_channel.update"
+	ActionAlertChannelTest         Action = "alert_channel.test"
+	ActionAlertChannelDelete       Action = "alert_channel.delete"
 )
 
 var actions = [...]Action{
@@ -46,6 +50,7 @@ var actions = [...]Action{
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,
 	ActionRestoreRelease,
+	ActionAlertChannelCreate, ActionAlertChannelUpdate, ActionAlertChannelTest, ActionAlertChannelDelete,
 }
 
 // Actions returns every action there is.

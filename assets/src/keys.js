@@ -1,7 +1,7 @@
 // Single keys (see the sheet that ? opens). They are listened to unless the
 // visitor has switched them off, and never while something is typed or a key
 // that changes others is held.
-const sections = { o: "overview", i: "incidents", s: "subscriptions", d: "deliveries", e: "events", c: "types", t: "tokens", y: "system", a: "audit" };
+const sections = { o: "overview", i: "incidents", s: "subscriptions", d: "deliveries", e: "events", c: "types", t: "tokens", y: "system", l: "alerts", a: "audit" };
 const on = document.body.dataset.keys !== undefined;
 const sheet = document.getElementById("keys");
 let going = 0; // when g was pressed

@@ -46,6 +46,9 @@ func printRotation(w io.Writer, r *store.KeyRotation) error {
 		webhook.Count(r.Answers, "kept answer"),
 		webhook.Count(r.CertificateFiles, "certificate file"),
 	}
+	if r.AlertChannels > 0 {
+		count = append(count, webhook.Count(r.AlertChannels, "alert channel"))
+	}
 	_, err := fmt.Fprintf(w, "The key in %s is new, and %s with it: %s.\n", terminal.Escape(r.File), control.CountEncrypted(r.Secrets()), strings.Join(count, ", "))
 	if err == nil && r.OldKeyKept {
 		_, err = fmt.Fprintln(w, "The service cannot write the file: remove all its lines but the first, which are of no more use.")

@@ -5,9 +5,12 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
+	"net/mail"
 	"net/netip"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -47,6 +50,10 @@ type serveFlags struct {
 	MinFreeDisk        string   `default:"auto" placeholder:"SIZE" help:"While less of the disk is free no event is accepted, so that what was accepted can still be delivered: a size such as 1GiB, 0 for no limit, or auto, which is a twentieth of the disk, 256MiB at the most and 16MiB at the least."`
 	AlertURL           string   `name:"alert-url" placeholder:"URL" help:"Where alerts are sent, such as that a subscription is failing: like a delivery, signed with the secret in alert.secret in the data directory."`
 	AlertURLFile       string   `name:"alert-url-file" placeholder:"FILE" help:"A file that holds the URL."`
+	SMTPHost           string   `name:"smtp-host" placeholder:"HOST" help:"The mail server that sends alerts by email, as HOST or HOST:PORT; port 587 by default, 465 for implicit TLS. TLS is required unless the server is on this machine."`
+	SMTPUser           string   `name:"smtp-user" placeholder:"USER" help:"The user name for the mail server, if it asks for one."`
+	SMTPPasswordFile   string   `name:"smtp-password-file" placeholder:"FILE" help:"A file that holds the password for the mail server."`
+	SMTPFrom           string   `name:"smtp-from" placeholder:"EMAIL" help:"The sender of alerts by email."`
 	RateLimit          string   `default:"1000" placeholder:"N" help:"Requests per program in any 60 seconds; 0 is no limit."`
 	RequestTimeout     string   `default:"30s" placeholder:"D" help:"A request that takes longer is answered 504, and 408 when it is its body that does not arrive; a stream of events may take any time, but not be silent for longer."`
 	MaxSubscriptions   string   `default:"100" placeholder:"N" help:"Subscriptions per program; 0 is no limit."`
@@ -110,6 +117,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		}
 	}
 	s.AlertURL = f.alertURL(c.AlertURL, c.AlertURLFile, webhook.SubscriptionRules{AllowHTTP: s.AllowHTTP, Destinations: s.Destinations})
+	s.SMTP = f.smtp(c)
 	if longest := s.RetryPolicy.Longest(s.AttemptTimeout); s.Retention.All > 0 && s.Retention.All <= longest {
 		f.add("retention", "must be longer than a delivery may take, which is %s with this --retry-schedule and --attempt-timeout, not %q", longest.Round(time.Second), c.Retention)
 	}
@@ -200,6 +208,36 @@ func (f *configErrors) alertURL(value, file string, rules webhook.SubscriptionRu
 		f.add("alert-url", "%s", v.Detail)
 	}
 	return u
+}
+
+// smtp reads which mail server sends alerts by email; the zero value is none.
+func (f *configErrors) smtp(c *serveFlags) (s server.SMTP) {
+	if c.SMTPHost == "" {
+		for _, flag := range [][2]string{{"smtp-user", c.SMTPUser}, {"smtp-password-file", c.SMTPPasswordFile}, {"smtp-from", c.SMTPFrom}} {
+			if flag[1] != "" {
+				f.add(flag[0], "needs --smtp-host")
+			}
+		}
+		return s
+	}
+	s.Host, s.Port, s.User, s.From = c.SMTPHost, server.SMTPPort, c.SMTPUser, c.SMTPFrom
+	if host, port, err := net.SplitHostPort(c.SMTPHost); err == nil {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if s.Host, s.Port = host, int(n); err != nil || n == 0 || host == "" {
+			f.add("smtp-host", "must be a host such as smtp.example.com or smtp.example.com:587, not %q", c.SMTPHost)
+		}
+	}
+	if a, err := mail.ParseAddress(c.SMTPFrom); err != nil || a.Address != c.SMTPFrom {
+		f.add("smtp-from", "must be an address such as service@example.com, not %q", c.SMTPFrom)
+	}
+	var err error
+	if s.Password, err = secret("smtp-password", "", c.SMTPPasswordFile); err != nil {
+		f.add("smtp-password-file", "%s", strings.TrimPrefix(err.Error(), "--smtp-password-file: "))
+	}
+	if (c.SMTPUser == "") != (c.SMTPPasswordFile == "") {
+		f.add("smtp-user", "and --smtp-password-file are given together or not at all")
+	}
+	return s
 }
 
 // lease reads how long a lease is good for; 0 is none.

@@ -13,6 +13,12 @@ import (
 	"service/webhook"
 )
 
+// SMTP is a mail server.
+type SMTP = dispatcher.SMTP
+
+// SMTPPort is the port of a mail server that none is given for.
+const SMTPPort = dispatcher.SMTPPort
+
 // AlertSecretFile holds the secret that alerts are signed with, in the data
 // directory.
 const AlertSecretFile = "alert.secret"

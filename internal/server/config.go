@@ -89,6 +89,8 @@ type Config struct {
 
 	// AlertURL is where alerts are sent, "" for nowhere. It may be a secret.
 	AlertURL string
+	// SMTP is the mail server for alerts by email; the zero value is none.
+	SMTP SMTP
 	// Grace is the shutdown timeout of requests in flight, and after them again of
 	// attempts in flight.
 	Grace time.Duration

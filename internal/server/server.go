@@ -135,7 +135,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		RetryPolicy: cfg.RetryPolicy, HealthPolicy: cfg.HealthPolicy, AttemptTimeout: cfg.AttemptTimeout,
 		MaxInFlight: cfg.MaxInFlight, MaxConnections: cfg.MaxConnections,
 		BatchSize: cfg.BatchSize, BatchWindow: cfg.BatchWindow,
-		Destinations: cfg.Destinations, Own: own, AllowHTTP: cfg.AllowHTTP, Alerts: alerts, Grace: cfg.Grace,
+		Destinations: cfg.Destinations, Own: own, AllowHTTP: cfg.AllowHTTP, Alerts: alerts, SMTP: cfg.SMTP, BaseURL: s.baseURL, Grace: cfg.Grace,
 		Metrics: registry,
 	})
 	rules := webhook.SubscriptionRules{AllowHTTP: cfg.AllowHTTP, Destinations: cfg.Destinations, Catalog: catalog, Own: own}
@@ -146,7 +146,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 	s.web = web.New(web.Config{
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),
 		// Behind a proxy that is trusted browsers speak HTTPS with that.
-		Secure: cfg.TLS || len(cfg.TrustedProxies) > 0, Program: cfg.Program, BaseURL: s.baseURL, CAFile: s.caFile, Ready: s.ready, Backlog: s.dispatcher.Backlog, Settings: settings, Certificates: s.certificateList,
+		Secure: cfg.TLS || len(cfg.TrustedProxies) > 0, Program: cfg.Program, BaseURL: s.baseURL, CAFile: s.caFile, Ready: s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(), Settings: settings, Certificates: s.certificateList,
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize,
 	})

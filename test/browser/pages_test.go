@@ -256,6 +256,13 @@ func pagesOf(s *pageSample) []page {
 		{name: "event types of a program", path: "/event-types?program=" + s.fanProgram},
 		{name: "one event type", path: "/event-types/content_updated"},
 		{name: "one event type nobody asks for", path: "/event-types/user_notification_deleted"},
+	}
+	return slices.Concat(all, settingPages(s), deliveryLists(s))
+}
+
+// settingPages returns the pages of what changes seldom.
+func settingPages(s *pageSample) []page {
+	return []page{
 		{name: "tokens", path: "/tokens"},
 		{name: "tokens, revoked", path: "/tokens?filter[state]=revoked"},
 		{name: "tokens, last page", path: "/tokens?page[number]=30"},
@@ -271,7 +278,6 @@ func pagesOf(s *pageSample) []page {
 		{name: "preferences", path: "/preferences"},
 		{name: "account", path: "/account"},
 	}
-	return append(all, deliveryLists(s)...)
 }
 
 // deliveryLists returns the pages of deliveries by span and by each filter: of

@@ -185,6 +185,8 @@ const gets = [
   `/?program=${program}`,
   ...["/incidents", "/incidents?filter[status]=resolved", `/incidents/${incident}`],
   ["/incidents/no-such", 404],
+  ...["/alerts", "/alerts/new"],
+  ["/alerts/no-such", 404],
   ...["/deliveries", "/audit", "/incidents"].map((list) => [`${list}?filter[nonsense]=${q}&sort=${q}&page[size]=${q}`, 400]), // which say what is wrong
   [`/deliveries?filter[event]=${q}&program=${q}`, 400],
   "/deliveries?filter[status]=pending", // and nothing matches
@@ -281,6 +283,14 @@ await post(page, "/tokens/new", [["program", program], ["user", "u".repeat(64)],
 await see(page, "/tokens");
 await post(page, `${token}/revoke`, [], 200);
 await see(page, `${token}/revoke`);
+await post(page, "/alerts/new", [["name", attack + long], ["kind", attack], ["url", attack + long], ["to", attack], ["alert", attack]], 422);
+await post(page, "/alerts/new", [["name", attack.slice(0, 60)], ["kind", "slack"], ["url", `${origin}/html/"'><script>alert(1)</script>`], ["alert", "subscription_failing"]], 200);
+const channel = new URL(page.url()).pathname;
+for (const to of [channel, `${channel}/edit`, `${channel}/delete`, "/alerts"]) await see(page, to);
+await post(page, `${channel}/edit`, [["name", ""]], 422);
+await post(page, `${channel}/edit`, [["name", attack.slice(0, 60)], ["active", "true"], ["alert", "events_lost"]], 200);
+await post(page, `${channel}/test`, [], 200);
+await post(page, `${channel}/delete`, [], 200);
 await post(page, "/events/publish", [["program", attack], ["event", `{"name":"${long}","${long}":${JSON.stringify(attack)}}`]], 422);
 await post(page, "/events/publish", [["program", "acme"], ["event", `${attack}${control}`]], 422);
 await post(page, "/events/publish", [["program", "acme"], ["event", JSON.stringify({ name: "hostile_thing", version: "1", note: attack })]], 200);

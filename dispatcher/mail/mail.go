@@ -1,0 +1,141 @@
+// Package mail sends alerts by email through the operator's SMTP server, which only
+// the command line names: no admin can point it elsewhere. It is the only user of the
+// SMTP library.
+package mail
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/netip"
+	"net/textproto"
+	"strings"
+	"time"
+
+	"github.com/wneessen/go-mail"
+
+	"service/webhook"
+)
+
+// SubmissionPort is the port of a mail server that none is given for, and ImplicitTLS
+// the one where TLS begins with the connection.
+const (
+	SubmissionPort = 587
+	ImplicitTLS    = 465
+)
+
+// Config is a mail server. The zero value is none.
+type Config struct {
+	Host           string
+	Port           int
+	User, Password string // "" for no authentication
+	From           string // the sender's address
+
+	// Roots verify the certificate of the server; nil for the system's.
+	Roots *x509.CertPool
+}
+
+// IsSet reports whether there is a mail server.
+func (c *Config) IsSet() bool { return c.Host != "" }
+
+// Message is an email with a plain text.
+type Message struct {
+	ID      string // without a host: the same for each attempt
+	To      []string
+	Subject string
+	Body    string
+}
+
+// Send sends a message, within timeout, and returns what that came to, as an attempt of
+// a delivery: the status is that of SMTP. A permanent failure is final, others can be
+// tried again. TLS is required unless the server is on this machine.
+func (c *Config) Send(ctx context.Context, timeout time.Duration, m *Message) webhook.Attempt {
+	a := webhook.Attempt{StartedAt: time.Now()}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := c.send(ctx, timeout, m)
+	a.Duration = time.Since(a.StartedAt)
+	if err == nil {
+		a.Result, a.ResponseStatus = webhook.ResultSuccess, 250
+		return a
+	}
+	a.ResponseStatus, a.Error = classify(err)
+	a.Result = webhook.ResultRetryable
+	if a.ResponseStatus >= 500 {
+		a.Result = webhook.ResultFailed
+	}
+	return a
+}
+
+var errNotSet = errors.New("mail: there is no mail server")
+
+func (c *Config) send(ctx context.Context, timeout time.Duration, m *Message) error {
+	if !c.IsSet() {
+		return errNotSet
+	}
+	msg := mail.NewMsg()
+	if err := errors.Join(msg.From(c.From), msg.To(m.To...)); err != nil {
+		return &textproto.Error{Code: 553, Msg: "the address is not valid"}
+	}
+	_, host, _ := strings.Cut(c.From, "@")
+	msg.SetMessageIDWithValue(m.ID + "@" + strings.TrimRight(host, "> "))
+	msg.SetDate()
+	msg.Subject(m.Subject)
+	msg.SetBodyString(mail.TypeTextPlain, m.Body)
+	client, err := mail.NewClient(c.Host, c.options(timeout)...)
+	if err != nil {
+		return err
+	}
+	conn, err := client.DialToSMTPClientWithContext(ctx)
+	if err != nil {
+		return err
+	}
+	err = client.SendWithSMTPClient(conn, msg)
+	_ = client.CloseWithSMTPClient(conn) // the message is accepted or refused by then
+	return err
+}
+
+func (c *Config) options(timeout time.Duration) []mail.Option {
+	policy := mail.TLSMandatory
+	if c.isLocal() {
+		policy = mail.TLSOpportunistic
+	}
+	options := []mail.Option{
+		mail.WithPort(c.Port), mail.WithTimeout(timeout), mail.WithTLSPolicy(policy),
+		mail.WithTLSConfig(&tls.Config{ServerName: c.Host, RootCAs: c.Roots, MinVersion: tls.VersionTLS12}),
+	}
+	if c.Port == ImplicitTLS {
+		options = append(options, mail.WithSSL())
+	}
+	if c.User != "" {
+		options = append(options, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(c.User), mail.WithPassword(c.Password))
+	}
+	return options
+}
+
+func (c *Config) isLocal() bool {
+	ip, err := netip.ParseAddr(c.Host)
+	return c.Host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// classify returns the status of SMTP that an error has, or else its kind.
+func classify(err error) (status int, code webhook.ErrorCode) {
+	var refused *mail.SendError
+	var reply *textproto.Error
+	var unverified *tls.CertificateVerificationError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.As(err, &refused) && refused.ErrorCode() != 0:
+		return refused.ErrorCode(), webhook.ErrorNone
+	case errors.As(err, &reply):
+		return reply.Code, webhook.ErrorNone
+	case errors.Is(err, context.Canceled):
+		return 0, webhook.ErrorInterrupted
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return 0, webhook.ErrorTimeout
+	case errors.As(err, &unverified), errors.As(err, new(tls.RecordHeaderError)):
+		return 0, webhook.ErrorTLS
+	}
+	return 0, webhook.ErrorConnect
+}

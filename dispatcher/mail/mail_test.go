@@ -1,0 +1,202 @@
+package mail
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"math/big"
+	"mime"
+	"mime/quotedprintable"
+	"net"
+	netmail "net/mail"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emersion/go-sasl"
+	"github.com/emersion/go-smtp"
+
+	"service/webhook"
+)
+
+// server is an SMTP server that keeps what it accepts.
+type server struct {
+	mu       sync.Mutex
+	accepted []string
+	from     string
+	to       []string
+	secure   bool // the last message came over TLS
+	user     string
+	refuse   error // the answer to RCPT; nil accepts
+}
+
+func (s *server) NewSession(c *smtp.Conn) (smtp.Session, error) {
+	_, secure := c.TLSConnectionState()
+	return &session{s: s, secure: secure}, nil
+}
+
+type session struct {
+	s      *server
+	secure bool
+	user   string
+	from   string
+	to     []string
+}
+
+func (c *session) AuthMechanisms() []string { return []string{sasl.Plain} }
+
+func (c *session) Auth(string) (sasl.Server, error) {
+	return sasl.NewPlainServer(func(_, user, password string) error {
+		if user != "alerts" || password != "s3cret" {
+			return &smtp.SMTPError{Code: 535, Message: "wrong password"}
+		}
+		c.user = user
+		return nil
+	}), nil
+}
+
+func (c *session) Mail(from string, _ *smtp.MailOptions) error { c.from = from; return nil }
+
+func (c *session) Rcpt(to string, _ *smtp.RcptOptions) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.to = append(c.to, to)
+	return c.s.refuse
+}
+
+func (c *session) Data(r io.Reader) error {
+	text, err := io.ReadAll(r)
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.s.accepted = append(c.s.accepted, string(text))
+	c.s.from, c.s.to, c.s.secure, c.s.user = c.from, c.to, c.secure, c.user
+	return err
+}
+
+func (c *session) Reset()        { c.from, c.to = "", nil }
+func (c *session) Logout() error { return nil }
+
+// listen starts an SMTP server with a certificate for localhost, and returns a
+// configuration for it.
+func listen(t *testing.T, s *server, implicit bool) Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(leaf)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	srv := smtp.NewServer(s)
+	srv.Domain, srv.TLSConfig = "localhost", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	if implicit {
+		l = tls.NewListener(l, srv.TLSConfig)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(l) }()
+	t.Cleanup(func() { srv.Close(); l.Close(); <-done }) // it may not have begun to accept
+	return Config{Host: "localhost", Port: port, User: "alerts", Password: "s3cret", From: "service@operator.example", Roots: roots}
+}
+
+// A message is sent over TLS, signed in, and arrives as it was written.
+func TestSend(t *testing.T) {
+	s := &server{}
+	c := listen(t, s, false)
+	a := c.Send(t.Context(), time.Minute, &Message{ID: "0198", To: []string{"ana@operator.example", "bo@operator.example"}, Subject: "Pärtner is failing", Body: "Line one\n.\nÜnd two\n"})
+	if a.Result != webhook.ResultSuccess || a.ResponseStatus != 250 {
+		t.Fatalf("it came to %+v", a)
+	}
+	if len(s.accepted) != 1 || !s.secure || s.user != "alerts" || s.from != "service@operator.example" || strings.Join(s.to, ",") != "ana@operator.example,bo@operator.example" {
+		t.Fatalf("the server has %+v", s)
+	}
+	m, err := netmail.ReadMessage(strings.NewReader(s.accepted[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject, err := new(mime.WordDecoder).DecodeHeader(m.Header.Get("Subject"))
+	if err != nil || subject != "Pärtner is failing" || m.Header.Get("Message-Id") != "<0198@operator.example>" || m.Header.Get("To") == "" {
+		t.Errorf("the header is %v, the subject %q, %v", m.Header, subject, err)
+	}
+	if body, err := decoded(m); err != nil || body != "Line one\n.\nÜnd two\n" {
+		t.Errorf("the body is %q, %v", body, err)
+	}
+}
+
+// Each failure is final or can be tried again, and none is a panic or hangs.
+func TestSendFails(t *testing.T) {
+	m := &Message{ID: "1", To: []string{"ana@operator.example"}, Subject: "s", Body: "b"}
+	for name, test := range map[string]struct {
+		change func(s *server, c *Config)
+		result webhook.Result
+		status int
+		code   webhook.ErrorCode
+	}{
+		"no such mailbox": {func(s *server, _ *Config) { s.refuse = &smtp.SMTPError{Code: 550, Message: "no such user"} }, webhook.ResultFailed, 550, ""},
+		"try again later": {func(s *server, _ *Config) { s.refuse = &smtp.SMTPError{Code: 451, Message: "later"} }, webhook.ResultRetryable, 451, ""},
+		"wrong password":  {func(_ *server, c *Config) { c.Password = "wrong" }, webhook.ResultFailed, 535, ""},
+		"nobody listens":  {func(_ *server, c *Config) { c.Port = 1 }, webhook.ResultRetryable, 0, webhook.ErrorConnect},
+		"not trusted":     {func(_ *server, c *Config) { c.Roots = x509.NewCertPool() }, webhook.ResultRetryable, 0, webhook.ErrorTLS},
+		"none is set":     {func(_ *server, c *Config) { *c = Config{} }, webhook.ResultRetryable, 0, webhook.ErrorConnect},
+		"a bad address":   {func(_ *server, c *Config) { c.From = "nobody" }, webhook.ResultFailed, 553, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &server{}
+			c := listen(t, s, false)
+			test.change(s, &c)
+			if a := c.Send(t.Context(), time.Minute, m); a.Result != test.result || a.ResponseStatus != test.status || a.Error != test.code {
+				t.Errorf("it came to %+v", a)
+			}
+		})
+	}
+}
+
+// A server that says nothing is left after the timeout.
+func TestSendTimeout(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := Config{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, From: "service@operator.example"}
+	a := c.Send(t.Context(), 50*time.Millisecond, &Message{ID: "1", To: []string{"ana@operator.example"}})
+	if a.Result != webhook.ResultRetryable || a.Error != webhook.ErrorTimeout {
+		t.Errorf("it came to %+v", a)
+	}
+}
+
+// TLS is required of any server but one of this machine.
+func TestTLSPolicy(t *testing.T) {
+	for host, local := range map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true, "smtp.operator.example": false, "10.0.0.1": false, "127.example.com": false} {
+		if c := (Config{Host: host}); c.isLocal() != local {
+			t.Errorf("%s is local: %v, want %v", host, c.isLocal(), local)
+		}
+	}
+}
+
+// decoded returns the text of a message.
+func decoded(m *netmail.Message) (string, error) {
+	var r io.Reader = m.Body
+	if m.Header.Get("Content-Transfer-Encoding") == "quoted-printable" {
+		r = quotedprintable.NewReader(r)
+	}
+	text, err := io.ReadAll(r)
+	return strings.ReplaceAll(string(text), "\r\n", "\n"), err
+}

@@ -1,0 +1,191 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"service/webhook"
+)
+
+// channelTarget is what of a channel is encrypted.
+type channelTarget struct {
+	URL    string   `json:"url,omitzero"`
+	To     []string `json:"to,omitzero"`
+	Secret []byte   `json:"secret,omitzero"`
+}
+
+const (
+	channelColumns = "id, kind, name, target, alerts, active, created_at, updated_at"
+	selectChannel  = "SELECT " + channelColumns + " FROM alert_channels WHERE id = ?"
+)
+
+// channelPlace is what a channel's target is encrypted for.
+func channelPlace(id string) string { return "alert channel " + id }
+
+func (s *core) scanChannel(scan func(...any) error) (c webhook.AlertChannel, err error) {
+	var target []byte
+	var alerts string
+	var created, updated int64
+	if err := scan(&c.ID, &c.Kind, &c.Name, &target, &alerts, &c.Active, &created, &updated); err != nil {
+		return c, err
+	}
+	c.CreatedAt, c.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
+	plain, err := s.keys.Decrypt(target, channelPlace(c.ID))
+	if err != nil {
+		return c, err
+	}
+	var t channelTarget
+	if err := json.Unmarshal(plain, &t); err != nil {
+		return c, fmt.Errorf("store: target of alert channel %s is not valid", c.ID) // no error may quote it
+	}
+	c.URL, c.To, c.Secret = t.URL, t.To, t.Secret
+	return c, json.Unmarshal([]byte(alerts), &c.Alerts)
+}
+
+func (s *core) encryptTarget(c *webhook.AlertChannel) ([]byte, error) {
+	plain, err := json.Marshal(channelTarget{c.URL, c.To, c.Secret})
+	return s.keys.Encrypt(plain, channelPlace(c.ID)), err
+}
+
+// Channels returns the channels that alerts are sent to, in the order of their
+// creation. Their URLs and secrets are there: show none of them.
+func (s Alerts) Channels(ctx context.Context) (all []webhook.AlertChannel, err error) {
+	err = s.db.Each(ctx, "SELECT "+channelColumns+" FROM alert_channels ORDER BY id", nil, func(scan func(...any) error) error {
+		c, err := s.scanChannel(scan)
+		all = append(all, c)
+		return err
+	})
+	return all, err
+}
+
+// Channel returns one channel.
+func (s Alerts) Channel(ctx context.Context, id string) (webhook.AlertChannel, error) {
+	c, err := s.scanChannel(func(dest ...any) error { return s.db.Scan(ctx, selectChannel, []any{id}, dest...) })
+	return c, notFound(err, "alert channel")
+}
+
+// CreateChannel stores a channel that has passed its rules, with a new id and, for a
+// webhook, a new signing secret, which is returned for showing it once.
+func (w Write) CreateChannel(c webhook.AlertChannel) (webhook.AlertChannel, error) {
+	var n int
+	if err := w.t.Scan("SELECT count(*) FROM alert_channels", nil, &n); err != nil {
+		return c, err
+	}
+	if n >= webhook.MaxChannels {
+		return c, webhook.Invalid(webhook.Validation{Code: webhook.InvalidTooMany, Parameter: "channels", Detail: fmt.Sprintf("there are %d, and there may be %d; delete one first", n, webhook.MaxChannels)})
+	}
+	c.ID, c.Secret = webhook.NewID(), nil
+	if c.Kind == webhook.ChannelWebhook {
+		c.Secret = webhook.NewSigningSecret()
+	}
+	c.CreatedAt = w.s.clock.now().UTC().Truncate(time.Millisecond)
+	return c, w.storeChannel(&c)
+}
+
+func (w Write) storeChannel(c *webhook.AlertChannel) error {
+	target, err := w.s.encryptTarget(c)
+	if err != nil {
+		return err
+	}
+	alerts, err := json.Marshal(c.Alerts)
+	if err != nil {
+		return err
+	}
+	c.UpdatedAt = w.s.clock.now().UTC().Truncate(time.Millisecond)
+	return w.t.Exec("INSERT OR REPLACE INTO alert_channels ("+channelColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+		c.ID, string(c.Kind), c.Name, target, string(alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
+}
+
+// Channel returns one channel as it is in this write.
+func (w Write) Channel(id string) (webhook.AlertChannel, error) {
+	c, err := w.s.scanChannel(func(dest ...any) error { return w.t.Scan(selectChannel, []any{id}, dest...) })
+	return c, notFound(err, "alert channel")
+}
+
+// UpdateChannel stores a channel that was read with [Write.Channel], but for its kind
+// and its secret, which stay.
+func (w Write) UpdateChannel(c webhook.AlertChannel) error {
+	before, err := w.Channel(c.ID)
+	if err != nil {
+		return err
+	}
+	c.Kind, c.Secret, c.CreatedAt = before.Kind, before.Secret, before.CreatedAt
+	return w.storeChannel(&c)
+}
+
+// DeleteChannel removes a channel with what is on its way there.
+func (w Write) DeleteChannel(id string) error {
+	n, err := w.t.Affected("DELETE FROM alert_channels WHERE id = ?", id)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return webhook.NotFound("alert channel")
+	}
+	return w.t.Exec("DELETE FROM alert_sends WHERE channel_id = ?", id)
+}
+
+// TestChannel has a test alert sent to a channel.
+func (w Write) TestChannel(id string) error {
+	if _, err := w.Channel(id); err != nil {
+		return err
+	}
+	now := w.s.clock.now()
+	text, err := webhook.NewTestAlert(now)
+	if err != nil {
+		return err
+	}
+	w.t.alertQueued()
+	return w.t.Exec("INSERT INTO alert_sends (channel_id, name, json, status, attempts_made, next_attempt_at, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?)",
+		id, string(webhook.AlertTest), text, w.s.clock.wait(now), now.UnixMilli())
+}
+
+// alertQueued tells the dispatcher, after the commit, that there is an alert to send.
+func (t *tx) alertQueued() {
+	t.AfterCommit(func() { t.w.watchers.tell(func(c *Changes) { c.Alerts = true }) })
+}
+
+const insertSends = `INSERT INTO alert_sends (channel_id, alert, name, status, attempts_made, next_attempt_at, created_at)
+	SELECT id, ?1, ?2, 'pending', 0, ?3, ?4 FROM alert_channels WHERE active = 1 AND ?2 IN (SELECT value FROM json_each(alerts))`
+
+// queueSends has an alert sent to the channels that want it.
+func (t *tx) queueSends(alert int64, a *webhook.Alert) error {
+	n, err := t.Affected(insertSends, alert, string(a.Name), t.w.clock.wait(a.At), a.At.UnixMilli())
+	if n > 0 {
+		t.alertQueued()
+	}
+	return err
+}
+
+// AlertSend is an alert on its way to a channel, or what came of that.
+type AlertSend struct {
+	ChannelID      string
+	Name           webhook.AlertName
+	Status         webhook.Status
+	AttemptsMade   int
+	NextAttemptAt  time.Time
+	ResponseStatus int
+	Error          webhook.ErrorCode
+	AttemptedAt    time.Time // when the last attempt ended; zero for none
+	CreatedAt      time.Time
+}
+
+const selectSends = `SELECT channel_id, name, status, attempts_made, next_attempt_at, coalesce(response_status, 0), coalesce(error, ''), attempted_at, created_at
+	FROM alert_sends WHERE channel_id = ? ORDER BY num DESC LIMIT ?`
+
+// Sends returns the newest alerts that were sent to a channel, or are on their way.
+func (s Alerts) Sends(ctx context.Context, channelID string, limit int) (all []AlertSend, err error) {
+	err = s.db.Each(ctx, selectSends, []any{channelID, limit}, func(scan func(...any) error) error {
+		var a AlertSend
+		var next, attempted sql.NullInt64
+		var created int64
+		err := scan(&a.ChannelID, &a.Name, &a.Status, &a.AttemptsMade, &next, &a.ResponseStatus, &a.Error, &attempted, &created)
+		a.NextAttemptAt, a.AttemptedAt, a.CreatedAt = s.clock.shown(next), fromMillis(attempted), time.UnixMilli(created).UTC()
+		all = append(all, a)
+		return err
+	})
+	return all, err
+}

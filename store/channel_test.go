@@ -1,0 +1,150 @@
+package store
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+func channel(kind webhook.ChannelKind, alerts ...webhook.AlertName) webhook.AlertChannel {
+	c := webhook.AlertChannel{Kind: kind, Name: "on call", URL: "https://hooks.example/canary", Alerts: alerts, Active: true}
+	if kind == webhook.ChannelEmail {
+		c.URL, c.To = "", []string{"canary@operator.example"}
+	}
+	return c
+}
+
+func createChannel(t *testing.T, s *Store, c webhook.AlertChannel) webhook.AlertChannel {
+	t.Helper()
+	mustWrite(t, s, func(w Write) (err error) { c, err = w.CreateChannel(c); return err })
+	return c
+}
+
+// An alert goes to the channels that want it, each tried again by itself, and to none
+// that was paused or does not want it. A test goes to its channel alone.
+func TestAlertsToChannels(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		all := createChannel(t, s, channel(webhook.ChannelSlack, webhook.AlertNames()...))
+		mail := createChannel(t, s, channel(webhook.ChannelEmail, webhook.AlertFailing))
+		createChannel(t, s, channel(webhook.ChannelWebhook, webhook.AlertRecovered))
+		paused := channel(webhook.ChannelWebhook, webhook.AlertNames()...)
+		paused.Active = false
+		createChannel(t, s, paused)
+		must(t, s.writer.do(func(t *tx) error { return s.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: sub}, 0) }))
+		sent := make(map[string]*AlertClaim)
+		claim := func() *AlertClaim {
+			t.Helper()
+			c, _, err := s.Alerts().Claim(t.Context(), time.Minute)
+			must(t, err)
+			return c
+		}
+		for c := claim(); c != nil; c = claim() {
+			if c.Channel == nil || c.Number != 1 || c.SubscriptionID != sub.ID || !bytes.Contains(c.JSON, []byte("subscription_failing")) {
+				t.Fatalf("a claim is %+v", c)
+			}
+			sent[c.Channel.ID] = c
+		}
+		if len(sent) != 2 || sent[all.ID] == nil || sent[mail.ID] == nil || sent[all.ID].Channel.URL != all.URL || !slices.Equal(sent[mail.ID].Channel.To, mail.To) {
+			t.Fatalf("it was sent to %v", sent)
+		}
+		good := webhook.Attempt{ResponseStatus: 200, Result: webhook.ResultSuccess}
+		must(t, s.Alerts().Record(sent[all.ID], &good, webhook.Step{Status: webhook.StatusSuccess}))
+		bad := webhook.Attempt{Error: webhook.ErrorConnect, Result: webhook.ResultRetryable}
+		must(t, s.Alerts().Record(sent[mail.ID], &bad, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}))
+		if c, next, err := s.Alerts().Claim(t.Context(), time.Minute); c != nil || err != nil || !next.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("then %+v is due, the next %s, %v", c, next, err)
+		}
+		last, err := s.Alerts().Last(t.Context(), 10)
+		if err != nil || len(last) != 1 || last[0].Status != webhook.StatusSuccess {
+			t.Errorf("the last alerts are %+v, %v", last, err)
+		}
+		sends, err := s.Alerts().Sends(t.Context(), mail.ID, 10)
+		if err != nil || len(sends) != 1 || sends[0].Status != webhook.StatusRetryable || sends[0].Error != webhook.ErrorConnect || sends[0].AttemptsMade != 1 || sends[0].AttemptedAt.IsZero() {
+			t.Errorf("to the channel were sent %+v, %v", sends, err)
+		}
+		mustWrite(t, s, func(w Write) error { return w.TestChannel(all.ID) })
+		if c := claim(); c == nil || c.Channel.ID != all.ID || c.ID == "" || !bytes.Contains(c.JSON, []byte("alert_test")) {
+			t.Errorf("the test is %+v", c)
+		}
+		mustWrite(t, s, func(w Write) error { return w.DeleteChannel(mail.ID) })
+		time.Sleep(2 * time.Hour)
+		if c := claim(); c == nil || c.Channel.ID != all.ID { // the test, which was cut off
+			t.Errorf("after its channel was deleted %+v is due", c)
+		}
+		_, err = s.Alerts().Channel(t.Context(), mail.ID)
+		wantCode(t, err, webhook.CodeNotFound)
+		time.Sleep(time.Hour)
+		sweepAt(t, s, time.Now())
+		if sends, err := s.Alerts().Sends(t.Context(), all.ID, 10); err != nil || len(sends) != 0 {
+			t.Errorf("retention leaves %+v, %v", sends, err)
+		}
+	})
+}
+
+// A channel that was interrupted five times has failed.
+func TestAlertSendIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		c := createChannel(t, s, channel(webhook.ChannelSlack, webhook.AlertFailing))
+		mustWrite(t, s, func(w Write) error { return w.TestChannel(c.ID) })
+		n := 0
+		for range 10 {
+			claim, _, err := s.Alerts().Claim(t.Context(), time.Minute)
+			must(t, err)
+			if claim != nil {
+				n++
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		sends, err := s.Alerts().Sends(t.Context(), c.ID, 1)
+		if err != nil || n != webhook.MaxAttempts || sends[0].Status != webhook.StatusFailed {
+			t.Errorf("%d attempts, %+v, %v", n, sends, err)
+		}
+	})
+}
+
+// A channel is changed but for its kind and its secret, and nothing of it is stored in
+// plain text. A rotation of the key re-encrypts it.
+func TestChannelsAreEncrypted(t *testing.T) {
+	s := open(t)
+	hook := createChannel(t, s, channel(webhook.ChannelWebhook, webhook.AlertFailing))
+	createChannel(t, s, channel(webhook.ChannelEmail, webhook.AlertFailing))
+	if len(hook.Secret) == 0 {
+		t.Error("a webhook has no signing secret")
+	}
+	changed := hook
+	changed.Name, changed.URL, changed.Kind, changed.Secret, changed.Active = "other", "https://hooks.example/canary/2", webhook.ChannelSlack, nil, false
+	mustWrite(t, s, func(w Write) error { return w.UpdateChannel(changed) })
+	got, err := s.Alerts().Channel(t.Context(), hook.ID)
+	must(t, err)
+	if got.Name != "other" || got.URL != changed.URL || got.Kind != webhook.ChannelWebhook || !bytes.Equal(got.Secret, hook.Secret) || got.Active || got.Target() != "https://hooks.example/…" {
+		t.Errorf("it is %+v", got)
+	}
+	err = s.db.Each(t.Context(), "SELECT target FROM alert_channels", nil, func(scan func(...any) error) error {
+		var target []byte
+		err := scan(&target)
+		if bytes.Contains(target, []byte("canary")) {
+			t.Errorf("%q is stored", target)
+		}
+		return err
+	})
+	must(t, err)
+	r, err := s.RotateKey(t.Context())
+	if err != nil || r.AlertChannels != 2 {
+		t.Errorf("the rotation came to %+v, %v", r, err)
+	}
+	if all, err := s.Alerts().Channels(t.Context()); err != nil || len(all) != 2 || all[0].URL != changed.URL {
+		t.Errorf("after it there are %+v, %v", all, err)
+	}
+	for n := 2; n < webhook.MaxChannels; n++ {
+		createChannel(t, s, channel(webhook.ChannelSlack, webhook.AlertFailing))
+	}
+	err = s.Write(t.Context(), func(w Write) error {
+		_, err := w.CreateChannel(channel(webhook.ChannelSlack, webhook.AlertFailing))
+		return err
+	})
+	wantCode(t, err, webhook.CodeInvalid)
+}

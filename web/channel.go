@@ -1,0 +1,301 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// channelPages are the pages of alert channels.
+type channelPages struct{ *site }
+
+// channelSends is how many of the last alerts the page of a channel shows.
+const channelSends = 20
+
+// channelPath returns the path of the page of a channel.
+func channelPath(id string) string { return "/alerts/" + url.PathEscape(id) }
+
+// channelRow is a channel in the list, with its last alert.
+type channelRow struct {
+	webhook.AlertChannel
+	last *store.AlertSend // nil for none
+}
+
+// channelList is the page of all channels.
+type channelList struct {
+	rows   []channelRow
+	flag   bool // --alert-url is set
+	smtp   bool
+	alerts []store.Alert // the newest
+}
+
+func (h *channelPages) list(r *request) (response, error) {
+	l := channelList{flag: h.cfg.AlertURL, smtp: h.cfg.Email}
+	channels, err := h.store.Alerts().Channels(r.Context())
+	if err != nil {
+		return response{}, err
+	}
+	for _, c := range channels {
+		row := channelRow{AlertChannel: c}
+		sends, err := h.store.Alerts().Sends(r.Context(), c.ID, 1)
+		if err != nil {
+			return response{}, err
+		}
+		if len(sends) > 0 {
+			row.last = &sends[0]
+		}
+		l.rows = append(l.rows, row)
+	}
+	if l.alerts, err = h.store.Alerts().Last(r.Context(), healthRows); err != nil {
+		return response{}, err
+	}
+	return response{page: channelListPage(h.frame(r, "Alerts"), &l)}, nil
+}
+
+// channelForm is the form that creates a channel, or changes one.
+type channelForm struct {
+	channel webhook.AlertChannel // its URL is what was filled in
+	to      string
+	editing bool
+	target  string // of the one that is changed: where it leads to now
+	smtp    bool
+	errors  []ui.FieldError
+}
+
+// channelFields are the fields of the form by the parameters that errors name.
+func channelFields() map[string][2]string {
+	return map[string][2]string{
+		"name": {"name", "Name"}, "kind": {"kind", "Kind"}, "url": {"url", "URL"}, "to": {"to", "Addresses"},
+		"alerts": {"alert-" + string(webhook.AlertFailing), "Alerts"}, "channels": {"name", "Channels"},
+	}
+}
+
+func (h *channelPages) newForm(r *request) (response, error) {
+	f := channelForm{smtp: h.cfg.Email, channel: webhook.AlertChannel{Kind: webhook.ChannelSlack, Alerts: webhook.AlertNames(), Active: true}}
+	return response{page: channelFormPage(h.frame(r, "New alert channel"), &f)}, nil
+}
+
+// readForm takes what was filled in into a channel.
+func (h *channelPages) readForm(r *request, c *webhook.AlertChannel) (*channelForm, error) {
+	form, err := r.form()
+	if err != nil {
+		return nil, err
+	}
+	c.Name, c.Active = strings.TrimSpace(form.Get("name")), form.Has("active")
+	c.Alerts = nil
+	for _, name := range webhook.AlertNames() {
+		if slices.Contains(form["alert"], string(name)) {
+			c.Alerts = append(c.Alerts, name)
+		}
+	}
+	f := &channelForm{smtp: h.cfg.Email, to: strings.TrimSpace(form.Get("to"))}
+	if c.Kind == "" {
+		c.Kind = webhook.ChannelKind(form.Get("kind"))
+	}
+	if given := strings.TrimSpace(form.Get("url")); given != "" {
+		c.URL = given
+	}
+	if c.Kind == webhook.ChannelEmail {
+		c.URL, c.To = "", nil
+		for address := range strings.FieldsFuncSeq(f.to, func(r rune) bool { return r == ',' || r == ';' || r == ' ' || r == '\n' }) {
+			c.To = append(c.To, webhook.NormalizeEmail(address))
+		}
+	}
+	f.channel = *c
+	return f, nil
+}
+
+func (h *channelPages) check(c *webhook.AlertChannel) error {
+	return validationError(webhook.CheckChannel(c, h.cfg.Rules, h.cfg.Email))
+}
+
+// create creates a channel. The page that answers has the signing secret of a webhook,
+// which is shown once.
+func (h *channelPages) create(r *request) (response, error) {
+	c := webhook.AlertChannel{}
+	f, err := h.readForm(r, &c)
+	if err != nil {
+		return response{}, err
+	}
+	c.Active = true
+	if err = h.check(&c); err == nil {
+		err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+			if c, err = sw.CreateChannel(c); err != nil {
+				return err
+			}
+			return sw.Audit(r.entry(webhook.ActionAlertChannelCreate, "", c.ID, channelDetail(&c)))
+		})
+	}
+	if f.errors = ui.FieldErrors(err, channelFields()); f.errors != nil {
+		return response{page: channelFormPage(h.frame(r, "New alert channel"), f), status: http.StatusUnprocessableEntity}, nil
+	}
+	if err != nil {
+		return response{}, unavailable(err)
+	}
+	if c.Kind == webhook.ChannelWebhook {
+		return response{page: channelSecretPage(h.frame(r, "The new alert channel"), &c), secret: true}, nil
+	}
+	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The channel is created. Send a test alert to see whether it works."}}, nil
+}
+
+// channelDetail says what a channel is, for the audit.
+func channelDetail(c *webhook.AlertChannel) string {
+	return string(c.Kind) + " " + c.Name + ": " + c.Target()
+}
+
+// channelView is the page of one channel.
+type channelView struct {
+	webhook.AlertChannel
+	sends []store.AlertSend
+}
+
+func (h *channelPages) show(r *request) (response, error) {
+	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	v := channelView{AlertChannel: c}
+	if v.sends, err = h.store.Alerts().Sends(r.Context(), c.ID, channelSends); err != nil {
+		return response{}, err
+	}
+	return response{page: channelPage(h.frame(r, c.Name), &v)}, nil
+}
+
+func (h *channelPages) editForm(r *request) (response, error) {
+	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	f := channelForm{editing: true, target: c.Target(), to: strings.Join(c.To, ", "), smtp: h.cfg.Email, channel: c}
+	f.channel.URL = "" // it may be a secret
+	return response{page: channelFormPage(h.frame(r, "Edit "+c.Name), &f)}, nil
+}
+
+func (h *channelPages) update(r *request) (response, error) {
+	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	target, name := c.Target(), c.Name
+	f, err := h.readForm(r, &c)
+	if err != nil {
+		return response{}, err
+	}
+	if err = h.check(&c); err == nil {
+		err = h.store.Write(r.Context(), func(sw store.Write) error {
+			if err := sw.UpdateChannel(c); err != nil {
+				return err
+			}
+			return sw.Audit(r.entry(webhook.ActionAlertChannelUpdate, "", c.ID, channelDetail(&c)))
+		})
+	}
+	if f.errors = ui.FieldErrors(err, channelFields()); f.errors != nil {
+		f.editing, f.target = true, target
+		if !slices.ContainsFunc(f.errors, func(e ui.FieldError) bool { return e.ID == "url" }) {
+			f.channel.URL = ""
+		}
+		return response{page: channelFormPage(h.frame(r, "Edit "+name), f), status: http.StatusUnprocessableEntity}, nil
+	}
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The channel is saved."}}, nil
+}
+
+// test has a test alert sent.
+func (h *channelPages) test(r *request) (response, error) {
+	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
+	if err == nil {
+		err = h.store.Write(r.Context(), func(sw store.Write) error {
+			return errors.Join(sw.TestChannel(c.ID), sw.Audit(r.entry(webhook.ActionAlertChannelTest, "", c.ID, channelDetail(&c))))
+		})
+	}
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "A test alert is being sent. Its result is listed under Last alerts."}}, nil
+}
+
+func (h *channelPages) confirmDelete(r *request) (response, error) {
+	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	return response{page: channelDeletePage(h.frame(r, "Delete "+c.Name), &c)}, nil
+}
+
+func (h *channelPages) delete(r *request) (response, error) {
+	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
+	if err == nil {
+		err = h.store.Write(r.Context(), func(sw store.Write) error {
+			if err := sw.DeleteChannel(c.ID); err != nil {
+				return err
+			}
+			return sw.Audit(r.entry(webhook.ActionAlertChannelDelete, "", c.ID, channelDetail(&c)))
+		})
+	}
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	return response{location: "/alerts", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The channel is deleted."}}, nil
+}
+
+// channelKinds are the kinds to choose from.
+func channelKinds() []ui.Option {
+	return []ui.Option{
+		{Value: string(webhook.ChannelSlack), Label: "Slack-compatible webhook"},
+		{Value: string(webhook.ChannelEmail), Label: "Email"},
+		{Value: string(webhook.ChannelWebhook), Label: "Webhook (signed JSON)"},
+	}
+}
+
+func channelKind(k webhook.ChannelKind) string {
+	for _, o := range channelKinds() {
+		if o.Value == string(k) {
+			return o.Label
+		}
+	}
+	return string(k)
+}
+
+// alertMeaning says when an alert is sent.
+func alertMeaning(name webhook.AlertName) string {
+	switch name {
+	case webhook.AlertFailing:
+		return "The circuit breaker of a subscription opened: its events are held."
+	case webhook.AlertRecovered:
+		return "A failing subscription accepts deliveries again."
+	case webhook.AlertDisabled:
+		return "A subscription was failing for longer than --disable-after, and was disabled."
+	case webhook.AlertLost:
+		return "Events were removed by the retention before they could be delivered."
+	}
+	return ""
+}
+
+// sendResult says what came of sending an alert.
+func sendResult(s *store.AlertSend) string {
+	switch {
+	case s.AttemptsMade == 0 || s.AttemptedAt.IsZero():
+		return "not sent yet"
+	case s.Error != webhook.ErrorNone:
+		return errorTitles[s.Error]
+	case s.ResponseStatus != 0:
+		return outcomeText(&webhook.Attempt{ResponseStatus: s.ResponseStatus})
+	}
+	return ""
+}
+
+// sendName names an alert that was sent to a channel.
+func sendName(s *store.AlertSend) string {
+	if s.Name == webhook.AlertTest {
+		return "Test"
+	}
+	return alertTitle(s.Name)
+}

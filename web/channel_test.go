@@ -1,0 +1,65 @@
+package web
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A channel is created, tested, changed and deleted by forms. Its URL and its secret are
+// shown once at most, and the audit log has neither.
+func TestChannelPages(t *testing.T) {
+	w := testWeb(t, func(cfg *Config) { cfg.Email = true })
+	v := visit(t, w)
+	v.signIn(w)
+	v.do("GET", "/alerts").want(t, 200, "No alert channel is set up.")
+	v.do("GET", "/alerts/new").want(t, 200, "Slack-compatible webhook")
+	v.send("/alerts/new", "name", "", "kind", "slack", "url", "http://hooks.example/").want(t, 422, "needs at least one alert")
+	v.send("/alerts/new", "name", "x", "kind", "email", "to", "nobody", "alert", "subscription_failing").want(t, 422, "must be an email address")
+
+	made := v.send("/alerts/new", "name", "On call", "kind", "webhook", "url", "https://hooks.example/canary", "alert", "events_lost")
+	made.want(t, 200, "Copy the signing secret now:")
+	secret := regexp.MustCompile(`whsec_[A-Za-z0-9+/]{43}=`).FindString(made.body)
+	if secret == "" {
+		t.Fatalf("the page has no secret:\n%s", made.body)
+	}
+	path := regexp.MustCompile(`/alerts/[0-9a-f-]{36}`).FindString(made.body)
+	shown := func(path string, texts ...string) {
+		t.Helper()
+		p := v.do("GET", path)
+		for _, text := range texts {
+			p.want(t, 200, text)
+		}
+		if strings.Contains(p.body, "canary") || strings.Contains(p.body, secret) {
+			t.Errorf("%s shows a secret:\n%s", path, p.body)
+		}
+	}
+	shown(path, "https://hooks.example/…", "Send test alert", "No alert was sent here yet.", "Events lost")
+	shown("/alerts", "On call", "Events lost")
+	v.send(path+"/test").want(t, 303, "")
+	shown(path, "Test", "not sent yet", "0 of 5 attempts")
+	shown(path+"/edit", "Leave it empty to keep it.")
+	v.send(path+"/edit", "name", "Night shift", "alert", "subscription_failing").want(t, 303, "") // paused: the box is not ticked
+	shown("/alerts", "Night shift", "paused")
+	id := strings.TrimPrefix(path, "/alerts/")
+	c, err := w.store.Alerts().Channel(t.Context(), id)
+	if err != nil || c.URL != "https://hooks.example/canary" || c.Secret.Reveal() != secret || c.Active || len(c.Alerts) != 1 {
+		t.Errorf("it is %+v, %v", c, err)
+	}
+	v.send("/alerts/new", "name", "Mail", "kind", "email", "to", "Ana@operator.example, bo@operator.example", "alert", "subscription_failing").want(t, 303, "")
+	shown("/alerts", "ana@operator.example, bo@operator.example")
+	v.do("GET", path+"/delete").want(t, 200, "Delete channel")
+	v.send(path+"/delete").want(t, 303, "")
+	v.do("GET", path).want(t, 404, "")
+	shown("/audit", "alert channel create", "alert channel update", "alert channel test", "alert channel delete")
+}
+
+// Without a mail server no email channel can be created, and the page says what is missing.
+func TestChannelWithoutMailServer(t *testing.T) {
+	w := testWeb(t, func(cfg *Config) { cfg.AlertURL = true })
+	v := visit(t, w)
+	v.signIn(w)
+	v.do("GET", "/alerts").want(t, 200, "--smtp-host")
+	v.do("GET", "/alerts").want(t, 200, "Set by a flag, read-only here")
+	v.send("/alerts/new", "name", "Mail", "kind", "email", "to", "ana@operator.example", "alert", "subscription_failing").want(t, 422, "needs an SMTP server")
+}

@@ -1,0 +1,205 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ChannelKind says how a channel sends alerts.
+type ChannelKind string
+
+const (
+	ChannelWebhook ChannelKind = "webhook" // like a delivery, signed
+	ChannelSlack   ChannelKind = "slack"   // a webhook that takes Slack's format
+	ChannelEmail   ChannelKind = "email"   // by the SMTP server of the operator
+)
+
+// ChannelKinds returns every kind of channel.
+func ChannelKinds() []ChannelKind { return []ChannelKind{ChannelWebhook, ChannelSlack, ChannelEmail} }
+
+// AlertChannel is where alerts are sent.
+type AlertChannel struct {
+	ID     string
+	Kind   ChannelKind
+	Name   string
+	URL    string        // of a webhook: it may be a secret
+	To     []string      // addresses of an email
+	Secret SigningSecret // of ChannelWebhook
+	Alerts []AlertName   // that are sent here
+	Active bool
+
+	CreatedAt, UpdatedAt time.Time
+}
+
+// Target returns where a channel leads to, without what may be a secret.
+func (c *AlertChannel) Target() string {
+	if c.Kind == ChannelEmail {
+		return strings.Join(c.To, ", ")
+	}
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return ""
+	}
+	if u.Path != "" && u.Path != "/" || u.RawQuery != "" {
+		return u.Scheme + "://" + u.Host + "/…"
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// The bounds of a channel.
+const (
+	MaxChannels    = 20
+	maxChannelName = 100 // bytes
+	maxAddresses   = 20
+)
+
+// CheckChannel returns what is wrong with a channel, by the names of its fields: name,
+// kind, url, to and alerts. SMTP says whether email can be sent.
+func CheckChannel(c *AlertChannel, rules SubscriptionRules, smtp bool) []Validation {
+	var all []Validation
+	fail := func(code, parameter, detail string) { all = append(all, Validation{code, detail, parameter}) }
+	switch {
+	case c.Name == "":
+		fail(InvalidRequired, "name", "is required")
+	case len(c.Name) > maxChannelName:
+		fail(InvalidTooLong, "name", fmt.Sprintf("must be at most %d bytes", maxChannelName))
+	}
+	switch c.Kind {
+	case ChannelWebhook, ChannelSlack:
+		if c.URL == "" {
+			fail(InvalidRequired, "url", "is required")
+			break
+		}
+		if u, err := url.Parse(c.URL); err == nil && u.User != nil {
+			fail(InvalidFormat, "url", "must not hold a user name or password; a secret can stand in its path or query")
+			break
+		}
+		all = append(all, rules.CheckURL(c.URL)...)
+	case ChannelEmail:
+		if !smtp {
+			fail(InvalidValue, "kind", "needs an SMTP server: start the service with --smtp-host and --smtp-from")
+		}
+		switch {
+		case len(c.To) == 0:
+			fail(InvalidRequired, "to", "is required")
+		case len(c.To) > maxAddresses:
+			fail(InvalidTooMany, "to", fmt.Sprintf("must be at most %d addresses", maxAddresses))
+		}
+		for _, address := range c.To {
+			all = append(all, CheckEmail("to", address)...)
+		}
+	default:
+		fail(InvalidValue, "kind", "must be one of webhook, slack, email")
+	}
+	if len(c.Alerts) == 0 {
+		fail(InvalidRequired, "alerts", "needs at least one alert")
+	}
+	for _, name := range c.Alerts {
+		if !slices.Contains(AlertNames(), name) {
+			fail(InvalidValue, "alerts", "has an alert that does not exist")
+		}
+	}
+	return all
+}
+
+// AlertTest is the name of the alert that tests a channel.
+const AlertTest AlertName = "alert_test"
+
+// NewTestAlert returns the JSON of an alert that tests a channel.
+func NewTestAlert(at time.Time) ([]byte, error) {
+	return json.Marshal(struct {
+		ID        string    `json:"id"`
+		Timestamp string    `json:"timestamp"`
+		Name      AlertName `json:"name"`
+		Version   string    `json:"version"`
+		Message   string    `json:"message"`
+		Action    string    `json:"action"`
+	}{NewID(), FormatTime(at), AlertTest, EventVersion, "This is a test of an alert channel.", "Nothing needs to be done."})
+}
+
+// AlertText is an alert in words, for people.
+type AlertText struct {
+	Subject string   // one line
+	Lines   []string // "" is an empty line
+}
+
+var alertSubjects = map[AlertName]string{
+	AlertFailing:   "is failing",
+	AlertRecovered: "has recovered",
+	AlertDisabled:  "was disabled",
+	AlertLost:      "lost events",
+}
+
+// ParseAlertText renders the JSON of an alert for people. BaseURL is where the admin UI
+// is reached, "" for no link.
+func ParseAlertText(raw []byte, baseURL string) (t AlertText, err error) {
+	var j alertJSON
+	if err := json.Unmarshal(raw, &j); err != nil {
+		return t, err
+	}
+	s := &j.Subscription
+	name, _, _ := strings.Cut(strings.TrimSpace(s.Description), "\n")
+	if name == "" {
+		name = s.URL
+	}
+	subject, known := alertSubjects[AlertName(j.Name)]
+	if !known {
+		return AlertText{"Test alert", []string{j.Message}}, nil
+	}
+	t.Subject = oneLine(name) + " " + subject
+	line := func(texts ...string) { t.Lines = append(t.Lines, strings.Join(texts, "")) }
+	line(j.Message)
+	line()
+	line("Subscription: ", oneLine(s.URL), " (", s.ID, ")")
+	if j.FailingSince != nil {
+		line("Failing since: ", *j.FailingSince)
+	}
+	if a := j.LastAttempt; a != nil {
+		switch {
+		case a.ResponseStatus != nil:
+			line("Last response: ", strconv.Itoa(*a.ResponseStatus))
+		case a.Error != nil:
+			line("Last error: ", a.Error.Detail)
+		}
+	}
+	if j.LostEvents != nil {
+		line("Lost events: ", strconv.FormatInt(*j.LostEvents, 10))
+	}
+	line()
+	line(j.Action)
+	if baseURL != "" {
+		line()
+		line(baseURL, "/subscriptions/", s.ID)
+	}
+	return t, nil
+}
+
+// oneLine returns a text of outside without control characters, cut to a length that a
+// subject can have.
+func oneLine(s string) string {
+	const most = 200
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0x2028 || r == 0x2029 {
+			return ' '
+		}
+		return r
+	}, s)
+	if s = strings.TrimSpace(s); len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// SlackBody returns the body of a request to a webhook that takes Slack's format.
+func (t *AlertText) SlackBody() ([]byte, error) {
+	text := "*" + t.Subject + "*\n" + strings.Join(t.Lines, "\n")
+	return json.Marshal(map[string]string{"text": strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(text)})
+}
+
+// Body returns the text of an email.
+func (t *AlertText) Body() string { return strings.Join(t.Lines, "\n") + "\n" }

@@ -164,7 +164,7 @@ func (h *channelPages) show(r *request) (response, error) {
 	if v.sends, err = h.store.Alerts().Sends(r.Context(), c.ID, channelSends); err != nil {
 		return response{}, err
 	}
-	return response{page: channelPage(h.frame(r, c.Name), &v)}, nil
+	return response{page: channelPage(h.frame(r, ui.Visible(c.Name)), &v)}, nil
 }
 
 func (h *channelPages) editForm(r *request) (response, error) {
@@ -174,7 +174,7 @@ func (h *channelPages) editForm(r *request) (response, error) {
 	}
 	f := channelForm{editing: true, target: c.Target(), to: strings.Join(c.To, ", "), smtp: h.cfg.Email, channel: c}
 	f.channel.URL = "" // it may be a secret
-	return response{page: channelFormPage(h.frame(r, "Edit "+c.Name), &f)}, nil
+	return response{page: channelFormPage(h.frame(r, "Edit "+ui.Visible(c.Name)), &f)}, nil
 }
 
 func (h *channelPages) update(r *request) (response, error) {
@@ -200,7 +200,7 @@ func (h *channelPages) update(r *request) (response, error) {
 		if !slices.ContainsFunc(f.errors, func(e ui.FieldError) bool { return e.ID == "url" }) {
 			f.channel.URL = ""
 		}
-		return response{page: channelFormPage(h.frame(r, "Edit "+name), f), status: http.StatusUnprocessableEntity}, nil
+		return response{page: channelFormPage(h.frame(r, "Edit "+ui.Visible(name)), f), status: http.StatusUnprocessableEntity}, nil
 	}
 	if err != nil {
 		return response{}, asProblem(err)
@@ -227,7 +227,7 @@ func (h *channelPages) confirmDelete(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{page: channelDeletePage(h.frame(r, "Delete "+c.Name), &c)}, nil
+	return response{page: channelDeletePage(h.frame(r, "Delete "+ui.Visible(c.Name)), &c)}, nil
 }
 
 func (h *channelPages) delete(r *request) (response, error) {

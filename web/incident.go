@@ -263,7 +263,7 @@ func (h *incidentPages) show(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	v := incidentView{incidentRow{i, partnerMessage(&i, store.MaxWaitingOfOne)}, h.curl.Command("GET", "/v2/incidents/"+i.ID, "")}
-	f := h.frame(r, incidentName(&i))
+	f := h.frame(r, ui.Visible(incidentName(&i)))
 	f.Program, f.Programs = "", nil // the page is of one program, whichever is looked at
 	return response{page: incidentPage(f, &v)}, nil
 }

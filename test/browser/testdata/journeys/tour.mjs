@@ -243,6 +243,10 @@ await post(page, `/subscriptions/${html}/edit`, [["url", attack + long], ["event
 await post(page, `/subscriptions/${html}/edit`, [["revision", "0"], ["url", `${origin}/html/`], ["events", "hostile_thing"], ["description", attack]], 409);
 await post(page, `/subscriptions/${html}/ping`, [], 200);
 await page.locator("#ping").getByText("503").first().waitFor();
+await post(page, `/subscriptions/${html}/test`, [["name", attack]], 422);
+await post(page, `/subscriptions/${html}/test`, [["name", "hostile_thing"]], 200);
+await visit(page, "/find");
+await page.evaluate((text) => fetch(`/find/suggest?q=${text}`), q); // as the field does while the visitor types
 await post(page, `/subscriptions/${html}/probe`, [], 200); // it is not failing, which is said
 await hold(page);
 await post(page, `/subscriptions/${html}/pause`, [], 200);

@@ -30,18 +30,20 @@ type route struct {
 	deprecation *deprecation // nil: it is here to stay
 }
 
+const (
+	subscriptionsPath = "/v2/webhooks/subscriptions"
+	subscriptionPath  = subscriptionsPath + "/:id"
+	deliveriesPath    = subscriptionPath + "/deliveries"
+	deliveryPath      = deliveriesPath + "/:delivery_id"
+	replaysPath       = subscriptionPath + "/replays"
+	replayPath        = replaysPath + "/:replay_id"
+	bulkRunsPath      = "/v2/bulk_runs"
+	bulkRunPath       = bulkRunsPath + "/:id"
+)
+
 // routes is every route of the API. HEAD works where GET does.
 func (a *API) routes() []route {
 	const (
-		subscriptionsPath = "/v2/webhooks/subscriptions"
-		subscriptionPath  = subscriptionsPath + "/:id"
-		deliveriesPath    = subscriptionPath + "/deliveries"
-		deliveryPath      = deliveriesPath + "/:delivery_id"
-		replaysPath       = subscriptionPath + "/replays"
-		replayPath        = replaysPath + "/:replay_id"
-		bulkRunsPath      = "/v2/bulk_runs"
-		bulkRunPath       = bulkRunsPath + "/:id"
-
 		webhooksRead, webhooksWrite = webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite
 		eventsRead, eventsWrite     = webhook.ScopeEventsRead, webhook.ScopeEventsWrite
 	)

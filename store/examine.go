@@ -182,13 +182,19 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	if err := checkCommits(ctx, path, db); err != nil {
 		x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
 	}
+	x.database(ctx, db, path, file, cfg)
+	return nil
+}
+
+// database looks at what is stored in the database, whose pages are in order.
+func (x *examination) database(ctx context.Context, db *sql.DB, path string, file *keyring.File, cfg Config) {
 	var version int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		x.add(LevelFail, checkSchema, adviceRestore, "its version cannot be read: %v", err)
-		return nil
+		return
 	}
 	if !x.schema(version) || version == 0 {
-		return nil
+		return
 	}
 	scan := func(query string, args []any, dest ...any) error {
 		return db.QueryRowContext(ctx, query, args...).Scan(dest...)
@@ -216,7 +222,6 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema has none
 		x.admins(admins)
 	}
-	return nil
 }
 
 // files looks at the modes and the owners of the data directory and of what is

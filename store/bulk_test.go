@@ -360,6 +360,9 @@ func TestBulkRunCancelled(t *testing.T) {
 	if r := bulkRun(t, s, id); r.Status != webhook.BulkCancelled || r.Done != firstSweep || r.Total != 2*firstSweep || r.CompletedAt.IsZero() {
 		t.Errorf("it is %+v, want %d done", r, firstSweep)
 	}
+	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE redelivery_of IS NOT NULL"); n != firstSweep {
+		t.Errorf("%d were redelivered, want that it ends with %d done", n, firstSweep)
+	}
 	wantCode(t, cancel(""), webhook.CodeConflict)
 	if n := count(t, s, "SELECT count(*) FROM audit WHERE subject_id = ? AND admin = 'bob@example.com' AND detail LIKE 'Cancelled: 8 deliveries done%'", webhook.BulkRunSubject(id)); n != 1 {
 		t.Error("the cancellation is not in the audit")

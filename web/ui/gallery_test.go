@@ -110,7 +110,7 @@ func gallery(t *testing.T) templ.Component {
 	all := SelectAll("Select all that are shown")
 	table := with(Panel(), all, with(Table("Deliveries", Column{"Select", "w-tick", true}, Column{"Status", "w-state", false}, Column{"Delivery", "w-id", false},
 		Column{"Events", "", false}, Column{"When", "w-time", false}, Column{"Latency", "number", false}), row1, row2))
-	wrong := parsed(t, c, webhook.DeliveryList, "/deliveries?filter[stauts]=x&filter[response_status]=0xx")
+	wrong := parsed(t, c, webhook.IncidentList, "/incidents?filter[stauts]=x&filter[closed_by]=nobody") // fields that the other form does not have
 	set := parsed(t, c, webhook.DeliveryList, "/deliveries?program=acme&span=24h&filter[status]=failed,retryable&filter[response_status]=5xx&sort=-created_at")
 	numbered := parsed(t, c, webhook.SubscriptionList, "/subscriptions?page[number]=6")
 	feed := parsed(t, c, webhook.DeliveryList, "/deliveries?page[cursor]=abc")

@@ -157,7 +157,7 @@ func TestOfferToResend(t *testing.T) {
 }
 
 // A jump of the clock moves no probe, whether its queue is read before or after the
-// commit that heeds it. A queue that is read during that commit is read again.
+// commit that takes it into account. A queue that is read during that commit is read again.
 func TestProbeAfterAJumpOfTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead time.Duration
@@ -175,7 +175,7 @@ func TestProbeAfterAJumpOfTheClock(t *testing.T) {
 		defer watch.Close()
 		ahead = -6 * time.Hour
 		if at := queue(t, s, sub.ID).NextProbe; !at.Equal(time.Now().Add(webhook.MinProbeWait)) {
-			t.Errorf("before the jump is heeded its probe is due in %s", time.Until(at))
+			t.Errorf("before the commit that sees the jump, its probe is due in %s", time.Until(at))
 		}
 		publish(t, s, "p", "content_updated")
 		if _, told := watch.Take().Subscriptions[sub.ID]; !told {

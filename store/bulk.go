@@ -375,7 +375,8 @@ func (w Write) CancelBulkRun(programID, id, by string) (webhook.BulkRun, error) 
 	return r.BulkRun, err
 }
 
-// endBulkRun ends a bulk run. By is the admin who did, "" for whoever began it.
+// endBulkRun ends a bulk run. By is the admin who did;
+// when it is "" the audit names the admin who began the run.
 func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped, by string) error {
 	total := any(r.Processed())
 	if status != webhook.BulkDone {

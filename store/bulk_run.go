@@ -14,7 +14,7 @@ import (
 // bulkPause is how long bulk runs rest when all that is left of them has to wait.
 const bulkPause = 250 * time.Millisecond
 
-// errBulkEnded says that a bulk run was cancelled meanwhile.
+// errBulkEnded says that a bulk run was cancelled during a step.
 var errBulkEnded = errors.New("store: the bulk run has ended")
 
 // Run works on the bulk runs that there are until ctx ends, in small steps that leave

@@ -10,7 +10,7 @@ import (
 
 const (
 	// usualPercent is how much new memory, in percent of what is in use, the runtime
-	// hands out before it collects garbage, unless it is told otherwise.
+	// hands out before it collects garbage by default.
 	usualPercent = 100
 	// heapFloor is the size in bytes up to which the heap of a busy service grows
 	// before garbage is collected, however little of it is in use.
@@ -20,8 +20,8 @@ const (
 	busyWithin = time.Second
 )
 
-// garbage is told of each collection by an object that it leaves for the next one
-// to find.
+// garbage is what is remembered of the last collection. Its method collected runs after
+// each one, as the cleanup of an object that the collection frees.
 type garbage struct {
 	last    time.Time // collection
 	percent int       // in force

@@ -27,7 +27,7 @@ const SMTPPort = mail.SubmissionPort
 // sendAlerts sends alerts, one after the other, until ctx ends, and tries them again
 // by the schedule of deliveries. What comes of an alert is logged and never an alert
 // itself.
-func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
+func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -44,13 +44,13 @@ func (d *Dispatcher) sendAlerts(ctx, sending context.Context) {
 			d.logger.Error("alerts are held until the store answers again", "error", err)
 			next = time.Now().Add(storeRetryWait)
 		case c != nil:
-			a := d.guard(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.leased(sending), c) })
+			a := d.guard(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })
 			d.metrics.byAlert[a.Result].Inc()
 			step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
 			if err := d.store.Alerts().Record(c, &a, step); err != nil {
 				d.logger.Error("what came of an alert could not be stored; it will be sent again", "alert", c.ID, "error", err)
 			} else if a.Result != webhook.ResultSuccess {
-				d.logger.LogAttrs(ctx, slog.LevelWarn, "an alert could not be sent", append(outcome(&a),
+				d.logger.LogAttrs(ctx, slog.LevelWarn, "an alert could not be sent", append(attemptAttrs(&a),
 					slog.String("alert", c.ID), slog.Int("number", c.Number), slog.String("status", string(step.Status)))...)
 			}
 			next = time.Now() // there may be more

@@ -37,7 +37,7 @@ type alertReceiver struct {
 
 	mu               sync.Mutex
 	requests, signed int // signed are those of the accepted with a valid signature
-	heard            []alert
+	alerts           []alert
 }
 
 func (o *alertReceiver) serve(rw http.ResponseWriter, r *http.Request) {
@@ -60,14 +60,14 @@ func (o *alertReceiver) serve(rw http.ResponseWriter, r *http.Request) {
 	if err == nil && r.Header.Get("webhook-signature") == o.secret.Sign(d.DeliveryID, time.Unix(at, 0), body) {
 		o.signed++
 	}
-	o.heard = append(o.heard, d.Events[0])
+	o.alerts = append(o.alerts, d.Events[0])
 }
 
 // names returns the names of the alerts that were accepted.
 func (o *alertReceiver) names() (all []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, e := range o.heard {
+	for _, e := range o.alerts {
 		all = append(all, e.Name)
 	}
 	return all
@@ -79,13 +79,13 @@ func (o *alertReceiver) names() (all []string) {
 func TestAlerts(t *testing.T) {
 	secret := webhook.NewSigningSecret()
 	cfg := Config{
-		RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 3, DisableAfter: time.Hour},
+		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 3, DisableAfter: time.Hour},
 		// The first subscriber's address, since the operator is the first to listen.
 		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: secret},
 	}
-	inBubble(t, cfg, func(w *world) {
+	runInBubble(t, cfg, func(w *testbed) {
 		operator := &alertReceiver{t: t, secret: secret}
-		w.subscriber(nil).serve = operator.serve
+		w.subscriber(nil).handler = operator.serve
 		var failing atomic.Bool
 		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
 			if failing.Load() {
@@ -101,7 +101,7 @@ func TestAlerts(t *testing.T) {
 		if got := operator.names(); !slices.Equal(got, []string{"subscription_failing"}) || operator.requests != 2 || operator.signed != 1 {
 			t.Errorf("heard of %v in %d requests, %d well signed; want the failing one, the second time", got, operator.requests, operator.signed)
 		}
-		first := operator.heard[0]
+		first := operator.alerts[0]
 		if first.Subscription.ID != sub.ID || first.Subscription.URL != r.url || first.Subscription.Status != "failing" || first.Failures != 3 ||
 			first.LastAttempt.ResponseStatus != http.StatusBadGateway || first.FailingSince == "" || first.Action == "" {
 			t.Errorf("the alert is %+v", first)
@@ -125,13 +125,13 @@ func TestAlerts(t *testing.T) {
 // Alerts go to the channels of the store: signed to a webhook, as text to Slack. The
 // egress guard holds for them.
 func TestAlertChannels(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1}, BaseURL: "https://service.example"}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1}, BaseURL: "https://service.example"}, func(w *testbed) {
 		var mu sync.Mutex
 		bodies := make(map[string][]string)
 		signatures := make(map[string]string)
 		receive := func(name string) *subscriber {
 			s := w.subscriber(nil)
-			s.serve = func(_ http.ResponseWriter, r *http.Request) {
+			s.handler = func(_ http.ResponseWriter, r *http.Request) {
 				body, err := io.ReadAll(r.Body)
 				if err != nil {
 					t.Error(err)
@@ -157,7 +157,7 @@ func TestAlertChannels(t *testing.T) {
 		channel(webhook.ChannelSlack, receive("slack").url)
 		inside := channel(webhook.ChannelSlack, "http://169.254.169.254/")
 		email := channel(webhook.ChannelEmail, "")
-		r := w.subscriber(statuses(500))
+		r := w.subscriber(respondWith(500))
 		w.subscribe(r, nil)
 		for range 3 {
 			w.publish("content_updated")
@@ -187,12 +187,12 @@ func TestAlertChannels(t *testing.T) {
 // times, and nobody is told of that.
 func TestAlertsAreNotRecursive(t *testing.T) {
 	cfg := Config{
-		RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
+		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
 		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()},
 	}
-	inBubble(t, cfg, func(w *world) {
-		operator := w.subscriber(statuses(500))
-		r := w.subscriber(statuses(500))
+	runInBubble(t, cfg, func(w *testbed) {
+		operator := w.subscriber(respondWith(500))
+		r := w.subscriber(respondWith(500))
 		w.subscribe(r, nil)
 		for range 3 {
 			w.publish("content_updated")

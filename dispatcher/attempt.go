@@ -19,10 +19,10 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 	defer ready.discard() // unless it was sent
 	to, gone, err := d.recipient(ctx, q, c)
 	if err != nil {
-		return notSent(c.Number, time.Now()), r // the next start finds the attempt interrupted
+		return interruptedAttempt(c.Number, time.Now()), r // the next start finds the attempt interrupted
 	}
 	if gone || !d.store.Queues().MaySend() {
-		a = notSent(c.Number, time.Now())
+		a = interruptedAttempt(c.Number, time.Now())
 	} else {
 		a = d.send(ctx, to, c, ready)
 		d.metrics.attempt(&a)
@@ -41,12 +41,12 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 			return a, r
 		}
 		d.mu.Lock()
-		again := d.claimFailed(q, c.SubscriptionID, err)
+		retryAt := d.claimFailed(q, c.SubscriptionID, err)
 		d.mu.Unlock()
 		// The slot stays taken until the result is stored. At the end of the
 		// process it is given up: the next start finds the attempt interrupted.
 		select {
-		case <-time.After(time.Until(again)):
+		case <-time.After(time.Until(retryAt)):
 		case <-ctx.Done():
 			return a, store.Recorded{}
 		}
@@ -60,20 +60,20 @@ type recipient struct {
 }
 
 // current returns the recipient as the queue was read. It parses the URL once.
-func (d *Dispatcher) current(q *subscriptionQueue) (to recipient, gone bool) {
+func (d *Dispatcher) currentRecipient(q *subscriptionQueue) (to recipient, gone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if q.target == nil {
 		q.target = client.NewTarget(q.URL)
 	}
-	return recipient{q.Queue, q.target}, q.phase == phaseGone
+	return recipient{q.Queue, q.target}, q.phase == phaseDeleted
 }
 
 // recipient returns the subscription of a claim as it is now, and whether it is
 // gone. The attempt has been counted: while the store cannot be read it waits, and
 // its slot stays taken. The error is not nil when ctx ends before that.
 func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to recipient, gone bool, err error) {
-	to, gone = d.current(q)
+	to, gone = d.currentRecipient(q)
 	for !gone && c.Revision != to.Revision {
 		// The subscription has changed since the queue was read: an acknowledged
 		// change, a new URL say, applies to this attempt already.
@@ -90,10 +90,10 @@ func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *sto
 			return to, true, nil
 		}
 		d.mu.Lock()
-		again := d.claimFailed(q, c.SubscriptionID, err)
+		retryAt := d.claimFailed(q, c.SubscriptionID, err)
 		d.mu.Unlock()
 		select {
-		case <-time.After(time.Until(again)):
+		case <-time.After(time.Until(retryAt)):
 		case <-ctx.Done():
 			return to, true, ctx.Err()
 		}
@@ -108,7 +108,7 @@ func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, rea
 		if attempt == nil {
 			attempt = d.client.Prepare(request(to, c))
 		}
-		return attempt.Send(d.leased(ctx))
+		return attempt.Send(d.attemptContext(ctx))
 	})
 }
 
@@ -140,7 +140,7 @@ func (d *Dispatcher) prepare(j job, f *store.Forming) (p *prepared) {
 			p = nil // the attempt itself says what is wrong
 		}
 	}()
-	to, _ := d.current(j.queue)
+	to, _ := d.currentRecipient(j.queue)
 	return &prepared{to, d.client.Prepare(request(to, f.Coming()))}
 }
 
@@ -165,14 +165,14 @@ func (d *Dispatcher) guard(id string, number int, send func() webhook.Attempt) (
 	defer func() {
 		if p := recover(); p != nil {
 			d.logger.Error("panic in an attempt", "delivery", id, "panic", p, "stack", string(debug.Stack()))
-			a = notSent(number, started)
+			a = interruptedAttempt(number, started)
 		}
 	}()
 	return send()
 }
 
 // notSent is an attempt that was counted, but not made or not made to its end.
-func notSent(number int, started time.Time) webhook.Attempt {
+func interruptedAttempt(number int, started time.Time) webhook.Attempt {
 	return webhook.Attempt{
 		Number: number, StartedAt: started, Duration: time.Since(started),
 		Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted,
@@ -184,7 +184,7 @@ func (d *Dispatcher) log(c *store.Claim, a *webhook.Attempt, step webhook.Step) 
 	if !d.logger.Enabled(context.Background(), slog.LevelInfo) {
 		return
 	}
-	attributes := append(outcome(a),
+	attributes := append(attemptAttrs(a),
 		slog.String("program", c.ProgramID), slog.String("subscription", c.SubscriptionID), slog.String("delivery", c.ID),
 		slog.Int("number", c.Number), slog.Int("events", len(c.Events)), slog.Bool("ping", c.Ping),
 		slog.String("status", string(step.Status)))
@@ -209,7 +209,7 @@ func (d *Dispatcher) log(c *store.Claim, a *webhook.Attempt, step webhook.Step) 
 }
 
 // outcome says for a log what came of an attempt.
-func outcome(a *webhook.Attempt) []slog.Attr {
+func attemptAttrs(a *webhook.Attempt) []slog.Attr {
 	attributes := make([]slog.Attr, 0, 20)
 	attributes = append(attributes, slog.String("result", string(a.Result)), slog.Duration("duration", a.Duration))
 	if a.ResponseStatus != 0 {

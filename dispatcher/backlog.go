@@ -12,11 +12,11 @@ import (
 const (
 	// maxBacklogs is in the logs of how many programs the oldest event is looked
 	// for.
-	maxBacklogs = 100
+	maxBacklogPrograms = 100
 	// maxCounted is for how many subscriptions waiting events are counted, and
 	// maxCountedEvents how many events.
-	maxCounted       = 1000
-	maxCountedEvents = 100_000
+	maxCountedSubscriptions = 1000
+	maxCountedEvents        = 100_000
 )
 
 // Backlog returns what waits for the active subscriptions of a program, or of all
@@ -26,10 +26,10 @@ func (d *Dispatcher) Backlog(ctx context.Context, programID string) (b webhook.B
 	programs, _, _, _ := d.snapshot(time.Now())
 	var waiting, ids []string
 	for id, p := range programs {
-		if len(p.behind) > 0 && (programID == "" || id == programID) {
-			b.Subscriptions += len(p.behind)
+		if len(p.backlogged) > 0 && (programID == "" || id == programID) {
+			b.Subscriptions += len(p.backlogged)
 			waiting = append(waiting, id)
-			for _, q := range p.behind {
+			for _, q := range p.backlogged {
 				ids = append(ids, q.id)
 			}
 		}
@@ -37,7 +37,7 @@ func (d *Dispatcher) Backlog(ctx context.Context, programID string) (b webhook.B
 	slices.SortFunc(waiting, func(a, b string) int {
 		return cmp.Or(cmp.Compare(programs[b].distance, programs[a].distance), cmp.Compare(a, b))
 	})
-	for _, id := range waiting[:min(len(waiting), maxBacklogs)] {
+	for _, id := range waiting[:min(len(waiting), maxBacklogPrograms)] {
 		first, err := programs[id].oldest(ctx, d.store, id)
 		if err != nil {
 			return b, err
@@ -46,7 +46,7 @@ func (d *Dispatcher) Backlog(ctx context.Context, programID string) (b webhook.B
 			b.Oldest = first
 		}
 	}
-	b.Events, err = d.store.Subscriptions().WaitingEvents(ctx, ids[:min(len(ids), maxCounted)], maxCountedEvents)
-	b.More = len(ids) > maxCounted || b.Events >= maxCountedEvents
+	b.Events, err = d.store.Subscriptions().WaitingEvents(ctx, ids[:min(len(ids), maxCountedSubscriptions)], maxCountedEvents)
+	b.More = len(ids) > maxCountedSubscriptions || b.Events >= maxCountedEvents
 	return b, err
 }

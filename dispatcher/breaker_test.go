@@ -22,16 +22,16 @@ type receiver struct {
 	*subscriber
 	status func(names []string) int
 
-	accepted []arrival
-	rejected []arrival // of deliveries, not of pings
+	accepted []receivedRequest
+	rejected []receivedRequest // of deliveries, not of pings
 }
 
-func (w *world) receiver(status func(names []string) int) *receiver {
+func (w *testbed) receiver(status func(names []string) int) *receiver {
 	r := &receiver{status: status}
 	r.subscriber = w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		p := r.got[n-1]
+		p := r.requests[n-1]
 		code := r.status(p.names)
 		switch ping := p.names[0] == webhook.EventPing; {
 		case ping:
@@ -46,7 +46,7 @@ func (w *world) receiver(status func(names []string) int) *receiver {
 }
 
 // events returns the ids of the events in some posts, in their order.
-func events(posts []arrival) (ids []string) {
+func events(posts []receivedRequest) (ids []string) {
 	for _, p := range posts {
 		ids = append(ids, p.ids...)
 	}
@@ -54,7 +54,7 @@ func events(posts []arrival) (ids []string) {
 }
 
 func breakerConfig() Config {
-	return Config{RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10, RejectingAfter: 5}}
+	return Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10, RejectingAfter: 5}}
 }
 
 // A receiver answers 401 for ten minutes, pings too: a handful of events fails,
@@ -63,14 +63,14 @@ func TestBreakerHoldsWhatIsRejected(t *testing.T) {
 	for _, ordered := range []bool{false, true} {
 		cfg := breakerConfig()
 		cfg.Alerts = &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()}
-		inBubble(t, cfg, func(w *world) { rejectFor10Minutes(w, ordered) })
+		runInBubble(t, cfg, func(w *testbed) { rejectFor10Minutes(w, ordered) })
 	}
 }
 
-func rejectFor10Minutes(w *world, ordered bool) {
+func rejectFor10Minutes(w *testbed, ordered bool) {
 	t := w.t
 	var alerts []time.Time
-	w.subscriber(nil).serve = func(http.ResponseWriter, *http.Request) { alerts = append(alerts, time.Now()) }
+	w.subscriber(nil).handler = func(http.ResponseWriter, *http.Request) { alerts = append(alerts, time.Now()) }
 	var broken atomic.Bool
 	r := w.receiver(func([]string) int {
 		if broken.Load() {
@@ -122,7 +122,7 @@ func rejectFor10Minutes(w *world, ordered bool) {
 func TestBreakerWithManyInFlight(t *testing.T) {
 	cfg := breakerConfig()
 	cfg.BatchSize = 1
-	inBubble(t, cfg, func(w *world) {
+	runInBubble(t, cfg, func(w *testbed) {
 		var broken atomic.Bool
 		r := w.receiver(nil)
 		r.status = func([]string) int {
@@ -131,8 +131,8 @@ func TestBreakerWithManyInFlight(t *testing.T) {
 			}
 			return http.StatusOK
 		}
-		slow := r.answer
-		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+		slow := r.respond
+		r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
 			time.Sleep(2 * time.Second)
 			slow(n, rw, req)
 		}
@@ -162,12 +162,12 @@ func TestBreakerWithOneTypeRejected(t *testing.T) {
 		"in long runs": func(i int) string { return names[i/300%3] }, // much longer than a probe interval
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, breakerConfig(), func(w *world) { rejectOneType(w, names, next, name == "in turn") })
+			runInBubble(t, breakerConfig(), func(w *testbed) { rejectOneType(w, names, next, name == "in turn") })
 		})
 	}
 }
 
-func rejectOneType(w *world, names []string, next func(int) string, never bool) {
+func rejectOneType(w *testbed, names []string, next func(int) string, never bool) {
 	t := w.t
 	r := w.receiver(func(got []string) int {
 		if slices.Contains(got, "content_deleted") {
@@ -234,7 +234,7 @@ func rejectOneType(w *world, names []string, next func(int) string, never bool) 
 // that batches have all of them. The first batch is rejected as a whole; from then on each
 // event is sent alone, and every one of the other types arrives.
 func TestBreakerWithOneTypeOfABatchRejected(t *testing.T) {
-	inBubble(t, breakerConfig(), func(w *world) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
 		names := []string{"content_updated", "content_deleted", "channel_created"}
 		r := w.receiver(func(got []string) int {
 			if slices.Contains(got, "content_deleted") {
@@ -242,8 +242,8 @@ func TestBreakerWithOneTypeOfABatchRejected(t *testing.T) {
 			}
 			return http.StatusOK
 		})
-		answer := r.answer
-		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+		answer := r.respond
+		r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
 			time.Sleep(50 * time.Millisecond)
 			answer(n, rw, req)
 		}
@@ -289,7 +289,7 @@ func TestBreakerWithOneTypeOfABatchRejected(t *testing.T) {
 // A receiver accepts pings and rejects all else: it costs one event for each probe
 // interval. A ping that succeeds triggers a probe at once.
 func TestBreakerWhenPingsAreAccepted(t *testing.T) {
-	inBubble(t, breakerConfig(), func(w *world) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
 		r := w.receiver(func(names []string) int {
 			if names[0] == webhook.EventPing {
 				return http.StatusOK
@@ -337,7 +337,7 @@ func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 // A receiver that accepts pings and rejects all of many types costs one event for each
 // interval between probes.
 func TestBreakerWhenAllTypesAreRejected(t *testing.T) {
-	inBubble(t, breakerConfig(), func(w *world) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
 		r := w.receiver(func(names []string) int {
 			if names[0] == webhook.EventPing {
 				return http.StatusOK
@@ -359,7 +359,7 @@ func TestBreakerWhenAllTypesAreRejected(t *testing.T) {
 
 // An outage of six hours costs no event, and no probe takes a batch.
 func TestBreakerSparesBatches(t *testing.T) {
-	inBubble(t, breakerConfig(), func(w *world) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
 		var broken atomic.Bool
 		r := w.receiver(func([]string) int {
 			if broken.Load() {
@@ -406,7 +406,7 @@ func TestBreakerRepeatsADeliveryEarly(t *testing.T) {
 		cfg := breakerConfig()
 		cfg.BatchWindow = time.Second
 		cfg.HealthPolicy.FailingAfter = 3
-		inBubble(t, cfg, func(w *world) {
+		runInBubble(t, cfg, func(w *testbed) {
 			var broken atomic.Bool
 			r := w.receiver(func([]string) int {
 				if broken.Load() {
@@ -451,11 +451,11 @@ func TestBreakerRepeatsADeliveryEarly(t *testing.T) {
 // A probe that is asked for is made at once, though the server has asked for a
 // pause: a ping if it is rejecting, or if nothing waits.
 func TestProbe(t *testing.T) {
-	inBubble(t, breakerConfig(), func(w *world) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
 		status := http.StatusOK
 		r := w.receiver(func([]string) int { return status })
-		answer := r.answer
-		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+		answer := r.respond
+		r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
 			rw.Header().Set("Retry-After", "3600")
 			answer(n, rw, req)
 		}
@@ -507,7 +507,7 @@ func TestProbe(t *testing.T) {
 
 // probe has a subscription probed, which must be done at once with the wanted
 // status, and returns the names of the events that were sent.
-func (w *world) probe(r *receiver, sub webhook.Subscription, want int) (names []string) {
+func (w *testbed) probe(r *receiver, sub webhook.Subscription, want int) (names []string) {
 	w.t.Helper()
 	begin := time.Now()
 	_, got, err := w.d.store.Subscriptions().Probe(context.Background(), "p", sub.ID)
@@ -516,9 +516,9 @@ func (w *world) probe(r *receiver, sub webhook.Subscription, want int) (names []
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.got {
-		if r.got[i].delivery == got.DeliveryID {
-			names = r.got[i].names
+	for i := range r.requests {
+		if r.requests[i].delivery == got.DeliveryID {
+			names = r.requests[i].names
 		}
 	}
 	return names
@@ -526,7 +526,7 @@ func (w *world) probe(r *receiver, sub webhook.Subscription, want int) (names []
 
 // Deleting a subscription ends a request that waits for its probe.
 func TestProbeOfADeletedSubscription(t *testing.T) {
-	inBubble(t, breakerConfig(), func(w *world) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
 		r := w.receiver(func([]string) int { return http.StatusNotFound })
 		sub := w.subscribe(r.subscriber, nil)
 		for range 6 {
@@ -540,7 +540,7 @@ func TestProbeOfADeletedSubscription(t *testing.T) {
 		var refused *webhook.Error
 		gone := make(chan error, 1)
 		r.mu.Lock()
-		r.answer = func(int, http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }
+		r.respond = func(int, http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }
 		r.mu.Unlock()
 		go func() {
 			_, _, err := subs.Probe(context.Background(), "p", sub.ID)
@@ -558,7 +558,7 @@ func TestProbeOfADeletedSubscription(t *testing.T) {
 
 // Redeliveries and replays of a failing subscription wait like its events.
 func TestBreakerHoldsRedeliveries(t *testing.T) {
-	inBubble(t, breakerConfig(), func(w *world) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
 		var broken atomic.Bool
 		r := w.receiver(func([]string) int {
 			if broken.Load() {
@@ -609,7 +609,7 @@ func TestAPassingProbeThatCannotBeStoredWaits(t *testing.T) {
 	var failed atomic.Int64
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, dir: dir, cfg: breakerConfig(), subscribers: make(map[netip.Addr]*subscriber)}
+		w := &testbed{t: t, dir: dir, cfg: breakerConfig(), subscribers: make(map[netip.Addr]*subscriber)}
 		w.fault = func(query string, write bool) sqlite.Fault {
 			if !write || !failing.Load() || !strings.HasPrefix(query, "INSERT INTO delivery_events") {
 				return sqlite.NoFault
@@ -629,8 +629,8 @@ func TestAPassingProbeThatCannotBeStoredWaits(t *testing.T) {
 			w.subscribe(r.subscriber, nil)
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			answer := r.answer
-			r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+			answer := r.respond
+			r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
 				time.Sleep(time.Second)
 				answer(n, rw, req)
 			}

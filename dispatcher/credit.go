@@ -12,16 +12,16 @@ import (
 
 // maxInline is the largest number of subscriptions whose deliveries of an event
 // are stored in the event's own commit: its publisher waits for them.
-const maxInline = 8
+const maxInlineSubscriptions = 8
 
 // spend has the delivery of a job formed by the store.
-func (d *Dispatcher) spend(sending context.Context, j job) *store.Forming {
+func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming {
 	q := j.queue
 	d.mu.Lock()
 	c := d.credit(q, j.kind)
-	c.Early = j.early && q.Failing
+	c.Early = j.aheadOfTime && q.Failing
 	d.mu.Unlock()
-	f := d.store.Queues().Spend(sending, &c)
+	f := d.store.Queues().Spend(sendCtx, &c)
 	if j.kind == store.CreditEvents {
 		// What comes next in the log can be read while this is being stored.
 		d.mu.Lock()
@@ -30,9 +30,9 @@ func (d *Dispatcher) spend(sending context.Context, j job) *store.Forming {
 			to = phaseCurrent
 		}
 		q.seen = q.Seen
-		q.pace.behind = q.seen < q.wanted
-		d.move(q, to, now)
-		d.dispatch(sending, now)
+		q.pace.backlogged = q.seen < q.wanted
+		d.reschedule(q, to, now)
+		d.dispatch(sendCtx, now)
 		// Last, since publishers wait for who submits; and before another worker can
 		// submit the queue's next delivery.
 		f.Submit()
@@ -43,7 +43,7 @@ func (d *Dispatcher) spend(sending context.Context, j job) *store.Forming {
 
 // formed waits until the attempt of a job is counted in the store, notes what came
 // of it, and returns the claim, nil when there is nothing to send.
-func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *store.Claim {
+func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming) *store.Claim {
 	claim, err := f.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,31 +68,31 @@ func (d *Dispatcher) formed(sending context.Context, j job, f *store.Forming) *s
 	case store.CreditReplay:
 		q.replaying = false
 		if err == nil && q.Queue == f.Queue { // else the queue was read again after the step
-			q.hasReplay, q.pace.behind = f.More, f.More
+			q.hasReplay, q.pace.backlogged = f.More, f.More
 		}
 	case store.CreditDue:
-		q.nextDue, q.pace.behind = earliest(q.nextDue, next), due(next, time.Now())
+		q.nextDue, q.pace.backlogged = earliest(q.nextDue, next), due(next, time.Now())
 		q.spared = f.Spared
 	case store.CreditPing:
 		q.nextPing = earliest(q.nextPing, next)
 	}
 	if claim == nil && j.kind != store.CreditPing {
-		q.pace.giveBack(q.MaxPerSecond)
+		q.pace.refund(q.MaxPerSecond)
 	}
 	now := time.Now()
-	d.move(q, to, now)
-	d.dispatch(sending, now) // more may be due, and need not wait for this attempt
+	d.reschedule(q, to, now)
+	d.dispatch(sendCtx, now) // more may be due, and need not wait for this attempt
 	return claim
 }
 
 // credit returns a credit for one delivery of a queue. The caller holds d.mu.
 func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.Credit {
 	c := store.Credit{Queue: q.Queue, Kind: kind, Newest: q.wanted, Count: d.cfg.BatchSize, Size: webhook.MaxDeliveryBytes}
-	if q.oneByOne(time.Now()) {
+	if q.singleEvent(time.Now()) {
 		c.Count = 1
 	}
 	if q.Failing {
-		c.Probe = kind == store.CreditPing && q.pinging == 1 && q.pingFirst(time.Now())
+		c.Probe = kind == store.CreditPing && q.pingsInFlight == 1 && q.pingProbeDue(time.Now())
 		c.Spare = kind == store.CreditDue && !q.Rejecting && !q.Pinged
 		if c.Probe || kind != store.CreditPing {
 			q.probeEarly = false
@@ -112,14 +112,14 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 	if q.phase != phaseCurrent || !q.idle() || d.cfg.BatchWindow > 0 {
 		return false
 	}
-	if kind, ok := q.work(now, math.MaxInt64, &d.cfg); !ok || kind != store.CreditEvents {
+	if kind, ok := q.runnable(now, math.MaxInt64, &d.cfg); !ok || kind != store.CreditEvents {
 		return false
 	}
 	keys := q.credit.Keys[:0]
 	for i := range q.Interests {
 		in := &q.Interests[i]
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
-		if in.Until == math.MaxInt64 && d.interested[key].len() <= maxInline {
+		if in.Until == math.MaxInt64 && d.interested[key].len() <= maxInlineSubscriptions {
 			keys = append(keys, key)
 		}
 	}
@@ -134,7 +134,7 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 
 // receive starts a worker for each delivery that was formed of an offered credit,
 // until there are no more credits.
-func (d *Dispatcher) receive(sending context.Context) {
+func (d *Dispatcher) receiveInline(sendCtx context.Context) {
 	for f := range d.credits.C {
 		d.mu.Lock()
 		q := d.queues[f.Queue.SubscriptionID] // it is not read again before that
@@ -142,7 +142,7 @@ func (d *Dispatcher) receive(sending context.Context) {
 		d.occupy(j)
 		d.mu.Unlock()
 		d.workers.Add(1)
-		go d.work(sending, j, f)
+		go d.runJobs(sendCtx, j, f)
 	}
 }
 
@@ -156,7 +156,7 @@ func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) tim
 	}
 	now := time.Now()
 	q.suspendedUntil = now.Add(suspendTime)
-	d.move(q, q.phase, now) // nothing of it is on offer until then
+	d.reschedule(q, q.phase, now) // nothing of it is on offer until then
 	d.logger.Error("a subscription's deliveries are held for a while", "subscription", id, "error", err)
 	return q.suspendedUntil
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // storeOf opens a store, which ends with the test.
-func storeOf(t *testing.T, dir string, fault func(string, bool) sqlite.Fault) *store.Store {
+func openStore(t *testing.T, dir string, fault func(string, bool) sqlite.Fault) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{Dir: dir, Fault: fault})
 	if err != nil {
@@ -30,7 +30,7 @@ func storeOf(t *testing.T, dir string, fault func(string, bool) sqlite.Fault) *s
 }
 
 // still returns a dispatcher that does not run, with queues that have nothing to do.
-func still(t *testing.T, s *store.Store, queues ...*store.Queue) *Dispatcher {
+func idleDispatcher(t *testing.T, s *store.Store, queues ...*store.Queue) *Dispatcher {
 	t.Helper()
 	d := New(Config{Store: s})
 	t.Cleanup(d.workers.Wait)
@@ -45,7 +45,7 @@ func still(t *testing.T, s *store.Store, queues ...*store.Queue) *Dispatcher {
 }
 
 // madeUp returns queues of subscriptions that do not exist.
-func madeUp(n int) (queues []*store.Queue) {
+func fakeQueues(n int) (queues []*store.Queue) {
 	for i := range n {
 		queues = append(queues, &store.Queue{SubscriptionID: fmt.Sprint(i), ProgramID: "p", Active: true, Interests: []store.Interest{{Name: "content_updated", Until: math.MaxInt64}}})
 	}
@@ -53,7 +53,7 @@ func madeUp(n int) (queues []*store.Queue) {
 }
 
 // subscribed returns the queue of a new subscription, whose deliveries are blocked.
-func subscribed(t *testing.T, s *store.Store) *store.Queue {
+func newQueue(t *testing.T, s *store.Store) *store.Queue {
 	t.Helper()
 	url := "https://10.0.0.1/hook"
 	sub, _, err := s.Subscriptions().Create(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated"}}, 0)
@@ -68,13 +68,13 @@ func subscribed(t *testing.T, s *store.Store) *store.Queue {
 	return q
 }
 
-var updated = store.EventKey{ProgramID: "p", Name: "content_updated"}
+var contentUpdated = store.EventKey{ProgramID: "p", Name: "content_updated"}
 
 // publish publishes one event.
 func publish(t *testing.T, s *store.Store) {
 	t.Helper()
 	id := webhook.NewID()
-	e := webhook.Event{ID: id, Name: updated.Name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}
+	e := webhook.Event{ID: id, Name: contentUpdated.Name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}
 	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
 		t.Fatal(err)
 	}
@@ -82,34 +82,34 @@ func publish(t *testing.T, s *store.Store) {
 
 // The publisher of an event waits for few deliveries of it, however many want it.
 func TestACommitSpendsFewCredits(t *testing.T) {
-	d := still(t, storeOf(t, memoryDir(t), nil), madeUp(10_000)...)
+	d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(10_000)...)
 	publish(t, d.store)
-	if n := d.credits.Taken(); n == 0 || n > maxInline {
-		t.Errorf("%d credits were spent, want 1 to %d", n, maxInline)
+	if n := d.credits.Taken(); n == 0 || n > maxInlineSubscriptions {
+		t.Errorf("%d credits were spent, want 1 to %d", n, maxInlineSubscriptions)
 	}
 	publish(t, d.store)
-	if n := d.credits.Taken(); n > maxInline {
-		t.Errorf("%d credits were spent after the second event, want at most %d", n, maxInline)
+	if n := d.credits.Taken(); n > maxInlineSubscriptions {
+		t.Errorf("%d credits were spent after the second event, want at most %d", n, maxInlineSubscriptions)
 	}
 }
 
 // What was published while the store formed a delivery does not wait for its attempt.
 func TestWhatComesDuringAnOfferedDeliveryWaitsForNothing(t *testing.T) {
-	s := storeOf(t, memoryDir(t), nil)
-	d := still(t, s, subscribed(t, s))
+	s := openStore(t, memoryDir(t), nil)
+	d := idleDispatcher(t, s, newQueue(t, s))
 	publish(t, d.store)
 	f := <-d.credits.C
 	publish(t, d.store)
 	d.mu.Lock()
 	q := d.queues[f.Queue.SubscriptionID]
 	d.mu.Unlock()
-	d.apply(store.Changes{Events: map[store.EventKey]int64{updated: 2}})
+	d.apply(store.Changes{Events: map[store.EventKey]int64{contentUpdated: 2}})
 	d.mu.Lock()
 	d.dispatch(t.Context(), time.Now())
 	j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, priority: q.priority(time.Now())}
 	d.occupy(j)
 	d.mu.Unlock()
-	if claim := d.formed(t.Context(), j, f); claim == nil || len(claim.Events) != 1 {
+	if claim := d.awaitClaim(t.Context(), j, f); claim == nil || len(claim.Events) != 1 {
 		t.Fatalf("got the claim %+v, want one on the first event", claim)
 	}
 	d.workers.Wait() // the attempt of the first delivery is not made
@@ -122,15 +122,15 @@ func TestWhatComesDuringAnOfferedDeliveryWaitsForNothing(t *testing.T) {
 
 // A ping that is sent while the store forms a delivery leaves the queue alone.
 func TestAPingLeavesAnOfferedDeliveryAlone(t *testing.T) {
-	s := storeOf(t, memoryDir(t), nil)
-	d := still(t, s, subscribed(t, s))
+	s := openStore(t, memoryDir(t), nil)
+	d := idleDispatcher(t, s, newQueue(t, s))
 	publish(t, s)
 	f := <-d.credits.C
 	d.mu.Lock()
 	q := d.queues[f.Queue.SubscriptionID]
 	d.mu.Unlock()
 	ping := job{queue: q, id: q.SubscriptionID, kind: store.CreditPing}
-	if claim := d.formed(t.Context(), ping, d.spend(t.Context(), ping)); claim == nil || !claim.Ping {
+	if claim := d.awaitClaim(t.Context(), ping, d.spendCredit(t.Context(), ping)); claim == nil || !claim.Ping {
 		t.Fatalf("got the claim %+v, want one on the ping of the creation", claim)
 	}
 	d.mu.Lock()
@@ -142,7 +142,7 @@ func TestAPingLeavesAnOfferedDeliveryAlone(t *testing.T) {
 
 // A queue that is suspended offers nothing.
 func TestASuspendedQueueOffersNothing(t *testing.T) {
-	d := still(t, storeOf(t, memoryDir(t), nil), madeUp(1)...)
+	d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(1)...)
 	d.mu.Lock()
 	d.claimFailed(d.queues["0"], "0", errors.New("its record cannot be used"))
 	d.mu.Unlock()
@@ -156,12 +156,12 @@ func TestASuspendedQueueOffersNothing(t *testing.T) {
 // has ended: nothing that is offered is spent meanwhile.
 func TestNothingIsSpentWhileAWorkerLooksForItsNextJob(t *testing.T) {
 	for _, kind := range []store.CreditKind{store.CreditEvents, store.CreditPing} {
-		d := still(t, storeOf(t, memoryDir(t), nil), madeUp(2)...)
+		d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(2)...)
 		d.mu.Lock()
 		q := d.queues["0"]
 		if kind == store.CreditPing {
-			d.pings.begin(q)
-			q.pinging = 1
+			d.pings.acquire(q)
+			q.pingsInFlight = 1
 		} else {
 			d.credits.Take()
 			d.occupy(job{queue: q})
@@ -179,8 +179,8 @@ func TestNothingIsSpentWhileAWorkerLooksForItsNextJob(t *testing.T) {
 // it is about to store a delivery.
 func TestPublishersDoNotWaitForTheDispatcher(t *testing.T) {
 	dir := memoryDir(t)
-	s := storeOf(t, dir, nil)
-	q := subscribed(t, s)
+	s := openStore(t, dir, nil)
+	q := newQueue(t, s)
 	publish(t, s)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -188,14 +188,14 @@ func TestPublishersDoNotWaitForTheDispatcher(t *testing.T) {
 	var d *Dispatcher
 	var armed atomic.Bool
 	locked := make(chan struct{})
-	s = storeOf(t, dir, func(_ string, write bool) sqlite.Fault {
+	s = openStore(t, dir, func(_ string, write bool) sqlite.Fault {
 		if !write && armed.CompareAndSwap(true, false) { // a worker reads what waits
 			d.mu.Lock()
 			close(locked)
 		}
 		return sqlite.NoFault
 	})
-	d = still(t, s)
+	d = idleDispatcher(t, s)
 	q.Wanted = 1
 	armed.Store(true)
 	d.mu.Lock()

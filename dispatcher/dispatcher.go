@@ -80,18 +80,18 @@ const (
 
 	// portion is how many queues are looked at before others may have the lock: a
 	// name may have any number of subscriptions.
-	portion = 128
+	yieldEvery = 128
 )
 
 // Dispatcher sends deliveries while Run runs.
 type Dispatcher struct {
-	cfg     Config
-	store   *store.Store
-	logger  *slog.Logger
-	client  *client.Client
-	metrics *metrics
-	credits *store.Credits         // the slots, pings aside, and what is offered
-	tenure  atomic.Pointer[tenure] // the newest; nil before the first attempt under a lease
+	cfg      Config
+	store    *store.Store
+	logger   *slog.Logger
+	client   *client.Client
+	metrics  *metrics
+	credits  *store.Credits               // the slots, pings aside, and what is offered
+	leaseCtx atomic.Pointer[leaseContext] // the newest; nil before the first attempt under a lease
 
 	running    atomic.Bool
 	shares     [priorities]int // see shares
@@ -116,12 +116,12 @@ type Dispatcher struct {
 
 // New returns a dispatcher of the store's deliveries.
 func New(cfg Config) *Dispatcher {
-	defaults(&cfg.AttemptTimeout, 10*time.Second)
-	defaults(&cfg.MaxInFlight, 8)
-	defaults(&cfg.MaxConnections, 512)
-	defaults(&cfg.BatchSize, 100)
-	defaults(&cfg.Grace, 10*time.Second)
-	defaults(&cfg.RetryPolicy, webhook.DefaultRetryPolicy())
+	setDefault(&cfg.AttemptTimeout, 10*time.Second)
+	setDefault(&cfg.MaxInFlight, 8)
+	setDefault(&cfg.MaxConnections, 512)
+	setDefault(&cfg.BatchSize, 100)
+	setDefault(&cfg.Grace, 10*time.Second)
+	setDefault(&cfg.RetryPolicy, webhook.DefaultRetryPolicy())
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -151,7 +151,7 @@ func (cfg *Config) client() *client.Config {
 	}
 }
 
-func defaults[T comparable](field *T, value T) {
+func setDefault[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
 		*field = value
@@ -171,7 +171,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return err
 	}
 
-	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer d.client.CloseIdle()
 
@@ -183,18 +183,18 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		q.restoreRejected(l)
 		if l.Unusable != nil {
 			d.queues[l.SubscriptionID] = q
-			d.move(q, phaseStale, time.Now())
+			d.reschedule(q, phaseStale, time.Now())
 			continue
 		}
 		d.install(q)
 	}
 	d.mu.Unlock()
-	d.workers.Go(func() { d.receive(sending) })
+	d.workers.Go(func() { d.receiveInline(sendCtx) })
 	d.store.Queues().SetCredits(d.credits)
 	d.running.Store(true)
-	d.workers.Go(func() { d.sendAlerts(ctx, sending) })
+	d.workers.Go(func() { d.sendAlerts(ctx, sendCtx) })
 
-	d.loop(ctx, sending, watcher)
+	d.loop(ctx, sendCtx, watcher)
 
 	d.running.Store(false)
 	d.mu.Lock()
@@ -261,7 +261,7 @@ func (d *Dispatcher) untilAvailable(ctx context.Context, message string, do func
 }
 
 // loop updates the queues by what happens: changes in the store, and time.
-func (d *Dispatcher) loop(ctx, sending context.Context, watcher *store.Watcher) {
+func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	released := d.store.Released()
@@ -273,7 +273,7 @@ func (d *Dispatcher) loop(ctx, sending context.Context, watcher *store.Watcher) 
 			d.wake()
 		}
 		d.expire(now)
-		d.dispatch(sending, now)
+		d.dispatch(sendCtx, now)
 		if at := d.nextTime(now); at.IsZero() {
 			timer.Stop()
 		} else {
@@ -303,7 +303,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 	defer d.mu.Unlock()
 	now, n := time.Now(), 0
 	next := func() {
-		if n++; n%portion == 0 {
+		if n++; n%yieldEvery == 0 {
 			d.yield()
 		}
 	}
@@ -314,7 +314,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 			q = &subscriptionQueue{Queue: &store.Queue{SubscriptionID: id}}
 			d.queues[id] = q
 		}
-		d.move(q, phaseStale, now)
+		d.reschedule(q, phaseStale, now)
 	}
 	for key, seq := range changes.Events {
 		for q := range d.interested[key].all {
@@ -327,7 +327,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 			}
 			q.wanted = seq
 			q.notePublished(key.Name)
-			d.move(q, q.phase, now)
+			d.reschedule(q, q.phase, now)
 		}
 	}
 	if changes.Alerts {
@@ -341,7 +341,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 		if q := d.queues[id]; q != nil {
 			// Which kind was queued is not told; a claim finds out.
 			q.nextDue, q.nextPing = now, now
-			d.move(q, q.phase, now)
+			d.reschedule(q, q.phase, now)
 		}
 	}
 }
@@ -364,7 +364,7 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 	queues := d.reloads
 	d.reloads = nil
 	for _, q := range queues {
-		d.move(q, phaseLoading, now)
+		d.reschedule(q, phaseReloading, now)
 	}
 	d.mu.Unlock()
 
@@ -378,10 +378,10 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 			if ctx.Err() == nil {
 				d.storeFailed(err)
 			}
-			d.move(q, phaseListed, now)
+			d.reschedule(q, phaseReloadPending, now)
 		case err != nil:
 			d.claimFailed(q, q.SubscriptionID, err)
-			d.move(q, phaseUnusable, time.Now())
+			d.reschedule(q, phaseUnusable, time.Now())
 		default:
 			d.uninstall(q)
 			q.update(fresh, time.Now())
@@ -409,7 +409,7 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 	}
 	q.seen, q.wanted, q.hasReplay = q.Seen, q.Wanted, q.Replaying
 	q.nextDue, q.nextPing = earliest(q.nextDue, q.NextDue), earliest(q.nextPing, q.NextPing)
-	d.move(q, phaseCurrent, time.Now())
+	d.reschedule(q, phaseCurrent, time.Now())
 }
 
 func (d *Dispatcher) uninstall(q *subscriptionQueue) {
@@ -430,7 +430,7 @@ func (d *Dispatcher) uninstall(q *subscriptionQueue) {
 // until they end. The caller holds d.mu.
 func (d *Dispatcher) remove(q *subscriptionQueue) {
 	d.uninstall(q)
-	d.move(q, phaseGone, time.Now())
+	d.reschedule(q, phaseDeleted, time.Now())
 	delete(d.queues, q.SubscriptionID)
 }
 

@@ -28,7 +28,7 @@ import (
 
 // world is a dispatcher on a real store in a bubble of fake time. Its
 // subscribers are real HTTP servers at the other ends of pipes.
-type world struct {
+type testbed struct {
 	t    *testing.T
 	dir  string
 	cfg  Config
@@ -46,22 +46,22 @@ type world struct {
 
 // subscriber is one subscriber's server.
 type subscriber struct {
-	url    string
-	conns  chan net.Conn
-	answer func(n int, w http.ResponseWriter, r *http.Request) // n counts the posts from 1
-	serve  http.HandlerFunc                                    // in place of answer and of keeping count; nil for none
+	url     string
+	conns   chan net.Conn
+	respond func(n int, w http.ResponseWriter, r *http.Request) // n counts the posts from 1
+	handler http.HandlerFunc                                    // in place of answer and of keeping count; nil for none
 
-	mu   sync.Mutex
-	got  []arrival
-	open int // requests being answered
-	most int // the highest open was
+	mu           sync.Mutex
+	requests     []receivedRequest
+	openRequests int // requests being answered
+	maxOpen      int // the highest open was
 }
 
 // arrival is one request as a subscriber saw it.
-type arrival struct {
+type receivedRequest struct {
 	at       time.Time
 	delivery string
-	sum      [sha256.Size]byte
+	bodyHash [sha256.Size]byte
 	names    []string
 	ids      []string
 }
@@ -80,22 +80,22 @@ func memoryDir(t *testing.T) string {
 }
 
 // inBubble runs a test in a bubble, with the dispatcher running.
-func inBubble(t *testing.T, cfg Config, test func(*world)) {
+func runInBubble(t *testing.T, cfg Config, test func(*testbed)) {
 	t.Helper()
-	inBubbleOf(t, memoryDir(t), cfg, test)
+	runInBubbleAt(t, memoryDir(t), cfg, test)
 }
 
 // inBubbleOf is inBubble on a data directory that may have been used before.
-func inBubbleOf(t *testing.T, dir string, cfg Config, test func(*world)) {
+func runInBubbleAt(t *testing.T, dir string, cfg Config, test func(*testbed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, dir: dir, cfg: cfg, subscribers: make(map[netip.Addr]*subscriber)}
+		w := &testbed{t: t, dir: dir, cfg: cfg, subscribers: make(map[netip.Addr]*subscriber)}
 		w.run(func() { test(w) })
 	})
 }
 
 // run runs a test inside a bubble, with the dispatcher running.
-func (w *world) run(test func()) {
+func (w *testbed) run(test func()) {
 	t := w.t
 	w.start()
 	_, _, err := w.d.store.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
@@ -115,13 +115,13 @@ func (w *world) run(test func()) {
 	}
 }
 
-func (w *world) start() {
-	w.prepare()
-	w.operate()
+func (w *testbed) start() {
+	w.openStore()
+	w.runDispatcher()
 }
 
 // prepare opens the store with a dispatcher that does not run yet.
-func (w *world) prepare() {
+func (w *testbed) openStore() {
 	s, err := store.Open(context.Background(), store.Config{Dir: w.dir, Now: w.now, SendAlerts: w.cfg.Alerts != nil, Fault: w.fault})
 	if err != nil {
 		w.t.Fatal(err)
@@ -137,7 +137,7 @@ func (w *world) prepare() {
 	w.d.client = client.New(c)
 }
 
-func (w *world) operate() {
+func (w *testbed) runDispatcher() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.stop, w.done = cancel, make(chan error, 1)
 	d := w.d
@@ -147,7 +147,7 @@ func (w *world) operate() {
 
 // crash ends the dispatcher as kill -9 would: nothing more is stored, whatever
 // it would have stored. Then it starts again.
-func (w *world) crash() {
+func (w *testbed) crash() {
 	w.d.store.Close()
 	w.stop()
 	if err := <-w.done; err != nil {
@@ -156,7 +156,7 @@ func (w *world) crash() {
 	w.start()
 }
 
-func (w *world) connect(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+func (w *testbed) connect(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	w.mu.Lock()
 	r := w.subscribers[to.Addr()]
 	w.mu.Unlock()
@@ -190,10 +190,10 @@ func (r *subscriber) Close() error   { return nil }
 func (r *subscriber) Addr() net.Addr { return &net.TCPAddr{} }
 
 // subscriber starts a server that gives each post the answer; nil is always 200.
-func (w *world) subscriber(answer func(n int, w http.ResponseWriter, r *http.Request)) *subscriber {
+func (w *testbed) subscriber(answer func(n int, w http.ResponseWriter, r *http.Request)) *subscriber {
 	w.mu.Lock()
 	addr := netip.AddrFrom4([4]byte{10, 0, byte(len(w.subscribers) >> 8), byte(len(w.subscribers))})
-	r := &subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn), answer: answer}
+	r := &subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn), respond: answer}
 	w.subscribers[addr] = r
 	w.mu.Unlock()
 	server := &http.Server{Handler: r}
@@ -202,8 +202,8 @@ func (w *world) subscriber(answer func(n int, w http.ResponseWriter, r *http.Req
 }
 
 func (r *subscriber) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if r.serve != nil {
-		r.serve(w, req)
+	if r.handler != nil {
+		r.handler(w, req)
 		return
 	}
 	body, err := io.ReadAll(req.Body)
@@ -217,34 +217,34 @@ func (r *subscriber) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if err := json.Unmarshal(body, &d); err != nil {
 		panic(err)
 	}
-	p := arrival{at: time.Now(), delivery: d.DeliveryID, sum: sha256.Sum256(body)}
+	p := receivedRequest{at: time.Now(), delivery: d.DeliveryID, bodyHash: sha256.Sum256(body)}
 	for _, e := range d.Events {
 		p.names, p.ids = append(p.names, e.Name), append(p.ids, e.ID)
 	}
 	r.mu.Lock()
-	r.got = append(r.got, p)
-	n := len(r.got)
-	r.open++
-	r.most = max(r.most, r.open)
+	r.requests = append(r.requests, p)
+	n := len(r.requests)
+	r.openRequests++
+	r.maxOpen = max(r.maxOpen, r.openRequests)
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
-		r.open--
+		r.openRequests--
 		r.mu.Unlock()
 	}()
-	if r.answer != nil {
-		r.answer(n, w, req)
+	if r.respond != nil {
+		r.respond(n, w, req)
 	}
 }
 
 // posts returns what has arrived once everything has come to rest at this
 // moment, the ping of the creation aside.
-func (r *subscriber) posts() []arrival {
+func (r *subscriber) posts() []receivedRequest {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var got []arrival
-	for _, p := range r.got {
+	var got []receivedRequest
+	for _, p := range r.requests {
 		if !slices.Equal(p.names, []string{"ping"}) {
 			got = append(got, p)
 		}
@@ -254,15 +254,15 @@ func (r *subscriber) posts() []arrival {
 
 func (r *subscriber) pings() int { return len(r.all()) - len(r.posts()) }
 
-func (r *subscriber) all() []arrival {
+func (r *subscriber) all() []receivedRequest {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.got)
+	return slices.Clone(r.requests)
 }
 
 // subscribe makes a subscription of content_updated, and of more names.
-func (w *world) subscribe(r *subscriber, change func(*webhook.SubscriptionFields)) webhook.Subscription {
+func (w *testbed) subscribe(r *subscriber, change func(*webhook.SubscriptionFields)) webhook.Subscription {
 	w.t.Helper()
 	names := []string{"content_updated", "content_deleted"}
 	f := &webhook.SubscriptionFields{URL: &r.url, Events: &names}
@@ -277,7 +277,7 @@ func (w *world) subscribe(r *subscriber, change func(*webhook.SubscriptionFields
 	return sub
 }
 
-func (w *world) update(sub webhook.Subscription, f *webhook.SubscriptionFields) {
+func (w *testbed) update(sub webhook.Subscription, f *webhook.SubscriptionFields) {
 	w.t.Helper()
 	if _, err := w.d.store.Subscriptions().Update(context.Background(), "p", sub.ID, f); err != nil {
 		w.t.Fatal(err)
@@ -285,7 +285,7 @@ func (w *world) update(sub webhook.Subscription, f *webhook.SubscriptionFields) 
 }
 
 // publish publishes one event, and returns its id.
-func (w *world) publish(name string) string {
+func (w *testbed) publish(name string) string {
 	w.t.Helper()
 	id := webhook.NewID()
 	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
@@ -295,7 +295,7 @@ func (w *world) publish(name string) string {
 	return id
 }
 
-func (w *world) commits() uint64 {
+func (w *testbed) commits() uint64 {
 	w.t.Helper()
 	y, err := w.d.store.System(context.Background())
 	if err != nil {
@@ -304,7 +304,7 @@ func (w *world) commits() uint64 {
 	return y.Commits
 }
 
-func (w *world) delivery(sub webhook.Subscription, id string) webhook.Delivery {
+func (w *testbed) delivery(sub webhook.Subscription, id string) webhook.Delivery {
 	w.t.Helper()
 	d, err := w.d.store.Deliveries().Get(context.Background(), "p", sub.ID, id)
 	if err != nil {
@@ -314,21 +314,21 @@ func (w *world) delivery(sub webhook.Subscription, id string) webhook.Delivery {
 }
 
 // statuses answers with each status in turn, and the last for ever.
-func statuses(all ...int) func(int, http.ResponseWriter, *http.Request) {
+func respondWith(all ...int) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(all[min(n, len(all))-1]) }
 }
 
 // hang answers when the sender has given up.
 func hang(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-func exact() webhook.RetryPolicy {
+func exactRetryPolicy() webhook.RetryPolicy {
 	p := webhook.DefaultRetryPolicy()
 	p.Jitter = 0
 	return p
 }
 
 func TestAnEventLeavesAtOnce(t *testing.T) {
-	inBubble(t, Config{}, func(w *world) {
+	runInBubble(t, Config{}, func(w *testbed) {
 		r := w.subscriber(nil)
 		sub := w.subscribe(r, nil)
 		if n := r.pings(); n != 1 {
@@ -354,18 +354,18 @@ func TestAnEventLeavesAtOnce(t *testing.T) {
 
 // checkSchedule checks that posts are the same delivery each time, and that they
 // came when exact says, after the attempts before them.
-func checkSchedule(t *testing.T, posts []arrival, attempts []webhook.Attempt) {
+func checkSchedule(t *testing.T, posts []receivedRequest, attempts []webhook.Attempt) {
 	t.Helper()
 	for i, p := range posts {
-		if p.delivery != posts[0].delivery || p.sum != posts[0].sum {
+		if p.delivery != posts[0].delivery || p.bodyHash != posts[0].bodyHash {
 			t.Errorf("post %d is another delivery, or has other bytes", i+1)
 		}
 		if i == 0 {
 			continue
 		}
 		ended := attempts[i-1].StartedAt.Add(attempts[i-1].Duration)
-		if wait := p.at.Sub(ended); wait != exact().Waits[i-1] {
-			t.Errorf("attempt %d came %s after the last, want %s", i+1, wait, exact().Waits[i-1])
+		if wait := p.at.Sub(ended); wait != exactRetryPolicy().Waits[i-1] {
+			t.Errorf("attempt %d came %s after the last, want %s", i+1, wait, exactRetryPolicy().Waits[i-1])
 		}
 	}
 }
@@ -378,10 +378,10 @@ func TestRetriesByTheSchedule(t *testing.T) {
 		status   webhook.Status
 		reason   webhook.FailureReason
 	}{
-		{"500, 500, 200", statuses(200, 500, 500, 200), 3, webhook.StatusSuccess, ""},
-		{"always 500", statuses(200, 500), 5, webhook.StatusFailed, webhook.FailureAttemptsExhausted},
-		{"404", statuses(200, 404), 1, webhook.StatusFailed, webhook.FailureRejected},
-		{"500, 302", statuses(200, 500, 302), 2, webhook.StatusFailed, webhook.FailureRejected},
+		{"500, 500, 200", respondWith(200, 500, 500, 200), 3, webhook.StatusSuccess, ""},
+		{"always 500", respondWith(200, 500), 5, webhook.StatusFailed, webhook.FailureAttemptsExhausted},
+		{"404", respondWith(200, 404), 1, webhook.StatusFailed, webhook.FailureRejected},
+		{"500, 302", respondWith(200, 500, 302), 2, webhook.StatusFailed, webhook.FailureRejected},
 		{"hangs", func(n int, w http.ResponseWriter, r *http.Request) {
 			if n > 1 {
 				hang(n, w, r)
@@ -389,7 +389,7 @@ func TestRetriesByTheSchedule(t *testing.T) {
 		}, 5, webhook.StatusFailed, webhook.FailureAttemptsExhausted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, Config{RetryPolicy: exact()}, func(w *world) {
+			runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 				r := w.subscriber(c.answer)
 				sub := w.subscribe(r, nil)
 				w.publish("content_updated")
@@ -415,7 +415,7 @@ func TestRetriesByTheSchedule(t *testing.T) {
 
 // While every slot is busy events collect, and ride together when one is free.
 func TestBatchesWhileBusy(t *testing.T) {
-	inBubble(t, Config{MaxInFlight: 2, BatchSize: 4}, func(w *world) {
+	runInBubble(t, Config{MaxInFlight: 2, BatchSize: 4}, func(w *testbed) {
 		gate := make(chan struct{})
 		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) {
 			if n > 1 {
@@ -447,7 +447,7 @@ func TestBatchesWhileBusy(t *testing.T) {
 }
 
 func TestBatchWindow(t *testing.T) {
-	inBubble(t, Config{BatchWindow: time.Second}, func(w *world) {
+	runInBubble(t, Config{BatchWindow: time.Second}, func(w *testbed) {
 		r := w.subscriber(nil)
 		w.subscribe(r, nil)
 		start := time.Now()
@@ -468,13 +468,13 @@ func TestBatchWindow(t *testing.T) {
 
 // A subscriber that hangs uses its own slots, and no more; pings still go.
 func TestSlots(t *testing.T) {
-	inBubble(t, Config{MaxInFlight: 3, MaxConnections: 7, BatchSize: 1}, func(w *world) {
+	runInBubble(t, Config{MaxInFlight: 3, MaxConnections: 7, BatchSize: 1}, func(w *testbed) {
 		hanging := w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
 			if n > 1 {
 				hang(n, rw, r)
 			}
 		})
-		other, healthy := w.subscriber(hanging.answer), w.subscriber(nil)
+		other, healthy := w.subscriber(hanging.respond), w.subscriber(nil)
 		sub := w.subscribe(hanging, nil)
 		one := 1
 		w.subscribe(other, func(f *webhook.SubscriptionFields) { f.MaxInFlight = &one })
@@ -491,8 +491,8 @@ func TestSlots(t *testing.T) {
 			t.Errorf("got %d pings, want that of the creation and one more", n)
 		}
 		time.Sleep(5 * time.Second)
-		if hanging.most != 3+1 || other.most != 1 {
-			t.Errorf("%d and %d in flight, want 3, a ping, and 1", hanging.most, other.most)
+		if hanging.maxOpen != 3+1 || other.maxOpen != 1 {
+			t.Errorf("%d and %d in flight, want 3, a ping, and 1", hanging.maxOpen, other.maxOpen)
 		}
 	})
 }
@@ -500,7 +500,7 @@ func TestSlots(t *testing.T) {
 // One program with many silent subscriptions and pings waiting leaves slots for the
 // pings of others.
 func TestPingsOfOthersFindASlot(t *testing.T) {
-	inBubble(t, Config{}, func(w *world) {
+	runInBubble(t, Config{}, func(w *testbed) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		if _, _, err := w.d.store.Tokens().Create(ctx, webhook.NewToken{ProgramID: "q", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
@@ -536,7 +536,7 @@ func TestPingsOfOthersFindASlot(t *testing.T) {
 }
 
 func TestTotalLimitIsSharedInTurn(t *testing.T) {
-	inBubble(t, Config{MaxInFlight: 4, MaxConnections: 4, BatchSize: 1}, func(w *world) {
+	runInBubble(t, Config{MaxInFlight: 4, MaxConnections: 4, BatchSize: 1}, func(w *testbed) {
 		slow := func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) }
 		a, b := w.subscriber(slow), w.subscriber(slow)
 		w.subscribe(a, nil)
@@ -553,8 +553,8 @@ func TestTotalLimitIsSharedInTurn(t *testing.T) {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if a.most+b.most > 8 || a.most > 4 || b.most > 4 {
-			t.Errorf("up to %d and %d in flight, want 4 at the most", a.most, b.most)
+		if a.maxOpen+b.maxOpen > 8 || a.maxOpen > 4 || b.maxOpen > 4 {
+			t.Errorf("up to %d and %d in flight, want 4 at the most", a.maxOpen, b.maxOpen)
 		}
 	})
 }
@@ -564,7 +564,7 @@ func TestTotalLimitIsSharedInTurn(t *testing.T) {
 // have shown what they are when there are more of them than slots.
 func TestHangingServersLeaveRoom(t *testing.T) {
 	for _, n := range []int{20, 100} {
-		inBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exact()}, func(w *world) {
+		runInBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 			for range n {
 				w.subscribe(w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
 					if n > 1 { // the ping of the creation
@@ -597,14 +597,14 @@ func TestHangingServersLeaveRoom(t *testing.T) {
 // A slot that is free is for the queue that waits for it, and not for the inline
 // delivery of another.
 func TestInlineDeliveriesPassNobody(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact()}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 		first := w.subscribe(w.subscriber(nil), func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
 		r := w.subscriber(nil)
 		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
 		w.d.mu.Lock()
 		q := w.d.queues[first.ID]
 		q.wanted++
-		w.d.move(q, q.phase, time.Now()) // it waits for a slot
+		w.d.reschedule(q, q.phase, time.Now()) // it waits for a slot
 		w.publish("content_updated")
 		if n := w.d.credits.Taken(); n != 0 {
 			t.Errorf("%d slots are taken while a queue waits, want none", n)
@@ -623,7 +623,7 @@ func TestInlineDeliveriesPassNobody(t *testing.T) {
 // A queue that has had its share of the slots takes nothing from others, inline
 // delivery neither.
 func TestInlineDeliveriesBesideAFullShare(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), MaxConnections: 8, BatchSize: 1}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), MaxConnections: 8, BatchSize: 1}, func(w *testbed) {
 		hangs := w.subscriber(hang)
 		w.subscribe(hangs, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
 		r := w.subscriber(nil)
@@ -650,11 +650,11 @@ func TestInlineDeliveriesBesideAFullShare(t *testing.T) {
 // waits behind a failure is sent again.
 func TestARetryIsNotStarved(t *testing.T) {
 	for _, n := range []int{1, 4, 16} {
-		inBubble(t, Config{MaxInFlight: 4, MaxConnections: n, BatchSize: 1, RetryPolicy: exact()}, func(w *world) {
+		runInBubble(t, Config{MaxInFlight: 4, MaxConnections: n, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 			for range 3 * n {
 				w.subscribe(w.subscriber(func(int, http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }), nil)
 			}
-			once := w.subscriber(statuses(200, 503, 200))
+			once := w.subscriber(respondWith(200, 503, 200))
 			w.subscribe(once, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"channel_created"} })
 			time.Sleep(5 * time.Second) // of the pings
 			w.publish("channel_created")
@@ -677,7 +677,7 @@ func TestARetryIsNotStarved(t *testing.T) {
 // it has answered at all.
 func TestHangingServersLeaveRoomForMore(t *testing.T) {
 	for _, n := range []int{20, 100} {
-		inBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exact()}, func(w *world) {
+		runInBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 			healthy := w.subscriber(func(int, http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) })
 			w.subscribe(healthy, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_published"} })
 			for range n {
@@ -717,8 +717,8 @@ func TestHangingServersLeaveRoomForMore(t *testing.T) {
 // What is published while a subscription is paused, or does not ask for the
 // name, is not delivered; what came before and after is.
 func TestPauseAndResume(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), MaxInFlight: 1}, func(w *world) {
-		r := w.subscriber(statuses(200, 500, 200))
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), MaxInFlight: 1}, func(w *testbed) {
+		r := w.subscriber(respondWith(200, 500, 200))
 		sub := w.subscribe(r, nil)
 		on, off := true, false
 		first := w.publish("content_updated") // fails once
@@ -752,8 +752,8 @@ func TestPauseAndResume(t *testing.T) {
 }
 
 func TestNothingIsSentAfterDeletion(t *testing.T) {
-	inBubble(t, Config{}, func(w *world) {
-		r := w.subscriber(statuses(200, 500))
+	runInBubble(t, Config{}, func(w *testbed) {
+		r := w.subscriber(respondWith(200, 500))
 		sub := w.subscribe(r, nil)
 		w.publish("content_updated")
 		before := len(r.posts())
@@ -771,8 +771,8 @@ func TestNothingIsSentAfterDeletion(t *testing.T) {
 // An ordered subscription gets the next delivery when the last has succeeded
 // or failed for good, and not before.
 func TestOrdered(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
-		r := w.subscriber(statuses(200, 500, 500, 200, 404, 200))
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
+		r := w.subscriber(respondWith(200, 500, 500, 200, 404, 200))
 		ordered := true
 		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 		var want []string
@@ -788,8 +788,8 @@ func TestOrdered(t *testing.T) {
 		for _, p := range r.posts() {
 			got = append(got, p.ids...)
 		}
-		if !slices.Equal(got, want) || r.most != 1 {
-			t.Errorf("got %v with %d at once, want %v", got, r.most, want)
+		if !slices.Equal(got, want) || r.maxOpen != 1 {
+			t.Errorf("got %v with %d at once, want %v", got, r.maxOpen, want)
 		}
 	})
 }
@@ -797,8 +797,8 @@ func TestOrdered(t *testing.T) {
 // An ordered subscription goes on when what it waited for is cancelled, and
 // nothing more is sent of that.
 func TestOrderedGoesOnAfterACancel(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
-		r := w.subscriber(statuses(200, 500, 200))
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
+		r := w.subscriber(respondWith(200, 500, 200))
 		ordered := true
 		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 		first, second := w.publish("content_updated"), w.publish("content_updated")
@@ -806,7 +806,7 @@ func TestOrderedGoesOnAfterACancel(t *testing.T) {
 			t.Fatalf("%d deliveries before the cancel, want 1", len(got))
 		}
 		began := time.Now()
-		err := w.d.store.Write(context.Background(), func(s store.Write) error { return s.Cancel("p", sub.ID, r.got[1].delivery) })
+		err := w.d.store.Write(context.Background(), func(s store.Write) error { return s.Cancel("p", sub.ID, r.requests[1].delivery) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -824,7 +824,7 @@ func TestOrderedGoesOnAfterACancel(t *testing.T) {
 // An attempt that a crash cut off goes on at once, with the same id and bytes,
 // and is counted.
 func TestCrash(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
 			if n > 1 {
 				hang(n, rw, req)
@@ -837,7 +837,7 @@ func TestCrash(t *testing.T) {
 			if want := min(crash+1, 5); len(got) != want {
 				t.Fatalf("after %d crashes there were %d posts, want %d", crash, len(got), want)
 			}
-			if last := got[len(got)-1]; last.delivery != got[0].delivery || last.sum != got[0].sum {
+			if last := got[len(got)-1]; last.delivery != got[0].delivery || last.bodyHash != got[0].bodyHash {
 				t.Error("the repeated delivery has another id or other bytes")
 			}
 			time.Sleep(time.Second)
@@ -866,7 +866,7 @@ func TestShutdown(t *testing.T) {
 		{"is cut off", 9 * time.Second, 3 * time.Second, webhook.StatusRetryable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, Config{Grace: 3 * time.Second}, func(w *world) {
+			runInBubble(t, Config{Grace: 3 * time.Second}, func(w *testbed) {
 				r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) {
 					if n > 1 {
 						time.Sleep(c.takes)
@@ -895,7 +895,7 @@ func TestShutdown(t *testing.T) {
 
 // A replay runs beside what is new, goes on after a crash, and ends.
 func TestReplay(t *testing.T) {
-	inBubble(t, Config{BatchSize: 2, MaxInFlight: 1, Grace: time.Millisecond}, func(w *world) {
+	runInBubble(t, Config{BatchSize: 2, MaxInFlight: 1, Grace: time.Millisecond}, func(w *testbed) {
 		var want []string
 		for range 5 {
 			want = append(want, w.publish("content_updated"))
@@ -931,8 +931,8 @@ func TestReplay(t *testing.T) {
 
 // A redelivery is a new delivery of the same events.
 func TestRedelivery(t *testing.T) {
-	inBubble(t, Config{}, func(w *world) {
-		r := w.subscriber(statuses(200, 404, 200))
+	runInBubble(t, Config{}, func(w *testbed) {
+		r := w.subscriber(respondWith(200, 404, 200))
 		sub := w.subscribe(r, nil)
 		id := w.publish("content_updated")
 		first := r.posts()[0]
@@ -951,7 +951,7 @@ func TestRedelivery(t *testing.T) {
 }
 
 // health returns the status of a subscription once the dispatcher has come to rest.
-func (w *world) health(sub webhook.Subscription) webhook.Health {
+func (w *testbed) health(sub webhook.Subscription) webhook.Health {
 	w.t.Helper()
 	synctest.Wait()
 	got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
@@ -973,7 +973,7 @@ func (r *subscriber) deliveries() int {
 // A subscription that goes on failing is probed, less and less often, while its
 // events wait in the log; pings still go. One success brings the backlog.
 func TestHealth(t *testing.T) {
-	inBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 10}, BatchSize: 1}, func(w *world) {
+	runInBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 10}, BatchSize: 1}, func(w *testbed) {
 		var broken atomic.Bool
 		broken.Store(true)
 		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
@@ -1038,7 +1038,7 @@ func TestHealth(t *testing.T) {
 }
 
 func TestDisableAfter(t *testing.T) {
-	inBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour}, BatchSize: 1}, func(w *world) {
+	runInBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour}, BatchSize: 1}, func(w *testbed) {
 		var broken atomic.Bool
 		broken.Store(true)
 		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
@@ -1065,7 +1065,7 @@ func TestDisableAfter(t *testing.T) {
 		w.update(sub, &webhook.SubscriptionFields{Active: &on})
 		last := w.publish("content_updated")
 		time.Sleep(time.Minute)
-		if !slices.ContainsFunc(r.posts(), func(a arrival) bool { return a.ids[0] == last }) {
+		if !slices.ContainsFunc(r.posts(), func(a receivedRequest) bool { return a.ids[0] == last }) {
 			t.Error("it did not go on when it was activated")
 		}
 		if got, err = w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy || got.DisabledReason != "" {
@@ -1076,7 +1076,7 @@ func TestDisableAfter(t *testing.T) {
 
 // Everything that a crash cut off goes on at once, not one after the other.
 func TestCrashWithManyInFlight(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond, BatchSize: 1}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond, BatchSize: 1}, func(w *testbed) {
 		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
 			if n > 1 {
 				hang(n, rw, req)
@@ -1101,7 +1101,7 @@ func TestCrashWithManyInFlight(t *testing.T) {
 
 // So do retries that have come due together.
 func TestManyDueAtOnce(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		var down atomic.Bool
 		r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
 			if n > 1 && down.Load() {
@@ -1135,14 +1135,14 @@ func TestClockSetBack(t *testing.T) {
 	var sub webhook.Subscription
 	var first string
 	// Each bubble begins at the same time: the second an hour before the first ended.
-	inBubbleOf(t, dir, Config{}, func(w *world) {
+	runInBubbleAt(t, dir, Config{}, func(w *testbed) {
 		r := w.subscriber(nil)
 		time.Sleep(time.Hour)
 		sub = w.subscribe(r, nil)
 		w.publish("content_updated")
 		first = r.posts()[0].delivery
 	})
-	inBubbleOf(t, dir, Config{}, func(w *world) {
+	runInBubbleAt(t, dir, Config{}, func(w *testbed) {
 		r := w.subscriber(nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -1175,9 +1175,9 @@ func TestClockJumps(t *testing.T) {
 
 func clockJumps(t *testing.T, jump time.Duration) {
 	var by atomic.Int64
-	w := &world{
+	w := &testbed{
 		t: t, dir: memoryDir(t), subscribers: make(map[netip.Addr]*subscriber),
-		cfg: Config{RetryPolicy: exact(), BatchSize: 1, HealthPolicy: webhook.HealthPolicy{FailingAfter: 24, DisableAfter: 12 * time.Hour}},
+		cfg: Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1, HealthPolicy: webhook.HealthPolicy{FailingAfter: 24, DisableAfter: 12 * time.Hour}},
 		now: func() time.Time { return time.Now().Add(time.Duration(by.Load())).Round(0) },
 	}
 	w.run(func() {
@@ -1240,16 +1240,16 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if r.most > 9 {
-			t.Errorf("%d requests at a time, want no more than 8 and a ping", r.most)
+		if r.maxOpen > 9 {
+			t.Errorf("%d requests at a time, want no more than 8 and a ping", r.maxOpen)
 		}
 	})
 }
 
 // One delivery whose event is gone holds up its own subscription alone.
 func TestABadRecordSuspendsItsOwnQueue(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
-		bad, good := w.subscriber(statuses(200, 500)), w.subscriber(nil)
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
+		bad, good := w.subscriber(respondWith(200, 500)), w.subscriber(nil)
 		sub := w.subscribe(bad, nil)
 		w.subscribe(good, nil)
 		w.publish("content_updated")
@@ -1275,7 +1275,7 @@ func TestABadRecordSuspendsItsOwnQueue(t *testing.T) {
 // A subscription whose record cannot be read is held, at the start and while
 // all goes on, and taken up when it can; the others are served.
 func TestASpoiledSubscriptionHoldsUpItself(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		bad, good := w.subscriber(nil), w.subscriber(nil)
 		sub := w.subscribe(bad, nil)
 		w.subscribe(good, nil)
@@ -1313,7 +1313,7 @@ func TestASpoiledSubscriptionHoldsUpItself(t *testing.T) {
 
 // swapSecret puts other bytes where a subscription's sealed secret is, and
 // returns what was there.
-func (w *world) swapSecret(id string, secret []byte) (was []byte) {
+func (w *testbed) swapSecret(id string, secret []byte) (was []byte) {
 	w.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
 	if err != nil {
@@ -1332,7 +1332,7 @@ func (w *world) swapSecret(id string, secret []byte) (was []byte) {
 // A result that cannot be stored, though the store is well, holds up its own
 // subscription alone.
 func TestAResultThatCannotBeStored(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		bad, good := w.subscriber(nil), w.subscriber(nil)
 		sub := w.subscribe(bad, nil)
 		w.subscribe(good, nil)
@@ -1362,7 +1362,7 @@ func TestAResultThatCannotBeStored(t *testing.T) {
 
 // A ping that waits is answered when its subscription is deleted.
 func TestPingOfADeletedSubscription(t *testing.T) {
-	inBubble(t, Config{}, func(w *world) {
+	runInBubble(t, Config{}, func(w *testbed) {
 		r := w.subscriber(hang)
 		sub := w.subscribe(r, nil)
 		errs := make(chan error, 8)
@@ -1400,7 +1400,7 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		}
 		return sqlite.NoFault
 	}
-	test := func(w *world) {
+	test := func(w *testbed) {
 		ctx := context.Background()
 		before, after := w.subscriber(nil), w.subscriber(nil)
 		sub := w.subscribe(before, nil)
@@ -1433,7 +1433,7 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), fault: fault}
+		w := &testbed{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), fault: fault}
 		w.run(func() { test(w) })
 	})
 }

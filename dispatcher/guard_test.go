@@ -15,24 +15,24 @@ import (
 // service send it. What was in flight when the addresses were still allowed is
 // checked like everything that begins later.
 func TestEveryPathIsGuarded(t *testing.T) {
-	t.Run("control", func(t *testing.T) { everyPath(t, false) })
-	t.Run("guarded", func(t *testing.T) { everyPath(t, true) })
+	t.Run("control", func(t *testing.T) { testEveryPath(t, false) })
+	t.Run("guarded", func(t *testing.T) { testEveryPath(t, true) })
 }
 
 // everyPath makes the service send requests of every kind, after its addresses
 // were forbidden if guarded.
-func everyPath(t *testing.T, guarded bool) {
+func testEveryPath(t *testing.T, guarded bool) {
 	cfg := Config{
-		RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 2}, BatchSize: 1,
+		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 2}, BatchSize: 1,
 		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()},
 	}
-	inBubble(t, cfg, func(w *world) {
+	runInBubble(t, cfg, func(w *testbed) {
 		var alerts atomic.Int32
-		w.subscriber(nil).serve = func(rw http.ResponseWriter, _ *http.Request) {
+		w.subscriber(nil).handler = func(rw http.ResponseWriter, _ *http.Request) {
 			alerts.Add(1)
 			rw.WriteHeader(http.StatusServiceUnavailable)
 		}
-		failing, retried, well := w.subscriber(statuses(502)), w.subscriber(statuses(200, 502)), w.subscriber(nil)
+		failing, retried, well := w.subscriber(respondWith(502)), w.subscriber(respondWith(200, 502)), w.subscriber(nil)
 		failingSub, _, wellSub := w.subscribe(failing, nil), w.subscribe(retried, nil), w.subscribe(well, nil)
 		for range 3 {
 			w.publish("content_deleted")
@@ -53,7 +53,7 @@ func everyPath(t *testing.T, guarded bool) {
 			}
 		}
 		w.crash()
-		again := w.sendEverything(wellSub, sent)
+		redelivery := w.sendEverything(wellSub, sent)
 		time.Sleep(24 * time.Hour)
 		for i, now := range requests() {
 			// The last has an event, a ping, a redelivery and four events of the log.
@@ -62,7 +62,7 @@ func everyPath(t *testing.T, guarded bool) {
 				t.Errorf("%d %s were sent", n, of)
 			}
 		}
-		if d := w.delivery(wellSub, again.ID); guarded && (d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureBlocked || d.Attempts[0].Error != webhook.ErrorBlocked) {
+		if d := w.delivery(wellSub, redelivery.ID); guarded && (d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureBlocked || d.Attempts[0].Error != webhook.ErrorBlocked) {
 			t.Errorf("the redelivery is %+v, want blocked", d)
 		}
 	})
@@ -70,11 +70,11 @@ func everyPath(t *testing.T, guarded bool) {
 
 // sendEverything publishes an event, pings a subscription, replays its events, and
 // redelivers the delivery sent, of which it returns the copy.
-func (w *world) sendEverything(sub webhook.Subscription, sent string) webhook.Delivery {
+func (w *testbed) sendEverything(sub webhook.Subscription, sent string) webhook.Delivery {
 	w.t.Helper()
 	w.publish("content_updated")
 	go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
-	again, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, sent)
+	redelivery, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, sent)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -82,5 +82,5 @@ func (w *world) sendEverything(sub webhook.Subscription, sent string) webhook.De
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return again
+	return redelivery
 }

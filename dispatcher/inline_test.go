@@ -13,7 +13,7 @@ import (
 	"service/store"
 )
 
-func (w *world) sql(query string) {
+func (w *testbed) sql(query string) {
 	w.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
 	if err != nil {
@@ -27,7 +27,7 @@ func (w *world) sql(query string) {
 
 // A delivery that could not be stored with its event is formed once it can be.
 func TestAnEventWhoseInlineDeliveryFailsIsDelivered(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		r := w.subscriber(nil)
 		w.subscribe(r, nil)
 		w.publish("content_updated")
@@ -54,7 +54,7 @@ func TestAnEventWhoseInlineDeliveryFailsIsDelivered(t *testing.T) {
 
 // What TestAResultThatCannotBeStored takes for granted.
 func TestAResultOfNoRowCannotBeStored(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), Grace: time.Millisecond}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		sub := w.subscribe(w.subscriber(nil), nil)
 		synctest.Wait()
 		w.d.mu.Lock()

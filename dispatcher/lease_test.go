@@ -14,21 +14,21 @@ import (
 
 // testLease is a lease that a test ends and renews.
 type testLease struct {
-	held atomic.Pointer[context.Context]
-	end  context.CancelFunc
+	ctx    atomic.Pointer[context.Context]
+	cancel context.CancelFunc
 }
 
 func (l *testLease) renew() {
 	ctx, cancel := context.WithCancel(context.Background())
-	l.held.Store(&ctx)
-	l.end = cancel
+	l.ctx.Store(&ctx)
+	l.cancel = cancel
 }
 
 // fence makes the dispatcher's store depend on a lease.
-func (w *world) fence() *testLease {
+func (w *testbed) fence() *testLease {
 	l := new(testLease)
 	l.renew()
-	held := func() context.Context { return *l.held.Load() }
+	held := func() context.Context { return *l.ctx.Load() }
 	if err := w.d.store.Fence(1, store.Lease{Valid: func() bool { return held().Err() == nil }, Held: held}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func (w *world) fence() *testLease {
 // once, nothing is sent until the lease is renewed, and then the delivery is
 // repeated at once.
 func TestLeaseEnds(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact()}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 		l := w.fence()
 		cut := make(chan time.Time, 1)
 		r := w.subscriber(func(n int, _ http.ResponseWriter, r *http.Request) {
@@ -54,7 +54,7 @@ func TestLeaseEnds(t *testing.T) {
 		w.publish("content_updated")
 		time.Sleep(3 * time.Second)
 		ended := time.Now()
-		l.end()
+		l.cancel()
 		if at := <-cut; !at.Equal(ended) {
 			t.Errorf("the attempt was cut off %s after the end of the lease", at.Sub(ended))
 		}
@@ -91,19 +91,19 @@ func TestLeaseEnds(t *testing.T) {
 // period is not used up.
 func TestShutdownWithoutLease(t *testing.T) {
 	for _, before := range []bool{true, false} {
-		inBubble(t, Config{Grace: 8 * time.Second}, func(w *world) {
+		runInBubble(t, Config{Grace: 8 * time.Second}, func(w *testbed) {
 			l := w.fence()
 			r := w.subscriber(hang)
 			w.subscribe(r, nil)
 			w.publish("content_updated")
 			if before {
-				l.end()
+				l.cancel()
 				synctest.Wait()
 			}
 			began := time.Now()
 			w.stop()
 			time.Sleep(time.Second)
-			l.end()
+			l.cancel()
 			synctest.Wait()
 			if err := <-w.done; err != nil {
 				t.Error(err)

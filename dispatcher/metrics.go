@@ -16,10 +16,10 @@ import (
 
 const (
 	// scrapeTime bounds what a scrape may read.
-	scrapeTime = 2 * time.Second
+	scrapeTimeout = 2 * time.Second
 	// maxBehind is how many subscriptions of a program a scrape looks into for
 	// the oldest event that waits: those that are furthest behind.
-	maxBehind = 100
+	maxOldestLookups = 100
 )
 
 // metrics are what the dispatcher counts for its operator; docs/metrics.md says
@@ -100,7 +100,7 @@ func (m *metrics) attempt(a *webhook.Attempt) {
 var (
 	inFlightDesc      = prometheus.NewDesc("service_deliveries_in_flight", "Deliveries with an attempt under way.", []string{"kind"}, nil)
 	limitDesc         = prometheus.NewDesc("service_deliveries_in_flight_limit", "How many deliveries can have an attempt under way.", []string{"kind"}, nil)
-	heldDesc          = prometheus.NewDesc("service_deliveries_held", "Whether no attempt is begun because the store has failed, or after a restore.", nil, nil)
+	pausedDesc        = prometheus.NewDesc("service_deliveries_held", "Whether no attempt is begun because the store has failed, or after a restore.", nil, nil)
 	subscriptionsDesc = prometheus.NewDesc("service_subscriptions", "Subscriptions by status.", []string{"program", "status"}, nil)
 	failingDesc       = prometheus.NewDesc("service_subscriptions_failing", "Subscriptions that are failing, by reason.", []string{"program", "reason"}, nil)
 	inactiveDesc      = prometheus.NewDesc("service_subscriptions_inactive", "Subscriptions that are not active: nothing but pings is sent to them.", []string{"program"}, nil)
@@ -121,7 +121,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, part := range c.d.metrics.collectors() {
 		part.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{inFlightDesc, limitDesc, heldDesc, subscriptionsDesc, failingDesc, inactiveDesc, behindDesc, distanceDesc, ageDesc} {
+	for _, d := range []*prometheus.Desc{inFlightDesc, limitDesc, pausedDesc, subscriptionsDesc, failingDesc, inactiveDesc, behindDesc, distanceDesc, ageDesc} {
 		ch <- d
 	}
 }
@@ -142,12 +142,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(limitDesc, float64(d.cfg.MaxConnections), "event")
 	gauge(limitDesc, maxPings, "ping")
 	if held {
-		gauge(heldDesc, 1)
+		gauge(pausedDesc, 1)
 	} else {
-		gauge(heldDesc, 0)
+		gauge(pausedDesc, 0)
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	for id, p := range programs {
 		for _, status := range []webhook.Health{webhook.HealthHealthy, webhook.HealthFailing, webhook.HealthDisabled} {
@@ -156,7 +156,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(failingDesc, float64(p.statuses[webhook.HealthFailing]-p.rejecting), id, string(webhook.FailingUnreachable))
 		gauge(failingDesc, float64(p.rejecting), id, string(webhook.FailingRejecting))
 		gauge(inactiveDesc, float64(p.inactive), id)
-		gauge(behindDesc, float64(len(p.behind)), id)
+		gauge(behindDesc, float64(len(p.backlogged)), id)
 		gauge(distanceDesc, float64(p.distance), id)
 		oldest, err := p.oldest(ctx, d.store, id)
 		switch {
@@ -172,15 +172,15 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 // programState is how a program's subscriptions are doing.
 type programState struct {
-	statuses  map[webhook.Health]int
-	rejecting int // of those that are failing
-	inactive  int
-	distance  int64    // of the one that is furthest behind
-	behind    []behind // that events wait for
+	statuses   map[webhook.Health]int
+	rejecting  int // of those that are failing
+	inactive   int
+	distance   int64             // of the one that is furthest behind
+	backlogged []backloggedQueue // that events wait for
 }
 
 // behind is a queue that events wait for.
-type behind struct {
+type backloggedQueue struct {
 	id           string
 	spans        []store.Interest // not to be changed
 	seen, wanted int64
@@ -193,7 +193,7 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 	defer d.mu.Unlock()
 	n := 0
 	for _, q := range d.queues {
-		if n++; n%portion == 0 {
+		if n++; n%yieldEvery == 0 {
 			d.yield()
 		}
 		if q.ProgramID == "" {
@@ -213,7 +213,7 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 			p.inactive++
 		case q.seen < q.wanted:
 			p.distance = max(p.distance, q.wanted-q.seen)
-			p.behind = append(p.behind, behind{q.SubscriptionID, q.Interests, q.seen, q.wanted})
+			p.backlogged = append(p.backlogged, backloggedQueue{q.SubscriptionID, q.Interests, q.seen, q.wanted})
 		}
 	}
 	return programs, d.credits.Taken(), d.pings.inFlight, d.restoreHold || now.Before(d.pausedUntil)
@@ -223,10 +223,10 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 // for, the zero time for none. It looks into those that are furthest behind,
 // while one may have an older event than was found.
 func (p *programState) oldest(ctx context.Context, s *store.Store, programID string) (oldest time.Time, err error) {
-	slices.SortFunc(p.behind, func(a, b behind) int { return cmp.Compare(a.seen, b.seen) })
+	slices.SortFunc(p.backlogged, func(a, b backloggedQueue) int { return cmp.Compare(a.seen, b.seen) })
 	var first int64 // its place in the log
-	for i, b := range p.behind {
-		if i == maxBehind || first > 0 && first <= b.seen+1 {
+	for i, b := range p.backlogged {
+		if i == maxOldestLookups || first > 0 && first <= b.seen+1 {
 			break
 		}
 		newest := b.wanted

@@ -45,11 +45,11 @@ func wantMetrics(t *testing.T, when string, registry *prometheus.Registry, lines
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	cfg := Config{
-		RetryPolicy: exact(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 9}, BatchSize: 1, MaxConnections: 20,
+		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 9}, BatchSize: 1, MaxConnections: 20,
 		Metrics: registry, Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()},
 	}
-	inBubble(t, cfg, func(w *world) {
-		w.subscriber(nil).serve = func(rw http.ResponseWriter, _ *http.Request) {} // the operator's
+	runInBubble(t, cfg, func(w *testbed) {
+		w.subscriber(nil).handler = func(rw http.ResponseWriter, _ *http.Request) {} // the operator's
 		w.subscribe(w.subscriber(nil), nil)
 		w.publish("content_updated") // 1
 		wantMetrics(t, "after an event", registry,
@@ -70,7 +70,7 @@ func TestMetrics(t *testing.T) {
 			`service_backlog_age_seconds{program="p"} 0`)
 
 		names := []string{"content_archived"}
-		bad := w.subscribe(w.subscriber(statuses(200, 503)), func(f *webhook.SubscriptionFields) { f.Events = &names })
+		bad := w.subscribe(w.subscriber(respondWith(200, 503)), func(f *webhook.SubscriptionFields) { f.Events = &names })
 		for range 3 {
 			w.publish("content_archived") // 2 to 4
 		}
@@ -116,10 +116,10 @@ func TestMetrics(t *testing.T) {
 // deliveries.
 func TestMetricsInFlight(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1, Metrics: registry}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1, Metrics: registry}, func(w *testbed) {
 		names := []string{"channel_created"}
 		slow := w.subscriber(hang)
-		slow.answer = func(n int, rw http.ResponseWriter, r *http.Request) {
+		slow.respond = func(n int, rw http.ResponseWriter, r *http.Request) {
 			if n > 1 {
 				hang(n, rw, r)
 			}
@@ -144,7 +144,7 @@ func TestMetricsInFlight(t *testing.T) {
 // The lag is of the oldest event of a delivery, from its acceptance on.
 func TestLagIsThatOfTheOldestEvent(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	inBubble(t, Config{Metrics: registry, BatchWindow: 4 * time.Second}, func(w *world) {
+	runInBubble(t, Config{Metrics: registry, BatchWindow: 4 * time.Second}, func(w *testbed) {
 		w.subscribe(w.subscriber(nil), nil)
 		w.publish("content_updated")
 		time.Sleep(3 * time.Second)
@@ -187,8 +187,8 @@ func TestCountingAnAttempt(t *testing.T) {
 // again later has none.
 func TestDeliveryTime(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1, Metrics: registry}, func(w *world) {
-		r := w.subscriber(statuses(200, 503, 503, 200)) // the ping first
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1, Metrics: registry}, func(w *testbed) {
+		r := w.subscriber(respondWith(200, 503, 503, 200)) // the ping first
 		sub := w.subscribe(r, nil)
 		w.publish("content_updated")
 		time.Sleep(5*time.Minute + 5*time.Second)

@@ -58,14 +58,14 @@ func TestPace(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, after %s, batches of %d", name, latency, batch), func(t *testing.T) {
 					cfg := breakerConfig()
 					cfg.BatchSize = batch
-					inBubble(t, cfg, func(w *world) { pace50(w, limiter(func() float64 { return 10 }), latency, batch) })
+					runInBubble(t, cfg, func(w *testbed) { testPace(w, limiter(func() float64 { return 10 }), latency, batch) })
 				})
 			}
 		}
 	}
 }
 
-func pace50(w *world, limiter func(time.Time) bool, latency time.Duration, batch int) {
+func testPace(w *testbed, limiter func(time.Time) bool, latency time.Duration, batch int) {
 	t := w.t
 	r := w.receiver(nil)
 	r.status = func(names []string) int {
@@ -74,8 +74,8 @@ func pace50(w *world, limiter func(time.Time) bool, latency time.Duration, batch
 		}
 		return http.StatusOK
 	}
-	answer := r.answer
-	r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+	answer := r.respond
+	r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
 		answer(n, rw, req)
 		time.Sleep(latency)
 	}
@@ -88,7 +88,7 @@ func pace50(w *world, limiter func(time.Time) bool, latency time.Duration, batch
 		time.Sleep(20 * time.Millisecond)
 	}
 	w.health(sub)
-	count := func(posts []arrival) (n int) {
+	count := func(posts []receivedRequest) (n int) {
 		for _, p := range posts {
 			if p.at.Sub(start) >= 10*time.Second {
 				n += len(p.ids)
@@ -117,7 +117,7 @@ func TestPaceFollowsALimitThatFalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := breakerConfig()
 			cfg.BatchSize = 1
-			inBubble(t, cfg, func(w *world) {
+			runInBubble(t, cfg, func(w *testbed) {
 				limit := 50.0
 				limited := limiter(func() float64 { return limit })
 				r := w.receiver(nil)
@@ -154,11 +154,11 @@ func TestPaceFollowsALimitThatFalls(t *testing.T) {
 // max_per_second counts every attempt but pings: retries too.
 func TestMaxPerSecond(t *testing.T) {
 	for _, limit := range []float64{0.1, 1, 7, 50} {
-		inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) { keepLimit(w, limit) })
+		runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) { testMaxPerSecond(w, limit) })
 	}
 }
 
-func keepLimit(w *world, limit float64) {
+func testMaxPerSecond(w *testbed, limit float64) {
 	t := w.t
 	r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
 		if n%3 == 2 {
@@ -202,7 +202,7 @@ func keepLimit(w *world, limit float64) {
 func TestRetryAfterPauses(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		for asked, want := range map[string]time.Duration{"30": 30 * time.Second, "7200": time.Hour} {
-			inBubble(t, Config{RetryPolicy: exact()}, func(w *world) {
+			runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 				r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
 					if n == 2 {
 						rw.Header().Set("Retry-After", asked)

@@ -21,7 +21,7 @@ type programPings struct {
 
 // push has a queue wait for a slot.
 func (s *pingSlots) push(q *subscriptionQueue) {
-	p := s.of(q)
+	p := s.program(q)
 	if p.ready.len() == 0 {
 		s.turn = append(s.turn, p)
 	}
@@ -50,21 +50,21 @@ func (s *pingSlots) next() *subscriptionQueue {
 }
 
 // begin takes a slot for a queue that next has returned, and end gives it back.
-func (s *pingSlots) begin(q *subscriptionQueue) {
+func (s *pingSlots) acquire(q *subscriptionQueue) {
 	s.inFlight++
-	s.of(q).inFlight++
+	s.program(q).inFlight++
 }
 
-func (s *pingSlots) end(q *subscriptionQueue) {
+func (s *pingSlots) release(q *subscriptionQueue) {
 	s.inFlight--
-	p := s.of(q)
+	p := s.program(q)
 	if p.inFlight--; p.inFlight == 0 && p.ready.len() == 0 {
 		delete(s.programs, q.ProgramID)
 	}
 }
 
 // of returns the pings of a queue's program.
-func (s *pingSlots) of(q *subscriptionQueue) *programPings {
+func (s *pingSlots) program(q *subscriptionQueue) *programPings {
 	p := s.programs[q.ProgramID]
 	if p == nil {
 		p = &programPings{}

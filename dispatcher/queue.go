@@ -30,10 +30,10 @@ type subscriptionQueue struct {
 	phase phase // changed by Dispatcher.move alone
 
 	// Slots, and the run queues in which it waits for them.
-	inFlight  int // slots in use, pings aside
-	pinging   int
-	ready     [priorities]bool // in which of Dispatcher.ready it is
-	pingReady bool             // it is in Dispatcher.pings
+	inFlight      int // slots in use, pings aside
+	pingsInFlight int
+	ready         [priorities]bool // in which of Dispatcher.ready it is
+	pingReady     bool             // it is in Dispatcher.pings
 
 	// What its server has shown.
 	lastFailed  bool      // the last attempt was retryable: the next may keep its slot for long
@@ -97,32 +97,32 @@ type subscriptionQueue struct {
 type phase uint8
 
 const (
-	phaseStale    phase = iota // the subscription is not known as it is: nothing is claimed but what is being formed already
-	phaseCurrent               // it is: jobs are taken
-	phaseOffered               // the same, and the store forms its next delivery together with an event
-	phaseReading               // the same, and a worker reads what waits in the log: it owns the cursor
-	phaseListed                // it is in Dispatcher.reloads
-	phaseLoading               // the loop reads it
-	phaseChanged               // the loop reads what is not as it is any more
-	phaseUnusable              // its record cannot be used for now
-	phaseGone                  // the subscription was deleted
+	phaseStale          phase = iota // the subscription is not known as it is: nothing is claimed but what is being formed already
+	phaseCurrent                     // it is: jobs are taken
+	phaseOffered                     // the same, and the store forms its next delivery together with an event
+	phaseReading                     // the same, and a worker reads what waits in the log: it owns the cursor
+	phaseReloadPending               // it is in Dispatcher.reloads
+	phaseReloading                   // the loop reads it
+	phaseReloadingStale              // the loop reads what is not as it is any more
+	phaseUnusable                    // its record cannot be used for now
+	phaseDeleted                     // the subscription was deleted
 )
 
 // next returns the phase in which a queue is that is to go to another.
-func (q *subscriptionQueue) next(to phase, now time.Time) phase {
+func (q *subscriptionQueue) transition(to phase, now time.Time) phase {
 	switch {
-	case q.phase == phaseGone:
-		return phaseGone
-	case q.phase == phaseChanged && (to == phaseCurrent || to == phaseUnusable):
-		return phaseListed
+	case q.phase == phaseDeleted:
+		return phaseDeleted
+	case q.phase == phaseReloadingStale && (to == phaseCurrent || to == phaseUnusable):
+		return phaseReloadPending
 	case to == phaseUnusable && !now.Before(q.suspendedUntil):
-		return phaseListed
+		return phaseReloadPending
 	case to != phaseStale:
 		return to
-	case q.phase == phaseLoading || q.phase == phaseChanged:
-		return phaseChanged
-	case q.phase == phaseListed || q.forming == 0:
-		return phaseListed
+	case q.phase == phaseReloading || q.phase == phaseReloadingStale:
+		return phaseReloadingStale
+	case q.phase == phaseReloadPending || q.forming == 0:
+		return phaseReloadPending
 	}
 	return phaseStale
 }
@@ -135,14 +135,14 @@ func (q *subscriptionQueue) current() bool {
 
 // work returns what the queue would do with a slot at a time if the events up to
 // newest waited that it wants, false if nothing. It changes nothing.
-func (q *subscriptionQueue) work(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
+func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
 	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
 	}
-	if now.Before(q.pace.at()) || q.Failing && !q.probeDue(now) {
+	if now.Before(q.pace.readyAt()) || q.Failing && !q.probeDue(now) {
 		return 0, false
 	}
-	kind, ok := q.waits(now, newest)
+	kind, ok := q.pendingWork(now, newest)
 	if q.Failing && q.needsPing(kind) {
 		return 0, false
 	}
@@ -158,7 +158,7 @@ func (q *subscriptionQueue) probeDue(now time.Time) bool {
 // waits. What is due again comes first; but a probe spares a delivery that it
 // could end. A probe that has nothing else to send repeats a delivery before its
 // time.
-func (q *subscriptionQueue) waits(now time.Time, newest int64) (store.CreditKind, bool) {
+func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.CreditKind, bool) {
 	isDue, unfinished := due(q.nextDue, now), !q.nextDue.IsZero()
 	switch {
 	case isDue && !(q.Failing && (q.Rejecting || q.spared)):
@@ -185,19 +185,19 @@ func (q *subscriptionQueue) needsPing(kind store.CreditKind) bool {
 }
 
 // pingFirst reports whether the next probe is due, and is a ping.
-func (q *subscriptionQueue) pingFirst(now time.Time) bool {
+func (q *subscriptionQueue) pingProbeDue(now time.Time) bool {
 	if !q.Failing || !q.Active || q.inFlight > 0 || !q.probeDue(now) {
 		return false
 	}
-	kind, ok := q.waits(now, q.wanted)
+	kind, ok := q.pendingWork(now, q.wanted)
 	return ok && q.needsPing(kind)
 }
 
 // oneByOne reports whether a delivery carries one event: a probe does, and what
 // follows a rejection for a while, so that an event which is rejected takes no
 // others with it.
-func (q *subscriptionQueue) oneByOne(now time.Time) bool {
-	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < oneByOneFor
+func (q *subscriptionQueue) singleEvent(now time.Time) bool {
+	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < singleEventFor
 }
 
 // priority decides which queue gets a slot when slots are short: the lower, the
@@ -217,11 +217,11 @@ const (
 )
 
 // oneByOneFor is for how long after a rejection each delivery carries one event.
-const oneByOneFor = time.Minute
+const singleEventFor = time.Minute
 
 // probeMoved is by how much the time of a probe must differ to be another: each
 // reading of the same one differs by the course of the wall clock.
-const probeMoved = time.Second
+const probeTolerance = time.Second
 
 // provenFor is how long after a response a server counts as responding.
 const provenFor = 2 * time.Second
@@ -279,13 +279,13 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 		q.pace, q.rejectedAt, q.target = pace{}, time.Time{}, nil
 		q.forgetRejected()
 		q.restoreRejected(fresh)
-	case q.Failing && fresh.Failing && fresh.Pinged == q.Pinged && fresh.NextProbe.Sub(q.NextProbe).Abs() > probeMoved && !fresh.NextProbe.After(now):
-		q.pace.resume = time.Time{} // a probe was asked for; a ping that succeeded asks for none within a pause
+	case q.Failing && fresh.Failing && fresh.Pinged == q.Pinged && fresh.NextProbe.Sub(q.NextProbe).Abs() > probeTolerance && !fresh.NextProbe.After(now):
+		q.pace.pausedUntil = time.Time{} // a probe was asked for; a ping that succeeded asks for none within a pause
 	}
 	if fresh.Failing {
 		q.probeEarly = q.probeEarly && fresh.Rejecting
 		q.noteRejected(fresh.RejectedName)
-		q.probed = q.Failing && (q.probed || fresh.NextProbe.Sub(q.NextProbe) > probeMoved)
+		q.probed = q.Failing && (q.probed || fresh.NextProbe.Sub(q.NextProbe) > probeTolerance)
 	} else {
 		q.probeEarly, q.probed = false, false
 	}
@@ -357,17 +357,17 @@ func (q *subscriptionQueue) hasPing(now time.Time) bool {
 	if !q.current() || now.Before(q.suspendedUntil) {
 		return false
 	}
-	return q.pinging < maxPingsPerQueue && due(q.nextPing, now) || q.pinging == 0 && q.pingFirst(now)
+	return q.pingsInFlight < maxPingsPerQueue && due(q.nextPing, now) || q.pingsInFlight == 0 && q.pingProbeDue(now)
 }
 
 // nextTime returns the next moment at which the queue may have a job that it
 // does not have now, zero for none.
 func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 	var at time.Time
-	if q.phase == phaseGone {
+	if q.phase == phaseDeleted {
 		return at
 	}
-	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.NextProbe, q.suspendedUntil, q.pace.at()} {
+	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.NextProbe, q.suspendedUntil, q.pace.readyAt()} {
 		if t.After(now) {
 			at = earliest(at, t)
 		}

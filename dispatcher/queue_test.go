@@ -10,7 +10,7 @@ import (
 
 // TestPhases goes from each phase to each that move is asked for.
 func TestPhases(t *testing.T) {
-	const stale, current, offered, reading, listed, loading, changed, unusable, gone = phaseStale, phaseCurrent, phaseOffered, phaseReading, phaseListed, phaseLoading, phaseChanged, phaseUnusable, phaseGone
+	const stale, current, offered, reading, listed, loading, changed, unusable, gone = phaseStale, phaseCurrent, phaseOffered, phaseReading, phaseReloadPending, phaseReloading, phaseReloadingStale, phaseUnusable, phaseDeleted
 	now := time.Now()
 	for from, to := range map[phase]struct {
 		stale, forming         phase // when asked for stale: with nothing being formed, and with a delivery that is
@@ -38,7 +38,7 @@ func TestPhases(t *testing.T) {
 			d := New(Config{Store: new(store.Store)})
 			q := &subscriptionQueue{Queue: new(store.Queue), phase: from, forming: test.forming, suspendedUntil: now.Add(test.suspended)}
 			d.mu.Lock()
-			d.move(q, test.to, now)
+			d.reschedule(q, test.to, now)
 			d.mu.Unlock()
 			times := 0
 			if test.want == listed && from != listed {
@@ -73,12 +73,12 @@ func TestWorkChangesNothing(t *testing.T) {
 		"all slots are taken":     {subscriptionQueue{phase: phaseCurrent, inFlight: 2}, 1, 0, false},
 		"all slots of the ramp":   {subscriptionQueue{phase: phaseCurrent, inFlight: 1, ramp: 1}, 1, 0, false},
 		"it has changed":          {subscriptionQueue{phase: phaseStale}, 1, 0, false},
-		"it was deleted":          {subscriptionQueue{phase: phaseGone}, 1, 0, false},
+		"it was deleted":          {subscriptionQueue{phase: phaseDeleted}, 1, 0, false},
 		"a record cannot be used": {subscriptionQueue{phase: phaseCurrent, suspendedUntil: now.Add(1)}, 1, 0, false},
 	} {
 		test.queue.Queue = &store.Queue{Active: true}
 		before := test.queue
-		kind, ok := test.queue.work(now, test.newest, cfg)
+		kind, ok := test.queue.runnable(now, test.newest, cfg)
 		if kind != test.kind || ok != test.ok {
 			t.Errorf("%s: got %d, %t; want %d, %t", name, kind, ok, test.kind, test.ok)
 		}
@@ -105,9 +105,9 @@ func TestUpdateOfAFailingQueue(t *testing.T) {
 		"it does not respond":   {failing(time.Hour, false, false), true, false},
 		"it is well again":      {&store.Queue{URL: "u", Active: true}, true, false},
 	} {
-		q := &subscriptionQueue{Queue: failing(time.Minute, true, false), probeEarly: true, pace: pace{resume: now.Add(time.Hour)}}
+		q := &subscriptionQueue{Queue: failing(time.Minute, true, false), probeEarly: true, pace: pace{pausedUntil: now.Add(time.Hour)}}
 		q.update(test.fresh, now)
-		if paused := !q.pace.resume.IsZero(); paused != test.paused || q.probeEarly != test.early {
+		if paused := !q.pace.pausedUntil.IsZero(); paused != test.paused || q.probeEarly != test.early {
 			t.Errorf("%s: paused %t, an early probe %t; want %t, %t", name, paused, q.probeEarly, test.paused, test.early)
 		}
 	}

@@ -18,14 +18,16 @@ import (
 )
 
 // counter is a log that counts its errors.
-type counter struct {
+type errorCounter struct {
 	slog.Handler
 	errors *atomic.Int64
 	t      *testing.T
 }
 
-func (c counter) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelError }
-func (c counter) Handle(_ context.Context, r slog.Record) error {
+func (c errorCounter) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelError
+}
+func (c errorCounter) Handle(_ context.Context, r slog.Record) error {
 	c.errors.Add(1)
 	var b strings.Builder
 	r.Attrs(func(a slog.Attr) bool { b.WriteString(" " + a.String()); return true })
@@ -35,26 +37,26 @@ func (c counter) Handle(_ context.Context, r slog.Record) error {
 
 // retained is a dispatcher beside retention, with a server that mostly responds, one
 // that is paused now and then, and one that hangs.
-type retained struct {
-	*world
-	rnd         *rand.Rand
-	flaky, dead *subscriber
-	subs        [3]webhook.Subscription // of flaky, of the one that is paused, of dead
-	active      bool                    // subs[1] is
-	owed        map[string]bool         // events that were published, by id
+type retentionTest struct {
+	*testbed
+	rnd            *rand.Rand
+	flaky, hanging *subscriber
+	subs           [3]webhook.Subscription // of flaky, of the one that is paused, of dead
+	active         bool                    // subs[1] is
+	published      map[string]bool         // events that were published, by id
 }
 
-func newRetained(w *world, seed uint64) *retained {
-	r := &retained{world: w, rnd: rand.New(rand.NewPCG(seed, 7)), active: true, owed: make(map[string]bool)}
+func newRetentionTest(w *testbed, seed uint64) *retentionTest {
+	r := &retentionTest{testbed: w, rnd: rand.New(rand.NewPCG(seed, 7)), active: true, published: make(map[string]bool)}
 	only := func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} }
 	r.flaky = w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
 		if rand.IntN(4) == 0 {
 			rw.WriteHeader(http.StatusBadGateway)
 		}
 	})
-	r.dead = w.subscriber(hang)
+	r.hanging = w.subscriber(hang)
 	ordered := true
-	r.subs = [...]webhook.Subscription{w.subscribe(r.flaky, only), w.subscribe(w.subscriber(nil), only), w.subscribe(r.dead, func(f *webhook.SubscriptionFields) {
+	r.subs = [...]webhook.Subscription{w.subscribe(r.flaky, only), w.subscribe(w.subscriber(nil), only), w.subscribe(r.hanging, func(f *webhook.SubscriptionFields) {
 		only(f)
 		f.Ordered = &ordered
 	})}
@@ -63,13 +65,13 @@ func newRetained(w *world, seed uint64) *retained {
 
 // step publishes, pauses, redelivers or replays. A refusal is no fault: what it asks
 // for may have been removed.
-func (r *retained) step(ctx context.Context) {
+func (r *retentionTest) step(ctx context.Context) {
 	r.t.Helper()
 	var err error
 	switch x := r.rnd.IntN(10); {
 	case x < 6:
 		for range 1 + r.rnd.IntN(10) {
-			r.owed[r.publish("content_updated")] = true
+			r.published[r.publish("content_updated")] = true
 		}
 	case x < 7:
 		r.active = !r.active
@@ -88,7 +90,7 @@ func (r *retained) step(ctx context.Context) {
 
 // check checks, a day after the last event, that each was sent, or failed where
 // that can be seen, or is counted as lost.
-func (r *retained) check(ctx context.Context) {
+func (r *retentionTest) check(ctx context.Context) {
 	r.t.Helper()
 	seen := make(map[string]bool)
 	for _, a := range r.flaky.all() {
@@ -96,7 +98,7 @@ func (r *retained) check(ctx context.Context) {
 			seen[id] = true
 		}
 	}
-	for id := range r.owed {
+	for id := range r.published {
 		if !seen[id] {
 			r.t.Error("an event never arrived at a server that responds")
 		}
@@ -106,14 +108,14 @@ func (r *retained) check(ctx context.Context) {
 	}
 	// What was never sent to the dead server is counted, but for what still waits:
 	// the newest event.
-	for _, a := range r.dead.all() {
+	for _, a := range r.hanging.all() {
 		for _, id := range a.ids {
-			delete(r.owed, id)
+			delete(r.published, id)
 		}
 	}
 	lost, err := r.d.store.Subscriptions().LostEvents(ctx, r.subs[2].ID)
-	if waiting := int64(len(r.owed)) - lost; err != nil || lost == 0 || waiting < 0 || waiting > 1 {
-		r.t.Errorf("%d events were never sent, and %d are counted as lost: %v", len(r.owed), lost, err)
+	if waiting := int64(len(r.published)) - lost; err != nil || lost == 0 || waiting < 0 || waiting > 1 {
+		r.t.Errorf("%d events were never sent, and %d are counted as lost: %v", len(r.published), lost, err)
 	}
 }
 
@@ -125,14 +127,14 @@ func TestRetentionBesideDeliveries(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			var logged atomic.Int64
 			cfg := Config{
-				RetryPolicy: exact(), BatchSize: 3, Grace: time.Millisecond, HealthPolicy: webhook.HealthPolicy{FailingAfter: 5},
-				Logger: slog.New(counter{slog.DiscardHandler, &logged, t}),
+				RetryPolicy: exactRetryPolicy(), BatchSize: 3, Grace: time.Millisecond, HealthPolicy: webhook.HealthPolicy{FailingAfter: 5},
+				Logger: slog.New(errorCounter{slog.DiscardHandler, &logged, t}),
 			}
-			inBubble(t, cfg, func(w *world) {
+			runInBubble(t, cfg, func(w *testbed) {
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error)
 				go func(s *store.Store) { done <- s.Retain(ctx, store.Retention{All: 10 * time.Hour}) }(w.d.store)
-				r := newRetained(w, seed)
+				r := newRetentionTest(w, seed)
 				for range 100 {
 					time.Sleep(time.Duration(r.rnd.IntN(40)) * time.Minute)
 					r.step(ctx)
@@ -151,11 +153,11 @@ func TestRetentionBesideDeliveries(t *testing.T) {
 
 // An ordered subscription goes on as soon as what it waits for has expired.
 func TestOrderedGoesOnAfterAnExpiry(t *testing.T) {
-	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 1}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func(s *store.Store) { done <- s.Retain(ctx, store.Retention{All: time.Hour}) }(w.d.store)
-		r := w.subscriber(statuses(200, 500, 500, 500, 500, 200))
+		r := w.subscriber(respondWith(200, 500, 500, 500, 500, 200))
 		ordered := true
 		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 		w.publish("content_updated")

@@ -11,7 +11,7 @@ import (
 // at which it may. If it has nothing to do its next delivery is offered to the
 // writer. Every change of a queue ends with move, to the phase that it is
 // in if that is not what has changed. The caller holds d.mu.
-func (d *Dispatcher) move(q *subscriptionQueue, to phase, now time.Time) {
+func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 	if q.phase == phaseOffered && d.credits.Withdraw(&q.credit) {
 		q.phase = phaseCurrent
 		q.forming--
@@ -20,12 +20,12 @@ func (d *Dispatcher) move(q *subscriptionQueue, to phase, now time.Time) {
 		}
 	}
 	from := q.phase
-	q.phase = q.next(to, now)
-	if q.phase == phaseListed && from != phaseListed {
+	q.phase = q.transition(to, now)
+	if q.phase == phaseReloadPending && from != phaseReloadPending {
 		d.reloads = append(d.reloads, q)
 		d.wake()
 	}
-	if _, ok := q.work(now, q.wanted, &d.cfg); ok {
+	if _, ok := q.runnable(now, q.wanted, &d.cfg); ok {
 		if p := q.priority(now); !q.ready[p] {
 			q.ready[p] = true
 			d.ready[p].push(q)
@@ -63,13 +63,13 @@ func (d *Dispatcher) move(q *subscriptionQueue, to phase, now time.Time) {
 // others may have in between.
 func (d *Dispatcher) expire(now time.Time) {
 	for n := 1; len(d.timers) > 0 && !d.timers[0].timer.at.After(now); n++ {
-		if n%portion == 0 {
+		if n%yieldEvery == 0 {
 			d.yield()
 			continue // it may be another's turn
 		}
 		q := heap.Pop(&d.timers).(*subscriptionQueue)
 		q.timer.at = time.Time{}
-		d.move(q, q.phase, now)
+		d.reschedule(q, q.phase, now)
 	}
 }
 
@@ -98,12 +98,12 @@ func earliest(a, b time.Time) time.Time {
 
 // timer is when a queue may have a job that it does not have now.
 type timer struct {
-	at    time.Time // zero: none
-	place int       // index in timers + 1; 0: none
+	at        time.Time // zero: none
+	heapIndex int       // index in timers + 1; 0: none
 }
 
-func (t *timer) queued() bool { return t.place > 0 }
-func (t *timer) index() int   { return t.place - 1 }
+func (t *timer) queued() bool { return t.heapIndex > 0 }
+func (t *timer) index() int   { return t.heapIndex - 1 }
 
 // timers is a heap of queues, the one with the earliest timer first. It
 // implements [heap.Interface].
@@ -113,12 +113,12 @@ func (t timers) Len() int           { return len(t) }
 func (t timers) Less(i, j int) bool { return t[i].timer.at.Before(t[j].timer.at) }
 func (t timers) Swap(i, j int) {
 	t[i], t[j] = t[j], t[i]
-	t[i].timer.place, t[j].timer.place = i+1, j+1
+	t[i].timer.heapIndex, t[j].timer.heapIndex = i+1, j+1
 }
 
 func (t *timers) Push(q any) {
 	*t = append(*t, q.(*subscriptionQueue))
-	q.(*subscriptionQueue).timer.place = len(*t)
+	q.(*subscriptionQueue).timer.heapIndex = len(*t)
 }
 
 func (t *timers) Pop() any {
@@ -126,7 +126,7 @@ func (t *timers) Pop() any {
 	q := old[len(old)-1]
 	old[len(old)-1] = nil
 	*t = old[:len(old)-1]
-	q.timer.place = 0
+	q.timer.heapIndex = 0
 	return q
 }
 

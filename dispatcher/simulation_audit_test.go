@@ -22,7 +22,7 @@ func (s *simulation) audit(end bool) {
 // auditAll is audit without faults. Owns s.mu.
 func (s *simulation) auditAll(end bool) {
 	for _, h := range s.subs {
-		if h.now.deleted {
+		if h.settings.deleted {
 			continue
 		}
 		stored, err := s.deliveries(h)
@@ -34,15 +34,15 @@ func (s *simulation) auditAll(end bool) {
 		for _, d := range stored {
 			s.auditDelivery(h, &d, end)
 			for _, e := range d.Events {
-				if d.RedeliveryOf == "" && h.again[d.ID] == nil && e.Name != webhook.EventPing {
+				if d.RedeliveryOf == "" && h.replayDeliveries[d.ID] == nil && e.Name != webhook.EventPing {
 					formed[s.events[e.ID]]++
-					h.formed[s.events[e.ID]] = true
+					h.inDelivery[s.events[e.ID]] = true
 				}
 			}
 		}
-		for id := range h.sent {
-			if _, ok := stored[id]; !ok && !h.sent[id].over {
-				s.violate(promiseCounted, "subscription %d: a delivery that was sent is not stored", h.i)
+		for id := range h.byID {
+			if _, ok := stored[id]; !ok && !h.byID[id].ended {
+				s.violate(promiseCounted, "subscription %d: a delivery that was sent is not stored", h.index)
 			}
 		}
 		s.auditEvents(h, formed, end)
@@ -55,43 +55,43 @@ func (s *simulation) auditAll(end bool) {
 }
 
 // auditDelivery compares a delivery in the store with what has come of it.
-func (s *simulation) auditDelivery(h *subject, d *webhook.Delivery, end bool) {
-	m := h.sent[d.ID]
-	if m != nil && len(m.came) > d.AttemptsMade {
-		s.violate(promiseCounted, "subscription %d: %d were made, %d counted", h.i, len(m.came), d.AttemptsMade)
+func (s *simulation) auditDelivery(h *modelSubscription, d *webhook.Delivery, end bool) {
+	m := h.byID[d.ID]
+	if m != nil && len(m.attempts) > d.AttemptsMade {
+		s.violate(promiseCounted, "subscription %d: %d were made, %d counted", h.index, len(m.attempts), d.AttemptsMade)
 	}
 	if end && !d.Status.Final() {
-		s.violate(promiseEnds, "subscription %d: a delivery is %s", h.i, d.Status)
+		s.violate(promiseEnds, "subscription %d: a delivery is %s", h.index, d.Status)
 	}
-	if m != nil && !s.crashed && (end || s.dial == 0) && len(m.came) < d.AttemptsMade {
-		s.violate(promiseKept, "subscription %d: %d were counted, %d made", h.i, d.AttemptsMade, len(m.came))
+	if m != nil && !s.crashed && (end || s.dial == 0) && len(m.attempts) < d.AttemptsMade {
+		s.violate(promiseKept, "subscription %d: %d were counted, %d made", h.index, d.AttemptsMade, len(m.attempts))
 	}
-	s.status(h, m, d)
+	s.checkStatus(h, m, d)
 }
 
 // auditEvents checks in how many deliveries each event is.
-func (s *simulation) auditEvents(h *subject, formed map[int]int, end bool) {
-	for _, owed := range h.debts {
+func (s *simulation) auditEvents(h *modelSubscription, formed map[int]int, end bool) {
+	for _, owed := range h.expected {
 		n := formed[owed.event]
-		if n > 1 && !h.replayed {
-			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries", h.i, owed.event, n)
+		if n > 1 && !h.unknownReplay {
+			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries", h.index, owed.event, n)
 		}
-		if end && n == 0 && !owed.doubt && !owed.old && !h.formed[owed.event] {
-			s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.i, owed.event)
+		if end && n == 0 && !owed.uncertain && !owed.mayBeRemoved && !h.inDelivery[owed.event] {
+			s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.index, owed.event)
 		}
 		delete(formed, owed.event)
 	}
-	if len(formed) > 0 && !h.replayed {
-		s.violate(promiseOwed, "subscription %d: events %v", h.i, slices.Sorted(maps.Keys(formed)))
+	if len(formed) > 0 && !h.unknownReplay {
+		s.violate(promiseOwed, "subscription %d: events %v", h.index, slices.Sorted(maps.Keys(formed)))
 	}
 }
 
 // status holds the status of a delivery against what its subscriber answered.
 // Owns s.mu.
-func (s *simulation) status(h *subject, m *sending, d *webhook.Delivery) {
+func (s *simulation) checkStatus(h *modelSubscription, m *modelDelivery, d *webhook.Delivery) {
 	var final []int
 	if m != nil {
-		for _, r := range m.came {
+		for _, r := range m.attempts {
 			if r.final() {
 				final = append(final, r.status)
 			}
@@ -109,21 +109,21 @@ func (s *simulation) status(h *subject, m *sending, d *webhook.Delivery) {
 		case webhook.FailureRejected:
 			ok = slices.ContainsFunc(final, func(status int) bool { return status != http.StatusOK })
 		case webhook.FailureExpired:
-			ok = d.CreatedAt.Before(s.changes.edge) && s.mayEnd(m, final)
+			ok = d.CreatedAt.Before(s.changes.removedBefore) && s.mayEnd(m, final)
 		case webhook.FailureCancelled:
 			ok = s.changes.cancellable[d.ID] && s.mayEnd(m, final)
 		default:
 			ok = false
 		}
 	default:
-		ok = m == nil || !m.last().settled || !m.last().final() || m.last().cut
+		ok = m == nil || !m.last().settled || !m.last().final() || m.last().interrupted
 	}
 	if !ok || len(final) > 1 && !s.crashed {
-		s.violate(promiseEnds, "subscription %d: a delivery is %s %s after %d attempts and the final answers %v", h.i, d.Status, d.FailureReason, d.AttemptsMade, final)
+		s.violate(promiseEnds, "subscription %d: a delivery is %s %s after %d attempts and the final answers %v", h.index, d.Status, d.FailureReason, d.AttemptsMade, final)
 	}
 }
 
-func (s *simulation) deliveries(h *subject) (map[string]webhook.Delivery, error) {
+func (s *simulation) deliveries(h *modelSubscription) (map[string]webhook.Delivery, error) {
 	all := make(map[string]webhook.Delivery)
 	values := url.Values{"page[size]": {"100"}}
 	for {

@@ -10,25 +10,25 @@ var simulatedJumps = [...]time.Duration{
 // wall returns what the wall clock shows. It is not valid for waits, of which all
 // are measured by the course of time.
 func (s *simulation) wall() time.Time {
-	return time.Now().Round(0).Add(time.Duration(s.skew.Load()))
+	return time.Now().Round(0).Add(time.Duration(s.clockOffset.Load()))
 }
 
 // jump sets the wall clock.
 func (s *simulation) jump(by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.skew.Add(int64(by))
-	s.unsaved = true
+	s.clockOffset.Add(int64(by))
+	s.jumpUnsaved = true
 	if by > 0 {
-		s.aheadAt = time.Now()
+		s.jumpedForwardAt = time.Now()
 	}
 }
 
 // committed notes that the store has made a commit since the last jump, and has
 // moved what waits with the clock. Owns s.mu.
 func (s *simulation) committed() {
-	if _, may := s.faults.now(); !may {
-		s.unsaved = false
+	if _, may := s.faults.active(); !may {
+		s.jumpUnsaved = false
 	}
 }
 
@@ -36,18 +36,18 @@ func (s *simulation) committed() {
 // the store could not learn of a jump: to the next start it is as if time had
 // passed. Owns s.mu.
 func (s *simulation) forgetJump() {
-	s.aheadAt = time.Time{}
-	if !s.unsaved {
+	s.jumpedForwardAt = time.Time{}
+	if !s.jumpUnsaved {
 		return
 	}
-	s.unsaved = false
+	s.jumpUnsaved = false
 	for _, h := range s.subs {
-		for _, d := range h.order {
-			d.anytime = d.anytime || d.unfinished()
+		for _, d := range h.received {
+			d.anyTime = d.anyTime || d.unfinished()
 		}
-		for id := range h.copies {
-			if h.sent[id] == nil {
-				h.copies[id] = time.Now().Add(1000 * time.Hour)
+		for id := range h.redeliveries {
+			if h.byID[id] == nil {
+				h.redeliveries[id] = time.Now().Add(1000 * time.Hour)
 			}
 		}
 	}

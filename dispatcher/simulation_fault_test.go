@@ -10,21 +10,21 @@ import (
 
 // faults make the statements of a simulation's store fail.
 type faults struct {
-	mu     sync.Mutex
-	off    int       // while it is above zero none fails
-	writes int       // statements of the writer until one fails; 0 for none
-	ends   bool      // that one ends its transaction
-	reads  int       // the same of the readers
-	full   time.Time // every COMMIT and INSERT fails until then
-	lost   bool      // the store's lease
-	last   time.Time // when one failed
+	mu             sync.Mutex
+	disabled       int       // while it is above zero none fails
+	writes         int       // statements of the writer until one fails; 0 for none
+	endTransaction bool      // that one ends its transaction
+	reads          int       // the same of the readers
+	full           time.Time // every COMMIT and INSERT fails until then
+	leaseLost      bool      // the store's lease
+	lastAt         time.Time // when one failed
 }
 
 // next says how a statement fails.
-func (f *faults) next(query string, write bool) sqlite.Fault {
+func (f *faults) fault(query string, write bool) sqlite.Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.off > 0 {
+	if f.disabled > 0 {
 		return sqlite.NoFault
 	}
 	now := time.Now()
@@ -32,7 +32,7 @@ func (f *faults) next(query string, write bool) sqlite.Fault {
 	if write {
 		left = &f.writes
 		if now.Before(f.full) && (query == "COMMIT" || len(query) > 6 && query[:6] == "INSERT") {
-			f.last = now
+			f.lastAt = now
 			return sqlite.FaultStatement
 		}
 	}
@@ -42,8 +42,8 @@ func (f *faults) next(query string, write bool) sqlite.Fault {
 	if *left--; *left > 0 {
 		return sqlite.NoFault
 	}
-	f.last = now
-	if write && f.ends {
+	f.lastAt = now
+	if write && f.endTransaction {
 		return sqlite.FaultTransaction
 	}
 	return sqlite.FaultStatement
@@ -54,14 +54,14 @@ func (f *faults) arm(write bool, n int, ends bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if write {
-		f.writes, f.ends = n+1, ends
+		f.writes, f.endTransaction = n+1, ends
 	} else {
 		f.reads = n + 1
 	}
 }
 
 // fill makes every commit fail for a while.
-func (f *faults) fill(d time.Duration) {
+func (f *faults) failCommits(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.full = time.Now().Add(d)
@@ -77,43 +77,43 @@ func (f *faults) clear() {
 // without runs do, and no statement fails until then.
 func (f *faults) without(do func()) {
 	f.mu.Lock()
-	f.off++
+	f.disabled++
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
-		f.off--
+		f.disabled--
 		f.mu.Unlock()
 	}()
 	do()
 }
 
 // now says whether a statement has failed at this moment, or may yet.
-func (f *faults) now() (failed, may bool) {
+func (f *faults) active() (failed, may bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	failed = f.lost || f.last.Equal(now)
+	failed = f.leaseLost || f.lastAt.Equal(now)
 	return failed, failed || f.writes > 0 || f.reads > 0 || now.Before(f.full)
 }
 
 // calm says whether what waits because the store failed has gone on since.
-func (f *faults) calm() bool {
+func (f *faults) recovered() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	return f.last.IsZero() && !f.lost || !f.lost && !now.Before(f.full) && now.After(f.last.Add(storeRetryWait+slack))
+	return f.lastAt.IsZero() && !f.leaseLost || !f.leaseLost && !now.Before(f.full) && now.After(f.lastAt.Add(storeRetryWait+slack))
 }
 
 // lease notes that the store's lease has ended, or is valid again.
 func (f *faults) lease(valid bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lost, f.last = !valid, time.Now()
+	f.leaseLost, f.lastAt = !valid, time.Now()
 }
 
 // excused says whether an error is that of a statement which was made to fail.
 // Nothing is stored then.
-func (s *simulation) excused(err error) bool {
-	failed, _ := s.faults.now()
+func (s *simulation) injected(err error) bool {
+	failed, _ := s.faults.active()
 	return failed && store.Unavailable(err)
 }

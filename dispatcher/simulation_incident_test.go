@@ -9,7 +9,7 @@ import (
 
 // auditIncidents compares the incidents of a subscription with its state and with its
 // deliveries, all of which are stored together. Owns s.mu.
-func (s *simulation) auditIncidents(h *subject, stored map[string]webhook.Delivery) {
+func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webhook.Delivery) {
 	sub, err := s.d.store.Subscriptions().Get(context.Background(), h.program, h.id)
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
@@ -30,11 +30,11 @@ func (s *simulation) auditIncidents(h *subject, stored map[string]webhook.Delive
 	}
 	switch failing := sub.Status != webhook.HealthHealthy; {
 	case len(open) > 1:
-		s.violate(promiseIncident, "subscription %d has %d that are open", h.i, len(open))
+		s.violate(promiseIncident, "subscription %d has %d that are open", h.index, len(open))
 	case failing && (len(open) == 0 || open[0].FailingReason == ""):
-		s.violate(promiseIncident, "subscription %d is %s and has none", h.i, sub.Status)
+		s.violate(promiseIncident, "subscription %d is %s and has none", h.index, sub.Status)
 	case !failing && len(open) == 1 && (open[0].FailingReason != "" || open[0].Failed == 0):
-		s.violate(promiseIncident, "subscription %d is healthy, and an incident is open after its recovery", h.i)
+		s.violate(promiseIncident, "subscription %d is healthy, and an incident is open after its recovery", h.index)
 	}
 	for _, d := range stored {
 		switch d.FailureReason {
@@ -45,12 +45,12 @@ func (s *simulation) auditIncidents(h *subject, stored map[string]webhook.Delive
 		}
 	}
 	// Retention removes deliveries and incidents of different ages.
-	if failed != 0 && s.changes.edge.IsZero() {
-		s.violate(promiseIncident, "subscription %d: its incidents count %d more than have failed for good", h.i, failed)
+	if failed != 0 && s.changes.removedBefore.IsZero() {
+		s.violate(promiseIncident, "subscription %d: its incidents count %d more than have failed for good", h.index, failed)
 	}
 }
 
-func (s *simulation) incidents(h *subject) (all []webhook.Incident, err error) {
+func (s *simulation) incidents(h *modelSubscription) (all []webhook.Incident, err error) {
 	values := url.Values{"page[size]": {"100"}, "filter[subscription_id]": {h.id}}
 	for {
 		query, invalid := webhook.IncidentList.Parse(values)

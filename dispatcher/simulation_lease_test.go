@@ -12,19 +12,19 @@ import (
 // simulatedLease is the lease of a simulation's store. It is not valid any more
 // before the attempts in flight are cut off, as on a machine that was suspended.
 type simulatedLease struct {
-	mu    sync.Mutex
-	valid bool
-	held  context.Context
-	cut   context.CancelFunc
-	ended bool // the dispatcher has come to rest since it was valid
+	mu      sync.Mutex
+	valid   bool
+	ctx     context.Context
+	cancel  context.CancelFunc
+	settled bool // the dispatcher has come to rest since it was valid
 }
 
 func (l *simulatedLease) renew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.valid, l.ended = true, false
-	if l.held == nil || l.held.Err() != nil {
-		l.held, l.cut = context.WithCancel(context.Background())
+	l.valid, l.settled = true, false
+	if l.ctx == nil || l.ctx.Err() != nil {
+		l.ctx, l.cancel = context.WithCancel(context.Background())
 	}
 }
 
@@ -35,30 +35,30 @@ func (l *simulatedLease) isValid() bool {
 	return l.valid
 }
 
-func (l *simulatedLease) holding() context.Context {
+func (l *simulatedLease) context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held
+	return l.ctx
 }
 
 // forbids says whether nothing may be sent.
-func (l *simulatedLease) forbids() bool {
+func (l *simulatedLease) forbidsSending() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ended
+	return l.settled
 }
 
 // fence makes the store that was just opened depend on the lease.
-func (s *simulation) fence() error {
+func (s *simulation) fenceStore() error {
 	if !s.plan.Lease {
 		return nil
 	}
-	return s.d.store.Fence(1, store.Lease{Valid: s.lease.isValid, Held: s.lease.holding})
+	return s.d.store.Fence(1, store.Lease{Valid: s.lease.isValid, Held: s.lease.context})
 }
 
 // lose ends the lease. What is in flight is cut off after a while, and the lease is
 // valid again later, or before that.
-func (s *simulation) lose(cut, renew time.Duration) {
+func (s *simulation) loseLease(cut, renew time.Duration) {
 	if !s.plan.Lease || !s.lease.isValid() {
 		return
 	}
@@ -71,13 +71,13 @@ func (s *simulation) lose(cut, renew time.Duration) {
 		s.restart()
 	}
 	s.lease.mu.Lock()
-	s.lease.ended = true
+	s.lease.settled = true
 	s.lease.mu.Unlock()
 	s.faults.without(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.crashed = true
-		s.notice() // what was counted and not made
+		s.noteCrashLosses() // what was counted and not made
 	})
 	time.AfterFunc(cut, func() {
 		s.mu.Lock()
@@ -87,13 +87,13 @@ func (s *simulation) lose(cut, renew time.Duration) {
 		}
 		now := time.Now()
 		for _, r := range s.unsettled {
-			r.cut = r.cut || r.ended.IsZero() || r.ended.Equal(now)
+			r.interrupted = r.interrupted || r.endedAt.IsZero() || r.endedAt.Equal(now)
 		}
-		s.lease.cut()
+		s.lease.cancel()
 	})
 	time.AfterFunc(renew, func() {
 		s.mu.Lock()
-		s.renewed = time.Now()
+		s.leaseRenewedAt = time.Now()
 		s.mu.Unlock()
 		s.lease.renew()
 		s.faults.lease(true)
@@ -102,12 +102,12 @@ func (s *simulation) lose(cut, renew time.Duration) {
 
 // checkCut checks that no attempt goes on without the lease. Owns s.mu.
 func (s *simulation) checkCut() {
-	if !s.plan.Lease || s.lease.holding().Err() == nil {
+	if !s.plan.Lease || s.lease.context().Err() == nil {
 		return
 	}
 	for _, r := range s.unsettled {
-		if r.hangs && r.ended.IsZero() && r.gen == s.gen && !s.down {
-			s.violate(promiseLease, "subscription %d: an attempt goes on", r.by.i)
+		if r.hangs && r.endedAt.IsZero() && r.generation == s.generation && !s.down {
+			s.violate(promiseLease, "subscription %d: an attempt goes on", r.subscription.index)
 		}
 	}
 }

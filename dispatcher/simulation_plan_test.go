@@ -22,56 +22,56 @@ type plan struct {
 	Dial                      time.Duration // with a lease: how long a connection takes
 	Jitter                    float64
 	Programs                  int
-	Subscriptions             []founder
-	Crowd                     int      // further subscriptions, made like those in turn
+	Subscriptions             []initialSubscription
+	MoreSubscriptions         int      // further subscriptions, made like those in turn
 	Steps                     [][]step // in groups, which shrink well
 }
 
 // founder is a subscription that is there from the beginning.
-type founder struct {
+type initialSubscription struct {
 	Ordered bool
 	Mode    mode
 }
 
 // step is one thing that happens, and how long it is until the next.
 type step struct {
-	Do   operation
-	Who  int // which subscription, modulo their number
-	N    int // depends on the operation
-	Mode mode
-	Rush bool          // the next step comes before the dispatcher has come to rest
-	Wait time.Duration // only without Rush
+	Do           operation
+	Subscription int // which subscription, modulo their number
+	N            int // depends on the operation
+	Mode         mode
+	NoWait       bool          // the next step comes before the dispatcher has come to rest
+	Wait         time.Duration // only without Rush
 }
 
 type operation string
 
 const (
-	doPublish   operation = "publish"
-	doBehave    operation = "behave"
-	doPause     operation = "pause"
-	doResume    operation = "resume"
-	doMove      operation = "change the URL"
-	doNames     operation = "change the events"
-	doOrdered   operation = "turn ordered on or off"
-	doSlots     operation = "set max_in_flight"
-	doPing      operation = "ping"
-	doRedeliver operation = "redeliver"
-	doReplay    operation = "replay"
-	doRotate    operation = "rotate the secret"
-	doDelete    operation = "delete"
-	doCreate    operation = "create"
-	doCrash     operation = "crash"
-	doCrashOn   operation = "crash on the next arrival"
-	doRestart   operation = "restart"
-	doStorm     operation = "publish at the same time"
-	doFailWrite operation = "have a statement of a write fail" // and, for odd n, its transaction end
-	doFailRead  operation = "have a statement of a read fail"
-	doFill      operation = "fill the disk"
-	doRecover   operation = "fail, and recover slowly"
-	doLose      operation = "lose the lease for a while"
+	doPublish             operation = "publish"
+	doBehave              operation = "behave"
+	doPause               operation = "pause"
+	doResume              operation = "resume"
+	doChangeURL           operation = "change the URL"
+	doChangeNames         operation = "change the events"
+	doOrdered             operation = "turn ordered on or off"
+	doSlots               operation = "set max_in_flight"
+	doPing                operation = "ping"
+	doRedeliver           operation = "redeliver"
+	doReplay              operation = "replay"
+	doRotate              operation = "rotate the secret"
+	doDelete              operation = "delete"
+	doCreate              operation = "create"
+	doCrash               operation = "crash"
+	doCrashOn             operation = "crash on the next arrival"
+	doRestart             operation = "restart"
+	doPublishConcurrently operation = "publish at the same time"
+	doFailWrite           operation = "have a statement of a write fail" // and, for odd n, its transaction end
+	doFailRead            operation = "have a statement of a read fail"
+	doFailCommits         operation = "fill the disk"
+	doRecover             operation = "fail, and recover slowly"
+	doLoseLease           operation = "lose the lease for a while"
 
-	doJump         operation = "set the wall clock"
-	doRetain       operation = "remove what is old"
+	doJumpClock    operation = "set the wall clock"
+	doRetention    operation = "remove what is old"
 	doCancel       operation = "cancel a delivery"
 	doBulk         operation = "redeliver or cancel many"
 	doCancelReplay operation = "cancel a replay"
@@ -115,13 +115,13 @@ func namesOf(bits int) []string {
 func (p plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, rejecting after %d, disabled after %s, lease %t (dialling %s), jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.RejectingAfter, p.DisableAfter, p.Lease, p.Dial, p.Jitter)
-	fmt.Fprintf(&b, "%d programs, %d more subscriptions\n", p.Programs, p.Crowd)
+	fmt.Fprintf(&b, "%d programs, %d more subscriptions\n", p.Programs, p.MoreSubscriptions)
 	for i, f := range p.Subscriptions {
 		fmt.Fprintf(&b, "subscription %d: ordered %t, its server: %s\n", i, f.Ordered, f.Mode)
 	}
 	for _, s := range slices.Concat(p.Steps...) {
-		fmt.Fprintf(&b, "%s (who %d, n %d, %s)", s.Do, s.Who, s.N, s.Mode)
-		if s.Rush {
+		fmt.Fprintf(&b, "%s (who %d, n %d, %s)", s.Do, s.Subscription, s.N, s.Mode)
+		if s.NoWait {
 			b.WriteString(", and at once\n")
 		} else {
 			fmt.Fprintf(&b, ", then %s\n", s.Wait)
@@ -137,18 +137,18 @@ func plans() *rapid.Generator[plan] {
 	steps := rapid.Custom(func(t *rapid.T) step {
 		s := step{
 			Do: rapid.SampledFrom([]operation{
-				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doMove, doNames, doRedeliver,
+				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doChangeURL, doChangeNames, doRedeliver,
 				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
-				doStorm, doFailWrite, doFailRead, doFill, doRecover, doLose, doJump, doRetain, doCancel, doBulk, doReplay, doCancelReplay,
+				doPublishConcurrently, doFailWrite, doFailRead, doFailCommits, doRecover, doLoseLease, doJumpClock, doRetention, doCancel, doBulk, doReplay, doCancelReplay,
 			}).Draw(t, "do"),
-			Who:  rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 9, 17, 29}).Draw(t, "who"),
-			N:    rapid.IntRange(0, 7).Draw(t, "n"),
-			Rush: rapid.SampledFrom([]bool{false, true, false, true}).Draw(t, "rush"),
+			Subscription: rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 9, 17, 29}).Draw(t, "who"),
+			N:            rapid.IntRange(0, 7).Draw(t, "n"),
+			NoWait:       rapid.SampledFrom([]bool{false, true, false, true}).Draw(t, "rush"),
 		}
 		if s.Do == doBehave {
 			s.Mode = modes.Draw(t, "mode")
 		}
-		if !s.Rush {
+		if !s.NoWait {
 			s.Wait = rapid.SampledFrom([]time.Duration{
 				0, time.Second, 0, 10 * time.Second, 0, 2 * time.Second, 5 * time.Minute, 100 * time.Millisecond, 30 * time.Minute, 2 * time.Hour,
 			}).Draw(t, "wait")
@@ -157,20 +157,20 @@ func plans() *rapid.Generator[plan] {
 	})
 	return rapid.Custom(func(t *rapid.T) plan {
 		return plan{
-			Slots:          rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "slots"),
-			Connections:    rapid.SampledFrom([]int{64, 64, 9, 3}).Draw(t, "connections"),
-			Batch:          rapid.SampledFrom([]int{1, 1, 3, 100}).Draw(t, "batch"),
-			Window:         rapid.SampledFrom([]time.Duration{0, 0, 0, 2 * time.Second}).Draw(t, "window"),
-			FailingAfter:   rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "failing after"),
-			RejectingAfter: rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "rejecting after"),
-			DisableAfter:   rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Minute}).Draw(t, "disable after"),
-			Lease:          rapid.SampledFrom([]bool{false, false, true}).Draw(t, "lease"),
-			Dial:           rapid.SampledFrom([]time.Duration{0, 0, 300 * time.Millisecond}).Draw(t, "dial"),
-			Jitter:         rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
-			Programs:       rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(t, "programs"),
-			Crowd:          rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 26}).Draw(t, "crowd"),
-			Subscriptions: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) founder {
-				return founder{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
+			Slots:             rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "slots"),
+			Connections:       rapid.SampledFrom([]int{64, 64, 9, 3}).Draw(t, "connections"),
+			Batch:             rapid.SampledFrom([]int{1, 1, 3, 100}).Draw(t, "batch"),
+			Window:            rapid.SampledFrom([]time.Duration{0, 0, 0, 2 * time.Second}).Draw(t, "window"),
+			FailingAfter:      rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "failing after"),
+			RejectingAfter:    rapid.SampledFrom([]int{0, 0, 2, 3}).Draw(t, "rejecting after"),
+			DisableAfter:      rapid.SampledFrom([]time.Duration{0, 0, 20 * time.Minute}).Draw(t, "disable after"),
+			Lease:             rapid.SampledFrom([]bool{false, false, true}).Draw(t, "lease"),
+			Dial:              rapid.SampledFrom([]time.Duration{0, 0, 300 * time.Millisecond}).Draw(t, "dial"),
+			Jitter:            rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
+			Programs:          rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(t, "programs"),
+			MoreSubscriptions: rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 26}).Draw(t, "crowd"),
+			Subscriptions: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) initialSubscription {
+				return initialSubscription{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
 			}), 1, 4).Draw(t, "subscriptions"),
 			Steps: rapid.SliceOfN(rapid.SliceOfN(steps, 0, 8), 1, 4).Draw(t, "steps"),
 		}

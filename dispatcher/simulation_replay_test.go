@@ -10,23 +10,23 @@ import (
 )
 
 // replaying is a replay, and what a model knows of it.
-type replaying struct {
-	id      string
-	only    webhook.ReplayOnly
-	edge    time.Time       // of retention when it was begun
-	may     map[int]bool    // the events that it may send
-	must    []int           // of those it must, in the order of the log, unless something else sends them
-	before  map[string]bool // the subscription's deliveries when it was begun
-	sent    map[int]bool
-	newest  int64           // seq of the event that it has sent last
-	known   map[string]bool // its deliveries
-	settled bool
-	limit   int64 // how many events it had sent when it was cancelled, -1 for not
+type modelReplay struct {
+	id               string
+	only             webhook.ReplayOnly
+	removedBefore    time.Time       // of retention when it was begun
+	allowed          map[int]bool    // the events that it may send
+	required         []int           // of those it must, in the order of the log, unless something else sends them
+	deliveriesBefore map[string]bool // the subscription's deliveries when it was begun
+	sent             map[int]bool
+	lastSeq          int64           // seq of the event that it has sent last
+	deliveries       map[string]bool // its deliveries
+	ended            bool
+	sentAtCancel     int64 // how many events it had sent when it was cancelled, -1 for not
 }
 
 // replay begins a replay of the last hour, of all, or of what was received since an
 // event in the log and before another one.
-func (s *simulation) replay(h *subject, n int) {
+func (s *simulation) replay(h *modelSubscription, n int) {
 	f := &webhook.ReplayFields{From: s.wall().Add(-time.Hour).Truncate(time.Millisecond), Only: []webhook.ReplayOnly{webhook.ReplayAll, webhook.ReplayMissed, webhook.ReplayFailed}[n%3]}
 	if n >= 3 {
 		f.From = time.UnixMilli(0)
@@ -38,31 +38,31 @@ func (s *simulation) replay(h *subject, n int) {
 		}
 	}
 	s.mu.Unlock()
-	var r *replaying
+	var r *modelReplay
 	var err error
 	s.faults.without(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r, err = s.expectReplay(h, f)
 	})
-	if s.refused(err); err != nil {
+	if s.allowRefusal(err); err != nil {
 		return
 	}
 	created, err := s.d.store.Replays().Create(context.Background(), h.program, h.id, f)
-	s.refused(err)
+	s.allowRefusal(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch r.id = created.ID; {
 	case err == nil:
 		h.replays = append(h.replays, r)
 	case s.down:
-		h.replayed = true // perhaps
+		h.unknownReplay = true // perhaps
 	}
 }
 
 // expectReplay returns what a replay has to send that is begun now. Owns s.mu.
-func (s *simulation) expectReplay(h *subject, f *webhook.ReplayFields) (*replaying, error) {
-	r := &replaying{only: f.Only, edge: s.changes.edge, may: make(map[int]bool), before: make(map[string]bool), sent: make(map[int]bool), known: make(map[string]bool), limit: -1}
+func (s *simulation) expectReplay(h *modelSubscription, f *webhook.ReplayFields) (*modelReplay, error) {
+	r := &modelReplay{only: f.Only, removedBefore: s.changes.removedBefore, allowed: make(map[int]bool), deliveriesBefore: make(map[string]bool), sent: make(map[int]bool), deliveries: make(map[string]bool), sentAtCancel: -1}
 	stored, err := s.deliveries(h)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (s *simulation) expectReplay(h *subject, f *webhook.ReplayFields) (*replayi
 	// Of each event, in how many deliveries of which status it is.
 	in, failed, succeeded := make(map[int]int), make(map[int]int), make(map[int]int)
 	for id, d := range stored {
-		r.before[id] = true
+		r.deliveriesBefore[id] = true
 		for _, e := range d.Events {
 			event, ok := s.events[e.ID]
 			switch {
@@ -85,13 +85,13 @@ func (s *simulation) expectReplay(h *subject, f *webhook.ReplayFields) (*replayi
 		}
 	}
 	s.learnRemoved(h, stored)
-	gone := h.gone()
+	gone := h.removedEvents()
 	owed := make(map[int]bool)
-	for _, o := range h.debts {
+	for _, o := range h.expected {
 		owed[o.event] = true
 	}
 	for i, e := range s.log {
-		if e.program != h.program || h.now.names&(1<<e.name) == 0 || !e.within(f) {
+		if e.program != h.program || h.settings.names&(1<<e.name) == 0 || !e.within(f) {
 			continue
 		}
 		may, must := true, !owed[i] || in[i] > 0
@@ -104,19 +104,19 @@ func (s *simulation) expectReplay(h *subject, f *webhook.ReplayFields) (*replayi
 			must = in[i] > 0 && in[i] == failed[i] && !gone[i]
 		}
 		if may {
-			r.may[i] = true
+			r.allowed[i] = true
 		}
 		if must && !e.received.IsZero() {
-			r.must = append(r.must, i)
+			r.required = append(r.required, i)
 		}
 	}
 	return r, nil
 }
 
 // gone returns the events that were in a delivery which retention has removed.
-func (h *subject) gone() map[int]bool {
+func (h *modelSubscription) removedEvents() map[int]bool {
 	gone := make(map[int]bool)
-	for _, m := range h.sent {
+	for _, m := range h.byID {
 		for _, event := range m.events {
 			gone[event] = gone[event] || m.removed
 		}
@@ -125,16 +125,16 @@ func (h *subject) gone() map[int]bool {
 }
 
 // within says whether a replay may send the event by when that was received.
-func (e *logged) within(f *webhook.ReplayFields) bool {
+func (e *loggedEvent) within(f *webhook.ReplayFields) bool {
 	return e.received.IsZero() || !e.received.Before(f.From) && (f.To.IsZero() || e.received.Before(f.To))
 }
 
 // cancelReplay cancels the newest replay of a subscription that may be running.
-func (s *simulation) cancelReplay(h *subject) {
+func (s *simulation) cancelReplay(h *modelSubscription) {
 	s.mu.Lock()
-	var r *replaying
+	var r *modelReplay
 	for _, other := range h.replays {
-		if !other.settled {
+		if !other.ended {
 			r = other
 		}
 	}
@@ -143,8 +143,8 @@ func (s *simulation) cancelReplay(h *subject) {
 		return
 	}
 	is, err := s.d.store.Replays().Cancel(context.Background(), h.program, h.id, r.id)
-	if s.refused(err); err == nil && is.Status == webhook.ReplayCancelled {
-		r.limit = is.EventsSent
+	if s.allowRefusal(err); err == nil && is.Status == webhook.ReplayCancelled {
+		r.sentAtCancel = is.EventsSent
 	}
 }
 
@@ -152,18 +152,18 @@ func (s *simulation) cancelReplay(h *subject) {
 // Owns s.mu.
 func (s *simulation) learnReplays() {
 	for _, h := range s.subs {
-		if h.now.deleted {
+		if h.settings.deleted {
 			continue
 		}
 		for _, r := range h.replays {
-			if !r.settled {
+			if !r.ended {
 				s.learnReplay(h, r)
 			}
 		}
 	}
 }
 
-func (s *simulation) learnReplay(h *subject, r *replaying) {
+func (s *simulation) learnReplay(h *modelSubscription, r *modelReplay) {
 	values := url.Values{"filter[replay_id]": {r.id}, "filter[subscription_id]": {h.id}, "page[size]": {"100"}, "sort": {"created_at"}}
 	for {
 		query, invalid := webhook.AllDeliveryList.Parse(values)
@@ -177,8 +177,8 @@ func (s *simulation) learnReplay(h *subject, r *replaying) {
 			return
 		}
 		for _, d := range page {
-			if !r.known[d.ID] && d.RedeliveryOf == "" {
-				r.known[d.ID], h.again[d.ID] = true, r
+			if !r.deliveries[d.ID] && d.RedeliveryOf == "" {
+				r.deliveries[d.ID], h.replayDeliveries[d.ID] = true, r
 				s.checkReplayed(h, r, &d)
 			}
 		}
@@ -192,50 +192,50 @@ func (s *simulation) learnReplay(h *subject, r *replaying) {
 		s.violate(promiseOperates, "%v", err)
 		return
 	}
-	switch r.settled = is.Status != webhook.ReplayRunning; {
-	case is.EventsSent != int64(len(r.sent)) || r.limit >= 0 && is.EventsSent != r.limit:
-		s.violate(promiseReplay, "subscription %d: %d events were sent, %d are counted, and %d were when it was cancelled", h.i, len(r.sent), is.EventsSent, r.limit)
+	switch r.ended = is.Status != webhook.ReplayRunning; {
+	case is.EventsSent != int64(len(r.sent)) || r.sentAtCancel >= 0 && is.EventsSent != r.sentAtCancel:
+		s.violate(promiseReplay, "subscription %d: %d events were sent, %d are counted, and %d were when it was cancelled", h.index, len(r.sent), is.EventsSent, r.sentAtCancel)
 	case is.Status == webhook.ReplayDone:
 		s.checkReplayDone(h, r)
-	case is.Status == webhook.ReplayCancelled && r.limit < 0 && s.faults.calm() && !s.crashed:
-		s.violate(promiseReplay, "subscription %d: a replay was cancelled", h.i)
+	case is.Status == webhook.ReplayCancelled && r.sentAtCancel < 0 && s.faults.recovered() && !s.crashed:
+		s.violate(promiseReplay, "subscription %d: a replay was cancelled", h.index)
 	}
 }
 
 // checkReplayed checks a delivery that a replay has formed. Owns s.mu.
-func (s *simulation) checkReplayed(h *subject, r *replaying, d *webhook.Delivery) {
-	swept := !r.edge.Equal(s.changes.edge)
+func (s *simulation) checkReplayed(h *modelSubscription, r *modelReplay, d *webhook.Delivery) {
+	swept := !r.removedBefore.Equal(s.changes.removedBefore)
 	for _, e := range d.Events {
 		event := s.events[e.ID]
 		seq := s.published[event]
-		if r.sent[event] || seq != 0 && seq <= r.newest || !r.may[event] && !swept {
-			s.violate(promiseReplay, "subscription %d: a replay of %s has sent event %d, at %d of the log, after %d", h.i, r.only, event, seq, r.newest)
+		if r.sent[event] || seq != 0 && seq <= r.lastSeq || !r.allowed[event] && !swept {
+			s.violate(promiseReplay, "subscription %d: a replay of %s has sent event %d, at %d of the log, after %d", h.index, r.only, event, seq, r.lastSeq)
 		}
 		r.sent[event] = true
-		r.newest = max(r.newest, seq)
+		r.lastSeq = max(r.lastSeq, seq)
 	}
 }
 
 // checkReplayDone checks that a replay that is done has sent all that it had to.
 // Owns s.mu.
-func (s *simulation) checkReplayDone(h *subject, r *replaying) {
+func (s *simulation) checkReplayDone(h *modelSubscription, r *modelReplay) {
 	var since map[int]bool // in deliveries that something else has formed since
-	for _, event := range r.must {
-		if r.sent[event] || s.log[event].received.Before(s.changes.edge) {
+	for _, event := range r.required {
+		if r.sent[event] || s.log[event].received.Before(s.changes.removedBefore) {
 			continue
 		}
 		if r.only != webhook.ReplayAll && since == nil {
 			since = s.formedSince(h, r)
 		}
 		if !since[event] {
-			s.violate(promiseReplay, "subscription %d: a replay of %s has not sent event %d, at %d of the log", h.i, r.only, event, s.published[event])
+			s.violate(promiseReplay, "subscription %d: a replay of %s has not sent event %d, at %d of the log", h.index, r.only, event, s.published[event])
 		}
 	}
 }
 
 // formedSince returns the events in deliveries that were formed since a replay was
 // begun. Owns s.mu.
-func (s *simulation) formedSince(h *subject, r *replaying) map[int]bool {
+func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]bool {
 	since := make(map[int]bool)
 	stored, err := s.deliveries(h)
 	if err != nil {
@@ -243,22 +243,22 @@ func (s *simulation) formedSince(h *subject, r *replaying) map[int]bool {
 	}
 	for id, d := range stored {
 		for _, e := range d.Events {
-			if event, ok := s.events[e.ID]; ok && !r.before[id] {
+			if event, ok := s.events[e.ID]; ok && !r.deliveriesBefore[id] {
 				since[event] = true
 			}
 		}
 	}
-	for id, m := range h.sent { // and removed since
+	for id, m := range h.byID { // and removed since
 		for _, event := range m.events {
-			since[event] = since[event] || !r.before[id]
+			since[event] = since[event] || !r.deliveriesBefore[id]
 		}
 	}
 	return since
 }
 
 // auditReplays checks that every replay is at its end. Owns s.mu.
-func (s *simulation) auditReplays(h *subject) {
-	if i := slices.IndexFunc(h.replays, func(r *replaying) bool { return !r.settled }); i >= 0 {
-		s.violate(promiseReplay, "subscription %d: a replay still runs", h.i)
+func (s *simulation) auditReplays(h *modelSubscription) {
+	if i := slices.IndexFunc(h.replays, func(r *modelReplay) bool { return !r.ended }); i >= 0 {
+		s.violate(promiseReplay, "subscription %d: a replay still runs", h.index)
 	}
 }

@@ -19,78 +19,78 @@ func (s *simulation) restart() {
 	s.down, s.crashed = true, true
 	s.mu.Unlock()
 	if !down {
-		if s.rested {
+		if s.settled {
 			s.audit(false)
 		}
 		s.d.store.Close()
 	}
-	calm := s.faults.calm()
+	calm := s.faults.recovered()
 	s.stop()
 	err := <-s.done
 	s.mu.Lock()
 	if err != nil {
 		s.violate(promiseOperates, "the dispatcher ended with %v", err)
 	}
-	s.trapped = s.trapped || !s.rested || !calm || s.dial > 0
-	s.next()
+	s.uncertain = s.uncertain || !s.settled || !calm || s.dial > 0
+	s.nextGeneration()
 	s.mu.Unlock()
 	s.endBulkRuns()
 	s.open()
-	s.operate()
+	s.runDispatcher()
 }
 
 // open opens the store again, and notices what a crash has left.
 func (s *simulation) open() {
 	s.faults.without(func() {
-		s.prepare()
-		err := s.fence()
+		s.openStore()
+		err := s.fenceStore()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.failed(err)
-		s.notice()
+		s.unexpected(err)
+		s.noteCrashLosses()
 	})
 	s.workBulkRuns()
 }
 
 // notice takes down of which deliveries an attempt was counted and none has
 // arrived. Owns s.mu.
-func (s *simulation) notice() {
+func (s *simulation) noteCrashLosses() {
 	for _, h := range s.subs {
 		if h.id == "" {
 			continue // it was killed before it could be told
 		}
 		stored, err := s.deliveries(h)
-		if err != nil && !h.now.deleted {
+		if err != nil && !h.settings.deleted {
 			s.violate(promiseOperates, "%v", err)
 		}
 		for id, d := range stored {
-			if m := h.sent[id]; m == nil {
-				h.unseen[id] = h.unseen[id] || d.AttemptsMade > 0
-			} else if d.AttemptsMade > len(m.came) {
-				m.vague, s.trapped = true, true
+			if m := h.byID[id]; m == nil {
+				h.lostArrivals[id] = h.lostArrivals[id] || d.AttemptsMade > 0
+			} else if d.AttemptsMade > len(m.attempts) {
+				m.uncertain, s.uncertain = true, true
 			}
 		}
 	}
 }
 
 // next begins the next generation. Owns s.mu.
-func (s *simulation) next() {
-	s.gen++
-	s.begun = time.Now()
+func (s *simulation) nextGeneration() {
+	s.generation++
+	s.startedAt = time.Now()
 	s.down = false
 	s.unsettled = nil
 	s.forgetJump()
 	for _, h := range s.subs {
-		h.recovery, h.paced, h.resume = recovery{}, false, time.Time{}
+		h.recovery, h.throttled, h.pausedUntil = recovery{}, false, time.Time{}
 	}
 	select {
 	case <-s.killed:
 	default:
 	}
-	if s.trapped {
+	if s.uncertain {
 		for _, h := range s.subs {
-			for _, d := range h.order {
-				d.vague = d.vague || d.unfinished()
+			for _, d := range h.received {
+				d.uncertain = d.uncertain || d.unfinished()
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func (s *simulation) stopAndStart() {
 	}
 	s.stop()
 	err := <-s.done
-	calm := s.faults.calm()
+	calm := s.faults.recovered()
 	s.endBulkRuns()
 	s.faults.without(func() {
 		if e := s.d.store.Close(); err == nil {
@@ -117,10 +117,10 @@ func (s *simulation) stopAndStart() {
 		}
 	})
 	s.mu.Lock()
-	s.failed(err)
-	s.trapped = s.trapped || !calm || s.dial > 0 // an attempt may wait for its subscription to be read
-	s.next()
+	s.unexpected(err)
+	s.uncertain = s.uncertain || !calm || s.dial > 0 // an attempt may wait for its subscription to be read
+	s.nextGeneration()
 	s.mu.Unlock()
 	s.open()
-	s.operate()
+	s.runDispatcher()
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // serve answers the requests of one connection as the place behaves.
-func (s *simulation) serve(at *place, c net.Conn) {
+func (s *simulation) serve(at *endpoint, c net.Conn) {
 	defer c.Close()
 	in := bufio.NewReaderSize(c, 1024)
 	for {
@@ -55,7 +55,7 @@ func (s *simulation) serve(at *place, c net.Conn) {
 		fmt.Sscan(answer, &status)
 		answer += " "
 		if asked := map[mode]time.Duration{modeLater: 10 * time.Minute, modeWait: time.Minute}[m]; asked > 0 {
-			r.wait = asked
+			r.retryAfter = asked
 			answer += fmt.Sprintf("\r\nRetry-After: %d", asked/time.Second)
 		}
 		s.ended(r, status)
@@ -67,56 +67,56 @@ func (s *simulation) serve(at *place, c net.Conn) {
 }
 
 // ended takes down what a request was answered, before it is.
-func (s *simulation) ended(r *reception, status int) {
+func (s *simulation) ended(r *modelAttempt, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.ended, r.status = time.Now(), status
+	r.endedAt, r.status = time.Now(), status
 	s.endRecovery(r)
-	if (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && !r.of.ping {
-		r.by.paced = true
+	if (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && !r.delivery.ping {
+		r.subscription.throttled = true
 	}
 	if status != 200 {
-		r.by.clean = r.by.clean && r.of.ping
+		r.subscription.noFailures = r.subscription.noFailures && r.delivery.ping
 	}
 }
 
 // arrive takes down a request, checks what can be checked at once, and says
 // how it is answered.
-func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
+func (s *simulation) arrive(at *endpoint, body []byte) (*modelAttempt, mode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, h := time.Now(), at.owner
 	// See webhook.AppendBody, whose tests hold it to JSON.
 	const before = len(`{"delivery_id":"`)
 	id := string(body[before : before+idLength])
-	d := h.sent[id]
+	d := h.byID[id]
 	if d == nil {
-		d = s.newSending(h, id, body)
-		h.sent[id] = d
-		h.order = append(h.order, d)
+		d = s.newModelDelivery(h, id, body)
+		h.byID[id] = d
+		h.received = append(h.received, d)
 	} else {
-		s.again(h, d, now)
-		if sha256.Sum256(body) != d.sum {
-			s.violate(promiseBytes, "subscription %d", h.i)
+		s.checkRepeat(h, d, now)
+		if sha256.Sum256(body) != d.bodyHash {
+			s.violate(promiseBytes, "subscription %d", h.index)
 		}
 	}
-	r := &reception{of: d, by: h, at: now, wall: s.wall(), gen: s.gen}
-	d.came = append(d.came, r)
+	r := &modelAttempt{delivery: d, subscription: h, arrivedAt: now, arrivedWall: s.wall(), generation: s.generation}
+	d.attempts = append(d.attempts, r)
 	s.unsettled = append(s.unsettled, r)
-	if len(d.came) > webhook.MaxAttempts {
-		s.violate(promiseFive, "subscription %d got a delivery %d times", h.i, len(d.came))
+	if len(d.attempts) > webhook.MaxAttempts {
+		s.violate(promiseFive, "subscription %d got a delivery %d times", h.index, len(d.attempts))
 	}
 
-	s.checkTerms(at, d)
+	s.checkSettings(at, d)
 	s.checkRecovery(h, r)
-	if !d.ping && h.resume.Sub(now) > time.Millisecond {
-		s.violate(promisePause, "subscription %d: until %s, and one came at %s", h.i, stamp(h.resume), stamp(now))
+	if !d.ping && h.pausedUntil.Sub(now) > time.Millisecond {
+		s.violate(promisePause, "subscription %d: until %s, and one came at %s", h.index, sinceStart(h.pausedUntil), sinceStart(now))
 	}
-	if s.lease.forbids() {
-		s.violate(promiseLease, "subscription %d got an attempt", h.i)
+	if s.lease.forbidsSending() {
+		s.violate(promiseLease, "subscription %d got an attempt", h.index)
 	}
-	if s.trap && !d.ping {
-		s.trap, s.trapped, s.down = false, true, true
+	if s.crashOnArrival && !d.ping {
+		s.crashOnArrival, s.uncertain, s.down = false, true, true
 		s.d.store.Close()
 		s.killed <- struct{}{}
 	}
@@ -139,21 +139,21 @@ func (s *simulation) arrive(at *place, body []byte) (*reception, mode) {
 const idLength = 36
 
 // newSending returns a delivery that has come for the first time.
-func (s *simulation) newSending(h *subject, id string, body []byte) *sending {
-	d := &sending{id: id, sum: sha256.Sum256(body), vague: h.unseen[id], ping: strings.Contains(string(body), `"name":"ping"`)}
+func (s *simulation) newModelDelivery(h *modelSubscription, id string, body []byte) *modelDelivery {
+	d := &modelDelivery{id: id, bodyHash: sha256.Sum256(body), uncertain: h.lostArrivals[id], ping: strings.Contains(string(body), `"name":"ping"`)}
 	for _, part := range strings.Split(string(body), `{"id":"`)[1:] {
 		e, known := s.events[part[:idLength]]
 		if !known {
 			e = -1
 		}
 		d.events = append(d.events, e)
-		for _, owed := range h.debts {
+		for _, owed := range h.expected {
 			owed.arrived = owed.arrived || owed.event == e
 		}
 	}
-	for _, other := range h.order {
-		if !h.copied(other) && !other.ping && other.unfinished() {
-			d.behind = append(d.behind, other)
+	for _, other := range h.received {
+		if !h.isRedelivery(other) && !other.ping && other.unfinished() {
+			d.unfinishedBefore = append(d.unfinishedBefore, other)
 		}
 	}
 	return d

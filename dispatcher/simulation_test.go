@@ -60,46 +60,46 @@ const (
 
 // broken is a promise that was broken. What is unlike from one playing of a
 // plan to the next stands in detail.
-type broken struct{ promise, detail string }
+type violation struct{ promise, detail string }
 
 // simulation is one plan being played, and what a model knows of it.
 type simulation struct {
-	*world
+	*testbed
 	plan   *plan
 	faults faults
 	lease  simulatedLease
 
-	mu      sync.Mutex
-	broken  *broken // the first
-	gen     int     // how often the dispatcher was ended
-	begun   time.Time
-	down    bool          // it was killed, and has not been started again
-	killed  chan struct{} // receives when an arrival has killed it
-	trap    bool          // the next arrival kills it
-	trapped bool          // one has: attempts may be counted that nobody saw
-	crashed bool
-	rested  bool // since the last step; owned by run
+	mu             sync.Mutex
+	violation      *violation // the first
+	generation     int        // how often the dispatcher was ended
+	startedAt      time.Time
+	down           bool          // it was killed, and has not been started again
+	killed         chan struct{} // receives when an arrival has killed it
+	crashOnArrival bool          // the next arrival kills it
+	uncertain      bool          // one has: attempts may be counted that nobody saw
+	crashed        bool
+	settled        bool // since the last step; owned by run
 
-	skew    atomic.Int64 // of the wall clock, a time.Duration
-	unsaved bool         // it has jumped, perhaps without a commit since
-	aheadAt time.Time    // when it was last set forward; the store does not know after a restart
+	clockOffset     atomic.Int64 // of the wall clock, a time.Duration
+	jumpUnsaved     bool         // it has jumped, perhaps without a commit since
+	jumpedForwardAt time.Time    // when it was last set forward; the store does not know after a restart
 
-	changes     simulatedChanges
+	changes     externalChanges
 	endBulkRuns func() // set by workBulkRuns
 
-	lastRest time.Time
-	renewed  time.Time // when the lease was valid again
+	lastSettled    time.Time
+	leaseRenewedAt time.Time // when the lease was valid again
 
-	subs      []*subject
+	subs      []*modelSubscription
 	events    map[string]int // by id: its place in published
 	published []int64        // the seq of each event, 0 while it is not known
-	log       []logged       // the same events
-	unsettled []*reception
+	log       []loggedEvent  // the same events
+	unsettled []*modelAttempt
 }
 
 func (s *simulation) violate(promise, format string, args ...any) {
-	if s.broken == nil {
-		s.broken = &broken{promise, fmt.Sprintf(format, args...)}
+	if s.violation == nil {
+		s.violation = &violation{promise, fmt.Sprintf(format, args...)}
 	}
 }
 
@@ -107,35 +107,35 @@ const attemptTimeout = 10 * time.Second
 
 // play plays a plan on a data directory that holds an empty database with the
 // simulated programs, and returns the promise it broke, nil for none.
-func play(t *testing.T, dir string, p *plan) (found *broken) {
+func play(t *testing.T, dir string, p *plan) (found *violation) {
 	defer func() {
 		if r := recover(); r != nil && found == nil { // a bubble that cannot end
-			found = &broken{promiseIdle, fmt.Sprint(r, "\n", inBubbles())}
+			found = &violation{promiseIdle, fmt.Sprint(r, "\n", bubbleStacks())}
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), cfg: Config{
+		w := &testbed{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), cfg: Config{
 			MaxInFlight: p.Slots, MaxConnections: p.Connections, BatchSize: p.Batch, BatchWindow: p.Window, AttemptTimeout: attemptTimeout,
 			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter, RejectingAfter: p.RejectingAfter, DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
 		}}
-		s := &simulation{world: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), begun: time.Now(), changes: newSimulatedChanges()}
-		w.fault, w.now = s.faults.next, s.wall
+		s := &simulation{testbed: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(), changes: newExternalChanges()}
+		w.fault, w.now = s.faults.fault, s.wall
 		if p.Lease {
 			w.dial = p.Dial
 		}
 		s.lease.renew()
 		s.open()
-		s.operate()
+		s.runDispatcher()
 		s.run()
-		found = s.broken
+		found = s.violation
 		w.stop()
 		s.changes.end()
 		s.endBulkRuns()
 		if err := <-w.done; err != nil && found == nil {
-			found = &broken{promiseOperates, err.Error()}
+			found = &violation{promiseOperates, err.Error()}
 		}
 		if err := w.d.store.Close(); err != nil && found == nil {
-			found = &broken{promiseOperates, err.Error()}
+			found = &violation{promiseOperates, err.Error()}
 		}
 		for _, r := range w.subscribers {
 			close(r.conns)
@@ -146,7 +146,7 @@ func play(t *testing.T, dir string, p *plan) (found *broken) {
 }
 
 // inBubbles returns the stacks of the goroutines that are left in bubbles.
-func inBubbles() string {
+func bubbleStacks() string {
 	buf := make([]byte, 1<<20)
 	var left []string
 	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
@@ -160,32 +160,32 @@ func inBubbles() string {
 func (s *simulation) run() {
 	for _, f := range s.plan.Subscriptions {
 		s.create(f.Ordered, f.Mode)
-		s.rest()
+		s.settle()
 	}
-	for i := range s.plan.Crowd {
+	for i := range s.plan.MoreSubscriptions {
 		f := s.plan.Subscriptions[i%len(s.plan.Subscriptions)]
 		s.create(f.Ordered, f.Mode)
 	}
 	for _, group := range s.plan.Steps {
 		for _, st := range group {
-			if s.broken != nil {
+			if s.violation != nil {
 				return
 			}
 			if s.isDown() {
 				s.restart()
 			}
 			s.do(&st)
-			s.rested = false
-			if !st.Rush {
-				s.rest()
+			s.settled = false
+			if !st.NoWait {
+				s.settle()
 				if st.Wait > 0 {
 					s.sleep(st.Wait)
-					s.rest()
+					s.settle()
 				}
 			}
 		}
 	}
-	s.rest()
+	s.settle()
 	s.end()
 }
 
@@ -208,13 +208,13 @@ func (s *simulation) sleep(d time.Duration) {
 
 // rest waits until the dispatcher has come to rest at this moment, and checks
 // the promises.
-func (s *simulation) rest() {
+func (s *simulation) settle() {
 	synctest.Wait()
 	for s.isDown() {
 		s.restart()
 		synctest.Wait()
 	}
-	s.rested = true
+	s.settled = true
 	s.learn()
 	s.mu.Lock()
 	select {
@@ -224,28 +224,28 @@ func (s *simulation) rest() {
 	default:
 	}
 	for _, r := range s.unsettled {
-		r.settled = !r.ended.IsZero() && s.faults.calm()
-		if h := r.by; r.settled && h.paced && r.wait > 0 && !r.of.ping && !r.cut && r.at.After(h.changed) {
-			h.resume = r.ended.Add(r.wait)
+		r.settled = !r.endedAt.IsZero() && s.faults.recovered()
+		if h := r.subscription; r.settled && h.throttled && r.retryAfter > 0 && !r.delivery.ping && !r.interrupted && r.arrivedAt.After(h.changedAt) {
+			h.pausedUntil = r.endedAt.Add(r.retryAfter)
 		}
 	}
-	s.unsettled = slices.DeleteFunc(s.unsettled, func(r *reception) bool { return r.settled })
-	s.observeHealth(s.faults.calm())
+	s.unsettled = slices.DeleteFunc(s.unsettled, func(r *modelAttempt) bool { return r.settled })
+	s.observeHealth(s.faults.recovered())
 	s.checkCut()
 	s.check()
 	for _, h := range s.subs {
-		if s.dial == 0 || time.Since(h.changed) > s.dial { // else an attempt may be dialling
-			h.was = h.was[:0]
+		if s.dial == 0 || time.Since(h.changedAt) > s.dial { // else an attempt may be dialling
+			h.previous = h.previous[:0]
 		}
 	}
-	s.lastRest = time.Now()
+	s.lastSettled = time.Now()
 	s.mu.Unlock()
 }
 
 // end lets every server answer and every subscription be active, and days go
 // by: then everything must have come to its end.
 func (s *simulation) end() {
-	if s.broken != nil {
+	if s.violation != nil {
 		return
 	}
 	s.faults.clear()
@@ -253,38 +253,38 @@ func (s *simulation) end() {
 		s.sleep(5 * time.Minute) // it is renewed
 	}
 	s.mu.Lock()
-	s.trap = false
+	s.crashOnArrival = false
 	for _, h := range s.subs {
-		for _, at := range h.places {
+		for _, at := range h.endpoints {
 			at.mode = modeOK
 		}
 	}
 	s.mu.Unlock()
 	if s.plan.DisableAfter > 0 { // by an attempt that is in flight, at the latest
 		s.sleep(time.Minute)
-		s.rest()
+		s.settle()
 	}
 	on := true
 	for _, h := range s.subs {
-		if !h.now.deleted {
-			s.update(h, func(t *terms) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
+		if !h.settings.deleted {
+			s.update(h, func(t *settings) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
 		}
 	}
 	s.sleep(24 * time.Hour)
-	s.rest()
-	if s.broken == nil {
+	s.settle()
+	if s.violation == nil {
 		s.audit(true)
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	if d := s.d; s.broken == nil && (d.credits.Taken() != 0 || d.pings.inFlight != 0 || len(d.timers) != 0 || len(d.reloads) != 0) {
+	if d := s.d; s.violation == nil && (d.credits.Taken() != 0 || d.pings.inFlight != 0 || len(d.timers) != 0 || len(d.reloads) != 0) {
 		s.violate(promiseIdle, "left over: %d in flight, %d pings, %d timers, %d reloads", d.credits.Taken(), d.pings.inFlight, len(d.timers), len(d.reloads))
 	}
 }
 
 // Whatever happens, in whatever order: every promise holds after every step.
 func TestSimulation(t *testing.T) {
-	r := &series{stage: newStage(t), gen: plans(), count: int64(*simulationPlans), failed: -1}
+	r := &planSeries{stage: newPlanRunner(t), gen: plans(), count: int64(*simulationPlans), failed: -1}
 	if testing.Short() {
 		r.count = min(r.count, 200)
 	}
@@ -303,6 +303,6 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	p := r.gen.Example(int(*simulationSeed) + int(r.failed))
-	t.Errorf("plan %d broke a promise: %s: %s\n%s\n%s", r.failed+1, r.found.promise, r.found.detail, again(r.failed), p)
+	t.Errorf("plan %d broke a promise: %s: %s\n%s\n%s", r.failed+1, r.found.promise, r.found.detail, rerunCommand(r.failed), p)
 	r.stage.shrink(t, r.gen, *simulationSeed+uint64(r.failed), r.found)
 }

@@ -10,16 +10,16 @@ import (
 
 // job is a slot that was given to a queue, and what it is for.
 type job struct {
-	queue    *subscriptionQueue
-	id       string // of the subscription
-	kind     store.CreditKind
-	priority priority // that the slot was given to
-	early    bool     // of CreditDue: nothing is due, and a probe repeats a delivery before its time
+	queue       *subscriptionQueue
+	id          string // of the subscription
+	kind        store.CreditKind
+	priority    priority // that the slot was given to
+	aheadOfTime bool     // of CreditDue: nothing is due, and a probe repeats a delivery before its time
 }
 
 // dispatch starts a worker for each free slot that a queue can use. What is left is
 // for the credits that are offered. The caller holds d.mu.
-func (d *Dispatcher) dispatch(sending context.Context, now time.Time) {
+func (d *Dispatcher) dispatch(sendCtx context.Context, now time.Time) {
 	d.credits.Pause(true)
 	for {
 		j, ok := d.reserve(now)
@@ -27,7 +27,7 @@ func (d *Dispatcher) dispatch(sending context.Context, now time.Time) {
 			break
 		}
 		d.workers.Add(1)
-		go d.work(sending, j, nil)
+		go d.runJobs(sendCtx, j, nil)
 	}
 	_, waits := d.nextPriority()
 	d.credits.Pause(waits || d.stopping || d.restoreHold || now.Before(d.pausedUntil))
@@ -50,19 +50,19 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 		if !ok {
 			return job{}, false
 		}
-		if n == portion {
+		if n == yieldEvery {
 			d.wake() // the loop goes on
 			return job{}, false
 		}
 		q := d.ready[p].pop()
 		q.ready[p] = false
-		kind, ok := q.work(now, q.wanted, &d.cfg)
+		kind, ok := q.runnable(now, q.wanted, &d.cfg)
 		if !ok || q.priority(now) != p {
-			d.move(q, q.phase, now) // later, or with another priority
+			d.reschedule(q, q.phase, now) // later, or with another priority
 			continue
 		}
 		d.credits.Take()
-		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, early: kind == store.CreditDue && !due(q.nextDue, now)}
+		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, aheadOfTime: kind == store.CreditDue && !due(q.nextDue, now)}
 		d.occupy(j)
 		d.nextTurn = (p + 1) % priorities
 		to := q.phase
@@ -75,7 +75,7 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			q.forming++
 			to = phaseReading
 		}
-		d.move(q, to, now)
+		d.reschedule(q, to, now)
 		return j, true
 	}
 }
@@ -95,11 +95,11 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 	for q := d.pings.next(); q != nil; q = d.pings.next() {
 		q.pingReady = false
 		if !q.hasPing(now) {
-			d.move(q, q.phase, now) // later
+			d.reschedule(q, q.phase, now) // later
 			continue
 		}
-		d.pings.begin(q)
-		q.pinging++
+		d.pings.acquire(q)
+		q.pingsInFlight++
 		q.nextPing = time.Time{}
 		return job{queue: q, id: q.SubscriptionID, kind: store.CreditPing}, true
 	}
@@ -129,20 +129,20 @@ func (d *Dispatcher) nextPriority() (priority, bool) {
 // work makes the attempt of a job, then that of the next job in turn, until
 // there is none. f is the first job's delivery if it is being formed already, nil if
 // not.
-func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
+func (d *Dispatcher) runJobs(sendCtx context.Context, j job, f *store.Forming) {
 	defer d.workers.Done()
 	for ok := true; ok; f = nil {
 		var ready *prepared
 		if f == nil {
-			f = d.spend(sending, j)
+			f = d.spendCredit(sendCtx, j)
 		} else {
 			ready = d.prepare(j, f)
 		}
-		claim := d.formed(sending, j, f)
+		claim := d.awaitClaim(sendCtx, j, f)
 		var a webhook.Attempt
 		var r store.Recorded
 		if claim != nil {
-			a, r = d.attempt(sending, j.queue, claim, ready)
+			a, r = d.attempt(sendCtx, j.queue, claim, ready)
 		} else {
 			ready.discard()
 		}
@@ -153,7 +153,7 @@ func (d *Dispatcher) work(sending context.Context, j job, f *store.Forming) {
 		}
 		d.release(j, &r, now)
 		j, ok = d.reserve(now)
-		d.dispatch(sending, now)
+		d.dispatch(sendCtx, now)
 		d.mu.Unlock()
 	}
 }
@@ -167,8 +167,8 @@ func (d *Dispatcher) release(j job, r *store.Recorded, now time.Time) {
 	}
 	d.credits.Pause(true)
 	if j.kind == store.CreditPing {
-		d.pings.end(q)
-		q.pinging--
+		d.pings.release(q)
+		q.pingsInFlight--
 		q.nextPing = earliest(q.nextPing, next)
 	} else {
 		d.credits.Return()
@@ -178,5 +178,5 @@ func (d *Dispatcher) release(j job, r *store.Recorded, now time.Time) {
 		}
 		q.nextDue = earliest(q.nextDue, next)
 	}
-	d.move(q, to, now)
+	d.reschedule(q, to, now)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // publishTraced publishes an event for each trace, all at once.
-func (w *world) publishTraced(traces []webhook.Trace) {
+func (w *testbed) publishTraced(traces []webhook.Trace) {
 	w.t.Helper()
 	var events []webhook.Event
 	for _, trace := range traces {
@@ -37,7 +37,7 @@ func TestTraceIsSentOn(t *testing.T) {
 		one = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 		two = "00-5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 	)
-	inBubble(t, Config{RetryPolicy: exact(), BatchSize: 10, BatchWindow: time.Second}, func(w *world) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 10, BatchWindow: time.Second}, func(w *testbed) {
 		var mu sync.Mutex
 		var sent []string
 		taken := func() []string {
@@ -49,7 +49,7 @@ func TestTraceIsSentOn(t *testing.T) {
 			return got
 		}
 		r := w.subscriber(nil)
-		r.answer = func(n int, rw http.ResponseWriter, req *http.Request) {
+		r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
 			mu.Lock()
 			sent = append(sent, req.Header.Get("Traceparent"))
 			mu.Unlock()

@@ -24,7 +24,7 @@ var bugs = []bug{
 		{"store/watch.go", "for i := range events {", "for i := range events[:1] {"},
 	}},
 	{"a change that comes while a delivery is formed is not read", []edit{
-		{"dispatcher/queue.go", "q.phase == phaseListed || q.forming == 0:", "q.phase == phaseListed || q.forming == 0 && q.phase != phaseStale:"},
+		{"dispatcher/queue.go", "q.phase == phaseReloadPending || q.forming == 0:", "q.phase == phaseReloadPending || q.forming == 0 && q.phase != phaseStale:"},
 	}},
 	{"a redelivery wakes nobody", []edit{
 		{"store/delivery.go", "t.AfterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},
@@ -65,7 +65,7 @@ var bugs = []bug{
 		{"store/queue.go", "return t.insertFormed(&f.made, f.seqs, \"\")", "f.later = func(t *tx) error { return t.insertFormed(&f.made, f.seqs, \"\") }\n\treturn nil"},
 		{"store/queue.go", "seqs     string\n\tmade     Claim", "seqs string\n\tlater func(*tx) error\n\tmade Claim"},
 		{"store/queue.go", "return f.claim, nil\n}\n\nfunc appendSeqs", "if f.later != nil {\n\t\tif err := f.w.do(f.later); err != nil {\n\t\t\treturn nil, err\n\t\t}\n\t}\n\treturn f.claim, nil\n}\n\nfunc appendSeqs"},
-		{"dispatcher/credit.go", "d.interested[key].len() <= maxInline", "d.interested[key].len() < 0"},
+		{"dispatcher/credit.go", "d.interested[key].len() <= maxInlineSubscriptions", "d.interested[key].len() < 0"},
 	}},
 	{"a delivery formed inline skips waiting events", []edit{
 		{"store/credit.go", "log.scan(g.queue.ProgramID, g.queue.Seen, visit)", "reached = e.Seq - 1"},
@@ -97,13 +97,13 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "case !store.Unavailable(err):", "case ctx.Err() == nil:"},
 	}},
 	{"a result that could not be stored is forgotten", []edit{
-		{"dispatcher/attempt.go", "case <-time.After(time.Until(again)):\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}", "case <-time.After(time.Until(again)):\n\t\t\treturn a, store.Recorded{}\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}"},
+		{"dispatcher/attempt.go", "case <-time.After(time.Until(retryAt)):\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}", "case <-time.After(time.Until(retryAt)):\n\t\t\treturn a, store.Recorded{}\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}"},
 	}},
 	{"a subscription that has recovered has all its slots at once", []edit{
 		{"dispatcher/queue.go", "q.ramp = 1\n", "q.ramp = 0\n"},
 	}},
 	{"a failing subscription is probed without a wait", []edit{
-		{"dispatcher/queue.go", "now.Before(q.pace.at()) || q.Failing && !q.probeDue(now)", "now.Before(q.pace.at())"},
+		{"dispatcher/queue.go", "now.Before(q.pace.readyAt()) || q.Failing && !q.probeDue(now)", "now.Before(q.pace.readyAt())"},
 	}},
 	{"a probe takes a batch", []edit{
 		{"dispatcher/queue.go", "return q.Failing || q.rejected ||", "return q.rejected && !q.Failing ||"},
@@ -137,7 +137,7 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "if gone || !d.store.Queues().MaySend() {", "if gone {"},
 	}},
 	{"attempts go on when the lease ends", []edit{
-		{"dispatcher/attempt.go", "attempt.Send(d.leased(ctx))", "attempt.Send(ctx)"},
+		{"dispatcher/attempt.go", "attempt.Send(d.attemptContext(ctx))", "attempt.Send(ctx)"},
 	}},
 	{"the time of a retry is not that of a clock which has jumped", []edit{
 		{"store/clock.go", "return c.wait(c.now().Add(time.Until(t)))", "return c.wait(t)"},

@@ -13,7 +13,7 @@ import (
 
 // crowded returns a dispatcher that does not run, with so many subscriptions to one
 // name. Their slots are all taken.
-func crowded(tb testing.TB, subscriptions int, window time.Duration) (*Dispatcher, store.EventKey) {
+func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.Duration) (*Dispatcher, store.EventKey) {
 	tb.Helper()
 	s, err := store.Open(tb.Context(), store.Config{Dir: tb.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -35,7 +35,7 @@ func crowded(tb testing.TB, subscriptions int, window time.Duration) (*Dispatche
 
 // longestWait calls do, and returns the longest time that another goroutine
 // waited for the dispatcher's lock during that.
-func (d *Dispatcher) longestWait(do func()) (longest time.Duration) {
+func (d *Dispatcher) longestLockWait(do func()) (longest time.Duration) {
 	ended, waits := make(chan struct{}), make(chan time.Duration)
 	go func() {
 		var longest time.Duration
@@ -65,12 +65,12 @@ func BenchmarkCrowd(b *testing.B) {
 	for _, window := range []time.Duration{0, time.Nanosecond} {
 		b.Run(fmt.Sprint("window=", window), func(b *testing.B) {
 			const subscriptions = 10_000
-			d, key := crowded(b, subscriptions, window)
+			d, key := dispatcherWithSubscriptions(b, subscriptions, window)
 			var longest, total time.Duration
 			seq := int64(0)
 			for b.Loop() {
 				seq++
-				wait := d.longestWait(func() {
+				wait := d.longestLockWait(func() {
 					d.apply(store.Changes{Events: map[store.EventKey]int64{key: seq}})
 					d.mu.Lock()
 					d.expire(time.Now())
@@ -93,7 +93,7 @@ func BenchmarkCrowd(b *testing.B) {
 // TestNobodyWaitsForACrowd: who needs the lock gets it while an event is noted for
 // one subscription after the other.
 func TestNobodyWaitsForACrowd(t *testing.T) {
-	d, key := crowded(t, 10_000, 0)
+	d, key := dispatcherWithSubscriptions(t, 10_000, 0)
 	for seq := range int64(100) { // the scheduler decides whether it comes in between
 		applied := make(chan struct{})
 		go func() {

@@ -21,14 +21,14 @@ import (
 
 // stage is where plans are played: data directories, each made from one empty
 // database.
-type stage struct {
+type planRunner struct {
 	dir      string
 	template string
 }
 
-func newStage(t *testing.T) *stage {
+func newPlanRunner(t *testing.T) *planRunner {
 	t.Helper()
-	st := &stage{dir: memoryDir(t)}
+	st := &planRunner{dir: memoryDir(t)}
 	st.template = filepath.Join(st.dir, "template")
 	s, err := store.Open(context.Background(), store.Config{Dir: st.template})
 	if err != nil {
@@ -46,7 +46,7 @@ func newStage(t *testing.T) *stage {
 }
 
 // play plays a plan on a data directory of its own.
-func (st *stage) play(t *testing.T, name string, p *plan) *broken {
+func (st *planRunner) play(t *testing.T, name string, p *plan) *violation {
 	dir := filepath.Join(st.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -76,26 +76,26 @@ func copyFile(to, from string) error {
 }
 
 // series plays plans, several at a time, until one breaks a promise.
-type series struct {
-	stage *stage
+type planSeries struct {
+	stage *planRunner
 	gen   *rapid.Generator[plan]
 	count int64 // of the plans
 
 	next, played atomic.Int64
 
 	mu     sync.Mutex
-	failed int64   // the first plan that broke a promise, -1 for none
-	found  *broken // by it
+	failed int64      // the first plan that broke a promise, -1 for none
+	found  *violation // by it
 }
 
-func (r *series) ended() bool {
+func (r *planSeries) ended() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed >= 0
 }
 
 // play plays plans in turn until the series ends.
-func (r *series) play(t *testing.T) {
+func (r *planSeries) play(t *testing.T) {
 	for {
 		i := r.next.Add(1) - 1
 		if i >= r.count || r.ended() {
@@ -103,8 +103,8 @@ func (r *series) play(t *testing.T) {
 		}
 		p := r.gen.Example(int(*simulationSeed) + int(i))
 		// Time may stand still for ever in a bubble.
-		watchdog := time.AfterFunc(maxPlay, func() {
-			panic(fmt.Sprintf("plan %d broke a promise: %s: it was not at its end after %s\n%s", i+1, promiseIdle, maxPlay, again(i)))
+		watchdog := time.AfterFunc(maxPlanTime, func() {
+			panic(fmt.Sprintf("plan %d broke a promise: %s: it was not at its end after %s\n%s", i+1, promiseIdle, maxPlanTime, rerunCommand(i)))
 		})
 		b := r.stage.play(t, fmt.Sprint("plan", i), &p)
 		watchdog.Stop()
@@ -122,15 +122,15 @@ func (r *series) play(t *testing.T) {
 
 // maxPlay is how long a plan may take by the clock on the wall, many times of
 // what it does.
-const maxPlay = time.Minute
+const maxPlanTime = time.Minute
 
 // again says how to play a plan again.
-func again(i int64) string {
+func rerunCommand(i int64) string {
 	return fmt.Sprintf("to play it again: go test ./dispatcher -run '^TestSimulation$' -simulation.seed=%d -simulation.plans=1", *simulationSeed+uint64(i))
 }
 
 // shrink shows the smallest plan that rapid can find which breaks the same promise.
-func (st *stage) shrink(t *testing.T, gen *rapid.Generator[plan], seed uint64, found *broken) {
+func (st *planRunner) shrink(t *testing.T, gen *rapid.Generator[plan], seed uint64, found *violation) {
 	for name, value := range map[string]string{"rapid.seed": fmt.Sprint(seed), "rapid.checks": "5", "rapid.nofailfile": "true"} {
 		if err := flag.Set(name, value); err != nil {
 			t.Fatal(err)

@@ -12,21 +12,21 @@ import (
 	"service/webhook"
 )
 
-// AlertTarget is where the operator wants to hear of what goes wrong.
+// AlertTarget is the operator's --alert-url and its signing secret.
 type AlertTarget struct {
-	URL    string // the egress guard holds for it as for any other
+	URL    string // subject to the egress guard like any other URL
 	Secret webhook.SigningSecret
 }
 
-// SMTP is the operator's mail server.
+// SMTP is the configuration of the operator's mail server.
 type SMTP = mail.Config
 
-// SMTPPort is the port of a mail server that none is given for.
+// SMTPPort is the default port of the mail server.
 const SMTPPort = mail.SubmissionPort
 
-// sendAlerts sends alerts, one after the other, until ctx ends, and tries them again
-// by the schedule of deliveries. What comes of an alert is logged and never an alert
-// itself.
+// sendAlerts sends alerts one after the other until ctx ends, and retries them by
+// the schedule of deliveries. A failed alert is logged and never causes another
+// alert.
 func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -37,20 +37,20 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 		case <-timer.C:
 		case <-d.alerts:
 		}
-		// Longer than any attempt: what is not recorded by then was cut off.
+		// Longer than any attempt: an alert not recorded by then was interrupted.
 		c, next, err := d.store.Alerts().Claim(ctx, d.cfg.AttemptTimeout+time.Minute)
 		switch {
 		case err != nil:
-			d.logger.Error("alerts are held until the store answers again", "error", err)
+			d.logger.Error("store failed: pausing alerts until it recovers", "error", err)
 			next = time.Now().Add(storeRetryWait)
 		case c != nil:
 			a := d.guard(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })
 			d.metrics.byAlert[a.Result].Inc()
 			step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
 			if err := d.store.Alerts().Record(c, &a, step); err != nil {
-				d.logger.Error("what came of an alert could not be stored; it will be sent again", "alert", c.ID, "error", err)
+				d.logger.Error("failed to record an alert attempt, will resend the alert", "alert", c.ID, "error", err)
 			} else if a.Result != webhook.ResultSuccess {
-				d.logger.LogAttrs(ctx, slog.LevelWarn, "an alert could not be sent", append(attemptAttrs(&a),
+				d.logger.LogAttrs(ctx, slog.LevelWarn, "alert attempt failed", append(attemptAttrs(&a),
 					slog.String("alert", c.ID), slog.Int("number", c.Number), slog.String("status", string(step.Status)))...)
 			}
 			next = time.Now() // there may be more
@@ -63,8 +63,8 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 	}
 }
 
-// sendAlert makes one attempt to send an alert: to a webhook like a delivery with one
-// event, signed; to Slack and by email as text.
+// sendAlert makes one attempt to send an alert: to a webhook as a signed delivery
+// with one event, to Slack and by email as text.
 func (d *Dispatcher) sendAlert(ctx context.Context, c *store.AlertClaim) webhook.Attempt {
 	request := client.Request{DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID, Number: c.Number}
 	event := func() []byte { return webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}) }
@@ -83,7 +83,7 @@ func (d *Dispatcher) sendAlert(ctx context.Context, c *store.AlertClaim) webhook
 		request.Body, err = text.SlackBody()
 	}
 	if err != nil {
-		d.logger.Error("an alert cannot be rendered", "alert", c.ID, "error", err)
+		d.logger.Error("failed to render an alert", "alert", c.ID, "error", err)
 		return webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Result: webhook.ResultFailed, Error: webhook.ErrorProtocol}
 	}
 	if to.Kind == webhook.ChannelSlack {

@@ -12,14 +12,16 @@ import (
 	"service/webhook"
 )
 
-// attempt sends a claimed delivery and records the attempt. It returns the
-// attempt, and where its delivery and its subscription stand. ready is the attempt
-// if it was prepared, nil if not.
-func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store.Claim, ready *prepared) (a webhook.Attempt, r store.Recorded) {
-	defer ready.discard() // unless it was sent
+// attempt sends a claimed delivery and records the attempt. It returns the attempt
+// and the recorded state of its delivery and subscription. ready is the prepared
+// attempt, nil if it was not prepared.
+func (d *Dispatcher) attempt(
+	ctx context.Context, q *subscriptionQueue, c *store.Claim, ready *prepared,
+) (a webhook.Attempt, r store.Recorded) {
+	defer ready.discard() // has no effect once it was sent
 	to, gone, err := d.recipient(ctx, q, c)
 	if err != nil {
-		return interruptedAttempt(c.Number, time.Now()), r // the next start finds the attempt interrupted
+		return interruptedAttempt(c.Number, time.Now()), r // the next start records the attempt as interrupted
 	}
 	if gone || !d.store.Queues().MaySend() {
 		a = interruptedAttempt(c.Number, time.Now())
@@ -43,8 +45,8 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 		d.mu.Lock()
 		retryAt := d.claimFailed(q, c.SubscriptionID, err)
 		d.mu.Unlock()
-		// The slot stays taken until the result is stored. At the end of the
-		// process it is given up: the next start finds the attempt interrupted.
+		// The slot stays in use until the result is stored. At shutdown this gives
+		// up: the next start records the attempt as interrupted.
 		select {
 		case <-time.After(time.Until(retryAt)):
 		case <-ctx.Done():
@@ -53,13 +55,14 @@ func (d *Dispatcher) attempt(ctx context.Context, q *subscriptionQueue, c *store
 	}
 }
 
-// recipient is a subscription as an attempt finds it.
+// recipient is the subscription of an attempt.
 type recipient struct {
 	*store.Queue
 	target *client.Target
 }
 
-// current returns the recipient as the queue was read. It parses the URL once.
+// currentRecipient returns the recipient as the queue was last read, and whether it
+// was deleted. It parses the URL once.
 func (d *Dispatcher) currentRecipient(q *subscriptionQueue) (to recipient, gone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -69,14 +72,14 @@ func (d *Dispatcher) currentRecipient(q *subscriptionQueue) (to recipient, gone 
 	return recipient{q.Queue, q.target}, q.phase == phaseDeleted
 }
 
-// recipient returns the subscription of a claim as it is now, and whether it is
-// gone. The attempt has been counted: while the store cannot be read it waits, and
-// its slot stays taken. The error is not nil when ctx ends before that.
+// recipient returns the subscription of a claim in its current revision, and
+// whether it was deleted. The attempt is already counted, so while the store cannot
+// be read it waits and keeps its slot. It returns an error only if ctx ends first.
 func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to recipient, gone bool, err error) {
 	to, gone = d.currentRecipient(q)
 	for !gone && c.Revision != to.Revision {
-		// The subscription has changed since the queue was read: an acknowledged
-		// change, a new URL say, applies to this attempt already.
+		// The subscription changed after the queue was read. An acknowledged
+		// change, such as a new URL, applies to this attempt already.
 		fresh, err := d.store.Queues().Get(ctx, c.SubscriptionID)
 		switch {
 		case err == nil:
@@ -86,7 +89,7 @@ func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *sto
 		case ctx.Err() != nil:
 			return to, true, ctx.Err()
 		case !store.Unavailable(err):
-			d.logger.Error("an attempt was not made, since its subscription could not be read", "delivery", c.ID, "error", err)
+			d.logger.Error("attempt not made: failed to read its subscription", "delivery", c.ID, "error", err)
 			return to, true, nil
 		}
 		d.mu.Lock()
@@ -101,7 +104,7 @@ func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *sto
 	return to, gone, nil
 }
 
-// send makes one attempt, the prepared one if it was prepared for this recipient.
+// send makes one attempt, using ready if it was prepared for this recipient.
 func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, ready *prepared) webhook.Attempt {
 	return d.guard(c.ID, c.Number, func() webhook.Attempt {
 		attempt := ready.take(to)
@@ -126,18 +129,18 @@ func request(to recipient, c *store.Claim) *client.Request {
 	}
 }
 
-// prepared is an attempt that was prepared while its delivery was being stored.
+// prepared is an attempt that was prepared while the store formed its delivery.
 type prepared struct {
 	to      recipient
-	attempt *client.Prepared // nil when it was taken
+	attempt *client.Prepared // nil once taken
 }
 
-// prepare prepares the attempt of a job whose delivery is being stored, nil if that
-// does not succeed. Until the delivery is stored no byte of it may be sent.
+// prepare prepares the attempt of j while its delivery is being stored; nil if that
+// fails. No byte of it may be sent before the delivery is stored.
 func (d *Dispatcher) prepare(j job, f *store.Forming) (p *prepared) {
 	defer func() {
 		if recover() != nil {
-			p = nil // the attempt itself says what is wrong
+			p = nil // the attempt itself reports the error
 		}
 	}()
 	to, _ := d.currentRecipient(j.queue)
@@ -152,14 +155,14 @@ func (p *prepared) take(to recipient) (attempt *client.Prepared) {
 	return attempt
 }
 
-// discard gives up an attempt that was not taken.
+// discard releases an attempt that was not taken.
 func (p *prepared) discard() {
 	if p != nil && p.attempt != nil {
 		p.attempt.Discard()
 	}
 }
 
-// guard makes an attempt. A panic in it costs this attempt, and nothing else.
+// guard runs send. A panic in it costs only this attempt.
 func (d *Dispatcher) guard(id string, number int, send func() webhook.Attempt) (a webhook.Attempt) {
 	started := time.Now()
 	defer func() {
@@ -171,7 +174,8 @@ func (d *Dispatcher) guard(id string, number int, send func() webhook.Attempt) (
 	return send()
 }
 
-// notSent is an attempt that was counted, but not made or not made to its end.
+// interruptedAttempt is the result of an attempt that was counted, but not made or
+// not completed.
 func interruptedAttempt(number int, started time.Time) webhook.Attempt {
 	return webhook.Attempt{
 		Number: number, StartedAt: started, Duration: time.Since(started),
@@ -179,7 +183,8 @@ func interruptedAttempt(number int, started time.Time) webhook.Attempt {
 	}
 }
 
-// log writes one line an attempt: nothing in it is the subscriber's but numbers.
+// log writes one line for each attempt. Of the receiver's data it contains only
+// numbers.
 func (d *Dispatcher) log(c *store.Claim, a *webhook.Attempt, step webhook.Step) {
 	if !d.logger.Enabled(context.Background(), slog.LevelInfo) {
 		return
@@ -208,7 +213,7 @@ func (d *Dispatcher) log(c *store.Claim, a *webhook.Attempt, step webhook.Step) 
 	d.logger.LogAttrs(context.Background(), slog.LevelInfo, "attempt", attributes...)
 }
 
-// outcome says for a log what came of an attempt.
+// attemptAttrs returns the log attributes that describe the result of an attempt.
 func attemptAttrs(a *webhook.Attempt) []slog.Attr {
 	attributes := make([]slog.Attr, 0, 20)
 	attributes = append(attributes, slog.String("result", string(a.Result)), slog.Duration("duration", a.Duration))

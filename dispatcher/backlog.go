@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// maxBacklogs is in the logs of how many programs the oldest event is looked
-	// for.
+	// maxBacklogPrograms bounds the programs whose logs are searched for the oldest
+	// waiting event.
 	maxBacklogPrograms = 100
-	// maxCounted is for how many subscriptions waiting events are counted, and
-	// maxCountedEvents how many events.
+	// maxCountedSubscriptions and maxCountedEvents bound the counting of waiting
+	// events.
 	maxCountedSubscriptions = 1000
 	maxCountedEvents        = 100_000
 )
 
-// Backlog returns what waits for the active subscriptions of a program, or of all
-// programs when that is "". With events waiting in more than a hundred programs, it
-// looks for the oldest in those that are furthest behind.
+// Backlog returns the backlog of a program's active subscriptions, or of all
+// programs if programID is "". If events are waiting in more than
+// maxBacklogPrograms programs, it looks for the oldest in those furthest behind.
 func (d *Dispatcher) Backlog(ctx context.Context, programID string) (b webhook.Backlog, err error) {
 	programs, _, _, _ := d.snapshot(time.Now())
 	var waiting, ids []string

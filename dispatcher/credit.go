@@ -10,11 +10,12 @@ import (
 	"service/webhook"
 )
 
-// maxInline is the largest number of subscriptions whose deliveries of an event
-// are stored in the event's own commit: its publisher waits for them.
+// maxInlineSubscriptions is the largest number of subscriptions to an event for
+// which its deliveries are stored in its own commit, since its publisher waits for
+// that.
 const maxInlineSubscriptions = 8
 
-// spend has the delivery of a job formed by the store.
+// spendCredit spends a credit for j: the store starts to form a delivery.
 func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming {
 	q := j.queue
 	d.mu.Lock()
@@ -23,7 +24,8 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 	d.mu.Unlock()
 	f := d.store.Queues().Spend(sendCtx, &c)
 	if j.kind == store.CreditEvents {
-		// What comes next in the log can be read while this is being stored.
+		// The next events can be read from the log while this delivery is being
+		// stored.
 		d.mu.Lock()
 		now, to := time.Now(), q.phase
 		if to == phaseReading {
@@ -33,29 +35,29 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 		q.pace.backlogged = q.seen < q.wanted
 		d.reschedule(q, to, now)
 		d.dispatch(sendCtx, now)
-		// Last, since publishers wait for who submits; and before another worker can
-		// submit the queue's next delivery.
+		// Submit last, since publishers may wait for this goroutine, and before
+		// another worker can submit the queue's next delivery.
 		f.Submit()
 		d.mu.Unlock()
 	}
 	return f
 }
 
-// formed waits until the attempt of a job is counted in the store, notes what came
-// of it, and returns the claim, nil when there is nothing to send.
+// awaitClaim waits until the store has counted the attempt of j, updates the queue,
+// and returns the claim, nil if there is nothing to send.
 func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming) *store.Claim {
 	claim, err := f.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	q, next := j.queue, f.Next
 	to := q.phase
-	if to == phaseOffered && j.kind == store.CreditEvents { // it is the delivery that was on offer
+	if to == phaseOffered && j.kind == store.CreditEvents { // the offered credit was spent for this delivery
 		to, q.seen = phaseCurrent, q.Seen
 		q.wanted = max(q.wanted, q.seen)
 	}
 	switch {
 	case err != nil && !errors.Is(err, store.ErrStale):
-		next = d.claimFailed(q, j.id, err) // when it is due is not known
+		next = d.claimFailed(q, j.id, err) // its due time is unknown
 	case err != nil || f.Passed:
 		to = phaseStale
 	}
@@ -67,7 +69,7 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 		}
 	case store.CreditReplay:
 		q.replaying = false
-		if err == nil && q.Queue == f.Queue { // else the queue was read again after the step
+		if err == nil && q.Queue == f.Queue { // else the queue was reloaded after the step
 			q.hasReplay, q.pace.backlogged = f.More, f.More
 		}
 	case store.CreditDue:
@@ -85,7 +87,7 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	return claim
 }
 
-// credit returns a credit for one delivery of a queue. The caller holds d.mu.
+// credit returns a credit for one delivery of q. The caller holds d.mu.
 func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.Credit {
 	c := store.Credit{Queue: q.Queue, Kind: kind, Newest: q.wanted, Count: d.cfg.BatchSize, Size: webhook.MaxDeliveryBytes}
 	if q.singleEvent(time.Now()) {
@@ -98,16 +100,17 @@ func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.C
 			q.probeEarly = false
 		}
 	}
-	// With others in flight the queue could be read further before it is read again.
+	// Only with nothing else in flight: other attempts could move the cursor before
+	// the queue is reloaded.
 	if q.rejected && !q.Ordered && q.inFlight == 1 {
 		c.Except = q.rejectedNames
 	}
 	return c
 }
 
-// offer offers the writer a credit for a queue that has nothing to do, if an event
-// would change that: then its delivery is stored in the commit of the event. It
-// returns false if there is no offer to make. The caller holds d.mu.
+// offer offers the store a credit for an idle queue, so that its next event is
+// stored together with its delivery in one commit (inline delivery). It returns
+// false if no offer is possible. The caller holds d.mu.
 func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 	if q.phase != phaseCurrent || !q.idle() || d.cfg.BatchWindow > 0 {
 		return false
@@ -132,12 +135,12 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 	return true
 }
 
-// receive starts a worker for each delivery that was formed of an offered credit,
-// until there are no more credits.
+// receiveInline starts a worker for each delivery that the store forms inline,
+// until the credits are closed.
 func (d *Dispatcher) receiveInline(sendCtx context.Context) {
 	for f := range d.credits.C {
 		d.mu.Lock()
-		q := d.queues[f.Queue.SubscriptionID] // it is not read again before that
+		q := d.queues[f.Queue.SubscriptionID] // the queue is not reloaded before awaitClaim
 		j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, priority: q.priority(time.Now())}
 		d.occupy(j)
 		d.mu.Unlock()
@@ -146,9 +149,9 @@ func (d *Dispatcher) receiveInline(sendCtx context.Context) {
 	}
 }
 
-// claimFailed suspends claims after one that failed with err, and returns until
-// when: all claims when the store cannot be read or written, otherwise those of
-// this queue, since one of its own records is unusable. The caller holds d.mu.
+// claimFailed pauses claims after err and returns until when: all claims if the
+// store is unavailable, otherwise only those of q, since one of its records is
+// unusable. The caller holds d.mu.
 func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) time.Time {
 	if store.Unavailable(err) {
 		d.storeFailed(err)
@@ -156,7 +159,7 @@ func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) tim
 	}
 	now := time.Now()
 	q.suspendedUntil = now.Add(suspendTime)
-	d.reschedule(q, q.phase, now) // nothing of it is on offer until then
-	d.logger.Error("a subscription's deliveries are held for a while", "subscription", id, "error", err)
+	d.reschedule(q, q.phase, now) // withdraws an offer
+	d.logger.Error("pausing a subscription: one of its records is unusable", "subscription", id, "error", err)
 	return q.suspendedUntil
 }

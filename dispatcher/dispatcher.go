@@ -1,11 +1,19 @@
-// Package dispatcher forms deliveries from the event log, sends their attempts by
-// package client, and records the result of each.
+// Package dispatcher creates deliveries from the event log, sends their attempts
+// through package client, and records the results.
 //
-// It guarantees that an attempt is counted, on disk, before its first byte is
-// sent; that a delivery is sent at most [webhook.MaxAttempts] times, crashes
-// included, with the same id and the same bytes each time; that a subscription
-// never uses more than its own slots; and that an attempt ends within its
-// timeout, whatever the server at the other end does.
+// It guarantees that:
+//
+//   - an attempt is counted on disk before its first byte is sent;
+//   - a delivery is sent at most [webhook.MaxAttempts] times, crashes included,
+//     with the same id and the same bytes each time;
+//   - a subscription never uses more than its own slots;
+//   - an attempt ends within its timeout, whatever the receiver does.
+//
+// Each subscription has a subscriptionQueue (queue.go). A queue that has work and a
+// free slot waits in the run queue of its priority (schedule.go). A slot starts a
+// worker, which claims a delivery, sends it and records the result (slot.go,
+// attempt.go). One loop, [Dispatcher.Run], updates the queues when the store
+// changes or a timer expires.
 package dispatcher
 
 import (
@@ -27,94 +35,95 @@ import (
 	"service/webhook"
 )
 
-// Config is the operator's choice of how deliveries are made. New fills in the
-// defaults of zero values.
+// Config configures a Dispatcher. New replaces zero values by the defaults.
 type Config struct {
 	Store  *store.Store
 	Logger *slog.Logger
 
 	RetryPolicy    webhook.RetryPolicy
-	HealthPolicy   webhook.HealthPolicy // the zero value: no subscription is ever failing
-	AttemptTimeout time.Duration        // one attempt, from dialling to the end of the answer; default 10 s
-	MaxInFlight    int                  // deliveries in flight per subscription; default 8
-	MaxConnections int                  // deliveries in flight in all, pings aside; default 512
-	BatchSize      int                  // events in one delivery at the most; default 100
-	BatchWindow    time.Duration        // how long the first event for an idle subscription waits for company; default 0
+	HealthPolicy   webhook.HealthPolicy // the zero value disables the circuit breaker
+	AttemptTimeout time.Duration        // limit of one attempt, from dialing to the end of the response; default 10 s
+	MaxInFlight    int                  // maximum deliveries in flight per subscription; default 8
+	MaxConnections int                  // maximum deliveries in flight in total, excluding pings; default 512
+	BatchSize      int                  // maximum events per delivery; default 100
+	BatchWindow    time.Duration        // how long the first event for an idle subscription waits for more; default 0
 
-	// Destinations are the addresses outside the public internet that may be
-	// called; none by default.
+	// Destinations are the private addresses that subscriptions may target; none by
+	// default.
 	Destinations webhook.Destinations
-	// Own are the addresses that this service itself listens on. They are
-	// refused, also where Destinations allows them. An unspecified one
-	// (0.0.0.0, ::) is its port on every address of this machine.
+	// Own lists the addresses that this service listens on. They are always
+	// blocked, even if Destinations permits them. An unspecified address (0.0.0.0,
+	// ::) stands for its port on every address of this machine.
 	Own []netip.AddrPort
-	// AllowHTTP lets deliveries go to http:// URLs. Without it one that was
-	// subscribed while it was allowed is blocked.
+	// AllowHTTP permits http:// URLs. Without it, deliveries to an existing http://
+	// subscription are blocked.
 	AllowHTTP bool
-	// Alerts is where alerts are sent beside the channels of the store; nil: nowhere.
+	// Alerts is the --alert-url, in addition to the store's alert channels; nil for
+	// none.
 	Alerts *AlertTarget
-	// SMTP is the mail server for channels of email; the zero value is none.
+	// SMTP is the mail server for email channels; the zero value disables email.
 	SMTP SMTP
-	// BaseURL is where the admin UI is reached, for links in alerts; "" for none.
+	// BaseURL is the URL of the admin UI, for links in alerts; "" for no links.
 	BaseURL string
-	// RootCAs verify the subscribers' certificates; nil is the system's.
+	// RootCAs verify the receivers' certificates; nil means the system's.
 	RootCAs *x509.CertPool
-	// Grace is how long attempts in flight may go on after Run was told to
-	// end; default 10 s.
+	// Grace is how long attempts in flight may continue after the context of Run
+	// ends; default 10 s.
 	Grace time.Duration
-	// Metrics is where the dispatcher's metrics are registered; nil is nowhere.
+	// Metrics is the registry for the dispatcher's metrics; nil for none.
 	Metrics *prometheus.Registry
 }
 
 const (
-	// Pings have slots of their own, so that a busy or hanging subscriber can
-	// still be tested.
+	// Pings have their own slots, so a subscription whose server is busy or hangs
+	// can still be tested.
 	maxPings         = 64
 	maxPingsPerQueue = 4
 
-	// storeRetryWait is how long nothing is claimed after the store has failed.
+	// storeRetryWait is the pause of all claims after the store has failed.
 	storeRetryWait = time.Second
-	// suspendTime is how long nothing is claimed for a subscription after one of
-	// its own records could not be used.
+	// suspendTime is the pause of one subscription's claims after one of its
+	// records was unusable.
 	suspendTime = time.Minute
 
-	// portion is how many queues are looked at before others may have the lock: a
-	// name may have any number of subscriptions.
+	// yieldEvery is how many queues a loop visits before it releases d.mu for a
+	// moment: an event name may have any number of subscriptions.
 	yieldEvery = 128
 )
 
-// Dispatcher sends deliveries while Run runs.
+// Dispatcher sends deliveries while Run is running.
 type Dispatcher struct {
 	cfg      Config
 	store    *store.Store
 	logger   *slog.Logger
 	client   *client.Client
 	metrics  *metrics
-	credits  *store.Credits               // the slots, pings aside, and what is offered
+	credits  *store.Credits               // counts slots in use, excluding pings, and has the offered credits
 	leaseCtx atomic.Pointer[leaseContext] // the newest; nil before the first attempt under a lease
 
 	running    atomic.Bool
-	shares     [priorities]int // see shares
-	lowReserve int             // slots that priorities after priorityIdle get in any case; see nextPriority
-	wakeup     chan struct{}   // the loop of Run should look at the queues again
-	alerts     chan struct{}   // there is an alert to send
+	shares     [priorities]int // see the function shares
+	lowReserve int             // slots guaranteed to priorities after priorityIdle; see nextPriority
+	wakeup     chan struct{}   // makes the loop of Run look at the queues again
+	alerts     chan struct{}   // an alert is ready to send
 	workers    sync.WaitGroup
 
 	mu          sync.Mutex
 	stopping    bool
 	queues      map[string]*subscriptionQueue // by subscription id
 	interested  map[store.EventKey]*subscribers
-	ready       [priorities]runQueue // queues that have a job and may use a slot
-	nextTurn    priority             // whose run queue is next
+	ready       [priorities]runQueue // queues that have work and may use a slot
+	nextTurn    priority             // the priority whose turn is next
 	pings       pingSlots
 	timers      timers
-	reloads     []*subscriptionQueue // those in phaseListed
-	lowInFlight int                  // slots given to priorities after priorityIdle
-	pausedUntil time.Time            // nothing is claimed before this: the store failed
-	restoreHold bool                 // nothing but pings is claimed until the store releases it
+	reloads     []*subscriptionQueue // queues in phaseReloadPending
+	lowInFlight int                  // slots in use by priorities after priorityIdle
+	pausedUntil time.Time            // no claims until then: the store failed
+	restoreHold bool                 // no claims except pings until the operator or a timer ends the hold
 }
 
-// New returns a dispatcher of the store's deliveries.
+// New returns a Dispatcher for the deliveries of cfg.Store. It does nothing until
+// Run is called.
 func New(cfg Config) *Dispatcher {
 	setDefault(&cfg.AttemptTimeout, 10*time.Second)
 	setDefault(&cfg.MaxInFlight, 8)
@@ -142,8 +151,8 @@ func New(cfg Config) *Dispatcher {
 	return d
 }
 
-// client returns the part of the configuration that an attempt needs. No more
-// connections are kept open between attempts than there may be attempts.
+// client returns the configuration of package client. It keeps at most
+// MaxConnections connections open between attempts.
 func (cfg *Config) client() *client.Config {
 	return &client.Config{
 		Timeout: cfg.AttemptTimeout, MaxIdle: cfg.MaxConnections, Destinations: cfg.Destinations, Own: cfg.Own,
@@ -158,11 +167,11 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Ready says whether deliveries are being made.
+// Ready reports whether Run is sending deliveries.
 func (d *Dispatcher) Ready() bool { return d.running.Load() }
 
-// Run makes deliveries until ctx ends. Then it starts no more, lets those in
-// flight end within the grace period, and returns nil when each is recorded.
+// Run sends deliveries until ctx ends. It then starts no more attempts, waits for
+// those in flight up to the grace period, and returns nil once all are recorded.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	watcher := d.store.Watch()
 	defer watcher.Close()
@@ -201,50 +210,50 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.stopping = true
 	d.mu.Unlock()
 	d.credits.Close()
-	// Attempts that have not ended by then are cut off and recorded as interrupted.
+	// Attempts still in flight by then are cancelled and recorded as interrupted.
 	cut := time.AfterFunc(d.cfg.Grace, cancel)
 	defer cut.Stop()
 	if held := d.store.Queues().Held(); held != nil {
-		// Without the lease nothing can be recorded any more. The next start finds
-		// the attempts interrupted, and so does a service that takes over.
+		// Without the lease nothing can be recorded. The next start, or the standby
+		// that takes over, records these attempts as interrupted.
 		defer context.AfterFunc(held, cancel)()
 	}
 	d.workers.Wait()
 	return nil
 }
 
-// resume records the attempts that the end of the last run interrupted, and
-// reads the subscriptions. While the store is unavailable it waits, until ctx
-// ends, which is no error.
+// resume records the attempts that the last run left in flight as interrupted, and
+// reads all subscriptions. While the store is unavailable it retries until ctx
+// ends, which is not an error.
 func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	interrupted := 0
-	err := d.untilAvailable(ctx, "the store cannot be written; deliveries wait until it can", func() (err error) {
+	err := d.untilAvailable(ctx, "store is not writable: pausing deliveries until it recovers", func() (err error) {
 		interrupted, err = d.store.Queues().RecoverInterrupted(d.cfg.RetryPolicy)
 		return err
 	})
 	switch {
 	case store.Unavailable(err):
-		return nil, nil // ctx has ended
+		return nil, nil // ctx ended
 	case err != nil:
-		return nil, fmt.Errorf("dispatcher: recover: %w", err)
+		return nil, fmt.Errorf("dispatcher: recover interrupted attempts: %w", err)
 	}
 	if interrupted > 0 {
-		d.logger.Info("deliveries were interrupted by the end of the last run and go on", "count", interrupted)
+		d.logger.Info("recorded attempts interrupted by the last shutdown or crash", "count", interrupted)
 	}
 	var queues []*store.Queue
-	err = d.untilAvailable(ctx, "the store cannot be read; deliveries wait until it can", func() (err error) {
+	err = d.untilAvailable(ctx, "store is not readable: pausing deliveries until it recovers", func() (err error) {
 		queues, err = d.store.Queues().All(ctx)
 		return err
 	})
 	if err != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("dispatcher: read the subscriptions: %w", err)
+		return nil, fmt.Errorf("dispatcher: read subscriptions: %w", err)
 	}
 	return queues, nil
 }
 
-// untilAvailable calls do until it fails for no reason that may pass by itself,
-// or until ctx ends. It logs the message for each failure, and returns the error
-// of the last call.
+// untilAvailable calls do until it returns something other than a temporary store
+// error, or until ctx ends. It logs each temporary error with message and returns
+// the last result.
 func (d *Dispatcher) untilAvailable(ctx context.Context, message string, do func() error) error {
 	for {
 		err := do()
@@ -260,7 +269,8 @@ func (d *Dispatcher) untilAvailable(ctx context.Context, message string, do func
 	}
 }
 
-// loop updates the queues by what happens: changes in the store, and time.
+// loop updates the queues when the store changes, a timer expires or a worker wakes
+// it, until ctx ends.
 func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -268,7 +278,7 @@ func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) 
 	for {
 		d.reload(ctx, time.Now())
 		d.mu.Lock()
-		now := time.Now() // a reload takes time, in which queues were scheduled
+		now := time.Now() // after the reload, during which workers rescheduled queues
 		if len(d.reloads) > 0 && !now.Before(d.pausedUntil) {
 			d.wake()
 		}
@@ -297,7 +307,7 @@ func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) 
 	}
 }
 
-// apply updates the queues by what was committed.
+// apply updates the queues for committed changes.
 func (d *Dispatcher) apply(changes store.Changes) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -333,28 +343,30 @@ func (d *Dispatcher) apply(changes store.Changes) {
 	if changes.Alerts {
 		select {
 		case d.alerts <- struct{}{}:
-		default: // it has not looked since the last
+		default: // sendAlerts already has a wakeup pending
 		}
 	}
 	for id := range changes.Queued {
 		next()
 		if q := d.queues[id]; q != nil {
-			// Which kind was queued is not told; a claim finds out.
+			// The change does not say whether a ping or a delivery was queued; a
+			// claim finds out.
 			q.nextDue, q.nextPing = now, now
 			d.reschedule(q, q.phase, now)
 		}
 	}
 }
 
-// yield lets those who wait for the lock have it. The caller holds d.mu, and holds
-// it again afterwards; queues may have been changed, added or removed by then.
+// yield unlocks d.mu for a moment so that waiting goroutines can lock it. The
+// caller holds d.mu. Queues may have been changed, added or removed when yield
+// returns.
 func (d *Dispatcher) yield() {
 	d.mu.Unlock()
 	runtime.Gosched()
 	d.mu.Lock()
 }
 
-// reload reads the subscriptions that have changed.
+// reload reads the changed subscriptions from the store.
 func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 	d.mu.Lock()
 	if now.Before(d.pausedUntil) {
@@ -396,7 +408,7 @@ func isNotFound(err error) bool {
 	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
 }
 
-// install adds a queue that was read, and indexes it by the events that it wants.
+// install adds a queue that was just read and indexes it by the events it wants.
 // The caller holds d.mu.
 func (d *Dispatcher) install(q *subscriptionQueue) {
 	d.queues[q.SubscriptionID] = q
@@ -412,6 +424,7 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 	d.reschedule(q, phaseCurrent, time.Now())
 }
 
+// uninstall removes the queue from the index by event. The caller holds d.mu.
 func (d *Dispatcher) uninstall(q *subscriptionQueue) {
 	for _, in := range q.Interests {
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
@@ -426,30 +439,31 @@ func (d *Dispatcher) uninstall(q *subscriptionQueue) {
 	}
 }
 
-// remove drops a queue whose subscription was deleted. Attempts in flight go on
-// until they end. The caller holds d.mu.
+// remove drops the queue of a deleted subscription. Its attempts in flight continue
+// to their end. The caller holds d.mu.
 func (d *Dispatcher) remove(q *subscriptionQueue) {
 	d.uninstall(q)
 	d.reschedule(q, phaseDeleted, time.Now())
 	delete(d.queues, q.SubscriptionID)
 }
 
-// storeFailed pauses claiming: nothing is sent that could not be recorded.
-// The caller holds d.mu.
+// storeFailed pauses all claims for storeRetryWait, since nothing may be sent that
+// cannot be recorded. The caller holds d.mu.
 func (d *Dispatcher) storeFailed(err error) {
 	now := time.Now()
 	if now.After(d.pausedUntil) {
 		level := slog.LevelError
 		if errors.Is(err, store.ErrUnavailable) {
-			level = slog.LevelDebug // of its disk the store tells itself, once and not each second
+			level = slog.LevelDebug // the store logs an outage of its disk itself, once
 		}
-		d.logger.Log(context.Background(), level, "the store failed; deliveries are held until it answers again", "error", err)
+		d.logger.Log(context.Background(), level, "store failed: pausing deliveries until it recovers", "error", err)
 	}
 	d.pausedUntil = now.Add(storeRetryWait)
 	d.credits.Pause(true)
 	d.wake()
 }
 
+// wake makes the loop of Run look at the queues again.
 func (d *Dispatcher) wake() {
 	select {
 	case d.wakeup <- struct{}{}:

@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// The dispatcher sends what is published to a store to the subscriptions in it.
+// The dispatcher sends published events to the subscriptions in a store.
 func Example() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -30,7 +30,7 @@ func Example() {
 	}
 	defer s.Close()
 
-	// A receiver on this machine, which the operator must allow.
+	// The receiver is on this machine, which the operator must permit.
 	names := make(chan string, 2)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var delivery struct{ Events []struct{ Name string } }
@@ -50,7 +50,8 @@ func Example() {
 	done := make(chan error)
 	go func() { done <- d.Run(ctx) }()
 
-	// A program begins with its first token. A new subscription is pinged first.
+	// Creating the first token creates the program. A new subscription gets a ping
+	// first.
 	if _, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()}); err != nil {
 		log.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func Example() {
 	}
 	fmt.Println(<-names)
 
-	cancel() // the attempt in flight ends, and is recorded
+	cancel() // the attempt in flight ends and is recorded
 	fmt.Println("error:", <-done)
 	// Output:
 	// ping

@@ -2,17 +2,18 @@ package dispatcher
 
 import "context"
 
-// tenure is a time for which the store's lease is held without interruption.
+// leaseContext is the context of the attempts made during one uninterrupted tenure
+// of the store's lease.
 type leaseContext struct {
-	lease context.Context // ends when the lease does
-	ctx   context.Context // ends when held or the sending of attempts does
+	lease context.Context // ends with the lease
+	ctx   context.Context // ends with the lease or with the dispatcher's sending context
 }
 
-// leased returns the context of an attempt: it ends with sending, and when the
-// lease does, if the store needs one. Attempts in flight are cut off then, however
-// much of their timeout is left, and are recorded as interrupted when the lease is
-// valid again. A renewal of the lease extends them. All attempts of a tenure have
-// the same context, so their connections need not be bound to a new one.
+// attemptContext returns the context of an attempt. It ends with sendCtx and, if
+// the store requires a lease, with the lease: attempts in flight are then cut off
+// and recorded as interrupted once the lease is valid again. Renewing the lease
+// extends it. All attempts of one tenure share a context, so their connections need
+// not be bound to a new one.
 func (d *Dispatcher) attemptContext(sendCtx context.Context) context.Context {
 	held := d.store.Queues().Held()
 	if held == nil {

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// scrapeTime bounds what a scrape may read.
+	// scrapeTimeout bounds the reads of one scrape.
 	scrapeTimeout = 2 * time.Second
-	// maxBehind is how many subscriptions of a program a scrape looks into for
-	// the oldest event that waits: those that are furthest behind.
+	// maxOldestLookups is how many subscriptions of a program, those furthest
+	// behind, a scrape searches for the oldest waiting event.
 	maxOldestLookups = 100
 )
 
-// metrics are what the dispatcher counts for its operator; docs/metrics.md says
-// what each means. They begin at zero, and cost an attempt neither a lock nor
-// memory: the maps are not written to.
+// metrics are the dispatcher's counters and histograms; docs/metrics.md describes
+// them. All series exist from the start, so counting an attempt takes no lock and
+// allocates nothing.
 type metrics struct {
 	attempts  *prometheus.CounterVec
 	durations *prometheus.HistogramVec
@@ -32,17 +32,17 @@ type metrics struct {
 	lag       prometheus.Histogram
 	delivered prometheus.Histogram
 
-	byStatus   [10]prometheus.Counter // of attempts, by the first digit of the response's status
+	byStatus   [10]prometheus.Counter // attempts by the first digit of the response status
 	byError    map[webhook.ErrorCode]prometheus.Counter
 	byDuration map[webhook.Result]prometheus.Observer
 	byAlert    map[webhook.Result]prometheus.Counter
 }
 
-// lagBuckets go from an event that leaves at once to the longest an attempt may
-// be waited for, in seconds.
+// lagBuckets reach from an event that is sent immediately to the longest retry
+// schedule, in seconds.
 var lagBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400}
 
-// durationBuckets go from what a subscriber in the same network takes to the longest
+// durationBuckets reach from a receiver in the same network to the longest
 // --attempt-timeout, in seconds.
 var durationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
@@ -50,24 +50,24 @@ func newMetrics() *metrics {
 	m := &metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "service_attempts_total",
-			Help: "Attempts that have ended, pings included, by result and by the class of the response's status or the error.",
+			Help: "Completed attempts, including pings, by result and by class of response status or error.",
 		}, []string{"result", "answer"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "service_attempt_duration_seconds",
-			Help: "Time from dialling to the end of the response, by result.", Buckets: durationBuckets,
+			Help: "Duration of attempts from dialing to the end of the response, by result.", Buckets: durationBuckets,
 		}, []string{"result"}),
 		alerts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "service_alert_attempts_total",
-			Help: "Attempts to send an alert to the operator's URL, by result.",
+			Help: "Attempts to send an alert, by result.",
 		}, []string{"result"}),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "service_delivery_lag_seconds",
-			Help:    "Time from the acceptance of a delivery's oldest event to its first attempt; redeliveries, replays and pings aside.",
+			Help:    "Time from the acceptance of a delivery's oldest event to its first attempt, excluding redeliveries, replays and pings.",
 			Buckets: lagBuckets,
 		}),
 		delivered: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "service_delivery_time_seconds",
-			Help:    "Time from the acceptance of a delivery's oldest event until it was delivered, by whichever attempt; redeliveries, replays and pings aside.",
+			Help:    "Time from the acceptance of a delivery's oldest event to its successful attempt, excluding redeliveries, replays and pings.",
 			Buckets: lagBuckets,
 		}),
 		byError:    make(map[webhook.ErrorCode]prometheus.Counter),
@@ -87,7 +87,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// attempt counts an attempt that was made.
+// attempt counts a completed attempt.
 func (m *metrics) attempt(a *webhook.Attempt) {
 	if a.ResponseStatus >= http.StatusOK { // 200 to 999, see client.Send
 		m.byStatus[a.ResponseStatus/100].Inc()
@@ -98,18 +98,29 @@ func (m *metrics) attempt(a *webhook.Attempt) {
 }
 
 var (
-	inFlightDesc      = prometheus.NewDesc("service_deliveries_in_flight", "Deliveries with an attempt under way.", []string{"kind"}, nil)
-	limitDesc         = prometheus.NewDesc("service_deliveries_in_flight_limit", "How many deliveries can have an attempt under way.", []string{"kind"}, nil)
-	pausedDesc        = prometheus.NewDesc("service_deliveries_held", "Whether no attempt is begun because the store has failed, or after a restore.", nil, nil)
-	subscriptionsDesc = prometheus.NewDesc("service_subscriptions", "Subscriptions by status.", []string{"program", "status"}, nil)
-	failingDesc       = prometheus.NewDesc("service_subscriptions_failing", "Subscriptions that are failing, by reason.", []string{"program", "reason"}, nil)
-	inactiveDesc      = prometheus.NewDesc("service_subscriptions_inactive", "Subscriptions that are not active: nothing but pings is sent to them.", []string{"program"}, nil)
-	behindDesc        = prometheus.NewDesc("service_backlog_subscriptions", "Active subscriptions that events wait for.", []string{"program"}, nil)
-	distanceDesc      = prometheus.NewDesc("service_backlog_distance_events", "How many places of the event log the active subscription that is furthest behind has yet to pass: at least as many as events wait for it.", []string{"program"}, nil)
-	ageDesc           = prometheus.NewDesc("service_backlog_age_seconds", "Time since the oldest event was accepted that an active subscription waits for; 0 when none does.", []string{"program"}, nil)
+	inFlightDesc = gaugeDesc("service_deliveries_in_flight", "Deliveries in flight.", "kind")
+	limitDesc    = gaugeDesc("service_deliveries_in_flight_limit", "Maximum number of deliveries in flight.", "kind")
+	pausedDesc   = gaugeDesc("service_deliveries_held",
+		"1 while deliveries are paused because the store failed or after a restore, else 0.")
+	subscriptionsDesc = gaugeDesc("service_subscriptions", "Subscriptions by status.", "program", "status")
+	failingDesc       = gaugeDesc("service_subscriptions_failing",
+		"Failing subscriptions by reason.", "program", "reason")
+	inactiveDesc = gaugeDesc("service_subscriptions_inactive",
+		"Inactive subscriptions; they receive only pings.", "program")
+	behindDesc = gaugeDesc("service_backlog_subscriptions",
+		"Active subscriptions with waiting events.", "program")
+	distanceDesc = gaugeDesc("service_backlog_distance_events",
+		"Distance in the event log between the cursor furthest behind and the newest event that its "+
+			"subscription wants; an upper bound for its waiting events.", "program")
+	ageDesc = gaugeDesc("service_backlog_age_seconds",
+		"Age of the oldest event waiting for an active subscription; 0 if none is waiting.", "program")
 )
 
-// collector is the dispatcher as a scrape sees it.
+func gaugeDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// collector collects the metrics for a scrape.
 type collector struct{ d *Dispatcher }
 
 func (m *metrics) collectors() []prometheus.Collector {
@@ -121,13 +132,15 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, part := range c.d.metrics.collectors() {
 		part.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{inFlightDesc, limitDesc, pausedDesc, subscriptionsDesc, failingDesc, inactiveDesc, behindDesc, distanceDesc, ageDesc} {
+	for _, d := range []*prometheus.Desc{
+		inFlightDesc, limitDesc, pausedDesc, subscriptionsDesc, failingDesc, inactiveDesc, behindDesc, distanceDesc, ageDesc,
+	} {
 		ch <- d
 	}
 }
 
-// Collect implements [prometheus.Collector]. It copies the state of each queue, in
-// portions that hold nobody up, and reads the store for at most scrapeTime.
+// Collect implements [prometheus.Collector]. It copies the state of each queue,
+// releasing the lock regularly, and reads the store for at most scrapeTimeout.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	d := c.d
 	for _, part := range d.metrics.collectors() {
@@ -170,23 +183,23 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// programState is how a program's subscriptions are doing.
+// programState summarizes the subscriptions of one program.
 type programState struct {
 	statuses   map[webhook.Health]int
-	rejecting  int // of those that are failing
+	rejecting  int // failing subscriptions whose receiver rejects deliveries
 	inactive   int
-	distance   int64             // of the one that is furthest behind
-	backlogged []backloggedQueue // that events wait for
+	distance   int64             // of the subscription furthest behind
+	backlogged []backloggedQueue // queues with waiting events
 }
 
-// behind is a queue that events wait for.
+// backloggedQueue is a queue with waiting events.
 type backloggedQueue struct {
 	id           string
-	spans        []store.Interest // not to be changed
+	spans        []store.Interest // read only
 	seen, wanted int64
 }
 
-// snapshot copies what a scrape asks for. Queues may change while it does.
+// snapshot copies the state that a scrape needs. Queues may change during it.
 func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState, inFlight, pinging int, held bool) {
 	programs = make(map[string]*programState)
 	d.mu.Lock()
@@ -197,7 +210,7 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 			d.yield()
 		}
 		if q.ProgramID == "" {
-			continue // it is yet to be read
+			continue // not read yet
 		}
 		p := programs[q.ProgramID]
 		if p == nil {
@@ -219,12 +232,12 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 	return programs, d.credits.Taken(), d.pings.inFlight, d.restoreHold || now.Before(d.pausedUntil)
 }
 
-// oldest returns when the oldest event was accepted that a subscription waits
-// for, the zero time for none. It looks into those that are furthest behind,
-// while one may have an older event than was found.
+// oldest returns when the oldest waiting event was accepted, the zero time for
+// none. It searches the subscriptions furthest behind, as long as one may have an
+// older event than those found.
 func (p *programState) oldest(ctx context.Context, s *store.Store, programID string) (oldest time.Time, err error) {
 	slices.SortFunc(p.backlogged, func(a, b backloggedQueue) int { return cmp.Compare(a.seen, b.seen) })
-	var first int64 // its place in the log
+	var first int64 // its seq in the log
 	for i, b := range p.backlogged {
 		if i == maxOldestLookups || first > 0 && first <= b.seen+1 {
 			break

@@ -7,55 +7,58 @@ import (
 	"service/webhook"
 )
 
-// The bounds of a pace.
+// Limits of pace.
 const (
-	minRate       = 0.5 // requests per second that a 429 leaves
+	minRate       = 0.5 // requests per second; a 429 does not lower the rate below this
 	backoffFactor = 0.95
-	// A rate is raised by minStep after it has held for minHold, and by twice as
-	// much each time, up to maxStep; after a raise that was too much, it is held
-	// for twice as long, up to maxHold.
+	// A rate is raised by the fraction minRaise once it has been stable for
+	// minRaiseAfter. Each further raise is twice as large, up to maxRaise. After a
+	// raise that was too much, the rate stays for twice as long, up to
+	// maxRaiseAfter.
 	minRaise, maxRaise           = 0.05, 1.0
 	minRaiseAfter, maxRaiseAfter = 15 * time.Second, 5 * time.Minute
-	// minTrial is how long a raise is on trial, or the time of trialRequests.
+	// A raise is on trial for minTrial, or for the time of trialRequests if that is
+	// longer.
 	minTrial, trialRequests = 2 * time.Second, 5
-	// A 429 without Retry-After pauses for minPause, and twice as long after each
-	// that follows, up to maxPause.
+	// A 429 without Retry-After pauses the subscription for minPause, and each
+	// consecutive one for twice as long, up to maxPause.
 	minPause, maxPause = time.Second, time.Minute
-	// maxRetryPause bounds the pause that Retry-After asks for.
+	// maxRetryPause is the longest pause that Retry-After can cause.
 	maxRetryPause = time.Hour
-	// catchUp is by how much a request may be late, whatever the rate, without
-	// delaying those after it.
+	// lateTolerance is how late a request may be, at any rate, without delaying the
+	// requests after it.
 	lateTolerance = 2 * time.Millisecond
-	// forgetRate is for how long a rate is known after the last 429 or 503.
+	// forgetRateAfter is how long after the last 429 or 503 the rate stays limited.
 	forgetRateAfter = time.Hour
 )
 
-// pace is how many requests per second a subscription is sent, pings aside. It is
-// max_per_second and what its server has shown to take. A 429 or 503 sets the rate
-// to a little less than what was accepted in the last seconds. While more waits
-// than is sent, the rate is raised now and then, at first on trial: each delivery
-// then carries one event, so that a rate that is too high costs no batch.
+// pace limits the requests per second of a subscription, excluding pings, to its
+// max_per_second and to what the receiver has shown to accept. A 429 or 503 lowers
+// the rate to a little less than what was accepted in the last second. While there
+// is a backlog the rate is raised now and then, first on trial: each delivery then
+// carries one event, so a rate that is too high costs no batch.
 type pace struct {
-	rate        float64   // 0: no limit is known
-	nextAt      time.Time // of the next request, by the rate
-	pausedUntil time.Time // nothing is sent before: the server asked for a pause
+	rate        float64   // requests per second; 0 for no limit
+	nextAt      time.Time // time of the next request at this rate
+	pausedUntil time.Time // the receiver asked for a pause
 
 	backlogged      bool      // the last delivery left events waiting
-	rateChangedAt   time.Time // the rate was; or a raise proved too much
-	throttledAt     time.Time // the last 429 or 503
+	rateChangedAt   time.Time // when the rate changed, or a raise proved too much
+	throttledAt     time.Time // time of the last 429 or 503
 	throttledInARow int       // 429s and 503s since the last success
-	cut             float64   // by what part a 429 has lowered the rate
-	raise           float64   // by what part the next raise is
+	cut             float64   // fraction by which the last 429 lowered the rate
+	raise           float64   // fraction of the next raise
 	raiseAfter      time.Duration
-	trialEnd        time.Time // the end of a trial; zero without one
-	rateBeforeTrial float64   // the rate before the trial
+	trialEnd        time.Time // zero for no trial
+	rateBeforeTrial float64   // the rate to restore if the trial fails
 
-	// Successes within the current second and the one before.
+	// Successes in the current second and the one before.
 	secondStart            time.Time
 	thisSecond, lastSecond int
 }
 
-// perSecond is the limit in force, 0 for none.
+// perSecond returns the effective limit in requests per second, 0 for none. limit
+// is max_per_second, 0 for none.
 func (p *pace) perSecond(limit float64) float64 {
 	if p.rate > 0 && (limit == 0 || p.rate < limit) {
 		return p.rate
@@ -63,7 +66,7 @@ func (p *pace) perSecond(limit float64) float64 {
 	return limit
 }
 
-// at returns when the next request may be made; it may be past.
+// readyAt returns when the next request may be sent; it may be in the past.
 func (p *pace) readyAt() time.Time {
 	if p.pausedUntil.After(p.nextAt) {
 		return p.pausedUntil
@@ -71,8 +74,9 @@ func (p *pace) readyAt() time.Time {
 	return p.nextAt
 }
 
-// take counts a request that is about to be made. One that is late does not
-// delay those after it, unless by more than a fifth of the time between two.
+// take counts a request that is about to be sent. A late request shortens the wait
+// of those after it by at most a fifth of the interval or lateTolerance, whichever
+// is longer.
 func (p *pace) take(limit float64, now time.Time) {
 	p.adapt(now)
 	r := p.perSecond(limit)
@@ -86,7 +90,7 @@ func (p *pace) take(limit float64, now time.Time) {
 	p.nextAt = p.nextAt.Add(interval)
 }
 
-// giveBack undoes take: there was nothing to send.
+// refund undoes take if there was nothing to send.
 func (p *pace) refund(limit float64) {
 	if r := p.perSecond(limit); r > 0 {
 		p.nextAt = p.nextAt.Add(-time.Duration(float64(time.Second) / r))
@@ -110,11 +114,11 @@ func (p *pace) adapt(now time.Time) {
 	}
 }
 
-// onTrial reports whether the rate is higher than the server has shown to take.
+// onTrial reports whether the rate is higher than the receiver has shown to accept.
 func (p *pace) onTrial() bool { return !p.trialEnd.IsZero() }
 
-// record learns from the response to a request, and reports whether the server
-// asked for fewer.
+// record updates the pace after a response, and reports whether the receiver asked
+// for fewer requests.
 func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 	switch {
 	case a.Result == webhook.ResultSuccess:
@@ -133,7 +137,7 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 		p.pausedUntil = until
 	}
 	if a.StartedAt.Before(p.throttledAt) {
-		return false // it was sent before what is known already
+		return false // sent before the rate was last lowered
 	}
 	p.slowDown(a.ResponseStatus, now)
 	p.throttledAt = now
@@ -141,11 +145,11 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 	return true
 }
 
-// slowDown lowers the rate. What was accepted in the last second is the best that is
-// known of what the server takes; a 503 where nothing was accepted is an outage, and
-// says nothing of a rate. A rate that is refused again before it could be raised falls by
-// twice as much each time, down to the half, but not below what was accepted: a limit may
-// have become much lower.
+// slowDown lowers the rate. The best estimate of what the receiver accepts is what
+// it accepted in the last second. A 503 while nothing is accepted is an outage and
+// says nothing about the rate. If a rate is refused again before it could be
+// raised, each cut is twice the last, up to one half, but not below what was
+// accepted: the receiver's limit may have dropped a lot.
 func (p *pace) slowDown(status int, now time.Time) {
 	accepted := p.acceptedPerSecond(now)
 	switch {
@@ -169,13 +173,13 @@ func (p *pace) slowDown(status int, now time.Time) {
 	p.raise, p.raiseAfter, p.rateChangedAt = minRaise, max(p.raiseAfter, minRaiseAfter), now
 }
 
-// accepted returns how many requests were accepted in the last second.
+// acceptedPerSecond returns how many requests were accepted in the last second.
 func (p *pace) acceptedPerSecond(now time.Time) float64 {
 	p.rotate(now)
 	return float64(p.thisSecond) + float64(p.lastSecond)*(1-now.Sub(p.secondStart).Seconds())
 }
 
-// roll begins a new second if it is time to.
+// rotate starts a new second if the current one is over.
 func (p *pace) rotate(now time.Time) {
 	switch d := now.Sub(p.secondStart); {
 	case d >= 2*time.Second:

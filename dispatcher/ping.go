@@ -2,24 +2,23 @@ package dispatcher
 
 import "slices"
 
-// pingSlots are the slots for pings, and the queues that wait for one. Programs take
-// turns, and a program may have as many pings in flight as slots are free. So one
-// program gets half of the slots at most, the next half of the rest, and a ping of a
-// program that has none in flight finds a slot while fewer than maxPings programs fill
-// their shares. Its fields are guarded by Dispatcher.mu.
+// pingSlots are the slots for pings and the queues that wait for one. Programs take
+// turns. A program may have as many pings in flight as there are free slots, so one
+// program gets at most half of the slots and the next at most half of the rest.
+// Dispatcher.mu guards its fields.
 type pingSlots struct {
 	inFlight int
-	programs map[string]*programPings // with pings in flight or ready
-	turn     []*programPings          // those with a queue in ready, the next first
+	programs map[string]*programPings // with pings in flight or waiting
+	turn     []*programPings          // programs with waiting queues, next first
 }
 
 // programPings are the pings of one program.
 type programPings struct {
 	inFlight int
-	ready    runQueue // queues that have a ping to send
+	ready    runQueue // queues with a ping to send
 }
 
-// push has a queue wait for a slot.
+// push adds a queue that waits for a slot.
 func (s *pingSlots) push(q *subscriptionQueue) {
 	p := s.program(q)
 	if p.ready.len() == 0 {
@@ -28,11 +27,12 @@ func (s *pingSlots) push(q *subscriptionQueue) {
 	p.ready.push(q)
 }
 
-// next returns the queue that may have the next slot, nil if there is no slot or no
-// queue that may have one. It waits no longer.
+// next removes and returns the queue that may have the next slot, nil if no slot is
+// free or no queue may have it.
 func (s *pingSlots) next() *subscriptionQueue {
 	free := maxPings - s.inFlight
-	// Those that are passed have a ping in flight for each free slot: they are few.
+	// The programs that are skipped have a ping in flight for each free slot, so
+	// they are few.
 	for i, p := range s.turn {
 		if p.inFlight >= free {
 			continue
@@ -49,7 +49,7 @@ func (s *pingSlots) next() *subscriptionQueue {
 	return nil
 }
 
-// begin takes a slot for a queue that next has returned, and end gives it back.
+// acquire takes a slot for a queue that next returned; release returns the slot.
 func (s *pingSlots) acquire(q *subscriptionQueue) {
 	s.inFlight++
 	s.program(q).inFlight++
@@ -63,7 +63,7 @@ func (s *pingSlots) release(q *subscriptionQueue) {
 	}
 }
 
-// of returns the pings of a queue's program.
+// program returns the pings of the queue's program.
 func (s *pingSlots) program(q *subscriptionQueue) *programPings {
 	p := s.programs[q.ProgramID]
 	if p == nil {

@@ -10,105 +10,106 @@ import (
 	"service/webhook"
 )
 
-// subscriptionQueue is what the dispatcher knows of one subscription: how far
-// its cursor is, what is in flight, and what is due when. Its fields are guarded
-// by Dispatcher.mu, with two exceptions: the cursor in store.Queue belongs in
-// phaseReading to the worker that reads, and in phaseOffered to the store; and the
-// rest of store.Queue is never written to, only replaced.
+// subscriptionQueue is the dispatcher's state of one subscription: its cursor, what
+// is in flight, and what is due when. Dispatcher.mu guards its fields, with two
+// exceptions. In phaseReading the cursor in store.Queue belongs to the worker that
+// reads the log, in phaseOffered to the store. The rest of store.Queue is never
+// written, only replaced.
 //
-// Its window is how many attempts at a time its server has shown to respond to.
-// It goes by responses as the window of a sender on a network goes by
-// acknowledgements, but multiplies both ways, where AIMD adds: each response
-// doubles it, from 2 up to the slots that the subscription may use, and each
-// retryable attempt halves it, down to 1. An attempt beyond the window is not
-// forbidden, but comes after what others want; see priority. The ramp is a limit:
-// after the subscription was failing or rejected an attempt it may use one slot,
-// after a 429 or 503 half of those that it could, and twice as many after each
+// window is an adaptive concurrency limit, like the congestion window of TCP: the
+// number of attempts that the receiver has shown it can answer at the same time.
+// Unlike AIMD, it grows and shrinks by factors: a response doubles it, from 2 up to
+// the queue's limit, and a retryable attempt halves it, down to 1. The queue may
+// exceed its window, but only with priorityGreedy.
+//
+// ramp is a hard limit on slots: 1 after the circuit breaker closes or an attempt
+// was rejected, half of the current slots after a 429 or 503. It doubles with each
 // success.
 type subscriptionQueue struct {
 	*store.Queue
-	phase phase // changed by Dispatcher.move alone
+	phase phase // set only by Dispatcher.reschedule
 
-	// Slots, and the run queues in which it waits for them.
-	inFlight      int // slots in use, pings aside
+	// Slots in use, and the run queues that the queue is in.
+	inFlight      int // excluding pings
 	pingsInFlight int
-	ready         [priorities]bool // in which of Dispatcher.ready it is
-	pingReady     bool             // it is in Dispatcher.pings
+	ready         [priorities]bool // membership in Dispatcher.ready
+	pingReady     bool             // membership in Dispatcher.pings
 
-	// What its server has shown.
-	lastFailed  bool      // the last attempt was retryable: the next may keep its slot for long
-	respondedAt time.Time // when the last attempt ended that was not retryable
-	window      int       // 0 before the first attempt
-	ramp        int       // after a recovery or a rejection: the slots it may use; 0 is all
-	rejected    bool      // an attempt was rejected since the last that succeeded
-	rejectedAt  time.Time // when one was last
+	// How the receiver has responded.
+	lastFailed  bool      // the last attempt was retryable: the next may occupy its slot for long
+	respondedAt time.Time // end of the last attempt that was not retryable
+	window      int       // see above; 0 before the first attempt
+	ramp        int       // see above; 0 for no limit
+	rejected    bool      // an attempt was rejected after the last success
+	rejectedAt  time.Time // time of the last rejection
 	pace        pace
 
-	// While it is failing, or attempts are rejected.
-	spared        bool     // what is due has one attempt left, and no probe may take it
-	rejectedNames []string // of events that were rejected since the last success, the last one last
-	probeEarly    bool     // a probe is to be made now, for an event of another type
-	probedEarly   bool     // one was since the last success
-	probed        bool     // while it is failing: one probe has failed at least
+	// Circuit breaker: set while the subscription is failing, or while attempts are
+	// rejected.
+	spared        bool     // the due delivery has one attempt left, which no probe may use
+	rejectedNames []string // names of events rejected since the last success, the latest last
+	probeEarly    bool     // probe now, with an event of a type that was not rejected
+	probedEarly   bool     // such a probe was made since the last success
+	probed        bool     // at least one probe has failed since the breaker opened
 
-	// The log.
-	seen, wanted int64     // events wait when seen < wanted
-	notBefore    time.Time // the end of the batch window of the waiting events
-	forming      int       // deliveries being stored, with the one being read and the one on offer
+	// Cursor and backlog.
+	seen, wanted int64     // events are waiting if seen < wanted
+	notBefore    time.Time // end of the batch window of the waiting events
+	forming      int       // deliveries being stored, including one being read and one on offer
 	credit       store.Credit
 	hasReplay    bool // a replay is running
-	replaying    bool // a delivery of it is being formed
+	replaying    bool // one of its deliveries is being stored
 
-	// When something is due next; zero when nothing is, or while a claim is
-	// finding out.
+	// When something is due next; zero for nothing, or while a claim is finding
+	// out.
 	nextDue, nextPing time.Time
-	suspendedUntil    time.Time // nothing is claimed before: a record of the subscription could not be used
+	suspendedUntil    time.Time // no claims until then: one of the subscription's records was unusable
 
 	timer timer
 
-	target *client.Target // of store.Queue.URL, nil until an attempt needs it
+	target *client.Target // parsed from store.Queue.URL; nil until an attempt needs it
 }
 
-// phase is how a queue stands to its subscription as it is stored.
+// phase says whether the queue matches its subscription in the store, and who owns
+// the cursor.
 //
-//	from              | when                                        | to
-//	------------------|---------------------------------------------|--------------
-//	current           | nothing waits, and nothing is in flight     | offered
-//	offered           | the offer is withdrawn, or what came of it  | current
-//	                  | is known                                    |
-//	current           | a slot is taken for waiting events          | reading
-//	reading           | they were read, and are being stored        | current
-//	current, offered, | the subscription has changed, or a delivery | stale; listed
-//	reading           | of it could not be stored                   | if none is being formed
-//	stale             | no delivery of it is being formed any more  | listed
-//	listed            | the loop comes to it                        | loading
-//	loading           | it was read                                 | current
-//	loading           | the store cannot be read                    | listed
-//	loading           | its record cannot be used                   | unusable
-//	loading           | the subscription has changed                | changed
-//	changed           | it was read, or could not be                | listed
-//	loading, changed  | the subscription was deleted                | gone
-//	unusable          | suspendedUntil, or the subscription changed | listed
+//	from                     | when                                       | to
+//	-------------------------|--------------------------------------------|--------------------------
+//	current                  | nothing waits and nothing is in flight     | offered
+//	offered                  | the offer is withdrawn, or its outcome is  | current
+//	                         | known                                      |
+//	current                  | a slot is taken for waiting events         | reading
+//	reading                  | they were read and are being stored        | current
+//	current, offered,        | the subscription changed, or one of its    | reload pending; stale
+//	reading, unusable        | deliveries could not be stored             | while one is being stored
+//	stale                    | no delivery is being stored                | reload pending
+//	reload pending           | the loop reaches it                        | reloading
+//	reloading                | it was read                                | current
+//	reloading                | the store cannot be read                   | reload pending
+//	reloading                | its record is unusable                     | unusable
+//	reloading                | the subscription changed                   | reloading stale
+//	reloading stale          | it was read, or could not be read          | reload pending
+//	reloading, also stale    | the subscription was deleted               | deleted
+//	unusable                 | suspendedUntil has passed                  | reload pending
 //
-// The cursor in the store moves while a delivery is being formed: a queue is read
-// again only when none is. A queue that is listed, loading or changed and changes
-// again stays as it is, apart from loading. A queue is stale until it is read
-// first.
+// Storing a delivery moves the cursor, so a queue is only reloaded while no
+// delivery is being stored. A change during phaseReloadPending needs no transition.
+// A new queue starts in phaseStale.
 type phase uint8
 
 const (
-	phaseStale          phase = iota // the subscription is not known as it is: nothing is claimed but what is being formed already
-	phaseCurrent                     // it is: jobs are taken
-	phaseOffered                     // the same, and the store forms its next delivery together with an event
-	phaseReading                     // the same, and a worker reads what waits in the log: it owns the cursor
-	phaseReloadPending               // it is in Dispatcher.reloads
-	phaseReloading                   // the loop reads it
-	phaseReloadingStale              // the loop reads what is not as it is any more
-	phaseUnusable                    // its record cannot be used for now
+	phaseStale          phase = iota // the subscription has changed; deliveries already being stored are completed, nothing else is claimed
+	phaseCurrent                     // matches the subscription; work may be claimed
+	phaseOffered                     // current, and the store may spend its credit together with an event (inline delivery)
+	phaseReading                     // current, and a worker reads waiting events and owns the cursor
+	phaseReloadPending               // in Dispatcher.reloads
+	phaseReloading                   // the loop reads the subscription
+	phaseReloadingStale              // the subscription changed while the loop reads it
+	phaseUnusable                    // the subscription's record is unusable
 	phaseDeleted                     // the subscription was deleted
 )
 
-// next returns the phase in which a queue is that is to go to another.
+// transition returns the phase that the queue enters when asked to enter to.
 func (q *subscriptionQueue) transition(to phase, now time.Time) phase {
 	switch {
 	case q.phase == phaseDeleted:
@@ -127,14 +128,14 @@ func (q *subscriptionQueue) transition(to phase, now time.Time) phase {
 	return phaseStale
 }
 
-// current reports whether the queue is as its subscription: that is neither
-// deleted nor changed since it was read.
+// current reports whether the queue matches its subscription, which has neither
+// changed nor been deleted since it was read.
 func (q *subscriptionQueue) current() bool {
 	return q.phase == phaseCurrent || q.phase == phaseOffered || q.phase == phaseReading
 }
 
-// work returns what the queue would do with a slot at a time if the events up to
-// newest waited that it wants, false if nothing. It changes nothing.
+// runnable returns what the queue would do with a slot at now if the wanted events
+// up to newest were waiting, and false for nothing. It does not change the queue.
 func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
 	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
@@ -149,22 +150,22 @@ func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (
 	return kind, ok
 }
 
-// probeDue reports whether a failing queue may be probed.
+// probeDue reports whether a failing queue may be probed: its circuit breaker is
+// half-open.
 func (q *subscriptionQueue) probeDue(now time.Time) bool {
 	return q.probeEarly || !now.Before(q.NextProbe)
 }
 
-// waits returns what of the queue's waiting work comes first, false if nothing
-// waits. What is due again comes first; but a probe spares a delivery that it
-// could end. A probe that has nothing else to send repeats a delivery before its
-// time.
+// pendingWork returns the queue's first pending work, and false for none. Retries
+// come first, except that a probe does not use up the last attempt of a delivery. A
+// probe that has nothing else to send repeats a delivery ahead of its schedule.
 func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.CreditKind, bool) {
 	isDue, unfinished := due(q.nextDue, now), !q.nextDue.IsZero()
 	switch {
 	case isDue && !(q.Failing && (q.Rejecting || q.spared)):
 		return store.CreditDue, true
 	case q.Ordered && unfinished && !isDue && !q.Failing:
-		return 0, false // the last delivery has not completed
+		return 0, false // ordered: the previous delivery is not completed
 	case q.Ordered && unfinished:
 		return store.CreditDue, true
 	case q.phase == phaseCurrent && q.seen < newest && !now.Before(q.notBefore):
@@ -177,14 +178,14 @@ func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.Cred
 	return 0, false
 }
 
-// needsPing reports whether a probe by such work waits until a ping has succeeded:
-// a rejecting server's, since it would end a delivery as failed, and the last
-// attempt of a delivery.
+// needsPing reports whether a ping must succeed before a probe of this kind: when
+// the receiver rejects deliveries, since the probe would end one as failed, or when
+// the delivery has one attempt left.
 func (q *subscriptionQueue) needsPing(kind store.CreditKind) bool {
 	return !q.Pinged && (q.Rejecting || q.spared && kind == store.CreditDue)
 }
 
-// pingFirst reports whether the next probe is due, and is a ping.
+// pingProbeDue reports whether the next probe is due and is a ping.
 func (q *subscriptionQueue) pingProbeDue(now time.Time) bool {
 	if !q.Failing || !q.Active || q.inFlight > 0 || !q.probeDue(now) {
 		return false
@@ -193,37 +194,37 @@ func (q *subscriptionQueue) pingProbeDue(now time.Time) bool {
 	return ok && q.needsPing(kind)
 }
 
-// oneByOne reports whether a delivery carries one event: a probe does, and what
-// follows a rejection for a while, so that an event which is rejected takes no
-// others with it.
+// singleEvent reports whether the next delivery carries only one event: a probe,
+// any delivery for a while after a rejection, and one that tries a higher rate. An
+// event that is rejected then fails no others.
 func (q *subscriptionQueue) singleEvent(now time.Time) bool {
 	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < singleEventFor
 }
 
-// priority decides which queue gets a slot when slots are short: the lower, the
-// more slots it may compete for (see shares). The number of slots that hanging
-// servers can occupy is thereby bounded, and a server that responds finds one
-// free. It goes by the last attempts alone; a subscription's status, healthy or
-// failing, is [webhook.HealthPolicy]'s.
+// priority decides which queue gets a slot when slots are short. The lower the
+// value, the more of all slots may be in use when the queue gets one (see shares).
+// This bounds the slots that hanging receivers occupy and leaves one for a receiver
+// that responds. It depends on the last attempts only, not on the subscription's
+// status, which [webhook.HealthPolicy] decides.
 type priority int
 
 const (
-	priorityProven  priority = iota // its server responded in the last 2 s, and has shown to respond to one more attempt at a time
-	priorityIdle                    // nothing is in flight; the last attempt got a response
-	priorityNew                     // nothing is in flight; no attempt has been made yet
-	priorityFailing                 // nothing is in flight; the last attempt was retryable
-	priorityGreedy                  // it has slots already, and wants more than its server has shown to respond to
+	priorityProven  priority = iota // responded within provenFor, and has fewer in flight than its window
+	priorityIdle                    // nothing in flight; the last attempt got a response
+	priorityNew                     // nothing in flight; no attempt yet
+	priorityFailing                 // nothing in flight; the last attempt was retryable
+	priorityGreedy                  // has slots in use and wants more than its window
 	priorities
 )
 
-// oneByOneFor is for how long after a rejection each delivery carries one event.
+// singleEventFor is how long after a rejection each delivery carries one event.
 const singleEventFor = time.Minute
 
-// probeMoved is by how much the time of a probe must differ to be another: each
-// reading of the same one differs by the course of the wall clock.
+// probeTolerance is the difference from which two probe times count as different:
+// reading the same stored time twice differs by the drift of the wall clock.
 const probeTolerance = time.Second
 
-// provenFor is how long after a response a server counts as responding.
+// provenFor is how long after a response a receiver counts as responding.
 const provenFor = 2 * time.Second
 
 func (q *subscriptionQueue) priority(now time.Time) priority {
@@ -240,8 +241,8 @@ func (q *subscriptionQueue) priority(now time.Time) priority {
 	return priorityIdle
 }
 
-// shares returns, for each priority, how many slots may be in use when a queue
-// of that priority gets one more.
+// shares returns, for each priority, the number of slots in use below which a queue
+// of that priority may get one.
 func shares(slots int) [priorities]int {
 	return [priorities]int{
 		priorityProven: slots, priorityIdle: slots - slots/32, priorityNew: slots - slots/16,
@@ -257,7 +258,7 @@ func (q *subscriptionQueue) slots(cfg *Config) int {
 	return q.limit(cfg)
 }
 
-// limit returns how many slots the queue may use when its server responds.
+// limit returns how many slots the queue may use, ignoring the ramp.
 func (q *subscriptionQueue) limit(cfg *Config) int {
 	switch {
 	case q.Ordered || q.Failing || q.rejected:
@@ -268,8 +269,8 @@ func (q *subscriptionQueue) limit(cfg *Config) int {
 	return cfg.MaxInFlight
 }
 
-// update replaces the subscription by what was read. One that has recovered gets
-// its backlog at a rate that doubles with each success.
+// update replaces the subscription by fresh. After a recovery the queue starts with
+// one slot, so the backlog is sent at a rate that doubles with each success.
 func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	if q.Failing && !fresh.Failing {
 		q.ramp = 1
@@ -279,8 +280,9 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 		q.pace, q.rejectedAt, q.target = pace{}, time.Time{}, nil
 		q.forgetRejected()
 		q.restoreRejected(fresh)
-	case q.Failing && fresh.Failing && fresh.Pinged == q.Pinged && fresh.NextProbe.Sub(q.NextProbe).Abs() > probeTolerance && !fresh.NextProbe.After(now):
-		q.pace.pausedUntil = time.Time{} // a probe was asked for; a ping that succeeded asks for none within a pause
+	case q.Failing && fresh.Failing && fresh.Pinged == q.Pinged &&
+		fresh.NextProbe.Sub(q.NextProbe).Abs() > probeTolerance && !fresh.NextProbe.After(now):
+		q.pace.pausedUntil = time.Time{} // a probe was requested; it overrides the pause
 	}
 	if fresh.Failing {
 		q.probeEarly = q.probeEarly && fresh.Rejecting
@@ -292,7 +294,7 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	q.Queue, q.spared = fresh, false
 }
 
-// restoreRejected takes over what is stored of rejections.
+// restoreRejected restores the stored state of rejections.
 func (q *subscriptionQueue) restoreRejected(fresh *store.Queue) {
 	q.rejected = fresh.Rejected
 	q.noteRejected(fresh.RejectedName)
@@ -302,37 +304,37 @@ func (q *subscriptionQueue) forgetRejected() {
 	q.rejected, q.rejectedNames, q.probeEarly, q.probedEarly = false, nil, false, false
 }
 
-// noteRejected remembers the name of an event that was rejected, "" for none.
+// noteRejected records the name of a rejected event; "" for none.
 func (q *subscriptionQueue) noteRejected(name string) {
 	if name == "" {
 		return
 	}
-	// A new slice: credits share the old one.
+	// A new slice, since credits share the old one.
 	names := slices.DeleteFunc(slices.Clone(q.rejectedNames), func(n string) bool { return n == name })
 	q.rejectedNames = append(names, name)
 }
 
-// notePublished has a rejecting queue probed early for an event of a type that has
-// not been rejected: its server may take it, and is failing for longer than needed
-// otherwise. That is done once until a success, so that a server which rejects
-// everything costs no more events than it has intervals; and not within the first
-// interval, or a server that rejects one type would be failing and recover with
-// each event.
+// notePublished requests an early probe of a rejecting queue for an event whose
+// type was not rejected: the receiver may accept that type, and waiting for the
+// next probe would delay it. One early probe is made between two successes, so a
+// receiver that rejects everything costs no more events than probe intervals. None
+// is made within the first interval, or a receiver that rejects one type would
+// alternate between failing and healthy.
 func (q *subscriptionQueue) notePublished(name string) {
 	if q.probed && !q.probedEarly && q.Rejecting && !q.Ordered && !slices.Contains(q.rejectedNames, name) {
 		q.probeEarly, q.probedEarly = true, true
 	}
 }
 
-// recordAttempt adjusts the queue's window and ramp to an attempt that was not a
-// ping.
+// recordAttempt adjusts the window, the ramp and the pace to an attempt that was
+// not a ping.
 func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, r *store.Recorded, now time.Time, cfg *Config) {
 	result := a.Result
 	switch {
 	case result == webhook.ResultSuccess:
 		q.forgetRejected()
 	case a.ResponseStatus == http.StatusTooManyRequests:
-		q.rejected = true // for when it came, not for what it holds
+		q.rejected = true // because of its timing, not its content
 	case result == webhook.ResultFailed:
 		q.rejected, q.rejectedAt, q.ramp = true, now, 1
 		q.noteRejected(r.Rejected)
@@ -360,8 +362,8 @@ func (q *subscriptionQueue) hasPing(now time.Time) bool {
 	return q.pingsInFlight < maxPingsPerQueue && due(q.nextPing, now) || q.pingsInFlight == 0 && q.pingProbeDue(now)
 }
 
-// nextTime returns the next moment at which the queue may have a job that it
-// does not have now, zero for none.
+// nextTime returns the next time at which the queue may have work that it does not
+// have now, zero for none.
 func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 	var at time.Time
 	if q.phase == phaseDeleted {
@@ -375,8 +377,8 @@ func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 	return at
 }
 
-// idle reports whether the queue has nothing in flight and, as far as it knows,
-// no waiting events.
+// idle reports whether the queue has nothing in flight and, as far as it knows, no
+// waiting events.
 func (q *subscriptionQueue) idle() bool {
 	return q.inFlight == 0 && q.forming == 0 && q.seen >= q.wanted
 }

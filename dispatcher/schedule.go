@@ -5,12 +5,10 @@ import (
 	"time"
 )
 
-// move moves a queue to a phase, where the table at phase allows it, and does what
-// its state asks for then: it has the queue read again, puts it into the run queue
-// of its priority if it can use a slot now, and sets its timer for the next time
-// at which it may. If it has nothing to do its next delivery is offered to the
-// writer. Every change of a queue ends with move, to the phase that it is
-// in if that is not what has changed. The caller holds d.mu.
+// reschedule moves q to a phase, if the table at phase permits that, and updates
+// everything that depends on its state: pending reloads, the run queue of its
+// priority, its timer and its offered credit. Call it after every change of a
+// queue, with q.phase if the phase stays the same. The caller holds d.mu.
 func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 	if q.phase == phaseOffered && d.credits.Withdraw(&q.credit) {
 		q.phase = phaseCurrent
@@ -29,7 +27,7 @@ func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 		if p := q.priority(now); !q.ready[p] {
 			q.ready[p] = true
 			d.ready[p].push(q)
-			d.credits.Pause(true) // until it is known that it cannot use a slot
+			d.credits.Pause(true) // until it is known whether it can use a slot
 		}
 	} else if d.offer(q, now) {
 		q.phase = phaseOffered
@@ -59,13 +57,13 @@ func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 	}
 }
 
-// expire looks at the queues whose timers have ended. The caller holds d.mu, which
-// others may have in between.
+// expire reschedules the queues whose timers have expired. The caller holds d.mu,
+// which expire may release for a moment.
 func (d *Dispatcher) expire(now time.Time) {
 	for n := 1; len(d.timers) > 0 && !d.timers[0].timer.at.After(now); n++ {
 		if n%yieldEvery == 0 {
 			d.yield()
-			continue // it may be another's turn
+			continue // another queue may be first now
 		}
 		q := heap.Pop(&d.timers).(*subscriptionQueue)
 		q.timer.at = time.Time{}
@@ -88,7 +86,7 @@ func (d *Dispatcher) nextTime(now time.Time) time.Time {
 
 func due(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }
 
-// earliest returns the earlier of two times, zero being none.
+// earliest returns the earlier of two times, where zero means none.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -96,17 +94,17 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// timer is when a queue may have a job that it does not have now.
+// timer is the next time at which a queue may have work that it does not have now.
 type timer struct {
-	at        time.Time // zero: none
-	heapIndex int       // index in timers + 1; 0: none
+	at        time.Time // zero for none
+	heapIndex int       // index in timers plus 1; 0 when not in it
 }
 
 func (t *timer) queued() bool { return t.heapIndex > 0 }
 func (t *timer) index() int   { return t.heapIndex - 1 }
 
-// timers is a heap of queues, the one with the earliest timer first. It
-// implements [heap.Interface].
+// timers is a heap of queues ordered by their timers, earliest first. It implements
+// [heap.Interface].
 type timers []*subscriptionQueue
 
 func (t timers) Len() int           { return len(t) }
@@ -130,11 +128,10 @@ func (t *timers) Pop() any {
 	return q
 }
 
-// runQueue holds the subscription queues that can use a slot, first in, first
-// out.
+// runQueue is a FIFO queue of the subscription queues that can use a slot.
 type runQueue struct {
 	queues []*subscriptionQueue
-	head   int // index of the first; those before it were popped
+	head   int // index of the first; earlier elements were popped
 }
 
 func (r *runQueue) len() int { return len(r.queues) - r.head }
@@ -148,7 +145,7 @@ func (r *runQueue) push(q *subscriptionQueue) {
 	r.queues = append(r.queues, q)
 }
 
-// pop must not be called on an empty run queue.
+// pop removes and returns the first queue. The run queue must not be empty.
 func (r *runQueue) pop() *subscriptionQueue {
 	q := r.queues[r.head]
 	r.queues[r.head] = nil

@@ -8,17 +8,17 @@ import (
 	"service/webhook"
 )
 
-// job is a slot that was given to a queue, and what it is for.
+// job is a slot given to a queue, and what to use it for.
 type job struct {
 	queue       *subscriptionQueue
-	id          string // of the subscription
+	id          string // subscription id
 	kind        store.CreditKind
-	priority    priority // that the slot was given to
-	aheadOfTime bool     // of CreditDue: nothing is due, and a probe repeats a delivery before its time
+	priority    priority // under which the slot was given
+	aheadOfTime bool     // for CreditDue: nothing is due, and a probe repeats a delivery ahead of its schedule
 }
 
-// dispatch starts a worker for each free slot that a queue can use. What is left is
-// for the credits that are offered. The caller holds d.mu.
+// dispatch starts a worker for each free slot that a queue can use. Slots that
+// remain are available to offered credits. The caller holds d.mu.
 func (d *Dispatcher) dispatch(sendCtx context.Context, now time.Time) {
 	d.credits.Pause(true)
 	for {
@@ -33,8 +33,8 @@ func (d *Dispatcher) dispatch(sendCtx context.Context, now time.Time) {
 	d.credits.Pause(waits || d.stopping || d.restoreHold || now.Before(d.pausedUntil))
 }
 
-// reserve takes a slot for the next queue in turn, false if there is no slot or
-// no queue that can use one. The caller holds d.mu, and has paused the credits.
+// reserve takes a slot for the next queue in turn. It returns false if no slot is
+// free or no queue can use one. The caller holds d.mu and has paused the credits.
 func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 	if d.stopping || now.Before(d.pausedUntil) {
 		return job{}, false
@@ -51,14 +51,14 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			return job{}, false
 		}
 		if n == yieldEvery {
-			d.wake() // the loop goes on
+			d.wake() // let others lock d.mu; the loop continues here
 			return job{}, false
 		}
 		q := d.ready[p].pop()
 		q.ready[p] = false
 		kind, ok := q.runnable(now, q.wanted, &d.cfg)
 		if !ok || q.priority(now) != p {
-			d.reschedule(q, q.phase, now) // later, or with another priority
+			d.reschedule(q, q.phase, now) // not yet, or with another priority
 			continue
 		}
 		d.credits.Take()
@@ -80,7 +80,7 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 	}
 }
 
-// occupy notes that a slot was given to a queue. The caller holds d.mu.
+// occupy counts a slot that was given to a queue. The caller holds d.mu.
 func (d *Dispatcher) occupy(j job) {
 	j.queue.inFlight++
 	j.queue.pace.take(j.queue.MaxPerSecond, time.Now())
@@ -89,13 +89,13 @@ func (d *Dispatcher) occupy(j job) {
 	}
 }
 
-// reservePing takes one of the slots for pings, false if there is none or no
-// ping is due whose program may have it. The caller holds d.mu.
+// reservePing takes a ping slot for the next queue in turn. It returns false if
+// none is free, or if no due ping's program may have it. The caller holds d.mu.
 func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 	for q := d.pings.next(); q != nil; q = d.pings.next() {
 		q.pingReady = false
 		if !q.hasPing(now) {
-			d.reschedule(q, q.phase, now) // later
+			d.reschedule(q, q.phase, now) // not yet
 			continue
 		}
 		d.pings.acquire(q)
@@ -106,12 +106,11 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 	return job{}, false
 }
 
-// nextPriority returns the priority, in turn, whose queues may have the next
-// slot. Each priority leaves some slots to those before it: however many slots
-// hanging servers occupy, one that responds finds one free. Servers that respond
-// may use all slots; so up to d.lowReserve of them go to the priorities after
-// priorityIdle in any case, and a retry there, say, is not starved. The caller
-// holds d.mu.
+// nextPriority returns the next priority in turn whose queues may have a slot. Each
+// priority leaves some slots to the ones before it, so a receiver that responds
+// finds a free slot however many hang. Receivers that respond may use all slots; up
+// to d.lowReserve slots therefore go to the priorities after priorityIdle in any
+// case, so that retries there are not starved. The caller holds d.mu.
 func (d *Dispatcher) nextPriority() (priority, bool) {
 	taken := d.credits.Taken()
 	if taken >= d.cfg.MaxConnections {
@@ -126,9 +125,9 @@ func (d *Dispatcher) nextPriority() (priority, bool) {
 	return 0, false
 }
 
-// work makes the attempt of a job, then that of the next job in turn, until
-// there is none. f is the first job's delivery if it is being formed already, nil if
-// not.
+// runJobs is a worker: it makes the attempt of j, then of the next job in turn,
+// until there is none. f is the delivery of j if the store is already forming it,
+// else nil.
 func (d *Dispatcher) runJobs(sendCtx context.Context, j job, f *store.Forming) {
 	defer d.workers.Done()
 	for ok := true; ok; f = nil {
@@ -158,8 +157,8 @@ func (d *Dispatcher) runJobs(sendCtx context.Context, j job, f *store.Forming) {
 	}
 }
 
-// release gives a slot back: to the queues that wait, before the credits that are
-// offered. r is the result of the job's attempt. The caller holds d.mu.
+// release returns the slot of j. Waiting queues get it before offered credits. r is
+// the result of the attempt. The caller holds d.mu.
 func (d *Dispatcher) release(j job, r *store.Recorded, now time.Time) {
 	q, next, to := j.queue, r.NextAttemptAt, j.queue.phase
 	if r.HealthChanged {

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// subscribers are the queues that want one event, in the order of their
-// subscriptions' ids: what is stored for them comes in the order of the tables and
-// indexes then, and writes each page once.
+// subscribers are the queues that want one event, sorted by subscription id. Their
+// deliveries are then stored in the order of the tables and indexes, which writes
+// each database page once.
 type subscribers struct {
 	queues []*subscriptionQueue
-	sorted bool // false while a start adds them, one after the other
+	sorted bool // false while the start adds queues
 }
 
 func (s *subscribers) len() int {
@@ -23,7 +23,7 @@ func (s *subscribers) len() int {
 
 func (s *subscribers) add(q *subscriptionQueue) {
 	if !s.sorted {
-		if n := len(s.queues); n == 0 || s.queues[n-1] != q { // it may want the event for several spans
+		if n := len(s.queues); n == 0 || s.queues[n-1] != q { // a queue may have several interests in the event
 			s.queues = append(s.queues, q)
 		}
 	} else if i, found := s.find(q.SubscriptionID); !found {
@@ -38,9 +38,9 @@ func (s *subscribers) remove(q *subscriptionQueue) {
 	}
 }
 
-// all yields each queue once, beginning with any of them: it is not always the
-// oldest subscription that has the event first. Queues that are added or removed
-// while it goes on are yielded or not; every other is.
+// all yields each queue once, starting at a random one, so that the oldest
+// subscription does not always get the event first. It may or may not yield queues
+// that are added or removed during the iteration.
 func (s *subscribers) all(yield func(*subscriptionQueue) bool) {
 	if s.len() == 0 {
 		return
@@ -75,7 +75,8 @@ func (s *subscribers) sort() {
 	}
 }
 
-// find returns where the queue of a subscription is, or would be.
+// find returns the index at which the queue of a subscription is, or would be
+// inserted.
 func (s *subscribers) find(id string) (int, bool) {
 	return slices.BinarySearchFunc(s.queues, id, func(q *subscriptionQueue, id string) int { return strings.Compare(q.SubscriptionID, id) })
 }

@@ -145,7 +145,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	}
 	// The file of the lock is not made: it would be this user's, who may not be
 	// the service's.
-	lock, err := sqlite.LockDirUnchanged(cfg.Dir)
+	lock, err := sqlite.LockDirReadOnly(cfg.Dir)
 	if errors.Is(err, ErrLocked) {
 		return err
 	} else if err != nil {

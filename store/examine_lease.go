@@ -22,7 +22,7 @@ func KnownLease(ctx context.Context, dir string) (generation int64, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return math.MaxInt64, nil
 	}
-	lock, err := sqlite.LockDirUnchanged(dir)
+	lock, err := sqlite.LockDirReadOnly(dir)
 	if err != nil {
 		return 0, err
 	}

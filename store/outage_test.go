@@ -32,7 +32,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		if got := strings.Count(log.String(), "level=ERROR"); got != refusals {
 			t.Errorf("%s: %d lines of refusals, want %d:\n%s", when, got, refusals, &log)
 		}
-		if got := strings.Count(log.String(), "the disk takes what is written again"); got != recoveries {
+		if got := strings.Count(log.String(), "storage is writable again"); got != recoveries {
 			t.Errorf("%s: %d lines of recoveries, want %d:\n%s", when, got, recoveries, &log)
 		}
 	}

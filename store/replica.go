@@ -143,7 +143,7 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 	if err != nil {
 		return err
 	}
-	err = sqlite.WriteLogged(ctx, path, func(conn *sql.Conn) error {
+	err = sqlite.WriteToWAL(ctx, path, func(conn *sql.Conn) error {
 		if check {
 			var found string
 			if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil {

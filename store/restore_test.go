@@ -271,7 +271,7 @@ func TestMigrationSnapshots(t *testing.T) {
 	if info, err := os.Stat(made); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want mode 0600", info, err)
 	}
-	for _, want := range []string{`msg="the schema is brought up to date; the database as it was is kept" from=1 to=`, "snapshot=" + made, "snapshot=" + filepath.Join(dir, older[0])} {
+	for _, want := range []string{`msg="migrating the schema, with a snapshot of the old database" from=1 to=`, "snapshot=" + made, "snapshot=" + filepath.Join(dir, older[0])} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, &log)
 		}

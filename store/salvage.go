@@ -48,7 +48,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 			o.Close()
 		}
 	}()
-	if o.lock, err = sqlite.LockDirUnchanged(dir); err != nil {
+	if o.lock, err = sqlite.LockDirReadOnly(dir); err != nil {
 		return nil, err
 	}
 	switch err := checkFiles(dir); {

@@ -201,7 +201,8 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err error) {
 	check := func(ctx context.Context, db *sql.DB) error { return checkCommits(ctx, path, db) }
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
-		Path: path, Migrations: migrations, Readers: readers, KeepLog: cfg.Replica != nil, Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
+		Path: path, Migrations: migrations, Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
+		Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
 	})
 	if err != nil {
 		return err

@@ -128,7 +128,7 @@ func (w *writer) rollback(err error) {
 	clear(w.heads)
 	w.fails = nil
 	t := &w.tx
-	if errors.Is(err, sqlite.ErrUndone) {
+	if errors.Is(err, sqlite.ErrRolledBack) {
 		if t.spending {
 			w.logger.Error("deliveries could not be stored together with their events; they are stored after them", "error", err)
 		}

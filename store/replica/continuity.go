@@ -380,7 +380,7 @@ type Origin struct {
 
 // Continue has a replication of the database at path, which was restored to o,
 // continue the replica there instead of copying the whole database. Nothing may
-// have written to the database since but [sqlite.WriteLogged]. The write-ahead log
+// have written to the database since but [sqlite.WriteToWAL]. The write-ahead log
 // and Litestream's directory beside the database belong to it then.
 func (o Origin) Continue(path string) error {
 	if err := os.RemoveAll(metaPath(path)); err != nil {

@@ -212,7 +212,7 @@ func restoreTo(t *testing.T, cfg *Config, dir string) Origin {
 	path := filepath.Join(dir, "service.db")
 	found, err := Restore(t.Context(), cfg, path, time.Time{})
 	if err == nil {
-		err = sqlite.WriteLogged(t.Context(), path, func(c *sql.Conn) error {
+		err = sqlite.WriteToWAL(t.Context(), path, func(c *sql.Conn) error {
 			_, err := c.ExecContext(t.Context(), "INSERT INTO data (value) VALUES (x'00')")
 			return err
 		})

@@ -144,7 +144,7 @@ func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*R
 	logger := testLogger(t)
 	hooks := sqlite.Hooks{BeforeBatch: func(tx *sqlite.Tx) { r.BeforeBatch(tx) }}
 	var err error
-	if r.db, err = sqlite.Open(context.Background(), sqlite.Config{Path: path, Migrations: schema, Readers: 2, KeepLog: true, Hooks: hooks, Logger: logger}); err != nil {
+	if r.db, err = sqlite.Open(context.Background(), sqlite.Config{Path: path, Migrations: schema, Readers: 2, NoAutoCheckpoint: true, Hooks: hooks, Logger: logger}); err != nil {
 		t.Fatal(err)
 	}
 	r.Replication = NewReplication(cfg, path, r.db.Writer(), logger)

@@ -9,17 +9,16 @@ import (
 	"time"
 )
 
-// checkTime bounds the check of a large database at start, which is to take less
-// than two seconds in all.
+// checkTime is the time limit of the check at start, so that a large database does
+// not delay the start by more than a second.
 const checkTime = time.Second
 
-// check refuses a damaged database, untouched: its connection is one that reads
-// alone, since the last of those that write moves the log into the database
-// when it is closed. A database that cannot be read through in checkTime passes
-// unless something was found until then. The owner's own check, if any, follows.
+// check returns an error if the database is damaged, and then calls the owner's own
+// check, if any. It uses a read-only connection, because closing the last writable
+// connection would checkpoint the WAL. It passes if it finds nothing in checkTime.
 func check(ctx context.Context, path string, own func(context.Context, *sql.DB) error) (err error) {
 	if _, err := os.Stat(path + "-journal"); err == nil {
-		return nil // it was being made when the process ended: there is nothing in it yet
+		return nil // the process died while it created the database, which is still empty
 	}
 	db, err := OpenReadOnly(path)
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// AutoCheckpointFrames is the length of the write-ahead log, in frames of a page
-// each, at which SQLite checkpoints it after a commit of the [Writer].
+// AutoCheckpointFrames is the length of the WAL, in frames of one page each, at
+// which SQLite checkpoints it after a commit of the [Writer].
 const AutoCheckpointFrames = 1000
 
 var (
-	// synchronous is set in so many words: both drivers are compiled to NORMAL
-	// in WAL mode, which a power cut can tell from FULL.
+	// Both drivers are compiled with synchronous=NORMAL for WAL mode, which can lose
+	// commits in a power cut. FULL does not.
 	writerPragmas = []string{
 		"PRAGMA busy_timeout = 10000",
 		"PRAGMA journal_mode = WAL",
@@ -24,32 +24,36 @@ var (
 		"PRAGMA cache_size = -16000",
 		"PRAGMA wal_autocheckpoint = 1000", // AutoCheckpointFrames
 	}
-	// keepingPragmas are those of a writer that leaves its write-ahead log alone.
-	keepingPragmas = append(slices.Clip(writerPragmas), "PRAGMA wal_autocheckpoint = 0")
-	readerPragmas  = []string{
+	// noCheckpointPragmas configure a writer without automatic checkpoints.
+	noCheckpointPragmas = append(slices.Clip(writerPragmas), "PRAGMA wal_autocheckpoint = 0")
+	readerPragmas       = []string{
 		"PRAGMA busy_timeout = 10000",
 		"PRAGMA query_only = ON",
 		"PRAGMA trusted_schema = OFF",
 		"PRAGMA cache_size = -4000",
 	}
-	// copyPragmas are those of a connection that copies the database: one of
-	// its own, which writes the copy and does not hold the writer up.
+	// copyPragmas configure a connection that copies the database. It is not
+	// query_only, since VACUUM INTO writes the copy.
 	copyPragmas = []string{"PRAGMA busy_timeout = 10000", "PRAGMA trusted_schema = OFF", "PRAGMA cache_size = -4000"}
-	// exclusivePragmas are those of a connection that no other may be beside.
-	exclusivePragmas = []string{"PRAGMA busy_timeout = 1000", "PRAGMA locking_mode = EXCLUSIVE", "PRAGMA trusted_schema = OFF", "PRAGMA cache_size = -16000"}
+	// exclusivePragmas configure a connection that excludes all others.
+	exclusivePragmas = []string{
+		"PRAGMA busy_timeout = 1000",
+		"PRAGMA locking_mode = EXCLUSIVE",
+		"PRAGMA trusted_schema = OFF",
+		"PRAGMA cache_size = -16000",
+	}
 )
 
-// incrementalVacuum has a database keep track of which page belongs to what, so that
-// PRAGMA incremental_vacuum can give free pages back. It holds for a new database,
-// and for a copy that VACUUM makes.
+// incrementalVacuum makes PRAGMA incremental_vacuum able to release free pages. It
+// takes effect in a new database and in the copy that VACUUM INTO makes.
 const incrementalVacuum = "PRAGMA auto_vacuum = INCREMENTAL"
 
-// The modes of opening a database, as its URI names them.
+// Values of the mode parameter of a database URI.
 const (
 	modeCreate    = "rwc"
 	modeWritable  = "rw"
 	modeReadOnly  = "ro"
-	modeImmutable = "ro&immutable=1" // no process writes it, and there is no log
+	modeImmutable = "ro&immutable=1" // requires that no process writes to the database and that it has no WAL
 )
 
 func dsn(path, mode string) string {
@@ -57,15 +61,15 @@ func dsn(path, mode string) string {
 }
 
 // OpenWritable opens a database that no process has open, with the settings of
-// a [Writer], and creates it when it does not exist. The caller closes it.
+// a [Writer]. It creates the file if it does not exist. The caller closes it.
 func OpenWritable(path string) (*sql.DB, error) { return openPool(path, modeCreate, writerPragmas) }
 
 // OpenReadOnly opens a database for reading. The caller closes it.
 func OpenReadOnly(path string) (*sql.DB, error) { return openPool(path, modeReadOnly, readerPragmas) }
 
-// Copy writes a database, as it is at one moment, to a file that is empty or
-// does not exist. The database may be open, and written to while Copy runs: its
-// write-ahead log grows until Copy returns. The copy is not synced.
+// Copy writes a consistent snapshot of a database to a file that is empty or does
+// not exist. The database may be open and written to while Copy runs; its WAL then
+// grows until Copy returns. The copy is not fsynced.
 func Copy(ctx context.Context, from, to string) error {
 	db, err := openPool(from, modeReadOnly, copyPragmas)
 	if err != nil {
@@ -75,10 +79,10 @@ func Copy(ctx context.Context, from, to string) error {
 	return errors.Join(err, db.Close())
 }
 
-// Compact writes a database that nothing has open to a file that is empty or does
-// not exist, with no free page in it and with incremental vacuum, and moves the
-// database's write-ahead log into it: afterwards the log is not there. The copy is
-// not synced. While Compact runs no other process can open the database.
+// Compact copies a database that no process has open to a file that is empty or does
+// not exist. The copy has no free pages and has incremental vacuum turned on; it is
+// not fsynced. Compact first checkpoints and truncates the WAL of the original. No
+// other process can open the database while Compact runs.
 func Compact(ctx context.Context, from, to string) error {
 	db, err := openPool(from, modeWritable, exclusivePragmas)
 	if err != nil {
@@ -90,8 +94,8 @@ func Compact(ctx context.Context, from, to string) error {
 		return errors.Join(err, db.Close())
 	}
 	err = func() error {
-		var busy, log, moved int
-		if err := conn.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &log, &moved); err != nil {
+		var busy, frames, checkpointed int
+		if err := conn.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &checkpointed); err != nil {
 			return err
 		}
 		if _, err := conn.ExecContext(ctx, incrementalVacuum); err != nil {

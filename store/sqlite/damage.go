@@ -11,21 +11,21 @@ import (
 	"sync"
 )
 
-// ErrDamaged says that the database is damaged: what it holds cannot be
-// trusted, and nothing more is written to it.
+// ErrDamaged means that the database is damaged. Its content cannot be trusted, and
+// nothing more is written to it.
 var ErrDamaged = errors.New("the database is damaged")
 
-// damage is the first error since the database was opened that says it is
-// damaged.
+// damage records the first error that reported corruption since the database was
+// opened.
 type damage struct {
 	once  sync.Once
-	found chan struct{} // closed when there is one
-	err   error         // set before
+	found chan struct{} // closed after err is set
+	err   error
 }
 
 func newDamage() *damage { return &damage{found: make(chan struct{})} }
 
-// observe returns err, and remembers it when [IsCorrupt] holds for it.
+// observe returns err, and records it if [IsCorrupt] reports true for it.
 func (d *damage) observe(err error) error {
 	if err != nil && IsCorrupt(err) {
 		d.once.Do(func() {
@@ -36,7 +36,7 @@ func (d *damage) observe(err error) error {
 	return err
 }
 
-// observed returns what was remembered, nil for nothing.
+// observed returns the recorded error, or nil.
 func (d *damage) observed() error {
 	select {
 	case <-d.found:
@@ -47,14 +47,15 @@ func (d *damage) observed() error {
 }
 
 func damaged(path, what string) error {
-	return fmt.Errorf("%w: %s (%s); it was left untouched: restore the data directory from a copy", ErrDamaged, path, what)
+	return fmt.Errorf("%w: %s (%s); nothing more is written to it: restore the data directory from a replica or backup",
+		ErrDamaged, path, what)
 }
 
-// CheckFiles refuses, before SQLite opens it, a database that SQLite would
-// accept in silence although commits of it are lost: it takes an empty file for
-// a new database, and a write-ahead log with a damaged middle for one that ends
-// there. Initialized says that the database had a schema once, and so may not be
-// empty. The error wraps [ErrDamaged].
+// CheckFiles finds lost commits that SQLite would not report. It must run before
+// SQLite opens the database. SQLite treats an empty file as a new database, and a WAL
+// with damage in the middle as one that ends there. initialized says that the
+// database has had a schema and therefore must not be empty. The error wraps
+// [ErrDamaged].
 func CheckFiles(path string, initialized bool) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +64,7 @@ func CheckFiles(path string, initialized bool) error {
 		return err
 	}
 	if info.Size() == 0 && initialized {
-		return damaged(path, "the file is empty, and has a key")
+		return damaged(path, "the file is empty, but its secret key exists")
 	}
 	f, err := os.Open(path + "-wal")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,18 +83,18 @@ func CheckFiles(path string, initialized bool) error {
 const (
 	walHeader      = 32
 	walFrameHeader = 24
-	walMagic       = 0x377f0682 // the lowest bit says big-endian checksums
+	walMagic       = 0x377f0682 // the lowest bit is set for big-endian checksums
 	walVersion     = 3007000
 )
 
-// walDamage reads SQLite's log (see "WAL File Format" in its documentation) and
-// says what is wrong with it, "" for nothing.
+// walDamage reads a WAL (see "WAL File Format" in SQLite's documentation) and
+// describes its damage, or returns "".
 //
-// A log ends at its first frame that is not whole: after a power cut that is
-// part of the one commit that was under way. But each commit was fsynced before
-// the next was begun. So when two commits on end follow behind such a frame,
-// the frame was whole once, and what it held is lost. Damage to the last two
-// commits cannot be told from a power cut.
+// SQLite ignores everything from the first invalid frame on. After a power cut, that
+// frame belongs to the last commit, which was in progress. Since each commit is
+// fsynced before the next begins, an invalid frame that is followed by two valid
+// commits in a row was valid once: its commit is lost. Damage to the last two commits
+// cannot be distinguished from a power cut.
 func walDamage(f io.Reader) (string, error) {
 	r := bufio.NewReaderSize(f, 1<<20)
 	var header [walHeader]byte
@@ -116,12 +117,12 @@ func walDamage(f io.Reader) (string, error) {
 	switch {
 	case word(header[:], 0)&^1 != walMagic, word(header[:], 1) != walVersion,
 		size < 512 || size > 1<<16 || size&(size-1) != 0, sum != [2]uint32{word(header[:], 6), word(header[:], 7)}:
-		return "its header is not one", nil
+		return "the WAL header is invalid", nil
 	}
 	salt := [2]uint32{word(header[:], 4), word(header[:], 5)}
 	frame := make([]byte, walFrameHeader+size)
-	whole := true // every frame until now
-	commits := 0  // behind the first that is not, on end
+	intact := true // all frames so far are valid
+	commits := 0   // valid commits in a row since the last invalid frame
 	for n := 1; ; n++ {
 		if _, err := io.ReadFull(r, frame); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return "", nil
@@ -130,21 +131,21 @@ func walDamage(f io.Reader) (string, error) {
 		}
 		stored := [2]uint32{word(frame, 4), word(frame, 5)}
 		sum = walSum(order, walSum(order, sum, frame[:8]), frame[walFrameHeader:])
-		// Frames with another salt are left over from before SQLite last restarted the log.
-		fits := sum == stored && salt == [2]uint32{word(frame, 2), word(frame, 3)}
+		// Frames with another salt are left over from before SQLite last restarted the WAL.
+		valid := sum == stored && salt == [2]uint32{word(frame, 2), word(frame, 3)}
 		switch {
-		case !fits:
-			whole, commits = false, 0
-		case !whole && word(frame, 1) != 0:
+		case !valid:
+			intact, commits = false, 0
+		case !intact && word(frame, 1) != 0:
 			if commits++; commits == 2 {
-				return fmt.Sprintf("a commit before frame %d is not whole", n), nil
+				return fmt.Sprintf("a commit before frame %d of the WAL is incomplete", n), nil
 			}
 		}
 		sum = stored
 	}
 }
 
-// walSum continues a checksum of SQLite's log. len(b) is a multiple of 8.
+// walSum continues the checksum s of a WAL over b. len(b) must be a multiple of 8.
 func walSum(order binary.ByteOrder, s [2]uint32, b []byte) [2]uint32 {
 	for ; len(b) >= 8; b = b[8:] {
 		s[0] += order.Uint32(b) + s[1]

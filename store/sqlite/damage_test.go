@@ -9,58 +9,61 @@ import (
 	"testing"
 )
 
-// What a power cut may leave of a log is no damage.
-func TestTornLogs(t *testing.T) {
+// A WAL that a power cut has left incomplete does not count as damaged.
+func TestTornWAL(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := openPath(t, path, Hooks{})
 	defer db.Close(nil)
 	body := bytes.Repeat([]byte("body"), 3000) // several frames a commit
 	for i := range 4 {
-		if err := db.Writer().Do(func(t *Tx) error { return t.Exec("INSERT INTO items (id, body) VALUES (?, ?)", strconv.Itoa(i), body) }); err != nil {
+		err := db.Writer().Do(func(t *Tx) error {
+			return t.Exec("INSERT INTO items (id, body) VALUES (?, ?)", strconv.Itoa(i), body)
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	log, err := os.ReadFile(path + "-wal")
+	wal, err := os.ReadFile(path + "-wal")
 	if err != nil {
 		t.Fatal(err)
 	}
 	const frame = walFrameHeader + 4096
-	var ends []int // of commits
-	for at := walHeader; at < len(log); at += frame {
-		if [4]byte(log[at+4:]) != [4]byte{} {
+	var ends []int // offsets at which commits end
+	for at := walHeader; at < len(wal); at += frame {
+		if [4]byte(wal[at+4:]) != [4]byte{} {
 			ends = append(ends, at+frame)
 		}
 	}
-	check := func(what string, log []byte) {
+	check := func(name string, wal []byte) {
 		t.Helper()
-		if got, err := walDamage(bytes.NewReader(log)); got != "" || err != nil {
-			t.Errorf("%s: got %q, %v; want no damage", what, got, err)
+		if got, err := walDamage(bytes.NewReader(wal)); got != "" || err != nil {
+			t.Errorf("%s: got %q, %v, want no damage", name, got, err)
 		}
 	}
-	check("whole", log)
-	for n := 0; n < len(log); n += 511 {
-		check("cut short", log[:n])
+	check("complete", wal)
+	for n := 0; n < len(wal); n += 511 {
+		check("truncated", wal[:n])
 	}
 	last := ends[len(ends)-2]
-	for at := last; at < len(log); at += frame {
-		torn := slices.Clone(log)
+	for at := last; at < len(wal); at += frame {
+		torn := slices.Clone(wal)
 		clear(torn[at : at+frame])
-		check("a frame of the last commit was not written", torn)
-		torn = slices.Clone(log)
+		check("a frame of the last commit is missing", torn)
+		torn = slices.Clone(wal)
 		clear(torn[at+frame/2 : at+frame])
-		check("half a frame of the last commit was not written", torn)
+		check("half a frame of the last commit is missing", torn)
 	}
-	// A commit that failed is overwritten by a shorter one.
-	short := slices.Clone(log[:last])
-	check("what is left of a commit that failed", append(short, log[len(log)-frame:]...))
-	old := slices.Clone(log)
+	// A shorter commit overwrites the beginning of one that failed.
+	short := slices.Clone(wal[:last])
+	check("leftover frames of a failed commit", append(short, wal[len(wal)-frame:]...))
+	old := slices.Clone(wal)
 	for at := walHeader + 5*frame; at < len(old); at += frame {
-		old[at+8]-- // of another salt
+		old[at+8]-- // another salt
 	}
-	check("frames of before SQLite restarted the log", old)
-	torn := slices.Clone(log)
+	check("frames from before SQLite restarted the WAL", old)
+	torn := slices.Clone(wal)
 	torn[ends[0]-1]++
 	if got, err := walDamage(bytes.NewReader(torn)); got == "" || err != nil {
-		t.Errorf("the third last commit and two whole ones after it: got %q, %v; want damage", got, err)
+		t.Errorf("third to last commit damaged: got %q, %v, want damage", got, err)
 	}
 }

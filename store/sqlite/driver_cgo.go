@@ -11,11 +11,11 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// DriverName is the SQLite library this binary was built with. There is
-// exactly one: two of them in one process would drop each other's file locks.
+// DriverName is the SQLite library of this binary. There is exactly one, because two
+// in one process would drop each other's file locks.
 const DriverName = "mattn"
 
-// openPool opens a pool whose every connection has run the pragmas.
+// openPool opens a connection pool that runs the pragmas on each new connection.
 func openPool(path, mode string, pragmas []string) (*sql.DB, error) {
 	return sql.OpenDB(&connector{
 		dsn: dsn(path, mode) + "&_mutex=no",
@@ -30,8 +30,8 @@ func openPool(path, mode string, pragmas []string) (*sql.DB, error) {
 	}), nil
 }
 
-// connector opens connections with a hook of its own, without a name in
-// database/sql's registry.
+// connector opens connections with its own connect hook, without registering a
+// driver name in database/sql.
 type connector struct {
 	dsn    string
 	driver *sqlite3.SQLiteDriver
@@ -40,18 +40,18 @@ type connector struct {
 func (c *connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
 func (c *connector) Driver() driver.Driver                        { return c.driver }
 
-// IsCorrupt says whether an error is SQLite's word that the file is damaged, or
-// no database at all.
+// IsCorrupt reports whether err is SQLite's error for a file that is damaged or not a
+// database.
 func IsCorrupt(err error) bool {
 	var e sqlite3.Error
 	return errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB)
 }
 
-// errDisk is what SQLite returns when the disk fails.
+// errDisk is the error that SQLite returns when the disk fails.
 var errDisk error = sqlite3.Error{Code: sqlite3.ErrIoErr}
 
-// isStorage says whether an error is SQLite's word that it could not read or
-// write the file: not a fault of the statement.
+// isStorage reports whether err means that SQLite could not read or write the file,
+// rather than that the statement is faulty.
 func isStorage(err error) bool {
 	var e sqlite3.Error
 	if !errors.As(err, &e) {

@@ -10,11 +10,11 @@ import (
 	"github.com/ncruces/go-sqlite3/driver"
 )
 
-// DriverName is the SQLite library this binary was built with. There is
-// exactly one: two of them in one process would drop each other's file locks.
+// DriverName is the SQLite library of this binary. There is exactly one, because two
+// in one process would drop each other's file locks.
 const DriverName = "ncruces"
 
-// openPool opens a pool whose every connection has run the pragmas.
+// openPool opens a connection pool that runs the pragmas on each new connection.
 func openPool(path, mode string, pragmas []string) (*sql.DB, error) {
 	return driver.Open(dsn(path, mode), func(c *sqlite3.Conn) error {
 		for _, p := range pragmas {
@@ -26,19 +26,21 @@ func openPool(path, mode string, pragmas []string) (*sql.DB, error) {
 	})
 }
 
-// IsCorrupt says whether an error is SQLite's word that the file is damaged, or
-// no database at all.
+// IsCorrupt reports whether err is SQLite's error for a file that is damaged or not a
+// database.
 func IsCorrupt(err error) bool {
 	return errors.Is(err, sqlite3.CORRUPT) || errors.Is(err, sqlite3.NOTADB)
 }
 
-// errDisk is what SQLite returns when the disk fails.
+// errDisk is the error that SQLite returns when the disk fails.
 var errDisk error = sqlite3.IOERR
 
-// isStorage says whether an error is SQLite's word that it could not read or
-// write the file: not a fault of the statement.
+// isStorage reports whether err means that SQLite could not read or write the file,
+// rather than that the statement is faulty.
 func isStorage(err error) bool {
-	for _, code := range []sqlite3.ErrorCode{sqlite3.FULL, sqlite3.IOERR, sqlite3.CANTOPEN, sqlite3.READONLY, sqlite3.BUSY, sqlite3.CORRUPT, sqlite3.NOTADB} {
+	for _, code := range []sqlite3.ErrorCode{
+		sqlite3.FULL, sqlite3.IOERR, sqlite3.CANTOPEN, sqlite3.READONLY, sqlite3.BUSY, sqlite3.CORRUPT, sqlite3.NOTADB,
+	} {
 		if errors.Is(err, code) {
 			return true
 		}

@@ -2,17 +2,17 @@ package sqlite
 
 import "context"
 
-// Fault is how a statement fails in a test.
+// Fault is a failure that a test injects into a statement.
 type Fault int
 
 const (
 	NoFault          Fault = iota
-	FaultStatement         // it does nothing and returns the error of a disk that fails
-	FaultTransaction       // SQLite undoes and ends the transaction as well
+	FaultStatement         // the statement does nothing and returns an I/O error
+	FaultTransaction       // in addition, SQLite rolls back and ends the transaction
 )
 
-// inject returns the error that a test has a statement of the writer fail with, nil
-// for none. A ROLLBACK needs no disk.
+// inject returns the error that a test injects into a statement of the writer, or
+// nil. ROLLBACK never fails, since it needs no disk.
 func (t *Tx) inject(query string) error {
 	if t.w.fault == nil || query == "ROLLBACK" {
 		return nil
@@ -21,13 +21,13 @@ func (t *Tx) inject(query string) error {
 	case NoFault:
 		return nil
 	case FaultTransaction:
-		// It fails before BEGIN, where there is nothing to undo.
+		// Fails if no transaction has begun; there is nothing to roll back then.
 		_, _ = t.w.conn.ExecContext(context.Background(), "ROLLBACK")
 	}
 	return errDisk
 }
 
-// inject is [Tx.inject] for a statement of the readers.
+// inject is like [Tx.inject], for the statements of readers.
 func (db *DB) inject(query string) error {
 	if db.fault == nil || db.fault(query, false) == NoFault {
 		return nil

@@ -3,9 +3,9 @@
 package sqlite
 
 /*
-// The SQLite library calls fsync for what it wrote, unless it is compiled with
-// HAVE_FDATASYNC. A plain "go build" cannot pass that to the module that compiles it,
-// but the linker can send its calls here.
+// SQLite calls fsync unless it is compiled with HAVE_FDATASYNC. A plain "go build"
+// cannot pass that macro to the module that compiles SQLite, so the linker redirects
+// the calls of fsync to this file.
 #cgo LDFLAGS: -Wl,--wrap=fsync
 
 #define _GNU_SOURCE
@@ -14,9 +14,9 @@ package sqlite
 
 int __real_fsync(int fd);
 
-// fdatasync writes what is needed to read the data back, a new size included. It leaves
-// out the times, which cost a commit of the file system's journal each. A directory
-// is synced for its entries: that stays an fsync.
+// fdatasync writes what is needed to read the data back, including a new size. It
+// skips timestamps, which would cost a commit of the file system's journal each time.
+// Directories still need an fsync.
 int __wrap_fsync(int fd) {
 	struct stat st;
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {

@@ -7,23 +7,23 @@ import (
 	"syscall"
 )
 
-// fOFDSetLk is fcntl's F_OFD_SETLK: a lock that belongs to the open file, and
-// not, as POSIX locks do, to the process.
+// fOFDSetLk is F_OFD_SETLK of fcntl. It sets a lock that belongs to the open file
+// description, whereas a POSIX lock belongs to the process.
 const fOFDSetLk = 37
 
-// sharedRange is where SQLite locks a database that is open, "shared" for all
-// who have it so: see "SHARED_FIRST" in its sources.
+// sharedRange is the byte range of SQLite's SHARED lock ("SHARED_FIRST" in its
+// sources). Every connection that has the database open locks it for reading.
 var sharedRange = syscall.Flock_t{Start: 0x40000002, Len: 510}
 
-// guard tells other processes that the database is open, for as long as it is
-// held, whatever becomes of SQLite's own lock: any close of the file in this
-// process drops that one, if the driver uses POSIX locks. A process that then
-// opened the database and closed it again would take itself for the last one
-// and remove the write-ahead log, which this process is still writing.
+// guard is a second SHARED lock on the database, which other processes see even if
+// SQLite's own lock is lost: with a driver that uses POSIX locks, any close of the
+// file in this process drops that lock. Another process that then opened and closed
+// the database would believe that it was the last one, and delete the WAL that this
+// process still writes.
 type guard struct{ file *os.File }
 
-// newGuard takes the lock. The database must be open already, and must be for
-// as long as the guard's file is: to close it is such a close.
+// newGuard takes the lock. The database must be open before newGuard and until after
+// close, because opening and closing the guard's own file drops POSIX locks too.
 func newGuard(path string) (*guard, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -42,9 +42,9 @@ func (g *guard) set(kind int16) error {
 	return syscall.FcntlFlock(g.file.Fd(), fOFDSetLk, &lock)
 }
 
-// release gives the lock up and leaves the file open, so that SQLite, when its
-// last connection is closed, can move the log into the database.
+// release releases the lock and keeps the file open. SQLite can then checkpoint and
+// delete the WAL when its last connection closes.
 func (g *guard) release() error { return g.set(syscall.F_UNLCK) }
 
-// close closes the file, once no connection is open.
+// close closes the file. All connections must be closed before.
 func (g *guard) close() error { return g.file.Close() }

@@ -10,47 +10,48 @@ import (
 	"testing"
 )
 
-// visited names, in the environment, the database that TestVisitor comes to.
-const visited = "SQLITE_TEST_VISITED"
+// otherProcessEnv is the environment variable with the database that TestOtherProcess
+// opens.
+const otherProcessEnv = "SQLITE_TEST_OTHER_PROCESS"
 
-// TestVisitor is another process with the database open, that closes it; see
-// visit. It does the one thing that matters of what SQLite before 3.51 does
-// then: it asks whether it is the last, by the lock that excludes all others.
-func TestVisitor(t *testing.T) {
-	path := os.Getenv(visited)
+// TestOtherProcess runs in a second process, see lastToClose. Like SQLite before 3.51
+// when it closes a database, it tries the lock that excludes all other processes, to
+// find out whether it is the last.
+func TestOtherProcess(t *testing.T) {
+	path := os.Getenv(otherProcessEnv)
 	if path == "" {
-		return // not called by visit
+		return // not started by lastToClose
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	alone := sharedRange
-	alone.Type = syscall.F_WRLCK
-	switch err := syscall.FcntlFlock(f.Fd(), syscall.F_SETLK, &alone); {
+	exclusive := sharedRange
+	exclusive.Type = syscall.F_WRLCK
+	switch err := syscall.FcntlFlock(f.Fd(), syscall.F_SETLK, &exclusive); {
 	case err == nil:
-		t.Log("alone")
+		t.Log("exclusive")
 	case !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EACCES):
 		t.Fatal(err)
 	}
 }
 
-// visit has another process ask whether it alone has a database open.
-func visit(t *testing.T, path string) (alone bool) {
+// lastToClose reports whether another process that closes the database would believe
+// that it is the last, and delete the WAL.
+func lastToClose(t *testing.T, path string) bool {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestVisitor$", "-test.v")
-	cmd.Env = append(os.Environ(), visited+"="+path)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestOtherProcess$", "-test.v")
+	cmd.Env = append(os.Environ(), otherProcessEnv+"="+path)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("the visitor: %v\n%s", err, out)
+		t.Fatalf("other process: %v\n%s", err, out)
 	}
-	return strings.Contains(string(out), "alone")
+	return strings.Contains(string(out), "exclusive")
 }
 
-// TestGuard closes the database's file in this process, which drops the locks
-// of a driver that uses POSIX locks. A visitor must not take itself for the only
-// one all the same: it would remove the log when it leaves.
+// TestGuard closes the database file in this process, which drops the locks of a
+// driver that uses POSIX locks. The guard must still protect the WAL.
 func TestGuard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := openPath(t, path, Hooks{})
@@ -59,8 +60,8 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	if visit(t, path) {
-		t.Error("a visitor has the database for itself while it is open")
+	if lastToClose(t, path) {
+		t.Error("another process can lock the database exclusively while it is open")
 	}
 	if err := db.Writer().Do(insertItem("a")); err != nil {
 		t.Fatal(err)
@@ -69,20 +70,20 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path + "-wal"); err == nil {
-		t.Error("Close has left the log: the guard was still held")
+		t.Error("Close left the WAL: it did not release the guard first")
 	}
-	if !visit(t, path) {
-		t.Error("the guard is held when the database is closed")
+	if !lastToClose(t, path) {
+		t.Error("Close did not release the guard")
 	}
 
-	// What runs last still finds the guard held, and the log.
+	// While the function passed to Close runs, the guard is held and the WAL exists.
 	db = openPath(t, path, Hooks{})
 	if err := db.Writer().Do(insertItem("b")); err != nil {
 		t.Fatal(err)
 	}
 	err = db.Close(func() error {
-		if visit(t, path) {
-			t.Error("a visitor has the database for itself before the last function has ended")
+		if lastToClose(t, path) {
+			t.Error("the guard is released before the last function returned")
 		}
 		_, err := os.Stat(path + "-wal")
 		return err

@@ -2,7 +2,7 @@
 
 package sqlite
 
-// guard is needed where Litestream runs, which this system is not supported for.
+// guard does nothing: replication is supported on Linux only.
 type guard struct{}
 
 func newGuard(string) (*guard, error) { return &guard{}, nil }

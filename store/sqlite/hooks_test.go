@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// record returns hooks that note their calls.
-func record(calls *[]string) Hooks {
+// recordHooks returns hooks that append their calls to calls.
+func recordHooks(calls *[]string) Hooks {
 	note := func(call string) { *calls = append(*calls, call) }
 	return Hooks{
 		Chores:      []Chore{{Due: func() bool { return true }, Run: func(*Tx) error { note("chore"); return nil }}},
@@ -22,8 +22,8 @@ func record(calls *[]string) Hooks {
 		},
 		AfterCommit: func() { note("after commit") },
 		Rollback: func(err error) {
-			if errors.Is(err, ErrUndone) {
-				note("repeat")
+			if errors.Is(err, ErrRolledBack) {
+				note("rerun")
 				return
 			}
 			note("rollback")
@@ -34,7 +34,7 @@ func record(calls *[]string) Hooks {
 
 func TestHooks(t *testing.T) {
 	var calls []string
-	w := open(t, record(&calls)).Writer()
+	w := open(t, recordHooks(&calls)).Writer()
 	refused := errors.New("refused")
 	insert := func(id string, err error) func(*Tx) error {
 		return func(t *Tx) error {
@@ -50,10 +50,12 @@ func TestHooks(t *testing.T) {
 		fails      bool
 		want       []string
 	}{
-		{"a repeatable write", insert("a", nil), true, false, []string{"write", "before commit", "measure", "after a", "after hook", "after commit"}},
-		{"one that is not", insert("b", nil), false, false, []string{"measure", "after b", "after commit"}},
-		{"a repeatable write that fails", insert("c", refused), true, true, []string{"undo", "repeat", "write", "chore", "write", "undo", "measure", "after commit"}},
-		{"one that is not, with a savepoint", insert("d", refused), false, true, []string{"undo", "measure", "after commit"}},
+		{"repeatable write", insert("a", nil), true, false, []string{
+			"write", "before commit", "measure", "after a", "after hook", "after commit"}},
+		{"other write", insert("b", nil), false, false, []string{"measure", "after b", "after commit"}},
+		{"repeatable write that fails", insert("c", refused), true, true, []string{
+			"undo", "rerun", "write", "chore", "write", "undo", "measure", "after commit"}},
+		{"other write that fails", insert("d", refused), false, true, []string{"undo", "measure", "after commit"}},
 	} {
 		calls = nil
 		var err error
@@ -63,60 +65,60 @@ func TestHooks(t *testing.T) {
 			err = w.Do(test.run)
 		}
 		if (err != nil) != test.fails {
-			t.Errorf("%s: got %v", test.name, err)
+			t.Errorf("%s: got error %v, want an error: %t", test.name, err, test.fails)
 		}
 		if want := slices.Concat(before, test.want); !slices.Equal(calls, want) {
-			t.Errorf("%s: got %q, want %q", test.name, calls, want)
+			t.Errorf("%s: got calls %q, want %q", test.name, calls, want)
 		}
 	}
 }
 
-// A hook before the commit that fails costs the writes nothing, and a panic in
-// it neither.
+// If BeforeCommit fails or panics, the writes of the commit are stored without it.
 func TestBeforeCommitFails(t *testing.T) {
 	for name, fail := range map[string]func(*Tx) error{
-		"an error": func(t *Tx) error { return errors.Join(insertItem("hook")(t), errors.New("refused")) },
-		"a panic":  func(*Tx) error { panic("poison") },
+		"error": func(t *Tx) error { return errors.Join(insertItem("hook")(t), errors.New("refused")) },
+		"panic": func(*Tx) error { panic("test") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var undone []error
 			db := open(t, Hooks{BeforeCommit: fail, Rollback: func(err error) { undone = append(undone, err) }})
 			runs := 0
 			err := db.Writer().DoRepeatable(func(t *Tx) error { runs++; return insertItem("a")(t) })
-			if err != nil || runs != 2 || len(undone) != 1 || !errors.Is(undone[0], ErrUndone) {
-				t.Errorf("got %v after %d runs, rolled back with %v", err, runs, undone)
+			if err != nil || runs != 2 || len(undone) != 1 || !errors.Is(undone[0], ErrRolledBack) {
+				t.Errorf("got %v after %d runs, rolled back with %v; want nil after 2 runs and one rollback", err, runs, undone)
 			}
 			if got := items(t, db); !slices.Equal(got, []string{"a"}) {
-				t.Errorf("stored are %q, want a", got)
+				t.Errorf("got items %q, want a", got)
 			}
 		})
 	}
 }
 
-// Without a permit nothing is written, and it is no outage.
+// While Permit returns an error, nothing is written, and it does not count as an
+// outage.
 func TestPermit(t *testing.T) {
 	var refusal error
 	checks := 0
 	db := open(t, Hooks{Permit: func() error { checks++; return refusal }})
 	w := db.Writer()
 	if err := w.Do(insertItem("a")); err != nil || checks != 2 {
-		t.Errorf("got %v after %d checks, want one before the transaction and one before its commit", err, checks)
+		t.Errorf("got %v after %d calls of Permit, want one before the transaction and one before COMMIT", err, checks)
 	}
 	refusal = errors.New("the lease has ended")
 	if err := w.Do(insertItem("b")); !errors.Is(err, refusal) || !errors.Is(err, ErrUnavailable) {
 		t.Errorf("got %v, want %v", err, refusal)
 	}
 	refusal = nil
-	err := w.Do(func(t *Tx) error { refusal = errors.New("in between"); return insertItem("c")(t) })
+	err := w.Do(func(t *Tx) error { refusal = errors.New("before COMMIT"); return insertItem("c")(t) })
 	if !errors.Is(err, refusal) || !w.outage.began.IsZero() {
-		t.Errorf("got %v and the outage %+v, want %v and none", err, w.outage, refusal)
+		t.Errorf("got %v and outage %+v, want %v and no outage", err, w.outage, refusal)
 	}
 	if got := items(t, db); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("stored are %q, want a", got)
+		t.Errorf("got items %q, want a", got)
 	}
 }
 
-// A commit allocates nothing for its hooks.
+// Hooks cost a commit no allocations.
 func TestHooksAllocateNothing(t *testing.T) {
 	measure := func(hooks Hooks) float64 {
 		w := open(t, hooks).Writer()
@@ -132,6 +134,6 @@ func TestHooksAllocateNothing(t *testing.T) {
 		AfterCommit: func() {}, Measure: func(int, time.Duration, bool) {},
 	})
 	if without := measure(Hooks{}); with > without {
-		t.Errorf("a commit allocates %v times with hooks, %v without", with, without)
+		t.Errorf("got %v allocations for a commit with hooks, want %v as without", with, without)
 	}
 }

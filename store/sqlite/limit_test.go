@@ -9,8 +9,8 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// A statement whose LIMIT is a parameter is prepared once, however often it runs.
-func TestLimitsKeepThePlan(t *testing.T) {
+// A statement with a parameter as its LIMIT is prepared once, however often it runs.
+func TestLimitIsPreparedOnce(t *testing.T) {
 	const query = "SELECT id FROM items ORDER BY id LIMIT ?"
 	db := open(t, Hooks{})
 	db.readers.SetMaxOpenConns(1)
@@ -34,11 +34,11 @@ func TestLimitsKeepThePlan(t *testing.T) {
 		}
 	}
 	if *readers != 1 || *writers != 1 {
-		t.Errorf("prepared %d and %d times, want once by the readers and once by the writer", *readers, *writers)
+		t.Errorf("readers prepared it %d times and the writer %d times, want once each", *readers, *writers)
 	}
 }
 
-// countPrepared counts how often a connection prepares a query of items.
+// countPrepared counts how often a connection prepares a SELECT.
 func countPrepared(t *testing.T, conn *sql.Conn) *int {
 	t.Helper()
 	n := new(int)

@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// ErrLocked says that another process has the data directory open.
+// ErrLocked means that another process has locked the data directory.
 var ErrLocked = errors.New("the data directory is in use")
 
-// LockFile is the file of the data directory that its process holds locked. It
-// names that process.
+// LockFile is the name of the lock file in a data directory. It contains the id of
+// the process that holds the lock.
 const LockFile = "lock"
 
-// DirLock is a data directory that belongs to this process until Close. The
-// kernel drops the lock when the process ends, however it ends.
+// DirLock is an exclusive lock of a data directory. The kernel releases it when the
+// process ends, however it ends.
 //
-// It is a lock of the directory itself, and one of [LockFile]. The file can be
-// removed while it is locked, and the next process would lock a new one; the
-// directory cannot, while there is a database in it.
+// It locks both the directory and [LockFile]. The lock file alone is not enough: it
+// can be deleted while it is locked, and the next process would then lock a new one.
+// A directory with a database in it cannot be deleted.
 type DirLock struct{ dir, file *os.File }
 
-// LockDir takes a data directory for this process. The error wraps [ErrLocked]
-// when another process has it.
+// LockDir locks a data directory and writes the id of this process to [LockFile].
+// The error wraps [ErrLocked] if another process holds the lock.
 func LockDir(dir string) (*DirLock, error) {
 	l, err := lockDir(dir, os.O_RDWR|os.O_CREATE)
 	if err != nil {
@@ -44,9 +44,9 @@ func LockDir(dir string) (*DirLock, error) {
 	return l, nil
 }
 
-// LockDirUnchanged is [LockDir] for a process that changes nothing in the
-// directory: it neither creates [LockFile] nor writes to it.
-func LockDirUnchanged(dir string) (*DirLock, error) { return lockDir(dir, os.O_RDONLY) }
+// LockDirReadOnly is like [LockDir] but does not change the directory: it neither
+// creates [LockFile] nor writes to it.
+func LockDirReadOnly(dir string) (*DirLock, error) { return lockDir(dir, os.O_RDONLY) }
 
 func lockDir(dir string, flags int) (_ *DirLock, err error) {
 	l := new(DirLock)
@@ -75,7 +75,7 @@ func lockDir(dir string, flags int) (_ *DirLock, err error) {
 	return l, nil
 }
 
-// Close gives the directory up.
+// Close releases the lock.
 func (l *DirLock) Close() error {
 	var errs []error
 	for _, f := range []*os.File{l.file, l.dir} {
@@ -88,8 +88,8 @@ func (l *DirLock) Close() error {
 
 func tryFlock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
 
-// flockUnsupported reports whether err says that a file system has no locks for
-// directories: the lock of the file must do there.
+// flockUnsupported reports whether err means that the file system cannot lock
+// directories. [LockFile] is the only lock there.
 func flockUnsupported(err error) bool {
 	for _, code := range []syscall.Errno{syscall.EBADF, syscall.EINVAL, syscall.ENOLCK, syscall.ENOSYS, syscall.ENOTSUP, syscall.EOPNOTSUPP} {
 		if errors.Is(err, code) {
@@ -99,37 +99,36 @@ func flockUnsupported(err error) bool {
 	return false
 }
 
-// lockError explains why f, the directory or its lock file, cannot be locked.
+// lockError explains why f, which is the directory or its lock file, cannot be locked.
 func lockError(dir string, f *os.File, err error) error {
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	note, _ := os.ReadFile(filepath.Join(dir, LockFile))
 	holder := strings.TrimSpace(string(note))
-	if holder == "" { // the file was removed
+	if holder == "" { // the lock file was deleted
 		holder = flockHolder(f)
 	}
 	return fmt.Errorf("%w: %s is held by %s", ErrLocked, dir, holder)
 }
 
-// flockHolder names the process that holds the lock of f, as far as the system
-// says which it is.
+// flockHolder names the process that holds the lock of f, if the system reveals it.
 func flockHolder(f *os.File) string {
 	const unknown = "another process"
 	info, err := f.Stat()
 	if err != nil {
 		return unknown
 	}
-	of, ok := info.Sys().(*syscall.Stat_t)
+	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return unknown
 	}
-	locks, _ := os.ReadFile("/proc/locks") // Linux alone has it
+	locks, _ := os.ReadFile("/proc/locks") // Linux only
 	for line := range strings.Lines(string(locks)) {
 		// 12: FLOCK  ADVISORY  WRITE 4711 fd:01:1835010 0 EOF
-		w := strings.Fields(line)
-		if len(w) > 5 && w[1] == "FLOCK" && w[4] != "0" && strings.HasSuffix(w[5], fmt.Sprintf(":%d", of.Ino)) {
-			return "process " + w[4]
+		field := strings.Fields(line)
+		if len(field) > 5 && field[1] == "FLOCK" && field[4] != "0" && strings.HasSuffix(field[5], fmt.Sprintf(":%d", stat.Ino)) {
+			return "process " + field[4]
 		}
 	}
 	return unknown

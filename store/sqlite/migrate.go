@@ -15,23 +15,23 @@ import (
 	"service/internal/durable"
 )
 
-// keptCopies is how many of the copies that migrations make are kept.
-const keptCopies = 2
+// keptSnapshots is how many of the snapshots that migrations make are kept.
+const keptSnapshots = 2
 
-// migrationFiles returns the names of migrations in their order.
+// migrationFiles returns the names of the migrations in lexical order.
 func migrationFiles(migrations fs.FS) ([]string, error) {
 	return fs.Glob(migrations, "migrations/*.sql")
 }
 
-// NewestSchema returns the version of the schema that the migrations lead to.
+// NewestSchema returns the schema version after all migrations.
 func NewestSchema(migrations fs.FS) (int, error) {
 	files, err := migrationFiles(migrations)
 	return len(files), err
 }
 
-// migrate brings the schema up to the newest version that this binary knows, one
-// transaction a step, after a copy of what was there. A newer schema is refused:
-// an older binary would not know what it must keep.
+// migrate migrates the schema to the newest version that this binary knows, in one
+// transaction for each version. It first makes a snapshot of the database. It refuses
+// a schema newer than the binary.
 func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	files, err := migrationFiles(migrations)
 	if err != nil {
@@ -40,7 +40,7 @@ func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	conn := db.writer.conn
 	var have int
 	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
-		return fmt.Errorf("read the schema's version: %w", err)
+		return fmt.Errorf("read the schema version: %w", err)
 	}
 	switch {
 	case have > len(files):
@@ -48,18 +48,19 @@ func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	case have == len(files):
 		return nil
 	case have > 0:
-		snapshot, err := db.copyBefore(ctx, have)
+		snapshot, err := db.snapshot(ctx, have)
 		if err != nil {
 			return fmt.Errorf("snapshot before the migration from schema %d to %d: %w", have, len(files), err)
 		}
 		if snapshot == "" {
-			db.logger.Warn("the schema is brought up to date; the database is too large to be copied before: a backup is the only way back", "from", have, "to", len(files))
+			db.logger.Warn("migrating the schema without a snapshot, since the database is over 2 GiB; only a backup can undo this",
+				"from", have, "to", len(files))
 		} else {
-			db.logger.Info("the schema is brought up to date; the database as it was is kept", "from", have, "to", len(files), "snapshot", snapshot)
+			db.logger.Info("migrating the schema, with a snapshot of the old database", "from", have, "to", len(files), "snapshot", snapshot)
 		}
 	}
-	// A table that others refer to cannot be replaced while references are
-	// enforced. They are checked before each step is committed instead.
+	// A table that others reference cannot be replaced while foreign keys are enforced.
+	// migrateStep checks them before each COMMIT instead.
 	if _, err := conn.ExecContext(ctx, "PRAGMA foreign_keys = OFF"); err != nil {
 		return err
 	}
@@ -76,28 +77,31 @@ func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	if _, err = conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
 		return err
 	}
-	return db.pruneCopies()
+	return db.pruneSnapshots()
 }
 
-// copyMark stands between a database's name and the schema of a copy of it,
-// which is followed by its time.
-const copyMark = ".schema-"
+// snapshotMark separates a database's name from the schema version and the time in
+// the name of a snapshot: service.db.schema-12.20260102T150405.000Z.
+const snapshotMark = ".schema-"
 
-// mostCopied is how large a database may be to be copied before a migration: nobody
-// is to wait for long.
-const mostCopied = 2 << 30
+// maxSnapshotSize is the maximum size in bytes of a database that is copied before a
+// migration. It bounds how long a start after an upgrade takes.
+const maxSnapshotSize = 2 << 30
 
-// copyBefore copies the database beside itself, on disk (fsynced), and returns
-// where; "" when it is too large. What a crash leaves of it does not have its name.
-func (db *DB) copyBefore(ctx context.Context, schema int) (string, error) {
+// snapshot copies the database into its own directory, fsyncs the copy and returns
+// its path, or "" if the database is too large. A crash leaves only a file with a
+// temporary name.
+func (db *DB) snapshot(ctx context.Context, schema int) (string, error) {
+	const used = `SELECT (page_count - freelist_count) * page_size
+		FROM pragma_page_count, pragma_freelist_count, pragma_page_size`
 	var size int64
-	if err := db.writer.conn.QueryRowContext(ctx, "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size").Scan(&size); err != nil {
+	if err := db.writer.conn.QueryRowContext(ctx, used).Scan(&size); err != nil {
 		return "", err
 	}
-	if size > mostCopied {
+	if size > maxSnapshotSize {
 		return "", nil
 	}
-	f, err := durable.CreateTemp(db.path + copyMark + strconv.Itoa(schema))
+	f, err := durable.CreateTemp(db.path + snapshotMark + strconv.Itoa(schema))
 	if err != nil {
 		return "", err
 	}
@@ -111,42 +115,42 @@ func (db *DB) copyBefore(ctx context.Context, schema int) (string, error) {
 	if _, err := durable.SyncFile(f.Name()); err != nil {
 		return "", err
 	}
-	name := fmt.Sprintf("%s%s%d.%s", db.path, copyMark, schema, time.Now().UTC().Format("20060102T150405.000Z"))
+	name := fmt.Sprintf("%s%s%d.%s", db.path, snapshotMark, schema, time.Now().UTC().Format("20060102T150405.000Z"))
 	return name, durable.Rename(f.Name(), name)
 }
 
-// pruneCopies removes the copies that migrations have made but the newest.
-func (db *DB) pruneCopies() error {
-	dir, prefix := filepath.Dir(db.path), filepath.Base(db.path)+copyMark
+// pruneSnapshots deletes the snapshots of earlier migrations except the newest ones.
+func (db *DB) pruneSnapshots() error {
+	dir, prefix := filepath.Dir(db.path), filepath.Base(db.path)+snapshotMark
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	taken := func(name string) string { _, t, _ := strings.Cut(strings.TrimPrefix(name, prefix), "."); return t }
-	var copies []string
+	var snapshots []string
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), prefix) && strings.HasSuffix(taken(e.Name()), "Z") {
-			copies = append(copies, e.Name())
+			snapshots = append(snapshots, e.Name())
 		}
 	}
-	slices.SortFunc(copies, func(a, b string) int { return strings.Compare(taken(b), taken(a)) })
-	for _, name := range copies[min(len(copies), keptCopies):] {
+	slices.SortFunc(snapshots, func(a, b string) int { return strings.Compare(taken(b), taken(a)) })
+	for _, name := range snapshots[min(len(snapshots), keptSnapshots):] {
 		old := filepath.Join(dir, name)
 		if err := os.Remove(old); err != nil {
-			db.logger.Warn("an old copy of the database cannot be removed", "snapshot", old, "error", err)
+			db.logger.Warn("failed to delete an old snapshot of the database", "snapshot", old, "error", err)
 			continue
 		}
-		db.logger.Info("an old copy of the database is removed", "snapshot", old)
+		db.logger.Info("deleted an old snapshot of the database", "snapshot", old)
 	}
 	return nil
 }
 
 func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int) error {
-	// user_version takes no parameter; it is part of the transaction.
+	// PRAGMA takes no parameters. user_version is part of the transaction.
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;", script, version)); err != nil {
 		return err
 	}
-	if strings.Contains(script, "DROP TABLE") { // nothing else breaks a reference; it reads all rows that have one
+	if strings.Contains(script, "DROP TABLE") { // only this can break references, and the check reads all of them
 		if err := checkReferences(ctx, conn); err != nil {
 			return err
 		}
@@ -155,7 +159,7 @@ func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int
 	return err
 }
 
-// checkReferences says whether a row refers to one that is not there.
+// checkReferences returns an error if a foreign key refers to a missing row.
 func checkReferences(ctx context.Context, conn *sql.Conn) error {
 	rows, err := conn.QueryContext(ctx, "PRAGMA foreign_key_check")
 	if err != nil {
@@ -168,6 +172,6 @@ func checkReferences(ctx context.Context, conn *sql.Conn) error {
 		if err := scan(&table, &row, &parent, &key); err != nil {
 			return err
 		}
-		return fmt.Errorf("row %d of %s refers to a row of %s that is not there", row.Int64, table, parent)
+		return fmt.Errorf("row %d of %s refers to a missing row of %s", row.Int64, table, parent)
 	})
 }

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// outage is a time in which the disk refuses writes. It is logged when it
-// begins and when it is over, and not for each write.
+// outage is a period in which writes fail with storage errors. It is logged once
+// when it begins and once when it ends, not for each write.
 type outage struct {
-	began, last time.Time // zero while there is none
-	refused     int       // writes
+	began, last time.Time // first and last failure; zero without an outage
+	refused     int       // number of writes that failed
 }
 
-// outageQuiet is how long all writes must succeed for an outage to be over: a
-// full disk now and then still has room for a small write.
+// outageQuiet is how long all writes must succeed before an outage counts as over.
+// A full disk may still have room for a small write now and then.
 const outageQuiet = 5 * time.Second
 
-// record updates the outage after a commit in which the disk refused so many
-// writes, the last of them with err.
+// record updates the outage after a commit. refused is the number of writes that
+// failed with storage errors, and err is the last of these errors.
 func (o *outage) record(refused int, err error, now time.Time, logger *slog.Logger) {
 	switch {
 	case refused > 0:
 		if o.began.IsZero() {
 			o.began = now
-			logger.Error("the disk does not take what is to be written: it is refused, and deliveries are held, until it does", "error", err)
+			logger.Error("storage is not writable: rejecting writes and pausing deliveries until it recovers", "error", err)
 		}
 		o.last = now
 		o.refused += refused
@@ -32,10 +32,10 @@ func (o *outage) record(refused int, err error, now time.Time, logger *slog.Logg
 	}
 }
 
-// end ends an outage.
+// end logs the end of an outage, if there is one.
 func (o *outage) end(now time.Time, logger *slog.Logger) {
 	if !o.began.IsZero() {
-		logger.Info("the disk takes what is written again", "refused", o.refused, "lasted", now.Sub(o.began).Round(time.Millisecond))
+		logger.Info("storage is writable again", "refused", o.refused, "lasted", now.Sub(o.began).Round(time.Millisecond))
 		*o = outage{}
 	}
 }

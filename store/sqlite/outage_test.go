@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// An outage is over when all writes have succeeded for a while.
-func TestOutageEndsByItself(t *testing.T) {
+// An outage ends when all writes have succeeded for outageQuiet.
+func TestOutageEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&log, nil))
@@ -25,17 +25,17 @@ func TestOutageEndsByItself(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		record(0)
 		if got := strings.Count(log.String(), "\n"); got != 1 {
-			t.Errorf("%d lines, want one:\n%s", got, &log)
+			t.Errorf("got %d lines, want 1:\n%s", got, &log)
 		}
 		time.Sleep(time.Second)
 		record(0)
 		record(0)
 		if got := strings.Count(log.String(), "\n"); got != 2 || !strings.Contains(log.String(), "refused=5 lasted=10s") {
-			t.Errorf("got %d lines, want two:\n%s", got, &log)
+			t.Errorf("got %d lines, want 2, the last with refused=5 lasted=10s:\n%s", got, &log)
 		}
 		record(1)
 		if got := strings.Count(log.String(), "level=ERROR"); got != 2 {
-			t.Errorf("the next one is not told:\n%s", &log)
+			t.Errorf("got %d errors, want 2, one for each outage:\n%s", got, &log)
 		}
 	})
 }

@@ -9,12 +9,12 @@ import (
 
 var limitParameter = regexp.MustCompile(`\bLIMIT (\?\d*)`)
 
-// keepPlan returns a query whose plan does not depend on the value of its LIMIT.
-// SQLite prepares a statement again each time a parameter that is its LIMIT is
-// bound: it may plan by the number.
+// keepPlan returns the query with a plan that does not depend on the value of its
+// LIMIT. SQLite prepares a statement again whenever the parameter of a plain LIMIT is
+// bound, because the plan may depend on that number.
 func keepPlan(query string) string { return limitParameter.ReplaceAllString(query, "LIMIT 0+${1}") }
 
-// stmt returns a prepared statement of the readers.
+// stmt returns the cached prepared statement of a query for the readers.
 func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	if st, ok := db.stmts.Load(query); ok {
 		return st.(*sql.Stmt), nil
@@ -30,8 +30,9 @@ func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	return st, nil
 }
 
-// Scan reads the one row of a query; sql.ErrNoRows when there is none. The
-// query is prepared once and kept: it must be a constant, or one of few.
+// Scan reads the first row of a query into dest, or returns sql.ErrNoRows. The
+// prepared statement is cached until Close, so the number of different queries must
+// be small.
 func (db *DB) Scan(ctx context.Context, query string, args []any, dest ...any) error {
 	st, err := db.stmt(ctx, query)
 	if err != nil {
@@ -43,8 +44,8 @@ func (db *DB) Scan(ctx context.Context, query string, args []any, dest ...any) e
 	return db.damage.observe(st.QueryRowContext(ctx, args...).Scan(dest...))
 }
 
-// Each calls row for every row of a query, until that returns an error. The
-// query is kept as by Scan.
+// Each calls row for every row of a query until row returns an error. It caches
+// the prepared statement as Scan does.
 func (db *DB) Each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
 	st, err := db.stmt(ctx, query)
 	if err != nil {
@@ -60,7 +61,7 @@ func (db *DB) Each(ctx context.Context, query string, args []any, row func(scan 
 	return db.damage.observe(Drain(rows, row))
 }
 
-// Drain calls row for every row, until that returns an error, and closes rows.
+// Drain calls row for every row until row returns an error, and closes rows.
 func Drain(rows *sql.Rows, row func(scan func(...any) error) error) error {
 	defer rows.Close()
 	for rows.Next() {

@@ -1,11 +1,12 @@
-// Package sqlite is the database engine of the store: one connection that
-// writes, with group commit, and several that read. It knows nothing of what is
-// stored.
+// Package sqlite is the store's database engine: one connection that writes, with
+// group commit, and a pool of connections that read. It knows nothing about
+// webhooks.
 //
-// It guarantees that a write that has returned nil is on disk (fsynced), also
-// after a power cut; that a write is stored whole or not at all; that reads never
-// wait for writes; and that nothing more is written to a database once it is
-// found damaged.
+// Guarantees:
+//   - A write that returned nil is fsynced and survives a power cut.
+//   - A write is atomic.
+//   - Reads never wait for writes.
+//   - Once the database is found damaged, nothing more is written to it.
 package sqlite
 
 import (
@@ -22,28 +23,27 @@ import (
 	"service/internal/durable"
 )
 
-// Config says how to open a database.
+// Config is the configuration of a [DB].
 type Config struct {
-	Path string // of the database; its directory is locked by the caller, see [LockDir]
-	// Migrations holds the files migrations/*.sql, in the order of their names:
-	// the nth brings the schema from version n-1 to n.
+	Path string // database file; the caller locks its directory with [LockDir]
+	// Migrations contains the files migrations/*.sql. In lexical order, the nth
+	// migrates the schema from version n-1 to n.
 	Migrations fs.FS
-	Readers    int // how many reads can be under way at once
-	// KeepLog leaves the write-ahead log alone: the caller moves it into the
-	// database.
-	KeepLog bool
-	// Check, unless it is nil, examines a database that exists before anything is
-	// written to it. Open returns its error.
+	Readers    int // maximum number of concurrent reads
+	// NoAutoCheckpoint turns SQLite's automatic checkpoints off: the caller
+	// checkpoints the WAL.
+	NoAutoCheckpoint bool
+	// Check examines an existing database before anything is written to it. Open
+	// returns its error. May be nil.
 	Check  func(ctx context.Context, db *sql.DB) error
 	Hooks  Hooks
 	Logger *slog.Logger
-	// Fault makes statements fail in a test, those of Hooks and of [DB.Scan] and
-	// [DB.Each] included; nil for none.
+	// Fault makes statements fail in tests, including those of Hooks, [DB.Scan] and
+	// [DB.Each]. May be nil.
 	Fault func(query string, write bool) Fault
 }
 
-// DB is an open database. Its methods may be called from any goroutine until
-// Close.
+// DB is an open database. It is safe for concurrent use until Close.
 type DB struct {
 	path    string
 	logger  *slog.Logger
@@ -55,13 +55,13 @@ type DB struct {
 	guard   *guard
 }
 
-// Open checks a database, opens it and brings its schema up to date. The file
-// is created when it does not exist. The error wraps [ErrDamaged] when it is
-// damaged; its files are then left as they are.
+// Open checks a database, opens it and migrates its schema. It creates the file if
+// it does not exist. If the database is damaged, Open changes no file and the error
+// wraps [ErrDamaged].
 func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
-	// SQLite would make it readable for others, and its WAL after its likeness.
-	// Once it exists it is never opened or closed by anything but SQLite, whose
-	// locks any other close would drop.
+	// SQLite would create a file that other users can read, and would give the WAL
+	// the same mode. From here on only SQLite may open and close the file: closing it
+	// elsewhere in this process would drop SQLite's locks.
 	if _, err := os.Stat(cfg.Path); errors.Is(err, fs.ErrNotExist) {
 		if err := durable.WriteFile(cfg.Path, nil, 0o600); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
@@ -88,8 +88,8 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	if err := db.migrate(ctx, cfg.Migrations); err != nil {
 		return nil, err
 	}
-	// The write-ahead log exists now. SQLite syncs the directory after the log's first
-	// write, but up to version 0.36 the driver without cgo syncs the log again instead.
+	// The WAL exists now. SQLite fsyncs the directory after its first write to the WAL,
+	// but the driver without cgo, up to version 0.36, fsyncs the WAL a second time instead.
 	if err := durable.SyncDir(filepath.Dir(cfg.Path)); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
@@ -100,21 +100,22 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 		return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
 	}
 	db.readers.SetMaxOpenConns(cfg.Readers)
-	db.readers.SetMaxIdleConns(cfg.Readers) // a closed connection would take its page cache with it
+	db.readers.SetMaxIdleConns(cfg.Readers) // closing a connection discards its page cache
 	return db, nil
 }
 
 // Writer returns the database's only writer.
 func (db *DB) Writer() *Writer { return db.writer }
 
-// Readers returns the connections that read. Their owner is the DB.
+// Readers returns the read-only connection pool, which the DB owns.
 func (db *DB) Readers() *sql.DB { return db.readers }
 
-// Close waits for writes under way and closes the connections. No read may be
-// under way. Unless it is nil, last runs when all connections are closed and
-// other processes still take the database for open; it may open and close the
-// database's files. Without it SQLite moves the write-ahead log into the
-// database and removes it.
+// Close waits for writes in flight and closes the connections. There must be no
+// reads in flight.
+//
+// If last is nil, SQLite checkpoints the WAL and deletes it. Otherwise the WAL stays,
+// and last is called once all connections are closed: it may open and close the
+// database's files, and other processes still see the database as open.
 func (db *DB) Close(last func() error) error {
 	var errs []error
 	if db.readers != nil {
@@ -137,22 +138,22 @@ func (db *DB) Close(last func() error) error {
 	return errors.Join(errs...)
 }
 
-// Abandon waits for writes under way and refuses further ones, and closes
-// nothing: SQLite would move the log of a damaged database into it and remove
-// the log. The connections end with the process.
+// Abandon waits for writes in flight and rejects later ones. It closes nothing,
+// because closing would make SQLite checkpoint the WAL of a damaged database and
+// delete it. The connections end with the process.
 func (db *DB) Abandon() {
 	if db.writer != nil {
 		db.writer.stop()
 	}
 }
 
-// Observe returns err, and remembers it when it says that the database is
-// damaged: nothing is written from then on. It is for errors of connections
-// that the caller has opened itself.
+// Observe returns err. If err reports corruption, the database counts as damaged
+// from then on and writes are rejected. Callers pass it the errors of connections
+// that they opened themselves.
 func (db *DB) Observe(err error) error { return db.damage.observe(err) }
 
-// Damaged returns nil, or once the database was found damaged an error that
-// wraps [ErrDamaged].
+// Damaged returns an error that wraps [ErrDamaged] if the database was found
+// damaged, and nil otherwise.
 func (db *DB) Damaged() error {
 	if found := db.damage.observed(); found != nil {
 		return damaged(db.path, found.Error())
@@ -160,8 +161,8 @@ func (db *DB) Damaged() error {
 	return nil
 }
 
-// WaitDamaged waits until ctx ends, and returns nil, or until the database is
-// found damaged, and returns what Damaged does.
+// WaitDamaged blocks until the database is found damaged, and then returns the error
+// of Damaged. It returns nil if ctx ends first.
 func (db *DB) WaitDamaged(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

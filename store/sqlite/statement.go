@@ -8,15 +8,15 @@ import (
 	"fmt"
 )
 
-// statement is one that changes something, prepared on the writer's connection and run
-// without database/sql's own bookkeeping, which takes a tenth of its time. The leader owns
-// it.
+// statement is a prepared statement of the writer's connection. It calls the driver
+// directly, because the bookkeeping of database/sql takes a tenth of a statement's
+// time. The leader owns it.
 type statement struct {
 	conn *sql.Conn
 	st   driver.StmtExecContext
-	args []driver.NamedValue // of the present run
 
-	// Of the present run, here so that none of them is allocated.
+	// State of the current run, kept here to avoid allocations.
+	args   []driver.NamedValue
 	result driver.Result
 	run    func(any) error
 }
@@ -38,7 +38,7 @@ func prepare(conn *sql.Conn, query string) (*statement, error) {
 	return s, err
 }
 
-// exec runs the statement with arguments that database/sql would take.
+// exec runs the statement. It accepts the argument types of database/sql.
 func (s *statement) exec(args []any) (driver.Result, error) {
 	s.args = s.args[:0]
 	for i, a := range args {
@@ -51,11 +51,11 @@ func (s *statement) exec(args []any) (driver.Result, error) {
 	err := s.conn.Raw(s.run)
 	r := s.result
 	s.result = nil
-	clear(s.args) // what they refer to
+	clear(s.args) // release what they refer to
 	return r, err
 }
 
-// value returns an argument as one of the types that a driver takes.
+// value converts an argument to one of the types that a driver accepts.
 func value(arg any) (driver.Value, error) {
 	switch v := arg.(type) {
 	case nil, int64, float64, bool, []byte, string:
@@ -72,7 +72,6 @@ func (s *statement) close() error {
 	})
 }
 
-// closeAll closes prepared statements.
 func closeAll(statements map[string]*statement) (err error) {
 	for _, s := range statements {
 		err = errors.Join(err, s.close())

@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// Tx is the writer's connection inside a transaction. It is valid until the
-// function that it was given to returns.
+// Tx is a transaction on the writer's connection. It is valid until the function
+// that received it returns.
 type Tx struct {
 	w       *Writer
-	current *Op
-	wrote   bool  // something may have been written since this was last reset
-	changed bool  // the same, since the transaction began
-	ended   bool  // SQLite may have ended the transaction by itself
-	refused int   // writes that failed for want of the disk
-	cause   error // the last of them did
+	current *Op   // the write that is running
+	wrote   bool  // the current write may have changed the database
+	changed bool  // the transaction may have changed the database
+	ended   bool  // SQLite may have ended the transaction after a storage error
+	refused int   // number of writes that failed with a storage error
+	cause   error // error of the last of them
 }
 
-// AfterCommit has fn run once what the current write wrote is on disk, before
-// its caller goes on. The leader calls it: fn must be quick and must not write.
+// AfterCommit registers fn to run after the current write is on disk and before its
+// caller continues. The leader calls fn: it must be quick and must not write.
 func (t *Tx) AfterCommit(fn func()) { t.current.after = append(t.current.after, fn) }
 
-// query returns a prepared statement that returns rows.
+// query returns the cached prepared statement of a query that returns rows.
 func (t *Tx) query(query string) (*sql.Stmt, error) {
 	t.w.ran++
 	if s := t.w.queries[query]; s != nil {
@@ -38,7 +38,7 @@ func (t *Tx) query(query string) (*sql.Stmt, error) {
 	return s, nil
 }
 
-// statement returns a prepared statement that returns no rows.
+// statement returns the cached prepared statement of a query without result rows.
 func (t *Tx) statement(query string) (*statement, error) {
 	t.w.ran++
 	if s := t.w.statements[query]; s != nil {
@@ -52,13 +52,14 @@ func (t *Tx) statement(query string) (*statement, error) {
 	return s, nil
 }
 
-// Exec runs a statement, prepared once. The query must be a constant.
+// Exec runs a statement. The query must be a constant: its prepared statement is
+// cached until the writer closes.
 func (t *Tx) Exec(query string, args ...any) error {
 	_, err := t.ExecResult(query, args...)
 	return err
 }
 
-// Affected is Exec; it returns how many rows were changed.
+// Affected is like Exec and returns the number of changed rows.
 func (t *Tx) Affected(query string, args ...any) (int64, error) {
 	r, err := t.ExecResult(query, args...)
 	if err != nil {
@@ -67,7 +68,7 @@ func (t *Tx) Affected(query string, args ...any) (int64, error) {
 	return r.RowsAffected()
 }
 
-// ExecResult is Exec; it returns what database/sql does.
+// ExecResult is like Exec and returns the result.
 func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 	s, err := t.statement(query)
 	if err != nil {
@@ -85,14 +86,14 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 	return r, err
 }
 
-// Scan reads the one row of a query; sql.ErrNoRows when there is none. The
-// query may write and return a row.
+// Scan reads the first row of a query into dest, or returns sql.ErrNoRows. The query
+// must be a constant. It may write, with a RETURNING clause.
 func (t *Tx) Scan(query string, args []any, dest ...any) error {
 	s, err := t.query(query)
 	if err != nil {
 		return err
 	}
-	t.read(query)
+	t.noteQuery(query)
 	if err := t.inject(query); err != nil {
 		t.noteError(err)
 		return err
@@ -104,33 +105,33 @@ func (t *Tx) Scan(query string, args []any, dest ...any) error {
 	return err
 }
 
-// noteError notes what the error of a statement, nil for none, means for the
-// transaction: a disk that fails, for a read too, may have made SQLite end it.
-// What is written from then on is written at once, and cannot be undone.
+// noteError records the error of a statement, if any. After a storage error, even in
+// a read, SQLite may have ended the transaction. Later statements would then each
+// commit immediately and could not be rolled back.
 func (t *Tx) noteError(err error) {
 	if err != nil {
-		t.noteWrite(true) // for all that is known
+		t.noteWrite(true) // the failed statement may have written
 		t.ended = t.ended || isStorage(err)
 	}
 }
 
-// read notes that a query that returns rows is run, which may write as well.
-func (t *Tx) read(query string) { t.noteWrite(!strings.HasPrefix(query, "SELECT ")) }
+// noteQuery records that a query with result rows runs. Only a SELECT cannot write.
+func (t *Tx) noteQuery(query string) { t.noteWrite(!strings.HasPrefix(query, "SELECT ")) }
 
-// noteWrite notes whether a statement may have written something.
+// noteWrite records whether a statement may have changed the database.
 func (t *Tx) noteWrite(wrote bool) {
 	t.wrote = t.wrote || wrote
 	t.changed = t.changed || wrote
 }
 
-// Each calls row for every row of a query, until that returns an error. The
-// query must be a constant.
+// Each calls row for every row of a query until row returns an error. The query must
+// be a constant.
 func (t *Tx) Each(query string, args []any, row func(scan func(...any) error) error) error {
 	st, err := t.query(query)
 	if err != nil {
 		return err
 	}
-	t.read(query)
+	t.noteQuery(query)
 	if err := t.inject(query); err != nil {
 		t.noteError(err)
 		return err
@@ -143,6 +144,6 @@ func (t *Tx) Each(query string, args []any, row func(scan func(...any) error) er
 	return err
 }
 
-// Statements returns how many statements the writer has run since it was
+// Statements returns the number of statements that the writer has run since it was
 // opened.
 func (t *Tx) Statements() int64 { return t.w.ran }

@@ -11,19 +11,19 @@ import (
 	"syscall"
 )
 
-// Unchanged is a database that is read without a change to its directory: SQLite
-// would create its -shm, and may create its -wal, even for a connection that
-// only reads.
+// Unchanged is a database that is read without changing its directory. An ordinary
+// read-only connection would create the -shm file, and may create the -wal file.
 type Unchanged struct {
 	*sql.DB
-	scratch string // a directory of this process alone, "" for none
+	scratch string // temporary directory, "" for none
 }
 
-// OpenUnchanged opens the database at path, which no process may have open, for
-// reading. Commits that are in the write-ahead log alone are read too: then the
-// database gets a second name, or where that is impossible is copied, in a new
-// directory beside its own or in the one for temporary files. The caller must
-// call Close.
+// OpenUnchanged opens the database at path for reading. No process may have it open.
+//
+// If the database has a WAL, it is read through a hard link in a temporary directory,
+// together with a copy of the WAL; where a hard link is impossible, the database is
+// copied too. The temporary directory is next to the database's directory or in
+// os.TempDir. The caller must call Close.
 func OpenUnchanged(path string) (_ *Unchanged, err error) {
 	u := new(Unchanged)
 	defer func() {
@@ -36,13 +36,12 @@ func OpenUnchanged(path string) (_ *Unchanged, err error) {
 		return nil, err
 	}
 	mode := modeImmutable
-	if log, err := os.Stat(path + "-wal"); err == nil && log.Size() > 0 {
+	if wal, err := os.Stat(path + "-wal"); err == nil && wal.Size() > 0 {
 		absolute, err := filepath.Abs(path)
 		if err != nil {
 			return nil, err
 		}
-		// Not in the directory of the database itself: that stays as it is.
-		u.scratch, err = newScratch(absolute, info.Size()+log.Size(), filepath.Dir(filepath.Dir(absolute)), os.TempDir())
+		u.scratch, err = newScratch(absolute, info.Size()+wal.Size(), filepath.Dir(filepath.Dir(absolute)), os.TempDir())
 		if err != nil {
 			return nil, err
 		}
@@ -56,7 +55,7 @@ func OpenUnchanged(path string) (_ *Unchanged, err error) {
 	return u, err
 }
 
-// Close closes the database and removes what was made to read it.
+// Close closes the database and removes the temporary directory.
 func (u *Unchanged) Close() error {
 	var errs []error
 	if u.DB != nil {
@@ -68,11 +67,12 @@ func (u *Unchanged) Close() error {
 	return errors.Join(errs...)
 }
 
-// newScratch returns a new directory, in one of the places, that has the database
-// file at path under its own name. Size is what a copy takes, with its log.
-func newScratch(path string, size int64, places ...string) (scratch string, err error) {
-	for _, place := range places {
-		if scratch, err = os.MkdirTemp(place, "salvage-"); err != nil {
+// newScratch creates a directory in one of the parents, and links or copies the
+// database file at path into it. size is the size in bytes of the database and its
+// WAL: a copy needs that much free space, and a tenth more.
+func newScratch(path string, size int64, parents ...string) (scratch string, err error) {
+	for _, parent := range parents {
+		if scratch, err = os.MkdirTemp(parent, "salvage-"); err != nil {
 			continue
 		}
 		if os.Link(path, filepath.Join(scratch, filepath.Base(path))) == nil {
@@ -80,11 +80,11 @@ func newScratch(path string, size int64, places ...string) (scratch string, err 
 		}
 		os.Remove(scratch)
 	}
-	for _, place := range places {
-		if room, err := free(place); err != nil || room < size+size/10 {
+	for _, parent := range parents {
+		if available, err := freeSpace(parent); err != nil || available < size+size/10 {
 			continue
 		}
-		if scratch, err = os.MkdirTemp(place, "salvage-"); err != nil {
+		if scratch, err = os.MkdirTemp(parent, "salvage-"); err != nil {
 			continue
 		}
 		if err := copyFile(path, filepath.Join(scratch, filepath.Base(path))); err != nil {
@@ -92,7 +92,8 @@ func newScratch(path string, size int64, places ...string) (scratch string, err 
 		}
 		return scratch, nil
 	}
-	return "", fmt.Errorf("%s can be read only with a copy of it, and there is no room for its %d MiB in %s: set TMPDIR to a folder that has", path, size>>20+1, strings.Join(places, " or "))
+	return "", fmt.Errorf("reading %s needs a copy of it, and neither hard links nor %d MiB of free space are available in %s: "+
+		"set TMPDIR to a directory with enough space", path, (size+size/10)>>20+1, strings.Join(parents, " or "))
 }
 
 func copyFile(from, to string) (err error) {
@@ -109,8 +110,8 @@ func copyFile(from, to string) (err error) {
 	return errors.Join(err, dst.Close())
 }
 
-// free returns how many bytes this process can write to the disk of a folder.
-func free(dir string) (int64, error) {
+// freeSpace returns the free space in bytes of the file system that contains dir.
+func freeSpace(dir string) (int64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
 		return 0, err

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// copyOpen copies a database as a killed process leaves it: with a log that holds
-// the last commits.
+// copyOpen returns a copy of an open database, as a killed process leaves it: with
+// commits in the WAL only.
 func copyOpen(t *testing.T) (path string) {
 	t.Helper()
 	live := filepath.Join(t.TempDir(), "test.db")
@@ -39,7 +39,7 @@ func TestOpenUnchanged(t *testing.T) {
 		}
 		return all
 	}
-	for _, log := range []bool{true, false} {
+	for _, wal := range []bool{true, false} {
 		before := names()
 		u, err := OpenUnchanged(path)
 		if err != nil {
@@ -47,20 +47,20 @@ func TestOpenUnchanged(t *testing.T) {
 		}
 		var n int
 		err = u.QueryRow("SELECT count(*) FROM items").Scan(&n)
-		if log && (err != nil || n != 1) {
-			t.Errorf("with its log there are %d items, %v, want 1", n, err)
+		if wal && (err != nil || n != 1) {
+			t.Errorf("with WAL: got %d items, %v, want 1", n, err)
 		}
 		if err := u.Close(); err != nil {
 			t.Error(err)
 		}
 		if after := names(); len(after) != len(before) {
-			t.Errorf("the files were %q and are %q", before, after)
+			t.Errorf("got files %q afterwards, want %q", after, before)
 		}
 		os.Remove(path + "-wal")
 	}
 }
 
-// A database on another file system cannot get a second name there: it is copied.
+// A hard link to another file system is impossible, so the database is copied.
 func TestOpenUnchangedCopy(t *testing.T) {
 	path := copyOpen(t)
 	const memory = "/dev/shm"
@@ -68,7 +68,7 @@ func TestOpenUnchangedCopy(t *testing.T) {
 	switch err := os.Link(path, probe); {
 	case err == nil:
 		os.Remove(probe)
-		t.Skip("NOT TESTED: there is no second file system")
+		t.Skip("NOT TESTED: no second file system")
 	}
 	if _, err := os.Stat(memory); err != nil {
 		t.Skip("NOT TESTED: ", err)
@@ -80,9 +80,9 @@ func TestOpenUnchangedCopy(t *testing.T) {
 	defer os.RemoveAll(scratch)
 	info, err := os.Stat(filepath.Join(scratch, filepath.Base(path)))
 	if want, wantErr := os.Stat(path); err != nil || wantErr != nil || info.Size() != want.Size() {
-		t.Errorf("the copy: %v, %v, want the size of %v, %v", info, err, want, wantErr)
+		t.Errorf("copy: got %v, %v, want the size of %v, %v", info, err, want, wantErr)
 	}
 	if _, err := newScratch(path, 1<<60, memory); err == nil {
-		t.Error("a copy for which there is no room was made")
+		t.Error("a copy larger than the free space: got no error")
 	}
 }

@@ -6,29 +6,29 @@ import (
 	"errors"
 )
 
-// View is one read transaction: everything that is read through it is of one
-// moment.
+// View is a read transaction: all its reads see the same snapshot of the database.
 type View struct {
 	db  *DB
 	ctx context.Context
 	tx  *sql.Tx
 }
 
-// View calls read with a View, which is valid until read returns. A View that
-// stays open keeps the write-ahead log from being shortened.
+// View calls read with a View that is valid until read returns. While it is open,
+// checkpoints cannot reset the WAL.
 func (db *DB) View(ctx context.Context, read func(v *View) error) error {
 	tx, err := db.readers.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	err = read(&View{db, ctx, tx})
-	if ended := tx.Rollback(); ended != nil && !errors.Is(ended, sql.ErrTxDone) { // which a context's end has brought
-		err = errors.Join(err, ended)
+	// A context that ended has rolled the transaction back already: ErrTxDone.
+	if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
+		err = errors.Join(err, rollback)
 	}
 	return err
 }
 
-// Scan reads the one row of a query; sql.ErrNoRows when there is none.
+// Scan is like [DB.Scan].
 func (v *View) Scan(query string, args []any, dest ...any) error {
 	st, err := v.db.stmt(v.ctx, query)
 	if err != nil {
@@ -40,7 +40,7 @@ func (v *View) Scan(query string, args []any, dest ...any) error {
 // ErrStop, returned by row, ends [View.Each] without an error.
 var ErrStop = errors.New("sqlite: stop")
 
-// Each calls row for every row of a query, until that returns an error.
+// Each is like [DB.Each].
 func (v *View) Each(query string, args []any, row func(scan func(...any) error) error) error {
 	st, err := v.db.stmt(v.ctx, query)
 	if err != nil {

@@ -15,39 +15,40 @@ import (
 	"time"
 )
 
-// maxCommit bounds how many writes share one commit, and so how long the first
-// of them waits for the last.
+// maxCommit is the maximum number of writes in one commit. It bounds how long the
+// first of them waits for the last.
 const maxCommit = 512
 
-// ErrUnavailable says that nothing could be written: the disk is full, say, or
-// the database is closed. Nothing of the write is stored; the same one may
-// succeed later.
+// ErrUnavailable means that a write failed because the database cannot be written,
+// for example because the disk is full or the database is closed. Nothing of the
+// write is stored; the same write may succeed later.
 var ErrUnavailable = errors.New("store: cannot write")
 
-// ErrClosed is what a write gets after Close. It wraps [ErrUnavailable].
+// ErrClosed is the error of a write after Close. It wraps [ErrUnavailable].
 var ErrClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
-// ErrUndone says that a transaction was undone to run its writes again, each
-// with a savepoint.
-var ErrUndone = errors.New("store: a write without a savepoint has failed")
+// ErrRolledBack means that a transaction was rolled back because a write without a
+// savepoint failed. Its writes run again, each in a savepoint.
+var ErrRolledBack = errors.New("store: a write without a savepoint failed")
 
-// errPanic is what the writes of a commit get in which something panicked.
+// errPanic is the error of all writes of a commit that panicked.
 var errPanic = errors.New("store: panic in a commit")
 
-// Unavailable says whether an error is that of a database that cannot be
-// written or read just now, and not that of one record.
+// Unavailable reports whether err means that the database cannot be read or written
+// at present, rather than that one record is faulty.
 func Unavailable(err error) bool { return errors.Is(err, ErrUnavailable) || isStorage(err) }
 
-// Writer is the only connection that writes, and shares commits among its
-// callers. There is no goroutine of its own: the first caller to arrive becomes
-// the leader, commits every queued write in one transaction with one fsync,
-// wakes their callers, and hands leadership to the first write that has come
-// since. So a lone write costs no switch of goroutines, and many at a time share
-// their fsyncs.
+// Writer owns the only connection that writes, and commits the writes of its callers
+// in groups (group commit). It has no goroutine: the first caller to arrive becomes
+// the leader, commits every queued write in one transaction with one fsync, wakes
+// the followers, and hands leadership to the first write that arrived in between.
+// A lone write therefore costs no goroutine switch, and concurrent writes share one
+// fsync.
 //
-// A write that fails undoes itself alone. For that it has a savepoint, which
-// costs a copy of each page that it changes; but where all writes of a commit
-// are repeatable none has one, until one of them fails.
+// A write that fails is rolled back alone. This needs a savepoint, which copies each
+// page that the write changes. To avoid the copies, a commit whose writes are all
+// repeatable runs without savepoints; if one of them fails, the transaction is rolled
+// back and all of them run again, each in a savepoint.
 type Writer struct {
 	db     *sql.DB
 	conn   *sql.Conn
@@ -55,40 +56,40 @@ type Writer struct {
 	damage *damage
 	logger *slog.Logger
 	fault  func(query string, write bool) Fault // Config.Fault
-	failed atomic.Bool                          // the disk has refused a write, and EndOutage was not called since
+	failed atomic.Bool                          // a write failed since the last call of EndOutage
 
-	commits atomic.Int64 // transactions that were committed
+	commits atomic.Int64 // number of committed transactions
 
 	// Owned by the leader.
-	queries    map[string]*sql.Stmt
-	statements map[string]*statement
-	ran        int64 // of both
-	outage     outage
-	last       Op // BeforeCommit of the present transaction
+	queries      map[string]*sql.Stmt  // prepared, with result rows
+	statements   map[string]*statement // prepared, without result rows
+	ran          int64                 // number of statements of both kinds that ran
+	outage       outage
+	beforeCommit Op // Hooks.BeforeCommit as a write of the current transaction
 
 	mu     sync.Mutex
 	queue  []*Op
-	led    bool // there is a leader
+	led    bool // a leader exists
 	closed bool
-	idle   *sync.Cond // led has become false
+	idle   *sync.Cond // signals that led became false
 }
 
-// Op is one write that was submitted to a Writer, owned by its caller.
+// Op is a write that was submitted to a Writer. Its caller owns it.
 type Op struct {
 	run        func(*Tx) error
 	repeatable bool
-	after      []func()  // run by the leader after the commit, in commit order
+	after      []func()  // the leader calls these after the commit, in order
 	err        error     // set before turn receives true
-	turn       chan bool // true: done; false: lead
+	turn       chan bool // receives false to lead, and true when the write is done
 }
 
 func openWriter(cfg *Config, d *damage) (*Writer, error) {
 	pragmas := writerPragmas
-	if cfg.KeepLog {
-		pragmas = keepingPragmas
+	if cfg.NoAutoCheckpoint {
+		pragmas = noCheckpointPragmas
 	}
 	if info, err := os.Stat(cfg.Path); err == nil && info.Size() == 0 {
-		// Only an empty database takes it, and only before its first page is written.
+		// It has no effect once the first page is written.
 		pragmas = append([]string{incrementalVacuum}, pragmas...)
 	}
 	db, err := openPool(cfg.Path, modeCreate, pragmas)
@@ -108,19 +109,18 @@ func openWriter(cfg *Config, d *damage) (*Writer, error) {
 	return w, nil
 }
 
-// Do runs fn in the next commit. When it returns nil, what fn wrote is on disk
-// (fsynced); otherwise none of it is. It takes no context: a write that was
-// queued is finished, so that no caller is left in doubt. fn runs on the
-// goroutine of some caller, and must not wait for another write.
+// Do runs fn in the next commit. If it returns nil, the changes of fn are fsynced;
+// otherwise none of them are stored. It takes no context: a queued write always
+// completes, so its caller always learns the outcome. fn runs on the leader's
+// goroutine, and must not wait for another write.
 func (w *Writer) Do(fn func(*Tx) error) error { return w.Wait(w.Submit(fn, false)) }
 
-// DoRepeatable is [Writer.Do] for an fn that may be called a second time, when
-// what it did was undone because another write of the same commit has failed.
-// It costs less.
+// DoRepeatable is like [Writer.Do], but cheaper. fn is called a second time if its
+// first call was rolled back because another write of the same commit failed.
 func (w *Writer) DoRepeatable(fn func(*Tx) error) error { return w.Wait(w.Submit(fn, true)) }
 
-// Submit queues a write. Writes are run in the order of their submission. The
-// caller must call Wait at once: leadership may pass to it.
+// Submit queues a write. Writes run in the order of submission. The caller must call
+// Wait immediately, because it may have become the leader.
 func (w *Writer) Submit(fn func(*Tx) error, repeatable bool) *Op {
 	op := &Op{run: fn, repeatable: repeatable, turn: make(chan bool, 1)}
 	w.mu.Lock()
@@ -138,12 +138,12 @@ func (w *Writer) Submit(fn func(*Tx) error, repeatable bool) *Op {
 	return op
 }
 
-// Wait waits for a write that was submitted, and returns what [Writer.Do] does.
-// It is called once.
+// Wait waits for a submitted write and returns its error, as [Writer.Do] does. It
+// must be called exactly once for each write.
 func (w *Writer) Wait(op *Op) error {
 	if done := <-op.turn; !done {
-		// On one processor nobody else gets to submit anything while this one is
-		// in SQLite: without this each write would have a commit to itself.
+		// With one processor, no other goroutine can submit while this one is inside
+		// SQLite. Without Gosched each write would then have a commit of its own.
 		runtime.Gosched()
 		w.lead()
 		<-op.turn
@@ -151,22 +151,22 @@ func (w *Writer) Wait(op *Op) error {
 	return op.err
 }
 
-// lead commits one batch, the leader's own write among it, and passes
-// leadership on, whatever happens to it.
+// lead commits one batch, which includes the leader's own write. It hands leadership
+// on even if the commit panics.
 func (w *Writer) lead() {
 	w.mu.Lock()
 	n := min(len(w.queue), maxCommit)
 	batch := w.queue[:n:n]
 	w.queue = w.queue[n:]
 	w.mu.Unlock()
-	var first []*Op
+	var chores []*Op
 	for _, c := range w.hooks.Chores {
 		if c.Due() {
-			first = append(first, &Op{run: c.Run, repeatable: true, turn: make(chan bool, 1)})
+			chores = append(chores, &Op{run: c.Run, repeatable: true, turn: make(chan bool, 1)})
 		}
 	}
-	if first != nil {
-		batch = append(first, batch...)
+	if chores != nil {
+		batch = append(chores, batch...)
 	}
 
 	committed := false
@@ -175,7 +175,7 @@ func (w *Writer) lead() {
 		defer w.mu.Unlock()
 		for _, op := range batch {
 			if !committed && op.err == nil {
-				op.err = errPanic // whether it is stored is not known: it must not be acknowledged
+				op.err = errPanic // it may or may not be stored, so it must not be acknowledged
 			}
 			op.turn <- true
 		}
@@ -198,9 +198,9 @@ func (w *Writer) lead() {
 // commit runs and commits a batch, and sets the error of each write.
 func (w *Writer) commit(t *Tx, batch []*Op) {
 	began := time.Now()
-	told := false
+	panicked := true
 	defer func() {
-		if !told {
+		if panicked {
 			w.rollback(errPanic)
 		}
 	}()
@@ -208,10 +208,10 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 	if err == nil {
 		repeatable := !slices.ContainsFunc(batch, func(op *Op) bool { return !op.repeatable })
 		switch err = t.transaction(batch, repeatable || len(batch) == 1, repeatable); {
-		case errors.Is(err, ErrUndone) && repeatable:
+		case errors.Is(err, ErrRolledBack) && repeatable:
 			err = t.transaction(batch, false, false)
-		case errors.Is(err, ErrUndone):
-			err = nil // it was alone
+		case errors.Is(err, ErrRolledBack):
+			err = nil // the batch is a single write, which has its error
 		}
 	}
 	failed := err != nil || t.refused > 0
@@ -230,8 +230,8 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 		for _, op := range batch {
 			op.err = err
 		}
-		w.rollback(err) // last: the owner may ask Failed
-		told = true
+		w.rollback(err) // last, since the hook may call Failed
+		panicked = false
 		return
 	}
 	w.outage.record(t.refused, t.cause, time.Now(), w.logger)
@@ -240,12 +240,12 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 			runAll(op.after)
 		}
 	}
-	runAll(w.last.after)
-	w.last.after = nil
+	runAll(w.beforeCommit.after)
+	w.beforeCommit.after = nil
 	if w.hooks.AfterCommit != nil {
 		w.hooks.AfterCommit()
 	}
-	told = true
+	panicked = false
 }
 
 func runAll(fns []func()) {
@@ -254,52 +254,52 @@ func runAll(fns []func()) {
 	}
 }
 
-// transaction runs writes and commits: without savepoints when it is plain, and
-// with the hook BeforeCommit when last. When it returns an error nothing of them
-// is stored.
-func (t *Tx) transaction(batch []*Op, plain, last bool) error {
+// transaction runs a batch of writes and commits them. With plain it uses no
+// savepoints; with hook it calls the hook BeforeCommit. If it returns an error,
+// nothing of the batch is stored.
+func (t *Tx) transaction(batch []*Op, plain, hook bool) error {
 	t.refused, t.cause, t.ended = 0, nil, false
-	t.w.last = Op{run: t.w.hooks.BeforeCommit}
+	t.w.beforeCommit = Op{run: t.w.hooks.BeforeCommit}
 	err := t.Exec("BEGIN IMMEDIATE")
 	if err != nil {
 		return err
 	}
 	t.changed = false
-	run := t.savepoint
+	run := t.runInSavepoint
 	if plain {
-		run = t.plain
+		run = t.runPlain
 	}
 	for _, op := range batch {
 		if err = run(op); err != nil {
 			break
 		}
 	}
-	if err == nil && last && t.w.last.run != nil {
-		if !t.try(&t.w.last) {
-			err = fmt.Errorf("%w: %w", ErrUndone, t.w.last.err)
+	if err == nil && hook && t.w.beforeCommit.run != nil {
+		if !t.try(&t.w.beforeCommit) {
+			err = fmt.Errorf("%w: %w", ErrRolledBack, t.w.beforeCommit.err)
 		}
 	}
 	if err == nil && t.changed && t.w.hooks.Stamp != nil {
 		err = t.w.hooks.Stamp(t)
 	}
 	if err == nil {
-		err = t.w.refusal() // one of the writes may have observed damage
+		err = t.w.refusal() // a write may have found damage
 	}
 	if err == nil {
 		err = t.Exec("COMMIT")
 	}
 	if err == nil {
-		t.w.commits.Add(1) // before any caller of its writes goes on
+		t.w.commits.Add(1) // before any caller continues, see Commits
 	}
 	if err != nil {
-		// A full disk may have ended the transaction already.
+		// Fails if a storage error has ended the transaction already.
 		_ = t.Exec("ROLLBACK")
 		for _, op := range batch {
 			op.after = nil
 		}
-		t.w.last.after = nil
+		t.w.beforeCommit.after = nil
 	}
-	if errors.Is(err, ErrUndone) {
+	if errors.Is(err, ErrRolledBack) {
 		t.w.rollback(err)
 	}
 	return err
@@ -312,9 +312,10 @@ func (w *Writer) rollback(err error) {
 	}
 }
 
-// savepoint runs one write so that its failure undoes itself alone. The error
-// is the transaction's; the write's own goes to op.err.
-func (t *Tx) savepoint(op *Op) error {
+// runInSavepoint runs a write in a savepoint, so that its failure rolls back only
+// itself. It sets op.err to the error of the write, and returns the error of the
+// transaction.
+func (t *Tx) runInSavepoint(op *Op) error {
 	if err := t.Exec("SAVEPOINT op"); err != nil {
 		return err
 	}
@@ -326,28 +327,29 @@ func (t *Tx) savepoint(op *Op) error {
 	return t.Exec("RELEASE op")
 }
 
-// plain runs one write that cannot be undone alone: it returns ErrUndone when it
-// fails and may have written something, and, whatever it says, when a statement of
-// it may have ended the transaction.
-func (t *Tx) plain(op *Op) error {
+// runPlain runs a write without a savepoint, so it cannot be rolled back alone. It
+// returns ErrRolledBack if the write failed and may have changed the database, or if
+// one of its statements may have ended the transaction, even when the write itself
+// ignored that error.
+func (t *Tx) runPlain(op *Op) error {
 	t.wrote = false
 	ok := t.try(op)
 	if ok && t.ended {
-		op.err = fmt.Errorf("%w: a statement has failed", ErrUnavailable)
+		op.err = fmt.Errorf("%w: a statement failed", ErrUnavailable)
 	}
 	if t.ended || !ok && t.wrote {
-		return ErrUndone
+		return ErrRolledBack
 	}
 	return nil
 }
 
-// try runs one write, and says whether it went well. Its error goes to op.err.
+// try runs a write, sets op.err and reports whether the write succeeded.
 func (t *Tx) try(op *Op) bool {
 	t.current = op
 	if t.w.hooks.BeforeWrite != nil {
 		t.w.hooks.BeforeWrite(t)
 	}
-	op.err = t.w.damage.observe(t.protect(op.run))
+	op.err = t.w.damage.observe(t.recoverPanic(op.run))
 	t.current = nil
 	if op.err == nil {
 		return true
@@ -363,9 +365,9 @@ func (t *Tx) try(op *Op) bool {
 	return false
 }
 
-// protect turns a panic of one write into its error: the other writes of the
-// commit, and leadership, must survive it.
-func (t *Tx) protect(run func(*Tx) error) (err error) {
+// recoverPanic runs a write and turns a panic into its error, so that the other
+// writes of the commit and the leader continue.
+func (t *Tx) recoverPanic(run func(*Tx) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("store: panic in a write: %v\n%s", p, debug.Stack())
@@ -374,12 +376,12 @@ func (t *Tx) protect(run func(*Tx) error) (err error) {
 	return run(t)
 }
 
-// notPermitted is an error of the hook Permit.
+// notPermitted wraps an error of the hook Permit.
 type notPermitted struct{ error }
 
 func (e notPermitted) Unwrap() error { return e.error }
 
-// refusal returns why nothing may be written, nil for nothing.
+// refusal returns the reason why nothing may be written, or nil.
 func (w *Writer) refusal() error {
 	if w.damage.observed() != nil {
 		return ErrDamaged
@@ -392,12 +394,12 @@ func (w *Writer) refusal() error {
 	return nil
 }
 
-// Failed says whether the disk has refused a write since [Writer.EndOutage] was
-// last called.
+// Failed reports whether a commit or a write failed with a storage error, or was
+// not permitted, since the last call of [Writer.EndOutage].
 func (w *Writer) Failed() bool { return w.failed.Load() }
 
-// EndOutage says that the disk accepts writes again, as the caller has found
-// out with writes of its own.
+// EndOutage ends the outage. The caller has checked with writes of its own that the
+// disk accepts writes again.
 func (w *Writer) EndOutage() error {
 	w.failed.Store(false)
 	return w.Do(func(t *Tx) error {
@@ -406,15 +408,15 @@ func (w *Writer) EndOutage() error {
 	})
 }
 
-// Commits returns how many transactions the writer has committed. A write that has
-// returned nil is in one of them.
+// Commits returns the number of committed transactions. It includes those of all
+// writes that have returned nil.
 func (w *Writer) Commits() int64 { return w.commits.Load() }
 
-// Conn returns the writer's connection, for a PRAGMA of it. A statement of its
-// own may run within the transaction of a commit.
+// Conn returns the writer's connection, for PRAGMA statements. A statement on it may
+// run inside the transaction of a commit.
 func (w *Writer) Conn() *sql.Conn { return w.conn }
 
-// stop waits for the writes under way and refuses further ones.
+// stop waits for writes in flight and rejects later ones.
 func (w *Writer) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -424,8 +426,8 @@ func (w *Writer) stop() {
 	}
 }
 
-// Closed says whether the writer refuses writes because the database is closed
-// or about to be.
+// Closed reports whether the writer rejects writes because the database is closed
+// or closing.
 func (w *Writer) Closed() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

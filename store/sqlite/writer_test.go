@@ -14,10 +14,12 @@ import (
 	"time"
 )
 
-// migrations make a schema of items, and of refs that refer to them.
-var migrations = fstest.MapFS{"migrations/0001.sql": {Data: []byte("CREATE TABLE items (id TEXT PRIMARY KEY, body BLOB) STRICT; CREATE TABLE refs (item TEXT NOT NULL REFERENCES items (id)) STRICT;")}}
+// migrations create items, and refs that reference them.
+var migrations = fstest.MapFS{"migrations/0001.sql": {Data: []byte(`
+	CREATE TABLE items (id TEXT PRIMARY KEY, body BLOB) STRICT;
+	CREATE TABLE refs (item TEXT NOT NULL REFERENCES items (id)) STRICT;`)}}
 
-// open opens a new database, which is closed with the test.
+// open opens a new database and closes it at the end of the test.
 func open(t *testing.T, hooks Hooks) *DB {
 	t.Helper()
 	db := openPath(t, filepath.Join(t.TempDir(), "test.db"), hooks)
@@ -38,7 +40,7 @@ func insertItem(id string) func(*Tx) error {
 	return func(t *Tx) error { return t.Exec("INSERT INTO items (id) VALUES (?)", id) }
 }
 
-// items returns the ids of the items in their order.
+// items returns the ids of the items, sorted.
 func items(t *testing.T, db *DB) (ids []string) {
 	t.Helper()
 	err := db.Each(context.Background(), "SELECT id FROM items ORDER BY id", nil, func(scan func(...any) error) error {
@@ -53,24 +55,24 @@ func items(t *testing.T, db *DB) (ids []string) {
 	return ids
 }
 
-// lead holds leadership of the writer until what it returns is called, so that
-// what is submitted until then shares a commit.
-func lead(w *Writer) (release func()) {
-	hold, held := make(chan struct{}), make(chan struct{})
-	op := w.Submit(func(*Tx) error { close(held); <-hold; return nil }, true)
+// blockWriter keeps the writer busy until release is called, so that all writes that
+// are submitted until then share a commit.
+func blockWriter(w *Writer) (release func()) {
+	unblock, running := make(chan struct{}), make(chan struct{})
+	op := w.Submit(func(*Tx) error { close(running); <-unblock; return nil }, true)
 	go w.Wait(op)
-	<-held
-	return func() { close(hold) }
+	<-running
+	return func() { close(unblock) }
 }
 
-func TestConcurrentWritesShareCommits(t *testing.T) {
+func TestGroupCommit(t *testing.T) {
 	for _, repeatable := range []bool{false, true} {
 		t.Run(fmt.Sprintf("repeatable=%t", repeatable), func(t *testing.T) {
 			db := open(t, Hooks{})
-			errs, told := writeTogether(db.Writer(), 400, repeatable, func(i int) bool { return i%4 != 3 })
+			errs, after := writeTogether(db.Writer(), 400, repeatable, func(i int) bool { return i%4 != 3 })
 			for i, err := range errs {
-				if bad := i%4 == 3; bad != (err != nil) || bad == (told[i] == 1) {
-					t.Errorf("write %d: error %v, and it was told %d times", i, err, told[i])
+				if bad := i%4 == 3; bad != (err != nil) || bad == (after[i] == 1) {
+					t.Errorf("write %d: got error %v and %d calls after the commit, want an error: %t", i, err, after[i], bad)
 				}
 			}
 			stored := items(t, db)
@@ -79,22 +81,23 @@ func TestConcurrentWritesShareCommits(t *testing.T) {
 			}
 			for _, id := range stored {
 				if strings.HasPrefix(id, "bad") {
-					t.Errorf("%s was stored by a write that failed", id)
+					t.Errorf("%s was stored although its write failed", id)
 				}
 			}
 		})
 	}
 }
 
-// writeTogether makes n writes in one commit. Those that are not good write, and
-// then fail. It returns the error of each, and how often its AfterCommit ran.
-func writeTogether(w *Writer, n int, repeatable bool, good func(int) bool) (errs []error, told []int) {
+// writeTogether submits n writes for one commit. Each inserts an item; if it is not
+// good, it then fails. writeTogether returns the error of each write and how often
+// its AfterCommit function ran.
+func writeTogether(w *Writer, n int, repeatable bool, good func(int) bool) (errs []error, after []int) {
 	var wg sync.WaitGroup
-	errs, told = make([]error, n), make([]int, n)
-	release := lead(w)
+	errs, after = make([]error, n), make([]int, n)
+	release := blockWriter(w)
 	for i := range errs {
 		op := w.Submit(func(t *Tx) error {
-			t.AfterCommit(func() { told[i]++ })
+			t.AfterCommit(func() { after[i]++ })
 			if good(i) {
 				return insertItem(fmt.Sprint("good-", i))(t)
 			}
@@ -104,90 +107,91 @@ func writeTogether(w *Writer, n int, repeatable bool, good func(int) bool) (errs
 	}
 	release()
 	wg.Wait()
-	return errs, told
+	return errs, after
 }
 
-// Writes that may be run again have no savepoint until one of them fails that
-// has written something; they are run once unless one does.
-func TestWritesAreRepeatedOnlyWhenOneMustBeUndone(t *testing.T) {
+// Repeatable writes run a second time, in savepoints, only if one of them fails after
+// it may have changed the database.
+func TestRepeatableWrites(t *testing.T) {
+	const succeeds = "succeeds"
 	for name, test := range map[string]struct {
-		last func(*Tx) error
-		runs int // of another write of the same commit
+		second func(*Tx) error
+		runs   int // how often the first write of the commit runs
 	}{
-		"all go well":      {insertItem("last"), 1},
-		"it wrote nothing": {func(*Tx) error { return errors.New("refused") }, 1},
-		"it changed nothing": {func(t *Tx) error {
-			return errors.Join(t.Exec("DELETE FROM items WHERE id = 'nobody'"), errors.New("refused"))
+		succeeds:                {insertItem("second"), 1},
+		"fails without writing": {func(*Tx) error { return errors.New("refused") }, 1},
+		"fails after a statement that changed nothing": {func(t *Tx) error {
+			return errors.Join(t.Exec("DELETE FROM items WHERE id = 'missing'"), errors.New("refused"))
 		}, 1},
-		"it wrote": {func(t *Tx) error {
-			return errors.Join(insertItem("last")(t), errors.New("refused"))
+		"fails after an insert": {func(t *Tx) error {
+			return errors.Join(insertItem("second")(t), errors.New("refused"))
 		}, 2},
-		"it wrote and read": {func(t *Tx) error {
+		"fails after an insert that returns a row": {func(t *Tx) error {
 			var id string
-			err := t.Scan("INSERT INTO items (id) VALUES ('last') RETURNING id", nil, &id)
+			err := t.Scan("INSERT INTO items (id) VALUES ('second') RETURNING id", nil, &id)
 			return errors.Join(err, errors.New("refused"))
 		}, 2},
-		"its statement failed": {func(t *Tx) error {
-			return t.Exec("INSERT INTO refs (item) VALUES ('nobody')")
+		"statement fails": {func(t *Tx) error {
+			return t.Exec("INSERT INTO refs (item) VALUES ('missing')")
 		}, 2},
-		"it panicked": {func(t *Tx) error {
-			if err := insertItem("last")(t); err != nil {
+		"panics": {func(t *Tx) error {
+			if err := insertItem("second")(t); err != nil {
 				return err
 			}
-			panic("poison")
+			panic("test")
 		}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := open(t, Hooks{})
 			w := db.Writer()
-			release := lead(w)
-			runs, told := 0, 0
+			release := blockWriter(w)
+			runs, after := 0, 0
 			first := w.Submit(func(t *Tx) error {
 				runs++
-				t.AfterCommit(func() { told++ })
+				t.AfterCommit(func() { after++ })
 				return insertItem("first")(t)
 			}, true)
-			last := w.Submit(test.last, true)
+			second := w.Submit(test.second, true)
 			release()
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				if err := w.Wait(first); err != nil {
-					t.Errorf("the other write failed: %v", err)
+					t.Errorf("first write: got %v, want no error", err)
 				}
 			})
-			err := w.Wait(last)
+			err := w.Wait(second)
 			wg.Wait()
 			stored := items(t, db)
 			want := 1
-			if name == "all go well" {
+			if name == succeeds {
 				want = 2
 			}
 			if (err == nil) != (want == 2) || len(stored) != want {
-				t.Errorf("the last write: %v; the items are %q, want %d", err, stored, want)
+				t.Errorf("second write: got %v and items %q, want %d items", err, stored, want)
 			}
-			if runs != test.runs || told != 1 {
-				t.Errorf("the other write was run %d times and told %d times, want %d and 1", runs, told, test.runs)
+			if runs != test.runs || after != 1 {
+				t.Errorf("first write: got %d runs and %d calls after the commit, want %d and 1", runs, after, test.runs)
 			}
 		})
 	}
 }
 
-func TestAPanicCostsItsOwnWriteAlone(t *testing.T) {
+func TestPanicFailsOnlyItsWrite(t *testing.T) {
 	w := open(t, Hooks{}).Writer()
-	err := w.Do(func(*Tx) error { panic("poison") })
-	if err == nil || !strings.Contains(err.Error(), "poison") {
+	err := w.Do(func(*Tx) error { panic("test") })
+	if err == nil || !strings.Contains(err.Error(), "test") {
 		t.Errorf("got %v, want the panic as an error", err)
 	}
 	if err := w.Do(insertItem("p")); err != nil {
-		t.Errorf("the writer did not survive: %v", err)
+		t.Errorf("next write: got %v, want no error", err)
 	}
 }
 
-func TestWritesAreRunInTheOrderOfTheirSubmission(t *testing.T) {
+func TestWritesRunInOrderOfSubmission(t *testing.T) {
 	w := open(t, Hooks{}).Writer()
 	var got []int
 	var ops []*Op
-	release := lead(w)
+	release := blockWriter(w)
 	var wg sync.WaitGroup
 	for i := range 1000 {
 		ops = append(ops, w.Submit(func(*Tx) error { got = append(got, i); return nil }, false))
@@ -199,15 +203,15 @@ func TestWritesAreRunInTheOrderOfTheirSubmission(t *testing.T) {
 	wg.Wait()
 	for i, n := range got {
 		if i != n {
-			t.Fatalf("write %d came in place %d", n, i)
+			t.Fatalf("write %d: got write number %d", i, n)
 		}
 	}
 	if len(got) != 1000 {
-		t.Errorf("%d writes were run, want 1000", len(got))
+		t.Errorf("got %d writes, want 1000", len(got))
 	}
 }
 
-func TestAClosedWriterRefusesWrites(t *testing.T) {
+func TestClosedWriter(t *testing.T) {
 	db := open(t, Hooks{})
 	if err := db.Close(nil); err != nil {
 		t.Fatal(err)
@@ -216,13 +220,12 @@ func TestAClosedWriterRefusesWrites(t *testing.T) {
 		t.Errorf("got %v, want %v", err, ErrClosed)
 	}
 	if !db.Writer().Closed() {
-		t.Error("Closed is false")
+		t.Error("Closed: got false, want true")
 	}
 }
 
-// When the commit itself fails, every write in it has failed, and the next
-// commit is sound.
-func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
+// If COMMIT fails, all writes of the commit fail, and the next commit succeeds.
+func TestCommitFails(t *testing.T) {
 	var calls []string
 	var undone error
 	var w *Writer
@@ -236,45 +239,45 @@ func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
 		},
 	})
 	w = db.Writer()
-	told := false
+	after := false
 	err := w.Do(func(t *Tx) error {
-		t.AfterCommit(func() { told = true })
-		// A deferred foreign key is checked by COMMIT.
-		return errors.Join(insertItem("a")(t), t.Exec("PRAGMA defer_foreign_keys = ON"), t.Exec("INSERT INTO refs (item) VALUES ('nobody')"))
+		t.AfterCommit(func() { after = true })
+		// COMMIT checks a deferred foreign key.
+		return errors.Join(insertItem("a")(t), t.Exec("PRAGMA defer_foreign_keys = ON"), t.Exec("INSERT INTO refs (item) VALUES ('missing')"))
 	})
-	if !errors.Is(err, ErrUnavailable) || told || !errors.Is(undone, ErrUnavailable) || !w.Failed() {
-		t.Errorf("got %v, told %t, rolled back with %v; want a failed commit that tells nobody", err, told, undone)
+	if !errors.Is(err, ErrUnavailable) || after || !errors.Is(undone, ErrUnavailable) || !w.Failed() {
+		t.Errorf("got %v, AfterCommit ran: %t, rolled back with %v; want %v without AfterCommit", err, after, undone, ErrUnavailable)
 	}
 	if want := []string{"measure", "rollback"}; !slices.Equal(calls, want) {
-		t.Errorf("the calls are %q, want %q", calls, want)
+		t.Errorf("got calls %q, want %q", calls, want)
 	}
 	if err := w.Do(insertItem("b")); err != nil {
 		t.Error(err)
 	}
 	if got := items(t, db); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("stored are %q, want b", got)
+		t.Errorf("got items %q, want b", got)
 	}
 	if err := w.EndOutage(); err != nil || w.Failed() {
-		t.Errorf("EndOutage: %v, and Failed is %t", err, w.Failed())
+		t.Errorf("EndOutage: got %v and Failed %t, want nil and false", err, w.Failed())
 	}
 }
 
-// A panic after the commit takes down its own caller, and not the writer.
-func TestAPanicAfterTheCommitPassesLeadershipOn(t *testing.T) {
+// A panic after the commit reaches the leader's caller, and the writer continues.
+func TestPanicAfterCommit(t *testing.T) {
 	var undone []error
 	w := open(t, Hooks{Rollback: func(err error) { undone = append(undone, err) }}).Writer()
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("the panic was swallowed")
+				t.Error("got no panic, want one")
 			}
 		}()
 		w.Do(func(t *Tx) error { t.AfterCommit(func() { panic("after") }); return nil })
 	}()
 	if len(undone) != 1 || Unavailable(undone[0]) {
-		t.Errorf("rolled back with %v, want one error that does not promise that nothing is stored", undone)
+		t.Errorf("rolled back with %v, want one error other than %v", undone, ErrUnavailable)
 	}
 	if err := w.Do(insertItem("p")); err != nil {
-		t.Errorf("the writer did not survive: %v", err)
+		t.Errorf("next write: got %v, want no error", err)
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"service/internal/durable"
 )
 
-// WriteLogged runs write in one transaction on a database that no process has
-// open, and which may have been written by another program than SQLite. It closes
-// the database without moving the write-ahead log into it: what was written, and
-// the first page, are in the log alone, where the system has locks for that (see
-// newGuard). The log is on disk (fsynced) then.
-func WriteLogged(ctx context.Context, path string, write func(*sql.Conn) error) (err error) {
-	db, err := openPool(path, modeCreate, keepingPragmas)
+// WriteToWAL runs write in one transaction on a database that no process has open.
+// The database file may come from a program other than SQLite, such as a restore.
+//
+// It closes the database without a checkpoint: the changes, and the first page, are
+// in the WAL only, and the WAL is fsynced. This needs the locks of newGuard; on other
+// systems SQLite checkpoints.
+func WriteToWAL(ctx context.Context, path string, write func(*sql.Conn) error) (err error) {
+	db, err := openPool(path, modeCreate, noCheckpointPragmas)
 	if err != nil {
 		return err
 	}
@@ -51,16 +52,16 @@ func WriteLogged(ctx context.Context, path string, write func(*sql.Conn) error) 
 		err = write(conn)
 	}
 	if err != nil {
-		_, undone := conn.ExecContext(ctx, "ROLLBACK")
-		return errors.Join(err, undone)
+		_, rollback := conn.ExecContext(ctx, "ROLLBACK")
+		return errors.Join(err, rollback)
 	}
 	if _, err = conn.ExecContext(ctx, "COMMIT"); err != nil {
 		return err
 	}
-	return durable.SyncDir(filepath.Dir(path)) // as in Open
+	return durable.SyncDir(filepath.Dir(path)) // for the reason given in Open
 }
 
-// touchFirstPage writes the first page as it is.
+// touchFirstPage writes the first page without changing it, so that it is in the WAL.
 func touchFirstPage(ctx context.Context, conn *sql.Conn) error {
 	var version int64
 	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {

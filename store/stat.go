@@ -31,6 +31,12 @@ const (
 	statRest  = 5 * time.Second
 )
 
+// LastHour returns the 60 minutes up to and including the minute of now.
+func LastHour(now time.Time) (from, to time.Time) {
+	to = now.Truncate(StatMinute).Add(StatMinute)
+	return to.Add(-time.Hour), to
+}
+
 // statKey names one row of the statistics.
 type statKey struct {
 	programID, subscriptionID string
@@ -64,6 +70,22 @@ func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
 			s.counted[key].Count(a)
 		}
 	}
+}
+
+// failedSince returns the subscriptions with a failed attempt since a time that is not
+// written yet.
+func (s *stats) failedSince(from time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := []string{}
+	for _, counted := range [...]map[statKey]*webhook.Stat{s.counted, s.writing} {
+		for key, stat := range counted {
+			if key.subscriptionID != "" && key.span == StatMinute && key.at >= from.UnixMilli() && stat.FailedAttempts() > 0 {
+				ids = append(ids, key.subscriptionID)
+			}
+		}
+	}
+	return ids
 }
 
 // due says whether the next commit should write some.

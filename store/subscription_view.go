@@ -179,13 +179,18 @@ const (
 	subscriptionsUp, subscriptionsDown = " AND s.id > ?2 ORDER BY s.id LIMIT ?1", " AND s.id < ?2 ORDER BY s.id DESC LIMIT ?1"
 
 	subscriptionMatches = `((?4 = '' OR s.program_id = ?4)
-		AND (?5 IS NULL OR s.status IN (SELECT value FROM json_each(?5)))
+		AND (?5 IS NULL OR iif(` + subscriptionDegraded + `, 'degraded', s.status) IN (SELECT value FROM json_each(?5)))
 		AND (?6 IS NULL OR s.active IN (SELECT value FROM json_each(?6)))
 		AND (?7 IS NULL OR (s.deleted_at IS NOT NULL) IN (SELECT value FROM json_each(?7)))
 		AND (?8 IS NULL OR EXISTS (SELECT 1 FROM losses l WHERE l.subscription_id = s.id) IN (SELECT value FROM json_each(?8)))
 		AND (?9 IS NULL OR s.created_at >= ?9) AND (?10 IS NULL OR s.created_at < ?10)
 		AND (?11 IS NULL OR EXISTS (SELECT 1 FROM json_each(?11) t WHERE instr(lower(s.url), t.value) > 0))
 		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) n WHERE instr(s.events, json_quote(n.value)) > 0))) IS TRUE`
+
+	// ?13 is when the last hour began, ?14 the subscriptions whose statistics are not
+	// all written yet and have failed attempts.
+	subscriptionDegraded = `s.status = 'healthy' AND s.active = 1 AND s.deleted_at IS NULL AND (s.id IN (SELECT value FROM json_each(?14)) OR EXISTS (
+		SELECT 1 FROM stats t WHERE t.program_id = s.program_id AND t.subscription_id = s.id AND t.span = 60000 AND t.at >= ?13 AND t.failed + t.retryable > 0))`
 )
 
 func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subscriptionWalk {
@@ -198,17 +203,21 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 	for _, text := range f["url"] {
 		texts = append(texts, strings.ToLower(text))
 	}
+	lastHour, _ := LastHour(s.clock.now())
 	w := &subscriptionWalk{
 		limits: s.lists, size: q.Size, descending: q.Sort[0].Descending,
 		args: []any{programID, jsonOf(f["status"]), jsonOf(truths(f["active"])), jsonOf(deleted), jsonOf(truths(f["losses"])),
-			millis(created.From), millis(created.To), jsonOf(texts), jsonOf(f["event"])},
+			millis(created.From), millis(created.To), jsonOf(texts), jsonOf(f["event"]), lastHour.UnixMilli(), "[]"},
+	}
+	if f["status"] != nil {
+		w.args[len(w.args)-1] = jsonOf(s.stats.failedSince(lastHour))
 	}
 	if w.descending {
 		w.at = "~" // after all ids
 	}
 	w.query, w.values = subscriptionsOfAll, []any{nil}
 	switch status := f["status"]; {
-	case status != nil && !slices.Contains(status, string(webhook.HealthHealthy)) && !slices.Contains(deleted, 1):
+	case status != nil && !slices.Contains(status, string(webhook.HealthHealthy)) && !slices.Contains(status, string(webhook.HealthDegraded)) && !slices.Contains(deleted, 1):
 		w.query, w.values = subscriptionsByHealth, nil
 		for _, one := range status {
 			w.values = append(w.values, one)
@@ -297,7 +306,7 @@ const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t
 
 // Stats returns what [Store.Stats] does for each of the
 // subscriptions, by their ids, without answers and durations.
-func (s Subscriptions) Stats(ctx context.Context, subs []SubscriptionSummary, span time.Duration, from, to time.Time) (map[string][]webhook.Stat, error) {
+func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, span time.Duration, from, to time.Time) (map[string][]webhook.Stat, error) {
 	pairs := make([][2]string, len(subs))
 	asked := make(map[string]bool, len(subs))
 	for i := range subs {
@@ -340,6 +349,21 @@ func (s Subscriptions) Stats(ctx context.Context, subs []SubscriptionSummary, sp
 		return nil
 	})
 	return all, err
+}
+
+// maxDegraded is up to how many degraded subscriptions are counted.
+const maxDegraded = 100
+
+// CountDegraded counts the degraded subscriptions of a program, of all when that is "".
+// More says that there may be more: it counts to 100, and looks at a bounded number.
+func (s Subscriptions) CountDegraded(ctx context.Context, programID string) (n int, more bool, err error) {
+	q := webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxDegraded, Filters: map[string][]string{"status": {string(webhook.HealthDegraded)}}}
+	err = s.view(ctx, func(v *view) error {
+		ids, _, beyond, err := newSubscriptionWalk(s.core, programID, &q).walk(v)
+		n, more = len(ids), beyond
+		return err
+	})
+	return n, more, err
 }
 
 // SubscriptionView is all that an admin sees of one subscription.

@@ -177,7 +177,7 @@ func TestSubscriptionView(t *testing.T) {
 			t.Errorf("after a success: %+v", u)
 		}
 		now := time.Now()
-		stats, err := s.Subscriptions().Stats(t.Context(), []SubscriptionSummary{u.SubscriptionSummary}, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
+		stats, err := s.Subscriptions().Stats(t.Context(), []webhook.Subscription{u.Subscription}, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
 		must(t, err)
 		var sum webhook.Stat
 		for _, one := range stats[sub.ID] {
@@ -193,6 +193,46 @@ func TestSubscriptionView(t *testing.T) {
 		}
 		_, err = s.Subscriptions().View(t.Context(), "none", 2)
 		wantCode(t, err, webhook.CodeNotFound)
+	})
+}
+
+// A healthy subscription is degraded for an hour after a failed attempt, before and
+// after its statistics are written.
+func TestDegradedSubscriptions(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		failed, fine, paused := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", "content_updated")
+		for _, of := range []struct {
+			sub    webhook.Subscription
+			status int
+		}{{failed, 503}, {fine, 204}, {paused, 503}} {
+			answer(t, s, form(t, s, queue(t, s, of.sub.ID), 1), of.status)
+		}
+		_, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: new(bool)})
+		must(t, err)
+		check := func(when string, degraded ...string) {
+			t.Helper()
+			checkAllSubscriptions(t, s, "p", "filter[status]=degraded", degraded)
+			n, more, err := s.Subscriptions().CountDegraded(t.Context(), "")
+			if err != nil || n != len(degraded) || more {
+				t.Errorf("%s: %d are degraded (more: %t, %v), want %d", when, n, more, err, len(degraded))
+			}
+			var healthy []string
+			for _, id := range []string{paused.ID, fine.ID, failed.ID} {
+				if !slices.Contains(degraded, id) {
+					healthy = append(healthy, id)
+				}
+			}
+			checkAllSubscriptions(t, s, "p", "filter[status]=healthy", healthy)
+		}
+		check("while they are in memory", failed.ID)
+		time.Sleep(time.Minute)
+		publish(t, s, "p", "channel_updated") // its commit writes statistics
+		time.Sleep(time.Minute)
+		publish(t, s, "p", "channel_updated")
+		check("once they are written", failed.ID)
+		time.Sleep(time.Hour)
+		check("after an hour")
 	})
 }
 

@@ -29,6 +29,7 @@ const shownEvents = 100
 // deliveryRecord is what the page of one delivery shows.
 type deliveryRecord struct {
 	store.DeliveryView
+	to       ui.SubscriptionState // the state of its subscription
 	attempts []attemptRecord
 	body     []byte // of the request, nil when it cannot be made any more
 	last     int    // the number of the last attempt that had an answer, 0 for none
@@ -68,6 +69,9 @@ func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 		return nil, asProblem(err)
 	}
 	d := &deliveryRecord{DeliveryView: view}
+	if d.to, err = h.subscriptionState(r.Context(), time.Now(), &view.Subscription); err != nil {
+		return nil, err
+	}
 	if d.EventJSON != nil {
 		d.body = webhook.AppendBody(nil, d.ID, d.SubscriptionID, d.ProgramID, d.EventJSON)
 	}

@@ -658,7 +658,7 @@ func deliveryFacts(f ui.Frame, d *deliveryRecord) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if d.Subscription.DeletedAt.IsZero() {
-					templ_7745c5c3_Err = ui.SubscriptionState(d.Subscription.Active, d.Subscription.Status).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.SubscriptionBadge(d.to).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

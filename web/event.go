@@ -170,6 +170,7 @@ func writeEventTable(to io.Writer) func([]webhook.Event) error {
 // eventRecord is one event with where it went.
 type eventRecord struct {
 	store.EventView
+	states subscriptionStates // of those that the event waits for
 	lines  []eventDeliveryLine
 	newest string // the address of the first page of its deliveries, "" when this is it
 	older  string // of the next
@@ -191,6 +192,13 @@ func (h *eventPages) show(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	e := &eventRecord{EventView: view, lines: bySubscription(view.Deliveries), api: h.curl.Command("GET", "/v2/events/"+id, "")}
+	waiting := make([]webhook.Subscription, len(view.Waiting))
+	for i := range view.Waiting {
+		waiting[i] = view.Waiting[i].Subscription
+	}
+	if e.states, err = h.subscriptionStates(r.Context(), r.clock.Now, waiting); err != nil {
+		return response{}, err
+	}
 	if cursor != "" {
 		e.newest = eventPath(program, id)
 	}

@@ -990,7 +990,7 @@ func eventPage(f ui.Frame, e *eventRecord) templ.Component {
 										}()
 									}
 									ctx = templ.InitializeContext(ctx)
-									templ_7745c5c3_Err = ui.SubscriptionState(sub.Subscription.Active, sub.Subscription.Status).Render(ctx, templ_7745c5c3_Buffer)
+									templ_7745c5c3_Err = ui.SubscriptionBadge(e.states[sub.Subscription.ID]).Render(ctx, templ_7745c5c3_Buffer)
 									if templ_7745c5c3_Err != nil {
 										return templ_7745c5c3_Err
 									}

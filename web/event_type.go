@@ -39,6 +39,7 @@ type eventTypeRecord struct {
 	*webhook.EventType
 	fields      []fieldGroup
 	subscribers []webhook.Subscription
+	states      subscriptionStates
 	more        bool // there are more
 	api         string
 }
@@ -57,6 +58,9 @@ func (h *eventTypePages) show(r *request) (response, error) {
 	}
 	e := eventTypeRecord{EventType: t, fields: schemaFields(t.Schema), api: h.curl.Command("GET", "/v2/event_types/"+t.Name, "")}
 	e.more, e.subscribers = len(subs) > shownSubscribers, subs[:min(len(subs), shownSubscribers)]
+	if e.states, err = h.subscriptionStates(r.Context(), r.clock.Now, e.subscribers); err != nil {
+		return response{}, err
+	}
 	return response{page: eventTypePage(h.frame(r, t.Name), &e)}, nil
 }
 

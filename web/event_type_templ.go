@@ -741,7 +741,7 @@ func eventTypePage(f ui.Frame, e *eventTypeRecord) templ.Component {
 										}()
 									}
 									ctx = templ.InitializeContext(ctx)
-									templ_7745c5c3_Err = ui.SubscriptionState(s.Active, s.Status).Render(ctx, templ_7745c5c3_Buffer)
+									templ_7745c5c3_Err = ui.SubscriptionBadge(e.states[s.ID]).Render(ctx, templ_7745c5c3_Buffer)
 									if templ_7745c5c3_Err != nil {
 										return templ_7745c5c3_Err
 									}

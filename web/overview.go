@@ -31,6 +31,8 @@ type overview struct {
 	caFile    string
 	totals    store.Totals
 	backlog   webhook.Backlog
+	degraded  int  // subscriptions
+	more      bool // there may be more of those
 	incidents openIncidents
 	health    health
 	stats     *attemptStats // of the last hour
@@ -113,6 +115,9 @@ func (h *overviewPages) show(r *request) (response, error) {
 		}
 	}
 	if o.totals, err = h.store.Totals(ctx); err != nil {
+		return response{}, err
+	}
+	if o.degraded, o.more, err = h.store.Subscriptions().CountDegraded(ctx, ""); err != nil {
 		return response{}, err
 	}
 	deliveries, next, err := h.store.Deliveries().PageAll(ctx, ofProgram(&query, r.program))

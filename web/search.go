@@ -26,6 +26,7 @@ const (
 // searchResult is what a search found.
 type searchResult struct {
 	subscriptions []webhook.Subscription
+	states        subscriptionStates // of the subscriptions, where the page shows them
 	programs      []string
 	byID          []store.Found
 
@@ -58,6 +59,9 @@ func (h *searchPages) show(r *request) (response, error) {
 	}
 	if s.count() == 1 {
 		return response{location: s.only()}, nil
+	}
+	if s.states, err = h.subscriptionStates(r.Context(), r.clock.Now, s.subscriptions); err != nil {
+		return response{}, err
 	}
 	a := response{page: foundPage(f, s)}
 	if q != "" && s.count() == 0 {

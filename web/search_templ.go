@@ -400,7 +400,7 @@ func foundSubscriptions(f ui.Frame, s *searchResult) templ.Component {
 								}()
 							}
 							ctx = templ.InitializeContext(ctx)
-							templ_7745c5c3_Err = ui.SubscriptionState(sub.Active, sub.Status).Render(ctx, templ_7745c5c3_Buffer)
+							templ_7745c5c3_Err = ui.SubscriptionBadge(s.states[sub.ID]).Render(ctx, templ_7745c5c3_Buffer)
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}

@@ -49,6 +49,39 @@ func TestResendRejected(t *testing.T) {
 	}
 }
 
+// TestDegraded: a healthy subscription with a failed attempt in the last hour is degraded
+// on every page that shows its state, and its own page says why.
+func TestDegraded(t *testing.T) {
+	v, s, _ := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	other := s.subscribe("acme", "https://a.example/other")
+	s.deliver(sub, 200)
+	delivery := s.deliver(sub, 503)
+	const degraded = `title="1 of 2 attempts failed in the last hour"`
+	page := v.do("GET", "/subscriptions/"+sub.ID)
+	page.want(t, 200, "1 of 2 attempts failed in the last hour.")
+	page.has(t, degraded, "The last attempt was", "with 503")
+	page.apart(t).inert(t)
+	v.do("GET", "/subscriptions/"+other.ID).hasNot(t, degraded, "failed in the last hour")
+	events, _, err := s.s.Events().Page(t.Context(), "acme", &webhook.ListQuery{Sort: webhook.EventList.Default, Size: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		"/subscriptions", "/subscriptions?filter[status]=degraded", "/deliveries/" + delivery, "/event-types/content_updated", "/find?q=a.example",
+	} {
+		p := v.do("GET", path)
+		p.want(t, 200, degraded)
+		if n := strings.Count(p.body, degraded); n != 1 {
+			t.Errorf("%s: %d subscriptions are degraded, want 1", path, n)
+		}
+	}
+	v.do("GET", "/subscriptions?filter[status]=healthy").hasNot(t, sub.ID, degraded)
+	v.do("GET", "/subscriptions?filter[status]=degraded").hasNot(t, other.ID, "filter[status]=degraded&quot;")
+	v.do("GET", "/").has(t, ">1 degraded</a>")
+	v.do("GET", "/events/acme/"+events[0].ID).has(t, "<span>healthy</span>") // of the other, which it waits for
+}
+
 // TestProbeNow: the page of a failing subscription has a button for its next probe,
 // and shows what came of it.
 func TestProbeNow(t *testing.T) {

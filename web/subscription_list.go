@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,10 +29,11 @@ type subscriptionRecords struct {
 	failure string // the id of the request whose list could not be loaded, "" when it could
 }
 
-// subscriptionRow is a subscription, and what its attempts came to in each of
-// the last 24 hours, the oldest first.
+// subscriptionRow is a subscription with its state and the results of its attempts in
+// each of the last 24 hours, oldest first.
 type subscriptionRow struct {
 	store.SubscriptionSummary
+	state ui.SubscriptionState
 	hours []webhook.Stat
 }
 
@@ -58,7 +60,7 @@ func (h *subscriptionPages) list(r *request) (response, error) {
 	return response{page: subscriptionsPage(h.frame(r, "Subscriptions"), &page), status: status}, nil
 }
 
-// readList reads the rows of the page: two reads, however many there are.
+// readList reads the rows of the page: three reads, however many there are.
 func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) error {
 	subs, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, &page.list.Query)
 	if err != nil {
@@ -73,12 +75,17 @@ func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) erro
 	page.pager = page.list.FeedPages(newer, next)
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	from := to.Add(-statHours * time.Hour)
-	stats, err := h.store.Subscriptions().Stats(r.Context(), subs, store.StatHour, from, to)
+	records := subscriptionsOf(subs)
+	stats, err := h.store.Subscriptions().Stats(r.Context(), records, store.StatHour, from, to)
+	if err != nil {
+		return err
+	}
+	states, err := h.subscriptionStates(r.Context(), r.clock.Now, records)
 	if err != nil {
 		return err
 	}
 	for _, s := range subs {
-		page.rows = append(page.rows, subscriptionRow{s, steps(stats[s.ID], from, to, time.Hour)})
+		page.rows = append(page.rows, subscriptionRow{s, states[s.ID], steps(stats[s.ID], from, to, time.Hour)})
 	}
 	return nil
 }
@@ -90,7 +97,8 @@ func asPartner(q *webhook.ListQuery) map[string][]string {
 		own.Sort, own.Size = webhook.AllSubscriptionList.Default, webhook.DefaultPageSize
 	}
 	for _, name := range []string{"status", "active", "event"} {
-		if values, ok := q.Filters[name]; ok {
+		values, ok := q.Filters[name]
+		if values = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return s == string(webhook.HealthDegraded) }); ok && len(values) > 0 {
 			if own.Filters == nil {
 				own.Filters = make(map[string][]string)
 			}

@@ -26,6 +26,7 @@ const (
 // subscriptionPage is what the page of one subscription shows.
 type subscriptionPage struct {
 	*store.SubscriptionView
+	state  ui.SubscriptionState
 	recent []deliveryRow // the newest first
 	ping   *pingResult   // nil when none was asked for
 	day    []webhook.Stat
@@ -89,6 +90,9 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	stats, err := h.store.Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
 	if err != nil {
+		return response{}, err
+	}
+	if p.state, err = h.subscriptionState(r.Context(), r.clock.Now, &u.Subscription); err != nil {
 		return response{}, err
 	}
 	p.day = steps(stats, to.Add(-24*time.Hour), to, time.Hour)

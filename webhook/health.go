@@ -11,6 +11,10 @@ const (
 	HealthDisabled Health = "disabled" // it was failing for so long that it was switched off
 )
 
+// HealthDegraded is the health of an active, healthy subscription that had a failed
+// attempt in the last hour. Only the admin UI shows it; no record has it.
+const HealthDegraded Health = "degraded"
+
 // FailingReason says why a subscription is failing.
 type FailingReason string
 

@@ -75,7 +75,8 @@ var (
 		},
 	}
 
-	// AllSubscriptionList is of the subscriptions of all programs, for admins.
+	// AllSubscriptionList is of the subscriptions of all programs, for admins. Its status
+	// tells degraded ones from healthy ones.
 	// Created_at is the order of their creation, which has no ties. Deleted ones
 	// are there when they are asked for.
 	AllSubscriptionList = &List{
@@ -83,7 +84,7 @@ var (
 		Sort:    []string{"created_at"},
 		Default: []SortField{{Name: "created_at", Descending: true}},
 		Filters: []Filter{
-			{Name: "status", Values: []string{string(HealthHealthy), string(HealthFailing), string(HealthDisabled)}},
+			{Name: "status", Values: []string{string(HealthHealthy), string(HealthDegraded), string(HealthFailing), string(HealthDisabled)}},
 			{Name: "active", Values: []string{"true", "false"}},
 			{Name: "losses", Values: []string{"true", "false"}}, // whether retention has cost it events
 			{Name: "deleted", Values: []string{"true", "false"}},

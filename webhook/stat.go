@@ -20,6 +20,9 @@ type Stat struct {
 // Total is how many attempts there were.
 func (s *Stat) Total() int64 { return s.Success + s.Failed + s.Retryable }
 
+// FailedAttempts is how many attempts failed, whether they are retried or not.
+func (s *Stat) FailedAttempts() int64 { return s.Failed + s.Retryable }
+
 // SuccessRate is the share of attempts that succeeded, 0 to 1; ok is false when
 // there were none.
 func (s *Stat) SuccessRate() (rate float64, ok bool) {

@@ -133,7 +133,7 @@ func gallery(t *testing.T) templ.Component {
 			Field(FieldProps{ID: "events", Name: "events", Label: "Events", Kind: "textarea", Value: "a\nb"}),
 			Checkbox(FieldProps{ID: "active", Name: "active", Label: "Active", Hint: "Events are delivered."}, true)),
 		aSection("g-facts", "Facts", with(DetailList(),
-			with(Detail("Created"), c.At(now.Add(-26*time.Hour))), with(Detail("State"), SubscriptionState(true, webhook.HealthFailing)), with(Detail("Id"), FullID(id)))),
+			with(Detail("Created"), c.At(now.Add(-26*time.Hour))), with(Detail("State"), SubscriptionBadge(NewSubscriptionState(&webhook.Subscription{Active: true, Status: webhook.HealthHealthy}, webhook.Stat{Success: 9, Failed: 3}))), with(Detail("ID"), FullID(id)))),
 		aSection("g-code", "Bodies",
 			BodyBlock(&Body{ID: "response", Name: "Response body", Data: pretty, Size: -1, Download: "/x"}),
 			BodyBlock(&Body{ID: "cut", Name: "Text", Data: []byte("<b>not bold</b>\r\nline\ttab " + strings.ToValidUTF8(oddText, "?") + strings.Repeat(" long", 60)), Cut: true, Size: 1 << 20}),

@@ -1,0 +1,54 @@
+package web
+
+import (
+	"context"
+	"time"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// subscriptionStates are what a page shows of the states of subscriptions, by their ids.
+type subscriptionStates map[string]ui.SubscriptionState
+
+// subscriptionStates reads what the attempts of subscriptions came to in the last hour:
+// one read, however many there are.
+func (h *site) subscriptionStates(ctx context.Context, now time.Time, subs []webhook.Subscription) (subscriptionStates, error) {
+	if len(subs) == 0 {
+		return nil, nil
+	}
+	from, to := store.LastHour(now)
+	stats, err := h.store.Subscriptions().Stats(ctx, subs, store.StatMinute, from, to)
+	if err != nil {
+		return nil, err
+	}
+	states := make(subscriptionStates, len(subs))
+	for i := range subs {
+		states[subs[i].ID] = ui.NewSubscriptionState(&subs[i], statSum(stats[subs[i].ID]))
+	}
+	return states, nil
+}
+
+// subscriptionState is subscriptionStates for one subscription.
+func (h *site) subscriptionState(ctx context.Context, now time.Time, s *webhook.Subscription) (ui.SubscriptionState, error) {
+	states, err := h.subscriptionStates(ctx, now, []webhook.Subscription{*s})
+	return states[s.ID], err
+}
+
+// lastResult is the last attempt of a subscription that is known, zero for none.
+func lastResult(s *store.SubscriptionView) *store.DeliveryEnd {
+	if s.Success.Attempt.StartedAt.After(s.Failure.Attempt.StartedAt) {
+		return &s.Success
+	}
+	return &s.Failure
+}
+
+// subscriptionsOf are the subscriptions of summaries.
+func subscriptionsOf(all []store.SubscriptionSummary) []webhook.Subscription {
+	subs := make([]webhook.Subscription, len(all))
+	for i := range all {
+		subs[i] = all[i].Subscription
+	}
+	return subs
+}

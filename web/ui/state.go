@@ -1,0 +1,52 @@
+package ui
+
+import (
+	"service/webhook"
+)
+
+// SubscriptionState is the state of a subscription as pages show it.
+type SubscriptionState struct {
+	deleted, active bool
+	stored          webhook.Health
+	recent          webhook.Stat
+}
+
+// NewSubscriptionState returns the state of a subscription. Recent is what its attempts
+// of the last hour came to, excluding pings.
+func NewSubscriptionState(s *webhook.Subscription, recent webhook.Stat) SubscriptionState {
+	return SubscriptionState{!s.DeletedAt.IsZero(), s.Active, s.Status, recent}
+}
+
+// Health is the health that pages show: the stored one, or degraded.
+func (s *SubscriptionState) Health() webhook.Health {
+	if s.stored == webhook.HealthHealthy && s.active && !s.deleted && s.recent.FailedAttempts() > 0 {
+		return webhook.HealthDegraded
+	}
+	return s.stored
+}
+
+// Reason says how many attempts failed in the last hour.
+func (s *SubscriptionState) Reason() string {
+	noun := " attempts"
+	if s.recent.Total() == 1 {
+		noun = " attempt"
+	}
+	return Number(s.recent.FailedAttempts()) + " of " + Number(s.recent.Total()) + noun + " failed in the last hour"
+}
+
+// badge returns the state whose color and symbol the badge has, and its word.
+func (s *SubscriptionState) badge() (state, word string) {
+	switch health := s.Health(); {
+	case s.deleted:
+		return "pending", "deleted"
+	case health == webhook.HealthDisabled:
+		return "failed", "disabled"
+	case !s.active:
+		return "pending", "paused"
+	case health == webhook.HealthFailing:
+		return "failed", "failing"
+	case health == webhook.HealthDegraded:
+		return "retryable", "degraded"
+	}
+	return "success", "healthy"
+}

@@ -18,7 +18,7 @@ import (
 	"service/webhook"
 )
 
-// alert is an alert's event, as far as the test reads it.
+// alert is the event of an alert, as far as the tests read it.
 type alert struct {
 	Name         string
 	Action       string
@@ -36,7 +36,7 @@ type alertReceiver struct {
 	secret webhook.SigningSecret
 
 	mu               sync.Mutex
-	requests, signed int // signed are those of the accepted with a valid signature
+	requests, signed int // signed counts accepted requests with a valid signature
 	alerts           []alert
 }
 
@@ -47,7 +47,7 @@ func (o *alertReceiver) serve(rw http.ResponseWriter, r *http.Request) {
 		Events     []alert
 	}
 	if err = errors.Join(err, json.Unmarshal(body, &d)); err != nil || len(d.Events) != 1 {
-		o.t.Errorf("an alert is %q, %v", body, err)
+		o.t.Errorf("got alert %q (%v), want a delivery with one event", body, err)
 		return
 	}
 	o.mu.Lock()
@@ -63,7 +63,7 @@ func (o *alertReceiver) serve(rw http.ResponseWriter, r *http.Request) {
 	o.alerts = append(o.alerts, d.Events[0])
 }
 
-// names returns the names of the alerts that were accepted.
+// names returns the names of the accepted alerts.
 func (o *alertReceiver) names() (all []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,14 +73,15 @@ func (o *alertReceiver) names() (all []string) {
 	return all
 }
 
-// The operator hears when a subscription begins to fail, recovers, and is
-// switched off: once each, signed, with the last answer; tried again while the
-// operator's own server fails, which is no reason for another alert.
+// The operator gets one signed alert, with the last response, when a subscription
+// starts to fail, recovers, and is disabled. Alerts are retried while the
+// operator's server fails, which causes no further alert.
 func TestAlerts(t *testing.T) {
 	secret := webhook.NewSigningSecret()
 	cfg := Config{
 		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 3, DisableAfter: time.Hour},
-		// The first subscriber's address, since the operator is the first to listen.
+		// The address of the first subscriber: the operator's server is created
+		// first.
 		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: secret},
 	}
 	runInBubble(t, cfg, func(w *testbed) {
@@ -99,12 +100,12 @@ func TestAlerts(t *testing.T) {
 		w.publish("content_updated")
 		time.Sleep(40 * time.Minute)
 		if got := operator.names(); !slices.Equal(got, []string{"subscription_failing"}) || operator.requests != 2 || operator.signed != 1 {
-			t.Errorf("heard of %v in %d requests, %d well signed; want the failing one, the second time", got, operator.requests, operator.signed)
+			t.Errorf("got %v in %d requests, %d with a valid signature; want subscription_failing, at the second request", got, operator.requests, operator.signed)
 		}
 		first := operator.alerts[0]
 		if first.Subscription.ID != sub.ID || first.Subscription.URL != r.url || first.Subscription.Status != "failing" || first.Failures != 3 ||
 			first.LastAttempt.ResponseStatus != http.StatusBadGateway || first.FailingSince == "" || first.Action == "" {
-			t.Errorf("the alert is %+v", first)
+			t.Errorf("got alert %+v, want the subscription, 3 failures and the 502", first)
 		}
 		failing.Store(false)
 		time.Sleep(10 * time.Minute)
@@ -117,13 +118,13 @@ func TestAlerts(t *testing.T) {
 		}
 		time.Sleep(10 * time.Hour)
 		if got, want := operator.names(), []string{"subscription_failing", "subscription_recovered", "subscription_failing", "subscription_disabled"}; !slices.Equal(got, want) {
-			t.Errorf("heard of %v, want %v", got, want)
+			t.Errorf("got %v, want %v", got, want)
 		}
 	})
 }
 
-// Alerts go to the channels of the store: signed to a webhook, as text to Slack. The
-// egress guard holds for them.
+// Alerts go to the channels in the store: signed to a webhook, as text to Slack.
+// The egress guard applies to them.
 func TestAlertChannels(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1}, BaseURL: "https://service.example"}, func(w *testbed) {
 		var mu sync.Mutex
@@ -166,10 +167,10 @@ func TestAlertChannels(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(bodies["webhook"]) != 1 || !strings.Contains(bodies["webhook"][0], `"name":"subscription_failing"`) || !strings.HasPrefix(signatures["webhook"], "v1,") {
-			t.Errorf("the webhook has %q, signed %q", bodies["webhook"], signatures["webhook"])
+			t.Errorf("got %q signed %q at the webhook, want one signed subscription_failing", bodies["webhook"], signatures["webhook"])
 		}
 		if len(bodies["slack"]) != 1 || !strings.Contains(bodies["slack"][0], `{"text":"*`) || !strings.Contains(bodies["slack"][0], "https://service.example/subscriptions/") {
-			t.Errorf("Slack has %q", bodies["slack"])
+			t.Errorf("got %q at Slack, want one text with a link", bodies["slack"])
 		}
 		for _, c := range []struct {
 			id   string
@@ -177,14 +178,14 @@ func TestAlertChannels(t *testing.T) {
 		}{{inside.ID, webhook.ErrorBlocked}, {email.ID, webhook.ErrorConnect}} {
 			sends, err := w.d.store.Alerts().Sends(context.Background(), c.id, 10)
 			if err != nil || len(sends) != 1 || sends[0].Error != c.want {
-				t.Errorf("%+v, %v, want %s", sends, err, c.want)
+				t.Errorf("got %+v (%v), want 1 attempt with error %s", sends, err, c.want)
 			}
 		}
 	})
 }
 
-// An operator's server that never answers well is told of an alert at most five
-// times, and nobody is told of that.
+// An alert is sent at most five times to a server that always fails, and that
+// causes no further alert.
 func TestAlertsAreNotRecursive(t *testing.T) {
 	cfg := Config{
 		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
@@ -200,10 +201,10 @@ func TestAlertsAreNotRecursive(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		if n := len(operator.all()); n != webhook.MaxAttempts {
-			t.Errorf("the operator's server was called %d times, want %d", n, webhook.MaxAttempts)
+			t.Errorf("got %d requests at the operator's server, want %d", n, webhook.MaxAttempts)
 		}
 		if n := w.d.store.Alerts().Count(webhook.AlertFailing); n != 1 {
-			t.Errorf("%d alerts, want 1", n)
+			t.Errorf("got %d alerts, want 1", n)
 		}
 	})
 }

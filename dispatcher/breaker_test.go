@@ -17,13 +17,13 @@ import (
 	"service/webhook"
 )
 
-// receiver is a subscriber that answers by what it is sent.
+// receiver is a subscriber whose status depends on the event names in the request.
 type receiver struct {
 	*subscriber
 	status func(names []string) int
 
 	accepted []receivedRequest
-	rejected []receivedRequest // of deliveries, not of pings
+	rejected []receivedRequest // excluding pings
 }
 
 func (w *testbed) receiver(status func(names []string) int) *receiver {
@@ -45,7 +45,7 @@ func (w *testbed) receiver(status func(names []string) int) *receiver {
 	return r
 }
 
-// events returns the ids of the events in some posts, in their order.
+// events returns the ids of the events in the requests, in order.
 func events(posts []receivedRequest) (ids []string) {
 	for _, p := range posts {
 		ids = append(ids, p.ids...)
@@ -57,9 +57,10 @@ func breakerConfig() Config {
 	return Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10, RejectingAfter: 5}}
 }
 
-// A receiver answers 401 for ten minutes, pings too: a handful of events fails,
-// the operator hears of it within a minute, and all others arrive, in order.
-func TestBreakerHoldsWhatIsRejected(t *testing.T) {
+// A receiver answers 401 for ten minutes, to pings too. At most five events fail,
+// the operator gets an alert within a minute, and all other events arrive, in order
+// if ordered.
+func TestBreakerOpensOnRejections(t *testing.T) {
 	for _, ordered := range []bool{false, true} {
 		cfg := breakerConfig()
 		cfg.Alerts = &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()}
@@ -91,16 +92,16 @@ func rejectFor10Minutes(w *testbed, ordered bool) {
 	start := time.Now()
 	publish(600)
 	if got := w.health(sub); got != webhook.HealthFailing {
-		t.Errorf("ordered %t: after 10 min it is %s", ordered, got)
+		t.Errorf("ordered %t: got status %s after 10 min, want failing", ordered, got)
 	}
 	if got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.FailingReason != webhook.FailingRejecting || got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
-		t.Errorf("ordered %t: it is %+v, %v", ordered, got, err)
+		t.Errorf("ordered %t: got %+v (%v), want rejecting since the first 5s, with a next probe", ordered, got, err)
 	}
 	broken.Store(false)
 	publish(400)
 	w.health(sub)
 	if len(r.rejected) > 5 {
-		t.Errorf("ordered %t: %d events failed, want at most 5", ordered, len(r.rejected))
+		t.Errorf("ordered %t: got %d failed events, want at most 5", ordered, len(r.rejected))
 	}
 	failed := events(r.rejected)
 	want := slices.DeleteFunc(slices.Clone(published), func(id string) bool { return slices.Contains(failed, id) })
@@ -110,15 +111,15 @@ func rejectFor10Minutes(w *testbed, ordered bool) {
 		slices.Sort(want)
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("ordered %t: %d of %d events arrived, or not in order", ordered, len(got), len(want))
+		t.Errorf("ordered %t: got %d of %d events, or in the wrong order", ordered, len(got), len(want))
 	}
 	if len(alerts) != 2 || alerts[0].Sub(start) > time.Minute {
-		t.Errorf("ordered %t: alerts at %v after %v, want one within a minute and one at the end", ordered, alerts, start)
+		t.Errorf("ordered %t: got alerts at %v after %v, want one within a minute and one after the recovery", ordered, alerts, start)
 	}
 }
 
-// With eight in flight no more than those fail, and what the breaker lets pass until
-// it has opened.
+// With eight deliveries in flight, only those fail and the few that are sent until
+// the breaker opens.
 func TestBreakerWithManyInFlight(t *testing.T) {
 	cfg := breakerConfig()
 	cfg.BatchSize = 1
@@ -144,22 +145,22 @@ func TestBreakerWithManyInFlight(t *testing.T) {
 			time.Sleep(25 * time.Millisecond)
 		}
 		if got := w.health(sub); got != webhook.HealthFailing || len(r.rejected) > 12 {
-			t.Errorf("it is %s, and %d events failed, want at most 12", got, len(r.rejected))
+			t.Errorf("got status %s and %d failed events, want failing and at most 12", got, len(r.rejected))
 		}
 	})
 }
 
-// A receiver rejects one event type of three. Published in turn it is never failing;
-// in any order, and in runs, it is failing for one probe interval at a time while
-// others wait, and every event of the others arrives.
+// A receiver rejects one event type of three. Published in turn, the breaker never
+// opens. In random order or in runs, it opens for one probe interval at a time
+// while other types wait, and every event of the other types arrives.
 func TestBreakerWithOneTypeRejected(t *testing.T) {
 	names := []string{"content_updated", "content_deleted", "channel_created"}
 	random := rand.New(rand.NewPCG(1, 2))
 	for name, next := range map[string]func(i int) string{
-		"in turn":      func(i int) string { return names[i%3] },
-		"in random":    func(int) string { return names[random.IntN(3)] },
-		"in runs":      func(i int) string { return names[i/30%3] },
-		"in long runs": func(i int) string { return names[i/300%3] }, // much longer than a probe interval
+		"in turn":         func(i int) string { return names[i%3] },
+		"in random order": func(int) string { return names[random.IntN(3)] },
+		"in runs":         func(i int) string { return names[i/30%3] },
+		"in long runs":    func(i int) string { return names[i/300%3] }, // much longer than a probe interval
 	} {
 		t.Run(name, func(t *testing.T) {
 			runInBubble(t, breakerConfig(), func(w *testbed) { rejectOneType(w, names, next, name == "in turn") })
@@ -177,7 +178,7 @@ func rejectOneType(w *testbed, names []string, next func(int) string, never bool
 	})
 	sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events = &names })
 	var accepted []string
-	var since, waits time.Time // waits: since when an event has waited that would be accepted
+	var since, waits time.Time // waits: since when an acceptable event has been waiting
 	failing, longest := 0, time.Duration(0)
 	watch := func() {
 		w.health(sub)
@@ -214,26 +215,26 @@ func rejectOneType(w *testbed, names []string, next func(int) string, never bool
 		watch()
 	}
 	if failing > 0 && never {
-		t.Errorf("it was failing %d times", failing)
+		t.Errorf("got %d openings of the breaker, want 0", failing)
 	}
 	if longest > webhook.MinProbeWait {
-		t.Errorf("it was failing for %s while others waited", longest)
+		t.Errorf("the breaker was open for %s while other types waited, want at most one probe interval", longest)
 	}
 	if failing > 30 {
-		t.Errorf("it was failing %d times", failing)
+		t.Errorf("got %d openings of the breaker, want at most 30", failing)
 	}
 	got := events(r.accepted)
 	slices.Sort(got)
 	slices.Sort(accepted)
 	if !slices.Equal(got, accepted) {
-		t.Errorf("%d of %d events of the other types arrived", len(got), len(accepted))
+		t.Errorf("got %d of %d events of the other types", len(got), len(accepted))
 	}
 }
 
-// A receiver rejects one event type of three, and the types are published in bursts, so
-// that batches have all of them. The first batch is rejected as a whole; from then on each
-// event is sent alone, and every one of the other types arrives.
-func TestBreakerWithOneTypeOfABatchRejected(t *testing.T) {
+// A receiver rejects one event type of three, and bursts put all types into each
+// batch. The first batch is rejected as a whole; from then on each event is sent
+// alone, and every event of the other types arrives.
+func TestBreakerWithOneTypeOfBatchRejected(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		names := []string{"content_updated", "content_deleted", "channel_created"}
 		r := w.receiver(func(got []string) int {
@@ -276,18 +277,18 @@ func TestBreakerWithOneTypeOfABatchRejected(t *testing.T) {
 			}
 		}
 		if batches != 1 {
-			t.Errorf("%d batches were rejected, want the first alone", batches)
+			t.Errorf("got %d rejected batches, want 1", batches)
 		}
 		slices.Sort(got)
 		slices.Sort(accepted)
 		if !slices.Equal(got, accepted) {
-			t.Errorf("%d of %d events of the other types arrived or were in the batch", len(got), len(accepted))
+			t.Errorf("got %d of %d events of the other types, including the batch", len(got), len(accepted))
 		}
 	})
 }
 
-// A receiver accepts pings and rejects all else: it costs one event for each probe
-// interval. A ping that succeeds triggers a probe at once.
+// A receiver accepts pings and rejects everything else, which costs one event per
+// probe interval. A successful ping triggers a probe immediately.
 func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		r := w.receiver(func(names []string) int {
@@ -304,24 +305,24 @@ func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 		w.health(sub)
 		for i, p := range r.rejected {
 			if len(p.ids) > 1 {
-				t.Errorf("a probe took %d events", len(p.ids))
+				t.Errorf("got a probe with %d events, want 1", len(p.ids))
 			}
 			if i < 5 {
 				continue
 			}
 			wait := p.at.Sub(r.rejected[i-1].at)
 			if least := min(webhook.MinProbeWait<<(i-5), webhook.MaxProbeWait); wait < least {
-				t.Errorf("rejection %d came %s after the last, want %s", i+1, wait, least)
+				t.Errorf("rejection %d came %s after the previous one, want at least %s", i+1, wait, least)
 			}
 		}
 		if n := len(r.rejected); n < 14 || n > 17 {
-			t.Errorf("%d events failed in half an hour", n)
+			t.Errorf("got %d failed events in 30 min, want 14 to 17", n)
 		}
 		before := len(r.rejected)
 		w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 		w.health(sub)
 		if len(r.rejected) != before+1 {
-			t.Errorf("a ping triggered %d probes, want 1", len(r.rejected)-before)
+			t.Errorf("got %d probes after a successful ping, want 1", len(r.rejected)-before)
 		}
 		r.mu.Lock()
 		r.status = func([]string) int { return http.StatusOK }
@@ -329,13 +330,13 @@ func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 		w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 		time.Sleep(time.Second)
 		if got := w.health(sub); got != webhook.HealthHealthy {
-			t.Errorf("after a probe that was accepted it is %s", got)
+			t.Errorf("got status %s after an accepted probe, want healthy", got)
 		}
 	})
 }
 
-// A receiver that accepts pings and rejects all of many types costs one event for each
-// interval between probes.
+// A receiver that accepts pings and rejects all of many types costs one event per
+// probe interval.
 func TestBreakerWhenAllTypesAreRejected(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		r := w.receiver(func(names []string) int {
@@ -350,15 +351,16 @@ func TestBreakerWhenAllTypesAreRejected(t *testing.T) {
 			w.publish(names[n/3%len(names)])
 			time.Sleep(time.Second)
 		}
-		// 5 open the breaker; the probes come 5, 10, 20, 40, 80, 160 and 300 s after each other.
+		// Five open the breaker; the probes come 5, 10, 20, 40, 80, 160 and 300 s
+		// after each other.
 		if n := len(r.rejected); n < 10 || n > 5+6 {
-			t.Errorf("%d events failed in ten minutes, want at most 11", n)
+			t.Errorf("got %d failed events in 10 min, want 10 or 11", n)
 		}
 	})
 }
 
-// An outage of six hours costs no event, and no probe takes a batch.
-func TestBreakerSparesBatches(t *testing.T) {
+// An outage of six hours costs no event, and probes send no batches.
+func TestBreakerProbesSendNoBatches(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		var broken atomic.Bool
 		r := w.receiver(func([]string) int {
@@ -381,27 +383,27 @@ func TestBreakerSparesBatches(t *testing.T) {
 			first := !seen[p.delivery]
 			seen[p.delivery] = true
 			if first && len(p.ids) > 1 && p.at.Sub(r.rejected[0].at) > 2*time.Minute {
-				t.Errorf("a probe took %d events", len(p.ids))
+				t.Errorf("got a probe with %d events, want 1", len(p.ids))
 			}
 		}
 		broken.Store(false)
 		time.Sleep(webhook.MaxProbeWait)
 		if got := w.health(sub); got != webhook.HealthHealthy {
-			t.Errorf("it is %s", got)
+			t.Errorf("got status %s after the outage, want healthy", got)
 		}
-		time.Sleep(3 * time.Hour) // the last wait of a delivery that was sent before
+		time.Sleep(3 * time.Hour) // the longest wait of a delivery that was sent before the outage
 		w.health(sub)
 		got := events(r.accepted)
 		slices.Sort(got)
 		if n := len(slices.Compact(got)); n != published {
-			t.Errorf("%d of %d events arrived", n, published)
+			t.Errorf("got %d of %d events", n, published)
 		}
 	})
 }
 
-// A server that is back is found within a probe interval, however late the next
-// attempt of a delivery is due by the schedule, and without new events.
-func TestBreakerRepeatsADeliveryEarly(t *testing.T) {
+// A receiver that is back is detected within a probe interval, even if the next
+// retry of a delivery is due much later and no new events arrive.
+func TestBreakerProbesAheadOfSchedule(t *testing.T) {
 	for _, ordered := range []bool{false, true} {
 		cfg := breakerConfig()
 		cfg.BatchWindow = time.Second
@@ -420,36 +422,36 @@ func TestBreakerRepeatsADeliveryEarly(t *testing.T) {
 			w.publish("content_updated")
 			time.Sleep(time.Minute)
 			if got := w.health(sub); got != webhook.HealthHealthy {
-				t.Fatalf("ordered %t: after two attempts it is %s", ordered, got)
+				t.Fatalf("ordered %t: got status %s after two attempts, want healthy", ordered, got)
 			}
-			time.Sleep(30 * time.Minute) // the third opens it; the fourth is due in two hours
+			time.Sleep(30 * time.Minute) // the third attempt opens the breaker; the fourth is due in two hours
 			if got := w.health(sub); got != webhook.HealthFailing {
-				t.Fatalf("ordered %t: after three attempts it is %s", ordered, got)
+				t.Fatalf("ordered %t: got status %s after three attempts, want failing", ordered, got)
 			}
 			time.Sleep(30 * time.Minute)
 			if len(r.rejected) != 4 {
-				t.Errorf("ordered %t: %d attempts, want 4: the last is spared", ordered, len(r.rejected))
+				t.Errorf("ordered %t: got %d attempts, want 4: probes do not use the last", ordered, len(r.rejected))
 			}
 			broken.Store(false)
 			published := 1
-			for range 2 * (webhook.MaxProbeWait / time.Second) { // there is always one in its batch window
+			for range 2 * (webhook.MaxProbeWait / time.Second) { // one is always within its batch window
 				w.publish("content_updated")
 				published++
 				time.Sleep(time.Second / 2)
 			}
 			if got := w.health(sub); got != webhook.HealthHealthy {
-				t.Errorf("ordered %t: it is %s", ordered, got)
+				t.Errorf("ordered %t: got status %s after the recovery, want healthy", ordered, got)
 			}
-			time.Sleep(3 * time.Hour) // the last wait of the first delivery
+			time.Sleep(3 * time.Hour) // the longest wait of the first delivery
 			if got := w.health(sub); got != webhook.HealthHealthy || len(events(r.accepted)) != published {
-				t.Errorf("ordered %t: it is %s, and %d events arrived of %d", ordered, got, len(events(r.accepted)), published)
+				t.Errorf("ordered %t: got status %s and %d of %d events, want healthy and all", ordered, got, len(events(r.accepted)), published)
 			}
 		})
 	}
 }
 
-// A probe that is asked for is made at once, though the server has asked for a
-// pause: a ping if it is rejecting, or if nothing waits.
+// A requested probe is sent immediately, even during a pause that the receiver
+// asked for. It is a ping if the receiver rejects deliveries or nothing is waiting.
 func TestProbe(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		status := http.StatusOK
@@ -469,7 +471,7 @@ func TestProbe(t *testing.T) {
 		subs := w.d.store.Subscriptions()
 		var refused *webhook.Error
 		if _, _, err := subs.Probe(context.Background(), "p", sub.ID); !errors.As(err, &refused) || refused.Code != webhook.CodeConflict {
-			t.Errorf("a healthy one: %v, want a conflict", err)
+			t.Errorf("healthy subscription: got error %v, want a conflict", err)
 		}
 		probe := func(want int) []string { t.Helper(); return w.probe(r, sub, want) }
 		set(http.StatusTooManyRequests)
@@ -478,19 +480,19 @@ func TestProbe(t *testing.T) {
 			time.Sleep(2 * time.Hour)
 		}
 		if got := w.health(sub); got != webhook.HealthFailing {
-			t.Fatalf("it is %s", got)
+			t.Fatalf("got status %s, want failing", got)
 		}
 		if names := probe(http.StatusTooManyRequests); !slices.Equal(names, []string{webhook.EventPing}) {
-			t.Errorf("nothing waits: %v", names)
+			t.Errorf("nothing waiting: got a probe with %v, want a ping", names)
 		}
 		w.publish("content_updated")
 		if names := probe(http.StatusTooManyRequests); !slices.Equal(names, []string{webhook.EventPing}) {
-			t.Errorf("rejecting: %v", names)
+			t.Errorf("rejecting: got a probe with %v, want a ping", names)
 		}
 		set(http.StatusOK)
 		probe(http.StatusOK)
 		if got := w.health(sub); got != webhook.HealthHealthy || len(r.accepted) != 1 {
-			t.Fatalf("it is %s, and %d events arrived", got, len(r.accepted))
+			t.Fatalf("got status %s and %d events, want healthy and 1", got, len(r.accepted))
 		}
 
 		set(http.StatusServiceUnavailable)
@@ -498,21 +500,21 @@ func TestProbe(t *testing.T) {
 			w.publish("content_updated")
 			time.Sleep(2 * time.Hour)
 		}
-		w.publish("content_updated") // it has attempts left
+		w.publish("content_updated") // has attempts left
 		if names := probe(http.StatusServiceUnavailable); len(names) == 0 || names[0] == webhook.EventPing {
-			t.Errorf("unreachable: %v", names)
+			t.Errorf("unreachable: got a probe with %v, want the event", names)
 		}
 	})
 }
 
-// probe has a subscription probed, which must be done at once with the wanted
-// status, and returns the names of the events that were sent.
+// probe requests a probe, checks that it is sent immediately and gets status want,
+// and returns the names of the events that were sent.
 func (w *testbed) probe(r *receiver, sub webhook.Subscription, want int) (names []string) {
 	w.t.Helper()
 	begin := time.Now()
 	_, got, err := w.d.store.Subscriptions().Probe(context.Background(), "p", sub.ID)
 	if err != nil || got.Attempt.ResponseStatus != want || time.Since(begin) > time.Second {
-		w.t.Errorf("%+v, %v after %s; want %d at once", got, err, time.Since(begin), want)
+		w.t.Errorf("got %+v (%v) after %s, want status %d immediately", got, err, time.Since(begin), want)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -525,7 +527,7 @@ func (w *testbed) probe(r *receiver, sub webhook.Subscription, want int) (names 
 }
 
 // Deleting a subscription ends a request that waits for its probe.
-func TestProbeOfADeletedSubscription(t *testing.T) {
+func TestProbeOfDeletedSubscription(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		r := w.receiver(func([]string) int { return http.StatusNotFound })
 		sub := w.subscribe(r.subscriber, nil)
@@ -534,7 +536,7 @@ func TestProbeOfADeletedSubscription(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if got := w.health(sub); got != webhook.HealthFailing {
-			t.Errorf("it is %s", got)
+			t.Errorf("got status %s, want failing", got)
 		}
 		subs := w.d.store.Subscriptions()
 		var refused *webhook.Error
@@ -551,13 +553,13 @@ func TestProbeOfADeletedSubscription(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-gone; !errors.As(err, &refused) || refused.Code != webhook.CodeNotFound {
-			t.Errorf("deleted: %v", err)
+			t.Errorf("got error %v, want not_found", err)
 		}
 	})
 }
 
 // Redeliveries and replays of a failing subscription wait like its events.
-func TestBreakerHoldsRedeliveries(t *testing.T) {
+func TestBreakerPausesRedeliveries(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		var broken atomic.Bool
 		r := w.receiver(func([]string) int {
@@ -575,7 +577,7 @@ func TestBreakerHoldsRedeliveries(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if got := w.health(sub); got != webhook.HealthFailing {
-			t.Fatalf("it is %s", got)
+			t.Fatalf("got status %s, want failing", got)
 		}
 		for _, p := range r.rejected {
 			if _, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, p.delivery); err != nil {
@@ -587,24 +589,24 @@ func TestBreakerHoldsRedeliveries(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		if len(r.rejected) != 5 {
-			t.Errorf("%d events failed, want 5: pings are rejected too", len(r.rejected))
+			t.Errorf("got %d failed events, want 5: pings are rejected too", len(r.rejected))
 		}
 		broken.Store(false)
 		time.Sleep(6 * time.Minute)
 		w.health(sub)
 		if n := len(events(r.accepted)); n != 1+5+6 {
-			t.Errorf("%d events arrived, want 12: one, 5 again, and 6 of the replay", n)
+			t.Errorf("got %d events, want 12: 1, 5 redelivered and 6 replayed", n)
 		}
 		got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
 		if err != nil || got.Status != webhook.HealthHealthy || got.ResendFrom.IsZero() || got.ResendFrom.Before(start) {
-			t.Errorf("it is %+v, %v; want an offer to send again what was rejected", got, err)
+			t.Errorf("got %+v (%v), want it healthy with resend_from set", got, err)
 		}
 	})
 }
 
-// A delivery that passes others and cannot be stored is tried once a second, like
-// any other, and not without end.
-func TestAPassingProbeThatCannotBeStoredWaits(t *testing.T) {
+// A delivery that passes rejected ones and cannot be stored is retried once per
+// second like any other, not in a tight loop.
+func TestUnstorableProbeIsRetriedSlowly(t *testing.T) {
 	var failing atomic.Bool
 	var failed atomic.Int64
 	dir := memoryDir(t)
@@ -615,7 +617,7 @@ func TestAPassingProbeThatCannotBeStoredWaits(t *testing.T) {
 				return sqlite.NoFault
 			}
 			if failed.Add(1) == 1000 {
-				failing.Store(false) // it goes round without end
+				failing.Store(false) // a tight loop
 			}
 			return sqlite.FaultStatement
 		}
@@ -635,7 +637,7 @@ func TestAPassingProbeThatCannotBeStoredWaits(t *testing.T) {
 				answer(n, rw, req)
 			}
 			w.publish("content_updated")
-			time.Sleep(5 * time.Second) // it was rejected: the next deliveries go one at a time
+			time.Sleep(5 * time.Second) // rejected: the next deliveries carry one event each
 			w.publish("content_updated")
 			w.publish("content_updated")
 			w.publish("content_deleted")
@@ -644,12 +646,12 @@ func TestAPassingProbeThatCannotBeStoredWaits(t *testing.T) {
 			failing.Store(false)
 			time.Sleep(2 * suspendTime)
 			if n := failed.Load(); n == 0 || n > 24 {
-				t.Errorf("it was tried %d times within 10 s", n)
+				t.Errorf("got %d tries within 10s, want 1 to 24", n)
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if len(events(r.accepted)) != 1 || len(events(r.rejected)) != 3 {
-				t.Errorf("%d events were accepted and %d rejected", len(events(r.accepted)), len(events(r.rejected)))
+				t.Errorf("got %d accepted and %d rejected events, want 1 and 3", len(events(r.accepted)), len(events(r.rejected)))
 			}
 		})
 	})

@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// storeOf opens a store, which ends with the test.
+// openStore opens a store, which is closed when the test ends.
 func openStore(t *testing.T, dir string, fault func(string, bool) sqlite.Fault) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{Dir: dir, Fault: fault})
@@ -29,7 +29,7 @@ func openStore(t *testing.T, dir string, fault func(string, bool) sqlite.Fault) 
 	return s
 }
 
-// still returns a dispatcher that does not run, with queues that have nothing to do.
+// idleDispatcher returns a dispatcher that does not run, with idle queues.
 func idleDispatcher(t *testing.T, s *store.Store, queues ...*store.Queue) *Dispatcher {
 	t.Helper()
 	d := New(Config{Store: s})
@@ -44,7 +44,7 @@ func idleDispatcher(t *testing.T, s *store.Store, queues ...*store.Queue) *Dispa
 	return d
 }
 
-// madeUp returns queues of subscriptions that do not exist.
+// fakeQueues returns queues of subscriptions that do not exist.
 func fakeQueues(n int) (queues []*store.Queue) {
 	for i := range n {
 		queues = append(queues, &store.Queue{SubscriptionID: fmt.Sprint(i), ProgramID: "p", Active: true, Interests: []store.Interest{{Name: "content_updated", Until: math.MaxInt64}}})
@@ -52,7 +52,7 @@ func fakeQueues(n int) (queues []*store.Queue) {
 	return queues
 }
 
-// subscribed returns the queue of a new subscription, whose deliveries are blocked.
+// newQueue returns the queue of a new subscription whose deliveries are blocked.
 func newQueue(t *testing.T, s *store.Store) *store.Queue {
 	t.Helper()
 	url := "https://10.0.0.1/hook"
@@ -80,21 +80,23 @@ func publish(t *testing.T, s *store.Store) {
 	}
 }
 
-// The publisher of an event waits for few deliveries of it, however many want it.
-func TestACommitSpendsFewCredits(t *testing.T) {
+// A publisher waits for few inline deliveries of its event, however many
+// subscriptions want it.
+func TestCommitSpendsFewCredits(t *testing.T) {
 	d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(10_000)...)
 	publish(t, d.store)
 	if n := d.credits.Taken(); n == 0 || n > maxInlineSubscriptions {
-		t.Errorf("%d credits were spent, want 1 to %d", n, maxInlineSubscriptions)
+		t.Errorf("got %d credits spent, want 1 to %d", n, maxInlineSubscriptions)
 	}
 	publish(t, d.store)
 	if n := d.credits.Taken(); n > maxInlineSubscriptions {
-		t.Errorf("%d credits were spent after the second event, want at most %d", n, maxInlineSubscriptions)
+		t.Errorf("got %d credits spent after the second event, want at most %d", n, maxInlineSubscriptions)
 	}
 }
 
-// What was published while the store formed a delivery does not wait for its attempt.
-func TestWhatComesDuringAnOfferedDeliveryWaitsForNothing(t *testing.T) {
+// Events published while the store forms an inline delivery do not wait for its
+// attempt.
+func TestEventsDuringInlineDeliveryAreSentImmediately(t *testing.T) {
 	s := openStore(t, memoryDir(t), nil)
 	d := idleDispatcher(t, s, newQueue(t, s))
 	publish(t, d.store)
@@ -110,18 +112,18 @@ func TestWhatComesDuringAnOfferedDeliveryWaitsForNothing(t *testing.T) {
 	d.occupy(j)
 	d.mu.Unlock()
 	if claim := d.awaitClaim(t.Context(), j, f); claim == nil || len(claim.Events) != 1 {
-		t.Fatalf("got the claim %+v, want one on the first event", claim)
+		t.Fatalf("got claim %+v, want the first event", claim)
 	}
-	d.workers.Wait() // the attempt of the first delivery is not made
+	d.workers.Wait() // the attempt of the first delivery is never made
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if q.seen != 2 || q.inFlight != 1 {
-		t.Errorf("the log was read up to event %d with %d in flight; want 2, and the first delivery alone", q.seen, q.inFlight)
+		t.Errorf("got %d events read with %d deliveries in flight, want 2 with 1", q.seen, q.inFlight)
 	}
 }
 
-// A ping that is sent while the store forms a delivery leaves the queue alone.
-func TestAPingLeavesAnOfferedDeliveryAlone(t *testing.T) {
+// A ping that is sent while the store forms a delivery does not change the queue.
+func TestPingDuringInlineDelivery(t *testing.T) {
 	s := openStore(t, memoryDir(t), nil)
 	d := idleDispatcher(t, s, newQueue(t, s))
 	publish(t, s)
@@ -131,30 +133,30 @@ func TestAPingLeavesAnOfferedDeliveryAlone(t *testing.T) {
 	d.mu.Unlock()
 	ping := job{queue: q, id: q.SubscriptionID, kind: store.CreditPing}
 	if claim := d.awaitClaim(t.Context(), ping, d.spendCredit(t.Context(), ping)); claim == nil || !claim.Ping {
-		t.Fatalf("got the claim %+v, want one on the ping of the creation", claim)
+		t.Fatalf("got claim %+v, want the ping after creation", claim)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if q.phase != phaseOffered || q.seen != 0 {
-		t.Errorf("the queue is in phase %d, and has seen %d; want %d and 0: the store owns its cursor", q.phase, q.seen, phaseOffered)
+		t.Errorf("got phase %d and seen %d, want %d and 0: the store owns the cursor", q.phase, q.seen, phaseOffered)
 	}
 }
 
-// A queue that is suspended offers nothing.
-func TestASuspendedQueueOffersNothing(t *testing.T) {
+// A suspended queue offers no credit.
+func TestSuspendedQueueOffersNoCredit(t *testing.T) {
 	d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(1)...)
 	d.mu.Lock()
-	d.claimFailed(d.queues["0"], "0", errors.New("its record cannot be used"))
+	d.claimFailed(d.queues["0"], "0", errors.New("record is unusable"))
 	d.mu.Unlock()
 	publish(t, d.store)
 	if n := d.credits.Taken(); n != 0 {
-		t.Errorf("%d slots are taken, want none", n)
+		t.Errorf("got %d slots in use, want 0", n)
 	}
 }
 
-// A worker that goes on to its next job takes no slot beyond the last, whatever it
-// has ended: nothing that is offered is spent meanwhile.
-func TestNothingIsSpentWhileAWorkerLooksForItsNextJob(t *testing.T) {
+// No offered credit is spent while a worker goes on to its next job, so workers
+// never use more slots than there are.
+func TestNoCreditIsSpentBetweenJobs(t *testing.T) {
 	for _, kind := range []store.CreditKind{store.CreditEvents, store.CreditPing} {
 		d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(2)...)
 		d.mu.Lock()
@@ -169,15 +171,15 @@ func TestNothingIsSpentWhileAWorkerLooksForItsNextJob(t *testing.T) {
 		d.release(job{queue: q, id: "0", kind: kind}, &store.Recorded{}, time.Now())
 		publish(t, d.store)
 		if n := d.credits.Taken(); n != 0 {
-			t.Errorf("kind %d: %d slots are taken, want none", kind, n)
+			t.Errorf("kind %d: got %d slots in use, want 0", kind, n)
 		}
 		d.mu.Unlock()
 	}
 }
 
-// Publishers do not wait for the dispatcher's lock, also when a worker that waits for
-// it is about to store a delivery.
-func TestPublishersDoNotWaitForTheDispatcher(t *testing.T) {
+// A publisher does not wait for the dispatcher's lock, not even for a worker that
+// waits for that lock and is about to store a delivery.
+func TestPublisherDoesNotWaitForDispatcherLock(t *testing.T) {
 	dir := memoryDir(t)
 	s := openStore(t, dir, nil)
 	q := newQueue(t, s)
@@ -189,7 +191,7 @@ func TestPublishersDoNotWaitForTheDispatcher(t *testing.T) {
 	var armed atomic.Bool
 	locked := make(chan struct{})
 	s = openStore(t, dir, func(_ string, write bool) sqlite.Fault {
-		if !write && armed.CompareAndSwap(true, false) { // a worker reads what waits
+		if !write && armed.CompareAndSwap(true, false) { // a worker reads waiting events
 			d.mu.Lock()
 			close(locked)
 		}
@@ -211,7 +213,7 @@ func TestPublishersDoNotWaitForTheDispatcher(t *testing.T) {
 	select {
 	case <-published:
 	case <-time.After(20 * time.Second):
-		t.Error("a publisher waits for the dispatcher's lock")
+		t.Error("the publisher is blocked by the dispatcher's lock")
 	}
 	d.mu.Unlock()
 	<-published

@@ -26,8 +26,8 @@ import (
 	"service/webhook"
 )
 
-// world is a dispatcher on a real store in a bubble of fake time. Its
-// subscribers are real HTTP servers at the other ends of pipes.
+// testbed is a dispatcher on a real store, in a synctest bubble with fake time. Its
+// subscribers are real HTTP servers, connected by pipes.
 type testbed struct {
 	t    *testing.T
 	dir  string
@@ -35,29 +35,29 @@ type testbed struct {
 	d    *Dispatcher
 	stop context.CancelFunc
 	done chan error
-	now  func() time.Time // the wall clock; nil is the bubble's
+	now  func() time.Time // the wall clock; nil for the bubble's
 
-	fault func(query string, write bool) sqlite.Fault // of the store; nil for none
-	dial  time.Duration                               // how long a connection takes
+	fault func(query string, write bool) sqlite.Fault // makes statements of the store fail; nil for none
+	dial  time.Duration                               // how long connecting takes
 
 	mu          sync.Mutex
 	subscribers map[netip.Addr]*subscriber
 }
 
-// subscriber is one subscriber's server.
+// subscriber is the server of one subscriber.
 type subscriber struct {
 	url     string
 	conns   chan net.Conn
-	respond func(n int, w http.ResponseWriter, r *http.Request) // n counts the posts from 1
-	handler http.HandlerFunc                                    // in place of answer and of keeping count; nil for none
+	respond func(n int, w http.ResponseWriter, r *http.Request) // n counts the requests from 1
+	handler http.HandlerFunc                                    // replaces respond and the recording of requests; nil for none
 
 	mu           sync.Mutex
 	requests     []receivedRequest
-	openRequests int // requests being answered
-	maxOpen      int // the highest open was
+	openRequests int // requests being answered now
+	maxOpen      int // highest value of openRequests
 }
 
-// arrival is one request as a subscriber saw it.
+// receivedRequest is a request as the subscriber received it.
 type receivedRequest struct {
 	at       time.Time
 	delivery string
@@ -66,9 +66,9 @@ type receivedRequest struct {
 	ids      []string
 }
 
-// memoryDir returns a folder that ends with the test, in memory where the system
-// has /dev/shm: these tests make thousands of commits, of which none needs to
-// survive a power failure.
+// memoryDir returns a temporary directory, in memory if the system has /dev/shm:
+// these tests make thousands of commits, none of which must survive a power
+// failure.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "dispatcher")
@@ -79,13 +79,13 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// inBubble runs a test in a bubble, with the dispatcher running.
+// runInBubble runs test in a bubble, with the dispatcher running.
 func runInBubble(t *testing.T, cfg Config, test func(*testbed)) {
 	t.Helper()
 	runInBubbleAt(t, memoryDir(t), cfg, test)
 }
 
-// inBubbleOf is inBubble on a data directory that may have been used before.
+// runInBubbleAt is runInBubble on a data directory that may already have data.
 func runInBubbleAt(t *testing.T, dir string, cfg Config, test func(*testbed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func runInBubbleAt(t *testing.T, dir string, cfg Config, test func(*testbed)) {
 	})
 }
 
-// run runs a test inside a bubble, with the dispatcher running.
+// run runs test inside a bubble, with the dispatcher running.
 func (w *testbed) run(test func()) {
 	t := w.t
 	w.start()
@@ -120,7 +120,7 @@ func (w *testbed) start() {
 	w.runDispatcher()
 }
 
-// prepare opens the store with a dispatcher that does not run yet.
+// openStore opens the store and creates the dispatcher, without running it.
 func (w *testbed) openStore() {
 	s, err := store.Open(context.Background(), store.Config{Dir: w.dir, Now: w.now, SendAlerts: w.cfg.Alerts != nil, Fault: w.fault})
 	if err != nil {
@@ -145,8 +145,8 @@ func (w *testbed) runDispatcher() {
 	synctest.Wait()
 }
 
-// crash ends the dispatcher as kill -9 would: nothing more is stored, whatever
-// it would have stored. Then it starts again.
+// crash ends the dispatcher like kill -9: nothing more is stored. Then it starts
+// the dispatcher again.
 func (w *testbed) crash() {
 	w.d.store.Close()
 	w.stop()
@@ -161,7 +161,7 @@ func (w *testbed) connect(ctx context.Context, to netip.AddrPort) (net.Conn, err
 	r := w.subscribers[to.Addr()]
 	w.mu.Unlock()
 	if r == nil {
-		return nil, fmt.Errorf("nobody is at %s", to)
+		return nil, fmt.Errorf("no server at %s", to)
 	}
 	if w.dial > 0 {
 		select {
@@ -179,7 +179,7 @@ func (w *testbed) connect(ctx context.Context, to netip.AddrPort) (net.Conn, err
 	}
 }
 
-// Accept, Close and Addr make a subscriber a net.Listener.
+// Accept, Close and Addr make a subscriber a [net.Listener].
 func (r *subscriber) Accept() (net.Conn, error) {
 	if c, ok := <-r.conns; ok {
 		return c, nil
@@ -189,7 +189,8 @@ func (r *subscriber) Accept() (net.Conn, error) {
 func (r *subscriber) Close() error   { return nil }
 func (r *subscriber) Addr() net.Addr { return &net.TCPAddr{} }
 
-// subscriber starts a server that gives each post the answer; nil is always 200.
+// subscriber starts a server that answers each request with respond; nil means
+// always 200.
 func (w *testbed) subscriber(answer func(n int, w http.ResponseWriter, r *http.Request)) *subscriber {
 	w.mu.Lock()
 	addr := netip.AddrFrom4([4]byte{10, 0, byte(len(w.subscribers) >> 8), byte(len(w.subscribers))})
@@ -237,8 +238,8 @@ func (r *subscriber) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// posts returns what has arrived once everything has come to rest at this
-// moment, the ping of the creation aside.
+// posts waits until all goroutines are blocked and returns the requests received so
+// far, excluding pings.
 func (r *subscriber) posts() []receivedRequest {
 	synctest.Wait()
 	r.mu.Lock()
@@ -261,7 +262,8 @@ func (r *subscriber) all() []receivedRequest {
 	return slices.Clone(r.requests)
 }
 
-// subscribe makes a subscription of content_updated, and of more names.
+// subscribe creates a subscription to content_updated and content_deleted, which
+// change may modify.
 func (w *testbed) subscribe(r *subscriber, change func(*webhook.SubscriptionFields)) webhook.Subscription {
 	w.t.Helper()
 	names := []string{"content_updated", "content_deleted"}
@@ -284,7 +286,7 @@ func (w *testbed) update(sub webhook.Subscription, f *webhook.SubscriptionFields
 	}
 }
 
-// publish publishes one event, and returns its id.
+// publish publishes one event and returns its id.
 func (w *testbed) publish(name string) string {
 	w.t.Helper()
 	id := webhook.NewID()
@@ -313,26 +315,27 @@ func (w *testbed) delivery(sub webhook.Subscription, id string) webhook.Delivery
 	return d
 }
 
-// statuses answers with each status in turn, and the last for ever.
+// respondWith answers with each status in turn, then always with the last.
 func respondWith(all ...int) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(all[min(n, len(all))-1]) }
 }
 
-// hang answers when the sender has given up.
+// hang answers after the sender has given up.
 func hang(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
+// exactRetryPolicy is the default policy without jitter.
 func exactRetryPolicy() webhook.RetryPolicy {
 	p := webhook.DefaultRetryPolicy()
 	p.Jitter = 0
 	return p
 }
 
-func TestAnEventLeavesAtOnce(t *testing.T) {
+func TestEventIsSentImmediately(t *testing.T) {
 	runInBubble(t, Config{}, func(w *testbed) {
 		r := w.subscriber(nil)
 		sub := w.subscribe(r, nil)
 		if n := r.pings(); n != 1 {
-			t.Errorf("the creation sent %d pings, want 1", n)
+			t.Errorf("got %d pings after the subscription was created, want 1", n)
 		}
 		start := time.Now()
 		w.publish("channel_created")
@@ -340,37 +343,37 @@ func TestAnEventLeavesAtOnce(t *testing.T) {
 		id := w.publish("content_updated")
 		got := r.posts()
 		if n := w.commits() - before; n != 2 {
-			t.Errorf("it took %d commits, want 2: of the event with its delivery, and of the result", n)
+			t.Errorf("got %d commits, want 2: the event with its delivery, and the result", n)
 		}
 		if len(got) != 1 || !slices.Equal(got[0].ids, []string{id}) || !got[0].at.Equal(start) {
-			t.Fatalf("got %+v, want the one event that was asked for, at once", got)
+			t.Fatalf("got %+v, want only the subscribed event, immediately", got)
 		}
 		d := w.delivery(sub, got[0].delivery)
 		if d.Status != webhook.StatusSuccess || d.AttemptsMade != 1 || len(d.Attempts) != 1 || d.Attempts[0].ResponseStatus != 200 {
-			t.Errorf("the delivery is %+v", d)
+			t.Errorf("got delivery %+v, want success after 1 attempt", d)
 		}
 	})
 }
 
-// checkSchedule checks that posts are the same delivery each time, and that they
-// came when exact says, after the attempts before them.
+// checkSchedule checks that all requests carry the same delivery, at the times of
+// exactRetryPolicy.
 func checkSchedule(t *testing.T, posts []receivedRequest, attempts []webhook.Attempt) {
 	t.Helper()
 	for i, p := range posts {
 		if p.delivery != posts[0].delivery || p.bodyHash != posts[0].bodyHash {
-			t.Errorf("post %d is another delivery, or has other bytes", i+1)
+			t.Errorf("request %d has a different delivery or different bytes", i+1)
 		}
 		if i == 0 {
 			continue
 		}
 		ended := attempts[i-1].StartedAt.Add(attempts[i-1].Duration)
 		if wait := p.at.Sub(ended); wait != exactRetryPolicy().Waits[i-1] {
-			t.Errorf("attempt %d came %s after the last, want %s", i+1, wait, exactRetryPolicy().Waits[i-1])
+			t.Errorf("attempt %d came %s after the previous one, want %s", i+1, wait, exactRetryPolicy().Waits[i-1])
 		}
 	}
 }
 
-func TestRetriesByTheSchedule(t *testing.T) {
+func TestRetrySchedule(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		answer   func(int, http.ResponseWriter, *http.Request)
@@ -396,16 +399,16 @@ func TestRetriesByTheSchedule(t *testing.T) {
 				time.Sleep(24 * time.Hour)
 				got := r.posts()
 				if len(got) != c.attempts {
-					t.Fatalf("got %d posts, want %d", len(got), c.attempts)
+					t.Fatalf("got %d requests, want %d", len(got), c.attempts)
 				}
 				d := w.delivery(sub, got[0].delivery)
 				checkSchedule(t, got, d.Attempts)
 				if d.Status != c.status || d.FailureReason != c.reason || d.AttemptsMade != c.attempts || len(d.Attempts) != c.attempts {
-					t.Errorf("the delivery is %s %q after %d attempts, want %s %q after %d", d.Status, d.FailureReason, d.AttemptsMade, c.status, c.reason, c.attempts)
+					t.Errorf("got %s %q after %d attempts, want %s %q after %d", d.Status, d.FailureReason, d.AttemptsMade, c.status, c.reason, c.attempts)
 				}
 				for _, a := range d.Attempts {
 					if c.name == "hangs" && (a.Error != webhook.ErrorTimeout || a.Duration != 10*time.Second) {
-						t.Errorf("attempt %d ended with %q after %s, want a timeout after 10 s", a.Number, a.Error, a.Duration)
+						t.Errorf("got error %[2]q after %[3]s in attempt %[1]d, want a timeout after 10s", a.Number, a.Error, a.Duration)
 					}
 				}
 			})
@@ -413,7 +416,7 @@ func TestRetriesByTheSchedule(t *testing.T) {
 	}
 }
 
-// While every slot is busy events collect, and ride together when one is free.
+// While all slots are in use, events accumulate and are then sent in batches.
 func TestBatchesWhileBusy(t *testing.T) {
 	runInBubble(t, Config{MaxInFlight: 2, BatchSize: 4}, func(w *testbed) {
 		gate := make(chan struct{})
@@ -437,11 +440,11 @@ func TestBatchesWhileBusy(t *testing.T) {
 		}
 		slices.Sort(sizes)
 		if !slices.Equal(sizes, []int{1, 1, 2, 4, 4}) {
-			t.Errorf("batches of %v, want 1, 1 and then 4, 4, 2", sizes)
+			t.Errorf("got batches of %v, want 1, 1, 2, 4, 4", sizes)
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, slices.Sorted(slices.Values(want))) {
-			t.Errorf("got %d events, want each of 12 once", len(got))
+			t.Errorf("got %d events, want each of 12 exactly once", len(got))
 		}
 	})
 }
@@ -456,17 +459,17 @@ func TestBatchWindow(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if got := r.posts(); len(got) != 0 {
-			t.Fatalf("%d posts before the window ended", len(got))
+			t.Fatalf("got %d requests before the window ended, want 0", len(got))
 		}
 		time.Sleep(time.Second)
 		got := r.posts()
 		if len(got) != 1 || len(got[0].ids) != 5 || got[0].at.Sub(start) != time.Second {
-			t.Errorf("got %+v, want the five together after a second", got)
+			t.Errorf("got %+v, want all five events together after 1s", got)
 		}
 	})
 }
 
-// A subscriber that hangs uses its own slots, and no more; pings still go.
+// A subscription that hangs uses only its own slots; it still receives pings.
 func TestSlots(t *testing.T) {
 	runInBubble(t, Config{MaxInFlight: 3, MaxConnections: 7, BatchSize: 1}, func(w *testbed) {
 		hanging := w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
@@ -484,22 +487,22 @@ func TestSlots(t *testing.T) {
 			w.publish("content_updated")
 		}
 		if got := healthy.posts(); len(got) != 20 || !got[19].at.Equal(start) {
-			t.Errorf("the healthy subscriber got %d posts, want 20 at once", len(got))
+			t.Errorf("got %d requests at the healthy subscriber, want 20 immediately", len(got))
 		}
 		go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 		if n := hanging.pings(); n != 2 {
-			t.Errorf("got %d pings, want that of the creation and one more", n)
+			t.Errorf("got %d pings, want 2: after creation, and the requested one", n)
 		}
 		time.Sleep(5 * time.Second)
 		if hanging.maxOpen != 3+1 || other.maxOpen != 1 {
-			t.Errorf("%d and %d in flight, want 3, a ping, and 1", hanging.maxOpen, other.maxOpen)
+			t.Errorf("got at most %d and %d in flight, want 4 (one is a ping) and 1", hanging.maxOpen, other.maxOpen)
 		}
 	})
 }
 
-// One program with many silent subscriptions and pings waiting leaves slots for the
-// pings of others.
-func TestPingsOfOthersFindASlot(t *testing.T) {
+// A program with many hanging subscriptions and waiting pings leaves ping slots for
+// other programs.
+func TestPingSlotsAreSharedFairly(t *testing.T) {
 	runInBubble(t, Config{}, func(w *testbed) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -515,7 +518,7 @@ func TestPingsOfOthersFindASlot(t *testing.T) {
 		synctest.Wait()
 		w.d.mu.Lock()
 		if n := w.d.pings.inFlight; n != maxPings/2 {
-			t.Errorf("one program has %d pings in flight, want half of %d", n, maxPings)
+			t.Errorf("got %d pings of one program in flight, want half of %d", n, maxPings)
 		}
 		w.d.mu.Unlock()
 		r := w.subscriber(nil)
@@ -530,12 +533,12 @@ func TestPingsOfOthersFindASlot(t *testing.T) {
 			}
 		}
 		if took := time.Since(start); took > 0 {
-			t.Errorf("20 pings of another program took %v, want that none waits", took)
+			t.Errorf("20 pings of another program took %v, want 0s", took)
 		}
 	})
 }
 
-func TestTotalLimitIsSharedInTurn(t *testing.T) {
+func TestTotalLimitIsSharedFairly(t *testing.T) {
 	runInBubble(t, Config{MaxInFlight: 4, MaxConnections: 4, BatchSize: 1}, func(w *testbed) {
 		slow := func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) }
 		a, b := w.subscriber(slow), w.subscriber(slow)
@@ -546,28 +549,29 @@ func TestTotalLimitIsSharedInTurn(t *testing.T) {
 			w.publish("content_updated")
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
-		// 4 a second, in turn: whoever came first has no advantage for long.
+		// Four per second, in turn: the subscription that came first has no lasting
+		// advantage.
 		na, nb := len(a.posts()), len(b.posts())
 		if na+nb != 44 || na < 18 || nb < 18 {
-			t.Errorf("after 10 s %d and %d posts, want 44 in all and about half each", na, nb)
+			t.Errorf("got %d and %d requests in 10s, want 44 in total and about half each", na, nb)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if a.maxOpen+b.maxOpen > 8 || a.maxOpen > 4 || b.maxOpen > 4 {
-			t.Errorf("up to %d and %d in flight, want 4 at the most", a.maxOpen, b.maxOpen)
+			t.Errorf("got up to %d and %d in flight, want at most 4 each and 8 in total", a.maxOpen, b.maxOpen)
 		}
 	})
 }
 
-// However many servers hang, one that answers finds a slot free: at once while
-// the others' slots could fill the limit, and as soon as their first attempts
-// have shown what they are when there are more of them than slots.
-func TestHangingServersLeaveRoom(t *testing.T) {
+// However many receivers hang, one that responds finds a free slot: immediately if
+// the others' slots cannot fill the limit, otherwise once their first attempts have
+// timed out.
+func TestHangingReceiversLeaveSlots(t *testing.T) {
 	for _, n := range []int{20, 100} {
 		runInBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 			for range n {
 				w.subscribe(w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
-					if n > 1 { // the ping of the creation
+					if n > 1 { // after the ping
 						hang(n, rw, r)
 					}
 				}), nil)
@@ -585,7 +589,7 @@ func TestHangingServersLeaveRoom(t *testing.T) {
 				at := time.Now()
 				w.publish("content_deleted")
 				if got := healthy.posts(); len(got) != i+1 || !got[i].at.Equal(at) {
-					t.Errorf("%d hanging: after %d s %d posts, want %d, the last at once", n, i, len(got), i+1)
+					t.Errorf("%d receivers hang: got %[3]d requests after %[2]ds, want %[4]d, the last immediately", n, i, len(got), i+1)
 					return
 				}
 				time.Sleep(time.Second)
@@ -594,9 +598,9 @@ func TestHangingServersLeaveRoom(t *testing.T) {
 	}
 }
 
-// A slot that is free is for the queue that waits for it, and not for the inline
-// delivery of another.
-func TestInlineDeliveriesPassNobody(t *testing.T) {
+// A free slot goes to a queue that waits for it, not to the inline delivery of
+// another.
+func TestInlineDeliveryYieldsToWaitingQueue(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 		first := w.subscribe(w.subscriber(nil), func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
 		r := w.subscriber(nil)
@@ -607,7 +611,7 @@ func TestInlineDeliveriesPassNobody(t *testing.T) {
 		w.d.reschedule(q, q.phase, time.Now()) // it waits for a slot
 		w.publish("content_updated")
 		if n := w.d.credits.Taken(); n != 0 {
-			t.Errorf("%d slots are taken while a queue waits, want none", n)
+			t.Errorf("got %d slots in use while a queue waits, want 0", n)
 		}
 		w.d.mu.Unlock()
 		synctest.Wait()
@@ -615,14 +619,14 @@ func TestInlineDeliveriesPassNobody(t *testing.T) {
 		w.publish("content_updated")
 		synctest.Wait()
 		if n := w.commits() - before; len(r.posts()) != 2 || n != 2 {
-			t.Errorf("there are %d requests, the last after %d commits; want 2 and 2", len(r.posts()), n)
+			t.Errorf("got %d requests, the last after %d commits; want 2 and 2", len(r.posts()), n)
 		}
 	})
 }
 
-// A queue that has had its share of the slots takes nothing from others, inline
-// delivery neither.
-func TestInlineDeliveriesBesideAFullShare(t *testing.T) {
+// A queue that has used up its share of the slots takes none from other queues or
+// from inline deliveries.
+func TestInlineDeliveryWhenShareIsFull(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), MaxConnections: 8, BatchSize: 1}, func(w *testbed) {
 		hangs := w.subscriber(hang)
 		w.subscribe(hangs, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
@@ -634,21 +638,21 @@ func TestInlineDeliveriesBesideAFullShare(t *testing.T) {
 		synctest.Wait()
 		w.d.mu.Lock()
 		if n := w.d.ready[priorityGreedy].len(); n != 1 || w.d.credits.Taken() != 7 {
-			t.Errorf("%d queues wait, with %d slots in use; want 1 and 7", n, w.d.credits.Taken())
+			t.Errorf("got %d waiting queues and %d slots in use, want 1 and 7", n, w.d.credits.Taken())
 		}
 		w.d.mu.Unlock()
 		before := w.commits()
 		w.publish("content_updated")
 		synctest.Wait()
-		if n := w.commits() - before; len(r.posts()) != 1 || n != 2 { // its event's, with the delivery, and its result's
-			t.Errorf("it took %d commits, want 2", n)
+		if n := w.commits() - before; len(r.posts()) != 1 || n != 2 { // the event with its delivery, and the result
+			t.Errorf("got %d commits, want 2", n)
 		}
 	})
 }
 
-// However many servers answer and have more to come than there are slots, what
-// waits behind a failure is sent again.
-func TestARetryIsNotStarved(t *testing.T) {
+// A retry is sent even if more receivers respond, and have a backlog, than there
+// are slots.
+func TestRetryIsNotStarved(t *testing.T) {
 	for _, n := range []int{1, 4, 16} {
 		runInBubble(t, Config{MaxInFlight: 4, MaxConnections: n, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 			for range 3 * n {
@@ -656,33 +660,32 @@ func TestARetryIsNotStarved(t *testing.T) {
 			}
 			once := w.subscriber(respondWith(200, 503, 200))
 			w.subscribe(once, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"channel_created"} })
-			time.Sleep(5 * time.Second) // of the pings
+			time.Sleep(5 * time.Second) // until the pings have ended
 			w.publish("channel_created")
 			if got := once.posts(); len(got) != 1 {
-				t.Fatalf("%d slots: %d posts, want the first attempt at once", n, len(got))
+				t.Fatalf("%d slots: got %d requests, want the first attempt immediately", n, len(got))
 			}
 			for range 60 { // for three minutes
 				w.publish("content_updated")
 			}
-			time.Sleep(35 * time.Second) // until it is due, and its turn comes
+			time.Sleep(35 * time.Second) // until it is due and its turn comes
 			if got := once.posts(); len(got) != 2 {
-				t.Errorf("%d slots: %d posts, want the second attempt beside all the others", n, len(got))
+				t.Errorf("%d slots: got %d requests, want the second attempt too", n, len(got))
 			}
 		})
 	}
 }
 
-// One that takes a while to answer needs several slots at a time. It gets them
-// beside servers that hang, also when these are more than there are slots, once
-// it has answered at all.
-func TestHangingServersLeaveRoomForMore(t *testing.T) {
+// A receiver that takes a while to respond needs several slots. It gets them even
+// if more receivers hang than there are slots, once it has responded.
+func TestHangingReceiversLeaveSeveralSlots(t *testing.T) {
 	for _, n := range []int{20, 100} {
 		runInBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 			healthy := w.subscriber(func(int, http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) })
 			w.subscribe(healthy, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_published"} })
 			for range n {
 				w.subscribe(w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
-					if n > 1 { // the ping of the creation
+					if n > 1 { // after the ping
 						hang(n, rw, r)
 					}
 				}), nil)
@@ -693,7 +696,7 @@ func TestHangingServersLeaveRoomForMore(t *testing.T) {
 			for range 50 {
 				w.publish("content_updated")
 			}
-			const every = 25 * time.Millisecond // and four are open at a time
+			const every = 25 * time.Millisecond // so four are open at a time
 			start := time.Now()
 			for range 800 {
 				w.publish("content_published")
@@ -701,21 +704,21 @@ func TestHangingServersLeaveRoomForMore(t *testing.T) {
 			}
 			got := healthy.posts()[1:]
 			if len(got) != 800 {
-				t.Errorf("%d hanging: %d posts, want 800", n, len(got))
+				t.Errorf("%d receivers hang: got %d requests, want 800", n, len(got))
 			}
 			worst := time.Duration(0)
 			for i, p := range got {
 				worst = max(worst, p.at.Sub(start.Add(time.Duration(i)*every)))
 			}
 			if worst > 250*time.Millisecond {
-				t.Errorf("%d hanging: a post arrived %s after its event was published, want 250 ms at the most", n, worst)
+				t.Errorf("%d receivers hang: a request arrived %s after its event was published, want at most 250ms", n, worst)
 			}
 		})
 	}
 }
 
-// What is published while a subscription is paused, or does not ask for the
-// name, is not delivered; what came before and after is.
+// Events published while a subscription is paused or does not want their name are
+// not delivered; those before and after are.
 func TestPauseAndResume(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), MaxInFlight: 1}, func(w *testbed) {
 		r := w.subscriber(respondWith(200, 500, 200))
@@ -727,26 +730,26 @@ func TestPauseAndResume(t *testing.T) {
 		w.publish("content_updated")
 		time.Sleep(time.Hour)
 		if got := r.posts(); len(got) != 1 {
-			t.Errorf("%d posts to a paused subscription, want none after the first", len(got)-1)
+			t.Errorf("got %d requests while the subscription is paused, want 0", len(got)-1)
 		}
 		w.update(sub, &webhook.SubscriptionFields{Active: &on})
 		last := w.publish("content_updated")
 		got := r.posts()
 		if len(got) != 3 || got[1].ids[0] != first || got[2].ids[0] != last {
-			t.Errorf("got %+v, want the retry of the first, and the last", got)
+			t.Errorf("got %+v, want the retry of the first event and then the last event", got)
 		}
 		names := []string{"content_deleted"}
 		w.update(sub, &webhook.SubscriptionFields{Events: &names})
 		w.publish("content_updated")
 		w.publish("content_deleted")
 		if got := r.posts()[3:]; len(got) != 1 || got[0].names[0] != "content_deleted" {
-			t.Errorf("got %+v, want content_deleted alone", got)
+			t.Errorf("got %+v, want only content_deleted", got)
 		}
 		moved := w.subscriber(nil)
 		w.update(sub, &webhook.SubscriptionFields{URL: &moved.url})
 		w.publish("content_deleted")
 		if len(r.posts()) != 4 || len(moved.posts()) != 1 {
-			t.Error("the delivery did not go to the new URL")
+			t.Errorf("got %d requests at the old URL and %d at the new, want 4 and 1", len(r.posts()), len(moved.posts()))
 		}
 	})
 }
@@ -763,13 +766,13 @@ func TestNothingIsSentAfterDeletion(t *testing.T) {
 		w.publish("content_updated")
 		time.Sleep(24 * time.Hour)
 		if got := r.posts(); len(got) != before {
-			t.Errorf("%d posts after the deletion", len(got)-before)
+			t.Errorf("got %d requests after the deletion, want 0", len(got)-before)
 		}
 	})
 }
 
-// An ordered subscription gets the next delivery when the last has succeeded
-// or failed for good, and not before.
+// An ordered subscription gets the next delivery only after the previous one has
+// succeeded or failed permanently.
 func TestOrdered(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		r := w.subscriber(respondWith(200, 500, 500, 200, 404, 200))
@@ -789,21 +792,20 @@ func TestOrdered(t *testing.T) {
 			got = append(got, p.ids...)
 		}
 		if !slices.Equal(got, want) || r.maxOpen != 1 {
-			t.Errorf("got %v with %d at once, want %v", got, r.maxOpen, want)
+			t.Errorf("got %v with up to %d in flight, want %v with 1", got, r.maxOpen, want)
 		}
 	})
 }
 
-// An ordered subscription goes on when what it waited for is cancelled, and
-// nothing more is sent of that.
-func TestOrderedGoesOnAfterACancel(t *testing.T) {
+// An ordered subscription continues when the delivery it waits for is cancelled.
+func TestOrderedContinuesAfterCancel(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		r := w.subscriber(respondWith(200, 500, 200))
 		ordered := true
 		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 		first, second := w.publish("content_updated"), w.publish("content_updated")
 		if got := r.posts(); len(got) != 1 {
-			t.Fatalf("%d deliveries before the cancel, want 1", len(got))
+			t.Fatalf("got %d deliveries before the cancellation, want 1", len(got))
 		}
 		began := time.Now()
 		err := w.d.store.Write(context.Background(), func(s store.Write) error { return s.Cancel("p", sub.ID, r.requests[1].delivery) })
@@ -812,17 +814,17 @@ func TestOrderedGoesOnAfterACancel(t *testing.T) {
 		}
 		got := r.posts()
 		if len(got) != 2 || got[0].ids[0] != first || got[1].ids[0] != second || !time.Now().Equal(began) {
-			t.Errorf("got %+v, want the second event at once", got)
+			t.Errorf("got %+v, want the second event immediately", got)
 		}
 		time.Sleep(24 * time.Hour)
 		if got := r.posts(); len(got) != 2 {
-			t.Errorf("the cancelled delivery was sent again: %+v", got)
+			t.Errorf("got %+v, want no retry of the cancelled delivery", got)
 		}
 	})
 }
 
-// An attempt that a crash cut off goes on at once, with the same id and bytes,
-// and is counted.
+// An attempt interrupted by a crash counts and is retried immediately, with the
+// same id and bytes.
 func TestCrash(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
@@ -835,26 +837,26 @@ func TestCrash(t *testing.T) {
 		for crash := range 6 {
 			got := r.posts()
 			if want := min(crash+1, 5); len(got) != want {
-				t.Fatalf("after %d crashes there were %d posts, want %d", crash, len(got), want)
+				t.Fatalf("after %d crashes: got %d requests, want %d", crash, len(got), want)
 			}
 			if last := got[len(got)-1]; last.delivery != got[0].delivery || last.bodyHash != got[0].bodyHash {
-				t.Error("the repeated delivery has another id or other bytes")
+				t.Error("the retry has a different delivery or different bytes")
 			}
 			time.Sleep(time.Second)
 			start := time.Now()
 			w.crash()
 			if got := r.posts(); crash < 4 && got[len(got)-1].at.Sub(start) > time.Second {
-				t.Error("it did not go on within a second")
+				t.Error("the delivery was not retried within 1s of the crash")
 			}
 		}
 		d := w.delivery(sub, r.posts()[0].delivery)
 		if d.FailureReason != webhook.FailureAttemptsExhausted || d.Attempts[4].Error != webhook.ErrorInterrupted {
-			t.Errorf("at its end it is %+v", d)
+			t.Errorf("got %+v, want attempts_exhausted and the last attempt interrupted", d)
 		}
 	})
 }
 
-// The end of the process waits for attempts in flight, but not for ever.
+// A shutdown waits for attempts in flight, up to the grace period.
 func TestShutdown(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -862,8 +864,8 @@ func TestShutdown(t *testing.T) {
 		ends   time.Duration
 		status webhook.Status
 	}{
-		{"ends in time", 2 * time.Second, 2 * time.Second, webhook.StatusSuccess},
-		{"is cut off", 9 * time.Second, 3 * time.Second, webhook.StatusRetryable},
+		{"within the grace period", 2 * time.Second, 2 * time.Second, webhook.StatusSuccess},
+		{"cut off", 9 * time.Second, 3 * time.Second, webhook.StatusRetryable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			runInBubble(t, Config{Grace: 3 * time.Second}, func(w *testbed) {
@@ -882,18 +884,18 @@ func TestShutdown(t *testing.T) {
 				}
 				w.done <- nil
 				if took := time.Since(start); took != c.ends {
-					t.Errorf("it took %s, want %s", took, c.ends)
+					t.Errorf("shutdown took %s, want %s", took, c.ends)
 				}
 				if d := w.delivery(sub, got[0].delivery); d.Status != c.status || len(d.Attempts) != 1 {
-					t.Errorf("the delivery is %+v, want %s and its attempt recorded", d, c.status)
+					t.Errorf("got delivery %+v, want %s with 1 recorded attempt", d, c.status)
 				}
-				time.Sleep(time.Minute) // the server's handler ends
+				time.Sleep(time.Minute) // until the server's handler returns
 			})
 		})
 	}
 }
 
-// A replay runs beside what is new, goes on after a crash, and ends.
+// A replay runs in addition to new events, continues after a crash, and completes.
 func TestReplay(t *testing.T) {
 	runInBubble(t, Config{BatchSize: 2, MaxInFlight: 1, Grace: time.Millisecond}, func(w *testbed) {
 		var want []string
@@ -921,15 +923,15 @@ func TestReplay(t *testing.T) {
 			}
 		}
 		if !slices.Contains(got, late) || !slices.Equal(slices.DeleteFunc(got, func(id string) bool { return id == late }), want) {
-			t.Errorf("got %v, want %v in order, and %s", got, want, late)
+			t.Errorf("got %v, want %v in order and %s", got, want, late)
 		}
 		if replay, err = w.d.store.Replays().Get(context.Background(), "p", sub.ID, replay.ID); err != nil || replay.Status != webhook.ReplayDone || replay.EventsSent != 5 || replay.Deliveries != 3 {
-			t.Errorf("at its end the replay is %+v (%v)", replay, err)
+			t.Errorf("got replay %+v (%v), want it done with 5 events in 3 deliveries", replay, err)
 		}
 	})
 }
 
-// A redelivery is a new delivery of the same events.
+// A redelivery is a new delivery with the same events.
 func TestRedelivery(t *testing.T) {
 	runInBubble(t, Config{}, func(w *testbed) {
 		r := w.subscriber(respondWith(200, 404, 200))
@@ -942,15 +944,15 @@ func TestRedelivery(t *testing.T) {
 		}
 		got := r.posts()
 		if len(got) != 2 || got[1].delivery != d.ID || got[1].delivery == first.delivery || !slices.Equal(got[1].ids, []string{id}) {
-			t.Errorf("got %+v, want the event again in a new delivery", got)
+			t.Errorf("got %+v, want the same event in a new delivery", got)
 		}
 		if d := w.delivery(sub, d.ID); d.Status != webhook.StatusSuccess || d.RedeliveryOf != first.delivery {
-			t.Errorf("the redelivery is %+v", d)
+			t.Errorf("got redelivery %+v, want success and redelivery_of %s", d, first.delivery)
 		}
 	})
 }
 
-// health returns the status of a subscription once the dispatcher has come to rest.
+// health returns the status of a subscription once all goroutines are blocked.
 func (w *testbed) health(sub webhook.Subscription) webhook.Health {
 	w.t.Helper()
 	synctest.Wait()
@@ -961,7 +963,7 @@ func (w *testbed) health(sub webhook.Subscription) webhook.Health {
 	return got.Status
 }
 
-// deliveries returns how many different deliveries have come, pings aside.
+// deliveries returns how many different deliveries were received, excluding pings.
 func (r *subscriber) deliveries() int {
 	ids := make(map[string]bool)
 	for _, p := range r.posts() {
@@ -970,8 +972,8 @@ func (r *subscriber) deliveries() int {
 	return len(ids)
 }
 
-// A subscription that goes on failing is probed, less and less often, while its
-// events wait in the log; pings still go. One success brings the backlog.
+// While a subscription is failing, its events wait in the log and it is probed at
+// growing intervals; pings are still sent. The first success delivers the backlog.
 func TestHealth(t *testing.T) {
 	runInBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 10}, BatchSize: 1}, func(w *testbed) {
 		var broken atomic.Bool
@@ -990,12 +992,12 @@ func TestHealth(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if got := status(); got != webhook.HealthHealthy {
-			t.Errorf("after failures of 12 s it is %s", got)
+			t.Errorf("got %s after 12s of failures, want healthy", got)
 		}
 		time.Sleep(time.Minute)
 		w.publish("content_updated")
 		if got := status(); got != webhook.HealthFailing {
-			t.Fatalf("after failures of a minute it is %s", got)
+			t.Fatalf("got %s after 1m of failures, want failing", got)
 		}
 		before := len(r.posts())
 		const backlog = 40
@@ -1005,7 +1007,7 @@ func TestHealth(t *testing.T) {
 		probes := func(when string, least, most int) {
 			t.Helper()
 			if n := len(r.posts()) - before; n < least || n > most {
-				t.Errorf("%d probes %s, want %d to %d", n, when, least, most)
+				t.Errorf("got %d probes %s, want %d to %d", n, when, least, most)
 			}
 		}
 		time.Sleep(4 * time.Second)
@@ -1013,26 +1015,26 @@ func TestHealth(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		probes("after 6 s", 1, 1)
 		time.Sleep(10 * time.Minute)
-		probes("after 10 min, as the waits double", 5, 8)
+		probes("after 10 min of doubling intervals", 5, 8)
 		pings := r.pings()
 		go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 		if r.pings() != pings+1 {
-			t.Error("a ping was held back")
+			t.Error("no ping was sent to the failing subscription")
 		}
 		if n := len(healthy.posts()); n != 13+backlog {
-			t.Errorf("the healthy subscription got %d events, want %d", n, 13+backlog)
+			t.Errorf("got %d events at the healthy subscription, want %d", n, 13+backlog)
 		}
 		w.crash()
 		if got := status(); got != webhook.HealthFailing {
-			t.Errorf("after a restart it is %s", got)
+			t.Errorf("got %s after a restart, want failing", got)
 		}
 		broken.Store(false)
 		time.Sleep(webhook.MaxProbeWait)
 		if got := status(); got != webhook.HealthHealthy {
-			t.Errorf("after a success it is %s", got)
+			t.Errorf("got %s after a success, want healthy", got)
 		}
 		if n := r.deliveries(); n != 13+backlog {
-			t.Errorf("%d deliveries after the recovery, want %d: every event", n, 13+backlog)
+			t.Errorf("got %d deliveries after the recovery, want %d, one for each event", n, 13+backlog)
 		}
 	})
 }
@@ -1053,12 +1055,12 @@ func TestDisableAfter(t *testing.T) {
 		}
 		got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
 		if err != nil || got.Status != webhook.HealthDisabled || got.Active || got.DisabledReason == "" {
-			t.Errorf("after hours of failures it is %+v (%v)", got, err)
+			t.Errorf("got %+v (%v) after hours of failures, want it disabled and inactive", got, err)
 		}
 		before := len(r.posts())
 		time.Sleep(24 * time.Hour)
 		if n := len(r.posts()) - before; n != 0 {
-			t.Errorf("%d posts to a subscription that is off", n)
+			t.Errorf("got %d requests to a disabled subscription, want 0", n)
 		}
 		broken.Store(false)
 		on := true
@@ -1066,15 +1068,15 @@ func TestDisableAfter(t *testing.T) {
 		last := w.publish("content_updated")
 		time.Sleep(time.Minute)
 		if !slices.ContainsFunc(r.posts(), func(a receivedRequest) bool { return a.ids[0] == last }) {
-			t.Error("it did not go on when it was activated")
+			t.Error("no event arrived after the subscription was activated")
 		}
 		if got, err = w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy || got.DisabledReason != "" {
-			t.Errorf("activated, it is %+v (%v)", got, err)
+			t.Errorf("got %+v (%v) after activation, want it healthy", got, err)
 		}
 	})
 }
 
-// Everything that a crash cut off goes on at once, not one after the other.
+// All attempts interrupted by a crash are retried immediately, in parallel.
 func TestCrashWithManyInFlight(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond, BatchSize: 1}, func(w *testbed) {
 		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
@@ -1087,20 +1089,20 @@ func TestCrashWithManyInFlight(t *testing.T) {
 			w.publish("content_updated")
 		}
 		if n := len(r.posts()); n != 8 {
-			t.Fatalf("%d in flight, want 8", n)
+			t.Fatalf("got %d in flight, want 8", n)
 		}
 		w.crash()
 		start := time.Now()
 		time.Sleep(time.Second)
 		got := r.posts()[8:]
 		if len(got) != 8 || got[7].at.Sub(start) > time.Second {
-			t.Errorf("%d of 8 went on within a second", len(got))
+			t.Errorf("got %d retries within 1s, want 8", len(got))
 		}
 	})
 }
 
-// So do retries that have come due together.
-func TestManyDueAtOnce(t *testing.T) {
+// Retries that are due at the same time are sent in parallel.
+func TestRetriesDueTogether(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		var down atomic.Bool
 		r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
@@ -1124,17 +1126,18 @@ func TestManyDueAtOnce(t *testing.T) {
 		before := len(r.posts())
 		w.update(sub, &webhook.SubscriptionFields{Active: &on})
 		if n := len(r.posts()) - before; n != 8 {
-			t.Errorf("%d of 8 retries went at once", n)
+			t.Errorf("got %d retries immediately, want 8", n)
 		}
 	})
 }
 
-// What is asked for after the clock was set back is done at once.
+// Actions requested after the clock was set back take effect immediately.
 func TestClockSetBack(t *testing.T) {
 	dir := memoryDir(t)
 	var sub webhook.Subscription
 	var first string
-	// Each bubble begins at the same time: the second an hour before the first ended.
+	// Each bubble starts at the same time, so the second starts an hour before the
+	// first ended.
 	runInBubbleAt(t, dir, Config{}, func(w *testbed) {
 		r := w.subscriber(nil)
 		time.Sleep(time.Hour)
@@ -1147,26 +1150,26 @@ func TestClockSetBack(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if _, _, err := w.d.store.Subscriptions().Ping(ctx, "p", sub.ID); err != nil {
-			t.Errorf("a ping: %v", err)
+			t.Errorf("ping: %v", err)
 		}
 		if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first); err != nil {
 			t.Error(err)
 		}
 		w.publish("content_updated")
 		if n := len(r.posts()); n != 2 {
-			t.Errorf("%d deliveries, want the redelivery and what is new", n)
+			t.Errorf("got %d deliveries, want 2: the redelivery and the new event", n)
 		}
 		if _, err := w.d.store.Replays().Create(ctx, "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
 			t.Error(err)
 		}
 		if n := len(r.posts()); n != 3 {
-			t.Errorf("%d deliveries, want that of the replay too", n)
+			t.Errorf("got %d deliveries, want 3, including the replay", n)
 		}
 	})
 }
 
-// A clock that jumps, forward or back, while deliveries wait: none is sent
-// before its time or after, no server is stormed, and nothing is given up.
+// The wall clock jumps, forward or back, while deliveries wait: each is still sent
+// at its time, no receiver gets a burst, and no delivery is given up.
 func TestClockJumps(t *testing.T) {
 	for _, jump := range []time.Duration{24 * time.Hour, -2 * time.Hour} {
 		t.Run(jump.String(), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { clockJumps(t, jump) }) })
@@ -1202,52 +1205,54 @@ func clockJumps(t *testing.T, jump time.Duration) {
 			t.Helper()
 			time.Sleep(time.Until(start.Add(after)))
 			if got := r.posts(); len(got) != n {
-				t.Errorf("%d posts %s after the start, want %d", len(got), after, n)
+				t.Errorf("got %d requests %s after the start, want %d", len(got), after, n)
 			}
 		}
 		wantPosts(0, 8)
 		time.Sleep(2 * time.Second)
 		by.Add(int64(jump))
-		// What is new leaves at once, also just after a jump that nobody has noticed.
+		// New events are sent immediately, even right after a jump that the store
+		// has not seen.
 		w.publish("content_deleted")
 		if n := len(good.posts()); n != 1 {
-			t.Errorf("%d posts of what is new, want 1", n)
+			t.Errorf("got %d requests for the new event, want 1", n)
 		}
 		wantPosts(4*time.Second+999*time.Millisecond, 8)
 		wantPosts(5*time.Second, 16)
 		wantPosts(5*time.Minute+4*time.Second, 16)
-		by.Add(int64(jump)) // unnoticed: nothing else happens until they are due
+		by.Add(int64(jump)) // the store sees nothing until the retries are due
 		wantPosts(5*time.Minute+5*time.Second, 24)
 		fresh, err := w.d.store.Subscriptions().Get(t.Context(), "p", sub.ID)
 		if err != nil || !fresh.Active || fresh.Status == webhook.HealthDisabled {
-			t.Errorf("the subscription is %s, active %v: %v", fresh.Status, fresh.Active, err)
+			t.Errorf("got status %s, active %t (%v); want it active and not disabled", fresh.Status, fresh.Active, err)
 		}
 		if l, err := w.d.store.Queues().Get(t.Context(), sub.ID); err != nil || len(l.SigningSecrets(time.Now())) != 2 {
-			t.Errorf("%d secrets sign, %v, want the old one too", len(l.SigningSecrets(time.Now())), err)
+			t.Errorf("got %d signing secrets (%v), want 2, including the old one", len(l.SigningSecrets(time.Now())), err)
 		}
-		// Across a restart as well: back, it is found out; forward, what is
-		// overdue goes at once, in its slots.
+		// The clock also jumps across a restart. A jump back is detected; after a
+		// jump forward, overdue deliveries are sent immediately, within their
+		// slots.
 		by.Add(int64(jump))
 		w.crash()
 		failing.Store(false)
 		if jump < 0 {
-			w.crash()                                   // once more, before anything else was written: it is not moved twice
-			wantPosts(35*time.Minute+4*time.Second, 25) // one of them, the probe, before its time
+			w.crash()                                   // once more, before any other write: deadlines are not shifted twice
+			wantPosts(35*time.Minute+4*time.Second, 25) // one of them is the probe, ahead of schedule
 		}
 		time.Sleep(time.Until(start.Add(36 * time.Minute)))
 		if got := r.posts(); len(got) < 32 {
-			t.Errorf("%d posts after all, want all 8 deliveries sent again", len(got))
+			t.Errorf("got %d requests in the end, want at least 32: all 8 deliveries retried", len(got))
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if r.maxOpen > 9 {
-			t.Errorf("%d requests at a time, want no more than 8 and a ping", r.maxOpen)
+			t.Errorf("got up to %d requests at a time, want at most 9: 8 deliveries and a ping", r.maxOpen)
 		}
 	})
 }
 
-// One delivery whose event is gone holds up its own subscription alone.
-func TestABadRecordSuspendsItsOwnQueue(t *testing.T) {
+// A delivery whose event is missing suspends only its own subscription.
+func TestUnusableRecordSuspendsOnlyItsQueue(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		bad, good := w.subscriber(respondWith(200, 500)), w.subscriber(nil)
 		sub := w.subscribe(bad, nil)
@@ -1256,25 +1261,25 @@ func TestABadRecordSuspendsItsOwnQueue(t *testing.T) {
 		before := len(good.posts())
 		w.d.mu.Lock()
 		q := w.d.queues[sub.ID]
-		until := w.d.claimFailed(q, sub.ID, errors.New("its event is gone"))
+		until := w.d.claimFailed(q, sub.ID, errors.New("event is missing"))
 		w.d.mu.Unlock()
 		for range 10 {
 			w.publish("content_deleted")
 		}
 		if n := len(good.posts()) - before; n == 0 || !slices.Contains(good.posts()[len(good.posts())-1].names, "content_deleted") {
-			t.Error("the healthy subscription was held up")
+			t.Error("got no immediate delivery to the healthy subscription")
 		}
-		held := len(bad.posts())
+		before = len(bad.posts())
 		time.Sleep(time.Until(until) + time.Second)
-		if len(bad.posts()) == held {
-			t.Error("the queue was not resumed")
+		if len(bad.posts()) == before {
+			t.Error("got no delivery after the suspension")
 		}
 	})
 }
 
-// A subscription whose record cannot be read is held, at the start and while
-// all goes on, and taken up when it can; the others are served.
-func TestASpoiledSubscriptionHoldsUpItself(t *testing.T) {
+// A subscription whose record cannot be read is suspended, at start and at run
+// time, and continues once it can be read. Others are not affected.
+func TestUnusableSubscriptionBlocksOnlyItself(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		bad, good := w.subscriber(nil), w.subscriber(nil)
 		sub := w.subscribe(bad, nil)
@@ -1291,28 +1296,27 @@ func TestASpoiledSubscriptionHoldsUpItself(t *testing.T) {
 			at, before := time.Now(), len(good.posts())
 			w.publish("content_updated")
 			if got := good.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
-				t.Error("the healthy subscription was held up")
+				t.Error("got no immediate delivery to the healthy subscription")
 			}
 			if got := len(bad.posts()); got != n {
-				t.Errorf("%d posts to the spoiled one, want %d", got, n)
+				t.Errorf("got %d requests to the unusable subscription, want %d", got, n)
 			}
 		}
 		check(0)
 		time.Sleep(5 * time.Second)
 		check(0)
 		description := "changed"
-		w.update(sub, &webhook.SubscriptionFields{Description: &description}) // it is read again
+		w.update(sub, &webhook.SubscriptionFields{Description: &description}) // makes the dispatcher reload it
 		check(0)
 		time.Sleep(5 * time.Second)
 		check(0)
 		w.swapSecret(sub.ID, whole)
 		time.Sleep(suspendTime + time.Second)
-		check(2) // what has waited, in one delivery, and this
+		check(2) // the backlog in one delivery, and this event
 	})
 }
 
-// swapSecret puts other bytes where a subscription's sealed secret is, and
-// returns what was there.
+// swapSecret replaces a subscription's encrypted secret and returns the old value.
 func (w *testbed) swapSecret(id string, secret []byte) (was []byte) {
 	w.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
@@ -1329,9 +1333,9 @@ func (w *testbed) swapSecret(id string, secret []byte) (was []byte) {
 	return was
 }
 
-// A result that cannot be stored, though the store is well, holds up its own
-// subscription alone.
-func TestAResultThatCannotBeStored(t *testing.T) {
+// A result that cannot be stored while the store works blocks only its own
+// subscription.
+func TestUnstorableResultBlocksOnlyItsQueue(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		bad, good := w.subscriber(nil), w.subscriber(nil)
 		sub := w.subscribe(bad, nil)
@@ -1344,14 +1348,14 @@ func TestAResultThatCannotBeStored(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision}, nil) // of no row
+			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision}, nil) // a delivery that does not exist
 		}()
 		synctest.Wait()
 		for i := range 5 {
 			at, before := time.Now(), len(good.posts())
 			w.publish("content_deleted")
 			if got := good.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
-				t.Errorf("after %d s the healthy subscription was held up", i)
+				t.Errorf("after %ds: got no immediate delivery to the healthy subscription", i)
 			}
 			time.Sleep(time.Second)
 		}
@@ -1360,13 +1364,13 @@ func TestAResultThatCannotBeStored(t *testing.T) {
 	})
 }
 
-// A ping that waits is answered when its subscription is deleted.
-func TestPingOfADeletedSubscription(t *testing.T) {
+// Deleting a subscription answers its waiting pings.
+func TestPingOfDeletedSubscription(t *testing.T) {
 	runInBubble(t, Config{}, func(w *testbed) {
 		r := w.subscriber(hang)
 		sub := w.subscribe(r, nil)
 		errs := make(chan error, 8)
-		for range 8 { // more than leave at a time
+		for range 8 { // more than may be in flight
 			go func() {
 				_, _, err := w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 				errs <- err
@@ -1384,14 +1388,14 @@ func TestPingOfADeletedSubscription(t *testing.T) {
 			}
 		}
 		if dropped != 8-(maxPingsPerQueue-1) {
-			t.Errorf("%d of the waiting pings were answered at once, want %d", dropped, 8-(maxPingsPerQueue-1))
+			t.Errorf("got %d waiting pings answered immediately, want %d", dropped, 8-(maxPingsPerQueue-1))
 		}
 	})
 }
 
-// An attempt that is claimed after a new URL was acknowledged goes there, though
-// the queue has not been read again yet.
-func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
+// An attempt claimed after a new URL was acknowledged uses that URL, even if the
+// queue has not been reloaded.
+func TestAttemptUsesLatestURL(t *testing.T) {
 	var unreadable atomic.Bool
 	dir := memoryDir(t)
 	fault := func(_ string, write bool) sqlite.Fault {
@@ -1408,7 +1412,7 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		first := before.posts()[0]
 		w.d.mu.Lock()
 		q := w.d.queues[sub.ID]
-		w.d.pausedUntil = time.Now().Add(time.Hour) // nothing is read or claimed by itself
+		w.d.pausedUntil = time.Now().Add(time.Hour) // prevents reloads and claims
 		w.d.mu.Unlock()
 		w.update(sub, &webhook.SubscriptionFields{URL: &after.url})
 		if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
@@ -1416,19 +1420,19 @@ func TestAnAttemptHeedsTheLastUpdate(t *testing.T) {
 		}
 		c, err := w.d.store.Queues().Spend(ctx, &store.Credit{Queue: q.Queue, Kind: store.CreditDue}).Wait()
 		if err != nil || c == nil {
-			t.Fatalf("claimed %+v (%v)", c, err)
+			t.Fatalf("got claim %+v (%v), want one", c, err)
 		}
-		// The attempt is counted: it waits until the store can be read.
+		// The attempt is counted, so it waits until the store is readable.
 		unreadable.Store(true)
 		const outage = 10 * storeRetryWait
 		time.AfterFunc(outage, func() { unreadable.Store(false) })
 		began := time.Now()
 		w.d.attempt(ctx, q, c, nil)
 		if took := time.Since(began); took < outage || took > outage+storeRetryWait {
-			t.Errorf("the attempt took %s, want %s until the store can be read", took, outage)
+			t.Errorf("the attempt took %s, want %s, until the store is readable", took, outage)
 		}
 		if len(before.posts()) != 1 || len(after.posts()) != 1 {
-			t.Errorf("%d posts to the old URL and %d to the new, want 1 and 1", len(before.posts()), len(after.posts()))
+			t.Errorf("got %d requests at the old URL and %d at the new, want 1 and 1", len(before.posts()), len(after.posts()))
 		}
 		time.Sleep(2 * time.Hour)
 	}

@@ -11,16 +11,15 @@ import (
 	"service/webhook"
 )
 
-// TestEveryPathIsGuarded: the guard checks every request, whatever makes the
-// service send it. What was in flight when the addresses were still allowed is
-// checked like everything that begins later.
-func TestEveryPathIsGuarded(t *testing.T) {
+// The guard checks every kind of request, including deliveries that were pending
+// when their address was still allowed.
+func TestEgressGuardCoversEveryRequest(t *testing.T) {
 	t.Run("control", func(t *testing.T) { testEveryPath(t, false) })
 	t.Run("guarded", func(t *testing.T) { testEveryPath(t, true) })
 }
 
-// everyPath makes the service send requests of every kind, after its addresses
-// were forbidden if guarded.
+// testEveryPath makes the service send requests of every kind. If guarded, the
+// addresses are forbidden first.
 func testEveryPath(t *testing.T, guarded bool) {
 	cfg := Config{
 		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 2}, BatchSize: 1,
@@ -39,7 +38,7 @@ func testEveryPath(t *testing.T, guarded bool) {
 			time.Sleep(webhook.FailingOver / 2)
 		}
 		if status := w.health(failingSub); status != webhook.HealthFailing || alerts.Load() == 0 {
-			t.Fatalf("the failing subscription is %s, with %d alerts", status, alerts.Load())
+			t.Fatalf("got status %s and %d alerts, want failing and at least 1", status, alerts.Load())
 		}
 		sent := well.posts()[0].delivery
 		requests := func() [4]int {
@@ -56,20 +55,20 @@ func testEveryPath(t *testing.T, guarded bool) {
 		redelivery := w.sendEverything(wellSub, sent)
 		time.Sleep(24 * time.Hour)
 		for i, now := range requests() {
-			// The last has an event, a ping, a redelivery and four events of the log.
+			// The last receives an event, a ping, a redelivery and four replayed events.
 			of, least := []string{"alerts", "probes", "retries", "requests"}[i], []int{1, 1, 1, 7}[i]
 			if n := now - before[i]; guarded && n != 0 || !guarded && n < least {
-				t.Errorf("%d %s were sent", n, of)
+				t.Errorf("guarded %t: got %d %s, want 0 if guarded, else at least %d", guarded, n, of, least)
 			}
 		}
 		if d := w.delivery(wellSub, redelivery.ID); guarded && (d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureBlocked || d.Attempts[0].Error != webhook.ErrorBlocked) {
-			t.Errorf("the redelivery is %+v, want blocked", d)
+			t.Errorf("got redelivery %+v, want it failed as blocked", d)
 		}
 	})
 }
 
-// sendEverything publishes an event, pings a subscription, replays its events, and
-// redelivers the delivery sent, of which it returns the copy.
+// sendEverything publishes an event, pings a subscription, replays its events and
+// redelivers the delivery sent. It returns the redelivery.
 func (w *testbed) sendEverything(sub webhook.Subscription, sent string) webhook.Delivery {
 	w.t.Helper()
 	w.publish("content_updated")

@@ -25,35 +25,36 @@ func (w *testbed) sql(query string) {
 	}
 }
 
-// A delivery that could not be stored with its event is formed once it can be.
-func TestAnEventWhoseInlineDeliveryFailsIsDelivered(t *testing.T) {
+// If a delivery cannot be stored inline with its event, it is formed later.
+func TestInlineDeliveryFailureIsRetried(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		r := w.subscriber(nil)
 		w.subscribe(r, nil)
 		w.publish("content_updated")
 		before := len(r.posts())
-		w.sql("CREATE TRIGGER spoiled BEFORE INSERT ON delivery_events BEGIN SELECT RAISE(ABORT, 'spoiled'); END")
+		w.sql("CREATE TRIGGER broken BEFORE INSERT ON delivery_events BEGIN SELECT RAISE(ABORT, 'broken'); END")
 		w.publish("content_updated")
 		synctest.Wait()
 		if n := len(r.posts()); n != before {
-			t.Errorf("%d posts, want %d", n, before)
+			t.Errorf("got %d requests, want %d", n, before)
 		}
-		w.sql("DROP TRIGGER spoiled")
+		w.sql("DROP TRIGGER broken")
 		time.Sleep(suspendTime + time.Second)
 		synctest.Wait()
 		if n := len(r.posts()); n != before+1 {
-			t.Errorf("%d posts after the hold, want %d", n, before+1)
+			t.Errorf("got %d requests after the suspension, want %d", n, before+1)
 		}
 		w.d.mu.Lock()
 		if w.d.credits.Taken() != 0 {
-			t.Errorf("%d slots are taken, want none", w.d.credits.Taken())
+			t.Errorf("got %d slots in use, want 0", w.d.credits.Taken())
 		}
 		w.d.mu.Unlock()
 	})
 }
 
-// What TestAResultThatCannotBeStored takes for granted.
-func TestAResultOfNoRowCannotBeStored(t *testing.T) {
+// A result for a delivery that does not exist cannot be stored.
+// TestUnstorableResultBlocksOnlyItsQueue depends on that.
+func TestResultOfMissingDelivery(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		sub := w.subscribe(w.subscriber(nil), nil)
 		synctest.Wait()
@@ -70,7 +71,7 @@ func TestAResultOfNoRowCannotBeStored(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-ended:
-			t.Error("the result of an attempt of no delivery was stored")
+			t.Error("the result of a missing delivery was stored, want attempt to keep trying")
 		default:
 		}
 	})

@@ -12,7 +12,7 @@ import (
 	"service/webhook"
 )
 
-// testLease is a lease that a test ends and renews.
+// testLease is a lease that a test can end and renew.
 type testLease struct {
 	ctx    atomic.Pointer[context.Context]
 	cancel context.CancelFunc
@@ -24,7 +24,7 @@ func (l *testLease) renew() {
 	l.cancel = cancel
 }
 
-// fence makes the dispatcher's store depend on a lease.
+// fence makes the store depend on a lease.
 func (w *testbed) fence() *testLease {
 	l := new(testLease)
 	l.renew()
@@ -35,9 +35,9 @@ func (w *testbed) fence() *testLease {
 	return l
 }
 
-// TestLeaseEnds has the lease end while a server hangs. The attempt is cut off at
-// once, nothing is sent until the lease is renewed, and then the delivery is
-// repeated at once.
+// The lease ends while a receiver hangs: the attempt is cut off immediately and
+// nothing more is sent. After the lease is renewed, the delivery is retried
+// immediately.
 func TestLeaseEnds(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 		l := w.fence()
@@ -56,39 +56,39 @@ func TestLeaseEnds(t *testing.T) {
 		ended := time.Now()
 		l.cancel()
 		if at := <-cut; !at.Equal(ended) {
-			t.Errorf("the attempt was cut off %s after the end of the lease", at.Sub(ended))
+			t.Errorf("the attempt was cut off %s after the end of the lease, want 0s", at.Sub(ended))
 		}
 		sent := len(r.all()) + len(well.all())
 		time.Sleep(time.Hour)
 		if n := len(r.all()) + len(well.all()) - sent; n != 0 {
-			t.Errorf("%d requests were sent without the lease", n)
+			t.Errorf("got %d requests without the lease, want 0", n)
 		}
 		renewed := time.Now()
 		l.renew()
 		time.Sleep(2 * storeRetryWait)
 		posts := r.posts()
 		if len(posts) != 2 || posts[1].at.Sub(renewed) > 2*storeRetryWait {
-			t.Fatalf("after the renewal of the lease there are %d requests", len(posts))
+			t.Fatalf("got %d requests after the lease was renewed, want 2, the second within 2 s", len(posts))
 		}
 		d := w.delivery(sub, posts[0].delivery)
 		if len(d.Attempts) != 2 || d.Status != webhook.StatusSuccess ||
 			d.Attempts[0].Error != webhook.ErrorInterrupted || d.Attempts[0].Duration != 3*time.Second {
-			t.Errorf("the delivery is %+v", d)
+			t.Errorf("got delivery %+v, want success after an interrupted attempt of 3s", d)
 		}
 		if d := w.delivery(wellSub, well.posts()[0].delivery); len(d.Attempts) != 1 || d.Status != webhook.StatusSuccess {
-			t.Errorf("a delivery that had succeeded is %+v", d)
+			t.Errorf("got delivery %+v, want the earlier success unchanged", d)
 		}
-		// A connection that was idle when the lease ended is not used again.
+		// A connection that was idle when the lease ended is not reused.
 		w.publish("content_updated")
 		synctest.Wait()
 		if n := len(well.posts()); n != 2 {
-			t.Errorf("%d requests arrived, want 2", n)
+			t.Errorf("got %d requests, want 2", n)
 		}
 	})
 }
 
-// TestShutdownWithoutLease: nothing that ends then can be recorded, so the grace
-// period is not used up.
+// Without the lease nothing can be recorded, so a shutdown does not use up the
+// grace period.
 func TestShutdownWithoutLease(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		runInBubble(t, Config{Grace: 8 * time.Second}, func(w *testbed) {
@@ -110,7 +110,7 @@ func TestShutdownWithoutLease(t *testing.T) {
 			}
 			w.done <- nil
 			if took := time.Since(began); took != time.Second {
-				t.Errorf("lease ended before: %t: it took %s, want 1s", before, took)
+				t.Errorf("lease ended before the shutdown: %t: shutdown took %s, want 1s", before, took)
 			}
 		})
 	}

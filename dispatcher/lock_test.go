@@ -11,8 +11,8 @@ import (
 	"service/store"
 )
 
-// crowded returns a dispatcher that does not run, with so many subscriptions to one
-// name. Their slots are all taken.
+// dispatcherWithSubscriptions returns a dispatcher that does not run, with
+// subscriptions to one event name.
 func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.Duration) (*Dispatcher, store.EventKey) {
 	tb.Helper()
 	s, err := store.Open(tb.Context(), store.Config{Dir: tb.TempDir(), Logger: slog.New(slog.DiscardHandler)})
@@ -33,8 +33,8 @@ func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.D
 	return d, key
 }
 
-// longestWait calls do, and returns the longest time that another goroutine
-// waited for the dispatcher's lock during that.
+// longestLockWait calls do, and returns the longest time that another goroutine
+// waited for d.mu in that time.
 func (d *Dispatcher) longestLockWait(do func()) (longest time.Duration) {
 	ended, waits := make(chan struct{}), make(chan time.Duration)
 	go func() {
@@ -59,9 +59,9 @@ func (d *Dispatcher) longestLockWait(do func()) (longest time.Duration) {
 	return <-waits
 }
 
-// BenchmarkCrowd is an event that very many subscriptions want: the time to note
-// it for each of them, and how long a publisher waits for the lock.
-func BenchmarkCrowd(b *testing.B) {
+// BenchmarkApplyManySubscriptions measures the time to note an event for many
+// subscriptions, and how long others wait for d.mu.
+func BenchmarkApplyManySubscriptions(b *testing.B) {
 	for _, window := range []time.Duration{0, time.Nanosecond} {
 		b.Run(fmt.Sprint("window=", window), func(b *testing.B) {
 			const subscriptions = 10_000
@@ -90,31 +90,31 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// TestNobodyWaitsForACrowd: who needs the lock gets it while an event is noted for
-// one subscription after the other.
-func TestNobodyWaitsForACrowd(t *testing.T) {
+// While apply notes an event for many subscriptions, other goroutines can lock d.mu
+// in between.
+func TestApplyReleasesLock(t *testing.T) {
 	d, key := dispatcherWithSubscriptions(t, 10_000, 0)
-	for seq := range int64(100) { // the scheduler decides whether it comes in between
+	for seq := range int64(100) { // the Go scheduler decides whether this goroutine gets the lock in time
 		applied := make(chan struct{})
 		go func() {
 			defer close(applied)
 			d.apply(store.Changes{Events: map[store.EventKey]int64{key: seq + 1}})
 		}()
-		told := 0
-		for told == 0 {
+		noted := 0
+		for noted == 0 {
 			runtime.Gosched()
 			d.mu.Lock()
 			for _, q := range d.queues {
 				if q.wanted == seq+1 {
-					told++
+					noted++
 				}
 			}
 			d.mu.Unlock()
 		}
 		<-applied
-		if told < len(d.queues) {
+		if noted < len(d.queues) {
 			return
 		}
 	}
-	t.Error("nobody got the lock before all subscriptions were told")
+	t.Error("apply did not release the lock before it had noted the event for all subscriptions")
 }

@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// wantMetrics checks lines of what a scrape would see.
+// wantMetrics checks that a scrape contains the lines.
 func wantMetrics(t *testing.T, when string, registry *prometheus.Registry, lines ...string) {
 	t.Helper()
 	synctest.Wait()
@@ -31,7 +31,7 @@ func wantMetrics(t *testing.T, when string, registry *prometheus.Registry, lines
 	}
 	for _, line := range lines {
 		if !strings.Contains(text.String(), line+"\n") {
-			t.Errorf("%s: the metrics lack %s, and have\n", when, line)
+			t.Errorf("%s: want metric %s, got", when, line)
 			name, _, _ := strings.Cut(line, " ")
 			for l := range strings.Lines(text.String()) {
 				if strings.HasPrefix(l, strings.SplitN(name, "{", 2)[0]) {
@@ -49,11 +49,11 @@ func TestMetrics(t *testing.T) {
 		Metrics: registry, Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()},
 	}
 	runInBubble(t, cfg, func(w *testbed) {
-		w.subscriber(nil).handler = func(rw http.ResponseWriter, _ *http.Request) {} // the operator's
+		w.subscriber(nil).handler = func(rw http.ResponseWriter, _ *http.Request) {} // the operator's server
 		w.subscribe(w.subscriber(nil), nil)
 		w.publish("content_updated") // 1
 		wantMetrics(t, "after an event", registry,
-			`service_attempts_total{answer="2xx",result="success"} 2`, // and the ping
+			`service_attempts_total{answer="2xx",result="success"} 2`, // including the ping
 			`service_attempts_total{answer="timeout",result="retryable"} 0`,
 			`service_attempts_total{answer="blocked",result="failed"} 0`,
 			`service_attempt_duration_seconds_count{result="success"} 2`,
@@ -74,11 +74,11 @@ func TestMetrics(t *testing.T) {
 		for range 3 {
 			w.publish("content_archived") // 2 to 4
 		}
-		time.Sleep(5*time.Minute + 5*time.Second) // two retries of each
+		time.Sleep(5*time.Minute + 5*time.Second) // two retries each
 		wantMetrics(t, "after failures", registry,
 			`service_attempts_total{answer="5xx",result="retryable"} 9`,
 			`service_attempt_duration_seconds_count{result="retryable"} 9`,
-			`service_delivery_lag_seconds_count 4`, // first attempts alone
+			`service_delivery_lag_seconds_count 4`, // first attempts only
 			`service_subscriptions{program="p",status="healthy"} 1`,
 			`service_subscriptions{program="p",status="failing"} 1`,
 			`service_subscriptions_failing{program="p",reason="unreachable"} 1`,
@@ -86,7 +86,7 @@ func TestMetrics(t *testing.T) {
 			`service_alert_attempts_total{result="success"} 1`,
 			`service_backlog_age_seconds{program="p"} 0`)
 
-		w.publish("content_updated") // 5: not what it waits for
+		w.publish("content_updated") // 5: not wanted by the failing subscription
 		time.Sleep(time.Second)
 		for range 4 {
 			w.publish("content_archived") // 6 to 9
@@ -99,7 +99,7 @@ func TestMetrics(t *testing.T) {
 		for program, want := range map[string]int{"": 1, "p": 1, "another": 0} {
 			b, err := w.d.Backlog(context.Background(), program)
 			if err != nil || b.Subscriptions != want || b.Events != 4*want || b.More || want == 1 && time.Since(b.Oldest) != 2*time.Second || want == 0 && !b.Oldest.IsZero() {
-				t.Errorf("the backlog of program %q: got %+v, %v; want %d subscription that waits for 4 events, the oldest 2s ago", program, b, err, want)
+				t.Errorf("backlog of program %q: got %+v (%v), want %d subscriptions with 4 events, the oldest 2s old", program, b, err, want)
 			}
 		}
 
@@ -112,7 +112,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// A hanging attempt is in flight until its timeout, and a failing store holds
+// A hanging attempt is in flight until its timeout; a failing store pauses
 // deliveries.
 func TestMetricsInFlight(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
@@ -126,9 +126,9 @@ func TestMetricsInFlight(t *testing.T) {
 		}
 		w.subscribe(slow, func(f *webhook.SubscriptionFields) { f.Events = &names })
 		w.publish("channel_created")
-		wantMetrics(t, "while one hangs", registry, `service_deliveries_in_flight{kind="event"} 1`)
+		wantMetrics(t, "while an attempt hangs", registry, `service_deliveries_in_flight{kind="event"} 1`)
 		time.Sleep(10 * time.Second)
-		wantMetrics(t, "after its time", registry,
+		wantMetrics(t, "after the timeout", registry,
 			`service_deliveries_in_flight{kind="event"} 0`,
 			`service_attempts_total{answer="timeout",result="retryable"} 1`)
 
@@ -141,8 +141,8 @@ func TestMetricsInFlight(t *testing.T) {
 	})
 }
 
-// The lag is of the oldest event of a delivery, from its acceptance on.
-func TestLagIsThatOfTheOldestEvent(t *testing.T) {
+// The lag is measured from the acceptance of a delivery's oldest event.
+func TestLagOfOldestEvent(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	runInBubble(t, Config{Metrics: registry, BatchWindow: 4 * time.Second}, func(w *testbed) {
 		w.subscribe(w.subscriber(nil), nil)
@@ -154,8 +154,8 @@ func TestLagIsThatOfTheOldestEvent(t *testing.T) {
 	})
 }
 
-// Whatever an attempt came to, it is counted once, and costs no memory.
-func TestCountingAnAttempt(t *testing.T) {
+// Each attempt is counted once, whatever its result, without allocating.
+func TestAttemptMetrics(t *testing.T) {
 	m := newMetrics()
 	var all []webhook.Attempt
 	for status := 200; status < 600; status++ {
@@ -170,12 +170,12 @@ func TestCountingAnAttempt(t *testing.T) {
 		}
 	})
 	if n != 0 {
-		t.Errorf("got %v allocations, want none", n)
+		t.Errorf("got %v allocations, want 0", n)
 	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(m.attempts, m.durations)
 	synctest.Test(t, func(t *testing.T) {
-		wantMetrics(t, "twice each", registry,
+		wantMetrics(t, "each attempt counted twice", registry,
 			`service_attempts_total{answer="2xx",result="success"} 200`, `service_attempts_total{answer="3xx",result="failed"} 200`,
 			`service_attempts_total{answer="4xx",result="failed"} 200`, `service_attempts_total{answer="5xx",result="retryable"} 200`,
 			`service_attempts_total{answer="dns",result="retryable"} 2`, `service_attempts_total{answer="blocked",result="failed"} 2`,
@@ -183,8 +183,8 @@ func TestCountingAnAttempt(t *testing.T) {
 	})
 }
 
-// The time of a delivery has the waits between its attempts in it; what is sent
-// again later has none.
+// The delivery time includes the waits between attempts; redeliveries are not
+// measured.
 func TestDeliveryTime(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1, Metrics: registry}, func(w *testbed) {

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// limiters are how a receiver may count that takes so many requests a second.
+// limiters are common rate limiters of receivers.
 var limiters = map[string]func(perSecond func() float64) func(now time.Time) bool{
 	"fixed window": func(perSecond func() float64) func(time.Time) bool {
 		var second time.Time
@@ -48,14 +48,14 @@ var limiters = map[string]func(perSecond func() float64) func(now time.Time) boo
 	},
 }
 
-// A receiver takes ten requests a second and answers 429 beyond, while 50 events a
-// second are published. One by one, after ten seconds at least nine a second arrive
-// and at most one in a hundred fails; in batches all arrive.
+// A receiver accepts ten requests per second and answers 429 beyond that, while 50
+// events per second are published. Without batches, after ten seconds at least nine
+// events per second arrive and at most 1% fail; with batches all arrive.
 func TestPace(t *testing.T) {
 	for name, limiter := range limiters {
 		for _, latency := range []time.Duration{0, 30 * time.Millisecond} {
 			for _, batch := range []int{1, 100} {
-				t.Run(fmt.Sprintf("%s, after %s, batches of %d", name, latency, batch), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s, latency %s, batches of %d", name, latency, batch), func(t *testing.T) {
 					cfg := breakerConfig()
 					cfg.BatchSize = batch
 					runInBubble(t, cfg, func(w *testbed) { testPace(w, limiter(func() float64 { return 10 }), latency, batch) })
@@ -97,22 +97,22 @@ func testPace(w *testbed, limiter func(time.Time) bool, latency time.Duration, b
 		return n
 	}
 	accepted, rejected := count(r.accepted), count(r.rejected)
-	t.Logf("%d accepted, %d rejected after 10 s; %d rejected before", accepted, rejected, len(r.rejected)-rejected)
+	t.Logf("%d accepted and %d rejected after 10s, %d rejected before", accepted, rejected, len(r.rejected)-rejected)
 	least := 9 * (seconds - 10)
 	if batch > 1 {
-		least = 50*(seconds-10) - 100 // what waits for the next request
+		least = 50*(seconds-10) - 100 // events that wait for the next request
 	}
 	if accepted < least {
-		t.Errorf("%d events arrived after 10 s, want %d", accepted, least)
+		t.Errorf("got %d events after 10s, want at least %d", accepted, least)
 	}
 	if rejected*100 > accepted+rejected {
-		t.Errorf("%d events of %d failed after 10 s", rejected, accepted+rejected)
+		t.Errorf("got %d failures of %d events after 10s, want at most 1%%", rejected, accepted+rejected)
 	}
 }
 
-// A receiver takes 50 requests a second, and from one moment on five. The new limit is
-// found within some ten rejections.
-func TestPaceFollowsALimitThatFalls(t *testing.T) {
+// The limit of a receiver drops from 50 requests per second to five. About ten
+// rejections are enough to find the new limit.
+func TestPaceAdaptsToLowerLimit(t *testing.T) {
 	for name, limiter := range limiters {
 		t.Run(name, func(t *testing.T) {
 			cfg := breakerConfig()
@@ -142,16 +142,16 @@ func TestPaceFollowsALimitThatFalls(t *testing.T) {
 				fell := len(r.rejected) - before
 				publish(60)
 				rejected, accepted := len(r.rejected)-before-fell, len(r.accepted)-accepted
-				t.Logf("%d rejected before, %d in the minute after the fall, %d in the next; %d accepted in both", before, fell, rejected, accepted)
+				t.Logf("%d rejected before, %d in the minute after the drop, %d in the next; %d accepted in both", before, fell, rejected, accepted)
 				if fell > 15 || rejected > 5 || accepted < 400 {
-					t.Errorf("%d rejected in the minute after the fall, %d in the next; %d accepted in both", fell, rejected, accepted)
+					t.Errorf("got %d rejected in the minute after the drop, %d in the next and %d accepted; want at most 15 and 5, at least 400", fell, rejected, accepted)
 				}
 			})
 		})
 	}
 }
 
-// max_per_second counts every attempt but pings: retries too.
+// max_per_second limits all attempts except pings, including retries.
 func TestMaxPerSecond(t *testing.T) {
 	for _, limit := range []float64{0.1, 1, 7, 50} {
 		runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) { testMaxPerSecond(w, limit) })
@@ -177,28 +177,28 @@ func testMaxPerSecond(w *testbed, limit float64) {
 	time.Sleep(time.Until(start.Add(seconds * time.Second)))
 	posts := r.posts()
 	if n, want := float64(len(posts)), seconds*limit; n > want+3 || n < want*0.97 {
-		t.Errorf("%g per second: %g requests in 40 s, want %g", limit, n, want)
+		t.Errorf("%g per second: got %g requests in 40s, want %g", limit, n, want)
 	}
 	span := max(time.Second, time.Duration(float64(time.Second)/limit))
 	most := int(max(1, limit)) + 1
 	for i := most; i < len(posts); i++ {
 		if took := posts[i].at.Sub(posts[i-most].at); took < span {
-			t.Errorf("%g per second: %d requests within %s", limit, most+1, took)
+			t.Errorf("%g per second: got %d requests within %s", limit, most+1, took)
 			break
 		}
 	}
 	if n := r.pings(); n < 5 {
-		t.Errorf("%g per second: %d pings, which it does not count", limit, n)
+		t.Errorf("%g per second: got %d pings, want at least 5: pings are not limited", limit, n)
 	}
 	none := 0.0
 	w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &none})
 	time.Sleep(time.Minute)
 	if n, want := r.deliveries(), int(seconds*limit); n != want {
-		t.Errorf("%g per second: without the limit %d events arrived, want %d", limit, n, want)
+		t.Errorf("%g per second: got %d events after the limit was removed, want %d", limit, n, want)
 	}
 }
 
-// Retry-After pauses a subscription, for at most an hour.
+// Retry-After pauses a subscription for at most an hour.
 func TestRetryAfterPauses(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		for asked, want := range map[string]time.Duration{"30": 30 * time.Second, "7200": time.Hour} {
@@ -213,16 +213,16 @@ func TestRetryAfterPauses(t *testing.T) {
 				start := time.Now()
 				for range 5 {
 					w.publish("content_updated")
-					r.posts() // what is in flight has ended
+					r.posts() // wait until nothing is in flight
 				}
 				time.Sleep(want - time.Second)
 				if n := len(r.posts()); n != 1 {
-					t.Errorf("%d, Retry-After %s: %d posts within the pause, want 1", status, asked, n)
+					t.Errorf("%d, Retry-After %s: got %d requests within the pause, want 1", status, asked, n)
 				}
 				time.Sleep(10 * time.Second)
 				posts := r.posts()
 				if len(posts) < 2 || posts[1].at.Sub(start) != want || len(posts[1].ids) != 1 && status == http.StatusTooManyRequests {
-					t.Errorf("%d, Retry-After %s: the next came %+v", status, asked, posts[1:])
+					t.Errorf("%d, Retry-After %s: got %+v after the pause, want the next request right at its end", status, asked, posts[1:])
 				}
 			})
 		}

@@ -8,24 +8,28 @@ import (
 	"service/store"
 )
 
-// TestPhases goes from each phase to each that move is asked for.
-func TestPhases(t *testing.T) {
-	const stale, current, offered, reading, listed, loading, changed, unusable, gone = phaseStale, phaseCurrent, phaseOffered, phaseReading, phaseReloadPending, phaseReloading, phaseReloadingStale, phaseUnusable, phaseDeleted
+// TestPhaseTransitions asks for each phase from each phase.
+func TestPhaseTransitions(t *testing.T) {
+	const (
+		stale, current, offered, reading   = phaseStale, phaseCurrent, phaseOffered, phaseReading
+		pending, reloading, reloadingStale = phaseReloadPending, phaseReloading, phaseReloadingStale
+		unusable, deleted                  = phaseUnusable, phaseDeleted
+	)
 	now := time.Now()
 	for from, to := range map[phase]struct {
-		stale, forming         phase // when asked for stale: with nothing being formed, and with a delivery that is
+		stale, forming         phase // result of asking for stale: with no delivery being stored, and with one
 		current                phase
-		unusable, notSuspended phase // when asked for unusable: until suspendedUntil, and after it
+		unusable, notSuspended phase // result of asking for unusable: before suspendedUntil, and after it
 	}{
-		stale:    {listed, stale, current, unusable, listed},
-		current:  {listed, stale, current, unusable, listed},
-		offered:  {listed, stale, current, unusable, listed}, // and being spent
-		reading:  {listed, stale, current, unusable, listed},
-		listed:   {listed, listed, current, unusable, listed},
-		loading:  {changed, changed, current, unusable, listed},
-		changed:  {changed, changed, listed, listed, listed},
-		unusable: {listed, stale, current, unusable, listed},
-		gone:     {gone, gone, gone, gone, gone},
+		stale:          {pending, stale, current, unusable, pending},
+		current:        {pending, stale, current, unusable, pending},
+		offered:        {pending, stale, current, unusable, pending}, // and its credit is being spent
+		reading:        {pending, stale, current, unusable, pending},
+		pending:        {pending, pending, current, unusable, pending},
+		reloading:      {reloadingStale, reloadingStale, current, unusable, pending},
+		reloadingStale: {reloadingStale, reloadingStale, pending, pending, pending},
+		unusable:       {pending, stale, current, unusable, pending},
+		deleted:        {deleted, deleted, deleted, deleted, deleted},
 	} {
 		for _, test := range []struct {
 			to, want  phase
@@ -41,18 +45,19 @@ func TestPhases(t *testing.T) {
 			d.reschedule(q, test.to, now)
 			d.mu.Unlock()
 			times := 0
-			if test.want == listed && from != listed {
+			if test.want == pending && from != pending {
 				times = 1
 			}
 			if q.phase != test.want || len(d.reloads) != times {
-				t.Errorf("from %d to %d, %d being formed, suspended for %s: it is in phase %d, listed %d times; want %d, %d", from, test.to, test.forming, test.suspended, q.phase, len(d.reloads), test.want, times)
+				t.Errorf("from phase %d to %d, %d deliveries being stored, suspended for %s: got phase %d and %d reloads, want %d and %d",
+					from, test.to, test.forming, test.suspended, q.phase, len(d.reloads), test.want, times)
 			}
 		}
 	}
 }
 
-// What a queue would do is found out without changing it.
-func TestWorkChangesNothing(t *testing.T) {
+// runnable does not change the queue.
+func TestRunnableHasNoSideEffects(t *testing.T) {
 	now := time.Now()
 	cfg := &Config{MaxInFlight: 2}
 	for name, test := range map[string]struct {
@@ -61,20 +66,20 @@ func TestWorkChangesNothing(t *testing.T) {
 		kind   store.CreditKind
 		ok     bool
 	}{
-		"nothing waits":           {subscriptionQueue{phase: phaseCurrent}, 0, 0, false},
-		"an event would wait":     {subscriptionQueue{phase: phaseCurrent}, 1, store.CreditEvents, true},
-		"the log is being read":   {subscriptionQueue{phase: phaseReading}, 1, 0, false},
-		"a retry while it is":     {subscriptionQueue{phase: phaseReading, nextDue: now}, 1, store.CreditDue, true},
-		"a retry is due":          {subscriptionQueue{phase: phaseCurrent, nextDue: now}, 1, store.CreditDue, true},
-		"a replay runs":           {subscriptionQueue{phase: phaseCurrent, hasReplay: true}, 0, store.CreditReplay, true},
-		"its step is under way":   {subscriptionQueue{phase: phaseCurrent, hasReplay: true, replaying: true}, 0, 0, false},
-		"the batch window":        {subscriptionQueue{phase: phaseCurrent, notBefore: now.Add(1)}, 1, 0, false},
-		"a delivery is on offer":  {subscriptionQueue{phase: phaseOffered, nextDue: now}, 1, 0, false},
-		"all slots are taken":     {subscriptionQueue{phase: phaseCurrent, inFlight: 2}, 1, 0, false},
-		"all slots of the ramp":   {subscriptionQueue{phase: phaseCurrent, inFlight: 1, ramp: 1}, 1, 0, false},
-		"it has changed":          {subscriptionQueue{phase: phaseStale}, 1, 0, false},
-		"it was deleted":          {subscriptionQueue{phase: phaseDeleted}, 1, 0, false},
-		"a record cannot be used": {subscriptionQueue{phase: phaseCurrent, suspendedUntil: now.Add(1)}, 1, 0, false},
+		"nothing waiting":              {subscriptionQueue{phase: phaseCurrent}, 0, 0, false},
+		"event waiting":                {subscriptionQueue{phase: phaseCurrent}, 1, store.CreditEvents, true},
+		"log being read":               {subscriptionQueue{phase: phaseReading}, 1, 0, false},
+		"retry due while log is read":  {subscriptionQueue{phase: phaseReading, nextDue: now}, 1, store.CreditDue, true},
+		"retry due":                    {subscriptionQueue{phase: phaseCurrent, nextDue: now}, 1, store.CreditDue, true},
+		"replay running":               {subscriptionQueue{phase: phaseCurrent, hasReplay: true}, 0, store.CreditReplay, true},
+		"replay step in progress":      {subscriptionQueue{phase: phaseCurrent, hasReplay: true, replaying: true}, 0, 0, false},
+		"within batch window":          {subscriptionQueue{phase: phaseCurrent, notBefore: now.Add(1)}, 1, 0, false},
+		"credit offered":               {subscriptionQueue{phase: phaseOffered, nextDue: now}, 1, 0, false},
+		"all slots in use":             {subscriptionQueue{phase: phaseCurrent, inFlight: 2}, 1, 0, false},
+		"all slots of the ramp in use": {subscriptionQueue{phase: phaseCurrent, inFlight: 1, ramp: 1}, 1, 0, false},
+		"subscription changed":         {subscriptionQueue{phase: phaseStale}, 1, 0, false},
+		"subscription deleted":         {subscriptionQueue{phase: phaseDeleted}, 1, 0, false},
+		"record unusable":              {subscriptionQueue{phase: phaseCurrent, suspendedUntil: now.Add(1)}, 1, 0, false},
 	} {
 		test.queue.Queue = &store.Queue{Active: true}
 		before := test.queue
@@ -83,14 +88,14 @@ func TestWorkChangesNothing(t *testing.T) {
 			t.Errorf("%s: got %d, %t; want %d, %t", name, kind, ok, test.kind, test.ok)
 		}
 		if !reflect.DeepEqual(test.queue, before) {
-			t.Errorf("%s: the queue was changed", name)
+			t.Errorf("%s: runnable changed the queue", name)
 		}
 	}
 }
 
-// A pause that a server asked for ends early when a probe is asked for, and not
-// because a ping has succeeded. An early probe is for a server that rejects.
-func TestUpdateOfAFailingQueue(t *testing.T) {
+// A requested probe ends a pause that the receiver asked for; a successful ping
+// does not. Early probes are only for a rejecting receiver.
+func TestUpdateFailingQueue(t *testing.T) {
 	now := time.Now()
 	failing := func(probe time.Duration, rejecting, pinged bool) *store.Queue {
 		return &store.Queue{URL: "u", Active: true, Failing: true, Rejecting: rejecting, Pinged: pinged, NextProbe: now.Add(probe)}
@@ -99,16 +104,16 @@ func TestUpdateOfAFailingQueue(t *testing.T) {
 		fresh         *store.Queue
 		paused, early bool
 	}{
-		"a probe was asked for": {failing(0, true, false), false, true},
-		"a ping has succeeded":  {failing(0, true, true), true, true},
-		"a probe has failed":    {failing(time.Hour, true, false), true, true},
-		"it does not respond":   {failing(time.Hour, false, false), true, false},
-		"it is well again":      {&store.Queue{URL: "u", Active: true}, true, false},
+		"probe requested": {failing(0, true, false), false, true},
+		"ping succeeded":  {failing(0, true, true), true, true},
+		"probe failed":    {failing(time.Hour, true, false), true, true},
+		"unreachable":     {failing(time.Hour, false, false), true, false},
+		"recovered":       {&store.Queue{URL: "u", Active: true}, true, false},
 	} {
 		q := &subscriptionQueue{Queue: failing(time.Minute, true, false), probeEarly: true, pace: pace{pausedUntil: now.Add(time.Hour)}}
 		q.update(test.fresh, now)
 		if paused := !q.pace.pausedUntil.IsZero(); paused != test.paused || q.probeEarly != test.early {
-			t.Errorf("%s: paused %t, an early probe %t; want %t, %t", name, paused, q.probeEarly, test.paused, test.early)
+			t.Errorf("%s: got paused %t and early probe %t, want %t and %t", name, paused, q.probeEarly, test.paused, test.early)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"service/webhook"
 )
 
-// counter is a log that counts its errors.
+// errorCounter is a log handler that counts errors and fails the test.
 type errorCounter struct {
 	slog.Handler
 	errors *atomic.Int64
@@ -31,19 +31,19 @@ func (c errorCounter) Handle(_ context.Context, r slog.Record) error {
 	c.errors.Add(1)
 	var b strings.Builder
 	r.Attrs(func(a slog.Attr) bool { b.WriteString(" " + a.String()); return true })
-	c.t.Errorf("logged: %s%s", r.Message, b.String())
+	c.t.Errorf("unexpected error in the log: %s%s", r.Message, b.String())
 	return nil
 }
 
-// retained is a dispatcher beside retention, with a server that mostly responds, one
-// that is paused now and then, and one that hangs.
+// retentionTest runs retention and deliveries at the same time, with a receiver
+// that mostly responds, one that is paused now and then, and one that hangs.
 type retentionTest struct {
 	*testbed
 	rnd            *rand.Rand
 	flaky, hanging *subscriber
-	subs           [3]webhook.Subscription // of flaky, of the one that is paused, of dead
-	active         bool                    // subs[1] is
-	published      map[string]bool         // events that were published, by id
+	subs           [3]webhook.Subscription // of flaky, of the paused receiver, of hanging
+	active         bool                    // whether subs[1] is active
+	published      map[string]bool         // ids of published events
 }
 
 func newRetentionTest(w *testbed, seed uint64) *retentionTest {
@@ -63,8 +63,8 @@ func newRetentionTest(w *testbed, seed uint64) *retentionTest {
 	return r
 }
 
-// step publishes, pauses, redelivers or replays. A refusal is no fault: what it asks
-// for may have been removed.
+// step publishes, pauses, redelivers or replays. A refusal is not an error, since
+// retention may have removed the delivery or the events.
 func (r *retentionTest) step(ctx context.Context) {
 	r.t.Helper()
 	var err error
@@ -88,8 +88,8 @@ func (r *retentionTest) step(ctx context.Context) {
 	}
 }
 
-// check checks, a day after the last event, that each was sent, or failed where
-// that can be seen, or is counted as lost.
+// check checks, a day after the last event, that each event was sent, visibly
+// failed, or is counted as lost.
 func (r *retentionTest) check(ctx context.Context) {
 	r.t.Helper()
 	seen := make(map[string]bool)
@@ -100,14 +100,14 @@ func (r *retentionTest) check(ctx context.Context) {
 	}
 	for id := range r.published {
 		if !seen[id] {
-			r.t.Error("an event never arrived at a server that responds")
+			r.t.Error("an event never arrived at the receiver that responds")
 		}
 	}
 	if n := r.d.store.Swept(); n.Events == 0 || n.Deliveries == 0 || n.Lost == 0 {
-		r.t.Errorf("swept %+v, want some of each", n)
+		r.t.Errorf("got %+v removed, want some of each", n)
 	}
-	// What was never sent to the dead server is counted, but for what still waits:
-	// the newest event.
+	// Events never sent to the hanging receiver are counted as lost, except the
+	// newest event, which still waits.
 	for _, a := range r.hanging.all() {
 		for _, id := range a.ids {
 			delete(r.published, id)
@@ -115,14 +115,14 @@ func (r *retentionTest) check(ctx context.Context) {
 	}
 	lost, err := r.d.store.Subscriptions().LostEvents(ctx, r.subs[2].ID)
 	if waiting := int64(len(r.published)) - lost; err != nil || lost == 0 || waiting < 0 || waiting > 1 {
-		r.t.Errorf("%d events were never sent, and %d are counted as lost: %v", len(r.published), lost, err)
+		r.t.Errorf("got %[2]d events counted as lost (%[3]v), want all but at most one of the %[1]d that were never sent", len(r.published), lost, err)
 	}
 }
 
-// While retention removes what is old, deliveries are formed, retried,
-// redelivered and replayed as ever: every event that a subscription was owed
-// arrives, fails visibly, or is counted as lost, and no delivery lacks an event.
-func TestRetentionBesideDeliveries(t *testing.T) {
+// While retention removes old events and deliveries, deliveries are formed,
+// retried, redelivered and replayed as usual. Every event that a subscription wants
+// arrives, visibly fails, or is counted as lost, and no delivery lacks an event.
+func TestRetentionWithDeliveries(t *testing.T) {
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			var logged atomic.Int64
@@ -151,8 +151,9 @@ func TestRetentionBesideDeliveries(t *testing.T) {
 	}
 }
 
-// An ordered subscription goes on as soon as what it waits for has expired.
-func TestOrderedGoesOnAfterAnExpiry(t *testing.T) {
+// An ordered subscription continues as soon as the delivery it waits for has
+// expired.
+func TestOrderedContinuesAfterExpiry(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
@@ -161,8 +162,8 @@ func TestOrderedGoesOnAfterAnExpiry(t *testing.T) {
 		ordered := true
 		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 		w.publish("content_updated")
-		w.subscribe(w.subscriber(nil), nil) // its ping is the newest delivery, which is let alone
-		time.Sleep(50 * time.Minute)        // the fifth attempt is two hours away
+		w.subscribe(w.subscriber(nil), nil) // retention keeps the newest delivery, which is now its ping
+		time.Sleep(50 * time.Minute)        // the fifth attempt is due in two hours
 		second := w.publish("content_updated")
 		time.Sleep(15 * time.Minute)
 		if got := r.posts(); len(got) != 5 || got[4].ids[0] != second {

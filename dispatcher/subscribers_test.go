@@ -9,8 +9,8 @@ import (
 	"service/store"
 )
 
-// Whatever is added and removed, each queue is yielded once, in the order of the ids
-// from wherever it begins.
+// all yields each queue once, ordered by id from a random start, whatever was added
+// and removed before.
 func TestSubscribersInOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var s subscribers
@@ -49,8 +49,9 @@ func TestSubscribersInOrder(t *testing.T) {
 	}
 }
 
-// Queues come and go while all are walked through. Those that stay are yielded once.
-func TestSubscribersChangeMeanwhile(t *testing.T) {
+// Queues are added and removed during an iteration. Those that stay are yielded
+// once.
+func TestSubscribersChangeDuringIteration(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
 		var s subscribers
@@ -74,14 +75,14 @@ func TestSubscribersChangeMeanwhile(t *testing.T) {
 		}
 		for i, q := range queues {
 			if n := seen[q]; n > 1 || n == 0 && i < 40 && stays[i] {
-				t.Fatalf("queue %d was yielded %d times", i, n)
+				t.Fatalf("queue %d was yielded %d times, want once", i, n)
 			}
 		}
 	}
 }
 
-// Each of the queues is the first for some event.
-func TestSubscribersTakeTurns(t *testing.T) {
+// Each queue is the first for some iteration.
+func TestSubscribersRandomStart(t *testing.T) {
 	var s subscribers
 	for i := range 4 {
 		s.add(&subscriptionQueue{Queue: &store.Queue{SubscriptionID: fmt.Sprint(i)}})

@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// publishTraced publishes an event for each trace, all at once.
+// publishTraced publishes one event for each trace, in one request.
 func (w *testbed) publishTraced(traces []webhook.Trace) {
 	w.t.Helper()
 	var events []webhook.Event
@@ -28,11 +28,10 @@ func (w *testbed) publishTraced(traces []webhook.Trace) {
 	}
 }
 
-// The trace that an event was published in goes out with every attempt of its
-// deliveries, each a span of its own: also of the second, of one after a
-// restart, of a redelivery, and of a delivery of several events, of which the
-// first that has one decides.
-func TestTraceIsSentOn(t *testing.T) {
+// The trace of an event is sent with every attempt of its deliveries, each with its
+// own span: the first attempt, a retry, a retry after a restart, and a redelivery.
+// A batch uses the first trace among its events.
+func TestTracePropagation(t *testing.T) {
 	const (
 		one = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 		two = "00-5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
@@ -58,7 +57,7 @@ func TestTraceIsSentOn(t *testing.T) {
 			}
 		}
 		sub := w.subscribe(r, nil)
-		taken() // the ping's
+		taken() // discard the ping's
 		publish := func(traces ...webhook.Trace) {
 			t.Helper()
 			w.publishTraced(traces)
@@ -72,7 +71,7 @@ func TestTraceIsSentOn(t *testing.T) {
 				spans = append(spans, trace.Attempt(delivery.ID, n))
 			}
 			if got := taken(); !slices.Equal(got, spans) {
-				t.Errorf("%s: the attempts sent %q, want %q", when, got, spans)
+				t.Errorf("%s: got traces %q, want %q", when, got, spans)
 			}
 		}
 		newest := func() webhook.Delivery {
@@ -83,24 +82,24 @@ func TestTraceIsSentOn(t *testing.T) {
 
 		publish("", one, two)
 		first := newest()
-		want("at first", first, one, 1)
+		want("first attempt", first, one, 1)
 		if len(first.Events) != 3 {
-			t.Fatalf("the delivery has %d events, want 3", len(first.Events))
+			t.Fatalf("got %d events in the delivery, want 3", len(first.Events))
 		}
 		time.Sleep(10 * time.Second)
-		want("again", first, one, 2)
-		w.crash() // nothing of it is in memory any more
+		want("retry", first, one, 2)
+		w.crash() // clears the memory
 		time.Sleep(10 * time.Minute)
-		want("after a restart", first, one, 3)
+		want("retry after a restart", first, one, 3)
 		if d := w.delivery(sub, first.ID); d.Status != webhook.StatusSuccess {
-			t.Errorf("the delivery is %s", d.Status)
+			t.Errorf("got status %s, want success", d.Status)
 		}
 
 		if _, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, first.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		want("as a redelivery", newest(), one, 1)
+		want("redelivery", newest(), one, 1)
 
 		publish("", "")
 		want("without a trace", newest(), "", 1)

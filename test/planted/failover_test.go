@@ -67,11 +67,11 @@ var raceBugs = []testBug{
 	}}, "TestBulkRunCancelled", "8 done", "store"},
 	{bug{name: "inline deliveries pass the queues that wait for slots", edits: []edit{
 		{"dispatcher/schedule.go", "d.credits.Pause(true) // until", "// until"},
-	}}, "TestInlineDeliveriesPassNobody", "slots are taken while a queue waits", "dispatcher"},
+	}}, "TestInlineDeliveryYieldsToWaitingQueue", "slots in use while a queue waits", "dispatcher"},
 	{bug{name: "one queue that waits for its share ends inline delivery for all", edits: []edit{
 		{"dispatcher/slot.go", "_, waits := d.nextPriority()", "waits := d.ready[priorityGreedy].len() > 0"},
-	}}, "TestInlineDeliveriesBesideAFullShare", "commits, want 2", "dispatcher"},
+	}}, "TestInlineDeliveryWhenShareIsFull", "commits, want 2", "dispatcher"},
 	{bug{name: "the lock is held while an event is noted for every subscription", edits: []edit{
 		{"dispatcher/dispatcher.go", "d.mu.Unlock()\n\truntime.Gosched()\n\td.mu.Lock()", "runtime.Gosched()"},
-	}}, "TestNobodyWaitsForACrowd", "nobody got the lock", "dispatcher"},
+	}}, "TestApplyReleasesLock", "apply did not release the lock", "dispatcher"},
 }

@@ -427,12 +427,12 @@ func TestRotateKeyReadOnly(t *testing.T) {
 		t.Errorf("there is a key in the data directory: %v", err)
 	}
 	f := fillEncrypted(t, s, 3)
-	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "cannot be written") || !strings.Contains(err.Error(), "on a line above the present one") {
+	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "cannot be written") || !strings.Contains(err.Error(), "on a line above the current one") {
 		t.Errorf("got %v, want what to do", err)
 	}
 	f.check(t, s)
 	put(second)
-	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "put it back, below the new one") {
+	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "add it below the new one") {
 		t.Errorf("without the key in use: got %v, want a refusal", err)
 	}
 	f.check(t, s)
@@ -483,21 +483,21 @@ func TestKeyFile(t *testing.T) {
 		{"a link", func(path string) error {
 			return errors.Join(write(good, 0o600)(path+".real"), os.Symlink(path+".real", path))
 		}, ""},
-		{"missing", func(string) error { return nil }, "is missing, and is not made: put 64 random hexadecimal digits into it"},
-		{"empty", write("", 0o600), "is empty; it must hold 64 hexadecimal digits"},
-		{"blank", write("\n\n", 0o600), "does not hold a key; it must hold 64 hexadecimal digits"},
-		{"short", write(canary[:63], 0o600), "does not hold a key"},
-		{"long", write(canary+"5", 0o600), "does not hold a key"},
-		{"no digits", write(canary[:62]+"xy", 0o600), "does not hold a key"},
-		{"a word behind", write(canary+" main", 0o600), "does not hold a key"},
-		{"too many keys", write(strings.Repeat(canary+"\n", keyring.MaxKeys+1), 0o600), "8 in all at the most"},
-		{"another file", write(strings.Repeat(canary, 100), 0o600), "is no key file, it has 6400 bytes"},
+		{"missing", func(string) error { return nil }, "is missing and is not created automatically: put 64 random hexadecimal digits into it"},
+		{"empty", write("", 0o600), "is empty; it must contain the key as 64 hexadecimal digits"},
+		{"blank", write("\n\n", 0o600), "does not contain a key; it must contain the key as 64 hexadecimal digits"},
+		{"short", write(canary[:63], 0o600), "does not contain a key"},
+		{"long", write(canary+"5", 0o600), "does not contain a key"},
+		{"no digits", write(canary[:62]+"xy", 0o600), "does not contain a key"},
+		{"a word behind", write(canary+" main", 0o600), "does not contain a key"},
+		{"too many keys", write(strings.Repeat(canary+"\n", keyring.MaxKeys+1), 0o600), "at most 8 keys"},
+		{"another file", write(strings.Repeat(canary, 100), 0o600), "is not a key file: it has 6400 bytes"},
 		{"a directory", func(path string) error { return os.Mkdir(path, 0o700) }, "is a directory"},
 		{"a pipe", func(path string) error { return syscall.Mkfifo(path, 0o600) }, "is not a regular file"},
 		{"a loop of links", func(path string) error { return os.Symlink(path, path) }, "cannot be read"},
 		{"readable by the group", write(canary, 0o640), "can be read by other users (mode 0640): chmod 600 "},
 		{"readable by all", write(canary, 0o604), "can be read by other users (mode 0604): chmod 600 "},
-		{"writable by the group", write(canary, 0o620), "can be changed by other users than its owner (mode 0620): chmod 600 "},
+		{"writable by the group", write(canary, 0o620), "can be changed by users other than its owner (mode 0620): chmod 600 "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "key")
@@ -539,7 +539,7 @@ func TestKeyFileInDataDirectory(t *testing.T) {
 		if err == nil {
 			s.Close()
 		}
-		if !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "lies in the data directory") {
+		if !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "is in the data directory") {
 			t.Errorf("%s: got %v, want a refusal", name, err)
 		}
 	}

@@ -98,7 +98,7 @@ func TestSecretKeyFileFlag(t *testing.T) {
 	if errs := command(exitFailed, create...); !strings.Contains(errs, "secret.key is missing") || !strings.Contains(errs, "--secret-key-file") {
 		t.Errorf("without the flag: got %q, want what is missing and the flag", errs)
 	}
-	if errs := command(exitFailed, append(create, "--secret-key-file", filepath.Join(dir, "key"))...); !strings.Contains(errs, "--secret-key-file: ") || !strings.Contains(errs, "lies in the data directory") {
+	if errs := command(exitFailed, append(create, "--secret-key-file", filepath.Join(dir, "key"))...); !strings.Contains(errs, "--secret-key-file: ") || !strings.Contains(errs, "is in the data directory") {
 		t.Errorf("in the data directory: got %q", errs)
 	}
 	t.Setenv("SERVICE_SECRET_KEY_FILE", key)

@@ -1,7 +1,8 @@
-// Package durable writes and renames files so that they survive a power cut.
+// Package durable writes and renames files atomically, and fsyncs them so that they
+// survive a power cut.
 //
-// A file that it has written is whole or not there, and a file that it has
-// replaced holds the old content or the new, whenever the power goes.
+// After a crash at any moment, a new file is complete or does not exist, and a
+// replaced file has either its old content or its new content.
 package durable
 
 import (
@@ -13,24 +14,22 @@ import (
 	"syscall"
 )
 
-// TempSuffix ends the name of a file or directory that is not complete yet,
-// before some random digits. A crash can leave one: see [RemoveTemp] and
-// [RemoveTempAll].
+// TempSuffix, followed by random digits, ends the name of a file or directory that is
+// incomplete. A crash can leave such files, see [RemoveTemp] and [RemoveTempAll].
 const TempSuffix = ".unfinished-"
 
-// CreateTemp creates a temporary file of mode 0600 beside path, with
-// [TempSuffix] in its name.
+// CreateTemp creates a temporary file in the directory of path, with [TempSuffix] in
+// its name and mode 0600.
 func CreateTemp(path string) (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+TempSuffix+"*")
 }
 
-// RemoveTemp removes the temporary files in dir whose names begin with prefix. It
-// treats a temporary directory as [os.Remove] does: one that is not empty stays,
-// and is an error. If dir cannot be read, RemoveTemp does nothing.
+// RemoveTemp removes the temporary files in dir with the given prefix of their names.
+// Like [os.Remove], it returns an error for a directory that is not empty. If dir
+// cannot be read, RemoveTemp does nothing.
 func RemoveTemp(dir, prefix string) error { return removeTemp(dir, prefix, os.Remove) }
 
-// RemoveTempAll is [RemoveTemp] that removes directories with all that they
-// contain.
+// RemoveTempAll is like [RemoveTemp], but removes directories with their content.
 func RemoveTempAll(dir, prefix string) error { return removeTemp(dir, prefix, os.RemoveAll) }
 
 func removeTemp(dir, prefix string, remove func(path string) error) error {
@@ -44,15 +43,15 @@ func removeTemp(dir, prefix string, remove func(path string) error) error {
 	return errors.Join(errs...)
 }
 
-// WriteFile writes a file with the given mode, whatever the umask, and replaces
-// what was at path. No moment shows it with a wider mode.
+// WriteFile writes a file with exactly the given mode, regardless of the umask, and
+// replaces the file at path. The content is never readable with a wider mode.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return write(path, data, func(f *os.File) error { return f.Chmod(mode) })
 }
 
-// ReplaceFile replaces the content of a file that exists. The new file has the
-// mode and the owner of the old one; a symbolic link keeps leading to it. The
-// caller needs permission to write to the directory, not to the file.
+// ReplaceFile replaces the content of an existing file and keeps its mode and owner.
+// If path is a symbolic link, the link stays and its target is replaced. The caller
+// needs permission to write to the directory, not to the file.
 func ReplaceFile(path string, data []byte) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -63,7 +62,7 @@ func ReplaceFile(path string, data []byte) error {
 		return err
 	}
 	return write(path, data, func(f *os.File) error {
-		// A command that root runs must leave a file that its owner can read.
+		// When root runs the command, the file must stay readable for its owner.
 		owner, ok := old.Sys().(*syscall.Stat_t)
 		if ok && (int(owner.Uid) != os.Geteuid() || int(owner.Gid) != os.Getegid()) {
 			if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
@@ -74,14 +73,14 @@ func ReplaceFile(path string, data []byte) error {
 	})
 }
 
-// write writes a temporary file, which permit gives its mode and owner while it
-// is empty, and renames it to path.
+// write writes a temporary file and renames it to path. permit sets the mode and
+// owner while the file is still empty.
 func write(path string, data []byte, permit func(*os.File) error) error {
 	f, err := CreateTemp(path)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // no longer there after the rename
+	defer os.Remove(f.Name()) // does nothing after the rename
 	if err = permit(f); err == nil {
 		_, err = f.Write(data)
 	}
@@ -91,8 +90,8 @@ func write(path string, data []byte, permit func(*os.File) error) error {
 	return Rename(f.Name(), path)
 }
 
-// Rename renames a file or directory and syncs the directory of its new name.
-// When both names are not in one directory the caller syncs the other.
+// Rename renames a file or directory and fsyncs the directory of the new name. If
+// the old name is in another directory, the caller must fsync that one.
 func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -100,7 +99,7 @@ func Rename(from, to string) error {
 	return SyncDir(filepath.Dir(to))
 }
 
-// SyncFile syncs the content of a file and returns its size in bytes.
+// SyncFile fsyncs a file and returns its size in bytes.
 func SyncFile(path string) (int64, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -116,7 +115,8 @@ func SyncFile(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// SyncDir syncs the names in a directory.
+// SyncDir fsyncs a directory, so that creations, renames and removals of its files
+// are durable.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

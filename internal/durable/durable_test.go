@@ -37,10 +37,10 @@ func TestWriteFile(t *testing.T) {
 		}
 	}
 	if err := WriteFile(filepath.Join(dir, "missing", "file"), nil, 0o600); err == nil {
-		t.Error("a file was written into a directory that does not exist")
+		t.Error("missing directory: got no error")
 	}
 	if got := names(t, dir); !slices.Equal(got, []string{"file"}) {
-		t.Errorf("the directory holds %q", got)
+		t.Errorf("got files %q, want file", got)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
 	if err := ReplaceFile(path, []byte("new")); err == nil {
-		t.Error("a file that does not exist was replaced")
+		t.Error("missing file: got no error")
 	}
 	if err := os.WriteFile(path, []byte("old"), 0o400); err != nil {
 		t.Fatal(err)
@@ -61,13 +61,13 @@ func TestReplaceFile(t *testing.T) {
 	}
 	got, err := os.ReadFile(path)
 	if err != nil || string(got) != "new" {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v, want new", got, err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o400 {
 		t.Errorf("mode: %v, %v, want 0400", info.Mode(), err)
 	}
 	if target, err := os.Readlink(link); err != nil || target != "file" {
-		t.Errorf("the link leads to %q, %v", target, err)
+		t.Errorf("link: got target %q, %v, want file", target, err)
 	}
 }
 
@@ -82,14 +82,14 @@ func TestRemoveTemp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); !slices.Equal(got, []string{"db", "db.copy", "key" + TempSuffix + "3"}) {
-		t.Errorf("left are %q", got)
+		t.Errorf("got files %q, want only those without the prefix or the suffix", got)
 	}
 	if err := RemoveTemp(filepath.Join(dir, "missing"), "db"); err != nil {
-		t.Errorf("a directory that does not exist: %v", err)
+		t.Errorf("missing directory: got %v, want no error", err)
 	}
 }
 
-// Only RemoveTempAll removes what a directory contains.
+// Only RemoveTempAll removes directories that are not empty.
 func TestRemoveTempAll(t *testing.T) {
 	dir := t.TempDir()
 	full := "db" + TempSuffix + "1"
@@ -100,7 +100,7 @@ func TestRemoveTempAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := RemoveTemp(dir, "db"); err == nil {
-		t.Error("RemoveTemp: got no error for a directory that is not empty")
+		t.Error("RemoveTemp of a directory with files: got no error")
 	}
 	if got := names(t, dir); !slices.Equal(got, []string{full}) {
 		t.Errorf("RemoveTemp left %q, want only the directory", got)
@@ -126,9 +126,9 @@ func TestRenameAndSync(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Rename(from, to); err == nil {
-		t.Error("a file that does not exist was renamed")
+		t.Error("rename of a missing file: got no error")
 	}
 	if got := names(t, dir); !slices.Equal(got, []string{"to"}) {
-		t.Errorf("the directory holds %q", got)
+		t.Errorf("got files %q, want to", got)
 	}
 }

@@ -18,24 +18,24 @@ import (
 // FileName is the name of the key file in a data directory.
 const FileName = "secret.key"
 
-// ErrKey says that the key of the secrets, or its file, cannot be used. No
-// error holds anything of the file's content.
+// ErrKey means that the key or its file cannot be used. Errors never contain any of
+// the file's content.
 var ErrKey = errors.New("the secret key")
 
-// keyFault is an error about the key's file, for the operator.
-type keyFault struct{ error }
+// keyError is an error about the key file, for the operator.
+type keyError struct{ error }
 
-func (keyFault) Is(target error) bool { return target == ErrKey }
-func (e keyFault) Unwrap() error      { return e.error }
+func (keyError) Is(target error) bool { return target == ErrKey }
+func (e keyError) Unwrap() error      { return e.error }
 
 // Errorf returns an error for the operator that wraps [ErrKey].
-func Errorf(format string, args ...any) error { return keyFault{fmt.Errorf(format, args...)} }
+func Errorf(format string, args ...any) error { return keyError{fmt.Errorf(format, args...)} }
 
 const (
-	// MaxKeys bounds how many keys a file may hold: the new one, and those it
+	// MaxKeys is the maximum number of keys in a file: the new one and those that it
 	// replaces.
 	MaxKeys = 8
-	// maxFile bounds the file, in bytes.
+	// maxFile is the maximum size of the file in bytes.
 	maxFile = 4 << 10
 )
 
@@ -48,20 +48,19 @@ func NewKey() (k Key) {
 	return k
 }
 
-// String keeps the key out of logs and errors.
+// String returns a constant, to keep the key out of logs and errors.
 func (Key) String() string { return "[redacted]" }
 
-// File is a file of keys: a line of 64 hexadecimal digits each. The first
-// encrypts. Others are there while a rotation is in progress, and decrypt what is
-// not re-encrypted yet.
+// File is a key file. It has one key per line, as 64 hexadecimal digits. The first
+// key encrypts. During a rotation, further keys decrypt what is not re-encrypted yet.
 type File struct {
 	Path  string
-	Named bool // by the operator; otherwise it is the one in the data directory
+	Named bool // the operator configured the path; otherwise it is in the data directory
 }
 
-// Locate returns the file named by the operator, or the one in the data
-// directory when name is "". It refuses another file in the data directory, and
-// changes nothing.
+// Locate returns the key file that the operator configured, or the one in the data
+// directory if name is "". It rejects any other path in the data directory. It does
+// not create the file.
 func Locate(dir, name string) (*File, error) {
 	inside := filepath.Join(dir, FileName)
 	f := &File{Path: inside}
@@ -75,16 +74,16 @@ func Locate(dir, name string) (*File, error) {
 		case "":
 			f.Path, f.Named = name, true
 		default:
-			return nil, Errorf("%s lies in the data directory %s: a copy of that would hold the secrets and their key; keep the key elsewhere, or name none, which means %s", name, dir, inside)
+			return nil, Errorf("%s is in the data directory %s, so a copy of it would contain the secrets and their key: "+
+				"keep the key elsewhere, or use the default, which is %s", name, dir, inside)
 		}
 	}
 	return f, nil
 }
 
-// CheckFile says what is wrong with the key file that the operator has named for
-// a data directory; "" names none. Used says that the directory has a database.
-// It changes nothing, and does not know whether the key fits the database. The
-// error wraps [ErrKey].
+// CheckFile checks the key file that the operator configured for a data directory, or
+// nothing if name is "". used says that the directory has a database. CheckFile does
+// not check whether the key belongs to that database. The error wraps [ErrKey].
 func CheckFile(dir, name string, used bool) error {
 	if name == "" {
 		return nil
@@ -99,37 +98,38 @@ func CheckFile(dir, name string, used bool) error {
 	return f.Missing(used)
 }
 
-// RemoveTemp removes what a crash has left beside the file: a file that holds
-// keys. The folder may be the operator's: a directory of such a name is refused,
-// unless it is empty.
+// RemoveTemp removes the temporary files that a crash has left next to the key file:
+// they contain keys. The directory may belong to the operator, so a subdirectory with
+// such a name is an error unless it is empty.
 func (f *File) RemoveTemp() error {
 	err := durable.RemoveTemp(filepath.Dir(f.Path), filepath.Base(f.Path)+durable.TempSuffix)
 	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
-		return Errorf("what a crash has left: %w", err)
+		return Errorf("remove temporary key files: %w", err)
 	}
 	return nil
 }
 
-// Missing returns an error that says that the file is missing, and what to do.
-// Needed says that there are secrets that it has encrypted.
+// Missing returns an error that says that the file is missing and what to do. needed
+// says that secrets are encrypted with it.
 func (f *File) Missing(needed bool) error {
 	if needed {
 		return Errorf("%s is missing: it is the key of the secrets in this database; put it back", f.Path)
 	}
-	// Perhaps its disk is not mounted yet. A key that is made
-	// instead would be gone with the next restart, and all secrets with it.
-	return Errorf("%s is missing, and is not made: put 64 random hexadecimal digits into it, readable for this user alone: (umask 077; openssl rand -hex 32 > FILE)", f.Path)
+	// The file is not created, because its disk may not be mounted yet: a new key
+	// would disappear with the next mount, and all secrets with it.
+	return Errorf("%s is missing and is not created automatically: put 64 random hexadecimal digits into it, readable only for this user: "+
+		"(umask 077; openssl rand -hex 32 > FILE)", f.Path)
 }
 
-// liesIn returns a file's path below a directory, "" when it lies elsewhere.
-// Links count as what they lead to, as far as that is there.
+// liesIn returns the path of a file relative to dir, or "" if the file is not in dir.
+// It resolves symbolic links as far as their targets exist.
 func liesIn(dir, name string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	if led, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = led
+	if target, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = target
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
@@ -137,20 +137,20 @@ func liesIn(dir, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if led, err := filepath.EvalSymlinks(file); err == nil {
-		file = led
-	} else if folder, err := filepath.EvalSymlinks(filepath.Dir(file)); err == nil {
-		file = filepath.Join(folder, filepath.Base(file))
+	if target, err := filepath.EvalSymlinks(file); err == nil {
+		file = target
+	} else if parent, err := filepath.EvalSymlinks(filepath.Dir(file)); err == nil {
+		file = filepath.Join(parent, filepath.Base(file))
 	}
-	below, err := filepath.Rel(dir, file)
-	if err != nil || !filepath.IsLocal(below) {
-		return "", nil // not below it, or on another drive
+	relative, err := filepath.Rel(dir, file)
+	if err != nil || !filepath.IsLocal(relative) {
+		return "", nil // elsewhere, or on another drive
 	}
-	return below, nil
+	return relative, nil
 }
 
-// Read returns the keys, the first of which encrypts. The error wraps
-// fs.ErrNotExist when the file is not there, and [ErrKey] in all cases.
+// Read returns the keys. The first one encrypts. The error wraps [ErrKey], and also
+// fs.ErrNotExist if the file does not exist.
 func (f *File) Read() ([]Key, error) {
 	info, err := os.Stat(f.Path)
 	switch {
@@ -159,13 +159,13 @@ func (f *File) Read() ([]Key, error) {
 	case err != nil:
 		return nil, f.unreadable(err)
 	case info.IsDir():
-		return nil, Errorf("%s is a directory; it must be a file that holds the key", f.Path)
+		return nil, Errorf("%s is a directory; it must be a file that contains the key", f.Path)
 	case !info.Mode().IsRegular():
-		return nil, Errorf("%s is not a regular file; the key is read again when it is replaced", f.Path)
+		return nil, Errorf("%s is not a regular file; it must be one, since a rotation reads it again", f.Path)
 	case info.Size() == 0:
 		return nil, Errorf("%s is empty; %s", f.Path, keyForm)
 	case info.Size() > maxFile:
-		return nil, Errorf("%s is no key file, it has %d bytes; %s", f.Path, info.Size(), keyForm)
+		return nil, Errorf("%s is not a key file: it has %d bytes; %s", f.Path, info.Size(), keyForm)
 	}
 	if err := f.checkMode(info); err != nil {
 		return nil, err
@@ -181,48 +181,48 @@ func (f *File) Read() ([]Key, error) {
 	}
 	keys, ok := Parse(text)
 	if !ok {
-		return nil, Errorf("%s does not hold a key; %s", f.Path, keyForm)
+		return nil, Errorf("%s does not contain a key; %s", f.Path, keyForm)
 	}
 	return keys, nil
 }
 
-const keyForm = "it must hold 64 hexadecimal digits, the key, and below it, while one is being replaced, the older ones, a line each, 8 in all at the most"
+const keyForm = "it must contain the key as 64 hexadecimal digits and, during a rotation, the old keys on the lines below (at most 8 keys)"
 
 func (f *File) unreadable(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return Errorf("%s may not be read by the user that the service runs as (%d): %w", f.Path, os.Geteuid(), err)
+		return Errorf("%s is not readable for the user that the service runs as (uid %d): %w", f.Path, os.Geteuid(), err)
 	}
 	return Errorf("%s cannot be read: %w", f.Path, err)
 }
 
-// checkMode refuses a key that other users could read or change, when it is
-// this user's to protect. Another user's file may well be meant for a group,
-// and shows it: so systemd and Kubernetes hand over secrets.
+// checkMode rejects a key that other users can change, and a key of this user that
+// others can read. A file of another user may be readable for a group or for all,
+// because systemd and Kubernetes mount secrets in this way.
 func (f *File) checkMode(info fs.FileInfo) error {
 	mode := info.Mode().Perm()
 	owner, known := info.Sys().(*syscall.Stat_t)
 	switch {
 	case mode&0o022 != 0:
-		return Errorf("%s can be changed by other users than its owner (mode %04o): chmod 600 %[1]s", f.Path, mode)
+		return Errorf("%s can be changed by users other than its owner (mode %04o): chmod 600 %[1]s", f.Path, mode)
 	case mode&0o077 != 0 && known && int(owner.Uid) == os.Geteuid():
-		return Errorf("%s can be read by other users (mode %04o): chmod 600 %[1]s (for a secret that Kubernetes mounts: defaultMode: 0400)", f.Path, mode)
+		return Errorf("%s can be read by other users (mode %04o): chmod 600 %[1]s (for a secret that Kubernetes mounts: defaultMode: 0400)",
+			f.Path, mode)
 	}
 	return nil
 }
 
-// Exposed says whether every user of the machine can read the file.
+// Exposed reports whether every user of the machine can read the file.
 func (f *File) Exposed() bool {
 	info, err := os.Stat(f.Path)
 	return err == nil && info.Mode().Perm()&0o004 != 0
 }
 
-// write replaces the keys. When it fails the file is as it was, or the new one
-// is whole in its place.
+// write atomically replaces the keys in the file.
 func (f *File) write(keys []Key) error {
 	return durable.ReplaceFile(f.Path, Format(keys))
 }
 
-// Format returns the content of a file of keys.
+// Format returns the content of a key file.
 func Format(keys []Key) []byte {
 	var b bytes.Buffer
 	for _, k := range keys {
@@ -232,7 +232,7 @@ func Format(keys []Key) []byte {
 	return b.Bytes()
 }
 
-// Parse reads the content of a file of keys. It returns false when it is none.
+// Parse parses the content of a key file. It returns false if the content is invalid.
 func Parse(text []byte) ([]Key, bool) {
 	var keys []Key
 	for line := range bytes.Lines(bytes.TrimSpace(text)) {

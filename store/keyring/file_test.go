@@ -13,14 +13,14 @@ import (
 	"service/internal/durable"
 )
 
-// Another user's file is not this user's to protect: systemd and Kubernetes
-// hand over secrets that a group, or all, can read.
+// A key file of another user may be readable for others: systemd and Kubernetes mount
+// secrets in this way.
 func TestKeyFileOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "owner") {
-			t.Fatal("key files of other users are required, and cannot be tested here: it takes root to make them")
+			t.Fatal("SERVICE_TEST_REQUIRE has owner, but this test needs root")
 		}
-		t.Skip("KEY FILES OF OTHER USERS ARE NOT TESTED: it takes root to make them")
+		t.Skip("KEY FILES OF OTHER USERS ARE NOT TESTED: this test needs root")
 	}
 	path := filepath.Join(t.TempDir(), "key")
 	key := NewKey()
@@ -30,13 +30,13 @@ func TestKeyFileOfAnotherUser(t *testing.T) {
 		}
 		f := &File{Path: path, Named: true}
 		if _, err := f.Read(); (err == nil) != ok {
-			t.Errorf("mode %04o: got %v, want it read: %v", mode, err, ok)
+			t.Errorf("mode %04o: got %v, want it accepted: %v", mode, err, ok)
 		}
 		if got, want := f.Exposed(), mode&0o004 != 0; got != want {
 			t.Errorf("mode %04o: exposed: got %v, want %v", mode, got, want)
 		}
 	}
-	// What root replaces is still that user's.
+	// After root replaced the file, it still belongs to that user.
 	if err := os.Chmod(path, 0o400); err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +53,8 @@ func TestKeyFileOfAnotherUser(t *testing.T) {
 	}
 }
 
-// RemoveTemp removes no directory that has content: the folder of a key file that
-// the operator has named is the operator's.
+// RemoveTemp does not remove directories with files, because the directory of a
+// configured key file belongs to the operator.
 func TestRemoveTempKeepsDirectories(t *testing.T) {
 	keys := t.TempDir()
 	path := filepath.Join(keys, "key")
@@ -70,9 +70,9 @@ func TestRemoveTempKeepsDirectories(t *testing.T) {
 		t.Errorf("got %v, want %v", err, ErrKey)
 	}
 	if _, err := os.Stat(filepath.Join(folder, "below")); err != nil {
-		t.Errorf("the directory was removed: %v", err)
+		t.Errorf("directory: got %v, want it kept", err)
 	}
 	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the temporary file is still there: %v", err)
+		t.Errorf("temporary file: got %v, want %v", err, fs.ErrNotExist)
 	}
 }

@@ -1,9 +1,9 @@
-// Package keyring encrypts secrets at rest. Its keys lie in a file apart from the
-// database, so that a copy of the database alone reveals no secret.
+// Package keyring encrypts secrets at rest with AES-256-GCM. The keys are in a file
+// outside the database, so a copy of the database alone reveals no secret.
 //
-// A key can be replaced while everything goes on, see [Keyring.Rotate]: at every
-// moment, and so after every crash, the file holds the keys of all that is
-// encrypted. What is encrypted, and where, is the caller's.
+// A key can be rotated while the service runs, see [Keyring.Rotate]. At any moment,
+// and so after any crash, the key file contains the keys for everything that is
+// encrypted. The caller decides what to encrypt and stores the result.
 package keyring
 
 import (
@@ -22,32 +22,32 @@ import (
 	"service/internal/durable"
 )
 
-// Keyring is the keys in use. Its methods may be called from any goroutine.
+// Keyring encrypts and decrypts secrets. It is safe for concurrent use.
 //
-// There are several keys while one is being replaced. Keys that were replaced
-// stay in memory, for readers of a secret that was re-encrypted since.
+// It has several keys during a rotation. Old keys stay in memory afterwards, because
+// a reader may still have a secret that was encrypted with one.
 type Keyring struct {
 	file *File
-	keys atomic.Pointer[[]*ringKey] // the first encrypts, all of them decrypt; never empty
+	keys atomic.Pointer[[]*ringKey] // the first encrypts, all decrypt; never empty
 
-	rotating sync.Mutex // held while the file changes
+	rotating sync.Mutex // held while the key file changes
 }
 
-// ringKey is one key, and the cipher that is derived from it.
+// ringKey is a key and the cipher derived from it.
 type ringKey struct {
 	key  Key
 	aead cipher.AEAD
 }
 
-// New returns a keyring of keys that were read from file.
+// New returns a keyring with the keys that were read from file.
 func New(file *File, keys []Key) (*Keyring, error) {
 	k := &Keyring{file: file}
 	return k, k.use(keys)
 }
 
-// Open reads the keys of a file, or makes one when there is no file. Needed says
-// that there are secrets that the keys have encrypted: then a missing file is
-// refused, as is one that the operator has named. The error wraps [ErrKey].
+// Open reads the key file, or creates it with a new key if it does not exist. It does
+// not create the file if needed is set, which says that secrets are already encrypted,
+// or if the operator has configured its path. The error wraps [ErrKey].
 func Open(file *File, needed bool) (*Keyring, error) {
 	keys, err := file.Read()
 	switch {
@@ -56,7 +56,7 @@ func Open(file *File, needed bool) (*Keyring, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		keys = []Key{NewKey()}
 		if err := durable.WriteFile(file.Path, Format(keys), 0o600); err != nil {
-			return nil, Errorf("%s cannot be written: %w", file.Path, err)
+			return nil, Errorf("create %s: %w", file.Path, err)
 		}
 	case err != nil:
 		return nil, err
@@ -64,25 +64,26 @@ func Open(file *File, needed bool) (*Keyring, error) {
 	return New(file, keys)
 }
 
-// File returns the file of the keys.
+// File returns the key file.
 func (k *Keyring) File() *File { return k.file }
 
-// CheckPlace is the place that a check is encrypted for.
+// CheckPlace is the place for which [Keyring.NewCheck] encrypts.
 const CheckPlace = "key_check"
 
 const checkText = "the key fits"
 
-// NewCheck returns what proves later that keys fit, see Fits. It must be
+// NewCheck returns an encrypted value that is stored in the database. [Keyring.Fits]
+// uses it to find out whether the key file belongs to the database. It must be
 // re-encrypted like a secret.
 func (k *Keyring) NewCheck() []byte { return k.Encrypt([]byte(checkText), CheckPlace) }
 
-// Fits says whether one of the keys has encrypted a check.
+// Fits reports whether one of the keys decrypts a value of NewCheck.
 func (k *Keyring) Fits(check []byte) bool {
 	text, err := k.Decrypt(check, CheckPlace)
 	return err == nil && string(text) == checkText
 }
 
-// use makes these the keys, beside those in use before.
+// use sets the keys, and keeps those in use before for decryption.
 func (k *Keyring) use(keys []Key) error {
 	if before := k.keys.Load(); before != nil {
 		keys = slices.Clone(keys)
@@ -95,7 +96,7 @@ func (k *Keyring) use(keys []Key) error {
 	}
 	all := make([]*ringKey, len(keys))
 	for i, key := range keys {
-		derived, err := hkdf.Key(sha256.New, key[:], nil, "seal", 32) // never change this: it is part of the format
+		derived, err := hkdf.Key(sha256.New, key[:], nil, "seal", 32) // never change "seal": existing secrets depend on it
 		if err != nil {
 			return err
 		}
@@ -113,30 +114,30 @@ func (k *Keyring) use(keys []Key) error {
 	return nil
 }
 
-// current is the key that encrypts.
+// current returns the key that encrypts.
 func (k *Keyring) current() Key { return (*k.keys.Load())[0].key }
 
-// Encrypt encrypts a secret for one place, such as a column of one record: it
-// cannot be decrypted for another.
+// Encrypt encrypts a secret for one place, such as a column of one record. The place
+// is authenticated: the secret cannot be decrypted for another place.
 //
-// It must be called inside a write of the store, and its result stored where the
-// caller's re-encryption finds it: that waits for the writes in progress, and for
-// nothing else, before it looks for what an old key has encrypted.
+// Encrypt must be called inside a write of the store. A rotation waits for writes in
+// progress before it looks for secrets that an old key encrypted, so it would miss a
+// secret that is encrypted before its write begins.
 func (k *Keyring) Encrypt(secret []byte, place string) []byte {
 	return (*k.keys.Load())[0].aead.Seal(nil, nil, secret, []byte(place))
 }
 
-// Decrypt returns a secret that was encrypted for a place.
+// Decrypt decrypts a secret that was encrypted for the same place.
 func (k *Keyring) Decrypt(encrypted []byte, place string) ([]byte, error) {
 	secret, _, err := k.DecryptWith(encrypted, place)
 	return secret, err
 }
 
-// ErrDecrypt says that no key decrypts a secret.
+// ErrDecrypt means that none of the keys decrypts a secret.
 var ErrDecrypt = errors.New("an encrypted secret cannot be decrypted")
 
-// DecryptWith is Decrypt; it also returns which of the keys decrypted the secret,
-// 0 for the one that encrypts.
+// DecryptWith is like Decrypt and also returns the index of the key that decrypted
+// the secret. 0 is the key that encrypts.
 func (k *Keyring) DecryptWith(encrypted []byte, place string) ([]byte, int, error) {
 	for i, key := range *k.keys.Load() {
 		if secret, err := key.aead.Open(nil, nil, encrypted, []byte(place)); err == nil {
@@ -146,18 +147,17 @@ func (k *Keyring) DecryptWith(encrypted []byte, place string) ([]byte, int, erro
 	return nil, 0, fmt.Errorf("store: %w: %s", ErrDecrypt, place)
 }
 
-// Rotate replaces the key that encrypts. The new key is random; or, when the
-// operator has put one above the present one in the file, that one.
+// Rotate replaces the key that encrypts. The new key is random, unless the operator
+// has put a new one above the current one in the file.
 //
-// First the new key is put above the old one, then reencrypt is called, which
-// must encrypt everything again that another key than the first decrypts, and at
-// the end the old key is dropped. When ctx ends in between, or something fails,
-// both keys stay, and the next call, or [Keyring.DropOld] after a restart, goes
-// on. Reencrypt may be called twice: a rotation that was interrupted is finished
-// first.
+// Rotate writes the new key above the old one, calls reencrypt, and removes the old
+// key. reencrypt must re-encrypt everything that is not encrypted with the first key.
+// If ctx ends or a step fails, both keys stay in the file, and the next call
+// continues, or [Keyring.DropOld] after a restart. reencrypt is called twice if an
+// interrupted rotation must be completed first.
 //
-// It returns true when the old key is still in the file, which cannot be written,
-// and of no more use. The error wraps [ErrKey] when the file is the cause.
+// oldKept reports that the old key is still in the file because the file cannot be
+// written. It is no longer used. The error wraps [ErrKey] if the file is the cause.
 func (k *Keyring) Rotate(ctx context.Context, reencrypt func(context.Context) error) (oldKept bool, err error) {
 	k.rotating.Lock()
 	defer k.rotating.Unlock()
@@ -165,13 +165,13 @@ func (k *Keyring) Rotate(ctx context.Context, reencrypt func(context.Context) er
 	if err != nil {
 		return false, err
 	}
-	present := k.current()
-	given := keys[0] != present
-	if given && !slices.Contains(keys, present) {
-		return false, Errorf("%s does not hold the key in use any more: put it back, below the new one", k.file.Path)
+	current := k.current()
+	given := keys[0] != current // by the operator
+	if given && !slices.Contains(keys, current) {
+		return false, Errorf("%s does not hold the key in use: add it below the new one", k.file.Path)
 	}
 	if !given {
-		if len(keys) > 1 { // an earlier one did not come to its end
+		if len(keys) > 1 { // complete the interrupted rotation
 			if err := k.use(keys); err != nil {
 				return false, err
 			}
@@ -185,7 +185,9 @@ func (k *Keyring) Rotate(ctx context.Context, reencrypt func(context.Context) er
 		}
 		keys = []Key{NewKey(), keys[0]}
 		if err := k.file.write(keys); err != nil {
-			return false, Errorf("%s cannot be written, and the secrets are encrypted as before (%w); to replace the key put a new one, 64 random hexadecimal digits, into it on a line above the present one, and call this again or restart the service", k.file.Path, err)
+			return false, Errorf("%s cannot be written, so the key was not changed (%w): to rotate the key, add a new one "+
+				"(64 random hexadecimal digits) on a line above the current one, and run this command again or restart the service",
+				k.file.Path, err)
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -202,23 +204,24 @@ func (k *Keyring) Rotate(ctx context.Context, reencrypt func(context.Context) er
 	}
 	if err := k.file.write(keys[:1]); err != nil {
 		if !given {
-			return false, Errorf("%s cannot be written: all secrets are encrypted with the new key, and the old one is still on its second line; the next start removes it: %w", k.file.Path, err)
+			return false, Errorf("%s cannot be written: all secrets are encrypted with the new key, "+
+				"but the old key is still on the second line; the next start removes it: %w", k.file.Path, err)
 		}
 		oldKept = true
 	}
 	return oldKept, nil
 }
 
-// Interrupted says whether there are older keys, of a rotation that was
-// interrupted. They can be dropped when everything is re-encrypted.
+// Interrupted reports whether old keys remain from an interrupted rotation. They can
+// be dropped once everything is re-encrypted.
 func (k *Keyring) Interrupted() bool { return len(*k.keys.Load()) > 1 }
 
-// DropOld removes the older keys from the file. It is called after a restart,
-// when everything is re-encrypted.
+// DropOld removes the old keys from the file. It is called after a restart, once
+// everything is re-encrypted.
 func (k *Keyring) DropOld() error { return k.file.write([]Key{k.current()}) }
 
-// Content returns what the file of the keys holds, which no rotation changes
-// until release is called. The caller must call it once, unless there is an error.
+// Content returns the content of the key file and blocks rotations until release is
+// called. The caller must call release once, unless there is an error.
 func (k *Keyring) Content() (content []byte, release func(), err error) {
 	k.rotating.Lock()
 	keys, err := k.file.Read()

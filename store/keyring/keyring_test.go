@@ -15,36 +15,36 @@ func TestEncrypt(t *testing.T) {
 	}
 	encrypted := k.Encrypt([]byte("secret"), "here")
 	if got, err := k.Decrypt(encrypted, "here"); err != nil || string(got) != "secret" {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v, want secret", got, err)
 	}
 	if got, err := k.Decrypt(encrypted, "there"); !errors.Is(err, ErrDecrypt) {
-		t.Errorf("for another place: got %q, %v", got, err)
+		t.Errorf("another place: got %q, %v, want %v", got, err, ErrDecrypt)
 	}
 	other, err := New(nil, []Key{NewKey()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, err := other.Decrypt(encrypted, "here"); !errors.Is(err, ErrDecrypt) {
-		t.Errorf("with another key: got %q, %v", got, err)
+		t.Errorf("another key: got %q, %v, want %v", got, err, ErrDecrypt)
 	}
 	if check := k.NewCheck(); !k.Fits(check) || other.Fits(check) {
-		t.Errorf("its own key fits: %t, another does: %t", k.Fits(check), other.Fits(check))
+		t.Errorf("Fits: got %t for the own key and %t for another, want true and false", k.Fits(check), other.Fits(check))
 	}
 }
 
-// A key that is needed, or that the operator has named, is not made.
+// Open does not create a key that is needed or whose path the operator configured.
 func TestOpenMissing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), FileName)
 	for _, c := range []struct{ needed, named, want bool }{{true, false, false}, {false, true, false}, {false, false, true}} {
 		_, err := Open(&File{Path: path, Named: c.named}, c.needed)
 		if (err == nil) != c.want || err != nil && !errors.Is(err, ErrKey) {
-			t.Errorf("needed %t, named %t: got %v", c.needed, c.named, err)
+			t.Errorf("needed %t, named %t: got %v, want a new key: %t", c.needed, c.named, err, c.want)
 		}
 	}
 }
 
-// The file holds both keys while the secrets are re-encrypted, and afterwards the
-// new one alone; a rotation that fails in between is continued.
+// The file contains both keys while secrets are re-encrypted, and afterwards only the
+// new one. A rotation that failed is continued.
 func TestRotate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), FileName)
 	k, err := Open(&File{Path: path}, false)
@@ -62,26 +62,29 @@ func TestRotate(t *testing.T) {
 	}
 	secret, failure := k.Encrypt([]byte("secret"), "here"), errors.New("failure")
 	if _, err := k.Rotate(t.Context(), func(context.Context) error { return failure }); !errors.Is(err, failure) || inFile() != 2 {
-		t.Errorf("a rotation that fails: got %v, and %d keys", err, inFile())
+		t.Errorf("reencrypt fails: got %v and %d keys, want %v and 2", err, inFile(), failure)
 	}
 	calls := 0
 	reencrypt := func(context.Context) error {
 		calls++
 		plain, which, err := k.DecryptWith(secret, "here")
 		if err != nil || which == 0 || inFile() != 2 {
-			t.Errorf("call %d: decrypted with key %d of %d, %v", calls, which, inFile(), err)
+			t.Errorf("call %d: got key %d of %d, %v, want an old key of 2", calls, which, inFile(), err)
 		}
 		secret = k.Encrypt(plain, "here")
 		return err
 	}
 	if kept, err := k.Rotate(t.Context(), reencrypt); err != nil || kept || calls != 2 || inFile() != 1 {
-		t.Errorf("got %t, %v after %d calls, and %d keys", kept, err, calls, inFile())
+		t.Errorf("got %t, %v after %d calls, and %d keys, want false, 2 calls and 1 key", kept, err, calls, inFile())
 	}
 	again, err := Open(&File{Path: path}, true)
-	if err != nil || again.Interrupted() {
-		t.Fatalf("interrupted: %t, %v", again.Interrupted(), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Interrupted() {
+		t.Error("reopened: got an interrupted rotation, want none")
 	}
 	if got, err := again.Decrypt(secret, "here"); err != nil || string(got) != "secret" {
-		t.Errorf("after a restart: got %q, %v", got, err)
+		t.Errorf("reopened: got %q, %v, want secret", got, err)
 	}
 }

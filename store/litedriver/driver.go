@@ -1,12 +1,10 @@
-// Package sqlite stands in for modernc.org/sqlite, so that Litestream runs on
-// the one SQLite library that the service itself uses: mattn's with cgo, and
-// ncruces' without. Two libraries in one process would drop each other's locks
-// on the file, and acknowledged rows with them.
+// Package sqlite replaces modernc.org/sqlite, so that Litestream uses the same SQLite
+// library as the service: mattn's with cgo, ncruces' without. Two libraries in one
+// process would drop each other's file locks, which loses acknowledged rows.
 //
-// It registers the database/sql driver "sqlite". A data source is a path or a
-// file: URI, of which every _pragma=name(value) is run on each new connection, in
-// their order; busy_timeout should be the first. Of the module that it stands in
-// for it has what Litestream uses, and nothing else.
+// It registers the database/sql driver "sqlite". A data source is a path or a file:
+// URI. Each parameter _pragma=name(value) runs on every new connection, in order;
+// busy_timeout should be first. The package has only the API that Litestream uses.
 package sqlite
 
 import (
@@ -18,21 +16,21 @@ import (
 	"strings"
 )
 
-// FileControl is what a connection of this driver can do beside
-// database/sql's, see [database/sql.Conn.Raw].
+// FileControl is implemented by the connections of this driver, see
+// [database/sql.Conn.Raw].
 type FileControl interface {
-	// FileControlPersistWAL has the write-ahead log of a database ("main")
-	// stay (1) or be removed (0) when the last connection is closed, and returns
-	// its mode. Any other mode is refused.
+	// FileControlPersistWAL sets whether the WAL of a database ("main") is kept (1)
+	// or deleted (0) when the last connection closes, and returns the mode. Any
+	// other mode is an error.
 	FileControlPersistWAL(dbName string, mode int) (int, error)
 }
 
 var errMode = errors.New("the mode of FileControlPersistWAL must be 0 or 1")
 
-// Driver opens connections. It has no state.
+// Driver is the database/sql driver.
 type Driver struct{}
 
-// Open opens a connection and runs the pragmas of its name.
+// Open opens a connection and runs the pragmas in its data source name.
 func (Driver) Open(name string) (driver.Conn, error) {
 	name, pragmas, err := split(name)
 	if err != nil {
@@ -50,7 +48,7 @@ func (Driver) Open(name string) (driver.Conn, error) {
 	return c, nil
 }
 
-// split takes the pragmas out of a data source's name.
+// split separates the pragmas from the rest of a data source name.
 func split(name string) (rest string, pragmas []string, err error) {
 	path, query, ok := strings.Cut(name, "?")
 	if !ok {

@@ -19,7 +19,7 @@ func (c *conn) exec(query string) error {
 	return err
 }
 
-// FileControlPersistWAL is [FileControl]'s.
+// FileControlPersistWAL implements [FileControl].
 func (c *conn) FileControlPersistWAL(dbName string, mode int) (int, error) {
 	if mode != 0 && mode != 1 {
 		return 0, errMode

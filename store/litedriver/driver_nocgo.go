@@ -9,8 +9,8 @@ import (
 	sqlite3driver "github.com/ncruces/go-sqlite3/driver"
 )
 
-// conn is ncruces' connection, of which database/sql looks for the optional
-// methods.
+// conn wraps ncruces' connection, with the optional methods that database/sql looks
+// for.
 type conn struct {
 	sqlite3driver.Conn
 	driver.ExecerContext
@@ -26,12 +26,12 @@ func open(name string) (*conn, error) {
 
 func (c *conn) exec(query string) error { return c.Raw().Exec(query) }
 
-// CheckNamedValue is database/sql's: it keeps the types of its values.
+// CheckNamedValue implements [driver.NamedValueChecker].
 func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
 	return c.Conn.(driver.NamedValueChecker).CheckNamedValue(v)
 }
 
-// FileControlPersistWAL is [FileControl]'s.
+// FileControlPersistWAL implements [FileControl].
 func (c *conn) FileControlPersistWAL(dbName string, mode int) (int, error) {
 	if mode != 0 && mode != 1 {
 		return 0, errMode

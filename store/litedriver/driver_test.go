@@ -24,7 +24,7 @@ func openDB(t *testing.T, name string) *sql.DB {
 func TestPragmas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a b.db")
 	db := openDB(t, "file:"+path+"?_pragma=busy_timeout(1234)&_pragma=wal_autocheckpoint(0)&mode=rwc")
-	db.SetMaxIdleConns(0) // every statement has a connection of its own
+	db.SetMaxIdleConns(0) // every statement opens a new connection
 	for pragma, want := range map[string]int{"busy_timeout": 1234, "wal_autocheckpoint": 0} {
 		for range 2 {
 			var got int
@@ -35,29 +35,29 @@ func TestPragmas(t *testing.T) {
 	}
 	var file string
 	if err := db.QueryRow("SELECT file FROM pragma_database_list").Scan(&file); err != nil || file != path {
-		t.Errorf("the file: got %q, %v; want %q", file, err, path)
+		t.Errorf("file: got %q, %v; want %q", file, err, path)
 	}
 }
 
 func TestBadPragma(t *testing.T) {
 	db := openDB(t, "file:"+filepath.Join(t.TempDir(), "db")+"?_pragma=no%20sense")
 	if err := db.Ping(); err == nil || !strings.Contains(err.Error(), "no sense") {
-		t.Errorf("got %v, want an error that names the pragma", err)
+		t.Errorf("got %v, want an error with the name of the pragma", err)
 	}
 	db = openDB(t, "file:"+filepath.Join(t.TempDir(), "db")+"?_pragma=%zz")
 	if err := db.Ping(); err == nil {
-		t.Error("a name that cannot be read: got no error")
+		t.Error("invalid data source name: got no error")
 	}
 }
 
 func TestOtherParametersReachSQLite(t *testing.T) {
 	db := openDB(t, "file:"+filepath.Join(t.TempDir(), "none.db")+"?mode=ro&_pragma=busy_timeout(1)")
 	if err := db.Ping(); err == nil {
-		t.Error("mode=ro made a database")
+		t.Error("mode=ro with a missing database: got no error")
 	}
 }
 
-// The log stays when it is told to, and only then.
+// The WAL outlives the last connection only in mode 1.
 func TestPersistWAL(t *testing.T) {
 	for mode, stays := range map[int]bool{1: true, 0: false} {
 		path := filepath.Join(t.TempDir(), "db")
@@ -93,16 +93,17 @@ func TestPersistWAL(t *testing.T) {
 		}
 		_, err = os.Stat(path + "-wal")
 		if got := !errors.Is(err, fs.ErrNotExist); got != stays {
-			t.Errorf("mode %d: the log stays: got %v, want %v", mode, got, stays)
+			t.Errorf("mode %d: WAL exists after Close: got %v, want %v", mode, got, stays)
 		}
 	}
 }
 
-// What Litestream does with its connections, its long read beside a write above
-// all.
+// Transactions behave as Litestream needs them, in particular a long read during a
+// write.
 func TestTransactions(t *testing.T) {
 	ctx := context.Background()
-	db := openDB(t, "file:"+filepath.Join(t.TempDir(), "db")+"?_pragma=busy_timeout(50)&_pragma=journal_mode(wal)&_pragma=wal_autocheckpoint(0)")
+	const pragmas = "?_pragma=busy_timeout(50)&_pragma=journal_mode(wal)&_pragma=wal_autocheckpoint(0)"
+	db := openDB(t, "file:"+filepath.Join(t.TempDir(), "db")+pragmas)
 	if _, err := db.Exec("CREATE TABLE t (id INTEGER PRIMARY KEY, x)"); err != nil {
 		t.Fatal(err)
 	}
@@ -128,9 +129,9 @@ func TestTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, all := count(read), count(db); got != 1 || all != 2 {
-		t.Errorf("got %d rows within the read and %d beside it, want 1 and 2", got, all)
+		t.Errorf("got %d rows inside the transaction and %d outside, want 1 and 2", got, all)
 	}
-	// Two writers exclude each other, and Litestream knows the error by its words.
+	// Two writers exclude each other. Litestream recognizes the error by its text.
 	write, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +140,7 @@ func TestTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := db.Exec("INSERT INTO t (x) VALUES (4)"); err == nil || !strings.Contains(err.Error(), "database is locked") {
-		t.Errorf("got %v, want that the database is locked", err)
+		t.Errorf("got %v, want: database is locked", err)
 	}
 	if err := write.Rollback(); err != nil {
 		t.Error(err)

@@ -65,7 +65,7 @@ func TestLines(t *testing.T) {
 		{"two on a line", line(1) + line(2), `"parameter":"events[0]"`, 400, 0},
 		{"an array", "[" + line(1) + "]", `"code":"invalid_type","detail":"must be an object","parameter":"events[0]"`, 400, 0},
 		{"a batch", `{"events":[` + line(1) + `]}`, `"parameter":"events[0].name"`, 400, 0},
-		{"a taken id", line(1) + "\n" + line(2) + "\n" + conflict + "\n" + line(3), `"detail":"events[2] is refused: The event id 0198f6a2-7c1e-7d4b-9a41-000000000001 is taken by an event with other content. The first 2 events were accepted."`, 409, 2},
+		{"a taken id", line(1) + "\n" + line(2) + "\n" + conflict + "\n" + line(3), `"detail":"events[2] is refused: An event with the id 0198f6a2-7c1e-7d4b-9a41-000000000001 and different content already exists. The first 2 events were accepted."`, 409, 2},
 		{"the longest line", long(webhook.MaxEventBytes) + "\n" + line(1), `{"accepted":2,"added":2}`, 201, 2},
 		{"a line too long", line(1) + "\n" + long(webhook.MaxEventBytes+1) + "\n" + line(2), `The first event was accepted.","validations":[{"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"}`, 400, 1},
 		{"a line far too long", line(1) + "\n" + long(4<<20), `"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"`, 400, 1},

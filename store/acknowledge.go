@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// newReplication returns the replication of the database at path, nil for none.
+// newReplication returns the replication of the database at path, nil if none is configured.
 func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 	if cfg.Replica == nil {
 		return nil
@@ -25,14 +25,16 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 	return r
 }
 
-// Acknowledge waits until all that was committed so far may be acknowledged. With an
-// AcknowledgeTimeout that is once the replica has it, no matter who wrote it; the error is a
-// *webhook.Error when that takes longer. Without, every write that has returned may
-// be, and Acknowledge does nothing; unless the lease has ended since, as after the
-// suspension of the machine: its successor may not have the write.
+// Acknowledge waits until everything committed so far may be acknowledged. With an
+// AcknowledgeTimeout, that is when the replica has it, no matter which request wrote it; if
+// that takes longer, it returns a *webhook.Error. Without, it returns immediately. It always
+// fails when the lease has ended since the write, for example while the machine was suspended:
+// the next holder may not have the write.
 func (s *Store) Acknowledge(ctx context.Context) error {
 	if !s.writer.leased() {
-		return webhook.NewError(webhook.CodeUnavailable, "The record is stored on this host, but its lease ended before it could be acknowledged: another may have taken over, without the record. Send the request again: with the same event id, or the same Idempotency-Key, it takes effect once.")
+		return webhook.NewError(webhook.CodeUnavailable, "The record is stored on this host, but its lease ended before the record could "+
+			"be acknowledged, and another host may have taken over without it. Send the request again: with the same event id or "+
+			"Idempotency-Key, it takes effect once.")
 	}
 	if s.AcknowledgeTimeout() == 0 {
 		return nil
@@ -55,13 +57,14 @@ func (s *Store) Acknowledge(ctx context.Context) error {
 	return err
 }
 
-// errNotAcknowledged returns the error of a write that the replica does not have.
+// errNotAcknowledged returns the error of a write that is not in the replica yet.
 func errNotAcknowledged() *webhook.Error {
-	return webhook.NewError(webhook.CodeUnavailable, "The record is stored on this host, but its replica does not have it yet, so it is not acknowledged. Send the request again: with the same event id, or the same Idempotency-Key, it takes effect once.")
+	return webhook.NewError(webhook.CodeUnavailable, "The record is stored on this host, but not yet in the replica, so it is not "+
+		"acknowledged. Send the request again: with the same event id or Idempotency-Key, it takes effect once.")
 }
 
-// AcknowledgeTimeout returns how long [Store.Acknowledge] waits at most; 0 when it
-// does not wait.
+// AcknowledgeTimeout returns the longest time that [Store.Acknowledge] waits, 0 if it does not
+// wait.
 func (s *Store) AcknowledgeTimeout() time.Duration {
 	if s.replication == nil {
 		return 0
@@ -69,14 +72,15 @@ func (s *Store) AcknowledgeTimeout() time.Duration {
 	return s.replication.AcknowledgeTimeout()
 }
 
-// Commit is a moment in the order of all writes, see [Store.LastCommit].
+// Commit is a position in the order of all commits, see [Store.LastCommit].
 type Commit int64
 
-// LastCommit returns the newest commit, which has every write that has returned.
+// LastCommit returns the newest commit. Every write that has returned is in it or an earlier
+// one.
 func (s *Store) LastCommit() Commit { return Commit(s.db.Writer().Commits()) }
 
-// Acknowledged reports whether what was written up to a commit may be acknowledged,
-// see [Store.Acknowledge]. It does not wait.
+// Acknowledged reports whether everything up to a commit may be acknowledged, see
+// [Store.Acknowledge]. It does not wait.
 func (s *Store) Acknowledged(c Commit) bool {
 	return s.writer.leased() && (s.AcknowledgeTimeout() == 0 || s.replication.Covered(int64(c)))
 }

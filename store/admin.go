@@ -9,47 +9,48 @@ import (
 	"service/webhook"
 )
 
-// Those who are seen since ?1 and end after ?2 have a session that is good.
+// A session is active if it was seen after ?1 and expires after ?2.
 const (
 	adminColumns = "a.id, a.email, a.created_at, a.signed_in_at"
 
-	selectAdmins      = "SELECT " + adminColumns + ", (SELECT count(*) FROM sessions s WHERE s.admin_id = a.id AND s.seen_at > ?1 AND s.expires_at > ?2) FROM admins a ORDER BY a.email"
+	selectAdmins = "SELECT " + adminColumns + ", (SELECT count(*) FROM sessions s WHERE s.admin_id = a.id AND s.seen_at > ?1 " +
+		"AND s.expires_at > ?2) FROM admins a ORDER BY a.email"
 	selectAdmin       = "SELECT " + adminColumns + ", a.password FROM admins a WHERE a.email = ?"
 	selectAdminByID   = "SELECT " + adminColumns + ", a.password FROM admins a WHERE a.id = ?"
 	selectAnyAdmin    = "SELECT EXISTS (SELECT 1 FROM admins)"
 	selectAdminsCount = "SELECT count(*) FROM admins"
 )
 
-// List returns every admin, in the order of their addresses. There are at
-// most [webhook.MaxAdmins].
+// List returns all admins, at most [webhook.MaxAdmins], ordered by address.
 func (s Admins) List(ctx context.Context) ([]webhook.Admin, error) {
 	var all []webhook.Admin
 	now := s.clock.now()
-	err := s.db.Each(ctx, selectAdmins, []any{now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
-		var sessions int
-		a, err := scanAdmin(scan, &sessions)
-		a.Sessions = sessions
-		all = append(all, a)
-		return err
-	})
+	err := s.db.Each(ctx, selectAdmins, []any{now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()},
+		func(scan func(...any) error) error {
+			var sessions int
+			a, err := scanAdmin(scan, &sessions)
+			a.Sessions = sessions
+			all = append(all, a)
+			return err
+		})
 	return all, err
 }
 
-// Exist says whether there is an admin.
+// Exist reports whether there is an admin.
 func (s Admins) Exist(ctx context.Context) (bool, error) {
 	var any bool
 	err := s.db.Scan(ctx, selectAnyAdmin, nil, &any)
 	return any, err
 }
 
-// ByEmail returns an admin and the hash of the password. The error is a
-// *webhook.Error when there is none with that address, as it is normalized.
+// ByEmail returns the admin with a normalized address, and the hash of the password. The error
+// is a *webhook.Error if there is none.
 func (s Admins) ByEmail(ctx context.Context, email string) (webhook.Admin, webhook.PasswordHash, error) {
 	return s.admin(ctx, selectAdmin, email)
 }
 
-// Get returns an admin and the hash of the password. The error is a
-// *webhook.Error when there is none.
+// Get returns an admin and the hash of the password. The error is a *webhook.Error if there is
+// none.
 func (s Admins) Get(ctx context.Context, id string) (webhook.Admin, webhook.PasswordHash, error) {
 	return s.admin(ctx, selectAdminByID, id)
 }
@@ -60,16 +61,16 @@ func (s Admins) admin(ctx context.Context, query, key string) (webhook.Admin, we
 	return a, hash, notFound(err, "admin")
 }
 
-// Admin returns the admin of an address as it is in this write. The error is a
-// *webhook.Error when there is none.
+// Admin returns the admin with an address, as of this write. The error is a *webhook.Error if
+// there is none.
 func (w Write) Admin(email string) (webhook.Admin, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(selectAdmin, []any{email}, dest...) }, &hash)
 	return a, notFound(err, "admin")
 }
 
-// CreateAdmin makes an admin. The error is a *webhook.Error when the address is
-// none or is taken.
+// CreateAdmin creates an admin. The error is a *webhook.Error if the address is invalid or
+// taken.
 func (w Write) CreateAdmin(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
 	if err := webhook.Invalid(webhook.CheckEmail("email", email)...); err != nil {
 		return webhook.Admin{}, err
@@ -82,34 +83,34 @@ func (w Write) CreateAdmin(email string, hash webhook.PasswordHash) (webhook.Adm
 		return webhook.Admin{}, err
 	}
 	if count >= webhook.MaxAdmins {
-		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are %d admins, as many as there can be.", count))
+		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are already %d admins, the maximum.", count))
 	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	a := webhook.Admin{ID: webhook.NewID(), Email: email, CreatedAt: now}
 	made, err := w.t.Affected("INSERT INTO admins (id, email, password, created_at) VALUES (?, ?, ?, ?) ON CONFLICT (email) DO NOTHING",
 		a.ID, a.Email, string(hash), now.UnixMilli())
 	if err == nil && made == 0 {
-		err = webhook.NewError(webhook.CodeConflict, "There is an admin with the address "+email+" already.")
+		err = webhook.NewError(webhook.CodeConflict, "An admin with the address "+email+" already exists.")
 	}
 	return a, err
 }
 
-// CreateFirstAdmin is CreateAdmin while there is none: the error is a
-// *webhook.Error when there is.
+// CreateFirstAdmin creates an admin if there is none yet. Otherwise the error is a
+// *webhook.Error.
 func (w Write) CreateFirstAdmin(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
 	var any bool
 	if err := w.t.Scan(selectAnyAdmin, nil, &any); err != nil {
 		return webhook.Admin{}, err
 	}
 	if any {
-		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "There is an admin already.")
+		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "An admin already exists.")
 	}
 	return w.CreateAdmin(email, hash)
 }
 
-// SetPassword replaces the password of an admin and ends all sessions of the
-// admin but one, "" for all; it returns how many of them were good.
-func (w Write) SetPassword(adminID string, hash webhook.PasswordHash, but string) (ended int, err error) {
+// SetPassword replaces the password of an admin and ends the admin's sessions except the one
+// with the id except ("" for none). It returns how many active sessions it ended.
+func (w Write) SetPassword(adminID string, hash webhook.PasswordHash, except string) (ended int, err error) {
 	if err := hash.Check(); err != nil {
 		return 0, err
 	}
@@ -120,18 +121,17 @@ func (w Write) SetPassword(adminID string, hash webhook.PasswordHash, but string
 	if err != nil {
 		return 0, err
 	}
-	return w.EndSessions(adminID, but)
+	return w.EndSessions(adminID, except)
 }
 
-// RefreshPassword stores a newer hash of the same password, unless the password
-// was changed meanwhile.
+// RefreshPassword stores a newer hash of the same password, unless the password has changed
+// since old was read.
 func (w Write) RefreshPassword(adminID string, old, hash webhook.PasswordHash) error {
 	return w.t.Exec("UPDATE admins SET password = ? WHERE id = ? AND password = ?", string(hash), adminID, string(old))
 }
 
-// RemoveAdmin removes the admin of an address, with all sessions. What the
-// audit says of the admin stays. The error is a *webhook.Error when there is
-// none.
+// RemoveAdmin removes the admin with an address, with all sessions. Audit entries of the admin
+// remain. The error is a *webhook.Error if there is none.
 func (w Write) RemoveAdmin(email string) (webhook.Admin, error) {
 	a, err := w.Admin(email)
 	if err == nil {

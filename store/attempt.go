@@ -9,15 +9,18 @@ import (
 	"service/webhook"
 )
 
-// attempts returns the attempts of a delivery that have ended, in their order.
+// attempts returns the completed attempts of a delivery, oldest first.
 func (s Deliveries) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
 	return attemptsOf(func(query string, args []any, row func(scan func(...any) error) error) error {
 		return s.db.Each(ctx, query, args, row)
 	}, delivery)
 }
 
-// attemptsOf is the same, read with each.
-func attemptsOf(each func(query string, args []any, row func(scan func(...any) error) error) error, delivery int64) ([]webhook.Attempt, error) {
+// eachRow runs a query and calls row for each row of its result.
+type eachRow func(query string, args []any, row func(scan func(...any) error) error) error
+
+// attemptsOf returns the same, read with each.
+func attemptsOf(each eachRow, delivery int64) ([]webhook.Attempt, error) {
 	var all []webhook.Attempt
 	err := each(selectAttempts, []any{delivery}, func(scan func(...any) error) error {
 		var a webhook.Attempt
@@ -25,7 +28,8 @@ func attemptsOf(each func(query string, args []any, row func(scan func(...any) e
 		var status sql.NullInt64
 		var code sql.NullString
 		var phases [4]sql.NullInt64
-		err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated, &a.ResponseRemoved,
+		err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated,
+			&a.ResponseRemoved,
 			&phases[0], &phases[1], &phases[2], &phases[3])
 		for i, p := range [...]*time.Duration{&a.Phases.DNS, &a.Phases.Connect, &a.Phases.TLS, &a.Phases.FirstByte} {
 			*p = time.Duration(phases[i].Int64) * time.Microsecond
@@ -41,21 +45,24 @@ func attemptsOf(each func(query string, args []any, row func(scan func(...any) e
 	return all, err
 }
 
-// A delivery that succeeded at its first attempt has that in its own row, and its
-// response in another one while that is kept.
-const selectAttempts = `SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, response_removed,
+// A delivery that succeeded at its first attempt has that attempt in its own row, and the
+// response, while it is kept, in the table responses.
+const selectAttempts = `SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body,
+	response_truncated, response_removed,
 		dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ?1
-	UNION ALL SELECT 1, d.created_at + d.started_after, d.duration_ms, 'success', d.response_status, NULL, coalesce(r.header, ''), coalesce(r.body, x''), d.response = 2,
+	UNION ALL SELECT 1, d.created_at + d.started_after, d.duration_ms, 'success', d.response_status, NULL, coalesce(r.header, ''),
+	coalesce(r.body, x''), d.response = 2,
 		d.response > 0 AND r.delivery IS NULL, d.dns_us, d.connect_us, d.tls_us, d.first_byte_us
 		FROM deliveries d LEFT JOIN responses r ON r.delivery = d.num WHERE d.num = ?1 AND d.duration_ms IS NOT NULL
 	ORDER BY 1`
 
-// lastAttemptColumns are those of the last attempt of a delivery d, which may be a row
-// a of the attempts or in the row of the delivery; without its response.
-const lastAttemptColumns = `coalesce(a.number, 1), coalesce(a.started_at, d.created_at + d.started_after), coalesce(a.duration_ms, d.duration_ms),
+// lastAttemptColumns are the columns of the last attempt of a delivery d, without its response.
+// That attempt is either a row a of attempts or part of d itself.
+const lastAttemptColumns = `coalesce(a.number, 1), coalesce(a.started_at, d.created_at + d.started_after),
+	coalesce(a.duration_ms, d.duration_ms),
 	coalesce(a.result, 'success'), coalesce(a.response_status, d.response_status), a.error`
 
-// outcome renders the answer of an attempt, or the lack of one; nil is NULL.
+// outcome returns the columns for the response of an attempt; nil binds NULL.
 func outcome(a *webhook.Attempt) (status, code any) {
 	if a.ResponseStatus != 0 {
 		status = a.ResponseStatus
@@ -66,11 +73,11 @@ func outcome(a *webhook.Attempt) (status, code any) {
 	return status, code
 }
 
-// factMark begins the fact of an attempt's error in the column response_header, which is
-// empty otherwise: no header begins with it, since a name is never empty.
+// factMark begins the detail of an attempt's error (ErrorFact) in the column response_header,
+// which would otherwise be empty. No header begins with it, since a header name is never empty.
 const factMark = ":"
 
-// storedHeader is what the column response_header has of an attempt.
+// storedHeader returns the value of the column response_header for an attempt.
 func storedHeader(a *webhook.Attempt) string {
 	if a.ResponseHeader == "" && a.ErrorFact != "" {
 		return factMark + a.ErrorFact
@@ -82,14 +89,17 @@ func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
 	status, code := outcome(a)
 	body := a.ResponseBody
 	if body == nil {
-		body = []byte{} // there is always a body, if an empty one
+		body = []byte{} // NOT NULL
 	}
-	return t.Exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, storedHeader(a), body, a.ResponseTruncated,
+	return t.Exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, "+
+		"response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, storedHeader(a), body,
+		a.ResponseTruncated,
 		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte))
 }
 
-// micros binds how long a part of an attempt took; nil, which is NULL, for none.
+// micros binds a phase of an attempt in microseconds; nil, which is NULL, if the attempt did
+// not have it.
 func micros(d time.Duration) any {
 	if d <= 0 {
 		return nil

@@ -10,40 +10,41 @@ import (
 	"service/webhook"
 )
 
-// lastAttemptAmong is among how many of the newest deliveries of a subscription
-// its last attempt is looked for.
+// lastAttemptAmong is how many of the newest deliveries of a subscription are searched for its
+// last attempt.
 const lastAttemptAmong = "50"
 
-// Of the events e, those that the interest i asks for beyond the cursor c.
+// waitingEvents joins the events e that the interest i asks for beyond the cursor c.
 const waitingEvents = `e.program_id = x.program_id AND e.name = i.name
 	AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)`
 
-// Loss is what retention has cost a subscription: events that were removed
-// before they could be delivered to it.
+// Loss counts the events that retention removed before they could be delivered to a
+// subscription.
 type Loss struct {
 	SubscriptionID string
 	ProgramID      string
 	URL            string
-	Deleted        bool // the subscription was, since
+	Deleted        bool // the subscription has been deleted since
 	Events         int64
-	FirstAt        time.Time // when it was first found out
+	FirstAt        time.Time // when the first loss was found
 	LastAt         time.Time
 }
 
-// LossTotals say how much was lost over all programs.
+// LossTotals are the losses over all programs.
 type LossTotals struct {
 	Subscriptions int   // at most CountLimit
-	Events        int64 // of those
+	Events        int64 // that these subscriptions lost
 }
 
-const selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscription_id, s.program_id, s.url, s.deleted_at IS NOT NULL, l.events, l.first_at, l.last_at
-	FROM (SELECT subscription_id, events, first_at, last_at FROM losses INDEXED BY losses_by_time ORDER BY last_at DESC, subscription_id DESC LIMIT ?1) l
+const selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscription_id, s.program_id, s.url, s.deleted_at IS NOT NULL,
+	l.events, l.first_at, l.last_at
+	FROM (SELECT subscription_id, events, first_at, last_at FROM losses INDEXED BY losses_by_time
+	ORDER BY last_at DESC, subscription_id DESC LIMIT ?1) l
 	CROSS JOIN subscriptions s ON s.id = l.subscription_id
 	ORDER BY l.last_at DESC, l.subscription_id DESC LIMIT ?2`
 
-// Losses returns what subscriptions of any program lost to retention, deleted
-// ones too while anything of them is kept, for admins: the newest first, at
-// most limit; and the totals.
+// Losses returns what subscriptions of all programs lost to retention, newest first, at most
+// limit, with the totals. Deleted subscriptions are included while any of their data is kept.
 func (s Subscriptions) Losses(ctx context.Context, limit int) (shown []Loss, totals LossTotals, err error) {
 	err = s.db.Each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
 		var l Loss
@@ -56,11 +57,11 @@ func (s Subscriptions) Losses(ctx context.Context, limit int) (shown []Loss, tot
 	return shown, totals, err
 }
 
-// AlertUnsent is the status of an alert that is not to be sent; the others are
-// those of a delivery.
+// AlertUnsent is the status of an alert that is not to be sent. Other alerts have the status of
+// a delivery.
 const AlertUnsent webhook.Status = "unsent"
 
-// Alert is an alert as it is remembered.
+// Alert is a stored alert.
 type Alert struct {
 	ID             string
 	Name           webhook.AlertName
@@ -77,11 +78,11 @@ type Alert struct {
 	CreatedAt     time.Time
 }
 
-const selectLastAlerts = "SELECT id, name, program_id, subscription_id, json, " + alertStatus + `, attempts_made, next_attempt_at, created_at
+const selectLastAlerts = "SELECT id, name, program_id, subscription_id, json, " + alertStatus + `, attempts_made, next_attempt_at,
+	created_at
 	FROM alerts a ORDER BY num DESC LIMIT ?`
 
-// Last returns the newest alerts of any program, the newest first, at
-// most limit, for admins.
+// Last returns the newest alerts of all programs, newest first, at most limit.
 func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error) {
 	err = s.db.Each(ctx, selectLastAlerts, []any{limit}, func(scan func(...any) error) error {
 		var a Alert

@@ -18,11 +18,11 @@ const (
 	selectLastAudit = "SELECT at FROM audit ORDER BY num DESC LIMIT 1"
 )
 
-// Audit records what was done in this write, so that there is never one without
-// the other. It sets the entry's ID and At.
+// Audit records an action in the write that performs it, so neither is stored without the
+// other. It sets the entry's ID and At.
 func (w Write) Audit(e webhook.AuditEntry) error {
 	if !slices.Contains(webhook.Actions(), e.Action) {
-		return fmt.Errorf("store: the audit does not know the action %q", e.Action)
+		return fmt.Errorf("store: unknown audit action %q", e.Action)
 	}
 	var last int64
 	if err := w.t.Scan(selectLastAudit, nil, &last); err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -36,9 +36,8 @@ func (w Write) Audit(e webhook.AuditEntry) error {
 		webhook.NewID(), max(last, w.s.clock.now().UnixMilli()), e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, detail)
 }
 
-// Page returns a page of the audit, and the cursor of the next page, ""
-// on the last. It looks at a bounded number of entries: a page may be short or
-// empty, and there is more all the same when there is a cursor.
+// Page returns a page of the audit log, and the cursor of the next page, "" on the last. It
+// reads a bounded number of entries, so a page may be short or empty although more follow.
 func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhook.AuditEntry, next string, err error) {
 	f, err := s.feed(ctx, q)
 	if err != nil {
@@ -61,8 +60,8 @@ func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhoo
 	return entries, next, err
 }
 
-// Newer returns the cursor of the page before the one that a query
-// asks for by its cursor, "" when that is the first.
+// Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
+// first.
 func (s Audit) Newer(ctx context.Context, q *webhook.ListQuery) (string, error) {
 	f, err := s.feed(ctx, q)
 	if err != nil {
@@ -71,14 +70,14 @@ func (s Audit) Newer(ctx context.Context, q *webhook.ListQuery) (string, error) 
 	return f.newer(ctx)
 }
 
-// feed is where the entries of the audit are found.
+// feed returns the feed of audit entries that match q.
 func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	low, high, err := s.between(ctx, q.Ranges["at"], s.before)
 	if err != nil {
 		return nil, err
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}, budget: q.Size + 1}
-	// The streams are of what has the fewest rows: a subject, or an admin.
+	// Read the index with the fewest rows: by subject, else by admin.
 	f.binds = bindsOf(q)
 	if subjects := q.Filters["subject_id"]; subjects != nil {
 		for _, subject := range subjects {
@@ -109,8 +108,8 @@ const (
 	selectAuditFrom   = "SELECT num, at FROM audit WHERE num >= ? ORDER BY num LIMIT 1"
 )
 
-// before returns the greatest num of an entry that was made before a time,
-// 0 when there is none.
+// before returns the highest num of the entries that were made before a time, 0 if there are
+// none.
 func (s Audit) before(ctx context.Context, at time.Time) (int64, error) {
 	return s.lastBefore(ctx, "SELECT 0, coalesce(max(num), 0) + 1 FROM audit", selectAuditFrom, at)
 }

@@ -15,23 +15,22 @@ import (
 	"service/webhook"
 )
 
-// Snapshot is a copy of the database as it was at one moment, in a file of its
-// own beside it, which belongs to whoever asked for it until Remove.
+// Snapshot is a consistent copy of the database in a file next to it. The caller owns the file
+// and calls Remove when done.
 type Snapshot struct {
 	Path   string
 	Bytes  int64
 	Schema int
-	At     time.Time // what was written before is in it
-	Keys   []byte    // what a secret.key must hold to open its secrets; secret
+	At     time.Time // everything written before is included
+	Keys   []byte    // content of a secret.key that decrypts its secrets; secret
 }
 
-// Remove removes the copy. It is to be called once.
+// Remove removes the copy. Call it once.
 func (s *Snapshot) Remove() error { return os.Remove(s.Path) }
 
-// Snapshot makes a copy of the database, on disk (fsynced), while all else goes
-// on; the write-ahead log grows for as long as it takes. It is refused with a
-// *webhook.Error when the disk has no room for so many copies beside what must
-// stay free for events. A rotation of the secret key waits for it.
+// Snapshot makes a copy of the database and syncs it to disk. Writes go on; the WAL grows until
+// the copy is complete. The error is a *webhook.Error if the disk has no room for so many
+// copies in addition to what must stay free for events. A key rotation waits for the snapshot.
 func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err error) {
 	keys, release, err := s.keys.Content()
 	if err != nil {
@@ -39,7 +38,8 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 	}
 	defer release()
 	var live, schema int64
-	if err := s.db.Scan(ctx, "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &live); err != nil {
+	if err := s.db.Scan(ctx, "SELECT (page_count - freelist_count) * page_size "+
+		"FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &live); err != nil {
 		return nil, err
 	}
 	if err := s.db.Scan(ctx, "PRAGMA user_version", nil, &schema); err != nil {
@@ -69,41 +69,43 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 	return made, err
 }
 
-// roomFor refuses what would leave less of the disk than events need.
+// roomFor returns a *webhook.Error if writing so many bytes would leave less free disk than
+// events need.
 func (s *core) roomFor(bytes int64) error {
-	room, least, _ := s.disk.look(s.scanNow)
-	if least == 0 {
+	room, minFree, _ := s.disk.check(s.scanNow)
+	if minFree == 0 {
 		var err error
 		if room, _, err = free(s.dir); err != nil {
-			return nil // a file system that does not say has room
+			return nil // free space unknown: assume that there is room
 		}
 	}
-	if room-least >= bytes {
+	if room-minFree >= bytes {
 		return nil
 	}
 	return webhook.NewError(webhook.CodeUnavailable, fmt.Sprintf(
-		"There is not enough room on the disk of the data directory: %d bytes are needed, %d are free, and %d of them must stay free for events.", bytes, room, least))
+		"There is not enough room on the disk of the data directory: %d bytes are needed, %d are free, and %d must stay free for events.",
+		bytes, room, minFree))
 }
 
-// Contents is what a copy of a database holds.
+// Contents counts the records in a copy of a database.
 type Contents struct {
 	Schema        int       `json:"schema"`
 	Programs      int       `json:"programs"`
-	Subscriptions int       `json:"subscriptions"` // that are not deleted
+	Subscriptions int       `json:"subscriptions"` // not deleted
 	Events        int       `json:"events"`
 	Deliveries    int       `json:"deliveries"`
-	Unended       int       `json:"unended"` // of the deliveries, those that would be sent, perhaps again
-	Newest        time.Time `json:"newest"`  // when the newest event was accepted; zero without one
+	Unended       int       `json:"unended"` // deliveries that have not completed and would be sent, possibly again
+	Newest        time.Time `json:"newest"`  // when the newest event was accepted; zero if there is none
 }
 
-// ErrUnfit says that a copy of a database cannot be used: it is damaged, of a
-// newer schema, or encrypted with another key.
+// ErrUnfit reports that a copy of a database cannot be used: it is damaged, has a newer schema,
+// or is encrypted with another key.
 var ErrUnfit = errors.New("the database cannot be used")
 
-// Inspect reads a copy of a database through, as long as that takes, and counts
-// what is in it. With keys, the content of a secret.key, it also tries whether
-// they open its secrets. The error wraps [ErrUnfit] when the copy is to blame.
-// It changes nothing; the file must not be one that a process has open.
+// Inspect checks the integrity of a copy of a database, however long that takes, and counts its
+// records. If keys, the content of a secret.key, is not nil, it also checks that they decrypt
+// its secrets. The error wraps [ErrUnfit] if the copy is unusable. Inspect changes nothing; no
+// process may have the file open.
 func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err error) {
 	unfit := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %w", ErrUnfit, fmt.Errorf(format, args...))
@@ -137,9 +139,9 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	}
 	switch {
 	case c.Schema == 0:
-		return c, unfit("there is nothing of this service in it")
+		return c, unfit("it is not a database of this service")
 	case c.Schema > known:
-		return c, unfit("it has schema %d, and this binary knows schemas up to %d: use a newer binary", c.Schema, known)
+		return c, unfit("it has schema %d, but this binary supports schemas up to %d: use a newer binary", c.Schema, known)
 	}
 	var newest sql.NullInt64
 	for query, dest := range map[string]any{
@@ -165,7 +167,7 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	var check []byte
 	err = scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &check)
 	if errors.Is(err, sql.ErrNoRows) {
-		return c, nil // nothing was ever encrypted
+		return c, nil // nothing has been encrypted yet
 	} else if err != nil {
 		return c, err
 	}
@@ -175,12 +177,12 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	return c, nil
 }
 
-// parseKeyring returns the keyring of the content of a key file. It has no file: its
-// keys cannot be rotated.
+// parseKeyring returns the keyring of a key file's content. It has no file, so its keys cannot
+// be rotated.
 func parseKeyring(content []byte) (*keyring.Keyring, error) {
 	keys, ok := keyring.Parse(content)
 	if !ok {
-		return nil, errors.New("what should be its key is none")
+		return nil, errors.New("the content of its key file is not a key")
 	}
 	return keyring.New(nil, keys)
 }

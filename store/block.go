@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// blockEncoder writes S2 blocks (https://github.com/klauspost/compress, package s2,
-// which reads them) that refer to a dictionary. That package's own encoder clears a
-// table of 64 KiB on the stack for each block: events are small, and every goroutine
-// that writes would keep such a stack.
+// blockEncoder writes S2 blocks (https://github.com/klauspost/compress, package s2, which
+// decodes them) that refer to a dictionary. The encoder of that package clears a table of 64
+// KiB on the stack for each block. Events are small, and every goroutine that publishes would
+// keep such a stack.
 type blockEncoder struct {
 	text  []byte // the dictionary
 	table [1 << blockBits]uint16
@@ -16,9 +16,9 @@ type blockEncoder struct {
 
 const (
 	blockBits = 13
-	// mostSearched is up to where matches are looked for in a block: what comes after
-	// is stored as it is.
-	mostSearched = 60_000
+	// maxSearched bounds where matches are searched for in a block. The rest is stored
+	// uncompressed.
+	maxSearched = 60_000
 )
 
 func newBlockEncoder(text []byte) *blockEncoder {
@@ -29,17 +29,17 @@ func newBlockEncoder(text []byte) *blockEncoder {
 	return e
 }
 
-// blockHash hashes six bytes of at least eight.
+// blockHash hashes the first six bytes of b, which has at least eight.
 func blockHash(b []byte) uint32 {
 	return uint32(binary.LittleEndian.Uint64(b) << 16 * 227718039650203 >> (64 - blockBits))
 }
 
-// encode appends src as a block.
+// encode appends src to dst as a block.
 func (e *blockEncoder) encode(dst, src []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(src)))
-	var seen [256]uint16 // positions in src, after one
+	var seen [256]uint16 // positions in src, plus 1
 	done := 0
-	for i := 0; i+8 <= len(src) && i < mostSearched; {
+	for i := 0; i+8 <= len(src) && i < maxSearched; {
 		h := blockHash(src[i:])
 		n, offset := 0, 0
 		if at := int(e.table[h]) - 1; at >= 0 {
@@ -63,7 +63,7 @@ func (e *blockEncoder) encode(dst, src []byte) []byte {
 	return appendLiteral(dst, src[done:])
 }
 
-// matching returns how many bytes a and b begin with that are the same.
+// matching returns the length of the common prefix of a and b.
 func matching(a, b []byte) (n int) {
 	for len(a) >= n+8 && len(b) >= n+8 {
 		if x := binary.LittleEndian.Uint64(a[n:]) ^ binary.LittleEndian.Uint64(b[n:]); x != 0 {
@@ -93,8 +93,8 @@ func appendLiteral(dst, text []byte) []byte {
 	return append(dst, text...)
 }
 
-// appendCopy appends that n bytes are those of offset bytes before, where the
-// dictionary lies before the block.
+// appendCopy appends a copy of the n bytes that begin offset bytes back. The dictionary
+// precedes the block.
 func appendCopy(dst []byte, offset, n int) []byte {
 	for n > 0 {
 		part := min(n, 64)

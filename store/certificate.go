@@ -15,51 +15,49 @@ import (
 )
 
 const (
-	// maxCertificateFile bounds one of these files, in bytes. A chain of
-	// certificates has some thousands.
+	// maxCertificateFile is the maximum size of a file in bytes. A certificate chain has a few
+	// thousand.
 	maxCertificateFile = 1 << 20
-	// lockLease is how long a lock holds beyond what its holder asked for. It
-	// matters when the disk cannot take the lock's end alone.
+	// lockLease is how long a lock lasts beyond what its holder asked for. It matters only when
+	// the holder cannot release the lock, for example because the disk is full.
 	lockLease = 10 * time.Minute
 )
 
-// Certificates is a small tree of files inside of the database: certificates
-// with their keys, and what their management remembers. Contents are encrypted;
-// paths are not. A path has parts with / between them; what lies below a path is
-// what begins with it and a /.
+// Certificates is a small file tree in the database for certmagic: certificates, their keys and
+// metadata. Contents are encrypted, paths are not. The parts of a path are separated by /. A
+// folder exists while a path begins with its name and a /.
 //
-// Its methods may be called from any goroutine. After [Certificates.Close] they
-// fail, so that the store can be closed under work that does not end by itself.
+// Its methods may be called from any goroutine. After [Certificates.Close] they fail, so the
+// store can be closed while certmagic still has goroutines.
 type Certificates struct {
 	s       *core
-	process string // names this process among those that the database has had
+	process string // a random id of this process, the owner of its locks
 
-	using  sync.RWMutex // held for reading by every method that is under way
+	using  sync.RWMutex // read-locked by every method while it runs
 	closed bool         // guarded by using
 
 	mu       sync.Mutex
-	unlocked chan struct{} // closed, and replaced, with every Unlock
+	unlocked chan struct{} // closed and replaced by every Unlock
 }
 
-// CertificateFile is what is known of a file, or of a folder of them.
+// CertificateFile describes a file or folder.
 type CertificateFile struct {
 	Path    string
 	Folder  bool
-	Size    int64     // bytes; 0 of a folder
-	Changed time.Time // of a folder, when the newest file in it was
+	Size    int64     // bytes; 0 for a folder
+	Changed time.Time // of a folder, the latest of its files
 }
 
-// Certificates returns the files of certificates. There should be one at a
-// time, since Close gives up the locks of its own alone.
+// Certificates returns the certificate storage. Create one per process: two would not share
+// their locks.
 func (s *Store) Certificates() *Certificates {
 	return &Certificates{s: s.core, process: webhook.NewID(), unlocked: make(chan struct{})}
 }
 
-// errCertificatesClosed is what every method returns after Close.
-var errCertificatesClosed = fmt.Errorf("%w: the files of certificates are closed", ErrUnavailable)
+// errCertificatesClosed is returned by every method after Close.
+var errCertificatesClosed = fmt.Errorf("%w: certificate storage is closed", ErrUnavailable)
 
-// use is called first by every method; when it returns nil, done must be called
-// at its end.
+// use begins a method; if it returns nil, the method must call done at its end.
 func (c *Certificates) use(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -74,7 +72,7 @@ func (c *Certificates) use(ctx context.Context) error {
 
 func (c *Certificates) done() { c.using.RUnlock() }
 
-// Close waits for methods under way and refuses all that come later.
+// Close waits for running methods and makes all later calls fail.
 func (c *Certificates) Close() {
 	c.using.Lock()
 	defer c.using.Unlock()
@@ -83,22 +81,23 @@ func (c *Certificates) Close() {
 
 func certificatePlace(path string) string { return "certificate file " + path }
 
-// Store writes a file, or replaces it.
+// Store creates or replaces a file.
 func (c *Certificates) Store(ctx context.Context, path string, value []byte) error {
 	if err := c.use(ctx); err != nil {
 		return err
 	}
 	defer c.done()
 	if len(value) > maxCertificateFile {
-		return fmt.Errorf("store: certificate file %q has %d bytes, more than %d", path, len(value), maxCertificateFile)
+		return fmt.Errorf("store: certificate file %q has %d bytes, the limit is %d", path, len(value), maxCertificateFile)
 	}
 	return c.s.writer.do(func(t *tx) error {
-		return t.Exec("INSERT INTO certificate_files (path, value, size, changed_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET value = ?2, size = ?3, changed_at = ?4",
+		return t.Exec("INSERT INTO certificate_files (path, value, size, changed_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE "+
+			"SET value = ?2, size = ?3, changed_at = ?4",
 			path, c.s.keys.Encrypt(value, certificatePlace(path)), len(value), c.s.clock.now().UnixMilli())
 	})
 }
 
-// Load reads a file. The error wraps [fs.ErrNotExist] when there is none.
+// Load reads a file. The error wraps [fs.ErrNotExist] if there is none.
 func (c *Certificates) Load(ctx context.Context, path string) ([]byte, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
@@ -115,8 +114,7 @@ func (c *Certificates) Load(ctx context.Context, path string) ([]byte, error) {
 	return c.s.keys.Decrypt(encrypted, certificatePlace(path))
 }
 
-// below are the bounds of the paths that lie below a path: after the first, and
-// before the second. All lie below "".
+// below returns exclusive bounds of the paths in a folder, "" for the root.
 func below(path string) (after, before string) {
 	if path == "" {
 		return "", "\U0010ffff"
@@ -124,8 +122,8 @@ func below(path string) (after, before string) {
 	return path + "/", path + "0" // the character that follows /
 }
 
-// Delete removes a file, or a folder with all that is in it. It is no error if
-// there is nothing.
+// Delete removes a file, or a folder with everything in it. It is not an error if path does not
+// exist.
 func (c *Certificates) Delete(ctx context.Context, path string) error {
 	if err := c.use(ctx); err != nil {
 		return err
@@ -137,9 +135,10 @@ func (c *Certificates) Delete(ctx context.Context, path string) error {
 	})
 }
 
-const selectCertificateFiles = "SELECT path, size, changed_at FROM certificate_files WHERE path = ? UNION ALL SELECT path, size, changed_at FROM certificate_files WHERE path > ? AND path < ? ORDER BY path"
+const selectCertificateFiles = "SELECT path, size, changed_at FROM certificate_files WHERE path = ? " +
+	"UNION ALL SELECT path, size, changed_at FROM certificate_files WHERE path > ? AND path < ? ORDER BY path"
 
-// files returns a file and all that lies below it.
+// files returns the file at path and all files below it.
 func (c *Certificates) files(ctx context.Context, path string) (found []CertificateFile, err error) {
 	after, before := below(path)
 	err = c.s.db.Each(ctx, selectCertificateFiles, []any{path, after, before}, func(scan func(...any) error) error {
@@ -153,16 +152,15 @@ func (c *Certificates) files(ctx context.Context, path string) (found []Certific
 	return found, err
 }
 
-// Exists says whether there is a file or a folder. It says no when the store
-// cannot be read.
+// Exists reports whether there is a file or folder. It returns false if the store cannot be
+// read.
 func (c *Certificates) Exists(ctx context.Context, path string) bool {
 	_, err := c.Stat(ctx, path)
 	return err == nil
 }
 
-// List returns the paths of what is in a folder, in their order: files and
-// folders, and with recursive all files and folders below those too. The error
-// wraps [fs.ErrNotExist] when there is no such folder.
+// List returns the sorted paths of the files and folders in a folder, with recursive also of
+// everything below them. The error wraps [fs.ErrNotExist] if there is no such folder.
 func (c *Certificates) List(ctx context.Context, folder string, recursive bool) ([]string, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
@@ -195,8 +193,7 @@ func (c *Certificates) List(ctx context.Context, folder string, recursive bool) 
 	return slices.Compact(all), nil
 }
 
-// Stat tells of a file, or of a folder. The error wraps [fs.ErrNotExist] when
-// there is neither.
+// Stat describes a file or folder. The error wraps [fs.ErrNotExist] if there is none.
 func (c *Certificates) Stat(ctx context.Context, path string) (CertificateFile, error) {
 	if err := c.use(ctx); err != nil {
 		return CertificateFile{}, err
@@ -221,8 +218,8 @@ func (c *Certificates) Stat(ctx context.Context, path string) (CertificateFile, 
 	return folder, nil
 }
 
-// Lock waits until nobody holds the lock of a name, and takes it. It is held
-// until Unlock, or for lockLease.
+// Lock takes the lock of a name, and waits while another has it. It lasts until Unlock, at most
+// lockLease unless renewed.
 func (c *Certificates) Lock(ctx context.Context, name string) error {
 	for {
 		c.mu.Lock()
@@ -232,25 +229,26 @@ func (c *Certificates) Lock(ctx context.Context, name string) error {
 		if err != nil || until.IsZero() {
 			return err
 		}
-		lapsed := time.NewTimer(until.Sub(c.s.clock.now()) + time.Millisecond)
+		expired := time.NewTimer(until.Sub(c.s.clock.now()) + time.Millisecond)
 		select {
 		case <-ctx.Done():
-			lapsed.Stop()
+			expired.Stop()
 			return ctx.Err()
 		case <-unlocked:
-			lapsed.Stop()
-		case <-lapsed.C:
+			expired.Stop()
+		case <-expired.C:
 		}
 	}
 }
 
-// TryLock takes the lock of a name and returns true, or false when it is held.
+// TryLock takes the lock of a name if it is free, and reports whether it did.
 func (c *Certificates) TryLock(ctx context.Context, name string) (bool, error) {
 	until, err := c.take(ctx, name)
 	return err == nil && until.IsZero(), err
 }
 
-// take takes a lock and returns zero, or until when another one holds it.
+// take takes a lock and returns the zero time; if another has the lock, it returns when that
+// one expires.
 func (c *Certificates) take(ctx context.Context, name string) (until time.Time, err error) {
 	if err := c.use(ctx); err != nil {
 		return time.Time{}, err
@@ -258,23 +256,23 @@ func (c *Certificates) take(ctx context.Context, name string) (until time.Time, 
 	defer c.done()
 	err = c.s.writer.do(func(t *tx) error {
 		now := c.s.clock.now()
-		var held int64
-		err := t.Scan("SELECT expires_at FROM certificate_locks WHERE name = ? AND process = ?", []any{name, c.process}, &held)
+		var expires int64
+		err := t.Scan("SELECT expires_at FROM certificate_locks WHERE name = ? AND process = ?", []any{name, c.process}, &expires)
 		switch {
-		case err == nil && held > now.UnixMilli():
-			until = time.UnixMilli(held)
+		case err == nil && expires > now.UnixMilli():
+			until = time.UnixMilli(expires)
 			return nil
 		case err != nil && !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		return t.Exec("INSERT INTO certificate_locks (name, process, expires_at) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET process = ?2, expires_at = ?3",
+		return t.Exec("INSERT INTO certificate_locks (name, process, expires_at) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE "+
+			"SET process = ?2, expires_at = ?3",
 			name, c.process, now.Add(lockLease).UnixMilli())
 	})
 	return until, err
 }
 
-// RenewLockLease has a lock that is held go on for a time from now, and
-// lockLease.
+// RenewLockLease extends a lock to lease plus lockLease from now.
 func (c *Certificates) RenewLockLease(ctx context.Context, name string, lease time.Duration) error {
 	if err := c.use(ctx); err != nil {
 		return err
@@ -286,7 +284,7 @@ func (c *Certificates) RenewLockLease(ctx context.Context, name string, lease ti
 	})
 }
 
-// Unlock gives up a lock that was taken.
+// Unlock releases a lock that this process took.
 func (c *Certificates) Unlock(ctx context.Context, name string) error {
 	if err := c.use(ctx); err != nil {
 		return err

@@ -10,81 +10,76 @@ import (
 )
 
 const (
-	// clockJump is the least by which the wall clock must leave the course of
-	// time to have jumped. Less is the everyday work of keeping it right.
+	// clockJump is the smallest deviation of the wall clock from the monotonic clock that
+	// counts as a jump. Less is normal adjustment.
 	clockJump = time.Second
-	// clockSaved is how often the time is written down, at most: a clock that
-	// was set back between two runs is found out by it.
-	clockSaved = time.Second
-	// clockDoubt is how long nothing is removed for its age after the clock was
-	// set forward, so that a mistake can be put right.
+	// clockSaveInterval is the shortest interval between saves of the time. The saved time
+	// reveals a clock that was set back between two runs.
+	clockSaveInterval = time.Second
+	// clockDoubt is how long retention is suspended after the clock was set forward, so that a
+	// mistake can be corrected.
 	clockDoubt = 24 * time.Hour
 )
 
-// clock is the wall clock, held against the course of time, which no one can
-// set. Times that are stored are the wall clock's. Times that something waits
-// for in memory are the process's: [time.Time] with a monotonic reading, so
-// that a wait takes as long as it was meant to, whatever the wall clock does
-// meanwhile.
+// clock compares the wall clock with the monotonic clock. Timestamps are stored in wall clock
+// time. In memory, deadlines are [time.Time] with a monotonic reading, so a wait takes as long
+// as intended even if the wall clock is set.
 //
-// A time that something waits for is stored by the wait clock: the wall clock
-// less all that it has ever jumped. So a jump is one number to store, however
-// much waits, and from that moment on nothing is sent before its time because
-// the clock was set forward, nor held up because it was set back.
+// In the database, deadlines are stored in wait clock time: the wall clock minus all its jumps.
+// A jump therefore changes one stored number, however many deadlines there are, and makes
+// nothing due too early or too late.
 type clock struct {
 	now   func() time.Time // the wall clock
-	set   bool             // now is not time.Now
-	start time.Time        // of the process
+	fake  bool             // now is not time.Now
+	start time.Time        // of the process, with a monotonic reading
 
-	course  atomic.Pointer[course]    // replaced by the leader of the writer
-	saved   time.Time                 // when the time was last written down, by the process's; owned by the leader of the writer
-	doubted atomic.Pointer[time.Time] // when the clock was last set forward, by the process's; nil for never
+	base    atomic.Pointer[clockBase] // replaced by the leader of the writer
+	saved   time.Time                 // monotonic time of the last save; owned by the leader of the writer
+	doubted atomic.Pointer[time.Time] // monotonic time when the clock was last set forward; nil for never
 }
 
-// course is what the wall clock is held against. It is not changed.
-type course struct {
-	wall   time.Time     // the wall clock at the process's start, as if it had been right
-	offset time.Duration // by how much the wait clock is behind the wall clock, in whole milliseconds; as stored
+// clockBase is what the wall clock is compared with. It is immutable.
+type clockBase struct {
+	wall   time.Time     // wall clock at the start of the process, corrected by all jumps since
+	offset time.Duration // wall clock minus wait clock, in whole milliseconds, as stored
 }
 
 func newClock(now func() time.Time) *clock {
-	c := &clock{now: now, set: now != nil, start: time.Now()}
+	c := &clock{now: now, fake: now != nil, start: time.Now()}
 	if now == nil {
 		c.now = time.Now
 	}
-	c.course.Store(&course{wall: c.now().Round(0)})
+	c.base.Store(&clockBase{wall: c.now().Round(0)})
 	return c
 }
 
-// jump returns by how much the wall clock is off the course of time since it
-// was last heeded, 0 when that is no jump.
-func (c *clock) jump() time.Duration { return c.jumpFrom(c.course.Load()) }
+// jump returns by how far the wall clock has jumped since the last jump that was recorded, 0 if
+// it has not.
+func (c *clock) jump() time.Duration { return c.jumpFrom(c.base.Load()) }
 
-func (c *clock) jumpFrom(of *course) time.Duration {
-	d := c.now().Round(0).Sub(of.wall) - time.Since(c.start)
+func (c *clock) jumpFrom(base *clockBase) time.Duration {
+	d := c.now().Round(0).Sub(base.wall) - time.Since(c.start)
 	if d.Abs() < clockJump {
 		return 0
 	}
 	return d.Round(time.Millisecond)
 }
 
-// offset is by how much the wait clock is behind the wall clock, a jump that
-// was not heeded yet included.
+// offset returns wall clock minus wait clock, including a jump that has not been recorded yet.
 func (c *clock) offset() time.Duration {
-	of := c.course.Load()
-	return of.offset + c.jumpFrom(of)
+	base := c.base.Load()
+	return base.offset + c.jumpFrom(base)
 }
 
-// moved returns the course after a jump.
-func (c *course) moved(jump time.Duration) *course {
-	return &course{wall: c.wall.Add(jump), offset: c.offset + jump}
+// moved returns the base after a jump.
+func (b *clockBase) moved(jump time.Duration) *clockBase {
+	return &clockBase{wall: b.wall.Add(jump), offset: b.offset + jump}
 }
 
-// wait is a time of the wall clock as the wait clock has it, in Unix
-// milliseconds.
+// wait converts wall clock time to wait clock time in Unix milliseconds.
 func (c *clock) wait(wall time.Time) int64 { return wall.Add(-c.offset()).UnixMilli() }
 
-// waitOrNull is wait; nil, which is NULL, for zero.
+// waitOrNull is like wait, but returns nil, which is NULL, for the zero time.
 func (c *clock) waitOrNull(wall time.Time) any {
 	if wall.IsZero() {
 		return nil
@@ -92,7 +87,7 @@ func (c *clock) waitOrNull(wall time.Time) any {
 	return c.wait(wall)
 }
 
-// shown is a time of the wait clock as the wall clock has it; zero for NULL.
+// shown converts stored wait clock time to wall clock time; NULL to the zero time.
 func (c *clock) shown(n sql.NullInt64) time.Time {
 	if !n.Valid {
 		return time.Time{}
@@ -100,8 +95,8 @@ func (c *clock) shown(n sql.NullInt64) time.Time {
 	return time.UnixMilli(n.Int64).Add(c.offset()).UTC()
 }
 
-// stored is a time of the process as the wait clock will show it, in Unix
-// milliseconds; nil, which is NULL, for zero.
+// stored converts a time with a monotonic reading to wait clock time in Unix milliseconds; the
+// zero time to nil, which is NULL.
 func (c *clock) stored(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -109,29 +104,29 @@ func (c *clock) stored(t time.Time) any {
 	return c.wait(c.now().Add(time.Until(t)))
 }
 
-// process is the time of the process at which the wait clock will show a
-// stored time; zero for NULL.
+// process converts stored wait clock time to a time with a monotonic reading; NULL to the zero
+// time.
 func (c *clock) process(n sql.NullInt64) time.Time { return c.processAt(c.shown(n)) }
 
-// processAt is the time of the process at which the wall clock will show a time;
-// zero for zero.
+// processAt converts wall clock time to a time with a monotonic reading; the zero time to
+// itself.
 func (c *clock) processAt(wall time.Time) time.Time {
 	if wall.IsZero() {
 		return time.Time{}
 	}
 	now := time.Now()
-	shows := now
-	if c.set {
-		shows = c.now()
+	wallNow := now
+	if c.fake {
+		wallNow = c.now()
 	}
-	return now.Add(wall.Sub(shows.Round(0)))
+	return now.Add(wall.Sub(wallNow.Round(0)))
 }
 
-// due says whether the next commit has to heed the clock.
-func (c *clock) due() bool { return c.jump() != 0 || time.Since(c.saved) >= clockSaved }
+// due reports whether the next commit must record the clock.
+func (c *clock) due() bool { return c.jump() != 0 || time.Since(c.saved) >= clockSaveInterval }
 
-// heedClock heeds a jump of the wall clock, and writes the time down.
-func (s *core) heedClock(t *tx) error {
+// recordClock records a jump of the wall clock, and saves the time.
+func (s *core) recordClock(t *tx) error {
 	c := s.clock
 	jump, now := c.jump(), time.Now()
 	if jump != 0 {
@@ -147,20 +142,22 @@ func (s *core) heedClock(t *tx) error {
 		if jump > 0 {
 			c.doubted.Store(&now)
 		}
-		s.logger.Warn("the clock was set; what waits was moved with it", "by", jump.Round(time.Millisecond))
+		s.logger.Warn("system clock jumped; shifted pending deadlines by the same amount", "by", jump.Round(time.Millisecond))
 	})
 	return s.saveClock(t)
 }
 
-// saveClock writes the time down.
+// saveClock saves the time.
 func (s *core) saveClock(t *tx) error { return t.setNumber("clock", s.clock.now().UnixMilli()) }
 
+// setNumber stores a setting that is a number.
 func (t *tx) setNumber(setting string, n int64) error {
-	return t.Exec("INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2", setting, strconv.AppendInt(nil, n, 10))
+	return t.Exec("INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE "+
+		"SET value = ?2", setting, strconv.AppendInt(nil, n, 10))
 }
 
-// number reads a setting that is a number, 0 when there is none, with the Scan of
-// a transaction or of a reader.
+// number reads a setting that is a number, 0 if it is not set. Scan is that of a transaction or
+// a reader.
 func number(scan func(query string, args []any, dest ...any) error, setting string) (int64, error) {
 	var text []byte
 	err := scan("SELECT value FROM settings WHERE name = ?", []any{setting}, &text)
@@ -172,19 +169,17 @@ func number(scan func(query string, args []any, dest ...any) error, setting stri
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// openClock reads by how much the wait clock is behind the wall clock. It is
-// called before anything else is read.
+// openClock reads the offset of the wait clock. It is called before anything else is read.
 func (s *core) openClock(ctx context.Context) error {
 	ms, err := number(func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }, waitOffset)
-	s.clock.course.Store(&course{wall: s.clock.course.Load().wall, offset: time.Duration(ms) * time.Millisecond})
+	s.clock.base.Store(&clockBase{wall: s.clock.base.Load().wall, offset: time.Duration(ms) * time.Millisecond})
 	return err
 }
 
-// recoverClock finds out, at the start, whether the clock was set back since
-// the last run, and moves the stored waits if so. Forward it may have gone by
-// itself, while nothing ran: then what waits is due, but the pause is not held
-// against a subscriber. From then on commits heed the clock. It does nothing
-// once it has been done.
+// recoverClock compares the clock with the last saved time, once per process. If the clock was
+// set back while the process was not running, it shifts the stored deadlines. If time has
+// passed, deadlines may be due, and failures are shifted so that the downtime does not count
+// against a subscriber. From then on commits record the clock.
 func (s *core) recoverClock(t *tx) error {
 	if t.w.running {
 		return nil
@@ -195,7 +190,7 @@ func (s *core) recoverClock(t *tx) error {
 		return err
 	}
 	gap := s.clock.now().Sub(time.UnixMilli(last)).Round(time.Millisecond)
-	// Written down at once: another start before the next commit must not move it all again.
+	// Saved immediately: another start before the next commit must not shift everything again.
 	if err := s.saveClock(t); err != nil {
 		return err
 	}
@@ -205,28 +200,27 @@ func (s *core) recoverClock(t *tx) error {
 	case gap > -clockJump:
 		return nil
 	}
-	s.logger.Warn("the clock was set back since the last run; what waits was moved with it", "by", gap.Round(time.Millisecond))
-	of := s.clock.course.Load()
-	t.AfterCommit(func() { s.clock.course.Store(&course{wall: of.wall, offset: of.offset + gap}) })
-	return s.storeJump(t, of.offset+gap, gap)
+	s.logger.Warn("system clock was set back since the last run; shifted pending deadlines by the same "+
+		"amount", "by", gap.Round(time.Millisecond))
+	base := s.clock.base.Load()
+	t.AfterCommit(func() { s.clock.base.Store(&clockBase{wall: base.wall, offset: base.offset + gap}) })
+	return s.storeJump(t, base.offset+gap, gap)
 }
 
 const moveFailures = "UPDATE failures SET first_at = first_at + ?1, failing_since = failing_since + ?1, next_probe_at = next_probe_at + ?1"
 
-// waitOffset is the setting that has by how much the wait clock is behind the
-// wall clock, in milliseconds.
+// waitOffset is the setting with wall clock minus wait clock, in milliseconds.
 const waitOffset = "wait_offset"
 
-// moveWaits moves all that waits by a jump of the wall clock.
+// moveWaits shifts all stored deadlines by a jump of the wall clock.
 func (s *core) moveWaits(t *tx, jump time.Duration) error {
-	to := s.clock.course.Load().moved(jump)
-	t.AfterCommit(func() { s.clock.course.Store(to) })
+	to := s.clock.base.Load().moved(jump)
+	t.AfterCommit(func() { s.clock.base.Store(to) })
 	return s.storeJump(t, to.offset, jump)
 }
 
-// storeJump stores the wait clock's offset, and moves the few stored times that
-// are the wall clock's: a row for each subscription that fails, and some for each
-// admin.
+// storeJump stores the offset of the wait clock, and shifts the few deadlines that are stored
+// in wall clock time: one row for each failing subscription, and the sessions of admins.
 func (s *core) storeJump(t *tx, offset, jump time.Duration) error {
 	for _, query := range []string{
 		moveFailures,
@@ -236,8 +230,7 @@ func (s *core) storeJump(t *tx, offset, jump time.Duration) error {
 			return err
 		}
 	}
-	// A queue that is read while this is committed may take the time of its probe for
-	// another.
+	// A queue that is read during this commit may have the old time of its probe.
 	err := t.Each("SELECT subscription_id FROM failures WHERE failing_since IS NOT NULL", nil, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)

@@ -16,25 +16,23 @@ import (
 	"service/store/sqlite"
 )
 
-// ErrMissing says that the database lacks commits that it once had: its
-// write-ahead log was removed, or an older copy was put in its place. SQLite
-// would take it for whole.
+// ErrMissing reports that the database lacks commits that it once had: its WAL was removed, or
+// an older copy was put in its place. SQLite does not detect this.
 var ErrMissing = errors.New("commits are missing")
 
-// commitsFile is the name of the file beside a database that says how many
-// commits it has.
+// commitsFile is the name of the file next to the database that contains its commit count.
 const commitsFile = databaseFile + "-commits"
 
-// commitsSetting is the same within the database.
+// commitsSetting is the setting in the database with the same count.
 const commitsSetting = "commits"
 
-// commitCount counts the commits of the database: in the database, as a part of
-// each commit, and after the commit in a file. So the file never says more than
-// what is on disk, and what it says is at most the commit behind that was cut off
-// by a kill. It is not synced: after a power cut it may be further behind.
+// commitCount counts the commits of the database: in the database, as part of each commit, and
+// after the commit in a file. The file is therefore never ahead of the database, and at most
+// one commit behind after a kill. It is not synced, so it may be further behind after a power
+// loss.
 //
-// A database that has fewer commits than the file says has lost some. Restoring
-// one removes the file, with all else that belongs to the replaced database.
+// A database with fewer commits than the file says has lost some. A restore removes the file
+// with everything else that belongs to the replaced database.
 type commitCount struct {
 	path   string
 	logger *slog.Logger
@@ -42,16 +40,15 @@ type commitCount struct {
 	// Owned by the leader of the writer.
 	file   *os.File // nil when it cannot be written
 	last   int64    // the newest commit
-	next   int64    // of the transaction under way, last when it has written nothing
-	record []byte   // what was last written to the file
+	next   int64    // that of the current transaction, or last if it has written nothing
+	record []byte   // last content of the file
 }
 
-// recordLength is the length of the file: 20 digits, a blank, the CRC-32 of the
-// digits in hexadecimal, and an end of line. It fits into a sector, which a disk
-// writes as a whole.
+// recordLength is the length of the file: 20 digits, a space, the CRC-32 of the digits in
+// hexadecimal, a newline. It fits into one sector, which a disk writes atomically.
 const recordLength = 20 + 1 + 8 + 1
 
-// commitsRecord returns the content of the file, which it builds in b.
+// commitsRecord returns the content of the file, built in b.
 func commitsRecord(b []byte, n int64) []byte {
 	b = append(b[:0], "00000000000000000000 00000000\n"...)
 	for i := 19; n > 0; i, n = i-1, n/10 {
@@ -63,8 +60,8 @@ func commitsRecord(b []byte, n int64) []byte {
 	return b
 }
 
-// readCommits returns how many commits a database has had, as its file says, and
-// 0 when the file is not there or is not whole.
+// readCommits returns the commit count in the file at path, 0 if the file is missing or
+// incomplete.
 func readCommits(path string) (int64, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,11 +77,10 @@ func readCommits(path string) (int64, error) {
 	return n, nil
 }
 
-// storedCommits returns how many commits a database says it has, 0 for one that
-// has never counted.
+// storedCommits returns the commit count in a database, 0 if it has none.
 func storedCommits(scan func(query string, dest ...any) error) (int64, error) {
 	var text []byte
-	var any bool // the whole schema may have been in the log
+	var any bool // the whole schema may have been in the lost WAL
 	if err := scan("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'settings')", &any); err != nil || !any {
 		return 0, err
 	}
@@ -97,8 +93,8 @@ func storedCommits(scan func(query string, dest ...any) error) (int64, error) {
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// checkCommits compares a database with its file. The error wraps [ErrMissing]
-// when the database has lost commits.
+// checkCommits compares the commit counts of a database and its file. The error wraps
+// [ErrMissing] if the database has lost commits.
 func checkCommits(ctx context.Context, path string, db *sql.DB) error {
 	want, err := readCommits(path + "-commits")
 	if err != nil || want == 0 {
@@ -111,18 +107,20 @@ func checkCommits(ctx context.Context, path string, db *sql.DB) error {
 	if have >= want {
 		return nil
 	}
-	return fmt.Errorf("%w: %s has %d of %d commits: its write-ahead log %s-wal was removed, or an older copy was put in its place; nothing was changed: put the log back, or restore the data directory from its replica or a backup; to go on without what is missing, remove %s-commits",
+	return fmt.Errorf("%w: %s has %d of %d commits: its write-ahead log %s-wal was removed, or an older copy was put in its place; "+
+		"nothing was changed: put the log back, or restore the data directory from its replica or a backup; "+
+		"to continue without the missing commits, remove %s-commits",
 		ErrMissing, path, have, want, path, path)
 }
 
-// openCommits begins to count, after the last commit of the database.
+// openCommits starts counting after the last commit of the database.
 func openCommits(path string, scan func(query string, dest ...any) error, logger *slog.Logger) (*commitCount, error) {
 	last, err := storedCommits(scan)
 	if err != nil {
 		return nil, err
 	}
 	c := &commitCount{path: path + "-commits", logger: logger, last: last, next: last}
-	// One that is there is written in place, which works on a full disk too.
+	// An existing file is overwritten in place, which works on a full disk too.
 	if info, err := os.Stat(c.path); err != nil || info.Size() != recordLength {
 		if err := durable.WriteFile(c.path, commitsRecord(nil, last), 0o600); err != nil {
 			c.fail(err)
@@ -144,17 +142,17 @@ func (c *commitCount) write() {
 	}
 }
 
-// fail notes that the file cannot be written: a lost log would not be noticed,
-// which is no reason to stop.
+// fail logs that the file cannot be written. The service continues, but would not notice a lost
+// WAL.
 func (c *commitCount) fail(err error) {
-	c.logger.Warn("the commits cannot be counted in a file of their own: a write-ahead log that is lost would not be noticed", "error", err)
+	c.logger.Warn("failed to write the commit count file; a lost write-ahead log would go unnoticed", "error", err)
 	if c.file != nil {
 		c.file.Close()
 		c.file = nil
 	}
 }
 
-// count is the hook [sqlite.Hooks].Stamp.
+// count is the hook [sqlite.Hooks].Stamp: it writes the count into the transaction.
 func (c *commitCount) count(t *sqlite.Tx) error {
 	c.next = c.last + 1
 	value := strconv.AppendInt(nil, c.next, 10)
@@ -165,7 +163,7 @@ func (c *commitCount) count(t *sqlite.Tx) error {
 	return err
 }
 
-// committed notes that the transaction is on disk.
+// committed advances the count after a commit.
 func (c *commitCount) committed() {
 	if c.next == c.last {
 		return
@@ -175,10 +173,10 @@ func (c *commitCount) committed() {
 	}
 }
 
-// undone notes that the transaction is not stored.
+// undone resets the count after a rollback.
 func (c *commitCount) undone() { c.next = c.last }
 
-// close closes the file. No write may be under way.
+// close closes the file. No write may be in progress.
 func (c *commitCount) close() error {
 	if c == nil || c.file == nil {
 		return nil

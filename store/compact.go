@@ -15,26 +15,25 @@ import (
 	"service/store/sqlite"
 )
 
-// Compaction is a database that is to be written anew, without its free pages and
-// with incremental vacuum, by one process, which holds the lock of its data
-// directory. Until Run has renamed the new file nothing has changed.
+// Compaction rewrites a database without its free pages and with incremental vacuum, while it
+// holds the lock of the data directory. Nothing changes until Run has renamed the new file.
 type Compaction struct {
-	Bytes       int64 // size of the database, with its write-ahead log
-	Free        int64 // bytes of it that hold nothing
-	Incremental bool  // it gives free pages back by itself already
-	Needs       int64 // bytes that the new file may take, beside the old one
-	Room        int64 // free bytes on the disk; -1 when the file system does not say
+	Bytes       int64 // size of the database, including its WAL
+	Free        int64 // bytes of free pages in it
+	Incremental bool  // it already uses incremental vacuum
+	Needs       int64 // free bytes required for the new file
+	Room        int64 // free bytes on the disk; -1 if unknown
 
 	dir  string
 	lock *sqlite.DirLock
 }
 
-// OpenCompaction takes a data directory whose database is to be compacted. The error
-// wraps [ErrLocked] when a process has it. The caller must call Close.
+// OpenCompaction locks a data directory to compact its database. The error wraps [ErrLocked] if
+// a process has it open. The caller must call Close.
 func OpenCompaction(ctx context.Context, dir string) (_ *Compaction, err error) {
 	path := filepath.Join(dir, databaseFile)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !isRestoring(dir) {
-		return nil, fmt.Errorf("there is no data in %s: %s is not there", dir, path)
+		return nil, fmt.Errorf("there is no data in %s: %s does not exist", dir, path)
 	}
 	c := &Compaction{dir: dir, Room: -1}
 	defer func() {
@@ -57,7 +56,8 @@ func OpenCompaction(ctx context.Context, dir string) (_ *Compaction, err error) 
 	return c, nil
 }
 
-// measure reads how large the database is and will be, and whether it is whole.
+// measure reads the current and future size of the database, and checks that it has all its
+// commits.
 func (c *Compaction) measure(ctx context.Context, path string) (err error) {
 	db, err := sqlite.OpenUnchanged(path)
 	if err != nil {
@@ -74,8 +74,8 @@ func (c *Compaction) measure(ctx context.Context, path string) (err error) {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	c.Bytes, c.Free, c.Incremental = p.all*p.size, p.free*p.size, p.vacuum == incrementalVacuum
-	// A page in 800 says what the others belong to. Before, the log is moved into the
-	// old file, which may grow by that.
+	// One page in 800 is a pointer map page. The checkpoint before the copy may also
+	// make the old file larger.
 	used := c.Bytes - c.Free
 	c.Needs = used + used/800 + compactReserve
 	info, err := os.Stat(path)
@@ -85,18 +85,18 @@ func (c *Compaction) measure(ctx context.Context, path string) (err error) {
 	return err
 }
 
-// compactReserve is room for what a file system needs for a file beside its content.
+// compactReserve is space for the file system's own metadata of the new file.
 const compactReserve = 1 << 20
 
-// Run compacts the database, and returns how large it is afterwards. Progress is
-// called now and then with the bytes written so far. After an error, and when the
-// process is killed, the database is as it was.
+// Run compacts the database and returns its new size. It calls progress repeatedly with the
+// bytes written so far. After an error, or if the process is killed, the database is unchanged.
 //
-// A replica is begun anew by the next start, with a copy of the whole database:
-// every page is another one.
+// All pages change, so the next start begins a new snapshot in the replica.
 func (c *Compaction) Run(ctx context.Context, progress func(written int64)) (after int64, err error) {
 	if c.Room >= 0 && c.Room < c.Needs {
-		return 0, fmt.Errorf("there is not enough room on the disk of %s: %d bytes are needed beside the database, and %d are free; nothing was changed", c.dir, c.Needs, c.Room)
+		return 0, fmt.Errorf("not enough room on the disk of %s: %d bytes are needed in addition to the database, %d are free; nothing was "+
+			"changed",
+			c.dir, c.Needs, c.Room)
 	}
 	path := filepath.Join(c.dir, databaseFile)
 	f, err := durable.CreateTemp(path)
@@ -105,7 +105,7 @@ func (c *Compaction) Run(ctx context.Context, progress func(written int64)) (aft
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("%w; the database is as it was", err), ignoreNotExist(os.Remove(f.Name())))
+			err = errors.Join(fmt.Errorf("%w; the database is unchanged", err), ignoreNotExist(os.Remove(f.Name())))
 		}
 	}()
 	if err := f.Close(); err != nil {
@@ -117,9 +117,9 @@ func (c *Compaction) Run(ctx context.Context, progress func(written int64)) (aft
 	if after, err = durable.SyncFile(f.Name()); err != nil {
 		return 0, err
 	}
-	// A log that is left would be taken for one of the new file.
+	// SQLite would apply a remaining WAL to the new file.
 	if info, err := os.Stat(path + "-wal"); err == nil && info.Size() > 0 {
-		return 0, fmt.Errorf("another program has %s open: close it, and call this again", path)
+		return 0, fmt.Errorf("another program has %s open: close it and try again", path)
 	}
 	if err := sameState(ctx, path, f.Name()); err != nil {
 		return 0, err
@@ -130,7 +130,7 @@ func (c *Compaction) Run(ctx context.Context, progress func(written int64)) (aft
 	return after, nil
 }
 
-// copy writes the compacted database to a file, while it says how far it is.
+// copy writes the compacted database to a file and reports progress.
 func (c *Compaction) copy(ctx context.Context, from, to string, progress func(written int64)) error {
 	done := make(chan error, 1)
 	go func() { done <- sqlite.Compact(ctx, from, to) }()
@@ -148,7 +148,7 @@ func (c *Compaction) copy(ctx context.Context, from, to string, progress func(wr
 	}
 }
 
-// sameState checks that a compacted database is one of the same state.
+// sameState checks that the compacted database has the state of the old one.
 func sameState(ctx context.Context, old, compacted string) error {
 	was, err := readState(ctx, old)
 	if err != nil {
@@ -164,7 +164,7 @@ func sameState(ctx context.Context, old, compacted string) error {
 	return nil
 }
 
-// databaseState tells two states of a database apart.
+// databaseState identifies a state of a database.
 type databaseState struct {
 	schema, vacuum      int
 	commits, deliveries int64
@@ -196,7 +196,7 @@ func ignoreNotExist(err error) error {
 	return err
 }
 
-// Close gives the data directory up.
+// Close releases the data directory.
 func (c *Compaction) Close() error {
 	if c.lock == nil {
 		return nil

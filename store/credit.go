@@ -10,81 +10,80 @@ import (
 	"service/webhook"
 )
 
-// What a commit does for offered credits is bounded: all that publish in it wait
-// for that. What is beyond is formed after it.
+// Bounds of the work that a commit does for offered credits, since its publishers wait
+// for it. Deliveries beyond them are formed after the commit.
 const (
-	// maxInline is of how many events in one commit deliveries are formed in it:
-	// many of them are in no hurry, and share deliveries better later.
+	// maxInline is the largest number of events in one commit for which deliveries are formed
+	// in it. With more, deliveries are batched better afterwards.
 	maxInline = 32
-	// maxSpent is how many deliveries are formed in one commit.
+	// maxSpent is the largest number of deliveries formed in one commit.
 	maxSpent = 64
-	// maxInlineSeen is how many events that were published before are looked
-	// through for them, all together.
+	// maxInlineSeen is the largest number of earlier events that one commit scans for all of
+	// them together.
 	maxInlineSeen = 1_000
 )
 
-// CreditKind is what a credit is for.
+// CreditKind is the kind of attempt that a credit is for.
 type CreditKind int
 
 const (
 	CreditEvents CreditKind = iota // the next delivery from the log
-	CreditDue                      // a delivery that is due again
+	CreditDue                      // a delivery whose retry is due
 	CreditReplay                   // the next delivery of a replay
 	CreditPing                     // a ping that is due
 )
 
-// Credit is leave to count one attempt for a queue, given by who has a slot free
-// for it. It is spent at once by [Queues.Spend]; or it is offered, and the writer
-// spends it in the commit of an event that the queue wants (inline delivery): it
-// is on its way after one commit then, and not after two.
+// Credit is the right to count one attempt for a queue, created when a slot is free for it.
+// [Queues.Spend] spends it immediately. If it is offered instead, the writer spends it in the
+// commit of an event that the queue wants (inline delivery), which saves a second commit.
 type Credit struct {
-	Queue       *Queue // of CreditEvents: its cursor is the store's until it is known what came of the credit
+	Queue       *Queue // for CreditEvents, the store owns its cursor until the credit is spent or withdrawn
 	Kind        CreditKind
-	Newest      int64 // of CreditEvents, unless it is offered: how far the log may be of interest, committed before
-	Count, Size int   // the most events and bytes of one delivery
+	Newest      int64 // for CreditEvents, unless offered: the newest committed seq that may match
+	Count, Size int   // maximum number of events, and of bytes, in one delivery
 
-	// Of a queue that is failing or was rejected:
-	Probe bool // of CreditPing: the ping that is due the earliest, however late that is, or a new one
-	Early bool // of CreditDue: a delivery that is due later if none is now
-	Spare bool // of CreditDue: not the last attempt of a delivery
+	// For a queue that is failing or was rejected:
+	Probe bool // CreditPing: claim the earliest ping even if it is not due yet, or create one
+	Early bool // CreditDue: claim a retry that is not due yet if none is due
+	Spare bool // CreditDue: do not use the last attempt of a delivery
 
-	// Except are the names of events that were rejected, the last one last. Of
-	// CreditEvents with Count 1: an event with none of these names if one waits,
-	// else one without the last of them, else any.
+	// Except are the names of rejected events, the most recent last. CreditEvents with
+	// Count 1 prefers an event with none of these names, then one without the most
+	// recent of them, then any.
 	Except []string
 
-	// Of a credit that is offered:
-	Keys  []EventKey // the events that it is for
-	Slots int        // while fewer slots than this are taken
+	// For an offered credit:
+	Keys  []EventKey // the events that it matches
+	Slots int        // spend it only while fewer slots than this are taken
 
-	open bool // it is offered
+	offered bool
 }
 
-// Credits are the slots of one sender of deliveries, and the credits that it
-// offers. A credit that is spent takes a slot, which its owner gives back.
+// Credits holds the slots of one dispatcher and the credits that it offers. Spending a credit
+// takes a slot; the dispatcher returns the slot.
 type Credits struct {
-	// C receives each credit that was offered and spent, before its commit, for
-	// which Forming.Wait waits. It is closed after Close when the last was received.
+	// C receives each offered credit that was spent, before its commit; Forming.Wait
+	// waits for the commit. C is closed after Close, once the last credit was sent.
 	C <-chan *Forming
 
-	c   chan *Forming // has room for all slots, so that the writer never waits
+	c   chan *Forming // has room for all slots, so the writer never blocks
 	log *tail
 
 	mu     sync.Mutex
-	open   map[EventKey][]*Credit // those that are offered
-	taken  int                    // slots
-	spent  int                    // offered credits that were spent, and are not in c yet
+	offers map[EventKey][]*Credit
+	taken  int // slots
+	spent  int // offered credits that were spent but are not in c yet
 	paused bool
 	closed bool
 }
 
-// NewCredits returns the credits of a sender with so many slots. They are paused.
+// NewCredits returns the credits for a number of slots. They are paused.
 func NewCredits(slots int) *Credits {
 	c := make(chan *Forming, slots)
-	return &Credits{C: c, c: c, open: make(map[EventKey][]*Credit), paused: true}
+	return &Credits{C: c, c: c, offers: make(map[EventKey][]*Credit), paused: true}
 }
 
-// SetCredits has the writer spend what is offered there, from now on.
+// SetCredits makes the writer spend the credits offered in c from now on.
 func (s Queues) SetCredits(c *Credits) {
 	c.log = s.tail
 	s.writer.credits.Store(c)
@@ -97,69 +96,69 @@ func (c *Credits) Taken() int {
 	return c.taken
 }
 
-// Take takes a slot, while the credits are paused.
+// Take takes a slot while the credits are paused.
 func (c *Credits) Take() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.taken++
 }
 
-// Return gives a slot back.
+// Return returns a slot.
 func (c *Credits) Return() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.taken--
 }
 
-// Pause has nothing spent of what is offered, or ends that.
+// Pause stops or resumes the spending of offered credits.
 func (c *Credits) Pause(pause bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.paused = pause
 }
 
-// Offer offers a credit to the writer, which owns it, and its queue's cursor, until
-// it comes through C or is withdrawn.
+// Offer offers a credit to the writer. The writer owns it, and the cursor of its queue, until
+// it is received from C or withdrawn.
 func (c *Credits) Offer(cr *Credit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	cr.open = true
+	cr.offered = true
 	for _, key := range cr.Keys {
-		c.open[key] = append(c.open[key], cr)
+		c.offers[key] = append(c.offers[key], cr)
 	}
 }
 
-// Withdraw takes an offer back. It returns false when the credit is being spent:
-// then it comes through C.
+// Withdraw withdraws an offer. It returns false if the credit has been spent and will be
+// received from C.
 func (c *Credits) Withdraw(cr *Credit) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	open := cr.open
-	if open {
+	offered := cr.offered
+	if offered {
 		c.close(cr)
 	}
-	return open
+	return offered
 }
 
-// close ends an offer. The caller holds c.mu.
+// close ends an offer. The caller must hold c.mu.
 func (c *Credits) close(cr *Credit) {
-	cr.open = false
+	cr.offered = false
 	for _, key := range cr.Keys {
-		all := c.open[key]
+		all := c.offers[key]
 		if i := slices.Index(all, cr); i >= 0 {
 			all[i] = all[len(all)-1]
 			all[len(all)-1] = nil
-			c.open[key] = all[:len(all)-1] // kept, also when it is empty: the next offer needs no memory
+			c.offers[key] = all[:len(all)-1] // kept when empty, so the next offer allocates nothing
 		}
 	}
 }
 
-// Forget frees what is kept for an event that nobody wants any more. No credit is
+// Forget frees the memory kept for a key that no subscription wants any more. No credit may be
 // offered for it.
 func (c *Credits) Forget(key EventKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.open, key)
+	delete(c.offers, key)
 }
 
 // Close ends all offers.
@@ -172,37 +171,36 @@ func (c *Credits) Close() {
 	c.closed = true
 }
 
-// accept notes that events were published.
+// accept records the events published in this transaction.
 func (t *tx) accept(events []webhook.Event) {
 	if t.many = t.many || len(t.accepted)+len(events) > maxInline; !t.many {
 		t.accepted = append(t.accepted, events...)
 	}
 }
 
-// take spends the credits that the accepted events of a transaction are for, and
-// appends what is formed of each to t.formed. It leaves alone those of queues that
-// nothing waits for, or more than is in memory, or for which much of the log would
-// have to be looked through, and those beyond maxSpent.
+// take spends the credits that the accepted events of a transaction match, and appends the
+// deliveries to t.formed. It skips queues with nothing waiting, queues that would need reads
+// from disk or too many events scanned, and everything beyond maxSpent.
 func (c *Credits) take(t *tx) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.paused || c.closed {
 		return
 	}
-	looks := maxInlineSeen
+	budget := maxInlineSeen
 	for i := range t.accepted {
 		e := &t.accepted[i]
 		key := EventKey{e.ProgramID, e.Name}
-		for n := len(c.open[key]) - 1; n >= 0; n-- { // close moves the last to the place of the one that is closed
+		for n := len(c.offers[key]) - 1; n >= 0; n-- { // close replaces the closed offer by the last one
 			if len(t.formed) == maxSpent {
 				return
 			}
-			cr := c.open[key][n]
+			cr := c.offers[key][n]
 			if c.taken >= cr.Slots || !cr.Queue.Wants(e.Name, e.Seq) {
 				continue
 			}
 			g := gathering{logRun{To: cr.Queue.Seen}, cr.Queue, cr.Count, cr.Size}
-			if !t.gather(&g, c.log, &looks) {
+			if !t.gather(&g, c.log, &budget) {
 				continue
 			}
 			f := t.w.newForming(cr.Queue, &g.logRun)
@@ -210,15 +208,15 @@ func (c *Credits) take(t *tx) {
 			c.close(cr)
 			c.taken++
 			c.spent++
-			t.formed = append(t.formed, f) // and settle gives the slot away, whatever happens
+			t.formed = append(t.formed, f) // settle releases it even after an error
 		}
 	}
 }
 
-// gather gathers what waits for a queue, the accepted events included, from
-// memory. It returns false when nothing does, or it would have to read, or to look
-// at more than looks events that were published before; it lowers that.
-func (t *tx) gather(g *gathering, log *tail, looks *int) bool {
+// gather collects from memory what waits for a queue, including the accepted events. It returns
+// false if nothing waits, or if it would have to read from disk or scan more than budget
+// earlier events. It subtracts those it scanned from budget.
+func (t *tx) gather(g *gathering, log *tail, budget *int) bool {
 	reached, full := g.queue.Seen, false
 	visit := func(seq int64, e *tailEvent) bool {
 		reached, full = seq, !g.visit(seq, e)
@@ -231,11 +229,11 @@ func (t *tx) gather(g *gathering, log *tail, looks *int) bool {
 			continue
 		}
 		if first && reached+1 < e.Seq {
-			if e.Seq-reached-1 > int64(*looks) {
+			if e.Seq-reached-1 > int64(*budget) {
 				return false
 			}
 			log.scan(g.queue.ProgramID, g.queue.Seen, visit)
-			*looks -= int(reached - g.queue.Seen)
+			*budget -= int(reached - g.queue.Seen)
 		}
 		first = false
 		if full {
@@ -249,8 +247,8 @@ func (t *tx) gather(g *gathering, log *tail, looks *int) bool {
 	return len(g.Seqs) > 0
 }
 
-// spend forms deliveries of the events that the transaction is about to store, for
-// those who have offered a credit, and hands them out.
+// spend forms deliveries for offered credits from the events that the transaction is about to
+// store, and sends them through C.
 func (t *tx) spend(c *Credits) error {
 	defer func() { c.handOut(t.formed) }() // after a panic too
 	c.take(t)
@@ -275,8 +273,7 @@ func (c *Credits) handOut(formed []*Forming) {
 	}
 }
 
-// settle ends the wait for the transaction of the deliveries that were formed of
-// offered credits. err is nil for a commit.
+// settle ends the wait for the transaction of inline deliveries. err is nil after a commit.
 func (t *tx) settle(err error) {
 	for _, f := range t.formed {
 		if err != nil {
@@ -288,9 +285,8 @@ func (t *tx) settle(err error) {
 	t.formed = t.formed[:0]
 }
 
-// Spend spends a credit: it reads what there is to send, and counts its attempt.
-// Of CreditEvents the caller has that stored, by Submit or Wait, and the queue's
-// cursor is the caller's again.
+// Spend spends a credit: it reads what is next and counts its attempt. For CreditEvents the
+// caller must store the delivery with Submit or Wait, and owns the queue's cursor again.
 func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
 	if c.Kind == CreditEvents {
 		w, err := s.waiting(ctx, c.Queue, c.Newest, c.Count, c.Size)

@@ -5,16 +5,16 @@ import (
 	"encoding/json"
 )
 
-// removalOfThese removes the deliveries of a JSON array of nums.
+// removalOfThese removes the deliveries in a JSON array of nums.
 var removalOfThese = newRemoval("num IN (SELECT value FROM json_each(?1))")
 
-// deliveredAtOnce is how many rows one read of the successful deliveries that are
-// to be removed looks at. Those that stay, failures say, are among them.
+// deliveredAtOnce is how many rows one query reads while looking for successful deliveries to
+// remove. The rows include deliveries that stay, for example failures.
 const deliveredAtOnce = 2048
 
 const (
-	// The newest delivery stays, as in selectAged. So does a redelivery for as long
-	// as what it repeats: whoever looks at that finds what became of it.
+	// The newest delivery stays, as in selectAged. A redelivery stays as long as the
+	// original delivery, whose page shows it.
 	selectDelivered = `SELECT d.num, d.created_at, d.completed_at, d.status = 'success',
 			d.redelivery_of IS NOT NULL AND EXISTS (SELECT 1 FROM deliveries o WHERE o.id = d.redelivery_of)
 		FROM deliveries d WHERE d.num > ? AND d.num < (SELECT max(num) FROM deliveries) ORDER BY d.num LIMIT ?`
@@ -23,33 +23,36 @@ const (
 		CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
 		WHERE d.seqs IS NOT NULL ORDER BY d.subscription_id, e.name, e.seq`
 
-	countNames        = "SELECT count(*) FROM events INDEXED BY events_by_name WHERE program_id = ? AND name = ? AND seq > ? AND seq < ?"
-	hasName           = "SELECT EXISTS (SELECT 1 FROM events INDEXED BY events_by_name WHERE program_id = ? AND name = ? AND seq > ? AND seq < ?)"
-	selectRangeBefore = "SELECT first_seq, last_seq FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq <= ? ORDER BY first_seq DESC LIMIT 1"
-	selectRangeAfter  = "SELECT first_seq, last_seq FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq > ? ORDER BY first_seq LIMIT 1"
-	removeRange       = "DELETE FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq = ?"
-	putRange          = `INSERT INTO delivered (subscription_id, name, first_seq, last_seq) VALUES (?1, ?2, ?3, ?4)
+	countNames = "SELECT count(*) FROM events INDEXED BY events_by_name WHERE program_id = ? AND name = ? AND seq > ? AND seq < ?"
+	hasName    = "SELECT EXISTS (SELECT 1 FROM events INDEXED BY events_by_name WHERE program_id = ? AND name = ? AND seq > ? " +
+		"AND seq < ?)"
+	selectRangeBefore = "SELECT first_seq, last_seq FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq <= ? " +
+		"ORDER BY first_seq DESC LIMIT 1"
+	selectRangeAfter = "SELECT first_seq, last_seq FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq > ? " +
+		"ORDER BY first_seq LIMIT 1"
+	removeRange = "DELETE FROM delivered WHERE subscription_id = ? AND name = ? AND first_seq = ?"
+	putRange    = `INSERT INTO delivered (subscription_id, name, first_seq, last_seq) VALUES (?1, ?2, ?3, ?4)
 		ON CONFLICT DO UPDATE SET last_seq = ?4`
 
-	// Ranges of a program's subscriptions that end before its log begins.
+	// Ranges of a program's subscriptions that end before the log of the program begins.
 	selectAgedRanges = `SELECT json_array(r.subscription_id, r.name, r.first_seq)
 		FROM subscriptions s INDEXED BY subscriptions_of_program CROSS JOIN delivered r ON r.subscription_id = s.id
 		WHERE s.program_id = ? AND r.last_seq < (SELECT min(seq) FROM events WHERE program_id = s.program_id) LIMIT ?`
 	removeRanges = `DELETE FROM delivered WHERE (subscription_id, name, first_seq) IN (
 		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?))`
 
-	// wasDelivered says whether the subscription ?2 has accepted the event e in a
-	// delivery that was removed.
+	// wasDelivered is true if the subscription ?2 accepted the event e in a delivery that has
+	// been removed.
 	wasDelivered = `coalesce((SELECT r.last_seq FROM delivered r
 		WHERE r.subscription_id = ?2 AND r.name = e.name AND r.first_seq <= e.seq ORDER BY r.first_seq DESC LIMIT 1), 0) >= e.seq`
 )
 
-// removeEarly removes the successful deliveries that ended before w.delivered, where
-// that is later than w.edge, and records which events they carried: a replay must
-// take those neither for missed nor for failed.
+// removeEarly removes the successful deliveries that completed before w.delivered, if that is
+// later than w.edge. It records which events they carried, so that a replay does not treat
+// those as missed or failed.
 //
-// It begins where the last sweep found the first delivery that may still be removed
-// in this way. Of what follows, the failures are only read again.
+// It starts at the first delivery that the last sweep left for later. Failures after that are
+// read again.
 func (w *sweep) removeEarly() error {
 	if w.delivered <= w.edge {
 		return nil
@@ -71,8 +74,8 @@ func (w *sweep) removeEarly() error {
 	}
 }
 
-// findDelivered looks at the deliveries after a num. It returns those to be removed,
-// how far it looked, and up to where no delivery has to be looked at again.
+// findDelivered looks at the deliveries after a num. It returns those to remove, how far it
+// looked, and up to where no delivery has to be looked at again.
 func (w *sweep) findDelivered(after int64) (nums []int64, to, settled int64, err error) {
 	to, settled = after, after
 	young, open := false, false
@@ -83,12 +86,12 @@ func (w *sweep) findDelivered(after int64) (nums []int64, to, settled int64, err
 		if err := scan(&num, &created, &completed, &success, &kept); err != nil {
 			return err
 		}
-		if young = young || created >= w.delivered; young { // and so is every one after it
+		if young = young || created >= w.delivered; young { // as are all that follow
 			return nil
 		}
 		to = num
 		switch {
-		case kept: // it goes by w.edge
+		case kept: // removed by w.edge instead
 		case success && completed.Int64 < w.delivered:
 			nums = append(nums, num)
 		case success || !completed.Valid:
@@ -108,14 +111,15 @@ type accepted struct {
 	seq                         int64
 }
 
-// acceptedRange is some events of a name without one between them that is not
-// among them.
+// acceptedRange is a range of delivered events of one name, with no undelivered event of that
+// name in between.
 type acceptedRange struct {
+	// accepted is an event that was delivered.
 	accepted // the first
 	last     int64
 }
 
-// removeDelivered removes successful deliveries, with all that belongs to them, in
+// removeDelivered removes successful deliveries, with everything that belongs to them, in
 // steps.
 func (w *sweep) removeDelivered(nums []int64) error {
 	for len(nums) > 0 {
@@ -147,9 +151,9 @@ func (w *sweep) removeDelivered(nums []int64) error {
 	return nil
 }
 
-// acceptedRanges returns which events some deliveries brought, by subscription and
-// name. Deliveries that have ended, and their events, change no more, so they can be
-// read beside the writer.
+// acceptedRanges returns the events that some deliveries carried, by subscription and name.
+// Completed deliveries and their events no longer change, so reading them outside the writer is
+// safe.
 func (w *sweep) acceptedRanges(nums string) (ranges []acceptedRange, err error) {
 	var all []accepted
 	err = w.s.db.Each(w.ctx, selectAccepted, []any{nums}, func(scan func(...any) error) error {
@@ -171,14 +175,14 @@ func (w *sweep) acceptedRanges(nums string) (ranges []acceptedRange, err error) 
 	return ranges, err
 }
 
-// joinAccepted joins events of one subscription and name, in their order.
+// joinAccepted joins sorted events of one subscription and name into ranges.
 func (w *sweep) joinAccepted(all []accepted) (ranges []acceptedRange, err error) {
 	a, last := &all[0], all[len(all)-1].seq
 	var between int
 	if err := w.s.db.Scan(w.ctx, countNames, []any{a.program, a.name, a.seq - 1, last + 1}, &between); err != nil {
 		return nil, err
 	}
-	if between == len(all) { // as it mostly is
+	if between == len(all) { // the usual case
 		return []acceptedRange{{*a, last}}, nil
 	}
 	for i := range all {
@@ -197,8 +201,8 @@ func (w *sweep) joinAccepted(all []accepted) (ranges []acceptedRange, err error)
 	return ranges, nil
 }
 
-// addDelivered adds a range to those of its subscription and name, and joins it
-// with its neighbours where no event of the name lies between them.
+// addDelivered adds a range to those of its subscription and name, and merges it with
+// neighbours if no event of the name lies between them.
 func (t *tx) addDelivered(r *acceptedRange) error {
 	first, last := r.seq, r.last
 	adjacent := func(after, before int64) (bool, error) {
@@ -249,7 +253,7 @@ func (t *tx) addDelivered(r *acceptedRange) error {
 	return t.Exec(putRange, r.subscription, r.name, first, last)
 }
 
-// forgetDelivered removes what is remembered of deliveries whose events have gone.
+// forgetDelivered removes the ranges of a program whose events have been removed.
 func (w *sweep) forgetDelivered(programID string) error {
 	for {
 		keys, err := w.keys(selectAgedRanges, programID)

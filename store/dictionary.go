@@ -12,27 +12,27 @@ import (
 	"service/webhook"
 )
 
-// maxDictionaries is how many dictionaries a database has at most: the first byte of
-// what is compressed is the number of one, and that of what is not is a brace.
+// maxDictionaries bounds the number of dictionaries. The first byte of compressed JSON is the
+// number of its dictionary; that of uncompressed JSON is a brace.
 const maxDictionaries = 100
 
-// dictionaries compress the JSON of events by what the events of the catalog have in
-// common. They are not changed once the store is open.
+// dictionaries compress the JSON of events by what the events of the catalog have in common.
+// They do not change after the store is open.
 type dictionaries struct {
 	all     map[byte]*s2.Dict
-	current byte // compresses what is published; 0: nothing does
+	current byte // compresses new events; 0 for no compression
 	encoder *blockEncoder
 }
 
-// use has what is published compressed by a dictionary that is there.
+// use selects the dictionary that compresses new events.
 func (ds *dictionaries) use(num byte) {
 	content := ds.all[num].Bytes()
-	_, before := binary.Uvarint(content) // where the package's own encoder begins
+	_, before := binary.Uvarint(content) // as the encoder of package s2 does
 	ds.current, ds.encoder = num, newBlockEncoder(content[before:])
 }
 
-// openDictionaries reads the dictionaries, and adds one of the given content unless it
-// is there. Without content the newest one is used.
+// openDictionaries reads the dictionaries, and adds one with the given content unless it
+// exists. Without content it uses the newest one.
 func (s *core) openDictionaries(ctx context.Context, content []byte) error {
 	each := func(query string, row func(scan func(...any) error) error) error {
 		return s.db.Each(ctx, query, nil, row)
@@ -45,7 +45,7 @@ func (s *core) openDictionaries(ctx context.Context, content []byte) error {
 	}
 	d := s2.MakeDict(content[max(0, len(content)-s2.MaxDictSize):], nil)
 	if d == nil {
-		return errors.New("the event types make no dictionary")
+		return errors.New("cannot build a dictionary from the event types")
 	}
 	num := byte(1)
 	for ; s.dictionaries.all[num] != nil; num++ {
@@ -55,13 +55,13 @@ func (s *core) openDictionaries(ctx context.Context, content []byte) error {
 		}
 	}
 	if num > maxDictionaries {
-		return nil // the newest one is used
+		return nil // keep the newest one
 	}
 	err := s.writer.do(func(t *tx) error {
 		return t.Exec("INSERT INTO dictionaries (num, content) VALUES (?, ?)", int64(num), d.Bytes())
 	})
 	if Unavailable(err) {
-		return nil // the disk is full: the next start adds it
+		return nil // for example a full disk: the next start adds it
 	}
 	if err == nil {
 		s.dictionaries.all[num] = d
@@ -93,17 +93,16 @@ func (ds *dictionaries) read(each func(query string, row func(scan func(...any) 
 	return err
 }
 
-// The JSON of every event begins with its id and its timestamp (see
-// webhook.Catalog.NewEvent). What is compressed has the number of a dictionary, the
-// timestamp with the quote after it, so that queries can compare it, and the rest as an
-// S2 block. The id is a column of its own.
+// The JSON of every event begins with its id and timestamp (see
+// webhook.Catalog.NewEvent). Its compressed form is the number of a dictionary, the
+// timestamp and its closing quote, so that queries can compare it, and the rest as an
+// S2 block. The id is stored in its own column.
 const (
 	beforeID        = `{"id":"`
 	beforeTimestamp = `","timestamp":"`
 )
 
-// pack returns the JSON of an event as it is stored, in the memory of buf or the
-// event's own.
+// pack returns the JSON of an event as it is stored, in the memory of buf or of the event.
 func (ds *dictionaries) pack(buf *[]byte, e *webhook.Event) []byte {
 	rest, ok := bytes.CutPrefix(e.JSON, []byte(beforeID))
 	if ok {
@@ -126,7 +125,8 @@ func (ds *dictionaries) pack(buf *[]byte, e *webhook.Event) []byte {
 	return e.JSON
 }
 
-// unpack returns the JSON of an event from what is stored. It may share its memory.
+// unpack returns the JSON of an event from its stored form. The result may share memory with
+// stored.
 func (ds *dictionaries) unpack(id string, stored []byte) ([]byte, error) {
 	if len(stored) == 0 || stored[0] > maxDictionaries {
 		return stored, nil

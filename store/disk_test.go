@@ -23,9 +23,9 @@ func TestLowDisk(t *testing.T) {
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated")
 
-		s.disk.least = math.MaxInt64
+		s.disk.min = math.MaxInt64
 		publish(t, s, "p", "content_updated") // the last look still holds
-		time.Sleep(diskLooked)
+		time.Sleep(diskCheckInterval)
 		if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err == nil {
 			t.Error("an event was accepted without room")
 		} else {
@@ -40,8 +40,8 @@ func TestLowDisk(t *testing.T) {
 		}
 		subscribe(t, s, "p", "content_updated")
 
-		s.disk.least = 1
-		time.Sleep(diskLooked)
+		s.disk.min = 1
+		time.Sleep(diskCheckInterval)
 		publish(t, s, "p", "content_updated")
 		if err := s.Check(t.Context()); err != nil {
 			t.Error(err)

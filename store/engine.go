@@ -7,30 +7,30 @@ import (
 	"service/store/sqlite"
 )
 
-// The errors of the packages below that callers of the store tell apart.
+// Errors of lower packages that callers of the store check for.
 var (
-	// ErrUnavailable says that nothing could be written: the disk is full, say,
-	// or the store is closed. Nothing of the write is stored; the same one may
-	// succeed later.
+	// ErrUnavailable reports that the store cannot be written or read now: for example the disk
+	// is full, or the store is closed. Nothing of the failed write is stored; it may succeed
+	// later.
 	ErrUnavailable = sqlite.ErrUnavailable
-	// ErrDamaged says that the database is damaged: what it holds cannot be
-	// trusted, and nothing more is written to it.
+	// ErrDamaged reports that the database is damaged. Its content cannot be trusted, and
+	// nothing more is written to it.
 	ErrDamaged = sqlite.ErrDamaged
-	// ErrKey says that the key of the secrets, or its file, cannot be used. No
-	// error holds anything of the file's content.
+	// ErrKey reports that the secret key or its file cannot be used. The error contains nothing
+	// of the file's content.
 	ErrKey = keyring.ErrKey
-	// ErrLocked says that another process has the data directory open.
+	// ErrLocked reports that another process has the data directory open.
 	ErrLocked = sqlite.ErrLocked
 )
 
-// Unavailable says whether an error is that of a store that cannot be written
-// or read just now, and not that of one record.
+// Unavailable reports whether an error means that the whole store cannot be written or read
+// now, rather than one record.
 func Unavailable(err error) bool { return sqlite.Unavailable(err) }
 
-// DriverName is the SQLite library this binary was built with.
+// DriverName names the SQLite library of this build.
 const DriverName = sqlite.DriverName
 
-// SQLiteVersion returns the version of the SQLite library in use.
+// SQLiteVersion returns the version of the SQLite library.
 func SQLiteVersion() (string, error) { return sqlite.Version() }
 
 //go:embed migrations/*.sql

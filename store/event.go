@@ -13,15 +13,13 @@ import (
 
 const eventColumns = "seq, id, name, received_at, json"
 
-// Publish appends events to a program's log, all or none, and fills in their
-// Seq. An event whose id is there already with the same content is a success
-// that adds nothing: it is replaced by what is stored. It returns how many were
-// added. The error is a *webhook.Error with CodeConflict when an id is taken by
-// an event with other content, and with CodeUnavailable when the disk is nearly
-// full.
+// Publish appends events to a program's log, all or none, sets their Seq, and returns how many
+// it added. An event whose id exists with the same content is replaced by the stored one and
+// adds nothing. The error is a *webhook.Error with CodeConflict if an id exists with other
+// content, and with CodeUnavailable if the disk is nearly full.
 //
-// The events belong to the store from now on. It may be called again for the
-// same ones, when what it wrote was undone.
+// The store owns the events from then on. Publish may be called again with the same events if
+// its write was rolled back.
 func (w Write) Publish(programID string, events []webhook.Event) (added int, err error) {
 	s, t := w.s, w.t
 	if err := s.room(t); err != nil {
@@ -38,11 +36,13 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 		received := max(e.ReceivedAt.UnixMilli(), head.received)
 		packed := s.dictionaries.pack(&t.w.packed, e)
 		var r sql.Result
-		if e.Trace == "" { // as most do: they pay nothing for it
-			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
+		if e.Trace == "" { // the usual case pays nothing for the column
+			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) "+
+				"ON CONFLICT (program_id, id) DO NOTHING",
 				programID, head.seq+1, e.ID, e.Name, received, packed)
 		} else {
-			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json, traceparent) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (program_id, id) DO NOTHING",
+			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json, traceparent) VALUES (?, ?, ?, ?, ?, ?, ?) "+
+				"ON CONFLICT (program_id, id) DO NOTHING",
 				programID, head.seq+1, e.ID, e.Name, received, packed, string(e.Trace))
 		}
 		if err != nil {
@@ -73,7 +73,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 	return added, nil
 }
 
-// repeat replaces an event that is published again by the one that is stored.
+// repeat replaces an event that is published again by the stored one.
 func (t *tx) repeat(e *webhook.Event) error {
 	stored, err := t.w.dictionaries.scanEvent(e.ProgramID, func(dest ...any) error {
 		return t.Scan("SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
@@ -82,7 +82,7 @@ func (t *tx) repeat(e *webhook.Event) error {
 		return err
 	}
 	if !webhook.SameEvent(&stored, e) {
-		return webhook.NewError(webhook.CodeConflict, "The event id "+e.ID+" is taken by an event with other content.")
+		return webhook.NewError(webhook.CodeConflict, "An event with the id "+e.ID+" and different content already exists.")
 	}
 	*e = stored
 	return nil
@@ -96,13 +96,15 @@ func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, e
 	return e, notFound(err, "event")
 }
 
-// seqBefore returns the newest seq of a program's log that was received before
-// a time, 0 when there is none.
+// seqBefore returns the newest seq of a program's log that was received before a time, 0 if
+// there is none.
 func (s *core) seqBefore(ctx context.Context, programID string, at time.Time) (int64, error) {
-	var low, high int64 // received before, and not
-	err := s.db.Scan(ctx, "SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
+	var low, high int64 // received before at; not received before at
+	err := s.db.Scan(ctx,
+		"SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events "+
+			"WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
-		// Retention leaves gaps: the newest up to the middle stands for it.
+		// Retention leaves gaps, so look at the newest seq up to the middle.
 		middle := low + (high-low)/2
 		var seq, received int64
 		err = s.db.Scan(ctx, selectAtMost, []any{programID, middle}, &seq, &received)
@@ -133,8 +135,8 @@ func (ds *dictionaries) scanEvent(programID string, scan func(...any) error) (we
 	return e, err
 }
 
-// timestamp returns the timestamp that the JSON of every event has second,
-// after its id (see webhook.Catalog.NewEvent).
+// timestamp returns the timestamp from the JSON of an event, where it follows the id (see
+// webhook.Catalog.NewEvent).
 func timestamp(json []byte) string {
 	const before = len(`{"id":"00000000-0000-0000-0000-000000000000","timestamp":"`)
 	if len(json) < before {
@@ -144,14 +146,14 @@ func timestamp(json []byte) string {
 	return string(value)
 }
 
-// errGone says that retention has removed an event meanwhile.
-var errGone = errors.New("it is gone")
+// errGone reports that retention removed an event before it could be read.
+var errGone = errors.New("removed by retention")
 
-// carried is what a delivery carries of its events.
+// carried is the part of its events that a delivery needs.
 type carried struct {
-	bodies [][]byte      // their JSON, not to be changed
-	trace  webhook.Trace // of the first of them that has one
-	oldest int64         // when the first of them was accepted, in Unix milliseconds
+	bodies [][]byte      // the JSON of each; read-only
+	trace  webhook.Trace // of the first event that has one
+	oldest int64         // when the first event was accepted, in Unix milliseconds
 }
 
 func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
@@ -164,9 +166,8 @@ func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
 	c.bodies = append(c.bodies, body)
 }
 
-// eventBodies returns what the events at the given places of a log are, all of
-// them or an error, errGone say. What is not in memory any more it reads with
-// scan.
+// eventBodies returns the events at the given seqs, all of them or an error such as errGone. It
+// reads with scan what is no longer in memory.
 func (s *core) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) (c carried, err error) {
 	c.bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
@@ -182,7 +183,8 @@ func (s *core) eventBodies(scan func(query string, args []any, dest ...any) erro
 		var body []byte
 		var received int64
 		var trace sql.NullString
-		err := scan("SELECT id, received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &id, &received, &body, &trace)
+		err := scan("SELECT id, received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &id,
+			&received, &body, &trace)
 		if errors.Is(err, sql.ErrNoRows) {
 			return carried{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
 		}

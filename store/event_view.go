@@ -10,16 +10,15 @@ import (
 	"service/webhook"
 )
 
-// disorder is how far the times of events of several programs may be from the
-// order in which they were stored.
+// disorder bounds how far the times of events of different programs may be out of the order in
+// which they were stored.
 const disorder = time.Minute
 
-// PageAll returns a page of the logs of all programs together, in the order
-// in which they were stored, for admins; and the cursor of the next page, "" on
-// the last. The log of one program is [Events.Page]. A page that filters looks
-// at a bounded number of events: it may be short or empty, and there is more
-// all the same when there is a cursor. Ids, and names of which there are few,
-// cost a look into an index for each and each program.
+// PageAll returns a page of the logs of all programs, in the order in which the events were
+// stored, and the cursor of the next page, "" on the last. [Events.Page] returns the log of one
+// program. A page with filters reads a bounded number of events, so it may be short or empty
+// although more follow. Filters by id, and by rare names, cost an index lookup for each value
+// and program.
 func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
 	f, err := s.feedAll(ctx, q)
 	if err != nil {
@@ -41,10 +40,10 @@ func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []web
 	return events, next, err
 }
 
-// feedAll is where the rows of the logs of all programs are found.
+// feedAll returns the feed of events of all programs that match q.
 func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	received := q.Ranges["received_at"]
-	wide := received // the span of the order has it all; each row is looked at besides
+	wide := received // bounds the rowids; the filter then checks each row
 	if !wide.From.IsZero() {
 		wide.From = wide.From.Add(-disorder)
 	}
@@ -76,7 +75,7 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 	case q.Filters["id"] != nil, q.Ranges["timestamp"] != (webhook.TimeRange{}):
 		f.budget = s.lists.costlyScan
 	case q.Filters != nil || q.Ranges != nil:
-		f.budget = s.lists.scan / 2 // each is a row with its JSON, not one of an index
+		f.budget = s.lists.scan / 2 // reads whole rows with their JSON, not index entries
 	}
 	return f, nil
 }
@@ -85,29 +84,33 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 var (
 	rowMatches    = allOf(isWithin("received_at", "e.received_at"), eventMatches)
 	allEvents     = along("e.rowid", "e.rowid", rowMatches, "FROM events e WHERE TRUE")
-	allEventsByID = along("e.rowid", "e.rowid", rowMatches, `FROM json_each(:id) i CROSS JOIN programs p CROSS JOIN events e INDEXED BY events_by_id
+	allEventsByID = along("e.rowid", "e.rowid", rowMatches, `FROM json_each(:id) i CROSS JOIN programs p
+		CROSS JOIN events e INDEXED BY events_by_id
 		ON e.program_id = p.id AND e.id = i.value WHERE TRUE`)
 
-	// Of one program and one name, between two places of its log, along which the
-	// rowid rises: what a walk has read of it is passed by.
-	allEventsByName = along("e.rowid", "e.seq", rowMatches, "FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value AND e.seq > :from AND e.seq < :to")
+	// One program and one name, between two seqs. The rowid rises with the seq, so a walk
+	// continues where it stopped.
+	allEventsByName = along("e.rowid", "e.seq", rowMatches,
+		"FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value AND e.seq > :from AND e.seq < :to")
 )
 
 const (
-	selectSeqEnds = "SELECT coalesce(min(seq), 1) - 1, coalesce(max(seq), 0) + 1 FROM (SELECT min(seq) AS seq FROM events WHERE program_id = ?1 UNION ALL SELECT max(seq) FROM events WHERE program_id = ?1)"
-	selectSeqRow  = "SELECT seq, rowid FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+	selectSeqEnds = "SELECT coalesce(min(seq), 1) - 1, coalesce(max(seq), 0) + 1 FROM (SELECT min(seq) AS seq FROM events " +
+		"WHERE program_id = ?1 UNION ALL SELECT max(seq) FROM events WHERE program_id = ?1)"
+	selectSeqRow = "SELECT seq, rowid FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 
-	selectListedRows = "SELECT e.program_id, e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?1) i CROSS JOIN events e ON e.rowid = i.value ORDER BY i.key"
-	selectRowFrom    = "SELECT rowid, received_at FROM events WHERE rowid >= ? ORDER BY rowid LIMIT 1"
-	selectRowEnds    = "SELECT coalesce((SELECT min(rowid) FROM events), 1) - 1, coalesce((SELECT max(rowid) FROM events), 0) + 1"
+	selectListedRows = "SELECT e.program_id, e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?1) i " +
+		"CROSS JOIN events e ON e.rowid = i.value ORDER BY i.key"
+	selectRowFrom = "SELECT rowid, received_at FROM events WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+	selectRowEnds = "SELECT coalesce((SELECT min(rowid) FROM events), 1) - 1, coalesce((SELECT max(rowid) FROM events), 0) + 1"
 )
 
-// maxNamedLogs is how many programs and names an event is looked for in by the
-// index of names.
+// maxNamedLogs bounds the combinations of program and name that are searched by the index of
+// names.
 const maxNamedLogs = 128
 
-// namedEvents returns a stream for each program and name, whose rows are
-// between two rowids; nil when those would be too many.
+// namedEvents returns a stream for each program and name, limited to rows between two rowids,
+// or nil if those would be too many.
 func (v *view) namedEvents(names []string, low, high int64) ([]stream, error) {
 	programs, err := v.allPrograms()
 	if err != nil || len(programs)*len(names) == 0 || len(programs)*len(names) > maxNamedLogs {
@@ -128,21 +131,22 @@ func (v *view) namedEvents(names []string, low, high int64) ([]stream, error) {
 			to++
 		}
 		for _, name := range names {
-			// "name" is nil, since it is known that they have the name.
-			streams = append(streams, stream{access: allEventsByName, binds: binds{"program": program, "value": name, "name": nil, "from": from, "to": to}})
+			// "name" is nil: the index already selects the name.
+			streams = append(streams, stream{access: allEventsByName, binds: binds{"program": program, "value": name, "name": nil, "from": from,
+				"to": to}})
 		}
 	}
 	return streams, nil
 }
 
-// seqAtMost returns the seq of the newest event of a program whose rowid is at
-// most row, 0 when there is none.
+// seqAtMost returns the seq of the newest event of a program whose rowid is at most row, 0 if
+// there is none.
 func (v *view) seqAtMost(programID string, row int64) (int64, error) {
-	var low, high int64 // at most row, and not
+	var low, high int64 // rowid at most row; rowid above row
 	err := v.Scan(selectSeqEnds, []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
 		middle := low + (high-low)/2
-		var seq, at int64 // of the newest up to the middle: what is old may be gone
+		var seq, at int64 // of the newest event up to the middle, since retention leaves gaps
 		switch err = v.Scan(selectSeqRow, []any{programID, middle}, &seq, &at); {
 		case errors.Is(err, sql.ErrNoRows):
 			low, err = middle, nil
@@ -156,76 +160,78 @@ func (v *view) seqAtMost(programID string, row int64) (int64, error) {
 	return low, err
 }
 
-// rowBefore returns the greatest rowid of an event that was received before a
-// time, 0 when there is none, but for disorder.
+// rowBefore returns the highest rowid of an event that was received before a time, 0 if there
+// is none, give or take disorder.
 func (s Events) rowBefore(ctx context.Context, at time.Time) (int64, error) {
 	return s.lastBefore(ctx, selectRowEnds, selectRowFrom, at)
 }
 
-// EventDelivery is a delivery that carries an event, and where it goes.
+// EventDelivery is a delivery that carries an event, with its target.
 type EventDelivery struct {
 	webhook.Delivery // without its events
 	ReplayID         string
-	URL              string // of its subscription
-	ResponseStatus   int    // of the last attempt that has ended, 0 for none
+	URL              string // of the subscription
+	ResponseStatus   int    // of the last completed attempt, 0 if none
 	Error            webhook.ErrorCode
 }
 
-// EventWait is a subscription that asked for an event, and has not come to it.
+// EventWait is a subscription that asked for an event and has not reached it yet.
 type EventWait struct {
 	Subscription webhook.Subscription
-	Behind       int64 // how many places of the log its cursor is before the event
+	Behind       int64 // how many events its cursor is behind
 }
 
-// EventView is one event with where it went, for admins.
+// EventView is an event with its deliveries.
 type EventView struct {
 	webhook.Event
-	Deliveries []EventDelivery // the newest first
-	Older      string          // the cursor of those before, "" for none
+	Deliveries []EventDelivery // newest first
+	Older      string          // cursor of older deliveries, "" if there are none
 	Waiting    []EventWait     // at most MaxEventWaits
-	Removed    int             // subscriptions that accepted it in deliveries which retention has removed; at most MaxEventWaits
+	Removed    int             // subscriptions whose successful delivery retention has removed; at most MaxEventWaits
 }
 
-// MaxEventWaits is how many subscriptions that an event waits for are read, and
-// EventDeliveries how many deliveries a page of an event has.
 const (
-	MaxEventWaits   = 100
-	EventDeliveries = 50
+	MaxEventWaits   = 100 // maximum of EventView.Waiting and Removed
+	EventDeliveries = 50  // deliveries on a page of EventView
 )
 
 const (
-	selectEventDeliveries = `SELECT d.num, d.id, d.subscription_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at, d.redelivery_of, d.replay_id,
+	selectEventDeliveries = `SELECT d.num, d.id, d.subscription_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
+		d.redelivery_of, d.replay_id,
 		d.created_at, d.completed_at, d.response_status, d.error, s.url, iif(d.next_attempt_at IS NULL, NULL, s.deleted_at)
 		FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		WHERE x.program_id = ?1 AND x.seq = ?2 AND x.delivery < ?3 ORDER BY x.delivery DESC LIMIT ?4`
 
 	selectEventWaits = `SELECT ?3 - c.seq, s.id, s.program_id, s.url, s.active, s.description, s.events, s.ordered, s.max_in_flight,
-		s.authorization_header IS NOT NULL, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at, s.max_per_second, s.resend_from, f.failing_reason, f.failing_since, f.next_probe_at
-		FROM subscriptions s INDEXED BY subscriptions_by_program CROSS JOIN interests i ON i.subscription_id = s.id CROSS JOIN cursors c ON c.subscription_id = s.id
+		s.authorization_header IS NOT NULL, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at,
+		s.max_per_second, s.resend_from, f.failing_reason, f.failing_since, f.next_probe_at
+		FROM subscriptions s INDEXED BY subscriptions_by_program CROSS JOIN interests i ON i.subscription_id = s.id CROSS JOIN cursors c
+		ON c.subscription_id = s.id
 		LEFT JOIN failures f ON f.subscription_id = s.id
-		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND i.name = ?2 AND i.after_seq < ?3 AND (i.until_seq IS NULL OR i.until_seq >= ?3) AND c.seq < ?3 LIMIT ?4`
+		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND i.name = ?2 AND i.after_seq < ?3 AND (i.until_seq IS NULL OR i.until_seq >= ?3)
+		AND c.seq < ?3 LIMIT ?4`
 
-	countEventRemoved = `SELECT count(*) FROM (SELECT 1 FROM subscriptions s INDEXED BY subscriptions_of_program WHERE s.program_id = ?1 AND coalesce((SELECT r.last_seq FROM delivered r
+	countEventRemoved = `SELECT count(*) FROM (SELECT 1 FROM subscriptions s INDEXED BY subscriptions_of_program WHERE s.program_id = ?1
+		AND coalesce((SELECT r.last_seq FROM delivered r
 		WHERE r.subscription_id = s.id AND r.name = ?2 AND r.first_seq <= ?3 ORDER BY r.first_seq DESC LIMIT 1), 0) >= ?3 LIMIT ?4)`
 )
 
-// View returns one event of a program, with a page of the deliveries that
-// carry it and the subscriptions that have yet to come to it. A cursor is Older
-// of the page before, or "".
+// View returns an event of a program, with a page of the deliveries that carry it and the
+// subscriptions that have not reached it. cursor is Older of the previous page, or "".
 func (s Events) View(ctx context.Context, programID, id, cursor string) (e EventView, err error) {
 	if e.Event, err = s.Get(ctx, programID, id); err != nil {
 		return e, err
 	}
 	scope := cursorScope{"event deliveries", programID, id, ""}
-	place := []int64{1<<63 - 1}
+	position := []int64{1<<63 - 1}
 	if cursor != "" {
-		if err := s.place(scope, cursor, place); err != nil {
+		if err := s.place(scope, cursor, position); err != nil {
 			return e, err
 		}
 	}
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		err := v.Each(selectEventDeliveries, []any{programID, e.Seq, place[0], EventDeliveries + 1}, func(scan func(...any) error) error {
+		err := v.Each(selectEventDeliveries, []any{programID, e.Seq, position[0], EventDeliveries + 1}, func(scan func(...any) error) error {
 			d, num, err := s.scanEventDelivery(programID, scan)
 			e.Deliveries, nums = append(e.Deliveries, d), append(nums, num)
 			return err
@@ -254,33 +260,38 @@ func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d E
 	var reason, redelivery, replay, code sql.NullString
 	var next, completed, status, deleted sql.NullInt64
 	var created int64
-	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created, &completed, &status, &code, &d.URL, &deleted)
+	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created,
+		&completed, &status, &code, &d.URL, &deleted)
 	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
 	d.RedeliveryOf, d.ReplayID = longID(redelivery.String), replay.String
 	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
 	if deleted.Valid { // see scanDelivery
-		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{}, fromMillis(deleted)
+		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
+			fromMillis(deleted)
 	}
 	d.ResponseStatus, d.Error = int(status.Int64), webhook.ErrorCode(code.String)
 	return d, num, err
 }
 
-// EventSubscribers says how many subscriptions ask for an event type.
+// EventSubscribers counts the subscriptions that ask for an event type.
 type EventSubscribers struct {
 	Active, Paused int
 }
 
-// maxCountedSubscriptions bounds how many subscriptions are looked at to count
-// who asks for what.
+// maxCountedSubscriptions bounds how many subscriptions are read to count the subscribers of
+// event types.
 const maxCountedSubscriptions = 10_000
 
 const (
-	// Most subscriptions ask for the same as others: those are one list to look into.
-	countSubscribersOfAll     = countSubscribers + "SELECT active, events FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL LIMIT ?1" + bySubscribed
-	countSubscribersOfProgram = countSubscribers + "SELECT active, events FROM subscriptions INDEXED BY subscriptions_by_program WHERE program_id = ?2 AND deleted_at IS NULL LIMIT ?1" + bySubscribed
+	// Many subscriptions have the same list of events: parse each list once.
+	countSubscribersOfAll = countSubscribers + "SELECT active, events FROM subscriptions INDEXED BY subscriptions_by_program " +
+		"WHERE deleted_at IS NULL LIMIT ?1" + bySubscribed
+	countSubscribersOfProgram = countSubscribers + "SELECT active, events FROM subscriptions INDEXED BY subscriptions_by_program " +
+		"WHERE program_id = ?2 AND deleted_at IS NULL LIMIT ?1" + bySubscribed
 
-	countSubscribers = "SELECT n.value, sum(s.active), sum(s.paused) FROM (SELECT events, sum(active) AS active, sum(1 - active) AS paused FROM ("
-	bySubscribed     = ") GROUP BY events) s CROSS JOIN json_each(s.events) n GROUP BY n.value"
+	countSubscribers = "SELECT n.value, sum(s.active), sum(s.paused) FROM (SELECT events, sum(active) AS active, sum(1 - active) AS " +
+		"paused FROM ("
+	bySubscribed = ") GROUP BY events) s CROSS JOIN json_each(s.events) n GROUP BY n.value"
 
 	selectSubscribersOfAll = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
 		WHERE deleted_at IS NULL AND EXISTS (SELECT 1 FROM json_each(events) WHERE value = ?1) LIMIT ?2`
@@ -288,8 +299,8 @@ const (
 		WHERE program_id = ?3 AND deleted_at IS NULL AND EXISTS (SELECT 1 FROM json_each(events) WHERE value = ?1) LIMIT ?2`
 )
 
-// CountSubscribers counts the subscriptions of a program, "" for all, by the
-// event types that they ask for; among the first maxCountedSubscriptions.
+// CountSubscribers counts the subscriptions of a program, "" for all, by event type, among the
+// first maxCountedSubscriptions.
 func (s Events) CountSubscribers(ctx context.Context, programID string) (map[string]EventSubscribers, error) {
 	query, args := countSubscribersOfAll, []any{maxCountedSubscriptions}
 	if programID != "" {
@@ -306,8 +317,8 @@ func (s Events) CountSubscribers(ctx context.Context, programID string) (map[str
 	return counts, err
 }
 
-// Subscribers returns the subscriptions of a program, "" for all, that ask for
-// an event type, at most limit.
+// Subscribers returns at most limit subscriptions of a program, "" for all, that ask for an
+// event type.
 func (s Events) Subscribers(ctx context.Context, programID, name string, limit int) ([]webhook.Subscription, error) {
 	query, args := selectSubscribersOfAll, []any{name, limit}
 	if programID != "" {

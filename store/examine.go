@@ -19,26 +19,25 @@ import (
 	"service/webhook"
 )
 
-// Level says how well a check went.
+// Level is the severity of a finding.
 type Level string
 
-// The levels, from good to bad.
+// The levels, in ascending order of severity.
 const (
 	LevelOK   Level = "OK"
-	LevelWarn Level = "WARN" // it works, and should be looked after
-	LevelFail Level = "FAIL" // it does not work, or will not for long
+	LevelWarn Level = "WARN" // works, but needs attention
+	LevelFail Level = "FAIL" // does not work, or will soon stop working
 )
 
-// Finding is what one check of the service came to, in words for whoever runs
-// it. It holds no secret.
+// Finding is the result of one check, in words for the operator. It contains no secret.
 type Finding struct {
-	Check  string `json:"check"` // what was looked at
+	Check  string `json:"check"` // what was checked
 	Level  Level  `json:"level"`
-	Detail string `json:"detail"`           // what was seen
-	Advice string `json:"advice,omitempty"` // what to do; "" when all is well
+	Detail string `json:"detail"`           // what was found
+	Advice string `json:"advice,omitempty"` // what to do; "" if nothing
 }
 
-// examination gathers findings.
+// examination collects findings.
 type examination []Finding
 
 func (x *examination) ok(check, format string, args ...any) {
@@ -64,24 +63,25 @@ const (
 	checkReplicated = "replica"
 )
 
-const adviceRestore = "Stop the service and restore the data directory from a copy."
+const adviceRestore = "Stop the service and restore the data directory from its replica or a backup."
 
-const adviceMissing = "Do as the error says: service serve does not start before."
+const adviceMissing = "Follow the error message: service serve does not start until this is resolved."
 
-// Examine looks at the data that this process has open. The database is read
-// through for at most the given time, which must be a few seconds at the most,
-// since the log cannot be moved into it meanwhile; 0 leaves that out.
+// Examine checks the data that this process has open. It reads the database for at most the
+// given time, which should be a few seconds, since the WAL cannot be checkpointed meanwhile; 0
+// skips that check.
 func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination
 	x.files(s.dir, s.keys.File())
-	x.disk(s.dir, s.disk.least, func(dest ...any) error { return s.db.Scan(ctx, selectUnused, nil, dest...) })
+	x.disk(s.dir, s.disk.min, func(dest ...any) error { return s.db.Scan(ctx, selectUnused, nil, dest...) })
 	if f, err := s.Forecast(ctx); err == nil && s.retention.All > 0 {
 		x.forecast(f, s.clock.now())
 	}
 	x.library()
 	x.key(s.keys.File(), nil)
 	if err := s.Check(ctx); err != nil && s.db.Damaged() == nil {
-		x.add(LevelFail, checkDatabase, "Make room on the disk, or see to what its error says; the service goes on by itself then.", "the store cannot be written: %v", err)
+		x.add(LevelFail, checkDatabase, "Free disk space, or resolve the error; the service then resumes by itself.",
+			"the store is not writable: %v", err)
 	}
 	switch found := s.db.Damaged(); {
 	case found != nil:
@@ -91,7 +91,7 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	}
 	var version int
 	if err := s.db.Scan(ctx, "SELECT user_version FROM pragma_user_version", nil, &version); err != nil {
-		x.add(LevelFail, checkSchema, "See the log of the service.", "its version cannot be read: %v", err)
+		x.add(LevelFail, checkSchema, "See the log of the service.", "cannot read its version: %v", err)
 	} else {
 		x.schema(version)
 	}
@@ -106,16 +106,16 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	return x
 }
 
-// Examine looks at a data directory that no process has open, and changes
-// nothing in it. The database is read through for at most the given time. The
-// one error is that another process has it, which wraps [ErrLocked].
+// Examine checks a data directory that no process has open, and changes nothing in it. It reads
+// the database for at most the given time. Its only error is that another process has the
+// directory, which wraps [ErrLocked].
 func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding, error) {
-	var x, reached examination
-	asking, cancel := context.WithTimeout(ctx, bucketWait)
+	var x, bucket examination
+	bucketCtx, cancel := context.WithTimeout(ctx, bucketTimeout)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		reached.reach(asking, cfg.Replica)
+		bucket.bucket(bucketCtx, cfg.Replica)
 	}()
 	err := x.directory(ctx, cfg, reading)
 	if err != nil {
@@ -126,43 +126,43 @@ func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding,
 	if err != nil {
 		return nil, err
 	}
-	return append(x, reached...), nil
+	return append(x, bucket...), nil
 }
 
-// bucketWait is how long an examination waits for the bucket.
-const bucketWait = 5 * time.Second
+// bucketTimeout is how long an examination waits for the bucket of the replica.
+const bucketTimeout = 5 * time.Second
 
-// directory looks at a data directory that no process has open.
+// directory checks a data directory that no process has open.
 func (x *examination) directory(ctx context.Context, cfg Config, reading time.Duration) error {
 	path := filepath.Join(cfg.Dir, databaseFile)
 	if info, err := os.Stat(cfg.Dir); errors.Is(err, fs.ErrNotExist) {
-		x.add(LevelWarn, checkDirectory, "service serve makes it when it starts for the first time; --data names another.", "%s is not there", cfg.Dir)
+		x.add(LevelWarn, checkDirectory, "service serve creates it on its first start; use --data for another directory.",
+			"%s does not exist", cfg.Dir)
 		x.library()
 		return nil
 	} else if err == nil && !info.IsDir() {
-		x.add(LevelFail, checkDirectory, "Name another by --data.", "%s is not a directory", cfg.Dir)
+		x.add(LevelFail, checkDirectory, "Choose another directory with --data.", "%s is not a directory", cfg.Dir)
 		return nil
 	}
-	// The file of the lock is not made: it would be this user's, who may not be
-	// the service's.
+	// Does not create the lock file, since this user may not be the service's.
 	lock, err := sqlite.LockDirReadOnly(cfg.Dir)
 	if errors.Is(err, ErrLocked) {
 		return err
 	} else if err != nil {
-		x.add(LevelFail, checkDirectory, "Call this as the user that the service runs as, or as root.", "%v", err)
+		x.add(LevelFail, checkDirectory, "Run this command as the service's user or as root.", "%v", err)
 		return nil
 	}
 	defer lock.Close()
 	file, err := keyring.Locate(cfg.Dir, cfg.SecretKeyFile)
 	if err != nil {
-		x.add(LevelFail, checkKey, "Name another file by --secret-key-file, or none.", "%v", err)
+		x.add(LevelFail, checkKey, "Choose another file with --secret-key-file, or omit the flag.", "%v", err)
 		file = &keyring.File{Path: filepath.Join(cfg.Dir, keyring.FileName)}
 	}
 	x.files(cfg.Dir, file)
 	x.library()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		x.disk(cfg.Dir, cfg.MinFreeDisk, nil)
-		x.add(LevelWarn, checkDatabase, "service serve makes it when it starts for the first time.", "%s is not there", path)
+		x.add(LevelWarn, checkDatabase, "service serve creates it on its first start.", "%s does not exist", path)
 		return nil
 	}
 	if err := checkFiles(cfg.Dir); err != nil {
@@ -186,11 +186,11 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	return nil
 }
 
-// database looks at what is stored in the database, whose pages are in order.
+// database checks the content of a database whose pages are intact.
 func (x *examination) database(ctx context.Context, db *sql.DB, path string, file *keyring.File, cfg Config) {
 	var version int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
-		x.add(LevelFail, checkSchema, adviceRestore, "its version cannot be read: %v", err)
+		x.add(LevelFail, checkSchema, adviceRestore, "cannot read its version: %v", err)
 		return
 	}
 	if !x.schema(version) || version == 0 {
@@ -205,7 +205,7 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 	setting := func(name string) (value []byte) {
 		err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", name).Scan(&value)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			x.add(LevelFail, checkDatabase, adviceRestore, "a setting of the service's own cannot be read: %v", err)
+			x.add(LevelFail, checkDatabase, adviceRestore, "cannot read a setting: %v", err)
 		}
 		return value
 	}
@@ -219,21 +219,20 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 		}
 	}
 	var admins bool
-	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema has none
+	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema does not have the table
 		x.admins(admins)
 	}
 }
 
-// files looks at the modes and the owners of the data directory and of what is
-// in it, and at the file system that it is on.
+// files checks the modes and owners of the data directory and its files, and its file system.
 func (x *examination) files(dir string, key *keyring.File) {
 	info, err := os.Stat(dir)
 	if err != nil {
-		x.add(LevelFail, checkDirectory, "Name another by --data, or let the service's user read it.", "%v", err)
+		x.add(LevelFail, checkDirectory, "Choose another directory with --data, or allow the service's user to read it.", "%v", err)
 		return
 	}
 	if !info.IsDir() {
-		x.add(LevelFail, checkDirectory, "Name another by --data.", "%s is not a directory", dir)
+		x.add(LevelFail, checkDirectory, "Choose another directory with --data.", "%s is not a directory", dir)
 		return
 	}
 	wrong := false
@@ -242,46 +241,52 @@ func (x *examination) files(dir string, key *keyring.File) {
 		wrong = true
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		note(LevelWarn, "chmod 700 "+dir, "%s can be entered by other users than its owner (mode %04o)", dir, mode)
+		note(LevelWarn, "chmod 700 "+dir, "%s is accessible to other users (mode %04o)", dir, mode)
 	}
 	owner, known := info.Sys().(*syscall.Stat_t)
 	if known && os.Geteuid() != 0 && int(owner.Uid) != os.Geteuid() {
-		note(LevelWarn, "Run the service, and its commands, as the user who owns it.", "%s belongs to user %d, and this is user %d", dir, owner.Uid, os.Geteuid())
+		note(LevelWarn, "Run the service and its commands as the owner of the directory.", "%s belongs to user %d, but this is user %d", dir,
+			owner.Uid, os.Geteuid())
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		note(LevelFail, "Let the service's user read it.", "%v", err)
+		note(LevelFail, "Allow the service's user to read it.", "%v", err)
 	}
 	for _, e := range entries {
 		at, err := e.Info()
 		if err != nil || !at.Mode().IsRegular() {
-			continue // it has just gone, or holds nothing
+			continue // just removed, or not a regular file
 		}
 		path := filepath.Join(dir, e.Name())
 		if mode := at.Mode().Perm(); mode&0o077 != 0 && path != key.Path && isPrivate(e.Name()) {
-			note(LevelWarn, "chmod 600 "+path, "%s can be read or changed by other users than its owner (mode %04o)", path, mode)
+			note(LevelWarn, "chmod 600 "+path, "%s is readable or writable by other users (mode %04o)", path, mode)
 		}
 		if of, ok := at.Sys().(*syscall.Stat_t); ok && known && of.Uid != owner.Uid {
-			note(LevelFail, fmt.Sprintf("chown %d %s", owner.Uid, path), "%s belongs to user %d, and the directory to user %d", path, of.Uid, owner.Uid)
+			note(LevelFail, fmt.Sprintf("chown %d %s", owner.Uid, path), "%s belongs to user %d, but the directory to user %d", path, of.Uid,
+				owner.Uid)
 		}
 	}
 	if !wrong {
-		x.ok(checkDirectory, "%s is its owner's alone", dir)
+		x.ok(checkDirectory, "%s is accessible only to its owner", dir)
 	}
 	switch name, kind := fileSystem(dir); kind {
 	case fsNetwork:
-		x.add(LevelWarn, checkFileSystem, "Put the data directory on a disk of this machine: over a network SQLite's locks and fsync are not to be relied on, and the database can be damaged.", "the data directory is on a network file system (%s)", name)
+		x.add(LevelWarn, checkFileSystem,
+			"Move the data directory to a local disk: SQLite's locks and fsync are not reliable over a network, and the database could be "+
+				"damaged.", "the data directory is on a network file system (%s)", name)
 	case fsMemory:
-		x.add(LevelWarn, checkFileSystem, "Put the data directory on a disk: what is in memory ends with the machine.", "the data directory is in memory (%s)", name)
+		x.add(LevelWarn, checkFileSystem, "Move the data directory to a disk: data in memory is lost when the machine stops.",
+			"the data directory is in memory (%s)", name)
 	case fsLayer:
-		x.add(LevelWarn, checkFileSystem, "Mount a volume for the data directory: what is in a layer of a container goes with the container.", "the data directory is in a layer of a container (%s)", name)
+		x.add(LevelWarn, checkFileSystem, "Mount a volume for the data directory: a container's layer is removed with the container.",
+			"the data directory is in a container's layer (%s)", name)
 	default:
 		x.ok(checkFileSystem, "%s", FileSystem(dir))
 	}
 }
 
-// isPrivate says whether a file of the data directory holds what is nobody
-// else's to read.
+// isPrivate reports whether a file of the data directory contains secrets or data of the
+// service.
 func isPrivate(name string) bool {
 	for _, part := range []string{databaseFile, ".key", ".secret"} {
 		if strings.Contains(name, part) {
@@ -291,8 +296,8 @@ func isPrivate(name string) bool {
 	return false
 }
 
-// FileSystem names the file system of a directory. Of ext4 it says whether it has a
-// journal, where the system tells.
+// FileSystem names the file system of a directory. For ext4 it adds whether there is a journal,
+// if the system reports it.
 func FileSystem(dir string) string {
 	name, _ := fileSystem(dir)
 	if name == "ext4" {
@@ -301,55 +306,57 @@ func FileSystem(dir string) string {
 	return name
 }
 
-// The kinds of file systems, as far as they matter to a database.
+// fsKind is a kind of file system, as far as it matters to a database.
 type fsKind int
 
 const (
 	fsDisk fsKind = iota
 	fsNetwork
 	fsMemory
-	fsLayer // of a container's image
+	fsLayer // a layer of a container
 )
 
-// disk looks at the room that is left; unused reads how many bytes of the
-// database's file are free, nil when there is none.
-func (x *examination) disk(dir string, least int64, unused func(dest ...any) error) {
+// disk checks the free space. unused reads the size of the free pages in the database file; nil
+// if there is no database.
+func (x *examination) disk(dir string, minFree int64, unused func(dest ...any) error) {
 	room, size, err := free(dir)
 	if err != nil {
-		x.add(LevelWarn, checkDisk, "", "the disk does not say how much room there is: %v", err)
+		x.add(LevelWarn, checkDisk, "", "cannot determine the free space: %v", err)
 		return
 	}
-	d := disk{dir: dir, least: least}
-	_, need, low := d.look(func(_ string, _ []any, dest ...any) error {
+	d := disk{dir: dir, min: minFree}
+	_, need, low := d.check(func(_ string, _ []any, dest ...any) error {
 		if unused == nil {
 			return sql.ErrNoRows
 		}
 		return unused(dest...)
 	})
-	said := fmt.Sprintf("%d MiB of %d MiB are free", room>>20, size>>20)
+	space := fmt.Sprintf("%d MiB of %d MiB free", room>>20, size>>20)
 	switch {
 	case low:
-		x.add(LevelFail, checkDisk, "Make room, or shorten --retention: no event is accepted meanwhile.", "%s, and %d MiB must be", said, need>>20)
+		x.add(LevelFail, checkDisk, "Free disk space or shorten --retention: events are rejected until then.", "%s, %d MiB required", space,
+			need>>20)
 	case need > 0 && room < 4*need:
-		x.add(LevelWarn, checkDisk, "Make room, or shorten --retention, before events are refused.", "%s, and below %d MiB no event is accepted", said, need>>20)
+		x.add(LevelWarn, checkDisk, "Free disk space or shorten --retention.", "%s; below %d MiB, events are rejected", space, need>>20)
 	default:
-		x.ok(checkDisk, "%s", said)
+		x.ok(checkDisk, "%s", space)
 	}
 }
 
-// leastSQLite is the first version in which one connection's checkpoint cannot
-// damage what another commits.
-var leastSQLite = [3]int{3, 51, 3}
+// minSQLite is the first version in which a checkpoint by one connection cannot corrupt what
+// another commits.
+var minSQLite = [3]int{3, 51, 3}
 
-// library looks at the version of SQLite.
+// library checks the version of SQLite.
 func (x *examination) library() {
 	v, err := SQLiteVersion()
 	if err != nil {
-		x.add(LevelFail, checkSQLite, "Install another build of the service.", "it does not say its version: %v", err)
+		x.add(LevelFail, checkSQLite, "Install another build of the service.", "cannot read its version: %v", err)
 		return
 	}
 	if !newEnough(v) {
-		x.add(LevelFail, checkSQLite, "Install a newer build of the service: an older SQLite can damage the database.", "%s is older than %d.%d.%d", v, leastSQLite[0], leastSQLite[1], leastSQLite[2])
+		x.add(LevelFail, checkSQLite, "Install a newer build of the service: an older SQLite can damage the database.",
+			"%s is older than %d.%d.%d", v, minSQLite[0], minSQLite[1], minSQLite[2])
 		return
 	}
 	x.ok(checkSQLite, "%s (%s)", v, DriverName)
@@ -361,15 +368,15 @@ func newEnough(version string) bool {
 		return false
 	}
 	for i, n := range v {
-		if n != leastSQLite[i] {
-			return n > leastSQLite[i]
+		if n != minSQLite[i] {
+			return n > minSQLite[i]
 		}
 	}
 	return true
 }
 
-// quickCheck reads the database through and says whether it is whole, as far as
-// it came in the given time.
+// quickCheck checks the integrity of the database for at most the given time, and reports
+// whether it found no error.
 func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.Duration) bool {
 	bounded, cancel := context.WithTimeout(ctx, reading)
 	defer cancel()
@@ -377,24 +384,23 @@ func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.D
 	err := db.QueryRowContext(bounded, "PRAGMA quick_check(1)").Scan(&found)
 	switch {
 	case bounded.Err() != nil:
-		x.ok(checkDatabase, "nothing is wrong with what could be read in %v, which was not all of it", reading)
+		x.ok(checkDatabase, "no errors found in %v; the check is incomplete", reading)
 	case err != nil && sqlite.IsCorrupt(err):
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", err)
 		return false
 	case err != nil:
-		x.add(LevelFail, checkDatabase, "Call this as the user that the service runs as, or as root.", "it cannot be read: %v", err)
+		x.add(LevelFail, checkDatabase, "Run this command as the service's user or as root.", "cannot read it: %v", err)
 		return false
 	case found != "ok":
 		x.add(LevelFail, checkDatabase, adviceRestore, "%s", found)
 		return false
 	default:
-		x.ok(checkDatabase, "it is whole")
+		x.ok(checkDatabase, "intact")
 	}
 	return true
 }
 
-// schema looks at the version of the schema, and says whether this binary can
-// use it.
+// schema checks the schema version, and reports whether this binary supports it.
 func (x *examination) schema(version int) bool {
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	switch known := len(files); {
@@ -402,95 +408,108 @@ func (x *examination) schema(version int) bool {
 		x.add(LevelFail, checkSchema, "", "%v", err)
 		return false
 	case version > known:
-		x.add(LevelFail, checkSchema, "Use a newer binary.", "the database has schema %d, and this binary knows schemas up to %d", version, known)
+		x.add(LevelFail, checkSchema, "Use a newer binary.", "the database has schema %d, but this binary supports schemas up to %d", version,
+			known)
 		return false
 	case version < known:
-		x.add(LevelWarn, checkSchema, "service serve brings it up to date when it starts, after a copy of the database.", "the database has schema %d, and this binary has schema %d", version, known)
+		x.add(LevelWarn, checkSchema, "service serve upgrades it on its next start, after a copy of the database.",
+			"the database has schema %d, this binary has schema %d", version, known)
 	default:
-		x.ok(checkSchema, "%d, the newest", version)
+		x.ok(checkSchema, "%d, up to date", version)
 	}
 	return true
 }
 
-// key looks at the file of the key, and whether it is that of the database;
-// check is what proves it, nil when that is known.
+// key checks the key file, and that its key is that of the database. check is the value that
+// proves it, nil if that is known.
 func (x *examination) key(file *keyring.File, check []byte) {
 	keys, err := file.Read()
 	if errors.Is(err, fs.ErrNotExist) {
 		err = file.Missing(true)
 	}
 	if err != nil {
-		x.add(LevelFail, checkKey, "Put the key of this data directory back, for its owner alone to read.", "%v", err)
+		x.add(LevelFail, checkKey, "Restore the key file of this data directory, readable only by its owner.", "%v", err)
 		return
 	}
 	if check != nil {
 		if ring, err := keyring.New(file, keys); err != nil || !ring.Fits(check) {
-			x.add(LevelFail, checkKey, "Put the key of this data directory back.", "%s does not hold the key that the secrets in this database are encrypted with", file.Path)
+			x.add(LevelFail, checkKey, "Restore the key file of this data directory.",
+				"%s does not contain the key that encrypts the secrets in this database", file.Path)
 			return
 		}
 	}
 	switch {
 	case file.Exposed():
-		x.add(LevelWarn, checkKey, "chmod 600 "+file.Path, "%s can be read by every user of this machine", file.Path)
+		x.add(LevelWarn, checkKey, "chmod 600 "+file.Path, "%s is readable by every user of this machine", file.Path)
 	case len(keys) > 1:
-		x.add(LevelWarn, checkKey, "Call service key rotate, which finishes it, and remove all lines but the first from a file that the service cannot write.", "%s holds %d keys: a rotation is not finished", file.Path, len(keys))
+		x.add(LevelWarn, checkKey,
+			"Run service key rotate to finish it. If the service cannot write the file, then remove all lines but the first.",
+			"%s contains %d keys: a rotation is incomplete", file.Path, len(keys))
 	default:
 		x.ok(checkKey, "%s", file.Path)
 	}
 }
 
-// clock compares the clock with the time that was last written down.
+// clock compares the clock with the last saved time.
 func (x *examination) clock(saved, now time.Time) {
 	if behind := saved.Sub(now); behind > time.Minute {
-		x.add(LevelWarn, checkClockSaved, "Set the clock right before the service starts.", "the clock is %v behind what it was when the service last ran", behind.Round(time.Second))
+		x.add(LevelWarn, checkClockSaved, "Correct the clock before you start the service.",
+			"the clock is %v behind the time at which the service last ran", behind.Round(time.Second))
 		return
 	}
-	x.ok(checkClockSaved, "it has gone on since the service last ran")
+	x.ok(checkClockSaved, "not behind the last run of the service")
 }
 
 func (x *examination) admins(any bool) {
 	if !any {
-		x.add(LevelWarn, checkAdmins, "service admin setup-link prints a link that makes the first; service admin create makes one here.", "nobody can sign in to the admin UI")
+		x.add(LevelWarn, checkAdmins, "Create one with service admin create, or open a link from service admin setup-link.",
+			"no admin can sign in to the admin UI")
 		return
 	}
-	x.ok(checkAdmins, "there is one at least")
+	x.ok(checkAdmins, "at least one")
 }
 
-// replicaBehind is how far behind a replica that follows may be, at rest or
-// under load.
+// replicaBehind is how far a healthy replica may lag, idle or under load.
 const replicaBehind = time.Minute
 
-const adviceNoReplica = "Name a place for a copy by --litestream, so that a lost disk does not lose everything; or make backups: service backup create."
+const adviceNoReplica = "Configure a replica with --litestream, so that a lost disk does not lose everything, or make backups with " +
+	"service backup create."
 
-// replica looks at how the copy elsewhere does, as the running service knows.
+// replica checks the status of the replica of the running service.
 func (x *examination) replica(y ReplicaStatus) {
 	switch {
 	case y.State == ReplicaOff:
-		x.add(LevelWarn, checkReplicated, adviceNoReplica, "there is none")
+		x.add(LevelWarn, checkReplicated, adviceNoReplica, "not configured")
 	case y.State == ReplicaFailing:
-		x.add(LevelFail, checkReplicated, "See to what its error says; it is tried again by itself.", "%s is %v behind: %s", y.Target, y.Lag.Round(time.Second), y.Err)
+		x.add(LevelFail, checkReplicated, "Resolve the error; the service retries automatically.", "%s is %v behind: %s", y.Target,
+			y.Lag.Round(time.Second), y.Err)
 	case y.State == ReplicaOpening || y.Lag > replicaBehind:
-		x.add(LevelWarn, checkReplicated, "See that the way to it is wide enough; it catches up by itself.", "%s is %v behind", y.Target, y.Lag.Round(time.Second))
+		x.add(LevelWarn, checkReplicated, "Check the bandwidth to the replica; it catches up automatically.", "%s is %v behind", y.Target,
+			y.Lag.Round(time.Second))
 	case y.TermComplete:
-		x.ok(checkReplicated, "%s follows, last at %s, in term %d; Litestream's own command can restore it from %s there", y.Target, webhook.FormatTime(y.LastSuccess), y.Term, y.TermPath)
+		x.ok(checkReplicated, "%s is up to date as of %s, in term %d; Litestream's own command can restore it from %s", y.Target,
+			webhook.FormatTime(y.LastSuccess), y.Term, y.TermPath)
 	default:
-		x.ok(checkReplicated, "%s follows, last at %s, in term %d; only service restore can restore it until the term has a copy of what it continues", y.Target, webhook.FormatTime(y.LastSuccess), y.Term)
+		x.ok(checkReplicated,
+			"%s is up to date as of %s, in term %d; only service restore can restore it until the term has its own snapshot", y.Target,
+			webhook.FormatTime(y.LastSuccess), y.Term)
 	}
 }
 
-// reach asks the copy elsewhere for its newest state, when no service does.
-func (x *examination) reach(ctx context.Context, cfg *replica.Config) {
+// bucket checks that the replica can be reached, for a data directory that no process has open.
+func (x *examination) bucket(ctx context.Context, cfg *replica.Config) {
 	if cfg == nil {
-		x.add(LevelWarn, checkReplicated, adviceNoReplica, "there is none")
+		x.add(LevelWarn, checkReplicated, adviceNoReplica, "not configured")
 		return
 	}
 	newest, err := replica.Newest(ctx, cfg)
 	switch {
 	case errors.Is(err, replica.ErrEmpty):
-		x.add(LevelWarn, checkReplicated, "service serve fills it.", "%s can be reached, and is empty", cfg.Target())
+		x.add(LevelWarn, checkReplicated, "service serve fills it.", "%s is reachable but empty", cfg.Target())
 	case err != nil:
-		x.add(LevelFail, checkReplicated, "See to what its error says: service serve starts without it, and tries again.", "%s cannot be reached: %v", cfg.Target(), err)
+		x.add(LevelFail, checkReplicated, "Resolve the error; service serve starts without the replica and retries.",
+			"%s is not reachable: %v", cfg.Target(), err)
 	default:
-		x.ok(checkReplicated, "%s has the state of %s", cfg.Target(), webhook.FormatTime(newest))
+		x.ok(checkReplicated, "%s is reachable; its newest state is of %s", cfg.Target(), webhook.FormatTime(newest))
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"service/store/sqlite"
 )
 
-// KnownLease returns what [Store.LeaseGeneration] would, for a data directory
-// that no process has open, and changes nothing in it. A directory without a
-// database has [math.MaxInt64]: it is filled from the replica. The error wraps
-// [ErrLocked] when a process has the directory.
+// KnownLease is [Store.LeaseGeneration] for a data directory that no process has open, and
+// changes nothing in it. For a directory without a database it returns [math.MaxInt64], since
+// that is filled from the replica. The error wraps [ErrLocked] if a process has the directory
+// open.
 func KnownLease(ctx context.Context, dir string) (generation int64, err error) {
 	path := filepath.Join(dir, databaseFile)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

@@ -37,24 +37,24 @@ func TestExamineDir(t *testing.T) {
 	}{
 		{name: "all is well", opens: true},
 		{name: "a directory for all", closed: chmod("", 0o755), want: map[string]Level{checkDirectory: LevelWarn}, detail: "mode 0755", opens: true},
-		{name: "a database for all", closed: chmod(databaseFile, 0o644), want: map[string]Level{checkDirectory: LevelWarn}, detail: "service.db can be read", opens: true},
+		{name: "a database for all", closed: chmod(databaseFile, 0o644), want: map[string]Level{checkDirectory: LevelWarn}, detail: "service.db is readable", opens: true},
 		{name: "a key for all", closed: chmod(keyring.FileName, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
 		{name: "no key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyring.FileName))) }, want: map[string]Level{checkKey: LevelFail}, detail: "is missing: it is the key of the secrets in this database; put it back"},
 		{name: "another key", closed: func(t *testing.T, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, keyring.FileName), keyring.Format([]keyring.Key{keyring.NewKey()}), 0o600))
-		}, want: map[string]Level{checkKey: LevelFail}, detail: "does not hold the key"},
+		}, want: map[string]Level{checkKey: LevelFail}, detail: "does not contain the key"},
 		{name: "two keys", closed: func(t *testing.T, dir string) {
 			f, err := os.OpenFile(filepath.Join(dir, keyring.FileName), os.O_APPEND|os.O_WRONLY, 0)
 			must(t, err)
 			_, err = f.Write(keyring.Format([]keyring.Key{keyring.NewKey()}))
 			must(t, errors.Join(err, f.Close()))
-		}, want: map[string]Level{checkKey: LevelWarn}, detail: "a rotation is not finished", opens: true},
+		}, want: map[string]Level{checkKey: LevelWarn}, detail: "a rotation is incomplete", opens: true},
 		{name: "a newer schema", open: func(t *testing.T, s *Store) { write(t, s, "PRAGMA user_version = 9999") },
-			want: map[string]Level{checkSchema: LevelFail}, detail: "schema 9999, and this binary knows schemas up to "},
+			want: map[string]Level{checkSchema: LevelFail}, detail: "schema 9999, but this binary supports schemas up to "},
 		{name: "a clock set back", open: func(t *testing.T, s *Store) {
 			write(t, s, "UPDATE settings SET value = ? WHERE name = 'clock'", fmt.Append(nil, time.Now().Add(time.Hour).UnixMilli()))
 			s.writer.running = false // the clock would be written down with the end
-		}, want: map[string]Level{checkClockSaved: LevelWarn}, detail: " behind what it was", opens: true},
+		}, want: map[string]Level{checkClockSaved: LevelWarn}, detail: " behind the time at which", opens: true},
 		{name: "a damaged page", closed: func(t *testing.T, dir string) {
 			f, err := os.OpenFile(filepath.Join(dir, databaseFile), os.O_WRONLY, 0)
 			must(t, err)
@@ -88,7 +88,7 @@ func TestExamineDir(t *testing.T) {
 			if (err == nil) != test.opens {
 				t.Errorf("Open: %v, want that it opens: %v", err, test.opens)
 			}
-			if err != nil && test.detail == "schema 9999, and this binary knows schemas up to " && !strings.Contains(err.Error(), "has schema 9999, and this binary knows schemas up to ") {
+			if err != nil && test.want[checkSchema] != "" && !strings.Contains(err.Error(), "has schema 9999") {
 				t.Errorf("Open: %v", err)
 			}
 			if err == nil {
@@ -138,11 +138,11 @@ func TestExamineOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
 	must(t, err)
-	compare(t, found, map[string]Level{checkDirectory: LevelWarn}, "is not there")
+	compare(t, found, map[string]Level{checkDirectory: LevelWarn}, "does not exist")
 	must(t, os.Mkdir(dir, 0o700))
 	found, err = Examine(t.Context(), Config{Dir: dir}, time.Minute)
 	must(t, err)
-	compare(t, found, map[string]Level{checkDatabase: LevelWarn}, "is not there")
+	compare(t, found, map[string]Level{checkDatabase: LevelWarn}, "does not exist")
 
 	s, err := Open(t.Context(), Config{Dir: dir})
 	must(t, err)
@@ -153,8 +153,8 @@ func TestExamineOthers(t *testing.T) {
 	compare(t, s.Examine(t.Context(), time.Minute), nil, "")
 	must(t, os.Chmod(filepath.Join(dir, keyring.FileName), 0o644))
 	compare(t, s.Examine(t.Context(), 0), map[string]Level{checkKey: LevelFail}, "mode 0644")
-	s.disk.least = 1 << 60
-	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail}, "MiB must be")
+	s.disk.min = 1 << 60
+	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail}, "MiB required")
 	must(t, s.Close())
 
 	old := t.TempDir()
@@ -245,12 +245,12 @@ func TestExamineReplica(t *testing.T) {
 			t.Errorf("got %v, want %s and %q", last, want, detail)
 		}
 	}
-	reach(LevelWarn, "is empty")
+	reach(LevelWarn, "but empty")
 	r := openReplicated(t, dir, fileReplica(t, dir, target))
 	r.await("up to date", upToDate)
 	must(t, r.close())
-	reach(LevelOK, "has the state of "+time.Now().UTC().Format("2006-"))
+	reach(LevelOK, "its newest state is of "+time.Now().UTC().Format("2006-"))
 	must(t, os.RemoveAll(target))
 	must(t, os.WriteFile(target, nil, 0o600))
-	reach(LevelFail, "cannot be reached: ")
+	reach(LevelFail, "is not reachable: ")
 }

@@ -9,40 +9,40 @@ import (
 	"service/webhook"
 )
 
-// feed is a list that goes by cursor, and the query of one of its pages. The
-// cursor is the position of the last row of the page before.
+// feed is a list with cursors, and the query of one of its pages. A cursor is the position of
+// the last row of the previous page.
 type feed struct {
 	s         *core
 	q         *webhook.ListQuery
 	scope     cursorScope
 	streams   []stream
 	binds     binds // of all streams
-	low, high int64 // the bounds of the key, both exclusive
-	budget    int   // rows that a page may look at
+	low, high int64 // exclusive bounds of the key
+	budget    int   // rows that a page may read
 
-	// find, unless it is nil, returns the streams of what lies behind a position.
+	// find, unless nil, returns the streams of the rows after a position.
 	find func(v *view, o order, from position) ([]stream, error)
 }
 
-// stream is rows that are read along an access, some at a time; or that are in
-// memory. No row is in two streams of a feed.
+// stream is a sequence of rows, read in chunks along an access, or all in memory. No row is in
+// two streams of a feed.
 type stream struct {
-	*access       // nil: all rows are in memory
-	binds   binds // of this stream alone
+	*access       // nil if all rows are in memory
+	binds   binds // of this stream only
 
-	rows []row    // that have been read, and not yet come to
-	from position // behind which the next are
-	size int      // how many to read next
-	done bool     // there is no more to read
+	rows []row    // read but not yet merged
+	from position // the next rows come after it
+	size int      // rows to read next
+	done bool     // nothing more to read
 }
 
-// row is a position, and whether the filters let the row there through.
+// row is a position, and whether the row there matches the filters.
 type row struct {
 	position
 	ok bool
 }
 
-// byCompletion says whether completed_at is the value of positions.
+// byCompletion reports whether positions contain completed_at.
 func (f *feed) byCompletion() bool { return f.q.Sort[0].Name == "completed_at" }
 
 // order returns the order of the list.
@@ -53,7 +53,7 @@ func (f *feed) order() order {
 	return order{keyDescending: f.q.Sort[0].Descending}
 }
 
-// page returns the keys of the page, and the cursor of the next, "" on the last.
+// page returns the keys of the page, and the cursor of the next page, "" on the last.
 func (f *feed) page(v *view) (keys []int64, next string, err error) {
 	o := f.order()
 	from, err := f.start(o)
@@ -67,7 +67,7 @@ func (f *feed) page(v *view) (keys []int64, next string, err error) {
 	return keys, next, err
 }
 
-// start returns the position behind which the page begins.
+// start returns the position after which the page begins.
 func (f *feed) start(o order) (from position, err error) {
 	switch {
 	case f.byCompletion() && f.q.Cursor != "":
@@ -77,9 +77,9 @@ func (f *feed) start(o order) (from position, err error) {
 	case f.q.Cursor == "":
 		return o.start(0), nil
 	}
-	place := []int64{0}
-	err = f.s.place(f.scope, f.q.Cursor, place)
-	return position{key: place[0]}, err
+	key := []int64{0}
+	err = f.s.place(f.scope, f.q.Cursor, key)
+	return position{key: key[0]}, err
 }
 
 // cursor renders a position.
@@ -90,10 +90,9 @@ func (f *feed) cursor(at position) string {
 	return f.s.cursor(f.scope, []int64{at.key})
 }
 
-// walk returns the keys of a page behind a position: the rows of the streams,
-// merged, that the filters let through. It looks at no more than the budget of
-// rows, but for one of each stream, and leaves off when its time is over. more
-// says that it left off at the position at, and not for want of rows.
+// walk merges the streams and returns the keys of a page after a position. It reads at most
+// budget rows, but at least one of each stream, and stops when its time is up. more reports
+// that it stopped at the position at although rows may follow.
 func (f *feed) walk(v *view, o order, from position) (keys []int64, at position, more bool, err error) {
 	streams := slices.Clone(f.streams)
 	if f.find != nil {
@@ -101,9 +100,9 @@ func (f *feed) walk(v *view, o order, from position) (keys []int64, at position,
 			return nil, from, false, err
 		}
 	}
-	w := walker{view: v, feed: f, order: o, over: f.s.lists.over(time.Now())}
+	w := walker{view: v, feed: f, order: o, deadline: f.s.lists.over(time.Now())}
 	w.begin(streams, from)
-	last := from // that was let through
+	last := from // the last row that matched
 	for at = from; ; {
 		next := w.first(streams)
 		switch {
@@ -119,7 +118,7 @@ func (f *feed) walk(v *view, o order, from position) (keys []int64, at position,
 			if ok {
 				keys, last = append(keys, at.key), at
 			}
-		case at != from && w.spent(): // the next page begins further on
+		case at != from && w.spent(): // the next page continues at at
 			return keys, at, true, nil
 		default:
 			if err := w.read(next); err != nil {
@@ -129,25 +128,24 @@ func (f *feed) walk(v *view, o order, from position) (keys []int64, at position,
 	}
 }
 
-// walker is what the streams of a walk have in common.
+// walker is the state that the streams of a walk share.
 type walker struct {
 	*view
 	*feed
-	order  order
-	over   time.Time
-	looked int
+	order    order
+	deadline time.Time
+	looked   int // rows read
 }
 
-// spent says whether a walk is to look at no more rows.
+// spent reports whether the walk must not read more rows.
 func (w *walker) spent() bool {
-	return w.looked >= w.budget || w.feed.s.lists.late(w.looked, w.over)
+	return w.looked >= w.budget || w.feed.s.lists.late(w.looked, w.deadline)
 }
 
-// begin puts each stream where it begins behind a position. In the order of
-// completed_at, the streams without a value are of deliveries that are not
-// completed: those come last, and are read when a walk comes to them.
+// begin moves each stream to its first row after a position. Sorted by completed_at, deliveries
+// that are not completed come last, so their streams start only when the walk reaches them.
 func (w *walker) begin(streams []stream, from position) {
-	begin := 0 // at once
+	begin := 0 // streams that start immediately
 	for i := range streams {
 		st := &streams[i]
 		st.from = from
@@ -164,8 +162,8 @@ func (w *walker) begin(streams []stream, from position) {
 			begin++
 		}
 	}
-	// Of each stream a few rows are read at a time, since which of them the next
-	// rows are in is not known; of one alone, as many as are needed.
+	// With several streams read a few rows of each, since it is unknown which has the
+	// next ones; with one stream, as many as needed.
 	size := w.budget
 	if begin > 1 {
 		size = min(max((w.q.Size+1)*2/begin, 8), max(w.budget/begin, 1))
@@ -175,8 +173,8 @@ func (w *walker) begin(streams []stream, from position) {
 	}
 }
 
-// first returns the stream that has the next row, or may have it once it is read;
-// nil when none has any.
+// first returns the stream that has the next row, or may have it once it is read; nil if none
+// has more.
 func (w *walker) first(streams []stream) (first *stream) {
 	var least position
 	for i := range streams {
@@ -194,7 +192,7 @@ func (w *walker) first(streams []stream) (first *stream) {
 	return first
 }
 
-// read reads the next rows of a stream, at least one if there is any.
+// read reads the next rows of a stream, at least one if there are any.
 func (w *walker) read(st *stream) error {
 	s := st.up
 	if w.order.keyDescending {
@@ -218,14 +216,14 @@ func (w *walker) read(st *stream) error {
 			found++
 		}
 		if n := len(st.rows); n > 0 && !r.ok && !st.rows[n-1].ok {
-			st.rows[n-1] = r // only how far it came is of interest
+			st.rows[n-1] = r // of rows that do not match, only the last position matters
 		} else {
 			st.rows = append(st.rows, r)
 		}
 		st.from = r.position
 		looked++
 		w.looked++
-		if enough = found > w.q.Size || w.feed.s.lists.late(w.looked, w.over); enough {
+		if enough = found > w.q.Size || w.feed.s.lists.late(w.looked, w.deadline); enough {
 			return sqlite.ErrStop
 		}
 		return nil
@@ -234,20 +232,19 @@ func (w *walker) read(st *stream) error {
 	return err
 }
 
-// beyond narrows the bounds of a key to what comes after a place.
-func beyond(place int64, descending bool, low, high int64) (int64, int64) {
+// beyond narrows the bounds of keys to those after key.
+func beyond(key int64, descending bool, low, high int64) (int64, int64) {
 	if descending {
-		return low, min(high, place)
+		return low, min(high, key)
 	}
-	return max(low, place), high
+	return max(low, key), high
 }
 
-// newer returns the cursor of the page before the one that the query asks for by
-// its cursor, "" when that is the first: it walks the other way round, from the
-// place of the cursor on, which is on that page.
+// newer returns the cursor of the page before the one at the query's cursor, "" if that is the
+// first. It walks backwards, starting at the row of the cursor.
 func (f *feed) newer(ctx context.Context) (cursor string, err error) {
-	place := []int64{0}
-	if err := f.s.place(f.scope, f.q.Cursor, place); err != nil {
+	key := []int64{0}
+	if err := f.s.place(f.scope, f.q.Cursor, key); err != nil {
 		return "", err
 	}
 	back := order{keyDescending: !f.q.Sort[0].Descending}
@@ -256,7 +253,7 @@ func (f *feed) newer(ctx context.Context) (cursor string, err error) {
 		step = -1
 	}
 	err = f.s.view(ctx, func(v *view) error {
-		_, at, more, err := f.walk(v, back, position{key: place[0] - step})
+		_, at, more, err := f.walk(v, back, position{key: key[0] - step})
 		if err == nil && more {
 			cursor = f.cursor(position{key: at.key + step})
 		}

@@ -2,7 +2,7 @@
 
 package store
 
-// fileSystem cannot tell file systems apart here.
-func fileSystem(string) (name string, kind fsKind) { return "of an unknown kind", fsDisk }
+// fileSystem cannot determine the file system on this operating system.
+func fileSystem(string) (name string, kind fsKind) { return "unknown", fsDisk }
 
 func journal(string) string { return "" }

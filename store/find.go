@@ -8,40 +8,40 @@ import (
 	"service/store/sqlite"
 )
 
-// Found is a record that an id led to. The id of an event is unique in its
-// program alone.
+// Found is a record that an id prefix matched. An event id is unique only within its program.
 type Found struct {
 	Kind      FoundKind
 	ID        string
 	ProgramID string
 }
 
-// FoundKind says what kind of record was found.
+// FoundKind is the kind of a found record.
 type FoundKind string
 
-// What can be found.
+// The kinds of records that Find looks for.
 const (
-	FoundSubscription FoundKind = "subscription" // a deleted one too
+	FoundSubscription FoundKind = "subscription" // including deleted ones
 	FoundDelivery     FoundKind = "delivery"
 	FoundEvent        FoundKind = "event"
 	FoundToken        FoundKind = "token"
 )
 
-// Each reads the ids of an index between two ends, the second left out.
+// Each reads a range of ids from an index; the upper bound is exclusive.
 const (
 	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ?4 AND id <= ?5 AND length(id) = 22 UNION ALL SELECT id, program_id FROM deliveries WHERE id >= ?1 AND id < ?2 AND length(id) = 36 LIMIT ?3"
-	findTokens        = "SELECT id, program_id FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-	findEvents        = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
+	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ?4 AND id <= ?5 AND length(id) = 22 " +
+		"UNION ALL SELECT id, program_id FROM deliveries WHERE id >= ?1 AND id < ?2 AND length(id) = 36 LIMIT ?3"
+	findTokens = "SELECT id, program_id FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+	findEvents = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
 )
 
-// Find returns the records of all programs whose id begins with prefix, of each
-// kind at most limit. It costs a look into an index for each kind, and for
-// events one for each program. An empty prefix finds nothing.
+// Find returns the records of all programs whose id begins with prefix, at most limit of each
+// kind. It costs an index lookup for each kind, and for events one for each program. An empty
+// prefix finds nothing.
 func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, error) {
 	prefix = strings.ToLower(prefix)
 	if prefix == "" || strings.Trim(prefix, "0123456789abcdef-") != "" {
-		return nil, nil // no id is spelt so
+		return nil, nil // no id contains such characters
 	}
 	var all []Found
 	err := s.view(ctx, func(v *view) error {
@@ -78,10 +78,10 @@ func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, er
 
 const selectProgramIDs = "SELECT id FROM programs ORDER BY id LIMIT ?"
 
-// IDs returns the ids of programs in their order, at most limit.
+// IDs returns the ids of at most limit programs in ascending order.
 func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
 	if limit < 1 {
-		return nil, errors.New("store: a limit is at least 1")
+		return nil, errors.New("store: limit must be at least 1")
 	}
 	var ids []string
 	err := s.db.Each(ctx, selectProgramIDs, []any{limit}, func(scan func(...any) error) error {

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// Of a URL the query is left out: it may hold a secret, which no search may guess.
+	// The query of a URL is not searched: it may contain a secret that could be guessed.
 	findSubscriptionsByText = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
 		WHERE deleted_at IS NULL AND (description LIKE ?1 ESCAPE '\' OR substr(url, 1, instr(url || '?', '?') - 1) LIKE ?1 ESCAPE '\') LIMIT ?2`
 	findProgramsByText = `SELECT id FROM programs WHERE id LIKE ?1 ESCAPE '\' ORDER BY id LIMIT ?2`
 )
 
-// containing returns the pattern of LIKE for all that contains text.
+// containing returns a LIKE pattern for values that contain text.
 func containing(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
 }
 
-// FindByText returns subscriptions whose description or URL contains text, and programs
-// whose id does, of each at most limit. The case of ASCII letters does not matter. It
-// reads all subscriptions that are not deleted. An empty text finds nothing.
+// FindByText returns subscriptions whose description or URL contains text, and programs whose
+// id does, at most limit of each. ASCII letters match in either case. It reads all
+// subscriptions that are not deleted. An empty text finds nothing.
 func (s *Store) FindByText(ctx context.Context, text string, limit int) (subs []webhook.Subscription, programs []string, err error) {
 	if text == "" {
 		return nil, nil, nil
@@ -47,44 +47,43 @@ func (s *Store) FindByText(ctx context.Context, text string, limit int) (subs []
 	return subs, programs, err
 }
 
-// EventSearch asks for the events whose JSON has a value in a field; see
-// [webhook.FieldHas].
+// EventSearch selects the events whose JSON has a value in a field, see [webhook.FieldHas].
 type EventSearch struct {
-	ProgramID    string // "" is all
+	ProgramID    string // "" for all programs
 	Field, Value string
-	From         time.Time     // no event is read that was received before; zero for no bound
-	Cursor       string        // More of the page before, or ""
-	Limit        int           // of events that are found
-	Within       time.Duration // how long events are read
+	From         time.Time     // earliest received_at; zero for no bound
+	Cursor       string        // More of the previous page, or ""
+	Limit        int           // maximum number of events found
+	Within       time.Duration // maximum duration of the search
 }
 
-// EventsFound is a page of what a search found, the newest first.
+// EventsFound is a page of search results, newest first.
 type EventsFound struct {
 	Events []webhook.Event
-	Read   int       // how many events were read
-	Until  time.Time // when the oldest of them was received, zero when none was read
-	More   string    // the cursor of the search further back, "" when it reached its end
+	Read   int       // number of events read
+	Until  time.Time // when the oldest event read was received; zero if none was read
+	More   string    // cursor to continue the search, "" at its end
 }
 
-// searchStep is how many events are read by one query.
+// searchStep is how many events one query reads.
 const searchStep = 500
 
 const searchEvents = "SELECT rowid, program_id, seq, id, name, received_at, json FROM events WHERE rowid < ? ORDER BY rowid DESC LIMIT ?"
 
-// Search reads events from the newest, until it has found enough, has reached the time
-// From, or was at it for long enough.
+// Search reads events, newest first, until it has found Limit events, reached From, or searched
+// for Within.
 func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) {
 	scope := cursorScope{"event search", q.ProgramID, "", q.Field + ":" + q.Value}
-	x := eventSearch{EventSearch: q, place: []int64{1<<63 - 1}}
+	x := eventSearch{EventSearch: q, position: []int64{1<<63 - 1}}
 	if q.Cursor != "" {
-		if err := s.place(scope, q.Cursor, x.place); err != nil {
+		if err := s.place(scope, q.Cursor, x.position); err != nil {
 			return x.found, err
 		}
 	}
 	for end := time.Now().Add(q.Within); ; {
 		read := x.found.Read
 		err := s.view(ctx, func(v *view) error {
-			return v.Each(searchEvents, []any{x.place[0], searchStep}, func(scan func(...any) error) error {
+			return v.Each(searchEvents, []any{x.position[0], searchStep}, func(scan func(...any) error) error {
 				var row int64
 				var program string
 				e, err := s.dictionaries.scanEvent("", func(dest ...any) error { return scan(append([]any{&row, &program}, dest...)...) })
@@ -101,30 +100,30 @@ func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) 
 		case x.ended || x.found.Read-read < searchStep && !x.full():
 			return x.found, nil
 		case x.full() || !time.Now().Before(end):
-			x.found.More = s.cursor(scope, x.place)
+			x.found.More = s.cursor(scope, x.position)
 			return x.found, nil
 		}
 	}
 }
 
-// eventSearch is a search while it is made.
+// eventSearch is a search in progress.
 type eventSearch struct {
 	EventSearch
-	found EventsFound
-	place []int64 // the rowid of the last event that was read
-	ended bool    // the time From was reached
+	found    EventsFound
+	position []int64 // the rowid of the last event read
+	ended    bool    // From was reached
 }
 
 func (x *eventSearch) full() bool { return len(x.found.Events) >= x.Limit }
 
-// take looks at the next event. The error is [sqlite.ErrStop] when no more is to be read.
+// take examines the next event. It returns [sqlite.ErrStop] if no more events must be read.
 func (x *eventSearch) take(row int64, e *webhook.Event) error {
-	// Events of several programs may be a little out of the order of their times.
+	// Events of different programs may be slightly out of order.
 	if e.ReceivedAt.Before(x.From.Add(-disorder)) {
 		x.ended = true
 		return sqlite.ErrStop
 	}
-	x.place[0] = row
+	x.position[0] = row
 	x.found.Read, x.found.Until = x.found.Read+1, e.ReceivedAt
 	if (x.ProgramID == "" || e.ProgramID == x.ProgramID) && !e.ReceivedAt.Before(x.From) && webhook.FieldHas(e.JSON, x.Field, x.Value) {
 		x.found.Events = append(x.found.Events, *e)

@@ -14,51 +14,49 @@ import (
 	"service/webhook"
 )
 
-// Usage is what a forecast is made from. It is measured without reading the log
-// through.
+// Usage is the measured input of a forecast.
 type Usage struct {
 	At     time.Time
-	Empty  bool      // no event was ever accepted
-	Begun  time.Time // when the first event was accepted; zero when it was removed since, or Empty
-	Oldest time.Time // when the oldest event was accepted that is not older than the retention; zero when there is none
-	Events int64     // stored since then
-	Recent int64     // accepted in the last day, or in a retention shorter than that
+	Empty  bool      // no event has been accepted yet
+	Begun  time.Time // when the first event was accepted; zero if it has been removed, or Empty
+	Oldest time.Time // when the oldest event within the retention was accepted; zero if there is none
+	Events int64     // stored events since Oldest
+	Recent int64     // events accepted in the last day, or in the retention if that is shorter
 
 	File       int64 // bytes of the database
-	Used       int64 // bytes of it that hold something
-	EventBytes int64 // bytes of an event with its indexes, without its deliveries, about
-	Shrinks    bool  // the file becomes smaller when most of it is free
+	Used       int64 // bytes of the pages in use
+	EventBytes int64 // approximate bytes of an event with its indexes, without its deliveries
+	Shrinks    bool  // the file shrinks when most of it is free (incremental vacuum)
 }
 
-// Forecast is what the database comes to when events go on as in the last day.
+// Forecast predicts the size of the database if events keep arriving as in the last day.
 type Forecast struct {
-	// Known is false while the service has accepted events for less than a day; it is
-	// to be known at KnownAt, which is zero before the first event.
+	// Known is false until the service has accepted events for a day, at KnownAt, which
+	// is zero before the first event.
 	Known   bool
 	KnownAt time.Time
 
 	EventsPerDay int64
 	EventBytes   int64     // bytes of an event with its deliveries
-	Size         int64     // bytes of the database when it is as old as the retention
-	DayBytes     int64     // bytes that a day more of retention costs
-	Full         bool      // the disk has no room for events now
-	FullAt       time.Time // when it has none; zero for never
-	Copy         int64     // bytes that a whole copy takes now: a backup, an upgrade of the schema, a compaction
-	Stuck        int64     // free bytes of the file, most of it, which only service compact gives back
+	Size         int64     // bytes of the database once it covers the whole retention
+	DayBytes     int64     // bytes for each additional day of retention
+	Full         bool      // the disk is too full for events now
+	FullAt       time.Time // when it will be; zero for never
+	Copy         int64     // bytes of a full copy now: a backup, a schema upgrade, a compaction
+	Stuck        int64     // free bytes in a mostly free file that only service compact returns to the disk
 }
 
-// emptyDatabase is about how many bytes a database takes that holds nothing.
+// emptyDatabase is the approximate size of an empty database in bytes.
 const emptyDatabase = 400 << 10
 
 const day = 24 * time.Hour
 
-// rateSpan is the time in which events are counted to tell their rate.
+// rateSpan is the period over which the rate of events is measured.
 func (r Retention) rateSpan() time.Duration { return min(r.All, day) }
 
-// forecast says what the database comes to by what is measured of it. An event costs
-// its own bytes until it is as old as keep.All, and those of its deliveries until
-// they are as old as keep.Delivered. Events that are stored have come evenly since
-// the oldest; those to come do so at today's rate.
+// forecast computes a forecast from measured usage. An event costs its own bytes until
+// keep.All, and those of its deliveries until keep.Delivered. It assumes that stored events
+// arrived evenly since the oldest, and that new ones arrive at today's rate.
 func forecast(u Usage, d Disk, keep Retention) Forecast {
 	f := Forecast{Copy: u.Used, Full: d.Low}
 	if free := u.File - u.Used; !u.Shrinks && free > u.File/shrinkAbove && free >= shrinkLeast {
@@ -76,7 +74,7 @@ func forecast(u Usage, d Disk, keep Retention) Forecast {
 	perDay := float64(u.Recent) * float64(day) / float64(span)
 	all, delivered, age := days(keep.All), days(keep.delivered()), days(max(u.At.Sub(u.Oldest), time.Minute))
 	age = min(age, all)
-	// What is stored is split into events and deliveries by the size of an event.
+	// Split the stored bytes into events and deliveries by the size of an event.
 	base := float64(min(emptyDatabase, u.Used))
 	stored := float64(max(u.Events, 1))
 	ofEvent := min(float64(u.EventBytes), (float64(u.Used)-base)/stored)
@@ -94,7 +92,8 @@ func forecast(u Usage, d Disk, keep Retention) Forecast {
 	if delivered == all {
 		f.DayBytes = int64(perDay * (ofEvent + ofDeliveries))
 	}
-	if after, ok := reached(size, float64(u.File+max(d.Free-d.Least, 0)), []float64{0, delivered - age, delivered, all - age, all}); ok && !f.Full {
+	if after, ok := reached(size, float64(u.File+max(d.Free-d.Least, 0)), []float64{0, delivered - age, delivered, all - age, all}); ok &&
+		!f.Full {
 		f.FullAt = u.At.Add(time.Duration(min(after, 36500) * float64(day))).Truncate(time.Minute)
 	}
 	return f
@@ -102,8 +101,8 @@ func forecast(u Usage, d Disk, keep Retention) Forecast {
 
 func days(d time.Duration) float64 { return float64(d) / float64(day) }
 
-// reached returns when a size passes a limit, if it does; it is linear between the
-// corners.
+// reached returns when size, which is linear between the corners, exceeds a limit, and whether
+// it does.
 func reached(size func(float64) float64, limit float64, corners []float64) (float64, bool) {
 	slices.Sort(corners)
 	from := 0.0
@@ -122,42 +121,43 @@ func reached(size func(float64) float64, limit float64, corners []float64) (floa
 	return 0, false
 }
 
-// String says it in words.
+// String describes the forecast in one sentence.
 func (f Forecast) String() string {
-	copied := "a whole copy takes " + webhook.ByteSize(f.Copy)
+	copied := "a full copy takes " + webhook.ByteSize(f.Copy)
 	switch {
 	case !f.Known && f.KnownAt.IsZero():
-		return "too little is known until a day after the first event; " + copied
+		return "available a day after the first event; " + copied
 	case !f.Known:
-		return "too little is known until " + webhook.FormatTime(f.KnownAt) + "; " + copied
+		return "available from " + webhook.FormatTime(f.KnownAt) + "; " + copied
 	case f.EventsPerDay == 0:
-		return "no event in the last day: the database does not grow; " + copied
+		return "no events in the last day, so the database is not growing; " + copied
 	}
-	return fmt.Sprintf("at %d events a day the database comes to %s, and %s; one more day of retention costs %s; %s",
+	return fmt.Sprintf("at %d events a day the database grows to %s, and %s; each additional day of retention costs %s; %s",
 		f.EventsPerDay, webhook.ByteSize(f.Size), f.DiskFull(), webhook.ByteSize(f.DayBytes), copied)
 }
 
-// DiskFull says when the disk is full.
+// DiskFull describes when the disk will be full.
 func (f Forecast) DiskFull() string {
 	switch {
 	case f.Full:
 		return "the disk is full"
 	case f.FullAt.IsZero():
-		return "the disk does not become full"
+		return "the disk does not fill up"
 	}
-	return "the disk is full on " + f.FullAt.UTC().Format("2 January 2006")
+	return "the disk will be full on " + f.FullAt.UTC().Format("2 January 2006")
 }
 
 const (
-	// Rows of the log are only appended: a rowid stands for a time in it.
+	// Rows of the log are only appended, so the rowid rises with time.
 	selectNewestRow = "SELECT coalesce(max(rowid), 0) FROM events"
 	selectEventFrom = "SELECT rowid, received_at FROM events WHERE rowid >= ? ORDER BY rowid LIMIT 1"
-	// With its row, its entries in three indexes, and pages that are not full.
-	selectEventBytes = `SELECT coalesce(CAST(avg(octet_length(json) + 2 * length(id) + 4 * length(program_id) + 2 * length(name) + 40) * 1.1 AS INTEGER), 0)
+	// The row, its entries in three indexes, and 10 % for partly filled pages.
+	selectEventBytes = `SELECT coalesce(CAST(
+			avg(octet_length(json) + 2 * length(id) + 4 * length(program_id) + 2 * length(name) + 40) * 1.1 AS INTEGER), 0)
 		FROM (SELECT json, id, program_id, name FROM events ORDER BY rowid DESC LIMIT 200)`
 )
 
-// scanRow reads the one row of a query.
+// scanRow runs a query and scans its single row.
 type scanRow = func(query string, args []any, dest ...any) error
 
 // measureUsage measures a database. Its cost does not depend on how much is stored.
@@ -195,10 +195,10 @@ func measureUsage(scan scanRow, path string, now time.Time, keep Retention) (u U
 	return u, err
 }
 
-// rowAt returns the first row of the log that was accepted at a time or later, and
-// when: newest+1 for none.
+// rowAt returns the first row of the log that was accepted at a time or later, and when;
+// newest+1 if there is none.
 func rowAt(scan scanRow, oldest, newest int64, at time.Time) (row int64, accepted time.Time, err error) {
-	low, high := oldest, newest+1 // between them there is a gap, or the row
+	low, high := oldest, newest+1 // rows may be missing in between
 	for row = high; low < high; {
 		middle := low + (high-low)/2
 		var found, received int64
@@ -218,22 +218,23 @@ func rowAt(scan scanRow, oldest, newest int64, at time.Time) (row int64, accepte
 	return row, accepted, nil
 }
 
-// warnFull is how long before the disk is full an examination warns of it.
+// warnFull is how long before the disk is full an examination warns.
 const warnFull = 30 * day
 
-// forecast says what the database comes to.
+// forecast adds the forecast of the database's size.
 func (x *examination) forecast(f Forecast, now time.Time) {
 	switch {
 	case f.Stuck > 0:
-		x.add(LevelWarn, checkForecast, "Stop the service and run service compact.", "%s of the database's file are free, and it does not become smaller by itself; %s", webhook.ByteSize(f.Stuck), f)
+		x.add(LevelWarn, checkForecast, "Stop the service and run service compact.",
+			"%s of the database file are free, but it does not shrink by itself; %s", webhook.ByteSize(f.Stuck), f)
 	case f.Full || !f.FullAt.IsZero() && f.FullAt.Sub(now) < warnFull:
-		x.add(LevelWarn, checkForecast, "A shorter --retention or --retention-delivered, or a larger disk.", "%s", f)
+		x.add(LevelWarn, checkForecast, "Shorten --retention or --retention-delivered, or enlarge the disk.", "%s", f)
 	default:
 		x.ok(checkForecast, "%s", f)
 	}
 }
 
-// Forecast says what the database comes to when events go on as in the last day.
+// Forecast predicts the size of the database if events keep arriving as in the last day.
 func (s *Store) Forecast(ctx context.Context) (Forecast, error) { return s.core.forecast(ctx) }
 
 func (s *core) forecast(ctx context.Context) (Forecast, error) {
@@ -242,5 +243,5 @@ func (s *core) forecast(ctx context.Context) (Forecast, error) {
 	if err != nil {
 		return Forecast{}, err
 	}
-	return forecast(u, diskOf(s.dir, s.disk.least, scan), s.retention), nil
+	return forecast(u, diskOf(s.dir, s.disk.min, scan), s.retention), nil
 }

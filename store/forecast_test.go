@@ -69,12 +69,12 @@ func TestForecast(t *testing.T) {
 func TestForecastInWords(t *testing.T) {
 	full := time.Date(2027, 3, 4, 5, 6, 0, 0, time.UTC)
 	for want, f := range map[string]Forecast{
-		"too little is known until a day after the first event; a whole copy takes 1.0 MiB":                                                                          {Copy: 1 << 20},
-		"too little is known until 2027-03-04T05:06:00.000Z; a whole copy takes 1.0 MiB":                                                                             {Copy: 1 << 20, KnownAt: full},
-		"no event in the last day: the database does not grow; a whole copy takes 1.0 MiB":                                                                           {Copy: 1 << 20, Known: true},
-		"at 5 events a day the database comes to 2.0 MiB, and the disk does not become full; one more day of retention costs 5.0 KiB; a whole copy takes 1.0 MiB":    {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10},
-		"at 5 events a day the database comes to 2.0 MiB, and the disk is full on 4 March 2027; one more day of retention costs 5.0 KiB; a whole copy takes 1.0 MiB": {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10, FullAt: full},
-		"at 5 events a day the database comes to 2.0 MiB, and the disk is full; one more day of retention costs 5.0 KiB; a whole copy takes 1.0 MiB":                 {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10, Full: true},
+		"available a day after the first event; a full copy takes 1.0 MiB":                                                                                                      {Copy: 1 << 20},
+		"available from 2027-03-04T05:06:00.000Z; a full copy takes 1.0 MiB":                                                                                                    {Copy: 1 << 20, KnownAt: full},
+		"no events in the last day, so the database is not growing; a full copy takes 1.0 MiB":                                                                                  {Copy: 1 << 20, Known: true},
+		"at 5 events a day the database grows to 2.0 MiB, and the disk does not fill up; each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB":             {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10},
+		"at 5 events a day the database grows to 2.0 MiB, and the disk will be full on 4 March 2027; each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB": {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10, FullAt: full},
+		"at 5 events a day the database grows to 2.0 MiB, and the disk is full; each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB":                      {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10, Full: true},
 	} {
 		if got := f.String(); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)

@@ -7,9 +7,9 @@ import (
 	"service/webhook"
 )
 
-// recordHealth decides how a subscription is doing after an attempt whose step is
-// r.Step, stores that with its incident, and tells r what its queue has to know.
-// While all goes well it costs nothing.
+// recordHealth updates the health of a subscription after an attempt with the outcome r.Step.
+// It stores it with the incident, and sets in r what the queue needs to know. It costs nothing
+// while all attempts succeed.
 func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time, r *Recorded) error {
 	id := c.SubscriptionID
 	if failing, err := t.mayHaveFailures(id); err != nil || !failing && (c.Ping || a.Result == webhook.ResultSuccess) {
@@ -57,16 +57,17 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	return s.changeHealth(t, c, a, &sub, &healthChange{status, before, after, is}, now)
 }
 
-// recordIncident returns the incident of a subscription after an attempt, and opens
-// one when that is due. It is stored with the failures.
-func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, step webhook.Step, sub *webhook.Subscription, after webhook.Health, f *webhook.Failures, in incident, now time.Time) (incident, error) {
+// recordIncident returns the incident of a subscription after an attempt, and opens one if
+// necessary. The caller stores it with the failures.
+func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, step webhook.Step, sub *webhook.Subscription, after webhook.Health,
+	f *webhook.Failures, in incident, now time.Time) (incident, error) {
 	failed := !c.Ping && step.Status == webhook.StatusFailed
 	if err := in.note(c, a, now); err != nil {
 		return in, err
 	}
 	opens := webhook.IncidentAfter(in.num != 0, failed, sub.Status, after) == webhook.IncidentOpens
 	if opens {
-		// What is left of an earlier one is not its own.
+		// Discard what an earlier incident left.
 		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, ""
 	}
 	if failed {
@@ -82,16 +83,16 @@ func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, step webhook.Step, sub
 	return in, t.openIncident(&in, sub.ProgramID, sub.ID, first)
 }
 
-// healthChange is another status of a subscription, with its failures before and
-// after, and its incident after the attempt that changed it.
+// healthChange is the new status of a subscription, its failures before and after, and its
+// incident after the attempt that changed it.
 type healthChange struct {
 	status        webhook.Health
 	before, after webhook.Failures
 	incident      incident
 }
 
-// changeHealth stores that a subscription has begun to fail, has recovered, or was
-// switched off, and alerts the operator.
+// changeHealth stores that a subscription began to fail, recovered or was disabled, and alerts
+// the operator.
 func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.Subscription, ch *healthChange, now time.Time) error {
 	id, reason := sub.ID, ""
 	if ch.status == webhook.HealthDisabled {
@@ -122,31 +123,34 @@ func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.S
 	if ch.status != webhook.HealthDisabled {
 		return t.Exec("UPDATE subscriptions SET revision = revision + 1 WHERE id = ?", id)
 	}
-	if err := t.Exec("UPDATE subscriptions SET active = 0, revision = revision + 1, updated_at = ? WHERE id = ?", now.UnixMilli(), id); err != nil {
+	if err := t.Exec("UPDATE subscriptions SET active = 0, revision = revision + 1, updated_at = ? WHERE id = ?", now.UnixMilli(),
+		id); err != nil {
 		return err
 	}
 	return t.moveInterests(sub, &is)
 }
 
-// noteRejected remembers what was rejected: the type that a probe avoids, and
-// where sending again begins.
+// noteRejected records what was rejected: the event type that a probe avoids, and the time from
+// which to resend.
 func (t *tx) noteRejected(c *Claim, f *webhook.Failures) error {
 	if from := c.AcceptedAt; !from.IsZero() && (f.RejectedFrom.IsZero() || from.Before(f.RejectedFrom)) {
 		f.RejectedFrom = from
 	}
-	err := t.Scan("SELECT e.name FROM deliveries d CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = d.seqs ->> 0 WHERE d.num = ?", []any{c.num}, &f.RejectedName)
+	err := t.Scan("SELECT e.name FROM deliveries d CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = d.seqs ->> 0 "+
+		"WHERE d.num = ?", []any{c.num}, &f.RejectedName)
 	return ignoreNoRows(err)
 }
 
-// setHealth stores how a subscription is doing, and why. When it is well again,
-// what was rejected while it was failing is offered to be sent again.
+// setHealth stores the health of a subscription and the reason. When it recovers, what was
+// rejected during the failure is offered for resending.
 func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhook.Failures, in incident) error {
 	var why any
 	if reason != "" {
 		why = reason
 	}
 	if status == webhook.HealthHealthy {
-		err := t.Exec("UPDATE subscriptions SET resend_from = coalesce(min(resend_from, f.rejected_from), f.rejected_from, resend_from) FROM failures f WHERE f.subscription_id = id AND f.failing_since IS NOT NULL AND id = ?", id)
+		err := t.Exec("UPDATE subscriptions SET resend_from = coalesce(min(resend_from, f.rejected_from), f.rejected_from, resend_from) "+
+			"FROM failures f WHERE f.subscription_id = id AND f.failing_since IS NOT NULL AND id = ?", id)
 		if err != nil {
 			return err
 		}
@@ -157,10 +161,11 @@ func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhoo
 	return t.setFailures(id, f, in)
 }
 
-const failureColumns = "count, rejected, first_at, rejected_name, rejected_from, failing_reason, failing_since, next_probe_at, probes, pinged, " +
+const failureColumns = "count, rejected, first_at, rejected_name, rejected_from, failing_reason, failing_since, next_probe_at, " +
+	"probes, pinged, " +
 	"last_at, last_status, last_error, last_delivery, incident, failed, failed_from, quiet_at, probe_log"
 
-// failures returns what is remembered of a subscription's attempts, and its incident.
+// failures returns the stored failures of a subscription, and its incident.
 func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
 	var first int64
 	var name, reason, code, log sql.NullString
@@ -175,9 +180,10 @@ func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
 	in.num, in.failedFrom, in.quietAt, in.probeLog = num.Int64, failedFrom.Int64, quietAt.Int64, log.String
 	in.lastAt, in.lastStatus, in.lastError, in.lastDelivery = lastAt.Int64, lastStatus.Int64, code.String, lastDelivery.Int64
 	if f.InARow() == 0 {
-		return webhook.Failures{}, in, nil // the incident alone is remembered
+		return webhook.Failures{}, in, nil // only the incident is stored
 	}
-	f.First, f.RejectedName, f.RejectedFrom, f.Reason = time.UnixMilli(first), name.String, fromMillis(from), webhook.FailingReason(reason.String)
+	f.First, f.RejectedName, f.RejectedFrom, f.Reason = time.UnixMilli(first), name.String, fromMillis(from),
+		webhook.FailingReason(reason.String)
 	f.Since, f.NextProbe = fromMillis(since), fromMillis(next)
 	return f, in, nil
 }
@@ -187,17 +193,20 @@ func (t *tx) setFailures(id string, f webhook.Failures, in incident) error {
 		if in.num == 0 {
 			return t.Exec("DELETE FROM failures WHERE subscription_id = ?", id)
 		}
-		f.First = time.UnixMilli(in.lastAt) // NOT NULL; without failures in a row it is not read
+		f.First = time.UnixMilli(in.lastAt) // NOT NULL, but not read without failures in a row
 	} else if t.w.fails != nil {
 		t.w.fails[id] = struct{}{}
 	}
-	return t.Exec("INSERT OR REPLACE INTO failures (subscription_id, "+failureColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		id, f.Count, f.Rejected, f.First.UnixMilli(), orNull(f.RejectedName), millis(f.RejectedFrom), orNull(string(f.Reason)), millis(f.Since), millis(f.NextProbe), f.Probes, f.Pinged,
-		orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), orNull(in.num), in.failed, orNull(in.failedFrom), orNull(in.quietAt), orNull(in.probeLog))
+	return t.Exec("INSERT OR REPLACE INTO failures (subscription_id, "+failureColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "+
+		"?, ?, ?, ?, ?, ?, ?)",
+		id, f.Count, f.Rejected, f.First.UnixMilli(), orNull(f.RejectedName), millis(f.RejectedFrom), orNull(string(f.Reason)),
+		millis(f.Since), millis(f.NextProbe), f.Probes, f.Pinged,
+		orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), orNull(in.num), in.failed,
+		orNull(in.failedFrom), orNull(in.quietAt), orNull(in.probeLog))
 }
 
-// mayHaveFailures says whether a subscription may have a row of failures. A few
-// subscriptions have one, so they are known by heart.
+// mayHaveFailures reports whether a subscription may have a row in failures. Few subscriptions
+// have one, so their ids are cached.
 func (t *tx) mayHaveFailures(id string) (bool, error) {
 	if t.w.fails == nil {
 		fails := make(map[string]struct{})

@@ -12,28 +12,28 @@ import (
 	"service/webhook"
 )
 
-// Hold is the time after a restore in which nothing is delivered, so that an
-// operator can look first. Pings are sent.
+// Hold is the period after a restore in which nothing but pings is delivered, so that an
+// operator can check the data first.
 type Hold struct {
-	Until time.Time // then it ends by itself
-	From  string    // the replica that was restored from
-	State time.Time // when the newest change that was restored was copied
+	Until time.Time // when it ends by itself
+	From  string    // the replica that was restored
+	State time.Time // when the newest restored change was copied
 	Repeats
 }
 
-// Repeats says what may be delivered although it was delivered before: what was
-// sent after the state that was restored is not known any more.
+// Repeats counts what may be delivered a second time, since deliveries made after the restored
+// state are unknown.
 type Repeats struct {
-	Deliveries int  // that have not ended, by what is known
-	Events     int  // that wait to be put into deliveries
-	More       bool // there are more of one or the other
+	Deliveries int  // deliveries that have not completed in the restored state
+	Events     int  // events that are not in a delivery yet
+	More       bool // one of the counts is a lower bound
 }
 
 // hold is the state of the store's Hold.
 type hold struct {
 	mu       sync.Mutex
 	info     Hold
-	released chan struct{} // closed when there is none
+	released chan struct{} // closed when there is no hold
 }
 
 const (
@@ -41,7 +41,8 @@ const (
 	maxRepeats = 10_000
 
 	selectUnended = `SELECT count(*) FROM (
-		SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status <> 'success' AND status IN ('pending', 'retryable') AND ping IS NULL LIMIT ?)`
+		SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status <> 'success' AND status IN ('pending', 'retryable')
+		AND ping IS NULL LIMIT ?)`
 	selectWaitingEvents = `SELECT count(*) FROM (
 		SELECT 1 FROM cursors c CROSS JOIN subscriptions s ON s.id = c.subscription_id CROSS JOIN interests i ON i.subscription_id = s.id
 			CROSS JOIN events e ON e.program_id = s.program_id AND e.name = i.name
@@ -55,9 +56,9 @@ func newHold() *hold {
 	return h
 }
 
-// BeginHold holds the deliveries of a database that was restored, for so long;
-// 0 is not at all. It is called once after Open, before anything is delivered.
-// Until the hold has ended the next start begins it anew.
+// BeginHold pauses the deliveries of a restored database for d, 0 for no hold. It is called
+// once after Open, before anything is delivered. The next start begins the hold again unless it
+// has ended.
 func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
 	var text []byte
 	err := s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
@@ -68,7 +69,7 @@ func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
 	}
 	var mark restoredMark
 	if err := json.Unmarshal(text, &mark); err != nil {
-		return fmt.Errorf("the mark of the restored database: %w", err)
+		return fmt.Errorf("parse the restore marker: %w", err)
 	}
 	repeats, err := s.repeats(ctx)
 	if err != nil {
@@ -76,21 +77,21 @@ func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
 	}
 	logged := []any{"from", mark.From, "state", webhook.FormatTime(mark.State), "deliveries", repeats.Deliveries, "events", repeats.Events}
 	if d <= 0 {
-		s.logger.Warn("the database was restored: what had not been delivered by its state is delivered, again perhaps", logged...)
+		s.logger.Warn("database was restored; delivering everything not yet delivered in the restored state, possibly again", logged...)
 		if err := s.Write(ctx, Write.release); !Unavailable(err) {
 			return err
 		}
-		return nil // it is told again the next time
+		return nil // the next start logs it again
 	}
 	s.hold.mu.Lock()
 	s.hold.info = Hold{Until: time.Now().Add(d).UTC(), From: mark.From, State: mark.State, Repeats: repeats}
 	s.hold.released = make(chan struct{})
 	s.hold.mu.Unlock()
-	s.logger.Warn("the database was restored: deliveries are held", append(logged, "until", webhook.FormatTime(s.hold.info.Until))...)
+	s.logger.Warn("database was restored; deliveries are paused", append(logged, "until", webhook.FormatTime(s.hold.info.Until))...)
 	return nil
 }
 
-// repeats counts what may be delivered again.
+// repeats counts what may be delivered a second time.
 func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
 	if err = s.db.Scan(ctx, selectUnended, []any{maxRepeats + 1}, &r.Deliveries); err != nil {
 		return r, err
@@ -103,7 +104,7 @@ func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
 	return r, nil
 }
 
-// Held returns the hold, and whether there is one.
+// Held returns the current hold, and whether there is one.
 func (s *Store) Held() (Hold, bool) { return s.hold.current() }
 
 func (h *hold) current() (Hold, bool) {
@@ -117,18 +118,17 @@ func (h *hold) current() (Hold, bool) {
 	}
 }
 
-// Released returns a channel that is closed when nothing is held any more.
+// Released returns a channel that is closed when there is no hold any more.
 func (s *Store) Released() <-chan struct{} {
 	s.hold.mu.Lock()
 	defer s.hold.mu.Unlock()
 	return s.hold.released
 }
 
-// Release ends the hold for good. The error is a *webhook.Error when there is
-// none.
+// Release ends the hold permanently. The error is a *webhook.Error if there is none.
 func (w Write) Release() error {
 	if _, held := w.s.hold.current(); !held {
-		return webhook.NewError(webhook.CodeConflict, "No deliveries are held.")
+		return webhook.NewError(webhook.CodeConflict, "Deliveries are not paused.")
 	}
 	return w.release()
 }
@@ -148,8 +148,8 @@ func (h *hold) end() {
 	}
 }
 
-// EndHold ends the hold when its time has come. It returns when there is none,
-// or when ctx ends.
+// EndHold ends the hold when its time is up. It returns when there is no hold, or when ctx
+// ends.
 func (s *Store) EndHold(ctx context.Context) error {
 	h, held := s.Held()
 	if !held {
@@ -166,9 +166,9 @@ func (s *Store) EndHold(ctx context.Context) error {
 	}
 	err := s.Write(ctx, Write.release)
 	if err != nil {
-		s.logger.Error("that the deliveries of the restored database are held no more cannot be remembered", "error", err)
+		s.logger.Error("failed to record the end of the restore hold", "error", err)
 		s.hold.end()
 	}
-	s.logger.Info("the deliveries of the restored database are held no more")
+	s.logger.Info("restore hold ended; resuming deliveries")
 	return nil
 }

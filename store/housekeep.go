@@ -10,24 +10,23 @@ import (
 	"service/webhook"
 )
 
-// housekeeping is what the store has yet to do of what was written: work that
-// grows with what is stored, and is done in small steps after the write. What
-// is found by looking at the database is looked for at the start.
+// housekeeping is work that a write has left to be done in small steps after it, since it grows
+// with what is stored. At startup it is found by looking at the database.
 type housekeeping struct {
-	// They have an element when there may be something to do.
-	deletions chan struct{} // deleted subscriptions whose deliveries wait for an attempt
-	responses chan struct{} // responses that are above a quota
+	// Each has an element when there may be work.
+	deletions chan struct{} // deleted subscriptions with pending deliveries
+	responses chan struct{} // responses above a quota
 	incidents chan struct{} // incidents that may have become quiet
 	bulk      chan struct{} // bulk runs
 
-	found bool // the responses that an earlier process has left were looked for; owned by Housekeep
-	step  int  // of the last sweep of responses; owned by Housekeep
+	found bool // responses that an earlier process left have been looked for; owned by Housekeep
+	step  int  // step size of the last sweep of responses; owned by Housekeep
 
 	mu        sync.Mutex
-	successes map[string]stored   // by subscription, responses of successful attempts
-	others    map[string]stored   // by program, of the others
-	trim      map[string]struct{} // subscriptions that may be above their quota
-	prune     map[string]struct{} // programs that may be
+	successes map[string]stored   // responses of successful attempts, by subscription
+	others    map[string]stored   // other responses, by program
+	trim      map[string]struct{} // subscriptions that may exceed their quota
+	prune     map[string]struct{} // programs that may exceed theirs
 }
 
 func newHousekeeping() housekeeping {
@@ -44,13 +43,12 @@ func wake(c chan struct{}) {
 	}
 }
 
-// housekeepingRetry is how long housekeeping waits after a failure.
+// housekeepingRetry is the delay before housekeeping retries after a failure.
 const housekeepingRetry = 10 * time.Second
 
-// Housekeep does, in small steps and until ctx ends, what a write has left to be
-// done: it ends the deliveries of deleted subscriptions that wait for an attempt,
-// removes the responses that are above a quota, and closes incidents of which nothing
-// more fails. What one process does not come to, the next one does.
+// Housekeep works in small steps, until ctx ends, on what writes have left to be done: it ends
+// the pending deliveries of deleted subscriptions, removes responses above a quota, and closes
+// quiet incidents. The next process continues where this one stops.
 func (s *Store) Housekeep(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { s.housekeep(ctx, s.housekeeping.deletions, s.endAllDeleted) })
@@ -60,8 +58,7 @@ func (s *Store) Housekeep(ctx context.Context) error {
 	return nil
 }
 
-// housekeep does something at the start, when it is woken, and again after it has
-// failed.
+// housekeep calls do at startup, whenever it is woken, and again after a failure.
 func (s *core) housekeep(ctx context.Context, woken <-chan struct{}, do func(context.Context) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -79,7 +76,7 @@ func (s *core) housekeep(ctx context.Context, woken <-chan struct{}, do func(con
 	}
 }
 
-// removeResponses removes what is above the quotas of responses.
+// removeResponses removes responses above the quotas.
 func (s *core) removeResponses(ctx context.Context) error {
 	h := &s.housekeeping
 	w := &sweep{s: s, ctx: ctx, step: max(h.step/2, firstSweep)}
@@ -96,8 +93,8 @@ func (s *core) removeResponses(ctx context.Context) error {
 	return h.each(h.prune, w.pruneResponses)
 }
 
-// each does what is noted as to be done for some ids. What it did not come to after
-// an error is noted again.
+// each calls do for the ids in noted and removes them. After an error, the remaining ids are
+// added again.
 func (h *housekeeping) each(noted map[string]struct{}, do func(id string) error) error {
 	h.mu.Lock()
 	ids := slices.Collect(maps.Keys(noted))
@@ -116,7 +113,7 @@ func (h *housekeeping) each(noted map[string]struct{}, do func(id string) error)
 	return nil
 }
 
-// findResponses finds at the start which responses may be above a quota.
+// findResponses looks for responses above a quota at startup.
 func (w *sweep) findResponses() error {
 	half, err := w.s.ids(w.ctx, selectTrimming)
 	if err != nil {
@@ -131,7 +128,7 @@ func (w *sweep) findResponses() error {
 			return err
 		}
 	}
-	if len(half) > 0 { // nothing of it may have been left
+	if len(half) > 0 { // all of it may have been trimmed
 		if err := w.write(func(t *tx) error { return t.noteTrimming("", false) }); err != nil {
 			return err
 		}
@@ -143,7 +140,7 @@ func (w *sweep) findResponses() error {
 }
 
 const (
-	// deletedAtOnce is how many waiting deliveries are ended together with their
+	// deletedAtOnce is how many pending deliveries are ended in the write that deletes their
 	// subscription.
 	deletedAtOnce = 128
 
@@ -151,12 +148,13 @@ const (
 		SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE d.subscription_id = s.id AND d.next_attempt_at IS NOT NULL)`
 	endWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ?2
 		WHERE num IN (SELECT num FROM deliveries INDEXED BY `
-	endDeletedPings = endWaiting + "deliveries_due_pings WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND ping IS NOT NULL LIMIT ?3) RETURNING id, TRUE"
-	endDeletedRest  = endWaiting + "deliveries_due WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL LIMIT ?3) RETURNING id, ping IS NOT NULL"
+	endDeletedPings = endWaiting + "deliveries_due_pings WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL " +
+		"AND ping IS NOT NULL LIMIT ?3) RETURNING id, TRUE"
+	endDeletedRest = endWaiting + "deliveries_due WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL LIMIT ?3) " +
+		"RETURNING id, ping IS NOT NULL"
 )
 
-// endAllDeleted ends the deliveries of deleted subscriptions that wait for an
-// attempt.
+// endAllDeleted ends the pending deliveries of deleted subscriptions.
 func (s *core) endAllDeleted(ctx context.Context) error {
 	w := &sweep{s: s, ctx: ctx, step: firstSweep}
 	ids, err := s.ids(ctx, selectDeletedWaiting)
@@ -179,9 +177,8 @@ func (s *core) endAllDeleted(ctx context.Context) error {
 	return nil
 }
 
-// endDeleted ends at most limit deliveries of a deleted subscription that wait
-// for an attempt, pings first, since a request may wait for those; and returns
-// how many it ended.
+// endDeleted ends at most limit pending deliveries of a deleted subscription, pings first
+// because a request may wait for them, and returns how many it ended.
 func (s *core) endDeleted(t *tx, subscriptionID string, limit int) (ended int, err error) {
 	now, err := t.now()
 	if err != nil {

@@ -10,21 +10,19 @@ import (
 	"service/webhook"
 )
 
-// Answer is what a request was answered, as it is kept for the same request
-// coming again.
+// Answer is the stored response to a request, repeated when the request is sent again.
 type Answer struct {
 	Status   int // 200 to 299
 	Location string
 	Body     []byte
 }
 
-// expiredAtOnce is how many expired keys are removed for each that is kept:
-// more than one, so that they get fewer, and few, so that no write is long.
+// expiredAtOnce is how many expired keys are removed for each one that is stored: more than
+// one, so their number falls, but few, so no write is long.
 const expiredAtOnce = 8
 
-// Answered returns what the request of a key was answered, nil when the key is
-// not in use. The error is a *webhook.Error with CodeConflict when the key is
-// in use for another request.
+// Answered returns the stored response to the request with a key, nil if the key is not in use.
+// The error is a *webhook.Error with CodeConflict if the key was used for another request.
 func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answer, error) {
 	var a Answer
 	var request, encrypted []byte
@@ -36,16 +34,17 @@ func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answe
 		return nil, err
 	}
 	if !bytes.Equal(request, k.Request[:]) {
-		return nil, webhook.NewError(webhook.CodeConflict, "The "+webhook.IdempotencyHeader+" is in use for another request: another method, path, query or body. Take a new key for a new request.")
+		return nil,
+			webhook.NewError(webhook.CodeConflict,
+				"The "+webhook.IdempotencyHeader+" was used for a request with a different method, path, query or body. Use a new key for each request.")
 	}
 	a.Body, err = s.keys.Decrypt(encrypted, answerPlace(k))
 	return &a, err
 }
 
-// Keep keeps the answer of a request under its key for
-// webhook.IdempotencyKeptFor, in the write that did what was asked for: so both
-// are stored or neither. The error is a *webhook.Error when the token has as
-// much kept as it may.
+// Keep stores the response to a request under its key for webhook.IdempotencyKeptFor, in the
+// write that performs the request. The error is a *webhook.Error if the token has reached its
+// limit.
 func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 	s, t := w.s, w.t
 	now := s.clock.wait(s.clock.now())
@@ -53,7 +52,7 @@ func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 	if err != nil {
 		return err
 	}
-	// This one may have expired and wait for its removal.
+	// The same key may have expired without having been removed yet.
 	if err := t.Exec("DELETE FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at <= ?", k.TokenID, k.Key, now); err != nil {
 		return err
 	}
@@ -66,7 +65,8 @@ func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 	if keys >= webhook.MaxIdempotencyKeys || size+len(encrypted) > webhook.MaxIdempotencyBytes {
 		return webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidTooMany, Parameter: webhook.IdempotencyHeader,
-			Detail: fmt.Sprintf("the access token has %s and %s of answers kept, and may have %d and %d MiB within 24 hours; wait for the oldest to expire, or send the request without one",
+			Detail: fmt.Sprintf("the access token has %s and %s of stored responses, and may have %d and %d MiB within 24 hours; "+
+				"wait for the oldest to expire, or send the request without a key",
 				webhook.Count(keys, "key"), webhook.Count(size, "byte"), webhook.MaxIdempotencyKeys, webhook.MaxIdempotencyBytes>>20),
 		})
 	}

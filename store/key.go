@@ -12,16 +12,15 @@ import (
 	"service/webhook"
 )
 
-// The settings that are encrypted, each for a place of its own name.
+// The settings that are encrypted, each with its name as associated data.
 const (
-	keyCheck  = keyring.CheckPlace // proves that the key fits
-	cursorKey = "cursor_key"       // authenticates page cursors; random, so that a cursor outlives the key that encrypts this
+	keyCheck  = keyring.CheckPlace // proves that a key is that of the database
+	cursorKey = "cursor_key"       // authenticates page cursors; random, so that cursors survive a key rotation
 )
 
-// openKeyring reads the keys, or makes one for a database that has none yet. A
-// database whose key is missing or wrong is refused: its secrets would be lost
-// without notice. The error wraps [ErrKey]. A rotation that a crash has
-// interrupted is finished.
+// openKeyring reads the keys, or creates one for a database that has none yet. It refuses a
+// database whose key is missing or wrong, since its secrets would be lost silently. It finishes
+// an interrupted rotation. The error wraps [ErrKey].
 func (s *core) openKeyring(cfg *Config) error {
 	file, err := keyring.Locate(cfg.Dir, cfg.SecretKeyFile)
 	if err != nil {
@@ -50,10 +49,12 @@ func (s *core) openKeyring(cfg *Config) error {
 		return err
 	}
 	if file.Exposed() {
-		s.logger.Warn("the secret key can be read by every user of this machine", "file", file.Path)
+		s.logger.Warn("secret key is readable by every user of this machine", "file", file.Path)
 	}
 	if check := settings[keyCheck]; check != nil && !keys.Fits(check) {
-		return keyring.Errorf("%s does not hold the key that the secrets in this database are encrypted with: it is not the key of this data directory; put the right one back", file.Path)
+		return keyring.Errorf("%s does not contain the key that encrypts the secrets in this database: restore the key file of this data "+
+			"directory",
+			file.Path)
 	}
 	if encrypted := settings[cursorKey]; encrypted != nil {
 		if s.macKey, err = keys.Decrypt(encrypted, cursorKey); err != nil {
@@ -78,18 +79,16 @@ func (s *core) openKeyring(cfg *Config) error {
 	return nil
 }
 
-// CheckKeyFile says what is wrong with the file of a key that the operator has
-// named for a data directory, be that there yet or not; "" names none. It touches
-// nothing, and does not know whether the key fits the database. The error wraps
-// [ErrKey].
+// CheckKeyFile checks the key file that the operator configured for a data directory, which may
+// not exist yet; "" is none. It changes nothing, and does not check that the key fits the
+// database. The error wraps [ErrKey].
 func CheckKeyFile(dir, name string) error {
 	_, err := os.Stat(filepath.Join(dir, databaseFile))
 	return keyring.CheckFile(dir, name, err == nil)
 }
 
-// ReadKeys returns the content of a file of keys as [Inspect] takes it: the one
-// that is named, or with "" the one in a data directory. The error wraps [ErrKey],
-// and fs.ErrNotExist when there is none.
+// ReadKeys returns the content of a key file for [Inspect]: of the file name, or with "" of the
+// one in a data directory. The error wraps [ErrKey], and fs.ErrNotExist if there is none.
 func ReadKeys(dir, name string) ([]byte, error) {
 	file := &keyring.File{Path: filepath.Join(dir, keyring.FileName)}
 	if name != "" {
@@ -102,71 +101,70 @@ func ReadKeys(dir, name string) ([]byte, error) {
 	return keyring.Format(keys), nil
 }
 
-// KeyRotation is what became of the secrets when their key was replaced.
+// KeyRotation counts the secrets that a rotation re-encrypted.
 type KeyRotation struct {
-	File                 string // where the key is
-	AuthorizationHeaders int    // re-encrypted, as are the others
-	SigningSecrets       int    // those that were replaced and still sign among them
-	Answers              int    // kept for requests that are sent again
-	CertificateFiles     int    // certificates, their keys, accounts at their issuer
-	AlertChannels        int    // URLs and signing secrets of alert channels
-	OldKeyKept           bool   // in the file, which cannot be written: its lines but the first are of no more use
+	File                 string // the key file
+	AuthorizationHeaders int
+	SigningSecrets       int  // including replaced ones that still sign
+	Answers              int  // stored idempotent responses
+	CertificateFiles     int  // certificates, their keys, ACME accounts
+	AlertChannels        int  // URLs and signing secrets of alert channels
+	OldKeyKept           bool // the file is not writable; all its lines but the first can be removed
 }
 
-// Secrets is how many secrets were re-encrypted.
+// Secrets returns the number of re-encrypted secrets.
 func (r *KeyRotation) Secrets() int {
 	return r.AuthorizationHeaders + r.SigningSecrets + r.Answers + r.CertificateFiles + r.AlertChannels
 }
 
-// RotateKey replaces the key that the secrets are encrypted with, while all else
-// goes on, see [keyring.Keyring.Rotate]: the next call, or the next start, goes on
-// with a rotation that was interrupted. The error wraps [ErrKey] when the file is
-// the cause.
+// RotateKey replaces the key that encrypts the secrets, while the service runs, see
+// [keyring.Keyring.Rotate]. The next call, or the next start, continues an interrupted
+// rotation. The error wraps [ErrKey] if the file is the cause.
 func (s *Store) RotateKey(ctx context.Context) (r KeyRotation, err error) {
 	kept, err := s.keys.Rotate(ctx, func(ctx context.Context) error {
-		r = KeyRotation{} // what a rotation before this one has left is not counted
+		r = KeyRotation{} // do not count what an interrupted rotation left
 		return s.reencrypt(ctx, &r)
 	})
 	r.File, r.OldKeyKept = s.keys.File().Path, kept
 	return r, err
 }
 
-// finishRotation goes on with a rotation that was interrupted, if there is one.
-// If it cannot, nothing is lost: all the keys are there.
+// finishRotation continues an interrupted rotation, if there is one. A failure loses nothing,
+// since the file has all the keys.
 func (s *core) finishRotation() {
 	if !s.keys.Interrupted() {
 		return
 	}
 	r := KeyRotation{File: s.keys.File().Path}
 	if err := s.reencrypt(context.Background(), &r); err != nil {
-		s.logger.Warn("the rotation of the secret key cannot be finished; both keys are in use", "file", r.File, "error", err)
+		s.logger.Warn("failed to finish the key rotation; all keys stay in use", "file", r.File, "error", err)
 		return
 	}
 	if err := s.keys.DropOld(); err != nil {
-		s.logger.Warn("nothing is encrypted with the older keys any more: remove all lines but the first", "file", r.File, "reencrypted", r.Secrets(), "error", err)
+		s.logger.Warn("key rotation finished, but the old keys remain in the file; remove all lines but the first", "file", r.File,
+			"reencrypted", r.Secrets(), "error", err)
 		return
 	}
-	s.logger.Info("the rotation of the secret key is finished", "file", r.File, "reencrypted", r.Secrets())
+	s.logger.Info("key rotation finished", "file", r.File, "reencrypted", r.Secrets())
 }
 
-// reencryptBatch is how many secrets are re-encrypted in one write. The other
-// writes wait for less than a millisecond then.
+// reencryptBatch is how many secrets one write re-encrypts, so that other writes wait less than
+// a millisecond.
 const reencryptBatch = 32
 
 // encryptedColumn is a column of encrypted secrets.
 type encryptedColumn struct {
 	count func(*KeyRotation) *int
-	// next selects what comes after a row, (?1, ?2), in the order of an index,
-	// the first ?3 rows whatever is in them: the row, as a text and a number;
-	// the place that the secret is encrypted for; the secret, if there is one.
+	// next selects the next ?3 rows after the row (?1, ?2) in the order of an index: the
+	// row as a text and a number, the associated data of the secret, and the secret or NULL.
 	next string
 	// update stores ?3 in the row (?1, ?2).
 	update string
 }
 
-// encryptedColumns is everything that is encrypted: a column that is not here would
-// be lost with the first rotation. Their order matters: replaced signing
-// secrets are copies of present ones, which must be re-encrypted before.
+// encryptedColumns lists all encrypted columns: a column missing here would be lost with the
+// first rotation. The order matters: replaced signing secrets are copies of current ones, which
+// must be re-encrypted first.
 func encryptedColumns() []encryptedColumn {
 	return []encryptedColumn{
 		{
@@ -181,12 +179,14 @@ func encryptedColumns() []encryptedColumn {
 		},
 		{
 			func(r *KeyRotation) *int { return &r.SigningSecrets },
-			"SELECT subscription_id, expires_at, 'signing_secret of ' || subscription_id, secret FROM old_signing_secrets WHERE (subscription_id, expires_at) > (?1, ?2) ORDER BY subscription_id, expires_at LIMIT ?3",
+			"SELECT subscription_id, expires_at, 'signing_secret of ' || subscription_id, secret FROM old_signing_secrets " +
+				"WHERE (subscription_id, expires_at) > (?1, ?2) ORDER BY subscription_id, expires_at LIMIT ?3",
 			"UPDATE old_signing_secrets SET secret = ?3 WHERE subscription_id = ?1 AND expires_at = ?2",
 		},
 		{
 			func(r *KeyRotation) *int { return &r.Answers },
-			"SELECT '', rowid, 'answer of ' || token_id || ' ' || key, body FROM idempotency_keys WHERE rowid > ?2 AND ?1 = '' ORDER BY rowid LIMIT ?3",
+			"SELECT '', rowid, 'answer of ' || token_id || ' ' || key, body FROM idempotency_keys WHERE rowid > ?2 AND ?1 = '' " +
+				"ORDER BY rowid LIMIT ?3",
 			"UPDATE idempotency_keys SET body = ?3 WHERE rowid = ?2 AND ?1 = ''",
 		},
 		{
@@ -200,17 +200,17 @@ func encryptedColumns() []encryptedColumn {
 			"UPDATE alert_channels SET target = ?3 WHERE id = ?1 AND ?2 = 0",
 		},
 		{
-			// Last, so that as long as the old key is needed the check says so.
+			// Last, so that the check fits the old key as long as that is needed.
 			nil,
-			"SELECT name, 0, name, value FROM settings WHERE name > ?1 AND ?2 = 0 AND name IN ('" + cursorKey + "', '" + keyCheck + "') ORDER BY name LIMIT ?3",
+			"SELECT name, 0, name, value FROM settings WHERE name > ?1 AND ?2 = 0 " +
+				"AND name IN ('" + cursorKey + "', '" + keyCheck + "') ORDER BY name LIMIT ?3",
 			"UPDATE settings SET value = ?3 WHERE name = ?1 AND ?2 = 0",
 		},
 	}
 }
 
-// reencrypt encrypts everything with the present key that an older one has
-// encrypted, and counts it into r. When it returns nil the older ones are of no more
-// use.
+// reencrypt re-encrypts with the current key everything that an older key encrypted, and counts
+// it in r. When it returns nil, the older keys are not needed any more.
 func (s *core) reencrypt(ctx context.Context, r *KeyRotation) error {
 	unreadable := 0
 	for _, c := range encryptedColumns() {
@@ -220,7 +220,7 @@ func (s *core) reencrypt(ctx context.Context, r *KeyRotation) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			// What a write in progress has encrypted is committed before this one.
+			// A write in progress commits what it encrypted before this one runs.
 			err := s.writer.do(func(t *tx) (err error) {
 				var done, failed int
 				text, number, done, failed, more, err = s.reencryptSome(t, &c, text, number)
@@ -238,15 +238,16 @@ func (s *core) reencrypt(ctx context.Context, r *KeyRotation) error {
 		}
 	}
 	if unreadable > 0 {
-		return keyring.Errorf("%s cannot be decrypted with any key in %s, as the log tells one by one, so the older keys stay there: add the missing one on a line below them, or give those subscriptions new secrets", webhook.Count(unreadable, "secret"), s.keys.File().Path)
+		return keyring.Errorf("%s cannot be decrypted with any key in %s (the log lists them), so the older keys stay there: "+
+			"add the missing key on a line below them, or replace those secrets", webhook.Count(unreadable, "secret"), s.keys.File().Path)
 	}
 	return nil
 }
 
-// reencryptSome deals with the next rows of a column after (text, number), and
-// returns the last of them, how many it re-encrypted, how many no key decrypts,
-// and whether there may be more.
-func (s *core) reencryptSome(t *tx, c *encryptedColumn, text string, number int64) (lastText string, last int64, done, failed int, more bool, err error) {
+// reencryptSome processes the next rows of a column after (text, number). It returns the last
+// row, how many it re-encrypted, how many no key decrypts, and whether there may be more.
+func (s *core) reencryptSome(t *tx, c *encryptedColumn, text string,
+	number int64) (lastText string, last int64, done, failed int, more bool, err error) {
 	type row struct {
 		text   string
 		number int64
@@ -264,13 +265,13 @@ func (s *core) reencryptSome(t *tx, c *encryptedColumn, text string, number int6
 		seen++
 		lastText, last = r.text, r.number
 		if len(r.value) == 0 {
-			return nil // there is none, or it went with the subscription
+			return nil // none, or removed with the subscription
 		}
 		secret, key, err := s.keys.DecryptWith(r.value, place)
 		switch {
 		case err != nil:
 			failed++
-			s.logger.Error("a secret cannot be decrypted with any key, and is left as it is", "secret", place)
+			s.logger.Error("failed to decrypt a secret with any key; leaving it unchanged", "secret", place)
 		case key != 0:
 			r.value = s.keys.Encrypt(secret, place)
 			outdated = append(outdated, r)

@@ -217,7 +217,7 @@ func TestRotateKey(t *testing.T) {
 	if err := os.WriteFile(path, keyring.Format([]keyring.Key{oldKey}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "not the key of this data directory") {
+	if _, err := Open(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "does not contain the key") {
 		t.Errorf("with the old key: got %v, want a refusal", err)
 	}
 }

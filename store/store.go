@@ -130,7 +130,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{core: &core{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, least: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention, housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts}}
+	s := &Store{core: &core{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention, housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
 		s.alerts[name] = new(atomic.Int64)
@@ -217,7 +217,7 @@ func (s *core) hooks() sqlite.Hooks {
 	return sqlite.Hooks{
 		Permit: s.writer.permit,
 		Chores: []sqlite.Chore{
-			s.chore("the clock", s.clock.due, s.heedClock),
+			s.chore("the clock", s.clock.due, s.recordClock),
 			s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statRows) }),
 			s.chore("uses of tokens", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
 		},
@@ -305,7 +305,7 @@ func (s *Store) Check(ctx context.Context) error {
 	} else if err := s.writer.do(func(*tx) error { return nil }); err != nil {
 		return err
 	}
-	if _, _, low := s.disk.look(s.scanNow); low {
+	if _, _, low := s.disk.check(s.scanNow); low {
 		return errLowDisk()
 	}
 	return s.rejectLongWAL()

@@ -221,7 +221,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"key missing", func(dir string) error { return os.Remove(filepath.Join(dir, "secret.key")) }, "secret.key is missing"},
 		{"key of another", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "secret.key"), []byte(strings.Repeat("ab", 32)), 0o600)
-		}, "is not the key"},
+		}, "does not contain the key"},
 		{"key garbled", func(dir string) error { return os.WriteFile(filepath.Join(dir, "secret.key"), []byte("hello"), 0o600) }, "64 hexadecimal digits"},
 		{"not a database", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "service.db"), []byte(strings.Repeat("not a database. ", 512)), 0o600)

@@ -168,7 +168,7 @@ func TestPublish(t *testing.T) {
 		"no JSON":          {"acme", "{", []string{`href="#publish-event"`}},
 		"a misspelt field": {"acme", strings.Replace(text, "content_id", "contentid", 1), []string{"contentid", "content_id", "is required", `id="publish-event-fault"`}},
 		"a ping":           {"acme", `{"name":"ping","version":"1"}`, []string{"cannot be published"}},
-		"a taken id":       {"acme", strings.Replace(text, "48211", "7", 1), []string{"is taken by an event with other content"}},
+		"a taken id":       {"acme", strings.Replace(text, "48211", "7", 1), []string{"and different content already exists"}},
 		"no program":       {"", text, []string{`href="#publish-program"`, "is required"}},
 		"another program":  {"nobody", text, []string{"does not exist"}},
 		"hostile":          {"acme<script>", `{"name":"</textarea><script>alert(1)</script>` + "\u202e" + `","version":"1"}`, []string{"is not the name of an event type"}},

@@ -75,7 +75,7 @@ func TestHeldDeliveries(t *testing.T) {
 	if p := v.do("GET", "/system"); strings.Contains(p.body, "nothing is delivered yet") {
 		t.Error("the page says that deliveries are held")
 	}
-	v.do("POST", "/system/release").want(t, 409, "No deliveries are held.")
+	v.do("POST", "/system/release").want(t, 409, "Deliveries are not paused.")
 	if all := audited(t, w); !strings.Contains(strings.Join(all, "\n"), "restore.release") {
 		t.Errorf("the audit does not know: %q", all)
 	}

@@ -71,7 +71,7 @@ var bugs = []bug{
 		{"store/credit.go", "log.scan(g.queue.ProgramID, g.queue.Seen, visit)", "reached = e.Seq - 1"},
 	}},
 	{"a slot reserved inline for no delivery is lost", []edit{
-		{"store/credit.go", "if !t.gather(&g, c.log, &looks) {", "if !t.gather(&g, c.log, &looks) {\n\t\t\t\tc.taken++"},
+		{"store/credit.go", "if !t.gather(&g, c.log, &budget) {", "if !t.gather(&g, c.log, &budget) {\n\t\t\t\tc.taken++"},
 		{"store/credit.go", "return len(g.Seqs) > 0", "return len(g.Seqs) > 1"},
 	}},
 	{"a first attempt that was cut off is not found again", []edit{
@@ -143,7 +143,7 @@ var bugs = []bug{
 		{"store/clock.go", "return c.wait(c.now().Add(time.Until(t)))", "return c.wait(t)"},
 	}},
 	{"retries are not moved when the clock jumps", []edit{
-		{"store/clock.go", "offset: c.offset + jump}", "offset: c.offset}"},
+		{"store/clock.go", "offset: b.offset + jump}", "offset: b.offset}"},
 	}},
 	{"retention uses a clock whose jump was not handled yet", []edit{
 		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tnow, doubted = s.clock.now(), s.clock.jump() > 0\n\t\treturn nil\n\t})", "now = s.clock.now()"},

@@ -100,7 +100,8 @@ func TestAlerts(t *testing.T) {
 		w.publish("content_updated")
 		time.Sleep(40 * time.Minute)
 		if got := operator.names(); !slices.Equal(got, []string{"subscription_failing"}) || operator.requests != 2 || operator.signed != 1 {
-			t.Errorf("got %v in %d requests, %d with a valid signature; want subscription_failing, at the second request", got, operator.requests, operator.signed)
+			t.Errorf("got %v in %d requests, %d with a valid signature; want subscription_failing, at the second request",
+				got, operator.requests, operator.signed)
 		}
 		first := operator.alerts[0]
 		if first.Subscription.ID != sub.ID || first.Subscription.URL != r.url || first.Subscription.Status != "failing" || first.Failures != 3 ||
@@ -117,7 +118,8 @@ func TestAlerts(t *testing.T) {
 			time.Sleep(20 * time.Minute)
 		}
 		time.Sleep(10 * time.Hour)
-		if got, want := operator.names(), []string{"subscription_failing", "subscription_recovered", "subscription_failing", "subscription_disabled"}; !slices.Equal(got, want) {
+		if got, want := operator.names(), []string{"subscription_failing",
+			"subscription_recovered", "subscription_failing", "subscription_disabled"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
@@ -126,7 +128,8 @@ func TestAlerts(t *testing.T) {
 // Alerts go to the channels in the store: signed to a webhook, as text to Slack.
 // The egress guard applies to them.
 func TestAlertChannels(t *testing.T) {
-	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1}, BaseURL: "https://service.example"}, func(w *testbed) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
+		BaseURL: "https://service.example"}, func(w *testbed) {
 		var mu sync.Mutex
 		bodies := make(map[string][]string)
 		signatures := make(map[string]string)
@@ -166,10 +169,12 @@ func TestAlertChannels(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if len(bodies["webhook"]) != 1 || !strings.Contains(bodies["webhook"][0], `"name":"subscription_failing"`) || !strings.HasPrefix(signatures["webhook"], "v1,") {
+		if len(bodies["webhook"]) != 1 || !strings.Contains(bodies["webhook"][0], `"name":"subscription_failing"`) ||
+			!strings.HasPrefix(signatures["webhook"], "v1,") {
 			t.Errorf("got %q signed %q at the webhook, want one signed subscription_failing", bodies["webhook"], signatures["webhook"])
 		}
-		if len(bodies["slack"]) != 1 || !strings.Contains(bodies["slack"][0], `{"text":"*`) || !strings.Contains(bodies["slack"][0], "https://service.example/subscriptions/") {
+		if len(bodies["slack"]) != 1 || !strings.Contains(bodies["slack"][0], `{"text":"*`) ||
+			!strings.Contains(bodies["slack"][0], "https://service.example/subscriptions/") {
 			t.Errorf("got %q at Slack, want one text with a link", bodies["slack"])
 		}
 		for _, c := range []struct {

@@ -94,7 +94,8 @@ func rejectFor10Minutes(w *testbed, ordered bool) {
 	if got := w.health(sub); got != webhook.HealthFailing {
 		t.Errorf("ordered %t: got status %s after 10 min, want failing", ordered, got)
 	}
-	if got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.FailingReason != webhook.FailingRejecting || got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
+	if got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil ||
+		got.FailingReason != webhook.FailingRejecting || got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
 		t.Errorf("ordered %t: got %+v (%v), want rejecting since the first 5s, with a next probe", ordered, got, err)
 	}
 	broken.Store(false)
@@ -584,7 +585,8 @@ func TestBreakerPausesRedeliveries(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := w.d.store.Replays().Create(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: start.Add(-time.Second), Only: webhook.ReplayAll}); err != nil {
+		if _, err := w.d.store.Replays().Create(context.Background(), "p", sub.ID,
+			&webhook.ReplayFields{From: start.Add(-time.Second), Only: webhook.ReplayAll}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Minute)

@@ -47,7 +47,8 @@ func idleDispatcher(t *testing.T, s *store.Store, queues ...*store.Queue) *Dispa
 // fakeQueues returns queues of subscriptions that do not exist.
 func fakeQueues(n int) (queues []*store.Queue) {
 	for i := range n {
-		queues = append(queues, &store.Queue{SubscriptionID: fmt.Sprint(i), ProgramID: "p", Active: true, Interests: []store.Interest{{Name: "content_updated", Until: math.MaxInt64}}})
+		queues = append(queues, &store.Queue{SubscriptionID: fmt.Sprint(i), ProgramID: "p",
+			Active: true, Interests: []store.Interest{{Name: "content_updated", Until: math.MaxInt64}}})
 	}
 	return queues
 }
@@ -56,7 +57,8 @@ func fakeQueues(n int) (queues []*store.Queue) {
 func newQueue(t *testing.T, s *store.Store) *store.Queue {
 	t.Helper()
 	url := "https://10.0.0.1/hook"
-	sub, _, err := s.Subscriptions().Create(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated"}}, 0)
+	sub, _, err := s.Subscriptions().Create(t.Context(), "p", "u",
+		&webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated"}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +76,8 @@ var contentUpdated = store.EventKey{ProgramID: "p", Name: "content_updated"}
 func publish(t *testing.T, s *store.Store) {
 	t.Helper()
 	id := webhook.NewID()
-	e := webhook.Event{ID: id, Name: contentUpdated.Name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}
+	e := webhook.Event{ID: id, Name: contentUpdated.Name, ReceivedAt: time.Now(),
+		JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}
 	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
 		t.Fatal(err)
 	}

@@ -184,9 +184,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer cancel()
 	defer d.client.CloseIdle()
 
-	_, held := d.store.Held()
+	_, hold := d.store.Held()
 	d.mu.Lock()
-	d.restoreHold = held
+	d.restoreHold = hold
 	for _, l := range queues {
 		q := &subscriptionQueue{Queue: l}
 		q.restoreRejected(l)
@@ -213,10 +213,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	// Attempts still in flight by then are cancelled and recorded as interrupted.
 	cut := time.AfterFunc(d.cfg.Grace, cancel)
 	defer cut.Stop()
-	if held := d.store.Queues().Held(); held != nil {
+	if lease := d.store.Queues().Held(); lease != nil {
 		// Without the lease nothing can be recorded. The next start, or the standby
 		// that takes over, records these attempts as interrupted.
-		defer context.AfterFunc(held, cancel)()
+		defer context.AfterFunc(lease, cancel)()
 	}
 	d.workers.Wait()
 	return nil

@@ -522,7 +522,8 @@ func TestPingSlotsAreSharedFairly(t *testing.T) {
 		}
 		w.d.mu.Unlock()
 		r := w.subscriber(nil)
-		sub, _, err := w.d.store.Subscriptions().Create(ctx, "q", "u", &webhook.SubscriptionFields{URL: &r.url, Events: &[]string{"content_updated"}}, 0)
+		sub, _, err := w.d.store.Subscriptions().Create(ctx, "q", "u",
+			&webhook.SubscriptionFields{URL: &r.url, Events: &[]string{"content_updated"}}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -905,7 +906,8 @@ func TestReplay(t *testing.T) {
 		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) })
 		sub := w.subscribe(r, nil)
 		time.Sleep(time.Second)
-		replay, err := w.d.store.Replays().Create(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayMissed})
+		replay, err := w.d.store.Replays().Create(context.Background(), "p", sub.ID,
+			&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayMissed})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -925,7 +927,8 @@ func TestReplay(t *testing.T) {
 		if !slices.Contains(got, late) || !slices.Equal(slices.DeleteFunc(got, func(id string) bool { return id == late }), want) {
 			t.Errorf("got %v, want %v in order and %s", got, want, late)
 		}
-		if replay, err = w.d.store.Replays().Get(context.Background(), "p", sub.ID, replay.ID); err != nil || replay.Status != webhook.ReplayDone || replay.EventsSent != 5 || replay.Deliveries != 3 {
+		if replay, err = w.d.store.Replays().Get(context.Background(), "p", sub.ID, replay.ID); err != nil ||
+			replay.Status != webhook.ReplayDone || replay.EventsSent != 5 || replay.Deliveries != 3 {
 			t.Errorf("got replay %+v (%v), want it done with 5 events in 3 deliveries", replay, err)
 		}
 	})
@@ -1070,7 +1073,8 @@ func TestDisableAfter(t *testing.T) {
 		if !slices.ContainsFunc(r.posts(), func(a receivedRequest) bool { return a.ids[0] == last }) {
 			t.Error("no event arrived after the subscription was activated")
 		}
-		if got, err = w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy || got.DisabledReason != "" {
+		if got, err = w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy ||
+			got.DisabledReason != "" {
 			t.Errorf("got %+v (%v) after activation, want it healthy", got, err)
 		}
 	})
@@ -1159,7 +1163,8 @@ func TestClockSetBack(t *testing.T) {
 		if n := len(r.posts()); n != 2 {
 			t.Errorf("got %d deliveries, want 2: the redelivery and the new event", n)
 		}
-		if _, err := w.d.store.Replays().Create(ctx, "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
+		if _, err := w.d.store.Replays().Create(ctx, "p", sub.ID,
+			&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
 			t.Error(err)
 		}
 		if n := len(r.posts()); n != 3 {
@@ -1180,7 +1185,8 @@ func clockJumps(t *testing.T, jump time.Duration) {
 	var by atomic.Int64
 	w := &testbed{
 		t: t, dir: memoryDir(t), subscribers: make(map[netip.Addr]*subscriber),
-		cfg: Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1, HealthPolicy: webhook.HealthPolicy{FailingAfter: 24, DisableAfter: 12 * time.Hour}},
+		cfg: Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1,
+			HealthPolicy: webhook.HealthPolicy{FailingAfter: 24, DisableAfter: 12 * time.Hour}},
 		now: func() time.Time { return time.Now().Add(time.Duration(by.Load())).Round(0) },
 	}
 	w.run(func() {
@@ -1348,7 +1354,8 @@ func TestUnstorableResultBlocksOnlyItsQueue(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision}, nil) // a delivery that does not exist
+			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision},
+				nil) // a delivery that does not exist
 		}()
 		synctest.Wait()
 		for i := range 5 {

@@ -61,7 +61,8 @@ func testEveryPath(t *testing.T, guarded bool) {
 				t.Errorf("guarded %t: got %d %s, want 0 if guarded, else at least %d", guarded, n, of, least)
 			}
 		}
-		if d := w.delivery(wellSub, redelivery.ID); guarded && (d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureBlocked || d.Attempts[0].Error != webhook.ErrorBlocked) {
+		if d := w.delivery(wellSub, redelivery.ID); guarded &&
+			(d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureBlocked || d.Attempts[0].Error != webhook.ErrorBlocked) {
 			t.Errorf("got redelivery %+v, want it failed as blocked", d)
 		}
 	})
@@ -77,7 +78,8 @@ func (w *testbed) sendEverything(sub webhook.Subscription, sent string) webhook.
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	_, err = w.d.store.Replays().Create(context.Background(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
+	_, err = w.d.store.Replays().Create(context.Background(), "p", sub.ID,
+		&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
 	if err != nil {
 		w.t.Fatal(err)
 	}

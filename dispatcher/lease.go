@@ -15,20 +15,20 @@ type leaseContext struct {
 // extends it. All attempts of one tenure share a context, so their connections need
 // not be bound to a new one.
 func (d *Dispatcher) attemptContext(sendCtx context.Context) context.Context {
-	held := d.store.Queues().Held()
-	if held == nil {
+	lease := d.store.Queues().Held()
+	if lease == nil {
 		return sendCtx
 	}
-	if t := d.leaseCtx.Load(); t != nil && t.lease == held {
+	if t := d.leaseCtx.Load(); t != nil && t.lease == lease {
 		return t.ctx
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if t := d.leaseCtx.Load(); t != nil && t.lease == held {
+	if t := d.leaseCtx.Load(); t != nil && t.lease == lease {
 		return t.ctx
 	}
 	ctx, cancel := context.WithCancel(sendCtx)
-	context.AfterFunc(held, cancel)
-	d.leaseCtx.Store(&leaseContext{held, ctx})
+	context.AfterFunc(lease, cancel)
+	d.leaseCtx.Store(&leaseContext{lease, ctx})
 	return ctx
 }

@@ -149,12 +149,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	programs, inFlight, pinging, held := d.snapshot(time.Now())
+	programs, inFlight, pinging, paused := d.snapshot(time.Now())
 	gauge(inFlightDesc, float64(inFlight), "event")
 	gauge(inFlightDesc, float64(pinging), "ping")
 	gauge(limitDesc, float64(d.cfg.MaxConnections), "event")
 	gauge(limitDesc, maxPings, "ping")
-	if held {
+	if paused {
 		gauge(pausedDesc, 1)
 	} else {
 		gauge(pausedDesc, 0)
@@ -200,7 +200,7 @@ type backloggedQueue struct {
 }
 
 // snapshot copies the state that a scrape needs. Queues may change during it.
-func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState, inFlight, pinging int, held bool) {
+func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState, inFlight, pinging int, paused bool) {
 	programs = make(map[string]*programState)
 	d.mu.Lock()
 	defer d.mu.Unlock()

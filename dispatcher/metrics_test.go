@@ -98,7 +98,8 @@ func TestMetrics(t *testing.T) {
 			`service_backlog_age_seconds{program="p"} 2`)
 		for program, want := range map[string]int{"": 1, "p": 1, "another": 0} {
 			b, err := w.d.Backlog(context.Background(), program)
-			if err != nil || b.Subscriptions != want || b.Events != 4*want || b.More || want == 1 && time.Since(b.Oldest) != 2*time.Second || want == 0 && !b.Oldest.IsZero() {
+			if err != nil || b.Subscriptions != want || b.Events != 4*want || b.More || want == 1 && time.Since(b.Oldest) != 2*time.Second ||
+				want == 0 && !b.Oldest.IsZero() {
 				t.Errorf("backlog of program %q: got %+v (%v), want %d subscriptions with 4 events, the oldest 2s old", program, b, err, want)
 			}
 		}
@@ -192,10 +193,12 @@ func TestDeliveryTime(t *testing.T) {
 		sub := w.subscribe(r, nil)
 		w.publish("content_updated")
 		time.Sleep(5*time.Minute + 5*time.Second)
-		wantMetrics(t, "after two retries", registry, `service_delivery_time_seconds_count 1`, `service_delivery_time_seconds_sum 305`, `service_delivery_lag_seconds_count 1`)
+		wantMetrics(t, "after two retries", registry, `service_delivery_time_seconds_count 1`, `service_delivery_time_seconds_sum 305`,
+			`service_delivery_lag_seconds_count 1`)
 		if _, err := w.d.store.Deliveries().Redeliver(t.Context(), "p", sub.ID, r.posts()[0].delivery); err != nil {
 			t.Fatal(err)
 		}
-		wantMetrics(t, "after a redelivery", registry, `service_delivery_time_seconds_count 1`, `service_attempts_total{answer="2xx",result="success"} 3`)
+		wantMetrics(t, "after a redelivery", registry, `service_delivery_time_seconds_count 1`,
+			`service_attempts_total{answer="2xx",result="success"} 3`)
 	})
 }

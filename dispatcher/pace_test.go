@@ -144,7 +144,8 @@ func TestPaceAdaptsToLowerLimit(t *testing.T) {
 				rejected, accepted := len(r.rejected)-before-fell, len(r.accepted)-accepted
 				t.Logf("%d rejected before, %d in the minute after the drop, %d in the next; %d accepted in both", before, fell, rejected, accepted)
 				if fell > 15 || rejected > 5 || accepted < 400 {
-					t.Errorf("got %d rejected in the minute after the drop, %d in the next and %d accepted; want at most 15 and 5, at least 400", fell, rejected, accepted)
+					t.Errorf("got %d rejected in the minute after the drop, %d in the next and %d accepted; want at most 15 and 5, at least 400",
+						fell, rejected, accepted)
 				}
 			})
 		})

@@ -56,10 +56,11 @@ func newRetentionTest(w *testbed, seed uint64) *retentionTest {
 	})
 	r.hanging = w.subscriber(hang)
 	ordered := true
-	r.subs = [...]webhook.Subscription{w.subscribe(r.flaky, only), w.subscribe(w.subscriber(nil), only), w.subscribe(r.hanging, func(f *webhook.SubscriptionFields) {
-		only(f)
-		f.Ordered = &ordered
-	})}
+	r.subs = [...]webhook.Subscription{w.subscribe(r.flaky, only), w.subscribe(w.subscriber(nil), only),
+		w.subscribe(r.hanging, func(f *webhook.SubscriptionFields) {
+			only(f)
+			f.Ordered = &ordered
+		})}
 	return r
 }
 
@@ -81,7 +82,8 @@ func (r *retentionTest) step(ctx context.Context) {
 			_, err = r.d.store.Deliveries().Redeliver(ctx, "p", r.subs[0].ID, got[max(0, len(got)-1-r.rnd.IntN(50))].delivery)
 		}
 	default:
-		_, err = r.d.store.Replays().Create(ctx, "p", r.subs[r.rnd.IntN(3)].ID, &webhook.ReplayFields{From: time.Now().Add(-9*time.Hour - 59*time.Minute), Only: webhook.ReplayAll})
+		_, err = r.d.store.Replays().Create(ctx, "p", r.subs[r.rnd.IntN(3)].ID,
+			&webhook.ReplayFields{From: time.Now().Add(-9*time.Hour - 59*time.Minute), Only: webhook.ReplayAll})
 	}
 	if refused := new(webhook.Error); err != nil && !errors.As(err, &refused) {
 		r.t.Error(err)
@@ -115,7 +117,8 @@ func (r *retentionTest) check(ctx context.Context) {
 	}
 	lost, err := r.d.store.Subscriptions().LostEvents(ctx, r.subs[2].ID)
 	if waiting := int64(len(r.published)) - lost; err != nil || lost == 0 || waiting < 0 || waiting > 1 {
-		r.t.Errorf("got %[2]d events counted as lost (%[3]v), want all but at most one of the %[1]d that were never sent", len(r.published), lost, err)
+		r.t.Errorf("got %[2]d events counted as lost (%[3]v), want all but at most one of the %[1]d that were never sent",
+			len(r.published), lost, err)
 	}
 }
 

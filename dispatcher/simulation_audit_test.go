@@ -10,7 +10,8 @@ import (
 	"service/webhook"
 )
 
-// audit holds what is stored against what has arrived; at the end all of it.
+// audit compares the store with the requests received. end is true after the last
+// step, when everything must be completed.
 func (s *simulation) audit(end bool) {
 	s.faults.without(func() {
 		s.mu.Lock()
@@ -19,7 +20,7 @@ func (s *simulation) audit(end bool) {
 	})
 }
 
-// auditAll is audit without faults. Owns s.mu.
+// auditAll is audit without injected faults. Owns s.mu.
 func (s *simulation) auditAll(end bool) {
 	for _, h := range s.subs {
 		if h.settings.deleted {
@@ -42,7 +43,7 @@ func (s *simulation) auditAll(end bool) {
 		}
 		for id := range h.byID {
 			if _, ok := stored[id]; !ok && !h.byID[id].ended {
-				s.violate(promiseCounted, "subscription %d: a delivery that was sent is not stored", h.index)
+				s.violate(promiseCounted, "subscription %d: a delivery was sent but is not stored", h.index)
 			}
 		}
 		s.auditEvents(h, formed, end)
@@ -54,40 +55,40 @@ func (s *simulation) auditAll(end bool) {
 	}
 }
 
-// auditDelivery compares a delivery in the store with what has come of it.
+// auditDelivery compares a stored delivery with its attempts.
 func (s *simulation) auditDelivery(h *modelSubscription, d *webhook.Delivery, end bool) {
 	m := h.byID[d.ID]
 	if m != nil && len(m.attempts) > d.AttemptsMade {
-		s.violate(promiseCounted, "subscription %d: %d were made, %d counted", h.index, len(m.attempts), d.AttemptsMade)
+		s.violate(promiseCounted, "subscription %d: %d attempts were made, %d counted", h.index, len(m.attempts), d.AttemptsMade)
 	}
 	if end && !d.Status.Final() {
-		s.violate(promiseEnds, "subscription %d: a delivery is %s", h.index, d.Status)
+		s.violate(promiseEnds, "subscription %d: a delivery is %s in the end", h.index, d.Status)
 	}
 	if m != nil && !s.crashed && (end || s.dial == 0) && len(m.attempts) < d.AttemptsMade {
-		s.violate(promiseKept, "subscription %d: %d were counted, %d made", h.index, d.AttemptsMade, len(m.attempts))
+		s.violate(promiseKept, "subscription %d: %d attempts were counted, %d made", h.index, d.AttemptsMade, len(m.attempts))
 	}
 	s.checkStatus(h, m, d)
 }
 
-// auditEvents checks in how many deliveries each event is.
+// auditEvents checks the number of deliveries that each event is in.
 func (s *simulation) auditEvents(h *modelSubscription, formed map[int]int, end bool) {
-	for _, owed := range h.expected {
-		n := formed[owed.event]
+	for _, want := range h.expected {
+		n := formed[want.event]
 		if n > 1 && !h.unknownReplay {
-			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries", h.index, owed.event, n)
+			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries, want 1", h.index, want.event, n)
 		}
-		if end && n == 0 && !owed.uncertain && !owed.mayBeRemoved && !h.inDelivery[owed.event] {
-			s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.index, owed.event)
+		if end && n == 0 && !want.uncertain && !want.mayBeRemoved && !h.inDelivery[want.event] {
+			s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.index, want.event)
 		}
-		delete(formed, owed.event)
+		delete(formed, want.event)
 	}
 	if len(formed) > 0 && !h.unknownReplay {
-		s.violate(promiseOwed, "subscription %d: events %v", h.index, slices.Sorted(maps.Keys(formed)))
+		s.violate(promiseOwed, "subscription %d: got unwanted events %v", h.index, slices.Sorted(maps.Keys(formed)))
 	}
 }
 
-// status holds the status of a delivery against what its subscriber answered.
-// Owns s.mu.
+// checkStatus compares the status of a delivery with the responses of its
+// subscriber. Owns s.mu.
 func (s *simulation) checkStatus(h *modelSubscription, m *modelDelivery, d *webhook.Delivery) {
 	var final []int
 	if m != nil {
@@ -119,7 +120,8 @@ func (s *simulation) checkStatus(h *modelSubscription, m *modelDelivery, d *webh
 		ok = m == nil || !m.last().settled || !m.last().final() || m.last().interrupted
 	}
 	if !ok || len(final) > 1 && !s.crashed {
-		s.violate(promiseEnds, "subscription %d: a delivery is %s %s after %d attempts and the final answers %v", h.index, d.Status, d.FailureReason, d.AttemptsMade, final)
+		s.violate(promiseEnds, "subscription %d: a delivery is %s %s after %d attempts and the final responses %v",
+			h.index, d.Status, d.FailureReason, d.AttemptsMade, final)
 	}
 }
 

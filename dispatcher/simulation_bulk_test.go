@@ -12,20 +12,20 @@ import (
 	"service/webhook"
 )
 
-// bulkRun is a bulk run that was begun with the same form by two requests.
+// bulkRun is a bulk run that two requests try to create from the same form.
 type bulkRun struct {
 	id            string
 	action        webhook.BulkAction
-	matchedBefore map[string]webhook.Delivery // what its filter let through before it was planned
-	matchedAfter  map[string]webhook.Delivery // and after that
+	matchedBefore map[string]webhook.Delivery // deliveries that matched the filter before it was planned
+	matchedAfter  map[string]webhook.Delivery // deliveries that matched after that
 	at            time.Time
-	openRequests  int  // requests that are not answered
-	created       int  // requests that have begun it
-	ended         bool // it is done, which was found before the deliveries were read
+	openRequests  int  // requests without a response yet
+	created       int  // requests that created the run
+	ended         bool // the run is done; read before the deliveries
 	missing       bool // it was not stored
 }
 
-// workBulkRuns has the store work on bulk runs until endBulkRuns is called.
+// workBulkRuns lets the store work on bulk runs until endBulkRuns is called.
 func (s *simulation) workBulkRuns() {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -53,11 +53,11 @@ func (s *simulation) cancel(h *modelSubscription, n int) {
 	s.allowRefusal(s.d.store.Write(context.Background(), func(w store.Write) error { return w.Cancel(h.program, h.id, id) }))
 }
 
-// bulk plans a bulk action, has an event published, and runs the action, for two
-// requests with the same form, and for some n for another form of the same.
+// bulk plans a bulk run, publishes an event, and creates the run with two requests
+// from the same form, for some n also from a second form.
 func (s *simulation) bulk(h *modelSubscription, n int) {
 	if h.id == "" {
-		return // it could not be created
+		return // the subscription could not be created
 	}
 	b := &bulkRun{action: webhook.BulkCancel, at: time.Now(), openRequests: 2}
 	values := url.Values{"filter[subscription_id]": {h.id}}
@@ -89,11 +89,12 @@ func (s *simulation) bulk(h *modelSubscription, n int) {
 		}
 	}
 	if plan.Newest == 0 {
-		return // which asks for the newest of then
+		return // 0 would stand for the newest at the creation
 	}
 	s.publish(h.program, n)
-	run := store.NewBulkRun{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest, Audit: webhook.AuditEntry{Admin: "a@example.com"}}
-	if n&4 != 0 { // another admin asks for the same
+	run := store.NewBulkRun{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest,
+		Audit: webhook.AuditEntry{Admin: "a@example.com"}}
+	if n&4 != 0 { // another admin creates the same run
 		other, second := *b, run
 		second.ID = webhook.NewID()
 		s.createBulkRun(&other, &second)
@@ -101,7 +102,7 @@ func (s *simulation) bulk(h *modelSubscription, n int) {
 	s.createBulkRun(b, &run)
 }
 
-// picked returns the deliveries of the subscription, or of its program.
+// matching returns the deliveries of the subscription, or of its program.
 func (s *simulation) matching(h *modelSubscription, n int) (picks map[string]webhook.Delivery, err error) {
 	picks = make(map[string]webhook.Delivery)
 	s.faults.without(func() {
@@ -121,7 +122,7 @@ func (s *simulation) matching(h *modelSubscription, n int) (picks map[string]web
 	return picks, err
 }
 
-// begin begins a bulk run for two requests.
+// createBulkRun creates a bulk run with two requests.
 func (s *simulation) createBulkRun(b *bulkRun, run *store.NewBulkRun) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +159,7 @@ func (s *simulation) createBulkRun(b *bulkRun, run *store.NewBulkRun) {
 	}
 }
 
-// learnRuns finds out which bulk runs have ended. Owns s.mu.
+// learnRuns reads which bulk runs have ended. Owns s.mu.
 func (s *simulation) learnRuns() {
 	for _, b := range s.changes.runs {
 		if b.openRequests > 0 {
@@ -172,13 +173,13 @@ func (s *simulation) learnRuns() {
 		case err != nil:
 			s.violate(promiseOperates, "%v", err)
 		case run.Status == webhook.BulkCancelled:
-			s.violate(promiseBulk, "a run was cancelled by itself: %s", run.Stopped)
+			s.violate(promiseBulk, "a run stopped itself: %s", run.Stopped)
 		}
 		b.ended = err == nil && run.Status == webhook.BulkDone
 	}
 }
 
-// checkRuns checks the results of the bulk runs that have ended. Owns s.mu.
+// checkRuns checks the bulk runs that have ended. Owns s.mu.
 func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 	c := &s.changes
 	redelivered := make(map[string]int)
@@ -187,7 +188,7 @@ func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 	}
 	c.runs = slices.DeleteFunc(c.runs, func(b *bulkRun) bool {
 		if b.created > 1 {
-			s.violate(promiseBulk, "a form that was submitted twice has begun two runs")
+			s.violate(promiseBulk, "one form created two runs")
 		}
 		if b.ended {
 			s.checkRun(b, stored, redelivered)
@@ -196,19 +197,20 @@ func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 	})
 }
 
-// checkBulkCopy checks a redelivery that a bulk run has made. Owns s.mu.
+// checkBulkRedelivery checks a redelivery made by a bulk run. Owns s.mu.
 func (s *simulation) checkBulkRedelivery(h *modelSubscription, d *webhook.Delivery) {
 	picked := slices.ContainsFunc(s.changes.runs, func(b *bulkRun) bool {
 		_, ok := b.matchedAfter[d.RedeliveryOf]
 		return ok && b.action == webhook.BulkRedeliver
 	})
 	if !picked || s.changes.redelivered[d.RedeliveryOf] {
-		s.violate(promiseBulk, "subscription %d: a delivery was redelivered that the plan does not have, or twice", h.index)
+		s.violate(promiseBulk, "subscription %d: a delivery was redelivered twice, or does not match the plan", h.index)
 	}
 	s.changes.redelivered[d.RedeliveryOf] = true
 }
 
-// checkRun checks that a bulk run has left nothing that its plan says. Owns s.mu.
+// checkRun checks that a bulk run has handled all deliveries of its plan. Owns
+// s.mu.
 func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, redelivered map[string]int) {
 	for id, before := range b.matchedBefore {
 		now := stored[id]
@@ -218,11 +220,11 @@ func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, r
 		switch h := s.modelOf(now.SubscriptionID); {
 		case b.action == webhook.BulkCancel:
 			if !now.Status.Final() && !before.NextAttemptAt.IsZero() && !now.NextAttemptAt.IsZero() && now.AttemptsMade == before.AttemptsMade {
-				s.violate(promiseBulk, "subscription %d: a delivery that waits was not cancelled", h.index)
+				s.violate(promiseBulk, "subscription %d: a waiting delivery was not cancelled", h.index)
 			}
 		case before.Status == webhook.StatusFailed && before.Events[0].Name != webhook.EventPing && h.settings.active && h.changedAt.Before(b.at):
 			if redelivered[id] == 0 {
-				s.violate(promiseBulk, "subscription %d: a delivery that failed was not redelivered", h.index)
+				s.violate(promiseBulk, "subscription %d: a failed delivery was not redelivered", h.index)
 			}
 		}
 	}
@@ -232,7 +234,7 @@ func (s *simulation) modelOf(id string) *modelSubscription {
 	return s.subs[slices.IndexFunc(s.subs, func(h *modelSubscription) bool { return h.id == id })]
 }
 
-// copied says whether a delivery is a redelivery.
+// isRedelivery reports whether a delivery is a redelivery.
 func (h *modelSubscription) isRedelivery(d *modelDelivery) bool {
 	_, ok := h.redeliveries[d.id]
 	return ok

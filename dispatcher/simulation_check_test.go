@@ -7,19 +7,19 @@ import (
 	"service/webhook"
 )
 
-// check holds what has arrived against what was promised. Owns s.mu.
+// check compares the requests received with the promises. Owns s.mu.
 func (s *simulation) check() {
-	now, calm := time.Now(), s.faults.recovered()
-	room := s.inFlight(nil, false) < s.plan.Connections-s.plan.Connections/8
+	now, recovered := time.Now(), s.faults.recovered()
+	slotFree := s.inFlight(nil, false) < s.plan.Connections-s.plan.Connections/8
 	for _, h := range s.subs {
 		s.checkNewDeliveries(h)
 		t := &h.settings
-		if !calm || s.dial > 0 || t.deleted || !now.After(h.changedAt.Add(slack)) || !now.After(s.startedAt.Add(slack)) {
+		if !recovered || s.dial > 0 || t.deleted || !now.After(h.changedAt.Add(slack)) || !now.After(s.startedAt.Add(slack)) {
 			continue
 		}
 		open := s.inFlight(h, false)
-		waits := s.checkLate(h, now, t.active && open == 0 && room && !h.failing && !h.throttled)
-		if !t.active || h.throttled || !room || open > 0 && (s.plan.hasBreaker() || h.successesNeeded > 0) {
+		waits := s.checkLate(h, now, t.active && open == 0 && slotFree && !h.failing && !h.throttled)
+		if !t.active || h.throttled || !slotFree || open > 0 && (s.plan.hasBreaker() || h.successesNeeded > 0) {
 			continue
 		}
 		if open == 0 && !s.uncertain && !h.failing {
@@ -37,11 +37,11 @@ func (s *simulation) check() {
 	}
 }
 
-// slack is how much later than it could something may happen.
+// slack is how late something may happen.
 const slack = time.Second
 
-// checkLate checks that no delivery is later than it may be; free says whether
-// there is a slot for one. It reports whether a delivery waits, pings aside.
+// checkLate checks that no delivery is overdue; free says whether a slot is free
+// for one. It reports whether a delivery is waiting, excluding pings.
 func (s *simulation) checkLate(h *modelSubscription, now time.Time, free bool) (waits bool) {
 	for _, d := range h.received {
 		last := d.last()
@@ -51,31 +51,33 @@ func (s *simulation) checkLate(h *modelSubscription, now time.Time, free bool) (
 		}
 		waits = waits || !d.ping
 		if due := d.due(s.plan, s.startedAt, s.leaseRenewedAt); (d.ping || free) && now.After(due.Add(slack)) {
-			s.violate(promiseLate, "subscription %d: a delivery was due at %s, and it is %s", h.index, sinceStart(due), sinceStart(now))
+			s.violate(promiseLate, "subscription %d: a delivery was due at %s, and now it is %s", h.index, sinceStart(due), sinceStart(now))
 		}
 	}
 	return waits
 }
 
-// checkCopies checks that every redelivery has been sent.
+// checkRedeliveries checks that every redelivery was sent.
 func (s *simulation) checkRedeliveries(h *modelSubscription, now time.Time) {
 	for id, at := range h.redeliveries {
 		if h.byID[id] == nil && !s.changes.ended[id] && now.After(at.Add(slack)) {
-			s.violate(promiseServed, "subscription %d: a redelivery that was asked for at %s has not left at %s", h.index, sinceStart(at), sinceStart(now))
+			s.violate(promiseServed, "subscription %d: a redelivery requested at %s was not sent by %s", h.index, sinceStart(at), sinceStart(now))
 		}
 	}
 }
 
-// checkDebts checks that every event that is owed has been sent.
+// checkExpected checks that every wanted event was sent.
 func (s *simulation) checkExpected(h *modelSubscription, now time.Time) {
-	for _, owed := range h.expected {
-		if !owed.arrived && !owed.uncertain && !owed.mayBeRemoved && now.After(owed.at.Add(s.plan.Window+slack)) {
-			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, has not left at %s", h.index, owed.event, sinceStart(owed.at), sinceStart(now))
+	for _, want := range h.expected {
+		if !want.arrived && !want.uncertain && !want.mayBeRemoved && now.After(want.at.Add(s.plan.Window+slack)) {
+			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, was not sent by %s",
+				h.index, want.event, sinceStart(want.at), sinceStart(now))
 		}
 	}
 }
 
-// judge looks at the deliveries that are new to a subscription. Owns s.mu.
+// checkNewDeliveries checks the deliveries of a subscription that were received
+// since the last call. Owns s.mu.
 func (s *simulation) checkNewDeliveries(h *modelSubscription) {
 	for i, d := range h.received {
 		if d.checked {
@@ -86,31 +88,34 @@ func (s *simulation) checkNewDeliveries(h *modelSubscription) {
 			continue
 		}
 		if h.settings.deleted && (len(h.replays) > 0 || s.changes.bulkCreated) {
-			continue // what has formed it cannot be read any more
+			continue // whether a replay or bulk run formed it cannot be read any more
 		}
 		s.checkEvents(h, i, d)
-		if h.settings.ordered && !slices.ContainsFunc(h.previous, func(t settings) bool { return !t.ordered }) && !s.uncertain && slices.ContainsFunc(d.unfinishedBefore, func(o *modelDelivery) bool {
-			return !h.isRedelivery(o) && !o.ended && !o.uncertain && !(h.settings.deleted && o.attempts[0].arrivedWall.Add(-slack).Before(s.changes.removedBefore)) // which may have expired, and cannot be read
+		wasUnordered := slices.ContainsFunc(h.previous, func(t settings) bool { return !t.ordered })
+		if h.settings.ordered && !wasUnordered && !s.uncertain && slices.ContainsFunc(d.unfinishedBefore, func(o *modelDelivery) bool {
+			// The delivery of a deleted subscription may have expired, which cannot be read.
+			mayHaveExpired := h.settings.deleted && o.attempts[0].arrivedWall.Add(-slack).Before(s.changes.removedBefore)
+			return !h.isRedelivery(o) && !o.ended && !o.uncertain && !mayHaveExpired
 		}) {
-			s.violate(promiseOrdered, "subscription %d: a delivery came before the last was at its end", h.index)
+			s.violate(promiseOrdered, "subscription %d: a delivery came before the previous one was completed", h.index)
 		}
 	}
 }
 
-// judgeEvents checks the events of the delivery that came first as the i-th: each
-// is owed, in order, and in no delivery before.
+// checkEvents checks the events of the i-th delivery: each is wanted, in order, and
+// in no earlier delivery.
 func (s *simulation) checkEvents(h *modelSubscription, i int, d *modelDelivery) {
-	var newest int64 // 0 where it is not known
+	var newest int64 // 0 while unknown
 	for _, e := range d.events {
 		if e >= 0 {
 			seq := s.published[e]
 			if seq != 0 && seq <= newest {
-				s.violate(promiseOrdered, "subscription %d: event %d of the log stands after event %d", h.index, seq, newest)
+				s.violate(promiseOrdered, "subscription %d: seq %d comes after seq %d", h.index, seq, newest)
 			}
 			newest = seq
 		}
 		if e < 0 || !slices.ContainsFunc(h.expected, func(o *expectedEvent) bool { return o.event == e }) {
-			s.violate(promiseOwed, "subscription %d got event %d", h.index, e)
+			s.violate(promiseOwed, "subscription %d got the unwanted event %d", h.index, e)
 		}
 		for _, other := range h.received[:i] {
 			if !h.isRedelivery(other) && h.replayDeliveries[other.id] == nil && !other.ping && slices.Contains(other.events, e) {
@@ -120,8 +125,8 @@ func (s *simulation) checkEvents(h *modelSubscription, i int, d *modelDelivery) 
 	}
 }
 
-// checkTerms checks that a delivery that has come was agreed on: by the terms of
-// its subscription, or by those before while the dispatcher may not know better.
+// checkSettings checks that a received delivery agrees with the subscription's
+// settings, or with previous settings that the dispatcher may still use.
 func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 	h := at.owner
 	agreed := func(ok func(*settings) bool) bool {
@@ -142,28 +147,28 @@ func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 	}
 	open := s.inFlight(h, d.ping)
 	if !agreed(func(t *settings) bool { return open <= s.limit(t) || d.ping && open <= maxPingsPerQueue }) {
-		s.violate(promiseSlots, "subscription %d has %d open", h.index, open)
+		s.violate(promiseSlots, "subscription %d has %d in flight", h.index, open)
 	}
 	if n := s.inFlight(nil, false); n > s.plan.Connections {
-		s.violate(promiseSlots, "%d are open in all", n)
+		s.violate(promiseSlots, "%d are in flight in total", n)
 	}
 }
 
-// again checks that a delivery may be sent once more now. Owns s.mu.
+// checkRepeat checks that a delivery may be sent again now. Owns s.mu.
 func (s *simulation) checkRepeat(h *modelSubscription, d *modelDelivery, now time.Time) {
 	last := d.last()
-	lost := last.generation != s.generation && !last.settled || last.interrupted // the crash may have taken its result
+	lost := last.generation != s.generation && !last.settled || last.interrupted // a crash may have lost its result
 	loose := d.anyTime
 	d.anyTime = false
 	switch {
 	case d.ended:
-		s.violate(promiseFinal, "subscription %d: again after it was ended", h.index)
+		s.violate(promiseFinal, "subscription %d: sent again after it was completed", h.index)
 	case lost || loose && !last.final():
 	case last.final():
-		s.violate(promiseFinal, "subscription %d: again after %d", h.index, last.status)
+		s.violate(promiseFinal, "subscription %d: sent again after status %d", h.index, last.status)
 	case last.endedAt.IsZero() && now.Sub(last.arrivedAt) < attemptTimeout:
-		s.violate(promiseEarly, "subscription %d: again while the last is open", h.index)
-	case s.plan.hasBreaker() && (d.ping || h.failing || s.isFailing(h)): // a probe may repeat it before its time
+		s.violate(promiseEarly, "subscription %d: sent again while an attempt is in flight", h.index)
+	case s.plan.hasBreaker() && (d.ping || h.failing || s.isFailing(h)): // a probe may send it ahead of schedule
 	case len(d.attempts) < webhook.MaxAttempts:
 		ended := last.endedAt
 		if ended.IsZero() {

@@ -2,13 +2,13 @@ package dispatcher
 
 import "time"
 
-// simulatedJumps are by how much the wall clock jumps.
+// simulatedJumps are jumps of the wall clock.
 var simulatedJumps = [...]time.Duration{
 	time.Hour, -time.Hour, 26 * time.Hour, 3 * 24 * time.Hour, 10 * time.Minute, -10 * time.Minute, -26 * time.Hour, 5 * time.Hour,
 }
 
-// wall returns what the wall clock shows. It is not valid for waits, of which all
-// are measured by the course of time.
+// wall returns the wall clock. It must not be used to measure waits, which follow
+// the monotonic clock.
 func (s *simulation) wall() time.Time {
 	return time.Now().Round(0).Add(time.Duration(s.clockOffset.Load()))
 }
@@ -24,16 +24,16 @@ func (s *simulation) jump(by time.Duration) {
 	}
 }
 
-// committed notes that the store has made a commit since the last jump, and has
-// moved what waits with the clock. Owns s.mu.
+// committed notes that the store has made a commit since the last jump, which
+// shifted its deadlines. Owns s.mu.
 func (s *simulation) committed() {
 	if _, may := s.faults.active(); !may {
 		s.jumpUnsaved = false
 	}
 }
 
-// forgetJump lets all that waits be made at any time, after a restart before which
-// the store could not learn of a jump: to the next start it is as if time had
+// forgetJump permits waiting attempts at any time after a restart, if the store
+// could not notice a jump before it: to the next start it is as if that time had
 // passed. Owns s.mu.
 func (s *simulation) forgetJump() {
 	s.jumpedForwardAt = time.Time{}

@@ -8,19 +8,19 @@ import (
 	"service/store/sqlite"
 )
 
-// faults make the statements of a simulation's store fail.
+// faults make statements of a simulation's store fail.
 type faults struct {
 	mu             sync.Mutex
-	disabled       int       // while it is above zero none fails
+	disabled       int       // no faults while above zero
 	writes         int       // statements of the writer until one fails; 0 for none
-	endTransaction bool      // that one ends its transaction
-	reads          int       // the same of the readers
+	endTransaction bool      // the failing write also ends its transaction
+	reads          int       // statements of the readers until one fails; 0 for none
 	full           time.Time // every COMMIT and INSERT fails until then
-	leaseLost      bool      // the store's lease
-	lastAt         time.Time // when one failed
+	leaseLost      bool      // the store's lease has ended
+	lastAt         time.Time // time of the last fault
 }
 
-// next says how a statement fails.
+// fault returns how a statement fails.
 func (f *faults) fault(query string, write bool) sqlite.Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,7 +60,7 @@ func (f *faults) arm(write bool, n int, ends bool) {
 	}
 }
 
-// fill makes every commit fail for a while.
+// failCommits makes every commit fail for d.
 func (f *faults) failCommits(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,7 +74,7 @@ func (f *faults) clear() {
 	f.writes, f.reads, f.full = 0, 0, time.Time{}
 }
 
-// without runs do, and no statement fails until then.
+// without runs do without faults.
 func (f *faults) without(do func()) {
 	f.mu.Lock()
 	f.disabled++
@@ -87,7 +87,8 @@ func (f *faults) without(do func()) {
 	do()
 }
 
-// now says whether a statement has failed at this moment, or may yet.
+// active reports whether a statement has failed at this moment, and whether one may
+// still fail.
 func (f *faults) active() (failed, may bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,7 +97,8 @@ func (f *faults) active() (failed, may bool) {
 	return failed, failed || f.writes > 0 || f.reads > 0 || now.Before(f.full)
 }
 
-// calm says whether what waits because the store failed has gone on since.
+// recovered reports whether everything that waited because of a fault has had time
+// to continue.
 func (f *faults) recovered() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,8 +113,7 @@ func (f *faults) lease(valid bool) {
 	f.leaseLost, f.lastAt = !valid, time.Now()
 }
 
-// excused says whether an error is that of a statement which was made to fail.
-// Nothing is stored then.
+// injected reports whether an error is an injected fault. Then nothing was stored.
 func (s *simulation) injected(err error) bool {
 	failed, _ := s.faults.active()
 	return failed && store.Unavailable(err)

@@ -7,23 +7,22 @@ import (
 	"service/webhook"
 )
 
-// recovery is what a model knows of a subscription that is failing, or has
-// recovered from that.
+// recovery is the model of a subscription that is failing or has just recovered.
 type recovery struct {
-	failingSince time.Time // it was seen to be failing; zero while it is not known to have been
-	successes    int       // since then: the slots it may use double with each
-	probes       int       // that have failed since then, pings aside
-	probedAt     time.Time // when the last of them ended, or the zero time
-	rejected     bool      // it was rejected
-	pingedAt     time.Time // when a ping succeeded last
-	arrivedAt    time.Time // when an attempt came last, of a ping too
+	failingSince time.Time // zero while it is not known to have been failing
+	successes    int       // since then; the usable slots double with each
+	probes       int       // failed since then, excluding pings
+	probedAt     time.Time // end of the last failed probe, or the zero time
+	rejected     bool      // it was rejecting deliveries
+	pingedAt     time.Time // time of the last successful ping
+	arrivedAt    time.Time // time of the last attempt, including pings
 }
 
-// breaks says whether subscriptions can be failing.
+// hasBreaker reports whether the plan has a circuit breaker.
 func (p *plan) hasBreaker() bool { return p.FailingAfter > 0 || p.RejectingAfter > 0 }
 
-// observeHealth takes down which subscriptions are failing or disabled. Owns s.mu.
-func (s *simulation) observeHealth(calm bool) {
+// observeHealth records which subscriptions are failing or disabled. Owns s.mu.
+func (s *simulation) observeHealth(recovered bool) {
 	if !s.plan.hasBreaker() {
 		return
 	}
@@ -34,23 +33,25 @@ func (s *simulation) observeHealth(calm bool) {
 		if q == nil || q.Queue.ProgramID == "" {
 			continue
 		}
-		if h.failing = q.Failing; h.failing && calm && q.current() && (h.recovery.failingSince.IsZero() || h.recovery.successes > 0) {
+		if h.failing = q.Failing; h.failing && recovered && q.current() && (h.recovery.failingSince.IsZero() || h.recovery.successes > 0) {
 			h.recovery = recovery{failingSince: time.Now()}
 		}
-		if h.failing && calm && q.current() && h.last.status == 200 && h.last.endedAt.Before(time.Now()) && h.last.generation == s.generation && h.last.settled {
+		if h.failing && recovered && q.current() && h.last.status == 200 && h.last.endedAt.Before(time.Now()) &&
+			h.last.generation == s.generation && h.last.settled {
 			s.violate(promiseCloses, "subscription %d", h.index)
 		}
 		if q.Status == webhook.HealthDisabled && h.settings.active && q.current() {
 			h.previous = append(h.previous, h.settings)
 			h.settings.active = false
-			for _, owed := range h.expected { // before it was disabled or after
-				owed.uncertain = owed.uncertain || !owed.at.Before(s.lastSettled)
+			for _, want := range h.expected { // it is unknown whether before or after it was disabled
+				want.uncertain = want.uncertain || !want.at.Before(s.lastSettled)
 			}
 		}
 	}
 }
 
-// isFailing says whether the dispatcher takes a subscription to be failing. Owns s.mu.
+// isFailing reports whether the dispatcher considers a subscription failing. Owns
+// s.mu.
 func (s *simulation) isFailing(h *modelSubscription) bool {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -58,9 +59,9 @@ func (s *simulation) isFailing(h *modelSubscription) bool {
 	return q != nil && q.Failing
 }
 
-// checkRecovery checks an attempt that has come against the state of its
-// subscription: while that is failing it has one slot, and each attempt is a probe;
-// then its slots double with each success. Owns s.mu.
+// checkRecovery checks a received attempt of a failing or recovering subscription.
+// While it is failing it has one slot and each attempt is a probe; then its slots
+// double with each success. Owns s.mu.
 func (s *simulation) checkRecovery(h *modelSubscription, r *modelAttempt) {
 	rec := &h.recovery
 	if rec.failingSince.IsZero() {
@@ -70,7 +71,7 @@ func (s *simulation) checkRecovery(h *modelSubscription, r *modelAttempt) {
 		return
 	}
 	if n := s.inFlight(h, false); rec.successes < 5 && n > 1<<rec.successes {
-		s.violate(promiseRamp, "subscription %d has %d open after %d successes", h.index, n, rec.successes)
+		s.violate(promiseRamp, "subscription %d has %d in flight after %d successes", h.index, n, rec.successes)
 	}
 	if rec.successes > 0 || r.delivery.uncertain {
 		return
@@ -82,20 +83,21 @@ func (s *simulation) checkRecovery(h *modelSubscription, r *modelAttempt) {
 		wait = min(webhook.MinProbeWait<<rec.probes, wait)
 	}
 	if due := rec.probedAt.Add(wait); rec.probes > 0 && due.Sub(r.arrivedAt) > time.Millisecond && !pinged {
-		s.violate(promiseProbes, "subscription %d: one came at %s, due at %s", h.index, sinceStart(r.arrivedAt), sinceStart(due))
+		s.violate(promiseProbes, "subscription %d: a probe came at %s, due at %s", h.index, sinceStart(r.arrivedAt), sinceStart(due))
 	}
 	if rec.rejected && !pinged {
-		s.violate(promiseRejected, "subscription %d: a delivery came at %s, and no ping has succeeded since %s", h.index, sinceStart(r.arrivedAt), sinceStart(rec.probedAt))
+		s.violate(promiseRejected, "subscription %d: a delivery came at %s without a successful ping since %s",
+			h.index, sinceStart(r.arrivedAt), sinceStart(rec.probedAt))
 	}
 	switch {
 	case len(r.delivery.attempts) == 1 && len(r.delivery.events) > 1 && !h.isRedelivery(r.delivery) && len(s.changes.runs) == 0:
-		s.violate(promiseSpared, "subscription %d: a probe took %d events", h.index, len(r.delivery.events))
+		s.violate(promiseSpared, "subscription %d: a probe sent %d events", h.index, len(r.delivery.events))
 	case len(r.delivery.attempts) == webhook.MaxAttempts && !pinged && !rec.rejected:
-		s.violate(promiseSpared, "subscription %d: a probe took the last attempt of a delivery", h.index)
+		s.violate(promiseSpared, "subscription %d: a probe used the last attempt of a delivery", h.index)
 	}
 }
 
-// endRecovery takes down the end of an attempt.
+// endRecovery updates the model at the end of an attempt.
 func (s *simulation) endRecovery(r *modelAttempt) {
 	h := r.subscription
 	if !r.delivery.ping {
@@ -117,7 +119,7 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 	case r.status == 200:
 		rec.successes++
 	case r.interrupted:
-		*rec = recovery{} // its result is unknown
+		*rec = recovery{} // the result is unknown
 	case r.probe:
 		rec.probes++
 		rec.probedAt = r.endedAt
@@ -126,8 +128,8 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 	r.probe = false
 }
 
-// checkProbes checks that a subscription which is failing, and has a slot, is
-// probed. Owns s.mu.
+// checkProbes checks that a failing subscription that has a slot is probed. Owns
+// s.mu.
 func (s *simulation) checkProbes(h *modelSubscription, now time.Time) {
 	rec := &h.recovery
 	if rec.failingSince.IsZero() || rec.successes > 0 || !slices.ContainsFunc(h.expected, func(o *expectedEvent) bool {
@@ -140,12 +142,13 @@ func (s *simulation) checkProbes(h *modelSubscription, now time.Time) {
 		last = rec.arrivedAt
 	}
 	if !h.throttled && now.After(last.Add(webhook.MaxProbeWait+attemptTimeout+s.plan.Window+slack)) {
-		s.violate(promiseProbes, "subscription %d was probed at %s, and it is %s", h.index, sinceStart(last), sinceStart(now))
+		s.violate(promiseProbes, "subscription %d was last probed at %s, and now it is %s", h.index, sinceStart(last), sinceStart(now))
 	}
 }
 
-// recoverSlowly has a subscription's server fail until it is known to be failing,
-// lets events wait for it, and has it come back slow. For some n it rejects.
+// recoverSlowly makes a subscription's server fail until the subscription is
+// failing, publishes a backlog, and makes the server respond slowly. For some n it
+// rejects.
 func (s *simulation) recoverSlowly(h *modelSubscription, n int) {
 	set := func(m mode) {
 		s.mu.Lock()

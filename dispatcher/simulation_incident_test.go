@@ -7,8 +7,8 @@ import (
 	"service/webhook"
 )
 
-// auditIncidents compares the incidents of a subscription with its state and with its
-// deliveries, all of which are stored together. Owns s.mu.
+// auditIncidents compares the stored incidents of a subscription with its status
+// and its deliveries. Owns s.mu.
 func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webhook.Delivery) {
 	sub, err := s.d.store.Subscriptions().Get(context.Background(), h.program, h.id)
 	if err != nil {
@@ -30,11 +30,11 @@ func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webh
 	}
 	switch failing := sub.Status != webhook.HealthHealthy; {
 	case len(open) > 1:
-		s.violate(promiseIncident, "subscription %d has %d that are open", h.index, len(open))
+		s.violate(promiseIncident, "subscription %d has %d open incidents, want at most 1", h.index, len(open))
 	case failing && (len(open) == 0 || open[0].FailingReason == ""):
-		s.violate(promiseIncident, "subscription %d is %s and has none", h.index, sub.Status)
+		s.violate(promiseIncident, "subscription %d is %s and has no open incident", h.index, sub.Status)
 	case !failing && len(open) == 1 && (open[0].FailingReason != "" || open[0].Failed == 0):
-		s.violate(promiseIncident, "subscription %d is healthy, and an incident is open after its recovery", h.index)
+		s.violate(promiseIncident, "subscription %d is healthy and has an incident open after its recovery", h.index)
 	}
 	for _, d := range stored {
 		switch d.FailureReason {
@@ -46,7 +46,7 @@ func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webh
 	}
 	// Retention removes deliveries and incidents of different ages.
 	if failed != 0 && s.changes.removedBefore.IsZero() {
-		s.violate(promiseIncident, "subscription %d: its incidents count %d more than have failed for good", h.index, failed)
+		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures too many", h.index, failed)
 	}
 }
 

@@ -9,14 +9,14 @@ import (
 	"service/store"
 )
 
-// simulatedLease is the lease of a simulation's store. It is not valid any more
-// before the attempts in flight are cut off, as on a machine that was suspended.
+// simulatedLease is the lease of a simulation's store. It becomes invalid before
+// the attempts in flight are cut off, as on a machine that was suspended.
 type simulatedLease struct {
 	mu      sync.Mutex
 	valid   bool
 	ctx     context.Context
 	cancel  context.CancelFunc
-	settled bool // the dispatcher has come to rest since it was valid
+	settled bool // the dispatcher has become idle since the lease ended
 }
 
 func (l *simulatedLease) renew() {
@@ -41,14 +41,14 @@ func (l *simulatedLease) context() context.Context {
 	return l.ctx
 }
 
-// forbids says whether nothing may be sent.
+// forbidsSending reports whether nothing may be sent.
 func (l *simulatedLease) forbidsSending() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.settled
 }
 
-// fence makes the store that was just opened depend on the lease.
+// fenceStore makes the store that was just opened depend on the lease.
 func (s *simulation) fenceStore() error {
 	if !s.plan.Lease {
 		return nil
@@ -56,8 +56,8 @@ func (s *simulation) fenceStore() error {
 	return s.d.store.Fence(1, store.Lease{Valid: s.lease.isValid, Held: s.lease.context})
 }
 
-// lose ends the lease. What is in flight is cut off after a while, and the lease is
-// valid again later, or before that.
+// loseLease ends the lease. Attempts in flight are cut off after cut; the lease is
+// valid again after renew, which may be sooner.
 func (s *simulation) loseLease(cut, renew time.Duration) {
 	if !s.plan.Lease || !s.lease.isValid() {
 		return
@@ -77,7 +77,7 @@ func (s *simulation) loseLease(cut, renew time.Duration) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.crashed = true
-		s.noteCrashLosses() // what was counted and not made
+		s.noteCrashLosses() // attempts that were counted and not made
 	})
 	time.AfterFunc(cut, func() {
 		s.mu.Lock()
@@ -100,14 +100,14 @@ func (s *simulation) loseLease(cut, renew time.Duration) {
 	})
 }
 
-// checkCut checks that no attempt goes on without the lease. Owns s.mu.
+// checkCut checks that no attempt continues without the lease. Owns s.mu.
 func (s *simulation) checkCut() {
 	if !s.plan.Lease || s.lease.context().Err() == nil {
 		return
 	}
 	for _, r := range s.unsettled {
 		if r.hangs && r.endedAt.IsZero() && r.generation == s.generation && !s.down {
-			s.violate(promiseLease, "subscription %d: an attempt goes on", r.subscription.index)
+			s.violate(promiseLease, "subscription %d: an attempt continues", r.subscription.index)
 		}
 	}
 }

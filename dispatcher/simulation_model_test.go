@@ -7,126 +7,129 @@ import (
 	"service/webhook"
 )
 
-// subject is one subscription.
+// modelSubscription is the model of one subscription.
 type modelSubscription struct {
 	index            int
 	id               string
 	program          string
 	settings         settings
-	previous         []settings // until the dispatcher has come to rest
-	changedAt        time.Time  // when any of it was
-	noFailures       bool       // no attempt was retryable since it began afresh
-	unknownReplay    bool       // by a replay that is not known
+	previous         []settings // earlier settings, until the dispatcher is idle
+	changedAt        time.Time  // of the settings
+	noFailures       bool       // no attempt was retryable since it was activated or got a new URL
+	unknownReplay    bool       // by a replay that the model does not know
 	replays          []*modelReplay
 	inDelivery       map[int]bool            // events that were seen in a delivery from the log
-	accepted         map[int]bool            // events in deliveries that were removed because they succeeded
+	accepted         map[int]bool            // events of successful deliveries that retention removed
 	replayDeliveries map[string]*modelReplay // deliveries of replays
-	redeliveries     map[string]time.Time    // redeliveries, and when they were asked for
+	redeliveries     map[string]time.Time    // time of the request by delivery id
 	expected         []*expectedEvent
 	recovery         recovery
-	failing          bool            // when all was last at rest
-	last             *modelAttempt   // that ended last, pings aside
-	throttled        bool            // its server has asked for fewer requests since it began afresh
-	pausedUntil      time.Time       // the end of the pause that it asked for
-	successesNeeded  int             // successes until it may use all its slots, after one was rejected
-	lostArrivals     map[string]bool // deliveries of which a crash took the first arrival
+	failing          bool            // when the dispatcher was last idle
+	last             *modelAttempt   // the last to end, excluding pings
+	throttled        bool            // the server asked for fewer requests since the last restart
+	pausedUntil      time.Time       // end of the pause that the server asked for
+	successesNeeded  int             // after a rejection: successes until it may use all its slots
+	lostArrivals     map[string]bool // deliveries whose first arrival a crash prevented
 	byID             map[string]*modelDelivery
 	received         []*modelDelivery // in the order of their first arrival
 	endpoints        [2]*endpoint
 }
 
-// terms are what was agreed on with a subscription.
+// settings are the settings of a subscription.
 type settings struct {
 	active, ordered, deleted bool
 	names                    int // bits
-	slots                    int // 0: the default
+	slots                    int // 0 for the default
 	endpoint                 int
 }
 
-// debt is an event that is owed to a subscription.
+// expectedEvent is an event that a subscription must receive.
 type expectedEvent struct {
 	event        int
 	at           time.Time // when it was accepted
-	uncertain    bool      // the publisher was not answered
-	arrived      bool      // or its delivery was ended before that
+	uncertain    bool      // the publisher got no response
+	arrived      bool      // or its delivery was completed without arriving
 	mayBeRemoved bool      // retention may have removed it
 }
 
-// place is a subscriber's server.
+// endpoint is the server of a subscription. Each subscription has two, to change
+// its URL.
 type endpoint struct {
 	subscriber
 	owner *modelSubscription
-	n     int // which of the owner's
+	n     int // index among the owner's endpoints
 	mode  mode
 	turn  int
 }
 
-// sending is a delivery as its subscriber sees it.
+// modelDelivery is a delivery as its subscriber received it.
 type modelDelivery struct {
 	id               string
 	bodyHash         [sha256.Size]byte
 	ping             bool
 	events           []int
 	attempts         []*modelAttempt
-	unfinishedBefore []*modelDelivery // that were not at their end when it came first
+	unfinishedBefore []*modelDelivery // deliveries that were not completed when this one first arrived
 	checked          bool
-	uncertain        bool // an attempt may have been counted that nobody saw
-	anyTime          bool // the clock had jumped before a restart: its next attempt may be early or late
+	uncertain        bool // an attempt may have been counted that no server received
+	anyTime          bool // the clock jumped before a restart: its next attempt may be early or late
 	ended            bool // it was cancelled, has expired, or was removed
 	removed          bool
 }
 
-// reception is one request.
+// modelAttempt is one request.
 type modelAttempt struct {
 	delivery     *modelDelivery
 	subscription *modelSubscription
 	arrivedAt    time.Time
 	arrivedWall  time.Time     // by the wall clock
-	endedAt      time.Time     // zero while it is open
-	status       int           // of the answer that was written, 0 for none
-	retryAfter   time.Duration // that the answer asked for
+	endedAt      time.Time     // zero while in flight
+	status       int           // of the response, 0 for none
+	retryAfter   time.Duration // asked for by the response
 	generation   int
-	hangs        bool // it is never answered
-	interrupted  bool // the lease ended during it, and it may be made again at once
+	hangs        bool // it never gets a response
+	interrupted  bool // the lease ended during it, so it may be repeated immediately
 	probe        bool // its subscription was failing
-	settled      bool // it has ended, and the dispatcher has come to rest since
+	settled      bool // it has ended, and the dispatcher has been idle since
 }
 
 func (r *modelAttempt) final() bool { return r.status != 0 && r.status < 500 }
 
 func (d *modelDelivery) last() *modelAttempt { return d.attempts[len(d.attempts)-1] }
 
-// unfinished says whether a delivery will be sent again, as far as its
+// unfinished reports whether a delivery will be sent again, as far as its
 // subscriber can know.
 func (d *modelDelivery) unfinished() bool {
 	l := d.last()
 	return !d.ended && !l.final() && (len(d.attempts) < webhook.MaxAttempts || l.endedAt.IsZero())
 }
 
-// inFlight returns how many attempts the subject has open, pings aside or alone.
+// inFlight returns how many attempts are in flight: only pings, or excluding pings.
+// h limits it to one subscription; nil means all.
 func (s *simulation) inFlight(h *modelSubscription, ping bool) (n int) {
 	now := time.Now()
 	for _, r := range s.unsettled {
-		if (h == nil || r.subscription == h) && r.delivery.ping == ping && r.endedAt.IsZero() && r.generation == s.generation && !r.interrupted && now.Sub(r.arrivedAt) < attemptTimeout {
+		if (h == nil || r.subscription == h) && r.delivery.ping == ping && r.endedAt.IsZero() && r.generation == s.generation &&
+			!r.interrupted && now.Sub(r.arrivedAt) < attemptTimeout {
 			n++
 		}
 	}
 	return n
 }
 
-// due returns the latest time at which a delivery is due again, when the
-// dispatcher began at begun and its lease at renewed.
+// due returns the latest time at which a delivery is due again, if the dispatcher
+// started at begun and its lease was renewed at renewed.
 func (d *modelDelivery) due(p *plan, begun, renewed time.Time) time.Time {
 	last := d.last()
 	if last.interrupted && last.endedAt.IsZero() {
 		return renewed
 	}
 	if last.endedAt.IsZero() {
-		return begun // what was interrupted goes on at once
+		return begun // interrupted attempts are repeated immediately
 	}
 	wait := max(time.Duration(float64(p.policy().Waits[len(d.attempts)-1])*(1+p.Jitter)), last.retryAfter)
 	at := last.endedAt.Add(wait)
-	if last.interrupted && renewed.After(at) { // its result may have been recorded, or not
+	if last.interrupted && renewed.After(at) { // its result may or may not have been recorded
 		return renewed
 	}
 	if last.settled || at.After(begun) {
@@ -145,7 +148,7 @@ func (s *simulation) limit(t *settings) int {
 	return s.plan.Slots
 }
 
-// stamp renders a time as how long it is since the beginning of all bubbles.
+// sinceStart formats a time as the duration since the start of every bubble.
 func sinceStart(t time.Time) string {
 	return t.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).String()
 }

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// plan is one history, as drawn: nothing of it is decided while it is played.
+// plan is one drawn history. Nothing about it is decided while it is played.
 type plan struct {
 	Slots, Connections, Batch int
 	Window                    time.Duration
@@ -19,28 +19,28 @@ type plan struct {
 	RejectingAfter            int
 	DisableAfter              time.Duration
 	Lease                     bool
-	Dial                      time.Duration // with a lease: how long a connection takes
+	Dial                      time.Duration // with a lease: how long connecting takes
 	Jitter                    float64
 	Programs                  int
 	Subscriptions             []initialSubscription
-	MoreSubscriptions         int      // further subscriptions, made like those in turn
+	MoreSubscriptions         int      // further subscriptions, with the settings of the initial ones in turn
 	Steps                     [][]step // in groups, which shrink well
 }
 
-// founder is a subscription that is there from the beginning.
+// initialSubscription exists from the start.
 type initialSubscription struct {
 	Ordered bool
 	Mode    mode
 }
 
-// step is one thing that happens, and how long it is until the next.
+// step is one operation and the wait before the next.
 type step struct {
 	Do           operation
-	Subscription int // which subscription, modulo their number
+	Subscription int // index, modulo the number of subscriptions
 	N            int // depends on the operation
 	Mode         mode
-	NoWait       bool          // the next step comes before the dispatcher has come to rest
-	Wait         time.Duration // only without Rush
+	NoWait       bool          // the next step starts before the dispatcher is idle
+	Wait         time.Duration // only without NoWait
 }
 
 type operation string
@@ -63,21 +63,21 @@ const (
 	doCrash               operation = "crash"
 	doCrashOn             operation = "crash on the next arrival"
 	doRestart             operation = "restart"
-	doPublishConcurrently operation = "publish at the same time"
-	doFailWrite           operation = "have a statement of a write fail" // and, for odd n, its transaction end
-	doFailRead            operation = "have a statement of a read fail"
-	doFailCommits         operation = "fill the disk"
-	doRecover             operation = "fail, and recover slowly"
+	doPublishConcurrently operation = "publish concurrently"
+	doFailWrite           operation = "fail a statement of a write" // and, for odd N, end its transaction
+	doFailRead            operation = "fail a statement of a read"
+	doFailCommits         operation = "fail commits"
+	doRecover             operation = "fail and recover slowly"
 	doLoseLease           operation = "lose the lease for a while"
 
-	doJumpClock    operation = "set the wall clock"
-	doRetention    operation = "remove what is old"
+	doJumpClock    operation = "jump the wall clock"
+	doRetention    operation = "run retention"
 	doCancel       operation = "cancel a delivery"
-	doBulk         operation = "redeliver or cancel many"
+	doBulk         operation = "start a bulk run"
 	doCancelReplay operation = "cancel a replay"
 )
 
-// mode is how a subscriber's server behaves.
+// mode is the behavior of a receiver.
 type mode string
 
 const (
@@ -85,21 +85,21 @@ const (
 	modeBusy    mode = "500"
 	modeHang    mode = "hang"
 	modeReject  mode = "404"
-	modeTurns   mode = "500 and 200 in turn"
+	modeTurns   mode = "alternating 500 and 200"
 	modeSlow    mode = "200 after 3 s"
 	modeLater   mode = "503, Retry-After: 600"
-	modeReset   mode = "hang up"
+	modeReset   mode = "close the connection"
 	modeGarbage mode = "garbage"
 	modeLimit   mode = "429"
 	modeWait    mode = "429, Retry-After: 60"
-	modeRefuse  mode = "404, and 200 to pings"
-	modePicky   mode = "404 to one type of events"
+	modeRefuse  mode = "404, but 200 to pings"
+	modePicky   mode = "404 to one event type"
 )
 
-// Names of events, by bit.
+// simulatedNames are the event names, by bit.
 var simulatedNames = [...]string{"content_updated", "content_deleted", "channel_created"}
 
-// simulatedPrograms are the programs of a plan, of which it uses the first.
+// simulatedPrograms are the programs; a plan uses the first ones.
 var simulatedPrograms = [...]string{"p", "q", "r"}
 
 func namesOf(bits int) []string {
@@ -114,36 +114,40 @@ func namesOf(bits int) []string {
 
 func (p plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "slots %d, connections %d, batches of %d, window %s, failing after %d, rejecting after %d, disabled after %s, lease %t (dialling %s), jitter %g\n", p.Slots, p.Connections, p.Batch, p.Window, p.FailingAfter, p.RejectingAfter, p.DisableAfter, p.Lease, p.Dial, p.Jitter)
+	fmt.Fprintf(&b, "slots %d, connections %d, batch size %d, batch window %s, ", p.Slots, p.Connections, p.Batch, p.Window)
+	fmt.Fprintf(&b, "failing after %d, rejecting after %d, disabled after %s, ", p.FailingAfter, p.RejectingAfter, p.DisableAfter)
+	fmt.Fprintf(&b, "lease %t (connecting takes %s), jitter %g\n", p.Lease, p.Dial, p.Jitter)
 	fmt.Fprintf(&b, "%d programs, %d more subscriptions\n", p.Programs, p.MoreSubscriptions)
 	for i, f := range p.Subscriptions {
-		fmt.Fprintf(&b, "subscription %d: ordered %t, its server: %s\n", i, f.Ordered, f.Mode)
+		fmt.Fprintf(&b, "subscription %d: ordered %t, server: %s\n", i, f.Ordered, f.Mode)
 	}
 	for _, s := range slices.Concat(p.Steps...) {
-		fmt.Fprintf(&b, "%s (who %d, n %d, %s)", s.Do, s.Subscription, s.N, s.Mode)
+		fmt.Fprintf(&b, "%s (subscription %d, n %d, %s)", s.Do, s.Subscription, s.N, s.Mode)
 		if s.NoWait {
-			b.WriteString(", and at once\n")
+			b.WriteString(", no wait\n")
 		} else {
-			fmt.Fprintf(&b, ", then %s\n", s.Wait)
+			fmt.Fprintf(&b, ", wait %s\n", s.Wait)
 		}
 	}
 	return b.String()
 }
 
-// plans draws a plan. What is first in a list is drawn most often, and is what
-// shrinking tends to.
+// plans draws a plan. Values early in a list are drawn more often, and shrinking
+// prefers them.
 func plans() *rapid.Generator[plan] {
-	modes := rapid.SampledFrom([]mode{modeOK, modeBusy, modeHang, modeReject, modeTurns, modeSlow, modeReset, modeLater, modeGarbage, modeHang, modeRefuse, modePicky, modeLimit, modeWait})
+	modes := rapid.SampledFrom([]mode{modeOK, modeBusy, modeHang, modeReject, modeTurns, modeSlow, modeReset, modeLater, modeGarbage,
+		modeHang, modeRefuse, modePicky, modeLimit, modeWait})
 	steps := rapid.Custom(func(t *rapid.T) step {
 		s := step{
 			Do: rapid.SampledFrom([]operation{
 				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doChangeURL, doChangeNames, doRedeliver,
 				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
-				doPublishConcurrently, doFailWrite, doFailRead, doFailCommits, doRecover, doLoseLease, doJumpClock, doRetention, doCancel, doBulk, doReplay, doCancelReplay,
+				doPublishConcurrently, doFailWrite, doFailRead, doFailCommits, doRecover, doLoseLease,
+				doJumpClock, doRetention, doCancel, doBulk, doReplay, doCancelReplay,
 			}).Draw(t, "do"),
-			Subscription: rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 9, 17, 29}).Draw(t, "who"),
+			Subscription: rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 9, 17, 29}).Draw(t, "subscription"),
 			N:            rapid.IntRange(0, 7).Draw(t, "n"),
-			NoWait:       rapid.SampledFrom([]bool{false, true, false, true}).Draw(t, "rush"),
+			NoWait:       rapid.SampledFrom([]bool{false, true, false, true}).Draw(t, "no wait"),
 		}
 		if s.Do == doBehave {
 			s.Mode = modes.Draw(t, "mode")
@@ -168,7 +172,7 @@ func plans() *rapid.Generator[plan] {
 			Dial:              rapid.SampledFrom([]time.Duration{0, 0, 300 * time.Millisecond}).Draw(t, "dial"),
 			Jitter:            rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "jitter"),
 			Programs:          rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(t, "programs"),
-			MoreSubscriptions: rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 26}).Draw(t, "crowd"),
+			MoreSubscriptions: rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 26}).Draw(t, "more subscriptions"),
 			Subscriptions: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) initialSubscription {
 				return initialSubscription{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
 			}), 1, 4).Draw(t, "subscriptions"),
@@ -177,7 +181,7 @@ func plans() *rapid.Generator[plan] {
 	})
 }
 
-// policy is the schedule of retries.
+// policy is the retry policy.
 func (p *plan) policy() webhook.RetryPolicy {
 	policy := webhook.DefaultRetryPolicy()
 	policy.Jitter = p.Jitter

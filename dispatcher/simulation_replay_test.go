@@ -9,25 +9,26 @@ import (
 	"service/webhook"
 )
 
-// replaying is a replay, and what a model knows of it.
+// modelReplay is the model of a replay.
 type modelReplay struct {
 	id               string
 	only             webhook.ReplayOnly
-	removedBefore    time.Time       // of retention when it was begun
-	allowed          map[int]bool    // the events that it may send
-	required         []int           // of those it must, in the order of the log, unless something else sends them
-	deliveriesBefore map[string]bool // the subscription's deliveries when it was begun
+	removedBefore    time.Time       // of retention, when the replay was created
+	allowed          map[int]bool    // events that it may send
+	required         []int           // events that it must send, in log order, unless another delivery has them
+	deliveriesBefore map[string]bool // the subscription's deliveries when it was created
 	sent             map[int]bool
-	lastSeq          int64           // seq of the event that it has sent last
+	lastSeq          int64           // seq of the last event that it sent
 	deliveries       map[string]bool // its deliveries
 	ended            bool
-	sentAtCancel     int64 // how many events it had sent when it was cancelled, -1 for not
+	sentAtCancel     int64 // events sent when it was cancelled, -1 if it was not
 }
 
-// replay begins a replay of the last hour, of all, or of what was received since an
-// event in the log and before another one.
+// replay creates a replay of the last hour, of everything, or of the events
+// received between two events in the log.
 func (s *simulation) replay(h *modelSubscription, n int) {
-	f := &webhook.ReplayFields{From: s.wall().Add(-time.Hour).Truncate(time.Millisecond), Only: []webhook.ReplayOnly{webhook.ReplayAll, webhook.ReplayMissed, webhook.ReplayFailed}[n%3]}
+	f := &webhook.ReplayFields{From: s.wall().Add(-time.Hour).Truncate(time.Millisecond),
+		Only: []webhook.ReplayOnly{webhook.ReplayAll, webhook.ReplayMissed, webhook.ReplayFailed}[n%3]}
 	if n >= 3 {
 		f.From = time.UnixMilli(0)
 	}
@@ -56,18 +57,19 @@ func (s *simulation) replay(h *modelSubscription, n int) {
 	case err == nil:
 		h.replays = append(h.replays, r)
 	case s.down:
-		h.unknownReplay = true // perhaps
+		h.unknownReplay = true // the replay may have been created
 	}
 }
 
-// expectReplay returns what a replay has to send that is begun now. Owns s.mu.
+// expectReplay returns what a replay that is created now must send. Owns s.mu.
 func (s *simulation) expectReplay(h *modelSubscription, f *webhook.ReplayFields) (*modelReplay, error) {
-	r := &modelReplay{only: f.Only, removedBefore: s.changes.removedBefore, allowed: make(map[int]bool), deliveriesBefore: make(map[string]bool), sent: make(map[int]bool), deliveries: make(map[string]bool), sentAtCancel: -1}
+	r := &modelReplay{only: f.Only, removedBefore: s.changes.removedBefore, allowed: make(map[int]bool),
+		deliveriesBefore: make(map[string]bool), sent: make(map[int]bool), deliveries: make(map[string]bool), sentAtCancel: -1}
 	stored, err := s.deliveries(h)
 	if err != nil {
 		return nil, err
 	}
-	// Of each event, in how many deliveries of which status it is.
+	// For each event, the number of deliveries it is in, by status.
 	in, failed, succeeded := make(map[int]int), make(map[int]int), make(map[int]int)
 	for id, d := range stored {
 		r.deliveriesBefore[id] = true
@@ -86,19 +88,19 @@ func (s *simulation) expectReplay(h *modelSubscription, f *webhook.ReplayFields)
 	}
 	s.learnRemoved(h, stored)
 	gone := h.removedEvents()
-	owed := make(map[int]bool)
+	want := make(map[int]bool)
 	for _, o := range h.expected {
-		owed[o.event] = true
+		want[o.event] = true
 	}
 	for i, e := range s.log {
 		if e.program != h.program || h.settings.names&(1<<e.name) == 0 || !e.within(f) {
 			continue
 		}
-		may, must := true, !owed[i] || in[i] > 0
+		may, must := true, !want[i] || in[i] > 0
 		switch f.Only {
 		case webhook.ReplayMissed:
 			may = in[i] == 0 && !h.accepted[i]
-			must = !owed[i] && in[i] == 0 && !gone[i]
+			must = !want[i] && in[i] == 0 && !gone[i]
 		case webhook.ReplayFailed:
 			may = succeeded[i] == 0 && !h.accepted[i]
 			must = in[i] > 0 && in[i] == failed[i] && !gone[i]
@@ -113,7 +115,7 @@ func (s *simulation) expectReplay(h *modelSubscription, f *webhook.ReplayFields)
 	return r, nil
 }
 
-// gone returns the events that were in a delivery which retention has removed.
+// removedEvents returns the events of deliveries that retention has removed.
 func (h *modelSubscription) removedEvents() map[int]bool {
 	gone := make(map[int]bool)
 	for _, m := range h.byID {
@@ -124,7 +126,7 @@ func (h *modelSubscription) removedEvents() map[int]bool {
 	return gone
 }
 
-// within says whether a replay may send the event by when that was received.
+// within reports whether the event was received in the range of a replay.
 func (e *loggedEvent) within(f *webhook.ReplayFields) bool {
 	return e.received.IsZero() || !e.received.Before(f.From) && (f.To.IsZero() || e.received.Before(f.To))
 }
@@ -148,8 +150,8 @@ func (s *simulation) cancelReplay(h *modelSubscription) {
 	}
 }
 
-// learnReplays reads what the running replays have formed since the last time.
-// Owns s.mu.
+// learnReplays reads what the running replays have formed since the last call. Owns
+// s.mu.
 func (s *simulation) learnReplays() {
 	for _, h := range s.subs {
 		if h.settings.deleted {
@@ -194,7 +196,8 @@ func (s *simulation) learnReplay(h *modelSubscription, r *modelReplay) {
 	}
 	switch r.ended = is.Status != webhook.ReplayRunning; {
 	case is.EventsSent != int64(len(r.sent)) || r.sentAtCancel >= 0 && is.EventsSent != r.sentAtCancel:
-		s.violate(promiseReplay, "subscription %d: %d events were sent, %d are counted, and %d were when it was cancelled", h.index, len(r.sent), is.EventsSent, r.sentAtCancel)
+		s.violate(promiseReplay, "subscription %d: a replay sent %d events, counted %d, and had counted %d when it was cancelled",
+			h.index, len(r.sent), is.EventsSent, r.sentAtCancel)
 	case is.Status == webhook.ReplayDone:
 		s.checkReplayDone(h, r)
 	case is.Status == webhook.ReplayCancelled && r.sentAtCancel < 0 && s.faults.recovered() && !s.crashed:
@@ -204,22 +207,23 @@ func (s *simulation) learnReplay(h *modelSubscription, r *modelReplay) {
 
 // checkReplayed checks a delivery that a replay has formed. Owns s.mu.
 func (s *simulation) checkReplayed(h *modelSubscription, r *modelReplay, d *webhook.Delivery) {
-	swept := !r.removedBefore.Equal(s.changes.removedBefore)
+	retentionRan := !r.removedBefore.Equal(s.changes.removedBefore)
 	for _, e := range d.Events {
 		event := s.events[e.ID]
 		seq := s.published[event]
-		if r.sent[event] || seq != 0 && seq <= r.lastSeq || !r.allowed[event] && !swept {
-			s.violate(promiseReplay, "subscription %d: a replay of %s has sent event %d, at %d of the log, after %d", h.index, r.only, event, seq, r.lastSeq)
+		if r.sent[event] || seq != 0 && seq <= r.lastSeq || !r.allowed[event] && !retentionRan {
+			s.violate(promiseReplay, "subscription %d: a replay of %s sent event %d with seq %d after seq %d",
+				h.index, r.only, event, seq, r.lastSeq)
 		}
 		r.sent[event] = true
 		r.lastSeq = max(r.lastSeq, seq)
 	}
 }
 
-// checkReplayDone checks that a replay that is done has sent all that it had to.
-// Owns s.mu.
+// checkReplayDone checks that a completed replay has sent all required events. Owns
+// s.mu.
 func (s *simulation) checkReplayDone(h *modelSubscription, r *modelReplay) {
-	var since map[int]bool // in deliveries that something else has formed since
+	var since map[int]bool // events in deliveries formed by something else since
 	for _, event := range r.required {
 		if r.sent[event] || s.log[event].received.Before(s.changes.removedBefore) {
 			continue
@@ -228,13 +232,13 @@ func (s *simulation) checkReplayDone(h *modelSubscription, r *modelReplay) {
 			since = s.formedSince(h, r)
 		}
 		if !since[event] {
-			s.violate(promiseReplay, "subscription %d: a replay of %s has not sent event %d, at %d of the log", h.index, r.only, event, s.published[event])
+			s.violate(promiseReplay, "subscription %d: a replay of %s did not send event %d with seq %d", h.index, r.only, event, s.published[event])
 		}
 	}
 }
 
-// formedSince returns the events in deliveries that were formed since a replay was
-// begun. Owns s.mu.
+// formedSince returns the events in deliveries that were formed after a replay was
+// created. Owns s.mu.
 func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]bool {
 	since := make(map[int]bool)
 	stored, err := s.deliveries(h)
@@ -248,7 +252,7 @@ func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]b
 			}
 		}
 	}
-	for id, m := range h.byID { // and removed since
+	for id, m := range h.byID { // removed since
 		for _, event := range m.events {
 			since[event] = since[event] || !r.deliveriesBefore[id]
 		}
@@ -256,9 +260,9 @@ func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]b
 	return since
 }
 
-// auditReplays checks that every replay is at its end. Owns s.mu.
+// auditReplays checks that every replay has ended. Owns s.mu.
 func (s *simulation) auditReplays(h *modelSubscription) {
 	if i := slices.IndexFunc(h.replays, func(r *modelReplay) bool { return !r.ended }); i >= 0 {
-		s.violate(promiseReplay, "subscription %d: a replay still runs", h.index)
+		s.violate(promiseReplay, "subscription %d: a replay is still running", h.index)
 	}
 }

@@ -11,8 +11,8 @@ func (s *simulation) isDown() bool {
 	return s.down
 }
 
-// restart starts the dispatcher after its end, or ends it as kill -9 would
-// before that: nothing more is stored, whatever it would have stored.
+// restart starts the dispatcher if it was killed, otherwise it first kills it like
+// kill -9: nothing more is stored.
 func (s *simulation) restart() {
 	s.mu.Lock()
 	down := s.down
@@ -24,14 +24,14 @@ func (s *simulation) restart() {
 		}
 		s.d.store.Close()
 	}
-	calm := s.faults.recovered()
+	recovered := s.faults.recovered()
 	s.stop()
 	err := <-s.done
 	s.mu.Lock()
 	if err != nil {
 		s.violate(promiseOperates, "the dispatcher ended with %v", err)
 	}
-	s.uncertain = s.uncertain || !s.settled || !calm || s.dial > 0
+	s.uncertain = s.uncertain || !s.settled || !recovered || s.dial > 0
 	s.nextGeneration()
 	s.mu.Unlock()
 	s.endBulkRuns()
@@ -39,7 +39,7 @@ func (s *simulation) restart() {
 	s.runDispatcher()
 }
 
-// open opens the store again, and notices what a crash has left.
+// open opens the store and notes what a crash has left.
 func (s *simulation) open() {
 	s.faults.without(func() {
 		s.openStore()
@@ -52,12 +52,12 @@ func (s *simulation) open() {
 	s.workBulkRuns()
 }
 
-// notice takes down of which deliveries an attempt was counted and none has
-// arrived. Owns s.mu.
+// noteCrashLosses records for which deliveries an attempt was counted that no
+// server received. Owns s.mu.
 func (s *simulation) noteCrashLosses() {
 	for _, h := range s.subs {
 		if h.id == "" {
-			continue // it was killed before it could be told
+			continue // the service was killed before it returned the id
 		}
 		stored, err := s.deliveries(h)
 		if err != nil && !h.settings.deleted {
@@ -73,7 +73,7 @@ func (s *simulation) noteCrashLosses() {
 	}
 }
 
-// next begins the next generation. Owns s.mu.
+// nextGeneration resets what a restart forgets. Owns s.mu.
 func (s *simulation) nextGeneration() {
 	s.generation++
 	s.startedAt = time.Now()
@@ -96,20 +96,20 @@ func (s *simulation) nextGeneration() {
 	}
 }
 
-// stopAndStart ends the dispatcher and the store as a shutdown does, and starts
-// them again.
+// stopAndStart shuts the dispatcher and the store down gracefully and starts them
+// again.
 func (s *simulation) stopAndStart() {
 	s.mu.Lock()
 	s.crashed = true
 	pending := s.changes.pending > 0
 	s.mu.Unlock()
-	if pending { // the store is closed after those who use it
+	if pending { // end the users of the store before it is closed
 		s.changes.end()
 		synctest.Wait()
 	}
 	s.stop()
 	err := <-s.done
-	calm := s.faults.recovered()
+	recovered := s.faults.recovered()
 	s.endBulkRuns()
 	s.faults.without(func() {
 		if e := s.d.store.Close(); err == nil {
@@ -118,7 +118,7 @@ func (s *simulation) stopAndStart() {
 	})
 	s.mu.Lock()
 	s.unexpected(err)
-	s.uncertain = s.uncertain || !calm || s.dial > 0 // an attempt may wait for its subscription to be read
+	s.uncertain = s.uncertain || !recovered || s.dial > 0 // an attempt may wait for its subscription to be read
 	s.nextGeneration()
 	s.mu.Unlock()
 	s.open()

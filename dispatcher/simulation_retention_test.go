@@ -9,13 +9,13 @@ import (
 	"service/webhook"
 )
 
-// simulatedKeeps are for how long retention keeps what is old.
+// simulatedRetentions are the retention periods.
 var simulatedRetentions = [...]time.Duration{
 	10 * time.Minute, time.Hour, 3 * time.Hour, 10 * time.Minute, 30 * time.Minute, 30 * time.Second, 10 * time.Minute, time.Minute,
 }
 
-// simulatedKeep returns for how long a retention keeps what is old: every other one
-// removes deliveries that succeeded sooner than the rest.
+// simulatedRetention returns a retention. Every other one removes successful
+// deliveries sooner than the rest.
 func simulatedRetention(n int) store.Retention {
 	keep := store.Retention{All: simulatedRetentions[n]}
 	if n%2 == 0 {
@@ -24,25 +24,25 @@ func simulatedRetention(n int) store.Retention {
 	return keep
 }
 
-// logged is an event in the log of its program.
+// loggedEvent is an event in the log of its program.
 type loggedEvent struct {
 	program  string
-	name     int       // in simulatedNames
-	received time.Time // as it is stored; zero while it is not known
+	name     int       // index in simulatedNames
+	received time.Time // as stored; zero while unknown
 }
 
-// simulatedChanges is what a model knows of what ends and removes deliveries beside
-// the dispatcher.
+// externalChanges is what the model knows of changes by retention, cancellations
+// and bulk runs.
 type externalChanges struct {
-	removedBefore          time.Time       // what retention has removed is older, by the wall clock
-	deliveredRemovedBefore time.Time       // the same of deliveries that succeeded
+	removedBefore          time.Time       // retention has removed only older records, by the wall clock
+	deliveredRemovedBefore time.Time       // the same for successful deliveries
 	cancellable            map[string]bool // deliveries that may have been cancelled
-	ended                  map[string]bool // those that were, or have expired
+	ended                  map[string]bool // deliveries that were cancelled or have expired
 	dirty                  bool            // the store may have changed since learn
-	bulkCreated            bool            // a bulk run was begun
-	pending                int             // retentions that run, and requests for bulk runs
-	runs                   []*bulkRun      // bulk runs of which the result is not checked
-	redelivered            map[string]bool // deliveries that bulk actions have redelivered
+	bulkCreated            bool            // a bulk run was created
+	pending                int             // running retentions and requests for bulk runs
+	runs                   []*bulkRun      // bulk runs whose result is not checked yet
+	redelivered            map[string]bool // deliveries redelivered by bulk runs
 	stop                   []context.CancelFunc
 }
 
@@ -56,9 +56,8 @@ func (c *externalChanges) end() {
 	}
 }
 
-// retain has retention remove once, in a while, what is older than a time that n
-// says: for some n after a subscription has lagged for that long, or the clock has
-// jumped.
+// retain runs retention once, with a period given by n. For some n the subscription
+// first lags for that long, or the clock jumps.
 func (s *simulation) retain(h *modelSubscription, n int) {
 	keep := simulatedRetention(n)
 	if n >= 4 {
@@ -71,7 +70,7 @@ func (s *simulation) retain(h *modelSubscription, n int) {
 		s.settle()
 		s.sleep(keep.All)
 	}
-	s.settle() // it is known which deliveries there are
+	s.settle() // so that the model knows all deliveries
 	if n%4 == 3 {
 		s.jump(simulatedJumps[n])
 	}
@@ -91,7 +90,7 @@ func (s *simulation) retain(h *modelSubscription, n int) {
 		defer s.mu.Unlock()
 		now := time.Now().Add(2 * time.Millisecond)
 		if s.generation != gen || !s.jumpedForwardAt.IsZero() && now.Sub(s.jumpedForwardAt) < 24*time.Hour {
-			return // nothing may be removed
+			return // retention removes nothing
 		}
 		later := func(edge *time.Time, keep time.Duration) {
 			if at := s.wall().Add(2*time.Millisecond - keep); at.After(*edge) {
@@ -112,14 +111,14 @@ func (s *simulation) retain(h *modelSubscription, n int) {
 		s.changes.dirty = true
 	}()
 	if keep.Delivered > 0 && !h.settings.deleted {
-		s.learn() // what is about to be removed
+		s.learn() // the deliveries about to be removed
 		s.sleep(pause + 2*time.Millisecond)
-		s.replay(h, 4+n/2%2) // of all that was missed, or has failed
+		s.replay(h, 4+n/2%2) // of all missed, or all failed events
 	}
 }
 
-// learn reads which deliveries were formed by replays and bulk actions, ended or
-// removed since the last time, and checks that they could be.
+// learn reads which deliveries replays and bulk runs have formed, and which were
+// completed or removed since the last call, and checks that this was allowed.
 func (s *simulation) learn() {
 	s.faults.without(func() {
 		s.mu.Lock()
@@ -151,7 +150,7 @@ func (s *simulation) learn() {
 	})
 }
 
-// learnDelivery takes down a delivery that is stored. Owns s.mu.
+// learnDelivery updates the model for a stored delivery. Owns s.mu.
 func (s *simulation) learnDelivery(h *modelSubscription, d *webhook.Delivery) {
 	if _, known := h.redeliveries[d.ID]; d.RedeliveryOf != "" && !known {
 		h.redeliveries[d.ID] = time.Now()
@@ -174,28 +173,28 @@ func (s *simulation) learnDelivery(h *modelSubscription, d *webhook.Delivery) {
 		}
 		event := s.events[e.ID]
 		h.inDelivery[event] = true
-		for _, owed := range h.expected {
-			owed.arrived = owed.arrived || ended && owed.event == event
+		for _, want := range h.expected {
+			want.arrived = want.arrived || ended && want.event == event
 		}
 	}
 }
 
-// learnRemoved takes down which deliveries and events retention may have removed.
-// Owns s.mu.
+// learnRemoved updates the model for deliveries and events that retention may have
+// removed. Owns s.mu.
 func (s *simulation) learnRemoved(h *modelSubscription, stored map[string]webhook.Delivery) {
 	for id, m := range h.byID {
 		if _, ok := stored[id]; !ok && !m.removed {
 			s.learnGone(h, m)
 		}
 	}
-	for _, owed := range h.expected {
-		if received := s.log[owed.event].received; received.Before(s.changes.removedBefore) && (!received.IsZero() || owed.uncertain) {
-			owed.mayBeRemoved = true
+	for _, want := range h.expected {
+		if received := s.log[want.event].received; received.Before(s.changes.removedBefore) && (!received.IsZero() || want.uncertain) {
+			want.mayBeRemoved = true
 		}
 	}
 }
 
-// learnGone takes down that a delivery is not stored. Owns s.mu.
+// learnGone updates the model for a delivery that is no longer stored. Owns s.mu.
 func (s *simulation) learnGone(h *modelSubscription, m *modelDelivery) {
 	last, edge := m.last(), s.changes.removedBefore
 	early := !last.arrivedWall.Before(edge) && last.status == http.StatusOK && !s.changes.ended[m.id]
@@ -206,7 +205,8 @@ func (s *simulation) learnGone(h *modelSubscription, m *modelDelivery) {
 		return
 	}
 	if m.unfinished() && !s.crashed || !last.arrivedWall.Before(edge) {
-		s.violate(promiseCounted, "subscription %d: a delivery was removed that was sent at %s by the wall clock; it removes what is older than %s", h.index, sinceStart(last.arrivedWall), sinceStart(edge))
+		s.violate(promiseCounted, "subscription %d: retention removed a delivery sent at %s by the wall clock, want only older than %s",
+			h.index, sinceStart(last.arrivedWall), sinceStart(edge))
 	}
 	m.ended, m.removed = true, true
 	if !early {
@@ -221,8 +221,9 @@ func (s *simulation) learnGone(h *modelSubscription, m *modelDelivery) {
 	}
 }
 
-// mayEnd says whether a delivery with these final answers could be ended by
-// somebody else: no attempt was in flight, and it was not at its end. Owns s.mu.
+// mayEnd reports whether a delivery with these final responses may have been
+// cancelled or expired: no attempt was in flight, and it was not completed. Owns
+// s.mu.
 func (s *simulation) mayEnd(m *modelDelivery, final []int) bool {
 	if m == nil {
 		return true
@@ -232,16 +233,16 @@ func (s *simulation) mayEnd(m *modelDelivery, final []int) bool {
 	return !open && (len(final) == 0 || s.crashed)
 }
 
-// auditLosses checks that each event that is owed to a subscription and in no
-// delivery is counted as lost. Owns s.mu.
+// auditLosses checks that each wanted event that is in no delivery is counted as
+// lost. Owns s.mu.
 func (s *simulation) auditLosses(h *modelSubscription) {
 	least, most := int64(0), int64(0)
-	for _, owed := range h.expected {
-		if h.inDelivery[owed.event] || !owed.mayBeRemoved {
+	for _, want := range h.expected {
+		if h.inDelivery[want.event] || !want.mayBeRemoved {
 			continue
 		}
 		most++
-		if !owed.uncertain {
+		if !want.uncertain {
 			least++
 		}
 	}
@@ -249,6 +250,6 @@ func (s *simulation) auditLosses(h *modelSubscription) {
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
 	} else if lost < least || lost > most {
-		s.violate(promiseLost, "subscription %d: %d events are counted as lost, and %d to %d are in no delivery", h.index, lost, least, most)
+		s.violate(promiseLost, "subscription %d: got %d lost events, want %d to %d: those in no delivery", h.index, lost, least, most)
 	}
 }

@@ -19,8 +19,7 @@ import (
 	"service/webhook"
 )
 
-// stage is where plans are played: data directories, each made from one empty
-// database.
+// planRunner plays plans, each on a data directory copied from one empty database.
 type planRunner struct {
 	dir      string
 	template string
@@ -35,7 +34,8 @@ func newPlanRunner(t *testing.T) *planRunner {
 		t.Fatal(err)
 	}
 	for _, program := range simulatedPrograms {
-		if _, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+		if _, _, err := s.Tokens().Create(context.Background(),
+			webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,7 +45,7 @@ func newPlanRunner(t *testing.T) *planRunner {
 	return st
 }
 
-// play plays a plan on a data directory of its own.
+// play plays a plan on a new data directory.
 func (st *planRunner) play(t *testing.T, name string, p *plan) *violation {
 	dir := filepath.Join(st.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -60,7 +60,7 @@ func (st *planRunner) play(t *testing.T, name string, p *plan) *violation {
 	return play(t, dir, p)
 }
 
-// copyFile leaves the copying to the kernel.
+// copyFile lets the kernel copy.
 func copyFile(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -75,17 +75,17 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// series plays plans, several at a time, until one breaks a promise.
+// planSeries plays plans, several in parallel, until one breaks a promise.
 type planSeries struct {
 	stage *planRunner
 	gen   *rapid.Generator[plan]
-	count int64 // of the plans
+	count int64 // number of plans
 
 	next, played atomic.Int64
 
 	mu     sync.Mutex
-	failed int64      // the first plan that broke a promise, -1 for none
-	found  *violation // by it
+	failed int64      // index of the first plan that broke a promise, -1 for none
+	found  *violation // the violation of that plan
 }
 
 func (r *planSeries) ended() bool {
@@ -94,7 +94,7 @@ func (r *planSeries) ended() bool {
 	return r.failed >= 0
 }
 
-// play plays plans in turn until the series ends.
+// play plays plans until the series ends.
 func (r *planSeries) play(t *testing.T) {
 	for {
 		i := r.next.Add(1) - 1
@@ -102,9 +102,9 @@ func (r *planSeries) play(t *testing.T) {
 			return
 		}
 		p := r.gen.Example(int(*simulationSeed) + int(i))
-		// Time may stand still for ever in a bubble.
+		// The fake time of a bubble may stop for ever.
 		watchdog := time.AfterFunc(maxPlanTime, func() {
-			panic(fmt.Sprintf("plan %d broke a promise: %s: it was not at its end after %s\n%s", i+1, promiseIdle, maxPlanTime, rerunCommand(i)))
+			panic(fmt.Sprintf("plan %d broke a promise: %s: it did not end within %s\n%s", i+1, promiseIdle, maxPlanTime, rerunCommand(i)))
 		})
 		b := r.stage.play(t, fmt.Sprint("plan", i), &p)
 		watchdog.Stop()
@@ -120,16 +120,16 @@ func (r *planSeries) play(t *testing.T) {
 	}
 }
 
-// maxPlay is how long a plan may take by the clock on the wall, many times of
-// what it does.
+// maxPlanTime limits the real time of one plan, at many times what it needs.
 const maxPlanTime = time.Minute
 
-// again says how to play a plan again.
+// rerunCommand returns the command that plays a plan again.
 func rerunCommand(i int64) string {
-	return fmt.Sprintf("to play it again: go test ./dispatcher -run '^TestSimulation$' -simulation.seed=%d -simulation.plans=1", *simulationSeed+uint64(i))
+	return fmt.Sprintf("to play the plan again: go test ./dispatcher -run '^TestSimulation$' -simulation.seed=%d -simulation.plans=1",
+		*simulationSeed+uint64(i))
 }
 
-// shrink shows the smallest plan that rapid can find which breaks the same promise.
+// shrink shows the smallest plan that rapid finds for the same violation.
 func (st *planRunner) shrink(t *testing.T, gen *rapid.Generator[plan], seed uint64, found *violation) {
 	for name, value := range map[string]string{"rapid.seed": fmt.Sprint(seed), "rapid.checks": "5", "rapid.nofailfile": "true"} {
 		if err := flag.Set(name, value); err != nil {

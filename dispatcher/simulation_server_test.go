@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// serve answers the requests of one connection as the place behaves.
+// serve answers the requests of one connection according to the endpoint's mode.
 func (s *simulation) serve(at *endpoint, c net.Conn) {
 	defer c.Close()
 	in := bufio.NewReaderSize(c, 1024)
@@ -31,7 +31,7 @@ func (s *simulation) serve(at *endpoint, c net.Conn) {
 		answer := ""
 		switch m {
 		case modeHang:
-			in.ReadByte() // until the other side hangs up
+			in.ReadByte() // until the other side closes the connection
 			s.ended(r, 0)
 			return
 		case modeReset:
@@ -66,7 +66,7 @@ func (s *simulation) serve(at *endpoint, c net.Conn) {
 	}
 }
 
-// ended takes down what a request was answered, before it is.
+// ended records the response to a request, before it is written.
 func (s *simulation) ended(r *modelAttempt, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,13 +80,13 @@ func (s *simulation) ended(r *modelAttempt, status int) {
 	}
 }
 
-// arrive takes down a request, checks what can be checked at once, and says
-// how it is answered.
+// arrive records a request, checks the promises that it could break, and returns
+// how to answer it.
 func (s *simulation) arrive(at *endpoint, body []byte) (*modelAttempt, mode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, h := time.Now(), at.owner
-	// See webhook.AppendBody, whose tests hold it to JSON.
+	// See webhook.AppendBody, which is tested to produce this JSON.
 	const before = len(`{"delivery_id":"`)
 	id := string(body[before : before+idLength])
 	d := h.byID[id]
@@ -104,16 +104,17 @@ func (s *simulation) arrive(at *endpoint, body []byte) (*modelAttempt, mode) {
 	d.attempts = append(d.attempts, r)
 	s.unsettled = append(s.unsettled, r)
 	if len(d.attempts) > webhook.MaxAttempts {
-		s.violate(promiseFive, "subscription %d got a delivery %d times", h.index, len(d.attempts))
+		s.violate(promiseFive, "subscription %d: a delivery was sent %d times", h.index, len(d.attempts))
 	}
 
 	s.checkSettings(at, d)
 	s.checkRecovery(h, r)
 	if !d.ping && h.pausedUntil.Sub(now) > time.Millisecond {
-		s.violate(promisePause, "subscription %d: until %s, and one came at %s", h.index, sinceStart(h.pausedUntil), sinceStart(now))
+		s.violate(promisePause, "subscription %d: paused until %s, but a delivery came at %s",
+			h.index, sinceStart(h.pausedUntil), sinceStart(now))
 	}
 	if s.lease.forbidsSending() {
-		s.violate(promiseLease, "subscription %d got an attempt", h.index)
+		s.violate(promiseLease, "subscription %d: an attempt was sent", h.index)
 	}
 	if s.crashOnArrival && !d.ping {
 		s.crashOnArrival, s.uncertain, s.down = false, true, true
@@ -135,20 +136,22 @@ func (s *simulation) arrive(at *endpoint, body []byte) (*modelAttempt, mode) {
 	return r, m
 }
 
-// idLength is the length of an id, in bytes.
+// idLength is the length of an id in bytes.
 const idLength = 36
 
-// newSending returns a delivery that has come for the first time.
+// newModelDelivery returns the model of a delivery that was received for the first
+// time.
 func (s *simulation) newModelDelivery(h *modelSubscription, id string, body []byte) *modelDelivery {
-	d := &modelDelivery{id: id, bodyHash: sha256.Sum256(body), uncertain: h.lostArrivals[id], ping: strings.Contains(string(body), `"name":"ping"`)}
+	d := &modelDelivery{id: id, bodyHash: sha256.Sum256(body), uncertain: h.lostArrivals[id],
+		ping: strings.Contains(string(body), `"name":"ping"`)}
 	for _, part := range strings.Split(string(body), `{"id":"`)[1:] {
 		e, known := s.events[part[:idLength]]
 		if !known {
 			e = -1
 		}
 		d.events = append(d.events, e)
-		for _, owed := range h.expected {
-			owed.arrived = owed.arrived || owed.event == e
+		for _, want := range h.expected {
+			want.arrived = want.arrived || want.event == e
 		}
 	}
 	for _, other := range h.received {

@@ -16,8 +16,8 @@ import (
 	"service/webhook"
 )
 
-// change makes a change of a subscription's terms, first in the model, where
-// the old ones are good too until the dispatcher has come to rest.
+// change changes a subscription's settings, first in the model. The previous
+// settings are valid too until the dispatcher is idle.
 func (s *simulation) change(h *modelSubscription, edit func(*settings), do func() error) {
 	s.mu.Lock()
 	before, clean := h.settings, h.noFailures
@@ -41,8 +41,8 @@ func (s *simulation) change(h *modelSubscription, edit func(*settings), do func(
 	}
 }
 
-// failed says whether an error is a fault, and not that of a store which has
-// been killed. Owns s.mu.
+// unexpected reports whether an error is neither an injected fault nor caused by a
+// kill, and records it as a violation. Owns s.mu.
 func (s *simulation) unexpected(err error) bool {
 	if err == nil || s.down || s.injected(err) {
 		return false
@@ -59,8 +59,12 @@ func (s *simulation) update(h *modelSubscription, edit func(*settings), f *webho
 }
 
 func (s *simulation) create(ordered bool, m mode) {
-	h := &modelSubscription{index: len(s.subs), program: simulatedPrograms[len(s.subs)%s.plan.Programs], settings: settings{active: true, ordered: ordered, names: 3}, changedAt: time.Now(), noFailures: true, last: &modelAttempt{},
-		inDelivery: make(map[int]bool), accepted: make(map[int]bool), replayDeliveries: make(map[string]*modelReplay), redeliveries: make(map[string]time.Time), lostArrivals: make(map[string]bool), byID: make(map[string]*modelDelivery)}
+	h := &modelSubscription{
+		index: len(s.subs), program: simulatedPrograms[len(s.subs)%s.plan.Programs],
+		settings: settings{active: true, ordered: ordered, names: 3}, changedAt: time.Now(), noFailures: true, last: &modelAttempt{},
+		inDelivery: make(map[int]bool), accepted: make(map[int]bool), replayDeliveries: make(map[string]*modelReplay),
+		redeliveries: make(map[string]time.Time), lostArrivals: make(map[string]bool), byID: make(map[string]*modelDelivery),
+	}
 	for n := range h.endpoints {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(h.index), byte(n)})
 		at := &endpoint{owner: h, n: n, mode: m, subscriber: subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn)}}
@@ -78,12 +82,13 @@ func (s *simulation) create(ordered bool, m mode) {
 	s.subs = append(s.subs, h)
 	s.mu.Unlock()
 	names := namesOf(h.settings.names)
-	sub, _, err := s.d.store.Subscriptions().Create(context.Background(), h.program, "u", &webhook.SubscriptionFields{URL: &h.endpoints[0].url, Events: &names, Ordered: &ordered}, 0)
+	sub, _, err := s.d.store.Subscriptions().Create(context.Background(), h.program, "u",
+		&webhook.SubscriptionFields{URL: &h.endpoints[0].url, Events: &names, Ordered: &ordered}, 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.id = sub.ID; err != nil {
 		s.unexpected(err)
-		h.settings.deleted = true // nobody was told of it
+		h.settings.deleted = true // its creation was not acknowledged
 		h.previous = append(h.previous, settings{active: true, names: 3})
 	}
 }
@@ -112,7 +117,7 @@ func (s *simulation) do(st *step) {
 		}
 		return
 	case doCrash:
-		// Where a kill finds what is under way is a matter of the scheduler.
+		// The Go scheduler decides what the kill interrupts.
 		for range st.N * st.N {
 			runtime.Gosched()
 		}
@@ -152,14 +157,14 @@ func (s *simulation) do(st *step) {
 		return
 	}
 	if s.plan.DisableAfter > 0 {
-		s.settle() // whether it was disabled is known
+		s.settle() // so that the model knows whether it was disabled
 	}
 	if !h.settings.deleted {
 		s.doTo(h, st)
 	}
 }
 
-// doTo does a step to a subscription.
+// doTo applies a step to a subscription.
 func (s *simulation) doTo(h *modelSubscription, st *step) {
 	ctx := context.Background()
 	on, off := true, false
@@ -202,7 +207,7 @@ func (s *simulation) doTo(h *modelSubscription, st *step) {
 	}
 }
 
-// refused takes down the error of an operation that may be refused.
+// allowRefusal checks the error of an operation that the store may refuse.
 func (s *simulation) allowRefusal(err error) {
 	var refused *webhook.Error
 	if errors.As(err, &refused) {
@@ -213,7 +218,7 @@ func (s *simulation) allowRefusal(err error) {
 	s.unexpected(err)
 }
 
-// publish publishes one to five events of a program, whose names n also says.
+// publish publishes one to five events of a program; n also determines their names.
 func (s *simulation) publish(program string, n int) {
 	var events []webhook.Event
 	var fresh []*expectedEvent
@@ -225,7 +230,8 @@ func (s *simulation) publish(program string, n int) {
 		s.events[id] = place
 		s.published = append(s.published, 0)
 		s.log = append(s.log, loggedEvent{program: program, name: which})
-		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: s.wall(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
+		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: s.wall(),
+			JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
 		for _, h := range s.subs {
 			if h.program == program && !h.settings.deleted && h.settings.active && h.settings.names&(1<<which) != 0 {
 				d := &expectedEvent{event: place, at: time.Now()}
@@ -249,7 +255,7 @@ func (s *simulation) publish(program string, n int) {
 	s.unexpected(err)
 	stored := !s.injected(err) || s.down // as far as can be known
 	for _, h := range s.subs {
-		if !stored { // and must not be sent
+		if !stored { // then it must not be sent
 			h.expected = slices.DeleteFunc(h.expected, func(d *expectedEvent) bool { return slices.Contains(fresh, d) })
 		}
 	}
@@ -267,24 +273,25 @@ func (s *simulation) pings(h *modelSubscription) (n int) {
 	return n
 }
 
-func (s *simulation) ping(h *modelSubscription, rush bool) {
+func (s *simulation) ping(h *modelSubscription, noWait bool) {
 	s.mu.Lock()
 	before, gen := s.pings(h), s.generation
 	s.mu.Unlock()
-	go func(st *store.Store) { // a crash may leave it without an answer
+	go func(st *store.Store) { // a crash may leave it without a response
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		st.Subscriptions().Ping(ctx, h.program, h.id)
 	}(s.d.store)
-	if rush {
+	if noWait {
 		return
 	}
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, may := s.faults.active()
-	if !may && s.faults.recovered() && s.dial == 0 && !s.down && s.generation == gen && s.inFlight(h, true) < maxPingsPerQueue && s.pings(h) == before {
-		s.violate(promisePing, "subscription %d got none", h.index)
+	if !may && s.faults.recovered() && s.dial == 0 && !s.down && s.generation == gen && s.inFlight(h, true) < maxPingsPerQueue &&
+		s.pings(h) == before {
+		s.violate(promisePing, "subscription %d got no ping", h.index)
 	}
 }
 

@@ -17,52 +17,52 @@ import (
 )
 
 // The default takes about fifteen seconds on two processors. The long run, which
-// every change must pass, is a step of its own; see .ci/run. It is a count, so
-// that a run plays the same plans wherever it runs.
+// every change must pass, is a step of .ci/run. The limit is a count, not a time,
+// so each machine plays the same plans.
 var (
 	simulationPlans = flag.Int("simulation.plans", 1000, "how many plans TestSimulation plays; at most 200 with -short")
 	simulationSeed  = flag.Uint64("simulation.seed", 1, "the first plan of TestSimulation; the next ones follow")
 )
 
-// The promises, by the names they are broken under.
+// The promises that a violation names.
 const (
-	promiseKept     = "nothing that was accepted is lost"
-	promiseOwed     = "nothing is sent that was not asked for"
-	promiseOnce     = "an event is in one delivery, and succeeds once if nothing crashed"
-	promiseFive     = "a delivery is sent five times at the most"
+	promiseKept     = "no accepted event is lost"
+	promiseOwed     = "a subscription receives only events that it wants"
+	promiseOnce     = "an event is in one delivery, which succeeds once unless the service crashed"
+	promiseFive     = "a delivery is sent at most five times"
 	promiseCounted  = "an attempt is counted before it is sent"
-	promiseFinal    = "nothing is sent after a final answer"
-	promiseEarly    = "no attempt is made before its time"
-	promiseLate     = "an attempt is made when its time has come"
-	promiseSlots    = "a subscription uses its own slots and no more"
-	promiseServed   = "a subscription with a free slot is served within a second, whatever the others do"
-	promisePing     = "a ping leaves at once"
-	promiseOrdered  = "an ordered subscription gets one delivery after the other"
+	promiseFinal    = "nothing is sent after a final response"
+	promiseEarly    = "no attempt is made before it is due"
+	promiseLate     = "an attempt is made when it is due"
+	promiseSlots    = "a subscription uses at most its own slots"
+	promiseServed   = "a subscription with a free slot is served within a second"
+	promisePing     = "a ping is sent immediately"
+	promiseOrdered  = "an ordered subscription gets one delivery at a time, in order"
 	promiseBytes    = "the bytes of a delivery never change"
 	promiseDeleted  = "nothing is sent after a deletion"
-	promisePaused   = "nothing but pings is sent to a paused subscription"
-	promiseURL      = "what is sent goes to the subscription's URL"
-	promiseEnds     = "every delivery ends, as what came of it says"
-	promiseIdle     = "everything comes to rest"
+	promisePaused   = "a paused subscription receives only pings"
+	promiseURL      = "a delivery goes to the subscription's URL"
+	promiseEnds     = "every delivery completes with the status that its responses imply"
+	promiseIdle     = "the dispatcher becomes idle"
 	promiseOperates = "no operation fails"
-	promiseRamp     = "a subscription that has recovered gets its slots back by doubling"
-	promiseProbes   = "a failing subscription is probed, less and less often"
-	promisePause    = "nothing but pings is sent within a pause that a server asked for"
+	promiseRamp     = "a recovered subscription gets its slots back by doubling"
+	promiseProbes   = "a failing subscription is probed at growing intervals"
+	promisePause    = "only pings are sent during a pause that the receiver asked for"
 	promiseCloses   = "a success closes the circuit breaker"
-	promiseSpared   = "a probe takes one event, and no last attempt"
-	promiseRejected = "a failing subscription that rejects is sent one delivery for each ping that it accepts"
+	promiseSpared   = "a probe sends one event, and does not use the last attempt of a delivery"
+	promiseRejected = "a rejecting subscription gets one delivery for each successful ping"
 	promiseLease    = "nothing is sent without the lease"
-	promiseLost     = "what retention takes from a subscription is old, and counted"
-	promiseBulk     = "a bulk action does what its plan says, once, and touches nothing newer"
-	promiseIncident = "a subscription that fails has an open incident, and each delivery that failed for good is counted in one"
-	promiseReplay   = "a replay sends each event of its range that it is for, once"
+	promiseLost     = "retention removes only old events and counts those that were lost"
+	promiseBulk     = "a bulk run does what it planned, once, and changes nothing newer"
+	promiseIncident = "a failing subscription has an open incident, and incidents count each permanent failure"
+	promiseReplay   = "a replay sends each matching event of its range once"
 )
 
-// broken is a promise that was broken. What is unlike from one playing of a
-// plan to the next stands in detail.
+// violation is a broken promise. The detail differs from one run of a plan to the
+// next.
 type violation struct{ promise, detail string }
 
-// simulation is one plan being played, and what a model knows of it.
+// simulation plays one plan and compares it with a model.
 type simulation struct {
 	*testbed
 	plan   *plan
@@ -70,29 +70,29 @@ type simulation struct {
 	lease  simulatedLease
 
 	mu             sync.Mutex
-	violation      *violation // the first
-	generation     int        // how often the dispatcher was ended
+	violation      *violation // the first one
+	generation     int        // counts restarts of the dispatcher
 	startedAt      time.Time
-	down           bool          // it was killed, and has not been started again
-	killed         chan struct{} // receives when an arrival has killed it
-	crashOnArrival bool          // the next arrival kills it
-	uncertain      bool          // one has: attempts may be counted that nobody saw
+	down           bool          // killed and not started again
+	killed         chan struct{} // receives when a request has killed it
+	crashOnArrival bool          // the next request kills it
+	uncertain      bool          // attempts may have been counted that no server received
 	crashed        bool
 	settled        bool // since the last step; owned by run
 
 	clockOffset     atomic.Int64 // of the wall clock, a time.Duration
-	jumpUnsaved     bool         // it has jumped, perhaps without a commit since
-	jumpedForwardAt time.Time    // when it was last set forward; the store does not know after a restart
+	jumpUnsaved     bool         // the clock has jumped, perhaps without a commit since
+	jumpedForwardAt time.Time    // when it was last set forward; the store forgets this at a restart
 
 	changes     externalChanges
 	endBulkRuns func() // set by workBulkRuns
 
 	lastSettled    time.Time
-	leaseRenewedAt time.Time // when the lease was valid again
+	leaseRenewedAt time.Time // when the lease became valid again
 
 	subs      []*modelSubscription
-	events    map[string]int // by id: its place in published
-	published []int64        // the seq of each event, 0 while it is not known
+	events    map[string]int // index in published by id
+	published []int64        // seq of each event, 0 while unknown
 	log       []loggedEvent  // the same events
 	unsettled []*modelAttempt
 }
@@ -105,20 +105,22 @@ func (s *simulation) violate(promise, format string, args ...any) {
 
 const attemptTimeout = 10 * time.Second
 
-// play plays a plan on a data directory that holds an empty database with the
-// simulated programs, and returns the promise it broke, nil for none.
+// play plays a plan on a data directory with an empty database that has the
+// simulated programs. It returns the violation it found, nil for none.
 func play(t *testing.T, dir string, p *plan) (found *violation) {
 	defer func() {
-		if r := recover(); r != nil && found == nil { // a bubble that cannot end
+		if r := recover(); r != nil && found == nil { // the bubble deadlocked
 			found = &violation{promiseIdle, fmt.Sprint(r, "\n", bubbleStacks())}
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) {
 		w := &testbed{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), cfg: Config{
 			MaxInFlight: p.Slots, MaxConnections: p.Connections, BatchSize: p.Batch, BatchWindow: p.Window, AttemptTimeout: attemptTimeout,
-			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter, RejectingAfter: p.RejectingAfter, DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
+			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter, RejectingAfter: p.RejectingAfter,
+				DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
 		}}
-		s := &simulation{testbed: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(), changes: newExternalChanges()}
+		s := &simulation{testbed: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(),
+			changes: newExternalChanges()}
 		w.fault, w.now = s.faults.fault, s.wall
 		if p.Lease {
 			w.dial = p.Dial
@@ -140,12 +142,12 @@ func play(t *testing.T, dir string, p *plan) (found *violation) {
 		for _, r := range w.subscribers {
 			close(r.conns)
 		}
-		time.Sleep(attemptTimeout) // slow servers end
+		time.Sleep(attemptTimeout) // until slow servers return
 	})
 	return found
 }
 
-// inBubbles returns the stacks of the goroutines that are left in bubbles.
+// bubbleStacks returns the stacks of the goroutines that are left in bubbles.
 func bubbleStacks() string {
 	buf := make([]byte, 1<<20)
 	var left []string
@@ -189,7 +191,7 @@ func (s *simulation) run() {
 	s.end()
 }
 
-// sleep lets time go by.
+// sleep lets d of fake time pass.
 func (s *simulation) sleep(d time.Duration) {
 	end := time.Now().Add(d)
 	for {
@@ -206,8 +208,7 @@ func (s *simulation) sleep(d time.Duration) {
 	}
 }
 
-// rest waits until the dispatcher has come to rest at this moment, and checks
-// the promises.
+// settle waits until all goroutines are blocked, and checks the promises.
 func (s *simulation) settle() {
 	synctest.Wait()
 	for s.isDown() {
@@ -225,7 +226,8 @@ func (s *simulation) settle() {
 	}
 	for _, r := range s.unsettled {
 		r.settled = !r.endedAt.IsZero() && s.faults.recovered()
-		if h := r.subscription; r.settled && h.throttled && r.retryAfter > 0 && !r.delivery.ping && !r.interrupted && r.arrivedAt.After(h.changedAt) {
+		if h := r.subscription; r.settled && h.throttled && r.retryAfter > 0 && !r.delivery.ping && !r.interrupted &&
+			r.arrivedAt.After(h.changedAt) {
 			h.pausedUntil = r.endedAt.Add(r.retryAfter)
 		}
 	}
@@ -234,7 +236,7 @@ func (s *simulation) settle() {
 	s.checkCut()
 	s.check()
 	for _, h := range s.subs {
-		if s.dial == 0 || time.Since(h.changedAt) > s.dial { // else an attempt may be dialling
+		if s.dial == 0 || time.Since(h.changedAt) > s.dial { // else an attempt may be connecting
 			h.previous = h.previous[:0]
 		}
 	}
@@ -242,15 +244,15 @@ func (s *simulation) settle() {
 	s.mu.Unlock()
 }
 
-// end lets every server answer and every subscription be active, and days go
-// by: then everything must have come to its end.
+// end makes every server respond and every subscription active, and lets a day
+// pass: then everything must be completed.
 func (s *simulation) end() {
 	if s.violation != nil {
 		return
 	}
 	s.faults.clear()
 	if !s.lease.isValid() {
-		s.sleep(5 * time.Minute) // it is renewed
+		s.sleep(5 * time.Minute) // until it is renewed
 	}
 	s.mu.Lock()
 	s.crashOnArrival = false
@@ -260,7 +262,7 @@ func (s *simulation) end() {
 		}
 	}
 	s.mu.Unlock()
-	if s.plan.DisableAfter > 0 { // by an attempt that is in flight, at the latest
+	if s.plan.DisableAfter > 0 { // at the latest an attempt in flight disables a subscription
 		s.sleep(time.Minute)
 		s.settle()
 	}
@@ -278,11 +280,12 @@ func (s *simulation) end() {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if d := s.d; s.violation == nil && (d.credits.Taken() != 0 || d.pings.inFlight != 0 || len(d.timers) != 0 || len(d.reloads) != 0) {
-		s.violate(promiseIdle, "left over: %d in flight, %d pings, %d timers, %d reloads", d.credits.Taken(), d.pings.inFlight, len(d.timers), len(d.reloads))
+		s.violate(promiseIdle, "got %d in flight, %d pings, %d timers and %d reloads, want 0 of each",
+			d.credits.Taken(), d.pings.inFlight, len(d.timers), len(d.reloads))
 	}
 }
 
-// Whatever happens, in whatever order: every promise holds after every step.
+// Every promise holds after every step of random plans.
 func TestSimulation(t *testing.T) {
 	r := &planSeries{stage: newPlanRunner(t), gen: plans(), count: int64(*simulationPlans), failed: -1}
 	if testing.Short() {
@@ -298,7 +301,7 @@ func TestSimulation(t *testing.T) {
 	})
 	if r.found == nil {
 		if n := r.played.Load(); n != r.count {
-			t.Errorf("%d plans were played, want %d", n, r.count)
+			t.Errorf("got %d plans played, want %d", n, r.count)
 		}
 		return
 	}

@@ -17,17 +17,17 @@ import (
 )
 
 type adminCmd struct {
-	Create        adminCreateCmd        `cmd:"" help:"Make an admin, who can sign in to the admin UI."`
-	SetupLink     adminSetupLinkCmd     `cmd:"" help:"Print a one-time link to the form that makes the first admin, while there is none. Asks the running server."`
-	ResetPassword adminResetPasswordCmd `cmd:"" help:"Set a new password, and end all sessions of the admin."`
+	Create        adminCreateCmd        `cmd:"" help:"Create an admin, who can sign in to the admin UI."`
+	SetupLink     adminSetupLinkCmd     `cmd:"" help:"Print a one-time link that creates the first admin. Needs a running server."`
+	ResetPassword adminResetPasswordCmd `cmd:"" help:"Set a new password and end the admin's sessions."`
 	List          adminListCmd          `cmd:"" help:"List the admins."`
-	Remove        adminRemoveCmd        `cmd:"" help:"Remove an admin, and end all sessions of the admin."`
-	LogoutAll     adminLogoutAllCmd     `cmd:"" help:"End all sessions of all admins, or of one."`
+	Remove        adminRemoveCmd        `cmd:"" help:"Remove an admin and end the admin's sessions."`
+	LogoutAll     adminLogoutAllCmd     `cmd:"" help:"End the sessions of all admins, or of one."`
 }
 
 // emailFlag names an admin.
 type emailFlag struct {
-	Email string `placeholder:"E" help:"The email address that the admin signs in by (required). No mail is sent to it."`
+	Email string `placeholder:"E" help:"Email address to sign in with (required). No mail is sent to it."`
 }
 
 func (c emailFlag) read() (string, error) {
@@ -41,10 +41,10 @@ func (c emailFlag) read() (string, error) {
 
 // passwordFlag says where a new password comes from.
 type passwordFlag struct {
-	PasswordFile string `env:"SERVICE_ADMIN_PASSWORD_FILE" placeholder:"FILE" help:"A file that holds the new password; without it the terminal is asked, or stdin read when it is none."`
+	PasswordFile string `env:"SERVICE_ADMIN_PASSWORD_FILE" placeholder:"FILE" help:"File with the new password. Default: a prompt on a terminal, otherwise stdin."`
 }
 
-// read returns the hash of the password: the password itself goes nowhere.
+// read returns the hash of the password. The password itself goes no further.
 func (c passwordFlag) read(ctx context.Context, std Streams) (webhook.PasswordHash, error) {
 	password, err := secret("password", "", c.PasswordFile)
 	if c.PasswordFile == "" {
@@ -59,8 +59,8 @@ func (c passwordFlag) read(ctx context.Context, std Streams) (webhook.PasswordHa
 	return webhook.HashPassword(password), nil
 }
 
-// askForPassword asks twice on a terminal, without showing what is typed, and
-// otherwise reads one line of stdin.
+// askForPassword prompts twice on a terminal, without echo. If stdin is not a terminal,
+// it reads one line.
 func askForPassword(ctx context.Context, std Streams) (string, error) {
 	tty, ok := std.In.(*os.File)
 	if !ok || !term.IsTerminal(int(tty.Fd())) {
@@ -71,16 +71,16 @@ func askForPassword(ctx context.Context, std Streams) (string, error) {
 		return "", err
 	}
 	if wrong := webhook.CheckPassword("password", first); wrong != nil {
-		return first, nil // there is no use in typing it again
+		return first, nil // the caller refuses it; do not ask for it twice
 	}
-	second, err := typedPassword(ctx, tty, std.Err, "Once more: ")
+	second, err := typedPassword(ctx, tty, std.Err, "Repeat: ")
 	if err == nil && first != second {
-		err = errors.New("the two passwords are not the same")
+		err = errors.New("the two passwords differ")
 	}
 	return first, err
 }
 
-// passwordLine reads a password that is alone on its line.
+// passwordLine reads a password on a line of its own.
 func passwordLine(r io.Reader) (string, error) {
 	if r == nil {
 		r = strings.NewReader("")
@@ -91,13 +91,13 @@ func passwordLine(r io.Reader) (string, error) {
 	}
 	line := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
 	if line == "" {
-		return "", errors.New("stdin holds no password; give one there, in a terminal, or by --password-file")
+		return "", errors.New("no password on stdin; pipe it in, run this in a terminal, or use --password-file")
 	}
 	return line, nil
 }
 
-// typedPassword reads a line of the terminal without showing it. When ctx ends
-// first, the terminal shows what is typed again.
+// typedPassword reads a line from the terminal without echo. If ctx ends first, it turns
+// the echo on again.
 func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt string) (string, error) {
 	fd := int(tty.Fd())
 	before, err := term.GetState(fd)
@@ -110,8 +110,8 @@ func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt 
 		err  error
 	}
 	typed := make(chan line, 1)
-	// A read of a terminal cannot be called off: when it is not waited for, this
-	// goroutine ends with the process, which is about to.
+	// A read of a terminal cannot be cancelled. After an interrupt this goroutine lives
+	// until the process ends, which is soon.
 	go func() {
 		text, err := term.ReadPassword(fd)
 		typed <- line{text, err}
@@ -120,7 +120,7 @@ func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt 
 	case l := <-typed:
 		fmt.Fprintln(prompts)
 		if errors.Is(l.err, io.EOF) {
-			l.err = errors.New("no password was typed")
+			l.err = errors.New("no password was entered")
 		}
 		return string(l.text), l.err
 	case <-ctx.Done():
@@ -154,7 +154,7 @@ func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "%s is an admin now, and can sign in to the admin UI.\n", admin.Email)
+	_, err = fmt.Fprintf(std.Out, "Created admin %s, who can now sign in to the admin UI.\n", admin.Email)
 	return err
 }
 
@@ -163,7 +163,7 @@ type adminSetupLinkCmd struct{ dataFlag }
 func (c *adminSetupLinkCmd) Run(ctx context.Context, std Streams) error {
 	running, err := control.Dial(ctx, c.Data)
 	if errors.Is(err, control.ErrNoServer) {
-		return fmt.Errorf("no server is running on %s: start it with service serve, which prints a link itself while there is no admin", c.Data)
+		return fmt.Errorf("no server is running on %s; start it with service serve, which prints a link while there is no admin", c.Data)
 	}
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "%s has a new password; %s ended.\n", email, webhook.Count(ended, "session"))
+	_, err = fmt.Fprintf(std.Out, "Set a new password for %s; ended %s.\n", email, webhook.Count(ended, "session"))
 	return err
 }
 
@@ -231,7 +231,7 @@ func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
 		return e.Encode(all)
 	}
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(std.Out, spelled("There are no admins yet; service admin setup-link prints a link that makes the first.", ownName()))
+		_, err := fmt.Fprintln(std.Out, spelled("No admins yet. Create the first with the link that service admin setup-link prints.", ownName()))
 		return err
 	}
 	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', 0)
@@ -265,14 +265,14 @@ func (c *adminRemoveCmd) Run(ctx context.Context, std Streams) error {
 	if err := d.RemoveAdmin(ctx, email); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "%s is no admin any more, and is signed out everywhere.\n", email)
+	_, err = fmt.Fprintf(std.Out, "Removed admin %s and ended all sessions.\n", email)
 	return err
 }
 
 type adminLogoutAllCmd struct {
 	dataFlag
 	keyFlag
-	Email string `placeholder:"E" help:"Of one admin alone."`
+	Email string `placeholder:"E" help:"Only the sessions of this admin."`
 }
 
 func (c *adminLogoutAllCmd) Run(ctx context.Context, std Streams) error {
@@ -292,6 +292,6 @@ func (c *adminLogoutAllCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "%s ended.\n", webhook.Count(ended, "session"))
+	_, err = fmt.Fprintf(std.Out, "Ended %s.\n", webhook.Count(ended, "session"))
 	return err
 }

@@ -13,9 +13,8 @@ import (
 	"unsafe"
 )
 
-// pty returns both ends of a new terminal: what is written to the first is typed
-// at the second, and read from the first is what the terminal shows. Who reads
-// the second to the end closes it.
+// pty opens a pseudo-terminal. Writes to master are typed input for terminal; reads from
+// master return what the terminal shows. The caller closes terminal.
 func pty(t *testing.T) (master, terminal *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -45,7 +44,7 @@ func ioctl(t *testing.T, f *os.File, request uintptr, arg unsafe.Pointer) {
 	}
 }
 
-// awaitEcho waits until a terminal shows what is typed, or does not.
+// awaitEcho waits until the echo of a terminal is on or off, as wanted.
 func awaitEcho(t *testing.T, master *os.File, want bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
@@ -55,13 +54,12 @@ func awaitEcho(t *testing.T, master *os.File, want bool) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the terminal shows what is typed: %v, want %v", !want, want)
+			t.Fatalf("got echo %v, want %v", !want, want)
 		}
 	}
 }
 
-// TestTypedPasswordIsNotShown types a password twice at a terminal.
-func TestTypedPasswordIsNotShown(t *testing.T) {
+func TestPasswordPromptHasNoEcho(t *testing.T) {
 	master, terminal := pty(t)
 	prompts, prompted := io.Pipe()
 	done := make(chan error, 1)
@@ -72,21 +70,21 @@ func TestTypedPasswordIsNotShown(t *testing.T) {
 		prompted.Close()
 		done <- err
 	}()
-	for _, prompt := range []string{"New password: ", "Once more: "} {
+	for _, prompt := range []string{"New password: ", "Repeat: "} {
 		b := make([]byte, len(prompt))
 		if _, err := io.ReadFull(prompts, b); err != nil || string(b) != prompt {
-			t.Fatalf("the prompt is %q, %v; want %q", b, err, prompt)
+			t.Fatalf("got prompt %q, %v; want %q", b, err, prompt)
 		}
 		awaitEcho(t, master, false)
 		if _, err := master.WriteString("correct horse battery\n"); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.ReadFull(prompts, b[:1]); err != nil || b[0] != '\n' {
-			t.Fatalf("after the password: %q, %v", b[0], err)
+			t.Fatalf("after the password: got %q, %v; want a newline", b[0], err)
 		}
 	}
 	if err := <-done; err != nil || got != "correct horse battery" {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v, want the password", got, err)
 	}
 	awaitEcho(t, master, true)
 	if _, err := terminal.WriteString("end\n"); err != nil {
@@ -102,12 +100,11 @@ func TestTypedPasswordIsNotShown(t *testing.T) {
 	}
 	terminal.Close()
 	if strings.Contains(shown.String(), "horse") {
-		t.Errorf("the terminal has shown %q", &shown)
+		t.Errorf("the terminal showed the password: %q", &shown)
 	}
 }
 
-// TestInterruptedPassword holds that who is interrupted while a password is
-// asked for has a terminal that shows what is typed.
+// TestInterruptedPassword checks that an interrupt at the prompt turns the echo on again.
 func TestInterruptedPassword(t *testing.T) {
 	master, terminal := pty(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,10 +116,10 @@ func TestInterruptedPassword(t *testing.T) {
 	awaitEcho(t, master, false)
 	cancel()
 	if err := <-done; err == nil || err.Error() != "interrupted: nothing was changed" {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want interrupted", err)
 	}
 	awaitEcho(t, master, true)
-	if _, err := master.WriteString("\n"); err != nil { // so that what reads still, reads no more
+	if _, err := master.WriteString("\n"); err != nil { // ends the pending read
 		t.Fatal(err)
 	}
 }

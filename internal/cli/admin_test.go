@@ -12,8 +12,8 @@ import (
 	"service/webhook"
 )
 
-// The audit log tells what the commands did, whether a server runs or not, and
-// nothing of what they refused.
+// TestCommandsAreAudited checks that the audit log has every successful change, and no
+// refused one, with a running server and without.
 func TestCommandsAreAudited(t *testing.T) {
 	t.Run("server running", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
@@ -33,8 +33,8 @@ func TestCommandsAreAudited(t *testing.T) {
 	})
 }
 
-// changeByCommands runs commands that change data, and returns the token that they
-// have created, and its id.
+// changeByCommands runs commands that change data. It returns the token that they create,
+// and its id.
 func changeByCommands(t *testing.T, dir string) (token, id string) {
 	t.Helper()
 	command := func(want int, args ...string) string {
@@ -59,7 +59,7 @@ func changeByCommands(t *testing.T, dir string) (token, id string) {
 	return strings.TrimSpace(token), id
 }
 
-// checkAudit compares the audit log with what changeByCommands has done.
+// checkAudit checks that the audit log has the changes of changeByCommands.
 func checkAudit(t *testing.T, st *store.Store, token, id string) {
 	t.Helper()
 	q, _ := webhook.AuditList.Parse(url.Values{"sort": {"at"}})
@@ -71,11 +71,14 @@ func checkAudit(t *testing.T, st *store.Store, token, id string) {
 	for _, e := range entries {
 		got = append(got, e.Admin+e.Address+" "+string(e.Action)+" "+e.ProgramID)
 		if strings.Contains(e.Detail, token) || strings.Contains(e.Detail, "horse") || strings.Contains(e.Detail, "argon2") {
-			t.Errorf("the audit has a secret: %s", e.Detail)
+			t.Errorf("the audit log has a secret: %s", e.Detail)
 		}
 	}
-	want := []string{"terminal token.create acme", "terminal token.revoke acme", "terminal key.rotate ", "terminal admin.create ", "terminal admin.password ", "terminal admin.remove "}
+	want := []string{
+		"terminal token.create acme", "terminal token.revoke acme", "terminal key.rotate ",
+		"terminal admin.create ", "terminal admin.password ", "terminal admin.remove ",
+	}
 	if !slices.Equal(got, want) || entries[0].SubjectID != id || entries[1].SubjectID != id {
-		t.Errorf("got %q, want %q of token %s", got, want, id)
+		t.Errorf("got %q, want %q for token %s", got, want, id)
 	}
 }

@@ -14,18 +14,18 @@ import (
 	"service/webhook"
 )
 
-// prepare sets what the process needs to serve: the settings that the admin UI
-// shows, and the logger of libraries.
+// prepare sets up the process for serving: the settings that the admin UI shows, and
+// the logger of libraries.
 func prepare(s *server.Config, shown []server.Setting) {
 	s.Program, s.Settings = shellQuote(os.Args[0]), shown
-	// net/http tells package log what a server sends without being asked: bytes
-	// of somebody else's choice, of use to nobody but a debugger.
+	// net/http logs unsolicited responses through package log. They are remote input
+	// and only useful for debugging.
 	slog.SetDefault(s.Logger)
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 }
 
-// startError returns err, or nil after a signal: that ends the start in order, and
-// whatever step it was at fails because of it.
+// startError returns err, or nil after a signal. A signal during startup is a normal
+// shutdown, and makes the current step fail.
 func startError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -33,9 +33,9 @@ func startError(ctx context.Context, err error) error {
 	return err
 }
 
-// announceAndRun prints where the service is, and runs it until ctx ends.
+// announceAndRun prints the URLs of the service and runs it until ctx ends.
 func announceAndRun(ctx context.Context, svc *server.Server, s *server.Config, std Streams) error {
-	tuneGarbage()
+	tuneGC()
 	link, err := svc.SetupLink(ctx)
 	var refused *webhook.Error
 	if err != nil && !errors.As(err, &refused) {
@@ -46,30 +46,31 @@ func announceAndRun(ctx context.Context, svc *server.Server, s *server.Config, s
 	return svc.Run(ctx)
 }
 
-// announce prints where the service is and what to do first. link creates the first
-// admin; it is "" if there is one.
+// announce prints the URLs of the service and the first steps. link creates the first
+// admin; it is empty if there is one.
 func announce(w io.Writer, svc *server.Server, s *server.Config, link string) {
 	data := ""
 	if s.Dir != "./data" {
 		data = " --data " + shellQuote(s.Dir)
 	}
 	if h, held := svc.Store().Held(); held {
-		fmt.Fprintf(w, "HELD      restored from %s as of %s: nothing is delivered until %s\n", terminal.Escape(h.From), webhook.FormatTime(h.State), webhook.FormatTime(h.Until))
-		fmt.Fprintf(w, "          (%s; deliver now: %s release%s)\n", describeRepeats(&h.Repeats), s.Program, data)
+		fmt.Fprintf(w, "PAUSED    restored from %s as of %s: deliveries start at %s\n",
+			terminal.Escape(h.From), webhook.FormatTime(h.State), webhook.FormatTime(h.Until))
+		fmt.Fprintf(w, "          (%s; to start now: %s release%s)\n", describeRepeats(&h.Repeats), s.Program, data)
 	}
 	if link == "" {
 		fmt.Fprintf(w, "Admin UI  %s/\n", svc.URL())
 	} else {
 		fmt.Fprintf(w, "Admin UI  %s\n", link)
-		fmt.Fprintf(w, "          (make the first admin there, within 30 minutes; another link: %s admin setup-link%s)\n", s.Program, data)
+		fmt.Fprintf(w, "          (creates the first admin; valid for 30 minutes; new link: %s admin setup-link%s)\n", s.Program, data)
 	}
 	fmt.Fprintf(w, "API       %s\n", svc.URL())
-	fmt.Fprintf(w, "A token   TOKEN=$(%s token create%s --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)\n", s.Program, data)
+	const scopes = "webhooks.read,webhooks.write,events.read,events.write"
+	fmt.Fprintf(w, "Token     TOKEN=$(%s token create%s --program acme --user me --scope %s)\n", s.Program, data, scopes)
 	fmt.Fprintf(w, "Try it    %s/v2/webhooks/subscriptions\n", curl(svc))
 }
 
-// curl is the beginning of a command that calls the API with $TOKEN, up to the
-// path.
+// curl returns a command that calls the API with $TOKEN, up to but without the path.
 func curl(svc *server.Server) string {
 	ca := ""
 	if svc.CAFile() != "" {
@@ -78,7 +79,7 @@ func curl(svc *server.Server) string {
 	return "curl" + ca + ` -H "Authorization: Bearer $TOKEN" ` + svc.URL()
 }
 
-// shellQuote renders an argument for a POSIX shell.
+// shellQuote quotes an argument for a POSIX shell.
 func shellQuote(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:,@%", r)

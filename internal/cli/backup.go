@@ -21,17 +21,17 @@ import (
 )
 
 type backupCmd struct {
-	Create backupCreateCmd `cmd:"" help:"Write the database, the event types and the keys into one file, while the server runs or not."`
-	Verify backupVerifyCmd `cmd:"" help:"Read a backup through: checksums, the database, and with the passphrase its keys."`
+	Create backupCreateCmd `cmd:"" help:"Back up the database, event types and keys to one file. The server may be running."`
+	Verify backupVerifyCmd `cmd:"" help:"Verify the checksums and the database of a backup, and with the passphrase its keys."`
 }
 
 // passphraseFlag says where the passphrase of a backup's keys comes from.
 type passphraseFlag struct {
-	PassphraseFile string `env:"SERVICE_BACKUP_PASSPHRASE_FILE" placeholder:"FILE" help:"A file that holds the passphrase of the keys; without it the terminal is asked, or stdin read when it is none."`
+	PassphraseFile string `env:"SERVICE_BACKUP_PASSPHRASE_FILE" placeholder:"FILE" help:"File with the passphrase of the keys. Default: a prompt on a terminal, otherwise stdin."`
 }
 
-// read returns the passphrase. A new one is asked for twice, and must be as long
-// as a password.
+// read returns the passphrase. A new passphrase is asked for twice and follows the
+// rules of passwords.
 func (c passphraseFlag) read(ctx context.Context, std Streams, fresh bool) (string, error) {
 	passphrase, err := secret("passphrase", "", c.PassphraseFile)
 	if c.PassphraseFile == "" {
@@ -51,7 +51,7 @@ func askForPassphrase(ctx context.Context, std Streams, fresh bool) (string, err
 	if !ok || !term.IsTerminal(int(tty.Fd())) {
 		line, err := passwordLine(std.In)
 		if err != nil {
-			return "", errors.New("stdin holds no passphrase; give one there, in a terminal, or by --passphrase-file")
+			return "", errors.New("no passphrase on stdin; pipe it in, run this in a terminal, or use --passphrase-file")
 		}
 		return line, nil
 	}
@@ -60,11 +60,11 @@ func askForPassphrase(ctx context.Context, std Streams, fresh bool) (string, err
 		return first, err
 	}
 	if wrong := webhook.CheckPassword("passphrase", first); wrong != nil {
-		return first, nil // there is no use in typing it again
+		return first, nil // the caller refuses it; do not ask for it twice
 	}
-	second, err := typedPassword(ctx, tty, std.Err, "Once more: ")
+	second, err := typedPassword(ctx, tty, std.Err, "Repeat: ")
 	if err == nil && first != second {
-		err = errors.New("the two passphrases are not the same")
+		err = errors.New("the two passphrases differ")
 	}
 	return first, err
 }
@@ -73,9 +73,9 @@ type backupCreateCmd struct {
 	dataFlag
 	keyFlag
 	passphraseFlag
-	WithoutKeys bool   `help:"Leave the keys out, and ask for no passphrase: without secret.key, kept elsewhere, the secrets in such a backup cannot be opened."`
-	Force       bool   `help:"Replace the file when it is there."`
-	File        string `arg:"" help:"The file to make: a tar archive."`
+	WithoutKeys bool   `help:"Leave out the keys and ask for no passphrase. A restore then needs a separate copy of secret.key."`
+	Force       bool   `help:"Replace an existing file."`
+	File        string `arg:"" help:"File to create, a tar archive."`
 }
 
 func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
@@ -112,7 +112,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 	})
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("interrupted: there is no backup")
+		return errors.New("interrupted: no backup was written")
 	case err != nil:
 		return err
 	}
@@ -126,23 +126,23 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 	if err := durable.SyncDir(folder); err != nil {
 		return err
 	}
-	what := "the keys, sealed with the passphrase: keep that apart from it"
+	keys := "The keys are included, encrypted with the passphrase. Store the passphrase separately."
 	if !m.HasKeys() {
-		what = "no keys: without secret.key, kept elsewhere, its secrets cannot be opened"
+		keys = "The keys are not included. Its secrets can only be decrypted with a separate copy of secret.key."
 	}
-	_, err = fmt.Fprintf(std.Out, "%s holds the database as it was at %s (schema %d, %d bytes in all), and %s.\n",
-		terminal.Escape(c.File), webhook.FormatTime(m.CreatedAt), m.Schema, info.Size(), what)
+	_, err = fmt.Fprintf(std.Out, "Created %s: the database as of %s, schema %d, %d bytes in total.\n%s\n",
+		terminal.Escape(c.File), webhook.FormatTime(m.CreatedAt), m.Schema, info.Size(), keys)
 	return err
 }
 
-// check refuses a file that cannot be made, before a passphrase is asked for.
+// check refuses a file that cannot be created, before the passphrase prompt.
 func (c *backupCreateCmd) check() error {
 	info, err := os.Stat(c.File)
 	switch {
 	case c.File == "" || c.File == "-":
-		return usagef("FILE: must be the name of a file to make")
+		return usagef("FILE: must be the name of a file to create")
 	case err == nil && !info.Mode().IsRegular():
-		return fmt.Errorf("%s is not a file", c.File)
+		return fmt.Errorf("%s is not a regular file", c.File)
 	case err == nil && !c.Force:
 		return c.taken()
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
@@ -151,17 +151,17 @@ func (c *backupCreateCmd) check() error {
 	if folder, err := os.Stat(filepath.Dir(c.File)); err != nil {
 		return err
 	} else if !folder.IsDir() {
-		return fmt.Errorf("%s is not a folder", filepath.Dir(c.File))
+		return fmt.Errorf("%s is not a directory", filepath.Dir(c.File))
 	}
 	return nil
 }
 
 func (c *backupCreateCmd) taken() error {
-	return fmt.Errorf("%s is there already; --force replaces it", c.File)
+	return fmt.Errorf("%s already exists; --force replaces it", c.File)
 }
 
-// name gives the finished archive its name. Only with force does it take the
-// place of another, though that came a moment ago.
+// name renames the finished archive to its final name. Without Force it fails if a file
+// of that name has appeared since check.
 func (c *backupCreateCmd) name(unfinished string) error {
 	if c.Force {
 		return os.Rename(unfinished, c.File)
@@ -176,28 +176,27 @@ func (c *backupCreateCmd) name(unfinished string) error {
 	if _, err := os.Lstat(c.File); err == nil {
 		return c.taken()
 	}
-	return os.Rename(unfinished, c.File) // a disk without links
+	return os.Rename(unfinished, c.File) // the file system has no hard links
 }
 
-// onOneDisk says whether two folders are on the same file system, as far as can
-// be told.
+// onOneDisk reports whether two directories are known to be on the same file system.
 func onOneDisk(a, b string) bool {
 	var one, other syscall.Stat_t
 	return syscall.Stat(a, &one) == nil && syscall.Stat(b, &other) == nil && one.Dev == other.Dev
 }
 
-// roomFor refuses to write so many bytes to a disk that has no room for them.
+// roomFor returns an error if the disk of folder does not have that many bytes free.
 func roomFor(folder string, bytes int64) error {
 	free, err := store.FreeDisk(folder)
-	if err != nil || free > bytes { // a file system that does not say has room
+	if err != nil || free > bytes { // if the free space is unknown, try
 		return nil
 	}
-	return fmt.Errorf("there is not enough room on the disk of %s: %d bytes are needed, and %d are free", folder, bytes, free)
+	return fmt.Errorf("not enough disk space for %s: needs %d bytes, %d are free", folder, bytes, free)
 }
 
 type backupVerifyCmd struct {
 	passphraseFlag
-	File string `arg:"" help:"The backup."`
+	File string `arg:"" help:"Backup file."`
 }
 
 func (c *backupVerifyCmd) Run(ctx context.Context, std Streams) error {
@@ -220,7 +219,7 @@ func (c *backupVerifyCmd) Run(ctx context.Context, std Streams) error {
 	defer os.RemoveAll(dir)
 	if info, err := f.Stat(); err == nil {
 		if err := roomFor(dir, info.Size()); err != nil {
-			return fmt.Errorf("%w; the variable TMPDIR names another folder", err)
+			return fmt.Errorf("%w; set TMPDIR to use another directory", err)
 		}
 	}
 	a, err := archive.Read(ctx, f, dir)
@@ -237,15 +236,16 @@ func (c *backupVerifyCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return c.explain(ctx, err)
 	}
-	state := "there are none: without secret.key, kept elsewhere, the secrets cannot be opened"
+	state := "not included: a restore needs a separate copy of secret.key"
 	switch {
 	case keys != nil:
-		state = "the passphrase opens them, and they open the secrets"
+		state = "verified: the passphrase decrypts them, and they decrypt the secrets"
 	case a.HasKeys():
-		state = "sealed, and not looked into: --passphrase-file FILE opens them"
+		state = "encrypted, not verified: give --passphrase-file to verify them"
 	}
-	_, err = fmt.Fprintf(std.Out, "%s is whole: %s, %d bytes.\nMade      %s by service %s\nDatabase  schema %d: %s\nKeys      %s\n",
-		terminal.Escape(c.File), webhook.Count(len(a.Files), "file"), a.Bytes, webhook.FormatTime(a.CreatedAt), terminal.Line(a.Version), contents.Schema, counts(&contents), state)
+	_, err = fmt.Fprintf(std.Out, "%s is intact: %s, %d bytes.\nCreated   %s by service %s\nDatabase  schema %d: %s\nKeys      %s\n",
+		terminal.Escape(c.File), webhook.Count(len(a.Files), "file"), a.Bytes,
+		webhook.FormatTime(a.CreatedAt), terminal.Line(a.Version), contents.Schema, counts(&contents), state)
 	return err
 }
 
@@ -256,7 +256,7 @@ func (c *backupVerifyCmd) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("%s: %w", c.File, err)
 }
 
-// openBackup opens a file to be read from its beginning to its end.
+// openBackup opens a backup for sequential reading. A pipe is allowed, a directory is not.
 func openBackup(name string) (*os.File, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -264,7 +264,7 @@ func openBackup(name string) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && info.IsDir() {
-		err = fmt.Errorf("%s is a folder, and no backup", name)
+		err = fmt.Errorf("%s is a directory, not a backup", name)
 	}
 	if err != nil {
 		f.Close()
@@ -273,14 +273,14 @@ func openBackup(name string) (*os.File, error) {
 	return f, nil
 }
 
-// counts says what a database holds.
+// counts summarizes the contents of a database in a phrase.
 func counts(c *store.Contents) string {
 	events := webhook.Count(c.Events, "event")
 	if !c.Newest.IsZero() {
-		events += " (the newest of " + webhook.FormatTime(c.Newest) + ")"
+		events += " (newest " + webhook.FormatTime(c.Newest) + ")"
 	}
 	return strings.Join([]string{
 		webhook.Count(c.Programs, "program"), webhook.Count(c.Subscriptions, "subscription"), events,
-		webhook.Count(c.Deliveries, "delivery"), fmt.Sprintf("%d of them not ended", c.Unended),
+		webhook.Count(c.Deliveries, "delivery"), fmt.Sprintf("%d of them incomplete", c.Unended),
 	}, ", ")
 }

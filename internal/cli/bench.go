@@ -19,22 +19,21 @@ import (
 )
 
 type benchCmd struct {
-	Data       string   `env:"-" placeholder:"DIR" help:"Where the data directories of the measurement are made and removed again: a folder on the disk that is to be measured. Without it, the folder for temporary files."`
-	Time       string   `default:"5s" placeholder:"D" help:"How long events are published in each case."`
-	Publishers string   `default:"128" placeholder:"N" help:"How many requests are under way at a time; for raw too."`
-	Rounds     string   `default:"1" placeholder:"N" help:"How often all of it is measured, one round after the other. The medians are told, and the most memory: the speed of a shared machine changes from one second to the next."`
-	Cores      string   `default:"0" placeholder:"N" help:"How many processors all of it may use: service, receiver and publishers. 0 is all. Linux only."`
-	Case       []string `placeholder:"NAME" help:"The cases to measure: ${cases}. All, if none is named."`
-	Stored     string   `default:"0" placeholder:"N" help:"How many events are in the log before a case begins."`
-	Others     string   `default:"0" placeholder:"N" help:"How many other subscriptions there are, that ask for other events, before a case begins."`
+	Data       string   `env:"-" placeholder:"DIR" help:"Directory on the disk to measure, for temporary data. Default: the system's temporary directory."`
+	Time       string   `default:"5s" placeholder:"D" help:"Time to publish in each case."`
+	Publishers string   `default:"128" placeholder:"N" help:"Concurrent requests, in case raw too."`
+	Rounds     string   `default:"1" placeholder:"N" help:"Number of rounds. With several, the report has medians and the maximum of memory."`
+	Cores      string   `default:"0" placeholder:"N" help:"Processors for service, receiver and publishers together; 0 is all. Linux only."`
+	Case       []string `placeholder:"NAME" help:"Cases to measure: ${cases}. Default: all."`
+	Stored     string   `default:"0" placeholder:"N" help:"Events in the log before a case starts."`
+	Others     string   `default:"0" placeholder:"N" help:"Other subscriptions, to other events, before a case starts."`
 	JSON       bool     `name:"json" help:"Print the results as JSON."`
-	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a processor profile of the service here, of the last round; with several cases the name of each is put into the file's name."`
+	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"File for a CPU profile of the service in the last round. With several cases, each adds its name."`
 }
 
-// Run measures, in one run on one machine, what it can do at all, and what the
-// service does of it: the built binary as it stands, over HTTP, with every
-// commit on the disk. Publishers are part of this process; the service and
-// the receiver are processes of their own.
+// Run measures the raw speed of the machine and then the service on it: this binary,
+// over HTTP, with every commit synced to disk. The publishers run in this process; the
+// service and the receiver run as child processes.
 func (c *benchCmd) Run(ctx context.Context, std Streams) error {
 	cfg, err := c.config(std)
 	if err != nil {
@@ -61,7 +60,7 @@ func (c *benchCmd) Run(ctx context.Context, std Streams) error {
 		if report.Rounds == 0 {
 			return err
 		}
-		err = fmt.Errorf("%w; what is told is of %d of %d rounds", err, report.Rounds, cfg.Rounds)
+		err = fmt.Errorf("%w; the report covers %d of %d rounds", err, report.Rounds, cfg.Rounds)
 	}
 	if !c.JSON {
 		fmt.Fprint(std.Out, report)
@@ -97,8 +96,8 @@ func (c *benchCmd) config(std Streams) (bench.Config, error) {
 	return cfg, f.err()
 }
 
-// benchPartCmd is one of the other processes of bench. It ends with its stdin,
-// and so never outlives the one that started it.
+// benchPartCmd is a child process of bench. It exits at the end of its stdin, so it
+// never outlives its parent.
 type benchPartCmd struct {
 	CPUProfile string   `name:"cpuprofile"`
 	Args       []string `arg:"" passthrough:""`
@@ -128,8 +127,8 @@ func (c *benchPartCmd) Run(ctx context.Context, std Streams) error {
 	return nil
 }
 
-// startProfile writes a processor profile into a file, until the function that
-// it returns is called. Without a name it does nothing.
+// startProfile writes a CPU profile to the named file until stop is called. If name is
+// empty, it does nothing.
 func startProfile(name string) (stop func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil

@@ -1,8 +1,8 @@
-// Package cli is the command line: a file for each command, with its flags and what
-// it prints. It is the only reader of flags, the environment and the terminal.
+// Package cli is the command line: one file per command, with its flags and output.
+// Only this package reads flags, the environment and the terminal.
 //
-// A command without a server of its own asks the running one over package control,
-// or opens the store itself when none runs.
+// Commands that need data ask the running server through package control. If no server
+// is running, they open the store themselves.
 package cli
 
 import (
@@ -27,34 +27,34 @@ const (
 	exitUsage  = 2
 )
 
-// Streams are what a command reads from and writes to: results to Out, everything
-// else to Err.
+// Streams are the standard streams of a command. Results go to Out, everything else
+// to Err.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
 }
 
-// commands is the command line. The settings of serve can also be given as environment
-// variables: SERVICE_ and the flag's name in capitals. See setVariables.
+// commands is the command line. The settings of serve can also be set by environment
+// variables: SERVICE_ and the flag's name in upper case. See setVariables.
 type commands struct {
 	Serve       serveCmd       `cmd:"" group:"run" help:"Run the API, the admin UI and the delivery of webhooks."`
 	Standby     standbyCmd     `cmd:"" group:"run" help:"Run a warm standby that takes over when the primary fails."`
-	Promote     promoteCmd     `cmd:"" group:"run" help:"Have the standby take over now."`
-	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or from stdin."`
+	Promote     promoteCmd     `cmd:"" group:"run" help:"Make the standby take over now."`
+	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Admin       adminCmd       `cmd:"" group:"access" help:"Create, list and remove admins, who sign in to the admin UI."`
 	Backup      backupCmd      `cmd:"" group:"data" help:"Create and verify backups."`
 	Restore     restoreCmd     `cmd:"" group:"data" help:"Restore the data directory from a replica or backup."`
-	Release     releaseCmd     `cmd:"" group:"data" help:"Send the deliveries that are held after a restore."`
-	Salvage     salvageCmd     `cmd:"" group:"data" help:"Publish the events that only the data directory of an old primary has, after a failover."`
-	Compact     compactCmd     `cmd:"" group:"data" help:"Rewrite the database without its free pages. The server must be stopped. It says how much space and time it needs."`
-	Key         keyCmd         `cmd:"" group:"data" help:"Replace the key that secrets are encrypted with."`
+	Release     releaseCmd     `cmd:"" group:"data" help:"Start deliveries that are paused after a restore."`
+	Salvage     salvageCmd     `cmd:"" group:"data" help:"Publish events that only the data directory of the old primary has, after a failover."`
+	Compact     compactCmd     `cmd:"" group:"data" help:"Rewrite the database without free pages. The server must be stopped."`
+	Key         keyCmd         `cmd:"" group:"data" help:"Replace the key that encrypts secrets."`
 	Config      configCmd      `cmd:"" group:"operations" help:"Show and check the configuration of serve."`
-	Doctor      doctorCmd      `cmd:"" group:"operations" help:"Diagnose the configuration, data and environment. It changes nothing; exit 1 when a check fails."`
-	Healthcheck healthcheckCmd `cmd:"" group:"operations" help:"Report whether the service is ready, for Docker: exit 0 when it is."`
-	Bench       benchCmd       `cmd:"" group:"operations" help:"Measure this machine: events a second from the publisher to the receiver, beside what the machine can do at all."`
-	Completion  completionCmd  `cmd:"" group:"operations" help:"Print the completion of commands and flags for bash, zsh or fish."`
+	Doctor      doctorCmd      `cmd:"" group:"operations" help:"Diagnose the configuration, data and environment. Changes nothing; exits with 1 if a check fails."`
+	Healthcheck healthcheckCmd `cmd:"" group:"operations" help:"Report whether the service is ready, for Docker. Exits with 0 if it is."`
+	Bench       benchCmd       `cmd:"" group:"operations" help:"Measure events per second from publisher to receiver, and the raw speed of this machine."`
+	Completion  completionCmd  `cmd:"" group:"operations" help:"Print a completion script for bash, zsh or fish."`
 	Man         manCmd         `cmd:"" group:"operations" help:"Print the manual page: service man | man -l -"`
 	Version     versionCmd     `cmd:"" group:"operations" help:"Print the version."`
 
@@ -87,16 +87,16 @@ func Run(ctx context.Context, args []string, std Streams) int {
 		return fail(std, usageError{listCommands(err)})
 	}
 	target := command.Selected().Target.Addr().Interface()
-	if _, tells := target.(*doctorCmd); tells || len(conf.errs) == 0 {
+	if _, isDoctor := target.(*doctorCmd); isDoctor || len(conf.errs) == 0 {
 		err = command.Run()
-	} else if all, ok := target.(interface{ check() error }); ok {
-		err = all.check() // so that all that is wrong is told at once
+	} else if checker, ok := target.(interface{ check() error }); ok {
+		err = checker.check() // reports the errors of the flags along with those of the file
 	}
 	return fail(std, conf.explain(err))
 }
 
-// newParser returns the parser of the command line, which sets helped when it
-// was asked for help and has given it.
+// newParser returns the parser of the command line. It sets helped after it has printed
+// help.
 func newParser(ctx context.Context, c *commands, std Streams, conf *configuration, helped *bool) (*kong.Kong, error) {
 	name := ownName()
 	parser, err := kong.New(c,
@@ -105,9 +105,13 @@ func newParser(ctx context.Context, c *commands, std Streams, conf *configuratio
 		kong.PostBuild(setVariables),
 		kong.PostBuild(groupFlags),
 		kong.Help(printHelp(std)),
-		kong.Vars{"scopes": webhook.JoinScopes(webhook.Scopes(), ", "), "cases": strings.Join(bench.Workloads(), ", "), "name": name},
+		kong.Vars{
+			"scopes": webhook.JoinScopes(webhook.Scopes(), ", "),
+			"cases":  strings.Join(bench.Workloads(), ", "),
+			"name":   name,
+		},
 		kong.Writers(std.Out, std.Err),
-		kong.Exit(func(int) { *helped = true }), // kong exits after --help alone
+		kong.Exit(func(int) { *helped = true }), // kong exits only after --help
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ValueFormatter(describe),
 		kong.BindTo(ctx, (*context.Context)(nil)),
@@ -120,7 +124,7 @@ func newParser(ctx context.Context, c *commands, std Streams, conf *configuratio
 	return parser, err
 }
 
-// describe is the help of one flag: its meaning, its default and its variable.
+// describe returns the help of a flag with its default and environment variable.
 func describe(v *kong.Value) string {
 	var notes []string
 	if v.HasDefault {
@@ -135,7 +139,7 @@ func describe(v *kong.Value) string {
 	return v.Help + " (" + strings.Join(notes, ", ") + ")"
 }
 
-// fail tells err, if any, in one line, and returns the exit status it means.
+// fail prints err, if any, in one line and returns the exit status for it.
 func fail(std Streams, err error) int {
 	var usage usageError
 	name := painter(std.Err).paint(red, ownName()+":")
@@ -150,7 +154,7 @@ func fail(std Streams, err error) int {
 	return exitFailed
 }
 
-// usageError is a mistake in how a command was called.
+// usageError is an error in the arguments or settings of a command.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }

@@ -2,8 +2,8 @@ package cli
 
 import "syscall"
 
-// clockSynchronized says whether the kernel knows the clock to be kept right,
-// by NTP for one, and whether it can be asked.
+// clockSynchronized reports whether the kernel considers the clock synchronized, such as
+// by NTP, and whether that is known at all.
 func clockSynchronized() (synchronized, known bool) {
 	const unsynchronized = 0x40 // STA_UNSYNC of adjtimex(2)
 	var t syscall.Timex

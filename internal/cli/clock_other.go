@@ -2,5 +2,5 @@
 
 package cli
 
-// clockSynchronized cannot ask here.
+// clockSynchronized reports that the state is unknown.
 func clockSynchronized() (synchronized, known bool) { return false, false }

@@ -7,7 +7,7 @@ import (
 	"service/internal/terminal"
 )
 
-// A color is the parameter of the terminal's sequence that begins it.
+// color is the parameter of an ANSI escape sequence (SGR).
 type color string
 
 const (
@@ -18,23 +18,23 @@ const (
 	yellow color = "33"
 )
 
-// colors says whether what a command prints is coloured.
+// colors reports whether the output of a command is colored.
 type colors bool
 
-// painter returns the colors for w: a terminal has them, unless NO_COLOR is set
-// (no-color.org) or the terminal has none.
+// painter returns the colors for w: on for a capable terminal unless NO_COLOR is set
+// (no-color.org).
 func painter(w io.Writer) colors {
 	none, _ := os.LookupEnv("NO_COLOR")
-	return colors(none == "" && moves(w))
+	return colors(none == "" && supportsEscapes(w))
 }
 
-// moves reports whether w is a terminal that obeys sequences.
-func moves(w io.Writer) bool {
+// supportsEscapes reports whether w is a terminal that understands escape sequences.
+func supportsEscapes(w io.Writer) bool {
 	kind, _ := os.LookupEnv("TERM")
 	return terminal.Is(w) && kind != "dumb"
 }
 
-// paint returns s in a color.
+// paint returns s in the given color.
 func (c colors) paint(in color, s string) string {
 	if !c || s == "" {
 		return s

@@ -14,32 +14,33 @@ import (
 
 type compactCmd struct {
 	dataFlag
-	DryRun bool `help:"Only say what it needs."`
+	DryRun bool `help:"Print the space and time needed, and change nothing."`
 }
 
-// compactRate is how many bytes a second a slow disk takes at least.
+// compactRate is a conservative write speed of a slow disk, in bytes per second.
 const compactRate = 50 << 20
 
-// Run writes the database anew without its free pages. It needs the data directory
-// for itself.
+// Run rewrites the database without its free pages. No other process may use the data
+// directory.
 func (c *compactCmd) Run(ctx context.Context, std Streams) (err error) {
-	if err := c.mine(); err != nil {
+	if err := c.checkOwner(); err != nil {
 		return err
 	}
 	if running, err := control.Dial(ctx, c.Data); err == nil {
-		return errors.Join(fmt.Errorf("a server runs on %s: stop it first; it gives free pages back by itself once its database was compacted", c.Data), running.Close())
+		return errors.Join(fmt.Errorf("a server is running on %s: stop it first", c.Data), running.Close())
 	}
 	y, err := store.OpenCompaction(ctx, c.Data)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, y.Close()) }()
-	room := "the file system does not say how much is free"
+	room := "the free space is unknown"
 	if y.Room >= 0 {
-		room = webhook.ByteSize(y.Room) + " are free"
+		room = webhook.ByteSize(y.Room) + " available"
 	}
-	fmt.Fprintf(std.Out, "The database has %s, %s of them free. The new file takes at most %s beside it (%s), and about %s on a slow disk.\n",
-		webhook.ByteSize(y.Bytes), webhook.ByteSize(y.Free), webhook.ByteSize(y.Needs), room, (time.Duration(y.Bytes/compactRate)*time.Second + time.Second).String())
+	estimate := time.Duration(y.Bytes/compactRate)*time.Second + time.Second
+	fmt.Fprintf(std.Out, "Database: %s, of which %s free. Compacting needs up to %s of disk space (%s) and about %s on a slow disk.\n",
+		webhook.ByteSize(y.Bytes), webhook.ByteSize(y.Free), webhook.ByteSize(y.Needs), room, estimate)
 	if c.DryRun {
 		return nil
 	}
@@ -51,11 +52,12 @@ func (c *compactCmd) Run(ctx context.Context, std Streams) (err error) {
 	progress.End()
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return errors.New("interrupted: the database is as it was")
+		return errors.New("interrupted: the database is unchanged")
 	case err != nil:
 		return err
 	}
-	fmt.Fprintf(std.Out, "It has %s now (%s). From now on the service gives free pages back by itself.\nA replica is begun anew at the next start, with a copy of the whole database.\n",
+	fmt.Fprintf(std.Out, "Compacted to %s in %s. From now on the service returns free pages to the file system itself.\n"+
+		"At the next start, a replica gets a new copy of the whole database.\n",
 		webhook.ByteSize(after), time.Since(began).Round(100*time.Millisecond))
 	return nil
 }

@@ -13,9 +13,9 @@ type completionCmd struct {
 	Shell string `arg:"" optional:"" help:"bash, zsh or fish."`
 }
 
-// Help is where each script goes; lines that begin with a blank stay as they are.
+// Help says how to install each script. kong does not wrap lines that begin with a space.
 func (c *completionCmd) Help() string {
-	return `Where it goes:
+	return `To install it:
 
   bash: source <(service completion bash)
   zsh:  service completion zsh > "${fpath[1]}/_` + ownName() + `"
@@ -31,7 +31,7 @@ func (c *completionCmd) Run(std Streams, ctx *kong.Context) error {
 	case c.Shell == "":
 		return usagef("name the shell: bash, zsh or fish")
 	case script == nil:
-		return usagef("there is no completion for %q; the shells are bash, zsh and fish", c.Shell)
+		return usagef("no completion for shell %q; the shells are bash, zsh and fish", c.Shell)
 	}
 	spellAll(ctx.Model.Node, c.Name)
 	all := commandTree(ctx.Model.Node, nil)
@@ -39,15 +39,15 @@ func (c *completionCmd) Run(std Streams, ctx *kong.Context) error {
 	return err
 }
 
-// commandNode is a command as it stands on the command line.
+// commandNode is a command with its place on the command line.
 type commandNode struct {
-	path     string // "token create"; "" is the binary itself
+	path     string // such as "token create"; empty for the binary itself
 	node     *kong.Node
-	flags    []*kong.Flag // without those of the commands above it
-	commands []*kong.Node // below it
+	flags    []*kong.Flag // its own, without those of its parents
+	commands []*kong.Node // its subcommands
 }
 
-// commandTree returns a command and all below it, in the order of the help.
+// commandTree returns a command and all of its subcommands, in the order of the help.
 func commandTree(n *kong.Node, path []string) []commandNode {
 	c := commandNode{path: strings.Join(path, " "), node: n}
 	for _, f := range n.Flags {
@@ -66,7 +66,7 @@ func commandTree(n *kong.Node, path []string) []commandNode {
 	return append([]commandNode{c}, below...)
 }
 
-// choices are the values that a flag takes, as its placeholder lists them.
+// choices returns the values that the placeholder of a flag lists, if any.
 func choices(f *kong.Flag) []string {
 	if !strings.Contains(f.PlaceHolder, "|") {
 		return nil
@@ -74,19 +74,18 @@ func choices(f *kong.Flag) []string {
 	return strings.Split(f.PlaceHolder, "|")
 }
 
-// namesFile says whether the value of a flag is the name of a file or of a
-// directory.
+// namesFile reports whether the value of a flag is a file or directory name.
 func namesFile(f *kong.Flag) bool { return f.PlaceHolder == "FILE" || f.PlaceHolder == "DIR" }
 
-// summary is the first sentence of a help text.
+// summary returns the first sentence of a help text.
 func summary(help string) string {
 	first, _, _ := strings.Cut(help, ". ")
 	first, _, _ = strings.Cut(first, ": ")
 	return strings.TrimSuffix(first, ".")
 }
 
-// bashCompletion returns a script for bash 3.2 and newer, which needs nothing
-// beside it.
+// bashCompletion returns a script for bash 3.2 and newer. It does not need the
+// bash-completion package.
 func bashCompletion(all []commandNode, name string) string {
 	var paths, names, values strings.Builder
 	seen := make(map[string]bool)
@@ -205,7 +204,8 @@ func fishCompletion(all []commandNode, name string) string {
 		here := quote("__service_at " + quote(c.path))
 		for _, child := range c.commands {
 			fmt.Fprintf(&names, "complete -c "+name+" -f -n %s -a %s -d %s\n", here, child.Name, quote(summary(child.Help)))
-			fmt.Fprintf(&paths, "            case %s\n                set path %s\n", quote(c.path+"/"+child.Name), quote(strings.TrimSpace(c.path+" "+child.Name)))
+			fmt.Fprintf(&paths, "            case %s\n                set path %s\n",
+				quote(c.path+"/"+child.Name), quote(strings.TrimSpace(c.path+" "+child.Name)))
 		}
 		if c.path == "completion" {
 			fmt.Fprintf(&names, "complete -c "+name+" -f -n %s -a 'bash zsh fish'\n", here)

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestManPage checks that the manual has every command and every flag; test/cli
-// renders it.
+// TestManPage checks that the manual page has every command and flag. test/cli renders it.
 func TestManPage(t *testing.T) {
 	status, page, stderr := call(t, "man")
 	if status != exitDone {
@@ -22,17 +21,17 @@ func TestManPage(t *testing.T) {
 			continue
 		}
 		if !strings.Contains(page, ".SS service "+roff(n.path)) {
-			t.Errorf("the manual has no command %s", n.path)
+			t.Errorf("the manual page lacks the command %s", n.path)
 		}
 		for _, f := range n.flags {
 			if !strings.Contains(page, `\fB`+roff("--"+f.Name)+`\fR`) {
-				t.Errorf("the manual has no flag --%s", f.Name)
+				t.Errorf("the manual page lacks the flag --%s", f.Name)
 			}
 		}
 	}
 }
 
-// Texts name commands as they are typed, whatever the binary is called.
+// TestSpelled checks that commands in texts are changed to the name of the binary.
 func TestSpelled(t *testing.T) {
 	var c commands
 	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))
@@ -46,7 +45,7 @@ func TestSpelled(t *testing.T) {
 		}
 	}
 	if got := strings.Join(words, "|"); got != commandWords {
-		t.Errorf("commands %s, but texts are looked through for %s", got, commandWords)
+		t.Errorf("got commandWords %s, want %s", commandWords, got)
 	}
 	for text, want := range map[string]string{
 		"service config show says (see service --help)": "x config show says (see x --help)",

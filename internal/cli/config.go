@@ -15,9 +15,9 @@ import (
 )
 
 type configCmd struct {
-	Show     configShowCmd     `cmd:"" help:"Print each setting of serve, and where it comes from; secrets are masked."`
-	Validate configValidateCmd `cmd:"" help:"Check the whole configuration of serve, and tell all that is wrong with it. Nothing is touched."`
-	Example  configExampleCmd  `cmd:"" help:"Print a configuration file with every setting of serve, its meaning and its default, in comments."`
+	Show     configShowCmd     `cmd:"" help:"Print each setting of serve and its source. Secrets are masked."`
+	Validate configValidateCmd `cmd:"" help:"Check the configuration of serve and report all errors. Changes nothing."`
+	Example  configExampleCmd  `cmd:"" help:"Print a configuration file with every setting and its default, commented out."`
 }
 
 type configShowCmd struct {
@@ -25,7 +25,7 @@ type configShowCmd struct {
 	JSON bool `name:"json" help:"Print a JSON array."`
 }
 
-// shownSetting is a setting as config show prints it.
+// shownSetting is one line of config show.
 type shownSetting struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
@@ -64,12 +64,12 @@ func (c *configValidateCmd) Run(std Streams, ctx *kong.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(std.Out, "The configuration is right.")
+	_, err := fmt.Fprintln(std.Out, "The configuration is valid.")
 	return err
 }
 
-// unknownVariables returns a warning for each variable of the environment that has
-// our prefix and is not one of any command.
+// unknownVariables returns a warning for each environment variable that begins with
+// SERVICE_ and that no command reads.
 func unknownVariables(app *kong.Node, environ []string) []string {
 	var names, warnings []string
 	var collect func(*kong.Node)
@@ -85,13 +85,13 @@ func unknownVariables(app *kong.Node, environ []string) []string {
 	for _, variable := range slices.Sorted(slices.Values(environ)) {
 		name, _, _ := strings.Cut(variable, "=")
 		if strings.HasPrefix(name, "SERVICE_") && !slices.Contains(names, name) {
-			warnings = append(warnings, fmt.Sprintf("the variable %s sets nothing; the nearest is %s", name, nearest(name, names)))
+			warnings = append(warnings, fmt.Sprintf("unknown variable %s (did you mean %s?)", name, nearest(name, names)))
 		}
 	}
 	return warnings
 }
 
-// check says what is wrong with the settings of serve. It touches nothing.
+// check returns the errors in the settings of serve. It changes nothing.
 func (c *serveFlags) check() error {
 	_, err := c.settings(io.Discard)
 	return err
@@ -107,14 +107,14 @@ func (c *configExampleCmd) Run(std Streams, ctx *kong.Context) error {
 	return err
 }
 
-// exampleConfig is a configuration file with every setting that there is, each
-// a comment.
+// exampleConfig returns a configuration file with every setting, commented out.
 func exampleConfig(app *kong.Node) string {
 	var b strings.Builder
-	b.WriteString(`# The configuration of the service: service serve --config FILE, or SERVICE_CONFIG=FILE.
-# A flag of the command line beats its environment variable, which beats this file, which beats the default.
-# Lists can be written as [a, b]; durations as 250ms, 10s, 30m, 12h or 30d.
-# service config validate --config FILE checks it; service config show --config FILE shows what holds, and why.
+	b.WriteString(`# Configuration file. Use it with service serve --config FILE, or SERVICE_CONFIG=FILE.
+# Precedence: command line, environment variable, this file, default.
+# Lists: [a, b]. Durations: 250ms, 10s, 30m, 12h, 30d.
+# Check this file: service config validate --config FILE
+# Show each setting and its source: service config show --config FILE
 `)
 	flags := fileFlags(app)
 	for _, flag := range flags {
@@ -133,8 +133,8 @@ func exampleConfig(app *kong.Node) string {
 	return b.String()
 }
 
-// wrap breaks text into lines of at most width characters, where it has blanks,
-// each with the prefix.
+// wrap breaks text at spaces into lines of at most width bytes, and puts prefix before
+// each line.
 func wrap(text, prefix string, width int) string {
 	var b strings.Builder
 	line := ""

@@ -13,12 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var updateGenerated = flag.Bool("update-generated", false, "write the files that are made from the command line anew")
+var updateGenerated = flag.Bool("update-generated", false, "rewrite the files generated from the command line")
 
-// exampleFile is what service config example prints.
+// exampleFile is the output of service config example.
 const exampleFile = "../../packaging/config.yml"
 
-// call runs a command and returns its status and what it wrote.
+// call runs a command and returns its exit status and output.
 func call(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
@@ -26,8 +26,7 @@ func call(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), err.String()
 }
 
-// expect calls the command line, wants its exit status, and returns what it
-// printed.
+// expect runs a command, checks its exit status and returns its output.
 func expect(t *testing.T, want int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	status, stdout, stderr := call(t, args...)
@@ -37,8 +36,8 @@ func expect(t *testing.T, want int, args ...string) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// TestExampleConfig keeps the example as the flags are, and right: as it is, and
-// with every comment that is a setting made one.
+// TestExampleConfig checks that the example is up to date and valid, as it is and with every
+// setting uncommented.
 func TestExampleConfig(t *testing.T) {
 	_, want, _ := call(t, "config", "example")
 	if *updateGenerated {
@@ -60,16 +59,16 @@ func TestExampleConfig(t *testing.T) {
 	}
 	for _, file := range []string{exampleFile, whole} {
 		if status, _, stderr := call(t, "config", "validate", "--config", file); status != exitDone {
-			t.Errorf("%s is not right: %s", file, stderr)
+			t.Errorf("%s is not valid: %s", file, stderr)
 		}
 	}
 	_, shown, _ := call(t, "config", "show", "--config", whole)
 	if strings.Contains(shown, " default\n") {
-		t.Errorf("a setting is not in the example:\n%s", shown)
+		t.Errorf("the example lacks a setting:\n%s", shown)
 	}
 }
 
-// TestConfigFile walks the mistakes a file can have, each told with its line.
+// TestConfigFile checks valid files, and that each error names its line.
 func TestConfigFile(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"nothing", "", ""},
@@ -77,29 +76,30 @@ func TestConfigFile(t *testing.T) {
 		{"values", "batch-size: 7\nretention: 20d\nallow-http: true\nretry-jitter: 0\n", ""},
 		{"a quoted value", "batch-size: \"7\"\n", ""},
 		{"a shorter retention", "retention-delivered: 3d\n", ""},
-		{"a retention that is not shorter", "retention: 20d\nretention-delivered: 21d\n", `line 2: retention-delivered: must be at most --retention, which is 20d, not "21d"`},
-		{"a retention that is none", "retention-delivered: 0\n", "line 1: retention-delivered: must be "},
+		{"a longer retention", "retention: 20d\nretention-delivered: 21d\n",
+			`line 2: retention-delivered: must be at most --retention, which is 20d, not "21d"`},
+		{"no retention", "retention-delivered: 0\n", "line 1: retention-delivered: must be "},
 		{"lists", "retry-schedule: [1s, 2s, 3s, 4s]\nallow-destination:\n  - 10.0.0.0/8\n  - 192.168.0.0/16\n", ""},
-		{"lists as text", "retry-schedule: 1s,2s,3s,4s\nallow-destination: 10.0.0.0/8,192.168.0.0/16\n", ""},
+		{"lists with commas", "retry-schedule: 1s,2s,3s,4s\nallow-destination: 10.0.0.0/8,192.168.0.0/16\n", ""},
 		{"an alias", "grace: &d 5s\nrequest-timeout: *d\n", ""},
-		{"a misspelt name", "batch-size: 7\nretenton: 30d\n", `line 2: "retenton" is no setting; the nearest is retention`},
-		{"the name of a variable", "ALLOW_HTTP: true\n", `line 1: "ALLOW_HTTP" is no setting; the nearest is `},
-		{"a setting of one call", "demo: true\n", `line 1: "demo" is no setting; the nearest is data`},
-		{"itself", "config: x\n", `line 1: "config" is no setting`},
-		{"the same twice", "grace: 1s\ngrace: 2s\n", "line 2: grace stands in line 1 already"},
+		{"a misspelled name", "batch-size: 7\nretenton: 30d\n", `line 2: unknown setting "retenton" (did you mean retention?)`},
+		{"the name of a variable", "ALLOW_HTTP: true\n", `line 1: unknown setting "ALLOW_HTTP" (did you mean `},
+		{"a flag that is no setting", "demo: true\n", `line 1: unknown setting "demo" (did you mean data?)`},
+		{"the flag config", "config: x\n", `line 1: unknown setting "config"`},
+		{"a duplicate", "grace: 1s\ngrace: 2s\n", "line 2: grace is already set in line 1"},
 		{"no value", "grace:\n", "line 1: grace: has no value"},
-		{"no truth", "allow-http: maybe\n", `line 1: allow-http: must be true or false, not "maybe"`},
-		{"a list of one too many", "grace: [1s, 2s]\n", "line 1: grace: must be one value, not a list"},
+		{"not a bool", "allow-http: maybe\n", `line 1: allow-http: must be true or false, not "maybe"`},
+		{"a list for a scalar", "grace: [1s, 2s]\n", "line 1: grace: must be one value, not a list"},
 		{"a list of lists", "allow-destination: [[10.0.0.0/8]]\n", "line 1: allow-destination: must be a list of plain values"},
-		{"settings in a setting", "grace: {a: b}\n", "line 1: grace: must be a value, not settings of its own"},
-		{"a wrong value", "\nbatch-size: 0\n", `line 2: batch-size: must be a whole number from 1 to 1000, not "0"`},
-		{"a wrong value in a list", "\n\nallow-destination: [300.0.0.0/8]\n", "line 3: allow-destination: "},
-		{"a wrong value of a waiting list", "retry-schedule: [1s]\n", "line 1: retry-schedule: must be 4 waits"},
-		{"a list", "- grace\n", "line 1: there must be settings"},
-		{"text", "grace\n", "line 1: there must be settings"},
-		{"two documents", "grace: 1s\n---\ngrace: 2s\n", "there is a second document"},
-		{"no YAML", "grace: [1s\n", "cannot be read as YAML"},
-		{"too much", strings.Repeat("#", maxConfigFile+1), "is no configuration file"},
+		{"a mapping", "grace: {a: b}\n", "line 1: grace: must be a value, not a mapping"},
+		{"an invalid value", "\nbatch-size: 0\n", `line 2: batch-size: must be a whole number from 1 to 1000, not "0"`},
+		{"an invalid value in a list", "\n\nallow-destination: [300.0.0.0/8]\n", "line 3: allow-destination: "},
+		{"a list of the wrong length", "retry-schedule: [1s]\n", "line 1: retry-schedule: must be 4 waits"},
+		{"a list", "- grace\n", "line 1: must be settings"},
+		{"text", "grace\n", "line 1: must be settings"},
+		{"two documents", "grace: 1s\n---\ngrace: 2s\n", "unexpected second YAML document"},
+		{"invalid YAML", "grace: [1s\n", "is not valid YAML"},
+		{"too large", strings.Repeat("#", maxConfigFile+1), "is not a configuration file"},
 	}
 	path := filepath.Join(t.TempDir(), "c.yml")
 	for _, test := range tests {
@@ -107,30 +107,32 @@ func TestConfigFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, _, stderr := call(t, "config", "validate", "--config", path)
-		if want := test.want != ""; (status == exitUsage) != want || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "settings are wrong") {
-			t.Errorf("%s: status %d, %q; want %q", test.name, status, stderr, test.want)
+		fails := test.want != ""
+		if (status == exitUsage) != fails || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "settings are wrong") {
+			t.Errorf("%s: got status %d, %q; want %q", test.name, status, stderr, test.want)
 		}
 	}
 }
 
-// A misspelt variable is a warning, and the configuration is right all the same.
+// TestUnknownVariables checks that a misspelled variable is only a warning.
 func TestUnknownVariables(t *testing.T) {
 	t.Setenv("SERVICE_RATE_LMT", "5")
 	t.Setenv("SERVICE_RATE_LIMIT", "6")
 	t.Setenv("SERVICE_TOKEN", "x") // of another command
 	_, stderr := expect(t, exitDone, "config", "validate")
-	if !strings.Contains(stderr, "service: warning: the variable SERVICE_RATE_LMT sets nothing; the nearest is SERVICE_RATE_LIMIT\n") || strings.Contains(stderr, "SERVICE_TOKEN") {
-		t.Errorf("got %q", stderr)
+	want := "service: warning: unknown variable SERVICE_RATE_LMT (did you mean SERVICE_RATE_LIMIT?)\n"
+	if !strings.Contains(stderr, want) || strings.Contains(stderr, "SERVICE_TOKEN") {
+		t.Errorf("got %q, want %q", stderr, want)
 	}
 }
 
-// showSettings returns value and source of the settings named, as config show
-// prints them, which must not print a secret.
+// showSettings returns the values and sources of the named settings from config show. It
+// checks that no secret is printed.
 func showSettings(t *testing.T, names []string, args ...string) string {
 	t.Helper()
 	stdout, _ := expect(t, exitDone, append([]string{"config", "show"}, args...)...)
 	if strings.Contains(stdout, "hooks.example.com") {
-		t.Errorf("config show tells a secret:\n%s", stdout)
+		t.Errorf("config show prints a secret:\n%s", stdout)
 	}
 	expect(t, exitDone, append([]string{"config", "validate"}, args...)...)
 	var found []string
@@ -142,8 +144,7 @@ func showSettings(t *testing.T, names []string, args ...string) string {
 	return strings.Join(found, "; ")
 }
 
-// TestPrecedence walks the four sources of a setting, and of a secret that has
-// two forms.
+// TestPrecedence checks the four sources of a setting, and of a secret with its file.
 func TestPrecedence(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "c.yml")
@@ -181,16 +182,21 @@ func TestPrecedence(t *testing.T) {
 	want(show(secrets, "--alert-url-file", other), "- default; other flag")
 	want(show(secrets, "--alert-url", "https://hooks.example.com/flag"), "set flag; - default")
 
-	if status, _, stderr := call(t, "config", "validate", "--alert-url", "https://hooks.example.com/", "--alert-url-file", other); status != exitUsage || !strings.Contains(stderr, "--alert-url and --alert-url-file are both given") {
-		t.Errorf("both on the command line: status %d, %q", status, stderr)
+	status, _, stderr := call(t, "config", "validate", "--alert-url", "https://hooks.example.com/", "--alert-url-file", other)
+	if status != exitUsage || !strings.Contains(stderr, "--alert-url and --alert-url-file are mutually exclusive") {
+		t.Errorf("both on the command line: got status %d, %q; want an error", status, stderr)
 	}
-	// A bad value is told by the name of where it stands.
+	// The error about an invalid value names its source.
 	t.Setenv("SERVICE_GRACE", "soon")
 	t.Setenv("SERVICE_ALLOW_HTTP", "perhaps")
-	status, _, stderr := call(t, "config", "validate")
-	for _, want := range []string{"2 settings are wrong", `SERVICE_GRACE: must be a duration such as 90d, 12h, 30m or 10s, not "soon"`, `SERVICE_ALLOW_HTTP: must be true or false, not "perhaps"`} {
+	status, _, stderr = call(t, "config", "validate")
+	for _, want := range []string{
+		"2 settings are wrong",
+		`SERVICE_GRACE: must be a duration such as 90d, 12h, 30m or 10s, not "soon"`,
+		`SERVICE_ALLOW_HTTP: must be true or false, not "perhaps"`,
+	} {
 		if status != exitUsage || !strings.Contains(stderr, want) {
-			t.Errorf("status %d, %q; want %q", status, stderr, want)
+			t.Errorf("got status %d, %q; want %q", status, stderr, want)
 		}
 	}
 }
@@ -217,8 +223,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestSecretsHaveFiles has every flag that is a secret by its name go with one
-// that names a file, and a variable for it: a command line can be seen by others.
+// TestSecretsHaveFiles checks that every flag with the name of a secret has a second flag,
+// for a file with it, and that this has a variable. Other users can see command lines.
 func TestSecretsHaveFiles(t *testing.T) {
 	var c commands
 	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))
@@ -236,11 +242,11 @@ func TestSecretsHaveFiles(t *testing.T) {
 				}
 			}
 			if secret.MatchString(f.Name) && !f.IsBool() && !isSecret(n.flags, f) {
-				t.Errorf("%s --%s is a secret, and has no --%[2]s-file", n.path, f.Name)
+				t.Errorf("%s --%s is a secret without --%[2]s-file", n.path, f.Name)
 			}
 		}
 	}
 	if found < 4 {
-		t.Errorf("%d flags name the file of a secret, want more: the names are others now", found)
+		t.Errorf("got %d flags for files of secrets, want at least 4: have they been renamed?", found)
 	}
 }

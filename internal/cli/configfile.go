@@ -18,30 +18,29 @@ import (
 // maxConfigFile bounds the configuration file, in bytes.
 const maxConfigFile = 1 << 20
 
-// configuration is where the settings of one call come from. A flag beats its
-// environment variable, which beats the file, which beats the default. The file
-// is YAML with the names of the flags of serve; the other commands take from it
-// the flags that they share with serve.
+// configuration resolves the settings of one command. A flag takes precedence over its
+// environment variable, then the file, then the default. The file is YAML, keyed by the
+// flag names of serve; other commands use the flags that they share with serve.
 //
-// It belongs to one call of run, and is not safe for concurrent use.
+// It belongs to one call of Run and is not safe for concurrent use.
 type configuration struct {
-	path    string // of the file, "" for none
+	path    string // of the file; empty for none
 	entries map[string]entry
-	errs    configErrors      // of the file itself
-	origins map[string]string // of the flags of the command: a variable, or a line of the file; what is not here was a flag, or is the default
+	errs    configErrors      // in the file itself
+	origins map[string]string // by flag: the variable or the line of the file that set it; no entry for the command line and defaults
 	given   map[string]bool   // the flags of the command that are not at their default
 	loaded  bool
 }
 
 // entry is one setting of the file.
 type entry struct {
-	line  int
-	value string // lists with commas
-	wrong bool   // which is told: the default stands in
+	line    int
+	value   string // lists are joined with commas
+	invalid bool   // reported in errs; the default is used
 }
 
-// fileFlags are the flags that a configuration file may hold: those of serve,
-// but for what is asked of one call alone.
+// fileFlags returns the flags that a configuration file may set: those of serve except
+// --config and --demo.
 func fileFlags(app *kong.Node) []*kong.Flag {
 	var all []*kong.Flag
 	for _, command := range app.Children {
@@ -57,7 +56,7 @@ func fileFlags(app *kong.Node) []*kong.Flag {
 	return all
 }
 
-// load reads the file, once. What is wrong with it is in c.errs then.
+// load reads the file and puts its errors into c.errs.
 func (c *configuration) load(app *kong.Node, path string) {
 	c.loaded, c.path = true, path
 	c.entries, c.origins, c.given = make(map[string]entry), make(map[string]string), make(map[string]bool)
@@ -86,12 +85,12 @@ func readConfig(path string) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
 	if err == nil && len(text) > maxConfigFile {
-		err = fmt.Errorf("%s is no configuration file: it has more than %d bytes", path, maxConfigFile)
+		err = fmt.Errorf("%s is not a configuration file: it is larger than %d bytes", path, maxConfigFile)
 	}
 	return text, err
 }
 
-// parse reads the settings of the file.
+// parse reads the settings in text.
 func (c *configuration) parse(text []byte, known map[string]*kong.Flag, names []string) {
 	at := func(line int, format string, args ...any) {
 		c.errs = append(c.errs, configError{text: fmt.Sprintf("%s line %d: ", c.path, line) + fmt.Sprintf(format, args...)})
@@ -99,13 +98,13 @@ func (c *configuration) parse(text []byte, known map[string]*kong.Flag, names []
 	var document, second yaml.Node
 	d := yaml.NewDecoder(strings.NewReader(string(text)))
 	if err := d.Decode(&document); errors.Is(err, io.EOF) {
-		return // nothing but comments
+		return // only comments
 	} else if err != nil {
-		c.errs = append(c.errs, configError{text: c.path + " cannot be read as YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")})
+		c.errs = append(c.errs, configError{text: c.path + " is not valid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")})
 		return
 	}
 	if err := d.Decode(&second); err == nil {
-		at(second.Line, "there is a second document; all settings stand in one")
+		at(second.Line, "unexpected second YAML document; put all settings into one")
 		return
 	}
 	root := document.Content[0]
@@ -113,7 +112,7 @@ func (c *configuration) parse(text []byte, known map[string]*kong.Flag, names []
 		return
 	}
 	if root.Kind != yaml.MappingNode {
-		at(root.Line, "there must be settings, a line each, such as retention: 30d")
+		at(root.Line, "must be settings, one per line, such as retention: 30d")
 		return
 	}
 	for i := 0; i < len(root.Content); i += 2 {
@@ -122,32 +121,32 @@ func (c *configuration) parse(text []byte, known map[string]*kong.Flag, names []
 		before, twice := c.entries[key.Value]
 		switch {
 		case flag == nil:
-			at(key.Line, "%q is no setting; the nearest is %s", key.Value, nearest(key.Value, names))
+			at(key.Line, "unknown setting %q (did you mean %s?)", key.Value, nearest(key.Value, names))
 			continue
 		case twice:
-			at(key.Line, "%s stands in line %d already", key.Value, before.line)
+			at(key.Line, "%s is already set in line %d", key.Value, before.line)
 			continue
 		}
 		e := entry{line: key.Line}
-		var wrong string
-		if e.value, wrong = settingValue(value, flag); wrong != "" {
-			at(key.Line, "%s: %s", key.Value, wrong)
-			e.wrong = true
+		var problem string
+		if e.value, problem = settingValue(value, flag); problem != "" {
+			at(key.Line, "%s: %s", key.Value, problem)
+			e.invalid = true
 		}
 		c.entries[key.Value] = e
 	}
 }
 
-// settingValue reads the value of a flag as the command line would have it, or
-// says what is wrong with it.
-func settingValue(n *yaml.Node, flag *kong.Flag) (value, wrong string) {
+// settingValue returns a YAML value in the syntax of the command line, or the problem
+// with it.
+func settingValue(n *yaml.Node, flag *kong.Flag) (value, problem string) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
 	switch n.Kind {
 	case yaml.ScalarNode:
 		if n.Tag == "!!null" {
-			return "", "has no value; leave the line out for the default"
+			return "", "has no value; remove the line to use the default"
 		}
 		if flag.IsBool() && n.Value != "true" && n.Value != "false" {
 			return "", fmt.Sprintf("must be true or false, not %q", n.Value)
@@ -169,10 +168,10 @@ func settingValue(n *yaml.Node, flag *kong.Flag) (value, wrong string) {
 		}
 		return strings.Join(parts, ","), ""
 	}
-	return "", "must be a value, not settings of its own"
+	return "", "must be a value, not a mapping"
 }
 
-// nearest returns the name that is the fewest changes of a letter away.
+// nearest returns the name with the smallest edit distance to s.
 func nearest(s string, names []string) string {
 	best, least := "", len(s)+1<<10
 	for _, name := range names {
@@ -207,7 +206,7 @@ func distance(a, b string) int {
 // Validate is part of kong.Resolver.
 func (c *configuration) Validate(*kong.Application) error { return nil }
 
-// The ranks of where a setting can come from.
+// The sources of a setting, in increasing precedence.
 const (
 	fromDefault = iota
 	fromFile
@@ -215,8 +214,8 @@ const (
 	fromFlag
 )
 
-// Resolve returns the value of a flag that is not on the command line, nil for
-// that of its variable or its default. It is kong's to call, once for each.
+// Resolve implements kong.Resolver. It returns the value of a flag that is not on the
+// command line, or nil to use its variable or default.
 func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	if !c.loaded {
 		path := ""
@@ -233,10 +232,10 @@ func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag
 		}
 	}
 	rank := c.rank(ctx, flag)
-	// A secret and the file that holds it are one setting: the higher source
-	// of the two has it.
+	// A secret and the file with it are one setting: the source of higher precedence
+	// wins.
 	for _, f := range ctx.Flags() {
-		if pairs(flag, f) && c.rank(ctx, f) > rank && rank != fromDefault {
+		if isSecretPair(flag, f) && c.rank(ctx, f) > rank && rank != fromDefault {
 			delete(c.given, flag.Name)
 			return "", nil
 		}
@@ -252,7 +251,7 @@ func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag
 	case fromFile:
 		e := c.entries[flag.Name]
 		c.origins[flag.Name] = fmt.Sprintf("%s line %d: %s", c.path, e.line, flag.Name)
-		if e.wrong {
+		if e.invalid {
 			return nil, nil
 		}
 		return e.value, nil
@@ -260,7 +259,7 @@ func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag
 	return nil, nil
 }
 
-// rank says where the value of a flag comes from.
+// rank returns the source of the value of a flag.
 func (c *configuration) rank(ctx *kong.Context, flag *kong.Flag) int {
 	for _, p := range ctx.Path {
 		if p.Flag == flag && !p.Resolved {
@@ -270,14 +269,16 @@ func (c *configuration) rank(ctx *kong.Context, flag *kong.Flag) int {
 	if _, _, ok := variable(flag); ok {
 		return fromVariable
 	}
-	// A flag of the same name that is another's setting has no such variable.
-	if _, ok := c.entries[flag.Name]; ok && slices.Contains(flag.Envs, "SERVICE_"+strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))) {
+	// Another command may have a flag of the same name with another meaning, such as
+	// listen --listen. It does not read the variable.
+	ownVariable := "SERVICE_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+	if _, ok := c.entries[flag.Name]; ok && slices.Contains(flag.Envs, ownVariable) {
 		return fromFile
 	}
 	return fromDefault
 }
 
-// variable returns the environment variable that a flag is set by.
+// variable returns the environment variable that sets a flag, if any.
 func variable(flag *kong.Flag) (name, value string, ok bool) {
 	for _, name := range flag.Envs {
 		if value, ok := os.LookupEnv(name); ok {
@@ -287,21 +288,22 @@ func variable(flag *kong.Flag) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// pairs says whether one of two flags is a secret and the other the file that
-// holds it.
-func pairs(a, b *kong.Flag) bool { return a.Name == b.Name+"-file" || a.Name+"-file" == b.Name }
+// isSecretPair reports whether one flag is a secret and the other the file with it.
+func isSecretPair(a, b *kong.Flag) bool {
+	return a.Name == b.Name+"-file" || a.Name+"-file" == b.Name
+}
 
-// explain adds to what a command said is wrong with its settings what is wrong
-// with the file, and names each as it was given. Other errors it leaves alone.
+// explain adds the errors of the file to the configuration errors of a command, and
+// prefixes each with its source. It returns other errors unchanged.
 func (c *configuration) explain(err error) error {
-	var wrong configErrors
-	if err != nil && !errors.As(err, &wrong) {
+	var invalid configErrors
+	if err != nil && !errors.As(err, &invalid) {
 		return err
 	}
-	if len(c.errs)+len(wrong) == 0 {
+	if len(c.errs)+len(invalid) == 0 {
 		return err
 	}
-	all := slices.Concat(c.errs, wrong)
+	all := slices.Concat(c.errs, invalid)
 	for i := range all {
 		if from := c.origins[all[i].flag]; from != "" {
 			all[i] = configError{text: from + ": " + all[i].text}
@@ -310,8 +312,7 @@ func (c *configuration) explain(err error) error {
 	return all.err()
 }
 
-// shown are the flags of a command by their names, with where each comes from,
-// secrets masked.
+// shown returns the settings of a command with the source of each. Secrets are masked.
 func (c *configuration) shown(ctx *kong.Context) []server.Setting {
 	var all []server.Setting
 	flags := fileFlags(ctx.Model.Node)
@@ -329,7 +330,7 @@ func (c *configuration) shown(ctx *kong.Context) []server.Setting {
 			s.Value = strconv.FormatBool(x)
 		}
 		if isSecret(ctx.Flags(), flag) && s.Value != "" {
-			s.Value = "set" // where a URL leads to may be a secret too
+			s.Value = "set" // a URL may contain a secret too
 		}
 		switch from := c.origins[flag.Name]; {
 		case from != "":
@@ -342,8 +343,8 @@ func (c *configuration) shown(ctx *kong.Context) []server.Setting {
 	return all
 }
 
-// isSecret says whether a flag is a secret: it then has another that names the
-// file which holds it.
+// isSecret reports whether a flag is a secret. A secret has a second flag, for the file
+// with it.
 func isSecret(flags []*kong.Flag, flag *kong.Flag) bool {
 	return slices.ContainsFunc(flags, func(f *kong.Flag) bool { return f.Name == flag.Name+"-file" })
 }

@@ -19,18 +19,18 @@ import (
 	"service/webhook"
 )
 
-// dataFlag is the flag of every command that needs the data directory.
+// dataFlag has the flags of every command that needs the data directory.
 type dataFlag struct {
-	Config string `placeholder:"FILE" help:"A YAML file with settings of serve, by the names of its flags; service config example prints one. Flags and the environment beat it."`
-	Data   string `default:"./data" placeholder:"DIR" help:"Everything the service remembers: service.db, certificates, keys."`
+	Config string `placeholder:"FILE" help:"YAML file with settings of serve. Flags and environment variables override it. service config example prints one."`
+	Data   string `default:"./data" placeholder:"DIR" help:"Data directory: database, certificates and keys."`
 }
 
-// mine refuses to have root make files in a data directory that is another
-// user's: a service that runs as that user could not open them.
-func (d dataFlag) mine() error {
+// checkOwner returns an error if root is about to create files in another user's data
+// directory. A service that runs as that user could not open them.
+func (d dataFlag) checkOwner() error {
 	info, err := os.Stat(d.Data)
 	if err != nil || os.Geteuid() != 0 {
-		return nil // opening it fails with what is wrong
+		return nil // opening the directory reports the error
 	}
 	owner, known := info.Sys().(*syscall.Stat_t)
 	if !known || owner.Uid == 0 {
@@ -40,11 +40,12 @@ func (d dataFlag) mine() error {
 	if u, err := user.LookupId(name[1:]); err == nil {
 		name = u.Username
 	}
-	return fmt.Errorf("%s belongs to user %s, who could not open what root makes in it: call this as that user, such as by sudo -u %s", d.Data, name, shellQuote(name))
+	return fmt.Errorf("%s belongs to user %s, who could not read files created by root: run this as that user (sudo -u %s)",
+		d.Data, name, shellQuote(name))
 }
 
-// dataAccess is what the small commands work on: the store itself, or the running
-// server that has it open.
+// dataAccess is the data that a command works on: through the running server, or in the
+// store, opened by the command itself.
 type dataAccess interface {
 	CreateToken(context.Context, webhook.NewToken) (webhook.Token, string, error)
 	Tokens(context.Context) ([]webhook.Token, error)
@@ -56,13 +57,13 @@ type dataAccess interface {
 	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error)
 	RemoveAdmin(ctx context.Context, email string) error
 	EndSessions(ctx context.Context, email string) (ended int, err error)
-	// Backup calls use with what [archive.Write] reads. What use returns is returned.
+	// Backup calls use with the input of [archive.Write] and returns its error.
 	Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error
 	Close() error
 }
 
-// openData asks the server that runs on the data directory, and when none does
-// opens the store. Only with create is a new data directory made.
+// openData connects to the server that runs on the data directory. If none runs, it opens
+// the store. It creates a missing data directory only if create is set.
 func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams, create bool) (dataAccess, error) {
 	running, err := control.Dial(ctx, d.Data)
 	if err == nil {
@@ -73,9 +74,9 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams, create bo
 	}
 	if _, err := os.Stat(filepath.Join(d.Data, "service.db")); errors.Is(err, fs.ErrNotExist) {
 		if !create {
-			return nil, fmt.Errorf("there is no data in %s; --data names the data directory", d.Data)
+			return nil, fmt.Errorf("there is no data in %s; set the data directory with --data", d.Data)
 		}
-		if err := d.mine(); err != nil {
+		if err := d.checkOwner(); err != nil {
 			return nil, err
 		}
 	}
@@ -87,18 +88,18 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams, create bo
 	return control.AuditedStore{Store: st, Version: version()}, nil
 }
 
-// keyFlag is the flag of every command that opens the data itself.
+// keyFlag is the flag of every command that opens the database itself.
 type keyFlag struct {
-	SecretKeyFile string `placeholder:"FILE" help:"The key that secrets are sealed with, in a file outside of the data directory; without it secret.key there."`
+	SecretKeyFile string `placeholder:"FILE" help:"File with the key that encrypts secrets, outside the data directory. Default: secret.key in it."`
 }
 
-// explain says by which flag the key's file was given, or could be.
+// explain adds the name of the flag to an error about the key's file.
 func (f keyFlag) explain(err error) error {
 	switch {
 	case !errors.Is(err, store.ErrKey):
 		return err
 	case f.SecretKeyFile == "":
-		return fmt.Errorf("%w (--secret-key-file FILE is for a key that lies elsewhere)", err)
+		return fmt.Errorf("%w (for a key in another place, use --secret-key-file FILE)", err)
 	}
 	return fmt.Errorf("--secret-key-file: %w", err)
 }

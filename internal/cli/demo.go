@@ -21,20 +21,19 @@ import (
 	"service/webhook"
 )
 
-// What the demo is made of.
 const (
 	demoProgram = "demo"
 	demoUser    = "demo"
 	demoAdmin   = "demo@example.com"
 	demoPace    = time.Second // between two events
-	demoFlaky   = 3           // the flaky receiver refuses every third delivery at first
+	demoFlaky   = 3           // the flaky receiver rejects the first attempt of every third delivery
 )
 
-// demoRetries are short, so that a retry is seen by who looks on.
+// demoRetries are short so that the viewer sees retries.
 var demoRetries = [webhook.MaxAttempts - 1]time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second}
 
-// demo is serve on a throw-away data directory, with receivers, subscriptions
-// and an event every pace, all of it through the HTTP API. It
+// demo runs the service on a temporary data directory with two receivers and their
+// subscriptions, and publishes an event every pace. It uses the HTTP API throughout, and
 // removes the directory when ctx ends.
 func demo(ctx context.Context, s *server.Config, allowed []string, std Streams, pace time.Duration) (err error) {
 	dir, err := os.MkdirTemp("", "service-demo-")
@@ -77,11 +76,11 @@ func demo(ctx context.Context, s *server.Config, allowed []string, std Streams, 
 		return keyFlag{}.explain(err)
 	}
 	g, running := errgroup.WithContext(ctx)
-	// The receivers outlive the service: attempts in flight want their answer.
-	receiving, served := context.WithCancel(context.WithoutCancel(ctx))
-	defer served()
+	// The receivers outlive the service so that they respond to attempts in flight.
+	receiving, stopReceiving := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopReceiving()
 	g.Go(func() error {
-		defer served()
+		defer stopReceiving()
 		return svc.Run(running)
 	})
 	for _, r := range []*demoReceiver{steady, flaky} {
@@ -92,33 +91,33 @@ func demo(ctx context.Context, s *server.Config, allowed []string, std Streams, 
 		if err := d.run(running); err != nil && running.Err() == nil {
 			return fmt.Errorf("demo: %w", err)
 		}
-		return nil // also when the end of the demo is why it failed
+		return nil // an error after the end of the demo does not count
 	})
 	return g.Wait()
 }
 
-// trafficRows are the lines of traffic that the demo keeps on a terminal.
+// trafficRows is the number of traffic lines that the demo shows on a terminal.
 const trafficRows = 8
 
-// traffic prints what happens in the demo. On a terminal the newest trafficRows lines
-// stay, below the text written last; elsewhere every line does. It is safe for concurrent
-// use, and writes whole lines.
+// traffic prints the events and deliveries of the demo. A terminal shows the newest
+// trafficRows lines, below the text last written; any other output gets every line. It is
+// safe for concurrent use and writes whole lines.
 type traffic struct {
 	mu    sync.Mutex
 	w     io.Writer
-	rows  int      // 0: every line stays
+	rows  int      // 0 to print every line
 	shown []string // the lines on the terminal
 }
 
 func newTraffic(w io.Writer) *traffic {
 	t := &traffic{w: w}
-	if moves(w) {
+	if supportsEscapes(w) {
 		t.rows = trafficRows
 	}
 	return t
 }
 
-// Write writes text that stays.
+// Write writes text that later lines do not overwrite.
 func (t *traffic) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,11 +135,11 @@ func (t *traffic) line(s string) {
 	}
 	var b strings.Builder
 	if n := len(t.shown); n > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA", n) // up to the first line
+		fmt.Fprintf(&b, "\x1b[%dA", n) // move up to the first line
 	}
 	t.shown = append(t.shown, s)
 	t.shown = t.shown[max(0, len(t.shown)-t.rows):]
-	b.WriteString("\x1b[?7l") // a long line is cut off, not wrapped
+	b.WriteString("\x1b[?7l") // cut long lines off instead of wrapping them
 	for _, one := range t.shown {
 		b.WriteString("\r\x1b[K" + one + "\n")
 	}
@@ -155,21 +154,21 @@ type demoReceiver struct {
 	known    chan struct{} // closed once the signing secret is known
 }
 
-func newDemoReceiver(name string, out *traffic, answer func(*arrival) int) (*demoReceiver, error) {
+func newDemoReceiver(name string, out *traffic, respond func(*arrival) int) (*demoReceiver, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	c := painter(out.w)
 	return &demoReceiver{
-		receiver: receiver{answer: answer, print: func(a *arrival) { out.line(fmt.Sprintf("%-9s  %s", name, a.line(c))) }},
+		receiver: receiver{respond: respond, print: func(a *arrival) { out.line(fmt.Sprintf("%-9s  %s", name, a.line(c))) }},
 		listener: l,
 		known:    make(chan struct{}),
 	}, nil
 }
 
-// ServeHTTP receives a delivery. The first ping can be here before the answer
-// that holds the signing secret, and waits for it.
+// ServeHTTP receives a delivery. The first ping may arrive before the API response with
+// the signing secret; it waits for the secret, up to 5 s.
 func (r *demoReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	select {
 	case <-r.known:
@@ -179,7 +178,7 @@ func (r *demoReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.receiver.ServeHTTP(w, req)
 }
 
-// demonstration plays the parts of an operator, a partner and the platform.
+// demonstration acts as the operator, the partner and the publisher.
 type demonstration struct {
 	svc           *server.Server
 	settings      *server.Config
@@ -217,7 +216,7 @@ func (d *demonstration) run(ctx context.Context) error {
 		}
 	}
 	link := d.svc.SignInLink(admin.ID)
-	fmt.Fprintf(d.out, "Admin UI  %s\n\nA demo of the service. Its data is in %s, which is removed when it ends (Ctrl-C).\n\n", link, d.settings.Dir)
+	fmt.Fprintf(d.out, "Admin UI  %s\n\nDemo on temporary data in %s, removed when you stop it with Ctrl-C.\n\n", link, d.settings.Dir)
 	steadyID, err := d.subscribe(ctx, d.steady, all)
 	if err != nil {
 		return err
@@ -232,7 +231,7 @@ func (d *demonstration) run(ctx context.Context) error {
 	for {
 		for _, t := range d.catalog.Types() {
 			if t.Name == webhook.EventPing {
-				continue // it cannot be published
+				continue // pings cannot be published
 			}
 			if err := d.publish(ctx, t); err != nil {
 				return err
@@ -246,7 +245,7 @@ func (d *demonstration) run(ctx context.Context) error {
 	}
 }
 
-// explain says what is happening and what to try next. The link signs in.
+// explain prints what the demo does and what to try next. link signs the viewer in.
 func (d *demonstration) explain(subscriptionID, link string) {
 	curl := curl(d.svc)
 	subscription := "/v2/webhooks/subscriptions/" + subscriptionID
@@ -256,21 +255,21 @@ func (d *demonstration) explain(subscriptionID, link string) {
 	}
 	fmt.Fprintf(d.out, `
 What is happening
-  The program %q has a token and two subscriptions, each made by POST /v2/webhooks/subscriptions;
-  a ping went out to both at once. Now an event is published about once a second by POST /v2/events.
+  The program %q has a token and two subscriptions, created with POST /v2/webhooks/subscriptions.
+  Both got a ping. Now POST /v2/events publishes one event per second.
   steady    receives every event
-  flaky     receives the events of content, and answers every third delivery with 503 at first:
-            the service tries again after about %v
+  flaky     receives content events, and first responds 503 to every third delivery;
+            the service retries after about %v
 
 What to try next
-  Open the link below in a browser. It signs you in as %s, once; the browser warns, since it
-  does not know the local CA.
-  Look at it over the API, in another terminal:
+  Open the link below in a browser. It works once and signs you in as %s.
+  The browser warns about the certificate because it does not know the local CA.
+  Call the API, in another terminal:
     export TOKEN=%s
     %s%s/deliveries
     %s%s/ping -X POST
     %s/v2/events
-  Publish an event of your own:
+  Publish an event:
     echo '{"name":"channel_updated","version":"1","channel_id":7}' | SERVICE_TOKEN=$TOKEN %s publish --url %s%s
 
 Admin UI  %s
@@ -278,7 +277,8 @@ Admin UI  %s
 `, demoProgram, demoRetries[0], demoAdmin, d.token, curl, subscription, curl, subscription, curl, d.settings.Program, d.svc.URL(), ca, link)
 }
 
-// subscribe makes a subscription for a receiver and tells it the secret.
+// subscribe creates a subscription for a receiver and gives the receiver its signing
+// secret.
 func (d *demonstration) subscribe(ctx context.Context, r *demoReceiver, names []string) (id string, err error) {
 	type event struct {
 		Name string `json:"name"`
@@ -290,41 +290,41 @@ func (d *demonstration) subscribe(ctx context.Context, r *demoReceiver, names []
 	for _, name := range names {
 		request.Events = append(request.Events, event{name})
 	}
-	var answer struct {
+	var response struct {
 		Data struct {
 			ID            string `json:"id"`
 			SigningSecret string `json:"signing_secret"`
 		}
 	}
-	if err := d.post(ctx, "/v2/webhooks/subscriptions", request, &answer); err != nil {
+	if err := d.post(ctx, "/v2/webhooks/subscriptions", request, &response); err != nil {
 		return "", fmt.Errorf("subscribe: %w", err)
 	}
-	if err := r.verifyWith(answer.Data.SigningSecret); err != nil {
+	if err := r.verifyWith(response.Data.SigningSecret); err != nil {
 		return "", fmt.Errorf("subscribe: %w", err)
 	}
 	close(r.known)
-	return answer.Data.ID, nil
+	return response.Data.ID, nil
 }
 
-// publish publishes a sample event: the catalog's example, as if it happened
-// just now.
+// publish publishes the catalog's example of an event type, with a new id and the current
+// time.
 func (d *demonstration) publish(ctx context.Context, t *webhook.EventType) error {
 	var event map[string]json.RawMessage
 	if err := json.Unmarshal(t.Example, &event); err != nil {
 		return fmt.Errorf("example of %s: %w", t.Name, err)
 	}
-	delete(event, "id") // the service fills both in
+	delete(event, "id") // the service sets both
 	delete(event, "timestamp")
 	d.out.line(fmt.Sprintf("%-9s  %s  %s", "published", time.Now().UTC().Format("15:04:05.000"), t.Name))
-	var answer json.RawMessage
-	if err := d.post(ctx, "/v2/events", event, &answer); err != nil {
+	var response json.RawMessage
+	if err := d.post(ctx, "/v2/events", event, &response); err != nil {
 		return fmt.Errorf("publish %s: %w", t.Name, err)
 	}
 	return nil
 }
 
-// post makes one request of the API, which must answer 201.
-func (d *demonstration) post(ctx context.Context, path string, request, answer any) error {
+// post sends a request to the API and expects 201.
+func (d *demonstration) post(ctx context.Context, path string, request, response any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return err
@@ -340,12 +340,12 @@ func (d *demonstration) post(ctx context.Context, path string, request, answer a
 		return err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIAnswer))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode != http.StatusCreated {
-		return refusal(resp, b)
+		return responseError(resp, b)
 	}
-	return json.Unmarshal(b, answer)
+	return json.Unmarshal(b, response)
 }

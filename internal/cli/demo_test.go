@@ -16,7 +16,7 @@ import (
 	"service/webhook"
 )
 
-// serveSettings reads the settings of serve as the command line does.
+// serveSettings parses args as flags of serve.
 func serveSettings(t *testing.T, args ...string) *server.Config {
 	t.Helper()
 	var c commands
@@ -34,8 +34,8 @@ func serveSettings(t *testing.T, args ...string) *server.Config {
 	return s
 }
 
-// The demo publishes an event of every type, each arrives with a signature that
-// is right, a refused delivery comes again, and nothing of it stays.
+// TestDemo checks that the demo publishes every event type, that each delivery has a valid
+// signature, that a rejected delivery is retried, and that the demo leaves no files.
 func TestDemo(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -59,7 +59,7 @@ func TestDemo(t *testing.T) {
 	}()
 	line := regexp.MustCompile(`^(steady|flaky) +\S+  delivery \S+  \d+ events?: (.*?)  (attempt \d  )?signature (\S+).*→ (\d+)$`)
 	name := regexp.MustCompile(`[a-z_]{4,}`)
-	var retried, refused, explained bool
+	var retried, rejected, explained bool
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		explained = explained || strings.Contains(lines.Text(), "What to try next")
@@ -68,16 +68,16 @@ func TestDemo(t *testing.T) {
 			continue
 		}
 		if m[4] != "verified" {
-			t.Errorf("not verified: %s", lines.Text())
+			t.Errorf("the signature was not verified: %s", lines.Text())
 		}
 		if m[1] == "steady" {
 			for _, n := range name.FindAllString(m[2], -1) {
 				delete(missing, n)
 			}
 		}
-		refused = refused || m[1] == "flaky" && m[5] == "503"
+		rejected = rejected || m[1] == "flaky" && m[5] == "503"
 		retried = retried || m[1] == "flaky" && m[3] != "" && m[5] == "200"
-		if len(missing) == 0 && retried && refused && explained {
+		if len(missing) == 0 && retried && rejected && explained {
 			break
 		}
 	}
@@ -86,11 +86,11 @@ func TestDemo(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the demo failed: %v", err)
 	}
-	if len(missing) > 0 || !retried || !refused || !explained {
-		t.Errorf("missing %v, retried %t, refused %t, explained %t", missing, retried, refused, explained)
+	if len(missing) > 0 || !retried || !rejected || !explained {
+		t.Errorf("got missing %v, retried %t, rejected %t, explained %t; want all types and true", missing, retried, rejected, explained)
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("got files %v, %v; want none", left, err)
 	}
 }
 
@@ -100,9 +100,10 @@ func TestServeDefaults(t *testing.T) {
 		got.RetryPolicy != webhook.DefaultRetryPolicy() || got.AttemptTimeout != 10*time.Second ||
 		got.MaxInFlight != 8 || got.MaxConnections != 512 || got.BatchSize != 100 || got.BatchWindow != 0 ||
 		got.RateLimit != 1000 || got.RequestTimeout != 30*time.Second || got.MaxSubscriptions != 100 || got.Grace != 10*time.Second {
-		t.Errorf("the defaults are not those of the documentation: %+v", got)
+		t.Errorf("the defaults differ from the documentation: %+v", got)
 	}
-	got = serveSettings(t, "--retry-schedule", "1s, 2m,3h,1d", "--retry-jitter", "0", "--allow-destination", "10.0.0.0/8,fd00::/8", "--allow-destination", "192.168.1.1")
+	got = serveSettings(t, "--retry-schedule", "1s, 2m,3h,1d", "--retry-jitter", "0",
+		"--allow-destination", "10.0.0.0/8,fd00::/8", "--allow-destination", "192.168.1.1")
 	want := webhook.RetryPolicy{Waits: [...]time.Duration{time.Second, 2 * time.Minute, 3 * time.Hour, 24 * time.Hour}}
 	destinations, err := webhook.ParseDestinations([]string{"10.0.0.0/8", "fd00::/8", "192.168.1.1"})
 	if err != nil || got.RetryPolicy != want || !reflect.DeepEqual(got.Destinations, destinations) {

@@ -30,15 +30,14 @@ import (
 type doctorCmd struct {
 	serveFlags
 	JSON    bool   `name:"json" help:"Print a JSON array."`
-	Reading string `default:"20s" env:"-" placeholder:"D" help:"How long the database may be read through, when no server has it open; a running server reads for 3s."`
+	Reading string `default:"20s" env:"-" placeholder:"D" help:"Time limit for checking the database if no server runs; a running server takes up to 3s."`
 }
 
-// errCheckFailed is what the command fails with; the checks say why.
+// errCheckFailed is the error of the command. The printed findings have the details.
 var errCheckFailed = errors.New("a check failed")
 
-// Run looks at everything that the service needs, changes nothing, and tells
-// what to do. It asks a running server for what is the server's: it never opens
-// a database beside it.
+// Run checks everything that the service needs and prints what to do. It changes nothing.
+// If a server is running, Run asks it and never opens the database itself.
 func (c *doctorCmd) Run(ctx context.Context, std Streams, conf *configuration, line *kong.Context) error {
 	var f configErrors
 	reading := f.duration("reading", c.Reading, time.Millisecond, 24*time.Hour)
@@ -46,11 +45,11 @@ func (c *doctorCmd) Run(ctx context.Context, std Streams, conf *configuration, l
 		return err
 	}
 	var d diagnosis
-	environ := os.Environ() // the settings of a replica take from it what does harm
+	environ := os.Environ() // before settings, which removes AWS_CA_BUNDLE
 	s, err := c.settings(io.Discard)
 	d.configuration(conf.explain(err))
 	if err != nil || len(conf.errs) > 0 {
-		s = nil // the defaults stand in for what is wrong: nothing is found by them
+		s = nil // invalid settings were replaced by defaults; do not check those
 	}
 	d.environment(environ, line.Model.Node)
 	d.clock(time.Now())
@@ -59,20 +58,20 @@ func (c *doctorCmd) Run(ctx context.Context, std Streams, conf *configuration, l
 	if s != nil && s.Replica != nil {
 		d.replicaFile(s)
 	}
-	d.wait(ctx, c, s, reading)
+	d.remote(ctx, c, s, reading)
 	return d.print(std, c.JSON)
 }
 
-// The doctor answers within 10 s also when the server, the bucket or the name
-// servers hang.
+// Time limits of the checks. Together they bound the command to 10 s, even if the server,
+// the bucket or the name servers hang.
 const (
 	dialWait     = time.Second
-	examineWait  = 6 * time.Second // the server reads the database through for 3 s
+	examineWait  = 6 * time.Second // the server checks the database for up to 3 s
 	listenerWait = 2 * time.Second
 )
 
-// wait makes the checks that wait for others, at the same time.
-func (d *diagnosis) wait(ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration) {
+// remote runs the checks that wait for other processes and hosts, concurrently.
+func (d *diagnosis) remote(ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration) {
 	dialing, cancel := context.WithTimeout(ctx, dialWait)
 	running, err := control.Dial(dialing, c.Data)
 	cancel()
@@ -89,7 +88,7 @@ func (d *diagnosis) wait(ctx context.Context, c *doctorCmd, s *server.Config, re
 		},
 	}
 	if s != nil && errors.Is(err, control.ErrNoServer) && s.Replica != nil && s.Replica.IsS3() {
-		// Read before the others begin: it locks the data directory, as they do.
+		// Read this before the other checks start: all of them lock the data directory.
 		known, knownErr := store.KnownLease(ctx, c.Data)
 		checks = append(checks, func(d *diagnosis) { d.lease(ctx, s, known, knownErr) })
 	}
@@ -107,7 +106,7 @@ func (d *diagnosis) wait(ctx context.Context, c *doctorCmd, s *server.Config, re
 	}
 }
 
-// diagnosis is what the checks came to, in the order they were made.
+// diagnosis has the findings of the checks, in order.
 type diagnosis []store.Finding
 
 func (d *diagnosis) add(level store.Level, check, advice, format string, args ...any) {
@@ -118,7 +117,7 @@ func (d *diagnosis) ok(check, format string, args ...any) {
 	d.add(store.LevelOK, check, "", format, args...)
 }
 
-// print tells the findings, numbered. The error says that one is a failure.
+// print prints the numbered findings. It returns errCheckFailed if one is a failure.
 func (d diagnosis) print(std Streams, asJSON bool) error {
 	failed := slices.ContainsFunc(d, func(f store.Finding) bool { return f.Level == store.LevelFail })
 	if asJSON {
@@ -140,7 +139,8 @@ func (d diagnosis) print(std Streams, asJSON bool) error {
 	} else {
 		c := painter(std.Out)
 		for i, f := range d {
-			fmt.Fprintf(std.Out, "%2d  %s  %s: %s\n", i+1, c.paint(levelColor(f.Level), fmt.Sprintf("%-4s", f.Level)), f.Check, terminal.Line(spelled(f.Detail, ownName())))
+			level := c.paint(levelColor(f.Level), fmt.Sprintf("%-4s", f.Level))
+			fmt.Fprintf(std.Out, "%2d  %s  %s: %s\n", i+1, level, f.Check, terminal.Line(spelled(f.Detail, ownName())))
 			if f.Advice != "" {
 				fmt.Fprintf(std.Out, "          %s\n", terminal.Line(spelled(f.Advice, ownName())))
 			}
@@ -163,7 +163,7 @@ func levelColor(l store.Level) color {
 	return red
 }
 
-// summary says how many checks had which outcome.
+// summary counts the checks by level.
 func (d diagnosis) summary(c colors) string {
 	count := make(map[store.Level]int)
 	for _, f := range d {
@@ -181,14 +181,13 @@ func (d diagnosis) summary(c colors) string {
 
 func (d *diagnosis) configuration(err error) {
 	if err != nil {
-		d.add(store.LevelFail, "configuration", "service config show says where each setting comes from.", "%v", err)
+		d.add(store.LevelFail, "configuration", "Run service config show to see the source of each setting.", "%v", err)
 		return
 	}
-	d.ok("configuration", "all settings are right")
+	d.ok("configuration", "all settings are valid")
 }
 
-// environment looks for variables that do harm, or that were meant to do
-// something and do not.
+// environment looks for harmful and for misspelled variables.
 func (d *diagnosis) environment(environ []string, app *kong.Node) {
 	var known []string
 	for _, c := range commandTree(app, nil) {
@@ -201,33 +200,37 @@ func (d *diagnosis) environment(environ []string, app *kong.Node) {
 		name, value, _ := strings.Cut(v, "=")
 		switch {
 		case name == "AWS_CA_BUNDLE" && value != "":
-			d.add(store.LevelWarn, "environment", "Remove it from the environment of the service; certificates that it named have to be among the system's.", "AWS_CA_BUNDLE is set: the replica's S3 client fails with it, so the service leaves it out")
+			d.add(store.LevelWarn, "environment", "Remove it from the environment and add its certificates to the system's.",
+				"AWS_CA_BUNDLE is set; the service ignores it because the replica's S3 client fails with it")
 			wrong = true
 		case strings.HasPrefix(name, "SERVICE_") && !slices.Contains(known, name) && !strings.HasPrefix(name, "SERVICE_TEST_"):
-			d.add(store.LevelWarn, "environment", "Correct its name, or remove it.", "%s is no setting; the nearest is %s", name, nearest(name, known))
+			d.add(store.LevelWarn, "environment", "Correct the name or remove the variable.",
+				"unknown variable %s (did you mean %s?)", name, nearest(name, known))
 			wrong = true
 		}
 	}
 	if !wrong {
-		d.ok("environment", "no variable is in the way")
+		d.ok("environment", "no unknown or harmful variables")
 	}
 }
 
-// clock looks at whether the clock can be right, and is kept right.
+// clock checks that the time is plausible and the clock synchronized.
 func (d *diagnosis) clock(now time.Time) {
 	synchronized, known := clockSynchronized()
 	switch {
 	case now.Year() < 2025 || now.Year() > 2200:
-		d.add(store.LevelFail, "clock", "Set the clock: certificates, signatures and waits go by it.", "it is %s", webhook.FormatTime(now))
+		d.add(store.LevelFail, "clock", "Set the clock. Certificates, signatures and retries depend on it.",
+			"the time is %s", webhook.FormatTime(now))
 	case known && !synchronized:
-		d.add(store.LevelWarn, "clock", "Have it kept right, by systemd-timesyncd or chrony: signatures that are minutes off are refused by receivers.", "it is %s, and the kernel does not know it to be synchronized", webhook.FormatTime(now))
+		d.add(store.LevelWarn, "clock",
+			"Run systemd-timesyncd or chrony. Receivers reject signatures whose time is minutes off.",
+			"the time is %s; the clock is not synchronized", webhook.FormatTime(now))
 	default:
-		d.ok("clock", "it is %s", webhook.FormatTime(now))
+		d.ok("clock", "the time is %s", webhook.FormatTime(now))
 	}
 }
 
-// bucketClock compares the clock with that of the replica's bucket, if there is
-// one that answers.
+// bucketClock compares the clock with that of the replica's bucket, if there is one.
 func (d *diagnosis) bucketClock(ctx context.Context, cfg *replica.Config) {
 	if cfg == nil || !cfg.IsS3() {
 		return
@@ -237,56 +240,62 @@ func (d *diagnosis) bucketClock(ctx context.Context, cfg *replica.Config) {
 	ahead, err := replica.BucketClock(ctx, cfg)
 	switch {
 	case err != nil:
-		d.add(store.LevelWarn, "bucket clock", "Check that the bucket can be reached from here.", "it is not known: %v", err)
+		d.add(store.LevelWarn, "bucket clock", "Check that this host can reach the bucket.", "failed to read the bucket's time: %v", err)
 	case ahead.Abs() > replica.MaxClockDifference:
 		direction := "ahead of"
 		if ahead < 0 {
 			direction = "behind"
 		}
-		d.add(store.LevelWarn, "bucket clock", "Set this machine's clock, and have it kept right. The lease does not depend on it; a bucket refuses requests whose time is minutes off.", "this machine's clock is %s %s the bucket's", ahead.Abs(), direction)
+		d.add(store.LevelWarn, "bucket clock",
+			"Synchronize this host's clock. A bucket refuses requests whose time is minutes off. The lease does not depend on the clock.",
+			"this host's clock is %s %s the bucket's", ahead.Abs(), direction)
 	default:
-		d.ok("bucket clock", "this machine's clock agrees with the bucket's")
+		d.ok("bucket clock", "this host's clock agrees with the bucket's")
 	}
 }
 
-// openFiles looks at how many files, and so connections, the process may have
-// open. Go has raised the soft limit to the hard one.
+// openFiles checks the limit of open files, and so of connections. Go has raised the soft
+// limit to the hard one.
 func (d *diagnosis) openFiles(s *server.Config) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		d.add(store.LevelWarn, "open files", "", "the limit cannot be read: %v", err)
+		d.add(store.LevelWarn, "open files", "", "failed to read the limit: %v", err)
 		return
 	}
 	need := uint64(server.MaxClientConnections + 512)
 	if s != nil {
 		need = uint64(server.MaxClientConnections + s.MaxConnections)
 	}
-	need += 128 // the database, logs, and what else there is
+	need += 128 // database, logs and other files
 	if limit.Max < need {
-		d.add(store.LevelWarn, "open files", "Raise it: LimitNOFILE= in a unit of systemd, ulimit -n in a shell.", "this user may have %d open, and the service %d at its busiest", limit.Max, need)
+		d.add(store.LevelWarn, "open files", "Raise the limit: LimitNOFILE= in a systemd unit, ulimit -n in a shell.",
+			"the limit is %d, and the service needs up to %d", limit.Max, need)
 		return
 	}
-	d.ok("open files", "%d may be open, %d are needed at the most", limit.Max, need)
+	d.ok("open files", "the limit is %d, and the service needs up to %d", limit.Max, need)
 }
 
-// resolver looks at whether names are resolved at all, as the dispatcher does:
-// by Go's own resolver. Any answer will do.
+// resolver checks that name servers answer. Like the dispatcher, it uses Go's resolver.
+// Any answer counts.
 func (d *diagnosis) resolver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	_, err := (&net.Resolver{PreferGo: true}).LookupNS(ctx, ".")
 	var answered *net.DNSError
 	if err == nil || errors.As(err, &answered) && answered.IsNotFound {
-		d.ok("DNS", "names are resolved")
+		d.ok("DNS", "names resolve")
 		return
 	}
-	d.add(store.LevelWarn, "DNS", "See to /etc/resolv.conf, and that the name servers in it can be reached.", "no name server answers: the URLs of subscriptions cannot be resolved")
+	d.add(store.LevelWarn, "DNS", "Check /etc/resolv.conf and that this host can reach the name servers in it.",
+		"no name server responds; the hosts of subscriptions cannot be resolved")
 }
 
-// data looks at the data directory, through the running server when one has it,
-// and says whether one has that is no standby. running and err are what
-// [control.Dial] returned.
-func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration, running *control.Client, err error) (served bool) {
+// data checks the data directory, through the running server if there is one. It reports
+// whether a server that is not a standby is running. running and err are the results of
+// [control.Dial].
+func (d *diagnosis) data(
+	ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration, running *control.Client, err error,
+) (served bool) {
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, examineWait)
 		defer cancel()
@@ -295,22 +304,25 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, re
 			d.hangs(c.Data)
 			return true
 		} else if err != nil {
-			d.add(store.LevelFail, "server", "See its log; restart it if it hangs.", "one runs on %s and cannot be asked: %v", c.Data, err)
+			d.add(store.LevelFail, "server", "Check its log; restart it if it hangs.",
+				"a server is running on %s, but did not answer: %v", c.Data, err)
 			return true
 		}
-		served = !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == server.StandbyCheck }) // a standby does not listen until it takes over
+		// A standby does not listen until it takes over.
+		served = !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == server.StandbyCheck })
 		if served {
-			d.ok("server", "one runs on %s, and answers", c.Data)
+			d.ok("server", "running on %s", c.Data)
 		}
 		*d = append(*d, found...)
 		return served
 	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.EAGAIN) { // others wait for it already
+	// The socket's queue is full (EAGAIN) if other commands wait for a server that hangs.
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.EAGAIN) {
 		d.hangs(c.Data)
 		return true
 	}
 	if !errors.Is(err, control.ErrNoServer) {
-		d.add(store.LevelFail, "server", "Call this as the user that the service runs as, or as root.", "%v", err)
+		d.add(store.LevelFail, "server", "Run this as the user of the service, or as root.", "%v", err)
 		return true
 	}
 	cfg := store.Config{Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
@@ -319,10 +331,11 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, re
 	}
 	found, err := store.Examine(ctx, cfg, reading)
 	if err != nil {
-		d.add(store.LevelFail, "server", "Wait for it, or end it: a server that has just begun or is about to end has no socket yet or any more.", "%v, and does not answer", err)
+		d.add(store.LevelFail, "server", "Wait for it or stop it. A server has no socket while it starts and shuts down.",
+			"%v, but does not answer", err)
 		return true
 	}
-	d.add(store.LevelWarn, "server", "Start it: service serve.", "none runs on %s", c.Data)
+	d.add(store.LevelWarn, "server", "Start it: service serve.", "no server is running on %s", c.Data)
 	*d = append(*d, found...)
 	if s != nil && s.TLS {
 		d.localCA(c.Data, time.Now())
@@ -331,26 +344,29 @@ func (d *diagnosis) data(ctx context.Context, c *doctorCmd, s *server.Config, re
 }
 
 func (d *diagnosis) hangs(dir string) {
-	d.add(store.LevelFail, "server", "It hangs, or is stopped: see its log, and restart it.", "one runs on %s, and has not answered within %v", dir, examineWait)
+	d.add(store.LevelFail, "server", "It hangs or is suspended: check its log and restart it.",
+		"a server is running on %s, but did not answer within %v", dir, examineWait)
 }
 
-// localCA looks at the CA of a data directory that no server has.
+// localCA checks the local CA in a data directory on which no server runs.
 func (d *diagnosis) localCA(dir string, now time.Time) {
 	path := filepath.Join(dir, certs.CAFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return // it is made with the first start
+		return // the first start creates it
 	}
 	ca, parseErr := certs.ParseCA(b)
 	if err := errors.Join(err, parseErr); err != nil {
-		d.add(store.LevelFail, "certificates", "Put back a copy of "+path+", or remove it and "+certs.CAKeyFile+" to have a new CA made, which clients then have to be given.", "%s: %v", path, err)
+		d.add(store.LevelFail, "certificates",
+			"Restore "+path+" from a copy. Or remove it and "+certs.CAKeyFile+" to create a new CA, and give that to the clients.",
+			"%s: %v", path, err)
 		return
 	}
 	*d = append(*d, certs.Findings([]certs.Certificate{{Names: []string{ca.Subject.CommonName}, Ends: ca.NotAfter}}, now)...)
 }
 
-// listener looks at whether the addresses are free, or the running server
-// answers at them.
+// listener checks that the running server answers at its address or, if none runs, that
+// the addresses are free.
 func (d *diagnosis) listener(ctx context.Context, s *server.Config, served bool) {
 	if !served {
 		d.free(ctx, "listen", s.Listen)
@@ -360,43 +376,45 @@ func (d *diagnosis) listener(ctx context.Context, s *server.Config, served bool)
 		return
 	}
 	if _, port, _ := net.SplitHostPort(s.Listen); port == "0" {
-		d.add(store.LevelWarn, "listener", "Name a port by --listen.", "the port is another with each start")
+		d.add(store.LevelWarn, "listener", "Set a port with --listen.", "the port changes with every start")
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, listenerWait)
 	defer cancel()
 	if err := askReady(bounded, s); err != nil {
-		d.add(store.LevelFail, "listener", "Give this command the settings of the server (--config), or see its log.", "%v", err)
+		d.add(store.LevelFail, "listener", "Run this command with the settings of the server (--config), or check the server's log.", "%v", err)
 		return
 	}
-	d.ok("listener", "the server answers at %s, and is ready", s.Listen)
+	d.ok("listener", "the server at %s is ready", s.Listen)
 }
 
-// free looks at whether an address can be listened at.
+// free checks that the service can listen on an address.
 func (d *diagnosis) free(ctx context.Context, flag, address string) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EACCES):
-		d.add(store.LevelFail, "listener", "Choose a port above 1023 by --"+flag+", or give the service CAP_NET_BIND_SERVICE.", "%v", err)
+		d.add(store.LevelFail, "listener", "Choose a port above 1023 with --"+flag+", or give the service CAP_NET_BIND_SERVICE.", "%v", err)
 	case err != nil:
-		d.add(store.LevelFail, "listener", "End what listens there, or choose another address by --"+flag+".", "%v", err)
+		d.add(store.LevelFail, "listener", "Stop the process that listens there, or choose another address with --"+flag+".", "%v", err)
 	default:
 		l.Close()
 		d.ok("listener", "%s is free", address)
 	}
 }
 
-// front looks at what stands between the service and those who call it: proxies
-// that are believed, and names that must lead here.
+// front checks the path from clients to the service: trusted proxies and domain names.
 func (d *diagnosis) front(ctx context.Context, s *server.Config) {
 	if !s.TLS && len(s.TrustedProxies) == 0 {
-		d.add(store.LevelWarn, "proxy", "Name the proxy by --trusted-proxy, if there is one: without its word all requests seem to be from it.", "HTTPS is off, and no proxy is trusted")
+		d.add(store.LevelWarn, "proxy",
+			"If the service is behind a proxy, set --trusted-proxy. Otherwise all requests seem to come from the proxy.",
+			"HTTPS is off, and no proxy is trusted")
 	}
 	for _, p := range s.TrustedProxies {
 		if p.Bits() == 0 {
-			d.add(store.LevelFail, "proxy", "Name the proxy alone by --trusted-proxy.", "%v trusts everybody's word for where a request is from", p)
+			d.add(store.LevelFail, "proxy", "Set --trusted-proxy to the proxy's own address.",
+				"%v trusts every client to state its own address", p)
 		} else {
-			d.ok("proxy", "%v is believed", p)
+			d.ok("proxy", "%v is trusted", p)
 		}
 	}
 	found := make([]diagnosis, len(s.Domains))
@@ -410,14 +428,16 @@ func (d *diagnosis) front(ctx context.Context, s *server.Config) {
 	}
 }
 
-// domain looks at whether a name leads anywhere.
+// domain checks that a name has an address.
 func (d *diagnosis) domain(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	addresses, err := (&net.Resolver{PreferGo: true}).LookupHost(ctx, name)
 	if err != nil {
-		d.add(store.LevelWarn, "domain", "Have it lead to this machine in DNS: the issuer of its certificate, and partners, look for it there.", "%s has no address", name)
+		d.add(store.LevelWarn, "domain",
+			"Add a DNS record that points to this host. The certificate authority and the API clients need it.",
+			"%s has no address", name)
 		return
 	}
-	d.ok("domain", "%s leads to %s", name, strings.Join(addresses, ", "))
+	d.ok("domain", "%s resolves to %s", name, strings.Join(addresses, ", "))
 }

@@ -21,11 +21,11 @@ func TestClockFinding(t *testing.T) {
 	}
 	var d diagnosis
 	if d.clock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level == store.LevelFail {
-		t.Errorf("in 2026: got %v", d)
+		t.Errorf("in 2026: got %v, want no FAIL", d)
 	}
 }
 
-// TestListenerFinding has somebody else at the address.
+// TestListenerFinding checks an address in use, and then a free one.
 func TestListenerFinding(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,7 +37,8 @@ func TestListenerFinding(t *testing.T) {
 	l.Close()
 	d.listener(t.Context(), s, false)
 	levels := []store.Level{d[0].Level, d[1].Level}
-	if want := []store.Level{store.LevelFail, store.LevelOK}; !slices.Equal(levels, want) || !strings.Contains(d[0].Detail, "address already in use") {
+	want := []store.Level{store.LevelFail, store.LevelOK}
+	if !slices.Equal(levels, want) || !strings.Contains(d[0].Detail, "address already in use") {
 		t.Errorf("got %v, want %v", d, want)
 	}
 }
@@ -45,15 +46,17 @@ func TestListenerFinding(t *testing.T) {
 func TestFrontFinding(t *testing.T) {
 	tests := []struct {
 		s    server.Config
-		want string // level and detail of the one finding; "" for none
+		want string // level and detail of the only finding; empty for none
 	}{
 		{server.Config{TLS: true}, ""},
 		{server.Config{}, "WARN HTTPS is off, and no proxy is trusted"},
-		{server.Config{TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}}, "OK 10.0.0.0/8 is believed"},
-		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("0.0.0.0/0")}}, "FAIL 0.0.0.0/0 trusts everybody's word for where a request is from"},
-		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("::/0")}}, "FAIL ::/0 trusts everybody's word for where a request is from"},
+		{server.Config{TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}}, "OK 10.0.0.0/8 is trusted"},
+		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("0.0.0.0/0")}},
+			"FAIL 0.0.0.0/0 trusts every client to state its own address"},
+		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("::/0")}},
+			"FAIL ::/0 trusts every client to state its own address"},
 		{server.Config{TLS: true, Domains: []string{"nowhere.invalid"}}, "WARN nowhere.invalid has no address"},
-		{server.Config{TLS: true, Domains: []string{"localhost"}}, "OK localhost leads to "},
+		{server.Config{TLS: true, Domains: []string{"localhost"}}, "OK localhost resolves to "},
 	}
 	for _, test := range tests {
 		var d diagnosis

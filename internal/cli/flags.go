@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// configErrors collects what is wrong with a configuration: a command reports all of
-// it at once, before it touches anything. Flags are therefore strings on the
-// command line, and are parsed by the methods of configErrors.
+// configErrors collects the errors of a configuration, so that a command reports all of
+// them at once before it does anything. Flags are therefore strings for kong, and the
+// methods of configErrors parse them.
 type configErrors []configError
 
 // configError is an error of one flag.
 type configError struct {
-	flag string // its name; "" when the text says what it is about
+	flag string // its name; empty if the text names the setting
 	text string
 }
 
@@ -34,7 +34,7 @@ func (f *configErrors) add(flag, format string, args ...any) {
 	*f = append(*f, configError{flag, fmt.Sprintf(format, args...)})
 }
 
-// Error tells all the faults.
+// Error lists all errors.
 func (f configErrors) Error() string {
 	var all []string
 	for _, one := range f {
@@ -46,7 +46,7 @@ func (f configErrors) Error() string {
 	return fmt.Sprintf("%d settings are wrong: %s", len(all), strings.Join(all, "; "))
 }
 
-// err returns all the faults as one usage error, which wraps them, or nil.
+// err returns the errors as one usage error that wraps f, or nil.
 func (f configErrors) err() error {
 	if len(f) == 0 {
 		return nil
@@ -54,7 +54,7 @@ func (f configErrors) err() error {
 	return usageError{f}
 }
 
-// integer reads a whole number between least and most.
+// integer parses a whole number from least to most.
 func (f *configErrors) integer(flag, s string, least, most int) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < least || n > most {
@@ -63,7 +63,7 @@ func (f *configErrors) integer(flag, s string, least, most int) int {
 	return n
 }
 
-// share reads a number between 0 and 1.
+// share parses a number from 0 to 1.
 func (f *configErrors) share(flag, s string) float64 {
 	x, err := strconv.ParseFloat(s, 64)
 	if err != nil || math.IsNaN(x) || x < 0 || x > 1 {
@@ -72,7 +72,7 @@ func (f *configErrors) share(flag, s string) float64 {
 	return x
 }
 
-// duration reads a duration between least and most.
+// duration parses a duration from least to most.
 func (f *configErrors) duration(flag, s string, least, most time.Duration) time.Duration {
 	d, err := parseDuration(s)
 	switch {
@@ -84,7 +84,7 @@ func (f *configErrors) duration(flag, s string, least, most time.Duration) time.
 	return d
 }
 
-// size reads a number of bytes such as 256MB or 1GiB, or auto, which is -1.
+// size parses a number of bytes such as 256MB or 1GiB. It returns -1 for auto.
 func (f *configErrors) size(flag, s string) int64 {
 	if s == "auto" {
 		return -1
@@ -103,7 +103,7 @@ var sizeUnits = map[string]int64{
 	"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }
 
-// choice reads one of the words.
+// choice checks that s is one of the words.
 func (f *configErrors) choice(flag, s string, words ...string) string {
 	for _, w := range words {
 		if s == w {
@@ -114,7 +114,7 @@ func (f *configErrors) choice(flag, s string, words ...string) string {
 	return s
 }
 
-// address reads HOST:PORT, and returns the host.
+// address checks that s is HOST:PORT and returns the host.
 func (f *configErrors) address(flag, s string) (host string) {
 	host, port, err := net.SplitHostPort(s)
 	if _, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil {
@@ -124,8 +124,8 @@ func (f *configErrors) address(flag, s string) (host string) {
 	return host
 }
 
-// onLoopback says whether a host of a listen address can be reached from this
-// machine alone. A name other than localhost could come to mean anything.
+// onLoopback reports whether the host of a listen address is reachable only from this
+// host. Names other than localhost do not count: DNS can change.
 func onLoopback(host string) bool {
 	if host == "localhost" {
 		return true
@@ -134,16 +134,16 @@ func onLoopback(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// parseDuration reads a duration as Go writes it, with d for days of 24 hours
-// as well: 90d, 1d12h, 30m, 250ms. It is never negative.
+// parseDuration parses a duration in Go's syntax, with d for days of 24 hours in addition:
+// 90d, 1d12h, 30m, 250ms. Negative durations are errors.
 func parseDuration(s string) (time.Duration, error) {
-	wrong := fmt.Errorf("must be a duration such as 90d, 12h, 30m or 10s, not %q", s)
+	errInvalid := fmt.Errorf("must be a duration such as 90d, 12h, 30m or 10s, not %q", s)
 	rest := s
 	var days time.Duration
 	if before, after, ok := strings.Cut(s, "d"); ok {
 		n, err := strconv.ParseUint(before, 10, 32)
 		if err != nil || n > uint64(math.MaxInt64/(24*time.Hour)) {
-			return 0, wrong
+			return 0, errInvalid
 		}
 		days, rest = time.Duration(n)*24*time.Hour, after
 		if rest == "" {
@@ -152,13 +152,13 @@ func parseDuration(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(rest)
 	if err != nil || d < 0 || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+") || d > math.MaxInt64-days {
-		return 0, wrong
+		return 0, errInvalid
 	}
 	return days + d, nil
 }
 
-// formatDuration renders a duration as parseDuration reads it, in the largest
-// unit that fits: 2d, 90m, 10s.
+// formatDuration formats a duration for parseDuration, in the largest unit that divides
+// it: 2d, 90m, 10s.
 func formatDuration(d time.Duration) string {
 	switch {
 	case d >= 24*time.Hour && d%(24*time.Hour) == 0:
@@ -174,13 +174,12 @@ func formatDuration(d time.Duration) string {
 // maxSecretFile bounds the file that a secret is read from, in bytes.
 const maxSecretFile = 64 << 10
 
-// secret returns the secret that a pair of flags gives: the value itself, or
-// the first and only line of a file. It returns "" when neither was given. No
-// error holds the secret.
+// secret returns the secret from a pair of flags: the value itself, or the only line of a
+// file. It returns "" if neither is set. Its errors never contain the secret.
 func secret(flag, value, file string) (string, error) {
 	switch {
 	case value != "" && file != "":
-		return "", usagef("--%s and --%s-file are both given; give one", flag, flag)
+		return "", usagef("--%s and --%s-file are mutually exclusive; set one", flag, flag)
 	case file == "":
 		return value, nil
 	}
@@ -195,7 +194,7 @@ func secret(flag, value, file string) (string, error) {
 	}
 	s := strings.TrimSpace(string(b))
 	if s == "" || len(b) > maxSecretFile || strings.ContainsAny(s, "\r\n") {
-		return "", fmt.Errorf("--%s-file: %s must hold one line, the secret", flag, file)
+		return "", fmt.Errorf("--%s-file: %s must have exactly one line, the secret", flag, file)
 	}
 	return s, nil
 }

@@ -34,7 +34,7 @@ func TestParseDuration(t *testing.T) {
 		{"1d-1h", 0, false},
 		{"1d1d", 0, false},
 		{"1.5d", 0, false},
-		{"106752d", 0, false}, // more than a Duration holds
+		{"106752d", 0, false}, // overflows time.Duration
 		{"106751d24h", 0, false},
 		{"99999999999d", 0, false},
 		{"1h d", 0, false},
@@ -98,10 +98,10 @@ func TestSecretFile(t *testing.T) {
 		{name: "neither"},
 		{name: "the value", value: "hush", want: "hush"},
 		{name: "the file", file: file("one", "hush\n"), want: "hush"},
-		{name: "both", value: "hush", file: file("both", "hush"), err: "--token and --token-file are both given; give one"},
-		{name: "empty", file: file("empty", "\n"), err: "must hold one line"},
-		{name: "two lines", file: file("two", "hush\nhush"), err: "must hold one line"},
-		{name: "too long", file: file("long", strings.Repeat("x", maxSecretFile+1)), err: "must hold one line"},
+		{name: "both", value: "hush", file: file("both", "hush"), err: "--token and --token-file are mutually exclusive; set one"},
+		{name: "empty", file: file("empty", "\n"), err: "must have exactly one line"},
+		{name: "two lines", file: file("two", "hush\nhush"), err: "must have exactly one line"},
+		{name: "too long", file: file("long", strings.Repeat("x", maxSecretFile+1)), err: "must have exactly one line"},
 		{name: "missing", file: filepath.Join(dir, "missing"), err: "no such file"},
 	}
 	for _, test := range tests {
@@ -110,15 +110,15 @@ func TestSecretFile(t *testing.T) {
 			t.Errorf("%s: got %q, %v; want %q, %q", test.name, got, err, test.want, test.err)
 		}
 		if err != nil && strings.Contains(err.Error(), "hush") {
-			t.Errorf("%s: the error holds the secret: %v", test.name, err)
+			t.Errorf("%s: the error contains the secret: %v", test.name, err)
 		}
 	}
 }
 
-// matches says whether err holds the words, or is nil when there are none.
-func matches(err error, words string) bool {
-	if words == "" {
+// matches reports whether err contains text, or is nil if text is empty.
+func matches(err error, text string) bool {
+	if text == "" {
 		return err == nil
 	}
-	return err != nil && strings.Contains(err.Error(), words)
+	return err != nil && strings.Contains(err.Error(), text)
 }

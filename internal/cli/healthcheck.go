@@ -21,11 +21,11 @@ import (
 
 type healthcheckCmd struct {
 	serveFlags
-	Timeout string `default:"5s" env:"-" placeholder:"D" help:"How long the answer may take."`
+	Timeout string `default:"5s" env:"-" placeholder:"D" help:"Time limit for the response."`
 }
 
-// Run asks the configured listener whether the service is ready. It is meant
-// for Docker's HEALTHCHECK: it reads what serve reads, and prints one line.
+// Run asks the configured listener whether the service is ready. It is meant for Docker's
+// HEALTHCHECK: it takes the settings of serve and prints one line.
 func (c *healthcheckCmd) Run(ctx context.Context, std Streams) error {
 	var f configErrors
 	timeout := f.duration("timeout", c.Timeout, time.Millisecond, time.Minute)
@@ -34,7 +34,7 @@ func (c *healthcheckCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	if _, port, _ := net.SplitHostPort(s.Listen); port == "0" || port == "" {
-		f.add("listen", "must name the port that serve has, not %q", s.Listen)
+		f.add("listen", "must have the port of the server, not %q", s.Listen)
 	}
 	if err := f.err(); err != nil {
 		return err
@@ -48,8 +48,8 @@ func (c *healthcheckCmd) Run(ctx context.Context, std Streams) error {
 	return err
 }
 
-// askReady asks /readyz of the configured listener, from this machine: nil, or
-// why the service is not ready or cannot be asked.
+// askReady requests /readyz from the configured listener. It returns nil if the service is
+// ready.
 func askReady(ctx context.Context, s *server.Config) error {
 	t := &http.Transport{DisableKeepAlives: true}
 	scheme := "http"
@@ -58,43 +58,43 @@ func askReady(ctx context.Context, s *server.Config) error {
 		path := filepath.Join(s.Dir, certs.CAFile)
 		pool, err := certs.ReadPool(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s is not there: the service has not run on %s yet", path, s.Dir)
+			return fmt.Errorf("%s does not exist: the service has not run on %s yet", path, s.Dir)
 		} else if err != nil {
 			return err
 		}
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: certs.LocalName}
 	}
-	at := scheme + "://" + nearAddress(s.Listen) + "/readyz"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	readyURL := scheme + "://" + localAddress(s.Listen) + "/readyz"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, readyURL, nil)
 	if err != nil {
 		return err
 	}
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
-			return fmt.Errorf("%s gives no answer in time", at)
+			return fmt.Errorf("%s did not respond in time", readyURL)
 		}
-		return fmt.Errorf("%s gives no answer: %w", at, cause(err))
+		return fmt.Errorf("%s did not respond: %w", readyURL, withoutURL(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
 		return nil
 	}
-	var answer struct {
+	var response struct {
 		Error struct {
 			Detail string `json:"detail"`
 		} `json:"error"`
 	}
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIAnswer))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
 	if err != nil {
 		return err
 	}
-	json.Unmarshal(b, &answer) // without its words the status says enough
-	return fmt.Errorf("not ready: %s answers %s %s", at, resp.Status, answer.Error.Detail)
+	json.Unmarshal(b, &response) // the status is enough if this fails
+	return fmt.Errorf("not ready: %s responded %s %s", readyURL, resp.Status, response.Error.Detail)
 }
 
-// nearAddress is where a listen address is reached from this machine.
-func nearAddress(listen string) string {
+// localAddress returns the address that reaches a listen address from this host.
+func localAddress(listen string) string {
 	host, port, _ := net.SplitHostPort(listen)
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip == netip.IPv4Unspecified() {
 		host = "127.0.0.1"
@@ -104,11 +104,11 @@ func nearAddress(listen string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// cause is what an HTTP client's error is about, without the URL that was asked.
-func cause(err error) error {
-	var asked *url.Error
-	if errors.As(err, &asked) {
-		return asked.Err
+// withoutURL returns an error of an HTTP client without the method and URL.
+func withoutURL(err error) error {
+	var urlErr *url.Error
+	if errors.As(err, &urlErr) {
+		return urlErr.Err
 	}
 	return err
 }

@@ -9,45 +9,44 @@ import (
 )
 
 const (
-	// usualPercent is how much new memory, in percent of what is in use, the runtime
-	// hands out before it collects garbage by default.
-	usualPercent = 100
-	// heapFloor is the size in bytes up to which the heap of a busy service grows
-	// before garbage is collected, however little of it is in use.
+	// defaultGCPercent is the runtime's default for GOGC.
+	defaultGCPercent = 100
+	// heapFloor is the heap size in bytes below which a busy service does not collect
+	// garbage, however small the live heap is.
 	heapFloor = 40 << 20
-	// busyWithin is how soon after a collection the next one must come for the service
-	// to be busy. At rest the heap stays small.
+	// busyWithin is the interval between two collections below which the service counts
+	// as busy. An idle service keeps a small heap.
 	busyWithin = time.Second
 )
 
-// garbage is what is remembered of the last collection. Its method collected runs after
-// each one, as the cleanup of an object that the collection frees.
-type garbage struct {
-	last    time.Time // collection
-	percent int       // in force
+// gcTuner adjusts GOGC after each garbage collection. Its method collected runs as the
+// cleanup of an object that the collection frees.
+type gcTuner struct {
+	last    time.Time // of the last collection
+	percent int       // the current GOGC
 	samples []metrics.Sample
 }
 
-// tuneGarbage collects garbage less often while the service is busy and little
-// memory is in use: with the usual rule a heap of 10 MB would be collected a dozen
-// times a second. An operator who has set GOGC decides instead.
-func tuneGarbage() {
+// tuneGC makes garbage collection less frequent while the service is busy and its live
+// heap small: by default, a heap of 10 MB would be collected a dozen times per second. It
+// does nothing if the operator has set GOGC.
+func tuneGC() {
 	if _, set := os.LookupEnv("GOGC"); set {
 		return
 	}
-	g := &garbage{percent: usualPercent, samples: []metrics.Sample{
+	g := &gcTuner{percent: defaultGCPercent, samples: []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"},
 	}}
 	g.await()
 }
 
-// await has collected called after the next collection.
-func (g *garbage) await() {
-	type marker struct{ _ *garbage }
-	runtime.AddCleanup(&marker{}, (*garbage).collected, g)
+// await arranges for collected to run after the next collection.
+func (g *gcTuner) await() {
+	type marker struct{ _ *gcTuner }
+	runtime.AddCleanup(&marker{}, (*gcTuner).collected, g)
 }
 
-func (g *garbage) collected() {
+func (g *gcTuner) collected() {
 	now := time.Now()
 	metrics.Read(g.samples)
 	heap, stacks, globals := g.samples[0].Value.Uint64(), g.samples[1].Value.Uint64(), g.samples[2].Value.Uint64()
@@ -59,12 +58,11 @@ func (g *garbage) collected() {
 	g.await()
 }
 
-// gcPercent returns how much new memory may be handed out before the next collection,
-// in percent of what is in use: of the heap and of the roots it is searched from, both
-// in bytes. The last collection came so long after the one before it.
+// gcPercent returns GOGC for a live heap and GC roots of the given sizes in bytes. since is
+// the time between the last two collections.
 func gcPercent(heap, roots uint64, since time.Duration) int {
 	if since > busyWithin || heap+roots == 0 || heap >= heapFloor {
-		return usualPercent
+		return defaultGCPercent
 	}
-	return max(usualPercent, int((heapFloor-heap)*100/(heap+roots)))
+	return max(defaultGCPercent, int((heapFloor-heap)*100/(heap+roots)))
 }

@@ -19,7 +19,7 @@ func TestGCPercent(t *testing.T) {
 		{0, 0, 0, 100},
 	} {
 		if got := gcPercent(c.heap, c.roots, c.since); got != c.want {
-			t.Errorf("%d MB, roots of %d, %s after the last: %d %%, want %d", c.heap>>20, c.roots>>20, c.since, got, c.want)
+			t.Errorf("gcPercent(%d MB, %d MB, %s) = %d, want %d", c.heap>>20, c.roots>>20, c.since, got, c.want)
 		}
 	}
 }

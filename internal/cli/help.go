@@ -9,16 +9,17 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ownVariables are the variables that commands other than serve read, besides those of
-// the settings that they share with serve. docs/operations.md lists them.
+// ownVariables are the environment variables that only commands other than serve read.
+// docs/operations.md lists them.
 var ownVariables = []string{
 	"SERVICE_TOKEN", "SERVICE_TOKEN_FILE", // of publish
 	"SERVICE_SECRET", "SERVICE_SECRET_FILE", // of listen
 	"SERVICE_ADMIN_PASSWORD_FILE", "SERVICE_BACKUP_PASSPHRASE_FILE",
 }
 
-// setVariables removes the variables of flags that are neither settings of serve nor in
-// ownVariables: other tools set SERVICE_NAME and SERVICE_URL, and --force is for one call.
+// setVariables removes the environment variables of flags that are neither settings of
+// serve nor in ownVariables. Other tools set SERVICE_NAME and SERVICE_URL, and flags such
+// as --force should be given explicitly.
 func setVariables(k *kong.Kong) error {
 	known := slices.Clone(ownVariables)
 	for _, command := range k.Model.Children {
@@ -43,8 +44,8 @@ func setVariables(k *kong.Kong) error {
 	return nil
 }
 
-// flagGroups are the settings of serve under the titles that its help has, in their order
-// of appearance. A name that ends with - stands for all that begin with it.
+// flagGroups groups the settings of serve for its help. A name that ends with - is a
+// prefix.
 var flagGroups = []struct {
 	title string
 	flags []string
@@ -59,7 +60,7 @@ var flagGroups = []struct {
 	{"Log", []string{"log-"}},
 }
 
-// groupFlags puts the settings of serve into groups, for the commands that take them all.
+// groupFlags groups the flags of every command that has all settings of serve.
 func groupFlags(k *kong.Kong) error {
 	var walk func(*kong.Node)
 	walk = func(n *kong.Node) {
@@ -96,8 +97,8 @@ var commandGroups = []struct{ key, title string }{
 	{"operations", "Operations"},
 }
 
-// printHelp returns the printer of the help: that of the binary itself has the commands by
-// group, with examples. That of a command is kong's.
+// printHelp returns the help printer. Without a command it prints the commands by group,
+// with examples. The help of a command is kong's.
 func printHelp(std Streams) kong.HelpPrinter {
 	return func(options kong.HelpOptions, ctx *kong.Context) error {
 		if ctx.Selected() != nil {
@@ -108,12 +109,12 @@ func printHelp(std Streams) kong.HelpPrinter {
 	}
 }
 
-// commandHelp is the help of the binary.
+// commandHelp returns the help of the binary without a command.
 func commandHelp(app *kong.Node, c colors) string {
-	const column = 13 // of the commands' names
+	const column = 13 // width of the commands' names
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p("%s sends webhooks: an API, an admin UI and the delivery, in one binary.\n", app.Name)
+	p("%s sends webhooks: API, admin UI and delivery in one binary.\n", app.Name)
 	p("Usage: %s COMMAND [FLAGS]", app.Name)
 	for _, g := range commandGroups {
 		p("\n%s", c.paint(bold, g.title))
@@ -133,7 +134,7 @@ func commandHelp(app *kong.Node, c colors) string {
 		}
 	}
 	p("\n%s", c.paint(bold, "Examples"))
-	p("  Try it, on temporary data:")
+	p("  Try it on temporary data:")
 	p("    %s serve --demo", app.Name)
 	p("  Create a token for publishing:")
 	p("    %s token create --program acme --user me --scope events.write", app.Name)
@@ -143,7 +144,7 @@ func commandHelp(app *kong.Node, c colors) string {
 	return b.String()
 }
 
-// commandNames are the names of the commands below n.
+// commandNames returns the names of the subcommands of n.
 func commandNames(n *kong.Node) []string {
 	var names []string
 	for _, child := range n.Children {
@@ -154,8 +155,8 @@ func commandNames(n *kong.Node) []string {
 	return names
 }
 
-// listCommands returns err, with the commands that there are when it is a mistake in the
-// name of one.
+// listCommands adds the list of commands to an error about a missing or unknown command. It
+// returns other errors unchanged.
 func listCommands(err error) error {
 	var parse *kong.ParseError
 	if !errors.As(err, &parse) || parse.Context == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// model returns the command line as it is parsed.
+// model returns the model of the command line.
 func model(t *testing.T) *kong.Node {
 	t.Helper()
 	parser, err := newParser(t.Context(), new(commands), Streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
@@ -21,7 +21,7 @@ func model(t *testing.T) *kong.Node {
 	return parser.Model.Node
 }
 
-// Every command is in one group of the help, once.
+// TestHelpHasEveryCommand checks that the help lists every command once.
 func TestHelpHasEveryCommand(t *testing.T) {
 	help, stderr := expect(t, exitDone)
 	if stderr != "" || strings.Contains(help, "\x1b") {
@@ -44,7 +44,7 @@ func TestHelpHasEveryCommand(t *testing.T) {
 	}
 }
 
-// Every setting of serve is in a group of its help.
+// TestServeHelpGroups checks that every setting of serve is in a group.
 func TestServeHelpGroups(t *testing.T) {
 	for _, flag := range fileFlags(model(t)) {
 		if flag.Group == nil {
@@ -53,7 +53,7 @@ func TestServeHelpGroups(t *testing.T) {
 	}
 }
 
-// A command reads a variable only if serve does, or if the documentation names it.
+// TestVariables checks that commands read only variables of serve and documented ones.
 func TestVariables(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
@@ -110,7 +110,7 @@ func TestColors(t *testing.T) {
 	}
 }
 
-// On a terminal the demo keeps the newest lines of traffic, below the last text.
+// TestTraffic checks that a terminal shows the newest lines, below the last text.
 func TestTraffic(t *testing.T) {
 	var out bytes.Buffer
 	tr := &traffic{w: &out, rows: 2}
@@ -129,7 +129,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// A body is indented, made harmless and cut.
+// TestBodyText checks that a body is indented, escaped and truncated.
 func TestBodyText(t *testing.T) {
 	for body, want := range map[string]string{
 		"":                  "",

@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// The key is replaced the same whether a server runs or not.
+// TestKeyRotateCommand rotates the key with a running server and without.
 func TestKeyRotateCommand(t *testing.T) {
 	t.Run("server running", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
@@ -43,29 +43,31 @@ func storeSecrets(t *testing.T, st *store.Store) {
 	url, names, header := "https://partner.example", []string{"content_updated"}, new(string)
 	*header = "Bearer 5f1d"
 	for range 2 {
-		if _, _, err := st.Subscriptions().Create(t.Context(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0); err != nil {
+		fields := &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}
+		if _, _, err := st.Subscriptions().Create(t.Context(), "p", "u", fields, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// testKeyRotate replaces the key of a data directory that storeSecrets has filled.
+// testKeyRotate rotates the key of a data directory filled by storeSecrets.
 func testKeyRotate(t *testing.T, dir string) {
 	file := filepath.Join(dir, "secret.key")
 	before := string(harness.Read(t, file))
 	out, errs := expect(t, exitDone, "key", "rotate", "--data", dir)
-	want := "The key in " + file + " is new, and 4 secrets are sealed with it: 2 authorization headers, 2 signing secrets, 0 kept answers, 0 certificate files.\n"
+	want := "Replaced the key in " + file + "; re-encrypted 4 secrets with it: " +
+		"2 authorization headers, 2 signing secrets, 0 stored responses, 0 certificate files.\n"
 	if out != want || errs != "" {
 		t.Errorf("got %q and %q, want %q", out, errs, want)
 	}
 	after := string(harness.Read(t, file))
 	if after == before || len(after) != 65 {
-		t.Error("the file does not hold another key")
+		t.Errorf("got %d bytes, changed %t; want a new key of 65 bytes", len(after), after != before)
 	}
 	if strings.Contains(out, strings.TrimSpace(after)) {
-		t.Error("the key is printed")
+		t.Error("the command printed the key")
 	}
-	// A key that does not fit is refused, over the socket too.
+	// A wrong key is refused, also by the running server.
 	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -73,12 +75,11 @@ func testKeyRotate(t *testing.T, dir string) {
 		t.Errorf("with another key: got %q", errs)
 	}
 	if string(harness.Read(t, file)) != before {
-		t.Error("a file that was refused was changed")
+		t.Error("the refused key file was changed")
 	}
 }
 
-// Where the key lies is told by a flag or its variable, and named when it is
-// at fault.
+// TestSecretKeyFileFlag checks the flag and its variable, and that errors name them.
 func TestSecretKeyFileFlag(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	command := func(want int, args ...string) string {
@@ -88,17 +89,20 @@ func TestSecretKeyFileFlag(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "data")
 	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read", "--data", dir}
-	if errs := command(exitFailed, append(create, "--secret-key-file", key)...); !strings.HasPrefix(errs, "service: --secret-key-file: "+key+" is missing") {
+	errs := command(exitFailed, append(create, "--secret-key-file", key)...)
+	if !strings.HasPrefix(errs, "service: --secret-key-file: "+key+" is missing") {
 		t.Errorf("got %q, want the flag and the file", errs)
 	}
 	if err := os.WriteFile(key, []byte(strings.Repeat("0a", 32)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	command(exitDone, append(create, "--secret-key-file", key)...)
-	if errs := command(exitFailed, create...); !strings.Contains(errs, "secret.key is missing") || !strings.Contains(errs, "--secret-key-file") {
-		t.Errorf("without the flag: got %q, want what is missing and the flag", errs)
+	errs = command(exitFailed, create...)
+	if !strings.Contains(errs, "secret.key is missing") || !strings.Contains(errs, "--secret-key-file") {
+		t.Errorf("without the flag: got %q, want the missing file and the flag", errs)
 	}
-	if errs := command(exitFailed, append(create, "--secret-key-file", filepath.Join(dir, "key"))...); !strings.Contains(errs, "--secret-key-file: ") || !strings.Contains(errs, "is in the data directory") {
+	errs = command(exitFailed, append(create, "--secret-key-file", filepath.Join(dir, "key"))...)
+	if !strings.Contains(errs, "--secret-key-file: ") || !strings.Contains(errs, "is in the data directory") {
 		t.Errorf("in the data directory: got %q", errs)
 	}
 	t.Setenv("SERVICE_SECRET_KEY_FILE", key)
@@ -106,23 +110,22 @@ func TestSecretKeyFileFlag(t *testing.T) {
 	command(exitDone, "token", "list", "--data", dir)
 	command(exitDone, "key", "rotate", "--data", dir)
 	if b, err := os.ReadFile(key); err != nil || strings.HasPrefix(string(b), "0a0a") {
-		t.Errorf("the key is the same as before: %v", err)
+		t.Errorf("the key has not changed: %v", err)
 	}
 	if errs := command(exitFailed, "key", "rotate", "--data", filepath.Join(dir, "none")); !strings.Contains(errs, "there is no data in ") {
 		t.Errorf("without data: got %q", errs)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	var out, errs bytes.Buffer
-	if got := Run(ctx, []string{"key", "rotate", "--data", dir}, Streams{nil, &out, &errs}); got != exitFailed || out.Len() > 0 {
-		t.Errorf("interrupted: got status %d, %q, %q", got, &out, &errs)
+	var stdout, stderr bytes.Buffer
+	if got := Run(ctx, []string{"key", "rotate", "--data", dir}, Streams{nil, &stdout, &stderr}); got != exitFailed || stdout.Len() > 0 {
+		t.Errorf("interrupted: got status %d, %q, %q; want %d and no output", got, &stdout, &stderr, exitFailed)
 	}
 }
 
-// What root makes in another user's data directory that user could not open, and
-// so root is told to be that user; a directory that is not there yet is root's to
-// make, and so is one of its own.
-func TestRootInAnothersDirectory(t *testing.T) {
+// TestRootInForeignDirectory checks that root is refused in another user's data directory,
+// but may use a new directory and its own.
+func TestRootInForeignDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if harness.Required("owner") {
 			t.Fatal("only root can make files of other users")
@@ -137,25 +140,25 @@ func TestRootInAnothersDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	command := func(args ...string) (int, string) {
-		var said bytes.Buffer
-		return Run(t.Context(), append(args, "--data", dir), Streams{strings.NewReader(""), &said, &said}), said.String()
+		var out bytes.Buffer
+		return Run(t.Context(), append(args, "--data", dir), Streams{strings.NewReader(""), &out, &out}), out.String()
 	}
 	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read"}
-	want := "service: " + dir + " belongs to user #64321, who could not open what root makes in it: call this as that user, such as by sudo -u '#64321'\n"
+	want := "service: " + dir + " belongs to user #64321, who could not read files created by root: run this as that user (sudo -u '#64321')\n"
 	for _, args := range [][]string{create, {"restore", "--from", "file://" + dir}} {
-		if status, said := command(args...); status != exitFailed || said != want {
-			t.Errorf("%s: exit status %d: %s", args[0], status, said)
+		if status, out := command(args...); status != exitFailed || out != want {
+			t.Errorf("%s: got status %d, %q; want %d, %q", args[0], status, out, exitFailed, want)
 		}
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("the directory holds %v: %v", left, err)
+		t.Errorf("got files %v, %v; want none", left, err)
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if status, said := command(create...); status != exitDone {
-			t.Errorf("in a directory of its own: %s", said)
+		if status, out := command(create...); status != exitDone {
+			t.Errorf("in root's own directory: got status %d, %s", status, out)
 		}
 	}
 }

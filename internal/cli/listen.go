@@ -13,14 +13,14 @@ import (
 
 type listenCmd struct {
 	// Not from SERVICE_LISTEN, which is the address of serve.
-	Listen     string `default:"127.0.0.1:9000" env:"-" placeholder:"ADDR" help:"The address to receive on."`
-	Secret     string `env:"SERVICE_SECRET" placeholder:"whsec_…" help:"The signing secret of the subscription: signatures are verified with it. A command line can be seen by others on this machine: --secret-file or the environment cannot."`
-	SecretFile string `env:"SERVICE_SECRET_FILE" placeholder:"FILE" help:"A file that holds the signing secret."`
-	Status     string `default:"200" placeholder:"N" help:"The status to answer with."`
-	FailFirst  string `default:"0" placeholder:"N" help:"Answer 503 the first N times that a delivery comes."`
-	Forward    string `placeholder:"URL" help:"Pass each delivery that would get a 2xx on to this URL, and its status back."`
-	NoBody     bool   `name:"no-body" help:"Print one line for each delivery, without its body."`
-	JSON       bool   `name:"json" help:"Print one JSON object a line, with the whole body."`
+	Listen     string `default:"127.0.0.1:9000" env:"-" placeholder:"ADDR" help:"Address to receive on."`
+	Secret     string `env:"SERVICE_SECRET" placeholder:"whsec_…" help:"Signing secret of the subscription, to verify signatures. Prefer --secret-file: other users can see command lines."`
+	SecretFile string `env:"SERVICE_SECRET_FILE" placeholder:"FILE" help:"File with the signing secret."`
+	Status     string `default:"200" placeholder:"N" help:"Status code of the response."`
+	FailFirst  string `default:"0" placeholder:"N" help:"Number of attempts of each delivery that get a 503 first."`
+	Forward    string `placeholder:"URL" help:"URL to forward each delivery to that would get a 2xx. Its status is passed back."`
+	NoBody     bool   `name:"no-body" help:"Print one line per delivery, without the body."`
+	JSON       bool   `name:"json" help:"Print one JSON object per line, with the full body."`
 }
 
 func (c *listenCmd) Run(ctx context.Context, std Streams) error {
@@ -28,7 +28,7 @@ func (c *listenCmd) Run(ctx context.Context, std Streams) error {
 	f.address("listen", c.Listen)
 	status := f.integer("status", c.Status, 200, 599)
 	failFirst := f.integer("fail-first", c.FailFirst, 0, 1000)
-	r := receiver{print: printArrival(std.Out, !c.NoBody), answer: func(a *arrival) int {
+	r := receiver{print: printArrival(std.Out, !c.NoBody), respond: func(a *arrival) int {
 		if a.Times <= failFirst {
 			return http.StatusServiceUnavailable
 		}
@@ -63,7 +63,7 @@ func (c *listenCmd) Run(ctx context.Context, std Streams) error {
 	}
 	fmt.Fprintf(std.Err, "Receiving webhooks on http://%s/ until Ctrl-C.\n", l.Addr())
 	if key == "" {
-		fmt.Fprintln(std.Err, "Signatures are not verified; give --secret to have them verified.")
+		fmt.Fprintln(std.Err, "Signatures are not verified. To verify them, set --secret-file.")
 	}
 	return server.Serve(ctx, &http.Server{Handler: &r}, l, time.Second)
 }

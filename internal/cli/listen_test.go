@@ -21,7 +21,7 @@ import (
 	"service/webhook"
 )
 
-// deliver sends a delivery as the dispatcher does and returns the status.
+// deliver sends a delivery like the dispatcher does, and returns the status.
 func deliver(t *testing.T, h http.Handler, secret webhook.SigningSecret, body string, change func(*http.Request)) int {
 	t.Helper()
 	now := time.Now()
@@ -76,32 +76,34 @@ func TestReceiverLine(t *testing.T) {
 		{"a signature of another delivery", secret.Reveal(), secret, goodBody, func(r *http.Request) {
 			r.Header.Set("webhook-id", "d2")
 			r.Header.Set("webhook-signature", secret.Sign("d2", time.Now(), []byte(goodBody)))
-		}, 200, "delivery d1  3 events: channel_created ×2, content_published  signature WRONG (webhook-id is not the delivery's id)  → 200"},
+		}, 200, "delivery d1  3 events: channel_created ×2, content_published  signature WRONG (webhook-id is not the delivery id)  → 200"},
 		{"other ids", "", secret, strings.Replace(goodBody, `"s1"`, `"s2"`, 1), nil, 200,
-			"delivery d1  3 events: channel_created ×2, content_published  signature not verified  → 200  (the headers and the body name different ids)"},
+			"delivery d1  3 events: channel_created ×2, content_published  signature not verified  → 200  (the ids in headers and body differ)"},
 		{"not a delivery", "", secret, "hello", func(r *http.Request) { r.Header = http.Header{} }, 200,
-			"delivery without an id  0 events:   signature not verified  → 200  (this is not a delivery: its body has no events)"},
-		{"control characters", "", secret, `{"delivery_id":"d1","subscription_id":"s1","program_id":"acme","events":[{"id":"e","name":"\u001b[2Jx\n"}]}`, nil, 200,
+			"delivery without an id  0 events:   signature not verified  → 200  (not a delivery: the body has no events)"},
+		{"control characters", "", secret, `{"delivery_id":"d1","subscription_id":"s1","program_id":"acme",` +
+			`"events":[{"id":"e","name":"\u001b[2Jx\n"}]}`, nil, 200,
 			`delivery d1  1 event: \x1b[2Jx\n  signature not verified  → 200`},
-		{"many names", "", secret, `{"delivery_id":"d1","subscription_id":"s1","program_id":"acme","events":[{"name":"a"},{"name":"b"},{"name":"c"},{"name":"d"},{"name":"e"},{"name":"f"},{"name":"a"}]}`, nil, 200,
+		{"many names", "", secret, `{"delivery_id":"d1","subscription_id":"s1","program_id":"acme","events":[` +
+			`{"name":"a"},{"name":"b"},{"name":"c"},{"name":"d"},{"name":"e"},{"name":"f"},{"name":"a"}]}`, nil, 200,
 			"delivery d1  7 events: a ×2, b, c, d, e and 1 more  signature not verified  → 200"},
 	}
 	clock := regexp.MustCompile(`^\d\d:\d\d:\d\d\.\d{3}  `)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var out bytes.Buffer
-			r := &receiver{answer: always200, print: printArrival(&out, false)}
+			r := &receiver{respond: always200, print: printArrival(&out, false)}
 			if test.secret != "" {
 				if err := r.verifyWith(test.secret); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if got := deliver(t, r, test.sender, test.body, test.change); got != test.status {
-				t.Errorf("status %d, want %d", got, test.status)
+				t.Errorf("got status %d, want %d", got, test.status)
 			}
 			line := out.String()
 			if !clock.MatchString(line) || strings.Count(line, "\n") != 1 {
-				t.Fatalf("not a line with the time: %q", line)
+				t.Fatalf("got %q, want one line that begins with the time", line)
 			}
 			if got := strings.TrimSuffix(clock.ReplaceAllString(line, ""), "\n"); got != test.line {
 				t.Errorf("\n got %s\nwant %s", got, test.line)
@@ -112,20 +114,22 @@ func TestReceiverLine(t *testing.T) {
 
 func TestReceiverCountsAttempts(t *testing.T) {
 	var got []int
-	r := &receiver{answer: func(a *arrival) int { return 500 + a.Times }, print: func(*arrival) {}}
+	r := &receiver{respond: func(a *arrival) int { return 500 + a.Times }, print: func(*arrival) {}}
 	for range 3 {
 		got = append(got, deliver(t, r, webhook.NewSigningSecret(), goodBody, nil))
 	}
 	other := strings.ReplaceAll(goodBody, "d1", "d2")
-	got = append(got, deliver(t, r, webhook.NewSigningSecret(), other, func(r *http.Request) { r.Header.Set("X-Service-Delivery", "d2") }))
+	got = append(got, deliver(t, r, webhook.NewSigningSecret(), other, func(r *http.Request) {
+		r.Header.Set("X-Service-Delivery", "d2")
+	}))
 	if want := []int{501, 502, 503, 501}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
-func TestReceiverRefusesWhatIsNoDelivery(t *testing.T) {
+func TestReceiverRefusesInvalidRequests(t *testing.T) {
 	printed := 0
-	r := &receiver{answer: always200, print: func(*arrival) { printed++ }}
+	r := &receiver{respond: always200, print: func(*arrival) { printed++ }}
 	if got := deliver(t, r, nil, goodBody, func(r *http.Request) { r.Method = "GET" }); got != 405 {
 		t.Errorf("GET got %d, want 405", got)
 	}
@@ -136,7 +140,7 @@ func TestReceiverRefusesWhatIsNoDelivery(t *testing.T) {
 		t.Errorf("a body of %d bytes got %d, want 200", maxArrival, got)
 	}
 	if printed != 1 {
-		t.Errorf("%d were printed, want 1", printed)
+		t.Errorf("got %d printed, want 1", printed)
 	}
 }
 
@@ -149,7 +153,7 @@ func TestReceiverForwards(t *testing.T) {
 		w.Header().Set("Location", "http://127.0.0.1:1/")
 		w.WriteHeader(307)
 	}))
-	r := &receiver{answer: always200, print: func(*arrival) {}, forward: &forwarder{target.URL + "/in", forwardClient()}}
+	r := &receiver{respond: always200, print: func(*arrival) {}, forward: &forwarder{target.URL + "/in", forwardClient()}}
 	secret := webhook.NewSigningSecret()
 	got := deliver(t, r, secret, goodBody, func(r *http.Request) {
 		r.Header.Set("Authorization", "Bearer partner")
@@ -157,18 +161,20 @@ func TestReceiverForwards(t *testing.T) {
 		r.Header.Set("X-Hop", "1")
 	})
 	if got != 307 {
-		t.Errorf("got %d, want the target's 307, not followed", got)
+		t.Errorf("got %d, want the target's 307 without following it", got)
 	}
 	if body != goodBody {
-		t.Errorf("the target got the body %s", body)
+		t.Errorf("the target got the body %s, want %s", body, goodBody)
 	}
-	for _, name := range []string{"X-Service-Delivery", "webhook-id", "webhook-timestamp", "webhook-signature", "Authorization", "Content-Type"} {
+	for _, name := range []string{
+		"X-Service-Delivery", "webhook-id", "webhook-timestamp", "webhook-signature", "Authorization", "Content-Type",
+	} {
 		if header.Get(name) == "" {
 			t.Errorf("the target did not get %s", name)
 		}
 	}
 	if header.Get("X-Hop") != "" {
-		t.Error("a header between neighbours was passed on")
+		t.Error("a hop-by-hop header was forwarded")
 	}
 
 	target.Close()
@@ -192,13 +198,14 @@ func TestListenCommand(t *testing.T) {
 	errs, errsWriter := io.Pipe()
 	status := make(chan int)
 	go func() {
-		status <- Run(ctx, []string{"listen", "--listen", "127.0.0.1:0", "--secret-file", file, "--json", "--fail-first", "1", "--status", "204"}, Streams{nil, outWriter, errsWriter})
+		args := []string{"listen", "--listen", "127.0.0.1:0", "--secret-file", file, "--json", "--fail-first", "1", "--status", "204"}
+		status <- Run(ctx, args, Streams{nil, outWriter, errsWriter})
 		errsWriter.Close()
 	}()
-	hello := readLine(t, errs)
-	url := regexp.MustCompile(`http://\S+`).FindString(hello)
+	greeting := readLine(t, errs)
+	url := regexp.MustCompile(`http://\S+`).FindString(greeting)
 	if url == "" {
-		t.Fatalf("no URL in %q", hello)
+		t.Fatalf("no URL in %q", greeting)
 	}
 	lines := bufio.NewReader(out)
 	for times, want := range []int{503, 204} {
@@ -211,7 +218,7 @@ func TestListenCommand(t *testing.T) {
 		req.Header.Set("webhook-id", "d1")
 		req.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
 		req.Header.Set("webhook-signature", secret.Sign("d1", now, []byte(goodBody)))
-		answered := make(chan error)
+		responded := make(chan error)
 		go func() {
 			resp, err := http.DefaultClient.Do(req)
 			if err == nil {
@@ -220,20 +227,21 @@ func TestListenCommand(t *testing.T) {
 					err = fmt.Errorf("status %d, want %d", resp.StatusCode, want)
 				}
 			}
-			answered <- err
+			responded <- err
 		}()
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := <-answered; err != nil {
+		if err := <-responded; err != nil {
 			t.Error(err)
 		}
 		var got arrival
 		if err := json.Unmarshal(line, &got); err != nil {
 			t.Fatal(err)
 		}
-		if got.DeliveryID != "d1" || got.Signature != signatureVerified || got.Status != want || got.Times != times+1 || len(got.Events) != 3 || string(got.Body) != goodBody {
+		if got.DeliveryID != "d1" || got.Signature != signatureVerified || got.Status != want || got.Times != times+1 ||
+			len(got.Events) != 3 || string(got.Body) != goodBody {
 			t.Errorf("got %+v", got)
 		}
 	}
@@ -243,7 +251,7 @@ func TestListenCommand(t *testing.T) {
 	}
 }
 
-// readLine reads one line from a stream that stays open.
+// readLine reads one line from a stream without buffering more.
 func readLine(t *testing.T, r io.Reader) string {
 	var line []byte
 	b := make([]byte, 1)
@@ -261,17 +269,17 @@ func readLine(t *testing.T, r io.Reader) string {
 
 func TestListenUsage(t *testing.T) {
 	var errs bytes.Buffer
-	got := Run(context.Background(), []string{"listen", "--listen", "nowhere", "--status", "700", "--fail-first", "-", "--forward", "ftp://x", "--secret", "hush"},
-		Streams{nil, io.Discard, &errs})
+	args := []string{"listen", "--listen", "nowhere", "--status", "700", "--fail-first", "-", "--forward", "ftp://x", "--secret", "hush"}
+	got := Run(context.Background(), args, Streams{nil, io.Discard, &errs})
 	if got != exitUsage {
 		t.Errorf("exit status %d, want %d", got, exitUsage)
 	}
 	for _, want := range []string{"5 settings are wrong", "--listen: ", "--status: ", "--fail-first: ", "--forward: ", "--secret: "} {
 		if !strings.Contains(errs.String(), want) {
-			t.Errorf("%q is not in %s", want, &errs)
+			t.Errorf("got %s, want %q", &errs, want)
 		}
 	}
 	if strings.Contains(errs.String(), "hush") {
-		t.Errorf("the error holds the secret: %s", &errs)
+		t.Errorf("the error contains the secret: %s", &errs)
 	}
 }

@@ -10,12 +10,11 @@ import (
 	"service/internal/terminal"
 )
 
-// newLogger returns a logger that writes a line for each record, as text or JSON,
-// of which nothing can be forged: text from outside is quoted by its handler, so
-// that it ends no line and begins no field, and what a terminal would obey is
-// escaped.
-func newLogger(w io.Writer, format string, least slog.Leveler) *slog.Logger {
-	options := &slog.HandlerOptions{Level: least}
+// newLogger returns a logger that writes one line per record, as text or JSON. Outside text
+// cannot forge lines or fields because slog quotes it, and cannot control a terminal because
+// plainLines escapes it.
+func newLogger(w io.Writer, format string, minLevel slog.Leveler) *slog.Logger {
+	options := &slog.HandlerOptions{Level: minLevel}
 	w = plainLines{w}
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
@@ -23,10 +22,9 @@ func newLogger(w io.Writer, format string, least slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-// plainLines lets lines through of which each comes in one Write, as slog's do.
-// Characters that steer a terminal, which JSON may hold as they are, and bytes
-// that are no UTF-8 are written as JSON and Go escape them. They stand within
-// quotes: nothing else of a record is anybody's choice.
+// plainLines escapes terminal control characters and invalid UTF-8 in log lines, each
+// written by one Write, as slog does. The escapes are valid in JSON and Go strings, and
+// outside text only occurs inside quotes.
 type plainLines struct{ w io.Writer }
 
 func (p plainLines) Write(line []byte) (int, error) {
@@ -36,8 +34,7 @@ func (p plainLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// plain returns the line itself when nothing in it is to be escaped, which is
-// nearly always.
+// plain returns line with escapes, or line itself in the common case that it needs none.
 func plain(line []byte) []byte {
 	end := len(line)
 	if end > 0 && line[end-1] == '\n' {

@@ -11,9 +11,8 @@ import (
 	"service/test/harness"
 )
 
-// Whatever a text holds, a record is one line, and has the fields that it was
-// given.
-func TestLogIsNotForged(t *testing.T) {
+// TestLogInjection checks that hostile text adds no lines or fields to a record.
+func TestLogInjection(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var log bytes.Buffer
 		logger := newLogger(&log, format, slog.LevelDebug)
@@ -22,7 +21,7 @@ func TestLogIsNotForged(t *testing.T) {
 		}
 		lines := harness.ParseLog(t, format, log.Bytes())
 		if len(lines) != len(harness.HostileTexts) {
-			t.Fatalf("%s: %d lines of %d records:\n%s", format, len(lines), len(harness.HostileTexts), &log)
+			t.Fatalf("%s: got %d lines, want %d:\n%s", format, len(lines), len(harness.HostileTexts), &log)
 		}
 		for i, fields := range lines {
 			want := []string{"error", "level", "msg", "text", "time"}
@@ -33,10 +32,10 @@ func TestLogIsNotForged(t *testing.T) {
 				}
 			}
 			if slices.Sort(got); !slices.Equal(got, want) || fields["level"] != "ERROR" {
-				t.Errorf("%s: %q has the fields %v", format, harness.HostileTexts[i], fields)
+				t.Errorf("%s: %q: got the fields %v, want %v", format, harness.HostileTexts[i], fields, want)
 			}
-			if utf8.ValidString(harness.HostileTexts[i]) && format == "json" && (fields["text"] != harness.HostileTexts[i] || fields["msg"] != harness.HostileTexts[i]) {
-				t.Errorf("%q reads as %q", harness.HostileTexts[i], fields["text"])
+			if want := harness.HostileTexts[i]; utf8.ValidString(want) && format == "json" && (fields["text"] != want || fields["msg"] != want) {
+				t.Errorf("got %q, want %q", fields["text"], want)
 			}
 		}
 	}

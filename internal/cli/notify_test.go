@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// systemdSocket is where systemd would listen for what a service tells it, in a
-// directory, for half a minute.
+// systemdSocket returns a notification socket in dir, like systemd's, with a read deadline
+// of 30 s, and its path.
 func systemdSocket(t *testing.T, dir string) (*net.UnixConn, string) {
 	t.Helper()
 	socket := filepath.Join(dir, "notify")
@@ -27,43 +27,44 @@ func systemdSocket(t *testing.T, dir string) (*net.UnixConn, string) {
 	return l, socket
 }
 
-// TestServeNotifies has systemd told by serve itself.
+// TestServeNotifies checks the notifications of serve to systemd.
 func TestServeNotifies(t *testing.T) {
 	dir := t.TempDir()
 	l, socket := systemdSocket(t, dir)
 	t.Setenv("NOTIFY_SOCKET", socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var complaints bytes.Buffer
+	var stderr bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		done <- Run(ctx, []string{"serve", "--data", filepath.Join(dir, "d"), "--listen", "127.0.0.1:0", "--grace", "30s", "--log-level", "error"}, Streams{strings.NewReader(""), io.Discard, &complaints})
+		args := []string{"serve", "--data", filepath.Join(dir, "d"), "--listen", "127.0.0.1:0", "--grace", "30s", "--log-level", "error"}
+		done <- Run(ctx, args, Streams{strings.NewReader(""), io.Discard, &stderr})
 	}()
 	for _, want := range []string{"READY=1\nSTATUS=Serving https://127.0.0.1:", "STOPPING=1\nEXTEND_TIMEOUT_USEC=70000000"} {
 		b := make([]byte, 4096)
 		n, err := l.Read(b)
 		if err != nil || !strings.HasPrefix(string(b[:n]), want) {
-			t.Errorf("systemd is told %q, %v; want %q", b[:n], err, want)
+			t.Errorf("got the notification %q, %v; want %q", b[:n], err, want)
 		}
 		cancel()
 	}
 	if status := <-done; status != exitDone {
-		t.Errorf("exit status %d: %s", status, &complaints)
+		t.Errorf("got exit status %d, want %d: %s", status, exitDone, &stderr)
 	}
 }
 
-// TestStandbyNotifies has systemd told by a standby: that it follows, that it
-// takes over, for however long that takes, and that it serves.
+// TestStandbyNotifies checks the notifications of a standby to systemd: when it follows,
+// takes over and serves.
 func TestStandbyNotifies(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	l, _ := systemdSocket(t, dir)
-	told := func(want string) {
+	await := func(want string) {
 		t.Helper()
 		b := make([]byte, 4096)
 		n, err := l.Read(b)
 		if err != nil || !strings.HasPrefix(string(b[:n]), want) {
-			t.Fatalf("systemd is told %q, %v; want %q", b[:n], err, want)
+			t.Fatalf("got the notification %q, %v; want %q", b[:n], err, want)
 		}
 	}
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "notify"))
@@ -76,23 +77,24 @@ func TestStandbyNotifies(t *testing.T) {
 	}
 	start := func(command, data string) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var complaints bytes.Buffer
+		var stderr bytes.Buffer
 		done := make(chan int, 1)
 		go func() {
-			done <- Run(ctx, []string{command, "--data", data, "--litestream", data + ".yml", "--listen", "127.0.0.1:0", "--log-level", "error"}, Streams{strings.NewReader(""), io.Discard, &complaints})
+			args := []string{command, "--data", data, "--litestream", data + ".yml", "--listen", "127.0.0.1:0", "--log-level", "error"}
+			done <- Run(ctx, args, Streams{strings.NewReader(""), io.Discard, &stderr})
 		}()
 		return func() {
 			t.Helper()
 			cancel()
 			if status := <-done; status != exitDone {
-				t.Errorf("%s: exit status %d: %s", command, status, &complaints)
+				t.Errorf("%s: got exit status %d, want %d: %s", command, status, exitDone, &stderr)
 			}
 		}
 	}
 	stop := start("serve", "one")
-	told("READY=1\nSTATUS=Serving https://127.0.0.1:")
+	await("READY=1\nSTATUS=Serving https://127.0.0.1:")
 	stop()
-	told("STOPPING=1")
+	await("STOPPING=1")
 	key, err := os.ReadFile("one/secret.key")
 	if err == nil {
 		err = os.WriteFile("two/secret.key", key, 0o600)
@@ -102,13 +104,13 @@ func TestStandbyNotifies(t *testing.T) {
 	}
 
 	stop = start("standby", "two")
-	told("READY=1\nSTATUS=Following file://")
-	var said bytes.Buffer
-	if status := Run(t.Context(), []string{"promote", "--data", "two"}, Streams{strings.NewReader(""), &said, &said}); status != exitDone {
-		t.Errorf("promote: exit status %d: %s", status, &said)
+	await("READY=1\nSTATUS=Following file://")
+	var out bytes.Buffer
+	if status := Run(t.Context(), []string{"promote", "--data", "two"}, Streams{strings.NewReader(""), &out, &out}); status != exitDone {
+		t.Errorf("promote: got exit status %d, want %d: %s", status, exitDone, &out)
 	}
-	told("READY=1\nSTATUS=Taking over")
-	told("READY=1\nSTATUS=Serving https://127.0.0.1:")
+	await("READY=1\nSTATUS=Taking over")
+	await("READY=1\nSTATUS=Serving https://127.0.0.1:")
 	stop()
-	told("STOPPING=1")
+	await("STOPPING=1")
 }

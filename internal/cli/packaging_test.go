@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestUnitAndImage holds the unit, the image and the example of compose against
-// the command line: their commands are known, and what they set is a setting.
+// TestUnitAndImage checks that the commands and variables in the systemd unit, the Dockerfile
+// and the Compose file exist.
 func TestUnitAndImage(t *testing.T) {
 	read := func(name string) string {
 		t.Helper()
@@ -37,7 +37,7 @@ func TestUnitAndImage(t *testing.T) {
 	for name, text := range map[string]string{"unit": unit, "image": image, "compose": compose} {
 		for _, variable := range regexp.MustCompile(`SERVICE_[A-Z_]+`).FindAllString(text, -1) {
 			if !slices.Contains(known, variable) && variable != "SERVICE_" {
-				t.Errorf("%s: %s sets nothing", name, variable)
+				t.Errorf("%s: unknown variable %s", name, variable)
 			}
 		}
 	}
@@ -57,15 +57,17 @@ func TestUnitAndImage(t *testing.T) {
 	installed := regexp.MustCompile(`install -m 0755 \S+ (\S+)`).FindAllStringSubmatch(read("docs/operations.md"), -1)
 	for _, to := range installed {
 		if to[1] != run {
-			t.Errorf("operations has the binary put to %s, and the unit runs %s", to[1], run)
+			t.Errorf("docs/operations.md installs the binary as %s, but the unit runs %s", to[1], run)
 		}
 	}
 	if len(installed) < 2 {
-		t.Error("operations does not say where the binary goes")
+		t.Errorf("docs/operations.md has %d install commands, want at least 2", len(installed))
 	}
-	for _, want := range []string{"FROM scratch", "CGO_ENABLED=0", "ca-certificates.crt", "USER 65532", "mkdir -m 0700 /out/root/data", "--chown=65532:65532 /out/root /\n"} {
+	for _, want := range []string{
+		"FROM scratch", "CGO_ENABLED=0", "ca-certificates.crt", "USER 65532", "mkdir -m 0700 /out/root/data", "--chown=65532:65532 /out/root /\n",
+	} {
 		if !strings.Contains(image, want) {
-			t.Errorf("the image has no %s", want)
+			t.Errorf("the Dockerfile lacks %s", want)
 		}
 	}
 	var services struct {

@@ -19,13 +19,13 @@ import (
 )
 
 type publishCmd struct {
-	File      string `arg:"" optional:"" help:"The events, one JSON object a line (NDJSON); - or nothing is stdin."`
-	URL       string `name:"url" default:"https://127.0.0.1:8443" placeholder:"URL" help:"The base URL of the API."`
-	Token     string `env:"SERVICE_TOKEN" placeholder:"TOKEN" help:"An access token with the scope events.write. A command line can be seen by others on this machine: --token-file or the environment cannot."`
-	TokenFile string `env:"SERVICE_TOKEN_FILE" placeholder:"FILE" help:"A file that holds the token."`
-	CA        string `name:"ca" placeholder:"FILE" help:"Trust the certificates of this PEM file too, such as ca.pem in the data directory of the server."`
-	StableIDs bool   `name:"stable-ids" help:"Derive the id of an event without one from the file's path, the number of its line and its text, so that publishing the file again adds nothing. Use another file name for other events."`
-	RetryFor  string `default:"5m" placeholder:"D" help:"How long to try again when the server cannot be reached or is busy."`
+	File      string `arg:"" optional:"" help:"Events, one JSON object per line (NDJSON). Default, and for -: stdin."`
+	URL       string `name:"url" default:"https://127.0.0.1:8443" placeholder:"URL" help:"Base URL of the API."`
+	Token     string `env:"SERVICE_TOKEN" placeholder:"TOKEN" help:"Access token with the scope events.write. Prefer --token-file: other users can see command lines."`
+	TokenFile string `env:"SERVICE_TOKEN_FILE" placeholder:"FILE" help:"File with the token."`
+	CA        string `name:"ca" placeholder:"FILE" help:"PEM file of certificates to trust instead of the system's, such as the server's ca.pem."`
+	StableIDs bool   `name:"stable-ids" help:"Derive missing event ids from file path, line number and text: publishing the same file again then adds nothing."`
+	RetryFor  string `default:"5m" placeholder:"D" help:"Time to keep retrying while the server is unreachable or busy."`
 }
 
 func (c *publishCmd) Run(ctx context.Context, std Streams) error {
@@ -45,7 +45,7 @@ func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 		f.add("token", "is required: an access token with the scope %s", webhook.ScopeEventsWrite)
 	}
 	if c.StableIDs && (c.File == "" || c.File == "-") {
-		f.add("stable-ids", "needs a file: the ids are derived from its path and its lines, and stdin has no path")
+		f.add("stable-ids", "needs a file: it derives ids from the path, and stdin has none")
 	}
 	if err := f.err(); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 	}
 	err = p.publish(ctx, in)
 	p.progress.End()
-	note := p.repetition()
+	note := p.repeatNote()
 	if err != nil {
 		if note != "" {
 			note = "; " + note
@@ -87,21 +87,22 @@ func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 	return nil
 }
 
-// apiURL reads the base URL of an API and returns the URL of a path of it.
+// apiURL parses the base URL of an API and returns the URL of a path in it.
 func (f *configErrors) apiURL(flag, s, path string) string {
 	u, err := url.Parse(s)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http",
+		u.RawQuery != "" || u.Fragment != "" || u.User != nil:
 		f.add(flag, "must be a base URL such as https://127.0.0.1:8443")
 		return ""
 	case u.Scheme == "http" && !onLoopback(u.Hostname()):
-		f.add(flag, "must begin with https://, since the token would travel unencrypted; http:// is for this machine alone")
+		f.add(flag, "must begin with https:// because http:// would send the token unencrypted; http:// is allowed for localhost only")
 	}
 	return strings.TrimSuffix(strings.TrimSuffix(s, "/"), "/v2") + path
 }
 
-// apiClient returns the client of the service's own API. A PEM file of further
-// certificates to trust may be named.
+// apiClient returns a client for the service's API. It trusts the certificates in the PEM
+// file caFile, if set, instead of the system's.
 func apiClient(caFile string) (*http.Client, error) {
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -120,18 +121,17 @@ func apiClient(caFile string) (*http.Client, error) {
 	}
 	return &http.Client{
 		Transport: t,
-		// The token is for this server, not for another it may point to.
+		// Do not follow redirects: the token is only for this server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }
 
-// interruptible returns a reader of r that ends with ctx. A read of a terminal
-// or a pipe cannot be called off: the goroutine that waits in one is left to
-// the end of the process.
+// interruptible returns a reader of r that fails when ctx ends. A read of a terminal or a
+// pipe cannot be cancelled, so its goroutine may live until the process ends.
 func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	pr, pw := io.Pipe()
 	go func() {
-		// Without its other methods r is copied in pieces as large as the buffer.
+		// The wrappers hide WriteTo and ReadFrom, so that the copy uses the buffer.
 		_, err := io.CopyBuffer(struct{ io.Writer }{pw}, struct{ io.Reader }{r}, make([]byte, maxChunkBytes))
 		pw.CloseWithError(err)
 	}()

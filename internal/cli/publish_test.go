@@ -22,13 +22,13 @@ import (
 	"service/webhook"
 )
 
-// eventsAPI answers as POST /v2/events does: every line is an object, and each
-// id is added once. The name "bad" is refused; fail says what else goes wrong.
+// eventsAPI is a fake of POST /v2/events. It adds each id once and refuses the event names
+// bad and taken. fail injects other failures.
 type eventsAPI struct {
 	mu       sync.Mutex
-	fail     func(request int) (status int, after bool) // after: it was stored all the same
+	fail     func(request int) (status int, after bool) // after: fail once the events are stored
 	requests int
-	ids      []string // as added, in order
+	ids      []string // in the order they were added
 	names    []string
 }
 
@@ -66,7 +66,8 @@ func (a *eventsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if e.Name == "taken" {
-			refuse(409, `{"error":{"code":409,"title":"Conflict","detail":"events[%d] is refused: The event id is taken. The first %[1]d events were accepted."}}`, accepted)
+			refuse(409, `{"error":{"code":409,"title":"Conflict",`+
+				`"detail":"events[%d] is refused: The event id is taken. The first %[1]d events were accepted."}}`, accepted)
 			return
 		}
 		if e.Name == "bad" {
@@ -91,13 +92,13 @@ func (a *eventsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (a *eventsAPI) failWith(w http.ResponseWriter, status int) {
 	if status == -1 {
-		panic(http.ErrAbortHandler) // the connection breaks
+		panic(http.ErrAbortHandler) // closes the connection
 	}
 	w.WriteHeader(status)
 	fmt.Fprintf(w, `{"error":{"code":%d,"title":"Busy","detail":"Later, please."}}`, status)
 }
 
-// publishTo runs a publisher with short waits.
+// publishTo runs a publisher with short waits and returns its tally, notes and error.
 func publishTo(t *testing.T, a *eventsAPI, input string) (tally, string, error) {
 	t.Helper()
 	server := httptest.NewServer(a)
@@ -130,7 +131,7 @@ func TestPublishSendsEveryLineOnceInOrder(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if a.requests != 3 {
-		t.Errorf("%d requests, want 3 of up to 1000 lines", a.requests)
+		t.Errorf("got %d requests, want 3 of up to 1000 lines", a.requests)
 	}
 	for i, name := range a.names {
 		if want := fmt.Sprintf("e%d", i); name != want {
@@ -148,7 +149,7 @@ func TestPublishInput(t *testing.T) {
 	}{
 		{"nothing", "", 0, ""},
 		{"blank lines", "\n \n{\"name\":\"a\"}\r\n\n", 1, ""},
-		{"no last end of line", `{"name":"a"}`, 1, ""},
+		{"no final newline", `{"name":"a"}`, 1, ""},
 		{"a byte order mark", "\ufeff{\"name\":\"a\"}\n", 1, ""},
 		{"an own id", `{"name":"a","id":"1"}`, 1, ""},
 		{"the same id twice", "{\"id\":\"1\"}\n{\"id\":\"1\"}\n", 2, ""},
@@ -169,29 +170,29 @@ func TestPublishInput(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.err)
 			}
 			if err != nil && strings.Contains(err.Error(), "first") {
-				t.Errorf("the server's own count is told: %v", err)
+				t.Errorf("the error has the server's count: %v", err)
 			}
 			if got.accepted != test.accepted {
-				t.Errorf("accepted %d, want %d", got.accepted, test.accepted)
+				t.Errorf("got %d accepted, want %d", got.accepted, test.accepted)
 			}
 			if len(a.ids) > got.accepted {
-				t.Errorf("%d events were stored, only %d counted", len(a.ids), got.accepted)
+				t.Errorf("got %d accepted, but %d were stored", got.accepted, len(a.ids))
 			}
 		})
 	}
 }
 
-func TestPublishTriesAgainAndAddsNothingTwice(t *testing.T) {
+func TestPublishRetriesWithoutDuplicates(t *testing.T) {
 	for _, status := range []int{429, 500, 502, 503, 504, -1} {
 		for _, stored := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d, stored %t", status, stored), func(t *testing.T) { testPublishAgain(t, status, stored) })
+			t.Run(fmt.Sprintf("%d, stored %t", status, stored), func(t *testing.T) { testPublishRetry(t, status, stored) })
 		}
 	}
 }
 
-// testPublishAgain publishes 1000 events to an API whose first two answers have a
-// status, after it has stored the events or without.
-func testPublishAgain(t *testing.T, status int, stored bool) {
+// testPublishRetry publishes 1000 events to an API that responds with status to the first
+// two requests, with the events stored or not.
+func testPublishRetry(t *testing.T, status int, stored bool) {
 	a := eventsAPI{fail: func(request int) (int, bool) {
 		if request <= 2 {
 			return status, stored
@@ -210,10 +211,10 @@ func testPublishAgain(t *testing.T, status int, stored bool) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if len(a.ids) != 1000 {
-		t.Errorf("%d events are stored, want 1000", len(a.ids))
+		t.Errorf("got %d stored events, want 1000", len(a.ids))
 	}
-	if n := strings.Count(notes, "trying again"); n != 2 {
-		t.Errorf("%d notes, want 2: %s", n, notes)
+	if n := strings.Count(notes, "retrying in"); n != 2 {
+		t.Errorf("got %d notes, want 2: %s", n, notes)
 	}
 }
 
@@ -224,28 +225,32 @@ func TestPublishGivesUp(t *testing.T) {
 	p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush",
 		minWait: time.Millisecond, maxWait: time.Millisecond, progress: terminal.NewProgress(io.Discard)}
 	err := p.publish(context.Background(), strings.NewReader(eventLines(2)))
-	if want := "lines 1 to 2: the server answered 503 Service Unavailable: Later, please.; gave up after 0s"; err == nil || err.Error() != want {
+	want := "lines 1 to 2: the server responded 503 Service Unavailable: Later, please.; gave up after 0s"
+	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
-func TestPublishDoesNotTryAgainWhatCannotPass(t *testing.T) {
+func TestPublishDoesNotRetryPermanentErrors(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 404, 409, 413, 415} {
 		a := eventsAPI{fail: func(int) (int, bool) { return status, false }}
 		_, _, err := publishTo(t, &a, eventLines(1))
 		if !matches(err, "Later, please.") || a.requests != 1 {
-			t.Errorf("%d: got %v after %d requests, want one that fails", status, err, a.requests)
+			t.Errorf("%d: got %v after %d requests, want an error after 1", status, err, a.requests)
 		}
 	}
 }
 
-// The id of an event without one depends on the file, the line and its text.
+// TestStableIDs checks that a derived id depends on the path, the line number and the text.
 func TestStableIDs(t *testing.T) {
 	ids := func(file, input string) []string {
 		var a eventsAPI
 		server := httptest.NewServer(&a)
 		defer server.Close()
-		p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush", stableIDs: file, progress: terminal.NewProgress(io.Discard)}
+		p := publisher{
+			client: server.Client(), url: server.URL + "/v2/events", token: "hush",
+			stableIDs: file, progress: terminal.NewProgress(io.Discard),
+		}
 		if err := p.publish(t.Context(), strings.NewReader(input)); err != nil {
 			t.Fatal(err)
 		}
@@ -260,15 +265,16 @@ func TestStableIDs(t *testing.T) {
 		t.Errorf("the same file got the ids %q, then %q", first, again)
 	}
 	if corrected := ids("/a", "{\"name\":\"a\"}\n{\"name\":\"b\"}\n"); corrected[0] != first[0] || corrected[1] == first[1] {
-		t.Errorf("after a correction of line 2 the ids are %q, want those of %q but for the second", corrected, first)
+		t.Errorf("with another line 2: got the ids %q, want %q with another second id", corrected, first)
 	}
 	if other := ids("/b", same); other[0] == first[0] || other[1] == first[1] {
 		t.Errorf("another file got the same ids %q", other)
 	}
 }
 
-// A line that arrives alone is published at once, not when a request is full.
-func TestPublishDoesNotHoldUpASlowSource(t *testing.T) {
+// TestPublishSlowSource checks that a single line is published at once, not only when a
+// request is full.
+func TestPublishSlowSource(t *testing.T) {
 	var a eventsAPI
 	arrived := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -290,7 +296,7 @@ func TestPublishDoesNotHoldUpASlowSource(t *testing.T) {
 	}
 }
 
-func TestPublishEndsWhenInterrupted(t *testing.T) {
+func TestPublishInterrupted(t *testing.T) {
 	t.Setenv("SERVICE_TOKEN", "hush")
 	var a eventsAPI
 	server := httptest.NewServer(&a)
@@ -307,7 +313,7 @@ func TestPublishEndsWhenInterrupted(t *testing.T) {
 		t.Errorf("exit status %d, want %d", got, exitFailed)
 	}
 	if !strings.Contains(errs.String(), "accepted") {
-		t.Errorf("the count is not told: %s", &errs)
+		t.Errorf("got %s, want the number of accepted events", &errs)
 	}
 }
 
@@ -327,7 +333,7 @@ func TestPublishCommand(t *testing.T) {
 	events := write("events.ndjson", eventLines(3))
 	refused := write("refused.ndjson", eventLines(2)+`{"name":"bad"}`)
 	tls := httptest.NewUnstartedServer(&a)
-	tls.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of handshakes that are to fail
+	tls.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // expected failed handshakes
 	tls.StartTLS()
 	defer tls.Close()
 	tests := []struct {
@@ -338,25 +344,31 @@ func TestPublishCommand(t *testing.T) {
 		out    string
 		err    string
 	}{
-		{"a file", []string{"--token-file", token, events}, "", exitDone, "3 events accepted\n", "publishing this input again adds its events without an id again (--stable-ids"},
+		{"a file", []string{"--token-file", token, events}, "", exitDone, "3 events accepted\n",
+			"publishing this input again duplicates its events without an id (for a file, --stable-ids"},
 		{"stable ids", []string{"--token-file", token, "--stable-ids", events}, "", exitDone, "3 events accepted\n", ""},
-		{"stable ids again", []string{"--token-file", token, "--stable-ids", events}, "", exitDone, "3 events accepted, 3 of them already there\n", ""},
+		{"stable ids again", []string{"--token-file", token, "--stable-ids", events}, "", exitDone,
+			"3 events accepted, of which 3 already existed\n", ""},
 		{"stable ids of stdin", []string{"--token-file", token, "--stable-ids"}, "{}\n", exitUsage, "", "--stable-ids: needs a file"},
 		{"own ids", []string{"--token-file", token}, "{\"id\":\"own\"}\n", exitDone, "1 event accepted\n", ""},
 		{"stdin", []string{"--token-file", token}, "{}\n", exitDone, "1 event accepted\n", "publishing this input again"},
 		{"stdin by name", []string{"--token-file", token, "-"}, "{}\n", exitDone, "1 event accepted\n", "publishing this input again"},
-		{"refused", []string{"--token-file", token, refused}, "", exitFailed, "", "service: line 3: name is not the name of an event type; 2 events accepted; publishing this input again adds its events without an id again (--stable-ids prevents that for a file)\n"},
+		{"refused", []string{"--token-file", token, refused}, "", exitFailed, "", "service: line 3: name is not the name of an event type; " +
+			"2 events accepted; publishing this input again duplicates its events without an id (for a file, --stable-ids prevents that)\n"},
 		{"a wrong token", []string{"--token", "guess", events}, "", exitFailed, "", "401 Unauthorized"},
 		{"no token", []string{events}, "", exitUsage, "", "--token: is required"},
 		{"two faults", []string{"--retry-for", "x", events}, "", exitUsage, "", "2 settings are wrong: --retry-for: "},
 		{"no such file", []string{"--token", "hush", filepath.Join(dir, "none")}, "", exitFailed, "", "no such file"},
 		{"no such token file", []string{"--token-file", filepath.Join(dir, "none"), events}, "", exitFailed, "", "--token-file: open"},
 		{"no CA", []string{"--token", "hush", "--ca", events, events}, "", exitFailed, "", "holds no PEM certificate"},
-		{"a wrong path", []string{"--token", "hush", "--url", server.URL + "/x", events}, "", exitFailed, "", "404 Not Found; is --url right?"},
-		{"plain HTTP elsewhere", []string{"--token", "hush", "--url", "http://example.com", events}, "", exitUsage, "", "must begin with https://"},
+		{"a wrong path", []string{"--token", "hush", "--url", server.URL + "/x", events}, "", exitFailed, "", "404 Not Found; check --url"},
+		{"plain HTTP elsewhere", []string{"--token", "hush", "--url", "http://example.com", events}, "", exitUsage, "",
+			"must begin with https://"},
 		{"not a URL", []string{"--token", "hush", "--url", "example.com", events}, "", exitUsage, "", "must be a base URL"},
-		{"an untrusted server", []string{"--token", "hush", "--url", tls.URL, events}, "", exitFailed, "", "the server's certificate is not trusted"},
-		{"HTTPS to a plain server", []string{"--token", "hush", "--url", strings.Replace(server.URL, "http:", "https:", 1), events}, "", exitFailed, "", "does not speak HTTPS"},
+		{"an untrusted server", []string{"--token", "hush", "--url", tls.URL, events}, "", exitFailed, "",
+			"the server's certificate is not trusted"},
+		{"HTTPS to a plain server", []string{"--token", "hush", "--url", strings.Replace(server.URL, "http:", "https:", 1), events},
+			"", exitFailed, "", "does not use HTTPS"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -373,7 +385,7 @@ func TestPublishCommand(t *testing.T) {
 				t.Errorf("stderr %q, want %q", &errs, test.err)
 			}
 			if strings.Count(errs.String(), "\n") > 1 || strings.Contains(errs.String(), "hush") {
-				t.Errorf("stderr is more than a line, or holds the token: %q", &errs)
+				t.Errorf("stderr has more than one line, or the token: %q", &errs)
 			}
 		})
 	}

@@ -20,52 +20,52 @@ import (
 	"service/webhook"
 )
 
-// The bounds of one request. A chunk goes out when it is full, and also when no
-// further line has arrived yet: a slow source is not held up.
+// Limits of one request. A chunk is sent when it is full or when no further line has
+// arrived yet, so that a slow source is published without delay.
 const (
-	maxChunkLines = 1000
-	maxChunkBytes = 1 << 20
-	maxLineBytes  = 2 * webhook.MaxEventBytes // room for white space; the server measures the event itself
-	maxAPIAnswer  = 4 << 20
+	maxChunkLines  = 1000
+	maxChunkBytes  = 1 << 20
+	maxLineBytes   = 2 * webhook.MaxEventBytes // allows white space; the server limits the event itself
+	maxAPIResponse = 4 << 20
 )
 
-// publisher posts events as NDJSON. Every event has an id before it is first
-// sent, so that one that is sent again adds nothing twice.
+// publisher posts events as NDJSON. It gives every event an id before it sends it, so that
+// a retry adds no event twice.
 type publisher struct {
 	client   *http.Client
 	url      string
 	token    string
-	retryFor time.Duration // how long one chunk is tried again
+	retryFor time.Duration // how long to retry one chunk
 	minWait  time.Duration // the first wait; it doubles up to maxWait
 	maxWait  time.Duration
 	progress *terminal.Progress
 
-	// stableIDs names the file that the ids of events without one are derived from,
-	// together with their line; "" gives them random ids.
+	// stableIDs is the path of the input. Events without an id get one derived from it and
+	// their line. If it is empty, they get random ids.
 	stableIDs string
 
-	tally   tally
-	without int // events that had no id
+	tally     tally
+	withoutID int // events that had no id
 }
 
-// tally counts events that the server has acknowledged: they are on its disk.
+// tally counts the events that the server has acknowledged and stored.
 type tally struct {
 	accepted int
-	added    int // of these, those that were not there before
+	added    int // of the accepted, those that the server did not have yet
 }
 
 func (t tally) String() string {
 	if t.accepted == t.added {
 		return webhook.Count(t.accepted, "event") + " accepted"
 	}
-	return fmt.Sprintf("%s accepted, %d of them already there", webhook.Count(t.accepted, "event"), t.accepted-t.added)
+	return fmt.Sprintf("%s accepted, of which %d already existed", webhook.Count(t.accepted, "event"), t.accepted-t.added)
 }
 
-// chunk is what one request carries.
+// chunk is the events of one request.
 type chunk struct {
 	body  bytes.Buffer
-	ends  []int // where each event of body ends
-	lines []int // the number of each event's line in the input, from 1
+	ends  []int // the end of each event in body
+	lines []int // the line of each event in the input, from 1
 }
 
 func (c *chunk) add(event []byte, line int) {
@@ -80,22 +80,23 @@ func (c *chunk) reset() {
 	c.ends, c.lines = c.ends[:0], c.lines[:0]
 }
 
-// publish posts every line of r in order. It ends at the first line that is
-// not right, with all before it published.
+// publish posts every line of r in order. It stops at the first invalid line, after it has
+// published the lines before.
 func (p *publisher) publish(ctx context.Context, r io.Reader) error {
 	in := bufio.NewReaderSize(r, maxChunkBytes)
 	var c chunk
 	for line := 1; ; line++ {
 		text, err := in.ReadSlice('\n')
-		if len(text) > maxLineBytes { // also when the buffer is full without an end of line
-			return p.flush(ctx, &c, lineError{line, fmt.Sprintf("longer than %d KiB; an event may have %d KiB", maxLineBytes>>10, webhook.MaxEventBytes>>10)})
+		if len(text) > maxLineBytes { // also if the buffer is full without a line end
+			detail := fmt.Sprintf("longer than %d KiB; an event may have %d KiB", maxLineBytes>>10, webhook.MaxEventBytes>>10)
+			return p.flush(ctx, &c, lineError{line, detail})
 		}
 		if err != nil && err != io.EOF {
 			return p.flush(ctx, &c, err)
 		}
 		ended := err == io.EOF
 		if line == 1 {
-			text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors begin a file so
+			text = bytes.TrimPrefix(text, []byte("\ufeff")) // byte order mark
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			event, given, err := withID(text, func() string { return p.newID(line, text) })
@@ -103,7 +104,7 @@ func (p *publisher) publish(ctx context.Context, r io.Reader) error {
 				return p.flush(ctx, &c, lineError{line, err.Error()})
 			}
 			if !given {
-				p.without++
+				p.withoutID++
 			}
 			c.add(event, line)
 		}
@@ -119,23 +120,23 @@ func (p *publisher) publish(ctx context.Context, r io.Reader) error {
 	}
 }
 
-// flush sends a chunk and empties it. It returns its own error, or else then:
-// what ended the reading after the chunk.
-func (p *publisher) flush(ctx context.Context, c *chunk, then error) error {
+// flush sends a chunk and resets it. If that succeeds, it returns readErr, the error that
+// ended the reading.
+func (p *publisher) flush(ctx context.Context, c *chunk, readErr error) error {
 	if len(c.lines) == 0 {
-		return then
+		return readErr
 	}
 	defer c.reset()
 	err := p.send(ctx, c.body.Bytes())
 	var bad refusedEvent
 	if !errors.As(err, &bad) || bad.index >= len(c.lines) {
 		if err == nil {
-			return then
+			return readErr
 		}
 		return fmt.Errorf("lines %d to %d: %w", c.lines[0], c.lines[len(c.lines)-1], err)
 	}
-	// The events before the refused one are sent on their own, so that it is
-	// certain that they are published: their ids make it harmless.
+	// Send the events before the refused one again to be sure that they are published.
+	// Their ids make that idempotent.
 	if bad.index > 0 {
 		if err := p.send(ctx, c.body.Bytes()[:c.ends[bad.index-1]]); err != nil {
 			return fmt.Errorf("lines %d to %d: %w", c.lines[0], c.lines[bad.index-1], err)
@@ -144,22 +145,21 @@ func (p *publisher) flush(ctx context.Context, c *chunk, then error) error {
 	return lineError{c.lines[bad.index], bad.detail}
 }
 
-// send posts events until the server has taken or refused them, or retryFor is
-// over.
+// send posts events until the server accepts or refuses them, or retryFor has passed.
 func (p *publisher) send(ctx context.Context, body []byte) error {
 	giveUp := time.Now().Add(p.retryFor)
 	wait := p.minWait
 	for {
 		err := p.post(ctx, body)
-		var again tryAgain
-		if err == nil || !errors.As(err, &again) || ctx.Err() != nil {
+		var temporary temporaryError
+		if err == nil || !errors.As(err, &temporary) || ctx.Err() != nil {
 			return err
 		}
-		pause := max(wait/2+rand.N(wait/2+1), again.after)
+		pause := max(wait/2+rand.N(wait/2+1), temporary.retryAfter)
 		if time.Now().Add(pause).After(giveUp) {
 			return fmt.Errorf("%w; gave up after %s", err, formatDuration(p.retryFor))
 		}
-		p.progress.Note("%v; trying again in %s", err, pause.Round(time.Millisecond))
+		p.progress.Note("%v; retrying in %s", err, pause.Round(time.Millisecond))
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -169,7 +169,7 @@ func (p *publisher) send(ctx context.Context, body []byte) error {
 	}
 }
 
-// post makes one request.
+// post sends one request.
 func (p *publisher) post(ctx context.Context, body []byte) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
 	if err != nil {
@@ -179,68 +179,70 @@ func (p *publisher) post(ctx context.Context, body []byte) error {
 	req.Header.Set("Authorization", "Bearer "+p.token)
 	resp, err := p.client.Do(req)
 	if err != nil {
-		return unreachable(ctx, err)
+		return transportError(ctx, err)
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIAnswer))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
 	if err != nil {
-		return unreachable(ctx, err)
+		return transportError(ctx, err)
 	}
 	if resp.StatusCode == http.StatusCreated {
-		var answer struct {
+		var result struct {
 			Data struct{ Accepted, Added int }
 		}
-		if err := json.Unmarshal(b, &answer); err != nil {
-			return fmt.Errorf("the server's answer cannot be read: %w", err)
+		if err := json.Unmarshal(b, &result); err != nil {
+			return fmt.Errorf("invalid response of the server: %w", err)
 		}
-		p.tally.accepted += answer.Data.Accepted
-		p.tally.added += answer.Data.Added
+		p.tally.accepted += result.Data.Accepted
+		p.tally.added += result.Data.Added
 		p.progress.Show("%s accepted", webhook.Count(p.tally.accepted, "event"))
 		return nil
 	}
-	err = refusal(resp, b)
+	err = responseError(resp, b)
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
 		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return tryAgain{err, retryAfter(resp, time.Now())}
+		return temporaryError{err, retryAfter(resp, time.Now())}
 	}
 	return err
 }
 
-// unreachable judges an error of the transport: all but a certificate that is
-// not trusted, and the end of the command, may pass.
-func unreachable(ctx context.Context, err error) error {
+// transportError describes an error of the transport. The error is temporary unless the
+// command was interrupted, the certificate is not trusted or the server does not use TLS.
+func transportError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
 	var urlErr *url.Error
 	if errors.As(err, &urlErr) {
-		err = urlErr.Err // the rest repeats the URL
+		err = urlErr.Err // without the URL
 	}
 	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &cert):
-		return fmt.Errorf("the server's certificate is not trusted: %w; for a server with a local CA give --ca and the ca.pem of its data directory", cert.Err)
+		return fmt.Errorf("the server's certificate is not trusted: %w; "+
+			"if it has a local CA, set --ca to the ca.pem of its data directory", cert.Err)
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return errors.New("the server does not speak HTTPS; is --url right?")
+		return errors.New("the server does not use HTTPS; check --url")
 	}
-	return tryAgain{error: fmt.Errorf("the server cannot be reached: %w", err)}
+	return temporaryError{error: fmt.Errorf("failed to reach the server: %w", err)}
 }
 
-// refusal reads an error answer of the API.
-func refusal(resp *http.Response, body []byte) error {
-	var answer struct {
+// responseError converts an error response of the API. If the response names an event, the
+// error is a refusedEvent.
+func responseError(resp *http.Response, body []byte) error {
+	var problem struct {
 		Error struct {
 			Title       string
 			Detail      string
 			Validations []webhook.Validation
 		}
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.Error.Title == "" {
-		return fmt.Errorf("the server answered %s; is --url right?", resp.Status)
+	if err := json.Unmarshal(body, &problem); err != nil || problem.Error.Title == "" {
+		return fmt.Errorf("the server responded %s; check --url", resp.Status)
 	}
 	refused := refusedEvent{index: -1}
-	for _, v := range answer.Error.Validations {
+	for _, v := range problem.Error.Validations {
 		index, field, ok := eventParameter(v.Parameter)
 		detail := v.Detail
 		if field != "" {
@@ -254,7 +256,7 @@ func refusal(resp *http.Response, body []byte) error {
 			refused.detail += "; " + detail
 		}
 	}
-	if m := eventDetailPattern.FindStringSubmatch(answer.Error.Detail); m != nil && len(answer.Error.Validations) == 0 {
+	if m := eventDetailPattern.FindStringSubmatch(problem.Error.Detail); m != nil && len(problem.Error.Validations) == 0 {
 		if index, err := strconv.Atoi(m[1]); err == nil {
 			refused = refusedEvent{index, m[2]}
 		}
@@ -263,19 +265,19 @@ func refusal(resp *http.Response, body []byte) error {
 		refused.detail = countedPattern.ReplaceAllString(refused.detail, "")
 		return refused
 	}
-	return fmt.Errorf("the server answered %s: %s", resp.Status, answer.Error.Detail)
+	return fmt.Errorf("the server responded %s: %s", resp.Status, problem.Error.Detail)
 }
 
 var (
 	eventParameterPattern = regexp.MustCompile(`^events\[(\d{1,9})\]\.?(.*)$`)
-	// An event whose id is taken is no mistake of one parameter; the error begins
-	// with the event's place.
+	// A duplicate id is not a validation error of a parameter; the detail begins with the
+	// index of the event.
 	eventDetailPattern = regexp.MustCompile(`(?s)^events\[(\d{1,9})\] (.*)$`)
-	// The server counts the events of its request, which is only a part of ours.
+	// The server's count covers one request only, so it is removed.
 	countedPattern = regexp.MustCompile(` (No event was|The first( \d+)? events? (was|were)) accepted\.$`)
 )
 
-// eventParameter reads a parameter such as events[16].name.
+// eventParameter parses a parameter such as events[16].name.
 func eventParameter(s string) (index int, field string, ok bool) {
 	m := eventParameterPattern.FindStringSubmatch(s)
 	if m == nil {
@@ -285,7 +287,7 @@ func eventParameter(s string) (index int, field string, ok bool) {
 	return index, m[2], err == nil
 }
 
-// retryAfter returns the wait that an answer asks for, 0 if none.
+// retryAfter returns the wait in the Retry-After header, 0 if there is none.
 func retryAfter(resp *http.Response, now time.Time) time.Duration {
 	s := resp.Header.Get("Retry-After")
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
@@ -297,7 +299,7 @@ func retryAfter(resp *http.Response, now time.Time) time.Duration {
 	return 0
 }
 
-// newID returns an id for an event without one.
+// newID returns an id for an event that has none.
 func (p *publisher) newID(line int, text []byte) string {
 	if p.stableIDs == "" {
 		return webhook.NewID()
@@ -305,16 +307,16 @@ func (p *publisher) newID(line int, text []byte) string {
 	return webhook.DerivedID(p.stableIDs, strconv.Itoa(line), string(text))
 }
 
-// repetition says what publishing the same input again would do, "" if it adds
-// nothing.
-func (p *publisher) repetition() string {
-	if p.without == 0 || p.tally.added == 0 || p.stableIDs != "" {
+// repeatNote warns that publishing the same input again would duplicate events. It returns
+// "" if it would not.
+func (p *publisher) repeatNote() string {
+	if p.withoutID == 0 || p.tally.added == 0 || p.stableIDs != "" {
 		return ""
 	}
-	return "publishing this input again adds its events without an id again (--stable-ids prevents that for a file)"
+	return "publishing this input again duplicates its events without an id (for a file, --stable-ids prevents that)"
 }
 
-// withID returns the event with an id: its own, if given, or one of newID.
+// withID returns the event with an id: its own if it has one, otherwise that of newID.
 func withID(event []byte, newID func() string) (_ []byte, given bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(event, &fields); err != nil || fields == nil {
@@ -333,7 +335,7 @@ func withID(event []byte, newID func() string) (_ []byte, given bool, err error)
 	return append([]byte(id), event[1:]...), false, nil
 }
 
-// lineError says what is wrong with a line of the input.
+// lineError is an error in a line of the input.
 type lineError struct {
 	line   int
 	detail string
@@ -341,18 +343,18 @@ type lineError struct {
 
 func (e lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.detail) }
 
-// refusedEvent is an event that the server did not take.
+// refusedEvent is the server's error about one event.
 type refusedEvent struct {
-	index  int // within the request, from 0
+	index  int // in the request, from 0
 	detail string
 }
 
 func (e refusedEvent) Error() string { return fmt.Sprintf("event %d: %s", e.index, e.detail) }
 
-// tryAgain is an error that may pass, not before the given wait.
-type tryAgain struct {
+// temporaryError is an error that a retry may resolve, no sooner than after retryAfter.
+type temporaryError struct {
 	error
-	after time.Duration
+	retryAfter time.Duration
 }
 
-func (e tryAgain) Unwrap() error { return e.error }
+func (e temporaryError) Unwrap() error { return e.error }

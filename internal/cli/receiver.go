@@ -20,36 +20,35 @@ import (
 )
 
 const (
-	// maxArrival bounds the body of a delivery, in bytes: more than the
-	// service puts into one.
+	// maxArrival is the maximum body size in bytes, larger than any delivery of the service.
 	maxArrival = webhook.MaxDeliveryBytes + webhook.MaxEventBytes + 64<<10
-	// maxRemembered bounds the deliveries whose attempts are counted; then the
-	// count starts over.
+	// maxRemembered limits the deliveries for which attempts are counted. At the limit, all
+	// counts are reset.
 	maxRemembered = 10_000
 )
 
-// receiver is a subscriber's server for development: it shows each delivery,
-// verifies its signature when it has a secret, and answers. Its fields but
-// those under the mutex are set before it serves.
+// receiver is a subscriber's server for development. It prints each delivery, verifies the
+// signature if it has a secret, and responds. Fields above the mutex are set before it
+// serves.
 type receiver struct {
-	answer  func(*arrival) int // the status to answer with
-	forward *forwarder         // what is answered with a success goes here instead; may be nil
+	respond func(*arrival) int // returns the status of the response
+	forward *forwarder         // gets the deliveries that respond accepts; may be nil
 	print   func(*arrival)
 
-	mu     sync.Mutex // also keeps the printed lines whole and in order
+	mu     sync.Mutex // also serializes print
 	verify *standardwebhooks.Webhook
-	times  map[string]int // by delivery id
+	times  map[string]int // attempts by delivery id
 }
 
 // verifyWith sets the signing secret.
 func (r *receiver) verifyWith(secret string) error {
-	// The library takes anything that is base64; a secret begins with its mark.
+	// The library accepts any base64; a signing secret has a prefix.
 	if !strings.HasPrefix(secret, "whsec_") || len(secret) < len("whsec_")+32 {
 		return errors.New("not a signing secret")
 	}
 	v, err := standardwebhooks.NewWebhook(secret)
 	if err != nil {
-		return errors.New("not a signing secret") // the cause could quote it
+		return errors.New("not a signing secret") // err could contain the secret
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,26 +56,26 @@ func (r *receiver) verifyWith(secret string) error {
 	return nil
 }
 
-// What a receiver can say of a signature.
+// Results of the signature verification.
 const (
 	signatureVerified  = "verified"
-	signatureUnchecked = "unchecked" // there is no secret to verify it with
+	signatureUnchecked = "unchecked" // no secret was given
 	signatureWrong     = "wrong"
 )
 
-// arrival is a delivery as it came.
+// arrival is one received attempt of a delivery.
 type arrival struct {
 	ReceivedAt     string             `json:"received_at"`
 	DeliveryID     string             `json:"delivery_id"`
 	SubscriptionID string             `json:"subscription_id"`
 	ProgramID      string             `json:"program_id"`
-	Times          int                `json:"times"` // how often it has come, this time included
+	Times          int                `json:"times"` // attempts received so far, including this one
 	Events         []webhook.EventRef `json:"events"`
 	Signature      string             `json:"signature"`
 	SignatureError string             `json:"signature_error,omitempty"`
-	Status         int                `json:"status"` // the answer
+	Status         int                `json:"status"` // of the response
 	Note           string             `json:"note,omitempty"`
-	Body           json.RawMessage    `json:"body,omitempty"` // only when it is JSON
+	Body           json.RawMessage    `json:"body,omitempty"` // if it is JSON
 
 	raw []byte
 }
@@ -87,21 +86,21 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "Deliveries are POST requests.", http.StatusMethodNotAllowed)
 		return
 	}
-	// A sender that trickles must not hold a connection for ever.
+	// Bound the time that a slow sender occupies a connection.
 	http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Minute))
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxArrival))
 	if err != nil {
-		http.Error(w, "The body is too large or did not come.", http.StatusRequestEntityTooLarge)
+		http.Error(w, "The body is too large or incomplete.", http.StatusRequestEntityTooLarge)
 		return
 	}
 
 	a := readArrival(req.Header, body)
 	r.mu.Lock()
-	r.judge(a, req.Header)
-	a.Status = r.answer(a)
+	r.verifyAndCount(a, req.Header)
+	a.Status = r.respond(a)
 	r.mu.Unlock()
 	if r.forward != nil && a.Status < 300 {
-		if a.Status, err = r.forward.pass(req.Context(), req.Header, body); err != nil {
+		if a.Status, err = r.forward.send(req.Context(), req.Header, body); err != nil {
 			a.Status, a.Note = http.StatusBadGateway, "not forwarded: "+err.Error()
 		}
 	}
@@ -111,8 +110,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.print(a)
 }
 
-// readArrival reads what a delivery says of itself. What is not a delivery
-// leaves the fields empty.
+// readArrival parses the headers and body of a delivery. If the request is not a delivery,
+// the fields stay empty.
 func readArrival(h http.Header, body []byte) *arrival {
 	a := &arrival{ReceivedAt: webhook.FormatTime(time.Now()), raw: body}
 	var d struct {
@@ -129,9 +128,9 @@ func readArrival(h http.Header, body []byte) *arrival {
 	a.ProgramID = or(h.Get("X-Service-Program"), d.ProgramID)
 	switch {
 	case len(d.Events) == 0:
-		a.Note = "this is not a delivery: its body has no events"
+		a.Note = "not a delivery: the body has no events"
 	case d.DeliveryID != a.DeliveryID || d.SubscriptionID != a.SubscriptionID || d.ProgramID != a.ProgramID:
-		a.Note = "the headers and the body name different ids"
+		a.Note = "the ids in headers and body differ"
 	}
 	return a
 }
@@ -143,15 +142,15 @@ func or(a, b string) string {
 	return b
 }
 
-// judge verifies the signature and counts how often the delivery has come. The
-// caller holds r.mu.
-func (r *receiver) judge(a *arrival, h http.Header) {
+// verifyAndCount verifies the signature and counts the attempts of the delivery. The caller
+// holds r.mu.
+func (r *receiver) verifyAndCount(a *arrival, h http.Header) {
 	a.Signature = signatureUnchecked
 	if r.verify != nil {
 		a.Signature = signatureVerified
 		err := r.verify.Verify(a.raw, h)
 		if err == nil && h.Get(standardwebhooks.HeaderWebhookID) != a.DeliveryID {
-			err = errors.New("webhook-id is not the delivery's id")
+			err = errors.New("webhook-id is not the delivery id")
 		}
 		if err != nil {
 			a.Signature = signatureWrong
@@ -165,7 +164,8 @@ func (r *receiver) judge(a *arrival, h http.Header) {
 	a.Times = r.times[a.DeliveryID]
 }
 
-// printArrival prints each delivery for people: a line, and the body below it.
+// printArrival returns a function that prints a delivery as text: one line, and the body
+// below it if bodies is set.
 func printArrival(w io.Writer, bodies bool) func(*arrival) {
 	c := painter(w)
 	return func(a *arrival) {
@@ -177,10 +177,11 @@ func printArrival(w io.Writer, bodies bool) func(*arrival) {
 	}
 }
 
-// line renders an arrival. All that came from the sender is made harmless.
+// line formats an arrival as one line. Text from the sender is escaped.
 func (a *arrival) line(c colors) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  delivery %s", a.ReceivedAt[len("2006-01-02T"):len("2006-01-02T15:04:05.000")], terminal.Escape(or(a.DeliveryID, "without an id")))
+	clock := a.ReceivedAt[len("2006-01-02T"):len("2006-01-02T15:04:05.000")]
+	fmt.Fprintf(&b, "%s  delivery %s", clock, terminal.Escape(or(a.DeliveryID, "without an id")))
 	fmt.Fprintf(&b, "  %s: %s", webhook.Count(len(a.Events), "event"), c.paint(bold, terminal.Escape(eventNames(a.Events))))
 	if a.Times > 1 {
 		fmt.Fprintf(&b, "  attempt %d", a.Times)
@@ -204,13 +205,13 @@ func (a *arrival) line(c colors) string {
 	return b.String()
 }
 
-// Bounds of a body that is printed for people. --json prints all of it.
+// Limits of a printed body. --json prints it in full.
 const (
 	maxShownBody  = 16 << 10 // bytes
 	maxShownLines = 60
 )
 
-// bodyText renders the body, indented, JSON over several lines, cut at the bounds.
+// bodyText returns the body indented, with JSON formatted, and truncated at the limits.
 func (a *arrival) bodyText() string {
 	var indented bytes.Buffer
 	body := a.raw
@@ -230,15 +231,15 @@ func (a *arrival) bodyText() string {
 		b.WriteString("    " + terminal.Escape(strings.TrimRight(line, "\r\n")) + "\n")
 	}
 	if lines > maxShownLines || len(shown) < len(body) {
-		fmt.Fprintf(&b, "    … cut off: the body has %d bytes, and --json prints all of them\n", len(a.raw))
+		fmt.Fprintf(&b, "    … truncated: the body has %d bytes; --json prints it in full\n", len(a.raw))
 	}
 	return b.String()
 }
 
-// maxShownNames bounds the event names in one printed line.
+// maxShownNames limits the event names in one printed line.
 const maxShownNames = 5
 
-// eventNames lists the names in order, each with its number if it is not 1.
+// eventNames lists the names in order, each with its count if that is not 1.
 func eventNames(events []webhook.EventRef) string {
 	var names []string
 	count := make(map[string]int)
@@ -260,14 +261,14 @@ func eventNames(events []webhook.EventRef) string {
 	return strings.Join(names, ", ") + more
 }
 
-// printArrivalJSON prints each delivery as one line of JSON.
+// printArrivalJSON returns a function that prints a delivery as one line of JSON.
 func printArrivalJSON(w io.Writer) func(*arrival) {
 	return func(a *arrival) {
 		if a.Events == nil {
 			a.Events = []webhook.EventRef{}
 		}
 		b, err := json.Marshal(a)
-		if err != nil { // the body is the only part that could not be rendered
+		if err != nil { // only the body can fail to marshal
 			a.Body = nil
 			b, _ = json.Marshal(a)
 		}
@@ -275,7 +276,7 @@ func printArrivalJSON(w io.Writer) func(*arrival) {
 	}
 }
 
-// forwarder passes deliveries on to another URL.
+// forwarder forwards deliveries to another URL.
 type forwarder struct {
 	url    string
 	client *http.Client
@@ -289,22 +290,22 @@ func forwardClient() *http.Client {
 	}
 }
 
-// pass sends the delivery on with the sender's headers, and returns the status
-// of the answer.
-func (f *forwarder) pass(ctx context.Context, h http.Header, body []byte) (int, error) {
+// send forwards a delivery with the sender's headers and returns the status of the response.
+func (f *forwarder) send(ctx context.Context, h http.Header, body []byte) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url, bytes.NewReader(body))
 	if err != nil {
 		return 0, err
 	}
 	req.Header = h.Clone()
-	// These are between two neighbours (RFC 9110, section 7.6.1), and so are
-	// those that Connection names.
+	// Remove hop-by-hop headers (RFC 9110, section 7.6.1).
 	for _, names := range h.Values("Connection") {
 		for name := range strings.SplitSeq(names, ",") {
 			req.Header.Del(strings.TrimSpace(name))
 		}
 	}
-	for _, name := range []string{"Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Proxy-Connection", "Content-Length"} {
+	for _, name := range []string{
+		"Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Proxy-Connection", "Content-Length",
+	} {
 		req.Header.Del(name)
 	}
 	resp, err := f.client.Do(req)
@@ -316,6 +317,6 @@ func (f *forwarder) pass(ctx context.Context, h http.Header, body []byte) (int, 
 		return 0, err
 	}
 	defer resp.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+	io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // lets the transport reuse the connection
 	return resp.StatusCode, nil
 }

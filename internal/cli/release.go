@@ -15,7 +15,7 @@ type releaseCmd struct{ dataFlag }
 func (c *releaseCmd) Run(ctx context.Context, std Streams) error {
 	running, err := control.Dial(ctx, c.Data)
 	if errors.Is(err, control.ErrNoServer) {
-		return errors.New("no server runs on " + c.Data + ": nothing is held; deliveries are held only while one runs")
+		return errors.New("no server is running on " + c.Data + ", so no deliveries are paused")
 	} else if err != nil {
 		return err
 	}
@@ -23,15 +23,16 @@ func (c *releaseCmd) Run(ctx context.Context, std Streams) error {
 	if err := running.Release(ctx); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(std.Out, "The deliveries that were held are sent.")
+	_, err = fmt.Fprintln(std.Out, "Started the paused deliveries.")
 	return err
 }
 
-// describeRepeats says how many deliveries may be sent again.
+// describeRepeats says how many deliveries may be sent a second time.
 func describeRepeats(r *store.Repeats) string {
-	more := ""
+	atLeast := ""
 	if r.More {
-		more = "at least "
+		atLeast = "at least "
 	}
-	return more + webhook.Count(r.Deliveries, "delivery") + " and " + webhook.Count(r.Events, "waiting event") + " may have been sent already"
+	return atLeast + webhook.Count(r.Deliveries, "delivery") + " and " + webhook.Count(r.Events, "pending event") +
+		" may have been sent already"
 }

@@ -23,11 +23,11 @@ type restoreCmd struct {
 	dataFlag
 	keyFlag
 	passphraseFlag
-	From        string `placeholder:"FILE|URL" help:"The backup to restore, or the URL of a replica (file://, s3://); without it the replica that --litestream names."`
-	Litestream  string `placeholder:"FILE" help:"The configuration of the replica to restore from, in Litestream's own format; without it litestream.yml in the working directory."`
-	At          string `placeholder:"TIME" help:"From a replica: the state of this time, such as 2026-03-14T08:24:48Z, and not the newest."`
-	WithoutKeys bool   `help:"Leave the keys of the backup alone, and ask for no passphrase: secret.key is in the data directory, or is named by --secret-key-file."`
-	Force       bool   `help:"Replace the data that is there. It is moved into a folder beside."`
+	From        string `placeholder:"FILE|URL" help:"Backup file or replica URL (file://, s3://) to restore from. Default: the replica in --litestream."`
+	Litestream  string `placeholder:"FILE" help:"Replica configuration in Litestream's format. Default: litestream.yml in the working directory."`
+	At          string `placeholder:"TIME" help:"Point in time of a replica to restore, such as 2026-03-14T08:24:48Z. Default: the newest."`
+	WithoutKeys bool   `help:"Ignore the keys in the backup and ask for no passphrase. Needs secret.key in the data directory, or --secret-key-file."`
+	Force       bool   `help:"Replace existing data. It is moved to a subdirectory of the data directory."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, std Streams) error {
@@ -35,19 +35,19 @@ func (c *restoreCmd) Run(ctx context.Context, std Streams) error {
 		return c.fromReplica(ctx, std)
 	}
 	if c.At != "" {
-		return usagef("--at: a backup has one state; leave it out")
+		return usagef("--at: only applies to a replica; a backup has a single state")
 	}
 	return c.fromFile(ctx, std)
 }
 
-// fromFile restores a backup that is a file.
+// fromFile restores a backup file.
 func (c *restoreCmd) fromFile(ctx context.Context, std Streams) (err error) {
 	f, err := openBackup(c.From)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	r, err := c.take(c.Force)
+	r, err := c.open(c.Force)
 	if err != nil {
 		return err
 	}
@@ -59,17 +59,24 @@ func (c *restoreCmd) fromFile(ctx context.Context, std Streams) (err error) {
 	case err != nil:
 		return fmt.Errorf("%s: %w; nothing was changed", c.From, err)
 	}
-	fmt.Fprintf(std.Out, "%s is as it was at %s: %s.\n", terminal.Escape(c.Data), webhook.FormatTime(a.CreatedAt), counts(contents))
-	fmt.Fprintln(std.Out, "What has been sent since then may be sent again, with the same delivery ids where the deliveries are in the backup.")
-	if aside != "" {
-		fmt.Fprintf(std.Out, "What was there is in %s; remove it when it is of no more use.\n", terminal.Escape(aside))
-	}
+	fmt.Fprintf(std.Out, "Restored %s as of %s: %s.\n", terminal.Escape(c.Data), webhook.FormatTime(a.CreatedAt), counts(contents))
+	fmt.Fprintln(std.Out, "Webhooks sent since then may be sent again. Deliveries in the backup keep their ids.")
+	printAside(std, aside)
 	return nil
 }
 
-// fill puts a backup into the place of the data directory's files, when all of it
-// was found right.
-func (c *restoreCmd) fill(ctx context.Context, std Streams, r *store.Restoration, f *os.File) (aside string, a *archive.Archive, contents *store.Contents, err error) {
+// printAside says where the previous data is, if there was any.
+func printAside(std Streams, aside string) {
+	if aside != "" {
+		fmt.Fprintf(std.Out, "The previous data is in %s. Remove it when you no longer need it.\n", terminal.Escape(aside))
+	}
+}
+
+// fill replaces the files of the data directory with those of a backup, after it has verified
+// all of them.
+func (c *restoreCmd) fill(
+	ctx context.Context, std Streams, r *store.Restoration, f *os.File,
+) (aside string, a *archive.Archive, contents *store.Contents, err error) {
 	info, err := f.Stat()
 	if err == nil {
 		err = roomFor(r.Dir(), info.Size())
@@ -88,7 +95,7 @@ func (c *restoreCmd) fill(ctx context.Context, std Streams, r *store.Restoration
 	if err != nil {
 		return "", nil, nil, err
 	}
-	// Event types that came later are not of this state, and go.
+	// An empty directory removes event types that are newer than the backup.
 	if err := os.MkdirAll(filepath.Join(r.Dir(), archive.EventTypesDir), 0o700); err != nil {
 		return "", nil, nil, err
 	}
@@ -102,8 +109,8 @@ func (c *restoreCmd) fill(ctx context.Context, std Streams, r *store.Restoration
 	return aside, a, &found, err
 }
 
-// keys puts the keys of a backup among the files to be restored, and returns the
-// one that its database needs: from the backup, or where it is kept.
+// keys writes the keys of a backup into the directory to restore. It returns the key of the
+// database, from the backup or from the key file.
 func (c *restoreCmd) keys(ctx context.Context, std Streams, r *store.Restoration, a *archive.Archive) ([]byte, error) {
 	certificate := filepath.Join(r.Dir(), certs.CAFile)
 	if !a.HasKeys() || c.WithoutKeys {
@@ -122,7 +129,7 @@ func (c *restoreCmd) keys(ctx context.Context, std Streams, r *store.Restoration
 	}
 	for name, content := range keys {
 		if name == archive.SecretKeyFile && c.SecretKeyFile != "" {
-			continue // it is kept there, and is not made
+			continue // use the existing file
 		}
 		if err := os.WriteFile(filepath.Join(r.Dir(), name), content, 0o600); err != nil {
 			return nil, err
@@ -137,15 +144,14 @@ func (c *restoreCmd) keys(ctx context.Context, std Streams, r *store.Restoration
 	return keys[archive.SecretKeyFile], nil
 }
 
-// keptKey returns the key that is kept elsewhere, or in the data directory
-// already.
+// keptKey returns the key from --secret-key-file or the data directory.
 func (c *restoreCmd) keptKey(a *archive.Archive) ([]byte, error) {
 	key, err := store.ReadKeys(c.Data, c.SecretKeyFile)
 	if c.SecretKeyFile == "" && errors.Is(err, fs.ErrNotExist) {
 		if !a.HasKeys() {
-			return nil, errors.New("it holds no keys: put its secret.key into the data directory, or name the file by --secret-key-file")
+			return nil, errors.New("the backup has no keys: copy its secret.key into the data directory, or set --secret-key-file")
 		}
-		return nil, errors.New("there is no secret.key in the data directory: restore it from the backup, or name the file by --secret-key-file")
+		return nil, errors.New("no secret.key in the data directory: restore it from the backup, or set --secret-key-file")
 	}
 	return key, c.keyFlag.explain(err)
 }
@@ -156,9 +162,10 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	// A replica holds the database alone: the key may be there already, and stays.
+	// A replica has only the database. A secret.key without a database is no reason to
+	// require --force, and stays.
 	_, err = os.Stat(filepath.Join(c.Data, "service.db"))
-	r, err := c.take(c.Force || errors.Is(err, fs.ErrNotExist))
+	r, err := c.open(c.Force || errors.Is(err, fs.ErrNotExist))
 	if err != nil {
 		return err
 	}
@@ -175,35 +182,35 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std Streams) (err error) {
 		return err
 	}
 	for _, d := range y.Damaged {
-		fmt.Fprintf(std.Err, "Warning: %s. The changes in it were restored from other objects.\n", terminal.Escape(d))
+		fmt.Fprintf(std.Err, "Warning: %s. Its changes were restored from other objects.\n", terminal.Escape(d))
 	}
-	fmt.Fprintf(std.Out, "%s is as it was at %s, restored from %s.\n", terminal.Escape(c.Data), webhook.FormatTime(y.State), terminal.Escape(y.From))
-	fmt.Fprintln(std.Out, spelled("What has been sent since then is not known any more, and is sent again: service serve --restore-hold 1h holds deliveries, so that you can look first.", ownName()))
-	if aside != "" {
-		fmt.Fprintf(std.Out, "What was there is in %s; remove it when it is of no more use.\n", terminal.Escape(aside))
-	}
+	fmt.Fprintf(std.Out, "Restored %s as of %s, from %s.\n", terminal.Escape(c.Data), webhook.FormatTime(y.State), terminal.Escape(y.From))
+	fmt.Fprintln(std.Out, spelled("Webhooks sent since then will be sent again. To check first, "+
+		"start with service serve --restore-hold 1h, which pauses deliveries.", ownName()))
+	printAside(std, aside)
 	if _, err := os.Stat(filepath.Join(c.Data, archive.SecretKeyFile)); errors.Is(err, fs.ErrNotExist) && c.SecretKeyFile == "" {
-		fmt.Fprintf(std.Out, "A replica does not hold the key of the secrets: put the service's secret.key into %s before it starts, or name it by --secret-key-file.\n", terminal.Escape(c.Data))
+		fmt.Fprintf(std.Out, "A replica does not include the key: "+
+			"before the service starts, copy its secret.key into %s, or set --secret-key-file.\n", terminal.Escape(c.Data))
 	}
 	return nil
 }
 
-// replica is what the flags say of the replica to restore, and of the time.
+// replica returns the replica to restore and the point in time, from the flags.
 func (c *restoreCmd) replica() (from *replica.Config, at time.Time, err error) {
 	var f configErrors
 	if c.At != "" {
 		if at, err = time.Parse(time.RFC3339, c.At); err != nil {
 			f.add("at", "must be a time such as 2026-03-14T08:24:48Z, not %q", c.At)
 		} else if at.After(time.Now()) {
-			f.add("at", "must not lie in the future, as %q does", c.At)
+			f.add("at", "must not be in the future, like %q", c.At)
 		}
 	}
 	if c.WithoutKeys {
-		f.add("without-keys", "a replica holds no keys; leave it out")
+		f.add("without-keys", "only applies to a backup; a replica has no keys")
 	}
 	if c.From != "" {
 		if c.Litestream != "" {
-			f.add("litestream", "--from names the replica already; leave one of the two out")
+			f.add("litestream", "must not be set with --from, which already names a replica")
 		}
 		if from, err = replica.ParseURL(c.From); err != nil {
 			f.add("from", "%v", err)
@@ -212,20 +219,21 @@ func (c *restoreCmd) replica() (from *replica.Config, at time.Time, err error) {
 	} else if from, err = readReplica(c.Litestream); err != nil {
 		f.add("litestream", "%v", err)
 	} else if from == nil {
-		f.add("from", "must name a backup or the URL of a replica, unless --litestream FILE (or %s in the working directory) names a replica", replicaFile)
+		f.add("from", "is required: a backup file or the URL of a replica. "+
+			"Or set --litestream, or put %s into the working directory", replicaFile)
 	}
 	return from, at, f.err()
 }
 
-// take takes the data directory to be filled.
-func (c *restoreCmd) take(force bool) (*store.Restoration, error) {
-	if err := c.mine(); err != nil {
+// open locks the data directory for a restore.
+func (c *restoreCmd) open(force bool) (*store.Restoration, error) {
+	if err := c.checkOwner(); err != nil {
 		return nil, err
 	}
 	r, err := store.Restore(c.Data, force)
 	switch {
 	case errors.Is(err, store.ErrNotEmpty):
-		return nil, fmt.Errorf("%w; --force replaces what is there", err)
+		return nil, fmt.Errorf("%w; --force replaces it", err)
 	case errors.Is(err, store.ErrLocked):
 		return nil, fmt.Errorf("%w; stop it first", err)
 	}

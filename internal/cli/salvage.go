@@ -14,23 +14,23 @@ import (
 
 type salvageCmd struct {
 	dataFlag
-	From   string `env:"-" placeholder:"DIR" help:"The data directory of the old primary, or a copy of it (required). It is read, and not changed; no service may have it open."`
-	DryRun bool   `env:"-" help:"Publish nothing, and print what would be published."`
+	From   string `env:"-" placeholder:"DIR" help:"Data directory of the old primary, or a copy (required). It is not changed. No service may be running on it."`
+	DryRun bool   `env:"-" help:"Print what would be published, and publish nothing."`
 }
 
-// The bounds of one request to the server, which takes 1 MiB.
+// Limits of one request to the server, which accepts 1 MiB.
 const (
 	salvageIDs   = 1000
-	salvageBytes = 500 << 10 // of events; they travel as base64
+	salvageBytes = 500 << 10 // of events; base64 adds a third
 )
 
-// maxListed is how many events, and how many records, are named.
+// maxListed limits the printed events, and the printed records.
 const maxListed = 100
 
-// errNotSalvaged is what the command fails with when events are left.
-var errNotSalvaged = errors.New("not all missing events could be published; run the command again once the reasons above are dealt with")
+// errNotSalvaged is the error of the command if events are left.
+var errNotSalvaged = errors.New("not all missing events could be published; resolve the problems above and run the command again")
 
-// Run publishes on the running server the events that it lacks.
+// Run publishes the missing events to the running server.
 func (c *salvageCmd) Run(ctx context.Context, std Streams) (err error) {
 	var f configErrors
 	if c.From == "" {
@@ -39,7 +39,7 @@ func (c *salvageCmd) Run(ctx context.Context, std Streams) (err error) {
 	}
 	running, err := control.Dial(ctx, c.Data)
 	if errors.Is(err, control.ErrNoServer) {
-		return errors.New("no server runs on " + c.Data + ": start the new primary first; --data names its data directory")
+		return errors.New("no server is running on " + c.Data + ": start the new primary first, and set --data to its data directory")
 	} else if err != nil {
 		return err
 	}
@@ -53,13 +53,13 @@ func (c *salvageCmd) Run(ctx context.Context, std Streams) (err error) {
 	defer func() { err = errors.Join(err, old.Close()) }()
 	s := &salvage{std: std, server: running, old: old, dryRun: c.DryRun, progress: terminal.NewProgress(std.Err)}
 	if old.Warning != "" {
-		s.progress.Note("%s; only what is before the damage can be read", old.Warning)
+		s.progress.Note("%s; only the data before the damage is readable", old.Warning)
 	}
 	err = s.events(ctx)
 	s.progress.End()
 	s.summary()
 	if err != nil {
-		return fmt.Errorf("%w; the command can be run again, and publishes no event twice", err)
+		return fmt.Errorf("%w; you can run the command again: it publishes no event twice", err)
 	}
 	if err := s.records(ctx); err != nil {
 		return err
@@ -82,11 +82,11 @@ type salvage struct {
 	compared  int
 	missing   int
 	added     int
-	delivered int // of the missing, those that a subscriber has accepted already
+	delivered int // of the missing, those that a subscriber has already accepted
 	expired   int // missing, and older than the retention
-	unknown   int // of programs that the server does not know
+	unknown   int // in programs that the server does not have
 	refused   int
-	listed    int // lines about single events
+	listed    int // events reported one by one
 }
 
 func (s *salvage) events(ctx context.Context) error {
@@ -102,13 +102,13 @@ func (s *salvage) events(ctx context.Context) error {
 	return nil
 }
 
-// program compares one program's log, in its order.
+// program compares the log of one program, in order.
 func (s *salvage) program(ctx context.Context, program string) error {
 	unknown := 0
 	defer func() {
 		if unknown > 0 {
 			s.unknown += unknown
-			s.say("%s of program %s not published: the new primary has no such program; create it with: %s token create --program %s",
+			s.printLine("%s of program %s not published: the new primary has no such program; create it with: %s token create --program %s",
 				webhook.Count(unknown, "event"), program, ownName(), shellQuote(program))
 		}
 	}()
@@ -138,7 +138,7 @@ func (s *salvage) program(ctx context.Context, program string) error {
 	}
 }
 
-// choose returns those of the events that are to be published.
+// choose returns the events to publish.
 func (s *salvage) choose(events []store.OldEvent, y *control.MissingEvents) (missing []store.OldEvent) {
 	absent := make(map[string]bool, len(y.Missing))
 	for _, id := range y.Missing {
@@ -148,7 +148,7 @@ func (s *salvage) choose(events []store.OldEvent, y *control.MissingEvents) (mis
 		switch {
 		case !absent[e.ID]:
 		case e.ReceivedAt.Before(y.KeptFrom):
-			s.expired++ // it may have been there, and was removed
+			s.expired++ // the new primary may have removed it
 		default:
 			missing = append(missing, e)
 		}
@@ -156,7 +156,7 @@ func (s *salvage) choose(events []store.OldEvent, y *control.MissingEvents) (mis
 	return missing
 }
 
-// publish publishes missing events in their order.
+// publish publishes missing events in order.
 func (s *salvage) publish(ctx context.Context, program string, missing []store.OldEvent) error {
 	var batch []store.SalvagedEvent
 	var ids []string
@@ -193,42 +193,42 @@ func (s *salvage) publish(ctx context.Context, program string, missing []store.O
 	return flush()
 }
 
-// say prints a line of the result.
-func (s *salvage) say(format string, args ...any) {
+// printLine prints one line to stdout.
+func (s *salvage) printLine(format string, args ...any) {
 	s.progress.End()
 	fmt.Fprintf(s.std.Out, "%s\n", terminal.Line(fmt.Sprintf(format, args...)))
 }
 
-// event says something of one event, at most maxListed times.
+// event prints a line about one event, for the first maxListed events.
 func (s *salvage) event(format string, args ...any) {
 	if s.listed++; s.listed <= maxListed {
-		s.say(format, args...)
+		s.printLine(format, args...)
 	}
 }
 
 func (s *salvage) summary() {
 	if more := s.listed - maxListed; more > 0 {
-		s.say("%d more events not published", more)
+		s.printLine("%d more events not published", more)
 	}
 	if s.expired > 0 {
-		s.say("%s not published: missing, and older than the retention of the new primary", webhook.Count(s.expired, "event"))
+		s.printLine("%s not published: older than the retention of the new primary", webhook.Count(s.expired, "event"))
 	}
 	again := ""
 	if s.delivered > 0 {
-		again = fmt.Sprintf("; %d of them had reached a subscriber already, which gets them again with the same event ids", s.delivered)
+		again = fmt.Sprintf("; subscribers already got %d of them and get them again with the same event ids", s.delivered)
 	}
 	compared := webhook.Count(s.compared, "event") + " compared"
 	switch {
 	case s.missing == 0:
-		s.say("%s: none is to be published", compared)
+		s.printLine("%s: none to publish", compared)
 	case s.dryRun:
-		s.say("%s: %d missing, %d would be published%s", compared, s.missing, s.missing-s.refused, again)
+		s.printLine("%s: %d missing, %d would be published%s", compared, s.missing, s.missing-s.refused, again)
 	default:
-		s.say("%s: %d missing, %d published%s", compared, s.missing, s.added, again)
+		s.printLine("%s: %d missing, %d published%s", compared, s.missing, s.added, again)
 	}
 }
 
-// records lists what else exists on the old primary alone.
+// records lists other records that exist only on the old primary.
 func (s *salvage) records(ctx context.Context) error {
 	old, err := s.old.Records(ctx)
 	if err != nil {
@@ -243,13 +243,13 @@ func (s *salvage) records(ctx context.Context) error {
 	return nil
 }
 
-// printDifferences prints what the old primary alone knows of records. It is not
-// copied: secrets may have been changed since, and deletions are an admin's word.
+// printDifferences prints the changes of records that only the old primary has. They are not
+// copied: secrets may have changed since, and only an admin should delete records.
 func printDifferences(w io.Writer, all []store.Difference) {
 	if len(all) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "Only the old primary has the following. It is not copied; repeat it where it is still wanted:")
+	fmt.Fprintln(w, "Only the old primary has these changes. They are not copied; repeat those that you still need:")
 	for i, d := range all {
 		if i == maxListed {
 			fmt.Fprintf(w, "  and %d more\n", len(all)-i)
@@ -262,9 +262,11 @@ func printDifferences(w io.Writer, all []store.Difference) {
 		if d.Label != "" {
 			of += " (" + d.Label + ")"
 		}
-		what := map[string]string{"created": "created at " + webhook.FormatTime(d.CreatedAt), "changed": "changed", "ended": "deleted"}[d.What]
+		what := map[string]string{
+			"created": "created at " + webhook.FormatTime(d.CreatedAt), "changed": "changed", "ended": "deleted",
+		}[d.What]
 		if d.What == "ended" && d.Kind == "token" {
-			what = "revoked, and valid on the new primary"
+			what = "revoked; still valid on the new primary"
 		}
 		fmt.Fprintf(w, "  %s\n", terminal.Line(fmt.Sprintf("%s %s%s: %s", d.Kind, d.ID, of, what)))
 	}

@@ -10,19 +10,19 @@ import (
 
 type serveCmd struct {
 	serveFlags
-	Demo bool `help:"The same on a throw-away data directory, with a program, a token, receivers, subscriptions and sample events of every type being published."`
+	Demo bool `help:"Run on temporary data, with two receivers and subscriptions, and publish sample events."`
 }
 
 func (c *serveCmd) Run(ctx context.Context, std Streams, conf *configuration, line *kong.Context) error {
 	if c.Demo && conf.given["data"] {
-		f := configErrors{{"data", "--demo has a throw-away data directory of its own; leave one of the two out"}}
+		f := configErrors{{"data", "must not be set with --demo, which uses a temporary data directory"}}
 		return f.err()
 	}
 	if c.Demo {
-		c.keyFlag = keyFlag{} // throw-away data has a throw-away key
+		c.keyFlag = keyFlag{} // temporary data gets a temporary key
 	}
 	if c.Demo && c.LogLevel == "info" {
-		c.LogLevel = "warn" // the demo tells what happens in lines of its own
+		c.LogLevel = "warn" // the demo prints what happens itself
 	}
 	s, err := c.settings(std.Err)
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 	"service/internal/server"
 )
 
-// The addresses that --listen and --http-listen stand for when they are auto.
+// Values of --listen and --http-listen if they are auto.
 const (
 	localListen  = "127.0.0.1:8443"
 	domainListen = ":443"
 	plainListen  = ":80" // with a domain
 )
 
-// maxDomains bounds how many names have certificates of their own.
+// maxDomains limits the names with an ACME certificate.
 const maxDomains = 100
 
-// httpsSettings reads the flags of serve for its addresses, HTTPS and certificates.
+// httpsSettings parses the flags of serve for addresses, HTTPS and certificates.
 func (f *configErrors) httpsSettings(c *serveFlags, s *server.Config) {
 	for _, name := range c.Domain {
 		if domain := f.domain("domain", name); domain != "" && !slices.Contains(s.Domains, domain) {
@@ -48,13 +48,13 @@ func (f *configErrors) httpsSettings(c *serveFlags, s *server.Config) {
 	}
 }
 
-// issuer reads the flags for the ACME issuer.
+// issuer parses the flags for the ACME certificate authority.
 func (f *configErrors) issuer(c *serveFlags, s *server.Config) {
-	const unused = "is for the certificates of --domain, and there is none"
+	const unused = "needs --domain"
 	s.ACMEEmail, s.ACMECA = c.ACMEEmail, c.ACMECA
 	if c.ACMEEmail != "" {
 		if a, err := mail.ParseAddress(c.ACMEEmail); err != nil || a.Address != c.ACMEEmail {
-			f.add("acme-email", "must be an address such as admin@example.com, not %q", c.ACMEEmail)
+			f.add("acme-email", "must be an email address such as admin@example.com, not %q", c.ACMEEmail)
 		}
 		if len(c.Domain) == 0 {
 			f.add("acme-email", unused)
@@ -74,12 +74,13 @@ func (f *configErrors) issuer(c *serveFlags, s *server.Config) {
 	}
 	for _, domain := range s.Domains {
 		if c.ACMECA == certs.LetsEncrypt && !certs.IsPublicName(domain) {
-			f.add("domain", "%s is no name on the internet, for which a public issuer could vouch; --acme-ca names one of your own", domain)
+			f.add("domain", "%s is not a public domain name, so Let's Encrypt issues no certificate for it; "+
+				"set --acme-ca to your own ACME server", domain)
 		}
 	}
 }
 
-// httpListen reads the address for plain HTTP.
+// httpListen parses the address for plain HTTP.
 func (f *configErrors) httpListen(c *serveFlags, s *server.Config) {
 	switch c.HTTPListen {
 	case "off":
@@ -91,33 +92,34 @@ func (f *configErrors) httpListen(c *serveFlags, s *server.Config) {
 		s.HTTPListen = c.HTTPListen
 		f.address("http-listen", c.HTTPListen)
 		if _, port, err := net.SplitHostPort(c.HTTPListen); err == nil && port != "0" && c.HTTPListen == s.Listen {
-			f.add("http-listen", "is the same address as --listen; HTTPS and plain HTTP need one each")
+			f.add("http-listen", "must differ from --listen: HTTPS and plain HTTP need separate addresses")
 		}
 	}
 }
 
-// withoutTLS checks the flags that go with --tls off, where host is that of the
-// listen address.
+// withoutTLS checks the flags that conflict with --tls off. host is the host of the listen
+// address.
 func (f *configErrors) withoutTLS(c *serveFlags, listen, host string) {
 	if len(c.Domain) > 0 {
-		f.add("tls", "off cannot be with --domain, whose certificates would be for nobody; leave one of the two out")
+		f.add("tls", "off must not be set with --domain, which is for HTTPS")
 	}
 	if c.HTTPListen != "auto" && c.HTTPListen != "off" {
-		f.add("http-listen", "leads to HTTPS, and there is none with --tls off")
+		f.add("http-listen", "must not be set with --tls off: it redirects to HTTPS")
 	}
 	if len(c.TrustedProxy) > 0 {
-		return // the server refuses clients that come past the proxy
+		return // the server refuses direct clients
 	}
 	if host != "" && !onLoopback(host) {
-		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1:8080, or --trusted-proxy, not %q", listen)
+		f.add("tls", "off would send tokens unencrypted: "+
+			"it needs --listen with a loopback address, such as 127.0.0.1:8080, or --trusted-proxy, not %q", listen)
 	}
 	if host == "" && strings.HasPrefix(listen, ":") {
-		f.add("tls", "off would send tokens unencrypted, and so needs a loopback address to listen on, such as 127.0.0.1%s, or --trusted-proxy, not %[1]q", listen)
+		f.add("tls", "off would send tokens unencrypted: "+
+			"it needs --listen with a loopback address, such as 127.0.0.1%s, or --trusted-proxy, not %[1]q", listen)
 	}
 }
 
-// domain reads a name of the service as it stands in a certificate: in lower
-// case and in ASCII.
+// domain returns a domain name as in certificates: lower case and ASCII.
 func (f *configErrors) domain(flag, s string) string {
 	name, err := idna.Lookup.ToASCII(strings.TrimSuffix(s, "."))
 	_, ip := netip.ParseAddr(s)
@@ -126,7 +128,7 @@ func (f *configErrors) domain(flag, s string) string {
 		return ""
 	}
 	if name == certs.LocalName || strings.HasSuffix(name, "."+certs.LocalName) {
-		f.add(flag, "%s is this machine's name for itself, which the local CA vouches for; leave it out", name)
+		f.add(flag, "%s is always available, with a certificate of the local CA; remove it", name)
 		return ""
 	}
 	return name

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestSignalWhileStarting has a signal arrive before the service is open: that is
-// an orderly end, not a failure.
+// TestSignalWhileStarting checks that a signal during startup is a normal shutdown.
 func TestSignalWhileStarting(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -17,7 +16,7 @@ func TestSignalWhileStarting(t *testing.T) {
 		var out, errs bytes.Buffer
 		code := Run(ctx, []string{"serve", "--data", dir, "--listen", "127.0.0.1:0"}, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
 		if code != exitDone || errs.Len() > 0 || out.Len() > 0 {
-			t.Errorf("%s data: status %d, want %d without a word\n%s%s", run, code, exitDone, &out, &errs)
+			t.Errorf("%s data: got status %d, want %d without output\n%s%s", run, code, exitDone, &out, &errs)
 		}
 	}
 }

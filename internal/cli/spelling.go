@@ -9,15 +9,15 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// The names that the binary is installed under. In the package it has a longer
-// one, since Debian has a command called service.
+// Names of the binary. The package uses the longer one because Debian has a command named
+// service.
 const (
 	usualName    = "service"
 	packagedName = "service-webhooks"
 )
 
-// ownName is the name that this process was called by, as far as it is one of
-// the two.
+// ownName returns the name that this process was started as, if it is the packaged name,
+// otherwise the usual name.
 func ownName() string {
 	if filepath.Base(os.Args[0]) == packagedName {
 		return packagedName
@@ -25,8 +25,8 @@ func ownName() string {
 	return usualName
 }
 
-// spelled returns a text with the commands in it, such as service config show,
-// as they have to be typed where the binary has that name.
+// spelled returns a text with its commands, such as service config show, changed to the
+// given name of the binary.
 func spelled(text, name string) string {
 	if name == usualName || !strings.Contains(text, usualName+" ") {
 		return text
@@ -34,10 +34,11 @@ func spelled(text, name string) string {
 	return regexp.MustCompile(`\bservice (`+commandWords+`|help|--help)\b`).ReplaceAllString(text, name+" $1")
 }
 
-// commandWords are the first words of all commands.
-const commandWords = "serve|standby|promote|publish|listen|token|admin|backup|restore|release|salvage|compact|key|config|doctor|healthcheck|bench|completion|man|version"
+// commandWords are the first words of all commands, for a regular expression.
+const commandWords = "serve|standby|promote|publish|listen|token|admin|backup|restore|release|salvage|compact|" +
+	"key|config|doctor|healthcheck|bench|completion|man|version"
 
-// spellAll spells the help of a command, and of all below it.
+// spellAll applies spelled to the help of a command and its subcommands.
 func spellAll(n *kong.Node, name string) {
 	n.Help, n.Detail = spelled(n.Help, name), spelled(n.Detail, name)
 	for _, f := range n.Flags {
@@ -48,15 +49,15 @@ func spellAll(n *kong.Node, name string) {
 	}
 }
 
-// nameFlag is for a binary that was installed under another name.
+// nameFlag is for a binary installed under another name.
 type nameFlag struct {
-	Name string `default:"${name}" env:"-" placeholder:"NAME" help:"The name that the binary is installed under."`
+	Name string `default:"${name}" env:"-" placeholder:"NAME" help:"Name of the installed binary."`
 }
 
 func (n nameFlag) check() error {
 	var f configErrors
 	if n.Name == "" || strings.Trim(n.Name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
-		f.add("name", "must have nothing but a to z, digits, -, _ and ., not %q", n.Name)
+		f.add("name", "must consist of a to z, digits, -, _ and ., not %q", n.Name)
 	}
 	return f.err()
 }

@@ -16,34 +16,34 @@ import (
 
 type standbyCmd struct {
 	serveFlags
-	Force bool `help:"Also where there is a database already: it is put aside when the standby takes over."`
+	Force bool `help:"Allow an existing database in the data directory. It is moved aside at takeover."`
 }
 
-// Run follows the replica of a primary, and is its successor once it is told to
-// be or the primary's lease has ended.
+// Run follows the replica of a primary. It takes over on promote, or after the primary's
+// lease has expired.
 func (c *standbyCmd) Run(ctx context.Context, std Streams, conf *configuration, line *kong.Context) error {
 	s, err := c.settings(std.Err)
 	if err != nil {
 		return err
 	}
 	if s.Replica == nil {
-		f := configErrors{{"litestream", "is required: the configuration of the replica that the primary keeps"}}
+		f := configErrors{{"litestream", "is required: the configuration of the primary's replica"}}
 		return f.err()
 	}
 	prepare(s, conf.shown(line))
 	b, err := server.OpenStandby(ctx, s, c.Force)
 	switch {
 	case errors.Is(err, store.ErrNotEmpty):
-		return fmt.Errorf("%w; --force puts that aside when the standby takes over", err)
+		return fmt.Errorf("%w; --force moves it aside at takeover", err)
 	case err != nil:
 		return startError(ctx, err)
 	}
-	fmt.Fprintf(std.Out, "Standby   follows %s\n", terminal.Escape(s.Replica.Target()))
-	when := "when it is told to"
+	fmt.Fprintf(std.Out, "Standby   following %s\n", terminal.Escape(s.Replica.Target()))
+	automatic := ""
 	if s.Lease != 0 {
-		when = "when the primary's lease has ended, or is told to"
+		automatic = " when the primary's lease has expired, or"
 	}
-	fmt.Fprintf(std.Out, "          and takes over %s: %s promote --data %s\n", when, s.Program, shellQuote(s.Dir))
+	fmt.Fprintf(std.Out, "          takes over%s on: %s promote --data %s\n", automatic, s.Program, shellQuote(s.Dir))
 	svc, err := b.Run(ctx)
 	if err != nil || svc == nil {
 		return startError(ctx, c.keyFlag.explain(err))
@@ -53,13 +53,13 @@ func (c *standbyCmd) Run(ctx context.Context, std Streams, conf *configuration, 
 
 type promoteCmd struct {
 	dataFlag
-	Force bool `help:"Take the lease even from a primary that renews it. What it accepted after the last upload is lost, and until it notices it also serves."`
+	Force bool `help:"Take the lease even if the primary still renews it. Its writes since the last upload are lost, and both serve until it notices."`
 }
 
 func (c *promoteCmd) Run(ctx context.Context, std Streams) error {
 	running, err := control.Dial(ctx, c.Data)
 	if errors.Is(err, control.ErrNoServer) {
-		return errors.New("no standby runs on " + c.Data)
+		return errors.New("no standby is running on " + c.Data)
 	} else if err != nil {
 		return err
 	}
@@ -68,6 +68,6 @@ func (c *promoteCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "The standby is the primary now, with what was uploaded until %s.\n", webhook.FormatTime(state))
+	_, err = fmt.Fprintf(std.Out, "The standby is now the primary, with all changes uploaded by %s.\n", webhook.FormatTime(state))
 	return err
 }

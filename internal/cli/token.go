@@ -14,37 +14,37 @@ import (
 )
 
 type tokenCmd struct {
-	Create tokenCreateCmd `cmd:"" help:"Print a new token, alone, on stdout. It is shown this once. Creates the program if it is new."`
+	Create tokenCreateCmd `cmd:"" help:"Create a token and print it, this once. Creates the program if it is new."`
 	List   tokenListCmd   `cmd:"" help:"List the tokens, newest first."`
-	Revoke tokenRevokeCmd `cmd:"" help:"End a token at once."`
+	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a token immediately."`
 }
 
 type tokenCreateCmd struct {
 	dataFlag
 	keyFlag
-	Program string   `placeholder:"ID" help:"The program the token is for (required)."`
-	User    string   `placeholder:"ID" help:"The user the token stands for (required)."`
-	Scope   []string `placeholder:"S" help:"What it may do: ${scopes} (required, repeated or with commas)."`
-	Name    string   `placeholder:"N" help:"A name to recognise it by."`
-	Expires string   `placeholder:"D" help:"How long it is valid, such as 90d; without it, until it is revoked."`
+	Program string   `placeholder:"ID" help:"Program that the token gives access to (required)."`
+	User    string   `placeholder:"ID" help:"User that the token acts for (required)."`
+	Scope   []string `placeholder:"S" help:"Permissions (required): ${scopes}."`
+	Name    string   `placeholder:"N" help:"Label for the list of tokens."`
+	Expires string   `placeholder:"D" help:"Lifetime, such as 90d. Default: until it is revoked."`
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 	now := time.Now()
-	asked := webhook.NewToken{ProgramID: c.Program, UserID: c.User, Name: c.Name}
+	request := webhook.NewToken{ProgramID: c.Program, UserID: c.User, Name: c.Name}
 	for _, s := range c.Scope {
-		asked.Scopes = append(asked.Scopes, webhook.Scope(strings.TrimSpace(s)))
+		request.Scopes = append(request.Scopes, webhook.Scope(strings.TrimSpace(s)))
 	}
 	var f configErrors
 	if c.Expires != "" {
 		if after := f.duration("expires", c.Expires, time.Minute, 100*365*24*time.Hour); f == nil {
-			asked.ExpiresAt = now.Add(after).Truncate(time.Millisecond)
+			request.ExpiresAt = now.Add(after).Truncate(time.Millisecond)
 		}
 	}
-	// What the flags say is checked here, so that a mistake is one of usage and
-	// makes no data directory.
-	if wrong := asked.Check(now); wrong != nil {
-		for _, v := range wrong.Validations {
+	// Validate before opening the data: an invalid flag is a usage error and must not
+	// create a data directory.
+	if invalid := request.Check(now); invalid != nil {
+		for _, v := range invalid.Validations {
 			f.add(v.Parameter, "%s", v.Detail)
 		}
 	}
@@ -56,7 +56,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer t.Close()
-	_, secret, err := t.CreateToken(ctx, asked)
+	_, secret, err := t.CreateToken(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -91,10 +91,10 @@ func (c *tokenListCmd) Run(ctx context.Context, std Streams) error {
 	return e.Encode(all)
 }
 
-// printTokens prints a table for people.
+// printTokens prints the tokens as a table.
 func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, spelled("There are no tokens yet; service token create makes one.", ownName()))
+		_, err := fmt.Fprintln(w, spelled("No tokens yet. Create one with service token create.", ownName()))
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -123,7 +123,7 @@ func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 type tokenRevokeCmd struct {
 	dataFlag
 	keyFlag
-	ID string `arg:"" help:"The token's id, as token list shows it."`
+	ID string `arg:"" help:"Id of the token, from token list."`
 }
 
 func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
@@ -136,6 +136,6 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "Token %s (%s…) of program %s is revoked.\n", revoked.ID, revoked.Hint, revoked.ProgramID)
+	_, err = fmt.Fprintf(std.Out, "Revoked token %s (%s…) of program %s.\n", revoked.ID, revoked.Hint, revoked.ProgramID)
 	return err
 }

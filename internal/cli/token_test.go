@@ -31,8 +31,10 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 		t.Fatal(err)
 	}
 	admin := &control.Server{
-		Store: control.AuditedStore{Store: st, Version: "v1"}, Logger: slog.New(slog.DiscardHandler), AdminsChanged: func(string) {},
-		SetupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
+		Store:         control.AuditedStore{Store: st, Version: "v1"},
+		Logger:        slog.New(slog.DiscardHandler),
+		AdminsChanged: func(string) {},
+		SetupLink:     func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -46,21 +48,21 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	return st
 }
 
-// The commands do the same whether a server runs or not.
+// TestTokenCommands runs the commands with a running server and without.
 func TestTokenCommands(t *testing.T) {
 	t.Run("server running", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
 		serveAdmin(t, dir)
 		testTokens(t, dir)
 		if link, _ := expect(t, exitDone, "admin", "setup-link", "--data", dir); link != "https://127.0.0.1:8443/setup/CODE\n" {
-			t.Errorf("setup-link says %q", link)
+			t.Errorf("setup-link printed %q", link)
 		}
 	})
 	t.Run("no server", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
 		testTokens(t, dir)
 		if _, err := expect(t, exitFailed, "admin", "setup-link", "--data", dir); !strings.Contains(err, "no server is running") {
-			t.Errorf("setup-link says %q", err)
+			t.Errorf("setup-link printed %q", err)
 		}
 	})
 }
@@ -74,26 +76,26 @@ func testTokens(t *testing.T, dir string) {
 	secret, _ := command(exitDone, "token", "create", "--program", "acme", "--user", "u1",
 		"--scope", "webhooks.read,webhooks.write", "--scope", "events.write", "--name", "ci", "--expires", "90d")
 	if _, ok := webhook.HashTokenSecret(strings.TrimSuffix(secret, "\n")); !ok {
-		t.Fatalf("stdout is not a token alone: %q", secret)
+		t.Fatalf("got stdout %q, want only a token", secret)
 	}
 	list, _ := command(exitDone, "token", "list")
 	for _, want := range []string{"acme", "u1", "webhooks.read,webhooks.write,events.write", "valid until", "ci", secret[:10]} {
 		if !strings.Contains(list, want) {
-			t.Errorf("%q is not in the list:\n%s", want, list)
+			t.Errorf("the list lacks %q:\n%s", want, list)
 		}
 	}
 	if strings.Contains(list, strings.TrimSpace(secret)) {
 		t.Error("the list shows the secret")
 	}
 	id := strings.Fields(strings.Split(list, "\n")[1])[0]
-	if out, _ := command(exitDone, "token", "revoke", id); !strings.Contains(out, id) || !strings.Contains(out, "revoked") {
-		t.Errorf("revoke says %q", out)
+	if out, _ := command(exitDone, "token", "revoke", id); !strings.HasPrefix(out, "Revoked token "+id) {
+		t.Errorf("revoke printed %q", out)
 	}
 	if list, _ = command(exitDone, "token", "list", "--json"); !strings.Contains(list, `"revoked_at"`) {
 		t.Errorf("the token is not revoked: %s", list)
 	}
 	if _, err := command(exitFailed, "token", "revoke", "nope"); err != "service: There is no such token.\n" {
-		t.Errorf("revoking an unknown token says %q", err)
+		t.Errorf("revoking an unknown token printed %q", err)
 	}
 }
 
@@ -103,32 +105,37 @@ func TestTokenUsage(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{nil, []string{"3 settings are wrong", "--program: is required", "--user: is required", "--scope: is required: one or more of webhooks.read"}},
+		{nil, []string{
+			"3 settings are wrong", "--program: is required", "--user: is required", "--scope: is required: one or more of webhooks.read",
+		}},
 		{[]string{"--program", "a b", "--user", "u", "--scope", "x"}, []string{"--program: must be", `--scope: "x" is not one of`}},
 		{[]string{"--program", "a", "--user", "u", "--scope", "events.read,events.read"}, []string{`"events.read" is given twice`}},
-		{[]string{"--program", "a", "--user", "u", "--scope", "events.read", "--expires", "soon"}, []string{"--expires: must be a duration such as 90d"}},
-		{[]string{"--program", "a", "--user", "u", "--scope", "events.read", "--expires", "0d"}, []string{"--expires: must be from 1m to"}},
+		{[]string{"--program", "a", "--user", "u", "--scope", "events.read", "--expires", "soon"},
+			[]string{"--expires: must be a duration such as 90d"}},
+		{[]string{"--program", "a", "--user", "u", "--scope", "events.read", "--expires", "0d"},
+			[]string{"--expires: must be from 1m to"}},
 		{[]string{"--programme", "a"}, []string{"unknown flag --programme"}},
 	}
 	for _, test := range tests {
 		var out, errs bytes.Buffer
 		got := Run(t.Context(), append([]string{"token", "create", "--data", dir}, test.args...), Streams{nil, &out, &errs})
 		if got != exitUsage || out.Len() > 0 || strings.Count(errs.String(), "\n") != 1 {
-			t.Errorf("%v: exit status %d, stdout %q, stderr %q", test.args, got, &out, &errs)
+			t.Errorf("%v: got exit status %d, stdout %q, stderr %q; want %d and one line on stderr", test.args, got, &out, &errs, exitUsage)
 		}
 		for _, want := range test.want {
 			if !strings.Contains(errs.String(), want) {
-				t.Errorf("%v: %q is not in %q", test.args, want, &errs)
+				t.Errorf("%v: got %q, want %q", test.args, &errs, want)
 			}
 		}
 	}
 	for _, args := range [][]string{{"token", "list"}, {"token", "revoke", "x"}} {
 		var errs bytes.Buffer
-		if got := Run(t.Context(), append(args, "--data", dir), Streams{nil, &errs, &errs}); got != exitFailed || !strings.Contains(errs.String(), "there is no data in") {
-			t.Errorf("%v: exit status %d, %q", args, got, &errs)
+		got := Run(t.Context(), append(args, "--data", dir), Streams{nil, &errs, &errs})
+		if got != exitFailed || !strings.Contains(errs.String(), "there is no data in") {
+			t.Errorf("%v: got exit status %d, %q", args, got, &errs)
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a data directory was made by commands that failed: %v", err)
+		t.Errorf("failed commands created a data directory: %v", err)
 	}
 }

@@ -21,7 +21,7 @@ func (versionCmd) Run(std Streams) error {
 	return err
 }
 
-// versionFlag is --version, which does the same.
+// versionFlag is --version. It does the same as the command version.
 type versionFlag bool
 
 func (versionFlag) BeforeReset(app *kong.Kong) error {
@@ -29,12 +29,12 @@ func (versionFlag) BeforeReset(app *kong.Kong) error {
 	return versionCmd{}.Run(Streams{Out: app.Stdout})
 }
 
-// releaseVersion is set by the release's linker (-X service/internal/cli.releaseVersion=…), and
-// by nothing else.
+// releaseVersion is set by packaging/release, with the linker flag
+// -X service/internal/cli.releaseVersion=….
 var releaseVersion string
 
-// version is the version of this binary: that of the release, of the module, or
-// of the commit it was built from.
+// version returns the version of this binary: of the release, the module or the commit that
+// it was built from.
 func version() string {
 	if releaseVersion != "" {
 		return releaseVersion

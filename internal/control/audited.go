@@ -65,7 +65,7 @@ func (t AuditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) 
 		return r, err
 	}
 	return r, t.Write(ctx, func(w store.Write) error {
-		return w.Audit(t.entry(webhook.ActionKeyRotate, "", "", CountEncrypted(r.Secrets())+" anew"))
+		return w.Audit(t.entry(webhook.ActionKeyRotate, "", "", "re-encrypted "+webhook.Count(r.Secrets(), "secret")))
 	})
 }
 
@@ -184,7 +184,7 @@ func (t AuditedStore) source(ctx context.Context, r *archive.Request) (*archive.
 	}
 	detail := "without the keys"
 	if r.Keys {
-		detail = "with the keys, sealed"
+		detail = "with the keys, encrypted"
 	}
 	err = t.Write(ctx, func(w store.Write) error {
 		return w.Audit(t.entry(webhook.ActionBackupCreate, "", "", detail))
@@ -193,12 +193,4 @@ func (t AuditedStore) source(ctx context.Context, r *archive.Request) (*archive.
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
-}
-
-// CountEncrypted says how many secrets a new key has encrypted.
-func CountEncrypted(secrets int) string {
-	if secrets == 1 {
-		return "1 secret is sealed"
-	}
-	return fmt.Sprintf("%d secrets are sealed", secrets)
 }

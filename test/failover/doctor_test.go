@@ -47,8 +47,8 @@ func TestDoctorHang(t *testing.T) {
 	}
 	defer p.Signal(syscall.SIGCONT)
 	doctor(t, in, true, []string{"--data", in.Data, "--listen", address, "--tls", "off", "--litestream", "off"},
-		"FAIL  server: one runs on "+in.Data+", and has not answered within ",
-		"FAIL  listener: http://"+address+"/readyz gives no answer in time")
+		"FAIL  server: a server is running on "+in.Data+", but did not answer within ",
+		"FAIL  listener: http://"+address+"/readyz did not respond in time")
 
 	ended := make(chan struct{})
 	t.Cleanup(func() { close(ended) })
@@ -83,7 +83,7 @@ func TestDoctorLease(t *testing.T) {
 	doctor(t, other, true, args, "FAIL  lease: another service holds the lease: "+host, "refuses to write to its replica")
 	f.publish(0)
 	f.one.Kill(f.primary)
-	doctor(t, f.one, false, one, "OK    lease: it can be taken")
+	doctor(t, f.one, false, one, "OK    lease: available")
 	if !f.two.AwaitReady(f.standby) {
 		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
 	}

@@ -130,7 +130,7 @@ func TestSalvage(t *testing.T) {
 		t.Helper()
 		return y.present.Command(append([]string{"salvage", "--from", from, "--data", y.present.Data}, more...)...)
 	}
-	if out, err := salvage(); err == nil || !strings.Contains(out, "no server runs on") {
+	if out, err := salvage(); err == nil || !strings.Contains(out, "no server is running on") {
 		t.Errorf("without a server: %v\n%s", err, out)
 	}
 	p := y.present.MustStart()
@@ -146,12 +146,12 @@ func TestSalvage(t *testing.T) {
 	left := []string{
 		"1 event of program lost not published: the new primary has no such program; create it with: service token create --program lost",
 		"event " + eventID(50) + " of program p not published: name is not the name of an event type",
-		"1 event not published: missing, and older than the retention",
+		"1 event not published: older than the retention",
 		"not all missing events could be published",
 		"program lost: created at ",
 		"/hook): created at ",
 		"token " + y.revoked + " of program p (",
-		"revoked, and valid on the new primary",
+		"revoked; still valid on the new primary",
 	}
 	out, err := salvage("--dry-run")
 	if err == nil {
@@ -189,7 +189,7 @@ func TestSalvage(t *testing.T) {
 	if out, err = salvage(); err != nil {
 		t.Errorf("a repetition: %v\n%s", err, out)
 	}
-	wants(out, "53 events compared: none is to be published")
+	wants(out, "53 events compared: none to publish")
 	if strings.Contains(out, "hidden") {
 		t.Errorf("the output has the query of a URL:\n%s", out)
 	}

@@ -135,7 +135,7 @@ func TestAcknowledge(t *testing.T) {
 	harness.WaitFor(t, "the bucket to be used again", func() bool { return publish(id) == http.StatusCreated })
 	in.MustStop(run)
 
-	if out, err := in.Command(append(in.Args("serve"), "--litestream", "off")...); err == nil || !strings.Contains(out, "--acknowledge: replica needs a replica: name its configuration with --litestream") {
+	if out, err := in.Command(append(in.Args("serve"), "--litestream", "off")...); err == nil || !strings.Contains(out, "--acknowledge: replica needs a replica: set --litestream") {
 		t.Errorf("without a replica: %v\n%s", err, out)
 	}
 }

@@ -75,7 +75,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 		return response{}, tooBusy(err)
 	}
 	if !right {
-		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "current", Label: "Present password", Text: "is not right"}})
+		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "current", Label: "Current password", Text: "is not right"}})
 	}
 	h.limiter.refund(tried)
 	ended, secret := 0, ""

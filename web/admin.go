@@ -8,14 +8,14 @@ import (
 	"service/webhook"
 )
 
-// setupForm is the form of the first admin.
+// setupForm is the form that creates the first admin.
 type setupForm struct {
 	action string
-	email  string // as it was typed
+	email  string // as typed
 	errors []ui.FieldError
 }
 
-// checkSetup returns the code of a setup link, or a problem when it is not good.
+// checkSetup returns the code of a setup link, or a problem when the link is invalid.
 func (h *signInPages) checkSetup(r *request) (string, error) {
 	code := r.PathValue("code")
 	any, err := h.store.Admins().Exist(r.Context())
@@ -25,15 +25,15 @@ func (h *signInPages) checkSetup(r *request) (string, error) {
 	if any || !h.setupCodes.ok(code) {
 		p := invalidLink()
 		if !any {
-			p.text += " Ask the running service for a new one, in a terminal on its machine:"
-			p.command = h.command("admin setup-link")
+			p.text += " To print a new link, run this on the server:"
+			p.command, p.after = h.setupLinkCommand(), dataFlagHint
 		}
 		return "", p
 	}
 	return code, nil
 }
 
-// newFirstAdmin shows the form of the first admin, which does not use the link up.
+// newFirstAdmin shows the form of the first admin. The link stays valid.
 func (h *signInPages) newFirstAdmin(r *request) (response, error) {
 	code, err := h.checkSetup(r)
 	if err != nil {
@@ -43,10 +43,10 @@ func (h *signInPages) newFirstAdmin(r *request) (response, error) {
 }
 
 func (h *signInPages) renderSetup(r *request, status int, s setupForm) response {
-	return response{page: setupPage(h.frame(r, "The first admin"), s), status: status, secret: true}
+	return response{page: setupPage(h.frame(r, "Create the first admin"), s), status: status, secret: true}
 }
 
-// createFirstAdmin makes the first admin and signs in.
+// createFirstAdmin creates the first admin and signs in.
 func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 	code, err := h.checkSetup(r)
 	if err != nil {
@@ -76,12 +76,12 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}
-		if err := sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, "the first admin, by the setup link")); err != nil {
+		if err := sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, "first admin, by the setup link")); err != nil {
 			return err
 		}
 		return sw.Audit(r.signInEntry())
 	})
-	if isCallerError(err) { // somebody else was first
+	if isCallerError(err) { // another request was first
 		return response{}, invalidLink()
 	}
 	if err != nil {
@@ -91,18 +91,18 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
 }
 
-// checkNewPassword returns what is wrong with a new password that was typed twice.
+// checkNewPassword returns the faults of a new password that was typed twice.
 func checkNewPassword(password, again string) []webhook.Validation {
 	wrong := webhook.CheckPassword("password", password)
 	if wrong == nil && password != again {
-		wrong = []webhook.Validation{{Code: webhook.InvalidValue, Parameter: "again", Detail: "is not the same as the first"}}
+		wrong = []webhook.Validation{{Code: webhook.InvalidValue, Parameter: "again", Detail: "must be the same as the password"}}
 	}
 	return wrong
 }
 
 func passwordFields() map[string][2]string {
 	return map[string][2]string{
-		"email": {"email", "Email"}, "current": {"current", "Present password"},
-		"password": {"password", "Password"}, "again": {"again", "Password once more"},
+		"email": {"email", "Email"}, "current": {"current", "Current password"},
+		"password": {"password", "Password"}, "again": {"again", "Repeat password"},
 	}
 }

@@ -26,7 +26,7 @@ func TestPassword(t *testing.T) {
 		{"", newer, newer, "is required"},
 		{"wrong", newer, newer, "is not right"},
 		{testPassword, "short", "short", "must have at least 12 characters"},
-		{testPassword, newer, newer + "x", "is not the same as the first"},
+		{testPassword, newer, newer + "x", "must be the same as the password"},
 		{testPassword, strings.Repeat("ö", 513), strings.Repeat("ö", 513), "must be at most 1024 bytes"},
 	} {
 		p := here.send("/account/password", "current", c.current, "password", c.password, "again", c.again)

@@ -79,7 +79,7 @@ func (h *deliveryPages) list(r *request) (response, error) {
 		return h.pageBehind(r, v, id)
 	}
 	v.Events = h.eventNames()
-	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.curl.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)}
+	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.subscribeCommand()}
 	a := response{}
 	f := h.frame(r, "Deliveries")
 	if v.Error == nil {

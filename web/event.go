@@ -410,7 +410,7 @@ func (h *eventPages) publish(r *request) (response, error) {
 			return response{}, err
 		}
 		if !there {
-			wrong = []ui.FieldError{{ID: "publish-program", Label: "Program", Text: "does not exist; a token makes it"}}
+			wrong = []ui.FieldError{{ID: "publish-program", Label: "Program", Text: "does not exist; the first token of a program creates it"}}
 		}
 	}
 	event, refused := h.cfg.Rules.Catalog.NewEvent([]byte(f.text), "", time.Now())

@@ -26,9 +26,8 @@ type overview struct {
 	started   time.Time
 	database  string
 	directory string
-	program   string
 	baseURL   string
-	caFile    string
+	setup     []setupStep // of a new installation, nil once it is set up
 	totals    store.Totals
 	backlog   webhook.Backlog
 	degraded  int  // subscriptions
@@ -86,7 +85,7 @@ func (h *overviewPages) show(r *request) (response, error) {
 	}
 	o := overview{
 		version: h.cfg.Version, started: h.cfg.Started,
-		directory: h.store.Dir(), program: h.cfg.Program, baseURL: h.cfg.BaseURL, caFile: h.cfg.CAFile,
+		directory: h.store.Dir(), baseURL: h.cfg.BaseURL,
 	}
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
@@ -118,6 +117,9 @@ func (h *overviewPages) show(r *request) (response, error) {
 		return response{}, err
 	}
 	if o.degraded, o.more, err = h.store.Subscriptions().CountDegraded(ctx, ""); err != nil {
+		return response{}, err
+	}
+	if o.setup, err = h.firstRun(r); err != nil {
 		return response{}, err
 	}
 	deliveries, next, err := h.store.Deliveries().PageAll(ctx, ofProgram(&query, r.program))
@@ -157,14 +159,3 @@ func (o *overview) waits() string {
 
 // retries says how many deliveries are scheduled.
 func (o *overview) retries() string { return countedOf(o.totals.Waiting, "scheduled delivery") }
-
-// tokenCommand makes a token and keeps it in a variable of the shell.
-func (o *overview) tokenCommand() string {
-	return "TOKEN=$(" + o.program + " token create --data " + ui.ShellQuote(o.directory) +
-		" \\\n  --program acme --user me --scope webhooks.read,webhooks.write,events.read,events.write)"
-}
-
-// subscribeCommand makes a subscription with that token.
-func (o *overview) subscribeCommand() string {
-	return ui.Curl{BaseURL: o.baseURL, CAFile: o.caFile}.Command("POST", "/v2/webhooks/subscriptions", `{"url": "https://example.com/webhooks", "events": [{"name": "ping"}]}`)
-}

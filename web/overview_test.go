@@ -62,8 +62,7 @@ func fixedOverview() *overview {
 	rows[8].FailureReason = webhook.FailureExpired
 	return &overview{
 		version: "v1.2.3", started: testNow.Add(-(3*24*time.Hour + 4*time.Hour + 5*time.Minute)),
-		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/service", program: "service",
-		baseURL: "https://service.example", caFile: "",
+		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/service", baseURL: "https://service.example",
 		totals: store.Totals{
 			Programs: 2, Subscriptions: store.CountLimit, ActiveSubscriptions: 3, InFlight: 1, Waiting: 2,
 			Events: 1_234_567, LastEventName: "user_created", LastEventAt: testNow.Add(-90 * time.Second),
@@ -90,8 +89,12 @@ func render(t *testing.T, o *overview) string {
 func TestOverviewGolden(t *testing.T) {
 	empty := &overview{
 		notReady: "deliveries are not being made", version: "v1.2.3", started: testNow,
-		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/it's", program: "./service",
-		baseURL: "https://127.0.0.1:8443", caFile: "/var/lib/it's/ca.pem",
+		database: "SQLite 3.99.0 (mattn)", directory: "/var/lib/it's", baseURL: "https://127.0.0.1:8443",
+		setup: []setupStep{
+			{label: "One", text: "Done.", path: "/one", done: true, note: "A note:", command: "service it's"},
+			{label: "Two", text: "Next.", path: "/two?a=b&c", command: "service two"},
+			{label: "Three", text: "Later.", command: "service three"},
+		},
 	}
 	ill := fixedOverview()
 	ill.health, ill.rows, ill.notReady, ill.fullDisk = fixedHealth(), nil, "the disk is nearly full", true
@@ -119,7 +122,8 @@ func TestOverviewGolden(t *testing.T) {
 func TestHostileTextIsInert(t *testing.T) {
 	const hostile = `"'><script>alert(1)</script><a href="javascript:alert(1)" onclick=alert(1)>&lt;{{ . }}`
 	o := fixedOverview()
-	o.notReady, o.version, o.database, o.directory, o.program, o.baseURL, o.caFile = hostile, hostile, hostile, hostile, hostile, hostile, hostile
+	o.notReady, o.version, o.database, o.directory, o.baseURL = hostile, hostile, hostile, hostile, hostile
+	o.setup = []setupStep{{label: hostile, text: hostile, path: hostile, note: hostile, command: hostile}}
 	o.totals.LastEventName = hostile
 	o.health = fixedHealth()
 	var incidents []webhook.Incident
@@ -179,9 +183,8 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	v := visit(t, w)
 	v.signIn(w)
 	p := v.do("GET", "/")
-	p.want(t, 200, "Nothing has been sent yet.")
-	p.want(t, 200, html.EscapeString(`curl --cacert '/data dir/ca.pem' https://service.example/v2/webhooks/subscriptions`))
-	p.want(t, 200, html.EscapeString(`token create --data `+w.store.Dir()))
+	p.want(t, 200, "No deliveries yet.")
+	p.has(t, "1 of 4 steps done", html.EscapeString(`curl --cacert '/data dir/ca.pem' https://service.example/v2/webhooks/subscriptions`))
 
 	s, ctx := w.store, t.Context()
 	_, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})

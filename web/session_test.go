@@ -112,7 +112,7 @@ func firstAdmin(t *testing.T, secure bool) {
 	p.want(t, 422, `value="Ana"`)
 	p.has(t, "must be an email address", "must have at least 12 characters", `href="#email"`, `href="#password"`)
 	p.hasNot(t, "short")
-	v.send(link, "email", testAdmin, "password", testPassword, "again", testPassword+"x").want(t, 422, "is not the same as the first")
+	v.send(link, "email", testAdmin, "password", testPassword, "again", testPassword+"x").want(t, 422, "must be the same as the password")
 	v.send(link, "email", testAdmin).want(t, 422, "is required")
 	v.do("GET", "/").want(t, 401, "")
 
@@ -131,9 +131,9 @@ func firstAdmin(t *testing.T, secure bool) {
 	// No setup link is good from then on, whoever has it.
 	for _, l := range []string{link, other, w.NewSetupLink(), "/setup/" + strings.Repeat("A", 43)} {
 		for _, method := range []string{"GET", "POST"} {
-			v.do(method, l).want(t, 404, "not good any more")
+			v.do(method, l).want(t, 404, "This link is not valid")
 		}
-		v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "not good any more")
+		v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "This link is not valid")
 	}
 	if all, err := w.store.Admins().List(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("admins: %+v, %v", all, err)
@@ -201,7 +201,7 @@ func TestSignIn(t *testing.T) {
 				t.Error("401 without WWW-Authenticate")
 			}
 			v.do("GET", "/sign-in?next=/audit").want(t, 200, `name="next" value="/audit"`)
-			v.do("POST", "/account/sign-out-everywhere").want(t, 401, "what you sent was not done")
+			v.do("POST", "/account/sign-out-everywhere").want(t, 401, "nothing was saved")
 
 			// An attacker's cookie is not what the admin is signed in with.
 			jar, err := url.Parse(v.base)
@@ -262,7 +262,7 @@ func TestWrongPasswordsAreAlike(t *testing.T) {
 		{"<script>", testPassword}, {"", ""}, {testAdmin, strings.Repeat("x", webhook.MaxPassword+1)}, {strings.Repeat("x", 500) + "@example.com", testPassword},
 	} {
 		p := v.enter(c[0], c[1])
-		p.want(t, 401, "There is no admin with this address and this password.")
+		p.want(t, 401, "No admin has this email and password.")
 		if len(p.Cookies()) > 0 {
 			t.Errorf("%q: sets a cookie", c[0])
 		}
@@ -373,7 +373,7 @@ func TestBadLinksAreAlike(t *testing.T) {
 	for _, method := range []string{"GET", "POST"} {
 		for _, link := range []string{used, "/sign-in/" + strings.Repeat("A", 43), "/sign-in/x", "/sign-in/%3Cscript%3E", w.NewSetupLink(), "/setup/x"} {
 			p := v.do(method, link)
-			p.want(t, 404, "not good any more")
+			p.want(t, 404, "This link is not valid")
 			if len(p.Cookies()) > 0 {
 				t.Errorf("%s %s: sets a cookie", method, link)
 			}

@@ -26,7 +26,7 @@ type signInPages struct {
 }
 
 // NewSetupLink returns the path of a link to the form that creates the first admin. It
-// works once, within 30 minutes, while there is no admin. Who opens it becomes an
+// works once, within 30 minutes, while there is no admin. Anyone who opens it becomes an
 // admin: print it to the terminal of the operator, and never log it.
 func (w *Web) NewSetupLink() string { return "/setup/" + w.pages.signIn.setupCodes.issue("") }
 
@@ -82,9 +82,9 @@ func (h *signInPages) requireSignIn(r *request) (response, error) {
 		return response{}, &problem{
 			status:  http.StatusUnauthorized,
 			title:   "There is no admin yet",
-			text:    "Open the setup link that the service printed when it started, or ask the running service for a new one, in a terminal on its machine:",
-			command: h.cfg.Program + " admin setup-link",
-			after:   "Add --data DIR if the data directory of the service is not ./data. A link works once, within 30 minutes.",
+			text:    "Open the setup link that the service printed when it started. To print a new link, run this on the server:",
+			command: h.setupLinkCommand(),
+			after:   dataFlagHint,
 		}
 	}
 	s := signInForm{next: "/"}
@@ -95,6 +95,12 @@ func (h *signInPages) requireSignIn(r *request) (response, error) {
 	}
 	return h.renderSignIn(r, http.StatusUnauthorized, s), nil
 }
+
+// setupLinkCommand prints a link that creates the first admin. The page that shows it
+// needs no session, so the command does not have the data directory.
+func (h *site) setupLinkCommand() string { return h.cfg.Program + " admin setup-link" }
+
+const dataFlagHint = "Add --data DIR if the data directory is not ./data. A link works once, within 30 minutes."
 
 // signInForm is the state of the sign-in page.
 type signInForm struct {
@@ -147,7 +153,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		s.email = ""
 	}
 	if webhook.CheckEmail("email", email) != nil || password == "" || len(password) > webhook.MaxPassword {
-		return h.wrongPassword(r, s), nil // no admin has these: there is nothing to be guessed
+		return h.wrongPassword(r, s), nil // no admin has these
 	}
 	admin, hash, err := h.store.Admins().ByEmail(r.Context(), email)
 	if isCallerError(err) {
@@ -161,7 +167,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		tries = []limitKey{{addressLimit(), networkOf(r)}, {adminLimit(), email}}
 	}
 	if wait := h.limiter.allow(tries...); wait > 0 {
-		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) + ". A browser that was signed in before is not held up by others."
+		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) + ". A browser that has signed in before has its own limit."
 		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
 		a.retryAfter = wait
 		return a, nil
@@ -175,7 +181,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	})
 	if errors.As(err, new(errBusy)) {
 		h.limiter.refund(tries...)
-		s.fault = "Too many are signing in at this moment. Try again in a few seconds."
+		s.fault = "Too many people are signing in. Try again in a few seconds."
 		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
 		a.retryAfter = 2 * time.Second
 		return a, nil
@@ -203,9 +209,9 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	case isCallerError(err): // the password was changed while it was checked
 		return h.wrongPassword(r, s), nil
 	case store.Unavailable(err):
-		s.fault = "Nobody can sign in while the service cannot write to its disk. Make room on it; " + h.cfg.BaseURL + "/readyz says when it is well again."
+		s.fault = "Signing in is not possible while the service cannot write to its disk. Free disk space; " + h.cfg.BaseURL + "/readyz reports when the service has recovered."
 		if store.LeaseExpired(err) {
-			s.fault = "Nobody can sign in while the service has no lease. The replica's bucket does not answer, or another service has taken over; " + h.cfg.BaseURL + "/readyz says when the service has the lease again."
+			s.fault = "Signing in is not possible while the service has no lease. The replica's bucket does not respond, or another service has taken over; " + h.cfg.BaseURL + "/readyz reports when the service has the lease again."
 		}
 		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
 		a.retryAfter = 10 * time.Second
@@ -226,7 +232,7 @@ func (h *signInPages) signedIn(r *request, s signInForm, secret string) response
 }
 
 func (h *signInPages) wrongPassword(r *request, s signInForm) response {
-	s.fault = "There is no admin with this address and this password."
+	s.fault = "No admin has this email and password."
 	return h.renderSignIn(r, http.StatusUnauthorized, s)
 }
 
@@ -291,8 +297,8 @@ func (h *signInPages) useLink(r *request) (response, error) {
 func invalidLink() *problem {
 	return &problem{
 		status: http.StatusNotFound,
-		title:  "This link is not good any more",
-		text:   "A link works once, within 30 minutes, and a setup link only until there is an admin.",
+		title:  "This link is not valid",
+		text:   "A link works once, within 30 minutes. A setup link works only until an admin exists.",
 	}
 }
 
@@ -305,8 +311,8 @@ func localPath(s, otherwise string) string {
 		!strings.HasPrefix(s, "/") || strings.Contains(u.Path, "//") || strings.ContainsFunc(s, odd) || strings.ContainsFunc(u.Path, odd) {
 		return otherwise
 	}
-	for _, door := range []string{"/sign-in", "/sign-out", "/setup"} {
-		if u.Path == door || strings.HasPrefix(u.Path, door+"/") {
+	for _, path := range []string{"/sign-in", "/sign-out", "/setup"} {
+		if u.Path == path || strings.HasPrefix(u.Path, path+"/") {
 			return otherwise
 		}
 	}

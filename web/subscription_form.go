@@ -36,6 +36,8 @@ type subscriptionForm struct {
 	changed []string // what was changed by somebody else meanwhile
 	preview *pingPreview
 	curl    string
+
+	tokenCommand string // creates a program with a token, for an installation without any
 }
 
 // eventGroup are event types whose names begin alike.
@@ -153,7 +155,7 @@ func (h *subscriptionPages) renderNew(r *request, p *subscriptionForm, status in
 	if err := h.fillForm(r, p); err != nil {
 		return response{}, err
 	}
-	p.curl = h.curl.Command("POST", apiSubscriptions, `{"url": "https://example.com/webhooks", "events": [{"name": "content_published"}]}`)
+	p.curl, p.tokenCommand = h.subscribeCommand(), h.tokenCommand(p.program)
 	return response{page: newSubscriptionPage(h.frame(r, "New subscription"), p), status: status}, nil
 }
 

@@ -94,7 +94,7 @@ var secretText = regexp.MustCompile(`whsec_[A-Za-z0-9+/=]+`)
 func TestCreateSubscription(t *testing.T) {
 	v, w := subscribing(t)
 	v.do("GET", "/subscriptions").want(t, 200, "There is no subscription yet.")
-	v.do("GET", "/subscriptions/new").want(t, 200, "There is no program yet.")
+	v.do("GET", "/subscriptions/new").want(t, 200, "No programs yet.")
 	newLogToken(t, w, "acme")
 
 	form := v.do("GET", "/subscriptions/new")

@@ -38,15 +38,7 @@ func (h *tokenPages) list(r *request) (response, error) {
 		}
 		t.pager = v.Pages(total)
 	}
-	return response{page: tokensPage(h.frame(r, "Tokens"), &t, h.createCommand(r.program)), status: status}, nil
-}
-
-// createCommand makes a token in a terminal.
-func (h *tokenPages) createCommand(program string) string {
-	if program == "" {
-		program = "acme"
-	}
-	return h.cfg.Program + " token create --program " + ui.ShellQuote(program) + " --user me --scope webhooks.read,webhooks.write,events.read,events.write"
+	return response{page: tokensPage(h.frame(r, "Tokens"), &t, h.tokenCommand(r.program)), status: status}, nil
 }
 
 func (h *tokenPages) show(r *request) (response, error) {
@@ -66,37 +58,44 @@ func (h *tokenPages) find(r *request) (webhook.Token, error) {
 	return t, asProblem(err)
 }
 
-// tokenForm is a token that is being made.
+// tokenForm is the form of a new token.
 type tokenForm struct {
 	program, user, name string
 	scopes              map[webhook.Scope]bool
-	days                string // until it expires, "" for never
+	days                string // a key of tokenDays
 	errors              []ui.FieldError
 }
 
-// tokenDays are the days that a token can be good for, by the value of the
-// field; 0 is for ever. tokenLives are the same to choose from.
+// tokenDays are the lifetimes of a token in days, by the value of the field; 0 does not
+// expire. tokenLives are the options of that field.
 var (
 	tokenDays  = map[string]int{"7": 7, "30": 30, "90": 90, "365": 365, "never": 0}
-	tokenLives = []ui.Option{{Value: "7", Label: "7 days"}, {Value: "30", Label: "30 days"}, {Value: "90", Label: "90 days"}, {Value: "365", Label: "a year"}, {Value: "never", Label: "it never expires"}}
+	tokenLives = []ui.Option{{Value: "7", Label: "7 days"}, {Value: "30", Label: "30 days"}, {Value: "90", Label: "90 days"}, {Value: "365", Label: "1 year"}, {Value: "never", Label: "Never"}}
 )
 
-// tokenFields are the fields of the form by the parameters that errors name.
+// tokenFields maps the parameters of errors to the fields of the form.
 var tokenFields = map[string][2]string{
-	"program": {"program", "Program"}, "user": {"user", "User"}, "name": {"name", "Name"}, "scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Good for"},
+	"program": {"program", "Program"}, "user": {"user", "User"}, "name": {"name", "Name"}, "scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Expires after"},
 }
 
-// scopePreset is a choice of scopes that is often made.
+// fullPreset names the choice of fullScopes, everything that a token of one program may do.
+const (
+	fullPreset = "full"
+	fullScopes = "webhooks.read,webhooks.write,events.read,events.write"
+)
+
+// scopePreset is a common choice of scopes.
 type scopePreset struct{ name, label, scopes string }
 
 var scopePresets = []scopePreset{
+	{fullPreset, "All of a program", fullScopes},
 	{"partner", "Partner", "webhooks.read,webhooks.write"},
 	{"publisher", "Publisher", "events.write"},
 	{"read", "Read only", "webhooks.read,events.read"},
 	{"monitoring", "Monitoring", "metrics.read"},
 }
 
-// presetAddress is that of the form with the scopes of a preset.
+// presetAddress is the address of the form with the scopes of a preset.
 func (t *tokenForm) presetAddress(p scopePreset) string {
 	values := url.Values{"scopes": {p.name}}
 	if t.program != "" {
@@ -105,7 +104,7 @@ func (t *tokenForm) presetAddress(p scopePreset) string {
 	return ui.Address("/tokens/new", values)
 }
 
-// hasPreset reports whether the scopes that are set are those of a preset.
+// hasPreset reports whether exactly the scopes of a preset are set.
 func (t *tokenForm) hasPreset(p scopePreset) bool {
 	names := strings.Split(p.scopes, ",")
 	for _, name := range names {
@@ -128,8 +127,7 @@ func (h *tokenPages) newForm(r *request) (response, error) {
 	return response{page: newTokenPage(h.frame(r, "New token"), &f)}, nil
 }
 
-// create makes a token, and shows its secret on the answer to this very
-// request: it is nowhere else, and not shown again when the page is loaded anew.
+// create creates a token and shows it in the response to this request only.
 func (h *tokenPages) create(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
@@ -150,7 +148,7 @@ func (h *tokenPages) create(r *request) (response, error) {
 	}
 	var token webhook.Token
 	var secret string
-	err = validationError([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of those that can be chosen"}})
+	err = validationError([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of the options"}})
 	if known {
 		err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
 			if token, secret, err = sw.CreateToken(n); err != nil {
@@ -165,21 +163,21 @@ func (h *tokenPages) create(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(err)
 	}
-	return response{page: madeTokenPage(h.frame(r, "The new token"), &token, secret, h.listCommand()), secret: true}, nil
+	return response{page: madeTokenPage(h.frame(r, "Token created"), &token, secret, h.listCommand()), secret: true}, nil
 }
 
-// listCommand tries a token out.
+// listCommand is a first request with a new token.
 func (h *tokenPages) listCommand() string {
 	return h.curl.Command("GET", "/v2/webhooks/subscriptions", "")
 }
 
-// tokenDetail says what a token may do, for the audit.
+// tokenDetail describes a token for the audit log.
 func tokenDetail(t *webhook.Token) string {
-	text := "for the user " + t.UserID + ", with " + strings.Join(scopeNames(t), ", ")
+	text := "for user " + t.UserID + ", with " + strings.Join(scopeNames(t), ", ")
 	if t.ExpiresAt.IsZero() {
-		return text + ", without an end"
+		return text + ", never expires"
 	}
-	return text + ", until " + webhook.FormatTime(t.ExpiresAt)
+	return text + ", expires " + webhook.FormatTime(t.ExpiresAt)
 }
 
 func scopeNames(t *webhook.Token) []string {
@@ -195,7 +193,7 @@ func (h *tokenPages) confirmRevoke(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	return response{page: revokePage(h.frame(r, "Revoke the token "+t.Hint+"…"), &t)}, nil
+	return response{page: revokePage(h.frame(r, "Revoke token "+t.Hint+"…"), &t)}, nil
 }
 
 func (h *tokenPages) revoke(r *request) (response, error) {
@@ -208,16 +206,16 @@ func (h *tokenPages) revoke(r *request) (response, error) {
 			if _, err := sw.RevokeToken(before.ID); err != nil {
 				return err
 			}
-			return sw.Audit(r.entry(webhook.ActionTokenRevoke, before.ProgramID, before.ID, "of the user "+before.UserID))
+			return sw.Audit(r.entry(webhook.ActionTokenRevoke, before.ProgramID, before.ID, "of user "+before.UserID))
 		})
 		if err != nil {
 			return response{}, unavailable(err)
 		}
 	}
-	return response{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The token is revoked: no request with it is accepted any more."}}, nil
+	return response{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Token revoked. Requests with it get 401."}}, nil
 }
 
-// tokenState is the state of a token as a badge takes it, and its word.
+// tokenState returns the state of a token for [ui.StateBadge], and its word.
 func tokenState(t *webhook.Token, now time.Time) (state, word string) {
 	switch {
 	case !t.RevokedAt.IsZero():
@@ -230,7 +228,7 @@ func tokenState(t *webhook.Token, now time.Time) (state, word string) {
 	return "success", "valid"
 }
 
-// scopeMeanings say what each scope opens.
+// scopeMeanings says what each scope allows.
 var scopeMeanings = map[webhook.Scope]string{
 	webhook.ScopeWebhooksRead:  "read subscriptions and their deliveries",
 	webhook.ScopeWebhooksWrite: "change subscriptions, ping, redeliver and replay",
@@ -239,8 +237,7 @@ var scopeMeanings = map[webhook.Scope]string{
 	webhook.ScopeMetricsRead:   "read the metrics of the whole service",
 }
 
-// export is the list of tokens as a file, without their secrets, of which
-// nothing is kept.
+// export writes the list of tokens as a file, without the tokens themselves.
 func (h *tokenPages) export(r *request) (response, error) {
 	var last *webhook.Token
 	return h.exportList(r, webhook.TokenList, &export{

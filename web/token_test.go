@@ -17,7 +17,7 @@ func TestTokenPages(t *testing.T) {
 	v := visit(t, w)
 	v.signIn(w)
 
-	v.do("GET", "/tokens").want(t, http.StatusOK, "There is no token yet.")
+	v.do("GET", "/tokens").want(t, http.StatusOK, "No tokens yet.")
 	v.do("GET", "/tokens/new?program=acme").want(t, http.StatusOK, `value="acme"`)
 	wrong := v.post("/tokens/new", "program=a+b&user=&days=90")
 	wrong.want(t, http.StatusUnprocessableEntity, "Nothing was saved.")
@@ -26,7 +26,7 @@ func TestTokenPages(t *testing.T) {
 			t.Errorf("the form does not say %s", text)
 		}
 	}
-	v.post("/tokens/new", "program=acme&user=me&scope=events.read&days=1").want(t, http.StatusUnprocessableEntity, "must be one of those that can be chosen")
+	v.post("/tokens/new", "program=acme&user=me&scope=events.read&days=1").want(t, http.StatusUnprocessableEntity, "must be one of the options")
 
 	made := v.post("/tokens/new", "program=acme&user=me&name=%3Cb%3E%E2%80%AE&scope=events.read&scope=events.write&days=30")
 	made.want(t, http.StatusOK, "Copy it now:")
@@ -57,7 +57,7 @@ func TestTokenPages(t *testing.T) {
 	v.do("GET", "/tokens?filter[state]=lost").want(t, http.StatusBadRequest, "valid, expired, revoked")
 	v.do("GET", "/tokens/"+webhook.NewID()).want(t, http.StatusNotFound, "")
 
-	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "Revoke the token")
+	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "Revoke token")
 	for range 2 {
 		v.post("/tokens/"+token.ID+"/revoke", "").want(t, http.StatusSeeOther, "")
 	}
@@ -65,7 +65,7 @@ func TestTokenPages(t *testing.T) {
 		t.Error("the token works though it is revoked")
 	}
 	v.do("GET", "/tokens?filter[state]=revoked").want(t, http.StatusOK, token.Hint)
-	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "It was revoked already.")
+	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "Already revoked.")
 	audit := v.do("GET", "/audit?filter[subject_id]="+token.ID)
 	if strings.Count(audit.body, "token create</td>") != 1 || strings.Count(audit.body, "token revoke</td>") != 1 {
 		t.Error("the audit does not have one making and one revocation")

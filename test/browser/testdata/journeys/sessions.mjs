@@ -79,7 +79,7 @@ const change = async (current, next) => {
   await desk.fill("#current", current);
   await desk.fill("#password", next);
   await desk.fill("#again", next);
-  await desk.getByRole("button", { name: "Change the password" }).click();
+  await desk.getByRole("button", { name: "Change password" }).click();
 };
 await change("not the password", "another horse battery staple");
 await desk.locator("#current-fault").waitFor();
@@ -100,7 +100,7 @@ await laptop.goto(`${base}/sign-in`);
 await laptop.fill("#email", admin.email);
 await laptop.fill("#password", admin.password);
 await laptop.click("button.primary");
-check(await laptop.getByText("no admin with this address and this password").count() === 1, "the old password is of no use");
+check(await laptop.getByText("No admin has this email and password").count() === 1, "the old password is of no use");
 
 // Not heard of: the pages are watched on, and that is not being heard of.
 const idle = await enter("Idle/1.0");

@@ -40,7 +40,7 @@ check(page.url() === `${base}/` && await title() === "Overview", "the first admi
 
 // A second admin is not made by the same link.
 await page.goto(link);
-check(await title() === "This link is not good any more", "the link is used up");
+check(await title() === "This link is not valid", "the link is used up");
 check((await page.goto(link)).status() === 404, "with status 404");
 await looks(page);
 await tabTo(page, "a[href='/']:not(.brand)");
@@ -61,7 +61,7 @@ await page.goto(`${base}/deliveries?filter[status]=failed`);
 await type("#email", admin.email);
 await type("#password", `${admin.password}r`);
 await send();
-check((await page.locator("[role=alert]").textContent()).includes("no admin with this address and this password"), "a wrong password is told");
+check((await page.locator("[role=alert]").textContent()).includes("No admin has this email and password"), "a wrong password is told");
 check(await page.inputValue("#email") === admin.email && await page.inputValue("#password") === "", "the address stays, the password goes");
 await looks(page);
 await type("#password", admin.password);

@@ -16,7 +16,7 @@ const main = () => page.locator("main").innerText();
 await visit(page, "/subscriptions");
 check((await main()).includes("There is no subscription yet."), "the empty list says so");
 await page.locator("main a[href='/subscriptions/new']").first().click();
-await page.getByText("There is no program yet.").waitFor();
+await page.getByText("No programs yet.").waitFor();
 command("token", "create", "--data", data, "--program", "acme", "--user", "1", "--scope", "webhooks.read");
 
 // The events: searched for, and ticked by the group.

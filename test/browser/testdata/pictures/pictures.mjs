@@ -7,6 +7,22 @@ import { base, command, data, done, fresh, screenshot, signedIn, visit } from ".
 const lives = Number(process.env.FOR) * 1000;
 const wait = (ms) => new Promise((r) => setTimeout(r, ms));
 
+// shoot takes a picture of a page in each size and theme, after show has opened it.
+async function shoot(p, name, show) {
+  for (const width of process.env.SIZES.split(",").map(Number)) {
+    for (const colorScheme of ["light", "dark"]) {
+      await p.setViewportSize({ width, height: width < 500 ? 780 : 860 });
+      await p.emulateMedia({ colorScheme });
+      await show();
+      await wait(150);
+      await screenshot(p, `${name}-${width === 1280 ? "" : `${width}-`}${colorScheme}`, process.env.WHOLE === "yes");
+    }
+  }
+}
+
+const first = await signedIn();
+if (process.env.ONLY?.split(",").includes("first-run")) await shoot(first.page, "first-run", () => visit(first.page, "/"));
+
 // The partners' servers, by what they are like.
 const kinds = {
   well: () => ({ after: 3 + Math.random() * 20, status: 200, body: '{"received":true}' }),
@@ -52,7 +68,6 @@ for (const [of, description, url, events] of subscriptions) {
   await of("POST", "/v2/webhooks/subscriptions", { url, events, description, authorization_header: "Bearer partner-secret" });
 }
 
-const first = await signedIn();
 const events = types.filter((t) => t.example && t.name !== "ping").map((t) => t.example);
 const content = events.filter((e) => e.name.startsWith("content_"));
 const began = Date.now();
@@ -98,25 +113,13 @@ if (process.env.ONLY?.includes("bulk-run")) {
   Object.assign(pages, { "bulk-run": new URL(page.url()).pathname, "bulk-runs": "/bulk-runs" });
 }
 const only = process.env.ONLY ? process.env.ONLY.split(",") : Object.keys(pages);
-const out = await fresh();
-for (const width of process.env.SIZES.split(",").map(Number)) {
-  for (const colorScheme of ["light", "dark"]) {
-    const shoot = async (p, name) => {
-      await p.setViewportSize({ width, height: width < 500 ? 780 : 860 });
-      await p.emulateMedia({ colorScheme });
-      await wait(150);
-      await screenshot(p, `${name}-${width === 1280 ? "" : `${width}-`}${colorScheme}`, process.env.WHOLE === "yes");
-    };
-    for (const name of only) {
-      if (!pages[name]) { console.log(`${name}: nothing to show`); continue; }
-      await visit(page, pages[name]);
-      await shoot(page, name);
-    }
-    if (!process.env.ONLY) {
-      await visit(out.page, "/sign-in");
-      await shoot(out.page, "sign-in");
-    }
-  }
+for (const name of only.filter((name) => name !== "first-run")) {
+  if (pages[name]) await shoot(page, name, () => visit(page, pages[name]));
+  else console.log(`${name}: nothing to show`);
+}
+if (!process.env.ONLY) {
+  const out = await fresh();
+  await shoot(out.page, "sign-in", () => visit(out.page, "/sign-in"));
 }
 await context.close();
 await done();

@@ -16,8 +16,8 @@ import (
 	"service/webhook"
 )
 
-// replicatedService is a service that acknowledges what its replica has, a folder
-// that can be away.
+// replicatedService is a service with --acknowledge replica, whose replica is a folder
+// that can be made unreachable.
 type replicatedService struct {
 	*service
 	target string
@@ -79,8 +79,8 @@ func (s *replicatedService) mend() {
 	s.await()
 }
 
-// What the replica does not have is not acknowledged, nor is it lost: the same
-// request succeeds when the replica is back, and takes effect once.
+// A record that the replica does not have is not acknowledged and not lost: the same
+// request succeeds when the replica is reachable again, and takes effect once.
 func TestAcknowledge(t *testing.T) {
 	s := startReplicated(t, 300*time.Millisecond)
 	const event = `{"id":"0198f6a2-7c1e-7d4b-9a41-000000000001","name":"content_updated","version":"1","content_id":1}`
@@ -96,13 +96,15 @@ func TestAcknowledge(t *testing.T) {
 	for range 2 { // the second finds it stored
 		r := post()
 		wantStatus(t, "an event", r, 503)
-		if r.header.Get("Retry-After") == "" || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "same event id") || strings.Contains(r.body, "content_updated") {
+		if r.header.Get("Retry-After") == "" || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "same event id") ||
+			strings.Contains(r.body, "content_updated") {
 			t.Errorf("got %v %s", r.header, r.body)
 		}
 	}
 	wantStatus(t, "a subscription", subscribe(), 503)
 	wantStatus(t, "what is not there", s.send("DELETE", "/v2/webhooks/subscriptions/0198f6a2-7c1e-7d4b-9a41-000000000009", ""), 503)
-	wantStatus(t, "another event under a taken id", s.send("POST", "/v2/events", strings.Replace(event, `"content_id":1`, `"content_id":2`, 1)), 503)
+	wantStatus(t, "another event under a taken id", s.send("POST", "/v2/events",
+		strings.Replace(event, `"content_id":1`, `"content_id":2`, 1)), 503)
 	wantStatus(t, "what is not valid", s.send("POST", "/v2/events", "{}"), 400)
 	wantStatus(t, "reading", s.send("GET", "/v2/events/0198f6a2-7c1e-7d4b-9a41-000000000001", ""), 200)
 	if log := s.log.String(); !strings.Contains(log, "status=503") {
@@ -115,15 +117,15 @@ func TestAcknowledge(t *testing.T) {
 		t.Errorf("the subscription again: got %d %v", r.status, r.header)
 	}
 	if n := s.count(); n != 2 {
-		t.Errorf("%d events are stored, want 2", n)
+		t.Errorf("got %d stored events, want 2", n)
 	}
 	if n := len(data[[]identified](t, s.send("GET", "/v2/webhooks/subscriptions", ""))); n != 1 {
-		t.Errorf("there are %d subscriptions, want 1", n)
+		t.Errorf("got %d subscriptions, want 1", n)
 	}
 }
 
-// The answer to a stream counts only the lines that the replica has.
-func TestAcknowledgeLines(t *testing.T) {
+// The response to a stream counts only the lines that the replica has.
+func TestAcknowledgeStream(t *testing.T) {
 	// Long enough for an upload on a busy machine: a stream ends when one takes longer.
 	s := startReplicated(t, 3*time.Second)
 	r := s.sendLines(strings.NewReader(line(1) + "\n" + line(2) + "\n"))
@@ -132,10 +134,10 @@ func TestAcknowledgeLines(t *testing.T) {
 	}
 	r = s.sendLines(strings.NewReader(line(3) + "\n{}\n"))
 	if r.status != 400 || !strings.Contains(r.body, "The first event was accepted.") {
-		t.Errorf("a line that is not right, with the replica: got %d %s", r.status, r.body)
+		t.Errorf("an invalid line, with the replica: got %d %s", r.status, r.body)
 	}
 
-	// The replica is away from the third line on.
+	// The replica is unreachable from the third line on.
 	in, out := io.Pipe()
 	go func() {
 		io.WriteString(out, line(4)+"\n"+line(5)+"\n")
@@ -152,7 +154,7 @@ func TestAcknowledgeLines(t *testing.T) {
 		t.Errorf("without the replica: got %d %s", r.status, r.body)
 	}
 
-	// A stream does not go on for long without it.
+	// A stream ends when the replica is unreachable for long.
 	in, more := io.Pipe()
 	go func() {
 		for n := 7; ; n++ {
@@ -175,7 +177,7 @@ func TestAcknowledgeLines(t *testing.T) {
 	}
 }
 
-// Without a replica to wait for, an answer costs no memory more.
+// Without a replica to wait for, acknowledging allocates nothing.
 func TestAcknowledgeAllocatesNothing(t *testing.T) {
 	s := start(t)
 	if n := testing.AllocsPerRun(100, func() {
@@ -183,6 +185,6 @@ func TestAcknowledgeAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}); n != 0 {
-		t.Errorf("it allocates %v times", n)
+		t.Errorf("got %v allocations, want none", n)
 	}
 }

@@ -10,25 +10,25 @@ import (
 	"service/webhook"
 )
 
-// answer is what a handler returns when all went well.
+// answer is what a handler returns on success: the response before it is rendered.
 type answer struct {
 	status   int // 0 is 200
 	location string
-	data     any   // what goes into the envelope: something for encoding/json, or an appender
+	data     any   // of the envelope: a value for encoding/json, or an appender
 	meta     any   // nil for none
 	file     *file // instead of data, and without an envelope
 
-	tagged   bool   // a record by itself: it has an ETag
-	revision int64  // of a record whose changes do not all show
-	rendered []byte // instead of data: the body as it was rendered before
-	replayed bool   // it was kept of an earlier request
+	tagged   bool   // a single record, which has an ETag
+	revision int64  // goes into the ETag, for changes that the record does not show
+	rendered []byte // instead of data: a body that is already rendered
+	replayed bool   // stored by an earlier request with the same Idempotency-Key
 }
 
-// appender is a record that knows its JSON better than encoding/json does.
+// appender is a record that renders its own JSON.
 type appender interface{ appendJSON(dst []byte) []byte }
 
-// write writes the one answer to a request, and returns its status and the
-// size of its body. It is the only place that does.
+// write writes the response, and returns its status and the size of its body. No
+// other function writes one.
 func (a *API) write(req *request, ans answer, err error) (status, size int) {
 	body := a.buffer()
 	defer a.putBuffer(body)
@@ -44,14 +44,14 @@ func (a *API) write(req *request, ans answer, err error) (status, size int) {
 		problem = a.problem(req, err)
 		ans = answer{status: kinds[problem.Code].status}
 		body.Reset()
-		_ = render(body, newErrorRecord(problem)) // strings and numbers: it cannot fail
+		_ = render(body, newErrorRecord(problem)) // strings and numbers cannot fail
 		body.WriteByte('\n')
 	}
 	if ans.status == 0 {
 		ans.status = http.StatusOK
 	}
 
-	// One allocation for the values of all the headers that every answer has.
+	// One allocation for the values of all headers that every response has.
 	values := &[...]string{req.id, "no-store", "application/json; charset=utf-8", "nosniff", strconv.Itoa(body.Len()), "", ""}
 	header := req.w.Header()
 	header["X-Request-Id"] = values[0:1:1]
@@ -86,16 +86,16 @@ func (a *API) write(req *request, ans answer, err error) (status, size int) {
 		problemHeader(header, req, problem.Code)
 	}
 	req.leaveBody(header)
-	req.writeUntil(time.Now().Add(timeToAnswer(body.Len())))
+	req.writeUntil(time.Now().Add(writeTimeout(body.Len())))
 	req.w.WriteHeader(ans.status)
 	if req.http.Method == http.MethodHead || ans.status == http.StatusNotModified {
 		return ans.status, 0
 	}
-	n, _ := req.w.Write(body.Bytes()) // a client that has gone away cannot be told
+	n, _ := req.w.Write(body.Bytes()) // a client that has gone away does not get it
 	return ans.status, n
 }
 
-// problemHeader adds what HTTP asks for beside an error.
+// problemHeader adds the headers that HTTP requires with an error.
 func problemHeader(header http.Header, req *request, code webhook.Code) {
 	const challenge = `Bearer realm="service"`
 	switch code {
@@ -124,7 +124,7 @@ func problemHeader(header http.Header, req *request, code webhook.Code) {
 	}
 }
 
-// render appends the answer in its envelope (spec, section 2.5) to b.
+// render appends the response in its envelope (spec, section 2.5) to b.
 func (ans *answer) render(b *bytes.Buffer) error {
 	if ans.file != nil {
 		b.Write(ans.file.content)
@@ -155,7 +155,7 @@ func render(b *bytes.Buffer, v any) error {
 		return nil
 	}
 	encoder := json.NewEncoder(b)
-	encoder.SetEscapeHTML(false) // it is no HTML, and a URL should be readable
+	encoder.SetEscapeHTML(false) // keeps URLs readable
 	if err := encoder.Encode(v); err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func render(b *bytes.Buffer, v any) error {
 	return nil
 }
 
-// timestamp is a time as records show it; zero is null.
+// timestamp is a time in a record; zero is null.
 type timestamp time.Time
 
 func (t timestamp) MarshalJSON() ([]byte, error) {
@@ -173,7 +173,7 @@ func (t timestamp) MarshalJSON() ([]byte, error) {
 	return []byte(`"` + webhook.FormatTime(time.Time(t)) + `"`), nil
 }
 
-// orNull is a value as records show it; the zero value is null.
+// orNull returns a value for a record; the zero value becomes null.
 func orNull[T comparable](v T) *T {
 	var zero T
 	if v == zero {

@@ -1,14 +1,16 @@
 // Package api serves the /v2 API that partners call, and /healthz, /readyz and
 // /metrics.
 //
-// It guarantees that every answer has the spec's envelope, whatever went
-// wrong; that what was answered 201 is on disk; that nothing of one program can
-// be seen, guessed or changed with a token of another; and that no token,
-// credential or query value is ever logged.
+// It guarantees that
 //
-// Handlers return an answer or an error; [API.write] alone writes. The routes
-// stand in routes.go, what an error becomes in error.go, and the order of the
-// checks in request.go.
+//   - every response has the envelope of the spec, also after a panic
+//   - a 201 is sent only when the data is on disk
+//   - a token cannot read, guess or change records of another program
+//   - tokens, credentials and query values are never logged
+//
+// Handlers return an answer or an error, and only [API.write] writes a response.
+// routes.go has the routes, error.go the mapping of errors to statuses, and
+// request.go the order of checks.
 package api
 
 import (
@@ -24,69 +26,67 @@ import (
 	"service/webhook"
 )
 
-// Config is what the API works with.
+// Config configures an API.
 type Config struct {
-	// Store is where everything is kept. Required; it must stay open until
-	// the last request has been answered.
+	// Store is required, and must stay open until the last request has been
+	// served.
 	Store *store.Store
 
-	// Catalog holds the event types that can be published and subscribed to.
+	// Catalog has the event types that can be published and subscribed to.
 	// Required.
 	Catalog *webhook.Catalog
 
-	// Rules are the operator's rules for subscriptions. Its Catalog may be
-	// nil: it is the one above then.
+	// Rules are the operator's rules for subscriptions. If its Catalog is nil,
+	// the one above is used.
 	Rules webhook.SubscriptionRules
 
-	// Metrics is what /metrics shows. The API adds its own. Nil is those
-	// alone.
+	// Metrics is the registry that /metrics exports. The API adds its own
+	// metrics. Nil exports only those.
 	Metrics *prometheus.Registry
 
-	// Logger receives a line for every request (level info; debug for
-	// /healthz, /readyz and /metrics), and one for every fault of the service (level
-	// error). Nil logs nothing.
+	// Logger logs every request (at info; at debug for /healthz, /readyz and
+	// /metrics) and every internal error (at error). Nil logs nothing.
 	Logger *slog.Logger
 
-	// Ready says whether the rest of the process is ready: nil, or what is
-	// not. /readyz, which asks no token, shows the error's text, so it must
-	// be fit for anybody to read. It must be quick. That the store answers is
-	// checked without it. Nil is always ready.
+	// Ready returns an error if the rest of the process is not ready; the store
+	// is checked separately. It must be quick. /readyz shows the error without
+	// asking for a token, so it must not contain anything confidential. Nil is
+	// always ready.
 	Ready func() error
 
-	// MaxSubscriptions is how many subscriptions a program may have; 0 is no
-	// limit.
+	// MaxSubscriptions is the maximum number of subscriptions of a program; 0
+	// is no limit.
 	MaxSubscriptions int
 
-	// BatchSize is how many events the dispatcher puts into one delivery at
-	// the most; it is what the deliveries of a replay are counted by. 0 is
-	// DefaultBatchSize.
+	// BatchSize is the maximum number of events in a delivery, by which a dry
+	// run of a replay computes the number of deliveries. 0 is DefaultBatchSize.
 	BatchSize int
 
-	// RateLimit is how many requests a program may make in any 60 seconds; 0
-	// is no limit.
+	// RateLimit is the maximum number of requests of a program in any 60
+	// seconds; 0 is no limit.
 	RateLimit int
 
-	// BaseURL is what the reference gives as the address of the API, without a
-	// final slash; "" is https://service.example.
+	// BaseURL is the address of the API that the reference shows, without a
+	// trailing slash; "" is https://service.example.
 	BaseURL string
 
-	// RequestTimeout bounds a request in two ways: it is answered 504 when
-	// its work takes longer, and 408 when its body takes longer to arrive. A
-	// stream of events (application/x-ndjson) may take any time; there it
-	// bounds the silence between two pieces of the stream, and the work of
-	// each piece. 0 is DefaultRequestTimeout.
+	// RequestTimeout bounds a request: 504 when its work takes longer, 408 when
+	// its body takes longer to arrive. For a stream of events
+	// (application/x-ndjson), whose duration is not bounded, it bounds the
+	// silence between two reads and the work on each chunk. 0 is
+	// DefaultRequestTimeout.
 	RequestTimeout time.Duration
 }
 
-// DefaultRequestTimeout is the RequestTimeout of a Config that names none.
+// DefaultRequestTimeout is the default of Config.RequestTimeout.
 const DefaultRequestTimeout = 30 * time.Second
 
-// DefaultBatchSize is the BatchSize of a Config that names none.
+// DefaultBatchSize is the default of Config.BatchSize.
 const DefaultBatchSize = 100
 
-// API is the handler of every request. Its methods are what all routes share: who
-// asks, how often, what is answered and logged. What a route does is a method of
-// the type for its noun, subscriptionHandlers for instance.
+// API serves every request. Its methods do what all routes share: authentication,
+// limits, responses and logging. What a route does is a method of the handlers of
+// its noun, such as subscriptionHandlers.
 type API struct {
 	store            *store.Store
 	catalog          *webhook.Catalog
@@ -100,32 +100,33 @@ type API struct {
 	limiter          *rateLimiter // nil: no limit
 	invalidTokens    *invalidTokenLimiter
 	metrics          *metrics
-	registry         *prometheus.Registry // that metrics are in too
-	scraping         chan struct{}        // holds the one scrape that is in flight
+	registry         *prometheus.Registry // includes metrics
+	scraping         chan struct{}        // a semaphore: one scrape at a time
 
-	document  func() *file // the contract
-	reference func() *file // the contract as a page to read
+	document  func() *file // the OpenAPI document
+	reference func() *file // the document as a web page
 
-	router  *httprouter.Router // asked with Lookup alone, which neither redirects nor recovers
-	methods []string           // those that some route has
-	buffers sync.Pool          // of *bytes.Buffer: bodies and answers
+	router  *httprouter.Router // only for Lookup, which neither redirects nor recovers
+	methods []string           // every method that a route has
+	buffers sync.Pool          // of *bytes.Buffer, for request and response bodies
 	lines   sync.Pool          // of *[]byte, of lineBuffer bytes
 }
 
-// New returns the handler of /v2/…, /healthz, /readyz and /metrics; any other path is
-// answered 404 in the envelope. It judges paths as they were sent, escapes
-// included, so requests must reach it without a redirect to a cleaned path.
-// Their RemoteAddr must be the client's, not that of a proxy.
+// New returns the handler of /v2/…, /healthz, /readyz and /metrics. Other paths get a
+// 404 in the envelope. It matches paths as they were sent, including escapes, so
+// requests must reach it without a redirect to a cleaned path. RemoteAddr must be the
+// address of the client, not of a proxy.
 func New(cfg Config) *API {
 	a := newAPI(cfg)
 	a.handle(a.routes())
 	return a
 }
 
-// Insecure refuses a request that has come in the clear, whatever it asks for:
-// it looks at no token, which anybody on the way may have read.
+// Insecure rejects a request that came over plain HTTP. It does not look at the token,
+// which others may have read.
 func (a *API) Insecure(w http.ResponseWriter, r *http.Request) {
-	a.serve(refusal(webhook.NewError(webhook.CodeForbidden, "This is plain HTTP, which anybody on the way can read: use https://. A token that was sent like this should be revoked.")), w, r, nil)
+	a.serve(refusal(webhook.NewError(webhook.CodeForbidden,
+		"This is plain HTTP, which others can read. Use https://, and revoke a token that was sent in this way.")), w, r, nil)
 }
 
 func newAPI(cfg Config) *API {
@@ -166,7 +167,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.serve(refusal(e), w, r, nil)
 		return
 	}
-	// The escaped path: an id that holds %2F is an unknown id, never another route.
+	// The escaped path: an id that contains %2F is an unknown id, never another route.
 	path := r.URL.EscapedPath()
 	if serve, params, _ := a.router.Lookup(r.Method, path); serve != nil {
 		serve(w, r, params)
@@ -175,8 +176,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.serve(a.unrouted(path), w, r, nil)
 }
 
-// serve takes a request through the chain: it is judged and handled, answered
-// and logged, each in one place.
+// serve handles a request, writes its response and logs it.
 func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request, params httprouter.Params) {
 	start := time.Now()
 	ctx := &bounded{Context: r.Context(), deadline: start.Add(a.timeout)}
@@ -187,7 +187,7 @@ func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request, params ht
 		req.readUntil(start.Add(a.timeout))
 		req.unread = true
 	}
-	ans, err := a.judge(req)
+	ans, err := a.process(req)
 	err = a.acknowledge(req, err)
 	status, size := a.write(req, ans, err)
 	took := time.Since(start)
@@ -196,8 +196,8 @@ func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request, params ht
 	req.discardBody()
 }
 
-// logRequest writes the line of a request: nothing in it is the client's but
-// the method, whose alphabet net/http has checked.
+// logRequest logs a request. Of what the client sent it contains only the method, whose
+// characters net/http has checked.
 func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 	level := slog.LevelInfo
 	if req.route.quiet {

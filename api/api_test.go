@@ -19,7 +19,7 @@ import (
 	"service/webhook"
 )
 
-// service is the API on a real store, and what a test needs to talk to it.
+// service is the API on a real store, with helpers for tests.
 type service struct {
 	t          testing.TB
 	store      *store.Store
@@ -95,7 +95,7 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// response is an answer that has passed checkConventions.
+// response is a response that has passed checkConventions.
 type response struct {
 	status int
 	header http.Header
@@ -141,7 +141,7 @@ func (s *service) serve(r *http.Request) response {
 
 var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// checkConventions checks what holds for every answer.
+// checkConventions checks the conventions of every response.
 func checkConventions(t testing.TB, request string, head bool, r response) {
 	t.Helper()
 	if isFile(t, request, head, r) {
@@ -159,7 +159,7 @@ func checkConventions(t testing.TB, request string, head bool, r response) {
 	}
 	if head {
 		if r.body != "" {
-			t.Errorf("%s: HEAD was answered with a body", request)
+			t.Errorf("%s: got a body for HEAD", request)
 		}
 		return
 	}
@@ -170,7 +170,7 @@ func checkConventions(t testing.TB, request string, head bool, r response) {
 	}
 	if r.status < 400 {
 		if envelope["data"] == nil || envelope["error"] != nil {
-			t.Errorf("%s: the answer has no data: %s", request, r.body)
+			t.Errorf("%s: the response has no data: %s", request, r.body)
 		}
 		return
 	}
@@ -180,7 +180,7 @@ func checkConventions(t testing.TB, request string, head bool, r response) {
 	checkError(t, request, r)
 }
 
-// checkHeader checks the header fields that every answer in the envelope has.
+// checkHeader checks the header fields of every response in the envelope.
 func checkHeader(t testing.TB, request string, r response) {
 	t.Helper()
 	for name, want := range map[string]string{
@@ -195,7 +195,7 @@ func checkHeader(t testing.TB, request string, r response) {
 	}
 	for status, name := range map[int]string{401: "WWW-Authenticate", 405: "Allow", 429: "Retry-After", 503: "Retry-After"} {
 		if r.status == status && r.header.Get(name) == "" {
-			t.Errorf("%s: answer %d without %s", request, status, name)
+			t.Errorf("%s: response %d lacks %s", request, status, name)
 		}
 	}
 }
@@ -213,7 +213,7 @@ func checkError(t testing.TB, request string, r response) {
 	}
 	for _, v := range e.Validations {
 		if v.Code == "" || v.Detail == "" || v.Parameter == "" {
-			t.Errorf("%s: a validation says too little: %s", request, r.body)
+			t.Errorf("%s: incomplete validation: %s", request, r.body)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func errorOf(r response) (errorBody, error) {
 	return *body.Error, nil
 }
 
-// faults renders the validations of an answer as "code parameter", in order.
+// faults renders the validations of a response as "code parameter", in order.
 func faults(t testing.TB, r response) []string {
 	t.Helper()
 	e, err := errorOf(r)
@@ -249,7 +249,7 @@ func faults(t testing.TB, r response) []string {
 	return all
 }
 
-// wantFault checks that an answer is a 400 that names one parameter.
+// wantFault checks for a 400 that names one parameter.
 func wantFault(t testing.TB, name string, r response, code, parameter string) {
 	t.Helper()
 	if got := strings.Join(faults(t, r), ", "); r.status != 400 || got != code+" "+parameter {
@@ -264,7 +264,7 @@ func wantStatus(t testing.TB, name string, r response, status int) {
 	}
 }
 
-// data reads the data of an answer.
+// data decodes the data of a response.
 func data[T any](t testing.TB, r response) T {
 	t.Helper()
 	var body struct{ Data T }
@@ -276,7 +276,7 @@ func data[T any](t testing.TB, r response) T {
 
 type identified struct{ ID string }
 
-// subscribe makes a subscription and returns its id.
+// subscribe creates a subscription and returns its id.
 func (s *service) subscribe(names ...string) string {
 	s.t.Helper()
 	var events []string
@@ -302,8 +302,8 @@ func (s *service) publishOne() string {
 
 const contentUpdated = `{"name":"content_updated","version":"1","content_id":7}`
 
-// deliver plays the dispatcher: it sends what is owed to every subscription, as
-// if each server answered with the status, or failed as the error code says.
+// deliver plays the dispatcher: it records an attempt for every pending delivery, with
+// the given status or error code.
 func (s *service) deliver(status int, code webhook.ErrorCode) {
 	s.t.Helper()
 	ctx := context.Background()
@@ -329,7 +329,8 @@ func (s *service) deliver(status int, code webhook.ErrorCode) {
 func (s *service) deliverPings(subscriptionID string, status int, code webhook.ErrorCode) int {
 	s.t.Helper()
 	for n := 0; ; n++ {
-		c, err := s.store.Queues().Spend(context.Background(), &store.Credit{Queue: &store.Queue{SubscriptionID: subscriptionID}, Kind: store.CreditPing}).Wait()
+		c, err := s.store.Queues().Spend(context.Background(),
+			&store.Credit{Queue: &store.Queue{SubscriptionID: subscriptionID}, Kind: store.CreditPing}).Wait()
 		if err != nil {
 			s.t.Error(err)
 		}
@@ -351,8 +352,8 @@ func (s *service) record(c *store.Claim, status int, code webhook.ErrorCode) {
 	}
 }
 
-// answerPing plays the dispatcher for the next ping that is queued after the
-// call, and returns a function that waits until it has been answered.
+// answerPing plays the dispatcher for the next ping that is queued, and returns a
+// function that waits until its attempt is recorded.
 func (s *service) answerPing(status int, code webhook.ErrorCode) (wait func()) {
 	watcher := s.store.Watch()
 	done := make(chan struct{})

@@ -2,8 +2,8 @@ package api
 
 import "service/webhook"
 
-// attemptRecord is an attempt as the API shows it: what the server answered
-// beside its status is for admins alone.
+// attemptRecord is an attempt in the API. Of the receiver's response it has only the
+// status; the rest is for admins.
 type attemptRecord struct {
 	Number         int            `json:"number"`
 	StartedAt      timestamp      `json:"started_at"`

@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// discard is a ResponseWriter that keeps the status alone.
+// discard is a ResponseWriter that keeps only the status.
 type discard struct {
 	header http.Header
 	status int
@@ -26,7 +26,7 @@ func (d *discard) Write(p []byte) (int, error)       { return len(p), nil }
 func (d *discard) SetReadDeadline(t time.Time) error { return nil }
 func (d *discard) SetWriteDeadline(time.Time) error  { return nil }
 
-// body is a request's body over and over.
+// body repeats a request body.
 type body struct{ bytes.Reader }
 
 func (*body) Close() error { return nil }
@@ -53,7 +53,8 @@ func BenchmarkPublish(b *testing.B) {
 				b.Fatal(err)
 			}
 			handler := New(Config{Store: s, Catalog: catalog})
-			event := []byte(`{"timestamp":"2026-03-13T07:07:19.507Z","name":"content_published","version":"1","content_id":48211,"channel_ids":[317,12]}`)
+			event := []byte(`{"timestamp":"2026-03-13T07:07:19.507Z","name":"content_published",` +
+				`"version":"1","content_id":48211,"channel_ids":[317,12]}`)
 			b.ReportAllocs()
 			if bench.publishers == 1 {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

@@ -20,12 +20,12 @@ const (
 	mediaNDJSON = "application/x-ndjson"
 )
 
-// mediaType returns which of the allowed media types the body is of.
+// mediaType returns the media type of the body, one of allowed, or an error.
 func (req *request) mediaType(allowed ...string) (string, error) {
 	given := req.http.Header["Content-Type"]
 	if len(given) == 1 && !req.isEncoded() {
 		media := given[0]
-		if media != mediaJSON { // it mostly is
+		if media != mediaJSON { // the common case needs no parsing
 			parsed, params, err := mime.ParseMediaType(media)
 			media = parsed
 			if charset, ok := params["charset"]; err != nil || ok && !strings.EqualFold(charset, "utf-8") {
@@ -38,7 +38,8 @@ func (req *request) mediaType(allowed ...string) (string, error) {
 			}
 		}
 	}
-	return "", webhook.NewError(webhook.CodeUnsupportedMedia, "The body must be "+strings.Join(allowed, " or ")+", in UTF-8 and without a content encoding; say so in Content-Type.")
+	return "", webhook.NewError(webhook.CodeUnsupportedMedia,
+		"The body must be "+strings.Join(allowed, " or ")+", in UTF-8 and without a content encoding. Set Content-Type accordingly.")
 }
 
 func (req *request) isEncoded() bool {
@@ -50,8 +51,8 @@ func (req *request) isEncoded() bool {
 	return false
 }
 
-// readJSON returns the body of a request that must be JSON. It is valid until
-// the request has been handled.
+// readJSON returns the body of a request that must be JSON. It is valid until the
+// request is released.
 func (req *request) readJSON() ([]byte, error) {
 	if _, err := req.mediaType(mediaJSON); err != nil {
 		return nil, err
@@ -59,13 +60,13 @@ func (req *request) readJSON() ([]byte, error) {
 	return req.readBody()
 }
 
-// readBody returns the whole body, which may be empty.
+// readBody returns the complete body, which may be empty.
 func (req *request) readBody() ([]byte, error) {
 	r := req.http
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
-	if req.body != nil { // it was read for the sake of its Idempotency-Key
+	if req.body != nil { // already read for the Idempotency-Key
 		return req.body.Bytes(), nil
 	}
 	if r.ContentLength > webhook.MaxBodyBytes {
@@ -88,20 +89,20 @@ func tooLarge() error {
 	return webhook.NewError(webhook.CodeTooLarge, fmt.Sprintf("The body is larger than %d bytes.", webhook.MaxBodyBytes))
 }
 
-// bodyRead says that the body has been read to its end: the bound on its
-// arrival must not end the work on it.
+// bodyRead records that the body has been read completely, and removes the read
+// deadline, which must not end the work on the request.
 func (req *request) bodyRead() {
 	req.unread = false
 	req.readUntil(time.Time{})
 }
 
-// The bounds of the rest of a body that the response did not need. A client that is
-// still sending reads the response only after its last byte: a connection that is
-// closed before loses it.
+// How much of an unread body is read after the response. A client that is still sending
+// reads the response only after its last byte, and loses it if the connection closes
+// before that.
 const (
-	maxReused      = 64 << 10 // bytes; beyond it the connection is not used again
+	maxReused      = 64 << 10 // bytes; the connection is not reused for longer bodies
 	maxReusedTime  = time.Second
-	maxDiscarded   = 32 << 20 // bytes: a line of a stream has no other bound
+	maxDiscarded   = 32 << 20 // bytes; also bounds a line of a stream
 	maxDiscardTime = 2 * time.Second
 )
 
@@ -138,8 +139,8 @@ func (req *request) discardBody() {
 	_, _ = io.CopyN(io.Discard, req.http.Body, maxDiscarded)
 }
 
-// readNothing checks that the request has no body, or an empty JSON object.
-func (req *request) readNothing() error {
+// requireNoBody returns an error unless the body is absent or an empty JSON object.
+func (req *request) requireNoBody() error {
 	body, err := req.readBody()
 	if err != nil {
 		return err
@@ -152,16 +153,15 @@ func (req *request) readNothing() error {
 		return err
 	}
 	if body[0] != '{' || body[len(body)-1] != '}' || len(bytes.TrimSpace(body[1:len(body)-1])) > 0 {
-		return webhook.NewError(webhook.CodeInvalid, "This request takes no body; leave it empty.")
+		return webhook.NewError(webhook.CodeInvalid, "This request takes no body. Send none, or {}.")
 	}
 	return nil
 }
 
-// readError words what kept a body from being read: none of it is a fault of
-// the service.
+// readError returns the client's error for a failed read of the body.
 func readError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return webhook.NewError(webhook.CodeRequestTimeout, "The body did not arrive in time.")
 	}
-	return webhook.NewError(webhook.CodeInvalid, "The body could not be read to its end.")
+	return webhook.NewError(webhook.CodeInvalid, "The body could not be read completely.")
 }

@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// bulkRunRecord is a bulk run as the API shows it.
+// bulkRunRecord is a bulk run in the API.
 type bulkRunRecord struct {
 	ID            string                   `json:"id"`
 	Action        webhook.BulkAction       `json:"action"`
@@ -20,7 +20,7 @@ type bulkRunRecord struct {
 	Done          int                      `json:"done"`
 	Skipped       map[webhook.BulkSkip]int `json:"skipped"`
 	Waiting       int                      `json:"waiting_subscriptions"`
-	Redeliveries  *bulkRunResults          `json:"redeliveries"` // null of a cancellation
+	Redeliveries  *bulkRunResults          `json:"redeliveries"` // null for a cancellation
 	CreatedAt     timestamp                `json:"created_at"`
 	CompletedAt   timestamp                `json:"completed_at"`
 }
@@ -33,7 +33,7 @@ type bulkRunResults struct {
 	Failed    int `json:"failed"`
 }
 
-// bulkRunCount is what a bulk run would do.
+// bulkRunCount is the result of a dry run.
 type bulkRunCount struct {
 	DryRun   bool                     `json:"dry_run"`
 	Total    int                      `json:"total"`
@@ -42,7 +42,7 @@ type bulkRunCount struct {
 	Complete bool                     `json:"complete"`
 }
 
-// bulkCountTime is how long a dry run counts.
+// bulkCountTime bounds the counting of a dry run.
 const bulkCountTime = 5 * time.Second
 
 func newBulkRunRecord(r *webhook.BulkRun) bulkRunRecord {
@@ -63,7 +63,8 @@ func newBulkRunRecord(r *webhook.BulkRun) bulkRunRecord {
 	}
 	if r.Action == webhook.BulkRedeliver {
 		n := r.Results
-		record.Redeliveries = &bulkRunResults{n[webhook.StatusPending], n[webhook.StatusRetryable], n[webhook.StatusSuccess], n[webhook.StatusFailed]}
+		record.Redeliveries = &bulkRunResults{n[webhook.StatusPending], n[webhook.StatusRetryable], n[webhook.StatusSuccess],
+			n[webhook.StatusFailed]}
 	}
 	return record
 }
@@ -107,9 +108,9 @@ func (h bulkRunHandlers) read(req *request) (answer, error) {
 	return answer{data: newBulkRunRecord(req.bulkRun), tagged: true}, nil
 }
 
-// cancel ends a running bulk run.
+// cancel stops a running bulk run.
 func (h bulkRunHandlers) cancel(req *request) (answer, error) {
-	if err := req.readNothing(); err != nil {
+	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	err := h.api.store.Write(req.ctx, func(w store.Write) error {

@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// The generators that the document is tried with, and what their clients need.
+// The client generators that the document is tested with, and their dependencies.
 const (
 	oapiCodegen       = "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2"
 	oapiRuntime       = "github.com/oapi-codegen/runtime@v1.8.0"
@@ -22,7 +22,7 @@ const (
 	nodeTypes         = "@types/node@20.19.0"
 )
 
-// partner is a program made from the document, in a folder of its own.
+// partner is a program generated from the document, in its own folder.
 type partner struct {
 	t   *testing.T
 	dir string
@@ -43,7 +43,7 @@ func newPartner(t *testing.T, program string) *partner {
 	}
 	p.write("openapi.json", string(openapiDocument(catalog)))
 	p.write(program, string(text))
-	// Nothing of the module that is being tested may leak into the partner's.
+	// The module under test must not leak into the partner's.
 	p.env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
 	return p
 }
@@ -67,7 +67,7 @@ func (p *partner) fetch(program string, args ...string) {
 	}
 }
 
-// run runs a command that must succeed, and returns what it says.
+// run runs a command that must succeed, and returns its output.
 func (p *partner) run(program string, args ...string) string {
 	p.t.Helper()
 	out, err := p.command(program, args...).CombinedOutput()
@@ -83,8 +83,7 @@ func (p *partner) command(program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// use runs the partner's program against a service, whose deliveries are all
-// answered 204.
+// use runs the partner's program against a service whose deliveries all get 204.
 func (p *partner) use(program string, args ...string) {
 	p.t.Helper()
 	s := start(p.t)
@@ -98,12 +97,12 @@ func (p *partner) use(program string, args ...string) {
 	defer server.Close()
 	published, ok := s.catalog.Type("content_published")
 	if !ok {
-		p.t.Fatal("there is no such event type")
+		p.t.Fatal("no such event type")
 	}
 	p.env = append(p.env, "URL="+server.URL, "TOKEN="+s.token,
 		`DELIVERY={"delivery_id":"d","subscription_id":"s","program_id":"acme","events":[`+string(published.Example)+`]}`)
 	if got := p.run(program, args...); !strings.Contains(got, "all as it should be") {
-		p.t.Errorf("the partner's program says:\n%s", got)
+		p.t.Errorf("the partner's program printed:\n%s", got)
 	}
 }
 
@@ -113,7 +112,8 @@ func TestGoClient(t *testing.T) {
 	goTool := require(t, "go")
 	p := newPartner(t, "main.go")
 	p.write("go.mod", "module clients\n\ngo 1.26.0\n")
-	p.write("oapi-codegen.yaml", "package: client\noutput: client/client.go\ngenerate: {models: true, client: true}\noutput-options: {skip-prune: true}\n")
+	p.write("oapi-codegen.yaml", "package: client\noutput: client/client.go\n"+
+		"generate: {models: true, client: true}\noutput-options: {skip-prune: true}\n")
 	if err := os.Mkdir(filepath.Join(p.dir, "client"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,8 @@ func TestTypeScriptClient(t *testing.T) {
 	node, npm := require(t, "node"), require(t, "npm")
 	p := newPartner(t, "main.ts")
 	p.write("package.json", `{"private": true, "type": "module"}`)
-	p.write("tsconfig.json", `{"compilerOptions": {"strict": true, "target": "es2022", "module": "es2022", "moduleResolution": "bundler", "types": ["node"], "skipLibCheck": true}, "files": ["main.ts"]}`)
+	p.write("tsconfig.json", `{"compilerOptions": {"strict": true, "target": "es2022", "module": "es2022", `+
+		`"moduleResolution": "bundler", "types": ["node"], "skipLibCheck": true}, "files": ["main.ts"]}`)
 	p.fetch(npm, "install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error", openapiTypescript, typescript, nodeTypes)
 	p.run(node, "node_modules/openapi-typescript/bin/cli.js", "openapi.json", "--output", "api.d.ts")
 	p.run(node, "node_modules/typescript/bin/tsc", "--project", ".")

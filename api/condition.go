@@ -11,9 +11,8 @@ import (
 	"service/webhook"
 )
 
-// entityTag returns the strong entity tag (RFC 9110, section 8.8.3) of an
-// answer that is one record: two answers have the same tag only if they are the
-// same byte for byte, and so is what they do not show.
+// entityTag returns the strong entity tag (RFC 9110, section 8.8.3) of a single record.
+// Two responses have the same tag only if their bodies and revisions are equal.
 func (ans *answer) entityTag(body []byte) string {
 	h := sha256.New()
 	var revision [8]byte
@@ -23,8 +22,8 @@ func (ans *answer) entityTag(body []byte) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16]) + `"`
 }
 
-// conditions are the preconditions of a request (RFC 9110, section 13.1). The
-// zero value always holds.
+// conditions are the preconditions of a request (RFC 9110, section 13.1). The zero value
+// is always met.
 type conditions struct{ match, noneMatch *tagList }
 
 // tagList is the value of If-Match or If-None-Match.
@@ -43,7 +42,7 @@ func (req *request) conditions() (c conditions, err error) {
 	return c, err
 }
 
-// tagList reads a header that is * or a list of entity tags; nil: it is not there.
+// tagList reads a header that is * or a list of entity tags; nil if it is absent.
 func (req *request) tagList(name string) (*tagList, error) {
 	values := req.http.Header[name]
 	if values == nil {
@@ -53,7 +52,7 @@ func (req *request) tagList(name string) (*tagList, error) {
 	if !ok {
 		return nil, webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidFormat, Parameter: name,
-			Detail: `must be the ETag of an earlier answer with its quotes, several of them with commas, or *`,
+			Detail: `must be the ETag of an earlier response with its quotes, several separated by commas, or *`,
 		})
 	}
 	return list, nil
@@ -91,7 +90,7 @@ func parseTagList(s string) (*tagList, bool) {
 	}
 }
 
-// has says whether the list names a tag; weakly, a weak one counts too.
+// has reports whether the list contains a tag; with weakly, weak tags match too.
 func (l *tagList) has(tag string, weakly bool) bool {
 	if l.any {
 		return true
@@ -109,8 +108,8 @@ func (l *tagList) has(tag string, weakly bool) bool {
 	return false
 }
 
-// read says whether the client of a GET has the record with this tag already.
-// The error is that of a precondition that does not hold.
+// read reports whether the client of a GET already has the record with this tag. The
+// error is that of a precondition that is not met.
 func (c conditions) read(tag string) (unchanged bool, err error) {
 	if c.match != nil && !c.match.has(tag, false) {
 		return false, changed("If-Match")
@@ -118,8 +117,8 @@ func (c conditions) read(tag string) (unchanged bool, err error) {
 	return c.noneMatch != nil && c.noneMatch.has(tag, true), nil
 }
 
-// tag gives an answer to GET its entity tag, and takes its body away when the
-// client has it already.
+// tag returns the entity tag of a response to GET, and empties the body if the client
+// already has it.
 func (req *request) tag(ans *answer, body *bytes.Buffer) (string, error) {
 	conditions, err := req.conditions()
 	if err != nil {
@@ -134,9 +133,9 @@ func (req *request) tag(ans *answer, body *bytes.Buffer) (string, error) {
 	return tag, err
 }
 
-// write returns the error of a precondition that does not hold for a request
-// that changes the record. current returns the answer to a GET of it, as it is
-// in the write that changes it.
+// write returns an error if a request that changes the record does not meet its
+// preconditions. current returns the response to a GET of the record, read in the write
+// that changes it.
 func (c conditions) write(current func() (answer, error)) error {
 	if c.match == nil && c.noneMatch == nil {
 		return nil
@@ -161,7 +160,8 @@ func (c conditions) write(current func() (answer, error)) error {
 
 func changed(header string) error {
 	if header == "If-None-Match" {
-		return webhook.NewError(webhook.CodePrecondition, "The record is one that If-None-Match names. Nothing was changed.")
+		return webhook.NewError(webhook.CodePrecondition, "The record matches If-None-Match. Nothing was changed.")
 	}
-	return webhook.NewError(webhook.CodePrecondition, "The record is not one that If-Match names: it has changed since, or the tag is a weak one. Read it again for its present ETag.")
+	return webhook.NewError(webhook.CodePrecondition,
+		"The record does not match If-Match: it has changed, or the tag is weak. Read the record again for its current ETag.")
 }

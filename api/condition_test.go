@@ -52,8 +52,8 @@ func FuzzTagLists(f *testing.F) {
 	})
 }
 
-// Every record that can be read by itself has a strong tag of its own, on HEAD
-// as on GET, which spares reading it again.
+// Every single record has its own strong ETag, with GET and HEAD, that works with
+// If-None-Match.
 func TestSingleRecordsHaveTags(t *testing.T) {
 	s := start(t)
 	i := s.records()
@@ -94,8 +94,9 @@ func checkTag(t *testing.T, s *service, target, tag string) {
 			if want < 400 && r.header.Get("Etag") != tag {
 				t.Errorf("%s %s: got ETag %q, want %q", method, target, r.header.Get("Etag"), tag)
 			}
-			if r.header.Get("X-Program-Id") != "acme" || r.header.Get("X-User-Id") != "ada" || r.header.Get("X-Request-Id") == "" || r.header.Get("Cache-Control") != "no-store" {
-				t.Errorf("%s %s: an answer %d lacks its headers: %v", method, target, r.status, r.header)
+			if r.header.Get("X-Program-Id") != "acme" || r.header.Get("X-User-Id") != "ada" || r.header.Get("X-Request-Id") == "" ||
+				r.header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s %s: response %d lacks headers: %v", method, target, r.status, r.header)
 			}
 		}
 		for value, want := range map[string]int{tag: 200, "*": 200, `"x", ` + tag: 200, `"x"`: 412, "W/" + tag: 412} {
@@ -105,7 +106,7 @@ func checkTag(t *testing.T, s *service, target, tag string) {
 	}
 }
 
-// Over a real connection: a 304 has no body, and the next answer comes whole.
+// Over a real connection: a 304 has no body, and the next response is complete.
 func TestNotModifiedOnTheWire(t *testing.T) {
 	s := start(t)
 	server := httptest.NewServer(s.api)
@@ -137,7 +138,7 @@ func TestNotModifiedOnTheWire(t *testing.T) {
 	}
 }
 
-func TestTagsTellEveryChange(t *testing.T) {
+func TestTagsChangeWithTheRecord(t *testing.T) {
 	s := start(t)
 	target := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
 	seen := make(map[string]string)
@@ -145,13 +146,14 @@ func TestTagsTellEveryChange(t *testing.T) {
 		t.Helper()
 		tag := s.send("GET", target, "").header.Get("Etag")
 		if before, ok := seen[tag]; ok {
-			t.Errorf("after %s the ETag is that of before, after %s", after, before)
+			t.Errorf("the ETag after %s is the same as after %s", after, before)
 		}
 		seen[tag] = after
 		return tag
 	}
 	tag("the creation")
-	for _, body := range []string{`{"description":"a"}`, `{"description":"b"}`, `{"authorization_header":"x"}`, `{"authorization_header":"y"}`, `{"authorization_header":"y"}`} {
+	for _, body := range []string{`{"description":"a"}`, `{"description":"b"}`, `{"authorization_header":"x"}`,
+		`{"authorization_header":"y"}`, `{"authorization_header":"y"}`} {
 		wantStatus(t, body, s.send("PUT", target, body), 200)
 		tag(body)
 	}
@@ -178,7 +180,7 @@ func TestConditionalChanges(t *testing.T) {
 		wantFault(t, method, s.send(method, target, body, "If-None-Match", `"x`), "invalid_format", "If-None-Match")
 	}
 	if now := s.send("GET", target, "").header.Get("Etag"); now != tag {
-		t.Error("a request that was refused has changed the record")
+		t.Error("a rejected request has changed the record")
 	}
 	wantStatus(t, "*", s.send("PUT", target, `{}`, "If-Match", "*"), 200)
 	tag = s.send("GET", target, "").header.Get("Etag")
@@ -189,7 +191,7 @@ func TestConditionalChanges(t *testing.T) {
 	wantStatus(t, "it is gone", s.send("PUT", target, `{}`, "If-Match", "*"), 404)
 }
 
-// Of all who change a record on condition that nobody else has, one does.
+// Of several concurrent changes with the same If-Match, one succeeds.
 func TestConditionalChangesRace(t *testing.T) {
 	s := start(t)
 	target := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
@@ -216,7 +218,7 @@ func TestConditionalChangesRace(t *testing.T) {
 	}
 }
 
-func TestConditionalCancelling(t *testing.T) {
+func TestConditionalCancel(t *testing.T) {
 	s := start(t)
 	i := s.records()
 	target := "/v2/webhooks/subscriptions/" + i.subscription + "/replays/" + i.replay
@@ -231,6 +233,6 @@ func TestConditionalCancelling(t *testing.T) {
 	again := s.send("DELETE", target, "")
 	wantStatus(t, "again", again, 200)
 	if again.body != r.body {
-		t.Errorf("cancelling it again has changed it: %s", again.body)
+		t.Errorf("cancelling again changed it: %s", again.body)
 	}
 }

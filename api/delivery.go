@@ -7,7 +7,7 @@ import (
 	"service/webhook"
 )
 
-// deliveryRecord is a delivery as the API shows it.
+// deliveryRecord is a delivery in the API.
 type deliveryRecord struct {
 	ID             string             `json:"id"`
 	SubscriptionID string             `json:"subscription_id"`
@@ -21,7 +21,7 @@ type deliveryRecord struct {
 	RedeliveryOf   *string            `json:"redelivery_of"`
 	CreatedAt      timestamp          `json:"created_at"`
 	CompletedAt    timestamp          `json:"completed_at"`
-	Attempts       []attemptRecord    `json:"attempts,omitzero"` // only when read singly
+	Attempts       []attemptRecord    `json:"attempts,omitzero"` // only if read individually
 }
 
 func newDeliveryRecord(d *webhook.Delivery) deliveryRecord {
@@ -59,7 +59,7 @@ func (h deliveryHandlers) read(req *request) (answer, error) {
 	return answer{data: newWholeDeliveryRecord(req.delivery), tagged: true}, nil
 }
 
-// newWholeDeliveryRecord is the record of a delivery that is shown singly.
+// newWholeDeliveryRecord returns the record of a single delivery, with its attempts.
 func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	r := newDeliveryRecord(d)
 	r.Attempts = make([]attemptRecord, len(d.Attempts))
@@ -70,7 +70,7 @@ func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 }
 
 func (h deliveryHandlers) cancel(req *request) (answer, error) {
-	if err := req.readNothing(); err != nil {
+	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	subscription, id := req.delivery.SubscriptionID, req.delivery.ID
@@ -83,7 +83,7 @@ func (h deliveryHandlers) cancel(req *request) (answer, error) {
 }
 
 func (h deliveryHandlers) redeliver(req *request) (answer, error) {
-	if err := req.readNothing(); err != nil {
+	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// deprecation marks a route that is going to be removed. Every answer of the
-// route says so, whatever its status; nothing else about it changes.
+// deprecation marks a route that will be removed. Every response of the route has the
+// headers of [deprecation.header], whatever its status. Nothing else changes.
 type deprecation struct {
-	since  time.Time // from when on it is deprecated
-	sunset time.Time // from when on it may be gone: at least minSunset later
-	docs   string    // a URL reference: what to use instead
+	since  time.Time // when it was deprecated
+	sunset time.Time // when it may be removed, at least minSunset later
+	docs   string    // URL reference of the replacement
 }
 
-// minSunset is how long a deprecated route works on at the least, in months.
+// minSunset is the minimum time that a deprecated route keeps working, in months.
 const minSunset = 12
 
-// header says when a route ends and what to use instead: RFC 9745 and RFC 8594.
-// A nil deprecation adds nothing.
+// header adds the Deprecation, Sunset and Link headers (RFC 9745, RFC 8594). A nil
+// deprecation adds nothing.
 func (d *deprecation) header(h http.Header) {
 	if d == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestDeprecationIsTold(t *testing.T) {
+func TestDeprecationHeaders(t *testing.T) {
 	s := start(t, limited(2))
 	planted := &deprecation{
 		since:  time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC),
@@ -22,7 +22,7 @@ func TestDeprecationIsTold(t *testing.T) {
 		}
 	}
 	s.api.handle(routes)
-	// The document, which every other answer is held against, does not know of it.
+	// The OpenAPI document does not have this route.
 	get := func(method, target, token string) response {
 		r := httptest.NewRequest(method, target, nil)
 		r.Header.Set("Authorization", "Bearer "+token)
@@ -54,13 +54,13 @@ func TestDeprecationIsTold(t *testing.T) {
 	for _, target := range []string{"/v2/event_types/ping", "/v2/nothing", "/healthz"} {
 		r := get("GET", target, s.token)
 		if r.header["Deprecation"] != nil || r.header["Sunset"] != nil || r.header["Link"] != nil {
-			t.Errorf("%s is not deprecated, and its answer says so: %v", target, r.header)
+			t.Errorf("%s is not deprecated, but its response has the header: %v", target, r.header)
 		}
 	}
 }
 
-// The policy that the reference states.
-func TestDeprecationsGiveTime(t *testing.T) {
+// The policy in the reference.
+func TestDeprecationPeriod(t *testing.T) {
 	for _, rt := range (&API{}).routes() {
 		if d := rt.deprecation; d != nil {
 			if err := checkDeprecation(d); err != "" {
@@ -86,7 +86,7 @@ func TestDeprecationsGiveTime(t *testing.T) {
 	h := make(http.Header)
 	(*deprecation)(nil).header(h)
 	if len(h) > 0 {
-		t.Errorf("no deprecation adds %v", h)
+		t.Errorf("a nil deprecation adds %v", h)
 	}
 }
 

@@ -11,13 +11,13 @@ import (
 	"service/webhook"
 )
 
-// kind is what an error code is in HTTP.
+// kind is the HTTP status and title of an error code.
 type kind struct {
 	status int
 	title  string
 }
 
-// kinds is the one table of codes, statuses and titles (spec, section 7.2).
+// kinds is the table of codes, statuses and titles (spec, section 7.2).
 var kinds = map[webhook.Code]kind{
 	webhook.CodeInvalid:          {http.StatusBadRequest, "Bad Request"},
 	webhook.CodeUnauthenticated:  {http.StatusUnauthorized, "Unauthenticated"},
@@ -40,32 +40,32 @@ var kinds = map[webhook.Code]kind{
 // retryAfter is the Retry-After of every 503, in seconds.
 const retryAfter = "5"
 
-// retryRedelivery is the Retry-After of a 429 for as many open redeliveries as a
-// subscription may have, in seconds. When one of them ends is not known.
+// retryRedelivery is the Retry-After of a 429 for too many open redeliveries, in
+// seconds. It is not known when one of them will end.
 const retryRedelivery = "30"
 
-// problem returns what the caller is told of an error. What is our fault is
-// logged here, once, and not told.
+// problem returns the error to respond with. Internal errors are logged here, once, and
+// their details are not returned.
 func (a *API) problem(req *request, err error) *webhook.Error {
 	var e *webhook.Error
 	var p panicked
 	switch ended := req.ctx.Err(); {
 	case errors.As(err, &e):
 	case errors.Is(err, store.ErrUnavailable):
-		// Of its disk the store tells itself, once and not for each request.
-		a.logFault(req, slog.LevelDebug, "nothing can be stored", err)
-		e = webhook.NewError(webhook.CodeUnavailable, "Nothing can be stored just now. Try again later.")
+		// The store logs an outage of the disk itself, once and not for each request.
+		a.logFault(req, slog.LevelDebug, "store is not writable", err)
+		e = webhook.NewError(webhook.CodeUnavailable, "The service cannot store anything at the moment. Try again later.")
 	case store.Unavailable(err):
-		a.logError(req, "nothing can be read", err)
-		e = webhook.NewError(webhook.CodeUnavailable, "Nothing can be read just now. Try again later.")
+		a.logError(req, "store is not readable", err)
+		e = webhook.NewError(webhook.CodeUnavailable, "The service cannot read its data at the moment. Try again later.")
 	case errors.Is(err, context.DeadlineExceeded), ended == context.DeadlineExceeded && !errors.As(err, &p):
 		e = webhook.NewError(webhook.CodeTimeout, fmt.Sprintf("The request took longer than %s.", a.timeout))
 	case errors.Is(err, context.Canceled), ended == context.Canceled && !errors.As(err, &p):
-		// The client has gone, or the service is about to end.
-		e = webhook.NewError(webhook.CodeUnavailable, "The request was called off.")
+		// The client has gone away, or the service is shutting down.
+		e = webhook.NewError(webhook.CodeUnavailable, "The request was cancelled.")
 	default:
 		a.logError(req, "internal error", err)
-		e = webhook.NewError(webhook.CodeInternal, "The service failed. Its operator can find out more with the request id "+req.id+".")
+		e = webhook.NewError(webhook.CodeInternal, "The service failed. Give the request id "+req.id+" to its operator.")
 	}
 	var part partial
 	if errors.As(err, &part) {
@@ -94,7 +94,7 @@ type panicked struct {
 
 func (p panicked) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
 
-// errorRecord is the spec's envelope of an error (section 7.1).
+// errorRecord is the envelope of an error (spec, section 7.1).
 type errorRecord struct {
 	Error struct {
 		Code        int                  `json:"code"`

@@ -24,12 +24,12 @@ func TestEveryCodeHasAStatusAndATitle(t *testing.T) {
 			t.Errorf("code %s has status %d and title %q", code, k.status, k.title)
 		}
 		if other, ok := statuses[k.status]; ok {
-			t.Errorf("codes %s and %s have the same status %d", code, other, k.status)
+			t.Errorf("codes %s and %s share the status %d", code, other, k.status)
 		}
 		statuses[k.status] = code
 	}
 	if len(kinds) != len(webhook.Codes()) {
-		t.Errorf("the table has %d codes, there are %d", len(kinds), len(webhook.Codes()))
+		t.Errorf("the table has %d codes, want %d", len(kinds), len(webhook.Codes()))
 	}
 	// Spec, section 7.2.
 	for status, title := range map[int]string{
@@ -42,7 +42,7 @@ func TestEveryCodeHasAStatusAndATitle(t *testing.T) {
 	}
 }
 
-// with returns a service with one more route, that asks for no token.
+// with returns a service with another route that needs no token.
 func with(t *testing.T, handle func(*request) (answer, error), change ...func(*Config)) *service {
 	t.Helper()
 	s := start(t, change...)
@@ -50,7 +50,7 @@ func with(t *testing.T, handle func(*request) (answer, error), change ...func(*C
 	return s
 }
 
-func TestWhatIsOurFaultIsToldToTheLogAlone(t *testing.T) {
+func TestInternalErrorsAreLogged(t *testing.T) {
 	for name, handle := range map[string]func(*request) (answer, error){
 		"panic":           func(*request) (answer, error) { panic("hunter2 in /secret/place") },
 		"error":           func(*request) (answer, error) { return answer{}, errors.New("hunter2 in /secret/place") },
@@ -62,13 +62,13 @@ func TestWhatIsOurFaultIsToldToTheLogAlone(t *testing.T) {
 			r := s.send("GET", "/v2/test", "")
 			wantStatus(t, name, r, 500)
 			if strings.Contains(r.body, "hunter2") || !strings.Contains(r.body, r.header.Get("X-Request-Id")) {
-				t.Errorf("the answer must name its request id and nothing of the cause: %s", r.body)
+				t.Errorf("the response must contain the request id and not the cause: %s", r.body)
 			}
 			if n := strings.Count(s.log.String(), "level=ERROR"); n != 1 {
-				t.Errorf("the fault was logged %d times, want once:\n%s", n, s.log)
+				t.Errorf("the error was logged %d times, want once:\n%s", n, s.log)
 			}
 			if !strings.Contains(s.log.String(), "request_id="+r.header.Get("X-Request-Id")) {
-				t.Errorf("the log does not name the request:\n%s", s.log)
+				t.Errorf("the log lacks the request id:\n%s", s.log)
 			}
 			wantStatus(t, "the next request", s.send("GET", "/v2/events", ""), 200)
 		})
@@ -83,57 +83,57 @@ func TestTimeouts(t *testing.T) {
 	r := s.send("GET", "/v2/test", "")
 	wantStatus(t, "a handler that takes too long", r, 504)
 	if !strings.Contains(r.body, "30ms") {
-		t.Errorf("the answer does not say how long is too long: %s", r.body)
+		t.Errorf("the response lacks the timeout: %s", r.body)
 	}
 
-	// The ping is stored before its time is over, also by a busy machine.
+	// The ping is stored before the timeout, also on a busy machine.
 	patient := start(t, func(c *Config) { c.RequestTimeout = 3 * time.Second })
 	id := patient.subscribe("content_updated")
 	r = patient.send("POST", "/v2/webhooks/subscriptions/"+id+"/ping", "")
-	wantStatus(t, "a ping that nobody sends", r, 504)
+	wantStatus(t, "a ping without a dispatcher", r, 504)
 	list := data[[]identified](t, patient.send("GET", "/v2/webhooks/subscriptions/"+id+"/deliveries", ""))
 	if len(list) != 2 || !strings.Contains(r.body, list[0].ID) {
-		t.Errorf("the answer does not name the ping's delivery %v: %s", list, r.body)
+		t.Errorf("the response lacks the delivery of the ping %v: %s", list, r.body)
 	}
 
-	// The client that goes away: nobody is told, nothing is logged as an error.
+	// A client that disconnects is not logged as an error.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/v2/test", nil))
 	if strings.Contains(s.log.String(), "level=ERROR") {
-		t.Errorf("a timeout is no fault of the service:\n%s", s.log)
+		t.Errorf("a timeout was logged as an error:\n%s", s.log)
 	}
 }
 
 func TestStoreThatCannotWrite(t *testing.T) {
 	s := start(t, func(c *Config) { c.Ready = func() error { return errors.New("the dispatcher is not running") } })
-	s.publishOne() // the token is known from here on
+	s.publishOne() // caches the token
 	r := s.send("GET", "/readyz", "")
 	wantStatus(t, "not ready", r, 503)
 	if !strings.Contains(r.body, "the dispatcher is not running") {
-		t.Errorf("the answer does not say what is not ready: %s", r.body)
+		t.Errorf("the response does not say what is not ready: %s", r.body)
 	}
 
 	s.closeStore()
 	r = s.send("POST", "/v2/events", contentUpdated)
 	wantStatus(t, "publish", r, 503)
-	if strings.Contains(r.body, "closed") || strings.Count(s.log.String(), "nothing can be stored") != 1 {
-		t.Errorf("the cause is for the log, once: %s\n%s", r.body, s.log)
+	if strings.Contains(r.body, "closed") || strings.Count(s.log.String(), "store is not writable") != 1 {
+		t.Errorf("the cause must be logged once, and not returned: %s\n%s", r.body, s.log)
 	}
 	r = s.send("POST", "/v2/events", contentUpdated, "Content-Type", "application/x-ndjson")
 	wantStatus(t, "publish a stream", r, 503)
 	if !strings.Contains(r.body, "No event was accepted.") {
-		t.Errorf("the answer does not say how far the stream came: %s", r.body)
+		t.Errorf("the response lacks the number of accepted events: %s", r.body)
 	}
 	r = s.send("GET", "/readyz", "")
 	wantStatus(t, "store closed", r, 503)
-	if !strings.Contains(r.body, "the store does not answer") {
-		t.Errorf("the answer does not say what is not ready: %s", r.body)
+	if !strings.Contains(r.body, "the store does not respond") {
+		t.Errorf("the response does not say what is not ready: %s", r.body)
 	}
 	wantStatus(t, "alive all the same", s.send("GET", "/healthz", ""), 200)
 }
 
-func TestLogSaysNothingSecretOrForged(t *testing.T) {
+func TestLogContents(t *testing.T) {
 	s := start(t)
 	s.publishOne()
 	s.send("GET", "/v2/events?page[cursor]=hunter2&access_token=hunter2", "")
@@ -141,11 +141,11 @@ func TestLogSaysNothingSecretOrForged(t *testing.T) {
 	s.send("GET", "/healthz", "")
 	log := s.log.String()
 	if strings.Contains(log, "hunter2") || strings.Contains(log, s.token) || strings.Contains(log, "level=ERROR") {
-		t.Errorf("the log holds what it must not:\n%s", log)
+		t.Errorf("the log contains a secret or a forged line:\n%s", log)
 	}
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	if len(lines) != 4 {
-		t.Fatalf("4 requests, and %d lines:\n%s", len(lines), log)
+		t.Fatalf("got %d log lines, want 4:\n%s", len(lines), log)
 	}
 	for i, want := range []string{
 		"method=POST route=/v2/events status=201 ", "method=GET route=/v2/events status=400 ",
@@ -160,8 +160,8 @@ func TestLogSaysNothingSecretOrForged(t *testing.T) {
 	}
 }
 
-// exchange sends raw bytes to a real server and returns all it answers until
-// it closes the connection.
+// exchange sends raw bytes to a real server and returns its output until it closes the
+// connection.
 func exchange(t *testing.T, s *service, raw string) string {
 	t.Helper()
 	server := httptest.NewServer(s.api)
@@ -181,7 +181,7 @@ func exchange(t *testing.T, s *service, raw string) string {
 	return string(got)
 }
 
-func TestBodyThatDoesNotArrive(t *testing.T) {
+func TestIncompleteBody(t *testing.T) {
 	s := start(t, func(c *Config) { c.RequestTimeout = 50 * time.Millisecond })
 	head := "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer " + s.token + "\nContent-Length: 1000\n"
 	for name, raw := range map[string]string{
@@ -193,19 +193,19 @@ func TestBodyThatDoesNotArrive(t *testing.T) {
 			t.Errorf("%s: got %s, want 408 and the end of the connection", name, got)
 		}
 		if name == "NDJSON" && !strings.Contains(got, "The first event was accepted.") {
-			t.Errorf("%s: the answer does not say what was accepted: %s", name, got)
+			t.Errorf("%s: the response lacks the number of accepted events: %s", name, got)
 		}
 	}
 
-	// A body that nobody reads cannot hold the answer up either.
+	// An unread body does not delay the response either.
 	got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nContent-Length: 1000\n\n{")
 	if !strings.HasPrefix(got, "HTTP/1.1 401 ") {
 		t.Errorf("without a token: got %s, want 401", got)
 	}
 }
 
-// What needs no body is answered before it has arrived, if that may take long.
-func TestAnswerDoesNotWaitForTheBody(t *testing.T) {
+// A request that needs no body gets its response before the body has arrived.
+func TestResponseBeforeTheBody(t *testing.T) {
 	s := start(t, func(c *Config) { c.RequestTimeout = time.Hour })
 	for _, length := range []string{"Content-Length: 10000000", "Transfer-Encoding: chunked"} {
 		got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nContent-Type: application/x-ndjson\n"+length+"\n\n")
@@ -253,7 +253,7 @@ func TestOverHTTP2(t *testing.T) {
 		}
 	}
 
-	// A line that is wrong is answered while the client has more to send.
+	// An invalid line gets a response while the client is still sending.
 	unfinished, w := io.Pipe()
 	defer w.Close()
 	go io.WriteString(w, line(1)+"\n{}\n")
@@ -272,13 +272,13 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// The bound on a body's arrival ends with the body: it must not be what ends
-// the work, which would look as if the client had gone.
+// The read deadline of a body ends with the body. Otherwise it would cancel the work of
+// the request, as if the client had disconnected.
 func TestReadDeadlineEndsWithTheBody(t *testing.T) {
 	s := start(t)
 	for _, test := range []struct {
 		name, media, body string
-		bounds            bool // a bound is left, for the rest of the body
+		bounds            bool // a deadline remains, for the rest of the body
 	}{
 		{"JSON", mediaJSON, contentUpdated, false},
 		{"NDJSON", mediaNDJSON, contentUpdated, false},
@@ -291,12 +291,12 @@ func TestReadDeadlineEndsWithTheBody(t *testing.T) {
 		r.Header.Set("Authorization", "Bearer "+s.token)
 		s.api.ServeHTTP(w, r)
 		if len(w.set) < 2 || w.set[0].IsZero() {
-			t.Errorf("%s: answered %d; the deadlines were %v, want one before the body and one after", test.name, w.Code, w.set)
+			t.Errorf("%s: got %d and the deadlines %v, want one before the body and one after", test.name, w.Code, w.set)
 			continue
 		}
 		last := w.set[len(w.set)-1]
 		if last.IsZero() == test.bounds || test.bounds && time.Until(last) > maxReusedTime {
-			t.Errorf("%s: answered %d; the last deadline is %v", test.name, w.Code, last)
+			t.Errorf("%s: got %d and the last deadline %v", test.name, w.Code, last)
 		}
 	}
 }

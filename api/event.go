@@ -9,8 +9,8 @@ import (
 	"service/webhook"
 )
 
-// eventRecord is an event as the API shows it: exactly as it is delivered,
-// with its place in the log and the time of its arrival at the end.
+// eventRecord is an event in the API: exactly as it is delivered, followed by its seq
+// and the time it was received.
 type eventRecord struct{ *webhook.Event }
 
 func (r eventRecord) appendJSON(dst []byte) []byte {
@@ -54,15 +54,15 @@ func (h eventHandlers) read(req *request) (answer, error) {
 	return answer{data: eventRecord{req.event}, tagged: true}, nil
 }
 
-// publish takes one event, an array of events, or a stream of lines. What it
-// answers 201 is on disk. The JSON of the events is the store's from then on.
+// publish stores one event, an array of events, or a stream of lines. It returns 201
+// only when they are on disk. From then on the store owns the JSON of the events.
 func (h eventHandlers) publish(req *request) (answer, error) {
 	media, err := req.mediaType(mediaJSON, mediaNDJSON)
 	if err != nil {
 		return answer{}, err
 	}
 	if media == mediaNDJSON {
-		return h.publishLines(req)
+		return h.publishStream(req)
 	}
 	body, err := req.readBody()
 	if err != nil {

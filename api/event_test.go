@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// Every fault of an event, alone and in a batch.
-func TestFieldsOfAnEvent(t *testing.T) {
+// Every validation error of an event, alone and in a batch.
+func TestEventFields(t *testing.T) {
 	s := start(t)
 	for _, test := range []struct{ event, code, parameter string }{
 		{`{"version":"1","content_id":7}`, "required", "name"},
@@ -42,7 +42,8 @@ func TestFieldsOfAnEvent(t *testing.T) {
 		{`{"name":"content_updated","name":"content_updated","version":"1","content_id":7}`, "duplicate", "name"},
 		{`{"name":"content_published","version":"1","content_id":7,"channel_ids":[1,"2"]}`, "invalid_type", "channel_ids[1]"},
 		{`{"name":"campaign_push_message_sent","version":"1","campaign_id":1,"campaign_name":7}`, "invalid_type", "campaign_name"},
-		{`{"name":"channel_created","version":"1","channel_id":1,"channel_name":"` + strings.Repeat("x", webhook.MaxEventBytes) + `"}`, "too_large", ""},
+		{`{"name":"channel_created","version":"1","channel_id":1,"channel_name":"` + strings.Repeat("x", webhook.MaxEventBytes) + `"}`,
+			"too_large", ""},
 	} {
 		name := test.event[:min(len(test.event), 100)]
 		parameter, nested := test.parameter, "events[1]."+test.parameter
@@ -51,7 +52,7 @@ func TestFieldsOfAnEvent(t *testing.T) {
 		}
 		r := s.send("POST", "/v2/events", test.event)
 		if parameter == "campaign_name" {
-			// Others are missing, too.
+			// Other fields are missing too.
 			if got := strings.Join(faults(t, r), ", "); r.status != 400 || !strings.Contains(got, "invalid_type campaign_name") {
 				t.Errorf("%s: got %d %s", name, r.status, got)
 			}
@@ -59,7 +60,8 @@ func TestFieldsOfAnEvent(t *testing.T) {
 		}
 		wantFault(t, name, r, test.code, parameter)
 		wantFault(t, "in a batch: "+name, s.send("POST", "/v2/events", `{"events":[`+contentUpdated+`,`+test.event+`]}`), test.code, nested)
-		wantFault(t, "in a stream: "+name, s.send("POST", "/v2/events", contentUpdated+"\n"+test.event, "Content-Type", "application/x-ndjson"), test.code, nested)
+		wantFault(t, "in a stream: "+name, s.send("POST", "/v2/events", contentUpdated+"\n"+test.event, "Content-Type", "application/x-ndjson"),
+			test.code, nested)
 	}
 	for _, test := range []struct{ body, code, parameter string }{
 		{`{"events":[]}`, "required", "events"},
@@ -91,11 +93,11 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 	r := s.send("POST", "/v2/events", `{"events":[`+contentUpdated+`,`+taken+`]}`)
 	wantStatus(t, "an id that is taken", r, 409)
 	if !strings.Contains(r.body, id) {
-		t.Errorf("the answer does not name the id: %s", r.body)
+		t.Errorf("the response lacks the id: %s", r.body)
 	}
 	wantStatus(t, "one bad event", s.send("POST", "/v2/events", `{"events":[`+contentUpdated+`,{}]}`), 400)
 	if n := len(data[[]identified](t, s.send("GET", "/v2/events", ""))); n != 1 {
-		t.Errorf("there are %d events, want the first alone", n)
+		t.Errorf("got %d events, want only the first", n)
 	}
 }
 
@@ -169,7 +171,8 @@ func TestMediaTypes(t *testing.T) {
 	} {
 		wantStatus(t, strings.Join(test.headers, " "), s.send("POST", "/v2/events", contentUpdated, test.headers...), test.want)
 	}
-	wantStatus(t, "lines for a subscription", s.send("POST", "/v2/webhooks/subscriptions", fields(nil), "Content-Type", "application/x-ndjson"), 415)
+	wantStatus(t, "lines for a subscription", s.send("POST", "/v2/webhooks/subscriptions", fields(nil), "Content-Type",
+		"application/x-ndjson"), 415)
 	r := httptest.NewRequest("POST", "/v2/events", strings.NewReader(contentUpdated))
 	r.Header["Content-Type"] = []string{"application/json", "application/json"}
 	r.Header.Set("Authorization", "Bearer "+s.token)

@@ -6,7 +6,7 @@ import (
 	"service/webhook"
 )
 
-// eventTypeRecord is an event type as the API shows it.
+// eventTypeRecord is an event type in the API.
 type eventTypeRecord struct {
 	Name        string          `json:"name"`
 	Version     string          `json:"version"`

@@ -14,8 +14,7 @@ import (
 	"service/webhook"
 )
 
-// The API serves a program that has a token: here it publishes an event, which is
-// on disk when the answer is 201.
+// Publishes an event with an access token. A 201 means that it is on disk.
 func ExampleNew() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {

@@ -13,8 +13,8 @@ type healthRecord struct {
 	Replica *replicaRecord `json:"replica,omitempty"`
 }
 
-// replicaRecord says how the copy of the database elsewhere does, where there is
-// one. A service is as ready without.
+// replicaRecord is the state of the replica, if there is one. Readiness does not depend
+// on it.
 type replicaRecord struct {
 	State         string  `json:"state"`
 	LagSeconds    float64 `json:"lag_seconds"`
@@ -22,24 +22,23 @@ type replicaRecord struct {
 	LastSuccess   string  `json:"last_success,omitempty"` // deprecated: LastSuccessAt
 }
 
-// statusHandlers serve the routes that say how the service is: /healthz, /readyz
-// and /metrics.
+// statusHandlers serve /healthz, /readyz and /metrics.
 type statusHandlers struct{ api *API }
 
-// healthz says that the process is alive, and checks nothing else: a fault that
-// may pass is no reason to restart it.
+// healthz succeeds whenever the process is alive. It checks nothing else, because a
+// temporary fault is no reason to restart the process.
 func (h statusHandlers) healthz(*request) (answer, error) {
 	return answer{data: healthRecord{Status: "alive"}}, nil
 }
 
-// readyz says whether requests can be taken.
+// readyz succeeds if the service can accept requests.
 func (h statusHandlers) readyz(req *request) (answer, error) {
 	var known *webhook.Error
 	if err := h.api.store.Check(req.ctx); errors.As(err, &known) {
 		return answer{}, known
 	} else if err != nil {
 		h.api.logError(req, "not ready", err)
-		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: the store does not answer.")
+		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: the store does not respond.")
 	}
 	if err := h.api.ready(); err != nil {
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: "+err.Error()+".")

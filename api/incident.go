@@ -2,7 +2,7 @@ package api
 
 import "service/webhook"
 
-// incidentRecord is an incident as the API shows it.
+// incidentRecord is an incident in the API.
 type incidentRecord struct {
 	ID               string           `json:"id"`
 	SubscriptionID   string           `json:"subscription_id"`
@@ -20,7 +20,7 @@ type incidentRecord struct {
 	WaitingEvents    int              `json:"waiting_events"`
 	FailedDeliveries int64            `json:"failed_deliveries"`
 	ResendFrom       timestamp        `json:"resend_from"`
-	Timeline         []incidentEntry  `json:"timeline,omitzero"` // only when read singly
+	Timeline         []incidentEntry  `json:"timeline,omitzero"` // only if read individually
 }
 
 // incidentFailure is the last attempt that failed.
@@ -31,7 +31,7 @@ type incidentFailure struct {
 	Error          *attemptError `json:"error"`
 }
 
-// incidentEntry is an entry of a timeline. What does not belong to its kind is null.
+// incidentEntry is an entry of a timeline. Fields that do not apply to its kind are null.
 type incidentEntry struct {
 	At             timestamp     `json:"at"`
 	Kind           string        `json:"kind"`
@@ -53,7 +53,8 @@ func newIncidentRecord(i *webhook.Incident) incidentRecord {
 	r := incidentRecord{
 		ID: i.ID, SubscriptionID: i.SubscriptionID, ProgramID: i.ProgramID, Status: i.Status(), FailingReason: orNull(string(i.FailingReason)),
 		OpenedAt: timestamp(i.OpenedAt), ClosedAt: timestamp(i.ClosedAt), ClosedBy: orNull(string(i.ClosedBy)),
-		FirstFailureAt: timestamp(i.FirstFailure), LastSuccessAt: timestamp(i.LastSuccess), NextProbeAt: timestamp(i.NextProbe), ProbesFailed: i.Probes,
+		FirstFailureAt: timestamp(i.FirstFailure), LastSuccessAt: timestamp(i.LastSuccess), NextProbeAt: timestamp(i.NextProbe),
+		ProbesFailed:  i.Probes,
 		WaitingEvents: i.WaitingEvents, FailedDeliveries: i.Failed, ResendFrom: timestamp(i.FailedFrom),
 	}
 	if !i.LastFailure.IsZero() {
@@ -62,7 +63,7 @@ func newIncidentRecord(i *webhook.Incident) incidentRecord {
 	return r
 }
 
-// newWholeIncidentRecord is the record of an incident that is shown singly.
+// newWholeIncidentRecord returns the record of a single incident, with its timeline.
 func newWholeIncidentRecord(i *webhook.Incident) incidentRecord {
 	r := newIncidentRecord(i)
 	r.Timeline = make([]incidentEntry, len(i.Timeline))

@@ -12,23 +12,22 @@ import (
 	"service/webhook"
 )
 
-// rateWindow is the time in which the requests of a program are counted.
+// rateWindow is the length of the sliding window.
 const rateWindow = time.Minute
 
-// rateLimiter lets exactly limit requests of a program through in any
-// rateWindow. What it refuses does not count. Programs do not affect each
-// other.
+// rateLimiter allows exactly limit requests of a program in any rateWindow. Rejected
+// requests do not count. Programs do not affect each other.
 //
-// Each program costs 8 bytes for each request that counts, and nothing once it
-// has been silent for a while.
+// A program uses 8 bytes for each counted request, and nothing after it has been idle
+// for a while.
 type rateLimiter struct {
 	limit  int       // at least 1
 	policy string    // the RateLimit-Policy header
-	start  time.Time // what times are counted from, so that no clock change matters
+	start  time.Time // with its monotonic reading, so clock changes do not matter
 
 	mu       sync.Mutex
 	programs map[string]*ring
-	swept    time.Duration // when the silent were last dropped
+	swept    time.Duration // when idle programs were last dropped
 }
 
 func newRateLimiter(limit int) *rateLimiter {
@@ -38,14 +37,14 @@ func newRateLimiter(limit int) *rateLimiter {
 	}
 }
 
-// quota is where a program stands after a request.
+// quota is the state of a program after a request.
 type quota struct {
-	ok        bool          // the request was let through, and counts
-	remaining int           // requests that would be let through now
+	ok        bool          // the request is allowed, and counts
+	remaining int           // requests that are allowed now
 	more      time.Duration // until there is one more of them; above 0
 }
 
-// take counts a request of a program, or refuses it.
+// take counts a request of a program, or rejects it.
 func (l *rateLimiter) take(program string) quota {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +73,7 @@ func (l *rateLimiter) take(program string) quota {
 	return q
 }
 
-// ring is the times of the requests that count, oldest first.
+// ring contains the times of the counted requests, oldest first.
 type ring struct {
 	times []time.Duration // since rateLimiter.start
 	first int             // index of the oldest
@@ -90,7 +89,7 @@ func (r *ring) drop() {
 	r.n--
 }
 
-// add adds a time; there may be up to most of them.
+// add adds a time. The ring grows to at most most elements.
 func (r *ring) add(t time.Duration, most int) {
 	if r.n == len(r.times) {
 		larger := make([]time.Duration, min(max(2*r.n, 8), most))
@@ -103,9 +102,9 @@ func (r *ring) add(t time.Duration, most int) {
 	r.n++
 }
 
-// authenticate finds the token of a request, and counts the request against the
-// program's limit. The error is that of a token that is missing or not valid, or
-// of a limit that is reached.
+// authenticate finds the token of a request and counts the request against the limit of
+// the program. It returns an error if the token is missing or invalid, or if a limit is
+// exceeded.
 func (a *API) authenticate(req *request) (err error) {
 	if req.token, err = a.token(req); err != nil {
 		return a.limit(req, err)
@@ -120,12 +119,11 @@ func (a *API) authenticate(req *request) (err error) {
 	a.metrics.rateLimited.Inc()
 	req.retryAfter = seconds(req.quota.more)
 	return webhook.NewError(webhook.CodeRateLimited, fmt.Sprintf(
-		"The program has made %d requests within %d seconds, as many as it may. Try again in %s s.",
+		"The program has reached its limit of %d requests in %d seconds. Try again in %s s.",
 		a.limiter.limit, int(rateWindow.Seconds()), req.retryAfter))
 }
 
-// quotaHeader tells a program where it stands, in the fields of
-// draft-ietf-httpapi-ratelimit-headers.
+// quotaHeader adds the headers of draft-ietf-httpapi-ratelimit-headers.
 func (a *API) quotaHeader(header http.Header, req *request) {
 	if req.quota == (quota{}) { // no limit, or the request has no token
 		return
@@ -144,15 +142,14 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// The bounds of what is remembered of addresses that send invalid tokens.
+// The limits of addresses that send invalid tokens.
 const (
-	maxInvalidTokens = 300 // in a row, and in each rateWindow later on
+	maxInvalidTokens = 300 // at once, and then in each rateWindow
 	maxAddresses     = 16 << 10
 )
 
-// invalidTokenLimiter limits the addresses that send invalid access tokens. It is
-// asked about those requests alone: a valid token is never refused because of the
-// address it comes from.
+// invalidTokenLimiter limits addresses that send invalid access tokens. It is used only
+// for those requests: a valid token is never rejected because of its address.
 //
 // It is the generic cell rate algorithm (GCRA): an address may send
 // maxInvalidTokens at once, and each moves its nextAllowed, the theoretical
@@ -161,18 +158,18 @@ type invalidTokenLimiter struct {
 	start time.Time
 
 	mu          sync.Mutex
-	nextAllowed map[netip.Prefix]time.Duration // since start; an address that is not in it, or in the past, has sent none
+	nextAllowed map[netip.Prefix]time.Duration // since start; absent or past: no limit applies
 }
 
 func newInvalidTokenLimiter() *invalidTokenLimiter {
 	return &invalidTokenLimiter{start: time.Now(), nextAllowed: make(map[netip.Prefix]time.Duration)}
 }
 
-// wait counts an invalid token. When its address has sent too many, it does not
-// count it, and returns how long the address must wait.
+// wait counts an invalid token. If its address has sent too many, it does not count the
+// token, and returns how long the address must wait.
 func (l *invalidTokenLimiter) wait(remoteAddr string) time.Duration {
 	const each = rateWindow / maxInvalidTokens
-	address, _ := netip.ParseAddrPort(remoteAddr) // what is no address is one sender
+	address, _ := netip.ParseAddrPort(remoteAddr) // invalid addresses count as one sender
 	from := webhook.Network(address.Addr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,9 +200,8 @@ func (l *invalidTokenLimiter) makeRoom(now time.Duration) {
 	}
 }
 
-// limit turns the refusal of a token into 429 when its address has sent too many
-// invalid ones. A request without a token is no attempt to guess one, and does not
-// count.
+// limit replaces the 401 of an invalid token with a 429 if its address has sent too
+// many. A request without a token does not count.
 func (a *API) limit(req *request, refused error) error {
 	if !isUnauthenticated(refused) || len(req.http.Header["Authorization"]) == 0 {
 		return refused
@@ -216,7 +212,8 @@ func (a *API) limit(req *request, refused error) error {
 	}
 	a.metrics.invalidTokens.Inc()
 	req.retryAfter = seconds(wait)
-	return webhook.NewError(webhook.CodeRateLimited, "Too many access tokens from this address were not valid. Try again in "+req.retryAfter+" s; a valid one is taken at any time.")
+	return webhook.NewError(webhook.CodeRateLimited,
+		"Too many invalid access tokens from this address. Try again in "+req.retryAfter+" s; a valid token is accepted at any time.")
 }
 
 func isUnauthenticated(err error) bool {
@@ -224,15 +221,14 @@ func isUnauthenticated(err error) bool {
 	return errors.As(err, &e) && e.Code == webhook.CodeUnauthenticated
 }
 
-// The bounds of what comes before a body, in bytes. The server's own
-// MaxHeaderBytes should be well above their sum: beyond it, net/http answers in
-// its own words.
+// The limits of what precedes a body, in bytes. The server's MaxHeaderBytes should be
+// well above their sum, because beyond it net/http responds without the envelope.
 const (
 	maxURI    = 8 << 10
 	maxHeader = 16 << 10
 )
 
-// oversized returns what is too large about a request before its body, or nil.
+// oversized returns an error if the path, query or header of a request is too large.
 func oversized(r *http.Request) *webhook.Error {
 	if len(r.RequestURI) > maxURI {
 		return webhook.NewError(webhook.CodeURITooLong, fmt.Sprintf("The path and the query are longer than %d bytes.", maxURI))
@@ -249,7 +245,7 @@ func oversized(r *http.Request) *webhook.Error {
 	return nil
 }
 
-// refusal is the route of a request that is refused whatever its path.
+// refusal returns a route that always fails with e.
 func refusal(e *webhook.Error) *route {
 	return &route{
 		pattern: "-", scope: scopeNone, query: queryRules{ignored: true},
@@ -257,13 +253,13 @@ func refusal(e *webhook.Error) *route {
 	}
 }
 
-// The time that an answer may take to be read: some, and more for a large one,
-// so that a slow but honest client gets it and a stalled one is closed.
+// The time that a client has to read a response grows with its size, so a slow client
+// gets it and a stalled connection closes.
 const (
-	answerTime = 30 * time.Second
-	answerRate = 32 << 10 // bytes a second
+	minWriteTimeout = 30 * time.Second
+	minWriteRate    = 32 << 10 // bytes a second
 )
 
-func timeToAnswer(size int) time.Duration {
-	return answerTime + time.Duration(size/answerRate)*time.Second
+func writeTimeout(size int) time.Duration {
+	return minWriteTimeout + time.Duration(size/minWriteRate)*time.Second
 }

@@ -22,8 +22,7 @@ import (
 
 func limited(n int) func(*Config) { return func(c *Config) { c.RateLimit = n } }
 
-// parallel makes n requests at once with a token and returns how many came to
-// each status.
+// parallel makes n requests at once with a token and counts the statuses.
 func (s *service) parallel(n int, token string) map[int]int {
 	statuses := make([]int, n)
 	begin := make(chan struct{})
@@ -50,11 +49,11 @@ func (s *service) parallel(n int, token string) map[int]int {
 func wantCount(t *testing.T, name string, got map[int]int, want map[int]int) {
 	t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) { // maps are printed in order
-		t.Errorf("%s: got answers %v, want %v", name, got, want)
+		t.Errorf("%s: got statuses %v, want %v", name, got, want)
 	}
 }
 
-func TestExactlyTheLimitIsLetThrough(t *testing.T) {
+func TestRateLimitIsExact(t *testing.T) {
 	s := start(t, limited(1000))
 	other := s.newToken("other", "oda", webhook.Scopes()...)
 	var ofOther map[int]int
@@ -65,19 +64,19 @@ func TestExactlyTheLimitIsLetThrough(t *testing.T) {
 	wantCount(t, "another program at the same time", ofOther, map[int]int{200: 200})
 	wantCount(t, "and then", s.parallel(1000, other), map[int]int{200: 800, 429: 200})
 
-	// Another token and another user of the program are in the same count.
+	// Other tokens and users of the program share the limit.
 	got := s.send("GET", "/v2/event_types", "", "Authorization", "Bearer "+s.newToken("acme", "bob", webhook.ScopeEventsRead))
 	wantStatus(t, "another user", got, 429)
 	if e, err := errorOf(got); err != nil || e.Title != "Too Many Requests" || !strings.Contains(e.Detail, "1000 requests") {
 		t.Errorf("got %+v (%v)", e, err)
 	}
 	if got.header.Get("X-Program-Id") != "acme" || got.header.Get("X-User-Id") != "bob" {
-		t.Errorf("429 does not say whose limit it is: %v", got.header)
+		t.Errorf("429 lacks the program: %v", got.header)
 	}
 }
 
-// The window slides: a minute's boundary is no chance for twice as many.
-func TestTheWindowSlides(t *testing.T) {
+// The window slides, so a minute boundary does not allow twice as many.
+func TestWindowSlides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, limited(1000))
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + 59*time.Second)))
@@ -97,7 +96,7 @@ func TestTheWindowSlides(t *testing.T) {
 	})
 }
 
-// The limiter does as a plain list of times does, whatever the order of events.
+// The limiter behaves like a plain list of times.
 func TestLimiterAgainstAModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, limit := range []int{1, 2, 7, 8, 9, 33} {
@@ -124,7 +123,7 @@ func TestLimiterAgainstAModel(t *testing.T) {
 	})
 }
 
-func TestQuotaIsTold(t *testing.T) {
+func TestRateLimitHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, limited(3))
 		want := func(name string, r response, status int, state, retry string) {
@@ -155,22 +154,23 @@ func TestQuotaIsTold(t *testing.T) {
 			"no token asked": s.send("GET", "/healthz", ""),
 		} {
 			if r.header["Ratelimit"] != nil || r.header["Ratelimit-Policy"] != nil {
-				t.Errorf("%s: the answer tells of a limit: %v", name, r.header)
+				t.Errorf("%s: got a limit: %v", name, r.header)
 			}
 		}
-		if r := s.send("GET", "/v2/events", "", "Authorization", "Bearer "+s.newToken("other", "oda", webhook.Scopes()...)); r.header.Get("RateLimit") != `"program";r=2;t=60` {
+		if r := s.send("GET", "/v2/events", "", "Authorization",
+			"Bearer "+s.newToken("other", "oda", webhook.Scopes()...)); r.header.Get("RateLimit") != `"program";r=2;t=60` {
 			t.Errorf("another program: got %v", r.header)
 		}
 	})
 	s := start(t)
 	wantCount(t, "without a limit", s.parallel(1200, s.token), map[int]int{200: 1200})
 	if r := s.send("GET", "/v2/events", ""); r.header["Ratelimit"] != nil || r.header["Ratelimit-Policy"] != nil {
-		t.Errorf("without a limit: the answer tells of one: %v", r.header)
+		t.Errorf("without a limit: got one: %v", r.header)
 	}
 }
 
-// Every request with a token counts, also one for a path or a method that does not exist.
-func TestRequestsWithoutARouteCount(t *testing.T) {
+// Every request with a token counts, including unknown paths and methods.
+func TestUnroutedRequestsCount(t *testing.T) {
 	s := start(t, limited(2))
 	for _, test := range []struct {
 		method, target, token string
@@ -187,18 +187,19 @@ func TestRequestsWithoutARouteCount(t *testing.T) {
 	} {
 		r := s.send(test.method, test.target, "", "Authorization", test.token)
 		wantStatus(t, test.method+" "+test.target, r, test.status)
-		if got := r.header.Get("RateLimit"); !strings.HasPrefix(got, test.remaining) || (got == "") != (test.remaining == "") || (got == "") != (r.header.Get("RateLimit-Policy") == "") {
+		if got := r.header.Get("RateLimit"); !strings.HasPrefix(got, test.remaining) || (got == "") != (test.remaining == "") ||
+			(got == "") != (r.header.Get("RateLimit-Policy") == "") {
 			t.Errorf("%s %s: got RateLimit %s, want %s", test.method, test.target, got, test.remaining)
 		}
 	}
-	// Guessing tokens is no cheaper at such a path.
+	// Guessing tokens is limited on such a path too.
 	for range maxInvalidTokens {
 		s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none")
 	}
 	wantStatus(t, "one token too many", s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none"), 429)
 }
 
-func TestLimiterForgetsTheSilent(t *testing.T) {
+func TestLimiterDropsIdlePrograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newRateLimiter(1000)
 		for i := range 500 {
@@ -209,7 +210,7 @@ func TestLimiterForgetsTheSilent(t *testing.T) {
 		time.Sleep(rateWindow / 2)
 		l.take("busy")
 		if n := len(l.programs); n != 1 {
-			t.Errorf("%d programs are remembered, want the busy one", n)
+			t.Errorf("got %d programs, want only the busy one", n)
 		}
 		if n := len(l.programs["busy"].times); n > 8 {
 			t.Errorf("a program with two requests has room for %d", n)
@@ -234,7 +235,7 @@ func (s *service) from(address, authorization string) response {
 	return s.serve(r)
 }
 
-func TestInvalidTokensAreHeldBack(t *testing.T) {
+func TestInvalidTokensAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, limited(1000))
 		const home, neighbour = "192.0.2.1:1000", "192.0.2.2:1000"
@@ -277,7 +278,7 @@ func TestInvalidTokensAreHeldBack(t *testing.T) {
 	})
 }
 
-func TestStrangersAreBounded(t *testing.T) {
+func TestInvalidTokenLimiterIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newInvalidTokenLimiter()
 		address := func(i int) string {
@@ -286,10 +287,10 @@ func TestStrangersAreBounded(t *testing.T) {
 		for i := range 3 * maxAddresses {
 			s.wait(address(i))
 			if n := len(s.nextAllowed); n > maxAddresses {
-				t.Fatalf("%d addresses are remembered, want at most %d", n, maxAddresses)
+				t.Fatalf("got %d addresses, want at most %d", n, maxAddresses)
 			}
 		}
-		// The addresses whose tokens no longer count are dropped, and the others are kept.
+		// Addresses whose tokens no longer count are dropped.
 		s = newInvalidTokenLimiter()
 		for i := range maxAddresses {
 			s.wait(address(i))
@@ -299,12 +300,12 @@ func TestStrangersAreBounded(t *testing.T) {
 			s.wait("192.0.2.1:1")
 		}
 		if s.wait("192.0.2.1:1") == 0 || len(s.nextAllowed) != 1 {
-			t.Errorf("%d addresses are remembered, want the one that is held back", len(s.nextAllowed))
+			t.Errorf("got %d addresses, want only the limited one", len(s.nextAllowed))
 		}
 	})
 }
 
-func TestWhatIsTooLargeBeforeTheBody(t *testing.T) {
+func TestOversizedHeaders(t *testing.T) {
 	s := start(t)
 	path := func(n int) string { return "/v2/events?x=" + strings.Repeat("a", n-len("/v2/events?x=")) }
 	for name, test := range map[string]struct {
@@ -326,7 +327,7 @@ func TestWhatIsTooLargeBeforeTheBody(t *testing.T) {
 	}
 }
 
-// parse reads a raw answer.
+// parse parses a raw response.
 func parse(t *testing.T, raw string) response {
 	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader(raw)), nil)
@@ -340,7 +341,7 @@ func parse(t *testing.T, raw string) response {
 	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
-// pipeListener is a listener whose connections are pipes, which fake time knows.
+// pipeListener is a listener whose connections are pipes, which work with fake time.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -368,8 +369,8 @@ func (l pipeListener) Close() error {
 
 func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
 
-// An answer that is not read is given up, and one that is read slowly is not.
-func TestAnswerThatIsNotRead(t *testing.T) {
+// A response that is not read times out; one that is read slowly does not.
+func TestUnreadResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 4 << 20
 		s := with(t, func(*request) (answer, error) { return answer{data: strings.Repeat("x", size)}, nil })
@@ -395,10 +396,10 @@ func TestAnswerThatIsNotRead(t *testing.T) {
 				t.Fatalf("a slow reader was cut off after %d bytes: %v", read, err)
 			}
 			read += n
-			time.Sleep(time.Second / 3) // 48 KiB a second at the most
+			time.Sleep(time.Second / 3) // at most 48 KiB a second
 		}
-		if took := time.Since(begun); took < answerTime {
-			t.Errorf("the slow reader took %s: the bound was not needed", took)
+		if took := time.Since(begun); took < minWriteTimeout {
+			t.Errorf("the slow reader took only %s", took)
 		}
 
 		c = get()
@@ -406,17 +407,17 @@ func TestAnswerThatIsNotRead(t *testing.T) {
 		if _, err := c.Read(buffer); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(timeToAnswer(size) + time.Minute)
+		time.Sleep(writeTimeout(size) + time.Minute)
 		synctest.Wait()
 		rest, _ := io.ReadAll(c)
 		if len(rest) > size/2 {
-			t.Errorf("a reader that had stopped was given %d more bytes", len(rest))
+			t.Errorf("a stopped reader got %d more bytes", len(rest))
 		}
 	})
 }
 
-// The same over HTTP/2, where the bound is a stream's and spares the others.
-func TestAnswerThatIsNotReadOverHTTP2(t *testing.T) {
+// The same over HTTP/2, where the deadline applies to one stream.
+func TestUnreadResponseOverHTTP2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 8 << 20 // more than the client's window
 		s := with(t, func(*request) (answer, error) { return answer{data: strings.Repeat("x", size)}, nil })
@@ -426,7 +427,8 @@ func TestAnswerThatIsNotReadOverHTTP2(t *testing.T) {
 		server := &http.Server{Handler: s.api, Protocols: &protocols}
 		go server.Serve(listener)
 		defer server.Close()
-		transport := &http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (net.Conn, error) { return listener.dial(), nil }}
+		transport := &http.Transport{Protocols: &protocols,
+			DialContext: func(context.Context, string, string) (net.Conn, error) { return listener.dial(), nil }}
 		defer transport.CloseIdleConnections()
 		get := func(path string) *http.Response {
 			resp, err := (&http.Client{Transport: transport}).Get("http://h" + path)
@@ -437,9 +439,9 @@ func TestAnswerThatIsNotReadOverHTTP2(t *testing.T) {
 		}
 		stalled := get("/v2/test")
 		defer stalled.Body.Close()
-		time.Sleep(timeToAnswer(size) + time.Second)
+		time.Sleep(writeTimeout(size) + time.Second)
 		if n, err := io.Copy(io.Discard, stalled.Body); err == nil {
-			t.Errorf("a reader that had stopped was given all %d bytes", n)
+			t.Errorf("a stopped reader got all %d bytes", n)
 		}
 		other := get("/healthz")
 		defer other.Body.Close()
@@ -471,7 +473,7 @@ func BenchmarkRateLimiter(b *testing.B) {
 	}
 }
 
-// BenchmarkQuota is what the limit costs a request in all: the count and its
+// BenchmarkQuota measures the cost of the rate limit per request: the count and the
 // headers.
 func BenchmarkQuota(b *testing.B) {
 	a := &API{limiter: newRateLimiter(1000)}
@@ -485,7 +487,8 @@ func BenchmarkQuota(b *testing.B) {
 
 func BenchmarkOversized(b *testing.B) {
 	r := httptest.NewRequest("GET", "/v2/events?filter[name]=content_updated", nil)
-	for _, name := range []string{"Authorization", "Accept", "Accept-Encoding", "User-Agent", "Content-Type", "Content-Length", "Traceparent"} {
+	for _, name := range []string{"Authorization", "Accept", "Accept-Encoding", "User-Agent", "Content-Type", "Content-Length",
+		"Traceparent"} {
 		r.Header.Set(name, "a value of a usual length for such a header")
 	}
 	b.ReportAllocs()
@@ -496,7 +499,7 @@ func BenchmarkOversized(b *testing.B) {
 	}
 }
 
-// A subscription has a bound of redeliveries that have not ended.
+// A subscription has a quota of open redeliveries.
 func TestOpenRedeliveries(t *testing.T) {
 	s := start(t)
 	id := s.subscribe("content_updated")

@@ -10,8 +10,7 @@ import (
 	"service/webhook"
 )
 
-// Every parameter that a list says it supports is taken, and every one of them
-// refuses what it cannot read, by name.
+// Every documented parameter of a list is accepted, and rejects invalid values by name.
 func TestListParameters(t *testing.T) {
 	s := start(t)
 	i := s.records()
@@ -67,8 +66,8 @@ func filterNames(f webhook.Filter) map[string]string {
 	return map[string]string{"filter[" + name + "]": "filter[" + name + "]", "filter." + name: "filter[" + name + "]"}
 }
 
-// A page of a filtered list is what the filter lets through, in the order
-// asked for, and the totals and cursors are of that.
+// A page of a filtered list contains the matching rows in the requested order, and its
+// totals and cursors apply to them.
 func TestFilteredPages(t *testing.T) {
 	s := start(t)
 	var ids []string
@@ -93,7 +92,7 @@ func TestFilteredPages(t *testing.T) {
 	var got page
 	decode(t, s.send("GET", "/v2/webhooks/subscriptions?filter[event]=content_updated&sort=-created_at&page[size]=3&page[number]=2", ""), &got)
 	if p := got.Meta.Pagination; len(got.Data) != 1 || got.Data[0].ID != ids[0] || p.TotalCount != 4 || p.TotalPages != 2 || p.Number != 2 {
-		t.Errorf("got %+v, want the first of 4 subscriptions alone", got)
+		t.Errorf("got %+v, want only the first of 4 subscriptions", got)
 	}
 	decode(t, s.send("GET", "/v2/webhooks/subscriptions?filter[event]=content_updated&page[size]=3&page[number]=3", ""), &got)
 	if p := got.Meta.Pagination; len(got.Data) != 0 || p.TotalCount != 4 || p.TotalPages != 2 || p.Number != 3 {

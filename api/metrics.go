@@ -18,13 +18,13 @@ import (
 
 const metricsPath = "/metrics"
 
-// metricsType is Prometheus's text format.
+// metricsType is the Prometheus text format.
 const metricsType = "text/plain; version=0.0.4; charset=utf-8"
 
-// metrics answers with all metrics of the process. When some cannot be read
-// the others are of all the more use: it answers with those, and logs why.
+// metrics returns all metrics of the process. If some cannot be collected, it logs why
+// and returns the others.
 func (h statusHandlers) metrics(req *request) (answer, error) {
-	// One at a time: who asks without pause is held up, and not the service.
+	// One at a time, so that frequent scrapes slow down themselves and not the service.
 	select {
 	case h.api.scraping <- struct{}{}:
 		defer func() { <-h.api.scraping }()
@@ -33,7 +33,7 @@ func (h statusHandlers) metrics(req *request) (answer, error) {
 	}
 	families, err := h.api.registry.Gather()
 	if err != nil {
-		h.api.logError(req, "some metrics could not be read", err)
+		h.api.logError(req, "failed to collect some metrics", err)
 	}
 	var text bytes.Buffer
 	encoder := expfmt.NewEncoder(&text, expfmt.NewFormat(expfmt.TypeTextPlain))
@@ -48,18 +48,17 @@ func (h statusHandlers) metrics(req *request) (answer, error) {
 	return answer{file: &file{contentType: metricsType, content: text.Bytes()}}, nil
 }
 
-// forwarding are the headers by which proxies tell that a request is another's.
+// forwarding are the headers that proxies add to the requests of others.
 var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via"}
 
-// isLocal says whether a request was made on this machine, and for it: whoever
-// can do that may read the metrics without a token. That its sender's address
-// is loopback does not say so by itself:
+// isLocal reports whether a request comes from this machine and is addressed to it. Such
+// a request may read the metrics without a token. A loopback address alone is not enough:
 //
-//   - A TLS proxy on this machine sends everybody's requests from loopback. It
-//     is told by the headers that proxies add; one that adds none must not pass
-//     /metrics on.
-//   - A page in a browser on this machine may have a name that leads here. It is
-//     told by that name, in Host.
+//   - A TLS proxy on this machine forwards the requests of others from a loopback
+//     address. It is recognized by the headers that proxies add; a proxy that adds none
+//     must not forward /metrics.
+//   - A page in a browser on this machine may use a name that resolves to it (DNS
+//     rebinding). It is recognized by the name in Host.
 func isLocal(r *http.Request) bool {
 	for _, name := range forwarding {
 		if _, ok := r.Header[name]; ok {
@@ -81,8 +80,8 @@ func isLocal(r *http.Request) bool {
 	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }
 
-// free says whether a request needs no token.
-func (req *request) free() bool {
+// needsNoToken reports whether a request is allowed without a token.
+func (req *request) needsNoToken() bool {
 	switch req.route.scope {
 	case scopeNone:
 		return true
@@ -92,40 +91,40 @@ func (req *request) free() bool {
 	return false
 }
 
-// metrics are what the API counts for its operator; docs/metrics.md says what
-// each means. They begin at zero, and cost a request neither a lock nor memory.
+// metrics are the metrics of the API; docs/metrics.md describes them. Counting a request
+// takes no lock and allocates nothing.
 type metrics struct {
 	durations *prometheus.HistogramVec
 	refused   *prometheus.CounterVec
-	routes    map[routeKey]*routeMetrics // not written to once requests are served
+	routes    map[routeKey]*routeMetrics // read-only once requests are served
 
 	rateLimited, invalidTokens prometheus.Counter // of refused
 }
 
-// routeKey names a row of the table of routes.
+// routeKey identifies a route.
 type routeKey struct{ method, pattern string }
 
-// routeMetrics are those of one route. HEAD counts as GET.
+// routeMetrics are the metrics of one route. HEAD counts as GET.
 type routeMetrics struct {
 	answers   [600]atomic.Int64 // by status
 	durations prometheus.Observer
 }
 
 var requestsDesc = prometheus.NewDesc("service_requests_total",
-	"Requests that were answered, by route and status; - stands for whatever no route is for.", []string{"method", "route", "status"}, nil)
+	"Requests by route and status; route - stands for requests that match no route.", []string{"method", "route", "status"}, nil)
 
-// noRoute stands for all requests that no route is for: what they ask for is
-// the client's choice, and must not become a label.
+// noRoute counts requests that match no route. Their paths are chosen by the client, and
+// must not become labels.
 var noRoute = routeKey{"-", "-"}
 
 func newMetrics() *metrics {
 	m := &metrics{
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "service_request_duration_seconds", Help: "Time from a request's header to the end of its answer, by route.",
+			Name: "service_request_duration_seconds", Help: "Time from the header of a request to the end of its response, by route.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"method", "route"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "service_requests_rate_limited_total", Help: "Requests that were answered 429, by the limit that was reached.",
+			Name: "service_requests_rate_limited_total", Help: "Requests rejected with 429, by limit.",
 		}, []string{"limit"}),
 		routes: make(map[routeKey]*routeMetrics),
 	}
@@ -134,12 +133,12 @@ func newMetrics() *metrics {
 	return m
 }
 
-// add makes a route known.
+// add adds a route.
 func (m *metrics) add(key routeKey) {
 	m.routes[key] = &routeMetrics{durations: m.durations.WithLabelValues(key.method, key.pattern)}
 }
 
-// request counts a request that was answered.
+// request counts a completed request.
 func (m *metrics) request(rt *route, status int, took time.Duration) {
 	of := m.routes[routeKey{rt.method, rt.pattern}]
 	if of == nil {

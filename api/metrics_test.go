@@ -17,7 +17,7 @@ import (
 	"service/webhook"
 )
 
-// metricsOf asks for the metrics as a Prometheus beside the service would.
+// metricsOf reads the metrics like a Prometheus on the same machine.
 func (s *service) metricsOf() string {
 	s.t.Helper()
 	r := httptest.NewRequest("GET", metricsPath, nil)
@@ -27,12 +27,13 @@ func (s *service) metricsOf() string {
 	return got.body
 }
 
-// Who may read the metrics: a token with the scope, or somebody on this machine
-// who asks for nobody else.
-func TestMetricsAreReadByWhoMay(t *testing.T) {
+// Metrics need a token with the scope, or a request from this machine that is not
+// forwarded.
+func TestMetricsAccess(t *testing.T) {
 	s := start(t)
 	reader := s.newToken("ops", "prometheus", webhook.ScopeMetricsRead)
-	other := s.newToken("acme", "bob", webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite, webhook.ScopeEventsRead, webhook.ScopeEventsWrite)
+	other := s.newToken("acme", "bob", webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite, webhook.ScopeEventsRead,
+		webhook.ScopeEventsWrite)
 	for _, test := range []struct {
 		name, sender, host, token string
 		header                    [2]string
@@ -73,17 +74,16 @@ func TestMetricsAreReadByWhoMay(t *testing.T) {
 		got := s.serve(r)
 		wantStatus(t, test.name, got, test.want)
 		if (test.want == 200) != strings.Contains(got.body, "service_request_duration_seconds") {
-			t.Errorf("%s: answered %.200s", test.name, got.body)
+			t.Errorf("%s: got %.200s", test.name, got.body)
 		}
 	}
-	// Nothing else is free on loopback.
+	// Other routes need a token on loopback too.
 	r := httptest.NewRequest("GET", "/v2/events", nil)
 	r.RemoteAddr, r.Host = "127.0.0.1:40000", "localhost"
 	wantStatus(t, "events from loopback", s.serve(r), 401)
 }
 
-// Each request is counted under its route, and what the client chooses never
-// becomes a label.
+// Each request is counted under its route, and client input never becomes a label.
 func TestRequestsAreCounted(t *testing.T) {
 	s := start(t, limited(8))
 	id := s.subscribe("content_updated") // 1 of 8
@@ -144,7 +144,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
-// broken is a metric that cannot be read.
+// broken is a collector that fails.
 type broken struct{ desc *prometheus.Desc }
 
 func (b broken) Describe(ch chan<- *prometheus.Desc) { ch <- b.desc }
@@ -152,20 +152,20 @@ func (b broken) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.NewInvalidMetric(b.desc, errors.New("it is out of order"))
 }
 
-func TestMetricsWithoutSome(t *testing.T) {
+func TestMetricsWithAFailingCollector(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(broken{prometheus.NewDesc("service_broken", "Broken.", nil, nil)})
 	s := start(t, func(c *Config) { c.Metrics = registry })
 	got := s.metricsOf()
 	if !strings.Contains(got, "service_request_duration_seconds") || strings.Contains(got, "service_broken") {
-		t.Errorf("got\n%s\nwant all but the one that is broken", got)
+		t.Errorf("got\n%s\nwant all but the failing one", got)
 	}
 	if n := strings.Count(s.log.String(), "it is out of order"); n != 1 {
-		t.Errorf("the fault was logged %d times, want once:\n%s", n, s.log)
+		t.Errorf("the error was logged %d times, want once:\n%s", n, s.log)
 	}
 }
 
-// slow is a metric that takes its time.
+// slow is a slow collector.
 type slow struct {
 	broken
 	begun, done chan struct{}
@@ -177,9 +177,8 @@ func (b slow) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(b.desc, prometheus.GaugeValue, 1)
 }
 
-// One scrape at a time is under way; others wait, and no longer than a request
-// may take.
-func TestMetricsAreReadOneAfterTheOther(t *testing.T) {
+// Scrapes run one at a time; others wait for at most the request timeout.
+func TestConcurrentScrapes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := slow{broken{prometheus.NewDesc("service_slow", "Slow.", nil, nil)}, make(chan struct{}), make(chan struct{})}
 		registry := prometheus.NewRegistry()
@@ -196,12 +195,12 @@ func TestMetricsAreReadOneAfterTheOther(t *testing.T) {
 		go func() { first <- ask(t.Context()) }()
 		<-m.begun
 		if got := ask(t.Context()); got != http.StatusGatewayTimeout {
-			t.Errorf("a second request while the first is under way: got %d, want 504", got)
+			t.Errorf("a second request during the first: got %d, want 504", got)
 		}
-		synctest.Wait() // the first has been told that its time is over
+		synctest.Wait() // the first has timed out
 		m.done <- struct{}{}
 		if got := <-first; got != http.StatusGatewayTimeout {
-			t.Errorf("one that took too long: got %d, want 504", got)
+			t.Errorf("a slow one: got %d, want 504", got)
 		}
 		go func() { <-m.begun; m.done <- struct{}{} }()
 		if got := ask(t.Context()); got != http.StatusOK {
@@ -210,7 +209,7 @@ func TestMetricsAreReadOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// What is counted costs a request no memory.
+// Counting a request allocates nothing.
 func TestCountingARequestAllocatesNothing(t *testing.T) {
 	m := newMetrics()
 	rt := &route{method: "GET", pattern: "/v2/events"}

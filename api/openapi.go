@@ -15,14 +15,14 @@ import (
 	"service/webhook"
 )
 
-// openapiYAML is the contract, written by hand, without the event types.
+// openapiYAML is the hand-written contract, without the event types.
 //
 //go:embed openapi.yaml
 var openapiYAML []byte
 
-// openapiDocument returns the whole contract as JSON: openapi.yaml in its own
-// order, and the catalog's event types, so that their schemas are stated in one
-// place. It panics when openapi.yaml is broken, which every test would see.
+// openapiDocument returns the complete contract as JSON: openapi.yaml in its order, and
+// the schemas of the catalog's event types. It panics if openapi.yaml is invalid, which
+// every test would detect.
 func openapiDocument(catalog *webhook.Catalog) []byte {
 	var root yaml.Node
 	if err := yaml.Unmarshal(openapiYAML, &root); err != nil {
@@ -44,12 +44,11 @@ func openapiDocument(catalog *webhook.Catalog) []byte {
 	return append(appendObject(nil, document), '\n')
 }
 
-// withPut ends the operationId of the PUT of an action, which is the same as its
-// POST.
+// withPut is the suffix of the operationId of an action's PUT.
 const withPut = "WithPut"
 
-// addAction returns a path of the document. When its POST is marked x-action, the
-// path gets the same operation for PUT.
+// addAction returns a path of the document. If its POST is marked x-action, it adds the
+// same operation for PUT.
 func addAction(text []byte) []byte {
 	var item, post members[json.RawMessage]
 	mustDecode(text, &item)
@@ -72,14 +71,14 @@ func addAction(text []byte) []byte {
 	return appendObject(nil, item)
 }
 
-// eventSchema is the name of an event type's schema in the document. No schema
-// of openapi.yaml begins so.
+// eventSchema returns the name of an event type's schema in the document. No schema of
+// openapi.yaml has this prefix.
 func eventSchema(name string) string { return "event_" + name }
 
 const schemasAt = "#/components/schemas/"
 
-// addEventTypes adds the event types' schemas, and makes DeliveredEvent say that
-// an event is of one of them.
+// addEventTypes adds the schemas of the event types, and makes DeliveredEvent one of
+// them.
 func addEventTypes(schemas members[json.RawMessage], catalog *webhook.Catalog) members[json.RawMessage] {
 	var variants []json.RawMessage
 	var mapping members[json.RawMessage]
@@ -105,15 +104,15 @@ var (
 	componentName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 )
 
-// eventSchemas returns an event type's schema for the document. It says the
-// same as the catalog's, in a way that generators of clients understand:
+// eventSchemas returns the schema of an event type for the document. It is equivalent to
+// the catalog's, in a form that client generators understand:
 //
-//   - Definitions become schemas beside it, name.definition: generators take
-//     $defs for a property. What it refers to within itself is elsewhere then.
-//   - anyOf and oneOf go into allOf: generators take them for alternatives to
-//     the properties beside them.
-//   - An object that names no properties says that it can have any: generators
-//     take it for one that has none.
+//   - Definitions become separate schemas, name.definition, because generators treat
+//     $defs as a property. References to them change accordingly.
+//   - anyOf and oneOf are moved into allOf, because generators treat them as
+//     alternatives to the properties.
+//   - An object without properties gets additionalProperties, because generators treat
+//     it as empty.
 func eventSchemas(name string, text []byte) members[json.RawMessage] {
 	var schema, own, definitions, stay members[json.RawMessage]
 	var also []json.RawMessage // of allOf
@@ -121,7 +120,7 @@ func eventSchemas(name string, text []byte) members[json.RawMessage] {
 	all := members[json.RawMessage]{{Name: name}}
 	for _, m := range schema {
 		switch m.Name {
-		case "$schema": // it is the document's own
+		case "$schema": // the document has its own
 		case "$defs":
 			mustDecode(m.Value, &definitions)
 			for _, d := range definitions {
@@ -166,8 +165,8 @@ func eventSchemas(name string, text []byte) members[json.RawMessage] {
 	return all
 }
 
-// openObjects returns properties of which those that are objects without a word
-// on their own properties say that they can have any.
+// openObjects adds additionalProperties to the objects among the properties that do not
+// define their own properties.
 func openObjects(text []byte) []byte {
 	var properties members[json.RawMessage]
 	mustDecode(text, &properties)
@@ -184,7 +183,7 @@ func openObjects(text []byte) []byte {
 	return appendObject(nil, properties)
 }
 
-// mustDecode reads what this package has written itself.
+// mustDecode decodes JSON that this package has produced.
 func mustDecode(text []byte, v any) {
 	if err := json.Unmarshal(text, v); err != nil {
 		panic(fmt.Errorf("the OpenAPI document: %w", err))
@@ -219,11 +218,11 @@ func appendYAML(dst []byte, n *yaml.Node) []byte {
 		return append(dst, '}')
 	}
 	if n.Value == "" && n.Style == 0 {
-		panic(fmt.Errorf("openapi.yaml, line %d: a value is missing; a comma in braces ends one that has no quotes", n.Line))
+		panic(fmt.Errorf("openapi.yaml, line %d: a value is missing; quote values with commas inside braces", n.Line))
 	}
 	switch n.ShortTag() {
 	case "!!int", "!!float", "!!bool", "!!null":
-		return append(dst, n.Value...) // written as JSON has it, which mustDecode sees to
+		return append(dst, n.Value...) // written as in JSON, which mustDecode checks
 	}
 	return appendText(dst, n.Value)
 }
@@ -237,7 +236,7 @@ func appendText(dst []byte, s string) []byte {
 	return append(dst, strings.TrimSuffix(b.String(), "\n")...)
 }
 
-// members is a JSON object that keeps its order.
+// members is a JSON object in its original order.
 type members[T any] []member[T]
 
 type member[T any] struct {
@@ -245,7 +244,7 @@ type member[T any] struct {
 	Value T
 }
 
-// get returns a member's value, or the zero value.
+// get returns the value of a member, or the zero value.
 func (m members[T]) get(name string) (v T) {
 	for i := range m {
 		if m[i].Name == name {
@@ -255,7 +254,7 @@ func (m members[T]) get(name string) (v T) {
 	return v
 }
 
-// set replaces a member's value, or adds the member at the end.
+// set replaces the value of a member, or appends the member.
 func (m *members[T]) set(name string, v T) {
 	for i := range *m {
 		if (*m)[i].Name == name {
@@ -281,7 +280,7 @@ func (m *members[T]) take(name string) (v T) {
 func (m *members[T]) UnmarshalJSON(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return fmt.Errorf("%v is no object (%w)", t, err)
+		return fmt.Errorf("%v is not an object (%w)", t, err)
 	}
 	for d.More() {
 		name, err := d.Token()
@@ -322,17 +321,17 @@ func appendArray(dst []byte, elements []json.RawMessage) []byte {
 	return append(dst, ']')
 }
 
-// file is something that is served as it is, without an envelope.
+// file is content that is served without an envelope.
 type file struct {
 	contentType string
 	policy      string // Content-Security-Policy, or "" for none
 	content     []byte
 }
 
-// answer is the file as an answer to a GET of it.
+// answer returns the file as the response to a GET.
 func (f *file) answer() (answer, error) { return answer{file: f, tagged: true}, nil }
 
-// header says what the file is.
+// header adds the content type and policy.
 func (f *file) header(h http.Header) {
 	h.Set("Content-Type", f.contentType)
 	if f.policy != "" {

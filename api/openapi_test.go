@@ -28,15 +28,15 @@ import (
 	"service/webhook"
 )
 
-// contractChecker holds requests and answers against the document.
+// contractChecker compares requests and responses with the document.
 type contractChecker struct {
-	mu     sync.Mutex // kin-openapi does not say that a document can be used by several goroutines
+	mu     sync.Mutex // kin-openapi does not document concurrent use
 	served *openapi3.T
-	strict *openapi3.T // the same, but records have no properties that it does not name
+	strict *openapi3.T // the same, without additional properties in records
 	seen   map[string]bool
 }
 
-// loadContract returns the one checker of all tests.
+// loadContract returns the checker that all tests share.
 var loadContract = sync.OnceValues(func() (*contractChecker, error) {
 	catalog, err := loadCatalog()
 	if err != nil {
@@ -59,7 +59,8 @@ var loadContract = sync.OnceValues(func() (*contractChecker, error) {
 		return nil, err
 	}
 	for _, media := range []string{mediaNDJSON, "text/html", "text/plain"} {
-		openapi3filter.RegisterBodyDecoder(media, func(body io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any, error) {
+		openapi3filter.RegisterBodyDecoder(media, func(body io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any,
+			error) {
 			b, err := io.ReadAll(body)
 			return string(b), err
 		})
@@ -67,8 +68,8 @@ var loadContract = sync.OnceValues(func() (*contractChecker, error) {
 	return c, nil
 })
 
-// closeRecords makes every schema that names properties refuse others, where
-// the document itself leaves room for those of later versions.
+// closeRecords disallows additional properties in every schema with properties. The
+// document allows them for later versions.
 func closeRecords(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -87,8 +88,8 @@ func closeRecords(v any) {
 	}
 }
 
-// find returns the operation of a request, that of GET for HEAD. Without an
-// operation, item says whether there is something at the path.
+// find returns the operation of a request, that of GET for HEAD. Without one, item is
+// nil if the path is unknown.
 func (c *contractChecker) find(doc *openapi3.T, method, escaped string) (route *routers.Route, params map[string]string, item bool) {
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -118,12 +119,12 @@ func (c *contractChecker) find(doc *openapi3.T, method, escaped string) (route *
 	return nil, nil, false
 }
 
-// headersOfHTTP are those that no operation needs to name.
-var headersOfHTTP = []string{"Cache-Control", "Connection", "Content-Length", "Content-Type", "X-Content-Type-Options", "Content-Security-Policy"}
+// headersOfHTTP are headers that operations do not document.
+var headersOfHTTP = []string{"Cache-Control", "Connection", "Content-Length", "Content-Type", "X-Content-Type-Options",
+	"Content-Security-Policy"}
 
-// check begins to watch a request. The function it returns holds the request
-// and its answer against the document: the answer always, the request when it
-// was not refused. What is refused may be wrong on purpose.
+// check records a request. The returned function compares the response with the
+// document, and also the request if it was not rejected.
 func (c *contractChecker) check(t testing.TB, r *http.Request) func(response) {
 	var body bytes.Buffer
 	if r.Body != nil {
@@ -141,7 +142,7 @@ func (c *contractChecker) check(t testing.TB, r *http.Request) func(response) {
 			request = request[:200]
 		}
 		for _, e := range c.faults(r, body.Bytes(), got) {
-			t.Errorf("%s, answered %d: not as the document says: %v\n%.2000s", request, got.status, e, got.body)
+			t.Errorf("%s, response %d does not match the document: %v\n%.2000s", request, got.status, e, got.body)
 		}
 	}
 }
@@ -151,7 +152,7 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 	route, params, known := c.find(c.strict, r.Method, r.URL.EscapedPath())
 	var op *openapi3.Operation
 	if route == nil || generalResponses[got.status] != "" {
-		// One of the answers that need no operation.
+		// A response that needs no operation.
 		name := generalResponses[got.status]
 		switch {
 		case name != "":
@@ -188,7 +189,8 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 	again.Body = io.NopCloser(bytes.NewReader(body))
 	input := &openapi3filter.RequestValidationInput{
 		Request: again, PathParams: params, Route: route,
-		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, MultiError: true, SkipSettingDefaults: true},
+		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true,
+			MultiError: true, SkipSettingDefaults: true},
 	}
 	if got.status < 400 && r.Method != http.MethodHead {
 		if err := openapi3filter.ValidateRequest(context.Background(), input); err != nil {
@@ -198,7 +200,7 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 	if got.status == http.StatusNotModified || r.Method == http.MethodHead {
 		return all
 	}
-	// Most answers of the tests are errors, and many of those the same.
+	// Most responses in the tests are errors, many of them equal.
 	key := fmt.Sprint(got.status, route.Path, route.Method, len(got.header), got.body)
 	if c.seen[key] {
 		return all
@@ -216,8 +218,8 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 	return all
 }
 
-// isDocumented says whether the header of an answer is named, with the answer or in
-// a text that is of every operation.
+// isDocumented reports whether a response header is documented, with the response or for
+// all operations.
 func isDocumented(name string, op *openapi3.Operation, r *openapi3.Response) bool {
 	for other := range r.Headers {
 		if http.CanonicalHeaderKey(other) == name {
@@ -227,22 +229,21 @@ func isDocumented(name string, op *openapi3.Operation, r *openapi3.Response) boo
 	return slices.Contains(headersOfHTTP, name) || op.Deprecated && slices.Contains([]string{"Deprecation", "Sunset", "Link"}, name)
 }
 
-// generalResponses are the answers that need no operation.
+// generalResponses are the responses that need no operation.
 var generalResponses = map[int]string{414: "URITooLong", 431: "HeadersTooLarge"}
 
-// isTestRoute says whether a request is for a route that only tests add.
+// isTestRoute reports whether a request is for a route that only tests add.
 func isTestRoute(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/v2/test") || r.URL.Path == referenceStylePath
 }
 
-// isFile says whether an answer is one without an envelope, and checks what
-// holds for those.
+// isFile reports whether a response has no envelope, and checks such a response.
 func isFile(t testing.TB, request string, head bool, r response) bool {
 	t.Helper()
 	_, target, _ := strings.Cut(request, " ")
 	if target == metricsPath && r.status == 200 {
 		if got := r.header.Get("Content-Type"); got != metricsType || r.header.Get("Cache-Control") != "no-store" || (r.body == "") != head {
-			t.Errorf("%s: answered with %v and %d bytes", request, r.header, len(r.body))
+			t.Errorf("%s: got %v and %d bytes", request, r.header, len(r.body))
 		}
 		return true
 	}
@@ -268,7 +269,7 @@ func isFile(t testing.TB, request string, head bool, r response) bool {
 		}
 	}
 	if r.header.Get("ETag") == "" || (r.body == "") != (head || r.status == http.StatusNotModified) {
-		t.Errorf("%s: answer %d with ETag %q and %d bytes", request, r.status, r.header.Get("ETag"), len(r.body))
+		t.Errorf("%s: got %d with ETag %q and %d bytes", request, r.status, r.header.Get("ETag"), len(r.body))
 	}
 	return true
 }
@@ -290,7 +291,7 @@ func eachOperation(t *testing.T, f func(pattern, method string, op *openapi3.Ope
 	}
 }
 
-// routePattern is a path of the document as the table of routes writes it.
+// routePattern converts a path of the document to a route pattern.
 func routePattern(pattern string) string {
 	return strings.NewReplacer("{", ":", "}", "").Replace(pattern)
 }
@@ -323,7 +324,7 @@ func TestDocumentIsValid(t *testing.T) {
 	}
 }
 
-func TestDocumentAndRoutesAreTheSame(t *testing.T) {
+func TestDocumentMatchesRoutes(t *testing.T) {
 	s := start(t)
 	routes := make(map[string]*route)
 	for _, rt := range s.api.routes() {
@@ -334,12 +335,12 @@ func TestDocumentAndRoutesAreTheSame(t *testing.T) {
 		name := method + " " + routePattern(pattern)
 		rt := routes[name]
 		if rt == nil {
-			t.Errorf("%s is documented, and there is no such route", name)
+			t.Errorf("%s is documented, but there is no such route", name)
 			return
 		}
 		delete(routes, name)
 		if got := documentedScope(t, op); got != rt.scope {
-			t.Errorf("%s: the document asks for the scope %q, the route for %q", name, got, rt.scope)
+			t.Errorf("%s: the document has the scope %q, the route %q", name, got, rt.scope)
 		}
 
 		if op.Deprecated != (rt.deprecation != nil) {
@@ -370,8 +371,8 @@ func TestDocumentAndRoutesAreTheSame(t *testing.T) {
 	}
 }
 
-// generalStatuses returns the statuses with which the route of an operation can
-// fail whatever it does.
+// generalStatuses returns the statuses of errors that every route of this kind can
+// return.
 func generalStatuses(rt *route, op *openapi3.Operation) []int {
 	all := []int{500}
 	if !rt.query.ignored {
@@ -397,7 +398,7 @@ func generalStatuses(rt *route, op *openapi3.Operation) []int {
 	return all
 }
 
-// documentedScope returns what an operation asks of the token.
+// documentedScope returns the scope that an operation needs.
 func documentedScope(t *testing.T, op *openapi3.Operation) webhook.Scope {
 	t.Helper()
 	switch {
@@ -427,18 +428,18 @@ func TestEveryErrorIsDocumented(t *testing.T) {
 		e := media.Example.(map[string]any)["error"].(map[string]any)
 		code := int(e["code"].(float64))
 		if titles[code] != "" {
-			t.Errorf("%s: there are two responses with the status %d", name, code)
+			t.Errorf("%s: two responses have the status %d", name, code)
 		}
 		titles[code] = e["title"].(string)
 	}
 	for code, k := range kinds {
 		if titles[k.status] != k.title {
-			t.Errorf("%s: the document shows %d as %q, it is %q", code, k.status, titles[k.status], k.title)
+			t.Errorf("%s: the document has the title %[3]q for %[2]d, want %[4]q", code, k.status, titles[k.status], k.title)
 		}
 		delete(titles, k.status)
 	}
 	for status := range titles {
-		t.Errorf("the document has %d, which the API never answers", status)
+		t.Errorf("the document has %d, which the API never returns", status)
 	}
 
 	// The codes of validations: as openapi.yaml lists them.
@@ -446,11 +447,12 @@ func TestEveryErrorIsDocumented(t *testing.T) {
 	for _, v := range c.served.Components.Schemas["Validation"].Value.Properties["code"].Value.Enum {
 		codes = append(codes, v.(string))
 		if !strings.Contains(c.served.Info.Description, "`"+v.(string)+"`") {
-			t.Errorf("the text on errors does not explain %s", v)
+			t.Errorf("the section on errors lacks %s", v)
 		}
 	}
 	want := []string{
-		webhook.InvalidRequired, webhook.InvalidType, webhook.InvalidFormat, webhook.InvalidValue, webhook.InvalidUnknownField, webhook.InvalidUnknownEvent,
+		webhook.InvalidRequired, webhook.InvalidType, webhook.InvalidFormat, webhook.InvalidValue, webhook.InvalidUnknownField,
+		webhook.InvalidUnknownEvent,
 		webhook.InvalidTooLong, webhook.InvalidTooMany, webhook.InvalidTooLarge, webhook.InvalidDuplicate, webhook.InvalidBlockedDestination,
 	}
 	if !slices.Equal(codes, want) {
@@ -477,7 +479,8 @@ func TestDocumentVersion(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	if last := lines[len(lines)-1]; last != line {
-		t.Errorf("the document has changed since\n%s\nGive it another info.version in openapi.yaml and add to testdata/openapi.versions the line\n%s", last, line)
+		t.Errorf("the document has changed since\n%s\nSet another info.version in openapi.yaml"+
+			" and add this line to testdata/openapi.versions:\n%s", last, line)
 	}
 	seen := make(map[string]bool)
 	for _, l := range lines {
@@ -489,7 +492,7 @@ func TestDocumentVersion(t *testing.T) {
 	}
 }
 
-// An answer or a request that the document does not describe must be noticed.
+// The checker detects responses and requests that do not match the document.
 func TestContractCheckerFindsFaults(t *testing.T) {
 	c, err := loadContract()
 	if err != nil {
@@ -501,7 +504,8 @@ func TestContractCheckerFindsFaults(t *testing.T) {
 		h.Set(name, value)
 		return h
 	}
-	const event = `{"id":"0198f6a3-0f11-7b22-8c33-4d5e6f708192","timestamp":"2026-03-14T08:24:57.901Z","name":"x","version":"1","seq":1,"received_at":"2026-03-14T08:24:57.901Z"}`
+	const event = `{"id":"0198f6a3-0f11-7b22-8c33-4d5e6f708192","timestamp":"2026-03-14T08:24:57.901Z",` +
+		`"name":"x","version":"1","seq":1,"received_at":"2026-03-14T08:24:57.901Z"}`
 	const problem = `{"error":{"code":404,"title":"Not Found","detail":"x."}}`
 	right := response{200, header, `{"data":` + event + `}`}
 	plain := header.Clone()
@@ -516,17 +520,22 @@ func TestContractCheckerFindsFaults(t *testing.T) {
 		{"right", "GET", "/v2/events/x", "", right, ""},
 		{"right, whatever the operation", "GET", "/v2/events/x", "", response{414, plain, strings.ReplaceAll(problem, "404", "414")}, ""},
 		{"right, no operation", "GET", "/v2/nothing", "", response{404, plain, problem}, ""},
-		{"a property more", "GET", "/v2/webhooks/subscriptions", "", response{200, plain, `{"data":[],"meta":{"pagination":{"page_number":1,"page_size":1,"total_count":0,"total_pages":0,"x":1}}}`}, "x"},
-		{"a property less", "GET", "/v2/events/x", "", response{200, header, `{"data":` + strings.Replace(event, `"seq":1,`, "", 1) + `}`}, "seq"},
-		{"a property of another type", "GET", "/v2/events/x", "", response{200, header, `{"data":` + strings.Replace(event, `"seq":1,`, `"seq":"1",`, 1) + `}`}, "seq"},
+		{"a property more", "GET", "/v2/webhooks/subscriptions", "",
+			response{200, plain, `{"data":[],"meta":{"pagination":{"page_number":1,"page_size":1,"total_count":0,"total_pages":0,"x":1}}}`}, "x"},
+		{"a property less", "GET", "/v2/events/x", "", response{200, header, `{"data":` + strings.Replace(event, `"seq":1,`, "", 1) + `}`},
+			"seq"},
+		{"a property of another type", "GET", "/v2/events/x", "",
+			response{200, header, `{"data":` + strings.Replace(event, `"seq":1,`, `"seq":"1",`, 1) + `}`}, "seq"},
 		{"no envelope", "GET", "/v2/events/x", "", response{200, header, event}, "data"},
 		{"a status", "GET", "/v2/events/x", "", response{418, header, problem}, "not listed"},
 		{"a status without an operation", "GET", "/v2/nothing", "", response{200, header, problem}, "no such operation"},
 		{"a header more", "GET", "/v2/events/x", "", response{200, with("X-Secret", "x"), right.body}, "X-Secret"},
-		{"a header less", "GET", "/v2/events/x", "", response{200, http.Header{"Content-Type": header["Content-Type"], "Etag": header["Etag"]}, right.body}, "X-Request-Id"},
+		{"a header less", "GET", "/v2/events/x", "", response{200, http.Header{"Content-Type": header["Content-Type"], "Etag": header["Etag"]},
+			right.body}, "X-Request-Id"},
 		{"a media type", "GET", "/v2/events/x", "", response{200, with("Content-Type", "text/plain"), right.body}, "ontent"},
 		{"an error without its envelope", "GET", "/v2/events/x", "", response{404, plain, `{"error":"x"}`}, "error"},
-		{"a request that should be refused", "PUT", "/v2/webhooks/subscriptions/x", `{"colour":"red"}`, response{200, plain, `{"data":{}}`}, "colour"},
+		{"a request that should be refused", "PUT", "/v2/webhooks/subscriptions/x", `{"colour":"red"}`, response{200, plain, `{"data":{}}`},
+			"colour"},
 	} {
 		r := httptest.NewRequest(test.method, test.target, nil)
 		r.Header.Set("Content-Type", "application/json")
@@ -540,9 +549,9 @@ func TestContractCheckerFindsFaults(t *testing.T) {
 	}
 }
 
-// TestMatrix asks for every operation of the document as those who may not.
-func TestMatrix(t *testing.T) {
-	synctest.Test(t, testMatrix) // so that a token can expire
+// TestAccessMatrix calls every operation of the document without access.
+func TestAccessMatrix(t *testing.T) {
+	synctest.Test(t, testMatrix) // a token must expire
 }
 
 func testMatrix(t *testing.T) {
@@ -550,7 +559,8 @@ func testMatrix(t *testing.T) {
 	theirs := s.records()
 	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), theirs.eventType, webhook.NewID(), webhook.NewID()}
 	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
-		tok, secret, err := s.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
+		tok, secret, err := s.store.Tokens().Create(t.Context(),
+			webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -578,11 +588,11 @@ func testMatrix(t *testing.T) {
 		want := func(name, secret string, status int) {
 			t.Helper()
 			tried[status]++
-			// Both a record that exists and one that does not: nothing may be learnt of it.
+			// Responses for existing and missing records must not differ.
 			r, other := send(theirs, secret), send(unknown, secret)
 			wantStatus(t, op.OperationID+" with "+name, r, status)
 			if nameless(r) != nameless(other) {
-				t.Errorf("%s with %s: a record that exists is told from one that does not:\n%v\n%v", op.OperationID, name, r, other)
+				t.Errorf("%s with %s: an existing record differs from a missing one:\n%v\n%v", op.OperationID, name, r, other)
 			}
 		}
 		want("no token", "", 401)
@@ -605,14 +615,14 @@ func testMatrix(t *testing.T) {
 		}
 	})
 	if tried[401] < 60 || tried[403] < 12 || tried[404] < 8 {
-		t.Errorf("only so many were tried: %v", tried)
+		t.Errorf("too few operations were tried: %v", tried)
 	}
 	if got := s.everything(theirs); strings.Contains(got, "mallory") || !strings.Contains(got, theirs.delivery) {
-		t.Errorf("the requests have changed something: %s", got)
+		t.Errorf("the requests changed a record: %s", got)
 	}
 }
 
-// nameless is an answer without what differs each time.
+// nameless returns a response without ids and times.
 func nameless(r response) string {
 	h := r.header.Clone()
 	for _, name := range []string{"X-Request-Id", "Ratelimit"} {
@@ -621,7 +631,7 @@ func nameless(r response) string {
 	return fmt.Sprint(r.status, h, r.body)
 }
 
-// exampleBody is the first example of an operation's JSON body, or nothing.
+// exampleBody returns the first example of an operation's JSON body, or nil.
 func exampleBody(op *openapi3.Operation) string {
 	if op.RequestBody == nil {
 		return ""
@@ -644,9 +654,9 @@ func exampleBody(op *openapi3.Operation) string {
 	return string(b)
 }
 
-// The contract of what partners receive is checked with what is really sent in
-// package main; here, that every event type can be in it.
-func TestDeliveriesAreAsDocumented(t *testing.T) {
+// A delivery with any event type matches the document. test/api checks real
+// deliveries.
+func TestDocumentedDeliveries(t *testing.T) {
 	c, err := loadContract()
 	if err != nil {
 		t.Fatal(err)
@@ -686,21 +696,21 @@ func TestDocumentIsServed(t *testing.T) {
 		}
 		again := start(t).send("GET", target, "", "Authorization", "")
 		if again.header.Get("ETag") != etag || again.body != r.body {
-			t.Errorf("%s differs from start to start", target)
+			t.Errorf("%s differs between two starts", target)
 		}
 		wantStatus(t, "POST "+target, s.send("POST", target, "", "Authorization", ""), 405)
 	}
 	r := s.send("GET", "/v2/openapi.json", "", "Authorization", "")
 	if !json.Valid([]byte(r.body)) || !strings.Contains(r.body, `"event_content_published"`) {
-		t.Error("the document is not whole")
+		t.Error("the document is incomplete")
 	}
 	if path.Dir(referenceStylePath) != referencePath {
 		t.Errorf("the style must be served under %s", referencePath)
 	}
 }
 
-// Whatever an operator's own schemas are made of, the document stays valid and
-// accepts the same events.
+// The document stays valid with an operator's own event types, and accepts the same
+// events as the catalog.
 func TestDocumentWithOwnEventTypes(t *testing.T) {
 	catalog, err := webhook.LoadCatalog(webhook.SchemaFile{Name: "shift_planned.json", Content: []byte(`{
 		"$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -720,7 +730,8 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 			"a place": {"type": "string", "maxLength": 3},
 			"tree": {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}}, "additionalProperties": false}
 		},
-		"examples": [{"id": "0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5", "timestamp": "2026-03-14T08:24:48.644Z", "name": "shift_planned", "version": "1", "team": {"lead": 7}}]
+		"examples": [{"id": "0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5", "timestamp": "2026-03-14T08:24:48.644Z",
+			"name": "shift_planned", "version": "1", "team": {"lead": 7}}]
 	}`)})
 	if err != nil {
 		t.Fatal(err)
@@ -745,7 +756,8 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 		`"team":{"lead":7},"note":{"a":1}`:     true,
 		`"place":"abc"`:                        false, // neither team nor tree
 	} {
-		text := `{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","timestamp":"2026-03-14T08:24:48.644Z","name":"shift_planned","version":"1",` + own + `}`
+		text := `{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","timestamp":"2026-03-14T08:24:48.644Z","name":"shift_planned","version":"1",` +
+			own + `}`
 		var event any
 		if err := json.Unmarshal([]byte(text), &event); err != nil {
 			t.Fatal(err)
@@ -759,6 +771,6 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 	}
 	page := string(renderReference(text, catalog, ""))
 	if !strings.Contains(page, `id="event-shift_planned"`) || strings.Contains(page, "<b>shift") {
-		t.Error("the page lacks the event type, or takes its description for HTML")
+		t.Error("the page lacks the event type, or renders its description as HTML")
 	}
 }

@@ -6,21 +6,22 @@ import (
 	"service/webhook"
 )
 
-// queryRules says which query parameters a route supports. The zero value
-// supports none.
+// queryRules are the query parameters that a route supports. The zero value supports
+// none.
 type queryRules struct {
-	list    *webhook.List // what its parameters are those of
-	ignored bool          // the query does not matter
+	list    *webhook.List // whose parameters it supports
+	ignored bool          // the query is ignored
 }
 
-// parse reads a query. Whatever is not supported is an error.
+// parse reads a query. An unsupported parameter is an error.
 func (q queryRules) parse(raw string) (webhook.ListQuery, *webhook.Error) {
 	if q.ignored || raw == "" && q.list == nil {
 		return webhook.ListQuery{}, nil
 	}
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return webhook.ListQuery{}, webhook.NewError(webhook.CodeInvalid, "The query of the URL cannot be read: it has an escape that is not valid, a semicolon, or too many parameters.")
+		return webhook.ListQuery{}, webhook.NewError(webhook.CodeInvalid,
+			"The query of the URL is invalid: it has an invalid escape, a semicolon, or too many parameters.")
 	}
 	return q.list.Parse(values)
 }

@@ -28,17 +28,17 @@ var (
 	referenceCSS []byte
 )
 
-// referencePolicy lets the page load its own style, and nothing else.
+// referencePolicy lets the page load only its own style sheet.
 const referencePolicy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Where the reference and its style are.
+// The paths of the reference and its style sheet.
 const (
 	referencePath      = "/docs"
 	referenceStylePath = "/docs/style.css"
 )
 
-// documents returns functions that return the contract, and the contract as a
-// page. Each is made when it is first asked for.
+// documents returns functions that return the OpenAPI document and the reference page.
+// Each is rendered on first use.
 func documents(catalog *webhook.Catalog, baseURL string) (document, reference func() *file) {
 	if baseURL == "" {
 		baseURL = "https://service.example"
@@ -52,21 +52,21 @@ func documents(catalog *webhook.Catalog, baseURL string) (document, reference fu
 	return document, reference
 }
 
-// documentHandlers serve the contract and its reference page.
+// documentHandlers serve the OpenAPI document and the reference page.
 type documentHandlers struct{ api *API }
 
-// contract answers with the contract, without an envelope.
+// contract returns the OpenAPI document, without an envelope.
 func (h documentHandlers) contract(*request) (answer, error) { return h.api.document().answer() }
 
-// page answers with the contract as a page to read.
+// page returns the reference page.
 func (h documentHandlers) page(*request) (answer, error) { return h.api.reference().answer() }
 
-// style answers with the style of that page.
+// style returns the style sheet of the page.
 func (h documentHandlers) style(*request) (answer, error) {
 	return (&file{"text/css; charset=utf-8", "", referenceCSS}).answer()
 }
 
-// contract is the OpenAPI document, as much of it as the page shows.
+// contract is the part of the OpenAPI document that the page shows.
 type contract struct {
 	Info struct {
 		Title, Version, Summary, Description string
@@ -98,7 +98,7 @@ type operation struct {
 	Tags                 []string
 	Summary, Description string
 	Deprecated           bool
-	Security             *[]members[[]string] // nil: as the document says
+	Security             *[]members[[]string] // nil: that of the document
 	Parameters           []field
 	RequestBody          *struct {
 		Description string
@@ -108,7 +108,7 @@ type operation struct {
 	Responses members[reply]
 }
 
-// field is a parameter or, without a place, a header of an answer.
+// field is a parameter or, without In, a response header.
 type field struct {
 	Ref                   string `json:"$ref"`
 	Name, In, Description string
@@ -152,14 +152,14 @@ type schema struct {
 }
 
 func (s *schema) UnmarshalJSON(text []byte) error {
-	if text[0] != '{' { // true and false are schemas too
+	if text[0] != '{' { // true and false are valid schemas
 		return nil
 	}
 	type plain schema
 	return json.Unmarshal(text, (*plain)(s))
 }
 
-// oneOrMore is a list of strings that may be written as one.
+// oneOrMore is a list of strings. A single one may be written without brackets.
 type oneOrMore []string
 
 func (o *oneOrMore) UnmarshalJSON(text []byte) error {
@@ -170,8 +170,8 @@ func (o *oneOrMore) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(o))
 }
 
-// renderReference returns the page. It panics on a document that is not as the
-// page expects it, which every test would see.
+// renderReference returns the page. It panics on a document that it does not
+// understand, which every test would detect.
 func renderReference(document []byte, catalog *webhook.Catalog, baseURL string) []byte {
 	p := &referencePage{BaseURL: baseURL, catalog: catalog}
 	mustDecode(document, &p.contract)
@@ -185,29 +185,29 @@ func renderReference(document []byte, catalog *webhook.Catalog, baseURL string) 
 	return b.Bytes()
 }
 
-// referencePage is what the template sees.
+// referencePage is the data of the template.
 type referencePage struct {
 	contract
 	BaseURL string
 	catalog *webhook.Catalog
 }
 
-// Operation is an operation with where it stands.
+// Operation is an operation with its method and path.
 type Operation struct {
 	*operation
 	Method, Path string
 	Scope        string // "" for any
-	Open         bool   // it asks for no token
+	Open         bool   // needs no token
 	Webhook      bool
 	AlsoPut      bool // PUT does the same
 	page         *referencePage
 	item         pathItem
 }
 
-// Operations returns those of a tag, the deletions last.
+// Operations returns the operations of a tag, deletions last.
 func (p *referencePage) Operations(tag string) []Operation { return p.operations(p.Paths, tag) }
 
-// Received returns what is sent to partners.
+// Received returns the requests that partners receive.
 func (p *referencePage) Received() []Operation { return p.operations(p.Webhooks, "") }
 
 func (p *referencePage) operations(items members[pathItem], tag string) []Operation {
@@ -249,20 +249,19 @@ func (o Operation) AllParameters() []field {
 	return all
 }
 
-// Answer is one of the answers to an operation.
+// Answer is a response of an operation.
 type Answer struct {
 	Status string
 	reply
 	page *referencePage
 }
 
-// Successes returns the answers that are not errors; of what partners answer
-// themselves it returns all.
+// Successes returns the responses that are not errors, and for a webhook all responses.
 func (o Operation) Successes() []Answer {
 	return o.answers(func(status string) bool { return status < "4" || o.Webhook })
 }
 
-// Errors returns the errors.
+// Errors returns the error responses.
 func (o Operation) Errors() []Answer {
 	return o.answers(func(status string) bool { return status >= "4" && !o.Webhook })
 }
@@ -297,10 +296,10 @@ func (p *referencePage) AllErrors() []Answer {
 	return all
 }
 
-// commonHeaders are those of every answer. The page explains them once.
+// commonHeaders are the headers of every response. The page describes them once.
 var commonHeaders = []string{"X-Request-Id", "X-Program-Id", "X-User-Id", "RateLimit-Policy", "RateLimit"}
 
-// OwnHeaders returns the names of the answer's headers that not every answer has.
+// OwnHeaders returns the names of the headers that are not common to all responses.
 func (a Answer) OwnHeaders() []string {
 	var own []string
 	for _, m := range a.Headers {
@@ -311,7 +310,7 @@ func (a Answer) OwnHeaders() []string {
 	return own
 }
 
-// AllHeaders returns the headers that answers have.
+// AllHeaders returns all response headers.
 func (p *referencePage) AllHeaders() []field {
 	var all []field
 	for _, m := range p.Components.Headers {
@@ -340,13 +339,13 @@ func samples(content members[media]) []Sample {
 	return all
 }
 
-// Samples returns the examples of an answer's body.
+// Samples returns the examples of the body.
 func (a Answer) Samples() []Sample { return samples(a.Content) }
 
-// Plain is the description without marks.
+// Plain returns the description without backquotes.
 func (a Answer) Plain() string { return strings.ReplaceAll(strings.TrimSpace(a.Description), "`", "") }
 
-// Shape says what the parts of an answer's body are.
+// Shape returns the types of data and meta in the body.
 func (a Answer) Shape() template.HTML {
 	s := bodySchema(a.Content)
 	if s == nil {
@@ -368,8 +367,7 @@ func bodySchema(content members[media]) *schema {
 	return content[0].Value.Schema
 }
 
-// BodySchemas returns the schemas of the body that a request has, each with
-// the properties that can be sent.
+// BodySchemas returns the schemas of the request body that have properties.
 func (o Operation) BodySchemas() []*schema {
 	if o.RequestBody == nil {
 		return nil
@@ -387,10 +385,10 @@ func (o Operation) BodySchemas() []*schema {
 	return all
 }
 
-// Rows returns the properties of one of these schemas.
+// Rows returns the properties of one of the BodySchemas.
 func (o Operation) Rows(s *schema) []Property { return o.page.Properties(s) }
 
-// RequestSamples returns the examples of the request's body.
+// RequestSamples returns the examples of the request body.
 func (o Operation) RequestSamples() []Sample {
 	if o.RequestBody == nil {
 		return nil
@@ -398,7 +396,7 @@ func (o Operation) RequestSamples() []Sample {
 	return samples(o.RequestBody.Content)
 }
 
-// Curl returns a command that makes the request, one for each example of its
+// Curl returns a curl command for each example of the request body, or one without a
 // body.
 func (o Operation) Curl() []Sample {
 	path := o.Path
@@ -445,8 +443,8 @@ func (o Operation) Curl() []Sample {
 // quoteShell renders an argument for a POSIX shell.
 func quoteShell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// resolve follows a reference. Of a place within a schema the page says no more
-// than where the schema is.
+// resolve follows a reference to a schema. A reference into a schema yields an empty
+// one.
 func (p *referencePage) resolve(s *schema) *schema {
 	if s == nil || s.Ref == "" {
 		return s
@@ -457,7 +455,7 @@ func (p *referencePage) resolve(s *schema) *schema {
 	return &schema{}
 }
 
-// Schemas returns the schemas that are not of an event type.
+// Schemas returns the schemas except those of event types.
 func (p *referencePage) Schemas() members[*schema] {
 	var all members[*schema]
 	for _, m := range p.Components.Schemas {
@@ -485,7 +483,10 @@ func (p *referencePage) Catalog() []EventTypeEntry {
 			}
 			for _, m := range c.If.Properties {
 				for _, then := range c.Then.Properties {
-					e.Variants = append(e.Variants, Variant{m.Name, literal(m.Value.Const), then.Name, p.Properties(then.Value), string(p.resolve(then.Value).AdditionalProperties) != "false"})
+					e.Variants = append(e.Variants, Variant{
+						When: m.Name, Is: literal(m.Value.Const), Object: then.Name, Fields: p.Properties(then.Value),
+						Free: string(p.resolve(then.Value).AdditionalProperties) != "false",
+					})
 				}
 			}
 		}
@@ -499,19 +500,19 @@ func (p *referencePage) Catalog() []EventTypeEntry {
 	return all
 }
 
-// EventTypeEntry is an event type as the page shows it.
+// EventTypeEntry is an event type on the page.
 type EventTypeEntry struct {
 	Name, Title, Description, Example string
 	Fields                            []Property
 	Variants                          []Variant
-	VariantsOf                        string // the event type that has the same, and shows them
+	VariantsOf                        string // the event type with the same variants, which shows them
 }
 
-// Variant is what the fields of an object are when another has some value.
+// Variant lists the fields of an object for one value of another field.
 type Variant struct {
 	When, Is, Object string
 	Fields           []Property
-	Free             bool // without fields: it can have any
+	Free             bool // without Fields: any fields are allowed
 }
 
 // Property is a row of a table of properties.
@@ -523,11 +524,11 @@ type Property struct {
 	Deprecated        bool
 }
 
-// maxDepth bounds how deep the rows of a schema go: it may be in itself.
+// maxDepth bounds the depth of rows, because a schema may contain itself.
 const maxDepth = 4
 
-// Properties returns the rows of a schema, those of objects within it under
-// their paths. Objects that stand elsewhere on the page are linked to instead.
+// Properties returns the rows of a schema, including those of nested objects by their
+// paths. Objects that the page shows elsewhere are links.
 func (p *referencePage) Properties(s *schema) []Property {
 	return p.properties(p.resolve(s), "", 1)
 }
@@ -542,7 +543,7 @@ func (p *referencePage) properties(s *schema, at string, depth int) []Property {
 		if inner.Items != nil {
 			inner, under = inner.Items, row.Name+"[]."
 		}
-		if strings.HasPrefix(inner.Ref, schemasAt+eventSchema("")) { // the definitions of an event type stand nowhere else
+		if strings.HasPrefix(inner.Ref, schemasAt+eventSchema("")) { // the page shows the definitions of an event type nowhere else
 			inner = p.resolve(inner)
 		}
 		if inner.Ref == "" && depth < maxDepth {
@@ -563,7 +564,7 @@ func (p *referencePage) property(s *schema, m member[*schema]) Property {
 	}
 }
 
-// Limits says in words what a value must be beside its type.
+// Limits returns the constraints of a value in words.
 func (s *schema) Limits() []string {
 	var all []string
 	span := func(least, most json.Number, what string) {
@@ -594,8 +595,7 @@ func (s *schema) Limits() []string {
 	return all
 }
 
-// literal renders a JSON value as words show it: strings without quotes, and
-// arrays with commas.
+// literal renders a JSON value for people: strings without quotes, arrays with commas.
 func literal(v json.RawMessage) string {
 	var text string
 	var elements []json.RawMessage
@@ -616,7 +616,7 @@ func literals(values []json.RawMessage) string {
 	return strings.Join(words, ", ")
 }
 
-// label renders the type of a schema, with links to those that have a name.
+// label renders the type of a schema, with links to named schemas.
 func label(s *schema) template.HTML {
 	escaped := func(t string) template.HTML { return template.HTML(template.HTMLEscapeString(t)) }
 	several := func(all []*schema) template.HTML {
@@ -630,7 +630,9 @@ func label(s *schema) template.HTML {
 	case s == nil:
 		return ""
 	case s.Ref != "":
-		return template.HTML(fmt.Sprintf(`<a href="#%s">%s</a>`, escaped(anchor(s.Ref)), escaped(anchorName(s.Ref)[strings.LastIndexByte(anchorName(s.Ref), '.')+1:])))
+		name := anchorName(s.Ref)
+		name = name[strings.LastIndexByte(name, '.')+1:]
+		return template.HTML(fmt.Sprintf(`<a href="#%s">%s</a>`, escaped(anchor(s.Ref)), escaped(name)))
 	case len(s.AnyOf) > 0:
 		return several(s.AnyOf)
 	case s.Items != nil:
@@ -651,23 +653,23 @@ func label(s *schema) template.HTML {
 	return escaped(text)
 }
 
-// anchorName is the name of the component that a reference leads to, or into.
+// anchorName returns the name of the component of a reference.
 func anchorName(ref string) string {
 	parts := strings.Split(ref, "/") // #, components, their kind, the name
 	return parts[3]
 }
 
-// anchor is where on the page a reference leads to.
+// anchor returns the id on the page for a reference.
 func anchor(ref string) string {
 	name := anchorName(ref)
 	if event, ok := strings.CutPrefix(name, eventSchema("")); ok {
-		event, _, _ = strings.Cut(event, ".") // its definitions stand with it
+		event, _, _ = strings.Cut(event, ".") // its definitions are part of it
 		return "event-" + event
 	}
 	return "schema-" + name
 }
 
-// indented renders JSON for reading; a text stays as it is.
+// indented returns indented JSON; a string is returned as text.
 func indented(v json.RawMessage) string {
 	var text string
 	if len(v) > 0 && v[0] == '"' && json.Unmarshal(v, &text) == nil {
@@ -675,15 +677,15 @@ func indented(v json.RawMessage) string {
 	}
 	var b bytes.Buffer
 	if err := json.Indent(&b, v, "", "  "); err != nil {
-		panic(fmt.Errorf("an example of the OpenAPI document: %w", err))
+		panic(fmt.Errorf("example in the OpenAPI document: %w", err))
 	}
 	return b.String()
 }
 
-// Guide is the description of the whole.
+// Guide returns the introduction.
 func (p *referencePage) Guide() template.HTML { return markdown(p.Info.Description) }
 
-// Chapters are the headings of the guide.
+// Chapters returns the headings of the guide.
 func (p *referencePage) Chapters() []member[string] {
 	var all []member[string]
 	for line := range strings.Lines(p.Info.Description) {
@@ -695,15 +697,15 @@ func (p *referencePage) Chapters() []member[string] {
 	return all
 }
 
-// Anchor is the id of a tag's section.
+// Anchor returns the id of the tag's section.
 func (t tag) Anchor() string { return strings.ReplaceAll(strings.ToLower(t.Name), " ", "-") }
 
-// markdown renders a description. What is HTML in it is left out.
+// markdown renders a description. HTML in it is omitted.
 func markdown(text string) template.HTML {
 	m := goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 	var b bytes.Buffer
 	if err := m.Convert([]byte(text), &b); err != nil {
-		panic(fmt.Errorf("a description of the OpenAPI document: %w", err))
+		panic(fmt.Errorf("description in the OpenAPI document: %w", err))
 	}
 	return template.HTML(b.String())
 }

@@ -35,18 +35,18 @@ func require(t *testing.T, program string) string {
 	return ""
 }
 
-// checkPolicyAllows checks that nothing on the reference page would be stopped by
-// its content security policy.
+// checkPolicyAllows checks that the content security policy of the reference page blocks
+// nothing on it.
 func checkPolicyAllows(t *testing.T, page string) {
 	t.Helper()
 	for _, not := range []string{"<script", "<style", " style=", "<img", "<iframe", "<form", "<base", " onclick=", "javascript:"} {
 		if strings.Contains(page, not) {
-			t.Errorf("the page has %s", not)
+			t.Errorf("the page contains %s", not)
 		}
 	}
 	loaded := regexp.MustCompile(`<link [^>]*href="([^"]*)"`).FindAllStringSubmatch(page, -1)
 	if len(loaded) != 1 || loaded[0][1] != referenceStylePath {
-		t.Errorf("the page loads %v, want %s alone", loaded, referenceStylePath)
+		t.Errorf("the page loads %v, want only %s", loaded, referenceStylePath)
 	}
 	if strings.Contains(string(referenceCSS), "url(") || strings.Contains(string(referenceCSS), "@import") {
 		t.Error("the style loads something")
@@ -56,7 +56,8 @@ func checkPolicyAllows(t *testing.T, page string) {
 func TestReferencePage(t *testing.T) {
 	s := start(t)
 	r := s.send("GET", referencePath, "", "Authorization", "")
-	if got, want := r.header.Get("Content-Security-Policy"), "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"; got != want {
+	if got, want := r.header.Get("Content-Security-Policy"),
+		"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"; got != want {
 		t.Errorf("got the policy %q, want %q", got, want)
 	}
 	checkPolicyAllows(t, r.body)
@@ -65,21 +66,21 @@ func TestReferencePage(t *testing.T) {
 	for _, found := range regexp.MustCompile(` id="([^"]*)"`).FindAllStringSubmatch(r.body, -1) {
 		ids[found[1]]++
 		if ids[found[1]] == 2 {
-			t.Errorf("the id %s is there twice", found[1])
+			t.Errorf("the id %s occurs twice", found[1])
 		}
 	}
 	links := regexp.MustCompile(` href="([^"]*)"`).FindAllStringSubmatch(r.body, -1)
 	for _, found := range links {
 		target := found[1]
 		if id, here := strings.CutPrefix(target, "#"); here && ids[id] == 0 {
-			t.Errorf("a link leads to %s, which is not on the page", target)
+			t.Errorf("a link leads to the missing id %s", target)
 		}
 	}
 	if len(links) < 100 {
 		t.Errorf("the page has only %d links", len(links))
 	}
 
-	// Everything of the document is on the page.
+	// The page contains the whole document.
 	c, err := loadContract()
 	if err != nil {
 		t.Fatal(err)
@@ -99,13 +100,13 @@ func TestReferencePage(t *testing.T) {
 			t.Errorf("the error %d is not in the table of errors", k.status)
 		}
 	}
-	// What a deprecated route links to is there to be read.
+	// Deprecated routes link to this section.
 	if ids["deprecations"] == 0 {
-		t.Error("there is no section on deprecations")
+		t.Error("the section on deprecations is missing")
 	}
 }
 
-// The base URL and the texts of operators are shown as they are, never as HTML.
+// The base URL and the texts of operators are escaped.
 func TestReferenceEscapes(t *testing.T) {
 	catalog, err := loadCatalog()
 	if err != nil {
@@ -115,26 +116,28 @@ func TestReferenceEscapes(t *testing.T) {
 	if strings.Contains(page, "<b>x") || !strings.Contains(page, "https://&lt;b&gt;x") {
 		t.Error("the base URL is not escaped")
 	}
-	if got := string(markdown("a <script>x</script> b\n\n<div>y</div>\n\n[l](javascript:x)")); strings.Contains(got, "<script") || strings.Contains(got, "<div") || strings.Contains(got, "javascript:") {
+	if got := string(markdown("a <script>x</script> b\n\n<div>y</div>\n\n[l](javascript:x)")); strings.Contains(got, "<script") ||
+		strings.Contains(got, "<div") || strings.Contains(got, "javascript:") {
 		t.Errorf("a description becomes %s", got)
 	}
 }
 
-// The commands of the page do what they are there for, as they stand.
+// The commands on the page work.
 func TestReferenceCommands(t *testing.T) {
 	shell, _ := require(t, "sh"), require(t, "curl")
 	s := start(t)
 	made := s.records()
-	failing := made // one that is well is not probed
+	failing := made // a healthy one is not probed
 	failing.subscription = s.subscribe("content_updated")
 	s.publishOne()
 	s.health = webhook.HealthPolicy{RejectingAfter: 1}
 	s.deliver(401, webhook.ErrorNone)
 	s.health = webhook.HealthPolicy{}
-	waiting := made // what is at its end cannot be cancelled
-	waiting.delivery = data[identified](t, s.send("POST", "/v2/webhooks/subscriptions/"+made.subscription+"/deliveries/"+made.delivery+"/redeliver", "")).ID
+	waiting := made // a completed delivery cannot be cancelled
+	waiting.delivery = data[identified](t, s.send("POST",
+		"/v2/webhooks/subscriptions/"+made.subscription+"/deliveries/"+made.delivery+"/redeliver", "")).ID
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A ping is answered by nobody here: it must be played.
+		// Nothing sends pings here, so the test plays the dispatcher.
 		if strings.HasSuffix(r.URL.Path, "/ping") || strings.HasSuffix(r.URL.Path, "/test") || strings.HasSuffix(r.URL.Path, "/probe") {
 			wait := s.answerPing(204, webhook.ErrorNone)
 			defer wait()
@@ -164,7 +167,7 @@ func TestReferenceCommands(t *testing.T) {
 	for _, tag := range p.Tags {
 		for _, op := range p.Operations(tag.Name) {
 			for _, command := range op.Curl() {
-				// The ids of the examples are those of nothing; whoever reads the page puts in their own.
+				// The ids in the examples do not exist; replace them with real ones.
 				of := made
 				switch op.OperationID {
 				case "cancelDelivery":
@@ -190,7 +193,7 @@ func TestReferenceCommands(t *testing.T) {
 	}
 }
 
-// pathOf is an operation's path with the examples in it.
+// pathOf returns the path of an operation with its examples.
 func pathOf(o Operation) string {
 	path := o.Path
 	for _, q := range o.AllParameters() {
@@ -203,8 +206,7 @@ func pathOf(o Operation) string {
 	return path
 }
 
-// The ways to verify a delivery that the page shows accept what is sent, and
-// nothing else.
+// The verification examples on the page accept real deliveries and reject others.
 func TestReferenceVerifies(t *testing.T) {
 	text := markdownBlocks(t)
 	secret, other := webhook.NewSigningSecret(), webhook.NewSigningSecret()
@@ -279,12 +281,13 @@ func markdownBlocks(t *testing.T) map[string]string {
 	return blocks
 }
 
-// What a reader does last with a record stands last.
+// Deletions and cancellations come last.
 func TestReferenceOrder(t *testing.T) {
 	s := start(t)
 	page := s.send("GET", referencePath, "").body
 	last := -1
-	for _, id := range []string{"createSubscription", "updateSubscription", "rotateSecret", "deleteSubscription", "createReplay", "cancelReplay"} {
+	for _, id := range []string{"createSubscription", "updateSubscription", "rotateSecret", "deleteSubscription", "createReplay",
+		"cancelReplay"} {
 		at := strings.Index(page, `<h3 id="`+id+`"`)
 		if at <= last {
 			t.Errorf("%s is at %d, after what must follow it, or nowhere", id, at)

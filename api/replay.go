@@ -8,7 +8,7 @@ import (
 	"service/webhook"
 )
 
-// replayRecord is a replay as the API shows it.
+// replayRecord is a replay in the API.
 type replayRecord struct {
 	ID             string               `json:"id"`
 	SubscriptionID string               `json:"subscription_id"`
@@ -30,17 +30,17 @@ type replayEvent struct {
 	Name string `json:"name"`
 }
 
-// replayProgress counts places of the event log.
+// replayProgress counts positions of the event log.
 type replayProgress struct {
 	Scanned int64 `json:"scanned"`
 	Total   int64 `json:"total"`
 }
 
-// replayCount is what a replay would come to.
+// replayCount is the result of a dry run.
 type replayCount struct {
 	DryRun     bool  `json:"dry_run"`
 	Events     int64 `json:"events"`
-	Deliveries int64 `json:"deliveries"` // at the least
+	Deliveries int64 `json:"deliveries"` // minimum
 }
 
 func newReplayRecord(r *webhook.Replay) replayRecord {
@@ -101,9 +101,9 @@ func replayAnswer(r *webhook.Replay) answer {
 
 func (h replayHandlers) read(req *request) (answer, error) { return replayAnswer(req.replay), nil }
 
-// cancel ends a running replay.
+// cancel stops a running replay.
 func (h replayHandlers) cancel(req *request) (answer, error) {
-	if err := req.readNothing(); err != nil {
+	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	var r webhook.Replay
@@ -120,7 +120,7 @@ func (h replayHandlers) cancel(req *request) (answer, error) {
 	return answer{data: newReplayRecord(&r)}, err
 }
 
-// delete is the deprecated form of cancel: a replay that has ended stays as it is.
+// delete is the deprecated form of cancel. A replay that has ended does not change.
 func (h replayHandlers) delete(req *request) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {

@@ -16,24 +16,23 @@ import (
 	"service/webhook"
 )
 
-// request is one request on its way through the chain. It belongs to the
-// goroutine that serves it.
+// request is one request. It belongs to the goroutine that serves it.
 type request struct {
 	api    *API
-	w      http.ResponseWriter // for its deadlines; API.write alone writes
+	w      http.ResponseWriter // for its deadlines; only API.write writes to it
 	http   *http.Request
-	ctx    context.Context // ends with the client's interest, or after API.timeout
+	ctx    context.Context // ends when the client disconnects, or after API.timeout
 	id     string
 	route  *route
 	params httprouter.Params
 
-	token      *webhook.Token // once it is known; nil on routes that ask for none
+	token      *webhook.Token // nil before authentication, and on routes that need none
 	query      webhook.ListQuery
-	quota      quota  // of the program, once it is known and has a limit
-	retryAfter string // with CodeRateLimited, and a CodeConflict that passes: the Retry-After header
-	allow      string // with CodeMethodNotAllowed: the Allow header
+	quota      quota  // of the program; zero without a limit
+	retryAfter string // the Retry-After header of CodeRateLimited and of a temporary CodeConflict
+	allow      string // the Allow header of CodeMethodNotAllowed
 
-	// What route.find has found.
+	// Set by route.find.
 	subscription *webhook.Subscription
 	delivery     *webhook.Delivery
 	event        *webhook.Event
@@ -42,19 +41,19 @@ type request struct {
 	incident     *webhook.Incident
 	bulkRun      *webhook.BulkRun
 
-	key *webhook.IdempotencyKey // of the answer that is to be kept, or nil
+	key *webhook.IdempotencyKey // to store the response under, or nil
 
-	acknowledged bool // the handler has waited until its answer may be given, see API.acknowledge
+	acknowledged bool // the handler has done what API.acknowledge does
 
-	body    *bytes.Buffer // given back by release
-	unread  bool          // the body has not been read to its end
-	started bool          // a part of the body was read
-	discard bool          // the rest of the body is read after the response
+	body    *bytes.Buffer // from API.buffer, returned by release
+	unread  bool          // the body has not been read completely
+	started bool          // part of the body was read
+	discard bool          // read the rest of the body after the response
 }
 
-// bounded is a context with a deadline. It starts a timer only when a goroutine
-// waits for it, which most requests do without, those that publish among them. Its
-// parent has no deadline. The owner must call end when it no longer needs it.
+// bounded is a context with a deadline that starts a timer only when a goroutine waits
+// for it. Most requests, including those that publish, need none. Its parent has no
+// deadline. The owner must call end.
 type bounded struct {
 	context.Context
 	deadline time.Time
@@ -89,7 +88,7 @@ func (b *bounded) Err() error {
 	return context.DeadlineExceeded
 }
 
-// Value lets a context that is made of this one find the one with the timer.
+// Value lets a derived context find the context with the timer.
 func (b *bounded) Value(key any) any {
 	if t := b.timed.Load(); t != nil {
 		return t.Value(key)
@@ -103,14 +102,13 @@ func (b *bounded) end() {
 	}
 }
 
-// program is the scope of everything the request may see.
+// program is the scope of everything that the request may access.
 func (req *request) program() string { return req.token.ProgramID }
 
-// judge checks a request and has it handled. The order is the same for all:
-// who asks (401), whether it is too often (429), whether they may (403), whether
-// the record exists (404), then what they ask for (415, 413, 400). So no
-// client learns more than it may.
-func (a *API) judge(req *request) (ans answer, err error) {
+// process checks a request and calls its handler. The order of checks is the same for
+// all routes, so no client learns more than it may: token (401), rate limit (429), scope
+// (403), record (404), then query and body (415, 413, 400).
+func (a *API) process(req *request) (ans answer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if p == http.ErrAbortHandler {
@@ -119,7 +117,7 @@ func (a *API) judge(req *request) (ans answer, err error) {
 			err = panicked{p, debug.Stack()}
 		}
 	}()
-	if scope := req.route.scope; !req.free() {
+	if scope := req.route.scope; !req.needsNoToken() {
 		if err := a.authenticate(req); err != nil {
 			return ans, err
 		}
@@ -142,10 +140,10 @@ func (a *API) judge(req *request) (ans answer, err error) {
 	return req.route.handle(req)
 }
 
-// acknowledge waits until an answer may say that something is stored, see
-// [store.Store.Acknowledge]. Every success of a request that may write says so, and so
-// does an error that depends on what is stored: that a record is gone, for example,
-// which the request before has deleted. The error is the one to answer with.
+// acknowledge waits until a response may reveal what is stored, see
+// [store.Store.Acknowledge]. This applies to every success of a request that may write,
+// and to errors that depend on stored records, such as a 404 after a deletion. It returns
+// the error to respond with.
 func (a *API) acknowledge(req *request, err error) error {
 	if method := req.http.Method; method == http.MethodGet || method == http.MethodHead || req.token == nil || req.acknowledged {
 		return err
@@ -162,7 +160,7 @@ func (a *API) acknowledge(req *request, err error) error {
 	return err
 }
 
-// authenticate returns the token that the request carries.
+// token returns the token of the request.
 func (a *API) token(req *request) (*webhook.Token, error) {
 	values := req.http.Header["Authorization"]
 	if len(values) == 0 {
@@ -170,24 +168,23 @@ func (a *API) token(req *request) (*webhook.Token, error) {
 	}
 	scheme, secret, ok := strings.Cut(values[0], " ")
 	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") {
-		return nil, webhook.NewError(webhook.CodeUnauthenticated, "The Authorization header must be, once, Bearer and an access token.")
+		return nil, webhook.NewError(webhook.CodeUnauthenticated, "The request must have one Authorization header: Bearer <token>.")
 	}
 	return a.store.Tokens().Authenticate(req.ctx, strings.Trim(secret, " "))
 }
 
-// readUntil bounds the time that reads of the body may take; the zero time is
-// no bound. A writer that knows no deadlines has none.
+// readUntil sets the deadline for reads of the body; the zero time is none. It does
+// nothing if the ResponseWriter has no deadlines.
 func (req *request) readUntil(t time.Time) {
 	_ = http.NewResponseController(req.w).SetReadDeadline(t)
 }
 
-// writeUntil bounds the time that the answer may take to be read; the zero time
-// is no bound.
+// writeUntil sets the deadline for writing the response; the zero time is none.
 func (req *request) writeUntil(t time.Time) {
 	_ = http.NewResponseController(req.w).SetWriteDeadline(t)
 }
 
-// release gives back what the request has borrowed.
+// release returns the buffer of the request.
 func (req *request) release() {
 	if req.body != nil {
 		req.api.putBuffer(req.body)
@@ -195,10 +192,10 @@ func (req *request) release() {
 	}
 }
 
-// maxPooledBuffer bounds what one large body keeps in memory, in bytes.
+// maxPooledBuffer is the largest buffer that is kept for reuse, in bytes.
 const maxPooledBuffer = 256 << 10
 
-// buffer returns an empty buffer; putBuffer takes it back.
+// buffer returns an empty buffer, to be returned with putBuffer.
 func (a *API) buffer() *bytes.Buffer {
 	if b, ok := a.buffers.Get().(*bytes.Buffer); ok {
 		b.Reset()

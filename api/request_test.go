@@ -10,12 +10,12 @@ import (
 
 type boundedKey struct{}
 
-// A bounded context is as context.WithDeadline's is, whether a goroutine waits for
-// its end or only asks for it.
+// A bounded context behaves like that of context.WithDeadline, with and without a
+// goroutine that waits for it.
 func TestBounded(t *testing.T) {
 	for name, wait := range map[string]func(*bounded){
-		"nobody waits":  func(*bounded) {},
-		"somebody does": func(b *bounded) { b.Done() },
+		"no waiter": func(*bounded) {},
+		"a waiter":  func(b *bounded) { b.Done() },
 	} {
 		t.Run(name+", cancelled", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestBounded(t *testing.T) {
 				cancel()
 				synctest.Wait()
 				if err := b.Err(); !errors.Is(err, context.Canceled) {
-					t.Errorf("when the client has gone: %v", err)
+					t.Errorf("after the client disconnected: %v", err)
 				}
 			})
 		})
@@ -65,12 +65,12 @@ func wantExceeded(t *testing.T, name string, ctx context.Context) {
 	}
 }
 
-// Asking for the error alone starts no timer, and end stops it.
+// Err starts no timer, and end stops the timer.
 func TestBoundedTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bounded{Context: context.Background(), deadline: time.Now().Add(time.Hour)}
 		if b.timed.Load() != nil || b.Err() != nil {
-			t.Error("there is a timer")
+			t.Error("got a timer")
 		}
 		done := b.Done()
 		b.end()

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// What a route asks of the token, beside the scopes themselves.
+// What a route needs instead of a certain scope.
 const (
 	scopeNone webhook.Scope = "none" // no token
 	scopeAny  webhook.Scope = "any"  // a token, whatever its scopes
@@ -25,9 +25,9 @@ type route struct {
 	find    func(*request) error // finds the record that the path names, or nil
 	query   queryRules
 	handle  func(*request) (answer, error)
-	quiet   bool // its requests are logged at level debug
+	quiet   bool // logged at level debug
 
-	deprecation *deprecation // nil: it is here to stay
+	deprecation *deprecation // nil if it is not deprecated
 }
 
 const (
@@ -41,7 +41,7 @@ const (
 	bulkRunPath       = bulkRunsPath + "/:id"
 )
 
-// routes is every route of the API. HEAD works where GET does.
+// routes returns every route of the API. HEAD works wherever GET does.
 func (a *API) routes() []route {
 	const (
 		webhooksRead, webhooksWrite = webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite
@@ -74,21 +74,21 @@ func (a *API) routes() []route {
 		incidentList     = queryRules{list: webhook.IncidentList}
 	)
 	all := []route{
-		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.once(subscriptions.create), false, nil},
+		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.idempotent(subscriptions.create), false, nil},
 		{"GET", subscriptionsPath, webhooksRead, nil, subscriptionList, subscriptions.list, false, nil},
 		{"GET", subscriptionPath, webhooksRead, bySub, none, subscriptions.read, false, nil},
 		{"PUT", subscriptionPath, webhooksWrite, bySub, none, subscriptions.update, false, nil},
 		{"DELETE", subscriptionPath, webhooksWrite, bySub, none, subscriptions.delete, false, nil},
 		{"GET", deliveriesPath, webhooksRead, bySub, deliveryList, deliveries.list, false, nil},
 		{"GET", deliveryPath, webhooksRead, deliveries.find, none, deliveries.read, false, nil},
-		{"POST", replaysPath, webhooksWrite, bySub, none, a.once(replays.create), false, nil},
+		{"POST", replaysPath, webhooksWrite, bySub, none, a.idempotent(replays.create), false, nil},
 		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false, nil},
 		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.delete, false, deleteReplay},
 		{"GET", "/v2/incidents", webhooksRead, nil, incidentList, incidents.list, false, nil},
 		{"GET", "/v2/incidents/:id", webhooksRead, incidents.find, none, incidents.read, false, nil},
-		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.once(bulkRuns.create), false, nil},
+		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.idempotent(bulkRuns.create), false, nil},
 		{"GET", bulkRunPath, webhooksWrite, bulkRuns.find, none, bulkRuns.read, false, nil},
-		{"POST", "/v2/events", eventsWrite, nil, none, a.once(events.publish), false, nil},
+		{"POST", "/v2/events", eventsWrite, nil, none, a.idempotent(events.publish), false, nil},
 		{"GET", "/v2/events", eventsRead, nil, eventList, events.list, false, nil},
 		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},
 		{"GET", "/v2/event_types", scopeAny, nil, none, eventTypes.list, false, nil},
@@ -98,15 +98,15 @@ func (a *API) routes() []route {
 		{"GET", referenceStylePath, scopeNone, nil, free, documents.style, true, nil},
 		{"GET", "/healthz", scopeNone, nil, free, status.healthz, true, nil},
 		{"GET", "/readyz", scopeNone, nil, free, status.readyz, true, nil},
-		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true, nil}, // see request.free
+		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true, nil}, // see request.needsNoToken
 	}
-	// Actions on a record take POST, and PUT as well (spec, section 4.4).
+	// Actions on a record accept POST and PUT (spec, section 4.4).
 	for _, action := range []route{
 		{"POST", subscriptionPath + "/ping", webhooksWrite, bySub, none, subscriptions.ping, false, nil},
 		{"POST", subscriptionPath + "/test", webhooksWrite, bySub, none, subscriptions.test, false, nil},
 		{"POST", subscriptionPath + "/probe", webhooksWrite, bySub, none, subscriptions.probe, false, nil},
-		{"POST", subscriptionPath + "/rotate_secret", webhooksWrite, bySub, none, a.once(subscriptions.rotateSecret), false, nil},
-		{"POST", deliveryPath + "/redeliver", webhooksWrite, deliveries.find, none, a.once(deliveries.redeliver), false, nil},
+		{"POST", subscriptionPath + "/rotate_secret", webhooksWrite, bySub, none, a.idempotent(subscriptions.rotateSecret), false, nil},
+		{"POST", deliveryPath + "/redeliver", webhooksWrite, deliveries.find, none, a.idempotent(deliveries.redeliver), false, nil},
 		{"POST", deliveryPath + "/cancel", webhooksWrite, deliveries.find, none, deliveries.cancel, false, nil},
 		{"POST", replayPath + "/cancel", webhooksWrite, replays.find, none, replays.cancel, false, nil},
 		{"POST", bulkRunPath + "/cancel", webhooksWrite, bulkRuns.find, none, bulkRuns.cancel, false, nil},
@@ -118,7 +118,7 @@ func (a *API) routes() []route {
 	return all
 }
 
-// handle makes the API serve the routes.
+// handle registers the routes.
 func (a *API) handle(routes []route) {
 	a.router = httprouter.New()
 	add := func(method string, rt *route) {
@@ -140,10 +140,9 @@ func (a *API) handle(routes []route) {
 	slices.Sort(a.methods)
 }
 
-// unrouted is the route of a request that the table has none for: the path is
-// unknown, or known with other methods. Neither asks for a token, since the
-// table is no secret; one that is given and valid is named in the answer, as
-// under /v2 in every other (spec, section 5).
+// unrouted returns the route of a request that matches none: its path is unknown, or
+// supports other methods. It needs no token. Under /v2 the response names the program
+// and user of a valid token, as every other does (spec, section 5).
 func (a *API) unrouted(path string) *route {
 	var allowed []string
 	for _, method := range a.methods {
@@ -154,7 +153,7 @@ func (a *API) unrouted(path string) *route {
 	rt := &route{pattern: "-", scope: scopeNone, query: queryRules{ignored: true}}
 	if strings.HasPrefix(path, "/v2/") {
 		rt.find = func(req *request) error {
-			// A request with a token counts. Whether there is a valid one does not matter.
+			// Requests with a token count, but none is required.
 			if err := a.authenticate(req); err != nil && !isUnauthenticated(err) {
 				return err
 			}
@@ -163,14 +162,14 @@ func (a *API) unrouted(path string) *route {
 	}
 	if allowed == nil {
 		rt.handle = func(*request) (answer, error) {
-			return answer{}, webhook.NewError(webhook.CodeNotFound, "There is nothing at this path.")
+			return answer{}, webhook.NewError(webhook.CodeNotFound, "No route matches this path.")
 		}
 		return rt
 	}
 	list := strings.Join(allowed, ", ")
 	rt.handle = func(req *request) (answer, error) {
 		req.allow = list
-		return answer{}, webhook.NewError(webhook.CodeMethodNotAllowed, "This path takes the methods "+list+".")
+		return answer{}, webhook.NewError(webhook.CodeMethodNotAllowed, "This path supports the methods "+list+".")
 	}
 	return rt
 }

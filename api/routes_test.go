@@ -28,7 +28,7 @@ func (i ids) path(rt *route) string {
 	return strings.NewReplacer(":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", i.eventType).Replace(rt.pattern)
 }
 
-// records makes one record of each kind.
+// records creates one record of each kind.
 func (s *service) records() ids {
 	s.t.Helper()
 	id := s.subscribe("content_updated")
@@ -56,13 +56,14 @@ func bodyFor(rt *route) string {
 	return ""
 }
 
-// everything is all that a program can see of itself.
+// everything returns all records that a program can read.
 func (s *service) everything(i ids) string {
 	s.t.Helper()
 	var all strings.Builder
 	for _, target := range []string{
 		"/v2/webhooks/subscriptions", "/v2/webhooks/subscriptions/" + i.subscription, "/v2/events", "/v2/events/" + i.event,
-		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries", "/v2/webhooks/subscriptions/" + i.subscription + "/deliveries/" + i.delivery,
+		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries",
+		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries/" + i.delivery,
 		"/v2/webhooks/subscriptions/" + i.subscription + "/replays/" + i.replay,
 		"/v2/incidents", "/v2/incidents/" + i.incident, "/v2/bulk_runs/" + i.bulkRun,
 	} {
@@ -73,7 +74,7 @@ func (s *service) everything(i ids) string {
 	return all.String()
 }
 
-func TestNoProgramReachesAnother(t *testing.T) {
+func TestProgramsAreIsolated(t *testing.T) {
 	s := start(t)
 	theirs := s.records()
 	before := s.everything(theirs)
@@ -102,7 +103,7 @@ func TestNoProgramReachesAnother(t *testing.T) {
 		for _, a := range attempts {
 			for _, method := range methods {
 				tried++
-				// Conditions and keys tell nothing either.
+				// Preconditions and keys reveal nothing either.
 				headers := []string{"If-Match", "*", "If-None-Match", "*", "Idempotency-Key", "k"}
 				foreign := mallory.send(method, a.foreign.path(&rt), bodyFor(&rt), headers...)
 				missing := mallory.send(method, a.unknown.path(&rt), bodyFor(&rt), headers...)
@@ -110,7 +111,7 @@ func TestNoProgramReachesAnother(t *testing.T) {
 				foreign.header.Del("X-Request-Id")
 				missing.header.Del("X-Request-Id")
 				if foreign.status != missing.status || foreign.body != missing.body || fmt.Sprint(foreign.header) != fmt.Sprint(missing.header) {
-					t.Errorf("%s %s: another program's record is told from one that is not there:\n%v\n%v", method, rt.pattern, foreign, missing)
+					t.Errorf("%s %s: another program's record differs from a missing one:\n%v\n%v", method, rt.pattern, foreign, missing)
 				}
 			}
 		}
@@ -119,7 +120,7 @@ func TestNoProgramReachesAnother(t *testing.T) {
 		t.Errorf("only %d requests were tried", tried)
 	}
 
-	// Lists show their own program alone, and a cursor of another is void.
+	// Lists contain only their own program, and reject a cursor of another.
 	for _, target := range []string{"/v2/webhooks/subscriptions", "/v2/events", "/v2/incidents"} {
 		r := mallory.send("GET", target, "")
 		if strings.Contains(r.body, theirs.subscription) || strings.Contains(r.body, theirs.event) || strings.Contains(r.body, theirs.incident) {
@@ -133,21 +134,22 @@ func TestNoProgramReachesAnother(t *testing.T) {
 	}
 	r := s.send("GET", "/v2/events?page[size]=1", "")
 	decode(t, r, &page)
-	wantFault(t, "another program's cursor", mallory.send("GET", "/v2/events?page[cursor]="+page.Meta.Pagination.Next, ""), "invalid_format", "page[cursor]")
+	wantFault(t, "another program's cursor", mallory.send("GET", "/v2/events?page[cursor]="+page.Meta.Pagination.Next, ""), "invalid_format",
+		"page[cursor]")
 	wantStatus(t, "one's own cursor", s.send("GET", "/v2/events?page[cursor]="+page.Meta.Pagination.Next, ""), 200)
 
-	// An id of an event is taken in its own program alone.
+	// Event ids are unique within a program only.
 	same := strings.Replace(contentUpdated, "{", `{"id":"`+theirs.event+`",`, 1)
 	wantStatus(t, "the same event id in another program", mallory.send("POST", "/v2/events", strings.Replace(same, "7", "8", 1)), 201)
 
-	// Nothing of it has changed anything, but for the event just published.
+	// No record has changed, except for the event just published.
 	after := s.everything(theirs)
 	if !strings.Contains(after, before[:strings.Index(before, "\n")]) || strings.Contains(after, `"active":false`) {
 		t.Errorf("another program's requests have changed records:\n%s\n%s", before, after)
 	}
 }
 
-func TestADeliveryOfAnotherSubscriptionIsNotFound(t *testing.T) {
+func TestDeliveryOfAnotherSubscription(t *testing.T) {
 	s := start(t)
 	one := s.records()
 	other := s.subscribe("content_deleted")
@@ -161,7 +163,7 @@ func TestADeliveryOfAnotherSubscriptionIsNotFound(t *testing.T) {
 	wantStatus(t, "a replay of another subscription", r, 404)
 }
 
-func TestHeadWorksWhereGetDoes(t *testing.T) {
+func TestHead(t *testing.T) {
 	s := start(t)
 	i := s.records()
 	for _, rt := range s.api.routes() {
@@ -202,7 +204,7 @@ func TestMethods(t *testing.T) {
 					t.Errorf("%s %s: got Allow %q, want %q", method, rt.pattern, got, strings.Join(allowed, ", "))
 				}
 				if strings.Contains(fmt.Sprint(r.header), "Access-Control") {
-					t.Errorf("%s %s: another origin is let in: %v", method, rt.pattern, r.header)
+					t.Errorf("%s %s: another origin is allowed: %v", method, rt.pattern, r.header)
 				}
 			}
 		}
@@ -255,7 +257,7 @@ func TestOddPaths(t *testing.T) {
 	}
 }
 
-func TestEveryRouteRefusesUnknownParameters(t *testing.T) {
+func TestUnknownParameters(t *testing.T) {
 	s := start(t)
 	i := s.records()
 	for _, rt := range s.api.routes() {
@@ -263,17 +265,18 @@ func TestEveryRouteRefusesUnknownParameters(t *testing.T) {
 			wantStatus(t, rt.pattern, s.send(rt.method, rt.pattern+"?verbose=1", ""), 200)
 			continue
 		}
-		for _, name := range []string{"verbose", "page", "page[]", "page[sise]", "pages[size]", "page[size][x]", "sorts", "sort[]", "filter[nothing]", "filter", "", "page[Size]"} {
+		for _, name := range []string{"verbose", "page", "page[]", "page[sise]", "pages[size]", "page[size][x]", "sorts", "sort[]",
+			"filter[nothing]", "filter", "", "page[Size]"} {
 			r := s.send(rt.method, i.path(&rt)+"?"+url.QueryEscape(name)+"=1", bodyFor(&rt))
 			wantStatus(t, rt.method+" "+rt.pattern+"?"+name, r, 400)
 			e, _ := errorOf(r)
 			if len(e.Validations) != 1 || e.Validations[0].Code != "unknown_field" || name != "" && e.Validations[0].Parameter != name {
-				t.Errorf("%s %s: the answer does not name the parameter %s: %s", rt.method, rt.pattern, name, r.body)
+				t.Errorf("%s %s: the response lacks the parameter %s: %s", rt.method, rt.pattern, name, r.body)
 				continue
 			}
 			for _, supported := range rt.query.list.Supported() {
 				if !strings.Contains(e.Validations[0].Detail, supported) {
-					t.Errorf("%s %s: the answer does not name %s: %s", rt.method, rt.pattern, supported, r.body)
+					t.Errorf("%s %s: the response lacks %s: %s", rt.method, rt.pattern, supported, r.body)
 				}
 			}
 		}
@@ -321,7 +324,7 @@ func TestPageParameters(t *testing.T) {
 	}
 	r := s.send("GET", "/v2/events?"+strings.Repeat("x", 5000)+"=1", "")
 	if r.status != 400 || len(r.body) > 1000 {
-		t.Errorf("a long name is repeated whole: %d, %d bytes", r.status, len(r.body))
+		t.Errorf("a long name is repeated completely: %d, %d bytes", r.status, len(r.body))
 	}
 	var many strings.Builder
 	for n := range 1000 {
@@ -333,8 +336,8 @@ func TestPageParameters(t *testing.T) {
 	}
 }
 
-// A filter by an event that does not exist is a mistake, and no empty list.
-func TestFiltersByUnknownEvents(t *testing.T) {
+// A filter by an unknown event type is an error, not an empty list.
+func TestFilterByUnknownEvent(t *testing.T) {
 	s := start(t)
 	id := s.subscribe("content_updated")
 	for list, parameter := range map[string]string{
@@ -347,7 +350,7 @@ func TestFiltersByUnknownEvents(t *testing.T) {
 	}
 }
 
-func TestFeedsReachEveryRowOnce(t *testing.T) {
+func TestFeedPagination(t *testing.T) {
 	s := start(t)
 	var published []string
 	for range 7 {
@@ -367,7 +370,7 @@ func TestFeedsReachEveryRowOnce(t *testing.T) {
 		target = ""
 		if next := page.Meta.Pagination.Next; next != nil {
 			target = "/v2/events?page[size]=3&page[cursor]=" + *next
-			s.publishOne() // arrives later, and shifts nothing
+			s.publishOne() // must not shift the pages
 		}
 	}
 	slices.Reverse(read)

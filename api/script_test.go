@@ -18,26 +18,24 @@ import (
 	"service/webhook"
 )
 
-// TestScripts plays the requests of testdata/*.txt and compares the answers.
+// TestScripts sends the requests in testdata/*.txt and compares the responses.
 // The files read as documentation:
 //
-//	# a remark
+//	# a comment
 //	> POST /v2/events            a request; its headers and, after an empty >,
 //	> Content-Type: …            its body. {{token}} has every scope.
-//	< 201                        the answer: its status, those of its headers
-//	< Location: …                that matter and, after an empty <, its whole
+//	< 201                        the response: its status, the headers that
+//	< Location: …                matter and, after an empty <, its complete
 //	<                            body, indented.
-//	! deliver 204                what happens beside: every delivery that is
-//	                             owed is answered so. A name such as timeout
-//	                             is a failure of that kind.
-//	! reject 401                 the same, and the subscription is failing then.
-//	! work bulk-runs             bulk runs are worked on until all have ended.
-//	! answer-ping 503            the ping of the next request is answered so.
+//	! deliver 204                every pending delivery gets this response. A
+//	                             name such as timeout is an error of that kind.
+//	! reject 401                 the same, and the subscription becomes failing.
+//	! work bulk-runs             runs all bulk runs to their end.
+//	! answer-ping 503            the ping of the next request gets this response.
 //
-// {{name}} stands for a value that is not known beforehand. The same name is
-// the same value all through the file, and can be used in requests; by its
-// beginning it is a cursor…, secret…, etag…, time… or ms… (which may differ each
-// time), or else an id.
+// {{name}} is a placeholder. The same name is the same value in the whole file,
+// including requests. Its prefix gives its kind: cursor…, secret…, etag…, time…, ms…
+// (which may differ each time), or otherwise an id.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -81,7 +79,7 @@ func (p *player) play(lines []string) {
 		case lines[i] == "" || strings.HasPrefix(lines[i], "#"):
 			i++
 		default:
-			p.t.Fatalf("%s:%d: what is %q?", p.file, at, lines[i])
+			p.t.Fatalf("%s:%d: unknown line %q", p.file, at, lines[i])
 		}
 	}
 }
@@ -95,7 +93,7 @@ func block(lines []string, i int, mark string) ([]string, int) {
 	return b, i
 }
 
-// happen does what a line with ! says.
+// happen runs a line with !.
 func (p *player) happen(at int, words []string) {
 	if len(words) != 2 {
 		p.t.Fatalf("%s:%d: want two words", p.file, at)
@@ -118,11 +116,11 @@ func (p *player) happen(at int, words []string) {
 	case "answer-ping":
 		p.wait = p.answerPing(status, code)
 	default:
-		p.t.Fatalf("%s:%d: what is %q?", p.file, at, words[0])
+		p.t.Fatalf("%s:%d: unknown line %q", p.file, at, words[0])
 	}
 }
 
-// workBulkRuns works on bulk runs until all have ended.
+// workBulkRuns runs all bulk runs to their end.
 func (p *player) workBulkRuns() {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	ended := make(chan error)
@@ -155,7 +153,7 @@ func (p *player) exchange(at int, request, answer []string) {
 
 	where := fmt.Sprintf("%s:%d: %s", p.file, at, head[0])
 	if len(answer) == 0 {
-		p.t.Fatalf("%s: no answer is expected", where)
+		p.t.Fatalf("%s: unexpected response", where)
 	}
 	head, body = divide(answer)
 	if strconv.Itoa(got.status) != head[0] {
@@ -182,7 +180,7 @@ func (p *player) exchange(at int, request, answer []string) {
 			h = have[i]
 		}
 		if !p.compare(fmt.Sprintf("%s, body line %d", where, i+1), w, h) {
-			p.t.Fatalf("the whole body:\n%s", indented.String())
+			p.t.Fatalf("the complete body:\n%s", indented.String())
 		}
 	}
 }
@@ -209,7 +207,7 @@ func (p *player) fill(line string) string {
 	})
 }
 
-// compare compares a line of an answer, and learns the values in it.
+// compare compares a line of a response, and stores the values of its placeholders.
 func (p *player) compare(where, want, got string) bool {
 	var names []string
 	pattern := "^"

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// subscriptionRecord is a subscription as the API shows it.
+// subscriptionRecord is a subscription in the API.
 type subscriptionRecord struct {
 	ID                     string              `json:"id"`
 	URL                    string              `json:"url"`
@@ -23,14 +23,14 @@ type subscriptionRecord struct {
 	MaxPerSecond           *float64            `json:"max_per_second"`
 	HasAuthorizationHeader bool                `json:"has_authorization_header"`
 	Status                 webhook.Health      `json:"status"`
-	FailingReason          *string             `json:"failing_reason"` // this and the next two are null unless it is failing
+	FailingReason          *string             `json:"failing_reason"` // null unless it is failing, like the next two
 	FailingSince           timestamp           `json:"failing_since"`
 	NextProbeAt            timestamp           `json:"next_probe_at"`
 	DisabledReason         *string             `json:"disabled_reason"`
 	CreatedAt              timestamp           `json:"created_at"`
 	UpdatedAt              timestamp           `json:"updated_at"`
-	SigningSecret          string              `json:"signing_secret,omitempty"`       // only in the answer that created or rotated it
-	OldSecretExpiresAt     timestamp           `json:"old_secret_expires_at,omitzero"` // only in the answer that rotated it
+	SigningSecret          string              `json:"signing_secret,omitempty"`       // only in the response that created or rotated it
+	OldSecretExpiresAt     timestamp           `json:"old_secret_expires_at,omitzero"` // only in the response that rotated it
 }
 
 type subscriptionEvent struct {
@@ -78,7 +78,7 @@ func (h subscriptionHandlers) create(req *request) (answer, error) {
 }
 
 func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
-	if err := req.readNothing(); err != nil {
+	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
@@ -92,8 +92,7 @@ func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
 	})
 }
 
-// fields reads and checks the body of a request that creates or
-// updates a subscription.
+// fields parses the body of a request that creates or updates a subscription.
 func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.SubscriptionFields, error) {
 	body, err := req.readJSON()
 	if err != nil {
@@ -142,8 +141,8 @@ func (h subscriptionHandlers) delete(req *request) (answer, error) {
 	})
 }
 
-// change runs a write that changes the subscription, if the
-// request's preconditions hold in it.
+// change runs a write that changes the subscription if the preconditions of the request
+// are met in it.
 func (h subscriptionHandlers) change(req *request, change func(store.Write) (webhook.Subscription, error)) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {
@@ -163,7 +162,7 @@ func (h subscriptionHandlers) change(req *request, change func(store.Write) (web
 	return answer{data: newSubscriptionRecord(&s)}, err
 }
 
-// pingRecord is what a ping or a probe came to (spec, section 4.2).
+// pingRecord is the result of a ping, test or probe (spec, section 4.2).
 type pingRecord struct {
 	Delivery struct {
 		ID             string         `json:"id"`
@@ -179,13 +178,13 @@ type pingRecord struct {
 }
 
 func (h subscriptionHandlers) ping(req *request) (answer, error) {
-	if err := req.readNothing(); err != nil {
+	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	s, d, err := h.api.store.Subscriptions().Ping(req.ctx, req.program(), req.subscription.ID)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The ping was not answered within %s. It goes on as delivery %s.", h.api.timeout, d.ID))
+			"The ping got no response within %s. It continues as delivery %s.", h.api.timeout, d.ID))
 	}
 	if err != nil {
 		return answer{}, err
@@ -193,7 +192,7 @@ func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	return answer{data: newPingRecord(&s, d.ID, &d.Attempts[0])}, nil
 }
 
-// test sends the example of an event type to this subscription alone.
+// test sends the example of an event type to this subscription only.
 func (h subscriptionHandlers) test(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
@@ -206,7 +205,7 @@ func (h subscriptionHandlers) test(req *request) (answer, error) {
 	s, d, err := h.api.store.Subscriptions().Test(req.ctx, req.program(), req.subscription.ID, event)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The test was not answered within %s. It goes on as delivery %s.", h.api.timeout, d.ID))
+			"The test got no response within %s. It continues as delivery %s.", h.api.timeout, d.ID))
 	}
 	if err != nil {
 		return answer{}, err
@@ -214,9 +213,9 @@ func (h subscriptionHandlers) test(req *request) (answer, error) {
 	return answer{data: newPingRecord(&s, d.ID, &d.Attempts[0])}, nil
 }
 
-// probe has the next probe of a failing subscription made now.
+// probe sends the next probe of a failing subscription now.
 func (h subscriptionHandlers) probe(req *request) (answer, error) {
-	if err := req.readNothing(); err != nil {
+	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	s, r, err := h.api.store.Subscriptions().Probe(req.ctx, req.program(), req.subscription.ID)

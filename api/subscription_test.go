@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// fields renders a subscription that is right but for the given fields; a field
-// whose value is "" is left out.
+// fields renders a valid subscription with the given fields replaced; a field with the
+// value "" is omitted.
 func fields(change map[string]string) string {
 	all := map[string]string{"url": `"https://partner.example/hook"`, "events": `[{"name":"content_updated"}]`}
 	for name, value := range change {
@@ -33,7 +33,7 @@ func events(n int) string {
 	return "[" + strings.TrimSuffix(strings.Repeat(`{"name":"content_updated"},`, n), ",") + "]"
 }
 
-func TestFieldsOfASubscription(t *testing.T) {
+func TestSubscriptionFields(t *testing.T) {
 	s := start(t)
 	update := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
 	for _, test := range []struct{ field, value, code, parameter string }{
@@ -90,12 +90,15 @@ func TestFieldsOfASubscription(t *testing.T) {
 		{"status", `"healthy"`, "unknown_field", "status"},
 	} {
 		name := test.field + " " + test.value[:min(len(test.value), 60)]
-		wantFault(t, "create: "+name, s.send("POST", "/v2/webhooks/subscriptions", fields(map[string]string{test.field: test.value})), test.code, test.parameter)
+		wantFault(t, "create: "+name, s.send("POST", "/v2/webhooks/subscriptions", fields(map[string]string{test.field: test.value})), test.code,
+			test.parameter)
 		wantFault(t, "update: "+name, s.send("PUT", update, `{"`+test.field+`":`+test.value+`}`), test.code, test.parameter)
 	}
 	for _, missing := range []string{"url", "events"} {
-		wantFault(t, "create without "+missing, s.send("POST", "/v2/webhooks/subscriptions", fields(map[string]string{missing: ""})), "required", missing)
-		wantFault(t, missing+" twice", s.send("POST", "/v2/webhooks/subscriptions", `{"`+missing+`":"a","`+missing+`":"a"}`), "duplicate", missing)
+		wantFault(t, "create without "+missing, s.send("POST", "/v2/webhooks/subscriptions", fields(map[string]string{missing: ""})), "required",
+			missing)
+		wantFault(t, missing+" twice", s.send("POST", "/v2/webhooks/subscriptions", `{"`+missing+`":"a","`+missing+`":"a"}`), "duplicate",
+			missing)
 	}
 	wantFault(t, "name twice", s.send("PUT", update, `{"events":[{"name":"ping","name":"ping"}]}`), "duplicate", "events[0].name")
 
@@ -106,10 +109,10 @@ func TestFieldsOfASubscription(t *testing.T) {
 	wantStatus(t, "an update that changes nothing", s.send("PUT", update, `{}`), 200)
 	r := s.send("GET", "/v2/webhooks/subscriptions", "")
 	if n := len(data[[]identified](t, r)); n != 2 {
-		t.Errorf("there are %d subscriptions, want the two that were right", n)
+		t.Errorf("got %d subscriptions, want the two valid ones", n)
 	}
 	if strings.Contains(r.body, "xxxx") || strings.Contains(r.body, "whsec_") {
-		t.Errorf("a list shows a secret: %s", r.body)
+		t.Errorf("a list contains a secret: %s", r.body)
 	}
 }
 
@@ -126,7 +129,7 @@ func TestPingTakesNoBody(t *testing.T) {
 	s := start(t, func(c *Config) { c.RequestTimeout = 20 * time.Millisecond })
 	ping := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated") + "/ping"
 	for body, want := range map[string]int{"": 504, "{}": 504, " {\n} ": 504, "null": 400, "{": 400, `{"x":1}`: 400, "[]": 400} {
-		wantStatus(t, "ping with body "+body, s.send("POST", ping, body), want) // 504: taken, and nobody sends it
+		wantStatus(t, "ping with body "+body, s.send("POST", ping, body), want) // 504: accepted, but nothing sends it
 	}
 	wantStatus(t, "a body of another type", s.send("POST", ping, "{}", "Content-Type", "text/plain"), 415)
 }

@@ -14,7 +14,8 @@ import (
 
 func TestTokens(t *testing.T) {
 	s := start(t)
-	revoked, secret, err := s.store.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
+	revoked, secret, err := s.store.Tokens().Create(context.Background(),
+		webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +26,7 @@ func TestTokens(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		header    []string
-		challenge string // "" is an answer of 200
+		challenge string // "" for a 200
 	}{
 		{"missing", nil, `Bearer realm="service"`},
 		{"empty", []string{""}, `Bearer realm="service", error="invalid_token"`},
@@ -56,14 +57,14 @@ func TestTokens(t *testing.T) {
 				t.Errorf("%s: got challenge %s, want %s", test.name, c, test.challenge)
 			}
 			if got.header["X-Program-Id"] != nil || got.header["X-User-Id"] != nil {
-				t.Errorf("%s: the answer names a program: %v", test.name, got.header)
+				t.Errorf("%s: the response names a program: %v", test.name, got.header)
 			}
 		}
 	}
 }
 
-// What no route is for asks for no token, and names whose a valid one is.
-func TestTokenWithoutARoute(t *testing.T) {
+// An unrouted request needs no token, and its response names the program of a valid one.
+func TestUnroutedRequestWithToken(t *testing.T) {
 	s := start(t)
 	for _, test := range []struct {
 		method, target, authorization, program string
@@ -99,7 +100,7 @@ func TestTokenExpires(t *testing.T) {
 	})
 }
 
-func TestEveryRouteAsksForItsScope(t *testing.T) {
+func TestScopes(t *testing.T) {
 	s := start(t)
 	for _, rt := range s.api.routes() {
 		target := strings.NewReplacer(":id", "none", ":delivery_id", "none", ":name", "none").Replace(rt.pattern)
@@ -123,7 +124,7 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 			continue
 		}
 		if !slices.Contains(webhook.Scopes(), rt.scope) {
-			t.Errorf("%s asks for %q, which no token can have", name, rt.scope)
+			t.Errorf("%s needs %q, which no token can have", name, rt.scope)
 		}
 		wantStatus(t, name+" without its scope", r, 403)
 		want := `Bearer realm="service", error="insufficient_scope", scope="` + string(rt.scope) + `"`
@@ -135,7 +136,7 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 		}
 		r = s.send(rt.method, target, "", "Authorization", "Bearer "+s.newToken("acme", "ada", rt.scope))
 		if r.status == 401 || r.status == 403 {
-			t.Errorf("%s with its scope alone: got %d", name, r.status)
+			t.Errorf("%s with only its scope: got %d", name, r.status)
 		}
 	}
 }

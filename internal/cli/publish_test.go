@@ -67,7 +67,7 @@ func (a *eventsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if e.Name == "taken" {
 			refuse(409, `{"error":{"code":409,"title":"Conflict",`+
-				`"detail":"events[%d] is refused: The event id is taken. The first %[1]d events were accepted."}}`, accepted)
+				`"detail":"events[%d] was rejected: The event id is taken. The first %[1]d events were accepted."}}`, accepted)
 			return
 		}
 		if e.Name == "bad" {
@@ -158,7 +158,7 @@ func TestPublishInput(t *testing.T) {
 		{"null", "null\n", 0, "line 1: not a JSON object"},
 		{"too long", eventLines(2) + `{"name":"` + big + "\"}\n", 2, "line 3: longer than 512 KiB; an event may have 256 KiB"},
 		{"refused", eventLines(3) + "\n{\"name\":\"bad\"}\n" + eventLines(2), 3, "line 5: name is not the name of an event type"},
-		{"taken", eventLines(3) + "\n{\"name\":\"taken\"}\n" + eventLines(2), 3, "line 5: is refused: The event id is taken."},
+		{"taken", eventLines(3) + "\n{\"name\":\"taken\"}\n" + eventLines(2), 3, "line 5: was rejected: The event id is taken."},
 		{"refused first", "{\"name\":\"bad\"}\n" + eventLines(2), 0, "line 1: name is not"},
 		{"refused in a later request", eventLines(1234) + "{\"name\":\"bad\"}\n", 1234, "line 1235: name is not"},
 	}

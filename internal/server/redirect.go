@@ -62,7 +62,7 @@ func refuseInsecure(w http.ResponseWriter) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Connection", "close")
 	w.WriteHeader(http.StatusForbidden)
-	_, _ = io.WriteString(w, "This is plain HTTP, which anybody on the way can read: use https://.\n") // a client that has gone cannot be told
+	_, _ = io.WriteString(w, "This is plain HTTP, which others can read. Use https://.\n") // a client that has gone cannot be told
 }
 
 // joinHostPort is the host and port of an https URL.

@@ -1,5 +1,5 @@
-// Command clients uses the client that oapi-codegen makes of the OpenAPI
-// document. It ends with the first thing that is not as it should be.
+// Command clients uses the client that oapi-codegen generates from the OpenAPI
+// document. It exits with the first error.
 package main
 
 import (
@@ -77,7 +77,7 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("a subscription that is not there: %v %s", err, missing.Body)
 	}
 
-	// What a partner's server receives can be read with it too.
+	// The client can also decode deliveries.
 	var body client.DeliveryBody
 	if err := json.Unmarshal([]byte(os.Getenv("DELIVERY")), &body); err != nil {
 		return err

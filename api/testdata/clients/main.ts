@@ -1,5 +1,5 @@
-// Uses the types that openapi-typescript makes of the OpenAPI document, with
-// fetch. It ends with the first thing that is not as it should be.
+// Uses the types that openapi-typescript generates from the OpenAPI document, with
+// fetch. It exits with the first error.
 import type { components, operations } from "./api";
 
 type Schemas = components["schemas"];

@@ -15,20 +15,20 @@ import (
 	"service/webhook"
 )
 
-// The bounds of a stream of lines, in bytes.
+// The limits of a stream, in bytes.
 const (
-	lineBuffer = 128 << 10                 // what is read at once
-	maxLine    = 2 * webhook.MaxEventBytes // room for white space; the event itself is measured too
-	maxChunk   = 1 << 20                   // events that are stored together, about
+	lineBuffer = 128 << 10                 // read at once
+	maxLine    = 2 * webhook.MaxEventBytes // including white space; the event has its own limit
+	maxChunk   = 1 << 20                   // events stored in one write, approximately
 )
 
-// linesRecord is what a stream of events came to.
-type linesRecord struct {
-	Accepted int `json:"accepted"` // events that are stored, or were already
-	Added    int `json:"added"`    // of these, those that were not there before
+// streamRecord is the result of a stream of events.
+type streamRecord struct {
+	Accepted int `json:"accepted"` // events that are stored, including those that were before
+	Added    int `json:"added"`    // events among them that are new
 }
 
-// partial is an error that came after some of a stream's events were stored.
+// partial is the error of a stream some of whose events were stored.
 type partial struct {
 	error
 	accepted int
@@ -36,7 +36,7 @@ type partial struct {
 
 func (p partial) Unwrap() error { return p.error }
 
-// sentence tells the client from where to go on.
+// sentence tells the client where to continue.
 func (p partial) sentence() string {
 	switch p.accepted {
 	case 0:
@@ -47,26 +47,26 @@ func (p partial) sentence() string {
 	return fmt.Sprintf("The first %d events were accepted.", p.accepted)
 }
 
-// chunkMark is a chunk that is stored and not known to be acknowledged.
+// chunkMark is a stored chunk that may not be acknowledged yet.
 type chunkMark struct {
-	accepted int // events of the stream up to its end
+	accepted int // events of the stream up to and including the chunk
 	commit   store.Commit
 	stored   time.Time
 }
 
-// lineAcks follows how many events of a stream may be acknowledged. The stream does
-// not wait for the replica at each chunk, only at its end.
-type lineAcks struct {
+// streamAcks counts the events of a stream that may be acknowledged. The stream waits
+// for the replica only at its end, not after each chunk.
+type streamAcks struct {
 	req   *request
 	count int         // events that may be acknowledged
 	marks []chunkMark // in order
 }
 
-// stored notes how many events are stored by now. The error says that the
-// replica does not take earlier ones.
-func (l *lineAcks) stored(done *linesRecord) error {
+// stored records how many events are stored. It returns an error if the replica has not
+// received earlier ones in time.
+func (l *streamAcks) stored(done *streamRecord) error {
 	s := l.req.api.store
-	if l.look(); len(l.marks) > 0 && time.Since(l.marks[0].stored) > s.AcknowledgeTimeout() {
+	if l.update(); len(l.marks) > 0 && time.Since(l.marks[0].stored) > s.AcknowledgeTimeout() {
 		if late := s.Acknowledge(l.req.http.Context()); late != nil {
 			return late
 		}
@@ -79,23 +79,23 @@ func (l *lineAcks) stored(done *linesRecord) error {
 	return nil
 }
 
-// look counts the chunks that may be acknowledged by now.
-func (l *lineAcks) look() {
+// update counts the chunks that may be acknowledged now.
+func (l *streamAcks) update() {
 	for len(l.marks) > 0 && l.req.api.store.Acknowledged(l.marks[0].commit) {
 		l.count, l.marks = l.marks[0].accepted, l.marks[1:]
 	}
 }
 
-// end waits until the rest may be acknowledged, unless the error of the stream says
-// that this takes too long. It returns the error of the stream, nil for none, and with
-// it how many events were accepted.
-func (l *lineAcks) end(err error) error {
+// end waits until the remaining events may be acknowledged or the wait times out. err is
+// the error of the stream, or nil. The returned error includes the number of accepted
+// events.
+func (l *streamAcks) end(err error) error {
 	l.req.acknowledged = true
-	if l.look(); len(l.marks) > 0 {
+	if l.update(); len(l.marks) > 0 {
 		if late := l.req.api.store.Acknowledge(l.req.http.Context()); late != nil {
 			err = late
 		}
-		if l.look(); err == nil {
+		if l.update(); err == nil {
 			return nil
 		}
 	}
@@ -105,28 +105,27 @@ func (l *lineAcks) end(err error) error {
 	return partial{err, l.count}
 }
 
-// publishLines publishes a stream of events, one a line. They are stored in
-// chunks: what has arrived, up to MaxPublishEvents. Each is on disk before
-// more is read. The stream ends at the first line that is not right, with all
-// before it stored.
-func (h eventHandlers) publishLines(req *request) (answer, error) {
+// publishStream stores a stream of events, one per line, in chunks of what has arrived,
+// up to MaxPublishEvents. Each chunk is on disk before more is read. The stream ends at
+// the first invalid line; all events before it are stored.
+func (h eventHandlers) publishStream(req *request) (answer, error) {
 	buffer, ok := h.api.lines.Get().(*[]byte)
 	if !ok {
 		b := make([]byte, lineBuffer)
 		buffer = &b
 	}
 	defer h.api.lines.Put(buffer)
-	req.writeUntil(time.Time{})  // the server's bound on requests as a whole is not for a stream
-	req.ctx = req.http.Context() // the time of the stream as a whole is not bounded
+	req.writeUntil(time.Time{})  // the server's write timeout does not apply to a stream
+	req.ctx = req.http.Context() // the duration of a stream is not bounded
 	lines := lineReader{src: stream{req}, buf: *buffer}
-	var done linesRecord
-	acks := lineAcks{req: req}
+	var done streamRecord
+	acks := streamAcks{req: req}
 	chunk := make([]webhook.Event, 0, 64)
 	trace := webhook.ParseTrace(req.http.Header[webhook.TraceHeader])
 	size := 0
-	for number := 1; ; number++ { // of the line, blank ones included
+	for number := 1; ; number++ { // of the line, including blank ones
 		text, err := lines.next()
-		if len(text) <= maxLine { // else it is refused as it is
+		if len(text) <= maxLine { // otherwise NewEvent rejects it
 			text = bytes.TrimSpace(text)
 		}
 		if err == nil && len(text) > 0 {
@@ -144,18 +143,20 @@ func (h eventHandlers) publishLines(req *request) (answer, error) {
 			continue
 		}
 		if len(chunk) > 0 {
-			// The events before a line that is wrong are stored all the same.
+			// Events before an invalid line are stored.
 			failed := cmp.Or(h.publishChunk(req, chunk, &done), acks.stored(&done))
 			if failed != nil {
 				return answer{}, acks.end(failed)
 			}
-			clear(chunk) // the store holds on to what it needs
+			clear(chunk) // the store keeps what it needs
 			chunk, size = chunk[:0], 0
 		}
 		switch {
 		case err == io.EOF && done.Accepted == 0:
 			req.bodyRead()
-			return answer{}, webhook.Invalid(webhook.Validation{Code: webhook.InvalidRequired, Parameter: "events", Detail: "must hold at least one event"})
+			return answer{}, webhook.Invalid(webhook.Validation{
+				Code: webhook.InvalidRequired, Parameter: "events", Detail: "must contain at least one event",
+			})
 		case err == io.EOF:
 			req.bodyRead()
 			return answer{status: http.StatusCreated, data: done}, acks.end(nil)
@@ -165,9 +166,9 @@ func (h eventHandlers) publishLines(req *request) (answer, error) {
 	}
 }
 
-// publishChunk stores a chunk and counts it. When an id of it is taken, it
-// stores the events before that one.
-func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, done *linesRecord) error {
+// publishChunk stores a chunk and counts its events. If an id in it is taken, it stores
+// the events before that one.
+func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, done *streamRecord) error {
 	ctx, cancel := context.WithTimeout(req.ctx, h.api.timeout)
 	added, err := h.api.store.Events().Publish(ctx, req.program(), chunk)
 	cancel()
@@ -181,9 +182,9 @@ func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, done *l
 		return err
 	}
 	if len(chunk) == 1 {
-		return webhook.NewError(e.Code, fmt.Sprintf("events[%d] is refused: %s", done.Accepted, e.Detail))
+		return webhook.NewError(e.Code, fmt.Sprintf("events[%d] was rejected: %s", done.Accepted, e.Detail))
 	}
-	// Which of them it is takes about log2 steps to find out.
+	// Find the event by bisection.
 	half := len(chunk) / 2
 	if err := h.publishChunk(req, chunk[:half], done); err != nil {
 		return err
@@ -191,20 +192,19 @@ func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, done *l
 	return h.publishChunk(req, chunk[half:], done)
 }
 
-// lineError makes an error of a line name the event as its parameter, also when
-// the line is no JSON at all, and say which line it is.
+// lineError adds the number of the line to an error. An error without a parameter, such
+// as invalid JSON, gets the event as its parameter.
 func lineError(e *webhook.Error, at string, number int) *webhook.Error {
 	if len(e.Validations) == 0 {
 		e = webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidFormat, Parameter: at, Detail: strings.TrimPrefix(e.Detail, at+" "),
 		})
 	}
-	e.Detail = fmt.Sprintf("Line %d of the stream is not right. %s", number, e.Detail)
+	e.Detail = fmt.Sprintf("Line %d of the stream is invalid. %s", number, e.Detail)
 	return e
 }
 
-// stream is the body of a request that may take any time, as long as there is
-// never silence for longer than API.timeout.
+// stream reads a body of any duration. Each read may take up to API.timeout.
 type stream struct{ req *request }
 
 func (s stream) Read(p []byte) (int, error) {
@@ -217,19 +217,18 @@ func (s stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lineReader reads lines that end with a line feed, the last perhaps without.
+// lineReader reads lines that end with a line feed, except perhaps the last.
 type lineReader struct {
 	src        io.Reader
 	buf        []byte
-	start, end int   // buf[start:end] was read and not yet returned
-	seen       int   // there is no line feed in buf[start:seen]
+	start, end int   // buf[start:end] was read and not returned yet
+	seen       int   // buf[start:seen] contains no line feed
 	err        error // of src
 }
 
-// next returns the next line, which is valid until the following call. Of a
-// line longer than maxLine it may be a part, itself longer than that. After the
-// last line it returns io.EOF. One that another error has cut off is not
-// returned.
+// next returns the next line, which is valid until the following call. Of a line longer
+// than maxLine it may return a part that is also longer than maxLine. After the last line
+// it returns io.EOF. It does not return a line that an error has cut off.
 func (l *lineReader) next() ([]byte, error) {
 	for {
 		if i := bytes.IndexByte(l.buf[l.seen:l.end], '\n'); i >= 0 {
@@ -262,7 +261,7 @@ func (l *lineReader) take(end, terminator int) []byte {
 
 func (l *lineReader) makeRoom() {
 	buf := l.buf
-	if l.start == 0 { // one line fills it
+	if l.start == 0 { // one line fills the buffer
 		buf = make([]byte, 2*len(l.buf))
 	}
 	l.end = copy(buf, l.buf[l.start:l.end])
@@ -270,7 +269,7 @@ func (l *lineReader) makeRoom() {
 	l.start, l.buf = 0, buf
 }
 
-// ready says whether the next line has arrived as a whole.
+// ready reports whether the next line has arrived completely.
 func (l *lineReader) ready() bool {
 	return l.err != nil || bytes.IndexByte(l.buf[l.seen:l.end], '\n') >= 0
 }

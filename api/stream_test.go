@@ -25,7 +25,7 @@ func (s *service) sendLines(body io.Reader) response {
 	return s.serve(r)
 }
 
-// count returns how many events the log holds, at most a page of them.
+// count returns the number of events in the log, at most a page.
 func (s *service) count() int {
 	s.t.Helper()
 	return len(data[[]identified](s.t, s.send("GET", "/v2/events?page[size]=100", "")))
@@ -36,7 +36,7 @@ func line(n int) string {
 	return fmt.Sprintf(`{"id":"0198f6a2-7c1e-7d4b-9a41-%012d","name":"content_updated","version":"1","content_id":%d}`, n, n)
 }
 
-func TestLines(t *testing.T) {
+func TestStream(t *testing.T) {
 	all := start(t)
 	programs := 0
 	long := func(size int) string {
@@ -46,7 +46,7 @@ func TestLines(t *testing.T) {
 	conflict := strings.Replace(line(1), `"content_id":1`, `"content_id":2`, 1)
 	for _, test := range []struct {
 		name, body string
-		want       string // what the answer must hold
+		want       string // in the response
 		status     int
 		stored     int
 	}{
@@ -57,20 +57,33 @@ func TestLines(t *testing.T) {
 		{"final line without line feed", line(1) + "\n" + line(2), `{"accepted":2,"added":2}`, 201, 2},
 		{"twice the same", line(1) + "\n" + line(1) + "\n", `{"accepted":2,"added":1}`, 201, 1},
 		{"nothing", "", `"parameter":"events"`, 400, 0},
-		{"blank lines alone", "\n \n", `"parameter":"events"`, 400, 0},
+		{"only blank lines", "\n \n", `"parameter":"events"`, 400, 0},
 		{"first bad", "{}\n" + line(1), "No event was accepted.", 400, 0},
-		{"second bad", line(1) + "\n\n" + `{"name":"content_updated","version":"1"}` + "\n" + line(2), `The first event was accepted.","validations":[{"code":"required","detail":"is required","parameter":"events[1].content_id"}`, 400, 1},
-		{"third no JSON", line(1) + "\n" + line(2) + "\nhello", `The first 2 events were accepted.","validations":[{"code":"invalid_format","detail":"is not valid JSON: column 1: 'h' is not expected there.","parameter":"events[2]"}`, 400, 2},
-		{"the number of a line", line(1) + "\n\n \n{x}\n", `"detail":"Line 4 of the stream is not right. One parameter is not valid. The first event was accepted.","validations":[{"code":"invalid_format","detail":"is not valid JSON: column 2: 'x' is not expected there.","parameter":"events[1]"}`, 400, 1},
+		{"second bad", line(1) + "\n\n" + `{"name":"content_updated","version":"1"}` + "\n" + line(2),
+			`The first event was accepted.","validations":[{"code":"required","detail":"is required","parameter":"events[1].content_id"}`, 400, 1},
+		{"third no JSON", line(1) + "\n" + line(2) + "\nhello",
+			`The first 2 events were accepted.","validations":[{"code":"invalid_format",` +
+				`"detail":"is not valid JSON: column 1: 'h' is not expected there.","parameter":"events[2]"}`, 400, 2},
+		{"the number of a line", line(1) + "\n\n \n{x}\n",
+			`"detail":"Line 4 of the stream is invalid. One parameter is not valid. The first event was accepted.",` +
+				`"validations":[{"code":"invalid_format","detail":"is not valid JSON: column 2: 'x' is not expected there.",` +
+				`"parameter":"events[1]"}`, 400, 1},
 		{"two on a line", line(1) + line(2), `"parameter":"events[0]"`, 400, 0},
 		{"an array", "[" + line(1) + "]", `"code":"invalid_type","detail":"must be an object","parameter":"events[0]"`, 400, 0},
 		{"a batch", `{"events":[` + line(1) + `]}`, `"parameter":"events[0].name"`, 400, 0},
-		{"a taken id", line(1) + "\n" + line(2) + "\n" + conflict + "\n" + line(3), `"detail":"events[2] is refused: An event with the id 0198f6a2-7c1e-7d4b-9a41-000000000001 and different content already exists. The first 2 events were accepted."`, 409, 2},
+		{"a taken id", line(1) + "\n" + line(2) + "\n" + conflict + "\n" + line(3),
+			`"detail":"events[2] was rejected: An event with the id 0198f6a2-7c1e-7d4b-9a41-000000000001 ` +
+				`and different content already exists. The first 2 events were accepted."`, 409, 2},
 		{"the longest line", long(webhook.MaxEventBytes) + "\n" + line(1), `{"accepted":2,"added":2}`, 201, 2},
-		{"a line too long", line(1) + "\n" + long(webhook.MaxEventBytes+1) + "\n" + line(2), `The first event was accepted.","validations":[{"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"}`, 400, 1},
-		{"a line far too long", line(1) + "\n" + long(4<<20), `"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"`, 400, 1},
-		{"an endless line of blanks", line(1) + "\n" + strings.Repeat(" ", 4<<20), `"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"`, 400, 1},
-		{"white space around", strings.Repeat(" ", 200<<10) + line(1) + strings.Repeat(" ", 200<<10) + "\n" + line(2), `{"accepted":2,"added":2}`, 201, 2},
+		{"a line too long", line(1) + "\n" + long(webhook.MaxEventBytes+1) + "\n" + line(2),
+			`The first event was accepted.","validations":[{"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"}`,
+			400, 1},
+		{"a line far too long", line(1) + "\n" + long(4<<20),
+			`"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"`, 400, 1},
+		{"an endless line of blanks", line(1) + "\n" + strings.Repeat(" ", 4<<20),
+			`"code":"too_large","detail":"must be at most 262144 bytes","parameter":"events[1]"`, 400, 1},
+		{"white space around", strings.Repeat(" ", 200<<10) + line(1) + strings.Repeat(" ", 200<<10) + "\n" + line(2),
+			`{"accepted":2,"added":2}`, 201, 2},
 	} {
 		for how, reader := range map[string]func(io.Reader) io.Reader{
 			"whole": func(r io.Reader) io.Reader { return r }, "halves": iotest.HalfReader, "with EOF": iotest.DataErrReader,
@@ -96,9 +109,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// A stream that breaks off leaves what had arrived whole, and nothing of the
-// line it broke off in.
-func TestLinesThatBreakOff(t *testing.T) {
+// A truncated stream stores its complete lines and not the last, incomplete one.
+func TestTruncatedStream(t *testing.T) {
 	s := start(t)
 	r := s.sendLines(io.MultiReader(strings.NewReader(line(1)+"\n"+line(2)), iotest.ErrReader(io.ErrUnexpectedEOF)))
 	if r.status != 400 || !strings.Contains(r.body, "The first event was accepted.") || s.count() != 1 {
@@ -106,7 +118,7 @@ func TestLinesThatBreakOff(t *testing.T) {
 	}
 }
 
-func TestManyLines(t *testing.T) {
+func TestLongStream(t *testing.T) {
 	s := start(t)
 	const n = 20000
 	pr, pw := io.Pipe()
@@ -128,8 +140,8 @@ func TestManyLines(t *testing.T) {
 	}
 }
 
-// Where a conflict stands in a chunk is found, wherever it is.
-func TestConflictAnywhereInAChunk(t *testing.T) {
+// The position of a conflict in a chunk is found.
+func TestConflictInAChunk(t *testing.T) {
 	s := start(t)
 	for at := range 9 {
 		var body strings.Builder
@@ -143,7 +155,7 @@ func TestConflictAnywhereInAChunk(t *testing.T) {
 			body.WriteString(text + "\n")
 		}
 		r := s.sendLines(strings.NewReader(body.String()))
-		if want := fmt.Sprintf("events[%d] is refused: ", at); r.status != 409 || !strings.Contains(r.body, want) {
+		if want := fmt.Sprintf("events[%d] was rejected: ", at); r.status != 409 || !strings.Contains(r.body, want) {
 			t.Errorf("got %d %s, want 409 with %s", r.status, r.body, want)
 		}
 		for n := range 9 {
@@ -155,7 +167,7 @@ func TestConflictAnywhereInAChunk(t *testing.T) {
 	}
 }
 
-// pipes is a listener without a network, so that its time can be a bubble's.
+// pipes is a listener without a network, for use with synctest.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -179,9 +191,9 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// A stream may take any time as long as something comes; each of its lines is
-// stored before the next has arrived. One that falls silent is ended.
-func TestSlowLines(t *testing.T) {
+// A stream may take any time as long as data arrives; each line is stored before the
+// next has arrived. A silent stream times out.
+func TestSlowStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
 		listener := &pipes{make(chan net.Conn), make(chan struct{})}
@@ -215,7 +227,7 @@ func TestSlowLines(t *testing.T) {
 				fmt.Fprintln(w, line(n))
 				time.Sleep(DefaultRequestTimeout - time.Second)
 				if stored := s.count(); stored != n+1 {
-					t.Errorf("after line %d there are %d events", n, stored)
+					t.Errorf("after line %d got %d events", n, stored)
 				}
 			}
 		})
@@ -223,7 +235,7 @@ func TestSlowLines(t *testing.T) {
 			t.Errorf("a slow stream: got %d %s (%v), want 201", status, body, err)
 		}
 		if took := time.Since(began); took < 9*time.Minute {
-			t.Errorf("the slow stream took %s only", took)
+			t.Errorf("the slow stream took only %s", took)
 		}
 
 		silence := make(chan struct{})
@@ -235,16 +247,16 @@ func TestSlowLines(t *testing.T) {
 		})
 		close(silence)
 		if err != nil || status != 408 || !strings.Contains(body, "The first event was accepted.") {
-			t.Errorf("a stream that falls silent: got %d %s (%v), want 408", status, body, err)
+			t.Errorf("a silent stream: got %d %s (%v), want 408", status, body, err)
 		}
 		if took := time.Since(began); took != DefaultRequestTimeout {
-			t.Errorf("silence was borne for %s, want %s", took, DefaultRequestTimeout)
+			t.Errorf("the silent stream lasted %s, want %s", took, DefaultRequestTimeout)
 		}
 	})
 }
 
-// A line that is wrong is answered while the client still has more to send.
-func TestBadLineEndsTheStream(t *testing.T) {
+// An invalid line gets a response while the client is still sending.
+func TestInvalidLineEndsTheStream(t *testing.T) {
 	s := start(t)
 	got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer "+s.token+
 		"\nContent-Type: application/x-ndjson\nContent-Length: 1000000\n\n"+line(1)+"\n{}\n")

@@ -11,19 +11,13 @@ import (
 	"service/webhook"
 )
 
-// once makes a route take Idempotency-Key: the same request under the same key
-// takes effect once, however often it is sent, and is answered the same each
-// time, for webhook.IdempotencyKeptFor.
+// idempotent makes a route accept Idempotency-Key. For webhook.IdempotencyKeptFor,
+// requests with the same key take effect once and get the same response.
 //
-// There is no moment to fail at in between: what a request creates and the
-// answer to it are stored in one write (see [API.create]). When the process
-// dies before that commit, neither is there, and the request can be sent again;
-// when it dies after it, the request that is sent again is answered from the
-// store. That a request is in flight is known in memory alone, since this
-// process is the only one that writes: so a crash leaves no key locked.
-//
-// Answers that are errors are not kept: nothing was created.
-func (a *API) once(handle func(*request) (answer, error)) func(*request) (answer, error) {
+// The record and the response are stored in one write (see [API.create]), so a crash
+// leaves both or neither. Keys in flight are only in memory, because this process is the
+// only writer, so a crash leaves no key locked. Errors are not stored.
+func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (answer, error) {
 	return func(req *request) (answer, error) {
 		values := req.http.Header[webhook.IdempotencyHeader]
 		if values == nil {
@@ -33,7 +27,10 @@ func (a *API) once(handle func(*request) (answer, error)) func(*request) (answer
 			return answer{}, invalid
 		}
 		if media, _ := req.mediaType(mediaJSON, mediaNDJSON); media == mediaNDJSON {
-			return answer{}, webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: webhook.IdempotencyHeader, Detail: "is not taken with a stream of lines: the ids of the events make it safe to send again"})
+			return answer{}, webhook.Invalid(webhook.Validation{
+				Code: webhook.InvalidValue, Parameter: webhook.IdempotencyHeader,
+				Detail: "is not allowed with a stream of events, which their ids make safe to repeat",
+			})
 		}
 		body, err := req.readBody()
 		if err != nil {
@@ -42,7 +39,8 @@ func (a *API) once(handle func(*request) (answer, error)) func(*request) (answer
 		key := &webhook.IdempotencyKey{TokenID: req.token.ID, Key: values[0], Request: req.fingerprint(body)}
 		if !a.inFlight.begin(key) {
 			req.retryAfter = "1"
-			return answer{}, webhook.NewError(webhook.CodeConflict, "A request with this "+webhook.IdempotencyHeader+" is under way. Send this one again when it has been answered.")
+			return answer{}, webhook.NewError(webhook.CodeConflict,
+				"A request with this "+webhook.IdempotencyHeader+" is in progress. Repeat this one when it has completed.")
 		}
 		defer a.inFlight.end(key)
 		kept, err := a.store.Answered(req.ctx, key)
@@ -57,9 +55,9 @@ func (a *API) once(handle func(*request) (answer, error)) func(*request) (answer
 	}
 }
 
-// create runs the write of a request that creates something. With a key the
-// answer is kept in the same write, so it must be whole by then. fn may be
-// called again, see [store.Store.WriteAgain].
+// create runs the write of a request that creates a record. With an Idempotency-Key the
+// response is stored in the same write. fn may be called again, see
+// [store.Store.WriteAgain].
 func (a *API) create(req *request, fn func(store.Write) (answer, error)) (answer, error) {
 	var ans answer
 	err := a.store.WriteAgain(req.ctx, func(w store.Write) (err error) {
@@ -76,7 +74,7 @@ func (a *API) create(req *request, fn func(store.Write) (answer, error)) (answer
 	return ans, err
 }
 
-// fingerprint tells what a request asks for from any other.
+// fingerprint returns a hash of method, path, query and body.
 func (req *request) fingerprint(body []byte) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	io.WriteString(h, req.http.Method+" "+req.http.URL.EscapedPath()+"?"+req.http.URL.RawQuery+"\n")
@@ -85,13 +83,13 @@ func (req *request) fingerprint(body []byte) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// inFlightKeys are the keys of the requests that are being handled.
+// inFlightKeys are the idempotency keys of the requests in flight.
 type inFlightKeys struct {
 	mu   sync.Mutex
 	keys map[[2]string]bool // by token and key
 }
 
-// begin reports whether the key was free. It then belongs to the caller until end.
+// begin reports whether the key was free. If so, the caller owns it until end.
 func (f *inFlightKeys) begin(k *webhook.IdempotencyKey) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

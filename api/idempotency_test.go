@@ -13,10 +13,10 @@ import (
 	"service/webhook"
 )
 
-// keyed is a request that creates something.
+// keyed is a request that creates a record.
 type keyed struct{ method, target, body string }
 
-// creating returns a request for every route that creates something.
+// creating returns a request for every route that creates a record.
 func (s *service) creating() []keyed {
 	i := s.records()
 	sub := "/v2/webhooks/subscriptions"
@@ -32,7 +32,7 @@ func (s *service) creating() []keyed {
 	}
 }
 
-// created is how much there is of all that such requests create.
+// created counts the records that such requests create.
 func (s *service) created() string {
 	s.t.Helper()
 	var all strings.Builder
@@ -41,7 +41,7 @@ func (s *service) created() string {
 		UpdatedAt string `json:"updated_at"`
 	}](s.t, s.send("GET", "/v2/webhooks/subscriptions", ""))
 	for _, sub := range subs {
-		tag := s.send("GET", "/v2/webhooks/subscriptions/"+sub.ID, "").header.Get("Etag") // of its secret's changes too
+		tag := s.send("GET", "/v2/webhooks/subscriptions/"+sub.ID, "").header.Get("Etag") // changes with its secret too
 		n := len(data[[]identified](s.t, s.send("GET", "/v2/webhooks/subscriptions/"+sub.ID+"/deliveries?page[size]=100", "")))
 		fmt.Fprintf(&all, "%s %s: %d deliveries\n", sub.ID, tag, n)
 	}
@@ -49,7 +49,7 @@ func (s *service) created() string {
 	return all.String()
 }
 
-func TestRequestsTakeEffectOnce(t *testing.T) {
+func TestIdempotentRequests(t *testing.T) {
 	s := start(t)
 	for n, k := range s.creating() {
 		name := k.target + " " + k.body
@@ -61,8 +61,10 @@ func TestRequestsTakeEffectOnce(t *testing.T) {
 		created := s.created()
 		for range 3 {
 			again := s.send(k.method, k.target, k.body, "Idempotency-Key", key)
-			if again.status != first.status || again.body != first.body || again.header.Get("Location") != first.header.Get("Location") || again.header.Get("Idempotency-Replayed") != "true" {
-				t.Errorf("%s again:\n got %d %v %s\nwant %d %v %s", name, again.status, again.header, again.body, first.status, first.header, first.body)
+			if again.status != first.status || again.body != first.body || again.header.Get("Location") != first.header.Get("Location") ||
+				again.header.Get("Idempotency-Replayed") != "true" {
+				t.Errorf("%s again:\n got %d %v %s\nwant %d %v %s",
+					name, again.status, again.header, again.body, first.status, first.header, first.body)
 			}
 		}
 		if now := s.created(); now != created {
@@ -74,17 +76,17 @@ func TestRequestsTakeEffectOnce(t *testing.T) {
 		} {
 			wantStatus(t, name+" with "+what, other, 409)
 			if other.header.Get("Retry-After") != "" {
-				t.Errorf("%s with %s: it is no use to try again", name, what)
+				t.Errorf("%s with %s: the key is not free again", name, what)
 			}
 		}
 		if now := s.created(); now != created {
-			t.Errorf("a request that was refused took effect:\n%s\n%s", created, now)
+			t.Errorf("a rejected request took effect:\n%s\n%s", created, now)
 		}
 	}
 }
 
-// Keys are a token's own, not even of one program together.
-func TestKeysAreATokensOwn(t *testing.T) {
+// Keys belong to a token, not to a program.
+func TestKeysBelongToAToken(t *testing.T) {
 	s := start(t)
 	first := s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k")
 	wantStatus(t, "the first", first, 201)
@@ -98,9 +100,8 @@ func TestKeysAreATokensOwn(t *testing.T) {
 	}
 }
 
-// It is answered from the store after a restart too: nothing that matters is in
-// memory.
-func TestKeysOutliveTheProcess(t *testing.T) {
+// Stored responses survive a restart.
+func TestKeysSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	run := func(secret string, do func(s *service)) {
 		st, err := store.Open(context.Background(), store.Config{Dir: dir})
@@ -133,7 +134,7 @@ func TestKeysOutliveTheProcess(t *testing.T) {
 	})
 }
 
-func TestBadKeys(t *testing.T) {
+func TestInvalidKeys(t *testing.T) {
 	s := start(t)
 	for key, code := range map[string]string{
 		" ":                      "invalid_format",
@@ -160,8 +161,8 @@ func TestBadKeys(t *testing.T) {
 	wantFault(t, "empty", s.serve(r), "invalid_format", "Idempotency-Key")
 }
 
-// Requests that can be repeated as they are ignore keys; a stream refuses them.
-func TestKeysWhereNoneAreTaken(t *testing.T) {
+// Requests that can be repeated safely ignore keys; a stream rejects them.
+func TestKeysOnOtherRequests(t *testing.T) {
 	s := start(t)
 	i := s.records()
 	own := "/v2/webhooks/subscriptions/" + i.subscription
@@ -169,7 +170,7 @@ func TestKeysWhereNoneAreTaken(t *testing.T) {
 	wantStatus(t, "ping", s.send("POST", own+"/ping", "", "Idempotency-Key", "two words"), 200)
 	wait()
 	wantStatus(t, "cancel", s.send("POST", own+"/replays/"+i.replay+"/cancel", "", "Idempotency-Key", "two words"), 200)
-	// A stream is refused before it is read: it may never end.
+	// A stream is rejected before it is read, because it may never end.
 	endless, w := io.Pipe()
 	defer w.Close()
 	r := httptest.NewRequest("POST", "/v2/events", endless)
@@ -180,8 +181,8 @@ func TestKeysWhereNoneAreTaken(t *testing.T) {
 	wantStatus(t, "PUT", s.send("PUT", "/v2/webhooks/subscriptions/"+i.subscription, `{}`, "Idempotency-Key", "two words"), 200)
 }
 
-// What was refused is not kept, and what fails is not created.
-func TestErrorsAreNotKept(t *testing.T) {
+// A rejected request stores no response, and a failed one creates nothing.
+func TestErrorsAreNotStored(t *testing.T) {
 	s := start(t, func(c *Config) { c.MaxSubscriptions = 1 })
 	const body = `{"url":"https://partner.example/hook","events":[{"name":"content_updated"}]}`
 	id := s.subscribe("content_updated")
@@ -194,12 +195,12 @@ func TestErrorsAreNotKept(t *testing.T) {
 	s.closeStore()
 	r = s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "l")
 	if r.status < 500 {
-		t.Errorf("a store that is closed: got %d %s", r.status, r.body)
+		t.Errorf("closed store: got %d %s", r.status, r.body)
 	}
 }
 
-// While the first is in flight, the same key is refused, and only that.
-func TestKeyUnderWay(t *testing.T) {
+// While a request is in flight, only its key is rejected.
+func TestKeyInFlight(t *testing.T) {
 	s := start(t)
 	key := &webhook.IdempotencyKey{TokenID: tokenID(t, s), Key: "k"}
 	if !s.api.inFlight.begin(key) {
@@ -207,7 +208,7 @@ func TestKeyUnderWay(t *testing.T) {
 	}
 	r := s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k")
 	if r.status != 409 || r.header.Get("Retry-After") != "1" {
-		t.Errorf("got %d %v, want 409 and when to try again", r.status, r.header)
+		t.Errorf("got %d %v, want 409 with Retry-After", r.status, r.header)
 	}
 	wantStatus(t, "another key", s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "l"), 201)
 	other := *s
@@ -216,10 +217,10 @@ func TestKeyUnderWay(t *testing.T) {
 	s.api.inFlight.end(key)
 	r = s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k")
 	if r.status != 201 || r.header.Get("Idempotency-Replayed") != "" {
-		t.Errorf("when it has ended: got %d %v", r.status, r.header)
+		t.Errorf("after its end: got %d %v", r.status, r.header)
 	}
 	if len(s.api.inFlight.keys) != 0 {
-		t.Errorf("%d keys are still held", len(s.api.inFlight.keys))
+		t.Errorf("%d keys are still in flight", len(s.api.inFlight.keys))
 	}
 }
 
@@ -233,7 +234,7 @@ func tokenID(t *testing.T, s *service) string {
 	return token.ID
 }
 
-// However many come at once, one takes effect.
+// Of concurrent requests with one key, one takes effect.
 func TestKeysRace(t *testing.T) {
 	s := start(t)
 	for round := range 5 {
@@ -266,10 +267,11 @@ func TestKeysRace(t *testing.T) {
 		different := 0
 		ids.Range(func(any, any) bool { different++; return true })
 		if created != 1 || different != 1 {
-			t.Errorf("%d were created, %d replayed, %d held back, with %d answers: want one created and one answer", created, replayed, held, different)
+			t.Errorf("got %d created, %d replayed, %d rejected and %d different responses, want one created and one response",
+				created, replayed, held, different)
 		}
 		if n := len(data[[]identified](t, s.send("GET", "/v2/events", ""))); n != round+1 {
-			t.Errorf("there are %d events, want %d", n, round+1)
+			t.Errorf("got %d events, want %d", n, round+1)
 		}
 	}
 }

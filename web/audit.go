@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 
+	"service/store"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -29,6 +30,7 @@ type auditRecords struct {
 	list    *ui.Listing
 	entries []webhook.AuditEntry
 	pager   ui.Pager
+	newRows *ui.NewRows
 	next    string // the address of the next page, "" on the last
 	failed  string // the id of this request when the rows could not be loaded, "" when they could
 }
@@ -41,12 +43,7 @@ func (h *auditPages) list(r *request) (response, error) {
 	a := auditRecords{list: v}
 	status := 0
 	if v.Error == nil {
-		if r.program != "" && v.Query.Filters["program_id"] == nil {
-			if v.Query.Filters == nil {
-				v.Query.Filters = make(map[string][]string)
-			}
-			v.Query.Filters["program_id"] = []string{r.program}
-		}
+		ofAuditProgram(r, &v.Query)
 		if a.failed, status, err = h.loaded(r, v, h.readList(r, &a)); err != nil {
 			return response{}, err
 		}
@@ -54,13 +51,34 @@ func (h *auditPages) list(r *request) (response, error) {
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	return response{page: auditPage(h.frame(r, "Audit"), &a), status: status}, nil
+	f := h.frame(r, "Audit")
+	f.NewRows = a.newRows
+	return response{page: auditPage(f, &a), status: status}, nil
+}
+
+// ofAuditProgram narrows a query to the program that is looked at, unless it names one.
+func ofAuditProgram(r *request, q *webhook.ListQuery) {
+	if r.program != "" && q.Filters["program_id"] == nil {
+		if q.Filters == nil {
+			q.Filters = make(map[string][]string)
+		}
+		q.Filters["program_id"] = []string{r.program}
+	}
+}
+
+// arrived counts the entries of a list that came after a mark.
+func (h *auditPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
+	ofAuditProgram(r, q)
+	return h.store.Audit().Arrived(r.Context(), q, mark)
 }
 
 // readList fills a page.
 func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 	q := &a.list.Query
 	var newer, next string
+	if a.newRows, err = h.newRows(r, a.list, h.arrived); err != nil {
+		return err
+	}
 	if a.entries, next, err = h.store.Audit().Page(r.Context(), q); err != nil {
 		return err
 	}

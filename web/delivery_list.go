@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
+	"service/store"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -20,9 +22,10 @@ type deliveryList struct {
 	list      *ui.Listing
 	rows      []deliveryRow
 	pager     ui.Pager
-	next      string // the cursor of what comes after the rows, "" at the end
-	behind    string // the address of the page behind a row, less the parameter with its id; "" when the page is not live
-	failed    string // the id of this request when the rows could not be loaded, "" when they could
+	newRows   *ui.NewRows // nil on the first page
+	next      string      // the cursor of what comes after the rows, "" at the end
+	behind    string      // the address of the page behind a row, less the parameter with its id; "" when the page is not live
+	failed    string      // the id of this request when the rows could not be loaded, "" when they could
 	curl      string
 	subscribe string    // a command for whoever has nothing yet
 	histogram *ui.Chart // of the time that the list shows, nil for none
@@ -87,6 +90,7 @@ func (h *deliveryPages) list(r *request) (response, error) {
 		if l.failed, a.status, err = h.loaded(r, v, err); err != nil {
 			return response{}, err
 		}
+		f.NewRows = l.newRows
 		if a.status == 0 && v.Query.Cursor == "" {
 			if l.histogram, l.unfolded, err = h.histogram(r, v); err != nil {
 				return response{}, err
@@ -122,13 +126,23 @@ func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err
 		return 0, err
 	}
 	newer := ""
-	if q.Cursor != "" {
+	if q.Cursor == "" {
+		l.list.Since = strconv.FormatInt(newest, 10) // and the page is live
+	} else {
+		if l.newRows, err = h.newRows(r, l.list, h.arrived); err != nil {
+			return 0, err
+		}
 		if newer, err = h.store.Deliveries().Newer(ctx, q); err != nil {
 			return 0, err
 		}
 	}
 	l.next, l.pager = next, l.list.FeedPages(newer, next)
 	return newest, nil
+}
+
+// arrived counts the deliveries of a list that came after a mark.
+func (h *deliveryPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
+	return h.store.Deliveries().Arrived(r.Context(), ofProgram(q, r.program), mark)
 }
 
 // deliveryRows reads what a list says of deliveries beside their records.

@@ -484,8 +484,82 @@ func TestDeliveryStreamChanges(t *testing.T) {
 	}
 }
 
+// A delivery that comes to match the filter only when it changes is sent, to be put in
+// its place: while the page is followed, and what changed just before.
+func TestDeliveryStreamLate(t *testing.T) {
+	v, s, w := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+	if err != nil || c == nil {
+		t.Fatal(err)
+	}
+	newer := s.deliver(sub, 410)
+	page := v.do("GET", "/deliveries?filter[status]=failed")
+	page.want(t, 200, newer)
+	page.hasNot(t, c.ID)
+	address := page.link(t, `hx-sse:connect="([^"]+)"`)
+	point := page.link(t, `Last-Event-ID&#34;:&#34;([\d-]+)&#34;`)
+
+	f := followList(v, address, point)
+	next := s.deliver(sub, 200)
+	s.record(c, 410)
+	id, data := f.next(c.ID)
+	if !strings.Contains(data, `id="d-`+c.ID+`" data-row data-late`) || !strings.Contains(data, `data-count="0"`) || strings.Contains(data, next) {
+		t.Fatalf("a delivery that failed later: got %s", data)
+	}
+	f.body.Close()
+	if f = followList(v, address, point); !strings.Contains(id, "-") {
+		t.Errorf("the id of the update is %q", id)
+	}
+	if _, data = f.next(c.ID); !strings.Contains(data, `id="d-`+c.ID+`" data-row data-late`) {
+		t.Fatalf("one that failed before the page was followed: got %s", data)
+	}
+	f = followList(v, "/deliveries/stream?filter[event]=ping", id)
+	if _, data = f.next(c.ID); strings.Contains(data, "data-late") {
+		t.Fatalf("without a filter that a change concerns: got %s", data)
+	}
+}
+
+// A list says how many rows have come since its first page was shown, by links that carry
+// how far that was.
+func TestNewRows(t *testing.T) {
+	v, s, _ := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	for range 3 {
+		s.deliver(sub, 410)
+	}
+	for _, c := range []struct{ path, query string }{
+		{"/deliveries", "page[size]=1&filter[status]=failed"}, {"/events", "page[size]=1"}, {"/events", "page[size]=1&program=acme&filter[name]=content_updated"},
+		{"/subscriptions", "page[size]=1"}, {"/audit", "page[size]=1"},
+	} {
+		s.subscribe("acme", "https://b.example/in") // for the list of subscriptions to have two
+		v.do("GET", "/events/export?format=csv")    // and the audit
+		first := v.do("GET", c.path+"?"+c.query)
+		first.want(t, 200, "")
+		second := first.link(t, `rel="next" href="([^"]+)"`)
+		v.do("GET", second).hasNot(t, " new · Show")
+		s.deliver(sub, 410)
+		s.deliver(sub, 200)
+		s.subscribe("acme", "https://c.example/in")
+		v.do("GET", "/events/export?format=csv")
+		want := map[string]string{"/deliveries": "1 new · Show", "/events": "2 new · Show", "/subscriptions": "1 new · Show", "/audit": "1 new · Show"}[c.path]
+		page := v.do("GET", second)
+		page.want(t, 200, want)
+		part := page.link(t, `id="new-rows" data-part="([^"]+)"`)
+		v.do("GET", part).want(t, 200, want)
+		shown := v.do("GET", page.link(t, `<a class="choice" href="([^"]+)">`+want))
+		shown.hasNot(t, " new · Show")
+		third := page.link(t, `rel="next" href="([^"]+)"`)
+		v.do("GET", third).want(t, 200, want)
+	}
+	v.do("GET", "/deliveries/arrivals?sort=created_at&since=1").want(t, 400, "newest rows first")
+	v.do("GET", "/events/arrivals?filter[x]=1").want(t, 400, "")
+	v.do("GET", "/events/arrivals?since=-5").want(t, 200, `id="new-rows"`)
+}
+
 // More than the list can show is counted, not read, with a filter and without; and
-// what comes in slowly afterwards is sent again.
+// what comes in slowly afterwards is sent again. By a filter that changes concern there
+// may be more.
 func TestDeliveryStreamCounts(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -499,7 +573,7 @@ func TestDeliveryStreamCounts(t *testing.T) {
 		}
 		f := followList(v, "/deliveries/stream"+address, "0-0-0")
 		_, data := f.next("data-live-batch")
-		if !strings.Contains(data, fmt.Sprintf(`data-count="%d"`, want)) || strings.Contains(data, "data-row") || strings.Contains(data, "data-more") {
+		if !strings.Contains(data, fmt.Sprintf(`data-count="%d"`, want)) || strings.Contains(data, "data-row") || strings.Contains(data, "data-more") != strings.Contains(address, "status") {
 			t.Errorf("%s: got %s", address, data)
 		}
 		one := s.deliver(sub, 200)

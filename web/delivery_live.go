@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -64,7 +65,17 @@ type liveUpdate struct {
 	rate    int           // new deliveries a second
 	fresh   []deliveryRow // the new ones, newest first; nil when they are only counted
 	changed []deliveryRow // rows that the page has
+	late    []deliveryRow // rows that the page may lack, though their deliveries are not new
 }
+
+// rowKind says where the script puts a row that comes in by the stream.
+type rowKind int
+
+const (
+	rowNew     rowKind = iota // on top
+	rowChanged                // in the place of the row with its id, nowhere if there is none
+	rowLate                   // in the place of the row with its id, or else by its time
+)
 
 // liveList follows the deliveries of a query for one page. It reads rows only if the
 // page is going to show them.
@@ -105,7 +116,7 @@ func (h *deliveryPages) listStream(r *request) (response, error) {
 			if err != nil {
 				return err
 			}
-			if u.count+len(u.changed) > 0 {
+			if u.count+len(u.changed)+len(u.late) > 0 {
 				if err := s.send(l.point.String(), liveBatch(c, u)); err != nil {
 					return err
 				}
@@ -165,13 +176,26 @@ func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveU
 	if err != nil {
 		return nil, err
 	}
-	rows, err := l.deliveryRows(ctx, slices.Concat(a.Rows, changed))
+	late, lateNums, err := l.late(ctx, named)
 	if err != nil {
 		return nil, err
 	}
-	u.fresh, u.changed = rows[:len(a.Rows)], rows[len(a.Rows):]
+	rows, err := l.deliveryRows(ctx, slices.Concat(a.Rows, changed, late))
+	if err != nil {
+		return nil, err
+	}
+	behind := len(a.Rows) + len(changed)
+	u.fresh, u.changed, u.late = rows[:len(a.Rows)], rows[len(a.Rows):behind], rows[behind:]
 	l.note(u.changed, nums)
 	l.note(u.fresh, a.Nums)
+	l.note(u.late, lateNums)
+	l.insert(lateNums)
+	if l.first && l.rowsChange() {
+		// The page may be older than the rows that the stream takes it to have.
+		u.changed, u.late = nil, append(u.late, u.changed...)
+	}
+	// Those that came to match after they were counted are not.
+	u.more = u.more || u.count > len(u.fresh) && l.rowsChange()
 	l.allowance -= float64(len(u.fresh))
 	l.first, l.looked = false, now
 	l.point.last, l.point.at = a.Newest, now
@@ -209,6 +233,44 @@ func (l *liveList) changes(ctx context.Context, named map[int64]struct{}) (chang
 		}
 	}
 	return changed, of, err
+}
+
+// rowsChange reports whether a delivery may come to match the query after it was stored.
+func (l *liveList) rowsChange() bool {
+	for _, name := range []string{"status", "response_status", "error", "attempts_made.from"} {
+		if l.query.Filters[name] != nil {
+			return true
+		}
+	}
+	_, completed := l.query.Ranges["completed_at"]
+	_, next := l.query.Ranges["next_attempt_at"]
+	return completed || next
+}
+
+// late returns the deliveries that belong on the page and match the query only since
+// they changed, with their nums.
+func (l *liveList) late(ctx context.Context, named map[int64]struct{}) (late []webhook.Delivery, nums []int64, err error) {
+	if l.first || len(named) == 0 || !l.rowsChange() {
+		return nil, nil, nil
+	}
+	page, of, err := l.store.Deliveries().UpTo(ctx, l.query, l.point.top, liveRows)
+	for i, num := range of {
+		full := len(l.shown) >= liveRows
+		if !slices.Contains(l.shown, num) && !(full && num < l.shown[liveRows-1]) {
+			late, nums = append(late, page[i]), append(nums, num)
+		}
+	}
+	return late, nums, err
+}
+
+// insert adds late rows to those of the page.
+func (l *liveList) insert(nums []int64) {
+	if len(nums) == 0 {
+		return
+	}
+	l.shown = append(slices.Clone(l.shown), nums...)
+	slices.SortFunc(l.shown, func(a, b int64) int { return cmp.Compare(b, a) })
+	l.shown = l.shown[:min(liveRows, len(l.shown))]
 }
 
 // note keeps what the page shows of rows that may change again.

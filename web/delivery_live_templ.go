@@ -14,8 +14,8 @@ import (
 )
 
 // liveBatch is one update of the list. Its first row is not shown: it says how many
-// deliveries are new and how many come in a second. The new ones follow the changed
-// ones, oldest first, unless there are too many to show.
+// deliveries are new and how many come in a second. Then come the changed rows, those that
+// match only now, and the new ones, oldest first, unless there are too many to show.
 func liveBatch(c ui.Clock, b *liveUpdate) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -78,13 +78,19 @@ func liveBatch(c ui.Clock, b *liveUpdate) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		for i := range b.changed {
-			templ_7745c5c3_Err = deliveryItem(c, &b.changed[i], true).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = deliveryItem(c, &b.changed[i], rowChanged).Render(ctx, templ_7745c5c3_Buffer)
+			if templ_7745c5c3_Err != nil {
+				return templ_7745c5c3_Err
+			}
+		}
+		for i := range b.late {
+			templ_7745c5c3_Err = deliveryItem(c, &b.late[i], rowLate).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 		}
 		for i := len(b.fresh) - 1; i >= 0; i-- {
-			templ_7745c5c3_Err = deliveryItem(c, &b.fresh[i], false).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = deliveryItem(c, &b.fresh[i], rowNew).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -124,7 +130,7 @@ func olderLink(behind string) templ.Component {
 			var templ_7745c5c3_Var5 templ.SafeURL
 			templ_7745c5c3_Var5, templ_7745c5c3_Err = templ.JoinURLErrs(templ.SafeURL(behind))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/delivery_live.templ`, Line: 33, Col: 60}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/delivery_live.templ`, Line: 36, Col: 60}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var5))
 			if templ_7745c5c3_Err != nil {

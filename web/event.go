@@ -26,12 +26,13 @@ type eventPages struct{ *site }
 
 // eventRecords is a page of the log of a program, or of all programs.
 type eventRecords struct {
-	list   *ui.Listing
-	events []webhook.Event
-	pager  ui.Pager
-	next   string // the address of the next page, "" on the last
-	api    string // that reads the same over the API
-	failed string // the id of this request when the rows could not be loaded, "" when they could
+	list    *ui.Listing
+	events  []webhook.Event
+	pager   ui.Pager
+	newRows *ui.NewRows
+	next    string // the address of the next page, "" on the last
+	api     string // that reads the same over the API
+	failed  string // the id of this request when the rows could not be loaded, "" when they could
 }
 
 func (h *eventPages) list(r *request) (response, error) {
@@ -52,13 +53,18 @@ func (h *eventPages) list(r *request) (response, error) {
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	return response{page: eventsPage(h.frame(r, "Events"), &e), status: status}, nil
+	f := h.frame(r, "Events")
+	f.NewRows = e.newRows
+	return response{page: eventsPage(f, &e), status: status}, nil
 }
 
 // readList fills a page.
 func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 	q := &e.list.Query
 	var newer, next string
+	if e.newRows, err = h.newRows(r, e.list, h.arrived); err != nil {
+		return err
+	}
 	if e.events, next, err = h.readPage(r, q); err != nil {
 		return err
 	}
@@ -70,6 +76,11 @@ func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 	e.pager = e.list.FeedPages(newer, next)
 	e.next = e.pager.Older
 	return nil
+}
+
+// arrived counts the events of a list that came after a mark.
+func (h *eventPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
+	return h.store.Events().Arrived(r.Context(), r.program, q, mark)
 }
 
 // payloadText is the beginning of the fields of an event's own, as JSON.

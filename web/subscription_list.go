@@ -25,6 +25,7 @@ type subscriptionRecords struct {
 	list    *ui.Listing
 	rows    []subscriptionRow
 	pager   ui.Pager
+	newRows *ui.NewRows
 	curl    string
 	failure string // the id of the request whose list could not be loaded, "" when it could
 }
@@ -57,11 +58,21 @@ func (h *subscriptionPages) list(r *request) (response, error) {
 		status = http.StatusBadRequest
 	}
 	page.curl = h.curl.Command("GET", ui.Address(apiSubscriptions, asPartner(&v.Query)), "")
-	return response{page: subscriptionsPage(h.frame(r, "Subscriptions"), &page), status: status}, nil
+	f := h.frame(r, "Subscriptions")
+	f.NewRows = page.newRows
+	return response{page: subscriptionsPage(f, &page), status: status}, nil
+}
+
+// arrived counts the subscriptions of a list that came after a mark.
+func (h *subscriptionPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
+	return h.store.Subscriptions().Arrived(r.Context(), r.program, q, mark)
 }
 
 // readList reads the rows of the page: three reads, however many there are.
-func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) error {
+func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) (err error) {
+	if page.newRows, err = h.newRows(r, page.list, h.arrived); err != nil {
+		return err
+	}
 	subs, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, &page.list.Query)
 	if err != nil {
 		return err

@@ -218,6 +218,7 @@ func (w *Web) routes() *http.ServeMux {
 	admins("/incidents/{id}", by{get: p.incidents.show})
 
 	admins("/subscriptions", by{get: p.subscriptions.list})
+	streams("/subscriptions/arrivals", by{get: p.subscriptions.showNewRows(webhook.AllSubscriptionList, p.subscriptions.arrived)})
 	admins("/subscriptions/export", by{get: p.subscriptions.export})
 	admins("/subscriptions/new", by{get: p.subscriptions.newForm, post: p.subscriptions.create})
 	admins("/subscriptions/check-url", by{post: p.subscriptions.checkURL})
@@ -236,16 +237,17 @@ func (w *Web) routes() *http.ServeMux {
 	w.deliveryRoutes(admins, streams)
 
 	admins("/events", by{get: p.events.list})
+	streams("/events/arrivals", by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)})
 	admins("/events/export", by{get: p.events.export})
 	admins("/events/publish", by{get: p.events.newForm, post: p.events.publish})
 	admins("/events/{program}/{id}", by{get: p.events.show})
 	admins("/events/{program}/{id}/body.json.txt", by{get: p.events.body})
-	w.settingRoutes(admins)
+	w.settingRoutes(admins, streams)
 	return m
 }
 
 // settingRoutes adds the pages of what changes seldom.
-func (w *Web) settingRoutes(admins func(path string, h by)) {
+func (w *Web) settingRoutes(admins, streams func(path string, h by)) {
 	p := &w.pages
 	admins("/event-types", by{get: p.eventTypes.list})
 	admins("/event-types/{name}", by{get: p.eventTypes.show})
@@ -266,6 +268,7 @@ func (w *Web) settingRoutes(admins func(path string, h by)) {
 	admins("/system", by{get: p.system.show})
 	admins("/system/release", by{post: p.system.releaseHold})
 	admins("/audit", by{get: p.audit.list})
+	streams("/audit/arrivals", by{get: p.audit.showNewRows(webhook.AuditList, p.audit.arrived)})
 	admins("/audit/export", by{get: p.audit.export})
 
 	admins("/preferences", by{get: p.account.showPreferences, post: p.account.savePreferences})
@@ -280,6 +283,7 @@ func (w *Web) deliveryRoutes(admins, streams func(string, by)) {
 	p := &w.pages
 	admins("/deliveries", by{get: p.deliveries.list})
 	streams("/deliveries/stream", by{get: p.deliveries.listStream})
+	streams("/deliveries/arrivals", by{get: p.deliveries.showNewRows(webhook.AllDeliveryList, p.deliveries.arrived)})
 	admins("/deliveries/count", by{get: p.deliveries.count})
 	admins("/deliveries/export", by{get: p.deliveries.export})
 	admins("/deliveries/redeliver", by{get: p.deliveries.confirmBulk(bulkRedeliver), post: p.deliveries.runBulk(bulkRedeliver)})

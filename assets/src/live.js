@@ -6,7 +6,8 @@
 // an element with an id takes the place of the one with that id, once the page is
 // not paused and the focus is not within; any other element becomes the first of
 // the list, unless that is paused or is being used: then it is counted, and shown
-// when asked for. With data-update it is of use only where it can take a place.
+// when asked for. With data-update it is of use only where it can take a place. With
+// data-late it belongs between the rows, by its time.
 //
 // A message of a list begins with an element data-live-batch, which says how many
 // are new and how many come in a second. When more come in than the list can show,
@@ -77,18 +78,44 @@ if (bar) {
     }
   }
 
-  // insert puts rows on top of the list, and removes as many from its end as it
-  // cannot keep.
+  const timeOf = (row) => row.querySelector(".w-age time")?.dateTime ?? "";
+
+  // follower is the row before which a late row belongs, null for the end of the list.
+  // It is undefined for a row that belongs on the next page.
+  function follower(row) {
+    const rows = [...list()?.children ?? []];
+    const at = timeOf(row);
+    const next = rows.find((r) => timeOf(r) <= at) ?? null;
+    const more = rows.length >= kept || document.querySelector(".pager [rel=next]");
+    return next === null && more ? undefined : next;
+  }
+
+  // insert puts rows on top of the list, late ones between the others, and removes as
+  // many from its end as it cannot keep.
   function insert(rows) {
     const l = list();
     if (!l || !rows.length) {
       if (rows.length) location.reload(); // there was nothing to list until now
       return;
     }
-    l.prepend(...rows.reverse());
+    for (const row of rows.filter((r) => r.dataset.late !== undefined)) {
+      const next = follower(row);
+      if (next !== undefined) l.insertBefore(row, next);
+    }
+    l.prepend(...rows.filter((r) => r.dataset.late === undefined).reverse());
+    seen();
     if (l.children.length <= kept) return;
     while (l.children.length > kept) l.lastElementChild.remove();
     older(l.lastElementChild);
+  }
+
+  // seen takes from the link to the next page the mark from which on it counts new rows.
+  function seen() {
+    const link = document.querySelector(".pager [rel=next]");
+    if (!link) return;
+    const to = new URL(link.href);
+    to.searchParams.delete("since");
+    link.href = to.href;
   }
 
   // older makes the link to the next page lead to what is older than a row.
@@ -106,6 +133,7 @@ if (bar) {
   function take(content, hold) {
     const batch = content.querySelector("[data-live-batch]");
     const rows = [];
+    let late = 0;
     for (const e of [...content.children]) {
       if (e === batch) continue;
       const waits = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
@@ -113,9 +141,13 @@ if (bar) {
       else if (waits >= 0) {
         e.removeAttribute("data-update");
         waiting[waits] = e;
+      } else if (e.dataset.late !== undefined) {
+        if (follower(e) === undefined) continue;
+        rows.push(e);
+        late++;
       } else if (e.dataset.update === undefined) rows.push(e);
     }
-    const count = batch ? Number(batch.dataset.count) : rows.length;
+    const count = batch ? Number(batch.dataset.count) + late : rows.length;
     rate = batch ? Number(batch.dataset.rate) : 0;
     more ||= batch?.dataset.more !== undefined;
     if (missed || count > rows.length || waiting.length + rows.length > kept) {

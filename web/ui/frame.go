@@ -24,6 +24,7 @@ type Frame struct {
 	Programs  []string   // to choose from; no switch when there are none
 	Switching url.Values // what of this page's query a change of the program keeps
 	Live      *Live      // nil when the page has none
+	NewRows   *NewRows   // of its list; nil when the page has none
 	Find      string     // what was searched for
 	Status    *Status    // of the service; nil when it is not known
 }

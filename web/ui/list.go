@@ -13,6 +13,7 @@ import (
 const (
 	ProgramParameter = "program" // the program switch
 	SpanParameter    = "span"    // the time up to now, such as 24h; see spans
+	SinceParameter   = "since"   // the mark up to which the first page was read
 )
 
 type spanPreset struct {
@@ -54,12 +55,13 @@ type Listing struct {
 	Query  webhook.ListQuery
 	Path   string         // of the page
 	Values url.Values     // as they were given, without those left empty; never changed
+	Since  string         // the mark that the first page was read up to, "" when it is not known
 	Error  *webhook.Error // why the query cannot be answered, nil when it can
 	Events []string       // the event types to choose from; none is a field to type into
 }
 
 // ParseListing parses the address of a list page. It takes the parameters of the
-// API, and program and span besides. Own are parameters of the page that are not
+// API, and also program, span and since. Own are parameters of the page that are not
 // the list's. A form sends those that were left empty too, which are ignored. A
 // time without a zone, as a browser's field gives it, is in the zone of c.
 //
@@ -77,6 +79,8 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 			v.Values[name] = values
 		}
 	}
+	v.Since = v.Values.Get(SinceParameter)
+	v.Values.Del(SinceParameter)
 	// A time that was typed replaces a preset, which a form without scripts sends too.
 	if field := v.timeField(); field != "" && (v.Values.Has("filter["+field+".from]") || v.Values.Has("filter["+field+".to]")) {
 		v.Values.Del(SpanParameter)
@@ -151,8 +155,14 @@ func (v *Listing) PageAddress(cursor string, number int) string {
 	if p := v.Values.Get(ProgramParameter); p != "" {
 		values.Set(ProgramParameter, p)
 	}
+	if v.Since != "" && cursor != "" {
+		values.Set(SinceParameter, v.Since)
+	}
 	return Address(v.Path, values)
 }
+
+// newest returns the address of the first page.
+func (v *Listing) newest() string { return v.PageAddress("", 1) }
 
 // WithoutFilters returns the address of the list without its filters.
 func (v *Listing) WithoutFilters() string {
@@ -214,7 +224,7 @@ func (v *Listing) Pages(total int) Pager {
 func (v *Listing) FeedPages(newer, next string) Pager {
 	var p Pager
 	if v.Query.Cursor != "" {
-		p.Newest, p.newer = v.PageAddress("", 1), v.PageAddress(newer, 1)
+		p.Newest, p.newer = v.newest(), v.PageAddress(newer, 1)
 	}
 	if next != "" {
 		p.Older = v.PageAddress(next, 1)

@@ -278,6 +278,7 @@ await post(page, `${run}/cancel`, [], 409); // it has ended
 await see(page, "/bulk-runs");
 await see(page, "/bulk-runs/no-such", 404);
 await page.evaluate((to) => fetch(to).then(() => {}), "/deliveries/count?filter[status]=failed");
+await page.evaluate(() => Promise.all(["deliveries", "events", "subscriptions", "audit"].map((list) => fetch(`/${list}/arrivals?since=1`))).then(() => {}));
 for (const verb of ["redeliver", "cancel"]) await see(page, `/deliveries/${verb}/count?run=${q}`, 400);
 await post(page, "/preferences", [["zone", attack], ["theme", attack]], 422);
 await post(page, "/account/password", [["current", "x"], ["password", "y"], ["again", "z"]], 422);

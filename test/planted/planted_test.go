@@ -1,9 +1,12 @@
 //go:build cgo
 
-// Package planted proves that tests find bugs: it plants one at a time into the
-// source, by an overlay of the go command, and runs a test that must fail. The
-// bugs of the dispatcher are found by its simulation. Those of a failover, and
-// those that need two writes in a certain order, are found by a test of their own.
+// Package planted proves that tests find bugs: it plants them into the source, by an
+// overlay of the go command, and runs a test that must fail with each. The bugs of the
+// dispatcher are found by its simulation. Those of a failover, and those that need two
+// writes in a certain order, are found by a test of their own.
+//
+// All bugs are in the same build. The environment variable PLANTED_BUG selects the one
+// that a run has.
 //
 // It needs cgo: the bugs have nothing to do with the database's driver, and one
 // driver is enough.
@@ -12,10 +15,11 @@ package planted
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -41,89 +45,117 @@ type testBug struct {
 	pkg   string // where the test is; "" is store/replica
 }
 
-// edit replaces from, which must occur exactly once in the file, by to.
+// edit replaces from, which must occur exactly once in the file, by to. It changes
+// bodies of functions and values of constants, which must be strings.
 type edit struct{ file, from, to string }
 
 // maxPlans is in how many plans a planted bug must be found. Most take a dozen;
-// those that depend on the scheduler took up to 2,400.
+// those that depend on the scheduler took up to 700.
 const maxPlans = "12000"
 
 // TestBugsApply fails when the code has changed so that a bug can no longer be
 // planted. It takes no time, so it also runs with -short.
 func TestBugsApply(t *testing.T) {
-	for _, b := range bugs {
-		t.Run(b.name, func(t *testing.T) { b.plant(t) })
+	s, names := make(sources), make(map[string]bool)
+	for _, b := range all() {
+		if names[b.name] {
+			t.Errorf("two bugs have the name %q", b.name)
+		}
+		names[b.name] = true
+		if err := s.plant(b); err != nil {
+			t.Errorf("%s: %v", b.name, err)
+		}
+	}
+	for name := range firstPlans {
+		if !names[name] {
+			t.Errorf("firstPlans has %q, which is no bug", name)
+		}
 	}
 }
 
-// TestFailoverBugsApply is TestBugsApply for the bugs that other tests find.
-func TestFailoverBugsApply(t *testing.T) {
-	for _, b := range slices.Concat(failoverBugs, raceBugs) {
-		t.Run(b.name, func(t *testing.T) { b.plant(t) })
+// all returns every bug.
+func all() []*bug {
+	var all []*bug
+	for i := range bugs {
+		all = append(all, &bugs[i])
 	}
+	for _, list := range [][]testBug{failoverBugs, raceBugs} {
+		for i := range list {
+			all = append(all, &list[i].bug)
+		}
+	}
+	return all
 }
 
-// TestFailoverBugs builds the tests of a package with each bug, and runs the one
-// that must fail.
-func TestFailoverBugs(t *testing.T) { findByTests(t, failoverBugs) }
-
-// TestRaceBugs is TestFailoverBugs for bugs that need two writes in a certain order.
-func TestRaceBugs(t *testing.T) { findByTests(t, raceBugs) }
-
-func findByTests(t *testing.T, bugs []testBug) {
-	t.Helper()
+// TestPlantedBugs builds the tests with all bugs. With a bug, the simulation or the bug's
+// own test must fail. Without one, all must pass.
+func TestPlantedBugs(t *testing.T) {
 	if testing.Short() {
-		t.Skip("each planted bug is a build of its own; run without -short")
+		t.Skip("takes minutes; run without -short")
 	}
-	for _, b := range bugs {
+	built := build(t)
+	for i := range bugs {
+		t.Run(bugs[i].name, func(t *testing.T) {
+			t.Parallel()
+			built.simulate(t, bugs[i].name)
+		})
+	}
+	for _, b := range slices.Concat(failoverBugs, raceBugs) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			pkg := cmp.Or(b.pkg, "store/replica")
-			ctx := bounded(t)
-			dir := t.TempDir()
-			run := exec.CommandContext(ctx, b.build(ctx, t, dir, "./"+pkg), "-test.run=^"+b.test+"$")
-			run.Dir = filepath.Join(root, pkg)
-			out, err := run.CombinedOutput()
+			out, err := built.run(t, b.name, cmp.Or(b.pkg, "store/replica"), b.test)
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || !strings.Contains(string(out), b.fails) {
+			if !errors.As(err, &exit) || !strings.Contains(out, b.fails) {
 				t.Errorf("%s: %v, want a failure that says %q\n%s", b.test, err, b.fails, out)
 			}
 		})
 	}
+	t.Run("none", func(t *testing.T) {
+		t.Parallel()
+		built.passWithNone(t)
+	})
 }
 
-// TestPlantedBugs builds the dispatcher's tests with each bug, and runs the
-// simulation until it finds the bug.
-func TestPlantedBugs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("each planted bug is a build of its own; run without -short")
+// passWithNone fails the test if a test that finds bugs fails without one.
+func (dir binaries) passWithNone(t *testing.T) {
+	tests := map[string][]string{"dispatcher": {"TestSimulation"}}
+	for _, b := range slices.Concat(failoverBugs, raceBugs) {
+		pkg := cmp.Or(b.pkg, "store/replica")
+		tests[pkg] = append(tests[pkg], b.test)
 	}
-	for _, b := range bugs {
-		t.Run(b.name, func(t *testing.T) {
-			t.Parallel()
-			b.find(t)
-		})
+	for pkg, names := range tests {
+		var flags []string
+		if pkg == "dispatcher" {
+			flags = append(flags, "-simulation.plans=200")
+		}
+		if out, err := dir.run(t, "", pkg, strings.Join(names, "|"), flags...); err != nil {
+			t.Errorf("the tests of %s fail without a bug: %v\n%s", pkg, err, out)
+		}
 	}
 }
 
-// plant returns the text of each file that the bug changes, with the bug in it.
-func (b *bug) plant(t *testing.T) map[string]string {
+// binaries is a folder with the tests of packages, which have all bugs.
+type binaries string
+
+// build compiles the tests that find bugs.
+func build(t *testing.T) binaries {
 	t.Helper()
-	texts := make(map[string]string)
-	for _, e := range b.edits {
-		if _, ok := texts[e.file]; !ok {
-			text, err := os.ReadFile(filepath.Join(root, e.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			texts[e.file] = string(text)
+	s, dir := make(sources), t.TempDir()
+	for _, b := range all() {
+		if err := s.plant(b); err != nil {
+			t.Fatalf("%s: %v", b.name, err)
 		}
-		if n := strings.Count(texts[e.file], e.from); n != 1 {
-			t.Fatalf("%s has %q %d times, want once: adapt the bug to the code", e.file, e.from, n)
-		}
-		texts[e.file] = strings.Replace(texts[e.file], e.from, e.to, 1)
 	}
-	return texts
+	overlay, err := s.overlay(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(bounded(t), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-ldflags=-s -w", "-o", dir, "./dispatcher", "./store", "./store/replica")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("the bugs do not build: %v\n%s", err, out)
+	}
+	return binaries(dir)
 }
 
 // bounded returns a context that ends a little before the tests have to, so that what
@@ -138,53 +170,29 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// build compiles the tests of a package with the bug, and returns the path of the
-// binary.
-func (b *bug) build(ctx context.Context, t *testing.T, dir, pkg string) string {
-	t.Helper()
-	module, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
+// run runs tests of a package, by their names, with a bug, "" for none.
+func (dir binaries) run(t *testing.T, bug, pkg, tests string, flags ...string) (out string, err error) {
+	run := exec.CommandContext(bounded(t), filepath.Join(string(dir), path.Base(pkg)+".test"), append(flags, "-test.run=^("+tests+")$")...)
+	run.Dir = filepath.Join(root, pkg)
+	run.Env = append(os.Environ(), selector+"="+bug, "GOMAXPROCS=2") // some bugs need two threads
+	text, err := run.CombinedOutput()
+	if p := run.ProcessState; p != nil {
+		t.Logf("%s of processor time", (p.UserTime() + p.SystemTime()).Round(10*time.Millisecond))
 	}
-	overlay := struct{ Replace map[string]string }{make(map[string]string)}
-	for name, text := range b.plant(t) {
-		to := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		overlay.Replace[filepath.Join(module, name)] = to
-	}
-	text, err := json.Marshal(&overlay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(dir, "planted.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-ldflags=-s -w", "-o", binary, pkg)
-	build.Dir = module
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("the bug does not build: %v\n%s", err, out)
-	}
-	return binary
+	return string(text), err
 }
 
-// find fails the test unless the simulation finds the bug: a promise that is broken.
-func (b *bug) find(t *testing.T) {
-	ctx := bounded(t)
-	dir := t.TempDir()
-	run := exec.CommandContext(ctx, b.build(ctx, t, dir, "./dispatcher"), "-test.run=^TestSimulation$", "-simulation.plans="+maxPlans, "-rapid.shrinktime=1ns")
-	run.Dir = dir
-	run.Env = append(os.Environ(), "GOMAXPROCS=2") // some bugs need two threads
-	out, err := run.CombinedOutput()
+// simulate fails the test unless the simulation finds the bug: a promise that is broken.
+func (dir binaries) simulate(t *testing.T, bug string) {
+	first := max(1, firstPlans[bug])
+	out, err := dir.run(t, bug, "dispatcher", "TestSimulation", "-simulation.plans="+maxPlans, fmt.Sprint("-simulation.seed=", first), "-rapid.shrinktime=1ns")
 	if err == nil {
 		t.Fatalf("the simulation did not find it in %s plans", maxPlans)
 	}
 	var exit *exec.ExitError
-	found := regexp.MustCompile(`plan (\d+) broke a promise: ([^:]*): (.*)`).FindSubmatch(out)
+	found := regexp.MustCompile(`plan (\d+) broke a promise: ([^:]*): (.*)`).FindStringSubmatch(out)
 	if !errors.As(err, &exit) || found == nil {
 		t.Fatalf("the simulation failed in another way: %v\n%s", err, out)
 	}
-	t.Logf("found by plan %s: %s: %s", found[1], found[2], found[3])
+	t.Logf("found by plan %s of those from %d: %s: %s", found[1], first, found[2], found[3])
 }

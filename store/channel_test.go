@@ -36,13 +36,7 @@ func TestAlertsToChannels(t *testing.T) {
 		createChannel(t, s, paused)
 		must(t, s.writer.do(func(t *tx) error { return s.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: sub}, 0) }))
 		sent := make(map[string]*AlertClaim)
-		claim := func() *AlertClaim {
-			t.Helper()
-			c, _, err := s.Alerts().Claim(t.Context(), time.Minute)
-			must(t, err)
-			return c
-		}
-		for c := claim(); c != nil; c = claim() {
+		for c := dueAlert(t, s); c != nil; c = dueAlert(t, s) {
 			if c.Channel == nil || c.Number != 1 || c.SubscriptionID != sub.ID || !bytes.Contains(c.JSON, []byte("subscription_failing")) {
 				t.Fatalf("a claim is %+v", c)
 			}
@@ -66,23 +60,38 @@ func TestAlertsToChannels(t *testing.T) {
 		if err != nil || len(sends) != 1 || sends[0].Status != webhook.StatusRetryable || sends[0].Error != webhook.ErrorConnect || sends[0].AttemptsMade != 1 || sends[0].AttemptedAt.IsZero() {
 			t.Errorf("to the channel were sent %+v, %v", sends, err)
 		}
-		mustWrite(t, s, func(w Write) error { return w.TestChannel(all.ID) })
-		if c := claim(); c == nil || c.Channel.ID != all.ID || c.ID == "" || !bytes.Contains(c.JSON, []byte("alert_test")) {
-			t.Errorf("the test is %+v", c)
-		}
-		mustWrite(t, s, func(w Write) error { return w.DeleteChannel(mail.ID) })
-		time.Sleep(2 * time.Hour)
-		if c := claim(); c == nil || c.Channel.ID != all.ID { // the test, which was cut off
-			t.Errorf("after its channel was deleted %+v is due", c)
-		}
-		_, err = s.Alerts().Channel(t.Context(), mail.ID)
-		wantCode(t, err, webhook.CodeNotFound)
-		time.Sleep(time.Hour)
-		sweepAt(t, s, time.Now())
-		if sends, err := s.Alerts().Sends(t.Context(), all.ID, 10); err != nil || len(sends) != 0 {
-			t.Errorf("retention leaves %+v, %v", sends, err)
-		}
+		testAndDelete(t, s, all.ID, mail.ID)
 	})
+}
+
+// dueAlert claims the next alert that is due, nil for none.
+func dueAlert(t *testing.T, s *Store) *AlertClaim {
+	t.Helper()
+	c, _, err := s.Alerts().Claim(t.Context(), time.Minute)
+	must(t, err)
+	return c
+}
+
+// testAndDelete tests a channel and deletes another, which has an alert to be tried
+// again. Only the test is due then, and retention removes both.
+func testAndDelete(t *testing.T, s *Store, tested, deleted string) {
+	t.Helper()
+	mustWrite(t, s, func(w Write) error { return w.TestChannel(tested) })
+	if c := dueAlert(t, s); c == nil || c.Channel.ID != tested || c.ID == "" || !bytes.Contains(c.JSON, []byte("alert_test")) {
+		t.Errorf("the test is %+v", c)
+	}
+	mustWrite(t, s, func(w Write) error { return w.DeleteChannel(deleted) })
+	time.Sleep(2 * time.Hour)
+	if c := dueAlert(t, s); c == nil || c.Channel.ID != tested { // the test, which was cut off
+		t.Errorf("after its channel was deleted %+v is due", c)
+	}
+	_, err := s.Alerts().Channel(t.Context(), deleted)
+	wantCode(t, err, webhook.CodeNotFound)
+	time.Sleep(time.Hour)
+	sweepAt(t, s, time.Now())
+	if sends, err := s.Alerts().Sends(t.Context(), tested, 10); err != nil || len(sends) != 0 {
+		t.Errorf("retention leaves %+v, %v", sends, err)
+	}
 }
 
 // A channel that was interrupted five times has failed.

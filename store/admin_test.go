@@ -220,7 +220,7 @@ func TestSessionsEnd(t *testing.T) {
 			if !good(t, s, busy) {
 				t.Fatalf("it has ended after %s", time.Since(began))
 			}
-			if _, ok, err := s.Sessions().GetUnnoted(t.Context(), watched); err != nil || ok != (time.Since(began) < webhook.SessionIdle) {
+			if _, ok, err := s.Sessions().GetUnseen(t.Context(), watched); err != nil || ok != (time.Since(began) < webhook.SessionIdle) {
 				t.Errorf("after %s, one that a page alone asks for is good: %v, %v", time.Since(began), ok, err)
 			}
 			if time.Since(began) == webhook.SessionIdle-time.Hour {

@@ -43,7 +43,7 @@ func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 		s.logger.LogAttrs(context.Background(), level, a.Summary(), attributes...)
 		s.alerts[a.Name].Add(1)
 		if s.sendAlerts {
-			s.watchers.tell(func(c *Changes) { c.Alerts = true })
+			s.watchers.notify(func(c *Changes) { c.Alerts = true })
 		}
 	})
 	r, err := t.ExecResult("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",

@@ -145,7 +145,7 @@ func (w Write) TestChannel(id string) error {
 
 // alertQueued tells the dispatcher, after the commit, that there is an alert to send.
 func (t *tx) alertQueued() {
-	t.AfterCommit(func() { t.w.watchers.tell(func(c *Changes) { c.Alerts = true }) })
+	t.AfterCommit(func() { t.w.watchers.notify(func(c *Changes) { c.Alerts = true }) })
 }
 
 const insertSends = `INSERT INTO alert_sends (channel_id, alert, name, status, attempts_made, next_attempt_at, created_at)

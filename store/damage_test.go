@@ -119,8 +119,8 @@ func TestDamagedFilesAreRefusedUntouched(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "service.db (the file is empty"},
-		{"the log's header", func(t *testing.T, _, log string) { overwrite(t, log, 0, junk[:32]) }, "service.db-wal (its header"},
-		{"one bit of the log's header", func(t *testing.T, _, log string) { flip(t, log, 19) }, "service.db-wal (its header"},
+		{"the log's header", func(t *testing.T, _, log string) { overwrite(t, log, 0, junk[:32]) }, "service.db-wal (the WAL header"},
+		{"one bit of the log's header", func(t *testing.T, _, log string) { flip(t, log, 19) }, "service.db-wal (the WAL header"},
 		{"the first frame", func(t *testing.T, _, log string) { overwrite(t, log, walHeader+100, junk[:1]) }, "a commit before frame"},
 		{"the middle of the log", func(t *testing.T, _, log string) { overwrite(t, log, walHeader+20*frame, junk) }, "a commit before frame"},
 		{"a frame's header", func(t *testing.T, _, log string) { overwrite(t, log, walHeader+20*frame, junk[:24]) }, "a commit before frame"},

@@ -225,7 +225,7 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 	scope := cursorScope{"event deliveries", programID, id, ""}
 	position := []int64{1<<63 - 1}
 	if cursor != "" {
-		if err := s.place(scope, cursor, position); err != nil {
+		if err := s.parseCursor(scope, cursor, position); err != nil {
 			return e, err
 		}
 	}

@@ -78,7 +78,7 @@ func (f *feed) start(o order) (from position, err error) {
 		return o.start(0), nil
 	}
 	key := []int64{0}
-	err = f.s.place(f.scope, f.q.Cursor, key)
+	err = f.s.parseCursor(f.scope, f.q.Cursor, key)
 	return position{key: key[0]}, err
 }
 
@@ -244,7 +244,7 @@ func beyond(key int64, descending bool, low, high int64) (int64, int64) {
 // first. It walks backwards, starting at the row of the cursor.
 func (f *feed) newer(ctx context.Context) (cursor string, err error) {
 	key := []int64{0}
-	if err := f.s.place(f.scope, f.q.Cursor, key); err != nil {
+	if err := f.s.parseCursor(f.scope, f.q.Cursor, key); err != nil {
 		return "", err
 	}
 	back := order{keyDescending: !f.q.Sort[0].Descending}

@@ -76,7 +76,7 @@ func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) 
 	scope := cursorScope{"event search", q.ProgramID, "", q.Field + ":" + q.Value}
 	x := eventSearch{EventSearch: q, position: []int64{1<<63 - 1}}
 	if q.Cursor != "" {
-		if err := s.place(scope, q.Cursor, x.position); err != nil {
+		if err := s.parseCursor(scope, q.Cursor, x.position); err != nil {
 			return x.found, err
 		}
 	}

@@ -59,7 +59,7 @@ func (r Retention) rateSpan() time.Duration { return min(r.All, day) }
 // arrived evenly since the oldest, and that new ones arrive at today's rate.
 func forecast(u Usage, d Disk, keep Retention) Forecast {
 	f := Forecast{Copy: u.Used, Full: d.Low}
-	if free := u.File - u.Used; !u.Shrinks && free > u.File/shrinkAbove && free >= shrinkLeast {
+	if free := u.File - u.Used; !u.Shrinks && free > u.File/shrinkAbove && free >= minShrink {
 		f.Stuck = free
 	}
 	span := keep.rateSpan()

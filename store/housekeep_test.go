@@ -84,7 +84,7 @@ func TestDeletionInSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		publish(t, s, "p", "content_updated") // between two steps
-		if left = count(t, s, stillWaiting, sub.ID); left >= last || last-left > mostSweep {
+		if left = count(t, s, stillWaiting, sub.ID); left >= last || last-left > maxSweep {
 			t.Fatalf("a step has ended %d of %d deliveries", last-left, last)
 		}
 		wantEnded(t, s, sub.ID)

@@ -36,7 +36,8 @@ func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answe
 	if !bytes.Equal(request, k.Request[:]) {
 		return nil,
 			webhook.NewError(webhook.CodeConflict,
-				"The "+webhook.IdempotencyHeader+" was used for a request with a different method, path, query or body. Use a new key for each request.")
+				"The "+webhook.IdempotencyHeader+" was used for a request with a different method, path, query or body. "+
+					"Use a new key for each request.")
 	}
 	a.Body, err = s.keys.Decrypt(encrypted, answerPlace(k))
 	return &a, err

@@ -132,7 +132,7 @@ func (t *tx) endIncident(subscriptionID string, by webhook.IncidentEnd) error {
 // closed; and housekeeping, which closes those that are quiet.
 func (t *tx) incidentsChanged() {
 	t.AfterCommit(func() {
-		t.w.watchers.tell(func(c *Changes) { c.Incidents = true })
+		t.w.watchers.notify(func(c *Changes) { c.Incidents = true })
 		if t.w.incidents != nil {
 			wake(t.w.incidents)
 		}

@@ -90,7 +90,7 @@ func (f *encryptedThings) check(t testing.TB, s *Store) {
 		}
 	}
 	place := make([]int64, 1)
-	if err := s.place(cursorScope{list: "deliveries", programID: f.program}, f.cursor, place); err != nil || place[0] != 7 {
+	if err := s.parseCursor(cursorScope{list: "deliveries", programID: f.program}, f.cursor, place); err != nil || place[0] != 7 {
 		t.Errorf("a cursor from before: got %v, %v", place, err)
 	}
 }

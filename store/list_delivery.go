@@ -618,14 +618,14 @@ func (f *feed) firstCompletion(o order) position {
 // completionPlace reads a cursor of a list by completed_at.
 func (f *feed) completionPlace(o order) (position, error) {
 	place := make([]int64, 2)
-	err := f.s.place(f.scope, f.q.Cursor, place)
+	err := f.s.parseCursor(f.scope, f.q.Cursor, place)
 	if err == nil {
 		return position{place[0], place[1]}, nil
 	}
 	// Those of before API 2.4.1 have a part, a completed_at, a num, and a num among
 	// what is not completed. The second part follows the first if that descends.
 	old := make([]int64, 5)
-	if f.s.place(f.scope, f.q.Cursor, old) != nil {
+	if f.s.parseCursor(f.scope, f.q.Cursor, old) != nil {
 		return position{}, err
 	}
 	if second := old[0] == 1; second && (o.descending || old[3] != o.start(0).key) {

@@ -14,31 +14,30 @@ import (
 )
 
 const (
-	// scrapeTime bounds what a scrape may read: a store that does not answer
-	// costs it some figures, and not the rest.
+	// scrapeTime bounds how long a scrape reads the store. If the store does not respond in
+	// time, only some metrics are missing.
 	scrapeTime = 2 * time.Second
-	// scrapeCount is as far as a scrape counts rows.
+	// scrapeCount bounds how far a scrape counts rows.
 	scrapeCount = 10_000
 )
 
-// The names of the metrics that [Store.System] shows too.
+// Names of the metrics that [Store.System] also returns.
 const (
 	commitDuration = "service_commit_duration_seconds"
 	commitWrites   = "service_commit_writes"
 	commitFailures = "service_commit_failures_total"
 )
 
-// metrics are what the store counts for its operator; docs/metrics.md says what
-// each means. They begin at zero with every Open, and cost the writes that they
-// count neither a lock nor memory.
+// metrics are the store's counters and histograms, described in docs/metrics.md. They start at
+// zero with every Open. Counting costs writes neither a lock nor an allocation.
 type metrics struct {
 	accepted *prometheus.CounterVec
-	programs map[string]prometheus.Counter                // of accepted, owned by the leader of the writer
-	ended    map[webhook.FailureReason]prometheus.Counter // FailureNone: success; the map is not written to
+	programs map[string]prometheus.Counter                // accepted by program; owned by the leader of the writer
+	ended    map[webhook.FailureReason]prometheus.Counter // FailureNone is success; read-only
 	endedVec *prometheus.CounterVec
 	commits  prometheus.Histogram // seconds
-	writes   prometheus.Histogram // in a commit
-	failures prometheus.Counter   // commits
+	writes   prometheus.Histogram // per commit
+	failures prometheus.Counter   // of commits
 
 	acknowledging  prometheus.Gauge
 	acknowledged   prometheus.Histogram // waits, in seconds
@@ -52,17 +51,17 @@ func newMetrics() *metrics {
 	m := &metrics{
 		accepted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "service_events_accepted_total",
-			Help: "Events that were accepted, repetitions aside.",
+			Help: "Accepted events, excluding repeated ones.",
 		}, []string{"program"}),
 		programs: make(map[string]prometheus.Counter),
 		ended:    make(map[webhook.FailureReason]prometheus.Counter),
 		endedVec: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "service_deliveries_ended_total",
-			Help: "Deliveries that are at their end, pings included, by status and failure reason.",
+			Help: "Completed deliveries, including pings, by status and failure reason.",
 		}, []string{"status", "failure_reason"}),
 		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    commitDuration,
-			Help:    "Time from the beginning of a commit's first write until all are on disk.",
+			Help:    "Duration of a commit, from its first write until all its writes are on disk.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}),
 		writes: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -72,28 +71,28 @@ func newMetrics() *metrics {
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: commitFailures,
-			Help: "Commits that the disk could not take, or not all of their writes.",
+			Help: "Commits that failed, or that lost at least one write, because the disk could not be written.",
 		}),
 		acknowledging: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "service_acknowledge_waiting",
-			Help: "Requests that wait for the replica to have what they wrote.",
+			Help: "Requests waiting for the replica to have their write.",
 		}),
 		acknowledged: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "service_acknowledge_duration_seconds",
-			Help:    "Time that a request waited for the replica to have what it wrote.",
+			Help:    "Time that a request waited for the replica to have its write.",
 			Buckets: uploadBuckets,
 		}),
 		unacknowledged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "service_acknowledge_timeouts_total",
-			Help: "Requests that were refused because the replica did not have what they wrote in time.",
+			Help: "Requests refused because the replica did not have their write in time.",
 		}),
 		uploads: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "service_replica_uploads_total",
-			Help: "Files of changes that were uploaded to the replica.",
+			Help: "Files of changes uploaded to the replica.",
 		}),
 		uploading: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "service_replica_upload_duration_seconds",
-			Help:    "Time of an upload of changes, until the replica has them.",
+			Help:    "Duration of an upload of changes to the replica.",
 			Buckets: uploadBuckets,
 		}),
 	}
@@ -114,15 +113,15 @@ func (m *metrics) accept(programID string, n int) {
 	c.Add(float64(n))
 }
 
-// end counts a delivery that has come to a step, if that is its end.
+// end counts a delivery if the step completes it.
 func (m *metrics) end(step webhook.Step) {
 	if step.Status.Final() {
 		m.ended[step.FailureReason].Inc()
 	}
 }
 
-// summarize sets the figures of y that are metrics. A registry of its own reads
-// them, as that of the server does.
+// summarize sets the fields of y that are metrics. It reads them through a registry of its own,
+// as the server does.
 func (m *metrics) summarize(y *System) error {
 	registry := prometheus.NewRegistry()
 	for _, c := range []prometheus.Collector{m.commits, m.writes, m.failures} {
@@ -153,8 +152,8 @@ func (m *metrics) summarize(y *System) error {
 	return nil
 }
 
-// commit counts a commit of n writes. It has failed when the disk could not take
-// it, or one of them.
+// commit counts a commit of n writes. failed means that the disk could not be written, for the
+// commit or for one of its writes.
 func (m *metrics) commit(n int, took time.Duration, failed bool) {
 	m.commits.Observe(took.Seconds())
 	m.writes.Observe(float64(n))
@@ -163,42 +162,57 @@ func (m *metrics) commit(n int, took time.Duration, failed bool) {
 	}
 }
 
-// upload counts an upload of so many files of changes.
+// upload counts an upload of a number of files.
 func (m *metrics) upload(files int, took time.Duration) {
 	m.uploads.Add(float64(files))
 	m.uploading.Observe(took.Seconds())
 }
 
-// What is found out when it is asked for.
+// newDesc describes a metric that is measured when it is scraped.
+func newDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
 var (
-	upDesc        = prometheus.NewDesc("service_store_up", "Whether the store could be read for this scrape.", nil, nil)
-	waitingDesc   = prometheus.NewDesc("service_deliveries_waiting", "Deliveries, pings included, with a time for their next attempt; 10000 stands for that many or more.", nil, nil)
-	alertsDesc    = prometheus.NewDesc("service_alerts_total", "Alerts by name.", []string{"name"}, nil)
-	removedDesc   = prometheus.NewDesc("service_retention_removed_total", "Records that were removed because they were older than the retention.", []string{"record"}, nil)
-	lostDesc      = prometheus.NewDesc("service_events_lost_total", "Events that were removed by the retention while a subscription still waited for them, counted for each subscription.", nil, nil)
-	databaseDesc  = prometheus.NewDesc("service_database_bytes", "Size of the database, without its write-ahead log.", nil, nil)
-	usedDesc      = prometheus.NewDesc("service_database_used_bytes", "Bytes of the database that hold something: what a whole copy takes.", nil, nil)
-	forecastDesc  = prometheus.NewDesc("service_forecast_database_bytes", "Size that the database comes to when events go on as in the last day; 0 while that is not known.", nil, nil)
-	fullDesc      = prometheus.NewDesc("service_forecast_disk_full_timestamp_seconds", "When the disk is full by that forecast, in Unix time; 0 for never, and while that is not known.", nil, nil)
-	dayDesc       = prometheus.NewDesc("service_forecast_retention_day_bytes", "What one more day of retention costs by that forecast; 0 while that is not known.", nil, nil)
-	walDesc       = prometheus.NewDesc("service_wal_bytes", "Size of the database's write-ahead log.", nil, nil)
-	diskFreeDesc  = prometheus.NewDesc("service_disk_free_bytes", "What can still be written to the disk of the data directory.", nil, nil)
-	diskSizeDesc  = prometheus.NewDesc("service_disk_size_bytes", "Size of the disk of the data directory.", nil, nil)
-	diskLeastDesc = prometheus.NewDesc("service_disk_least_bytes", "What must be free of the disk for events to be accepted; 0 is no limit.", nil, nil)
-	replicaDesc   = prometheus.NewDesc("service_replica_state", "1 for the state that the copy of the database elsewhere is in, 0 for the others.", []string{"state"}, nil)
-	lagDesc       = prometheus.NewDesc("service_replica_lag_seconds", "Time since the oldest change that is not in the replica; 0 when all is, and without one.", nil, nil)
-	verifiedDesc  = prometheus.NewDesc("service_replica_verified_timestamp_seconds", "When the content of the replica was last found equal to the database, in Unix time; 0 for never, and without one.", nil, nil)
-	damagedDesc   = prometheus.NewDesc("service_replica_damaged_timestamp_seconds", "When the content of the replica was last found damaged, in Unix time; 0 for never, and without one.", nil, nil)
-	verifyDesc    = prometheus.NewDesc("service_replica_verify_interval_seconds", "Time between two comparisons of the content of the replica with the database; 0 for none.", nil, nil)
-	syncedDesc    = prometheus.NewDesc("service_replica_last_success_timestamp_seconds", "When the replica was last known to hold all changes, in Unix time; 0 for never, and without one.", nil, nil)
-	diskLowDesc   = prometheus.NewDesc("service_disk_low", "Whether less of the disk is free than must be, so that no event is accepted.", nil, nil)
+	upDesc      = newDesc("service_store_up", "Whether the store could be read for this scrape.")
+	waitingDesc = newDesc("service_deliveries_waiting",
+		"Deliveries, including pings, with a scheduled next attempt; 10000 means that many or more.")
+	alertsDesc  = newDesc("service_alerts_total", "Alerts by name.", "name")
+	removedDesc = newDesc("service_retention_removed_total", "Records removed because they were older than the retention.", "record")
+	lostDesc    = newDesc("service_events_lost_total",
+		"Events that retention removed before a subscription received them, counted once per subscription.")
+	databaseDesc = newDesc("service_database_bytes", "Size of the database, without its write-ahead log.")
+	usedDesc     = newDesc("service_database_used_bytes", "Bytes of the database in use, which is the size of a full copy.")
+	forecastDesc = newDesc("service_forecast_database_bytes",
+		"Forecast size of the database if events keep arriving as in the last day; 0 if unknown.")
+	fullDesc = newDesc("service_forecast_disk_full_timestamp_seconds",
+		"Forecast time when the disk is full, in Unix time; 0 for never and if unknown.")
+	dayDesc       = newDesc("service_forecast_retention_day_bytes", "Forecast size of one more day of retention; 0 if unknown.")
+	walDesc       = newDesc("service_wal_bytes", "Size of the database's write-ahead log.")
+	diskFreeDesc  = newDesc("service_disk_free_bytes", "Free bytes on the disk of the data directory.")
+	diskSizeDesc  = newDesc("service_disk_size_bytes", "Size of the disk of the data directory.")
+	diskLeastDesc = newDesc("service_disk_least_bytes",
+		"Minimum free bytes on the disk for events to be accepted; 0 for no minimum.")
+	replicaDesc = newDesc("service_replica_state", "1 for the current state of the replica, 0 for the others.", "state")
+	lagDesc     = newDesc("service_replica_lag_seconds",
+		"Age of the oldest change that is not in the replica; 0 if there is none, and without a replica.")
+	verifiedDesc = newDesc("service_replica_verified_timestamp_seconds",
+		"When the content of the replica was last found equal to the database, in Unix time; 0 for never, and without a replica.")
+	damagedDesc = newDesc("service_replica_damaged_timestamp_seconds",
+		"When the content of the replica was last found damaged, in Unix time; 0 for never, and without a replica.")
+	verifyDesc = newDesc("service_replica_verify_interval_seconds",
+		"Time between two comparisons of the content of the replica with the database; 0 for none.")
+	syncedDesc = newDesc("service_replica_last_success_timestamp_seconds",
+		"When the replica was last known to have all changes, in Unix time; 0 for never, and without a replica.")
+	diskLowDesc = newDesc("service_disk_low", "Whether free disk space is below the minimum, so that events are rejected.")
 )
 
-// collector is the store as a scrape sees it.
+// collector collects the metrics of a store.
 type collector struct{ s *Store }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.accepted, m.endedVec, m.commits, m.writes, m.failures, m.acknowledging, m.acknowledged, m.unacknowledged, m.uploads, m.uploading}
+	return []prometheus.Collector{m.accepted, m.endedVec, m.commits, m.writes, m.failures, m.acknowledging, m.acknowledged,
+		m.unacknowledged, m.uploads, m.uploading}
 }
 
 // Describe implements [prometheus.Collector].
@@ -207,14 +221,14 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		part.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, usedDesc, forecastDesc, fullDesc, dayDesc, walDesc, diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc, verifiedDesc, damagedDesc, verifyDesc,
+		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, usedDesc, forecastDesc, fullDesc, dayDesc, walDesc,
+		diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc, verifiedDesc, damagedDesc, verifyDesc,
 	} {
 		ch <- d
 	}
 }
 
-// Collect implements [prometheus.Collector]. It reads the store for at most
-// scrapeTime.
+// Collect implements [prometheus.Collector]. It reads the store for at most scrapeTime.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	s := c.s
 	for _, part := range s.metrics.collectors() {
@@ -233,7 +247,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	var waiting, events int
 	err := s.db.Scan(ctx, selectWaitingTotal, []any{scrapeCount}, &waiting, &events)
 	send(waitingDesc, prometheus.GaugeValue, float64(waiting), err)
-	send(upDesc, prometheus.GaugeValue, truth(err == nil), nil)
+	send(upDesc, prometheus.GaugeValue, boolValue(err == nil), nil)
 
 	for _, name := range webhook.AlertNames() {
 		send(alertsDesc, prometheus.CounterValue, float64(s.Alerts().Count(name)), nil, string(name))
@@ -243,7 +257,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(removedDesc, prometheus.CounterValue, float64(swept.Deliveries), nil, "delivery")
 	send(lostDesc, prometheus.CounterValue, float64(swept.Lost), nil)
 
-	// To look at a file's size does not open it: SQLite's locks are safe.
+	// Stat does not open the file, so SQLite's locks are safe.
 	path := filepath.Join(s.dir, databaseFile)
 	for file, d := range map[string]*prometheus.Desc{path: databaseDesc, path + "-wal": walDesc} {
 		info, err := os.Stat(file)
@@ -265,11 +279,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(diskFreeDesc, prometheus.GaugeValue, float64(disk.Free), err)
 	send(diskSizeDesc, prometheus.GaugeValue, float64(disk.Size), err)
 	send(diskLeastDesc, prometheus.GaugeValue, float64(disk.Least), err)
-	send(diskLowDesc, prometheus.GaugeValue, truth(disk.Low), err)
+	send(diskLowDesc, prometheus.GaugeValue, boolValue(disk.Low), err)
 
 	status := s.Replica()
 	for _, state := range []ReplicaState{ReplicaOff, ReplicaOpening, ReplicaRunning, ReplicaFailing} {
-		send(replicaDesc, prometheus.GaugeValue, truth(status.State == state), nil, string(state))
+		send(replicaDesc, prometheus.GaugeValue, boolValue(status.State == state), nil, string(state))
 	}
 	send(lagDesc, prometheus.GaugeValue, status.Lag.Seconds(), nil)
 	send(syncedDesc, prometheus.GaugeValue, unixSeconds(status.LastSuccess), nil)
@@ -278,7 +292,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(verifyDesc, prometheus.GaugeValue, status.VerifyInterval.Seconds(), nil)
 }
 
-// unixSeconds returns a time in Unix time, 0 for a zero one.
+// unixSeconds returns a Unix time in seconds, 0 for the zero time.
 func unixSeconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -286,7 +300,7 @@ func unixSeconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-func truth(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}
@@ -295,10 +309,11 @@ func truth(b bool) float64 {
 
 const selectFirstWanted = "SELECT min(seq) FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ?"
 
-// FirstWanted returns the place of the oldest event in a program's log after one
-// place, up to another, and within one of the spans, and when it was accepted:
-// 0 when there is none. It costs a seek for each span.
-func (s Queues) FirstWanted(ctx context.Context, programID string, spans []Interest, after, newest int64) (first int64, accepted time.Time, err error) {
+// FirstWanted returns the seq of the oldest event in a program's log after one seq, up to
+// newest, and within one of the spans, and when it was accepted; 0 if there is none. It costs
+// an index lookup for each span.
+func (s Queues) FirstWanted(ctx context.Context, programID string, spans []Interest, after,
+	newest int64) (first int64, accepted time.Time, err error) {
 	for i := range spans {
 		in := &spans[i]
 		var seq sql.NullInt64
@@ -316,7 +331,7 @@ func (s Queues) FirstWanted(ctx context.Context, programID string, spans []Inter
 	var received int64
 	err = s.db.Scan(ctx, "SELECT received_at FROM events WHERE program_id = ? AND seq = ?", []any{programID, first}, &received)
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, time.Time{}, nil // retention was faster
+		return 0, time.Time{}, nil // removed by retention in between
 	}
 	return first, time.UnixMilli(received).UTC(), err
 }

@@ -10,21 +10,21 @@ import (
 	"service/webhook"
 )
 
-// CountLimit is as far as [Totals] counts: a number of CountLimit stands for
-// that many or more, so that an overview costs the same however much there is.
+// CountLimit bounds the counts in [Totals], so that their cost is bounded. A count of
+// CountLimit means that many or more.
 const CountLimit = 1000
 
-// Totals say how much there is over all programs, for admins.
+// Totals counts the records of all programs.
 type Totals struct {
 	Programs            int   // at most CountLimit
-	Subscriptions       int   // that were not deleted, at most CountLimit
-	ActiveSubscriptions int   // of those
-	InFlight            int   // deliveries with an attempt under way, at most CountLimit
-	Waiting             int   // deliveries with a time for their next attempt, at most CountLimit
-	WaitingEvents       int64 // that are in those, pings aside
-	Events              int64 // accepted so far by the programs counted, those that retention removed too
+	Subscriptions       int   // not deleted, at most CountLimit
+	ActiveSubscriptions int   // of Subscriptions
+	InFlight            int   // deliveries in flight, at most CountLimit
+	Waiting             int   // deliveries with a scheduled next attempt, at most CountLimit
+	WaitingEvents       int64 // events in these deliveries, excluding pings
+	Events              int64 // accepted so far in the counted programs, including events removed since
 
-	LastEventName string // of the event accepted last, "" when there is none
+	LastEventName string // name of the most recent event, "" if there is none
 	LastEventAt   time.Time
 }
 
@@ -34,15 +34,16 @@ const (
 	selectSubscriptionTotals = `SELECT count(*), coalesce(sum(active), 0)
 		FROM (SELECT active FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL LIMIT ?)`
 	selectInFlightTotal = `SELECT count(*)
-		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL LIMIT ?)`
+		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success'
+		AND claimed_at IS NOT NULL LIMIT ?)`
 	selectWaitingTotal = `SELECT count(*), coalesce(sum(json_array_length(seqs)), 0)
 		FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL LIMIT ?)`
-	// Rows of the log are only ever appended, and the newest is never removed.
+	// Rows of the log are only appended, and the newest is never removed.
 	selectLastEvent = "SELECT name, received_at FROM events ORDER BY rowid DESC LIMIT 1"
 )
 
-// Totals counts what there is. The numbers are read one after the other: each
-// is right, and they may be of moments a little apart.
+// Totals counts the records. It reads the counts one after another, so they may be of slightly
+// different moments.
 func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
 	limit := []any{CountLimit}
 	if err = s.db.Scan(ctx, selectProgramTotals, limit, &t.Programs, &t.Events); err != nil {
@@ -68,11 +69,11 @@ func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
 
 const selectSubscriptionLabels = "SELECT s.id, s.url, s.description FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value"
 
-// SubscriptionLabel is what a list calls a subscription.
+// SubscriptionLabel is what a list shows for a subscription.
 type SubscriptionLabel struct{ URL, Description string }
 
-// Labels returns what to call subscriptions of any program, deleted ones too, by
-// their ids, for admins. An id that is unknown is left out.
+// Labels returns the labels of subscriptions of any program by id, including deleted ones.
+// Unknown ids are omitted.
 func (s Subscriptions) Labels(ctx context.Context, ids []string) (map[string]SubscriptionLabel, error) {
 	list, err := json.Marshal(ids)
 	if err != nil {
@@ -93,10 +94,9 @@ const selectLastAttempts = "SELECT d.id, " + lastAttemptColumns + ` FROM json_ea
 	LEFT JOIN attempts a ON a.delivery = d.num AND a.number = (SELECT max(number) FROM attempts WHERE delivery = d.num)
 	WHERE a.delivery IS NOT NULL OR d.duration_ms IS NOT NULL`
 
-// LastAttempts returns the last attempt that has ended of deliveries of any
-// program, by the ids of the deliveries, for admins. What the server answered
-// is left out but for its status. A delivery without such an attempt is left
-// out too.
+// LastAttempts returns the last completed attempt of deliveries of any program, by delivery id,
+// with the response status but without the response. Deliveries without a completed attempt are
+// omitted.
 func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map[string]webhook.Attempt, error) {
 	list, err := json.Marshal(storedIDs(deliveryIDs))
 	if err != nil {

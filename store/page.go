@@ -10,44 +10,44 @@ import (
 	"service/webhook"
 )
 
-// cursorScope is what a cursor is bound to: the kind of list, its program, the
-// record whose list it is ("" for the program's own), and the selection.
+// cursorScope is what a cursor is bound to: the kind of list, its program, the parent record
+// ("" for a list of the program), and the selection.
 type cursorScope struct{ list, programID, parent, selection string }
 
-// cursor renders a place in a feed. It is opaque, and void in any other list
-// than the one it was made for: another program's, say, or the same with
-// another filter.
-func (s *core) cursor(scope cursorScope, place []int64) string {
-	b := make([]byte, 0, 8*len(place)+macBytes)
-	for _, n := range place {
+// cursor encodes a position in a feed. The result is opaque and valid only in the list that it
+// was made for, with the same program, order and filters.
+func (s *core) cursor(scope cursorScope, position []int64) string {
+	b := make([]byte, 0, 8*len(position)+macBytes)
+	for _, n := range position {
 		b = binary.BigEndian.AppendUint64(b, uint64(n))
 	}
 	return base64.RawURLEncoding.EncodeToString(append(b, s.cursorMAC(scope, b)...))
 }
 
-// place reads a cursor into place, whose length is the list's.
-func (s *core) place(scope cursorScope, cursor string, place []int64) error {
+// parseCursor decodes a cursor into position, whose length is that of the list's positions.
+func (s *core) parseCursor(scope cursorScope, cursor string, position []int64) error {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
-	if n := 8 * len(place); err != nil || strings.ContainsAny(cursor, "\r\n") || len(b) != n+macBytes || !hmac.Equal(b[n:], s.cursorMAC(scope, b[:n])) {
+	if n := 8 * len(position); err != nil || strings.ContainsAny(cursor, "\r\n") || len(b) != n+macBytes ||
+		!hmac.Equal(b[n:], s.cursorMAC(scope, b[:n])) {
 		return webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidFormat, Parameter: "page[cursor]",
-			Detail: "must be the next value of an earlier answer of this list, with the same sort and filters",
+			Detail: "must be the next value of an earlier response of this list, with the same sort and filters",
 		})
 	}
-	for i := range place {
-		place[i] = int64(binary.BigEndian.Uint64(b[8*i:]))
+	for i := range position {
+		position[i] = int64(binary.BigEndian.Uint64(b[8*i:]))
 	}
 	return nil
 }
 
-func (s *core) cursorMAC(scope cursorScope, place []byte) []byte {
-	return s.mac(scope.list, scope.programID, scope.parent, scope.selection, string(place))
+func (s *core) cursorMAC(scope cursorScope, position []byte) []byte {
+	return s.mac(scope.list, scope.programID, scope.parent, scope.selection, string(position))
 }
 
-// macBytes is the size of what mac returns.
+// macBytes is the length of the result of mac.
 const macBytes = 12
 
-// mac authenticates a page cursor for the list that it belongs to, or a device.
+// mac returns an authentication code, for a page cursor or for the cookie of a known device.
 func (s *core) mac(parts ...string) []byte {
 	m := hmac.New(sha256.New, s.macKey)
 	for _, p := range parts {

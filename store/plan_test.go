@@ -34,7 +34,7 @@ func TestQueryPlans(t *testing.T) {
 		{claimDuePing, 4, "deliveries_due_pings (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},
 		{selectNextDelivery, 1, "deliveries_due"},
 		{selectNextPing, 1, "deliveries_due_pings"},
-		{selectOwing, 0, "deliveries_due (subscription_id>?)"},
+		{selectDueTimes, 0, "deliveries_due (subscription_id>?)"},
 		{selectSession, 1, "SEARCH s USING PRIMARY KEY (hash=?)"},
 		{selectSessions, 3, "sessions_by_admin (admin_id=?)"},
 		{deleteExpiredSessions, 1, "sessions_by_expiry (expires_at<?)"},

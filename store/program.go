@@ -7,12 +7,12 @@ import (
 	"service/webhook"
 )
 
-// ensureProgram makes a program when it is new.
+// ensureProgram creates a program unless it exists.
 func (t *tx) ensureProgram(id string, now time.Time) error {
 	return t.Exec("INSERT INTO programs (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", id, now.UnixMilli())
 }
 
-// List returns every program, in the order of their ids.
+// List returns all programs, ordered by id.
 func (s Programs) List(ctx context.Context) ([]webhook.Program, error) {
 	var all []webhook.Program
 	err := s.db.Each(ctx, "SELECT id, created_at FROM programs ORDER BY id", nil, func(scan func(...any) error) error {

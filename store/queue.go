@@ -17,54 +17,52 @@ import (
 	"service/webhook"
 )
 
-// ErrStale says that the subscription has changed since the queue was read:
-// read it again.
+// ErrStale reports that the subscription has changed since its queue was read: read it again.
 var ErrStale = errors.New("store: the queue is stale")
 
-// Queue is a subscription's queue as the store keeps it: what the dispatcher must
-// know to form and send its deliveries. It is a copy; a change of the
-// subscription shows in [Store.Watch].
+// Queue is a copy of the stored state of a subscription queue: what the dispatcher needs to
+// form and send its deliveries. [Store.Watch] reports changes.
 type Queue struct {
 	SubscriptionID string
 	ProgramID      string
 	URL            string
 	Authorization  string                  // the Authorization header, "" for none
-	Secrets        []webhook.SigningSecret // the secret that signs, and those it replaced that have not expired
-	Expiry         []time.Time             // of the replaced ones, by the process's time: of Secrets[1:]
+	Secrets        []webhook.SigningSecret // the current secret, then replaced ones that have not expired
+	Expiry         []time.Time             // of Secrets[1:]; monotonic
 	Active         bool
 	Status         webhook.Health
-	Failing        bool // by its status: only probes are formed
+	Failing        bool // Status is failing: only probes are formed
 	Ordered        bool
-	MaxInFlight    int     // 0: the operator's default
-	MaxPerSecond   float64 // 0: no limit
-	Revision       int64   // rises with every change of the subscription
+	MaxInFlight    int     // 0 for the operator's default
+	MaxPerSecond   float64 // 0 for no limit
+	Revision       int64   // incremented by every change of the subscription
 
-	Rejected     bool      // an attempt was rejected since the last that succeeded
-	RejectedName string    // of the event that was rejected last
-	NextProbe    time.Time // while it is failing, by the process's time
-	Rejecting    bool      // it is failing for that: a ping comes before a probe
-	Pinged       bool      // and one has succeeded
+	Rejected     bool      // an attempt was rejected since the last success
+	RejectedName string    // name of the last rejected event
+	NextProbe    time.Time // while failing; monotonic
+	Rejecting    bool      // failing because of rejections: a ping precedes the probe
+	Pinged       bool      // that ping has succeeded
 
-	Cursor    int64      // every event up to here is dealt with; moved when a delivery is formed
-	Seen      int64      // nothing between Cursor and here is of interest; moved by the reader of waiting
-	Interests []Interest // what of the log is asked for
-	Wanted    int64      // the newest seq that may be of interest; nothing waits when it is not after Seen
-	NextDue   time.Time  // when the next queued or retryable delivery is due, by the process's time; zero for none
-	NextPing  time.Time  // the same of pings alone
+	Cursor    int64      // every event up to it is in a delivery or did not match
+	Seen      int64      // no event after Cursor up to it matches; advanced while reading
+	Interests []Interest // the ranges of the log that the subscription asked for
+	Wanted    int64      // the newest seq that may match; nothing waits unless it is after Seen
+	NextDue   time.Time  // when the next queued or retryable delivery is due; monotonic, zero for none
+	NextPing  time.Time  // the same for pings
 	Replaying bool       // a replay is running
 
-	// Unusable is why the record cannot be used, a secret that no key decrypts say;
-	// nothing else than SubscriptionID is set then. Of [Queues.All] alone.
+	// Unusable is why the record cannot be used, for example a secret that no key
+	// decrypts. Then only SubscriptionID is set. [Queues.All] sets it.
 	Unusable error
 }
 
-// Interest is a span of the log: the events of this name with After < seq <= Until.
+// Interest is a range of the log: the events with this name and After < seq <= Until.
 type Interest struct {
 	Name         string
-	After, Until int64 // Until is math.MaxInt64 while the span is open
+	After, Until int64 // Until is math.MaxInt64 while the range is open
 }
 
-// Wants says whether the queue asked for the event.
+// Wants reports whether the subscription asked for an event.
 func (q *Queue) Wants(name string, seq int64) bool {
 	for i := range q.Interests {
 		in := &q.Interests[i]
@@ -75,21 +73,24 @@ func (q *Queue) Wants(name string, seq int64) bool {
 	return false
 }
 
-const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, s.max_in_flight, s.revision, c.seq, " +
-	"s.max_per_second, coalesce(f.rejected, 0) > 0, coalesce(f.rejected_name, ''), f.next_probe_at, coalesce(f.failing_reason, '') = 'rejecting', coalesce(f.pinged, 0)"
+const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, " +
+	"s.max_in_flight, s.revision, c.seq, " +
+	"s.max_per_second, coalesce(f.rejected, 0) > 0, coalesce(f.rejected_name, ''), f.next_probe_at, coalesce(f.failing_reason, '') = " +
+	"'rejecting', coalesce(f.pinged, 0)"
 
 const queueTables = " FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id LEFT JOIN failures f ON f.subscription_id = s.id"
 
-// selectOwing returns the subscriptions that have a delivery or a ping with a
-// time for its next attempt, and when those are due, by a few looks into an
-// index for each of them, however many those deliveries are.
-const selectOwing = `WITH RECURSIVE o(id) AS (
+// selectDueTimes returns the subscriptions that have a scheduled delivery or ping, and when the
+// next of each is due. It costs a few index lookups per subscription, however many deliveries
+// are scheduled.
+const selectDueTimes = `WITH RECURSIVE o(id) AS (
 		SELECT min(subscription_id) FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL AND subscription_id > ''
-		UNION ALL SELECT (SELECT min(subscription_id) FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL AND subscription_id > o.id) FROM o WHERE o.id IS NOT NULL)
+		UNION ALL SELECT (SELECT min(subscription_id) FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL
+		AND subscription_id > o.id) FROM o WHERE o.id IS NOT NULL)
 	SELECT id, (` + nextDelivery + "o.id), (" + nextPing + "o.id) FROM o WHERE id IS NOT NULL"
 
-// All returns the queue of every subscription. One whose record cannot be used
-// says so, and is not to blame the others.
+// All returns the queue of every subscription. A subscription whose record is unusable is
+// returned with Unusable set; the others are unaffected.
 func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 	var queues []*Queue
 	err := s.db.Each(ctx, "SELECT "+queueColumns+queueTables, nil, func(scan func(...any) error) error {
@@ -109,7 +110,7 @@ func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 			byID[q.SubscriptionID] = q
 		}
 	}
-	err = s.db.Each(ctx, selectOwing, nil, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectDueTimes, nil, func(scan func(...any) error) error {
 		var id string
 		var due, ping sql.NullInt64
 		err := scan(&id, &due, &ping)
@@ -132,8 +133,8 @@ func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 	return queues, nil
 }
 
-// Get returns the queue of one subscription. The error is a *webhook.Error with
-// CodeNotFound when it was deleted.
+// Get returns the queue of one subscription. The error is a *webhook.Error with CodeNotFound if
+// it was deleted.
 func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) {
 	q, err := s.scanQueue(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ?", []any{subscriptionID}, dest...)
@@ -158,14 +159,15 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	var authorization, secret []byte
 	var rate sql.NullFloat64
 	var probe sql.NullInt64
-	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight, &q.Revision, &q.Cursor,
+	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight,
+		&q.Revision, &q.Cursor,
 		&rate, &q.Rejected, &q.RejectedName, &probe, &q.Rejecting, &q.Pinged)
 	if err != nil {
 		return nil, err
 	}
 	q.Seen, q.MaxPerSecond, q.Failing = q.Cursor, rate.Float64, q.Status == webhook.HealthFailing
 	if q.Failing && probe.Valid {
-		// The next commit moves it with the clock.
+		// The next commit shifts the stored time by this jump.
 		q.NextProbe = s.clock.processAt(fromMillis(probe).Add(s.clock.jump()))
 	}
 	if authorization != nil {
@@ -180,11 +182,10 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	return q, err
 }
 
-// fillQueues reads what neither the subscriptions' rows nor their deliveries hold,
-// of all queues together: a start must not take long though there are very many.
-// The rows of the other tables that the condition is true of must be those of
-// the queues, apart from subscriptions that were made or deleted since theirs
-// were read.
+// fillQueues reads what is in neither the subscriptions' nor the deliveries' rows, with one
+// query for all queues, so that startup stays fast with very many. which must select the rows
+// of these queues in the other tables. Subscriptions created or deleted since their rows were
+// read are ignored.
 func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
 	if err := s.fillInterests(ctx, queues, which, args); err != nil {
 		return err
@@ -192,14 +193,15 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 	if err := s.fillWanted(ctx, queues); err != nil {
 		return err
 	}
-	err := s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		if q := queues[id]; q != nil {
-			q.Replaying = true
-		}
-		return err
-	})
+	err := s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args,
+		func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			if q := queues[id]; q != nil {
+				q.Replaying = true
+			}
+			return err
+		})
 	if err != nil {
 		return err
 	}
@@ -207,23 +209,24 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 }
 
 func (s Queues) fillInterests(ctx context.Context, queues map[string]*Queue, which string, args []any) error {
-	return s.db.Each(ctx, "SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args, func(scan func(...any) error) error {
-		var id string
-		in := Interest{Until: math.MaxInt64}
-		var until sql.NullInt64
-		err := scan(&id, &in.Name, &in.After, &until)
-		if until.Valid {
-			in.Until = until.Int64
-		}
-		if q := queues[id]; q != nil {
-			q.Interests = append(q.Interests, in)
-		}
-		return err
-	})
+	return s.db.Each(ctx,
+		"SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args,
+		func(scan func(...any) error) error {
+			var id string
+			in := Interest{Until: math.MaxInt64}
+			var until sql.NullInt64
+			err := scan(&id, &in.Name, &in.After, &until)
+			if until.Valid {
+				in.Until = until.Int64
+			}
+			if q := queues[id]; q != nil {
+				q.Interests = append(q.Interests, in)
+			}
+			return err
+		})
 }
 
-// fillWanted reads the newest event of each name that the queues are interested
-// in.
+// fillWanted reads the newest event of each name that the queues ask for.
 func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error {
 	newest := make(map[EventKey]int64)
 	for _, q := range queues {
@@ -231,13 +234,14 @@ func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error 
 			key := EventKey{q.ProgramID, in.Name}
 			seq, ok := newest[key]
 			if !ok {
-				err := s.db.Scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name}, &seq)
+				err := s.db.Scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name},
+					&seq)
 				if err != nil {
 					return err
 				}
 				newest[key] = seq
 			}
-			// For a closed span this may point at nothing; reading finds that out.
+			// In a closed range there may be no such event; reading finds out.
 			if seq = min(seq, in.Until); seq > in.After {
 				q.Wanted = max(q.Wanted, seq)
 			}
@@ -246,32 +250,34 @@ func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error 
 	return nil
 }
 
-// fillOldSecrets reads the replaced secrets that have not expired. A queue with
-// one that cannot be decrypted is unusable.
+// fillOldSecrets reads the replaced secrets that have not expired. A queue with a secret that
+// cannot be decrypted becomes unusable.
 func (s Queues) fillOldSecrets(ctx context.Context, queues map[string]*Queue, which string, args []any) error {
 	args = append(args[:len(args):len(args)], s.clock.wait(s.clock.now()))
-	return s.db.Each(ctx, "SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
-		var id string
-		var encrypted []byte
-		var expires sql.NullInt64
-		if err := scan(&id, &encrypted, &expires); err != nil {
+	return s.db.Each(ctx,
+		"SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? "+
+			"ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
+			var id string
+			var encrypted []byte
+			var expires sql.NullInt64
+			if err := scan(&id, &encrypted, &expires); err != nil {
+				return err
+			}
+			q := queues[id]
+			if q == nil || q.Unusable != nil {
+				return nil
+			}
+			plain, err := s.keys.Decrypt(encrypted, "signing_secret of "+id)
+			if errors.Is(err, keyring.ErrDecrypt) {
+				q.Unusable = err
+				return nil
+			}
+			q.Secrets, q.Expiry = append(q.Secrets, plain), append(q.Expiry, s.clock.process(expires))
 			return err
-		}
-		q := queues[id]
-		if q == nil || q.Unusable != nil {
-			return nil
-		}
-		plain, err := s.keys.Decrypt(encrypted, "signing_secret of "+id)
-		if errors.Is(err, keyring.ErrDecrypt) {
-			q.Unusable = err
-			return nil
-		}
-		q.Secrets, q.Expiry = append(q.Secrets, plain), append(q.Expiry, s.clock.process(expires))
-		return err
-	})
+		})
 }
 
-// SigningSecrets returns the secrets that sign at the given time of the process.
+// SigningSecrets returns the secrets that sign at a monotonic time.
 func (q *Queue) SigningSecrets(now time.Time) []webhook.SigningSecret {
 	n := 1
 	for n < len(q.Secrets) && now.Before(q.Expiry[n-1]) {
@@ -286,19 +292,18 @@ func (s Queues) nextDue(ctx context.Context, query, subscriptionID string) (time
 	return s.clock.process(next), err
 }
 
-// logRun is a run of the log that one delivery can take.
+// logRun is a part of the log that one delivery can carry.
 type logRun struct {
-	To     int64         // how far the log was looked at
-	Seqs   []int64       // the events up to there that the queue wants
-	Bodies [][]byte      // their JSON, not to be changed
-	Oldest int64         // when the first of them was accepted, in Unix milliseconds
-	Trace  webhook.Trace // of the first of them that has one
+	To     int64         // the log was read up to this seq
+	Seqs   []int64       // the events up to To that the queue wants
+	Bodies [][]byte      // the JSON of each; read-only
+	Oldest int64         // when the first event was accepted, in Unix milliseconds
+	Trace  webhook.Trace // of the first event that has one
 }
 
-// waiting reads what waits for a queue after what it has seen: at most count
-// events, and as many as fit into size bytes, but one at least when there is
-// one. When there is none, the log was looked at up to newest, a seq that was
-// committed before the call, or further.
+// waiting reads the events that wait for a queue after Seen: at most count, and as many as fit
+// into size bytes, but at least one. If none waits, the log was read at least up to newest,
+// which was committed before the call.
 func (s Queues) waiting(ctx context.Context, q *Queue, newest int64, count, size int) (logRun, error) {
 	g := gathering{logRun{To: q.Seen}, q, count, size}
 	if s.tail.scan(q.ProgramID, q.Seen, g.visit) {
@@ -317,10 +322,10 @@ func (s Queues) waiting(ctx context.Context, q *Queue, newest int64, count, size
 	return g.logRun, nil
 }
 
-// eventsAt calls take for the events at these places of a log, in order, until it
-// returns false. The error is ErrStale when retention has removed one. Places
-// that lie close to each other are read at once.
-func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64, take func(seq, received int64, body []byte, trace webhook.Trace) bool) error {
+// eventsAt calls take for the events at some seqs of a log, in order, until it returns false.
+// It reads adjacent seqs with one query. The error is ErrStale if retention removed an event.
+func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64,
+	take func(seq, received int64, body []byte, trace webhook.Trace) bool) error {
 	for len(seqs) > 0 {
 		near := 1
 		for near < len(seqs) && seqs[near]-seqs[near-1] <= 2 {
@@ -328,7 +333,8 @@ func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64, ta
 		}
 		run := seqs[:near]
 		seqs = seqs[near:]
-		err := s.db.Each(ctx, "SELECT seq, id, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+		err := s.db.Each(ctx,
+			"SELECT seq, id, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
 			[]any{programID, run[0], run[near-1]}, func(scan func(...any) error) error {
 				var seq, received int64
 				var id string
@@ -361,15 +367,14 @@ func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64, ta
 	return nil
 }
 
-// gathering is a run of the log that a delivery of a queue can take, while it is
-// being gathered: at most count events of size bytes together, but one at least.
+// gathering collects a logRun: at most count events of size bytes together, but at least one.
 type gathering struct {
 	logRun
 	queue       *Queue
 	count, size int
 }
 
-// visit looks at the next event of the log, and says whether there is room for more.
+// visit examines the next event of the log, and reports whether another may fit.
 func (g *gathering) visit(seq int64, e *tailEvent) bool {
 	if g.queue.Wants(e.name, seq) {
 		return g.take(seq, e.received, e.json, e.trace)
@@ -380,7 +385,7 @@ func (g *gathering) visit(seq int64, e *tailEvent) bool {
 	return true
 }
 
-// take adds an event if there is room for it, and says whether there was.
+// take adds an event if it fits, and reports whether it did.
 func (g *gathering) take(seq, received int64, body []byte, trace webhook.Trace) bool {
 	if len(g.Seqs) == g.count || len(g.Seqs) > 0 && len(body) > g.size {
 		return false
@@ -398,11 +403,10 @@ func (g *gathering) take(seq, received int64, body []byte, trace webhook.Trace) 
 	return true
 }
 
-// wanted returns the first places after what a queue has seen that it wants, by
-// a seek for each span: its cost does not depend on how much waits, nor on what
-// else is in the log. It looks no further than newest, which was committed
-// before: of what is published between two seeks the second alone would see
-// some, and the cursor would pass over the rest.
+// wanted returns the first seqs after Seen that a queue wants. It costs an index lookup for
+// each range, regardless of how much waits or what else is in the log. It must not look beyond
+// newest: of events published between two lookups, only the second would see some, and the
+// cursor would skip the others.
 func (s Queues) wanted(ctx context.Context, q *Queue, newest int64, count int) ([]int64, error) {
 	var seqs []int64
 	for _, in := range q.Interests {
@@ -421,66 +425,67 @@ func (s Queues) wanted(ctx context.Context, q *Queue, newest int64, count int) (
 	return seqs[:min(len(seqs), count)], nil
 }
 
-// Claim is a delivery whose next attempt has been counted, durably, and must
-// now be made and recorded. It is owned by whoever claimed it.
+// Claim is a delivery whose next attempt has been counted durably, and must now be made and
+// recorded by the caller.
 type Claim struct {
 	ID             string
 	SubscriptionID string
 	ProgramID      string
 	Number         int           // of the attempt
 	Revision       int64         // of the subscription when the attempt was counted
-	Events         [][]byte      // the JSON of the events, not to be changed
-	Trace          webhook.Trace // of the first of them that has one
+	Events         [][]byte      // the JSON of the events; read-only
+	Trace          webhook.Trace // of the first event that has one
 	Ping           bool
-	Probe          bool // it was counted because the subscription is failing
-	// AcceptedAt is when the oldest of its events was accepted: zero of a
-	// ping, a redelivery and what a replay has formed.
+	Probe          bool // the attempt is a probe of a failing subscription
+	// AcceptedAt is when the oldest event was accepted; zero for a ping, a redelivery or
+	// a delivery of a replay.
 	AcceptedAt time.Time
 
 	num int64
 }
 
-// Forming is a credit that is being spent: a delivery on its way into the store.
+// Forming is a credit being spent: a delivery that is being stored.
 type Forming struct {
 	Queue  *Queue
-	Next   time.Time // when the next one is due, zero for none; of CreditDue and CreditPing
-	More   bool      // it goes on; of CreditReplay
-	Spared bool      // what is due was left alone, for Credit.Spare
-	Passed bool      // it has passed others that wait: the queue is to be read again; of CreditEvents
+	Next   time.Time // for CreditDue and CreditPing: when the next one is due, zero for none
+	More   bool      // for CreditReplay: a replay continues
+	Spared bool      // a due delivery was skipped because of Credit.Spare
+	Passed bool      // for CreditEvents: it skipped waiting events, so the queue must be read again
 
 	w        *writer
-	alone    bool           // it needs a write of its own, which Submit was not called for
-	op       *sqlite.Op     // that write; nil when claim and err are known
-	commit   sync.WaitGroup // of an offered credit: its commit
+	alone    bool           // it needs a write of its own, and Submit has not been called
+	op       *sqlite.Op     // that write; nil once claim and err are known
+	commit   sync.WaitGroup // for an offered credit: waits for its commit
 	claim    *Claim
 	err      error
-	from, to int64 // the queue's cursor
+	from, to int64 // the cursor before and after
 	seqs     string
 	made     Claim
 }
 
-// form returns the next delivery of a queue, to be stored with its first attempt
-// counted and the queue's cursor moved to w.To. In the queue it is moved already.
+// form returns the next delivery of a queue, not stored yet. It has already moved the cursor in
+// q to w.To.
 func (s Queues) form(c *Credit, w *logRun) *Forming {
 	f := s.writer.newForming(c.Queue, w)
 	f.alone = true
 	return f
 }
 
-// Submit begins to store a delivery from the log. Those of one queue are stored in
-// the order of the calls, and none after one that failed: the caller reads the queue
-// again then. It must call Wait at once.
+// Submit starts to store a delivery from the log. Deliveries of one queue are stored in the
+// order of the calls, and none after one that failed, after which the caller must read the
+// queue again. The caller must call Wait next.
 func (f *Forming) Submit() {
 	if f.alone {
 		f.alone = false
-		// Not writer.submit: one closure each is what a delivery and Record may allocate.
+		// Not writer.submit, which would allocate a second closure.
 		f.op = f.w.Submit(func(*sqlite.Tx) error { return f.store(&f.w.tx) }, true)
 	}
 }
 
 func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: Claim{
-		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies, Trace: from.Trace, Probe: q.Failing,
+		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies,
+		Trace: from.Trace, Probe: q.Failing,
 		AcceptedAt: time.UnixMilli(from.Oldest),
 	}}
 	f.claim = &f.made
@@ -490,9 +495,10 @@ func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 
 // store writes the delivery, or nothing and returns ErrStale.
 func (f *Forming) store(t *tx) error {
-	// A cursor that is not where the caller saw it would skip the events of a
-	// delivery that was not stored; another revision asks for others.
-	n, err := t.Affected("UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?2 AND revision = ?4)",
+	// If the cursor is not where the caller saw it, this would skip the events of a
+	// delivery that was not stored. Another revision may ask for other events.
+	n, err := t.Affected("UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions "+
+		"WHERE id = ?2 AND revision = ?4)",
 		f.to, f.made.SubscriptionID, f.from, f.made.Revision)
 	if err != nil {
 		return err
@@ -508,9 +514,8 @@ func (f *Forming) store(t *tx) error {
 	return t.insertFormed(&f.made, f.seqs, "")
 }
 
-// formExcept stores a delivery of one event that waits for a queue, of which events
-// were rejected: the first that c.Except allows. Unless that is the first of all,
-// the cursor stays, and the interests in its name begin after the event.
+// formExcept forms a delivery with the first waiting event that c.Except allows. If earlier
+// events wait, the cursor stays, and the interests in the event's name begin after it.
 func (s Queues) formExcept(ctx context.Context, c *Credit, first *logRun) *Forming {
 	q, w := c.Queue, logRun{}
 	for except := c.Except; len(w.Seqs) == 0; except = except[len(except)-1:] {
@@ -533,8 +538,8 @@ func (s Queues) formExcept(ctx context.Context, c *Credit, first *logRun) *Formi
 	return f
 }
 
-// passInterests has the interests in an event's name begin after it: it is the
-// first that waits of that name.
+// passInterests makes the interests in an event's name begin after it. It must be the first
+// waiting event with that name.
 func (t *tx) passInterests(c *Claim, seqs string) error {
 	const which = " WHERE subscription_id = ?1 AND name = (SELECT name FROM events WHERE program_id = ?2 AND seq = ?3 ->> 0) AND "
 	args := []any{c.SubscriptionID, c.ProgramID, seqs}
@@ -544,7 +549,7 @@ func (t *tx) passInterests(c *Claim, seqs string) error {
 	return t.Exec("UPDATE interests SET after_seq = ?3 ->> 0"+which+"after_seq < ?3 ->> 0", args...)
 }
 
-// insertFormed stores a delivery that is about to be sent for the first time.
+// insertFormed stores a delivery with its first attempt counted.
 func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 	now, err := t.now()
 	if err != nil {
@@ -554,7 +559,9 @@ func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 	if replayID != "" {
 		replay = replayID
 	}
-	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, seqs, replay_id, created_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?4, "+roomForAttempt+")",
+	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
+		"seqs, replay_id, created_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
+		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?4, "+roomForAttempt+")",
 		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay)
 	if err != nil {
 		return err
@@ -566,8 +573,7 @@ func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
 	return t.linkEvents(c.ProgramID, c.num, seqs)
 }
 
-// linkEvents remembers that a delivery carries the events at these places, a
-// JSON array.
+// linkEvents records which events a delivery carries. seqs is a JSON array.
 func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
 	if one, err := strconv.ParseInt(seqs[1:len(seqs)-1], 10, 64); err == nil {
 		return t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) VALUES (?, ?, ?)", programID, one, delivery)
@@ -575,12 +581,12 @@ func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
 	return t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
 }
 
-// Coming returns the claim that Wait returns if the delivery can be stored, nil if that
-// is not known yet. Its request may be prepared, and not sent.
+// Coming returns the claim that Wait will return if the delivery can be stored, or nil if that
+// is not known yet. Its request may be prepared, but not sent.
 func (f *Forming) Coming() *Claim { return f.claim }
 
-// Wait returns the claim on the delivery once it is on disk, nil when there is
-// nothing to send, or [ErrStale].
+// Wait returns the claim on the delivery once it is on disk, nil if there is nothing to send,
+// or [ErrStale].
 func (f *Forming) Wait() (*Claim, error) {
 	f.commit.Wait()
 	f.Submit()
@@ -604,10 +610,9 @@ func appendSeqs(dst []byte, seqs []int64) string {
 	return string(append(dst, ']'))
 }
 
-// claimDue counts the next attempt of the queue's delivery that has been due the
-// longest, and returns the claim on it, nil when none is due; and when the next
-// one will be due, zero for none. A credit for pings looks at those; one for what
-// is due at all else, which waits while the subscription is not active.
+// claimDue counts the next attempt of the delivery that has been due the longest, and returns
+// its claim, nil if none is due, and when the next one is due, zero for none. A credit for
+// pings claims pings; others claim deliveries, if the subscription is active.
 func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, error) {
 	subscriptionID, ping := cr.Queue.SubscriptionID, cr.Kind == CreditPing
 	c := Claim{SubscriptionID: subscriptionID, Ping: ping, Probe: cr.Queue.Failing && !ping || cr.Probe}
@@ -617,7 +622,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 	}
 	var seqs sql.NullString
 	var event []byte
-	var again bool // its events went out before
+	var again bool // a redelivery or a delivery of a replay
 	var next sql.NullInt64
 	var due time.Time
 	err := s.writer.doRepeatable(func(t *tx) error {
@@ -636,7 +641,8 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		if cr.Spare {
 			attempts--
 		}
-		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID, &c.Number, &seqs, &event, &again)
+		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID,
+			&c.Number, &seqs, &event, &again)
 		if errors.Is(err, sql.ErrNoRows) {
 			c.num = 0
 		} else if err != nil {
@@ -644,7 +650,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		} else if ping {
 			c.Events = [][]byte{event}
 		} else if events, err := s.claimedEvents(t, &c, seqs.String); err != nil {
-			// No attempt is counted that could not be made.
+			// Do not count an attempt that cannot be made.
 			return err
 		} else if c.Events, c.Trace = events.bodies, events.trace; !again && events.oldest > 0 {
 			c.AcceptedAt = time.UnixMilli(events.oldest)
@@ -655,7 +661,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 				return err
 			}
 		}
-		// Not later: when the clock jumps, another commit moves what is stored.
+		// In AfterCommit, before another commit can shift the stored time by a clock jump.
 		t.AfterCommit(func() { due = s.clock.process(next) })
 		return t.Scan(selectNext, []any{subscriptionID}, &next)
 	})
@@ -665,10 +671,11 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 	return &c, due, nil
 }
 
-// queueProbe queues a ping to a failing subscription that has none.
+// queueProbe queues a ping for a failing subscription that has none.
 func (s Queues) queueProbe(t *tx, q *Queue) error {
 	var wanted bool
-	err := t.Scan("SELECT status = 'failing' AND deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND ping IS NOT NULL) FROM subscriptions WHERE id = ?1",
+	err := t.Scan("SELECT status = 'failing' AND deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = ?1 "+
+		"AND next_attempt_at IS NOT NULL AND ping IS NOT NULL) FROM subscriptions WHERE id = ?1",
 		[]any{q.SubscriptionID}, &wanted)
 	if err != nil || !wanted {
 		return err
@@ -678,36 +685,41 @@ func (s Queues) queueProbe(t *tx, q *Queue) error {
 }
 
 func (s Queues) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
-	var places []int64
-	if err := json.Unmarshal([]byte(seqs), &places); err != nil {
+	var list []int64
+	if err := json.Unmarshal([]byte(seqs), &list); err != nil {
 		return carried{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
 	}
-	return s.eventBodies(t.Scan, c.ProgramID, places)
+	return s.eventBodies(t.Scan, c.ProgramID, list)
 }
 
 const (
 	claimDue = `UPDATE deliveries SET status = 'pending', attempts_made = attempts_made + 1, claimed_at = ?2, next_attempt_at = NULL
-		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?3 AND next_attempt_at IS NOT NULL AND attempts_made < ?4 `
-	claimDueReturning  = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping, redelivery_of IS NOT NULL OR replay_id IS NOT NULL`
-	claimDueDelivery   = claimDue + "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
-	claimDuePing       = claimDue + "AND ping IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND deleted_at IS NULL)" + claimDueReturning
-	nextDelivery       = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NULL AND subscription_id = "
-	nextPing           = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NOT NULL AND subscription_id = "
+		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?3 AND next_attempt_at IS NOT NULL
+		AND attempts_made < ?4 `
+	claimDueReturning = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping,
+		redelivery_of IS NOT NULL OR replay_id IS NOT NULL`
+	claimDueDelivery = claimDue +
+		"AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
+	claimDuePing = claimDue +
+		"AND ping IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND deleted_at IS NULL)" + claimDueReturning
+	nextDelivery = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NULL " +
+		"AND subscription_id = "
+	nextPing = "SELECT min(next_attempt_at) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NOT NULL " +
+		"AND subscription_id = "
 	selectNextDelivery = nextDelivery + "?"
 	selectNextPing     = nextPing + "?"
 )
 
-// Recorded is what came of an attempt.
+// Recorded is the effect of a recorded attempt.
 type Recorded struct {
 	webhook.Step
-	HealthChanged bool   // whether the subscription is failing, or when it is probed: its queue is to be read again
-	Rejected      string // the name of the first event of the delivery, if it was rejected
+	HealthChanged bool   // the health or the time of the next probe changed: read the queue again
+	Rejected      string // name of the delivery's first event if it was rejected, else ""
 }
 
-// Record stores what the attempt of a claim came to, where the delivery stands
-// since, and how the subscription is doing by the policy. When the subscription
-// was deleted meanwhile, a delivery that would be tried again has failed
-// instead; the step that holds is returned.
+// Record stores the result of a claimed attempt, the resulting state of the delivery, and the
+// subscription's health by policy. If the subscription was deleted in between, a delivery that
+// would be retried fails instead. Record returns the step that applies.
 func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (Recorded, error) {
 	now := s.clock.now()
 	var r Recorded
@@ -749,7 +761,7 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 	return r, err
 }
 
-// finishAttempt stores an attempt, and where its delivery stands since.
+// finishAttempt stores an attempt, and the resulting state of its delivery.
 func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) error {
 	t.deliveryChanged(num)
 	if a.Number == 1 && a.Result == webhook.ResultSuccess && step.Status == webhook.StatusSuccess {
@@ -764,22 +776,24 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) err
 		reason = string(step.FailureReason)
 	}
 	if step.Status.Final() {
-		// In the order of the commits, as a list that is sorted by it needs.
+		// Never decreases from commit to commit, as lists sorted by it require.
 		at, err := t.now()
 		if err != nil {
 			return err
 		}
 		completed = at
 	}
-	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ?, claimed_at = NULL, first_byte_us = NULL WHERE num = ?",
+	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status "+
+		"= ?, error = ?, claimed_at = NULL, first_byte_us = NULL WHERE num = ?",
 		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, status, code, num)
 	if err == nil && n == 0 {
-		err = fmt.Errorf("store: delivery %d is gone", num)
+		err = fmt.Errorf("store: delivery %d does not exist", num)
 	}
 	return err
 }
 
-// succeedAtFirst ends a delivery with its first attempt, which is kept in its row.
+// succeedAtFirst completes a delivery with its first attempt, which is stored in the delivery's
+// row.
 func (t *tx) succeedAtFirst(num int64, a *webhook.Attempt) error {
 	now, err := t.now() // see finishAttempt
 	if err != nil {
@@ -796,7 +810,7 @@ func (t *tx) succeedAtFirst(num int64, a *webhook.Attempt) error {
 	n, err := t.Affected(succeedAtFirst, now, a.ResponseStatus, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), response,
 		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte), num)
 	if err == nil && n == 0 {
-		err = fmt.Errorf("store: delivery %d is gone", num)
+		err = fmt.Errorf("store: delivery %d does not exist", num)
 	}
 	if err != nil || response == 0 {
 		return err
@@ -809,22 +823,22 @@ func (t *tx) succeedAtFirst(num int64, a *webhook.Attempt) error {
 }
 
 const (
-	succeedAtFirst = `UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ?, response_status = ?, error = NULL, claimed_at = NULL,
+	succeedAtFirst = `UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ?, response_status = ?,
+		error = NULL, claimed_at = NULL,
 		started_after = ? - created_at, duration_ms = ?, response = ?, dns_us = ?, connect_us = ?, tls_us = ?, first_byte_us = ? WHERE num = ?`
 	insertResponse = "INSERT INTO responses (delivery, header, body) VALUES (?, ?, ?)"
 
-	// roomForAttempt takes the room of what succeedAtFirst adds to a row: the pages of
-	// a table that is appended to are full, and a row that grows splits one.
+	// roomForAttempt reserves the space that succeedAtFirst adds to a row: an append-only
+	// table has full pages, and a row that grows would split one.
 	roomForAttempt = "1125899906842624"
 )
 
 const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"
 
-// RecoverInterrupted finds the attempts that were in flight when the process
-// last ended, records them as interrupted, and returns how many there were.
-// It is called before anything is claimed. When it returns an error it must be
-// called again, and goes on where it was. A delivery whose record cannot be
-// used is logged and stays as it is: the others are not to blame.
+// RecoverInterrupted records the attempts that were in flight when the process last ended as
+// interrupted, and returns their number. It is called before anything is claimed. After an
+// error, call it again to continue. A delivery whose record is unusable is logged and
+// unchanged.
 func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	var nums []int64
 	err := s.writer.do(func(t *tx) error {
@@ -854,7 +868,7 @@ func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 		case Unavailable(failed):
 			err = failed
 		default:
-			s.logger.Error("a delivery that was interrupted cannot go on", "num", nums[i], "error", failed)
+			s.logger.Error("failed to recover an interrupted delivery", "num", nums[i], "error", failed)
 		}
 	}
 	return n, err
@@ -866,7 +880,8 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	var made int
 	var deleted, ping bool
 	var program, subscription string
-	err := t.Scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
+	err := t.Scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id "+
+		"FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
 		[]any{num}, &claimed, &made, &deleted, &ping, &program, &subscription)
 	if err != nil {
 		return err

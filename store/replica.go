@@ -28,23 +28,22 @@ const (
 	ReplicaFailing              = ReplicaState(replica.StateFailing)
 )
 
-// ReplicaStatus says how well the replica follows the database, see
-// [replica.Status].
+// ReplicaStatus is the status of the replica, see [replica.Status].
 type ReplicaStatus struct {
 	State       ReplicaState
-	Target      string        // location of the replica without secrets; "" when it is off
-	Lag         time.Duration // largest possible age of the oldest change that is not in the replica
-	LastSuccess time.Time     // when the replica was last known to have every noticed change; zero for never
-	Err         string        // why it fails; for admins
+	Target      string        // location of the replica without secrets; "" if there is none
+	Lag         time.Duration // upper bound for the age of the oldest change that is not in the replica
+	LastSuccess time.Time     // when the replica was last known to have all changes; zero for never
+	Err         string        // why replication fails; for admins
 	// Term, TermPath and TermComplete are those of [replica.Status].
 	Term         int64
 	TermPath     string
 	TermComplete bool
-	// AcknowledgeTimeout is how long a write waits to be in the replica before it is
-	// acknowledged; 0: it is acknowledged once it is on the local disk.
+	// AcknowledgeTimeout is how long a write may wait to be in the replica before it is
+	// acknowledged; 0 if writes are acknowledged once they are on the local disk.
 	AcknowledgeTimeout time.Duration
-	// VerifyInterval is the time between two comparisons with the database, by
-	// content; 0: there are none. Verified is the result of the last.
+	// VerifyInterval is the time between two comparisons of the replica's content with
+	// the database, 0 for none. Verified is the result of the last one.
 	VerifyInterval time.Duration
 	Verified       ReplicaVerification
 }
@@ -55,12 +54,12 @@ func (s *Store) Replica() ReplicaStatus {
 		return ReplicaStatus{State: ReplicaOff}
 	}
 	y := s.replication.Status()
-	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err, y.Term, y.TermPath, y.TermComplete, y.AcknowledgeTimeout, y.VerifyInterval, y.Verified}
+	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err, y.Term, y.TermPath, y.TermComplete,
+		y.AcknowledgeTimeout, y.VerifyInterval, y.Verified}
 }
 
-// Replicate keeps the replica up to date until ctx ends. It returns nil: a
-// replica that fails is retried, and blocks nothing else. [Store.Close] brings it
-// up to date a last time.
+// Replicate keeps the replica up to date until ctx ends, and retries after failures. It always
+// returns nil. [Store.Close] uploads the last changes.
 func (s *Store) Replicate(ctx context.Context) error {
 	if s.replication != nil {
 		s.replication.Run(ctx)
@@ -75,33 +74,33 @@ func (s *core) beforeBatch(t *sqlite.Tx) {
 	}
 }
 
-// rejectLongWAL returns an error for publishers while the write-ahead log is too
-// long.
+// rejectLongWAL returns an error for publishers while the WAL is too long.
 func (s *core) rejectLongWAL() error {
 	if s.replication != nil && s.replication.WALTooLong() {
-		return webhook.NewError(webhook.CodeUnavailable, "The write-ahead log of the service is too long, since its copying cannot keep up: no event is accepted until it is shorter. Try again later.")
+		return webhook.NewError(webhook.CodeUnavailable,
+			"The write-ahead log of the service is too long, because replication cannot keep up. Events are rejected until it is shorter. Try "+
+				"again later.")
 	}
 	return nil
 }
 
 // Restored is the result of a restore from a replica.
 type Restored struct {
-	From    string    // the replica, without secrets
-	State   time.Time // when the newest change of it was copied
+	From    string    // location of the replica without secrets
+	State   time.Time // when the newest restored change was copied
 	Bytes   int64     // size of the database
-	Damaged []string  // objects of the replica that are damaged; others hold the same changes
+	Damaged []string  // damaged objects of the replica whose changes were restored from others
 }
 
-// FromReplica puts the database of a replica among the files to be restored: its
-// newest state, or unless at is zero the newest before at. It is checked, and
-// marked so that deliveries can be held. The error wraps [replica.ErrEmpty] when
-// there is none.
+// FromReplica adds the database of a replica to the files to restore: its newest state, or
+// unless at is zero the newest before at. It checks the database, and marks it so that
+// deliveries can be held. The error wraps [replica.ErrEmpty] if the replica has no such state.
 func (r *Restoration) FromReplica(ctx context.Context, from *replica.Config, at time.Time) (Restored, error) {
 	return restoreReplica(ctx, from, at, filepath.Join(r.Dir(), databaseFile))
 }
 
-// restoreReplica writes a state of a replica to a file at path, checks and marks
-// it. After an error there is no file.
+// restoreReplica writes a state of a replica to a file at path, checks it and marks it. After
+// an error there is no file.
 func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, path string) (y Restored, err error) {
 	y.From = from.Target()
 	found, err := replica.Restore(ctx, from, path, at)
@@ -120,7 +119,7 @@ func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, pat
 	return y, nil
 }
 
-// restoredMark is kept in a restored database until its deliveries are sent.
+// restoredMark is stored in a restored database until its deliveries are released.
 type restoredMark struct {
 	At    time.Time `json:"at"`
 	State time.Time `json:"state"`
@@ -129,11 +128,9 @@ type restoredMark struct {
 
 const restoredSetting = "restored"
 
-// markRestored stores mark in a database that was restored to a position of a
-// replica, after it has checked the schema, and with check every page. No process
-// may have the database open. When markRestored returns it is closed; its
-// write-ahead log and Litestream's directory beside it belong to it, see
-// [replica.Origin.Continue].
+// markRestored checks the schema of a restored database, with check also every page, and stores
+// mark in it. No process may have the database open. Afterwards its WAL and Litestream's
+// directory next to it belong to it, see [replica.Origin.Continue].
 func markRestored(ctx context.Context, path string, origin replica.Origin, mark restoredMark, check bool) error {
 	text, err := json.Marshal(mark)
 	if err != nil {
@@ -147,9 +144,9 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 		if check {
 			var found string
 			if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil {
-				return fmt.Errorf("%w: what was restored: %w", ErrDamaged, err)
+				return fmt.Errorf("%w: the restored database: %w", ErrDamaged, err)
 			} else if found != "ok" {
-				return fmt.Errorf("%w: what was restored: %s", ErrDamaged, found)
+				return fmt.Errorf("%w: the restored database: %s", ErrDamaged, found)
 			}
 		}
 		var have int
@@ -158,11 +155,12 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 		}
 		switch {
 		case have > newest:
-			return fmt.Errorf("what was restored has schema %d, and this binary knows schemas up to %d: use a newer binary", have, newest)
+			return fmt.Errorf("the restored database has schema %d, but this binary supports schemas up to %d: use a newer binary", have, newest)
 		case have == 0:
-			return errors.New("what was restored is not a database of the service")
+			return errors.New("the restored file is not a database of this service")
 		}
-		_, err := conn.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2", restoredSetting, text)
+		_, err := conn.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2",
+			restoredSetting, text)
 		return err
 	})
 	if err != nil {
@@ -171,9 +169,9 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 	return origin.Continue(path)
 }
 
-// restoreMissing restores a missing database from the replica, when there is one
-// that has it. A replica that cannot be reached is an error: an empty database
-// would be uploaded as a newer state than the one that it may have.
+// restoreMissing restores a missing database from the replica if the replica has one. It fails
+// if the replica is not reachable, since otherwise an empty database would be uploaded as a
+// newer state.
 func restoreMissing(ctx context.Context, cfg *Config) error {
 	path := filepath.Join(cfg.Dir, databaseFile)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -194,7 +192,7 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 		}
 	}
 	if cfg.Logger != nil {
-		cfg.Logger.Info("there is no database: it is restored if the replica has one, which takes as long as the copying of it", "replica", cfg.Replica.Target())
+		cfg.Logger.Info("no local database; looking for a copy in the replica", "replica", cfg.Replica.Target())
 	}
 	fresh := path + durable.TempSuffix + "restored"
 	y, err := restoreReplica(ctx, cfg.Replica, time.Time{}, fresh)
@@ -202,9 +200,11 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	case errors.Is(err, replica.ErrEmpty):
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("the restoration from %s was cut off; the next start begins it anew: %w", cfg.Replica.Target(), context.Cause(ctx))
+		return fmt.Errorf("the restore from %s was interrupted; the next start begins it again: %w", cfg.Replica.Target(), context.Cause(ctx))
 	case err != nil:
-		return fmt.Errorf("there is no database in %s, and the one that the replica may have cannot be fetched: %w (to begin with an empty one all the same, start once without the replica)", cfg.Dir, err)
+		return fmt.Errorf("there is no database in %s, and it cannot be restored from the replica: %w (to begin with an empty one, start "+
+			"once without the replica)",
+			cfg.Dir, err)
 	}
 	if _, err := durable.SyncFile(fresh); err != nil {
 		return err
@@ -214,9 +214,9 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	}
 	if cfg.Logger != nil {
 		for _, d := range y.Damaged {
-			cfg.Logger.Warn("an object of the replica is damaged; its changes were restored from others", "replica", y.From, "error", d)
+			cfg.Logger.Warn("damaged object in the replica; restored its changes from other objects", "replica", y.From, "error", d)
 		}
-		cfg.Logger.Warn("there was no database: it is restored", "from", y.From, "state", webhook.FormatTime(y.State), "bytes", y.Bytes)
+		cfg.Logger.Warn("restored the missing database from the replica", "from", y.From, "state", webhook.FormatTime(y.State), "bytes", y.Bytes)
 	}
 	return nil
 }

@@ -252,7 +252,7 @@ func TestRestoreMissing(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Open(ended, Config{Dir: dir, Replica: cfg}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "was cut off; the next start begins it anew") {
+	if _, err := Open(ended, Config{Dir: dir, Replica: cfg}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "was interrupted; the next start begins it again") {
 		t.Errorf("a restoration that is cut off: got %v", err)
 	}
 	if _, err := os.Stat(path); err == nil {

@@ -8,31 +8,30 @@ import (
 	"service/webhook"
 )
 
-// quotas bound what a program can have the service store.
+// quotas bound what a program can make the service store.
 type quotas struct {
-	successes    int   // of each subscription, the newest successful attempts whose responses are kept
-	responses    int64 // bytes of the responses of other attempts, of each program
-	redeliveries int   // of each subscription, that have not ended
+	successes    int   // responses of successful attempts kept per subscription, the newest
+	responses    int64 // bytes of other responses kept per program
+	redeliveries int   // open redeliveries per subscription
 }
 
-// defaultQuotas are those of the product. A test may have smaller ones.
+// defaultQuotas are the production values. Tests may lower them.
 var defaultQuotas = quotas{successes: 100, responses: 64 << 20, redeliveries: webhook.MaxOpenRedeliveries}
 
 const (
-	// A subscription's responses are looked at after so many successes, or so many
-	// bytes of them; and a program's after so many bytes. So much may be stored
-	// above a quota for a moment, and after a start.
+	// A subscription's responses are trimmed after so many new ones or so many bytes, and
+	// a program's after so many bytes. Quotas can be exceeded by this much.
 	successesAtOnce = 400
 	responsesAtOnce = 1 << 20
 )
 
-// stored is what was stored since responses were last looked at.
+// stored counts the responses stored since the last check.
 type stored struct {
 	responses int
 	bytes     int64
 }
 
-// recorded notes that an attempt was stored.
+// recorded counts the response of a stored attempt.
 func (h *housekeeping) recorded(c *Claim, a *webhook.Attempt) {
 	size := responseBytes(a)
 	if size == 0 {
@@ -59,19 +58,19 @@ func (h *housekeeping) recorded(c *Claim, a *webhook.Attempt) {
 	}
 }
 
-// forget drops what is counted of a subscription that was deleted.
+// forget removes the count of a deleted subscription.
 func (h *housekeeping) forget(subscriptionID string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.successes, subscriptionID)
 }
 
-// responseBytes is how much of a response is stored with an attempt.
+// responseBytes returns the size of the response that is stored with an attempt.
 func responseBytes(a *webhook.Attempt) int64 {
 	return int64(len(a.ResponseHeader) + len(a.ResponseBody))
 }
 
-// countResponse counts the response of an attempt that did not succeed.
+// countResponse records the size of the response of an attempt that did not succeed.
 func (t *tx) countResponse(c *Claim, a *webhook.Attempt) error {
 	size := responseBytes(a)
 	if size == 0 || a.Result == webhook.ResultSuccess {
@@ -83,14 +82,17 @@ func (t *tx) countResponse(c *Claim, a *webhook.Attempt) error {
 var (
 	insertStored = "INSERT INTO stored_responses (program_id, delivery, number, bytes) VALUES (?, ?, ?, ?)"
 
-	removeResponse = "UPDATE attempts SET response_header = '', response_body = x'', response_removed = 1 WHERE response_removed = 0 AND (response_header <> '' OR response_body <> x'') AND "
+	removeResponse = "UPDATE attempts SET response_header = '', response_body = x'', response_removed = 1 WHERE response_removed = 0 " +
+		"AND (response_header <> '' OR response_body <> x'') AND "
 
-	// Subscriptions whose responses were never looked at, and which may have more than their quota.
-	selectUnmarked = "SELECT id FROM subscriptions s WHERE NOT EXISTS (SELECT 1 FROM response_marks m WHERE m.subscription_id = s.id) AND EXISTS (" +
+	// Subscriptions that were never trimmed and may exceed their quota.
+	selectUnmarked = "SELECT id FROM subscriptions s WHERE NOT EXISTS (SELECT 1 FROM response_marks m WHERE m.subscription_id = s.id) " +
+		"AND EXISTS (" +
 		byCreation.query("1", "s.id", "", " LIMIT 1 OFFSET ?") + ")"
-	selectMark      = "SELECT coalesce(max(completed_at), 0) FROM response_marks WHERE subscription_id = ?"
-	selectKeptFrom  = successesAfter("d.completed_at", "", " ORDER BY 1 DESC LIMIT 1 OFFSET ?3")
-	selectNextTrim  = "SELECT max(completed_at), count(*) FROM (" + successesAfter("d.completed_at", " AND d.completed_at < ?3", " ORDER BY 1 LIMIT ?4") + ")"
+	selectMark     = "SELECT coalesce(max(completed_at), 0) FROM response_marks WHERE subscription_id = ?"
+	selectKeptFrom = successesAfter("d.completed_at", "", " ORDER BY 1 DESC LIMIT 1 OFFSET ?3")
+	selectNextTrim = "SELECT max(completed_at), count(*) FROM (" + successesAfter("d.completed_at", " AND d.completed_at < ?3",
+		" ORDER BY 1 LIMIT ?4") + ")"
 	selectSuccesses = successesAfter("d.num", " AND d.completed_at <= ?3", "")
 	removeSuccesses = removeResponse + "result = 'success' AND delivery IN (" + selectSuccesses + ")"
 	removeFirst     = "DELETE FROM responses WHERE delivery IN (" + selectSuccesses + ")"
@@ -99,11 +101,13 @@ var (
 	selectUse       = "SELECT coalesce(max(bytes), 0) FROM response_use WHERE program_id = ?"
 	selectOldest    = "SELECT delivery, number, bytes FROM stored_responses WHERE program_id = ? ORDER BY delivery, number LIMIT ?"
 	removeResponses = removeResponse + "(delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
-	removeStored    = "DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?2))"
-	countStored     = `INSERT OR IGNORE INTO stored_responses (program_id, delivery, number, bytes)
+	removeStored    = "DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT value ->> 0, value ->> 1 " +
+		"FROM json_each(?2))"
+	countStored = `INSERT OR IGNORE INTO stored_responses (program_id, delivery, number, bytes)
 		SELECT d.program_id, a.delivery, a.number, octet_length(a.response_header) + octet_length(a.response_body)
 		FROM attempts a CROSS JOIN deliveries d ON d.num = a.delivery
-		WHERE a.delivery > ?1 AND a.delivery <= ?2 AND a.result <> 'success' AND a.response_removed = 0 AND (a.response_header <> '' OR a.response_body <> x'')`
+		WHERE a.delivery > ?1 AND a.delivery <= ?2 AND a.result <> 'success' AND a.response_removed = 0
+		AND (a.response_header <> '' OR a.response_body <> x'')`
 	selectTo = "SELECT coalesce(min(num), 0) FROM (SELECT num FROM deliveries WHERE num <= ?1 ORDER BY num DESC LIMIT ?2)"
 
 	uncountedSetting = "responses_uncounted"
@@ -111,20 +115,20 @@ var (
 	selectTrimming   = "SELECT CAST(value AS TEXT) FROM settings WHERE name = '" + trimmingSetting + "'"
 )
 
-// successesAfter returns the query of a subscription's successes after a mark, ?2, by
-// when they ended.
+// successesAfter returns a query of a subscription's successful deliveries that completed after
+// ?2, by completed_at.
 func successesAfter(columns, where, tail string) string {
 	return byCompletion.query(columns, "?1", " AND d.completed_at > ?2 AND d.completed_at IS NOT NULL AND d.status = 'success'"+where, tail)
 }
 
-// trimSuccesses removes the responses of a subscription's successful attempts but
-// the newest.
+// trimSuccesses removes the responses of all but the newest successful attempts of a
+// subscription.
 func (w *sweep) trimSuccesses(subscriptionID string) error {
 	var mark int64
 	if err := w.s.db.Scan(w.ctx, selectMark, []any{subscriptionID}, &mark); err != nil {
 		return err
 	}
-	var kept int64 // when the oldest ended whose response is kept
+	var kept int64 // completed_at of the oldest delivery whose response is kept
 	if err := w.s.db.Scan(w.ctx, selectKeptFrom, []any{subscriptionID, mark, w.s.quotas.successes - 1}, &kept); err != nil {
 		return ignoreNoRows(err)
 	}
@@ -158,17 +162,16 @@ func (w *sweep) trimSuccesses(subscriptionID string) error {
 	return nil
 }
 
-// noteTrimming stores, for the next process, whether a subscription's responses
-// are half removed.
+// noteTrimming stores, for the next process, whether trimming a subscription is in progress.
 func (t *tx) noteTrimming(subscriptionID string, half bool) error {
 	if !half {
 		return t.Exec("DELETE FROM settings WHERE name = '" + trimmingSetting + "'")
 	}
-	return t.Exec("INSERT INTO settings (name, value) VALUES ('"+trimmingSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1", []byte(subscriptionID))
+	return t.Exec("INSERT INTO settings (name, value) VALUES ('"+trimmingSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1",
+		[]byte(subscriptionID))
 }
 
-// pruneResponses removes the oldest responses of a program's other attempts, until
-// they are within the quota.
+// pruneResponses removes the oldest other responses of a program until it is within its quota.
 func (w *sweep) pruneResponses(programID string) error {
 	for {
 		var use int64
@@ -205,8 +208,8 @@ func (w *sweep) pruneResponses(programID string) error {
 	}
 }
 
-// countOld counts the responses that were stored before they were counted, the
-// newest first, so that the newest are kept.
+// countOld records the sizes of responses that were stored before sizes were recorded, newest
+// first, so that the newest are kept.
 func (w *sweep) countOld() error {
 	read := func(query string, args []any, dest ...any) error { return w.s.db.Scan(w.ctx, query, args, dest...) }
 	upTo, err := number(read, uncountedSetting)
@@ -232,10 +235,10 @@ func (w *sweep) countOld() error {
 	return err
 }
 
-// pruneEvery is after how many steps of countOld what is above a quota is removed.
+// pruneEvery is after how many steps of countOld the quotas are enforced.
 const pruneEvery = 64
 
-// pruneAll is pruneResponses for the programs that are above their quota.
+// pruneAll calls pruneResponses for all programs above their quota.
 func (w *sweep) pruneAll() error {
 	programs, err := w.s.ids(w.ctx, selectOverQuota, w.s.quotas.responses)
 	for _, id := range programs {
@@ -246,8 +249,7 @@ func (w *sweep) pruneAll() error {
 	return err
 }
 
-// openRedeliveries returns how many redeliveries of a subscription have not ended,
-// as far as its quota.
+// openRedeliveries counts the open redeliveries of a subscription, up to quota.
 func (t *tx) openRedeliveries(subscriptionID string, quota int) (n int, err error) {
 	return n, t.Scan(countOpenRedeliveries, []any{subscriptionID, quota}, &n)
 }
@@ -255,7 +257,7 @@ func (t *tx) openRedeliveries(subscriptionID string, quota int) (n int, err erro
 const countOpenRedeliveries = `SELECT count(*) FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_open_redeliveries
 	WHERE subscription_id = ? AND redelivery_of IS NOT NULL AND completed_at IS NULL LIMIT ?)`
 
-// ids returns the ids that a query finds.
+// ids returns the ids that a query selects.
 func (s *core) ids(ctx context.Context, query string, args ...any) (ids []string, err error) {
 	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
 		var id string

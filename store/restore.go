@@ -14,40 +14,39 @@ import (
 	"service/store/sqlite"
 )
 
-// A restoration fills a folder in the data directory and then exchanges what is
-// in it for what is there, so that a crash at any moment leaves either all of
-// the old or, when the next process has finished the exchange, all of the new.
+// A restore fills a directory inside the data directory and then swaps its files with
+// the existing ones. After a crash there are either all the old files or, once the next
+// process has finished the swap, all the new ones.
 const (
-	restoring = "restore" // and [durable.TempSuffix]: it is being filled
+	restoring = "restore" // with [durable.TempSuffix]: being filled
 	movingOut = "restore.moving-out"
 	movingIn  = "restore.moving-in"
-	// In each of them:
+	// Subdirectories of each:
 	newFiles = "new"
 	oldFiles = "old"
-	// replaced is what the names of folders begin with that hold what was
-	// exchanged; the time follows.
+	// replaced is the prefix of the directory that keeps the old files; a time follows.
 	replaced = "replaced-"
 )
 
-// databaseFiles are all that belongs to a database, the count of its commits and
-// Litestream's notes about its write-ahead log among them.
-var databaseFiles = [...]string{databaseFile, databaseFile + "-wal", databaseFile + "-shm", databaseFile + "-journal", commitsFile, "." + databaseFile + "-litestream"}
+// databaseFiles are all files of a database, including its commit count and Litestream's
+// metadata.
+var databaseFiles = [...]string{databaseFile, databaseFile + "-wal", databaseFile + "-shm", databaseFile + "-journal", commitsFile,
+	"." + databaseFile + "-litestream"}
 
-// ErrNotEmpty says that a data directory holds data.
+// ErrNotEmpty reports that the data directory contains data.
 var ErrNotEmpty = errors.New("the data directory is not empty")
 
-// Restoration is a data directory that is being filled by one process, which
-// holds its lock. Until Commit nothing of it has changed.
+// Restoration fills a data directory while it holds its lock. Nothing changes until Commit.
 type Restoration struct {
 	dir    string
-	made   bool // the data directory was not there
+	made   bool // Restore created the data directory
 	lock   *sqlite.DirLock
 	folder string
 }
 
-// Restore takes a data directory to be filled, and makes it when it is not
-// there. The error wraps [ErrLocked] when a process has it, and [ErrNotEmpty]
-// when it holds data and force is not set. The caller must call Close.
+// Restore locks a data directory to restore it, and creates it if necessary. The error wraps
+// [ErrLocked] if a process has it open, and [ErrNotEmpty] if it contains data and force is
+// false. The caller must call Close.
 func Restore(dir string, force bool) (_ *Restoration, err error) {
 	r := &Restoration{dir: dir}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +71,7 @@ func Restore(dir string, force bool) (_ *Restoration, err error) {
 	}
 	for _, name := range []string{databaseFile, keyring.FileName} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil && !force {
-			return nil, fmt.Errorf("%w: there is %s in %s", ErrNotEmpty, name, dir)
+			return nil, fmt.Errorf("%w: %s exists in %s", ErrNotEmpty, name, dir)
 		}
 	}
 	if r.folder, err = os.MkdirTemp(dir, restoring+durable.TempSuffix+"*"); err != nil {
@@ -86,15 +85,13 @@ func Restore(dir string, force bool) (_ *Restoration, err error) {
 	return r, nil
 }
 
-// Dir is the folder to put the files into, with the names that they are to have
-// in the data directory: the database, service.db, and whatever else is to be
-// replaced. What there is of others stays as it is.
+// Dir returns the directory for the new files: the database, service.db, and other files to
+// replace, with their names in the data directory. Other files there stay.
 func (r *Restoration) Dir() string { return filepath.Join(r.folder, newFiles) }
 
-// Commit makes what is in Dir the content of the data directory. It returns the
-// folder that what was there has been moved to, "" when there was nothing. When
-// it fails, or the process ends within it, the next process that opens the data
-// directory finishes it, or nothing has changed.
+// Commit replaces the files of the data directory by those in Dir. It returns the directory
+// with the old files, "" if there were none. If it fails or the process ends, either nothing
+// has changed, or the next process that opens the data directory finishes it.
 func (r *Restoration) Commit() (aside string, err error) {
 	err = filepath.WalkDir(r.folder, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -119,7 +116,7 @@ func (r *Restoration) Commit() (aside string, err error) {
 	return exchange(r.dir)
 }
 
-// Close gives the data directory up, and removes what was not committed.
+// Close releases the data directory, and removes what was not committed.
 func (r *Restoration) Close() error {
 	var errs []error
 	if r.folder != "" {
@@ -128,16 +125,15 @@ func (r *Restoration) Close() error {
 	if r.lock != nil {
 		if r.made && r.folder != "" {
 			os.Remove(filepath.Join(r.dir, sqlite.LockFile))
-			os.Remove(r.dir) // if nothing else is in it
+			os.Remove(r.dir) // if it is empty
 		}
 		errs = append(errs, r.lock.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// FinishRestore finishes a restoration that the end of a process has cut off,
-// if there is one. [Open] does so too: this is for whoever reads files of the
-// data directory before.
+// FinishRestore finishes an interrupted restore, if there is one. [Open] does so too; this is
+// for code that reads files of the data directory before.
 func FinishRestore(dir string, logger *slog.Logger) error {
 	if !isRestoring(dir) {
 		return nil
@@ -158,22 +154,22 @@ func isRestoring(dir string) bool {
 	return false
 }
 
-// finishRestore is the same for whoever holds the lock.
+// finishRestore does the same if the caller holds the lock.
 func finishRestore(dir string, logger *slog.Logger) error {
 	if !isRestoring(dir) {
 		return nil
 	}
 	aside, err := exchange(dir)
 	if err != nil {
-		return fmt.Errorf("finish a restoration: %w", err)
+		return fmt.Errorf("finish an interrupted restore: %w", err)
 	}
-	logger.Warn("a restoration that was cut off is finished", "data", dir, "replaced", aside)
+	logger.Warn("finished an interrupted restore", "data", dir, "replaced", aside)
 	return nil
 }
 
-// exchange moves the old files out and the new ones in. Each step can be done
-// again: the name of the folder says how far it has come. It returns the folder
-// that the old files were moved to, "" when there were none.
+// exchange moves the old files out and the new ones in, and returns the directory with the old
+// files, "" if there were none. It can be repeated: the name of the directory tells how far it
+// came.
 func exchange(dir string) (aside string, err error) {
 	out, in := filepath.Join(dir, movingOut), filepath.Join(dir, movingIn)
 	if _, err := os.Stat(out); err == nil {
@@ -193,8 +189,7 @@ func exchange(dir string) (aside string, err error) {
 	return aside, errors.Join(os.RemoveAll(in), durable.SyncDir(dir))
 }
 
-// moveOut moves the files of a database, and those that are replaced besides, out
-// of the data directory.
+// moveOut moves the database files, and all files with replacements, out of the data directory.
 func moveOut(dir, out string) error {
 	names := databaseFiles[:]
 	fresh, err := os.ReadDir(filepath.Join(out, newFiles))
@@ -213,8 +208,8 @@ func moveOut(dir, out string) error {
 	return errors.Join(durable.SyncDir(filepath.Join(out, oldFiles)), durable.SyncDir(dir))
 }
 
-// moveIn moves the new files into the data directory. Their folder may be gone:
-// it is removed when all is done.
+// moveIn moves the new files into the data directory. Their directory may already be gone,
+// since it is removed at the end.
 func moveIn(dir, in string) error {
 	fresh, err := os.ReadDir(filepath.Join(in, newFiles))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -228,7 +223,7 @@ func moveIn(dir, in string) error {
 	return durable.SyncDir(dir)
 }
 
-// setAside gives the folder of the old files the name under which it stays.
+// setAside renames the directory of the old files to its final name.
 func setAside(dir, in string) (aside string, err error) {
 	old := filepath.Join(in, oldFiles)
 	moved, err := os.ReadDir(old)
@@ -242,8 +237,7 @@ func setAside(dir, in string) (aside string, err error) {
 	return aside, os.Rename(old, aside)
 }
 
-// tidy removes what processes that were killed have left unfinished. The caller
-// holds the lock.
+// tidy removes unfinished files of killed processes. The caller holds the lock.
 func tidy(dir string) error {
 	return errors.Join(durable.RemoveTempAll(dir, databaseFile), durable.RemoveTempAll(dir, restoring))
 }

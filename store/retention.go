@@ -10,25 +10,26 @@ import (
 )
 
 const (
-	// sweepTime is how long one step of a sweep should hold the writer.
+	// sweepTime is the target duration of one step of a sweep, during which it occupies the
+	// writer.
 	sweepTime = 2 * time.Millisecond
-	// sweepRest is how long a sweep leaves the writer alone after a step, in
-	// multiples of the step: it takes a fifth of the writer at the most.
+	// sweepRest is the pause after a step, in multiples of the step: a sweep uses at most a
+	// fifth of the writer's time.
 	sweepRest = 4
-	// firstSweep is how many records the first step of each kind looks at, and
-	// mostSweep the most that one looks at.
-	firstSweep, mostSweep = 8, 256
+	// firstSweep is the number of records of the first step of each kind, and maxSweep the
+	// maximum of a step.
+	firstSweep, maxSweep = 8, 256
 )
 
-// Retention is for how long records are kept.
+// Retention is how long records are kept.
 type Retention struct {
 	All time.Duration // events, deliveries and attempts
-	// Delivered is for how long deliveries that succeeded are kept, with their
-	// attempts; 0 is as long as All.
+	// Delivered is how long successful deliveries are kept, with their attempts; 0 means
+	// as long as All.
 	Delivered time.Duration
 }
 
-// delivered returns for how long deliveries that succeeded are kept.
+// delivered returns how long successful deliveries are kept.
 func (r Retention) delivered() time.Duration {
 	if r.Delivered <= 0 {
 		return r.All
@@ -36,13 +37,13 @@ func (r Retention) delivered() time.Duration {
 	return min(r.Delivered, r.All)
 }
 
-// Swept is what retention has removed.
+// Swept counts what retention has removed.
 type Swept struct {
 	Events     int64
 	Deliveries int64 // with their attempts
-	Expired    int64 // deliveries that failed for their age
-	Lost       int64 // events that a subscription was still waiting for, counted for each subscription
-	Shrunk     int64 // bytes of the database's file that were given back
+	Expired    int64 // deliveries that failed because of their age
+	Lost       int64 // events removed before a subscription received them, counted once per subscription
+	Shrunk     int64 // bytes by which the database file was shrunk
 }
 
 func (a *Swept) add(b Swept) {
@@ -53,22 +54,22 @@ func (a *Swept) add(b Swept) {
 	a.Shrunk += b.Shrunk
 }
 
-// Retain removes what is older than keep.All, now and then, in small steps, until
-// ctx ends:
+// Retain periodically removes records older than keep.All, in small steps, until ctx
+// ends:
 //
-//   - A delivery goes, with its attempts, when it ended that long ago. One that
-//     has waited for so long ends first: it has failed, as expired.
-//   - One that succeeded goes when it ended keep.Delivered ago. Its events stay, for
-//     other subscriptions and replays, and so does the fact that it brought them.
-//   - An event goes when it was accepted that long ago and no delivery is left
-//     that carries it. The newest event of a program stays.
-//   - A subscription that still waited for a removed event has lost it: that is
-//     counted for the subscription, and the operator is alerted.
-//   - Alerts, ended replays and bulk runs, closed incidents, idempotency keys and the
-//     records of deleted subscriptions go likewise.
+//   - A delivery is removed with its attempts when it completed that long ago. One that
+//     has been pending for so long first fails as expired.
+//   - A successful delivery is removed when it completed keep.Delivered ago. Its events
+//     stay, for other subscriptions and replays, with a record that it delivered them.
+//   - An event is removed when it was accepted that long ago and no delivery carries it
+//     any more. The newest event of a program stays.
+//   - A subscription that still waited for a removed event has lost it. Losses are
+//     counted, and the operator is alerted.
+//   - Alerts, completed replays and bulk runs, closed incidents, idempotency keys and
+//     the records of deleted subscriptions are removed in the same way.
 //
-// Nothing is removed for a while after the start, so that what waited while
-// nothing ran is sent first, nor for a day after the clock was set forward.
+// Retention starts a while after startup, so that what waited during a downtime is sent
+// first, and is suspended for a day after the clock was set forward.
 func (s *Store) Retain(ctx context.Context, keep Retention) error {
 	pause := min(max(keep.delivered()/48, time.Second), time.Hour)
 	timer := time.NewTimer(pause)
@@ -89,18 +90,18 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 			return nil
 		}
 		if swept := w.swept; err != nil {
-			s.logger.Error("what is older than the retention could not be removed; it is tried again", "error", err)
+			s.logger.Error("failed to remove records older than the retention, will retry", "error", err)
 		} else if swept != (Swept{}) {
-			s.logger.Info("removed what is older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
+			s.logger.Info("removed records older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
 				"expired", swept.Expired, "lost", swept.Lost, "shrunk_bytes", swept.Shrunk, "longest_step", w.longest)
 		}
 		timer.Reset(pause)
 	}
 }
 
-// retentionTime returns the time from which the age of records is counted, and
-// whether the clock was set forward in the last day. It makes a commit, since an
-// idle service notices a jump of the clock only then.
+// retentionTime returns the time from which to compute the age of records, and whether the
+// clock was set forward in the last day. It makes a commit, since an idle service notices a
+// clock jump only then.
 func (s *core) retentionTime() (now time.Time, doubted bool, err error) {
 	err = s.writer.do(func(*tx) error {
 		now, doubted = s.clock.now(), s.clock.jump() > 0
@@ -110,7 +111,7 @@ func (s *core) retentionTime() (now time.Time, doubted bool, err error) {
 	return now, doubted || since != nil && time.Since(*since) < clockDoubt, err
 }
 
-// Swept returns what was removed since Open.
+// Swept returns what retention has removed since Open.
 func (s *Store) Swept() Swept {
 	s.sweptMu.Lock()
 	defer s.sweptMu.Unlock()
@@ -123,8 +124,8 @@ func (s *core) noteSwept(swept Swept) {
 	s.swept.add(swept)
 }
 
-// sweep removes everything that is older than edge, and deliveries that succeeded
-// before delivered, once.
+// sweep once removes all records older than edge, and successful deliveries that completed
+// before delivered.
 func (s *core) sweep(ctx context.Context, edge, delivered time.Time) (*sweep, error) {
 	w := &sweep{s: s, ctx: ctx, edge: edge.UnixMilli(), delivered: delivered.UnixMilli()}
 	for _, part := range []func() error{w.removeEarly, w.deliveries, w.events, w.stats, w.rest, w.shrink} {
@@ -136,22 +137,21 @@ func (s *core) sweep(ctx context.Context, edge, delivered time.Time) (*sweep, er
 	return w, nil
 }
 
-// sweep is one round of retention.
+// sweep is one run of retention.
 type sweep struct {
 	s    *core
 	ctx  context.Context
-	edge int64 // what is older goes
-	// delivered is the edge of deliveries that succeeded, if it is later.
+	edge int64 // older records are removed
+	// delivered is the edge for successful deliveries, if it is later.
 	delivered int64
-	step      int // how many records the next step looks at
+	step      int // records in the next step
 	swept     Swept
 
-	longest time.Duration // a step has held the writer
+	longest time.Duration // longest step
 }
 
-// write runs one step, rests, and has the next one be as large as it can be
-// without holding the writer for longer than sweepTime. fn may be called a second
-// time, when what it wrote was undone.
+// write runs one step, rests, and adapts the size of the next step to sweepTime. fn may be
+// called again if its write was rolled back.
 func (w *sweep) write(fn func(*tx) error) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (w *sweep) write(fn func(*tx) error) error {
 	case took > sweepTime:
 		w.step = max(w.step/2, 1)
 	case took < sweepTime/3:
-		w.step = min(w.step*2, mostSweep)
+		w.step = min(w.step*2, maxSweep)
 	}
 	rest := time.NewTimer(sweepRest * took)
 	defer rest.Stop()
@@ -183,23 +183,24 @@ func (w *sweep) write(fn func(*tx) error) error {
 }
 
 const (
-	// The newest delivery stays: its number must not be given again.
+	// The newest delivery stays, so that its num is not reused.
 	selectAged = `SELECT num, created_at FROM deliveries WHERE num > ? AND num < (SELECT max(num) FROM deliveries) ORDER BY num LIMIT ?`
 	expireAged = `UPDATE deliveries SET status = 'failed', failure_reason = 'expired', next_attempt_at = NULL, completed_at = ?4
 		WHERE num > ?1 AND num <= ?2 AND created_at < ?3 AND next_attempt_at IS NOT NULL`
 )
 
-// removal is the removal of some deliveries with all that belongs to them.
+// removal is a set of queries that remove deliveries with everything that belongs to them.
 type removal struct {
 	parts      [4]string
 	deliveries string
 }
 
-// newRemoval returns the removal of the deliveries for which a condition holds.
+// newRemoval returns the removal of the deliveries that match a condition.
 func newRemoval(which string) removal {
 	return removal{
 		parts: [...]string{
-			"DELETE FROM delivery_events WHERE (program_id, seq, delivery) IN (SELECT d.program_id, j.value, d.num FROM deliveries d, json_each(d.seqs) j WHERE d.seqs IS NOT NULL AND " + which + ")",
+			"DELETE FROM delivery_events WHERE (program_id, seq, delivery) IN (SELECT d.program_id, j.value, d.num " +
+				"FROM deliveries d, json_each(d.seqs) j WHERE d.seqs IS NOT NULL AND " + which + ")",
 			"DELETE FROM stored_responses WHERE (program_id, delivery) IN (SELECT program_id, num FROM deliveries WHERE " + which + ")",
 			"DELETE FROM attempts WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + ")",
 			"DELETE FROM responses WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + ")",
@@ -208,10 +209,10 @@ func newRemoval(which string) removal {
 	}
 }
 
-// removalOfAged removes those of a range of deliveries that ended before a time.
+// removalOfAged removes the deliveries in a range that completed before a time.
 var removalOfAged = newRemoval("num > ?1 AND num <= ?2 AND completed_at < ?3")
 
-// removeDeliveries removes deliveries, and returns how many there were.
+// removeDeliveries removes deliveries, and returns their number.
 func (t *tx) removeDeliveries(r *removal, args ...any) (int64, error) {
 	for _, query := range r.parts {
 		if err := t.Exec(query, args...); err != nil {
@@ -221,7 +222,7 @@ func (t *tx) removeDeliveries(r *removal, args ...any) (int64, error) {
 	return t.Affected(r.deliveries, args...)
 }
 
-// deliveries ends what has waited too long, and removes what ended long ago.
+// deliveries expires old pending deliveries, and removes old completed ones.
 func (w *sweep) deliveries() error {
 	for after, more := int64(0), true; more; {
 		to, n, err := w.aged(after)
@@ -244,8 +245,8 @@ func (w *sweep) deliveries() error {
 	return nil
 }
 
-// aged returns how far the deliveries after a num are older than the edge, and
-// how many those are: as many as one step looks at.
+// aged returns the last of the next deliveries after a num that are older than the edge, and
+// their number, at most one step.
 func (w *sweep) aged(after int64) (to int64, n int, err error) {
 	to = after
 	err = w.s.db.Each(w.ctx, selectAged, []any{after, w.step}, func(scan func(...any) error) error {
@@ -253,7 +254,7 @@ func (w *sweep) aged(after int64) (to int64, n int, err error) {
 		if err := scan(&num, &created); err != nil {
 			return err
 		}
-		if created < w.edge { // and so is every one before it
+		if created < w.edge { // as are all before it
 			to, n = num, n+1
 		}
 		return nil
@@ -261,8 +262,8 @@ func (w *sweep) aged(after int64) (to int64, n int, err error) {
 	return to, n, err
 }
 
-// removeAged expires those of a range of deliveries that still wait, and removes
-// those that ended before the edge.
+// removeAged expires the pending deliveries in a range, and removes those that completed before
+// the edge.
 func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 	now, err := t.now()
 	if err != nil {
@@ -278,10 +279,11 @@ func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 	return swept, err
 }
 
-// announceExpired tells after the commit who waits for one of the pings that
-// expire, and the queues of what expires: an ordered one goes on with the next.
+// announceExpired notifies, after the commit, requests that wait for an expiring ping, and the
+// queues of expiring deliveries, since an ordered queue continues with the next one.
 func (w *sweep) announceExpired(t *tx, after, to int64) error {
-	return t.Each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
+	return t.Each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? "+
+		"AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
 		var id, subscription string
 		var ping bool
 		err := scan((*deliveryID)(&id), &subscription, &ping)
@@ -298,22 +300,21 @@ func (w *sweep) announceExpired(t *tx, after, to int64) error {
 
 const (
 	selectAgedEvents = "SELECT seq FROM events WHERE program_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-	// Whose cursor has yet to pass some of these events, and how many of them it
-	// would have brought.
-	selectLosers = `SELECT c.subscription_id, c.seq, (
+	// Subscriptions that still wait for some of these events, and for how many.
+	selectPendingLosses = `SELECT c.subscription_id, c.seq, (
 			SELECT count(*) FROM interests i JOIN events e ON e.program_id = s.program_id AND e.name = i.name
 				AND e.seq > max(i.after_seq, c.seq, ?2) AND e.seq <= min(coalesce(i.until_seq, ?3), ?3)
 			WHERE i.subscription_id = c.subscription_id) AS lost
 		FROM subscriptions s INDEXED BY subscriptions_by_program JOIN cursors c ON c.subscription_id = s.id
 		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0`
-	passLost = "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?"
+	skipLost = "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?"
 	addLost  = `INSERT INTO losses (subscription_id, events, first_at, last_at) VALUES (?1, ?2, ?3, ?3)
 		ON CONFLICT DO UPDATE SET events = events + ?2, last_at = ?3`
 	removeEvents = `DELETE FROM events WHERE program_id = ?1 AND seq > ?2 AND seq <= ?3
 		AND NOT EXISTS (SELECT 1 FROM delivery_events x WHERE x.program_id = events.program_id AND x.seq = events.seq)`
 )
 
-// events removes the oldest of each program's log.
+// events removes the oldest events of each program.
 func (w *sweep) events() error {
 	var programs []string
 	err := w.s.db.Each(w.ctx, "SELECT id FROM programs", nil, func(scan func(...any) error) error {
@@ -339,9 +340,9 @@ func (w *sweep) eventsOf(programID string) error {
 	if err := w.s.db.Scan(w.ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &head); err != nil {
 		return err
 	}
-	until = min(until, head-1) // the newest holds the log's end
+	until = min(until, head-1) // the newest event marks the end of the log
 	lost := make(map[string]int64)
-	// What was passed is lost, also when the sweep does not come to its end.
+	// Alert about skipped events even if the sweep fails.
 	err = errors.Join(w.eventsUpTo(programID, until, lost), w.alertLosses(programID, lost))
 	if err == nil {
 		err = w.forgetDelivered(programID)
@@ -352,14 +353,15 @@ func (w *sweep) eventsOf(programID string) error {
 func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64) error {
 	for after := int64(0); after < until; {
 		to := after
-		err := w.s.db.Each(w.ctx, selectAgedEvents, []any{programID, after, until, w.step}, func(scan func(...any) error) error { return scan(&to) })
+		err := w.s.db.Each(w.ctx, selectAgedEvents, []any{programID, after, until, w.step},
+			func(scan func(...any) error) error { return scan(&to) })
 		if err != nil {
 			return err
 		}
 		if to == after {
 			return nil
 		}
-		if err := w.passLosses(programID, after, to, lost); err != nil {
+		if err := w.skipLosses(programID, after, to, lost); err != nil {
 			return err
 		}
 		var removed int64
@@ -376,35 +378,34 @@ func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64)
 	return nil
 }
 
-// loser is a subscription that waits for events that are about to be removed.
-type loser struct {
+// pendingLoss is a subscription that waits for events that are about to be removed.
+type pendingLoss struct {
 	id     string
 	cursor int64
 	events int64
 }
 
-// passLosses moves the cursors that have not come past a piece of the log, so
-// that nothing can be formed from it any more, and counts what that costs. Who
-// loses is found out by reading: it can only become less meanwhile, since new
-// interest begins at the end of the log.
-func (w *sweep) passLosses(programID string, after, to int64, lost map[string]int64) error {
+// skipLosses moves the cursors that have not passed a part of the log to its end, so that
+// nothing can be delivered from it any more, and counts the losses. It reads them outside the
+// writer: they can only become fewer, since new interests begin at the end of the log.
+func (w *sweep) skipLosses(programID string, after, to int64, lost map[string]int64) error {
 	for {
-		losers, err := w.losers(programID, after, to)
-		if err != nil || len(losers) == 0 {
+		losses, err := w.pendingLosses(programID, after, to)
+		if err != nil || len(losses) == 0 {
 			return err
 		}
-		for len(losers) > 0 {
-			some := losers[:min(len(losers), w.step)]
-			losers = losers[len(some):]
-			var passed []loser
+		for len(losses) > 0 {
+			some := losses[:min(len(losses), w.step)]
+			losses = losses[len(some):]
+			var skipped []pendingLoss
 			err := w.write(func(t *tx) (err error) {
-				passed, err = w.pass(t, some, to)
+				skipped, err = w.skip(t, some, to)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			for _, l := range passed {
+			for _, l := range skipped {
 				lost[l.id] += l.events
 				w.swept.Lost += l.events
 			}
@@ -412,23 +413,23 @@ func (w *sweep) passLosses(programID string, after, to int64, lost map[string]in
 	}
 }
 
-// losers returns the subscriptions that wait for events of a piece of the log.
-func (w *sweep) losers(programID string, after, to int64) (losers []loser, err error) {
-	err = w.s.db.Each(w.ctx, selectLosers, []any{programID, after, to}, func(scan func(...any) error) error {
-		var l loser
+// pendingLosses returns the subscriptions that wait for events in a part of the log.
+func (w *sweep) pendingLosses(programID string, after, to int64) (losses []pendingLoss, err error) {
+	err = w.s.db.Each(w.ctx, selectPendingLosses, []any{programID, after, to}, func(scan func(...any) error) error {
+		var l pendingLoss
 		err := scan(&l.id, &l.cursor, &l.events)
-		losers = append(losers, l)
+		losses = append(losses, l)
 		return err
 	})
-	return losers, err
+	return losses, err
 }
 
-// pass moves the cursors of losers to a seq, and returns those whose cursor was
-// still where it was read: the others have moved on or are deleted.
-func (w *sweep) pass(t *tx, losers []loser, to int64) (passed []loser, err error) {
+// skip moves cursors to a seq, and returns those that were still where they were read. The
+// others have moved on or are deleted.
+func (w *sweep) skip(t *tx, losses []pendingLoss, to int64) (skipped []pendingLoss, err error) {
 	now := w.s.clock.now().UnixMilli()
-	for _, l := range losers {
-		n, err := t.Affected(passLost, to, l.id, l.cursor)
+	for _, l := range losses {
+		n, err := t.Affected(skipLost, to, l.id, l.cursor)
 		if err != nil {
 			return nil, err
 		}
@@ -438,25 +439,24 @@ func (w *sweep) pass(t *tx, losers []loser, to int64) (passed []loser, err error
 		if err := t.Exec(addLost, l.id, l.events, now); err != nil {
 			return nil, err
 		}
-		passed = append(passed, l)
+		skipped = append(skipped, l)
 		t.AfterCommit(func() { w.s.watchers.subscriptionChanged(l.id) })
 	}
-	return passed, nil
+	return skipped, nil
 }
 
-// alertLosses tells the operator what retention has cost subscriptions so far:
-// once a day each, however many sweeps go on costing more.
+// alertLosses alerts the operator of the losses of each subscription, at most once a day each.
 func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	for id := range lost {
 		err := w.s.writer.do(func(t *tx) error {
-			var told bool
-			if err := t.Scan(selectTold, []any{id, w.s.clock.now().Add(-lossesTold).UnixMilli()}, &told); err != nil || told {
+			var alerted bool
+			if err := t.Scan(selectAlerted, []any{id, w.s.clock.now().Add(-lossAlertInterval).UnixMilli()}, &alerted); err != nil || alerted {
 				return err
 			}
 			sub, err := t.subscription(programID, id)
 			var gone *webhook.Error
 			if errors.As(err, &gone) {
-				return nil // with its subscription
+				return nil // the subscription was deleted
 			} else if err != nil {
 				return err
 			}
@@ -478,12 +478,13 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 }
 
 const (
-	lossesTold = 24 * time.Hour
-	selectTold = "SELECT EXISTS (SELECT 1 FROM alerts WHERE subscription_id = ? AND name = 'events_lost' AND created_at > ?)"
+	lossAlertInterval = 24 * time.Hour
+
+	selectAlerted = "SELECT EXISTS (SELECT 1 FROM alerts WHERE subscription_id = ? AND name = 'events_lost' AND created_at > ?)"
 )
 
-// stats removes the statistics by the minute after two days, those by the hour
-// with all else.
+// stats removes statistics by the minute after two days, and those by the hour with all other
+// records.
 func (w *sweep) stats() error {
 	for _, part := range []struct {
 		span time.Duration
@@ -502,17 +503,18 @@ func (w *sweep) stats() error {
 	return nil
 }
 
-// rest removes what is small.
+// rest removes all other kinds of records.
 func (w *sweep) rest() error {
 	now := w.s.clock.wait(w.s.clock.now())
 	for _, part := range []struct {
-		find   string // the keys of what goes
+		find   string // selects the keys of the records to remove
 		edge   int64
 		remove []string
 	}{
 		{selectExpired, now, []string{"DELETE FROM idempotency_keys WHERE rowid IN (SELECT value FROM json_each(?))"}},
 		{selectAgedReplays, w.edge, []string{"DELETE FROM replays WHERE id IN (SELECT value FROM json_each(?))"}},
-		{selectAgedBulkLinks, w.edge, []string{"DELETE FROM bulk_run_deliveries WHERE (run, delivery) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"}},
+		{selectAgedBulkLinks, w.edge,
+			[]string{"DELETE FROM bulk_run_deliveries WHERE (run, delivery) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"}},
 		{selectAgedBulkRuns, w.edge, []string{"DELETE FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectAgedAlerts, w.edge, []string{
 			"DELETE FROM alert_sends WHERE alert IN (SELECT value FROM json_each(?))",
@@ -544,12 +546,12 @@ func (w *sweep) rest() error {
 	return nil
 }
 
-// keys returns the keys that a query finds for one step.
+// keys returns the keys that a query selects for one step.
 func (w *sweep) keys(find string, which any) (keys []any, err error) {
 	err = w.s.db.Each(w.ctx, find, []any{which, w.step}, func(scan func(...any) error) error {
 		var key any
 		err := scan(&key)
-		if text, ok := key.([]byte); ok { // as one of the drivers has it
+		if text, ok := key.([]byte); ok { // one of the drivers returns bytes
 			key = string(text)
 		}
 		keys = append(keys, key)
@@ -558,7 +560,7 @@ func (w *sweep) keys(find string, which any) (keys []any, err error) {
 	return keys, err
 }
 
-// remove runs the queries with the keys in one step.
+// remove runs queries with the keys in one step.
 func (w *sweep) remove(keys []any, queries []string) error {
 	list, err := json.Marshal(keys)
 	if err != nil {
@@ -577,17 +579,19 @@ func (w *sweep) remove(keys []any, queries []string) error {
 var (
 	selectAgedReplays  = "SELECT id FROM replays WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
 	selectAgedBulkRuns = "SELECT num FROM bulk_runs WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
-	// They are many for one run.
-	selectAgedBulkLinks = "SELECT json_array(x.run, x.delivery) FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num WHERE r.completed_at < ? LIMIT ?"
-	// One that is yet to be sent is young, unless alerts are not sent any more.
+	// One run may have many.
+	selectAgedBulkLinks = "SELECT json_array(x.run, x.delivery) FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num " +
+		"WHERE r.completed_at < ? LIMIT ?"
+	// Alerts that are yet to be sent are newer, unless sending was switched off.
 	selectAgedAlerts    = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	selectAgedSends     = "SELECT num FROM (SELECT num, created_at FROM alert_sends ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	selectAgedIncidents = "SELECT num FROM incidents WHERE closed_at < ? ORDER BY closed_at LIMIT ?"
-	// Deleted subscriptions of which no delivery is left.
-	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (" + byCreation.query("1", "s.id", "", "") + ") ORDER BY deleted_at LIMIT ?"
+	// Deleted subscriptions without deliveries.
+	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (" + byCreation.query("1", "s.id", "",
+		"") + ") ORDER BY deleted_at LIMIT ?"
 )
 
-// LostEvents returns how many events a subscription has lost to retention.
+// LostEvents returns the number of events that a subscription has lost to retention.
 func (s Subscriptions) LostEvents(ctx context.Context, subscriptionID string) (n int64, err error) {
 	return n, s.db.Scan(ctx, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{subscriptionID}, &n)
 }

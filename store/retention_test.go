@@ -162,16 +162,16 @@ func TestRetentionLeavesCursorsThatMoved(t *testing.T) {
 		sub, slow := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 		w := &sweep{s: s.core, ctx: t.Context(), edge: time.Now().UnixMilli(), step: firstSweep}
-		losers, err := w.losers("p", 0, 2)
+		losers, err := w.pendingLosses("p", 0, 2)
 		if err != nil || len(losers) != 2 {
 			t.Fatalf("%d subscriptions wait (%v), want 2", len(losers), err)
 		}
 		if c := form(t, s, queue(t, s, sub.ID), 100); len(c.Events) != 3 {
 			t.Fatalf("the delivery has %d events, want 3", len(c.Events))
 		}
-		var passed []loser
+		var passed []pendingLoss
 		must(t, w.write(func(t *tx) (err error) {
-			passed, err = w.pass(t, losers, 2)
+			passed, err = w.skip(t, losers, 2)
 			return err
 		}))
 		if len(passed) != 1 || passed[0].id != slow.ID {

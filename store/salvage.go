@@ -14,10 +14,10 @@ import (
 	"service/webhook"
 )
 
-// OldData is the data directory of a service that runs no more: of a primary that
-// a standby has replaced. It is only read, and no file of it is changed.
+// OldData is the data directory of a service that no longer runs, such as a primary that a
+// standby has replaced. It is only read, and none of its files is changed.
 type OldData struct {
-	// Warning says that a part of the data cannot be read, "" when all can.
+	// Warning describes which part of the data cannot be read, "" if all of it can.
 	Warning string
 
 	db     *sqlite.Unchanged
@@ -27,20 +27,20 @@ type OldData struct {
 	dictionaries dictionaries
 }
 
-// oldestReadable is the oldest schema that OldData can read: events have had their
-// trace since, the newest column that is read.
+// oldestReadable is the oldest schema that OldData can read: the first with the column
+// traceparent of events.
 const oldestReadable = 7
 
-// deliveredSchema is the first schema that has the table delivered, and packedSchema
-// the first whose events may be compressed.
+// deliveredSchema is the first schema with the table delivered, and packedSchema the first with
+// compressed events.
 const deliveredSchema, packedSchema = 12, 13
 
-// OpenOldData locks a data directory and opens its database to be read. The error
-// wraps [ErrLocked] when a process has it. The caller must call Close.
+// OpenOldData locks a data directory and opens its database for reading. The error wraps
+// [ErrLocked] if a process has it open. The caller must call Close.
 func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	path := filepath.Join(dir, databaseFile)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no data in %s: %s is not there", dir, path)
+		return nil, fmt.Errorf("there is no data in %s: %s does not exist", dir, path)
 	}
 	o := new(OldData)
 	defer func() {
@@ -53,7 +53,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	}
 	switch err := checkFiles(dir); {
 	case errors.Is(err, ErrDamaged):
-		o.Warning = err.Error() // what is before the damage is worth as much
+		o.Warning = err.Error() // what is before the damage can still be read
 	case err != nil:
 		return nil, err
 	}
@@ -68,11 +68,12 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	case o.schema == 0:
-		return nil, fmt.Errorf("%s holds nothing of the service", path)
+		return nil, fmt.Errorf("%s is not a database of this service", path)
 	case o.schema > newest:
-		return nil, fmt.Errorf("%s has schema %d, and this binary knows schemas up to %d: use a newer binary", path, o.schema, newest)
+		return nil, fmt.Errorf("%s has schema %d, but this binary supports schemas up to %d: use a newer binary", path, o.schema, newest)
 	case o.schema < oldestReadable:
-		return nil, fmt.Errorf("%s has schema %d, and this binary reads old data from schema %d on: use the binary that wrote it", path, o.schema, oldestReadable)
+		return nil, fmt.Errorf("%s has schema %d, but this binary reads old data only from schema %d on: use the binary that wrote it", path,
+			o.schema, oldestReadable)
 	}
 	if err := checkCommits(ctx, path, o.db.DB); errors.Is(err, ErrMissing) && o.Warning == "" {
 		o.Warning = err.Error()
@@ -83,7 +84,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	return o, o.dictionaries.read(func(query string, row func(scan func(...any) error) error) error { return o.each(ctx, query, nil, row) })
 }
 
-// Close gives the data directory up.
+// Close releases the data directory.
 func (o *OldData) Close() error {
 	var errs []error
 	if o.db != nil {
@@ -103,7 +104,7 @@ func (o *OldData) each(ctx context.Context, query string, args []any, row func(s
 	return sqlite.Drain(rows, row)
 }
 
-// Programs returns the ids of all programs, in their order.
+// Programs returns the ids of all programs in ascending order.
 func (o *OldData) Programs(ctx context.Context) (all []string, err error) {
 	err = o.each(ctx, "SELECT id FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
 		var id string
@@ -114,27 +115,28 @@ func (o *OldData) Programs(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
-// OldEvent is an event of [OldData].
+// OldEvent is an event in [OldData].
 type OldEvent struct {
 	Seq        int64
 	ID         string
 	ReceivedAt time.Time
 }
 
-// EventsAfter returns the next events of a program's log after seq, at most limit.
+// EventsAfter returns the next events of a program after seq, at most limit.
 func (o *OldData) EventsAfter(ctx context.Context, programID string, seq int64, limit int) (events []OldEvent, err error) {
-	err = o.each(ctx, "SELECT seq, id, received_at FROM events WHERE program_id = ? AND seq > ? ORDER BY seq LIMIT ?", []any{programID, seq, limit}, func(scan func(...any) error) error {
-		var e OldEvent
-		var received int64
-		err := scan(&e.Seq, &e.ID, &received)
-		e.ReceivedAt = time.UnixMilli(received).UTC()
-		events = append(events, e)
-		return err
-	})
+	err = o.each(ctx, "SELECT seq, id, received_at FROM events WHERE program_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+		[]any{programID, seq, limit}, func(scan func(...any) error) error {
+			var e OldEvent
+			var received int64
+			err := scan(&e.Seq, &e.ID, &received)
+			e.ReceivedAt = time.UnixMilli(received).UTC()
+			events = append(events, e)
+			return err
+		})
 	return events, err
 }
 
-// SalvagedEvent is an event to be published again.
+// SalvagedEvent is an event to publish again.
 type SalvagedEvent struct {
 	JSON  []byte        `json:"json"` // as it was delivered
 	Trace webhook.Trace `json:"trace,omitempty"`
@@ -150,7 +152,7 @@ const (
 		WHERE e.program_id = ?1 AND e.seq = ?2 AND r.first_seq <= ?2 AND r.last_seq >= ?2)`
 )
 
-// Event returns one event, and whether a subscriber has accepted it already.
+// Event returns an event, and whether a subscriber has already accepted it.
 func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e SalvagedEvent, delivered bool, err error) {
 	var id string
 	var trace sql.NullString
@@ -165,15 +167,15 @@ func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e Sal
 	return e, delivered, err
 }
 
-// Records returns what [Store.Records] does.
+// Records is [Store.Records] for the old data.
 func (o *OldData) Records(ctx context.Context) ([]Record, error) {
 	return records(func(query string, row func(scan func(...any) error) error) error {
 		return o.each(ctx, query, nil, row)
 	})
 }
 
-// Missing returns those of the ids, in their order, that no event of a program
-// has. Known is false when there is no such program.
+// Missing returns the ids that no event of a program has, in the given order. Known is false if
+// there is no such program.
 func (s Events) Missing(ctx context.Context, programID string, ids []string) (missing []string, known bool, err error) {
 	if err := s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{programID}, &known); err != nil {
 		return nil, false, err
@@ -190,20 +192,20 @@ func (s Events) Missing(ctx context.Context, programID string, ids []string) (mi
 const selectMissing = `SELECT x.value FROM json_each(?2) x
 	WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ?1 AND e.id = x.value) ORDER BY x.key`
 
-// Record is a record that is not an event, as far as two services that have
-// copies of it can be compared. It holds no secret.
+// Record is what is compared between two services of a record that is not an event. It contains
+// no secret.
 type Record struct {
 	Kind      string    `json:"kind"` // program, subscription, token or admin
 	ID        string    `json:"id"`
 	ProgramID string    `json:"program_id,omitempty"`
-	Label     string    `json:"label,omitempty"` // what an admin knows it by
+	Label     string    `json:"label,omitempty"` // a name for admins
 	CreatedAt time.Time `json:"created_at"`
-	Revision  int64     `json:"revision,omitempty"` // rises with every change
+	Revision  int64     `json:"revision,omitempty"` // incremented by every change
 	Ended     bool      `json:"ended,omitempty"`    // deleted, or revoked
 }
 
-// Records returns all programs, subscriptions, tokens and admins, in the order of
-// their kinds and then of their creation.
+// Records returns all programs, subscriptions, tokens and admins, ordered by kind and then by
+// creation.
 func (s *Store) Records(ctx context.Context) ([]Record, error) {
 	return records(func(query string, row func(scan func(...any) error) error) error {
 		return s.db.Each(ctx, query, nil, row)
@@ -215,7 +217,8 @@ func records(each func(query string, row func(scan func(...any) error) error) er
 	for _, kind := range [...]struct{ name, query string }{
 		{"program", "SELECT id, id, '', created_at, 0, 0 FROM programs ORDER BY created_at, id"},
 		{"subscription", "SELECT id, program_id, url, created_at, revision, deleted_at IS NOT NULL FROM subscriptions ORDER BY created_at, id"},
-		{"token", "SELECT id, program_id, hint || '… of user ' || user_id, created_at, 0, revoked_at IS NOT NULL FROM tokens ORDER BY created_at, id"},
+		{"token", "SELECT id, program_id, hint || '… of user ' || user_id, created_at, 0, revoked_at IS NOT NULL FROM tokens " +
+			"ORDER BY created_at, id"},
 		{"admin", "SELECT id, '', email, created_at, 0, 0 FROM admins ORDER BY created_at, id"},
 	} {
 		err := each(kind.query, func(scan func(...any) error) error {
@@ -236,15 +239,15 @@ func records(each func(query string, row func(scan func(...any) error) error) er
 	return all, nil
 }
 
-// Difference is what an old primary knows of a record, and the new one does not.
+// Difference is a record that differs on an old primary from that on the new one.
 type Difference struct {
 	Record
 	What string // "created", "changed" or "ended"
 }
 
-// CompareRecords returns what was done to records on an old primary alone: what
-// is only there, what has a higher revision there, and what has ended there and
-// not here. What was done here since is left out.
+// CompareRecords returns the records that were changed on the old primary only: those that
+// exist only there, have a higher revision there, or are ended there but not here. Changes made
+// here are omitted.
 func CompareRecords(old, present []Record) (all []Difference) {
 	type key struct{ kind, id string }
 	here := make(map[key]Record, len(present))

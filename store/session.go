@@ -21,33 +21,35 @@ const (
 	selectSessions = "SELECT " + sessionColumns + " FROM sessions s INDEXED BY sessions_by_admin CROSS JOIN admins a ON a.id = s.admin_id" +
 		" WHERE s.admin_id = ? AND s.seen_at > ? AND s.expires_at > ? ORDER BY s.created_at DESC"
 
-	deleteExpiredSessions = "DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions INDEXED BY sessions_by_expiry WHERE expires_at <= ? LIMIT 256)"
-	deleteOldestSessions  = "DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions INDEXED BY sessions_by_admin WHERE admin_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)"
-	deleteAdminSessions   = "DELETE FROM sessions INDEXED BY sessions_by_admin WHERE admin_id = ? AND id <> ?"
-	countAdminSessions    = "SELECT count(*) FROM sessions INDEXED BY sessions_by_admin WHERE admin_id = ? AND id <> ? AND seen_at > ? AND expires_at > ?"
+	deleteExpiredSessions = "DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions INDEXED BY sessions_by_expiry " +
+		"WHERE expires_at <= ? LIMIT 256)"
+	deleteOldestSessions = "DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions INDEXED BY sessions_by_admin " +
+		"WHERE admin_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)"
+	deleteAdminSessions = "DELETE FROM sessions INDEXED BY sessions_by_admin WHERE admin_id = ? AND id <> ?"
+	countAdminSessions  = "SELECT count(*) FROM sessions INDEXED BY sessions_by_admin WHERE admin_id = ? AND id <> ? AND seen_at > ? " +
+		"AND expires_at > ?"
 )
 
-// The bounds of what is remembered of a browser, in bytes, and how often it is
-// noted that it was seen.
 const (
-	maxAgent     = 256
-	sessionNoted = time.Minute
+	maxAgent            = 256         // stored bytes of a user agent
+	sessionSaveInterval = time.Minute // shortest interval between updates of seen_at
 )
 
-// CreateSession signs an admin in with one browser, and returns the session and
-// its secret: 32 random bytes in base64url, of which only the SHA-256 is kept.
-// checked is the hash that the password was checked against: the error is a
-// *webhook.Error when it is not the admin's any more, or the admin is removed.
-// replaced is the secret of the session that the browser had before, which
-// ends; "" for none.
-func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, address, agent, replaced string) (webhook.Session, string, error) {
+// CreateSession signs an admin in with a browser, and returns the session and its secret: 32
+// random bytes in base64url, of which only the SHA-256 is stored. checked is the hash that the
+// password was checked against; the error is a *webhook.Error if the password has changed
+// since, or the admin was removed. replaced is the secret of the browser's previous session,
+// which ends; "" for none.
+func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, address, agent,
+	replaced string) (webhook.Session, string, error) {
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	var random [32]byte
 	rand.Read(random[:])
 	secret := base64.RawURLEncoding.EncodeToString(random[:])
 	hash := sha256.Sum256([]byte(secret))
 	agent = strings.ToValidUTF8(agent[:min(len(agent), maxAgent)], "")
-	s := webhook.Session{ID: webhook.NewID(), AdminID: adminID, Address: address, Agent: agent, CreatedAt: now, SeenAt: now, ExpiresAt: now.Add(webhook.SessionLife)}
+	s := webhook.Session{ID: webhook.NewID(), AdminID: adminID, Address: address, Agent: agent, CreatedAt: now, SeenAt: now,
+		ExpiresAt: now.Add(webhook.SessionLife)}
 	known, err := w.t.Affected("UPDATE admins SET signed_in_at = ? WHERE id = ? AND password = ?", now.UnixMilli(), adminID, string(checked))
 	if err == nil && known == 0 {
 		err = webhook.NotFound("admin")
@@ -62,21 +64,22 @@ func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, addre
 		err = w.t.Exec(deleteOldestSessions, adminID, webhook.MaxSessions-1)
 	}
 	if err == nil {
-		err = w.t.Exec("INSERT INTO sessions (hash, id, admin_id, address, agent, created_at, seen_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+		err = w.t.Exec("INSERT INTO sessions (hash, id, admin_id, address, agent, created_at, seen_at, expires_at) "+
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 			hash[:], s.ID, s.AdminID, s.Address, s.Agent, now.UnixMilli(), now.UnixMilli(), s.ExpiresAt.UnixMilli())
 	}
 	return s, secret, err
 }
 
-// Get returns the session of a secret, and false when there is none that is
-// good. It notes that the session was seen, about once a minute; while nothing
-// can be written that cannot be noted, and no session ends for not being seen.
+// Get returns the session with a secret, and false if there is no active one. It updates the
+// time at which the session was seen, about once a minute. While the store is not writable, it
+// cannot, and no session ends for inactivity.
 func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool, error) {
-	found, good, err := s.GetUnnoted(ctx, secret)
+	found, good, err := s.GetUnseen(ctx, secret)
 	if err != nil || !good {
 		return found, good, err
 	}
-	if now := s.clock.now(); now.Sub(found.SeenAt) >= sessionNoted {
+	if now := s.clock.now(); now.Sub(found.SeenAt) >= sessionSaveInterval {
 		hash := sha256.Sum256([]byte(secret))
 		err := s.write(ctx, func(w Write) error {
 			return w.t.Exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
@@ -89,10 +92,9 @@ func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool
 	return found, true, nil
 }
 
-// GetUnnoted is Session for what a browser asks for by itself, such as a
-// page that keeps itself new: it does not note that the session was seen, which
-// ends when nobody looks at anything for long enough.
-func (s Sessions) GetUnnoted(ctx context.Context, secret string) (webhook.Session, bool, error) {
+// GetUnseen is Get for requests that a browser makes by itself, such as those of a live page.
+// It does not mark the session as seen, so that it ends when the admin is inactive.
+func (s Sessions) GetUnseen(ctx context.Context, secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	found, err := scanSession(func(dest ...any) error { return s.db.Scan(ctx, selectSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
@@ -109,20 +111,20 @@ func (s Sessions) GetUnnoted(ctx context.Context, secret string) (webhook.Sessio
 	return found, judged.Good(now), nil
 }
 
-// List returns the sessions of an admin that are good, the newest first. There
-// are at most [webhook.MaxSessions].
+// List returns the active sessions of an admin, at most [webhook.MaxSessions], newest first.
 func (s Sessions) List(ctx context.Context, adminID string) ([]webhook.Session, error) {
 	var all []webhook.Session
 	now := s.clock.now()
-	err := s.db.Each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, func(scan func(...any) error) error {
-		one, err := scanSession(scan)
-		all = append(all, one)
-		return err
-	})
+	err := s.db.Each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()},
+		func(scan func(...any) error) error {
+			one, err := scanSession(scan)
+			all = append(all, one)
+			return err
+		})
 	return all, err
 }
 
-// EndSession ends the session of a secret, and says whether there was one.
+// EndSession ends the session with a secret, and reports whether there was one.
 func (w Write) EndSession(secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	found, err := scanSession(func(dest ...any) error { return w.t.Scan(selectSession, []any{hash[:]}, dest...) })
@@ -135,8 +137,8 @@ func (w Write) EndSession(secret string) (webhook.Session, bool, error) {
 	return found, err == nil, err
 }
 
-// RevokeSession ends one session of an admin. The error is a *webhook.Error when
-// the admin has none of that id.
+// RevokeSession ends a session of an admin. The error is a *webhook.Error if the admin has no
+// session with this id.
 func (w Write) RevokeSession(adminID, id string) error {
 	ended, err := w.t.Affected("DELETE FROM sessions WHERE id = ? AND admin_id = ?", id, adminID)
 	if err == nil && ended == 0 {
@@ -145,13 +147,13 @@ func (w Write) RevokeSession(adminID, id string) error {
 	return err
 }
 
-// EndSessions ends all sessions of an admin but one, "" for all, and returns how
-// many of them were good.
-func (w Write) EndSessions(adminID, but string) (ended int, err error) {
+// EndSessions ends all sessions of an admin except one, "" for none, and returns how many
+// active ones it ended.
+func (w Write) EndSessions(adminID, except string) (ended int, err error) {
 	now := w.s.clock.now()
-	err = w.t.Scan(countAdminSessions, []any{adminID, but, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, &ended)
+	err = w.t.Scan(countAdminSessions, []any{adminID, except, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, &ended)
 	if err == nil {
-		err = w.t.Exec(deleteAdminSessions, adminID, but)
+		err = w.t.Exec(deleteAdminSessions, adminID, except)
 	}
 	return ended, err
 }
@@ -163,13 +165,13 @@ func scanSession(scan func(...any) error) (s webhook.Session, err error) {
 	return s, err
 }
 
-// A device is a browser that an admin has signed in with once. It keeps a mark
-// that tells it from strangers, which nobody else can make.
+// A device is a browser that an admin has signed in with before. It has a cookie value, the
+// mark, that only the service can issue.
 
-// deviceMark is what marks are authenticated as.
+// deviceMark is the purpose in the MAC of marks.
 const deviceMark = "device"
 
-// NewDevice returns a mark for a browser of an admin.
+// NewDevice returns a new mark for a browser of an admin.
 func (s Sessions) NewDevice(adminID string) string {
 	var random [16]byte
 	rand.Read(random[:])
@@ -177,8 +179,8 @@ func (s Sessions) NewDevice(adminID string) string {
 	return nonce + "." + base64.RawURLEncoding.EncodeToString(s.mac(deviceMark, adminID, nonce))
 }
 
-// Device returns the name of the browser that a mark of an admin was made for,
-// and false for what is no mark of that admin.
+// Device returns the name of the browser that an admin's mark was issued to, and false if the
+// mark is not valid for that admin.
 func (s Sessions) Device(adminID, mark string) (string, bool) {
 	nonce, sum, _ := strings.Cut(mark, ".")
 	got, err := base64.RawURLEncoding.Strict().DecodeString(sum)

@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	// The file of the database shrinks when more than half of it is free, and until a
-	// quarter is: what comes next needs some of it.
+	// The database file is shrunk when more than half of it is free, until a quarter is,
+	// which new records will use.
 	shrinkAbove = 2
 	shrinkTo    = 4
-	// shrinkLeast is how many bytes must be free for it to be worth while.
-	shrinkLeast = 16 << 20
-	// shrinkStep is the longest that a page may take to be given back. To find a page
-	// at the end of the file among the free ones SQLite reads the list of those: with
-	// many gigabytes of them, service compact is the better way.
+	// minShrink is the minimum number of free bytes.
+	minShrink = 16 << 20
+	// shrinkStep is the maximum time to return one page. SQLite searches the free list for
+	// pages at the end of the file; with many gigabytes of free pages, service compact is
+	// faster.
 	shrinkStep = 20 * time.Millisecond
 
 	selectPages = `SELECT page_count, freelist_count, page_size, auto_vacuum
 		FROM pragma_page_count, pragma_freelist_count, pragma_page_size, pragma_auto_vacuum`
-	incrementalVacuum = 2 // as PRAGMA auto_vacuum has it
+	incrementalVacuum = 2 // the value of PRAGMA auto_vacuum
 )
 
-// pages are those of the database's file.
+// pages describes the pages of the database file.
 type pages struct {
 	all, free int64
 	size      int64 // bytes of one
-	vacuum    int   // the mode of auto_vacuum
+	vacuum    int   // auto_vacuum
 }
 
 // scanPages reads the pages of a database.
@@ -35,30 +35,30 @@ func scanPages(scan func(query string, args []any, dest ...any) error) (p pages,
 	return p, scan(selectPages, nil, &p.all, &p.free, &p.size, &p.vacuum)
 }
 
-// excess returns how many free pages the file is to be rid of, 0 for none.
+// excess returns how many free pages to remove from the file, 0 for none.
 func (p pages) excess() int64 {
-	if p.vacuum != incrementalVacuum || p.free*p.size < shrinkLeast || p.free <= p.all/shrinkAbove {
+	if p.vacuum != incrementalVacuum || p.free*p.size < minShrink || p.free <= p.all/shrinkAbove {
 		return 0
 	}
 	return (shrinkTo*p.free - p.all + shrinkTo - 2) / (shrinkTo - 1)
 }
 
-// shrink gives free pages of the file back to the file system, when there are many,
-// in steps like those in which retention removes records.
+// shrink returns free pages to the file system if there are many, in steps like those of
+// retention.
 func (w *sweep) shrink() error {
 	p, err := scanPages(w.s.scanNow)
 	if err != nil {
 		return err
 	}
 	for left := p.excess(); left > 0; {
-		n := int64(1) << (bits.Len64(uint64(min(int64(w.step), left))) - 1) // a power of two: each is a statement that stays prepared
+		n := int64(1) << (bits.Len64(uint64(min(int64(w.step), left))) - 1) // a power of two, so that few statements are prepared
 		before, began, took := int64(0), time.Time{}, time.Duration(0)
 		err := w.write(func(t *tx) error {
 			began = time.Now()
 			if err := t.Scan("PRAGMA page_count", nil, &before); err != nil {
 				return err
 			}
-			// A row for each page: it moves none that nobody asks for.
+			// It returns a row for each page, and moves only pages whose rows are read.
 			err := t.Each(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", n), nil, func(func(...any) error) error { return nil })
 			took = time.Since(began)
 			return err

@@ -14,11 +14,11 @@ import (
 	"service/store/sqlite"
 )
 
-// standbyFolder is the directory in the data directory that has the copy.
+// standbyFolder is the directory in the data directory that contains the copy.
 const standbyFolder = "standby"
 
-// Standby is a data directory with a copy of a replica that is kept up to date
-// until it becomes the database there. It holds the directory's lock.
+// Standby is a locked data directory with a copy of a replica that is kept up to date until it
+// becomes the database.
 type Standby struct {
 	dir      string
 	cfg      *replica.Config
@@ -27,14 +27,13 @@ type Standby struct {
 	r        *Restoration
 }
 
-// OpenStandby locks a data directory for a copy of the replica. Keys are the
-// primary's secret keys, which the replica does not hold, see [ReadKeys]. The
-// error wraps [ErrNotEmpty] when there is a database and force is not set; with
-// it that database is put aside when the standby is promoted. The caller must
-// call Close.
+// OpenStandby locks a data directory for a copy of the replica. keys are the primary's secret
+// keys, see [ReadKeys], which the replica does not contain. The error wraps [ErrNotEmpty] if
+// there is a database and force is false; with force, that database is set aside when the
+// standby is promoted. The caller must call Close.
 func OpenStandby(dir string, cfg *replica.Config, keys []byte, force bool, logger *slog.Logger) (*Standby, error) {
 	if _, err := os.Lstat(filepath.Join(dir, databaseFile)); err == nil && !force {
-		return nil, fmt.Errorf("%w: there is %s in %s", ErrNotEmpty, databaseFile, dir)
+		return nil, fmt.Errorf("%w: %s exists in %s", ErrNotEmpty, databaseFile, dir)
 	}
 	r, err := Restore(dir, true)
 	if err != nil {
@@ -45,10 +44,11 @@ func OpenStandby(dir string, cfg *replica.Config, keys []byte, force bool, logge
 		return nil, errors.Join(err, r.Close())
 	}
 	path := filepath.Join(folder, databaseFile)
-	follower := replica.NewFollower(replica.FollowerConfig{Replica: cfg, Path: path, Logger: logger, Check: func(ctx context.Context, path string) (retry bool, err error) {
-		err = checkKeys(ctx, path, keys)
-		return !errors.Is(err, ErrUnfit) && !errors.Is(err, ErrKey), err
-	}})
+	follower := replica.NewFollower(replica.FollowerConfig{Replica: cfg, Path: path, Logger: logger,
+		Check: func(ctx context.Context, path string) (retry bool, err error) {
+			err = checkKeys(ctx, path, keys)
+			return !errors.Is(err, ErrUnfit) && !errors.Is(err, ErrKey), err
+		}})
 	return &Standby{dir: dir, cfg: cfg, path: path, follower: follower, r: r}, nil
 }
 
@@ -58,16 +58,15 @@ func (s *Standby) Close() error { return s.r.Close() }
 // State returns the state of the copy.
 func (s *Standby) State() replica.FollowerState { return s.follower.State() }
 
-// Follow keeps the copy up to date until ctx ends. It retries while the replica is
-// empty or cannot be reached, and makes a new copy when the present one cannot be
-// continued. The error wraps [ErrUnfit] or [ErrKey] when the keys are not the
-// primary's.
+// Follow keeps the copy up to date until ctx ends. It retries while the replica is empty or not
+// reachable, and makes a new copy if the current one cannot be continued. The error wraps
+// [ErrUnfit] or [ErrKey] if the keys are not the primary's.
 func (s *Standby) Follow(ctx context.Context) error { return s.follower.Follow(ctx) }
 
-// Promote brings the copy up to date with the replica, makes it the database of
-// the data directory, and unlocks that: it can be opened. Follow must have
-// returned, and no process may write to the replica any more. The second result
-// is the folder with what was replaced, see [Restoration.Commit].
+// Promote brings the copy up to date with the replica, makes it the database of the data
+// directory, and unlocks the directory. Follow must have returned, and no other process may
+// still write to the replica. The second result is the directory with what was replaced, see
+// [Restoration.Commit].
 func (s *Standby) Promote(ctx context.Context) (y Restored, aside string, err error) {
 	y.From = s.cfg.Target()
 	origin, state, err := s.follower.CatchUp(ctx)
@@ -93,9 +92,8 @@ func (s *Standby) Promote(ctx context.Context) (y Restored, aside string, err er
 	return y, aside, errors.Join(os.RemoveAll(filepath.Join(s.dir, standbyFolder)), s.r.Close())
 }
 
-// checkKeys checks that keys, the content of a key file, can decrypt the secrets
-// of the database at path. The error wraps [ErrUnfit] when they cannot, and when
-// keys is malformed.
+// checkKeys checks that keys, the content of a key file, decrypt the secrets of the database at
+// path. The error wraps [ErrUnfit] if they do not, or are malformed.
 func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
 	ring, err := parseKeyring(keys)
 	if err != nil {
@@ -109,12 +107,12 @@ func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
 	var check []byte
 	err = db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&check)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil // nothing was ever encrypted
+		return nil // nothing has been encrypted yet
 	} else if err != nil {
 		return err
 	}
 	if !ring.Fits(check) {
-		return fmt.Errorf("%w: its secrets are encrypted with another key than the one here: copy secret.key from the primary", ErrUnfit)
+		return fmt.Errorf("%w: its secrets are encrypted with a different key: copy secret.key from the primary", ErrUnfit)
 	}
 	return nil
 }

@@ -1,12 +1,15 @@
-// Package store is the truth: everything the service remembers, in one SQLite
-// file, and the only SQL.
+// Package store persists everything that the service stores, in one SQLite database. It
+// and store/sqlite are the only packages with SQL.
 //
-// It guarantees that what a method has reported as written is on disk
-// (fsynced), also after a power cut; that a method either did all it says or
-// nothing; and that no method returns a record of another program than the one
-// it was asked about. Writes share commits; reads never wait for the writer.
+// It guarantees:
 //
-// Rooms hear of each other's changes here, see [Store.Watch].
+//   - When a write method returns without an error, what it wrote is on disk (fsynced)
+//     and survives a power loss.
+//   - A write method does everything it documents, or nothing.
+//   - A method for one program never returns a record of another.
+//
+// Writes share commits. Reads never wait for the writer. Packages learn of each other's
+// changes through [Store.Watch].
 package store
 
 import (
@@ -30,52 +33,52 @@ import (
 	"service/webhook"
 )
 
-// Config says where the data is.
+// Config configures a store.
 type Config struct {
-	Dir    string // the data directory; made (0700) when it is not there
+	Dir    string // the data directory; created with mode 0700 if it does not exist
 	Logger *slog.Logger
-	// MinFreeDisk is how many bytes of the disk must be free for events to be
-	// accepted; AutoFreeDisk, or 0 for no limit.
+	// MinFreeDisk is the minimum number of free bytes on the disk for events to be
+	// accepted; AutoFreeDisk, or 0 for no minimum.
 	MinFreeDisk int64
-	// Retention is what [Store.Retain] is called with, for the forecast of the
-	// database's size; without it there is none.
+	// Retention is that of [Store.Retain], for the forecast of the database's size; zero
+	// for no forecast.
 	Retention Retention
-	// SendAlerts has alerts sent, and not only remembered and logged.
+	// SendAlerts makes alerts be sent; otherwise they are only stored and logged.
 	SendAlerts bool
-	// Dictionary is what events have in common, the newest and most frequent last:
-	// it compresses what is published. Nil: one that an earlier Open was given.
+	// Dictionary is text that events have in common, the newest and most frequent last.
+	// It compresses new events. Nil uses that of an earlier Open.
 	Dictionary []byte
-	// Now is the wall clock; time.Now unless a test sets a clock of its own.
+	// Now is the wall clock; nil for time.Now. Tests set it.
 	Now func() time.Time
-	// SecretKeyFile holds the key of the secrets, "" is secret.key in Dir. It
-	// lies outside of Dir, exists, and belongs to this data directory alone.
+	// SecretKeyFile contains the secret key, "" for secret.key in Dir. It must exist
+	// outside of Dir, and belong to this data directory only.
 	SecretKeyFile string
-	// Replica is the copy of the database elsewhere that [Store.Replicate] keeps;
-	// nil for none. A database that is not there is restored from it.
+	// Replica is where [Store.Replicate] keeps a copy of the database, nil for nowhere. A
+	// missing database is restored from it.
 	Replica *replica.Config
-	// BeforeRestore is called before a database that is not there is looked for in
-	// the replica; nil for nothing. After an error nothing is restored.
+	// BeforeRestore, unless nil, is called before a missing database is restored from the
+	// replica. If it fails, Open fails.
 	BeforeRestore func(context.Context) error
-	// AcknowledgeTimeout is how long [Store.Acknowledge] waits for the replica,
-	// which is needed then; 0: it does not wait, as a write is on disk when it returns.
+	// AcknowledgeTimeout is how long [Store.Acknowledge] waits for the replica, which
+	// must be set then; 0 to acknowledge what is on the local disk.
 	AcknowledgeTimeout time.Duration
 	// VerifyReplica is the time between two comparisons of the replica's content with
-	// the database; 0: there are none.
+	// the database, 0 for none.
 	VerifyReplica time.Duration
-	// Metrics is where the store's metrics are registered; nil is nowhere.
+	// Metrics is where the store registers its metrics; nil for nowhere.
 	Metrics *prometheus.Registry
-	// Fault makes statements fail in a test; nil for none.
+	// Fault makes statements fail in tests; nil for none.
 	Fault func(query string, write bool) sqlite.Fault
 }
 
-// Store is an open data directory. Its methods, and those of the handles that it
-// returns, are safe for concurrent use until Close. What belongs to one noun is
-// on its handle, see [Store.Deliveries].
+// Store is an open data directory. Its methods, and those of its handles, are safe for
+// concurrent use until Close. The methods of one noun are on its handle, see
+// [Store.Deliveries].
 type Store struct {
 	*core
 
 	closeOnce sync.Once
-	closed    error // what the first Close returned
+	closed    error // result of the first Close
 }
 
 // core is the state that the handles of a store share.
@@ -85,10 +88,10 @@ type core struct {
 	lock    *sqlite.DirLock
 	clock   *clock
 	disk    disk
-	db      *sqlite.DB // nil until it is open
+	db      *sqlite.DB // nil until opened
 	writer  *writer
 	keys    *keyring.Keyring
-	macKey  []byte // authenticates cursors and devices; no rotation changes it
+	macKey  []byte // authenticates cursors and devices; unaffected by key rotations
 	tail    *tail
 	lists   listLimits
 	metrics *metrics
@@ -97,40 +100,42 @@ type core struct {
 	hold        *hold
 
 	sendAlerts bool
-	alerts     map[webhook.AlertName]*atomic.Int64 // since Open; the map is not written to
+	alerts     map[webhook.AlertName]*atomic.Int64 // counts since Open; the map is read-only
 
 	retention    Retention // Config.Retention
 	dictionaries dictionaries
 	housekeeping housekeeping
 	quotas       quotas
-	afterStep    func() // called after each step of a sweep; of a test, nil for none
+	afterStep    func() // called after each step of a sweep in tests; nil for none
 
 	stats   stats
 	uses    tokenUses
 	sweptMu sync.Mutex
 	swept   Swept // since Open
-	// Up to this num, no delivery is to be removed because it succeeded.
+	// No delivery up to this num needs to be examined by removeEarly again.
 	deliveredFrom atomic.Int64
 
 	tokens   tokenCache
 	watchers watchers
 }
 
-// readers is how many reads can be under way at once.
+// readers is the maximum number of concurrent reads.
 const readers = 6
 
-// The files of a data directory that the store keeps.
-const (
-	databaseFile = "service.db" // and beside it SQLite's -wal and -shm
-)
+// databaseFile is the name of the database; SQLite adds -wal and -shm.
+const databaseFile = "service.db"
 
-// Open takes the data directory for this process, brings its schema up to date
-// and opens it. The error wraps [ErrLocked] when another process has it.
+// Open locks the data directory, migrates the database if necessary and opens it. The error
+// wraps [ErrLocked] if another process has the directory open.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Store{core: &core{dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk}, tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention, housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts}}
+	s := &Store{core: &core{
+		dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
+		tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention,
+		housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts,
+	}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
 		s.alerts[name] = new(atomic.Int64)
@@ -156,7 +161,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	if err := tidy(cfg.Dir); err != nil {
-		s.logger.Warn("what a process that was killed has left cannot be removed", "error", err)
+		s.logger.Warn("failed to remove unfinished files of a killed process", "error", err)
 	}
 	if err := finishRestore(cfg.Dir, s.logger); err != nil {
 		return nil, err
@@ -183,8 +188,8 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	if err := s.writer.do(s.recoverClock); Unavailable(err) {
-		// What is there can be read meanwhile; nothing is claimed before.
-		s.logger.Error("the clock cannot be looked after before the store can be written", "error", err)
+		// The store can be read. Nothing is claimed before the clock is recovered.
+		s.logger.Error("store not writable; checking the clock later", "error", err)
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -197,7 +202,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	return s, nil
 }
 
-// openDatabase opens the database for the store's writer.
+// openDatabase opens the database.
 func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err error) {
 	check := func(ctx context.Context, db *sql.DB) error { return checkCommits(ctx, path, db) }
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
@@ -212,14 +217,14 @@ func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err 
 	return err
 }
 
-// hooks are what the store adds to every commit.
+// hooks returns what the store adds to every commit.
 func (s *core) hooks() sqlite.Hooks {
 	return sqlite.Hooks{
 		Permit: s.writer.permit,
 		Chores: []sqlite.Chore{
-			s.chore("the clock", s.clock.due, s.recordClock),
+			s.chore("clock", s.clock.due, s.recordClock),
 			s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statRows) }),
-			s.chore("uses of tokens", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
+			s.chore("token uses", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
 		},
 		BeforeBatch:  s.beforeBatch,
 		BeforeWrite:  s.writer.beforeWrite,
@@ -232,9 +237,8 @@ func (s *core) hooks() sqlite.Hooks {
 	}
 }
 
-// chore returns a chore, which is logged when it begins to fail for another
-// reason than the disk, of which all writes tell. None is due before the clock
-// has been recovered.
+// chore returns a chore. When it starts to fail, it is logged, unless the whole store is
+// unavailable, which the writes report. No chore is due before the clock is recovered.
 func (s *core) chore(what string, due func() bool, run func(*tx) error) sqlite.Chore {
 	failing := false // owned by the leader of the writer
 	return sqlite.Chore{
@@ -242,7 +246,7 @@ func (s *core) chore(what string, due func() bool, run func(*tx) error) sqlite.C
 		Run: func(*sqlite.Tx) error {
 			err := run(&s.writer.tx)
 			if err != nil && !Unavailable(err) && !failing {
-				s.logger.Error("what is written beside cannot be, and is tried again", "what", what, "error", err)
+				s.logger.Error("background write failed, will retry", "what", what, "error", err)
 			}
 			failing = err != nil
 			return err
@@ -250,10 +254,9 @@ func (s *core) chore(what string, due func() bool, run func(*tx) error) sqlite.C
 	}
 }
 
-// Close waits for writes under way, closes the database, brings the replica up
-// to date if there is one, and gives the data directory up. No other method may
-// be running a read, nor [Store.Replicate]. Further calls wait for the first, and
-// return what it did.
+// Close waits for running writes, closes the database, uploads the last changes to the replica,
+// and releases the data directory. No read and no [Store.Replicate] may still run. Further
+// calls wait for the first and return its result.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() { s.closed = s.close() })
 	return s.closed
@@ -267,7 +270,7 @@ func (s *Store) close() error {
 		s.db.Abandon()
 	default:
 		if s.writer.running {
-			// What was counted last; a store that cannot be written loses it.
+			// Write the last counts; they are lost if the store is not writable.
 			_ = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
 		}
 		var last func() error
@@ -286,13 +289,14 @@ func (s *Store) close() error {
 // Dir returns the data directory.
 func (s *Store) Dir() string { return s.dir }
 
-// Check says whether the store can be read and written: nil, or why not; a
-// *webhook.Error when the cause is known and not the store's: no room on the disk,
-// a log that is too long, a lease that has ended. After a failure
-// it writes, to see whether the cause is gone.
+// Check reports whether the store can be read and written: nil, or the reason. The error is a
+// *webhook.Error if the cause is not the store itself: the disk is nearly full, the WAL is too
+// long, or the lease has ended. After an outage, it writes to see whether that is over.
 func (s *Store) Check(ctx context.Context) error {
 	if !s.writer.leased() {
-		return webhook.NewError(webhook.CodeUnavailable, "The lease of this service has ended, since the bucket of its replica does not take its renewal: another may have taken over, so nothing is accepted or sent until it has the lease again.")
+		return webhook.NewError(webhook.CodeUnavailable,
+			"The lease of this service has ended because it could not be renewed in the bucket of the replica. "+
+				"Another host may have taken over, so nothing is accepted or sent until this host has the lease again.")
 	}
 	var one int
 	if err := s.db.Scan(ctx, "SELECT 1", nil, &one); err != nil {
@@ -311,9 +315,8 @@ func (s *Store) Check(ctx context.Context) error {
 	return s.rejectLongWAL()
 }
 
-// probe writes as much as the largest event, since on a full disk a little finds
-// a place for a while where nothing else does, and then the time in its stead.
-// When it could, no failure is remembered any more.
+// probe writes as much as the largest event, since small writes may succeed for a while on a
+// full disk, and replaces it by the time. If it succeeds, the outage is over.
 func (s *core) probe() error {
 	for _, value := range [][]byte{make([]byte, webhook.MaxEventBytes), []byte(webhook.FormatTime(s.clock.now()))} {
 		err := s.writer.do(func(t *tx) error {
@@ -326,18 +329,18 @@ func (s *core) probe() error {
 	return s.db.Writer().EndOutage()
 }
 
-// Guard waits until ctx ends, and returns nil, or until the database is found
-// damaged. The error then wraps [ErrDamaged], and the process must end: nothing
-// is written any more, and Close leaves the files as they are.
+// Guard waits until ctx ends and returns nil, or until the database is found damaged. Then the
+// error wraps [ErrDamaged], nothing is written any more, Close leaves the files as they are,
+// and the process must end.
 func (s *Store) Guard(ctx context.Context) error { return s.db.WaitDamaged(ctx) }
 
-// checkFiles is [sqlite.CheckFiles] for the database of a data directory.
+// checkFiles is [sqlite.CheckFiles] for the database in a data directory.
 func checkFiles(dir string) error {
-	_, err := os.Stat(filepath.Join(dir, keyring.FileName)) // it is made after the schema
+	_, err := os.Stat(filepath.Join(dir, keyring.FileName)) // the key file is created after the schema
 	return sqlite.CheckFiles(filepath.Join(dir, databaseFile), err == nil)
 }
 
-// notFound turns the lack of a row into the caller's error.
+// notFound converts sql.ErrNoRows to a *webhook.Error.
 func notFound(err error, noun string) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return webhook.NotFound(noun)
@@ -345,7 +348,7 @@ func notFound(err error, noun string) error {
 	return err
 }
 
-// ignoreNoRows takes the lack of a row for no error.
+// ignoreNoRows converts sql.ErrNoRows to nil.
 func ignoreNoRows(err error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
@@ -353,7 +356,7 @@ func ignoreNoRows(err error) error {
 	return err
 }
 
-// millis and fromMillis convert times at the edge of the database; zero is NULL.
+// millis binds a time in Unix milliseconds; the zero time is NULL. fromMillis is the reverse.
 func millis(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -370,7 +373,7 @@ func orNull[T comparable](v T) any {
 	return v
 }
 
-// blob binds bytes; nil is NULL, which not every driver makes of it.
+// blob binds bytes; nil is NULL, which not all drivers do by themselves.
 func blob(b []byte) any {
 	if b == nil {
 		return nil

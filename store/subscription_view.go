@@ -92,7 +92,7 @@ func (s Subscriptions) PageAll(ctx context.Context, programID string, q *webhook
 	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
 	if q.Cursor != "" {
 		place := make([]int64, 2)
-		if err := s.place(scope, q.Cursor, place); err != nil {
+		if err := s.parseCursor(scope, q.Cursor, place); err != nil {
 			return nil, "", err
 		}
 		l.at = idOf(place[0], place[1])
@@ -122,7 +122,7 @@ func (s Subscriptions) PageAll(ctx context.Context, programID string, q *webhook
 func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
 	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
 	place := make([]int64, 2)
-	if err := s.place(scope, q.Cursor, place); err != nil {
+	if err := s.parseCursor(scope, q.Cursor, place); err != nil {
 		return "", err
 	}
 	descending := q.Sort[0].Descending

@@ -6,23 +6,22 @@ import (
 	"service/webhook"
 )
 
-// tailBytes bounds the newest events that are kept in memory.
+// tailBytes bounds the memory of the tail.
 const tailBytes = 16 << 20
 
-// tail keeps the newest events of the log in memory, so that subscriptions
-// that keep up are served without a read. Events enter after their commit, in
-// log order; the oldest leave when the bound is reached.
+// tail keeps the newest events of all logs in memory, so that subscriptions that keep up cause
+// no reads. Events enter after their commit in log order; the oldest leave at the limit.
 type tail struct {
 	limit int
 
 	mu       sync.RWMutex
 	bytes    int
-	order    []string // the program of each event held, oldest first
+	order    []string // the program of each event in the tail, oldest first
 	oldest   int      // order[:oldest] have left
 	programs map[string]*programTail
 }
 
-// programTail holds a dense run of one program's log.
+// programTail is a dense part of one program's log.
 type programTail struct {
 	first  int64 // seq of events[from]
 	from   int
@@ -36,7 +35,7 @@ type tailEvent struct {
 	trace    webhook.Trace
 }
 
-// tailOverhead is the memory an event takes beside its strings, about.
+// tailOverhead is the approximate memory of an event in addition to its strings.
 const tailOverhead = 144
 
 func newTail(limit int) *tail { return &tail{limit: limit, programs: make(map[string]*programTail)} }
@@ -45,7 +44,7 @@ func (e *tailEvent) size() int {
 	return len(e.json) + len(e.id) + len(e.name) + len(e.trace) + tailOverhead
 }
 
-// add appends committed events of one program, in the order of their seq.
+// add appends committed events of one program, in the order of their seqs.
 func (t *tail) add(events []webhook.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,9 +88,8 @@ func (t *tail) dropOldest() {
 	}
 }
 
-// scan calls visit for the program's events after a seq, in order, until visit
-// returns false. It reports false, without a call, when the tail does not
-// reach back that far.
+// scan calls visit for the program's events after a seq, in order, until visit returns false.
+// It returns false without a call if the tail does not reach back that far.
 func (t *tail) scan(programID string, after int64, visit func(seq int64, e *tailEvent) bool) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -23,9 +23,8 @@ func (s Tokens) Create(ctx context.Context, n webhook.NewToken) (token webhook.T
 	return token, secret, err
 }
 
-// CreateToken makes a token, and its program when that is new. The secret is
-// returned this once: only its SHA-256 is remembered. The error is a
-// *webhook.Error when the request breaks a rule.
+// CreateToken creates a token, and its program if that is new. The secret cannot be retrieved
+// again, since only its SHA-256 is stored. The error is a *webhook.Error if n is invalid.
 func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 	now := w.s.clock.now().Truncate(time.Millisecond)
 	if err := n.Check(now); err != nil {
@@ -51,7 +50,7 @@ func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 	return token, secret, err
 }
 
-// List returns every token, newest first.
+// List returns all tokens, newest first.
 func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
 	err := s.db.Each(ctx, "SELECT "+tokenColumns+" FROM tokens ORDER BY created_at DESC, id DESC", nil, func(scan func(...any) error) error {
@@ -63,8 +62,8 @@ func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	return all, err
 }
 
-// Page returns a page of the tokens of a program, of all programs when it
-// is "", and how many the filters let through in all.
+// Page returns a page of the tokens of a program, "" for all programs, and how many match the
+// filters.
 func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery) (tokens []webhook.Token, total int, err error) {
 	created := q.Ranges["created_at"]
 	var program any
@@ -92,9 +91,10 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 	return tokens, total, err
 }
 
-// After returns the next tokens behind one in the order of a query, the first ones
-// behind nil: of a program, of all programs when it is "".
-func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuery, last *webhook.Token) (tokens []webhook.Token, err error) {
+// After returns the next tokens after last in the order of a query, the first ones if last is
+// nil. programID is "" for all programs.
+func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuery,
+	last *webhook.Token) (tokens []webhook.Token, err error) {
 	created := q.Ranges["created_at"]
 	var program, at, id any
 	if programID != "" {
@@ -105,9 +105,11 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 	}
 	query := "SELECT " + tokenColumns + listedTokens + " AND (?9 IS NULL OR (created_at, id) > (?9, ?3)) ORDER BY created_at, id LIMIT ?2"
 	if q.Sort[0].Descending {
-		query = "SELECT " + tokenColumns + listedTokens + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) ORDER BY created_at DESC, id DESC LIMIT ?2"
+		query = "SELECT " + tokenColumns + listedTokens + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) " +
+			"ORDER BY created_at DESC, id DESC LIMIT ?2"
 	}
-	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]), millis(created.From), millis(created.To), at}
+	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
+		millis(created.From), millis(created.To), at}
 	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
 		t, err := scanToken(scan)
 		tokens = append(tokens, t)
@@ -118,11 +120,12 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 }
 
 const listedTokens = ` FROM tokens WHERE (?4 IS NULL OR program_id = ?4)
-	AND (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END IN (SELECT value FROM json_each(?5)))
+	AND (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END
+		IN (SELECT value FROM json_each(?5)))
 	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))
 	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)`
 
-// Get returns one token of any program, for admins.
+// Get returns one token of any program.
 func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	t, err := scanToken(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
@@ -141,8 +144,8 @@ func (s Tokens) Revoke(ctx context.Context, id string) (token webhook.Token, err
 	return token, err
 }
 
-// RevokeToken ends a token at once and returns it. Revoking it again changes
-// nothing. The error is a *webhook.Error when there is no such token.
+// RevokeToken revokes a token immediately and returns it. Revoking it again changes nothing.
+// The error is a *webhook.Error if there is no such token.
 func (w Write) RevokeToken(id string) (webhook.Token, error) {
 	err := w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.s.clock.now().UnixMilli(), id)
 	if err != nil {
@@ -155,9 +158,8 @@ func (w Write) RevokeToken(id string) (webhook.Token, error) {
 	return token, notFound(err, "token")
 }
 
-// Authenticate returns the token that a secret belongs to. The error is a
-// *webhook.Error with CodeUnauthenticated when it is unknown, revoked or has
-// expired; which of them is not told.
+// Authenticate returns the token with a secret. The error is a *webhook.Error with
+// CodeUnauthenticated if the token is unknown, revoked or expired, without saying which.
 func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token, error) {
 	refused := func() (*webhook.Token, error) {
 		return nil, webhook.NewError(webhook.CodeUnauthenticated, "The access token is not valid: it is unknown, has expired or was revoked.")
@@ -200,12 +202,12 @@ func scanToken(scan func(...any) error) (t webhook.Token, err error) {
 	return t, err
 }
 
-// tokenCache remembers tokens by their hash, since every request asks for one.
-// This process is the only one that changes tokens, so a change clears it.
+// tokenCache caches tokens by hash, since every request needs one. Only this process changes
+// tokens, so a change clears it.
 type tokenCache struct {
 	mu         sync.RWMutex
-	tokens     map[[sha256.Size]byte]*webhook.Token // never written to once in here
-	generation int                                  // counts the clearings
+	tokens     map[[sha256.Size]byte]*webhook.Token // the tokens are read-only
+	generation int                                  // incremented by clear
 }
 
 const tokenCacheSize = 4096
@@ -216,8 +218,7 @@ func (c *tokenCache) get(hash [sha256.Size]byte) (*webhook.Token, int) {
 	return c.tokens[hash], c.generation
 }
 
-// put remembers a token that was read in the given generation: one that was
-// read before a change and arrives after it is dropped.
+// put caches a token that was read in a generation, unless the cache was cleared since.
 func (c *tokenCache) put(hash [sha256.Size]byte, t *webhook.Token, generation int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,20 +8,19 @@ import (
 	"service/webhook"
 )
 
-// The last uses of tokens are written with commits that are made anyway, like
-// statistics: at most so many with one, so much time apart.
+// Token uses are a chore, written with other commits, like statistics.
 const (
-	usesRows = 64
-	usesRest = 30 * time.Second
+	usesRows = 64               // maximum with one commit
+	usesRest = 30 * time.Second // pause after all are written
 )
 
-// tokenUses are when tokens were used last, as far as it is not written yet.
+// tokenUses are the times of the last use of tokens that have not been written yet.
 type tokenUses struct {
 	mu      sync.Mutex
 	at      map[string]int64 // by id, in Unix milliseconds
-	writing map[string]int64 // on its way into the store; not changed any more
+	writing map[string]int64 // being written; read-only
 
-	next atomic.Int64 // when more is to be written, in Unix nanoseconds of the process's time
+	next atomic.Int64 // when to write more, in Unix nanoseconds
 }
 
 func (u *tokenUses) note(id string, now time.Time) {
@@ -35,7 +34,7 @@ func (u *tokenUses) note(id string, now time.Time) {
 
 func (u *tokenUses) due() bool { return time.Now().UnixNano() >= u.next.Load() }
 
-// some returns up to n uses to write, the same again until they are written.
+// some returns up to n uses to write, the same ones until written is called.
 func (u *tokenUses) some(n int) map[string]int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,7 +62,7 @@ func (u *tokenUses) written() {
 	u.next.Store(time.Now().Add(rest).UnixNano())
 }
 
-// complete fills in what is not written yet.
+// complete sets UsedAt of tokens from uses that are not written yet.
 func (u *tokenUses) complete(tokens []webhook.Token) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"service/webhook"
 )
 
-// writer is the engine's writer, and what the store remembers from one commit
-// to the next. The leader of the writer owns what has no other owner.
+// writer is the writer of the database, with the store's state between commits. Fields without
+// another owner belong to the leader of the writer.
 type writer struct {
 	*sqlite.Writer // set by Open before the first write
 
@@ -21,35 +21,35 @@ type writer struct {
 	metrics *metrics
 
 	dictionaries *dictionaries
-	packed       []byte // room for the JSON of an event as it is stored
+	packed       []byte // buffer for the stored form of an event
 
 	watchers *watchers
 	logger   *slog.Logger
-	lease    atomic.Pointer[Lease] // that writing needs; nil for none
+	lease    atomic.Pointer[Lease] // required for writing; nil for none
 	credits  atomic.Pointer[Credits]
 
-	incidents chan struct{} // of housekeeping; nil in tests of the writer alone
+	incidents chan struct{} // that of housekeeping; nil in some tests
 
 	heads   map[string]head     // of each program's log
-	fails   map[string]struct{} // ids of all subscriptions that have a row of failures, and maybe more; nil is not known
-	last    int64               // the newest created_at of a delivery; 0 is not known
-	running bool                // chores are run: the clock has been recovered
+	fails   map[string]struct{} // ids of all subscriptions with a row in failures, and possibly more; nil if unknown
+	last    int64               // newest created_at of a delivery; 0 if unknown
+	running bool                // the clock has been recovered, so chores may run
 	tx      tx
 }
 
-// tx is a write's transaction, and what the store remembers of the commit. It
-// is valid until the function that it was given to returns.
+// tx is the transaction of a write, with the store's state of the commit. It is valid until the
+// function that it was passed to returns.
 type tx struct {
 	*sqlite.Tx
 	w *writer
 
 	touched   []string // programs whose head this write has moved
-	published int      // how many of accepted are of earlier writes
+	published int      // how many of accepted are from earlier writes
 
-	accepted []webhook.Event // what the writes have published so far
-	many     bool            // it was more than that
-	spending bool            // credits are being spent, or that has failed
-	formed   []*Forming      // of these credits
+	accepted []webhook.Event // events published in this commit so far
+	many     bool            // more events were published than accepted contains
+	spending bool            // credits are being spent, or spending them failed
+	formed   []*Forming      // from these credits
 }
 
 func newWriter(c *clock, m *metrics, ws *watchers, ds *dictionaries, logger *slog.Logger) *writer {
@@ -69,8 +69,7 @@ func (w *writer) submit(fn func(*tx) error, repeatable bool) *sqlite.Op {
 	return w.Submit(func(*sqlite.Tx) error { return fn(&w.tx) }, repeatable)
 }
 
-// permit is the hook [sqlite.Hooks].Permit: a lease that has ended forbids every
-// commit.
+// permit is the hook [sqlite.Hooks].Permit: it forbids commits after the lease has ended.
 func (w *writer) permit() error {
 	if !w.leased() {
 		return replica.ErrLeaseExpired
@@ -78,7 +77,7 @@ func (w *writer) permit() error {
 	return nil
 }
 
-// leased reports whether the lease that writing needs, if any, is valid.
+// leased reports whether the required lease, if any, is valid.
 func (w *writer) leased() bool {
 	l := w.lease.Load()
 	return l == nil || l.Valid()
@@ -99,8 +98,8 @@ func (w *writer) undoWrite() {
 	t.accepted = t.accepted[:t.published]
 }
 
-// beforeCommit is the hook [sqlite.Hooks].BeforeCommit: it spends the credits that
-// are offered for the events that the transaction is about to store.
+// beforeCommit is the hook [sqlite.Hooks].BeforeCommit: it spends the credits offered for the
+// events in this transaction.
 func (w *writer) beforeCommit(*sqlite.Tx) error {
 	c, t := w.credits.Load(), &w.tx
 	if c == nil || len(t.accepted) == 0 || t.many {
@@ -121,8 +120,8 @@ func (w *writer) afterCommit() {
 // stamp is the hook [sqlite.Hooks].Stamp.
 func (w *writer) stamp(t *sqlite.Tx) error { return w.commits.count(t) }
 
-// rollback is the hook [sqlite.Hooks].Rollback: it forgets what the store keeps
-// in memory of the database, which may be wrong now.
+// rollback is the hook [sqlite.Hooks].Rollback: it discards cached state of the database, which
+// may be wrong now.
 func (w *writer) rollback(err error) {
 	w.commits.undone()
 	clear(w.heads)
@@ -130,28 +129,28 @@ func (w *writer) rollback(err error) {
 	t := &w.tx
 	if errors.Is(err, sqlite.ErrRolledBack) {
 		if t.spending {
-			w.logger.Error("deliveries could not be stored together with their events; they are stored after them", "error", err)
+			w.logger.Error("failed to store deliveries in the commit of their events; storing them afterwards", "error", err)
 		}
 		err = ErrStale
 	}
 	t.end(err)
 }
 
-// end ends the transaction: it tells those whose credits were spent what came of
-// it, nil for a commit, and forgets what was published.
+// end ends the transaction with the result err, nil for a commit: it settles the spent credits
+// and discards what was published.
 func (t *tx) end(err error) {
 	t.settle(err)
 	clear(t.accepted)
 	t.accepted, t.many, t.spending = t.accepted[:0], false, false
 }
 
-// head is the newest end of a program's log; zero when it is empty.
+// head is the end of a program's log, zero for an empty log.
 type head struct {
 	seq      int64
 	received int64 // Unix milliseconds
 }
 
-// head returns the newest end of a program's log.
+// head returns the end of a program's log.
 func (t *tx) head(programID string) (head, error) {
 	if h, ok := t.w.heads[programID]; ok {
 		return h, nil
@@ -170,9 +169,9 @@ func (t *tx) setHead(programID string, h head) {
 	t.w.heads[programID] = h
 }
 
-// now returns the time to write as a delivery's created_at, in Unix
-// milliseconds: never before that of an older delivery, so that a span of time
-// is a run of deliveries though the clock was set back.
+// now returns the created_at for a new delivery, in Unix milliseconds. It never decreases from
+// one delivery to the next, even if the clock is set back, so that a range of time is a range
+// of deliveries.
 func (t *tx) now() (int64, error) {
 	if t.w.last == 0 {
 		err := t.Scan("SELECT coalesce(max(created_at), 0) FROM (SELECT created_at FROM deliveries ORDER BY num DESC LIMIT 1)", nil, &t.w.last)

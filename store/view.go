@@ -6,8 +6,7 @@ import (
 	"service/store/sqlite"
 )
 
-// view is one read transaction: everything that is read through it is of one
-// moment.
+// view is a read transaction: everything read through it is from the same moment.
 type view struct {
 	*sqlite.View
 	s *core

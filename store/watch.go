@@ -8,55 +8,53 @@ import (
 	"service/webhook"
 )
 
-// EventKey names a kind of event in one program's log.
+// EventKey identifies the events with one name in one program's log.
 type EventKey struct{ ProgramID, Name string }
 
-// Changes are what was committed since a watcher last looked. It is bounded by
-// the number of programs, event types and subscriptions, not by the time.
+// Changes are the commits since a watcher last called Take. Their size is bounded by the number
+// of programs, event types and subscriptions.
 type Changes struct {
-	Events        map[EventKey]int64  // the newest seq of each kind
-	Subscriptions map[string]struct{} // ids whose subscription was created, changed or deleted
-	Queued        map[string]struct{} // ids of subscriptions that were given a delivery to send, such as a ping
-	Alerts        bool                // there is one to send
-	Incidents     bool                // one was opened or closed
+	Events        map[EventKey]int64  // the newest seq for each key
+	Subscriptions map[string]struct{} // ids of subscriptions that were created, changed or deleted
+	Queued        map[string]struct{} // ids of subscriptions with a newly queued delivery, such as a ping
+	Alerts        bool                // an alert is to be sent
+	Incidents     bool                // an incident was opened or closed
 
-	// Deliveries are the places of deliveries that were stored or changed, 0
-	// for some that are not named, at most MaxChanged: of those of WatchDeliveries
-	// alone.
+	// Deliveries are the nums of at most MaxChanged deliveries that were stored or
+	// changed; 0 stands for unnamed ones. Only for WatchDeliveries.
 	Deliveries map[int64]struct{}
 }
 
-// MaxChanged bounds how many deliveries Changes names.
+// MaxChanged bounds the number of deliveries in Changes.
 const MaxChanged = 512
 
-// Watcher hears of changes. C receives when there are some; Take returns and
-// forgets them. Nothing is missed between two calls of Take.
+// Watcher receives changes. C receives when there are some; Take returns and clears them. No
+// change is lost between two calls of Take.
 type Watcher struct {
 	C <-chan struct{}
 
 	c          chan struct{}
-	deliveries bool // it hears of deliveries, and of nothing else
+	deliveries bool // it receives changes of deliveries, and no others
 	mu         sync.Mutex
 	changes    Changes
 	store      *core
 }
 
-// watchers are those who wait for something of the store.
+// watchers are the goroutines that wait for something in the store.
 type watchers struct {
 	mu      sync.Mutex
 	all     []*Watcher
 	results map[string]chan webhook.Attempt // by delivery id, buffered for one
 	probes  map[string][]chan<- ProbeResult // by subscription id, each buffered for one
 
-	deliveries atomic.Int64 // how many of them watch deliveries
+	deliveries atomic.Int64 // how many of all watch deliveries
 }
 
-// Watch returns a watcher of everything that is committed from now on, but
-// not of what becomes of deliveries.
+// Watch returns a watcher of all changes from now on, except those of deliveries.
 func (s *Store) Watch() *Watcher { return s.watch(false) }
 
-// WatchDeliveries returns a watcher of the deliveries that are stored and
-// changed from now on, whose Changes name nothing else.
+// WatchDeliveries returns a watcher of the deliveries that are stored or changed from now on,
+// and of nothing else.
 func (s *Store) WatchDeliveries() *Watcher { return s.watch(true) }
 
 func (s *core) watch(deliveries bool) *Watcher {
@@ -87,7 +85,7 @@ func (w *Watcher) Close() {
 	}
 }
 
-// Take returns what has changed since the last call.
+// Take returns the changes since the last call.
 func (w *Watcher) Take() Changes {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,13 +94,14 @@ func (w *Watcher) Take() Changes {
 	return c
 }
 
-func (ws *watchers) tell(change func(*Changes)) { ws.tellThose(false, change) }
+func (ws *watchers) notify(change func(*Changes)) { ws.notifyKind(false, change) }
 
-func (ws *watchers) tellThose(ofDeliveries bool, change func(*Changes)) {
+// notifyKind applies change to the watchers of deliveries, or to the others.
+func (ws *watchers) notifyKind(deliveries bool, change func(*Changes)) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, w := range ws.all {
-		if w.deliveries != ofDeliveries {
+		if w.deliveries != deliveries {
 			continue
 		}
 		w.mu.Lock()
@@ -110,13 +109,13 @@ func (ws *watchers) tellThose(ofDeliveries bool, change func(*Changes)) {
 		w.mu.Unlock()
 		select {
 		case w.c <- struct{}{}:
-		default: // it has not yet looked at the last
+		default: // it has not received the last notification yet
 		}
 	}
 }
 
 func (ws *watchers) published(events []webhook.Event) {
-	ws.tell(func(c *Changes) {
+	ws.notify(func(c *Changes) {
 		if c.Events == nil {
 			c.Events = make(map[EventKey]int64)
 		}
@@ -127,23 +126,22 @@ func (ws *watchers) published(events []webhook.Event) {
 }
 
 func (ws *watchers) subscriptionChanged(id string) {
-	ws.tell(func(c *Changes) { put(&c.Subscriptions, id) })
+	ws.notify(func(c *Changes) { put(&c.Subscriptions, id) })
 }
 
 func (ws *watchers) queued(subscriptionID string) {
-	ws.tell(func(c *Changes) { put(&c.Queued, subscriptionID) })
+	ws.notify(func(c *Changes) { put(&c.Queued, subscriptionID) })
 }
 
-// deliveryChanged tells those who watch deliveries that the current write has
-// stored or changed one, by its place, 0 for some that are not named. While
-// nobody does, it costs a look at a counter.
+// deliveryChanged notifies the watchers of deliveries that the current write stored or changed
+// a delivery; num 0 stands for unnamed ones. Without such watchers it costs one atomic load.
 func (t *tx) deliveryChanged(num int64) {
 	ws := t.w.watchers
 	if ws == nil || ws.deliveries.Load() == 0 {
 		return
 	}
 	t.AfterCommit(func() {
-		ws.tellThose(true, func(c *Changes) {
+		ws.notifyKind(true, func(c *Changes) {
 			if c.Deliveries == nil {
 				c.Deliveries = make(map[int64]struct{})
 			}
@@ -161,9 +159,8 @@ func put(set *map[string]struct{}, id string) {
 	(*set)[id] = struct{}{}
 }
 
-// awaitResult returns a channel that receives the first attempt of a delivery
-// that is about to be stored, or is closed when none will be made, and a
-// function that ends the wait.
+// awaitResult returns a channel that receives the first attempt of a delivery that is about to
+// be stored, or is closed if none will be made, and a function that stops waiting.
 func (ws *watchers) awaitResult(deliveryID string) (<-chan webhook.Attempt, func()) {
 	c := make(chan webhook.Attempt, 1)
 	ws.mu.Lock()
@@ -179,7 +176,7 @@ func (ws *watchers) awaitResult(deliveryID string) (<-chan webhook.Attempt, func
 	}
 }
 
-// dropped ends the wait for the result of a delivery that will not be sent.
+// dropped closes the channel for the result of a delivery that will not be sent.
 func (ws *watchers) dropped(deliveryID string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -198,8 +195,8 @@ func (ws *watchers) recorded(deliveryID string, a *webhook.Attempt) {
 	}
 }
 
-// awaitProbe returns a channel that receives the next attempt which is made because
-// the subscription is failing, or is closed when none will be made, and a function that ends the wait.
+// awaitProbe returns a channel that receives the next probe of a subscription, or is closed if
+// none will be made, and a function that stops waiting.
 func (ws *watchers) awaitProbe(subscriptionID string) (<-chan ProbeResult, func()) {
 	c := make(chan ProbeResult, 1)
 	ws.mu.Lock()
@@ -218,7 +215,8 @@ func (ws *watchers) awaitProbe(subscriptionID string) (<-chan ProbeResult, func(
 	}
 }
 
-// probed ends the waits for a probe of a subscription; r is nil when none will be made.
+// probed sends the result of a probe to those that wait for it, and closes their channels; r is
+// nil if no probe will be made.
 func (ws *watchers) probed(subscriptionID string, r *ProbeResult) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -7,20 +7,18 @@ import (
 	"service/webhook"
 )
 
-// Write is one write under way: its methods read and write in its transaction,
-// so that what is read is as it is, and all of it is stored or nothing. It is
-// valid until the function that it was given to returns. After an error of one
-// of its methods that function must return an error.
+// Write is a transaction in progress. Its methods read the current state, and everything they
+// write is stored or nothing. It is valid until the function that it was passed to returns.
+// After one of its methods fails, that function must return an error.
 type Write struct {
 	s *core
 	t *tx
 }
 
-// Write runs fn in the next commit. When it returns nil, what fn wrote is on
-// disk (fsynced); otherwise none of it is. Other writes wait for fn: it must be
-// quick, and use the Store for nothing but reading. It runs on a goroutine of
-// another's choice, while the caller waits. ctx is heeded before the write
-// begins alone, so that nobody is left in doubt.
+// Write runs fn in the next commit. If it returns nil, what fn wrote is on disk (fsynced);
+// otherwise nothing is stored. Other writes wait for fn, so fn must be fast, and may use the
+// Store only for reading. fn may run on another goroutine while the caller waits. ctx is
+// checked only before the write begins, so that the outcome is never unknown.
 func (s *Store) Write(ctx context.Context, fn func(Write) error) error { return s.write(ctx, fn) }
 
 func (s *core) write(ctx context.Context, fn func(Write) error) error {
@@ -30,9 +28,8 @@ func (s *core) write(ctx context.Context, fn func(Write) error) error {
 	return s.writer.Do(func(*sqlite.Tx) error { return fn(Write{s, &s.writer.tx}) })
 }
 
-// WriteAgain is [Store.Write] for an fn that may be called a second time, when
-// all that it wrote was undone because another write of the same commit has
-// failed. It costs less.
+// WriteAgain is [Store.Write] for an fn that may be called a second time, after its first write
+// was rolled back because another write of the same commit failed. It is cheaper.
 func (s *Store) WriteAgain(ctx context.Context, fn func(Write) error) error {
 	return s.writeAgain(ctx, fn)
 }
@@ -44,15 +41,16 @@ func (s *core) writeAgain(ctx context.Context, fn func(Write) error) error {
 	return s.writer.DoRepeatable(func(*sqlite.Tx) error { return fn(Write{s, &s.writer.tx}) })
 }
 
-// Subscription returns one subscription of a program as it is in this write.
+// Subscription returns a subscription of a program as of this write.
 func (w Write) Subscription(programID, id string) (webhook.Subscription, error) {
 	return w.t.subscription(programID, id)
 }
 
-// Each of the following is a write of its own.
+// Each of the following methods is a write of its own.
 
 // Create is [Write.CreateSubscription].
-func (s Subscriptions) Create(ctx context.Context, programID, userID string, f *webhook.SubscriptionFields, limit int) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
+func (s Subscriptions) Create(ctx context.Context, programID, userID string, f *webhook.SubscriptionFields,
+	limit int) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
 		sub, secret, err = w.CreateSubscription(programID, userID, f, limit)
 		return err
@@ -61,7 +59,8 @@ func (s Subscriptions) Create(ctx context.Context, programID, userID string, f *
 }
 
 // Update is [Write.UpdateSubscription].
-func (s Subscriptions) Update(ctx context.Context, programID, id string, f *webhook.SubscriptionFields) (sub webhook.Subscription, err error) {
+func (s Subscriptions) Update(ctx context.Context, programID, id string,
+	f *webhook.SubscriptionFields) (sub webhook.Subscription, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
 		sub, err = w.UpdateSubscription(programID, id, f)
 		return err
@@ -79,7 +78,8 @@ func (s Subscriptions) Delete(ctx context.Context, programID, id string) (sub we
 }
 
 // RotateSecret is [Write.RotateSecret].
-func (s Subscriptions) RotateSecret(ctx context.Context, programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
+func (s Subscriptions) RotateSecret(ctx context.Context, programID,
+	id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
 		sub, secret, _, err = w.RotateSecret(programID, id)
 		return err
@@ -96,7 +96,7 @@ func (s Deliveries) Redeliver(ctx context.Context, programID, subscriptionID, id
 	return d, err
 }
 
-// Create plans a replay and begins it.
+// Create plans and starts a replay.
 func (s Replays) Create(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r webhook.Replay, err error) {
 	p, err := s.Plan(ctx, programID, subscriptionID, f)
 	if err != nil {

@@ -29,7 +29,7 @@ func (s *sessions) find(r *request) (bool, error) {
 
 // findUnnoted is find without recording the use.
 func (s *sessions) findUnnoted(r *request) (bool, error) {
-	return s.findBy(r, s.store.Sessions().GetUnnoted)
+	return s.findBy(r, s.store.Sessions().GetUnseen)
 }
 
 func (s *sessions) findBy(r *request, find func(context.Context, string) (webhook.Session, bool, error)) (bool, error) {

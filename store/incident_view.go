@@ -142,6 +142,25 @@ func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Inc
 	return i, err
 }
 
+const selectNewestIncident = "SELECT num FROM incidents INDEXED BY incidents_by_subscription WHERE subscription_id = ? ORDER BY num DESC LIMIT 1"
+
+// Newest returns the newest incident of a subscription, without its timeline. Its waiting
+// events are counted up to MaxWaiting.
+func (s Incidents) Newest(ctx context.Context, subscriptionID string) (i webhook.Incident, err error) {
+	err = s.view(ctx, func(v *view) error {
+		var num int64
+		if err := v.Scan(selectNewestIncident, []any{subscriptionID}, &num); err != nil {
+			return notFound(err, "incident")
+		}
+		all, err := v.incidents([]int64{num}, MaxWaiting)
+		if err == nil {
+			i = all[0]
+		}
+		return err
+	})
+	return i, err
+}
+
 const (
 	selectIncidentAlerts = "SELECT a.name, " + alertStatus + ", a.created_at FROM alerts a WHERE a.subscription_id = ? AND a.incident = ? ORDER BY a.num LIMIT 100"
 	// Of an alert a that is sent to channels: success if any has it.

@@ -85,7 +85,7 @@ func TestHealthIsQuiet(t *testing.T) {
 		"nothing is there": {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `id="health"`}},
 		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
 			"4 of 5, the most severe first", ">Partner X<", ">hooks.example/other<", "2 subscriptions", "624 waiting, 10 failed", "401 Unauthorized since", "at least 10,000 waiting",
-			"no success known", "disabled: new events are not held for it", "Resend failed (5)", "Copy message for partner", ">Partner Y<", "404 Not Found",
+			"no success known", "disabled: new events are not delivered", "Resend failed (5)", "Copy message for partner", ">Partner Y<", "404 Not Found",
 		}, []string{healthy, "second line</strong>", "key=secret"}},
 		"events were lost":   {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals }, []string{`<details class="part" open`, "1,205 events of 2 subscriptions", healthy}, nil},
 		"lost long ago":      {func(o *overview) { o.health.losses = []store.Loss{{Events: 7, FirstAt: old, LastAt: old}} }, []string{healthy, `<details class="part"><summary><h3 id="lost"`, "7 events"}, []string{`part" open`}},
@@ -189,7 +189,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		wants("503 Service Unavailable since", "4 waiting", "no channel", "/probe")
 
 		attempt(500, webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour})
-		wants("500 Internal Server Error since", "disabled: new events are not held for it", "5 waiting")
+		wants("500 Internal Server Error since", "disabled: new events are not delivered", "5 waiting")
 
 		// A retention of three hours: what waits for its next attempt expires, and
 		// then what waits in the log is lost.

@@ -161,9 +161,9 @@ func incidentState(i *webhook.Incident) (state, word string) {
 	return "retryable", "open"
 }
 
-// heldText says how many events wait and how many deliveries failed for good:
+// waitingText says how many events wait and how many deliveries failed permanently:
 // 312 waiting, 5 failed.
-func heldText(waiting int, more bool, failed int64) string {
+func waitingText(waiting int, more bool, failed int64) string {
 	var parts []string
 	if waiting > 0 || more {
 		parts = append(parts, atLeast(waiting, more)+" waiting")
@@ -180,7 +180,7 @@ func closedByText(by webhook.IncidentEnd) string {
 	case webhook.IncidentRecovered:
 		return "a delivery succeeded"
 	case webhook.IncidentIsQuiet:
-		return "no delivery failed for good for an hour"
+		return "no delivery failed permanently for an hour"
 	case webhook.IncidentChanged:
 		return "the subscription got another URL, or was resumed"
 	case webhook.IncidentDeleted:
@@ -189,8 +189,8 @@ func closedByText(by webhook.IncidentEnd) string {
 	return string(by)
 }
 
-// resendFrom is from when on events are resent: when the oldest one was accepted whose
-// delivery failed for good.
+// resendFrom is the time from which events are resent: when the oldest event of a
+// delivery that failed permanently was accepted.
 func resendFrom(i *webhook.Incident) time.Time {
 	switch {
 	case !i.FailedFrom.IsZero():
@@ -312,10 +312,10 @@ func lasted(i *webhook.Incident, now time.Time) time.Duration {
 }
 
 func waitingOf(i *webhook.Incident, most int) string {
-	return heldText(i.WaitingEvents, i.WaitingEvents >= most, i.Failed)
+	return waitingText(i.WaitingEvents, i.WaitingEvents >= most, i.Failed)
 }
 
-// failedDeliveries is the list of the deliveries of an incident that failed for good.
+// failedDeliveries is the list of the deliveries of an incident that failed permanently.
 func failedDeliveries(i *webhook.Incident) string {
 	values := url.Values{
 		"filter[subscription_id]":   {i.SubscriptionID},
@@ -330,9 +330,9 @@ func failedDeliveries(i *webhook.Incident) string {
 
 func failedText(n int64) string {
 	if n == 1 {
-		return "1 delivery failed for good"
+		return "1 delivery failed permanently"
 	}
-	return ui.Number(n) + " deliveries failed for good"
+	return ui.Number(n) + " deliveries failed permanently"
 }
 
 // countedIncidents says how many are shown of how many.

@@ -20,7 +20,7 @@ func TestPartnerMessage(t *testing.T) {
 	text := partnerMessage(&i, store.MaxWaiting)
 	for _, want := range []string{
 		"Webhook deliveries to https://hooks.example/in fail: 401 Unauthorized\n", i.SubscriptionID, "Failing since: 2026-", "Last success:  2026-",
-		"POST https://hooks.example/in", "webhook-id: " + i.DeliveryID, "Response: 401 Unauthorized", "Authorization header", "Events waiting: 312", "Deliveries failed for good: 5",
+		"POST https://hooks.example/in", "webhook-id: " + i.DeliveryID, "Response: 401 Unauthorized", "Authorization header", "Events waiting: 312", "Deliveries failed permanently: 5",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q:\n%s", want, text)
@@ -44,7 +44,7 @@ func TestPartnerMessage(t *testing.T) {
 }
 
 // An incident is on the overview, in the bar of every page and in the list, from the
-// first delivery that fails for good until it is closed. Its page has its timeline.
+// first delivery that fails permanently until it is closed. Its page has its timeline.
 func TestIncidentPages(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestIncidentPages(t *testing.T) {
 		wants("/incidents?filter[status]=open", path, "rejecting", "1 waiting, 2 failed")
 		wants("/incidents?filter[status]=resolved", "Nothing matches.")
 		wants("/incidents?filter[status]=closed", "must be one of open, resolved")
-		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed for good and will not be repeated", "Alert “Failing”: not sent", "webhook-id: ", "What to check:", "/v2/incidents/")
+		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed permanently and will not be retried", "Alert “Failing”: not sent", "webhook-id: ", "What to check:", "/v2/incidents/")
 		attemptOne(t, s, sub.ID, 200, policy)
 		if _, err := s.Replays().Create(t.Context(), "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayFailed}); err != nil {
 			t.Fatal(err)

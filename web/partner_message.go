@@ -96,14 +96,14 @@ func partnerMessage(i *webhook.Incident, most int) string {
 	}
 	line()
 	if i.Open() && isSevere(i) {
-		line("New events are held. Delivery resumes automatically when the endpoint responds with a status of 2xx.")
+		line("New events wait. Delivery resumes automatically when the endpoint responds with a status of 2xx.")
 	}
 	if i.WaitingEvents > 0 {
 		n := atLeast(i.WaitingEvents, i.WaitingEvents >= most)
 		line("Events waiting: ", n)
 	}
 	if i.Failed > 0 {
-		line("Deliveries failed for good: ", strconv.FormatInt(i.Failed, 10), ". They are not repeated automatically; tell us when we shall resend them.")
+		line("Deliveries failed permanently: ", strconv.FormatInt(i.Failed, 10), ". They are not retried automatically; tell us when to resend them.")
 	}
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }

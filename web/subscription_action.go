@@ -157,7 +157,7 @@ func (h *subscriptionPages) confirmRotate(r *request) (response, error) {
 }
 
 func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, refused string, status int) response {
-	return response{page: rotatePage(h.frame(r, "Rotate the secret"), u, h.issueOnce(r), refused, h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
+	return response{page: rotatePage(h.frame(r, "Rotate secret"), u, h.issueOnce(r), refused, h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
 // rotateSecret shows the new secret and the one before it, in this answer alone.

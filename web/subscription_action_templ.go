@@ -248,7 +248,7 @@ func rotatePage(f ui.Frame, s *store.SubscriptionView, once, refused, curl strin
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Confirm(ui.Confirmation{Action: subscriptionPath(s.ID) + "/rotate-secret", Button: "Rotate the secret", CancelTo: subscriptionPath(s.ID), Hidden: [][2]string{{"once", once}}}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var10), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Confirm(ui.Confirmation{Action: subscriptionPath(s.ID) + "/rotate-secret", Button: "Rotate secret", CancelTo: subscriptionPath(s.ID), Hidden: [][2]string{{"once", once}}}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var10), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -495,7 +495,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section aria-labelledby=\"next\"><h2 id=\"next\">What to do with it</h2><ul class=\"steps\"><li>Give it to the partner over a channel that nobody else reads.</li><li>The receiver verifies each delivery with it: any library of Standard Webhooks takes it as it is.</li><li>Lost? Rotate the secret: there is no way to show it again.</li></ul></section><p class=\"actions\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section aria-labelledby=\"next\"><h2 id=\"next\">What to do with it</h2><ul class=\"steps\"><li>Give it to the partner over a channel that nobody else reads.</li><li>The receiver verifies each delivery with it: any library of Standard Webhooks takes it as it is.</li><li>Lost? Rotate the secret: it cannot be shown again.</li></ul></section><p class=\"actions\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

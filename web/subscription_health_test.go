@@ -23,16 +23,18 @@ func TestResendRejected(t *testing.T) {
 	}
 	start := time.Now().Truncate(time.Millisecond)
 	attempt(401)
-	v.do("GET", path).hasNot(t, "has rejected deliveries", "Resend failed")
+	first := v.do("GET", path)
+	first.hasNot(t, "has rejected deliveries")
+	first.has(t, "1 delivery failed permanently", "Resend failed (1)")
 	attempt(401)
 	failing := v.do("GET", path)
-	failing.want(t, 200, "The server has rejected deliveries for")
-	failing.has(t, "The next probe is due", "a ping and, if that is accepted, one event")
-	failing.hasNot(t, "Resend failed")
+	failing.want(t, 200, "The endpoint has rejected deliveries for")
+	failing.has(t, "New events wait and will be delivered after the first success. Next probe", "a ping and, if it is accepted, one event",
+		"2 deliveries failed permanently", "and will not be retried", "Resend failed (2)", "401 Unauthorized", `/incidents/`)
 	failing.apart(t).inert(t)
 	attempt(200)
 	recovered := v.do("GET", path)
-	recovered.want(t, 200, "Resend failed")
+	recovered.want(t, 200, "Resend failed (2)")
 	recovered.apart(t).inert(t)
 	if from := recovered.hidden(t, "from"); from < webhook.FormatTime(start) || from > webhook.FormatTime(time.Now()) {
 		t.Errorf("it is sent again from %s on, want the time of the first event that was rejected", from)

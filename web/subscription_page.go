@@ -33,17 +33,19 @@ type subscriptionPage struct {
 	week   []webhook.Stat
 	shown  string // which of the two the charts are of: 24h or 7d
 	curls  []subscriptionCurl
-	types  []string // the event types that a test can have, those that it asks for first
+	types  []string // the event types that a test can have, the subscribed ones first
+
+	incident *webhook.Incident // the newest, nil without any
 }
 
 // subscriptionCurl is a command that does over the API what the page does.
 type subscriptionCurl struct{ name, command string }
 
-// pingResult is what became of a ping or a probe.
+// pingResult is the result of a ping, a test or a probe.
 type pingResult struct {
 	probe    bool
 	delivery webhook.Delivery
-	first    *webhook.Attempt // nil while it is under way
+	first    *webhook.Attempt // nil while it is in flight
 	answer   *ui.Body         // its first lines, nil without any
 }
 
@@ -55,8 +57,7 @@ func (p *pingResult) testName() string {
 	return p.delivery.Events[0].Name
 }
 
-// find reads the subscription of the address. The error is a
-// problem when there is none.
+// find reads the subscription of the path. The error is a problem when it does not exist.
 func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
 	u, err := h.store.Subscriptions().View(r.Context(), r.PathValue("id"), recentDeliveries)
 	if err != nil {
@@ -65,14 +66,13 @@ func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
 	return &u, nil
 }
 
-// findExisting is findSubscription for what cannot be done to a deleted
-// one.
+// findExisting is find without deleted subscriptions.
 func (h *subscriptionPages) findExisting(r *request) (*store.SubscriptionView, error) {
 	u, err := h.find(r)
 	if err == nil && !u.DeletedAt.IsZero() {
 		return nil, &problem{
 			status: http.StatusConflict, title: "This subscription is deleted",
-			text: "Its history can still be read, but nothing is sent to it any more, and nothing of it can be changed.",
+			text: "You can still read its history. It receives nothing and cannot be changed.",
 		}
 	}
 	return u, err
@@ -103,6 +103,11 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 	if p.ping, err = h.readPing(r, u); err != nil {
 		return response{}, err
 	}
+	if i, err := h.store.Incidents().Newest(r.Context(), u.ID); err == nil {
+		p.incident = &i
+	} else if !isCallerError(err) {
+		return response{}, err
+	}
 	p.curls = h.curls(u)
 	p.types = h.testTypes(u)
 	host, path, _ := ui.Endpoint(u.URL)
@@ -112,8 +117,54 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 	return response{page: subscriptionView(f, &p)}, nil
 }
 
-// testTypes are the event types that a test can have, those that a subscription asks for
-// first.
+// waiting says how many events wait for the subscription.
+func (p *subscriptionPage) waiting() string {
+	n := p.WaitingEvents
+	if p.incident != nil && p.incident.Open() {
+		n = p.incident.WaitingEvents // with those in deliveries
+	}
+	switch n {
+	case 0:
+		return "New events wait"
+	case 1:
+		return "1 event waits"
+	}
+	return atLeast(n, n >= store.MaxWaiting) + " events wait"
+}
+
+// failed returns the incident whose deliveries failed permanently and can be resent: the
+// open one, or the last one while the subscription has not been resent; nil for none.
+func (p *subscriptionPage) failed() *webhook.Incident {
+	i := p.incident
+	if i == nil || !p.DeletedAt.IsZero() || !canResend(i) || !i.Open() && p.ResendFrom.IsZero() || p.resending(i) != nil {
+		return nil
+	}
+	return i
+}
+
+// resendSince is from when on events are resent: at the earliest of the subscription's
+// and the incident's own time.
+func (p *subscriptionPage) resendSince(i *webhook.Incident) time.Time {
+	from := resendFrom(i)
+	if !p.ResendFrom.IsZero() && p.ResendFrom.Before(from) {
+		return p.ResendFrom
+	}
+	return from
+}
+
+// resending returns the replay that resends the deliveries that failed in an incident,
+// nil for none.
+func (p *subscriptionPage) resending(i *webhook.Incident) *webhook.Replay {
+	for n := range p.Replays {
+		r := &p.Replays[n]
+		if r.Only != webhook.ReplayMissed && r.Status != webhook.ReplayCancelled && !r.CreatedAt.Before(i.LastFailure) {
+			return r
+		}
+	}
+	return nil
+}
+
+// testTypes returns the event types that a test can have, the subscribed ones first.
 func (h *subscriptionPages) testTypes(u *store.SubscriptionView) []string {
 	names := slices.DeleteFunc(h.eventNames(), func(name string) bool { return name == webhook.EventPing })
 	slices.SortStableFunc(names, func(a, b string) int {
@@ -128,11 +179,10 @@ func (h *subscriptionPages) testTypes(u *store.SubscriptionView) []string {
 	return names
 }
 
-// newestPing, in place of an id, asks for the ping that was made last.
+// newestPing stands for the id of the newest ping.
 const newestPing = "newest"
 
-// readPing reads the ping or the probe that the address asks for, nil when there is
-// none.
+// readPing reads the ping or the probe that the query names, nil for none.
 func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pingResult, error) {
 	probe := r.URL.Query().Get("probe")
 	id := cmp.Or(probe, r.URL.Query().Get("ping"))
@@ -150,7 +200,7 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 	}
 	d, err := h.store.Deliveries().Get(r.Context(), u.ProgramID, u.ID, id)
 	if isCallerError(err) {
-		return nil, nil // it is gone, or never was
+		return nil, nil // it does not exist, or was removed
 	}
 	if err != nil {
 		return nil, err
@@ -166,12 +216,12 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 	return p, nil
 }
 
-// firstLines is the beginning of what was answered, nil when nothing was.
+// firstLines returns the first lines of a response body, nil without one.
 func firstLines(a *webhook.Attempt) *ui.Body {
 	if len(a.ResponseBody) == 0 {
 		return nil
 	}
-	b := &ui.Body{ID: "ping-answer", Name: "The answer begins", Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1}
+	b := &ui.Body{ID: "ping-answer", Name: "Response body", Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1}
 	if len(b.Data) > pingBytes {
 		b.Data, b.Cut = ui.TrimPartialRune(b.Data[:pingBytes]), true
 	}
@@ -181,7 +231,7 @@ func firstLines(a *webhook.Attempt) *ui.Body {
 	return b
 }
 
-// statChart is what attempts came to, in steps.
+// stats returns the statistics of the shown period, in steps.
 func (p *subscriptionPage) stats() []webhook.Stat {
 	if p.shown == "7d" {
 		return p.week
@@ -189,7 +239,7 @@ func (p *subscriptionPage) stats() []webhook.Stat {
 	return p.day
 }
 
-// charts draws the statistics that are shown: results, success rate, latency.
+// charts draws the statistics of the shown period: results, success rate, latency.
 func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.Chart) {
 	all := p.stats()
 	labels, links := make([]string, len(all)), make([]string, len(all))
@@ -258,7 +308,7 @@ func quantileText(s *webhook.Stat, q float64) string {
 	return ui.Latency(t)
 }
 
-// responseCount is how often one answer was given.
+// responseCount counts one kind of response.
 type responseCount struct {
 	answer, meaning string
 	state           string // whose colour it has
@@ -266,7 +316,7 @@ type responseCount struct {
 	n, of           int64
 }
 
-// responseCounts counts the answers, the most frequent first; the rarest are together
+// responseCounts counts the responses, the most frequent first. The rarest are combined
 // at the end.
 func responseCounts(sum *webhook.Stat) []responseCount {
 	names := slices.SortedFunc(maps.Keys(sum.Answers), func(a, b string) int {
@@ -275,7 +325,7 @@ func responseCounts(sum *webhook.Stat) []responseCount {
 	var all []responseCount
 	for i, name := range names {
 		if i == maxAnswers && len(names) > maxAnswers+1 {
-			rest := responseCount{answer: strconv.Itoa(len(names)-i) + " others", meaning: "The rarest responses together", state: "pending", of: sum.Total()}
+			rest := responseCount{answer: strconv.Itoa(len(names)-i) + " others", meaning: "The rarest responses combined", state: "pending", of: sum.Total()}
 			for _, name := range names[i:] {
 				rest.n += sum.Answers[name]
 			}
@@ -297,12 +347,12 @@ func responseCounts(sum *webhook.Stat) []responseCount {
 	return all
 }
 
-// share renders what part of all it is.
+// share renders the share of all attempts.
 func (a *responseCount) share() string {
 	return strconv.FormatFloat(float64(a.n)/float64(max(a.of, 1))*100, 'f', 1, 64) + " %"
 }
 
-// createdBy says who made a subscription.
+// createdBy names the creator of a subscription.
 func createdBy(user string) string {
 	if email, ok := adminOf(user); ok {
 		return email + " (admin)"
@@ -310,7 +360,7 @@ func createdBy(user string) string {
 	return "user " + user
 }
 
-// adminOf returns the address of the admin that a record was made by.
+// adminOf returns the email of the admin who created a record.
 func adminOf(user string) (string, bool) {
 	prefix := store.AdminUser("")
 	if len(user) > len(prefix) && user[:len(prefix)] == prefix {
@@ -319,7 +369,7 @@ func adminOf(user string) (string, bool) {
 	return "", false
 }
 
-// curls are the page's actions over the API.
+// curls returns the API requests of the page's actions.
 func (h *subscriptionPages) curls(u *store.SubscriptionView) []subscriptionCurl {
 	if !u.DeletedAt.IsZero() {
 		return nil
@@ -330,21 +380,21 @@ func (h *subscriptionPages) curls(u *store.SubscriptionView) []subscriptionCurl 
 		active = subscriptionCurl{"Resume", h.curl.Command("PUT", path, `{"active": true}`)}
 	}
 	curls := []subscriptionCurl{
-		{"Read it", h.curl.Command("GET", path, "")},
-		{"Its deliveries", h.curl.Command("GET", path+"/deliveries", "")},
+		{"Read", h.curl.Command("GET", path, "")},
+		{"List deliveries", h.curl.Command("GET", path+"/deliveries", "")},
 		{"Ping", h.curl.Command("POST", path+"/ping", "")},
 		{"Send a test event", h.curl.Command("POST", path+"/test", `{"name": "content_updated"}`)},
 		active,
-		{"Rotate the secret", h.curl.Command("POST", path+"/rotate_secret", "")},
-		{"Delete it", h.curl.Command("DELETE", path, "")},
+		{"Rotate secret", h.curl.Command("POST", path+"/rotate_secret", "")},
+		{"Delete", h.curl.Command("DELETE", path, "")},
 	}
 	if u.Status == webhook.HealthFailing && u.Active {
-		curls = slices.Insert(curls, 3, subscriptionCurl{"Probe it", h.curl.Command("POST", path+"/probe", "")})
+		curls = slices.Insert(curls, 3, subscriptionCurl{"Probe", h.curl.Command("POST", path+"/probe", "")})
 	}
 	return curls
 }
 
-// percent is how far a replay has come.
+// percent renders the progress of a replay.
 func percent(r *webhook.Replay) string {
 	if r.Total == 0 {
 		return "100 %"
@@ -352,13 +402,13 @@ func percent(r *webhook.Replay) string {
 	return strconv.FormatInt(r.Scanned*100/r.Total, 10) + " %"
 }
 
-// doReplay says what a replay sends.
+// doReplay names what a replay sends.
 func doReplay(only webhook.ReplayOnly) string {
 	switch only {
 	case webhook.ReplayFailed:
-		return "What failed"
+		return "Failed events"
 	case webhook.ReplayMissed:
-		return "What was missed"
+		return "Missed events"
 	default:
 		return "Everything"
 	}

@@ -235,7 +235,7 @@ func TestSubscriptionActions(t *testing.T) {
 	ping := l.claim(true)
 	l.end(ping, webhook.Attempt{ResponseStatus: 200, Duration: 41 * time.Millisecond, ResponseBody: []byte(strings.Repeat("line "+hostileBytes+"\n", 30))})
 	first := v.do("GET", path+"?ping=newest")
-	first.want(t, 200, "The answer begins")
+	first.want(t, 200, "Response body")
 	first.inert(t)
 	first.has(t, "41 ms", ping.ID, "cut at")
 
@@ -246,7 +246,7 @@ func TestSubscriptionActions(t *testing.T) {
 	v.do("GET", path).has(t, "content_published", "Success rate", "by-answer", "with 404") // which is newer than the ping
 	v.send(path+"/pause").want(t, 303, "")
 	paused := v.do("GET", path)
-	paused.want(t, 200, "It is paused.")
+	paused.want(t, 200, "Paused.")
 	v.send(path+"/pause").want(t, 303, "") // a second press
 	l.publish("content_published", `"c"`, `"d"`, `"e"`)
 	v.do("GET", path+"/replay?only=missed&from=2026-01-01T00:00").want(t, 200, "Resume it first.")
@@ -331,7 +331,7 @@ func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 	result := v.do("GET", path+"?ping="+id)
 	result.want(t, 200, "A secure connection could not be made")
 	result.apart(t).inert(t)
-	result.has(t, "12 ms", "It is tried again")
+	result.has(t, "12 ms", "Next attempt ")
 }
 
 // replays counts, starts and cancels replays.
@@ -409,7 +409,7 @@ func deletion(t *testing.T, v visitor, l *eventSource) {
 	ask.has(t, "1 delivery waits for its") // the ping
 	v.send(path+"/delete").want(t, 303, "")
 	gone := v.do("GET", path)
-	gone.want(t, 200, "It was deleted")
+	gone.want(t, 200, "Deleted ")
 	gone.apart(t).inert(t)
 	gone.hasNot(t, path+"/edit", path+"/ping", "The same over the API")
 	v.send(path+"/ping").want(t, 409, "This subscription is deleted")

@@ -63,4 +63,11 @@ async function refresh() {
 if (document.querySelector("[data-part]")) {
   timer = setTimeout(refresh, pause);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+  // A result that was swapped in, such as that of a ping, may have changed the state of
+  // the page; a probe that follows changes it a moment later.
+  document.addEventListener("htmx:after:swap", () => {
+    const result = document.querySelector("[data-refresh]");
+    result?.removeAttribute("data-refresh");
+    if (result) for (const delay of [0, 1000]) setTimeout(refresh, delay);
+  });
 }

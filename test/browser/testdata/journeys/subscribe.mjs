@@ -134,7 +134,7 @@ check(!(await page.content()).includes("Bearer of-the-partner") && !(await page.
 
 // Rotated, the new one is shown once; loading that again does not rotate again.
 await visit(page, `${subscription}/rotate-secret`);
-await page.getByRole("button", { name: "Rotate the secret" }).click();
+await page.getByRole("button", { name: "Rotate secret" }).click();
 await page.getByText("This is shown once.").waitFor();
 const second = await page.locator("#secret").textContent();
 check(second !== secret && (await main()).includes("The one before"), "a new secret, and the end of the old one");

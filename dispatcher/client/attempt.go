@@ -15,61 +15,60 @@ import (
 )
 
 const (
-	// maxResponseHeader bounds the header of a response, in bytes, and
-	// maxResponseLines it and all 1xx before it, in lines: a thousand short
-	// ones take a hundred times the memory of what was sent.
+	// maxResponseHeader limits the headers of a response in bytes. maxResponseLines
+	// limits their lines, together with those of all 1xx responses before: a
+	// thousand short lines take a hundred times their size in memory.
 	maxResponseHeader = 32 << 10
 	maxResponseLines  = 256
-	// maxDrained is how much of a body is read, and dropped, beyond
-	// webhook.MaxKeptBody so that the connection can be used again. A longer
-	// body costs its sender the connection.
+	// maxDrained is how much of a body is read and dropped beyond
+	// webhook.MaxKeptBody, to reuse the connection. After a longer body the
+	// connection is closed.
 	maxDrained = 64 << 10
-	// maxInformational is how many 1xx responses may come before the final one.
-	maxInformational = 16
-	// idleTimeout is how long an unused connection is kept. It is shorter
-	// than the 5 s after which the most impatient of the common servers hang
-	// up, because a request that crosses their goodbye on the wire is lost:
-	// it may have been read, so it cannot be sent again in the same attempt.
+	// maxInterim is the maximum number of 1xx responses before the final one.
+	maxInterim = 16
+	// idleTimeout is how long an idle connection is kept. It is below 5 s, the
+	// shortest keep-alive timeout of common servers: a request that is sent while
+	// the server closes the connection is lost, since it may have been read and
+	// must not be sent again in the same attempt.
 	idleTimeout = 4 * time.Second
-	// lateReading is how long a receiver that has answered may read on before
-	// its connection is given up.
-	lateReading = 50 * time.Millisecond
-	// bufferSize is the size of the buffers that requests are written from, and
-	// the bodies of responses read through. A server that hangs keeps one.
+	// lateReadTime is how long a receiver that has responded may continue to read
+	// the request before its connection is closed.
+	lateReadTime = 50 * time.Millisecond
+	// bufferSize is the size of the buffers for requests and response bodies. An
+	// attempt to a receiver that hangs keeps one.
 	bufferSize = 8 << 10
-	// maxWrite is how much of a request is written at a time. Before each part the
-	// client asks whether it may be sent.
+	// maxWrite is how much of a request is written at a time. MaySend is called
+	// before each part.
 	maxWrite = 64 << 10
-	// readBufferSize is that of a connection: responses are short; larger reads
-	// bypass it.
+	// readBufferSize is the size of a connection's read buffer. Responses are
+	// usually short; larger reads bypass it.
 	readBufferSize = 2 << 10
 )
 
-// exchange is one attempt while it is made, by one goroutine.
+// exchange is one attempt in progress. One goroutine owns it.
 type exchange struct {
 	*Client
-	ctx     context.Context // its end interrupts the attempt
-	until   time.Time       // when the attempt's time is over
-	request *Request
-	attempt *webhook.Attempt
+	ctx      context.Context // its end interrupts the attempt
+	deadline time.Time       // of the attempt
+	request  *Request
+	attempt  *webhook.Attempt
 
-	message message // prepared
-	conn    *conn   // that was taken for it
+	message message // prepared request
+	conn    *conn   // idle connection taken for it
 
-	informational int // 1xx responses so far
+	interim int // 1xx responses so far
 }
 
-// do sends the request and records the response in the attempt. The error is
-// what ended either early, also when there was a status.
+// do sends the request and records the response in the attempt. It returns the
+// error that ended either early, even if there was a status.
 //
-// A server may hang up on an unused connection at the moment it is taken for a
-// request. While nothing of the request has left, that is no fault of either
-// side, and the request is sent on another connection. As soon as one byte
-// left, the receiver may have acted on it, and only the next attempt, which is
-// counted, may repeat it. The loop ends: each turn uses up a connection that
-// was open before, and a new one ends it.
+// A server may close an idle connection at the moment a request takes it. As long
+// as no byte of the request was sent, the request is sent on another connection.
+// Once a byte was sent, the receiver may have acted on it, and only the next
+// attempt, which is counted, may repeat it. The loop ends, since each turn uses up
+// an idle connection, and a new connection ends it.
 func (x *exchange) do() (err error) {
-	defer x.discard() // what was prepared, and not used
+	defer x.discard() // releases what was prepared and not used
 	defer recoverPanic(&err)
 	if err := x.request.check(); err != nil {
 		return err
@@ -96,14 +95,14 @@ func (x *exchange) do() (err error) {
 	return x.ctx.Err()
 }
 
-// dial makes a connection. The dial ends with the attempt, so that a hanging
-// server cannot collect abandoned dials.
+// dial makes a connection. The dial ends with the attempt, so a hanging server
+// cannot accumulate abandoned dials.
 func (x *exchange) dial(to origin) (*conn, error) {
-	var took phases
+	var durations phases
 	defer func() {
-		x.attempt.Phases.DNS, x.attempt.Phases.Connect, x.attempt.Phases.TLS = took.dns, took.connect, took.tls
+		x.attempt.Phases.DNS, x.attempt.Phases.Connect, x.attempt.Phases.TLS = durations.dns, durations.connect, durations.tls
 	}()
-	ctx, cancel := context.WithDeadline(context.WithValue(x.ctx, phasesKey{}, &took), x.until)
+	ctx, cancel := context.WithDeadline(context.WithValue(x.ctx, phasesKey{}, &durations), x.deadline)
 	defer cancel()
 	var c net.Conn
 	var err error
@@ -121,39 +120,39 @@ func (x *exchange) dial(to origin) (*conn, error) {
 	return newConn(c, to), nil
 }
 
-// roundTrip sends the request and reads the response over a connection. It then
-// puts the connection into the pool if it can be reused, and closes it if not.
-// It reports whether a byte of the request may have been sent.
+// roundTrip sends the request and reads the response. It then recycles the
+// connection, or closes it if it cannot be reused. It reports whether a byte of the
+// request may have been sent.
 func (x *exchange) roundTrip(c *conn, reused bool) (sent bool, err error) {
 	keep := false
-	defer func() { // after a panic too
+	defer func() { // even after a panic
 		if !keep {
 			c.closeNow()
 		}
 	}()
-	x.informational, x.attempt.Phases.FirstByte = 0, 0
+	x.interim, x.attempt.Phases.FirstByte = 0, 0
 	ready := time.Now()
-	good := c.bindContext(x.ctx) && c.prepare(x.until, reused)
+	good := c.bindContext(x.ctx) && c.prepare(x.deadline, reused)
 	if err := x.ctx.Err(); err != nil || !good {
 		return false, err
 	}
 	w := x.write(c)
-	if w.done == nil && w.err != nil && !w.any {
+	if w.done == nil && w.err != nil && !w.sent {
 		return false, w.err
 	}
-	// A receiver may stop reading in the middle of a request: servers do that
-	// when they respond early (413, 401). So the write error decides nothing.
-	// Reading does: the response, or the end of the connection.
-	resp, err := x.response(c, ready)
+	// A receiver that responds early (413, 401) may stop reading the request. So
+	// the result depends on reading the response, or the end of the connection, and
+	// not on the write error.
+	resp, err := x.readResponse(c, ready)
 	if err != nil {
 		c.closeNow()
 		w.wait()
 		if _, ok := errors.AsType[*panicError](w.err); ok || errors.Is(w.err, errMayNotSend) {
 			err = w.err
 		}
-		return w.any, err
+		return w.sent, err
 	}
-	ended, err := x.receive(resp)
+	ended, err := x.record(resp)
 	if ended && !resp.Close && c.in.Buffered() == 0 {
 		keep = true
 		x.recycle(c, w)
@@ -161,10 +160,10 @@ func (x *exchange) roundTrip(c *conn, reused bool) (sent bool, err error) {
 	return true, err
 }
 
-// writing is how a request is being written.
+// writing is the state of writing a request.
 type writing struct {
-	done chan struct{} // closed when what follows is true; nil: it is
-	any  bool          // a byte was sent
+	done chan struct{} // closed once the other fields are final; nil if they are already
+	sent bool          // at least one byte was sent
 	err  error
 }
 
@@ -174,9 +173,10 @@ func (w *writing) wait() {
 	}
 }
 
-// write writes a request that fits into one buffer before it returns: the socket
-// buffer of a receiver that reads takes that much. It writes a larger one in a
-// goroutine, because a receiver may respond before it has read it all, or instead.
+// write writes the request. If it fits into one buffer, write waits for that, since
+// the socket buffer of a receiver that reads takes that much. A larger request is
+// written in a goroutine, since the receiver may respond before it has read
+// everything.
 func (x *exchange) write(c *conn) *writing {
 	x.compose(x.attempt.StartedAt)
 	m := x.message
@@ -185,7 +185,7 @@ func (x *exchange) write(c *conn) *writing {
 	write := func() {
 		defer x.buffers.Put(m.buf)
 		n, err := x.send(c, m.first)
-		w.any = n > 0
+		w.sent = n > 0
 		if err == nil && len(m.rest) > 0 {
 			_, err = x.send(c, m.rest)
 		}
@@ -207,21 +207,21 @@ func (x *exchange) write(c *conn) *writing {
 		}()
 		write()
 		if errors.Is(w.err, errMayNotSend) {
-			c.closeRaw() // the rest does not follow
+			c.closeRaw() // the rest will not be sent
 		}
 	}()
 	return &w
 }
 
-// message is a request as it is written.
+// message is a request in wire format.
 type message struct {
-	buf   *[bufferSize]byte // owned, nil of an empty message
-	first []byte            // in buf: the header, and as much of the body as fits
+	buf   *[bufferSize]byte // owned; nil for an empty message
+	first []byte            // in buf: the headers and as much of the body as fits
 	rest  []byte
-	at    int64 // the time in the header, in Unix seconds
+	at    int64 // timestamp in the header, in Unix seconds
 }
 
-// compose gets the message ready, unless it is and has the time of now.
+// compose builds the message, unless it exists and has the timestamp of now.
 func (x *exchange) compose(now time.Time) {
 	m := &x.message
 	if m.buf != nil && m.at == now.Unix() {
@@ -236,10 +236,10 @@ func (x *exchange) compose(now time.Time) {
 	m.first, m.rest, m.at = append(head, body[:n]...), body[n:], now.Unix()
 }
 
-// errMayNotSend says that Config.MaySend returned false.
-var errMayNotSend = errors.New("nothing may be sent")
+// errMayNotSend means that Config.MaySend returned false.
+var errMayNotSend = errors.New("sending is not permitted")
 
-// send writes a part of a request, unless nothing may be sent any more.
+// send writes a part of a request, as long as MaySend permits.
 func (x *exchange) send(c *conn, p []byte) (n int, err error) {
 	for err == nil && len(p) > 0 {
 		if !x.maySend() {
@@ -252,8 +252,8 @@ func (x *exchange) send(c *conn, p []byte) (n int, err error) {
 	return n, err
 }
 
-// recycle returns a connection to the pool after its exchange. A receiver that has
-// responded and still reads gets lateReading to read the rest.
+// recycle returns a connection to the pool. A receiver that has responded and still
+// reads gets lateReadTime to read the rest.
 func (x *exchange) recycle(c *conn, w *writing) {
 	end := func() {
 		if w.err != nil {
@@ -267,51 +267,51 @@ func (x *exchange) recycle(c *conn, w *writing) {
 		return
 	}
 	go func() {
-		c.SetWriteDeadline(time.Now().Add(lateReading))
+		c.SetWriteDeadline(time.Now().Add(lateReadTime))
 		<-w.done
 		end()
 	}()
 }
 
-// posted is all that http.ReadResponse wants to know of a request.
-var posted = &http.Request{Method: http.MethodPost}
+// postRequest is all that http.ReadResponse needs to know of a request.
+var postRequest = &http.Request{Method: http.MethodPost}
 
-// response reads answers up to the header of the final one. It notes how long
-// after ready the first began.
-func (x *exchange) response(c *conn, ready time.Time) (*http.Response, error) {
+// readResponse reads responses up to the headers of the final one. It records the
+// time from ready to the first byte.
+func (x *exchange) readResponse(c *conn, ready time.Time) (*http.Response, error) {
 	c.head = header{}
 	for {
-		if err := c.expect(); err != nil {
+		if err := c.startHeader(); err != nil {
 			return nil, err
 		}
-		if x.informational == 0 {
+		if x.interim == 0 {
 			if _, err := c.in.Peek(1); err != nil {
 				return nil, err
 			}
 			x.attempt.Phases.FirstByte = max(time.Since(ready), 1)
 		}
-		resp, err := http.ReadResponse(c.in, posted)
+		resp, err := http.ReadResponse(c.in, postRequest)
 		if err != nil || resp.StatusCode < 100 || resp.StatusCode > 199 || resp.StatusCode == http.StatusSwitchingProtocols {
 			return resp, err
 		}
-		if x.informational++; x.informational > maxInformational {
-			return nil, errTooManyInformational
+		if x.interim++; x.interim > maxInterim {
+			return nil, errTooManyInterim
 		}
 	}
 }
 
-var errTooManyInformational = errors.New("too many 1xx answers")
+var errTooManyInterim = errors.New("too many 1xx responses")
 
-// receive takes down an answer, and returns whether it was read to its end, and
-// what ended it early, nil if it was read as far as it is wanted. Its status
-// decides: nothing that happens to the body, a reset or the end of the attempt's
-// time, changes the result.
-func (x *exchange) receive(resp *http.Response) (ended bool, err error) {
+// record records a response in the attempt. It reports whether the body was read to
+// its end, and returns the error that cut it off, nil if as much was read as is
+// wanted. The result depends on the status only: an error in the body, such as a
+// reset or the timeout, does not change it.
+func (x *exchange) record(resp *http.Response) (ended bool, err error) {
 	a := x.attempt
 	a.ResponseHeader = headerText(resp)
 	if resp.StatusCode < 200 || resp.StatusCode > 999 {
-		// 101 is an answer to a question that was not asked. 600 to 999 are none
-		// of HTTP's, but an answer that is neither 2xx nor 5xx (spec, section 3).
+		// A 101 was not requested. 600 to 999 are not defined by HTTP, but are
+		// responses that are neither 2xx nor 5xx (spec, section 3).
 		a.Error = webhook.ErrorProtocol
 		return false, nil
 	}
@@ -351,10 +351,10 @@ func (x *exchange) classify(err error) webhook.ErrorCode {
 		return webhook.ErrorInterrupted
 	case errors.As(err, &dial):
 		return dial.code
-	case x.informational > 0:
-		// Whatever ended it, the answer began and was not finished.
+	case x.interim > 0:
+		// The response began and was not completed.
 		return webhook.ErrorProtocol
-	case errors.Is(err, os.ErrDeadlineExceeded), !time.Now().Before(x.until):
+	case errors.Is(err, os.ErrDeadlineExceeded), !time.Now().Before(x.deadline):
 		return webhook.ErrorTimeout
 	case isTLS(err):
 		return webhook.ErrorTLS
@@ -364,15 +364,16 @@ func (x *exchange) classify(err error) webhook.ErrorCode {
 	return webhook.ErrorProtocol
 }
 
-// isTLS tells errors of TLS after the handshake: in TLS 1.3 a server that
-// wants a client's certificate says so only then.
+// isTLS reports whether err is a TLS error after the handshake: with TLS 1.3, a
+// server reports a missing client certificate only then.
 func isTLS(err error) bool {
 	var op *net.OpError
 	var record tls.RecordHeaderError
 	return errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") || errors.As(err, &record)
 }
 
-// isBroken tells the end of a connection from an answer that makes no sense.
+// isBroken reports whether err is the end of a connection, as opposed to an invalid
+// response.
 func isBroken(err error) bool {
 	var op *net.OpError
 	var errno syscall.Errno
@@ -381,12 +382,12 @@ func isBroken(err error) bool {
 		errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
 }
 
-// phases are how long the parts of a dial took that came to an end.
+// phases are the durations of the completed parts of a dial.
 type phases struct{ dns, connect, tls time.Duration }
 
 type phasesKey struct{}
 
-// phasesOf returns where a dial notes how long its parts take.
+// phasesOf returns where a dial records the durations of its parts.
 func phasesOf(ctx context.Context) *phases {
 	if p, ok := ctx.Value(phasesKey{}).(*phases); ok {
 		return p

@@ -25,24 +25,24 @@ import (
 	"service/webhook"
 )
 
-// post is a client in a bubble of fake time, whose every connection is a
-// net.Pipe with a receiver at the other end.
-type post struct {
+// testClient is a client in a bubble of fake time. Its connections are pipes to a
+// peer.
+type testClient struct {
 	*Client
-	dialled, open atomic.Int32
+	dialed, open atomic.Int32
 }
 
-// settle is time enough for every peer to see that its connection has ended,
-// and less than an unused one is kept.
+// settle is long enough for every peer to see that its connection was closed, and
+// shorter than idleTimeout.
 const settle = 2 * time.Second
 
-// newPost must be called in a bubble. At the end of the test every connection
-// must have an end.
-func newPost(t *testing.T, serve func(*peer)) *post {
-	p := &post{Client: New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8})}
+// newTestClient must be called in a bubble. When the test ends, all connections
+// must be closed.
+func newTestClient(t *testing.T, serve func(*peer)) *testClient {
+	p := &testClient{Client: New(&Config{AllowHTTP: true, Timeout: testTimeout, MaxIdle: 8})}
 	p.dialer.connect = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 		here, there := net.Pipe()
-		p.dialled.Add(1)
+		p.dialed.Add(1)
 		p.open.Add(1)
 		go func() {
 			defer p.open.Add(-1)
@@ -55,7 +55,7 @@ func newPost(t *testing.T, serve func(*peer)) *post {
 		p.CloseIdle()
 		time.Sleep(settle)
 		if n := p.open.Load(); n != 0 {
-			t.Errorf("%d connections are open after close", n)
+			t.Errorf("got %d open connections after CloseIdle, want 0", n)
 		}
 	})
 	return p
@@ -69,7 +69,7 @@ func testRequest(url string, size int) *Request {
 	}
 }
 
-// readText returns a request as it is on the wire, with a body of so many bytes.
+// readText returns a request in wire format, with a body of body bytes.
 func (r *peer) readText(body int) string {
 	var b strings.Builder
 	for {
@@ -83,7 +83,7 @@ func (r *peer) readText(body int) string {
 	return b.String()
 }
 
-// TestSendRequest compares a request on the wire, byte for byte.
+// TestSendRequest compares the request on the wire, byte for byte.
 func TestSendRequest(t *testing.T) {
 	for _, tt := range []struct {
 		name, url, authorization string
@@ -97,7 +97,7 @@ func TestSendRequest(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got := make(chan string, 1)
-				p := newPost(t, func(r *peer) {
+				p := newTestClient(t, func(r *peer) {
 					text := r.readText(5)
 					r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 					got <- text
@@ -105,7 +105,7 @@ func TestSendRequest(t *testing.T) {
 				q := testRequest(tt.url, 5)
 				q.Authorization = tt.authorization
 				if a := p.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
-					t.Fatalf("attempt: %+v", a)
+					t.Fatalf("got %+v, want success", a)
 				}
 				now := time.Now()
 				head, body, _ := strings.Cut(<-got, "\r\n\r\n")
@@ -131,22 +131,22 @@ func TestSendRequest(t *testing.T) {
 					t.Errorf("head (-want +got):\n%s", diff)
 				}
 				if body != "xxxxx" {
-					t.Errorf("body %q, want xxxxx", body)
+					t.Errorf("got body %q, want xxxxx", body)
 				}
 			})
 		})
 	}
 }
 
-// TestSendVerifies: a receiver with the reference library of Standard Webhooks
-// accepts what is sent, with the old and with the new secret of a rotation.
+// A receiver that uses the reference library of Standard Webhooks accepts the
+// request with both the old and the new secret of a rotation.
 func TestSendVerifies(t *testing.T) {
 	secrets := []webhook.SigningSecret{webhook.NewSigningSecret(), webhook.NewSigningSecret()}
 	body := []byte(`{"delivery_id":"d-1","text":"ü \u2028"}`)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got, err := io.ReadAll(r.Body)
 		if err != nil || string(got) != string(body) {
-			t.Errorf("body %q, %v", got, err)
+			t.Errorf("got body %q (%v), want %q", got, err, body)
 		}
 		for i, secret := range secrets {
 			verifier, err := standardwebhooks.NewWebhook(secret.Reveal())
@@ -163,7 +163,7 @@ func TestSendVerifies(t *testing.T) {
 	q := testRequest(server.URL, 0)
 	q.Secrets, q.Body = secrets, body
 	if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
-		t.Errorf("attempt: %+v", a)
+		t.Errorf("got %+v, want success", a)
 	}
 }
 
@@ -173,17 +173,17 @@ func loopbackClient(t testing.TB) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(&Config{AllowHTTP: true, Timeout: attemptTime, MaxIdle: 8, Destinations: d})
+	s := New(&Config{AllowHTTP: true, Timeout: testTimeout, MaxIdle: 8, Destinations: d})
 	t.Cleanup(s.CloseIdle)
 	return s
 }
 
-// TestSendEveryStatus: what an attempt makes of each status, and what follows.
-func TestSendEveryStatus(t *testing.T) {
+// TestSendStatuses checks the result of each status, and whether it is retried.
+func TestSendStatuses(t *testing.T) {
 	policy := webhook.DefaultRetryPolicy()
 	synctest.Test(t, func(t *testing.T) {
 		for status := 100; status <= 599; status++ {
-			p := newPost(t, answerAndClose(fmt.Sprintf("HTTP/1.1 %d What\r\nContent-Length: 0\r\n\r\n", status)))
+			p := newTestClient(t, respondAndClose(fmt.Sprintf("HTTP/1.1 %d What\r\nContent-Length: 0\r\n\r\n", status)))
 			a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 
 			want := webhook.Attempt{ResponseStatus: status, Result: webhook.ResultFailed}
@@ -196,25 +196,25 @@ func TestSendEveryStatus(t *testing.T) {
 				want.Result = webhook.ResultRetryable
 			}
 			if a.ResponseStatus != want.ResponseStatus || a.Error != want.Error || a.Result != want.Result {
-				t.Errorf("%d: status %d, error %q, result %s; want %d, %q, %s", status,
+				t.Errorf("%d: got status %d, error %q, result %s; want %d, %q, %s", status,
 					a.ResponseStatus, a.Error, a.Result, want.ResponseStatus, want.Error, want.Result)
 			}
 			for number := 1; number <= webhook.MaxAttempts; number++ {
 				a.Number = number
 				retried := !policy.After(&a, time.Now(), 0).NextAttemptAt.IsZero()
 				if want := want.Result == webhook.ResultRetryable && number < webhook.MaxAttempts; retried != want {
-					t.Errorf("%d, attempt %d: retried %v, want %v", status, number, retried, want)
+					t.Errorf("%d, attempt %d: got retried %t, want %t", status, number, retried, want)
 				}
 			}
-			if n := p.dialled.Load(); n != 1 {
-				t.Errorf("%d: %d connections, want 1", status, n)
+			if n := p.dialed.Load(); n != 1 {
+				t.Errorf("%d: got %d connections, want 1", status, n)
 			}
 		}
 	})
 }
 
-// TestSendAnswer: what is kept of an answer.
-func TestSendAnswer(t *testing.T) {
+// TestSendResponse checks what is stored of a response.
+func TestSendResponse(t *testing.T) {
 	full := strings.Repeat("y", webhook.MaxKeptBody)
 	for _, tt := range []struct {
 		name, answer string
@@ -240,40 +240,40 @@ func TestSendAnswer(t *testing.T) {
 			reused: true,
 		},
 		{
-			name:   "as much body as is kept",
+			name:   "longest body that is stored",
 			answer: "HTTP/1.1 200 OK\r\nContent-Length: 16384\r\n\r\n" + full,
 			want:   webhook.Attempt{ResponseHeader: "Content-Length: 16384\n", ResponseBody: []byte(full)},
 			reused: true,
 		},
 		{
-			name:   "one byte more",
+			name:   "body one byte longer",
 			answer: "HTTP/1.1 200 OK\r\nContent-Length: 16385\r\n\r\n" + full + "z",
 			want:   webhook.Attempt{ResponseHeader: "Content-Length: 16385\n", ResponseBody: []byte(full), ResponseTruncated: true},
 			reused: true,
 		},
 		{
-			name:   "as much body as is drained",
+			name:   "longest body that is drained",
 			answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n13fff\r\n" + strings.Repeat("y", 0x13fff) + "\r\n0\r\n\r\n",
 			want:   webhook.Attempt{ResponseBody: []byte(full), ResponseTruncated: true},
 			reused: true,
 		},
 		{
-			name:   "more body than is drained",
+			name:   "body too long to drain",
 			answer: "HTTP/1.1 200 OK\r\nContent-Length: 81921\r\n\r\n" + strings.Repeat("y", 81921),
 			want:   webhook.Attempt{ResponseHeader: "Content-Length: 81921\n", ResponseBody: []byte(full), ResponseTruncated: true},
 		},
 		{
-			name:   "the server wants no more",
+			name:   "Connection: close",
 			answer: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
 			want:   webhook.Attempt{ResponseHeader: "Content-Length: 2\n", ResponseBody: []byte("ok")},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPost(t, answer(tt.answer))
+				p := newTestClient(t, respond(tt.answer))
 				a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 				if a.Result != webhook.ResultSuccess || a.Number != 1 || a.StartedAt.IsZero() {
-					t.Fatalf("attempt: %+v", a)
+					t.Fatalf("got %+v, want success", a)
 				}
 				if tt.want.ResponseHeader == "" {
 					a.ResponseHeader = ""
@@ -283,29 +283,29 @@ func TestSendAnswer(t *testing.T) {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
 				p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
-				if reused := p.dialled.Load() == 1; reused != tt.reused {
-					t.Errorf("connection reused: %v, want %v", reused, tt.reused)
+				if reused := p.dialed.Load() == 1; reused != tt.reused {
+					t.Errorf("got connection reused %t, want %t", reused, tt.reused)
 				}
 			})
 		})
 	}
 }
 
-// TestSendHeaderBound: an answer's header is taken up to the bound.
+// TestSendHeaderBound checks the size limit of response headers.
 func TestSendHeaderBound(t *testing.T) {
 	for size, want := range map[int]webhook.ErrorCode{
 		maxResponseHeader - 100: webhook.ErrorNone,
 		maxResponseHeader + 100: webhook.ErrorProtocol,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			// Latin-1, which grows when it is made UTF-8.
-			p := newPost(t, answer("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: "+strings.Repeat("\xe9x", size/2)+"\r\n\r\n"))
+			// Latin-1 text grows when it is converted to UTF-8.
+			p := newTestClient(t, respond("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: "+strings.Repeat("\xe9x", size/2)+"\r\n\r\n"))
 			a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 			if a.Error != want {
-				t.Errorf("a header of %d bytes: error %q, want %q", size, a.Error, want)
+				t.Errorf("headers of %d bytes: got error %q, want %q", size, a.Error, want)
 			}
 			if n := len(a.ResponseHeader); n > maxResponseHeader || want == "" && n < maxResponseHeader-3 {
-				t.Errorf("a header of %d bytes: kept %d", size, n)
+				t.Errorf("headers of %d bytes: got %d bytes stored, want up to %d", size, n, maxResponseHeader)
 			}
 		})
 	}
@@ -338,15 +338,15 @@ func TestRetryAfter(t *testing.T) {
 	}
 	for status, want := range map[int]time.Duration{503: time.Minute, 429: time.Minute, 500: 0, 200: 0} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPost(t, answer(fmt.Sprintf("HTTP/1.1 %d What\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n", status)))
+			p := newTestClient(t, respond(fmt.Sprintf("HTTP/1.1 %d What\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n", status)))
 			if got := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)).RetryAfter; got != want {
-				t.Errorf("%d with Retry-After: 60: %v, want %v", status, got, want)
+				t.Errorf("%d with Retry-After: 60: got %v, want %v", status, got, want)
 			}
 		})
 	}
 }
 
-// TestSendInterrupted: the end of the service is told from the end of time.
+// An attempt that ends with its context is interrupted, not timed out.
 func TestSendInterrupted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -354,57 +354,57 @@ func TestSendInterrupted(t *testing.T) {
 		status int
 		code   webhook.ErrorCode
 	}{
-		{"while nothing is read", (*peer).hang, 0, webhook.ErrorInterrupted},
-		{"before the answer", answer(""), 0, webhook.ErrorInterrupted},
-		{"within the header", answer("HTTP/1.1 200 OK\r\n"), 0, webhook.ErrorInterrupted},
-		{"within the body", answer("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"), 200, webhook.ErrorNone},
+		{"before the request is read", (*peer).hang, 0, webhook.ErrorInterrupted},
+		{"before the response", respond(""), 0, webhook.ErrorInterrupted},
+		{"within the headers", respond("HTTP/1.1 200 OK\r\n"), 0, webhook.ErrorInterrupted},
+		{"within the body", respond("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"), 200, webhook.ErrorNone},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPost(t, tt.serve)
+				p := newTestClient(t, tt.serve)
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(3*time.Second, cancel)
 				a := p.Send(ctx, testRequest("http://1.1.1.1/", 10))
 				if a.Error != tt.code || a.ResponseStatus != tt.status || a.Duration != 3*time.Second {
-					t.Errorf("error %q, status %d after %v; want %q, %d after 3s", a.Error, a.ResponseStatus, a.Duration, tt.code, tt.status)
+					t.Errorf("got error %q, status %d after %v; want %q, %d after 3s", a.Error, a.ResponseStatus, a.Duration, tt.code, tt.status)
 				}
 				if a := p.Send(ctx, testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable {
-					t.Errorf("after the end: %+v, want interrupted", a)
+					t.Errorf("got %+v after the context ended, want interrupted", a)
 				}
-				if n := p.dialled.Load(); n != 1 {
-					t.Errorf("%d connections, want 1", n)
+				if n := p.dialed.Load(); n != 1 {
+					t.Errorf("got %d connections, want 1", n)
 				}
 			})
 		})
 	}
 }
 
-// TestSendEarlyAnswer: a receiver that answers before it has read the request,
-// and hangs up, has answered; every time.
-func TestSendEarlyAnswer(t *testing.T) {
+// A response that a receiver sends before it has read the request is used, even if
+// it then closes the connection.
+func TestSendEarlyResponse(t *testing.T) {
 	for _, status := range []int{200, 401, 413, 503} {
 		text := fmt.Sprintf("HTTP/1.1 %d Early\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno", status)
 		for range 20 {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPost(t, func(r *peer) {
+				p := newTestClient(t, func(r *peer) {
 					r.in.ReadString('\n')
 					r.write(text)
 				})
 				q := testRequest("http://1.1.1.1/", 200_000)
 				a := p.Send(t.Context(), q)
 				if a.ResponseStatus != status || string(a.ResponseBody) != "no" {
-					t.Errorf("status %d, error %q, body %q; want %d", a.ResponseStatus, a.Error, a.ResponseBody, status)
+					t.Errorf("got status %d, error %q, body %q; want status %d", a.ResponseStatus, a.Error, a.ResponseBody, status)
 				}
 			})
 		}
 	}
 }
 
-// TestSendLateReader: a receiver that goes on reading a request that it has
-// answered does not keep the connection.
-func TestSendLateReader(t *testing.T) {
+// A receiver that continues to read slowly after its response does not keep the
+// connection.
+func TestSendSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, func(r *peer) {
+		p := newTestClient(t, func(r *peer) {
 			r.in.ReadString('\n')
 			r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 			for {
@@ -415,17 +415,17 @@ func TestSendLateReader(t *testing.T) {
 			}
 		})
 		if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 200_000)); a.ResponseStatus != 200 {
-			t.Errorf("attempt: %+v", a)
+			t.Errorf("got %+v, want 200", a)
 		}
 		time.Sleep(settle)
 		if n := p.open.Load(); n != 0 {
-			t.Errorf("%d connections are open, want the half-written one closed", n)
+			t.Errorf("got %d open connections, want 0", n)
 		}
 	})
 }
 
-// staleConn is a connection that the receiver has closed while it was unused:
-// of the next request, it takes the first bytes or nothing.
+// staleConn is a connection that the receiver closed while it was idle. Of the next
+// request it accepts only takes bytes.
 type staleConn struct {
 	net.Conn
 	takes  int
@@ -447,8 +447,8 @@ func (c *staleConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestSendStaleConnection: a request of which nothing left is sent on another
-// connection, unseen; one of which a byte left is not sent twice.
+// If no byte of a request was sent on a closed connection, it is sent on another.
+// If a byte was sent, it is not sent twice.
 func TestSendStaleConnection(t *testing.T) {
 	for _, tt := range []struct {
 		takes int
@@ -462,7 +462,7 @@ func TestSendStaleConnection(t *testing.T) {
 		t.Run(fmt.Sprintf("%d bytes taken", tt.takes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var seen atomic.Int32
-				p := newPost(t, func(r *peer) {
+				p := newTestClient(t, func(r *peer) {
 					for r.read() && r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") {
 						seen.Add(1)
 					}
@@ -470,42 +470,42 @@ func TestSendStaleConnection(t *testing.T) {
 				connect := p.dialer.connect
 				p.dialer.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 					c, err := connect(ctx, a)
-					if p.dialled.Load() == 1 {
+					if p.dialed.Load() == 1 {
 						c = &staleConn{Conn: c, takes: tt.takes, closed: make(chan struct{})}
 					}
 					return c, err
 				}
 				if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != "" {
-					t.Fatalf("first: %+v", a)
+					t.Fatalf("first attempt: got %+v, want success", a)
 				}
 				a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
 				synctest.Wait()
 				if a.Error != tt.code || seen.Load() != tt.seen {
-					t.Errorf("second: error %q, %d requests seen; want %q, %d", a.Error, seen.Load(), tt.code, tt.seen)
+					t.Errorf("second attempt: got error %q and %d requests, want %q and %d", a.Error, seen.Load(), tt.code, tt.seen)
 				}
 			})
 		})
 	}
 }
 
-// TestSendConnections: connections serve many attempts, but are not kept long.
+// Connections are reused, and closed after idleTimeout.
 func TestSendConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, answer("HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno"))
+		p := newTestClient(t, respond("HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno"))
 		q := testRequest("http://1.1.1.1/", 10)
 		for range 10 {
 			p.Send(t.Context(), q)
 			time.Sleep(idleTimeout - 1)
 		}
-		if n := p.dialled.Load(); n != 1 {
-			t.Errorf("%d connections for 10 attempts, want 1", n)
+		if n := p.dialed.Load(); n != 1 {
+			t.Errorf("got %d connections for 10 attempts, want 1", n)
 		}
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if n := p.open.Load(); n != 0 {
-			t.Errorf("%d connections are open after %v, want 0", n, idleTimeout)
+			t.Errorf("got %d open connections after %v, want 0", n, idleTimeout)
 		}
-		// No more are kept than there may be attempts.
+		// At most MaxIdle connections are kept.
 		var all sync.WaitGroup
 		for i := range 30 {
 			all.Go(func() { p.Send(t.Context(), testRequest(fmt.Sprintf("http://1.1.1.%d/", i), 10)) })
@@ -513,23 +513,23 @@ func TestSendConnections(t *testing.T) {
 		all.Wait()
 		synctest.Wait()
 		if n := p.open.Load(); n != 8 {
-			t.Errorf("%d idle connections are kept, want 8", n)
+			t.Errorf("got %d idle connections, want 8", n)
 		}
 	})
 }
 
-// TestSendOverTCP repeats with real sockets what a pipe cannot show: resets.
-func TestSendOverTCP(t *testing.T) {
+// TestSendTCPResets tests with real sockets what a pipe cannot do: resets.
+func TestSendTCPResets(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		serve  func(*peer)
 		status int
 		code   webhook.ErrorCode
 	}{
-		{"reset at once", func(r *peer) { reset(r) }, 0, webhook.ErrorConnect},
-		{"reset before the answer", func(r *peer) { r.read(); reset(r) }, 0, webhook.ErrorConnect},
-		{"reset within the header", func(r *peer) { r.read(); r.write("HTTP/1.1 200 OK\r\nA: "); reset(r) }, 0, webhook.ErrorConnect},
-		{"an early answer", func(r *peer) {
+		{"reset immediately", func(r *peer) { reset(r) }, 0, webhook.ErrorConnect},
+		{"reset before the response", func(r *peer) { r.read(); reset(r) }, 0, webhook.ErrorConnect},
+		{"reset within the headers", func(r *peer) { r.read(); r.write("HTTP/1.1 200 OK\r\nA: "); reset(r) }, 0, webhook.ErrorConnect},
+		{"early response", func(r *peer) {
 			r.in.ReadString('\n')
 			r.write("HTTP/1.1 413 Early\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
 			r.Conn.(*net.TCPConn).CloseWrite()
@@ -541,7 +541,7 @@ func TestSendOverTCP(t *testing.T) {
 			s := loopbackClient(t)
 			a := s.Send(t.Context(), testRequest(url, 2_000_000))
 			if a.ResponseStatus != tt.status || a.Error != tt.code {
-				t.Errorf("status %d, error %q; want %d, %q", a.ResponseStatus, a.Error, tt.status, tt.code)
+				t.Errorf("got status %d, error %q; want %d, %q", a.ResponseStatus, a.Error, tt.status, tt.code)
 			}
 			s.CloseIdle()
 			<-ended
@@ -553,13 +553,13 @@ func TestSendOverTCP(t *testing.T) {
 		url, ended := serveTCP(t, func(r *peer) {
 			r.read()
 			r.write("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 20_000))
-			<-seen // or the reset could overtake what was written
+			<-seen // or the reset could overtake the data
 			reset(r)
 		})
 		s := loopbackClient(t)
 		time.AfterFunc(50*time.Millisecond, func() { close(seen) })
 		if a := s.Send(t.Context(), testRequest(url, 10)); a.ResponseStatus != 200 || a.Result != webhook.ResultSuccess || !a.ResponseTruncated {
-			t.Errorf("attempt: status %d, error %q, truncated %v; want 200", a.ResponseStatus, a.Error, a.ResponseTruncated)
+			t.Errorf("got status %d, error %q, truncated %t; want 200, truncated", a.ResponseStatus, a.Error, a.ResponseTruncated)
 		}
 		s.CloseIdle()
 		<-ended
@@ -571,16 +571,17 @@ func TestSendOverTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Close()
-		if a := loopbackClient(t).Send(t.Context(), testRequest("http://"+l.Addr().String(), 10)); a.Error != webhook.ErrorConnect || a.Result != webhook.ResultRetryable {
-			t.Errorf("attempt: %+v, want connect", a)
+		if a := loopbackClient(t).Send(t.Context(), testRequest("http://"+l.Addr().String(), 10)); a.Error != webhook.ErrorConnect ||
+			a.Result != webhook.ResultRetryable {
+			t.Errorf("got %+v, want a retryable connect error", a)
 		}
 	})
 }
 
 func reset(r *peer) { r.Conn.(*net.TCPConn).SetLinger(0) }
 
-// serveTCP plays a receiver for the first connection to a real socket. The
-// channel is closed when that connection has ended.
+// serveTCP serves the first connection to a real socket. It closes the channel when
+// that connection has ended.
 func serveTCP(t testing.TB, serve func(*peer)) (url string, ended <-chan struct{}) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -600,24 +601,24 @@ func serveTCP(t testing.TB, serve func(*peer)) (url string, ended <-chan struct{
 	return "http://" + l.Addr().String(), done
 }
 
-// TestSendIgnoresProxies: the environment does not decide who sees deliveries.
+// The client ignores proxies in the environment.
 func TestSendIgnoresProxies(t *testing.T) {
-	url, ended := serveTCP(t, answerAndClose("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+	url, ended := serveTCP(t, respondAndClose("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"} {
 		t.Setenv(name, url)
 	}
 	s := loopbackClient(t)
 	s.dialer.connect = func(context.Context, netip.AddrPort) (net.Conn, error) { return nil, errors.New("no route") }
 	if a := s.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorConnect {
-		t.Errorf("attempt: %+v, want connect", a)
+		t.Errorf("got %+v, want a connect error", a)
 	}
 	s.dialer.connect = s.dialer.connectTCP
-	s.Send(t.Context(), testRequest(url, 10)) // lets the receiver end
+	s.Send(t.Context(), testRequest(url, 10)) // lets the receiver return
 	<-ended
 }
 
-// BenchmarkSend makes attempts over loopback to a receiver that does as little
-// as can be; BenchmarkBare is the same with net/http's client and no more.
+// BenchmarkSend makes attempts over loopback to a minimal receiver. BenchmarkBare
+// does the same with only net/http's client.
 func BenchmarkSend(b *testing.B) {
 	for _, size := range []int{512, 64 << 10} {
 		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
@@ -657,8 +658,8 @@ func BenchmarkBare(b *testing.B) {
 	})
 }
 
-// sink is a receiver for benchmarks. It does not parse what it is sent beyond
-// its length, so that what is measured is the client.
+// sink is a receiver for benchmarks. It parses only the length of requests, so the
+// benchmark measures the client.
 func sink(b *testing.B) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -686,7 +687,7 @@ func sink(b *testing.B) string {
 	return "http://" + l.Addr().String()
 }
 
-// skipRequest reads a request and drops it.
+// skipRequest reads and drops a request.
 func skipRequest(in *bufio.Reader) error {
 	length := 0
 	for {
@@ -705,27 +706,27 @@ func skipRequest(in *bufio.Reader) error {
 	return err
 }
 
-// Without AllowHTTP nothing is sent in the clear, not even to a subscription
-// that was made while it was allowed.
+// Without AllowHTTP nothing is sent over http://, not even to an existing
+// subscription.
 func TestPlainHTTPIsBlocked(t *testing.T) {
-	s := New(&Config{Timeout: attemptTime, MaxIdle: 1})
+	s := New(&Config{Timeout: testTimeout, MaxIdle: 1})
 	defer s.CloseIdle()
 	s.dialer.connect = func(context.Context, netip.AddrPort) (net.Conn, error) {
-		t.Error("a connection was made")
+		t.Error("got a connection, want none")
 		return nil, net.ErrClosed
 	}
 	if a := s.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
-		t.Errorf("got %s %q, want failed, blocked", a.Result, a.Error)
+		t.Errorf("got %s, %q; want failed, blocked", a.Result, a.Error)
 	}
 }
 
-// TestSendMayNotSend forbids sending before an attempt, and in the middle of a
-// request. The attempt is interrupted at once.
-func TestSendMayNotSend(t *testing.T) {
+// MaySend returns false before an attempt, and within a request. The attempt is
+// interrupted immediately.
+func TestMaySend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var forbidden atomic.Bool
 		var read atomic.Int64
-		p := newPost(t, func(r *peer) {
+		p := newTestClient(t, func(r *peer) {
 			for {
 				n, err := r.in.WriteTo(io.Discard)
 				if read.Add(n); err != nil || n == 0 {
@@ -736,8 +737,8 @@ func TestSendMayNotSend(t *testing.T) {
 		p.maySend = func() bool { return !forbidden.Load() }
 		forbidden.Store(true)
 		start := time.Now()
-		if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || p.dialled.Load() != 0 {
-			t.Errorf("an attempt that may not be sent: %+v, %d connections", a, p.dialled.Load())
+		if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || p.dialed.Load() != 0 {
+			t.Errorf("before the attempt: got %+v and %d connections, want interrupted and 0", a, p.dialed.Load())
 		}
 		forbidden.Store(false)
 		const allowed = 2 // parts of the request
@@ -746,13 +747,13 @@ func TestSendMayNotSend(t *testing.T) {
 		a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 512<<10))
 		time.Sleep(time.Millisecond)
 		if a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable {
-			t.Errorf("a request that may not be sent to its end: %+v", a)
+			t.Errorf("within the request: got %+v, want interrupted and retryable", a)
 		}
 		if n := read.Load(); n == 0 || n > bufferSize+maxWrite {
-			t.Errorf("%d bytes were sent, want some and at most %d", n, bufferSize+maxWrite)
+			t.Errorf("got %d bytes sent, want 1 to %d", n, bufferSize+maxWrite)
 		}
 		if took := time.Since(start); took > time.Second {
-			t.Errorf("it took %s, want no wait for the end of the attempt's time", took)
+			t.Errorf("the attempts took %s, want no wait for the timeout", took)
 		}
 	})
 }

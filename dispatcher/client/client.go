@@ -1,13 +1,14 @@
-// Package client makes the attempts of deliveries: it is the only code that
-// connects to subscribers.
+// Package client makes attempts. It is the only code that connects to subscribers.
 //
-// One attempt resolves the host, checks its addresses, connects, sends one
-// signed request by HTTP/1.1, reads the response, and redacts what is kept of
-// it. The package guarantees that an attempt ends within its timeout, whatever
-// the server at the other end does; that it sends at most one request; that it
-// connects to no address outside [webhook.Destinations] and to none that the
-// service itself listens on; and that no secret of the request is kept with the
-// response.
+// An attempt resolves the host, checks its addresses, connects, sends one signed
+// HTTP/1.1 request, reads the response, and redacts what is stored of it. The
+// package guarantees that:
+//
+//   - an attempt ends within its timeout, whatever the receiver does;
+//   - it sends at most one request;
+//   - it connects only to addresses that [webhook.Destinations] permits, and never
+//     to one that the service listens on (the egress guard);
+//   - no secret of the request is stored with the response.
 package client
 
 import (
@@ -25,41 +26,40 @@ import (
 	"service/webhook"
 )
 
-// Config is how attempts are made.
+// Config configures a Client.
 type Config struct {
-	Timeout time.Duration // of one attempt, from before the lookup of the host to the end of the response
-	MaxIdle int           // connections kept open between attempts, to all hosts together
+	Timeout time.Duration // limit of one attempt, from before the DNS lookup to the end of the response
+	MaxIdle int           // maximum idle connections, to all hosts together
 
-	// Destinations are the addresses outside the public internet that may be
-	// called.
+	// Destinations are the private addresses that may be called.
 	Destinations webhook.Destinations
-	// Own are the addresses that the service itself listens on. They are
-	// refused, also where Destinations allows them. An unspecified one
-	// (0.0.0.0, ::) is its port on every address of this machine.
+	// Own lists the addresses that the service listens on. They are always blocked,
+	// even if Destinations permits them. An unspecified address (0.0.0.0, ::)
+	// stands for its port on every address of this machine.
 	Own []netip.AddrPort
 	// AllowHTTP permits http:// URLs. Without it an attempt to one is blocked.
 	AllowHTTP bool
-	// RootCAs verify the servers' certificates; nil is the system's.
+	// RootCAs verify the servers' certificates; nil means the system's.
 	RootCAs *x509.CertPool
-	// MaySend is asked immediately before bytes of a request are written. While it
-	// returns false none are, and attempts are interrupted; nil is always true.
+	// MaySend is called immediately before bytes of a request are written. While it
+	// returns false, nothing is written and attempts are interrupted. nil means
+	// always true.
 	MaySend func() bool
-	// Logger gets the panics of attempts; nil discards them.
+	// Logger logs panics in attempts; nil discards them.
 	Logger *slog.Logger
 
-	// Connect makes one TCP connection to an address that was checked; nil
-	// uses the operating system, which is told of the address only after a
-	// second check. Tests in a synctest bubble return one end of a net.Pipe.
+	// Connect connects to an address that was checked. nil uses the operating
+	// system, which checks the address again. Tests in a synctest bubble return one
+	// end of a net.Pipe.
 	Connect func(context.Context, netip.AddrPort) (net.Conn, error)
 }
 
 // Client makes attempts. It is safe for concurrent use.
 //
-// One attempt is at most one request on the wire, by HTTP/1.1. It is written
-// and its response read by the attempt's own goroutine; the standard library
-// parses the response. An http.Transport would hand each through two further
-// goroutines, and may send a request twice. The client uses no proxy and
-// follows no redirect.
+// An attempt writes its request and reads the response in its own goroutine; the
+// standard library only parses the response. An http.Transport would use two
+// further goroutines for each attempt, and may send a request twice. The client
+// uses no proxy and follows no redirect.
 type Client struct {
 	timeout   time.Duration
 	allowHTTP bool
@@ -70,7 +70,7 @@ type Client struct {
 	logger    *slog.Logger
 }
 
-// New returns a client. It opens no connection before the first attempt.
+// New returns a Client. It opens no connection before the first attempt.
 func New(cfg *Config) *Client {
 	c := &Client{
 		timeout: cfg.Timeout, allowHTTP: cfg.AllowHTTP, dialer: newDialer(cfg.Destinations, cfg.RootCAs),
@@ -90,21 +90,19 @@ func New(cfg *Config) *Client {
 	return c
 }
 
-// CloseIdle closes the connections that are not in use. Attempts in flight go
-// on.
+// CloseIdle closes the idle connections. Attempts in flight continue.
 func (c *Client) CloseIdle() { c.idle.close() }
 
-// Send makes one attempt and returns its outcome. Whatever the receiver does,
-// that is an attempt and never an error, and it ends within the client's
-// timeout. When ctx ends before there is a response, the attempt is
-// interrupted: its connection is closed at once. So it is when nothing may be
-// sent, and by a panic, which is logged.
+// Send makes one attempt and returns its result; a failure is an attempt, never an
+// error. It ends within the client's timeout. The attempt is interrupted, and its
+// connection closed, if ctx ends before the response, if nothing may be sent, or if
+// the code panics, which is logged.
 func (c *Client) Send(ctx context.Context, r *Request) webhook.Attempt { return c.Prepare(r).Send(ctx) }
 
 func (x *exchange) run(ctx context.Context) webhook.Attempt {
 	c, r := x.Client, x.request
 	a := webhook.Attempt{Number: r.Number, StartedAt: time.Now()}
-	x.ctx, x.until, x.attempt = ctx, a.StartedAt.Add(c.timeout), &a
+	x.ctx, x.deadline, x.attempt = ctx, a.StartedAt.Add(c.timeout), &a
 	err := x.do()
 	if p, ok := errors.AsType[*panicError](err); ok {
 		c.logger.Error("panic in an attempt", "delivery", r.DeliveryID, "panic", p.value, "stack", p.stack)
@@ -112,9 +110,9 @@ func (x *exchange) run(ctx context.Context) webhook.Attempt {
 	if err != nil && a.ResponseStatus == 0 {
 		a.Error = x.classify(err)
 		a.ErrorFact = x.fact(a.Error, err)
-	} // else the status has decided
+	} // otherwise the status determines the result
 	a.Duration = time.Since(a.StartedAt)
-	if a.Error == webhook.ErrorBlocked { // of which there is to be nothing but that
+	if a.Error == webhook.ErrorBlocked { // reveals nothing else
 		a.Phases = webhook.Phases{}
 	}
 	a.Result = webhook.Classify(a.ResponseStatus, a.Error)
@@ -122,7 +120,7 @@ func (x *exchange) run(ctx context.Context) webhook.Attempt {
 	return a
 }
 
-// panicError is a panic as the attempt's error.
+// panicError is a panic that became the error of an attempt.
 type panicError struct {
 	value any
 	stack string

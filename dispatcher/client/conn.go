@@ -11,42 +11,42 @@ import (
 	"time"
 )
 
-// conn is a connection to a subscriber. It serves one exchange at a time, which
-// owns it; between two it belongs to a pool.
+// conn is a connection to a receiver. It belongs to one exchange at a time, and to
+// the pool in between.
 type conn struct {
 	net.Conn
-	carrier net.Conn        // the connection below TLS; without TLS the same
-	socket  syscall.RawConn // its, nil if it has none
+	tcp     net.Conn        // below TLS; the same as Conn without TLS
+	rawConn syscall.RawConn // of tcp, nil if it has none
 	origin  origin
-	in      *bufio.Reader // from Read
+	in      *bufio.Reader // reads from Read
 
-	ctx  context.Context // whose end interrupts it, nil at first
-	stop func() bool     // ends that
+	ctx  context.Context // closes the connection when it ends; nil at first
+	stop func() bool     // unbinds ctx
 
-	head header // what is read
+	head header // the response header being read
 
-	since        time.Time // in the pool
-	older, newer *conn     // there
+	since        time.Time // in the pool since
+	older, newer *conn     // neighbors in the pool
 }
 
-// newConn takes over a connection that a dialer has made.
+// newConn takes over a connection made by a dialer.
 func newConn(c net.Conn, to origin) *conn {
-	y := &conn{Conn: c, carrier: c, origin: to}
+	y := &conn{Conn: c, tcp: c, origin: to}
 	if secure, ok := c.(*tls.Conn); ok {
-		y.carrier = secure.NetConn().(*handshakeConn).Conn
+		y.tcp = secure.NetConn().(*handshakeConn).Conn
 	}
-	if s, ok := y.carrier.(syscall.Conn); ok {
-		y.socket, _ = s.SyscallConn()
+	if s, ok := y.tcp.(syscall.Conn); ok {
+		y.rawConn, _ = s.SyscallConn()
 	}
 	y.in = bufio.NewReaderSize(y, readBufferSize)
 	return y
 }
 
-// closeGracefully closes an unused connection. It sends TLS's
-// close_notify in a goroutine: a server that does not read can block it.
+// closeGracefully closes an unused connection. It sends TLS's close_notify in a
+// goroutine, since a server that does not read would block it.
 func (c *conn) closeGracefully() {
 	c.unbindContext()
-	if c.Conn == c.carrier {
+	if c.Conn == c.tcp {
 		c.closeRaw()
 		return
 	}
@@ -57,7 +57,7 @@ func (c *conn) closeGracefully() {
 	}()
 }
 
-// closeNow closes a connection in any state, and does not block.
+// closeNow closes a connection in any state without blocking.
 func (c *conn) closeNow() {
 	c.unbindContext()
 	c.closeRaw()
@@ -68,12 +68,12 @@ func (c *conn) closeNow() {
 func (c *conn) closeRaw() {
 	var err error
 	defer recoverPanic(&err)
-	c.carrier.Close()
+	c.tcp.Close()
 }
 
-// bindContext makes the end of ctx close the connection, instead of the context
-// bound before. It reports whether no bound context had ended until then. All attempts of a process have the
-// same context, so that for most there is nothing to do.
+// bindContext closes the connection when ctx ends, instead of the context bound
+// before. It returns false if that one has already ended. Most attempts share one
+// context, so there is usually nothing to do.
 func (c *conn) bindContext(ctx context.Context) bool {
 	if c.ctx == ctx {
 		return true
@@ -83,19 +83,19 @@ func (c *conn) bindContext(ctx context.Context) bool {
 	return inTime
 }
 
-// unbindContext undoes bindContext. It reports whether the context had not ended.
+// unbindContext undoes bindContext. It returns false if the context has already
+// ended.
 func (c *conn) unbindContext() bool {
 	inTime := c.ctx == nil || c.stop()
 	c.ctx = nil
 	return inTime
 }
 
-// prepare gets a connection ready for an exchange that ends at until. It returns
-// false when the connection is reused and the server has closed it since, or sent
-// bytes that no request asked for.
+// prepare sets the deadline of an exchange. It returns false if a reused connection
+// was closed by the server, or has bytes that no request asked for.
 func (c *conn) prepare(until time.Time, reused bool) bool {
-	if reused && c.Conn != c.carrier {
-		// TLS may have read more than it was asked for.
+	if reused && c.Conn != c.tcp {
+		// TLS may have buffered unread data.
 		c.SetReadDeadline(time.Unix(1, 0))
 		var b [1]byte
 		if _, err := c.Conn.Read(b[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -103,11 +103,11 @@ func (c *conn) prepare(until time.Time, reused bool) bool {
 		}
 	}
 	c.SetDeadline(until)
-	return !reused || c.socket == nil || isQuiet(c.socket)
+	return !reused || c.rawConn == nil || isQuiet(c.rawConn)
 }
 
-// isQuiet reports whether nothing can be read from an open socket, its end
-// included. It consumes nothing, and does not block.
+// isQuiet reports whether an open socket has nothing to read, not even its end. It
+// consumes nothing and does not block.
 func isQuiet(socket syscall.RawConn) bool {
 	quiet := false
 	err := socket.Read(func(fd uintptr) bool {
@@ -119,12 +119,12 @@ func isQuiet(socket syscall.RawConn) bool {
 	return err == nil && quiet
 }
 
-// Read bounds the headers of responses.
+// Read limits the size of response headers.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.head.err != nil {
 		return 0, c.head.err
 	}
-	if c.head.open {
+	if c.head.reading {
 		p = p[:min(len(p), maxResponseHeader-c.head.bytes)]
 	}
 	n, err := c.Conn.Read(p)
@@ -134,39 +134,40 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// expect gets ready to read a header, of which something may be there already.
-func (c *conn) expect() error {
-	c.head.open, c.head.bytes, c.head.line = true, 0, 0
-	there, _ := c.in.Peek(c.in.Buffered())
-	c.head.add(there)
+// startHeader starts to count a response header, part of which may be buffered
+// already.
+func (c *conn) startHeader() error {
+	c.head.reading, c.head.bytes, c.head.line = true, 0, 0
+	buffered, _ := c.in.Peek(c.in.Buffered())
+	c.head.add(buffered)
 	return c.head.err
 }
 
-// header bounds the memory that a header takes while it is read: in bytes, and
-// in lines together with those of all 1xx before it.
+// header limits the memory that a response header takes while it is read: its
+// bytes, and its lines together with those of all 1xx responses before it.
 type header struct {
-	open  bool // it is being read
-	bytes int
-	lines int
-	line  int   // length of the present one so far, without CR
-	err   error // it is beyond them, for good
+	reading bool // the header is being read
+	bytes   int
+	lines   int
+	line    int   // length of the current line so far, without CR
+	err     error // a limit was exceeded; permanent
 }
 
 var (
-	errLongHeader   = errors.New("the header is too long")
-	errTooManyLines = errors.New("too many header lines")
+	errLongHeader   = errors.New("response header too long")
+	errTooManyLines = errors.New("too many response header lines")
 )
 
-// add takes note of what was read. The header ends with a blank line.
+// add counts bytes that were read. A blank line ends the header.
 func (h *header) add(p []byte) {
 	for _, b := range p {
-		if !h.open {
+		if !h.reading {
 			return
 		}
 		h.bytes++
 		switch b {
 		case '\n':
-			h.open = h.line > 0
+			h.reading = h.line > 0
 			h.line = 0
 			if h.lines++; h.lines > maxResponseLines {
 				h.err = errTooManyLines
@@ -177,7 +178,7 @@ func (h *header) add(p []byte) {
 			h.line++
 		}
 	}
-	if h.open && h.bytes >= maxResponseHeader {
+	if h.reading && h.bytes >= maxResponseHeader {
 		h.err = errLongHeader
 	}
 }

@@ -35,23 +35,24 @@ func TestParseTarget(t *testing.T) {
 		"https://[2606:4700::1111]:8443/": {origin{true, "[2606:4700::1111]:8443", ""}, "[2606:4700::1111]:8443", "/", nil},
 	} {
 		if got, err := parseTarget(text); err != nil || got != want {
-			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
+			t.Errorf("%s: got %+v (%v), want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "a.test", "ftp://a.test/", "https://", "https:a.test", "https://a.test:b/", "https://a.test/\r\nX: y", "https://a b/", "https://a.test/?b c", "https://\u00ad/"} {
+	for _, text := range []string{"", "a.test", "ftp://a.test/", "https://", "https:a.test", "https://a.test:b/", "https://a.test/\r\nX: y",
+		"https://a b/", "https://a.test/?b c", "https://\u00ad/"} {
 		if got, err := parseTarget(text); err == nil {
-			t.Errorf("%q: %+v, want an error", text, got)
+			t.Errorf("%q: got %+v, want an error", text, got)
 		}
 	}
 }
 
-// A connection serves one origin: neither another port, nor the
-// same in the clear, nor another program.
+// A connection serves one origin: the same port, scheme and program.
 func TestPoolOrigins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(8)
 		defer p.close()
-		origins := []origin{{true, "a.test:443", "p"}, {false, "a.test:443", "p"}, {true, "a.test:444", "p"}, {true, "b.test:443", "p"}, {true, "a.test:443", "q"}}
+		origins := []origin{{true, "a.test:443", "p"}, {false, "a.test:443", "p"}, {true, "a.test:444", "p"}, {true, "b.test:443", "p"},
+			{true, "a.test:443", "q"}}
 		for _, o := range origins {
 			here, _ := net.Pipe()
 			p.put(newConn(here, o))
@@ -59,19 +60,19 @@ func TestPoolOrigins(t *testing.T) {
 		}
 		for _, o := range origins {
 			if c := p.take(o); c == nil || c.origin != o {
-				t.Errorf("%+v: got %+v", o, c)
+				t.Errorf("take(%+v): got %+v, want a connection to that origin", o, c)
 			} else {
 				c.Close()
 			}
 			if c := p.take(o); c != nil {
-				t.Errorf("%+v: there is one more", o)
+				t.Errorf("take(%+v): got a second connection, want nil", o)
 			}
 		}
 	})
 }
 
-// The connection that was used last is used next; the oldest of all is the first
-// to end, whosever it is, and each at its own time.
+// The most recently used connection is taken first. When the pool is full, the
+// oldest connection of all origins is closed. Each connection expires on its own.
 func TestPoolOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(3)
@@ -86,7 +87,7 @@ func TestPoolOrder(t *testing.T) {
 			}
 			slices.Sort(got)
 			if strings.Join(got, " ") != want {
-				t.Errorf("ended: %s; want %s", got, want)
+				t.Errorf("got %s closed, want %s", got, want)
 			}
 		}
 		put := func(name string, o origin) {
@@ -100,12 +101,12 @@ func TestPoolOrder(t *testing.T) {
 		ends("")
 		c := p.take(a)
 		if name := c.Conn.(*namedConn).name; name != "a2" {
-			t.Errorf("took %s, want a2, the last", name)
+			t.Errorf("got %s, want a2, the most recently used", name)
 		}
 		p.put(c)
 		ends("")
 		put("b2", b)
-		ends("a1") // the oldest, in its place
+		ends("a1") // the oldest makes room for b2
 		time.Sleep(idleTimeout - 3*time.Second - 1)
 		ends("")
 		time.Sleep(time.Nanosecond)
@@ -115,27 +116,26 @@ func TestPoolOrder(t *testing.T) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.count != 0 || len(p.conns) != 0 || p.oldest != nil || p.newest != nil {
-			t.Errorf("%d are left: %v", p.count, p.conns)
+			t.Errorf("got %d connections left (%v), want 0", p.count, p.conns)
 		}
 	})
 }
 
 type namedConn struct {
 	net.Conn
-	name  string
-	ended chan string
+	name   string
+	closed chan string
 }
 
 func (c *namedConn) Close() error {
-	c.ended <- c.name
+	c.closed <- c.name
 	return c.Conn.Close()
 }
 
-// A connection that its server has ended, or spoken on, while it was not in use
-// is not used again: that would cost an attempt, or answer it with what was said
-// before.
-func TestSendAfterGoodbye(t *testing.T) {
-	const ok, more = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 418 Of nobody\r\nContent-Length: 0\r\n\r\n"
+// An idle connection that its server closed, or sent unexpected data on, is not
+// reused: the attempt would fail, or take that data for its response.
+func TestSendReplacesClosedConnection(t *testing.T) {
+	const ok, more = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 418 Unrequested\r\nContent-Length: 0\r\n\r\n"
 	none := func(net.Conn) {}
 	for _, tt := range []struct {
 		name   string
@@ -146,13 +146,13 @@ func TestSendAfterGoodbye(t *testing.T) {
 		{"closed", false, ok, func(c net.Conn) { c.Close() }},
 		{"half closed", false, ok, func(c net.Conn) { c.(*net.TCPConn).CloseWrite() }},
 		{"reset", false, ok, func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Close() }},
-		{"spoken on", false, ok, func(c net.Conn) { io.WriteString(c, more) }},
-		{"spoken on at once", false, ok + more, none},
-		{"a body that is too long", false, "HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n" + strings.Repeat("x", 7000) + more, none},
+		{"unexpected data", false, ok, func(c net.Conn) { io.WriteString(c, more) }},
+		{"unexpected data with the response", false, ok + more, none},
+		{"data after the body", false, "HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n" + strings.Repeat("x", 7000) + more, none},
 		{"TLS, closed", true, ok, func(c net.Conn) { c.Close() }},
 		{"TLS, half closed", true, ok, func(c net.Conn) { c.(*tls.Conn).CloseWrite() }},
-		{"TLS, spoken on", true, ok, func(c net.Conn) { io.WriteString(c, more) }},
-		{"TLS, a body that is too long", true, "HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n" + strings.Repeat("x", 7000) + more, none},
+		{"TLS, unexpected data", true, ok, func(c net.Conn) { io.WriteString(c, more) }},
+		{"TLS, data after the body", true, "HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n" + strings.Repeat("x", 7000) + more, none},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, address, accepted := serveThen(t, tt.secure, tt.answer, ok)
@@ -162,36 +162,37 @@ func TestSendAfterGoodbye(t *testing.T) {
 			}
 			q := testRequest(scheme+address, 10)
 			if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
-				t.Fatalf("first: %+v", a)
+				t.Fatalf("first attempt: got %+v, want success", a)
 			}
 			first := <-accepted
 			defer first.Close()
 			tt.end(first)
 			if c := s.idle.take(origin{tt.secure, address, q.ProgramID}); c != nil {
-				for tt.answer == ok && isQuiet(c.socket) {
-					runtime.Gosched() // until it has arrived
+				for tt.answer == ok && isQuiet(c.rawConn) {
+					runtime.Gosched() // until the data or the close has arrived
 				}
 				s.idle.put(c)
 			}
 			if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
-				t.Errorf("second: %+v", a)
+				t.Errorf("second attempt: got %+v, want success", a)
 			}
 			select {
 			case c := <-accepted:
 				defer c.Close()
 			default:
-				t.Error("there is no second connection")
+				t.Error("the second attempt used the first connection, want a new one")
 			}
 			if a := s.Send(t.Context(), q); a.Result != webhook.ResultSuccess || len(accepted) > 0 {
-				t.Errorf("third, on the connection of the second: %+v", a)
+				t.Errorf("third attempt: got %+v, want success on the second connection", a)
 			}
 		})
 	}
 }
 
-// A response that a receiver sends unasked, just before the next request is written,
-// is taken for the response to it. It can be a request of the same program only.
-func TestSendKeepsProgramsApart(t *testing.T) {
+// A receiver can send a response unasked, just before the next request is written,
+// and the client takes it for the response to that. It can only affect a request of
+// the same program.
+func TestSendSeparatesPrograms(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 	for _, secure := range []bool{false, true} {
 		s, address, accepted := serveThen(t, secure, ok, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
@@ -201,7 +202,7 @@ func TestSendKeepsProgramsApart(t *testing.T) {
 		}
 		q := testRequest(scheme+address, 10)
 		if a := s.Send(t.Context(), q); a.ResponseStatus != 200 {
-			t.Fatalf("first program: %+v", a)
+			t.Fatalf("first program: got %+v, want 200", a)
 		}
 		other := *q
 		other.ProgramID = "other"
@@ -215,9 +216,9 @@ func TestSendKeepsProgramsApart(t *testing.T) {
 	}
 }
 
-// serveThen starts a server that answers the requests on its first connection with
-// first, and those on later ones with then. It returns a client that trusts it, its
-// address, and the server's ends of the connections.
+// serveThen starts a server that answers requests on its first connection with
+// first, and on later ones with then. It returns a client that trusts it, its
+// address, and the server's side of the connections.
 func serveThen(t *testing.T, secure bool, first, then string) (s *Client, address string, accepted chan net.Conn) {
 	t.Helper()
 	server := httptest.NewTLSServer(nil) // for its certificate
@@ -231,7 +232,7 @@ func serveThen(t *testing.T, secure bool, first, then string) (s *Client, addres
 	s = loopbackClient(t)
 	s.dialer.tls.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	if secure {
-		// One record for what is written at once.
+		// One TLS record for each write.
 		l = tls.NewListener(l, &tls.Config{Certificates: server.TLS.Certificates, DynamicRecordSizingDisabled: true})
 	}
 	accepted = make(chan net.Conn, 2)
@@ -242,14 +243,14 @@ func serveThen(t *testing.T, secure bool, first, then string) (s *Client, addres
 				return
 			}
 			accepted <- c
-			go answer(text)(&peer{c, bufio.NewReader(c)})
+			go respond(text)(&peer{c, bufio.NewReader(c)})
 		}
 	}()
 	return s, address, accepted
 }
 
-// The goodbye of TLS to a server that does not read keeps nobody.
-func TestSendGoodbyeKeepsNobody(t *testing.T) {
+// Sending close_notify to a server that does not read blocks nothing.
+func TestCloseNotifyDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := httptest.NewTLSServer(nil)
 		server.Close()
@@ -270,15 +271,16 @@ func TestSendGoodbyeKeepsNobody(t *testing.T) {
 		p.put(newConn(other, origin{false, "b", ""}))
 		p.close()
 		if took := time.Since(began); took > 0 {
-			t.Errorf("it took %v", took)
+			t.Errorf("closing took %v, want 0s", took)
 		}
 	})
 }
 
-// A receiver that answers first and then reads the rest keeps its connection.
-func TestSendReadsLate(t *testing.T) {
+// A receiver that responds first and then reads the rest of the request keeps its
+// connection.
+func TestSendReadsAfterResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, func(r *peer) {
+		p := newTestClient(t, func(r *peer) {
 			for {
 				length := 0
 				for line := "POST"; line != "\r\n"; {
@@ -289,24 +291,24 @@ func TestSendReadsLate(t *testing.T) {
 					fmt.Sscanf(line, "Content-Length: %d", &length)
 				}
 				r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-				time.Sleep(lateReading / 2)
+				time.Sleep(lateReadTime / 2)
 				r.in.Discard(length)
 			}
 		})
 		for range 3 {
 			if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 200_000)); a.Result != webhook.ResultSuccess || a.Duration != 0 {
-				t.Errorf("attempt: %+v", a)
+				t.Errorf("got %+v, want success without delay", a)
 			}
-			time.Sleep(lateReading)
+			time.Sleep(lateReadTime)
 		}
-		if n := p.dialled.Load(); n != 1 {
-			t.Errorf("%d connections, want 1", n)
+		if n := p.dialed.Load(); n != 1 {
+			t.Errorf("got %d connections, want 1", n)
 		}
 	})
 }
 
-// What cannot be a header's value is not sent, and nothing else is.
-func TestSendHeaderIsLines(t *testing.T) {
+// A request with an invalid header value is not sent.
+func TestSendRejectsInvalidHeaderValues(t *testing.T) {
 	for _, value := range []string{"a\r\nX: y", "a\nb", "a\x00"} {
 		for name, put := range map[string]func(*Request){
 			"Authorization":   func(q *Request) { q.Authorization = value },
@@ -316,23 +318,23 @@ func TestSendHeaderIsLines(t *testing.T) {
 			"trace":           func(q *Request) { q.Trace = webhook.Trace(value) },
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPost(t, answer("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+				p := newTestClient(t, respond("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
 				q := testRequest("http://1.1.1.1/", 10)
 				put(q)
-				if a := p.Send(t.Context(), q); a.Error != webhook.ErrorProtocol || p.dialled.Load() != 0 {
-					t.Errorf("%s %q: error %q, %d connections; want protocol, none", name, value, a.Error, p.dialled.Load())
+				if a := p.Send(t.Context(), q); a.Error != webhook.ErrorProtocol || p.dialed.Load() != 0 {
+					t.Errorf("%s %q: got error %q and %d connections, want protocol and 0", name, value, a.Error, p.dialed.Load())
 				}
 			})
 		}
 	}
 }
 
-// The end of an attempt's context ends its own connection and no other; and a
-// connection outlives the context of an attempt that was made on it.
-func TestSendFollowsItsContext(t *testing.T) {
+// The end of a context ends only its own attempt. A connection outlives the context
+// of an attempt that used it.
+func TestSendContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
-		p := newPost(t, func(r *peer) {
+		p := newTestClient(t, func(r *peer) {
 			for r.read() && !silent.Load() && r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") {
 			}
 			r.hang()
@@ -344,13 +346,13 @@ func TestSendFollowsItsContext(t *testing.T) {
 		p.Send(second, q)
 		endFirst()
 		synctest.Wait()
-		if a := p.Send(second, q); a.Result != webhook.ResultSuccess || p.dialled.Load() != 1 {
-			t.Errorf("after the end of a context before: %+v, %d connections", a, p.dialled.Load())
+		if a := p.Send(second, q); a.Result != webhook.ResultSuccess || p.dialed.Load() != 1 {
+			t.Errorf("after an earlier context ended: got %+v and %d connections, want success and 1", a, p.dialed.Load())
 		}
 		silent.Store(true)
 		time.AfterFunc(time.Second, endSecond)
 		if a := p.Send(second, q); a.Error != webhook.ErrorInterrupted || a.Duration != time.Second {
-			t.Errorf("in the end: error %q after %v, want interrupted after 1 s", a.Error, a.Duration)
+			t.Errorf("got error %q after %v, want interrupted after 1s", a.Error, a.Duration)
 		}
 	})
 }

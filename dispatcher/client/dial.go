@@ -18,34 +18,34 @@ import (
 )
 
 const (
-	// headStart is how long an address is tried alone before the next one is
-	// tried beside it (RFC 8305, section 5), so that a host with one dead
-	// address still answers well within an attempt's time.
-	headStart = 250 * time.Millisecond
-	// maxDialled is how many addresses of one host are tried. All of them are
-	// judged; but an answer of hundreds is not a list of ports to knock on.
-	maxDialled = 6
-	// maxHandshake is how much a server may say before it is trusted, in
-	// bytes. A chain of certificates has a few thousand; the library would keep
-	// a quarter of a million. What is longer than longHandshake is heard of
-	// maxLongHandshakes servers at once, so that silence in the midst of one
-	// is not a way to fill the memory.
+	// attemptDelay is how long an address is tried alone before the next is tried
+	// in parallel (Happy Eyeballs, RFC 8305, section 5). A host with one dead
+	// address thus responds within an attempt's timeout.
+	attemptDelay = 250 * time.Millisecond
+	// maxDialed is how many addresses of a host are tried. All of them are checked,
+	// but a DNS answer with hundreds must not become a port scan.
+	maxDialed = 6
+	// maxHandshake limits the bytes read from a server during the TLS handshake,
+	// before it is authenticated. Certificate chains are a few thousand bytes; the
+	// library would keep a quarter of a million. At most maxLongHandshakes servers
+	// at once may exceed longHandshake, so stalled handshakes cannot fill the
+	// memory.
 	maxHandshake      = 64 << 10
 	longHandshake     = 16 << 10
 	maxLongHandshakes = 32
 )
 
-// errBlocked is the cause of a dialError of webhook.ErrorBlocked.
+// errBlocked is the cause of a dialError with webhook.ErrorBlocked.
 var errBlocked = errors.New("address is not an allowed destination")
 
-// Those of its reasons that are not the address itself.
+// Reasons other than the address itself.
 var (
 	errPlainHTTP = fmt.Errorf("%w: plain HTTP", errBlocked)
 	errOwn       = fmt.Errorf("%w: the service listens there", errBlocked)
 )
 
-// dialError is the reason why there is no connection, as an attempt knows it.
-// The cause is for tests and debuggers; it is never shown or logged.
+// dialError is the reason why there is no connection, as recorded for an attempt.
+// The cause is for tests and debugging; it is never shown or logged.
 type dialError struct {
 	code  webhook.ErrorCode
 	cause error
@@ -54,28 +54,27 @@ type dialError struct {
 func (e *dialError) Error() string { return string(e.code) + ": " + e.cause.Error() }
 func (e *dialError) Unwrap() error { return e.cause }
 
-// dialer makes the connections that deliveries travel on, and none to an
-// address that destinations does not allow, or where the service itself
-// listens: every address of a DNS answer is judged before one is dialled, one
-// forbidden address refuses the answer, and the operating system is stopped
-// short of any other address. It is the only guard that counts, since it
-// stands where names have become addresses.
+// dialer connects to receivers. It is the egress guard: it checks every address of
+// a DNS answer before it dials one, rejects the whole answer if one address is
+// forbidden, and checks again when the socket connects. An address is forbidden if
+// destinations does not permit it or if the service listens there. The check is
+// here because only here names have become addresses.
 //
-// There is no timeout of its own: a dial ends with the context.
+// It has no timeout of its own: a dial ends with its context.
 type dialer struct {
-	destinations webhook.Destinations
-	own          []netip.AddrPort // as in Config
-	resolver     *net.Resolver    // Go's own, never the C library's
-	tls          *tls.Config      // cloned for each connection; ServerName is set
-	long         chan struct{}    // holds a value for each handshake that is long
+	destinations   webhook.Destinations
+	own            []netip.AddrPort // see Config
+	resolver       *net.Resolver    // Go's resolver, never the C library's
+	tls            *tls.Config      // cloned for each connection, to set ServerName
+	longHandshakes chan struct{}    // holds a value for each long handshake in progress
 
-	// connect makes one TCP connection to a judged address. Tests within a
-	// synctest bubble put a net.Pipe here.
+	// connect makes one TCP connection to a checked address. Tests in a synctest
+	// bubble replace it by a net.Pipe.
 	connect func(context.Context, netip.AddrPort) (net.Conn, error)
 }
 
-// newDialer returns a dialer that verifies certificates by roots, or by the
-// system's when roots is nil.
+// newDialer returns a dialer that verifies certificates with roots, nil for the
+// system's.
 func newDialer(destinations webhook.Destinations, roots *x509.CertPool) *dialer {
 	d := &dialer{
 		destinations: destinations,
@@ -85,14 +84,14 @@ func newDialer(destinations webhook.Destinations, roots *x509.CertPool) *dialer 
 			MinVersion: tls.VersionTLS12,
 			NextProtos: []string{"http/1.1"},
 		},
-		long: make(chan struct{}, maxLongHandshakes),
+		longHandshakes: make(chan struct{}, maxLongHandshakes),
 	}
 	d.connect = d.connectTCP
 	return d
 }
 
-// dialTCP connects to address, a host or literal address with a port. Every
-// error is a *dialError.
+// dialTCP connects to address, a host name or IP address with a port. Every error
+// is a *dialError.
 func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) {
 	host, portText, err := net.SplitHostPort(address)
 	if err != nil {
@@ -102,29 +101,29 @@ func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) 
 	if err != nil {
 		return nil, &dialError{webhook.ErrorConnect, err}
 	}
-	took, began := phasesOf(ctx), time.Now()
+	durations, began := phasesOf(ctx), time.Now()
 	addrs, err := d.resolve(ctx, host)
 	if _, literal := netip.ParseAddr(host); literal != nil {
-		took.dns = time.Since(began)
+		durations.dns = time.Since(began)
 	}
 	if err != nil {
-		return nil, classDial(ctx, err, webhook.ErrorDNS)
+		return nil, classifyDial(ctx, err, webhook.ErrorDNS)
 	}
 	for _, a := range addrs {
 		if d.isOwn(netip.AddrPortFrom(a, uint16(port))) {
-			return nil, classDial(ctx, errOwn, webhook.ErrorConnect)
+			return nil, classifyDial(ctx, errOwn, webhook.ErrorConnect)
 		}
 	}
 	began = time.Now()
 	conn, err := d.connectAny(ctx, addrs, uint16(port))
-	took.connect = time.Since(began)
+	durations.connect = time.Since(began)
 	if err != nil {
-		return nil, classDial(ctx, err, webhook.ErrorConnect)
+		return nil, classifyDial(ctx, err, webhook.ErrorConnect)
 	}
 	return conn, nil
 }
 
-// dialTLS is dialTCP with a TLS handshake, verified for the host in address.
+// dialTLS is dialTCP with a TLS handshake that verifies the host in address.
 func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := d.dialTCP(ctx, address)
 	if err != nil {
@@ -132,73 +131,73 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 	}
 	secured := false
 	defer func() {
-		if !secured { // also after a panic
+		if !secured { // even after a panic
 			conn.Close()
 		}
 	}()
 	config := d.tls.Clone()
-	config.ServerName, _, _ = net.SplitHostPort(address) // dialTCP has read it
-	shaking := &handshakeConn{Conn: conn, long: d.long}
+	config.ServerName, _, _ = net.SplitHostPort(address) // dialTCP has parsed it
+	shaking := &handshakeConn{Conn: conn, slots: d.longHandshakes}
 	defer shaking.end()
 	secure := tls.Client(shaking, config)
 	began := time.Now()
 	err = secure.HandshakeContext(ctx)
 	phasesOf(ctx).tls = time.Since(began)
 	if err != nil {
-		return nil, classDial(ctx, err, webhook.ErrorTLS)
+		return nil, classifyDial(ctx, err, webhook.ErrorTLS)
 	}
 	secured = true
 	return secure, nil
 }
 
-// handshakeConn is a connection that hears no more than maxHandshake bytes
-// until end is called. Its Read and end are not for concurrent use.
+// handshakeConn is a connection that reads at most maxHandshake bytes until end is
+// called. Read and end must not be called concurrently.
 type handshakeConn struct {
 	net.Conn
-	long  chan struct{}
-	heard int
-	held  bool // a place in long
-	ended bool
+	slots    chan struct{}
+	received int
+	hasSlot  bool // has a value in slots
+	done     bool
 }
 
-var errLongHandshake = errors.New("the handshake is too long")
+var errLongHandshake = errors.New("TLS handshake too long")
 
 func (c *handshakeConn) Read(p []byte) (int, error) {
-	if c.ended {
+	if c.done {
 		return c.Conn.Read(p)
 	}
 	most := longHandshake
-	if c.heard >= longHandshake {
-		if !c.held {
+	if c.received >= longHandshake {
+		if !c.hasSlot {
 			select {
-			case c.long <- struct{}{}:
-				c.held = true
+			case c.slots <- struct{}{}:
+				c.hasSlot = true
 			default:
 				return 0, errLongHandshake
 			}
 		}
 		most = maxHandshake
 	}
-	if c.heard == most {
+	if c.received == most {
 		return 0, errLongHandshake
 	}
-	n, err := c.Conn.Read(p[:min(len(p), most-c.heard)])
-	c.heard += n
+	n, err := c.Conn.Read(p[:min(len(p), most-c.received)])
+	c.received += n
 	return n, err
 }
 
-// end ends the handshake, however it went.
+// end ends the handshake, whether it succeeded or not.
 func (c *handshakeConn) end() {
-	c.ended = true
-	if c.held {
-		<-c.long
+	c.done = true
+	if c.hasSlot {
+		<-c.slots
 	}
 }
 
-// classDial wraps an error of the phase that otherwise names.
-func classDial(ctx context.Context, err error, otherwise webhook.ErrorCode) error {
-	// A socket has a clock of its own for the same deadline, and can be ahead
-	// of the context's.
+// classifyDial wraps an error of the phase that otherwise names.
+func classifyDial(ctx context.Context, err error, otherwise webhook.ErrorCode) error {
+	// The socket has its own clock for the same deadline and can be ahead of the
+	// context.
 	deadline, bounded := ctx.Deadline()
 	switch {
 	case errors.Is(err, errBlocked):
@@ -209,7 +208,7 @@ func classDial(ctx context.Context, err error, otherwise webhook.ErrorCode) erro
 	return &dialError{otherwise, err}
 }
 
-// isOwn says whether a connection to the address and port could arrive at the
+// isOwn reports whether a connection to this address and port could reach the
 // service itself.
 func (d *dialer) isOwn(to netip.AddrPort) bool {
 	return slices.ContainsFunc(d.own, func(own netip.AddrPort) bool {
@@ -217,8 +216,8 @@ func (d *dialer) isOwn(to netip.AddrPort) bool {
 	})
 }
 
-// reaches says whether a connection to the address to, which is not
-// IPv4-mapped, may arrive at a listener on the address of this machine.
+// reaches reports whether a connection to the address to, which is not IPv4-mapped,
+// may reach a listener on this machine.
 func reaches(to, listener netip.Addr) bool {
 	if webhook.Reaches(to, listener) {
 		return true
@@ -226,11 +225,11 @@ func reaches(to, listener netip.Addr) bool {
 	if !listener.IsUnspecified() {
 		return false
 	}
-	// Addresses come and go while the service runs, so they are asked for
-	// each time; it is done for the listener's port alone.
+	// Addresses change while the service runs, so they are queried each time, but
+	// only for the listener's port.
 	local, err := net.InterfaceAddrs()
 	if err != nil {
-		return true // not known: no
+		return true // unknown, so assume it does
 	}
 	return slices.ContainsFunc(local, func(l net.Addr) bool {
 		n, ok := l.(*net.IPNet)
@@ -242,8 +241,8 @@ func reaches(to, listener netip.Addr) bool {
 	})
 }
 
-// resolve returns the addresses of a host, all of them allowed, none
-// IPv4-mapped, at least one.
+// resolve returns the addresses of a host: at least one, all of them permitted,
+// none IPv4-mapped.
 func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		if !d.destinations.Allows(a) {
@@ -252,8 +251,8 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return []netip.Addr{a.Unmap()}, nil
 	}
 	if loopback := webhook.Loopback(host); loopback != nil {
-		// No name server decides this: an operator who allows only 127.0.0.1
-		// means localhost to resolve to it.
+		// DNS has no say here: an operator who permits only 127.0.0.1 wants
+		// localhost to resolve to it.
 		blocked := func(a netip.Addr) bool { return !d.destinations.Allows(a) }
 		allowed := slices.DeleteFunc(loopback, blocked)
 		if len(allowed) == 0 {
@@ -262,9 +261,9 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return allowed, nil
 	}
 
-	// A name with a dot is fully qualified, and is not looked up under the
-	// search domains of this machine too: the partner means the host that the
-	// rest of the world means. A name of one label is the operator's own.
+	// A name with a dot is fully qualified and is not looked up in this machine's
+	// search domains, since the partner means a public host. A name of one label is
+	// the operator's own.
 	if strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
 		host += "."
 	}
@@ -276,19 +275,19 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return nil, err
 	}
 	if len(addrs) == 0 {
-		return nil, errors.New("the name has no address")
+		return nil, errors.New("host has no address")
 	}
-	return alternate(addrs), nil
+	return interleave(addrs), nil
 }
 
-// checkAnswer returns an error unless all addresses of a DNS answer are allowed.
-// It replaces IPv4-mapped ones by the IPv4 addresses that they stand for.
+// checkAnswer returns an error unless all addresses of a DNS answer are permitted.
+// It replaces IPv4-mapped addresses by IPv4 addresses.
 //
-// The resolver renders the IPv4 addresses of the hosts file as IPv4-mapped, like
-// an AAAA record that is one. Only the first kind is in an answer for IPv4 alone,
-// and is checked as the IPv4 address.
+// Go's resolver returns IPv4 addresses from the hosts file as IPv4-mapped, like an
+// AAAA record that contains one. Only the former are also in an IPv4-only answer,
+// and are checked as IPv4 addresses.
 func (d *dialer) checkAnswer(ctx context.Context, host string, addrs []netip.Addr) error {
-	var ipv4 []netip.Addr // the answer for IPv4 alone, once it was asked for
+	var ipv4 []netip.Addr // the IPv4-only answer, once requested
 	for i, a := range addrs {
 		if a.Is4In6() && !d.destinations.Allows(a) {
 			if ipv4 == nil {
@@ -309,9 +308,9 @@ func (d *dialer) checkAnswer(ctx context.Context, host string, addrs []netip.Add
 	return nil
 }
 
-// alternate puts the addresses of both families in turn, in their order else,
-// so that a network without a working IPv6 costs one head start.
-func alternate(addrs []netip.Addr) []netip.Addr {
+// interleave alternates the addresses of both families and otherwise keeps their
+// order, so a network without working IPv6 costs one attemptDelay.
+func interleave(addrs []netip.Addr) []netip.Addr {
 	first, second := make([]netip.Addr, 0, len(addrs)), []netip.Addr(nil)
 	for _, a := range addrs {
 		if a.Is4() == addrs[0].Is4() {
@@ -332,11 +331,11 @@ func alternate(addrs []netip.Addr) []netip.Addr {
 	return mixed
 }
 
-// connectAny connects to the address that answers first. Each is given a head
-// start on the next, which ends early when it fails. Of several errors the
-// first is returned. No connection or goroutine is left behind.
+// connectAny connects to the address that responds first (Happy Eyeballs). The next
+// address is tried after attemptDelay, or as soon as one fails. If all fail, it
+// returns the first error. It leaves no connection or goroutine behind.
 func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16) (net.Conn, error) {
-	addrs = addrs[:min(len(addrs), maxDialled)]
+	addrs = addrs[:min(len(addrs), maxDialed)]
 	if len(addrs) == 1 {
 		return d.connect(ctx, netip.AddrPortFrom(addrs[0], port))
 	}
@@ -351,11 +350,11 @@ func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16
 		cancel()
 		for ; pending > 0; pending-- {
 			if o := <-outcomes; o.conn != nil {
-				o.conn.Close() // a good one, but late
+				o.conn.Close() // connected, but too late
 			}
 		}
 	}()
-	next := time.NewTimer(headStart)
+	next := time.NewTimer(attemptDelay)
 	defer next.Stop()
 
 	var first error
@@ -371,7 +370,7 @@ func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16
 				defer recoverPanic(&o.err)
 				o.conn, o.err = d.connect(ctx, a)
 			}()
-			next.Reset(headStart)
+			next.Reset(attemptDelay)
 			if len(addrs) > 0 {
 				start = next.C
 			}
@@ -391,8 +390,8 @@ func (d *dialer) connectAny(ctx context.Context, addrs []netip.Addr, port uint16
 	return nil, first
 }
 
-// connectTCP makes one connection, and judges the address once more at the
-// last moment there is: when the operating system is about to be told of it.
+// connectTCP makes one connection. It checks the address once more at the last
+// moment, in the socket's control function.
 func (d *dialer) connectTCP(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 	nd := net.Dialer{Control: func(network, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)

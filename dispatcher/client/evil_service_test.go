@@ -25,36 +25,36 @@ import (
 	"service/webhook"
 )
 
-var evilAll = flag.Bool("evil.all", false, "TestEvilService plays all receivers that hang, and not a few of each sort")
+var evilAll = flag.Bool("evil.all", false, "TestEvilService runs all receivers that hang, not only a few of each kind")
 
 const (
-	evilAtOnce  = 200
-	evilTimeout = 2 * time.Second
-	// evilSlack is for a machine that has other things to do, and for what
-	// comes before and after an attempt: it is counted and recorded.
+	evilDeliveries = 200
+	evilTimeout    = 2 * time.Second
+	// evilSlack allows for a busy machine and for the work before and after an
+	// attempt: it is counted and recorded.
 	evilSlack = 3 * time.Second
-	// evilGrowth is by how much the memory of the service may grow.
+	// evilGrowth is how much the memory of the service may grow.
 	evilGrowth = 20 << 20
 )
 
-// TestEvilService plays the evil receivers on real sockets to the built
-// binary, 200 deliveries of each kind at once: every attempt ends within its
-// timeout, and the memory of the process, as the operating system sees it,
-// stays within 20 MB of what it takes to send to as many good ones.
+// TestEvilService runs the evil receivers on real sockets against the built binary,
+// with 200 concurrent deliveries each. Every attempt ends within its timeout, and
+// the resident memory of the process grows by at most 20 MB over what as many good
+// receivers take.
 func TestEvilService(t *testing.T) {
 	if testing.Short() {
-		t.Skip("hundreds of deliveries that each wait for a timeout; run without -short")
+		t.Skip("slow: hundreds of deliveries wait for their timeouts; run without -short")
 	}
 	if runtime.GOOS != "linux" {
-		t.Skip("NOT TESTED: what the operating system knows of the memory of a process is read as Linux tells it")
+		t.Skip("NOT TESTED: reads the memory of a process from Linux's /proc")
 	}
 	ca := newAuthority(t)
 	s := startEvilService(t, ca)
 	start := s.resident()
 
-	// The log's tail, the caches of the database and of the allocator fill up
-	// with whatever is sent; that is not the receivers' doing.
-	full := plain(answerAndClose("HTTP/1.1 200 OK\r\nContent-Length: 16384\r\n\r\n" + kept))
+	// The log's tail and the caches of the database and the allocator grow with any
+	// traffic, not because of the receivers.
+	full := plain(respondAndClose("HTTP/1.1 200 OK\r\nContent-Length: 16384\r\n\r\n" + longestBody))
 	good := &tls.Config{Certificates: []tls.Certificate{ca.issue(t, "127.0.0.1", nil)}}
 	base := 0
 	for range 8 {
@@ -62,27 +62,27 @@ func TestEvilService(t *testing.T) {
 		_, secure := s.play(&evilKind{"good, with TLS", "https", func(c net.Conn) { full(tls.Server(c, good)) }, webhook.ResultSuccess, false})
 		base = max(base, peak, secure)
 	}
-	t.Logf("%5.1f MB at the start, %.1f MB at most with good receivers", mega(start), mega(base))
+	t.Logf("%5.1f MB at start, at most %.1f MB with good receivers", mega(start), mega(base))
 
 	kinds, highest := 0, 0
 	for _, kind := range evilKinds(t, ca) {
-		few := []string{"never reads", "silent within the body", "a header that trickles", "a body that trickles",
-			"many header lines, and silence", "a long header, and silence"}
-		if kind.slow && kind.scheme == "http" && !*evilAll && !slices.Contains(few, kind.name) {
+		few := []string{"never reads", "silent within the body", "trickling headers", "trickling body",
+			"many header lines, then silent", "long header, then silent"}
+		if kind.hangs && kind.scheme == "http" && !*evilAll && !slices.Contains(few, kind.name) {
 			continue
 		}
 		kinds++
 		took, peak := s.play(&kind)
 		highest = max(highest, peak)
-		t.Logf("%+6.1f MB at most, %5d ms: %s", mega(peak-base), took.Milliseconds(), kind.name)
+		t.Logf("at most %+6.1f MB, %5d ms: %s", mega(peak-base), took.Milliseconds(), kind.name)
 		if took > evilTimeout+evilSlack {
-			t.Errorf("%s: %d attempts ended after %v, want at most %v for each", kind.name, evilAtOnce, took, evilTimeout)
+			t.Errorf("%s: %d attempts took %v, want each to end within %v", kind.name, evilDeliveries, took, evilTimeout)
 		}
 	}
 	if grown := highest - base; grown > evilGrowth {
 		t.Errorf("resident memory grew by %.1f MB, from %.1f MB; want less than %.1f", mega(grown), mega(base), mega(evilGrowth))
 	}
-	t.Logf("%d kinds of evil receiver, %d deliveries at once: memory %+.1f MB at most", kinds, evilAtOnce, mega(highest-base))
+	t.Logf("%d kinds of evil receivers, %d concurrent deliveries: memory at most %+.1f MB", kinds, evilDeliveries, mega(highest-base))
 }
 
 func mega(bytes int) float64 { return float64(bytes) / (1 << 20) }
@@ -96,8 +96,8 @@ type evilService struct {
 	client http.Client
 }
 
-// startEvilService builds and starts the service, which trusts the authority
-// and ends with the test.
+// startEvilService builds and starts the service, which trusts the authority and
+// stops with the test.
 func startEvilService(t *testing.T, ca *authority) *evilService {
 	dir := t.TempDir()
 	binary, data, roots := filepath.Join(dir, "service"), filepath.Join(dir, "data"), filepath.Join(dir, "roots.pem")
@@ -108,8 +108,9 @@ func startEvilService(t *testing.T, ca *authority) *evilService {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command(binary, "serve", "--data", data, "--listen", "127.0.0.1:0", "--tls", "off", "--allow-http", "--allow-destination", "127.0.0.0/8",
-		"--attempt-timeout", evilTimeout.String(), "--retry-schedule", "1h,1h,1h,1h", "--failing-after", "0", "--batch-size", "1", "--rate-limit", "0", "--log-level", "error")
+	cmd := exec.Command(binary, "serve", "--data", data, "--listen", "127.0.0.1:0", "--tls", "off",
+		"--allow-http", "--allow-destination", "127.0.0.0/8", "--attempt-timeout", evilTimeout.String(),
+		"--retry-schedule", "1h,1h,1h,1h", "--failing-after", "0", "--batch-size", "1", "--rate-limit", "0", "--log-level", "error")
 	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+roots)
 	cmd.Stderr = &log
 	stdout, err := cmd.StdoutPipe()
@@ -127,7 +128,7 @@ func startEvilService(t *testing.T, ca *authority) *evilService {
 		}
 		cmd.Wait()
 		if t.Failed() {
-			t.Logf("the service said:\n%s", &log)
+			t.Logf("output of the service:\n%s", &log)
 		}
 	})
 	for s.base == "" && lines.Scan() {
@@ -144,7 +145,8 @@ func startEvilService(t *testing.T, ca *authority) *evilService {
 	return s
 }
 
-// call makes a request of the API, which must succeed; into receives the answer.
+// call makes an API request, which must succeed, and decodes the response into
+// into.
 func (s *evilService) call(method, path string, body, into any) {
 	s.t.Helper()
 	b, err := json.Marshal(body)
@@ -172,9 +174,9 @@ func (s *evilService) call(method, path string, body, into any) {
 	}
 }
 
-// play subscribes a receiver, publishes an event for each of so many
-// deliveries, and waits until each has had its one attempt. It returns how long
-// that took, and the most memory that the service had meanwhile.
+// play creates a subscription to the receiver, publishes evilDeliveries events, and
+// waits until each has had its one attempt. It returns how long that took and the
+// peak memory of the service.
 func (s *evilService) play(kind *evilKind) (took time.Duration, peak int) {
 	url, stop := kind.listen(s.t)
 	defer stop()
@@ -196,18 +198,18 @@ func (s *evilService) play(kind *evilKind) (took time.Duration, peak int) {
 
 	var made struct{ Data struct{ ID string } }
 	s.call("POST", "/v2/webhooks/subscriptions", map[string]any{
-		"url": url, "max_in_flight": evilAtOnce, "events": []map[string]string{{"name": "channel_updated"}},
+		"url": url, "max_in_flight": evilDeliveries, "events": []map[string]string{{"name": "channel_updated"}},
 	}, &made)
 	subscription := "/v2/webhooks/subscriptions/" + made.Data.ID
-	events := slices.Repeat([]map[string]any{{"name": "channel_updated", "version": "1", "channel_id": 7}}, evilAtOnce)
+	events := slices.Repeat([]map[string]any{{"name": "channel_updated", "version": "1", "channel_id": 7}}, evilDeliveries)
 	started := time.Now()
 	s.call("POST", "/v2/events", map[string]any{"events": events}, nil)
 
-	// The ping that each subscription begins with is one more.
+	// The ping after the creation of the subscription is one more.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	var results map[webhook.Result]int
-	for ; results[webhook.ResultSuccess]+results[webhook.ResultFailed]+results[webhook.ResultRetryable] <= evilAtOnce; <-tick.C {
+	for ; results[webhook.ResultSuccess]+results[webhook.ResultFailed]+results[webhook.ResultRetryable] <= evilDeliveries; <-tick.C {
 		results = make(map[webhook.Result]int)
 		for path := subscription + "/deliveries?page[size]=100"; path != ""; {
 			var page struct {
@@ -223,25 +225,24 @@ func (s *evilService) play(kind *evilKind) (took time.Duration, peak int) {
 			}
 		}
 		if time.Since(started) > time.Minute {
-			s.t.Fatalf("%s: after a minute the attempts have come to %v, want %d in all", kind.name, results, evilAtOnce+1)
+			s.t.Fatalf("%s: got results %v after a minute, want %d in total", kind.name, results, evilDeliveries+1)
 		}
 	}
 	took = time.Since(started)
-	// What each comes to exactly, TestEvilReceivers knows. Here the machine can
-	// be too busy for an answer in time, and a connection that is used again
-	// can end as it is taken.
+	// TestEvilReceivers checks exact results. Here the machine can be too busy to
+	// respond in time, and a reused connection can close as it is taken.
 	expected := results[kind.result]
 	if kind.result != webhook.ResultRetryable && expected > 0 {
 		expected += results[webhook.ResultRetryable]
 	}
-	if expected < evilAtOnce {
-		s.t.Errorf("%s: the attempts came to %v, want %s", kind.name, results, kind.result)
+	if expected < evilDeliveries {
+		s.t.Errorf("%s: got results %v, want %s", kind.name, results, kind.result)
 	}
 	s.call("DELETE", subscription, nil, nil)
 	return took, peak
 }
 
-// resident is how much memory the process has in use, in bytes.
+// resident returns the resident memory of the process in bytes.
 func (s *evilService) resident() int {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(s.pid) + "/statm")
 	if err != nil {
@@ -255,12 +256,12 @@ func (s *evilService) resident() int {
 	return pages * os.Getpagesize()
 }
 
-// evilKind is a receiver on a real socket.
+// evilKind is an evil receiver on a real socket.
 type evilKind struct {
 	name, scheme string
 	serve        func(net.Conn)
 	result       webhook.Result // of every attempt
-	slow         bool           // an attempt takes all the time it has
+	hangs        bool           // each attempt takes its whole timeout
 }
 
 // listen serves the receiver until stop is called, and returns its URL.
@@ -299,40 +300,39 @@ func (k *evilKind) listen(t *testing.T) (url string, stop func()) {
 	return k.scheme + "://" + l.Addr().String() + "/", stop
 }
 
-// evilList collects receivers of one scheme. Its methods add one by what becomes of
-// an attempt.
+// evilList collects receivers of one scheme. Its methods add a receiver with the
+// given result of an attempt.
 type evilList struct {
 	scheme string
 	kinds  []evilKind
 }
 
-// ends adds a receiver with which an attempt fails at once.
+// ends adds a receiver for which an attempt fails immediately.
 func (l *evilList) ends(name string, serve func(net.Conn)) {
 	l.kinds = append(l.kinds, evilKind{name, l.scheme, serve, webhook.ResultRetryable, false})
 }
 
-// hangs adds a receiver with which an attempt takes all its time, and fails.
+// hangs adds a receiver for which an attempt times out.
 func (l *evilList) hangs(name string, serve func(net.Conn)) {
 	l.kinds = append(l.kinds, evilKind{name, l.scheme, serve, webhook.ResultRetryable, true})
 }
 
-// succeeds adds a receiver with which an attempt succeeds.
+// succeeds adds a receiver for which an attempt succeeds.
 func (l *evilList) succeeds(name string, serve func(net.Conn)) {
 	l.kinds = append(l.kinds, evilKind{name, l.scheme, serve, webhook.ResultSuccess, false})
 }
 
-// evilKinds are the receivers of the table evil, over HTTP, and those that only
-// sockets and TLS can be.
+// evilKinds returns evilReceivers over HTTP, and those that need sockets or TLS.
 func evilKinds(t *testing.T, ca *authority) []evilKind {
 	var kinds []evilKind
-	for _, tt := range evil {
-		kinds = append(kinds, evilKind{tt.name, "http", plain(tt.serve), webhook.Classify(tt.status, tt.code), tt.takes == attemptTime})
+	for _, tt := range evilReceivers {
+		kinds = append(kinds, evilKind{tt.name, "http", plain(tt.serve), webhook.Classify(tt.status, tt.code), tt.duration == testTimeout})
 	}
 	return slices.Concat(kinds, evilCertificates(t, ca), evilHandshakes(), evilTLS(t, ca), evilSockets())
 }
 
-// secured serves a connection by TLS. A client that does not trust it is sent
-// nothing.
+// secured serves a connection over TLS. A client that does not trust it gets no
+// response.
 func secured(config *tls.Config, then func(*peer)) func(net.Conn) {
 	return func(c net.Conn) {
 		secure := tls.Server(c, config)
@@ -342,7 +342,7 @@ func secured(config *tls.Config, then func(*peer)) func(net.Conn) {
 	}
 }
 
-// certificate returns the configuration of a server with a certificate of ca.
+// certificate returns a server configuration with a certificate of ca.
 func certificate(t *testing.T, ca *authority, name string, change func(*x509.Certificate)) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{ca.issue(t, name, change)}}
 }
@@ -357,30 +357,32 @@ func evilCertificates(t *testing.T, ca *authority) []evilKind {
 	for range 200 {
 		bloated.Certificates[0].Certificate = append(bloated.Certificates[0].Certificate, good.Certificates[0].Certificate[0])
 	}
-	ok := answer("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-	kinds.ends("TLS: expired", secured(certificate(t, ca, "127.0.0.1", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }), ok))
-	kinds.ends("TLS: not yet valid", secured(certificate(t, ca, "127.0.0.1", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), ok))
+	ok := respond("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	kinds.ends("TLS: expired", secured(certificate(t, ca, "127.0.0.1",
+		func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }), ok))
+	kinds.ends("TLS: not yet valid",
+		secured(certificate(t, ca, "127.0.0.1", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), ok))
 	kinds.ends("TLS: for another host", secured(certificate(t, ca, "127.0.0.2", nil), ok))
-	kinds.ends("TLS: signed by itself", secured(certificate(t, new(authority), "127.0.0.1", nil), ok))
-	kinds.ends("TLS: signed by a stranger", secured(certificate(t, newAuthority(t), "127.0.0.1", nil), ok))
+	kinds.ends("TLS: self-signed", secured(certificate(t, new(authority), "127.0.0.1", nil), ok))
+	kinds.ends("TLS: unknown authority", secured(certificate(t, newAuthority(t), "127.0.0.1", nil), ok))
 	kinds.ends("TLS: version 1.1", secured(old, ok))
-	kinds.ends("TLS: wants a certificate", secured(wants, ok))
+	kinds.ends("TLS: requires a client certificate", secured(wants, ok))
 	kinds.ends("TLS: a chain of 200 certificates", secured(bloated, ok))
 	return kinds.kinds
 }
 
-// evilHandshakes are servers that do not complete the handshake of TLS.
+// evilHandshakes are servers that do not complete the TLS handshake.
 func evilHandshakes() []evilKind {
 	kinds := evilList{scheme: "https"}
-	kinds.hangs("TLS: silence", plain((*peer).hang))
-	kinds.hangs("TLS: reads, and silence", func(c net.Conn) { io.Copy(io.Discard, c) })
-	kinds.ends("TLS: the end", func(net.Conn) {})
-	kinds.ends("TLS: the end after the hello", plain(func(r *peer) { r.in.ReadByte() }))
+	kinds.hangs("TLS: silent", plain((*peer).hang))
+	kinds.hangs("TLS: reads, then silent", func(c net.Conn) { io.Copy(io.Discard, c) })
+	kinds.ends("TLS: close", func(net.Conn) {})
+	kinds.ends("TLS: close after the hello", plain(func(r *peer) { r.in.ReadByte() }))
 	kinds.ends("TLS: HTTP instead", plain(func(r *peer) { r.in.ReadByte(); r.write("HTTP/1.1 400 Bad Request\r\n\r\n"); r.hang() }))
-	kinds.ends("TLS: an alert", plain(func(r *peer) { r.in.ReadByte(); r.write("\x15\x03\x03\x00\x02\x02\x28"); r.hang() }))
+	kinds.ends("TLS: alert", plain(func(r *peer) { r.in.ReadByte(); r.write("\x15\x03\x03\x00\x02\x02\x28"); r.hang() }))
 	kinds.ends("TLS: endless warnings", plain(endlessRecords("\x15\x03\x03\x00\x02\x01\x5a")))
-	kinds.ends("TLS: an endless handshake", plain(endlessRecords("\x16\x03\x03\x00\x04\x02\x00\xff\xff")))
-	kinds.hangs("TLS: a large handshake, and silence", plain(func(r *peer) {
+	kinds.ends("TLS: endless handshake", plain(endlessRecords("\x16\x03\x03\x00\x04\x02\x00\xff\xff")))
+	kinds.hangs("TLS: large handshake, then silent", plain(func(r *peer) {
 		r.in.ReadByte()
 		r.write("\x16\x03\x03\x3c\x00\x02\x00\xff\xff" + strings.Repeat("x", 0x3c00-4))
 		r.write("\x16\x03\x03\x3c\x00" + strings.Repeat("x", 0x3c00))
@@ -390,21 +392,21 @@ func evilHandshakes() []evilKind {
 	return kinds.kinds
 }
 
-// evilTLS are servers with a good certificate that do not answer as they should.
+// evilTLS are servers with a valid certificate that misbehave after the handshake.
 func evilTLS(t *testing.T, ca *authority) []evilKind {
 	kinds := evilList{scheme: "https"}
 	good := certificate(t, ca, "127.0.0.1", nil)
-	kinds.hangs("TLS, and silence", secured(good, answer("")))
-	kinds.succeeds("TLS, and an endless body", secured(good, endless("HTTP/1.1 200 OK\r\n\r\n", "x")))
-	kinds.ends("TLS, and the end", secured(good, answerAndClose("")))
-	kinds.ends("TLS, and the end without a word", func(c net.Conn) {
+	kinds.hangs("TLS, then silent", secured(good, respond("")))
+	kinds.succeeds("TLS, then endless body", secured(good, endless("HTTP/1.1 200 OK\r\n\r\n", "x")))
+	kinds.ends("TLS, then close", secured(good, respondAndClose("")))
+	kinds.ends("TLS, then close without close_notify", func(c net.Conn) {
 		secure := tls.Server(c, good)
 		if secure.Handshake() == nil {
 			(&peer{secure, bufio.NewReader(secure)}).read()
 		}
 		c.Close()
 	})
-	kinds.ends("TLS, and noise", func(c net.Conn) {
+	kinds.ends("TLS, then noise", func(c net.Conn) {
 		secure := tls.Server(c, good)
 		if secure.Handshake() == nil && (&peer{secure, bufio.NewReader(secure)}).read() {
 			io.WriteString(c, strings.Repeat("\x17\x03\x03\x00\x20", 20))
@@ -417,19 +419,19 @@ func evilTLS(t *testing.T, ca *authority) []evilKind {
 func evilSockets() []evilKind {
 	kinds := evilList{scheme: "http"}
 	reset := func(c net.Conn) { c.(*net.TCPConn).SetLinger(0) }
-	kinds.ends("a reset at once", reset)
-	kinds.ends("a reset after the request", func(c net.Conn) { plain(answerAndClose(""))(c); reset(c) })
-	kinds.succeeds("a reset after 200", func(c net.Conn) {
-		plain(answerAndClose("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc"))(c)
-		// Not before it was read: a reset takes back what is on its way.
+	kinds.ends("reset immediately", reset)
+	kinds.ends("reset after the request", func(c net.Conn) { plain(respondAndClose(""))(c); reset(c) })
+	kinds.succeeds("reset after 200", func(c net.Conn) {
+		plain(respondAndClose("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc"))(c)
+		// Wait until it was read: a reset drops data in flight.
 		time.Sleep(100 * time.Millisecond)
 		reset(c)
 	})
-	kinds.hangs("half a connection", func(c net.Conn) {
+	kinds.hangs("read side closed", func(c net.Conn) {
 		c.(*net.TCPConn).CloseRead()
 		plain((*peer).hang)(c)
 	})
-	kinds.ends("the other half", func(c net.Conn) {
+	kinds.ends("write side closed", func(c net.Conn) {
 		c.(*net.TCPConn).CloseWrite()
 		io.Copy(io.Discard, c)
 	})
@@ -440,7 +442,7 @@ func plain(serve func(*peer)) func(net.Conn) {
 	return func(c net.Conn) { serve(&peer{c, bufio.NewReader(c)}) }
 }
 
-// endlessRecords repeats bytes as soon as the other side has spoken.
+// endlessRecords repeats record after the first byte from the other side.
 func endlessRecords(record string) func(*peer) {
 	return func(r *peer) {
 		r.in.ReadByte()

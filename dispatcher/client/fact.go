@@ -16,12 +16,13 @@ import (
 	"service/webhook"
 )
 
-// maxFact bounds a fact, in bytes: a certificate names whatever its owner likes.
+// maxFact is the maximum length of a fact in bytes: a certificate can contain any
+// name.
 const maxFact = 200
 
-// fact says in a few words what is behind the error of an attempt, "" when no more is
-// known than its code. It holds no address, and of outside text only the name that a
-// certificate is for.
+// fact describes the cause of an attempt's error in a few words, "" if nothing is
+// known beyond its code. It contains no address, and of outside text only the name
+// in a certificate.
 func (x *exchange) fact(code webhook.ErrorCode, err error) string {
 	var text string
 	switch code {
@@ -48,16 +49,16 @@ func dnsFact(err error) string {
 	var dns *net.DNSError
 	switch {
 	case !errors.As(err, &dns):
-		return "the name has no address"
+		return "the host name has no address"
 	case dns.IsNotFound:
 		return "no such host"
 	case dns.IsTimeout:
-		return "the name server did not answer"
+		return "the DNS server did not respond"
 	}
-	return "the name server failed"
+	return "the DNS server returned an error"
 }
 
-// connectionFacts are what the operating system says of a connection.
+// connectionFacts translate errors of the operating system.
 var connectionFacts = []struct {
 	err  error
 	text string
@@ -66,7 +67,7 @@ var connectionFacts = []struct {
 	{syscall.ECONNRESET, "connection reset"},
 	{syscall.EHOSTUNREACH, "no route to the host"},
 	{syscall.ENETUNREACH, "no route to the network"},
-	{syscall.ETIMEDOUT, "no answer to the connection attempt"},
+	{syscall.ETIMEDOUT, "no response to the connection attempt"},
 	{syscall.EPIPE, "the server closed the connection"},
 	{io.EOF, "the server closed the connection"},
 	{io.ErrUnexpectedEOF, "the server closed the connection"},
@@ -82,7 +83,7 @@ func connectionFact(err error) string {
 	return ""
 }
 
-// tlsFact says why there is no secure connection, as of now.
+// tlsFact describes why there is no TLS connection.
 func tlsFact(err error, now time.Time) string {
 	var invalid x509.CertificateInvalidError
 	var name x509.HostnameError
@@ -93,7 +94,7 @@ func tlsFact(err error, now time.Time) string {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
 		return validityFact(invalid.Cert, now)
 	case errors.As(err, &invalid):
-		return "the certificate is not valid for a server"
+		return "the certificate cannot be used for a server"
 	case errors.As(err, &name):
 		return nameFact(&name)
 	case errors.As(err, &unknown):
@@ -101,14 +102,15 @@ func tlsFact(err error, now time.Time) string {
 	case errors.As(err, &record):
 		return "the server does not speak TLS on this port"
 	case errors.Is(err, errLongHandshake):
-		return "the server's handshake is too long"
+		return "the TLS handshake is too long"
 	case errors.As(err, &op) && op.Op == "remote error":
-		return "the server ended the handshake (" + strings.TrimPrefix(op.Err.Error(), "tls: ") + ")"
+		return "the server aborted the TLS handshake (" + strings.TrimPrefix(op.Err.Error(), "tls: ") + ")"
 	}
 	return connectionFact(err)
 }
 
-// validityFact says when a certificate that is not valid now was, or will be.
+// validityFact says when a certificate that is not valid now expired, or becomes
+// valid.
 func validityFact(c *x509.Certificate, now time.Time) string {
 	if now.Before(c.NotBefore) {
 		return "the certificate is not valid before " + c.NotBefore.UTC().Format("2006-01-02 15:04 MST")
@@ -121,7 +123,7 @@ func validityFact(c *x509.Certificate, now time.Time) string {
 	return "the certificate expired " + count + " ago, on " + c.NotAfter.UTC().Format("2006-01-02")
 }
 
-// nameFact says for whom a certificate is that is not for the host.
+// nameFact says which name the certificate is for.
 func nameFact(err *x509.HostnameError) string {
 	text := "the certificate is for another name"
 	if err.Certificate == nil {
@@ -136,20 +138,20 @@ func nameFact(err *x509.HostnameError) string {
 	return text
 }
 
-// timeoutFact says what the attempt waited for when its time was over.
-func timeoutFact(err error, took webhook.Phases) string {
+// timeoutFact says what the attempt waited for when it timed out.
+func timeoutFact(err error, durations webhook.Phases) string {
 	var dial *dialError
 	switch {
-	case !errors.As(err, &dial) && took.FirstByte > 0:
-		return "the response header was not complete"
+	case !errors.As(err, &dial) && durations.FirstByte > 0:
+		return "the response headers were incomplete"
 	case !errors.As(err, &dial):
 		return "no response"
-	case took.TLS > 0:
-		return "no end of the TLS handshake"
-	case took.Connect > 0:
-		return "no connection"
+	case durations.TLS > 0:
+		return "the TLS handshake did not complete"
+	case durations.Connect > 0:
+		return "no TCP connection"
 	}
-	return "no answer from the name server"
+	return "no response from the DNS server"
 }
 
 func blockedFact(err error) string {
@@ -157,7 +159,7 @@ func blockedFact(err error) string {
 	case errors.Is(err, errPlainHTTP):
 		return "http:// is not allowed"
 	case errors.Is(err, errOwn):
-		return "the service itself listens there"
+		return "this service listens on the address"
 	}
 	return "address not allowed"
 }
@@ -166,10 +168,10 @@ func protocolFact(err error) string {
 	switch {
 	case errors.Is(err, errLongHeader), errors.Is(err, errTooManyLines):
 		return "the response header is too long"
-	case errors.Is(err, errTooManyInformational):
+	case errors.Is(err, errTooManyInterim):
 		return "too many interim responses (1xx)"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
-		return "the response ended in its header"
+		return "the response ended within its headers"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return "no final response after an interim one (1xx)"
 	}

@@ -16,8 +16,8 @@ import (
 	"service/webhook"
 )
 
-// accepting serves each connection by do, and returns the URL.
-func accepting(t *testing.T, do func(net.Conn)) string {
+// serveURL serves each connection with do, and returns the URL.
+func serveURL(t *testing.T, do func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,15 +37,16 @@ func accepting(t *testing.T, do func(net.Conn)) string {
 	return "http://" + l.Addr().String()
 }
 
-// read takes the request: what is left unread resets the connection.
-func read(c net.Conn) {
+// readRequest reads the request: closing a connection with unread bytes would reset
+// it.
+func readRequest(c net.Conn) {
 	req, err := http.ReadRequest(bufio.NewReader(c))
 	if err == nil {
 		io.Copy(io.Discard, req.Body)
 	}
 }
 
-// TestErrorFacts: an attempt says what is behind its error.
+// TestErrorFacts checks the fact behind each kind of error.
 func TestErrorFacts(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,14 +55,14 @@ func TestErrorFacts(t *testing.T) {
 	refused := "http://" + l.Addr().String()
 	l.Close()
 	answer := func(text string) string {
-		return accepting(t, func(c net.Conn) { read(c); io.WriteString(c, text) })
+		return serveURL(t, func(c net.Conn) { readRequest(c); io.WriteString(c, text) })
 	}
 	s := loopbackClient(t)
 	s.dialer.resolver = (&nameServer{names: map[string][]string{"private.test.": {"10.0.0.1"}}}).resolver(t)
 	for _, tt := range []struct{ name, url, code, fact string }{
 		{"refused", refused, "connect", "connection refused"},
-		{"reset", accepting(t, func(c net.Conn) { read(c); c.(*net.TCPConn).SetLinger(0) }), "connect", "connection reset"},
-		{"closed", accepting(t, read), "connect", "the server closed the connection"},
+		{"reset", serveURL(t, func(c net.Conn) { readRequest(c); c.(*net.TCPConn).SetLinger(0) }), "connect", "connection reset"},
+		{"closed", serveURL(t, readRequest), "connect", "the server closed the connection"},
 		{"no HTTP", answer("hello\r\n\r\n"), "protocol", "the response is not HTTP/1.1"},
 		{"half a header", answer("HTTP/1.1 200 OK\r\nA: b\r\n"), "", ""},
 		{"no such host", "http://nothing.test/", "dns", "no such host"},
@@ -70,9 +71,9 @@ func TestErrorFacts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := s.Send(t.Context(), testRequest(tt.url, 10))
-			if tt.code == "" { // how the end of a header is read is net/http's to decide
+			if tt.code == "" { // net/http decides how it treats a truncated header
 				if a.ErrorFact == "" {
-					t.Errorf("%s without a fact", a.Error)
+					t.Errorf("got error %s without a fact", a.Error)
 				}
 				return
 			}
@@ -83,18 +84,18 @@ func TestErrorFacts(t *testing.T) {
 	}
 	s.allowHTTP = false
 	if a := s.Send(t.Context(), testRequest("http://127.0.0.1/", 10)); a.ErrorFact != "http:// is not allowed" {
-		t.Errorf("plain HTTP: %s: %q", a.Error, a.ErrorFact)
+		t.Errorf("plain HTTP: got %s: %q, want http:// is not allowed", a.Error, a.ErrorFact)
 	}
 }
 
-// TestCertificateFacts: an attempt says what is wrong with a certificate.
+// TestCertificateFacts checks the fact behind each kind of certificate error.
 func TestCertificateFacts(t *testing.T) {
-	ca, stranger := newAuthority(t), newAuthority(t)
+	ca, other := newAuthority(t), newAuthority(t)
 	with := func(c tls.Certificate) *tls.Config { return &tls.Config{Certificates: []tls.Certificate{c}} }
 	long := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + "." + strings.Repeat("c", 60) + ".test"
 	for _, tt := range []struct {
 		name   string
-		config *tls.Config // nil: plain HTTP
+		config *tls.Config // nil for plain HTTP
 		fact   string
 	}{
 		{"expired", with(ca.issue(t, "good.test", func(c *x509.Certificate) {
@@ -103,10 +104,11 @@ func TestCertificateFacts(t *testing.T) {
 		{"expired today", with(ca.issue(t, "good.test", func(c *x509.Certificate) {
 			c.NotBefore, c.NotAfter = time.Now().Add(-99*time.Hour), time.Now().Add(-90*time.Minute)
 		})), "the certificate expired 1 hour ago, on "},
-		{"not yet valid", with(ca.issue(t, "good.test", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(24 * time.Hour) })), "the certificate is not valid before "},
+		{"not yet valid", with(ca.issue(t, "good.test", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(24 * time.Hour) })),
+			"the certificate is not valid before "},
 		{"for another name", with(ca.issue(t, "bad.test", nil)), "the certificate is for another name: bad.test"},
 		{"for a long name", with(ca.issue(t, long, nil)), "the certificate is for another name: aaa"},
-		{"from a stranger", with(stranger.issue(t, "good.test", nil)), "the certificate is from an unknown authority"},
+		{"from an unknown authority", with(other.issue(t, "good.test", nil)), "the certificate is from an unknown authority"},
 		{"plain HTTP", nil, "the server does not speak TLS on this port"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -126,22 +128,22 @@ func TestCertificateFacts(t *testing.T) {
 	}
 }
 
-// TestTimeoutFacts: a timeout says what was waited for.
+// TestTimeoutFacts checks that a timeout says what the attempt waited for.
 func TestTimeoutFacts(t *testing.T) {
 	dial := &dialError{webhook.ErrorTimeout, io.EOF}
 	for _, tt := range []struct {
-		err  error
-		took webhook.Phases
-		want string
+		err    error
+		phases webhook.Phases
+		want   string
 	}{
 		{io.EOF, webhook.Phases{Connect: 1}, "no response"},
-		{io.EOF, webhook.Phases{Connect: 1, FirstByte: 1}, "the response header was not complete"},
-		{dial, webhook.Phases{}, "no answer from the name server"},
-		{dial, webhook.Phases{DNS: 1, Connect: 1}, "no connection"},
-		{dial, webhook.Phases{DNS: 1, Connect: 1, TLS: 1}, "no end of the TLS handshake"},
+		{io.EOF, webhook.Phases{Connect: 1, FirstByte: 1}, "the response headers were incomplete"},
+		{dial, webhook.Phases{}, "no response from the DNS server"},
+		{dial, webhook.Phases{DNS: 1, Connect: 1}, "no TCP connection"},
+		{dial, webhook.Phases{DNS: 1, Connect: 1, TLS: 1}, "the TLS handshake did not complete"},
 	} {
-		if got := timeoutFact(tt.err, tt.took); got != tt.want {
-			t.Errorf("%+v: got %q, want %q", tt.took, got, tt.want)
+		if got := timeoutFact(tt.err, tt.phases); got != tt.want {
+			t.Errorf("%+v: got %q, want %q", tt.phases, got, tt.want)
 		}
 	}
 }

@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// pool keeps the connections that are not in use, each for idleTimeout at the
-// most. It is safe for concurrent use.
+// pool keeps idle connections for up to idleTimeout. It is safe for concurrent use.
 type pool struct {
-	most int // in all
+	limit int // of all connections
 
 	mu             sync.Mutex
 	count          int
-	conns          map[origin][]*conn // of each origin, the one used last at the end
-	oldest, newest *conn              // of all
-	timer          *time.Timer        // for the oldest, or earlier
+	conns          map[origin][]*conn // by origin, the most recently used last
+	oldest, newest *conn              // of all connections
+	timer          *time.Timer        // fires when the oldest expires, or earlier
 }
 
-func newPool(most int) *pool { return &pool{most: most, conns: make(map[origin][]*conn)} }
+func newPool(most int) *pool { return &pool{limit: most, conns: make(map[origin][]*conn)} }
 
-// take returns the connection that was used last, the most likely one to be
-// good, or nil if there is none.
+// take returns the most recently used connection to an origin, which is the least
+// likely to be closed, or nil if there is none.
 func (p *pool) take(to origin) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -32,11 +31,11 @@ func (p *pool) take(to origin) *conn {
 	last := len(conns) - 1
 	c := conns[last]
 	conns[last] = nil
-	p.left(c, conns[:last])
+	p.unlink(c, conns[:last])
 	return c
 }
 
-// put keeps a connection, and ends the oldest if there are too many.
+// put adds a connection, and closes the oldest if there are too many.
 func (p *pool) put(c *conn) {
 	p.mu.Lock()
 	c.since = time.Now()
@@ -50,7 +49,7 @@ func (p *pool) put(c *conn) {
 	p.conns[c.origin] = append(p.conns[c.origin], c)
 	p.count++
 	var many *conn
-	if p.count > p.most {
+	if p.count > p.limit {
 		many = p.takeOldest()
 	}
 	p.mu.Unlock()
@@ -59,15 +58,17 @@ func (p *pool) put(c *conn) {
 	}
 }
 
-// takeOldest takes the oldest of all, of which there is one. Owns p.mu.
+// takeOldest removes and returns the oldest connection. The pool must not be empty.
+// Owns p.mu.
 func (p *pool) takeOldest() *conn {
 	c := p.oldest
-	p.left(c, slices.Delete(p.conns[c.origin], 0, 1))
+	p.unlink(c, slices.Delete(p.conns[c.origin], 0, 1))
 	return c
 }
 
-// left notes that a connection has left, and which of its origin have not. Owns p.mu.
-func (p *pool) left(c *conn, stay []*conn) {
+// unlink removes a connection from the pool; stay are the others of its origin.
+// Owns p.mu.
+func (p *pool) unlink(c *conn, stay []*conn) {
 	if p.count--; len(stay) > 0 {
 		p.conns[c.origin] = stay
 	} else {
@@ -86,7 +87,7 @@ func (p *pool) left(c *conn, stay []*conn) {
 	c.older, c.newer = nil, nil
 }
 
-// schedule has expire called. Owns p.mu.
+// schedule calls expire after in. Owns p.mu.
 func (p *pool) schedule(in time.Duration) {
 	if p.timer == nil {
 		p.timer = time.AfterFunc(in, p.expire)
@@ -95,9 +96,9 @@ func (p *pool) schedule(in time.Duration) {
 	}
 }
 
-// expire ends the connections whose time is over.
+// expire closes the connections that have been idle for idleTimeout.
 func (p *pool) expire() {
-	p.end(func(c *conn) bool {
+	p.closeWhile(func(c *conn) bool {
 		in := idleTimeout - time.Since(c.since)
 		if in > 0 {
 			p.schedule(in)
@@ -106,11 +107,11 @@ func (p *pool) expire() {
 	})
 }
 
-// close ends all connections that are kept now.
-func (p *pool) close() { p.end(func(*conn) bool { return true }) }
+// close closes all idle connections.
+func (p *pool) close() { p.closeWhile(func(*conn) bool { return true }) }
 
-// end ends connections, from the oldest on, as long as more says so.
-func (p *pool) end(more func(*conn) bool) {
+// closeWhile closes connections, oldest first, as long as more returns true.
+func (p *pool) closeWhile(more func(*conn) bool) {
 	var ended []*conn
 	p.mu.Lock()
 	for p.oldest != nil && more(p.oldest) {

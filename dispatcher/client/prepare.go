@@ -7,25 +7,26 @@ import (
 	"service/webhook"
 )
 
-// maxPrepared is how long a connection is kept for a prepared attempt: its server may
+// maxPrepared is how long a prepared attempt keeps its connection: the server may
 // be about to close it.
 const maxPrepared = time.Second
 
-// Prepared is an attempt that is ready to be made. Its owner calls Send or Discard, once.
+// Prepared is an attempt that is ready to be sent. Its owner calls Send or Discard,
+// once.
 type Prepared struct {
 	x  exchange
 	at time.Time
 }
 
-// Prepare gets an attempt ready as far as it can without sending a byte: it writes and
-// signs the request, and takes an idle connection if there is one.
+// Prepare prepares an attempt without sending a byte: it writes and signs the
+// request and takes an idle connection if there is one.
 func (c *Client) Prepare(r *Request) *Prepared {
 	p := &Prepared{x: exchange{Client: c, request: r}, at: time.Now()}
 	p.x.prepare(p.at)
 	return p
 }
 
-// prepare leaves to the attempt itself what does not succeed.
+// prepare ignores errors; the attempt itself reports them.
 func (x *exchange) prepare(now time.Time) {
 	var err error
 	defer recoverPanic(&err)
@@ -35,7 +36,7 @@ func (x *exchange) prepare(now time.Time) {
 	}
 }
 
-// Send makes the attempt, as [Client.Send] does.
+// Send makes the attempt, like [Client.Send].
 func (p *Prepared) Send(ctx context.Context) webhook.Attempt {
 	if p.x.conn != nil && time.Since(p.at) > maxPrepared {
 		p.x.conn.closeGracefully()
@@ -44,10 +45,10 @@ func (p *Prepared) Send(ctx context.Context) webhook.Attempt {
 	return p.x.run(ctx)
 }
 
-// Discard gives the attempt up.
+// Discard releases the attempt without sending it.
 func (p *Prepared) Discard() { p.x.discard() }
 
-// discard gives back what was prepared and is not used.
+// discard releases what was prepared and not used.
 func (x *exchange) discard() {
 	if x.conn != nil {
 		x.idle.put(x.conn)

@@ -17,49 +17,47 @@ import (
 )
 
 const (
-	// redacted stands where a secret stood.
+	// redacted replaces a secret.
 	redacted = "[redacted]"
-	// minSecret is the length of the shortest secret that is looked for, in
-	// bytes: shorter ones guard nothing, and stand in ordinary words.
+	// minSecret is the length of the shortest secret that is redacted, in bytes:
+	// shorter ones protect nothing and occur in ordinary words.
 	minSecret = 6
-	// minPrefix is the length of the shortest beginning of a secret that is
-	// removed where what is kept of an answer breaks off.
+	// minPrefix is the length of the shortest prefix of a secret that is redacted
+	// at the end of truncated text.
 	minPrefix = 4
-	// maxEscapes is how often a text can be escaped and its secrets be found:
-	// JSON in JSON in HTML, say.
+	// maxEscapes is how many layers of escaping are undone, for example JSON in
+	// JSON in HTML.
 	maxEscapes = 3
-	// maxEntity is the length of the longest character reference of HTML that
-	// is looked at, in bytes.
+	// maxEntity is the length in bytes of the longest HTML character reference that
+	// is decoded.
 	maxEntity = 12
 )
 
-// redact removes the secrets that the request was sent with from what is kept
-// of its answer, before that is kept: receivers echo requests, and their error
-// pages show the headers. A secret is found
+// redact removes the secrets of the request from the stored part of the response,
+// since receivers echo requests and error pages show headers. A secret is found
 //
-//   - as it is, and with the escapes of JSON, URLs and HTML, in each other too;
-//   - in hexadecimal and in base64 of either alphabet, also within a longer
-//     text, and that with escapes; the whole of it is removed then;
-//   - where it is cut off by the end of what is kept.
+//   - literally, and with escapes of JSON, URLs and HTML, also nested;
+//   - in hexadecimal and both base64 alphabets, also within a longer text and with
+//     escapes; the whole encoded text is then removed;
+//   - truncated at the end of what is stored.
 //
-// The Authorization header is looked for whole and without its scheme, and of
-// the scheme Basic the password too; a signing secret as it is shown and as its
-// bytes. What a receiver has compressed, encrypted, broken into lines or
-// spelled backwards is not found.
+// The Authorization header is looked for as a whole and without its scheme, and for
+// Basic also the password; a signing secret in its text form and as bytes. A secret
+// that the receiver compressed, encrypted, wrapped or reversed is not found.
 func (r *Request) redact(a *webhook.Attempt) {
 	secrets := r.secrets()
 	if header := secrets.redact([]byte(a.ResponseHeader), len(a.ResponseHeader) > maxResponseHeader-utf8.UTFMax); header != nil {
 		a.ResponseHeader = string(header)
 	}
 	if body := secrets.redact(a.ResponseBody, a.ResponseTruncated); body != nil {
-		if len(body) > webhook.MaxKeptBody { // it may have grown
+		if len(body) > webhook.MaxKeptBody { // redaction may have made it longer
 			body, a.ResponseTruncated = body[:webhook.MaxKeptBody], true
 		}
 		a.ResponseBody = body
 	}
 }
 
-// secrets are what must not be kept, in no order.
+// secrets are byte strings that must not be stored, in no particular order.
 type secrets [][]byte
 
 func (r *Request) secrets() secrets {
@@ -70,7 +68,7 @@ func (r *Request) secrets() secrets {
 		}
 		list = append(list, secret)
 		if bytes.IndexByte(secret, ' ') >= 0 {
-			list = append(list, bytes.ReplaceAll(secret, []byte(" "), []byte("+"))) // as forms are sent
+			list = append(list, bytes.ReplaceAll(secret, []byte(" "), []byte("+"))) // as in form encoding
 		}
 	}
 	if r.Authorization != "" {
@@ -94,13 +92,13 @@ func (r *Request) secrets() secrets {
 	return list
 }
 
-// redact returns the text without secrets, nil when there are none in it. With
-// cut, it is the beginning of a longer one.
+// redact returns text without secrets, nil if it has none. cut means that text is
+// truncated.
 func (list secrets) redact(text []byte, cut bool) []byte {
 	if len(list) == 0 || len(text) < minPrefix {
 		return nil
 	}
-	var scratch [maxEscapes + 1]reading
+	var scratch [maxEscapes + 1]unescaped
 	readings := layers(scratch[:0], text)
 	found := list.find(nil, readings, cut)
 	shortest := len(list[0])
@@ -128,8 +126,8 @@ func (list secrets) redact(text []byte, cut bool) []byte {
 	return append(out, text[end:]...)
 }
 
-// find adds where secrets stand.
-func (list secrets) find(found []span, readings []reading, cut bool) []span {
+// find appends the positions of secrets.
+func (list secrets) find(found []span, readings []unescaped, cut bool) []span {
 	for _, secret := range list {
 		for i := range readings {
 			found = readings[i].find(found, secret, cut)
@@ -138,9 +136,9 @@ func (list secrets) find(found []span, readings []reading, cut bool) []span {
 	return found
 }
 
-// findEncoded adds the runs of digits that stand for texts with secrets, of
-// which the shortest has so many bytes.
-func (list secrets) findEncoded(found []span, r *reading, shortest int, cut bool) []span {
+// findEncoded appends the positions of hexadecimal and base64 texts that decode to
+// a secret. shortest is the length of the shortest secret.
+func (list secrets) findEncoded(found []span, r *unescaped, shortest int, cut bool) []span {
 	for end := 0; end < len(r.text); end++ {
 		from := end
 		inHex := true
@@ -149,7 +147,7 @@ func (list secrets) findEncoded(found []span, r *reading, shortest int, cut bool
 		}
 		last := cut && end == len(r.text)
 		if digits := r.text[from:end]; len(digits) >= shortest || last && len(digits) >= minPrefix {
-			if list.encodedIn(digits, inHex, last) {
+			if list.decodesToSecret(digits, inHex, last) {
 				found = append(found, span{r.original(from), r.original(end)})
 			}
 		}
@@ -157,11 +155,12 @@ func (list secrets) findEncoded(found []span, r *reading, shortest int, cut bool
 	return found
 }
 
-// encodedIn says whether a run of digits stands for a text with a secret.
-// Where it begins is not known: what stands before it may look like digits.
-func (list secrets) encodedIn(digits []byte, inHex, cut bool) bool {
+// decodesToSecret reports whether digits decode to a text with a secret. The
+// encoded text may start at any digit, since the text before it may look like
+// digits.
+func (list secrets) decodesToSecret(digits []byte, inHex, cut bool) bool {
 	var scratch [512]byte
-	var layerScratch [maxEscapes + 1]reading
+	var layerScratch [maxEscapes + 1]unescaped
 	holds := func(plain []byte) bool {
 		return len(list.find(nil, layers(layerScratch[:0], plain), cut)) > 0
 	}
@@ -208,23 +207,22 @@ func standardAlphabet(r rune) rune {
 // span is a part of a text.
 type span struct{ from, to int }
 
-// reading is a text as it is read once its escapes are undone.
-type reading struct {
-	text []byte
-	at   []int32 // where in the original each byte begins, and the end; nil: it is the original
+// unescaped is a text with some layers of escapes undone.
+type unescaped struct {
+	text    []byte
+	offsets []int32 // offset in the original of each byte, and of the end; nil if text is the original
 }
 
-func (r *reading) original(i int) int {
-	if r.at == nil {
+func (r *unescaped) original(i int) int {
+	if r.offsets == nil {
 		return i
 	}
-	return int(r.at[i])
+	return int(r.offsets[i])
 }
 
-// layers appends the text as it is, and as it is read when its escapes are
-// undone, a layer each.
-func layers(dst []reading, text []byte) []reading {
-	dst = append(dst, reading{text: text})
+// layers appends text, and text with one more layer of escapes undone each.
+func layers(dst []unescaped, text []byte) []unescaped {
+	dst = append(dst, unescaped{text: text})
 	for range maxEscapes {
 		next, ok := dst[len(dst)-1].unescape()
 		if !ok {
@@ -235,9 +233,9 @@ func layers(dst []reading, text []byte) []reading {
 	return dst
 }
 
-// find adds where in the original the secret stands. With cut, a beginning of
-// it at the end counts too.
-func (r *reading) find(found []span, secret []byte, cut bool) []span {
+// find appends the positions of secret in the original text. If cut, a prefix of it
+// at the end counts too.
+func (r *unescaped) find(found []span, secret []byte, cut bool) []span {
 	for from := 0; ; {
 		i := bytes.Index(r.text[from:], secret)
 		if i < 0 {
@@ -257,14 +255,14 @@ func (r *reading) find(found []span, secret []byte, cut bool) []span {
 	return found
 }
 
-// unescape returns the reading with one layer of escapes undone; false when it
-// has none. An escape that is cut off by the end is left out.
-func (r *reading) unescape() (reading, bool) {
+// unescape undoes one layer of escapes; it returns false if there is none. An
+// escape that is truncated at the end is dropped.
+func (r *unescaped) unescape() (unescaped, bool) {
 	first := bytes.IndexAny(r.text, `\%&`)
 	if first < 0 {
-		return reading{}, false
+		return unescaped{}, false
 	}
-	next := reading{text: make([]byte, 0, len(r.text)), at: make([]int32, 0, len(r.text)+1)}
+	next := unescaped{text: make([]byte, 0, len(r.text)), offsets: make([]int32, 0, len(r.text)+1)}
 	changed := false
 	for i := 0; i < len(r.text); {
 		n := 1
@@ -276,17 +274,17 @@ func (r *reading) unescape() (reading, bool) {
 		}
 		for _, b := range plain {
 			next.text = append(next.text, b)
-			next.at = append(next.at, int32(r.original(i)))
+			next.offsets = append(next.offsets, int32(r.original(i)))
 		}
 		i += n
 	}
-	next.at = append(next.at, int32(r.original(len(r.text))))
+	next.offsets = append(next.offsets, int32(r.original(len(r.text))))
 	return next, changed
 }
 
-// unescapeOne appends the character that the text begins with, which may be
-// escaped, and returns how many bytes of the text it takes. An escape that is cut
-// off by the end of the text takes the rest and appends nothing.
+// unescapeOne appends the first character of text, which may be escaped, and
+// returns how many bytes of text it takes. An escape that is truncated at the end
+// of text takes the rest and appends nothing.
 func unescapeOne(dst, text []byte) ([]byte, int) {
 	n := 0
 	switch text[0] {
@@ -308,8 +306,8 @@ func unescapeOne(dst, text []byte) ([]byte, int) {
 	return dst, n
 }
 
-// unescapeReference is unescapeOne for a character reference of HTML; it returns
-// 0 if the text does not begin with one.
+// unescapeReference is unescapeOne for an HTML character reference; it returns 0 if
+// text does not start with one.
 func unescapeReference(dst, text []byte) ([]byte, int) {
 	end := bytes.IndexByte(text[:min(len(text), maxEntity)], ';')
 	if end >= 0 {
@@ -325,8 +323,8 @@ func unescapeReference(dst, text []byte) ([]byte, int) {
 	return dst, 0
 }
 
-// unescapeBackslash is unescapeOne for an escape of JSON; it returns 0 if the
-// text does not begin with one.
+// unescapeBackslash is unescapeOne for a JSON escape; it returns 0 if text does not
+// start with one.
 func unescapeBackslash(dst, text []byte) ([]byte, int) {
 	switch {
 	case len(text) == 1:

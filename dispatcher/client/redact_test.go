@@ -16,9 +16,9 @@ import (
 	"service/webhook"
 )
 
-// encodings are the ways in which an echoed secret may be spelled.
+// encodings are the ways in which a receiver may encode an echoed secret.
 var encodings = map[string]func(string) string{
-	"as it is":    func(s string) string { return s },
+	"literal":     func(s string) string { return s },
 	"within text": func(s string) string { return "<td>authorization</td><td>" + s + "</td>" },
 	"JSON":        inJSON,
 	"JSON, ASCII": func(s string) string {
@@ -64,8 +64,7 @@ func inJSON(s string) string {
 	return strings.Trim(string(b), `"`)
 }
 
-// redactCases are requests, and the core of their secret that may not be in
-// what is kept.
+// redactCases are requests, and the core of their secret that must not be stored.
 func redactCases() map[string]struct {
 	request Request
 	shown   string // as the receiver knows it
@@ -77,19 +76,22 @@ func redactCases() map[string]struct {
 		request     Request
 		shown, core string
 	}{
-		"Authorization":      {Request{Authorization: "Bearer canary/5f1d+7<é>&"}, "Bearer canary/5f1d+7<é>&", "canary"},
-		"credentials":        {Request{Authorization: "Bearer canary/5f1d+7<é>&"}, "canary/5f1d+7<é>&", "canary"},
-		"no scheme":          {Request{Authorization: "canary/5f1d"}, "canary/5f1d", "canary"},
-		"password":           {Request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "canary5f1d", "canary"},
-		"user and password":  {Request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "me:canary5f1d", "canary"},
+		"Authorization": {Request{Authorization: "Bearer canary/5f1d+7<é>&"}, "Bearer canary/5f1d+7<é>&", "canary"},
+		"credentials":   {Request{Authorization: "Bearer canary/5f1d+7<é>&"}, "canary/5f1d+7<é>&", "canary"},
+		"no scheme":     {Request{Authorization: "canary/5f1d"}, "canary/5f1d", "canary"},
+		"password": {Request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "canary5f1d",
+			"canary"},
+		"user and password": {Request{Authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte("me:canary5f1d"))}, "me:canary5f1d",
+			"canary"},
 		"signing secret":     {Request{Secrets: []webhook.SigningSecret{signing}}, signing.Reveal(), text[:12]},
 		"its bytes":          {Request{Secrets: []webhook.SigningSecret{signing}}, string(signing), string(signing[:12])},
 		"old signing secret": {Request{Secrets: []webhook.SigningSecret{webhook.NewSigningSecret(), signing}}, signing.Reveal(), text[:12]},
 	}
 }
 
-// hasSpelling reports whether the secret of a case can be spelled that way: there
-// are no bytes in JSON or HTML, and lower case changes a secret that has upper.
+// hasSpelling reports whether the secret of a case can be encoded this way: JSON
+// and HTML cannot contain arbitrary bytes, and lower case changes a secret with
+// upper-case letters.
 func hasSpelling(name, shown, spelling string) bool {
 	if name == "its bytes" && (strings.Contains(spelling, "JSON") || strings.Contains(spelling, "HTML")) {
 		return false
@@ -97,23 +99,23 @@ func hasSpelling(name, shown, spelling string) bool {
 	return spelling != "URL, lower case" || shown == strings.ToLower(shown)
 }
 
-// checkRedacted checks what is kept of a text that has a secret twice.
+// checkRedacted checks the stored form of a text that contains a secret twice.
 func checkRedacted(t *testing.T, got, text, core string) {
 	t.Helper()
 	if !strings.Contains(got, "before ") || !strings.Contains(got, " after, ") || strings.Count(got, redacted) < 2 {
-		t.Errorf("got %q of %q, want both secrets replaced and nothing else", got, text)
+		t.Errorf("got %q for %q, want only both secrets replaced", got, text)
 	}
 	for other, encode := range encodings {
-		if strings.HasPrefix(other, "base64, ") { // the neighbours differ
+		if strings.HasPrefix(other, "base64, ") { // the neighboring characters differ
 			continue
 		}
 		if strings.Contains(got, encode(core)) {
-			t.Errorf("got %q, which holds the secret (%s)", got, other)
+			t.Errorf("got %q, which contains the secret (%s)", got, other)
 		}
 	}
 }
 
-// Whatever a receiver echoes, the secrets of its subscription are not kept.
+// Secrets that a receiver echoes are not stored, in any encoding.
 func TestRedact(t *testing.T) {
 	for name, c := range redactCases() {
 		for spelling, encode := range encodings {
@@ -132,8 +134,8 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// The end of what is kept may cut a secret anywhere.
-func TestRedactCut(t *testing.T) {
+// A secret that is truncated at the end of the stored text is removed too.
+func TestRedactTruncated(t *testing.T) {
 	r := Request{Authorization: "Bearer canary-5f1d/7+88aa"}
 	for spelling, encode := range encodings {
 		if strings.HasPrefix(spelling, "URL, lower") {
@@ -144,7 +146,7 @@ func TestRedactCut(t *testing.T) {
 			a := webhook.Attempt{ResponseBody: []byte("before " + whole[:n]), ResponseTruncated: true}
 			r.redact(&a)
 			got := strings.TrimPrefix(string(a.ResponseBody), "before ")
-			left := reading{text: []byte(got)}
+			left := unescaped{text: []byte(got)}
 			for range maxEscapes {
 				if next, ok := left.unescape(); ok {
 					left = next
@@ -152,34 +154,34 @@ func TestRedactCut(t *testing.T) {
 			}
 			for _, s := range []string{"canary", hex.EncodeToString([]byte("canary")), base64.RawStdEncoding.EncodeToString([]byte("canary"))} {
 				if bytes.Contains(left.text, []byte(s)) {
-					t.Errorf("%s, cut after %d: got %q", spelling, n, got)
+					t.Errorf("%s, truncated after %d bytes: got %q, want no part of the secret", spelling, n, got)
 				}
 			}
 		}
 	}
-	// What ends by itself ends in an ordinary word.
+	// Complete text may end with what looks like a prefix of the secret.
 	a := webhook.Attempt{ResponseBody: []byte("a can of Bear")}
 	if r.redact(&a); string(a.ResponseBody) != "a can of Bear" {
-		t.Errorf("got %q, want it as it was", a.ResponseBody)
+		t.Errorf("got %q, want it unchanged", a.ResponseBody)
 	}
 }
 
-func TestRedactLeavesTheRest(t *testing.T) {
+func TestRedactKeepsTheRest(t *testing.T) {
 	r := Request{Authorization: "Bearer abc", Secrets: []webhook.SigningSecret{webhook.NewSigningSecret()}}
 	for _, text := range []string{"", "ok", `{"error":"abc is no word"}`, "100 % &amp; more \\", "\xff\xfe\x00", `\u12`, "&#x41;%41"} {
 		a := webhook.Attempt{ResponseHeader: text, ResponseBody: []byte(text), ResponseTruncated: true}
 		if r.redact(&a); a.ResponseHeader != text || string(a.ResponseBody) != text {
-			t.Errorf("got %q and %q, want %q", a.ResponseHeader, a.ResponseBody, text)
+			t.Errorf("got %q and %q, want %q unchanged", a.ResponseHeader, a.ResponseBody, text)
 		}
 	}
 	long := Request{Authorization: "secret"}
 	a := webhook.Attempt{ResponseBody: bytes.Repeat([]byte("secret,"), webhook.MaxKeptBody/7)}
 	if long.redact(&a); len(a.ResponseBody) > webhook.MaxKeptBody || !a.ResponseTruncated || bytes.Contains(a.ResponseBody, []byte("secret")) {
-		t.Errorf("got %d bytes, truncated %v; want %d at the most, and no secret", len(a.ResponseBody), a.ResponseTruncated, webhook.MaxKeptBody)
+		t.Errorf("got %d bytes, truncated %t; want at most %d and no secret", len(a.ResponseBody), a.ResponseTruncated, webhook.MaxKeptBody)
 	}
 }
 
-// An attempt comes back without the secrets.
+// Send returns an attempt without the secrets.
 func TestSendRedacts(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Echo", r.Header.Get("Authorization"))
@@ -189,8 +191,9 @@ func TestSendRedacts(t *testing.T) {
 	q := testRequest(receiver.URL, 10)
 	q.Authorization = "Bearer canary-5f1d"
 	a := loopbackClient(t).Send(t.Context(), q)
-	if a.ResponseStatus != 200 || !strings.Contains(a.ResponseHeader, "X-Echo: [redacted]\n") || string(a.ResponseBody) != "you sent [redacted]" {
-		t.Errorf("got status %d, %q, %q; want the secret replaced in both", a.ResponseStatus, a.ResponseHeader, a.ResponseBody)
+	if a.ResponseStatus != 200 || !strings.Contains(a.ResponseHeader, "X-Echo: [redacted]\n") ||
+		string(a.ResponseBody) != "you sent [redacted]" {
+		t.Errorf("got status %d, headers %q, body %q; want the secret replaced in both", a.ResponseStatus, a.ResponseHeader, a.ResponseBody)
 	}
 }
 
@@ -203,13 +206,14 @@ func FuzzRedact(f *testing.F) {
 		before := bytes.Clone(text)
 		got := r.secrets().redact(text, cut)
 		if !bytes.Equal(text, before) {
-			t.Fatal("the text was changed in its place")
+			t.Fatal("redact changed the text in place")
 		}
 		if got == nil {
 			got = text
 		}
-		if len(authorization) >= minSecret && !strings.Contains(redacted, authorization) && !strings.ContainsAny(authorization, redacted) && bytes.Contains(got, []byte(authorization)) {
-			t.Errorf("got %q with %q in it", got, authorization)
+		if len(authorization) >= minSecret && !strings.Contains(redacted, authorization) && !strings.ContainsAny(authorization, redacted) &&
+			bytes.Contains(got, []byte(authorization)) {
+			t.Errorf("got %q, which contains %q", got, authorization)
 		}
 	})
 }

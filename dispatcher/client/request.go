@@ -10,47 +10,50 @@ import (
 	"service/webhook"
 )
 
-// Request is what one attempt sends, and where.
+// Request is what one attempt sends, and where to.
 type Request struct {
 	DeliveryID     string
 	SubscriptionID string
 	ProgramID      string
 	To             *Target
-	Authorization  string // the value of the header, byte for byte; "" for none
+	Authorization  string // header value, byte for byte; "" for none
 	Secrets        []webhook.SigningSecret
-	Body           []byte        // must not be changed any more: it may be read even after Send has returned
+	Body           []byte        // must not change: it may be read even after Send has returned
 	Number         int           // of the attempt, from 1
-	Trace          webhook.Trace // that the attempt is a span of, "" for none
-	Test           bool          // the event is a test
+	Trace          webhook.Trace // the trace that the attempt belongs to, "" for none
+	Test           bool          // the delivery carries a test event
 }
 
-// origin returns where the connection of the request leads, and for which program.
+// origin returns the origin that the request needs a connection to.
 func (r *Request) origin() origin {
 	to := r.To.origin
 	to.program = r.ProgramID
 	return to
 }
 
-// check returns why the request cannot be sent: its URL, or a value from elsewhere that
-// is not valid in a header.
+// check returns why the request cannot be sent: an unusable URL, or a value that is
+// invalid in a header.
 func (r *Request) check() error {
 	if r.To.err != nil {
 		return &dialError{webhook.ErrorConnect, r.To.err}
 	}
 	for _, value := range [...]string{r.DeliveryID, r.SubscriptionID, r.ProgramID, r.Authorization, string(r.Trace)} {
 		if !httpguts.ValidHeaderFieldValue(value) {
-			return errors.New("the header cannot be sent")
+			return errors.New("a header value has invalid characters")
 		}
 	}
 	return nil
 }
 
-// appendHead appends the first line and the header of a delivery.
+// appendHead appends the request line and the headers.
 func (r *Request) appendHead(dst []byte, now time.Time) []byte {
 	dst = append(append(dst, "POST "...), r.To.path...)
 	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), r.To.host...)
 	dst = strconv.AppendInt(append(dst, "\r\nContent-Length: "...), int64(len(r.Body)), 10)
-	head := webhook.RequestHead{DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number), Test: r.Test}
+	head := webhook.RequestHead{
+		DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization,
+		At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number), Test: r.Test,
+	}
 	for i, secret := range r.Secrets {
 		if i > 0 {
 			head.Signature += " "

@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// headerText renders the header of a response, a line for each value, sorted by name: at
-// most maxResponseHeader bytes of UTF-8.
+// headerText formats the headers of a response, one line per value, sorted by name:
+// at most maxResponseHeader bytes of UTF-8.
 func headerText(resp *http.Response) string {
 	var scratch [16]string
 	names := scratch[:0]
@@ -40,8 +40,8 @@ func headerText(resp *http.Response) string {
 	return text
 }
 
-// retryAfter reads the value of a Retry-After header: the wait from now on, 0
-// for none, at most webhook.MaxRetryAfter.
+// retryAfter parses a Retry-After header into the wait from now on, 0 for none, at
+// most webhook.MaxRetryAfter.
 func retryAfter(value string, now time.Time) time.Duration {
 	value = strings.TrimSpace(value)
 	if value == "" {

@@ -11,26 +11,25 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// origin is where a connection leads, and for which program. It serves requests
-// of that program to there: a receiver that sends a response without a request may
-// answer another request of its own program, and of no other.
+// origin identifies which requests may share a connection: those to one address, of
+// one program. A receiver that sends a response unasked can thus only affect other
+// requests of its own program.
 type origin struct {
 	secure  bool
-	address string // host and port
+	address string // host:port
 	program string
 }
 
-// Target is where requests go: the URL of a subscription, parsed once. It is not
-// changed, so that attempts can share it.
+// Target is the parsed URL of a subscription. It is immutable, so attempts can
+// share it.
 type Target struct {
 	origin
-	host string // value of the header
+	host string // value of the Host header
 	path string // with the query
-	err  error  // why nothing can be sent there
+	err  error  // why nothing can be sent to the URL
 }
 
-// NewTarget parses the URL of a subscription. When nothing can be sent to the URL,
-// attempts fail.
+// NewTarget parses the URL of a subscription. If it is unusable, attempts fail.
 func NewTarget(url string) *Target {
 	to, err := parseTarget(url)
 	to.err = err
@@ -49,11 +48,11 @@ func parseTarget(text string) (to Target, err error) {
 	case "http":
 		port = "80"
 	default:
-		return to, errors.New("the scheme is neither https nor http")
+		return to, errors.New("URL scheme must be https or http")
 	}
 	name := u.Hostname()
 	if strings.IndexFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
-		// The same mapping that webhook.Destinations judges a name by.
+		// webhook.Destinations checks a name with the same mapping.
 		if name, err = idna.Lookup.ToASCII(name); err != nil {
 			return to, err
 		}
@@ -67,12 +66,12 @@ func parseTarget(text string) (to Target, err error) {
 		to.host += ":" + p
 	}
 	if name == "" || !httpguts.ValidHostHeader(to.host) {
-		return to, errors.New("the host cannot be sent")
+		return to, errors.New("URL host is invalid")
 	}
 	to.address = net.JoinHostPort(name, port)
 	to.path = u.RequestURI()
 	if strings.ContainsFunc(to.path, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return to, errors.New("the path cannot be sent")
+		return to, errors.New("URL path has invalid characters")
 	}
 	return to, nil
 }

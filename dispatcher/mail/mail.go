@@ -1,6 +1,6 @@
-// Package mail sends alerts by email through the operator's SMTP server, which only
-// the command line names: no admin can point it elsewhere. It is the only user of the
-// SMTP library.
+// Package mail sends alerts by email through the operator's SMTP server. Only the
+// command line sets that server, so no admin can redirect alerts. The package is
+// the only user of the SMTP library.
 package mail
 
 import (
@@ -18,38 +18,38 @@ import (
 	"service/webhook"
 )
 
-// SubmissionPort is the port of a mail server that none is given for, and ImplicitTLS
-// the one where TLS begins with the connection.
+// SubmissionPort is the default port. On port ImplicitTLS, TLS starts with the
+// connection.
 const (
 	SubmissionPort = 587
 	ImplicitTLS    = 465
 )
 
-// Config is a mail server. The zero value is none.
+// Config configures a mail server. The zero value means none.
 type Config struct {
 	Host           string
 	Port           int
 	User, Password string // "" for no authentication
-	From           string // the sender's address
+	From           string // address of the sender
 
-	// Roots verify the certificate of the server; nil for the system's.
+	// Roots verify the server's certificate; nil means the system's.
 	Roots *x509.CertPool
 }
 
-// IsSet reports whether there is a mail server.
+// IsSet reports whether a mail server is configured.
 func (c *Config) IsSet() bool { return c.Host != "" }
 
-// Message is an email with a plain text.
+// Message is a plain-text email.
 type Message struct {
-	ID      string // without a host: the same for each attempt
+	ID      string // without a host; the same for each attempt
 	To      []string
 	Subject string
 	Body    string
 }
 
-// Send sends a message, within timeout, and returns what that came to, as an attempt of
-// a delivery: the status is that of SMTP. A permanent failure is final, others can be
-// tried again. TLS is required unless the server is on this machine.
+// Send sends a message within timeout and returns the result as an attempt, with
+// the SMTP reply code as its status. A permanent failure is final, others are
+// retryable. TLS is required unless the server is on this machine.
 func (c *Config) Send(ctx context.Context, timeout time.Duration, m *Message) webhook.Attempt {
 	a := webhook.Attempt{StartedAt: time.Now()}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -68,7 +68,7 @@ func (c *Config) Send(ctx context.Context, timeout time.Duration, m *Message) we
 	return a
 }
 
-var errNotSet = errors.New("mail: there is no mail server")
+var errNotSet = errors.New("mail: no mail server configured; set --smtp-host")
 
 func (c *Config) send(ctx context.Context, timeout time.Duration, m *Message) error {
 	if !c.IsSet() {
@@ -76,7 +76,7 @@ func (c *Config) send(ctx context.Context, timeout time.Duration, m *Message) er
 	}
 	msg := mail.NewMsg()
 	if err := errors.Join(msg.From(c.From), msg.To(m.To...)); err != nil {
-		return &textproto.Error{Code: 553, Msg: "the address is not valid"}
+		return &textproto.Error{Code: 553, Msg: "invalid email address"}
 	}
 	_, host, _ := strings.Cut(c.From, "@")
 	msg.SetMessageIDWithValue(m.ID + "@" + strings.TrimRight(host, "> "))
@@ -92,7 +92,7 @@ func (c *Config) send(ctx context.Context, timeout time.Duration, m *Message) er
 		return err
 	}
 	err = client.SendWithSMTPClient(conn, msg)
-	_ = client.CloseWithSMTPClient(conn) // the message is accepted or refused by then
+	_ = client.CloseWithSMTPClient(conn) // the message has been accepted or refused
 	return err
 }
 
@@ -119,7 +119,7 @@ func (c *Config) isLocal() bool {
 	return c.Host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// classify returns the status of SMTP that an error has, or else its kind.
+// classify returns the SMTP reply code of an error, or else the kind of error.
 func classify(err error) (status int, code webhook.ErrorCode) {
 	var refused *mail.SendError
 	var reply *textproto.Error

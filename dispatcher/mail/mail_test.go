@@ -24,7 +24,7 @@ import (
 	"service/webhook"
 )
 
-// server is an SMTP server that keeps what it accepts.
+// server is an SMTP server that stores what it accepts.
 type server struct {
 	mu       sync.Mutex
 	accepted []string
@@ -32,7 +32,7 @@ type server struct {
 	to       []string
 	secure   bool // the last message came over TLS
 	user     string
-	refuse   error // the answer to RCPT; nil accepts
+	refuse   error // response to RCPT; nil accepts
 }
 
 func (s *server) NewSession(c *smtp.Conn) (smtp.Session, error) {
@@ -81,15 +81,16 @@ func (c *session) Data(r io.Reader) error {
 func (c *session) Reset()        { c.from, c.to = "", nil }
 func (c *session) Logout() error { return nil }
 
-// listen starts an SMTP server with a certificate for localhost, and returns a
-// configuration for it.
+// listen starts an SMTP server with a certificate for localhost, and returns the
+// configuration of a client.
 func listen(t *testing.T, s *server, implicit bool) Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -112,20 +113,23 @@ func listen(t *testing.T, s *server, implicit bool) Config {
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
-	t.Cleanup(func() { srv.Close(); l.Close(); <-done }) // it may not have begun to accept
+	t.Cleanup(func() { srv.Close(); l.Close(); <-done }) // Serve may not have started to accept
 	return Config{Host: "localhost", Port: port, User: "alerts", Password: "s3cret", From: "service@operator.example", Roots: roots}
 }
 
-// A message is sent over TLS, signed in, and arrives as it was written.
+// A message is sent over TLS with authentication, and arrives unchanged.
 func TestSend(t *testing.T) {
 	s := &server{}
 	c := listen(t, s, false)
-	a := c.Send(t.Context(), time.Minute, &Message{ID: "0198", To: []string{"ana@operator.example", "bo@operator.example"}, Subject: "Pärtner is failing", Body: "Line one\n.\nÜnd two\n"})
+	a := c.Send(t.Context(), time.Minute,
+		&Message{ID: "0198", To: []string{"ana@operator.example", "bo@operator.example"}, Subject: "Pärtner is failing",
+			Body: "Line one\n.\nÜnd two\n"})
 	if a.Result != webhook.ResultSuccess || a.ResponseStatus != 250 {
-		t.Fatalf("it came to %+v", a)
+		t.Fatalf("got %+v, want success with 250", a)
 	}
-	if len(s.accepted) != 1 || !s.secure || s.user != "alerts" || s.from != "service@operator.example" || strings.Join(s.to, ",") != "ana@operator.example,bo@operator.example" {
-		t.Fatalf("the server has %+v", s)
+	if len(s.accepted) != 1 || !s.secure || s.user != "alerts" || s.from != "service@operator.example" ||
+		strings.Join(s.to, ",") != "ana@operator.example,bo@operator.example" {
+		t.Fatalf("got %+v at the server, want one message with its sender and recipients", s)
 	}
 	m, err := netmail.ReadMessage(strings.NewReader(s.accepted[0]))
 	if err != nil {
@@ -133,14 +137,14 @@ func TestSend(t *testing.T) {
 	}
 	subject, err := new(mime.WordDecoder).DecodeHeader(m.Header.Get("Subject"))
 	if err != nil || subject != "Pärtner is failing" || m.Header.Get("Message-Id") != "<0198@operator.example>" || m.Header.Get("To") == "" {
-		t.Errorf("the header is %v, the subject %q, %v", m.Header, subject, err)
+		t.Errorf("got header %v, subject %q (%v)", m.Header, subject, err)
 	}
 	if body, err := decoded(m); err != nil || body != "Line one\n.\nÜnd two\n" {
-		t.Errorf("the body is %q, %v", body, err)
+		t.Errorf("got body %q (%v), want the text as sent", body, err)
 	}
 }
 
-// Each failure is final or can be tried again, and none is a panic or hangs.
+// Each failure is either final or retryable.
 func TestSendFails(t *testing.T) {
 	m := &Message{ID: "1", To: []string{"ana@operator.example"}, Subject: "s", Body: "b"}
 	for name, test := range map[string]struct {
@@ -149,26 +153,28 @@ func TestSendFails(t *testing.T) {
 		status int
 		code   webhook.ErrorCode
 	}{
-		"no such mailbox": {func(s *server, _ *Config) { s.refuse = &smtp.SMTPError{Code: 550, Message: "no such user"} }, webhook.ResultFailed, 550, ""},
-		"try again later": {func(s *server, _ *Config) { s.refuse = &smtp.SMTPError{Code: 451, Message: "later"} }, webhook.ResultRetryable, 451, ""},
-		"wrong password":  {func(_ *server, c *Config) { c.Password = "wrong" }, webhook.ResultFailed, 535, ""},
-		"nobody listens":  {func(_ *server, c *Config) { c.Port = 1 }, webhook.ResultRetryable, 0, webhook.ErrorConnect},
-		"not trusted":     {func(_ *server, c *Config) { c.Roots = x509.NewCertPool() }, webhook.ResultRetryable, 0, webhook.ErrorTLS},
-		"none is set":     {func(_ *server, c *Config) { *c = Config{} }, webhook.ResultRetryable, 0, webhook.ErrorConnect},
-		"a bad address":   {func(_ *server, c *Config) { c.From = "nobody" }, webhook.ResultFailed, 553, ""},
+		"no such mailbox": {func(s *server, _ *Config) { s.refuse = &smtp.SMTPError{Code: 550, Message: "no such user"} },
+			webhook.ResultFailed, 550, ""},
+		"try again later": {func(s *server, _ *Config) { s.refuse = &smtp.SMTPError{Code: 451, Message: "later"} },
+			webhook.ResultRetryable, 451, ""},
+		"wrong password":        {func(_ *server, c *Config) { c.Password = "wrong" }, webhook.ResultFailed, 535, ""},
+		"connection refused":    {func(_ *server, c *Config) { c.Port = 1 }, webhook.ResultRetryable, 0, webhook.ErrorConnect},
+		"untrusted certificate": {func(_ *server, c *Config) { c.Roots = x509.NewCertPool() }, webhook.ResultRetryable, 0, webhook.ErrorTLS},
+		"no mail server":        {func(_ *server, c *Config) { *c = Config{} }, webhook.ResultRetryable, 0, webhook.ErrorConnect},
+		"invalid sender":        {func(_ *server, c *Config) { c.From = "invalid" }, webhook.ResultFailed, 553, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &server{}
 			c := listen(t, s, false)
 			test.change(s, &c)
 			if a := c.Send(t.Context(), time.Minute, m); a.Result != test.result || a.ResponseStatus != test.status || a.Error != test.code {
-				t.Errorf("it came to %+v", a)
+				t.Errorf("got %+v, want %s, status %d, error %q", a, test.result, test.status, test.code)
 			}
 		})
 	}
 }
 
-// A server that says nothing is left after the timeout.
+// A server that never responds is abandoned after the timeout.
 func TestSendTimeout(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -178,15 +184,16 @@ func TestSendTimeout(t *testing.T) {
 	c := Config{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, From: "service@operator.example"}
 	a := c.Send(t.Context(), 50*time.Millisecond, &Message{ID: "1", To: []string{"ana@operator.example"}})
 	if a.Result != webhook.ResultRetryable || a.Error != webhook.ErrorTimeout {
-		t.Errorf("it came to %+v", a)
+		t.Errorf("got %+v, want a retryable timeout", a)
 	}
 }
 
-// TLS is required of any server but one of this machine.
+// TLS is required unless the server is on this machine.
 func TestTLSPolicy(t *testing.T) {
-	for host, local := range map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true, "smtp.operator.example": false, "10.0.0.1": false, "127.example.com": false} {
+	for host, local := range map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true, "smtp.operator.example": false,
+		"10.0.0.1": false, "127.example.com": false} {
 		if c := (Config{Host: host}); c.isLocal() != local {
-			t.Errorf("%s is local: %v, want %v", host, c.isLocal(), local)
+			t.Errorf("%s: got local %t, want %t", host, c.isLocal(), local)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (
 				"A request with this "+webhook.IdempotencyHeader+" is in progress. Repeat this one when it has completed.")
 		}
 		defer a.inFlight.end(key)
-		kept, err := a.store.Answered(req.ctx, key)
+		kept, err := a.store.StoredResponse(req.ctx, key)
 		if err != nil {
 			return answer{}, err
 		}
@@ -69,7 +69,7 @@ func (a *API) create(req *request, fn func(store.Write) (answer, error)) (answer
 			return err
 		}
 		ans.rendered = body.Bytes()
-		return w.Keep(req.key, &store.Answer{Status: cmp.Or(ans.status, 200), Location: ans.location, Body: ans.rendered})
+		return w.StoreResponse(req.key, &store.StoredResponse{Status: cmp.Or(ans.status, 200), Location: ans.location, Body: ans.rendered})
 	})
 	return ans, err
 }

@@ -144,7 +144,7 @@ func (d *Dispatcher) prepare(j job, f *store.Forming) (p *prepared) {
 		}
 	}()
 	to, _ := d.currentRecipient(j.queue)
-	return &prepared{to, d.client.Prepare(request(to, f.Coming()))}
+	return &prepared{to, d.client.Prepare(request(to, f.Peek()))}
 }
 
 // take returns the attempt, once, if it was prepared for this recipient.

@@ -58,7 +58,7 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	switch {
 	case err != nil && !errors.Is(err, store.ErrStale):
 		next = d.claimFailed(q, j.id, err) // its due time is unknown
-	case err != nil || f.Passed:
+	case err != nil || f.Skipped:
 		to = phaseStale
 	}
 	switch j.kind {

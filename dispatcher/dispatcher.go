@@ -184,7 +184,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer cancel()
 	defer d.client.CloseIdle()
 
-	_, hold := d.store.Held()
+	_, hold := d.store.Hold()
 	d.mu.Lock()
 	d.restoreHold = hold
 	for _, l := range queues {
@@ -213,7 +213,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	// Attempts still in flight by then are cancelled and recorded as interrupted.
 	cut := time.AfterFunc(d.cfg.Grace, cancel)
 	defer cut.Stop()
-	if lease := d.store.Queues().Held(); lease != nil {
+	if lease := d.store.Queues().LeaseContext(); lease != nil {
 		// Without the lease nothing can be recorded. The next start, or the standby
 		// that takes over, records these attempts as interrupted.
 		defer context.AfterFunc(lease, cancel)()

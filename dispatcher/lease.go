@@ -15,7 +15,7 @@ type leaseContext struct {
 // extends it. All attempts of one tenure share a context, so their connections need
 // not be bound to a new one.
 func (d *Dispatcher) attemptContext(sendCtx context.Context) context.Context {
-	lease := d.store.Queues().Held()
+	lease := d.store.Queues().LeaseContext()
 	if lease == nil {
 		return sendCtx
 	}

@@ -94,21 +94,21 @@ type Contents struct {
 	Subscriptions int       `json:"subscriptions"` // not deleted
 	Events        int       `json:"events"`
 	Deliveries    int       `json:"deliveries"`
-	Unended       int       `json:"unended"` // deliveries that have not completed and would be sent, possibly again
+	Incomplete    int       `json:"unended"` // deliveries that have not completed and would be sent, possibly again
 	Newest        time.Time `json:"newest"`  // when the newest event was accepted; zero if there is none
 }
 
-// ErrUnfit reports that a copy of a database cannot be used: it is damaged, has a newer schema,
+// ErrUnusable reports that a copy of a database cannot be used: it is damaged, has a newer schema,
 // or is encrypted with another key.
-var ErrUnfit = errors.New("the database cannot be used")
+var ErrUnusable = errors.New("the database cannot be used")
 
 // Inspect checks the integrity of a copy of a database, however long that takes, and counts its
 // records. If keys, the content of a secret.key, is not nil, it also checks that they decrypt
-// its secrets. The error wraps [ErrUnfit] if the copy is unusable. Inspect changes nothing; no
+// its secrets. The error wraps [ErrUnusable] if the copy is unusable. Inspect changes nothing; no
 // process may have the file open.
 func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err error) {
 	unfit := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %w", ErrUnfit, fmt.Errorf(format, args...))
+		return fmt.Errorf("%w: %w", ErrUnusable, fmt.Errorf(format, args...))
 	}
 	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
@@ -149,7 +149,7 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 		"SELECT count(*) FROM subscriptions WHERE deleted_at IS NULL":                        &c.Subscriptions,
 		"SELECT count(*) FROM events":                                                        &c.Events,
 		"SELECT count(*) FROM deliveries":                                                    &c.Deliveries,
-		"SELECT count(*) FROM deliveries WHERE status <> 'success' AND completed_at IS NULL": &c.Unended,
+		"SELECT count(*) FROM deliveries WHERE status <> 'success' AND completed_at IS NULL": &c.Incomplete,
 		"SELECT max(received_at) FROM events":                                                &newest,
 	} {
 		if err := scan(query, nil, dest); err != nil {

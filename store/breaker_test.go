@@ -44,8 +44,8 @@ func TestProbePassesEvents(t *testing.T) {
 		{nil, 100, "[5]", false},
 	} {
 		c, f := next(want.except, want.count)
-		if got := seqs(c); got != want.seqs || f.Passed != want.passed {
-			t.Errorf("but for %q: %s, passed %t; want %s, %t", want.except, got, f.Passed, want.seqs, want.passed)
+		if got := seqs(c); got != want.seqs || f.Skipped != want.passed {
+			t.Errorf("but for %q: %s, passed %t; want %s, %t", want.except, got, f.Skipped, want.seqs, want.passed)
 		}
 	}
 	publish(t, s, "p", "content_deleted", "content_updated")

@@ -225,7 +225,7 @@ func TestOfferedDeliveriesAreHandedOutBeforeTheirCommit(t *testing.T) {
 				return
 			}
 			f := <-credits.C
-			if c := f.Coming(); c == nil || len(c.Events) != 1 {
+			if c := f.Peek(); c == nil || len(c.Events) != 1 {
 				t.Errorf("got the coming claim %+v, want one of one event", c)
 			}
 			go func() {

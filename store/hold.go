@@ -40,7 +40,7 @@ const (
 	// maxRepeats bounds how far deliveries and events are counted.
 	maxRepeats = 10_000
 
-	selectUnended = `SELECT count(*) FROM (
+	selectIncomplete = `SELECT count(*) FROM (
 		SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status <> 'success' AND status IN ('pending', 'retryable')
 		AND ping IS NULL LIMIT ?)`
 	selectWaitingEvents = `SELECT count(*) FROM (
@@ -93,7 +93,7 @@ func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
 
 // repeats counts what may be delivered a second time.
 func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
-	if err = s.db.Scan(ctx, selectUnended, []any{maxRepeats + 1}, &r.Deliveries); err != nil {
+	if err = s.db.Scan(ctx, selectIncomplete, []any{maxRepeats + 1}, &r.Deliveries); err != nil {
 		return r, err
 	}
 	if err = s.db.Scan(ctx, selectWaitingEvents, []any{maxRepeats + 1}, &r.Events); err != nil {
@@ -104,8 +104,8 @@ func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
 	return r, nil
 }
 
-// Held returns the current hold, and whether there is one.
-func (s *Store) Held() (Hold, bool) { return s.hold.current() }
+// Hold returns the current hold, and whether there is one.
+func (s *Store) Hold() (Hold, bool) { return s.hold.current() }
 
 func (h *hold) current() (Hold, bool) {
 	h.mu.Lock()
@@ -151,7 +151,7 @@ func (h *hold) end() {
 // EndHold ends the hold when its time is up. It returns when there is no hold, or when ctx
 // ends.
 func (s *Store) EndHold(ctx context.Context) error {
-	h, held := s.Held()
+	h, held := s.Hold()
 	if !held {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// Answer is the stored response to a request, repeated when the request is sent again.
-type Answer struct {
+// StoredResponse is the stored response to a request, repeated when the request is sent again.
+type StoredResponse struct {
 	Status   int // 200 to 299
 	Location string
 	Body     []byte
@@ -21,12 +21,12 @@ type Answer struct {
 // one, so their number falls, but few, so no write is long.
 const expiredAtOnce = 8
 
-// Answered returns the stored response to the request with a key, nil if the key is not in use.
+// StoredResponse returns the stored response to the request with a key, nil if the key is not in use.
 // The error is a *webhook.Error with CodeConflict if the key was used for another request.
-func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answer, error) {
-	var a Answer
+func (s *Store) StoredResponse(ctx context.Context, k *webhook.IdempotencyKey) (*StoredResponse, error) {
+	var a StoredResponse
 	var request, encrypted []byte
-	err := s.db.Scan(ctx, selectAnswer, []any{k.TokenID, k.Key, s.clock.wait(s.clock.now())}, &request, &a.Status, &a.Location, &encrypted)
+	err := s.db.Scan(ctx, selectResponse, []any{k.TokenID, k.Key, s.clock.wait(s.clock.now())}, &request, &a.Status, &a.Location, &encrypted)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -34,19 +34,17 @@ func (s *Store) Answered(ctx context.Context, k *webhook.IdempotencyKey) (*Answe
 		return nil, err
 	}
 	if !bytes.Equal(request, k.Request[:]) {
-		return nil,
-			webhook.NewError(webhook.CodeConflict,
-				"The "+webhook.IdempotencyHeader+" was used for a request with a different method, path, query or body. "+
-					"Use a new key for each request.")
+		return nil, webhook.NewError(webhook.CodeConflict, "The "+webhook.IdempotencyHeader+
+			" was used for a request with a different method, path, query or body. Use a new key for each request.")
 	}
-	a.Body, err = s.keys.Decrypt(encrypted, answerPlace(k))
+	a.Body, err = s.keys.Decrypt(encrypted, responsePlace(k))
 	return &a, err
 }
 
-// Keep stores the response to a request under its key for webhook.IdempotencyKeptFor, in the
+// StoreResponse stores the response to a request under its key for webhook.IdempotencyKeptFor, in the
 // write that performs the request. The error is a *webhook.Error if the token has reached its
 // limit.
-func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
+func (w Write) StoreResponse(k *webhook.IdempotencyKey, a *StoredResponse) error {
 	s, t := w.s, w.t
 	now := s.clock.wait(s.clock.now())
 	err := t.Exec("DELETE FROM idempotency_keys WHERE rowid IN ("+selectExpired+")", now, expiredAtOnce)
@@ -57,7 +55,7 @@ func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 	if err := t.Exec("DELETE FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at <= ?", k.TokenID, k.Key, now); err != nil {
 		return err
 	}
-	encrypted := s.keys.Encrypt(a.Body, answerPlace(k))
+	encrypted := s.keys.Encrypt(a.Body, responsePlace(k))
 	var keys, size int
 	err = t.Scan("SELECT keys, bytes FROM idempotency_use WHERE token_id = ?", []any{k.TokenID}, &keys, &size)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -76,10 +74,10 @@ func (w Write) Keep(k *webhook.IdempotencyKey, a *Answer) error {
 }
 
 const (
-	selectAnswer  = "SELECT request, status, location, body FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at > ?"
-	selectExpired = "SELECT rowid FROM idempotency_keys WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
+	selectResponse = "SELECT request, status, location, body FROM idempotency_keys WHERE token_id = ? AND key = ? AND expires_at > ?"
+	selectExpired  = "SELECT rowid FROM idempotency_keys WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
 )
 
-func answerPlace(k *webhook.IdempotencyKey) string {
+func responsePlace(k *webhook.IdempotencyKey) string {
 	return "answer of " + k.TokenID + " " + k.Key
 }

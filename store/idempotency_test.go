@@ -20,7 +20,7 @@ func newKey(tokenID, key, request string) *webhook.IdempotencyKey {
 
 func keep(s *Store, k *webhook.IdempotencyKey, body string) error {
 	return s.Write(context.Background(), func(w Write) error {
-		return w.Keep(k, &Answer{Status: 201, Location: "/there", Body: []byte(body)})
+		return w.StoreResponse(k, &StoredResponse{Status: 201, Location: "/there", Body: []byte(body)})
 	})
 }
 
@@ -45,20 +45,20 @@ func TestAnswersAreKept(t *testing.T) {
 	s := open(t)
 	ctx := t.Context()
 	one, other := newTokenID(t, s), newTokenID(t, s)
-	if a, err := s.Answered(ctx, newKey(one, "k", "request")); a != nil || err != nil {
+	if a, err := s.StoredResponse(ctx, newKey(one, "k", "request")); a != nil || err != nil {
 		t.Errorf("a new key: got %+v (%v)", a, err)
 	}
 	if err := keep(s, newKey(one, "k", "request"), "whsec_secret"); err != nil {
 		t.Fatal(err)
 	}
-	a, err := s.Answered(ctx, newKey(one, "k", "request"))
+	a, err := s.StoredResponse(ctx, newKey(one, "k", "request"))
 	if err != nil || a == nil || a.Status != 201 || a.Location != "/there" || string(a.Body) != "whsec_secret" {
 		t.Errorf("got %+v (%v)", a, err)
 	}
-	_, err = s.Answered(ctx, newKey(one, "k", "another request"))
+	_, err = s.StoredResponse(ctx, newKey(one, "k", "another request"))
 	wantConflict(t, err)
 	for _, k := range []*webhook.IdempotencyKey{newKey(other, "k", "request"), newKey(one, "K", "request")} {
-		if a, err := s.Answered(ctx, k); a != nil || err != nil {
+		if a, err := s.StoredResponse(ctx, k); a != nil || err != nil {
 			t.Errorf("%+v: got %+v (%v)", k, a, err)
 		}
 	}
@@ -81,7 +81,7 @@ func TestKeepIsPartOfItsWrite(t *testing.T) {
 		if _, err := w.Publish("p", []webhook.Event{event("content_updated")}); err != nil {
 			return err
 		}
-		if err := w.Keep(newKey(token, "k", "r"), &Answer{Status: 200}); err != nil {
+		if err := w.StoreResponse(newKey(token, "k", "r"), &StoredResponse{Status: 200}); err != nil {
 			return err
 		}
 		return failure
@@ -89,7 +89,7 @@ func TestKeepIsPartOfItsWrite(t *testing.T) {
 	if err != failure {
 		t.Fatal(err)
 	}
-	if a, err := s.Answered(t.Context(), newKey(token, "k", "r")); a != nil || err != nil {
+	if a, err := s.StoredResponse(t.Context(), newKey(token, "k", "r")); a != nil || err != nil {
 		t.Errorf("the key is there: %+v (%v)", a, err)
 	}
 	var events, use int
@@ -106,17 +106,17 @@ func TestKeysExpire(t *testing.T) {
 			must(t, keep(s, newKey(token, fmt.Sprint(i), "r"), "first"))
 		}
 		time.Sleep(webhook.IdempotencyKeptFor - time.Millisecond)
-		if a, err := s.Answered(t.Context(), newKey(token, "5", "r")); a == nil || err != nil {
+		if a, err := s.StoredResponse(t.Context(), newKey(token, "5", "r")); a == nil || err != nil {
 			t.Errorf("a moment before it expires: got %+v (%v)", a, err)
 		}
 		time.Sleep(time.Millisecond)
 		last := fmt.Sprint(3*expiredAtOnce - 1)
-		if a, err := s.Answered(t.Context(), newKey(token, last, "another")); a != nil || err != nil {
+		if a, err := s.StoredResponse(t.Context(), newKey(token, last, "another")); a != nil || err != nil {
 			t.Errorf("expired: got %+v (%v)", a, err)
 		}
 		// It can be used again, though it still waits for its removal.
 		must(t, keep(s, newKey(token, last, "another"), "second"))
-		if a, err := s.Answered(t.Context(), newKey(token, last, "another")); a == nil || err != nil || string(a.Body) != "second" {
+		if a, err := s.StoredResponse(t.Context(), newKey(token, last, "another")); a == nil || err != nil || string(a.Body) != "second" {
 			t.Errorf("used again: got %+v (%v)", a, err)
 		}
 		for i, want := range []int{2 * expiredAtOnce, expiredAtOnce + 1, 3} { // few are removed at a time

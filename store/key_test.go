@@ -52,7 +52,7 @@ func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 		}
 		key := webhook.IdempotencyKey{TokenID: token.ID, Key: fmt.Sprint("key ", i)}
 		err = s.Write(ctx, func(w Write) error {
-			return w.Keep(&key, &Answer{Status: 201, Body: []byte("answer of " + sub.ID)})
+			return w.StoreResponse(&key, &StoredResponse{Status: 201, Body: []byte("answer of " + sub.ID)})
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func (f *encryptedThings) check(t testing.TB, s *Store) {
 		}
 	}
 	for key, want := range f.answers {
-		a, err := s.Answered(context.Background(), &key)
+		a, err := s.StoredResponse(context.Background(), &key)
 		if err != nil || a == nil || string(a.Body) != want {
 			t.Errorf("the answer kept for %q: got %v, %v", key.Key, a, err)
 		}

@@ -41,8 +41,8 @@ func (s *Store) LeaseGeneration(ctx context.Context) (generation int64, err erro
 
 // Lease is the part of [replica.Lease] that the store and the dispatcher use.
 type Lease struct {
-	Valid func() bool            // reports whether the lease is valid now
-	Held  func() context.Context // returns a context that ends when the lease does
+	Valid   func() bool            // reports whether the lease is valid now
+	Context func() context.Context // returns a context that ends when the lease does
 }
 
 // Fence makes the store depend on a lease of the given generation: while the lease is not
@@ -71,11 +71,11 @@ func LeaseExpired(err error) bool { return errors.Is(err, replica.ErrLeaseExpire
 // MaySend reports whether bytes of a counted attempt may be sent now.
 func (s Queues) MaySend() bool { return s.writer.leased() }
 
-// Held returns a context that ends with the lease; attempts in flight must end with it. It is
+// LeaseContext returns a context that ends with the lease; attempts in flight must end with it. It is
 // nil if the store needs no lease.
-func (s Queues) Held() context.Context {
+func (s Queues) LeaseContext() context.Context {
 	if l := s.writer.lease.Load(); l != nil {
-		return l.Held()
+		return l.Context()
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func TestFence(t *testing.T) {
 	}
 	var valid atomic.Bool
 	valid.Store(true)
-	if err := s.Fence(1, Lease{Valid: valid.Load, Held: t.Context}); err != nil {
+	if err := s.Fence(1, Lease{Valid: valid.Load, Context: t.Context}); err != nil {
 		t.Fatal(err)
 	}
 	if known, err := s.LeaseGeneration(t.Context()); err != nil || known != 1 {

@@ -20,7 +20,7 @@ func TestQueryPlans(t *testing.T) {
 	}{
 		{"SELECT " + tokenColumns + " FROM tokens WHERE hash = ?", 1, "USING INDEX sqlite_autoindex_tokens_2"},
 		{selectCertificateFiles, 3, "sqlite_autoindex_certificate_files_1 (path>? AND path<?)"},
-		{selectAnswer, 3, "sqlite_autoindex_idempotency_keys_1"},
+		{selectResponse, 3, "sqlite_autoindex_idempotency_keys_1"},
 		{selectExpired, 2, "idempotency_keys_by_expiry"},
 		{"SELECT seq, received_at FROM events WHERE program_id = ? ORDER BY seq DESC LIMIT 1", 1, "events_by_seq"},
 		{"SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", 2, "events_by_name"},

@@ -446,11 +446,11 @@ type Claim struct {
 
 // Forming is a credit being spent: a delivery that is being stored.
 type Forming struct {
-	Queue  *Queue
-	Next   time.Time // for CreditDue and CreditPing: when the next one is due, zero for none
-	More   bool      // for CreditReplay: a replay continues
-	Spared bool      // a due delivery was skipped because of Credit.Spare
-	Passed bool      // for CreditEvents: it skipped waiting events, so the queue must be read again
+	Queue   *Queue
+	Next    time.Time // for CreditDue and CreditPing: when the next one is due, zero for none
+	More    bool      // for CreditReplay: a replay continues
+	Spared  bool      // a due delivery was skipped because of Credit.Spare
+	Skipped bool      // for CreditEvents: it skipped waiting events, so the queue must be read again
 
 	w        *writer
 	alone    bool           // it needs a write of its own, and Submit has not been called
@@ -506,7 +506,7 @@ func (f *Forming) store(t *tx) error {
 	if n == 0 {
 		return ErrStale
 	}
-	if f.Passed {
+	if f.Skipped {
 		if err := t.passInterests(&f.made, f.seqs); err != nil {
 			return err
 		}
@@ -534,7 +534,7 @@ func (s Queues) formExcept(ctx context.Context, c *Credit, first *logRun) *Formi
 	}
 	cursor, seen := q.Cursor, q.Seen
 	f := s.form(c, &w)
-	f.to, f.Passed, q.Cursor, q.Seen = cursor, true, cursor, seen
+	f.to, f.Skipped, q.Cursor, q.Seen = cursor, true, cursor, seen
 	return f
 }
 
@@ -581,9 +581,9 @@ func (t *tx) linkEvents(programID string, delivery int64, seqs string) error {
 	return t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
 }
 
-// Coming returns the claim that Wait will return if the delivery can be stored, or nil if that
+// Peek returns the claim that Wait will return if the delivery can be stored, or nil if that
 // is not known yet. Its request may be prepared, but not sent.
-func (f *Forming) Coming() *Claim { return f.claim }
+func (f *Forming) Peek() *Claim { return f.claim }
 
 // Wait returns the claim on the delivery once it is on disk, nil if there is nothing to send,
 // or [ErrStale].

@@ -163,7 +163,7 @@ func TestMalformedKeysAreRefused(t *testing.T) {
 	for _, test := range []struct {
 		keys string
 		want error
-	}{{"no key", ErrUnfit}, {strings.Repeat("5f", 32), nil}} {
+	}{{"no key", ErrUnusable}, {strings.Repeat("5f", 32), nil}} {
 		if _, err := Inspect(t.Context(), path, []byte(test.keys)); !errors.Is(err, test.want) {
 			t.Errorf("Inspect with %q: got %v, want %v", test.keys, err, test.want)
 		}
@@ -202,11 +202,11 @@ func TestSnapshot(t *testing.T) {
 	if err != nil || c.Events != 1 || c.Programs != 1 || c.Schema != snapshot.Schema {
 		t.Errorf("it holds %+v, %v", c, err)
 	}
-	if _, err := Inspect(t.Context(), snapshot.Path, []byte(strings.Repeat("5f", 32))); !errors.Is(err, ErrUnfit) {
-		t.Errorf("with another key: %v, want %v", err, ErrUnfit)
+	if _, err := Inspect(t.Context(), snapshot.Path, []byte(strings.Repeat("5f", 32))); !errors.Is(err, ErrUnusable) {
+		t.Errorf("with another key: %v, want %v", err, ErrUnusable)
 	}
-	if _, err := Inspect(t.Context(), snapshot.Path, []byte("no key")); !errors.Is(err, ErrUnfit) {
-		t.Errorf("with a malformed key: %v, want %v", err, ErrUnfit)
+	if _, err := Inspect(t.Context(), snapshot.Path, []byte("no key")); !errors.Is(err, ErrUnusable) {
+		t.Errorf("with a malformed key: %v, want %v", err, ErrUnusable)
 	}
 	damagedCopy, err := os.ReadFile(snapshot.Path)
 	if err != nil {
@@ -219,8 +219,8 @@ func TestSnapshot(t *testing.T) {
 	if err := os.WriteFile(bad, damagedCopy, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Inspect(t.Context(), bad, nil); !errors.Is(err, ErrUnfit) {
-		t.Errorf("damaged: %v, want %v", err, ErrUnfit)
+	if _, err := Inspect(t.Context(), bad, nil); !errors.Is(err, ErrUnusable) {
+		t.Errorf("damaged: %v, want %v", err, ErrUnusable)
 	}
 	if err := snapshot.Remove(); err != nil {
 		t.Error(err)

@@ -47,7 +47,7 @@ func OpenStandby(dir string, cfg *replica.Config, keys []byte, force bool, logge
 	follower := replica.NewFollower(replica.FollowerConfig{Replica: cfg, Path: path, Logger: logger,
 		Check: func(ctx context.Context, path string) (retry bool, err error) {
 			err = checkKeys(ctx, path, keys)
-			return !errors.Is(err, ErrUnfit) && !errors.Is(err, ErrKey), err
+			return !errors.Is(err, ErrUnusable) && !errors.Is(err, ErrKey), err
 		}})
 	return &Standby{dir: dir, cfg: cfg, path: path, follower: follower, r: r}, nil
 }
@@ -60,7 +60,7 @@ func (s *Standby) State() replica.FollowerState { return s.follower.State() }
 
 // Follow keeps the copy up to date until ctx ends. It retries while the replica is empty or not
 // reachable, and makes a new copy if the current one cannot be continued. The error wraps
-// [ErrUnfit] or [ErrKey] if the keys are not the primary's.
+// [ErrUnusable] or [ErrKey] if the keys are not the primary's.
 func (s *Standby) Follow(ctx context.Context) error { return s.follower.Follow(ctx) }
 
 // Promote brings the copy up to date with the replica, makes it the database of the data
@@ -93,11 +93,11 @@ func (s *Standby) Promote(ctx context.Context) (y Restored, aside string, err er
 }
 
 // checkKeys checks that keys, the content of a key file, decrypt the secrets of the database at
-// path. The error wraps [ErrUnfit] if they do not, or are malformed.
+// path. The error wraps [ErrUnusable] if they do not, or are malformed.
 func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
 	ring, err := parseKeyring(keys)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnfit, err)
+		return fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
@@ -112,7 +112,7 @@ func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
 		return err
 	}
 	if !ring.Fits(check) {
-		return fmt.Errorf("%w: its secrets are encrypted with a different key: copy secret.key from the primary", ErrUnfit)
+		return fmt.Errorf("%w: its secrets are encrypted with a different key: copy secret.key from the primary", ErrUnusable)
 	}
 	return nil
 }

@@ -146,7 +146,7 @@ func TestStandbyRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.Follow(t.Context()); !errors.Is(err, ErrUnfit) {
-		t.Errorf("with another key: %v, want %v", err, ErrUnfit)
+	if err := s.Follow(t.Context()); !errors.Is(err, ErrUnusable) {
+		t.Errorf("with another key: %v, want %v", err, ErrUnusable)
 	}
 }

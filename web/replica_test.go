@@ -60,7 +60,7 @@ func TestHeldDeliveries(t *testing.T) {
 	w := testWeb(t, func(c *Config) { c.Store = s })
 	v := visit(t, w)
 	v.do("POST", "/system/release").want(t, 401, "")
-	if _, held := s.Held(); !held {
+	if _, held := s.Hold(); !held {
 		t.Fatal("a stranger has ended the hold")
 	}
 	v.signIn(w)
@@ -69,7 +69,7 @@ func TestHeldDeliveries(t *testing.T) {
 	}
 	v.do("GET", "/system").want(t, 200, "file://"+target)
 	v.do("POST", "/system/release").want(t, 303, "")
-	if _, held := s.Held(); held {
+	if _, held := s.Hold(); held {
 		t.Error("the button has not ended the hold")
 	}
 	if p := v.do("GET", "/system"); strings.Contains(p.body, "nothing is delivered yet") {

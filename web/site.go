@@ -119,7 +119,7 @@ func (h *site) command(args string) string {
 
 // hold returns the hold after a restore, nil for none.
 func (h *site) hold() *store.Hold {
-	if h, held := h.store.Held(); held {
+	if h, held := h.store.Hold(); held {
 		return &h
 	}
 	return nil

@@ -281,6 +281,6 @@ func counts(c *store.Contents) string {
 	}
 	return strings.Join([]string{
 		webhook.Count(c.Programs, "program"), webhook.Count(c.Subscriptions, "subscription"), events,
-		webhook.Count(c.Deliveries, "delivery"), fmt.Sprintf("%d of them incomplete", c.Unended),
+		webhook.Count(c.Deliveries, "delivery"), fmt.Sprintf("%d of them incomplete", c.Incomplete),
 	}, ", ")
 }

@@ -112,7 +112,7 @@ func (s *Server) takeLease(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.store.Fence(s.lease.Generation(), store.Lease{Valid: s.lease.Valid, Held: s.lease.Held})
+	return s.store.Fence(s.lease.Generation(), store.Lease{Valid: s.lease.Valid, Context: s.lease.Held})
 }
 
 // releaseLease ends the lease, if there is one, so that a standby takes over at

@@ -110,7 +110,7 @@ var bugs = []bug{
 		{"webhook/health.go", "\tf.Pinged = false\n", ""},
 	}},
 	{"an event that a probe has sent out of turn is sent again", []edit{
-		{"store/queue.go", "if f.Passed {", "if f.Passed && f.w == nil {"},
+		{"store/queue.go", "if f.Skipped {", "if f.Skipped && f.w == nil {"},
 	}},
 	{"a success does not close the circuit breaker", []edit{
 		{"webhook/health.go", "\t\treturn HealthHealthy, Failures{}\n", "\t\tf.Count, f.Rejected = 1, 0\n\t\treturn h, f\n"},

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"maps"
 	"net/http"
 
 	"service/store"
@@ -45,6 +46,29 @@ func (h deliveryHandlers) find(req *request) error {
 
 func (h deliveryHandlers) list(req *request) (answer, error) {
 	deliveries, next, err := h.api.store.Deliveries().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
+	return deliveryPage(req, deliveries, next, err)
+}
+
+// listOfProgram lists the deliveries of all subscriptions.
+func (h deliveryHandlers) listOfProgram(req *request) (answer, error) {
+	deliveries, next, err := h.api.store.Deliveries().PageProgram(req.ctx, req.program(), &req.query)
+	return deliveryPage(req, deliveries, next, err)
+}
+
+// listOfEvent lists the deliveries that carry an event.
+func (h deliveryHandlers) listOfEvent(req *request) (answer, error) {
+	query := req.query
+	query.Filters = maps.Clone(query.Filters)
+	if query.Filters == nil {
+		query.Filters = make(map[string][]string, 1)
+	}
+	query.Filters["event_id"] = []string{req.event.ID}
+	deliveries, next, err := h.api.store.Deliveries().PageProgram(req.ctx, req.program(), &query)
+	return deliveryPage(req, deliveries, next, err)
+}
+
+// deliveryPage is the answer of a list of deliveries.
+func deliveryPage(req *request, deliveries []webhook.Delivery, next string, err error) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}

@@ -17,6 +17,7 @@ func TestListParameters(t *testing.T) {
 	good := map[webhook.FilterKind]string{
 		webhook.FilterEvent: "content_updated", webhook.FilterID: i.event, webhook.FilterURL: "https://partner.example/hook",
 		webhook.FilterResponseStatus: "200,5xx", webhook.FilterTime: "2026-03-14",
+		webhook.FilterText: "partner", webhook.FilterLeast: "2",
 	}
 	lists := 0
 	for _, rt := range s.api.routes() {
@@ -31,13 +32,16 @@ func TestListParameters(t *testing.T) {
 			if f.Kind == webhook.FilterOneOf {
 				value = strings.Join(f.Values, ",")
 			}
-			code := "invalid_format"
-			if f.Kind == webhook.FilterOneOf {
+			bad, code := "%00", "invalid_format"
+			switch f.Kind {
+			case webhook.FilterOneOf, webhook.FilterLeast:
 				code = "invalid_value"
+			case webhook.FilterText:
+				bad = ""
 			}
 			for name, parameter := range filterNames(f) {
 				wantStatus(t, rt.pattern+"?"+name+"="+value, get(name+"="+url.QueryEscape(value)), 200)
-				wantFault(t, rt.pattern+"?"+name, get(name+"=%00"), code, parameter)
+				wantFault(t, rt.pattern+"?"+name, get(name+"="+bad), code, parameter)
 			}
 		}
 		for _, field := range l.Sort {
@@ -47,8 +51,8 @@ func TestListParameters(t *testing.T) {
 		wantStatus(t, rt.pattern+" by every field", get("sort=-"+strings.Join(l.Sort, ",")), 200)
 		wantFault(t, rt.pattern+" by another field", get("sort="+l.Sort[0]+",colour"), "invalid_value", "sort")
 	}
-	if lists != 4 {
-		t.Errorf("%d routes have lists, want 4", lists)
+	if lists != 7 {
+		t.Errorf("%d routes have lists, want 7", lists)
 	}
 }
 

@@ -95,6 +95,18 @@ func (h replayHandlers) create(req *request) (answer, error) {
 	})
 }
 
+func (h replayHandlers) list(req *request) (answer, error) {
+	replays, next, err := h.api.store.Replays().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
+	if err != nil {
+		return answer{}, err
+	}
+	records := make([]replayRecord, len(replays))
+	for i := range replays {
+		records[i] = newReplayRecord(&replays[i])
+	}
+	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
+}
+
 func replayAnswer(r *webhook.Replay) answer {
 	return answer{data: newReplayRecord(r), tagged: true}
 }

@@ -55,6 +55,7 @@ func (a *API) routes() []route {
 		bulkRuns      = bulkRunHandlers{a}
 		events        = eventHandlers{a}
 		eventTypes    = eventTypeHandlers{a.catalog}
+		tokens        = tokenHandlers{}
 		documents     = documentHandlers{a}
 		status        = statusHandlers{a}
 
@@ -72,6 +73,9 @@ func (a *API) routes() []route {
 		deliveryList     = queryRules{list: webhook.DeliveryList}
 		eventList        = queryRules{list: webhook.EventList}
 		incidentList     = queryRules{list: webhook.IncidentList}
+		replayList       = queryRules{list: webhook.ReplayList}
+		programList      = queryRules{list: webhook.ProgramDeliveryList}
+		eventDeliveries  = queryRules{list: webhook.EventDeliveryList}
 	)
 	all := []route{
 		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.idempotent(subscriptions.create), false, nil},
@@ -82,6 +86,7 @@ func (a *API) routes() []route {
 		{"GET", deliveriesPath, webhooksRead, bySub, deliveryList, deliveries.list, false, nil},
 		{"GET", deliveryPath, webhooksRead, deliveries.find, none, deliveries.read, false, nil},
 		{"POST", replaysPath, webhooksWrite, bySub, none, a.idempotent(replays.create), false, nil},
+		{"GET", replaysPath, webhooksRead, bySub, replayList, replays.list, false, nil},
 		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false, nil},
 		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.delete, false, deleteReplay},
 		{"GET", "/v2/incidents", webhooksRead, nil, incidentList, incidents.list, false, nil},
@@ -91,6 +96,9 @@ func (a *API) routes() []route {
 		{"POST", "/v2/events", eventsWrite, nil, none, a.idempotent(events.publish), false, nil},
 		{"GET", "/v2/events", eventsRead, nil, eventList, events.list, false, nil},
 		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},
+		{"GET", "/v2/events/:id/deliveries", webhooksRead, events.find, eventDeliveries, deliveries.listOfEvent, false, nil},
+		{"GET", "/v2/deliveries", webhooksRead, nil, programList, deliveries.listOfProgram, false, nil},
+		{"GET", "/v2/token", scopeAny, nil, none, tokens.read, false, nil},
 		{"GET", "/v2/event_types", scopeAny, nil, none, eventTypes.list, false, nil},
 		{"GET", "/v2/event_types/:name", scopeAny, eventTypes.find, none, eventTypes.read, false, nil},
 		{"GET", "/v2/openapi.json", scopeNone, nil, free, documents.contract, true, nil},

@@ -244,6 +244,8 @@ func form(name string) string {
 		return `\d+`
 	case strings.HasPrefix(name, "secret"):
 		return `whsec_[A-Za-z0-9+/]{43}=`
+	case strings.HasPrefix(name, "hint"):
+		return `svc_[A-Za-z0-9]{6}`
 	case strings.HasPrefix(name, "etag"):
 		return `"[A-Za-z0-9_-]{22}"`
 	case strings.HasPrefix(name, "cursor"):

@@ -102,6 +102,11 @@ func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.Subsc
 	if invalid != nil {
 		return fields, invalid
 	}
+	if fields.ID != nil && *fields.ID != req.subscription.ID {
+		return fields, webhook.Invalid(webhook.Validation{
+			Code: webhook.InvalidValue, Parameter: "id", Detail: "must be the ID in the URL, or be left out",
+		})
+	}
 	return fields, nil
 }
 

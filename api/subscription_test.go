@@ -84,16 +84,26 @@ func TestSubscriptionFields(t *testing.T) {
 		{"max_per_second", `0`, "invalid_value", "max_per_second"},
 		{"max_per_second", `0.09`, "invalid_value", "max_per_second"},
 		{"max_per_second", `1000.1`, "invalid_value", "max_per_second"},
-		{"id", `"x"`, "unknown_field", "id"},
 		{"Url", `"https://partner.example"`, "unknown_field", "Url"},
-		{"signing_secret", `"x"`, "unknown_field", "signing_secret"},
-		{"status", `"healthy"`, "unknown_field", "status"},
+		{"program_id", `"acme"`, "unknown_field", "program_id"},
 	} {
 		name := test.field + " " + test.value[:min(len(test.value), 60)]
 		wantFault(t, "create: "+name, s.send("POST", "/v2/webhooks/subscriptions", fields(map[string]string{test.field: test.value})), test.code,
 			test.parameter)
 		wantFault(t, "update: "+name, s.send("PUT", update, `{"`+test.field+`":`+test.value+`}`), test.code, test.parameter)
 	}
+	for _, test := range []struct{ field, value, code string }{ // an update ignores these
+		{"id", `"x"`, "unknown_field"},
+		{"status", `"healthy"`, "unknown_field"},
+		{"signing_secret", `"x"`, "invalid_format"},
+		{"signing_secret", `7`, "invalid_type"},
+		{"signing_secret", `"whsec_` + strings.Repeat("A", 28) + `"`, "invalid_format"}, // 21 bytes
+		{"signing_secret", `"whsec_` + strings.Repeat("A", 88) + `"`, "invalid_format"}, // 66 bytes
+	} {
+		create := fields(map[string]string{test.field: test.value})
+		wantFault(t, "create: "+test.field+" "+test.value, s.send("POST", "/v2/webhooks/subscriptions", create), test.code, test.field)
+	}
+	wantFault(t, "another id", s.send("PUT", update, `{"id":"x"}`), "invalid_value", "id")
 	for _, missing := range []string{"url", "events"} {
 		wantFault(t, "create without "+missing, s.send("POST", "/v2/webhooks/subscriptions", fields(map[string]string{missing: ""})), "required",
 			missing)
@@ -113,6 +123,32 @@ func TestSubscriptionFields(t *testing.T) {
 	}
 	if strings.Contains(r.body, "xxxx") || strings.Contains(r.body, "whsec_") {
 		t.Errorf("a list contains a secret: %s", r.body)
+	}
+}
+
+// What creating and reading a subscription returned can be sent back as it is.
+func TestWholeRecordSentBack(t *testing.T) {
+	s := start(t)
+	const secret = "whsec_c2VjcmV0IG9mIHRoZSBwYXJ0bmVyJ3Mgb3duLCAzMkI="
+	r := s.send("POST", "/v2/webhooks/subscriptions", fields(map[string]string{"signing_secret": `"` + secret + `"`}))
+	wantStatus(t, "create with a secret", r, 201)
+	created := data[map[string]any](t, r)
+	if created["signing_secret"] != secret {
+		t.Errorf("the secret is %v, want the given one", created["signing_secret"])
+	}
+	path := "/v2/webhooks/subscriptions/" + created["id"].(string)
+	read := data[map[string]any](t, s.send("GET", path, ""))
+	for _, record := range []map[string]any{created, read} {
+		record["description"] = "sent back"
+		text, err := json.Marshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := s.send("PUT", path, string(text))
+		wantStatus(t, "update by a whole record", r, 200)
+		if got := data[map[string]any](t, r); got["description"] != "sent back" || got["created_at"] != created["created_at"] {
+			t.Errorf("got %v, want the description alone to change", got)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -66,4 +67,17 @@ func (id *deliveryID) Scan(v any) error {
 		return fmt.Errorf("store: %T is no id of a delivery", v)
 	}
 	return nil
+}
+
+// idPlace returns an id as the place of a cursor, and idAt the id of a place.
+func idPlace(id string) []int64 {
+	u, _ := uuid.Parse(id) // what is no UUID is before all others
+	return []int64{int64(binary.BigEndian.Uint64(u[:8])), int64(binary.BigEndian.Uint64(u[8:]))}
+}
+
+func idAt(place []int64) string {
+	var u uuid.UUID
+	binary.BigEndian.PutUint64(u[:8], uint64(place[0]))
+	binary.BigEndian.PutUint64(u[8:], uint64(place[1]))
+	return u.String()
 }

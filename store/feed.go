@@ -24,8 +24,8 @@ type feed struct {
 	find func(v *view, o order, from position) ([]stream, error)
 }
 
-// stream is a sequence of rows, read in chunks along an access, or all in memory. No row is in
-// two streams of a feed.
+// stream is a sequence of rows, read in chunks along an access, or all in memory. A row may be in
+// several streams of a feed, such as a delivery of several events.
 type stream struct {
 	*access       // nil if all rows are in memory
 	binds   binds // of this stream only
@@ -108,6 +108,8 @@ func (f *feed) walk(v *view, o order, from position) (keys []int64, at position,
 		switch {
 		case next == nil:
 			return keys, at, false, nil
+		case len(next.rows) > 0 && next.rows[0].position == at: // another stream has had it
+			next.rows = next.rows[1:]
 		case len(next.rows) > 0:
 			at = next.rows[0].position
 			ok := next.rows[0].ok

@@ -18,6 +18,8 @@ type anyDelivery struct {
 	modelDelivery
 	program, subscription, url, original, replay, run string
 	made                                              int
+	reason                                            string
+	events                                            []string // ids
 }
 
 func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
@@ -33,7 +35,8 @@ func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
 		return false
 	}
 	return m.lets(q) && in("program_id", m.program) && in("subscription_id", m.subscription) && in("id", m.id) &&
-		in("redelivery_of", m.original) && in("replay_id", m.replay) && in("bulk_run_id", m.run) && m.made >= least
+		(q.Filters["event_id"] == nil || slices.ContainsFunc(m.events, func(id string) bool { return in("event_id", id) })) &&
+		in("failure_reason", m.reason) && in("redelivery_of", m.original) && in("replay_id", m.replay) && in("bulk_run_id", m.run) && m.made >= least
 }
 
 // allDeliveries is a store with random deliveries of two programs, and the plain
@@ -42,15 +45,16 @@ type allDeliveries struct {
 	t       *testing.T
 	s       *Store
 	random  *rand.Rand
-	subs    []webhook.Subscription      // the last is deleted
-	seqs    map[string]map[string]int64 // of the one event of each program and name
-	replays []string                    // and bulk runs
-	model   []*anyDelivery              // newest first
+	subs    []webhook.Subscription       // the last is deleted
+	seqs    map[string]map[string]int64  // of the one event of each program and name
+	ids     map[string]map[string]string // the same
+	replays []string                     // and bulk runs
+	model   []*anyDelivery               // newest first
 }
 
 func newAllDeliveries(t *testing.T, seed uint64) *allDeliveries {
 	s := open(t)
-	d := &allDeliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 5)), seqs: make(map[string]map[string]int64), replays: []string{webhook.NewID(), webhook.NewID()}}
+	d := &allDeliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 5)), seqs: make(map[string]map[string]int64), ids: make(map[string]map[string]string), replays: []string{webhook.NewID(), webhook.NewID()}}
 	for _, id := range d.replays {
 		if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "", 0); err != nil {
 			t.Fatal(err)
@@ -58,9 +62,10 @@ func newAllDeliveries(t *testing.T, seed uint64) *allDeliveries {
 	}
 	for _, p := range []string{"p", "q"} {
 		program(t, s, p)
-		d.seqs[p] = make(map[string]int64)
+		d.seqs[p], d.ids[p] = make(map[string]int64), make(map[string]string)
 		for _, name := range modelNames {
-			d.seqs[p][name] = publish(t, s, p, name)[0].Seq
+			e := publish(t, s, p, name)[0]
+			d.seqs[p][name], d.ids[p][name] = e.Seq, e.ID
 		}
 		d.subs = append(d.subs, subscribe(t, s, p, modelNames...), subscribe(t, s, p, modelNames...))
 	}
@@ -96,8 +101,15 @@ func (d *allDeliveries) insert(i int) {
 	if r.IntN(6) == 0 {
 		m.names, ping = []string{"ping"}, webhook.PingEvent(webhook.NewID(), time.UnixMilli(m.created))
 	} else {
-		name := modelNames[min(r.IntN(7)/3, 2)]
-		m.names, seq = []string{name}, fmt.Sprintf("[%d]", d.seqs[sub.ProgramID][name])
+		m.names = []string{modelNames[min(r.IntN(7)/3, 2)]}
+		if other := modelNames[r.IntN(3)]; other > m.names[0] {
+			m.names = append(m.names, other)
+		}
+		var seqs []int64
+		for _, name := range m.names {
+			seqs, m.events = append(seqs, d.seqs[sub.ProgramID][name]), append(m.events, d.ids[sub.ProgramID][name])
+		}
+		seq = jsonOf(seqs)
 	}
 	state := r.IntN(10)
 	if sub.ID == d.subs[len(d.subs)-1].ID { // it is deleted: nothing of it waits
@@ -107,7 +119,8 @@ func (d *allDeliveries) insert(i int) {
 	case 0, 1, 2, 3:
 		m.status, m.response, m.completed = "success", []int{200, 202}[r.IntN(2)], m.created+int64(r.IntN(4))
 	case 4, 5:
-		m.status, m.response, m.completed, reason = "failed", []int{404, 500}[r.IntN(2)], m.created+int64(r.IntN(4)), "rejected"
+		m.reason = []string{"rejected", "attempts_exhausted"}[r.IntN(2)]
+		m.status, m.response, m.completed, reason = "failed", []int{404, 500}[r.IntN(2)], m.created+int64(r.IntN(4)), m.reason
 	case 6, 7:
 		m.status, m.code, m.next = "retryable", []string{"timeout", "dns"}[r.IntN(2)], m.created+int64(r.IntN(9))
 	case 8:
@@ -156,6 +169,9 @@ func (d *allDeliveries) randomQuery() string {
 	pick(4, "subscription_id", d.subs[0].ID, d.subs[1].ID+","+d.subs[2].ID, webhook.NewID())
 	pick(5, "subscription_url", "P-0", "p-1.EXAMPLE,q-3", "n=1", "example", "nowhere", "https://q-2")
 	pick(5, "attempts_made.from", "1", "2", "3", "5")
+	pick(6, "event_id", d.ids["p"][modelNames[0]], d.ids["p"][modelNames[0]]+","+d.ids["p"][modelNames[1]],
+		d.ids["q"][modelNames[1]]+","+d.ids["p"][modelNames[2]]+","+webhook.NewID())
+	pick(8, "failure_reason", "rejected", "attempts_exhausted,rejected", "expired")
 	pick(12, "id", d.any().id, d.any().id+","+d.any().id+","+webhook.NewID())
 	pick(12, "redelivery_of", d.any().id, webhook.NewID())
 	pick(12, "replay_id", d.replays[0], d.replays[0]+","+d.replays[1])
@@ -186,6 +202,19 @@ func (d *allDeliveries) checkPages(name string, q *webhook.ListQuery) {
 	got := readPages(d.t, name, q, 5*len(d.model), d.s.Deliveries().PageAll, func(d webhook.Delivery) string { return d.ID })
 	if !slices.Equal(got, want) {
 		d.t.Fatalf("%s:\ngot  %s\nwant %s", name, strings.Join(got, " "), strings.Join(want, " "))
+	}
+	if q.Filters["program_id"] != nil {
+		return
+	}
+	want = slices.DeleteFunc(want, func(id string) bool {
+		return d.model[slices.IndexFunc(d.model, func(m *anyDelivery) bool { return m.id == id })].program != "p"
+	})
+	ofProgram := func(ctx context.Context, q *webhook.ListQuery) ([]webhook.Delivery, string, error) {
+		return d.s.Deliveries().PageProgram(ctx, "p", q)
+	}
+	got = readPages(d.t, name, q, 5*len(d.model), ofProgram, func(d webhook.Delivery) string { return d.ID })
+	if !slices.Equal(got, want) {
+		d.t.Fatalf("%s, of the program p:\ngot  %s\nwant %s", name, strings.Join(got, " "), strings.Join(want, " "))
 	}
 }
 

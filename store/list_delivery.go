@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -31,6 +32,9 @@ var (
 		isWithin("next_attempt_at", "d.next_attempt_at"), ":next_attempt_at_from IS NULL AND :next_attempt_at_to IS NULL OR NOT "+overtaken,
 		`:event IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(:event))
 			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value WHERE e.name IN (SELECT value FROM json_each(:event)))`,
+		":event_id IS NULL OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value"+
+			" WHERE e.id IN (SELECT value FROM json_each(:event_id)))",
+		":failure_reason IS NULL OR iif("+overtaken+", 'subscription_deleted', d.failure_reason) IN (SELECT value FROM json_each(:failure_reason))",
 		isIn("d.program_id"), isIn("d.subscription_id"), ":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
 		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.replay_id"),
 		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num WHERE r.id IN (SELECT value FROM json_each(:bulk_run_id)))")
@@ -72,6 +76,16 @@ func ofBulkRun() *deliveryAccess {
 		"FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.run = (SELECT num FROM bulk_runs WHERE id = :value)")}
 }
 
+// ofEvent returns the access to the deliveries of an event, whose program and place
+// in the log are :value, an array.
+func ofEvent() *deliveryAccess {
+	const from = "FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.program_id = :value ->> 0 AND x.seq = :value ->> 1"
+	return &deliveryAccess{
+		access: along("x.delivery", "x.delivery", deliveryMatches, from),
+		set:    statement{}.with("SELECT x.delivery " + from + " LIMIT :limit"),
+	}
+}
+
 // byResponse returns the access by an index whose column before num is
 // response_status.
 func byResponse(index, where string) *deliveryAccess {
@@ -95,7 +109,8 @@ var (
 	deliveriesPings      = orderedBy("INDEXED BY deliveries_pings", "d.subscription_id = :subscription AND d.ping IS NOT NULL")
 	deliveriesDue        = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = :subscription AND next_attempt_at IS NOT NULL" +
 		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
-	deliveriesWithin = &deliveryAccess{set: statement{}.with(byCompletion.query("d.num", ":subscription", " AND d.completed_at IS NOT NULL"+
+	deliveriesOfEvent = ofEvent() // of all subscriptions as well
+	deliveriesWithin  = &deliveryAccess{set: statement{}.with(byCompletion.query("d.num", ":subscription", " AND d.completed_at IS NOT NULL"+
 		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)", " LIMIT :limit"))}
 
 	// Of all subscriptions.
@@ -138,6 +153,8 @@ func choose(q *webhook.ListQuery, subscriptions int) []choice {
 	switch f := q.Filters; {
 	case f["id"] != nil:
 		return []choice{{walks: []lookup{{allByID, storedIDs(f["id"])}}, settled: "id"}}
+	case f["event_id"] != nil && q.Sort[0].Name != "completed_at":
+		return []choice{{walks: []lookup{{deliveriesOfEvent, nil}}, settled: "event_id"}}
 	case f["redelivery_of"] != nil:
 		return []choice{{walks: []lookup{{allByOriginal, storedIDs(f["redelivery_of"])}}, settled: "redelivery_of"}}
 	case f["replay_id"] != nil:
@@ -203,6 +220,9 @@ func chooseSets(q *webhook.ListQuery, one bool) (choices []choice) {
 	}
 	switch {
 	case q.Sort[0].Name == "completed_at":
+		if q.Filters["event_id"] != nil {
+			choices = append(choices, choice{sets: []lookup{{deliveriesOfEvent, nil}}, settled: "event_id"})
+		}
 		for _, l := range exceptions(q, deliveriesByError, deliveriesByResponse, deliveriesByStatus) {
 			add(l.deliveryAccess, l.values)
 		}
@@ -243,6 +263,8 @@ func exceptions(q *webhook.ListQuery, errors, responses, statuses *deliveryAcces
 	}
 	if values := q.Filters["status"]; values != nil && !slices.Contains(values, string(webhook.StatusSuccess)) {
 		rare = append(rare, lookup{statuses, values})
+	} else if q.Filters["failure_reason"] != nil {
+		rare = append(rare, lookup{statuses, []string{string(webhook.StatusFailed)}})
 	}
 	return rare
 }
@@ -272,6 +294,7 @@ type deliveryList struct {
 	f             *feed
 	subscriptions []string // that the list is of, nil for all
 	programs      []string // the same
+	events        []string // the program and the place in the log of each event of the filter event_id
 }
 
 // deliveryFeed returns the list of the deliveries of one subscription, or of all
@@ -279,7 +302,7 @@ type deliveryList struct {
 func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (*feed, error) {
 	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
 	f := &feed{s: s, q: q, scope: cursorScope{"deliveries", programID, subscriptionID, list.Selection(q)}, low: low, high: high, budget: s.lists.scan}
-	if q.Filters["event"] != nil {
+	if q.Filters["event"] != nil || q.Filters["event_id"] != nil {
 		f.budget = s.lists.costlyScan
 	}
 	f.binds = bindsOf(q)
@@ -423,6 +446,8 @@ func (l *deliveryList) bindsOf(of lookup, most int) (all []binds, err error) {
 // statuses those that there are; one of no meaning when it has none.
 func (l *deliveryList) valuesOf(of lookup, subscriptionID string) (values []string, err error) {
 	switch {
+	case of.deliveryAccess == deliveriesOfEvent:
+		return l.events, nil
 	case of.values == nil:
 		return []string{""}, nil
 	case of.next.text == "" || len(of.values) <= 3:
@@ -441,6 +466,8 @@ func (l *deliveryList) valuesOf(of lookup, subscriptionID string) (values []stri
 
 var (
 	selectProgramSubscriptions = statement{}.with("SELECT id FROM subscriptions INDEXED BY subscriptions_of_program WHERE program_id = :program ORDER BY id LIMIT :limit")
+	selectEventPlaces          = statement{}.with("SELECT json_array(e.program_id, e.seq) FROM json_each(:programs) p CROSS JOIN json_each(:event_id) i" +
+		" CROSS JOIN events e INDEXED BY events_by_id ON e.program_id = p.value AND e.id = i.value")
 	selectSubscriptionPrograms = statement{}.with("SELECT DISTINCT s.program_id FROM json_each(:subscription_id) i CROSS JOIN subscriptions s ON s.id = i.value")
 )
 
@@ -464,16 +491,27 @@ func (l *deliveryList) narrow() (err error) {
 	if l.f.binds["subscription_id"] = jsonOf(ids); len(ids) <= listSubscriptions {
 		l.subscriptions = ids
 	}
-	switch names := f["event"]; {
-	case l.programs != nil || names == nil || slices.Equal(names, []string{webhook.EventPing}):
+	named := f["event"] != nil && !slices.Equal(f["event"], []string{webhook.EventPing})
+	switch {
+	case l.programs != nil || !named && f["event_id"] == nil:
 	case f["program_id"] != nil:
 		l.programs = f["program_id"]
 	case l.subscriptions != nil:
 		l.programs, err = column[string](l.view, selectSubscriptionPrograms, l.f.binds)
+		l.programs = append([]string{}, l.programs...) // not nil, which is all
 	default:
 		l.programs, err = l.allPrograms()
 	}
-	l.f.binds["programs"] = jsonOf(l.programs)
+	if l.f.binds["programs"] = jsonOf(l.programs); err != nil || f["event_id"] == nil {
+		return err
+	}
+	if l.programs == nil {
+		return webhook.Invalid(webhook.Validation{
+			Code: webhook.InvalidTooMany, Parameter: "filter[event_id]",
+			Detail: "cannot be looked up in more than " + webhook.Count(listPrograms, "program") + "; give filter[program_id] too",
+		})
+	}
+	l.events, err = column[string](l.view, selectEventPlaces, l.f.binds)
 	return err
 }
 
@@ -550,6 +588,18 @@ func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string, 
 		return nil, "", err
 	}
 	return s.list(ctx, programID, subscriptionID, webhook.DeliveryList, q)
+}
+
+// PageProgram is [Deliveries.Page] over all subscriptions of a program: of a query
+// of webhook.ProgramDeliveryList.
+func (s Deliveries) PageProgram(ctx context.Context, programID string, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+	own := *q
+	own.Filters = maps.Clone(q.Filters)
+	if own.Filters == nil {
+		own.Filters = make(map[string][]string, 1)
+	}
+	own.Filters["program_id"] = []string{programID}
+	return s.list(ctx, programID, "", webhook.ProgramDeliveryList, &own)
 }
 
 // PageAll is [Deliveries.Page] over all programs, for admins: of a query of

@@ -136,6 +136,45 @@ func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) 
 	return r.Replay, notFound(err, "replay")
 }
 
+// Page returns a page of a subscription's replays, of a query of
+// webhook.ReplayList, and the cursor of the next page, "" on the last.
+func (s Replays) Page(ctx context.Context, programID, subscriptionID string, q *webhook.ListQuery) (page []webhook.Replay, next string, err error) {
+	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
+		return nil, "", err
+	}
+	b := bindsOf(q)
+	b["subscription"], b["limit"] = subscriptionID, q.Size+1
+	scope := cursorScope{"replays", programID, subscriptionID, webhook.ReplayList.Selection(q)}
+	if q.Cursor != "" {
+		place := make([]int64, 2)
+		if err := s.parseCursor(scope, q.Cursor, place); err != nil {
+			return nil, "", err
+		}
+		b["behind"] = idAt(place)
+	}
+	list := selectReplays[q.Sort[0].Descending]
+	err = s.db.Each(ctx, list.text, list.args(b), func(scan func(...any) error) error {
+		r, err := scanReplay(scan)
+		page = append(page, r.Replay)
+		return err
+	})
+	if err == nil && len(page) > q.Size {
+		page = page[:q.Size]
+		next = s.cursor(scope, idPlace(page[q.Size-1].ID))
+	}
+	return page, next, err
+}
+
+// selectReplays lists the replays of a subscription by their ids, which rise in the
+// order of creation, by whether they descend.
+var selectReplays = map[bool]statement{
+	false: listedReplays.with(" AND (:behind IS NULL OR id > :behind) ORDER BY id LIMIT :limit"),
+	true:  listedReplays.with(" AND (:behind IS NULL OR id < :behind) ORDER BY id DESC LIMIT :limit"),
+}
+
+var listedReplays = statement{}.with("SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription WHERE subscription_id = :subscription AND " +
+	allOf(isIn("status"), isWithin("created_at", "created_at")))
+
 const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"
 
 // CancelReplay stops a running replay. Its deliveries continue. A completed replay is

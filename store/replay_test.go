@@ -301,3 +301,41 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	_, _, err = s.Subscriptions().RotateSecret(ctx, "q", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)
 }
+
+// A subscription's replays are listed in pages, in both orders and by status.
+func TestReplayPages(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated")
+	var ids []string
+	for i := range 7 {
+		f := &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}
+		r, err := s.Replays().Create(t.Context(), "p", sub.ID, f)
+		must(t, err)
+		if i < 5 {
+			_, err = s.Replays().Cancel(t.Context(), "p", sub.ID, r.ID)
+			must(t, err)
+		}
+		ids = append(ids, r.ID)
+	}
+	_, err := s.Replays().Create(t.Context(), "p", other.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
+	must(t, err)
+	newest := slices.Clone(ids)
+	slices.Reverse(newest)
+	for raw, want := range map[string][]string{
+		"page[size]=3":                                  newest,
+		"page[size]=3&sort=created_at":                  ids,
+		"page[size]=2&filter[status]=running":           newest[:2],
+		"page[size]=2&filter[status]=cancelled":         newest[2:],
+		"page[size]=2&filter[created_at.to]=2020-01-01": nil,
+	} {
+		page := func(ctx context.Context, q *webhook.ListQuery) ([]webhook.Replay, string, error) {
+			return s.Replays().Page(ctx, "p", sub.ID, q)
+		}
+		got := readPages(t, raw, query(t, webhook.ReplayList, raw), 4, page, func(r webhook.Replay) string { return r.ID })
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", raw, got, want)
+		}
+	}
+}

@@ -26,7 +26,10 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	sub := webhook.Subscription{ID: webhook.NewID(), ProgramID: programID, Active: true, Status: webhook.HealthHealthy, Revision: 1, CreatedAt: now, UpdatedAt: now}
 	apply(&sub, f)
-	secret := webhook.NewSigningSecret()
+	secret := f.SigningSecret
+	if secret == nil {
+		secret = webhook.NewSigningSecret()
+	}
 	var authorization []byte
 	if f.AuthorizationHeader != nil && *f.AuthorizationHeader != nil {
 		authorization = s.keys.Encrypt([]byte(**f.AuthorizationHeader), "authorization_header of "+sub.ID)

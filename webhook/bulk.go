@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -80,14 +79,8 @@ func (r *BulkRun) Processed() int {
 // BulkFields are the fields of a request that begins a bulk run.
 type BulkFields struct {
 	Action BulkAction
-	Query  ListQuery // of AllDeliveryList, in the program of the request
+	Query  ListQuery // of ProgramDeliveryList
 	DryRun bool      // count, and do nothing
-}
-
-// bulkList is AllDeliveryList less what the request's program decides.
-var bulkList = &List{
-	Feed: true, Sort: AllDeliveryList.Sort, Default: AllDeliveryList.Default,
-	Filters: slices.DeleteFunc(slices.Clone(AllDeliveryList.Filters), func(f Filter) bool { return f.Name == "program_id" }),
 }
 
 // ParseBulkRun reads the body of a request that begins a bulk run in a program, and
@@ -127,7 +120,7 @@ func ParseBulkRun(raw []byte, programID string) (f BulkFields, err *Error) {
 	if !given {
 		fail(InvalidRequired, "action", "is missing: redeliver or cancel")
 	}
-	query, faults := bulkList.Parse(filters)
+	query, faults := ProgramDeliveryList.Parse(filters)
 	if faults != nil {
 		v = append(v, faults.Validations...)
 	}

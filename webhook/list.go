@@ -106,6 +106,8 @@ var (
 			{Name: "event", Kind: FilterEvent},                    // that it carries
 			{Name: "response_status", Kind: FilterResponseStatus}, // of the last attempt that has ended
 			{Name: "error", Values: errorWords()},                 // the same
+			{Name: "failure_reason", Values: failureWords()},
+			{Name: "event_id", Kind: FilterID}, // that it carries
 			{Name: "created_at", Kind: FilterTime},
 			{Name: "completed_at", Kind: FilterTime},
 			{Name: "next_attempt_at", Kind: FilterTime},
@@ -129,6 +131,25 @@ var (
 			Filter{Name: "replay_id", Kind: FilterID},
 			Filter{Name: "bulk_run_id", Kind: FilterID},
 		),
+	}
+
+	// ProgramDeliveryList is of the deliveries of one program: AllDeliveryList
+	// without the filter by program.
+	ProgramDeliveryList = AllDeliveryList.without("program_id")
+
+	// EventDeliveryList is of the deliveries that carry one event of a program.
+	EventDeliveryList = ProgramDeliveryList.without("event_id")
+
+	// ReplayList is of the replays of one subscription. Created_at is the order of
+	// their creation.
+	ReplayList = &List{
+		Feed:    true,
+		Sort:    []string{"created_at"},
+		Default: []SortField{{Name: "created_at", Descending: true}},
+		Filters: []Filter{
+			{Name: "status", Values: []string{string(ReplayRunning), string(ReplayDone), string(ReplayCancelled)}},
+			{Name: "created_at", Kind: FilterTime},
+		},
 	}
 
 	// EventList is of the log of one program; received_at is the order of seq.
@@ -199,6 +220,20 @@ func incidentEnds() []string {
 	var words []string
 	for _, e := range IncidentEnds() {
 		words = append(words, string(e))
+	}
+	return words
+}
+
+// without returns the list without one of its filters.
+func (l *List) without(filter string) *List {
+	filters := slices.DeleteFunc(slices.Clone(l.Filters), func(f Filter) bool { return f.Name == filter })
+	return &List{Feed: l.Feed, Sort: l.Sort, Default: l.Default, Filters: filters}
+}
+
+func failureWords() []string {
+	var words []string
+	for _, r := range FailureReasons() {
+		words = append(words, string(r))
 	}
 	return words
 }

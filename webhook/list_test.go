@@ -168,7 +168,7 @@ var listFaults = []struct {
 	{DeliveryList, "sort=created_at&sort=completed_at", InvalidDuplicate, "sort", ""},
 	{DeliveryList, "sort[]=created_at", InvalidUnknownField, "sort[]", ""},
 
-	{DeliveryList, "filter[state]=failed", InvalidUnknownField, "filter[state]", "filter[status], filter[event], filter[response_status], filter[error], filter[created_at.from], filter[created_at.to]"},
+	{DeliveryList, "filter[state]=failed", InvalidUnknownField, "filter[state]", "filter[status], filter[event], filter[response_status], filter[error], filter[failure_reason], filter[event_id], filter[created_at.from]"},
 	{DeliveryList, "filter=failed", InvalidUnknownField, "filter", ""},
 	{DeliveryList, "filter[]=failed", InvalidUnknownField, "filter[]", ""},
 	{DeliveryList, "filter[status][0]=failed", InvalidUnknownField, "filter[status][0]", ""},

@@ -28,7 +28,7 @@ func ParseSigningSecret(s string) (SigningSecret, error) {
 	text, ok := strings.CutPrefix(s, "whsec_")
 	secret, err := base64.StdEncoding.DecodeString(text)
 	if !ok || err != nil || len(secret) < 24 || len(secret) > 64 {
-		return nil, errors.New("must hold whsec_ and the base64 of 24 to 64 bytes")
+		return nil, errors.New("must be whsec_ followed by the base64 of 24 to 64 bytes")
 	}
 	return secret, nil
 }

@@ -53,14 +53,16 @@ type Subscription struct {
 // SubscriptionFields are the fields of a request that creates or updates a
 // subscription. Nil is a field that was not sent.
 type SubscriptionFields struct {
+	ID                  *string // of a whole record that is sent back to update it
 	URL                 *string
 	Events              *[]string
 	AuthorizationHeader **string // a nil inside removes it
 	Description         *string
 	Active              *bool
 	Ordered             *bool
-	MaxInFlight         *int     // 0 goes back to the operator's default
-	MaxPerSecond        *float64 // 0 removes it
+	MaxInFlight         *int          // 0 goes back to the operator's default
+	MaxPerSecond        *float64      // 0 removes it
+	SigningSecret       SigningSecret // only when creating; nil makes a new one
 }
 
 // SubscriptionRules are the operator's rules for subscriptions.
@@ -78,27 +80,17 @@ type SubscriptionRules struct {
 // and tells every fault of it at once: of its form and of the rules. With an
 // error the fields are not to be used.
 func (r *SubscriptionRules) Parse(raw []byte, creating bool) (SubscriptionFields, *Error) {
-	f, v, err := parseSubscription(raw)
+	f, v, err := parseSubscription(raw, creating)
 	if err == nil {
 		err = invalid(merge(v, r.Check(&f, creating)))
 	}
 	return f, err
 }
 
-// ParseSubscription reads the body of a request that creates or updates a
-// subscription: its form alone, without the rules of [SubscriptionRules]. An
-// empty object is a request that changes nothing.
-func ParseSubscription(raw []byte) (SubscriptionFields, *Error) {
-	f, v, err := parseSubscription(raw)
-	if err == nil {
-		err = invalid(v)
-	}
-	return f, err
-}
-
 // parseSubscription returns the fields that are of the right form, and what is
-// wrong with the others. err is for what is no JSON at all.
-func parseSubscription(raw []byte) (f SubscriptionFields, v []Validation, err *Error) {
+// wrong with the others. err is for what is no JSON at all. An update may send back
+// a whole record: what is read-only in it is ignored.
+func parseSubscription(raw []byte, creating bool) (f SubscriptionFields, v []Validation, err *Error) {
 	var d document
 	if err := d.parse(raw, ""); err != nil {
 		return f, nil, err
@@ -162,12 +154,32 @@ func parseSubscription(raw []byte) (f SubscriptionFields, v []Validation, err *E
 			if f.MaxPerSecond = parseMaxPerSecond(&d, value); f.MaxPerSecond == nil {
 				fail(InvalidType, s, "must be a number, or null for no limit")
 			}
+		case "signing_secret":
+			if !creating {
+				break
+			}
+			var err error
+			if secret := text(s); secret != nil {
+				if f.SigningSecret, err = ParseSigningSecret(*secret); err != nil {
+					fail(InvalidFormat, s, err.Error())
+				}
+			}
 		default:
-			fail(InvalidUnknownField, join("", s), "is not a field of a subscription; it has: "+
-				"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second")
+			if creating || !slices.Contains(readOnlyFields, s) {
+				fail(InvalidUnknownField, join("", s), "is not a field of a subscription; it has: "+
+					"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second, signing_secret")
+			} else if s == "id" {
+				f.ID = text(s)
+			}
 		}
 	}
 	return f, v, nil
+}
+
+// readOnlyFields are the other properties of a record, which an update may send back.
+var readOnlyFields = []string{
+	"id", "has_authorization_header", "status", "failing_reason", "failing_since", "next_probe_at", "disabled_reason",
+	"created_at", "updated_at", "old_secret_expires_at",
 }
 
 // parseMaxPerSecond reads a limit: zero is null alone, and what is no limit is

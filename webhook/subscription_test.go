@@ -141,11 +141,9 @@ var subscriptionFieldTests = []struct {
 	{"max_per_second", `"1"`, InvalidType, "max_per_second"},
 	{"max_per_second", `true`, InvalidType, "max_per_second"},
 
-	{"id", `"x"`, InvalidUnknownField, "id"},
 	{"URL", `"https://example.com"`, InvalidUnknownField, "URL"},
 	{"event", `[]`, InvalidUnknownField, "event"},
-	{"signing_secret", `"x"`, InvalidUnknownField, "signing_secret"},
-	{"has_authorization_header", `true`, InvalidUnknownField, "has_authorization_header"},
+	{"program_id", `"acme"`, InvalidUnknownField, "program_id"},
 }
 
 // eventList returns the JSON of n events of a subscription.
@@ -227,13 +225,29 @@ func TestParseSubscription(t *testing.T) {
 	if _, err := rules.Parse([]byte(`{"url":}`), true); err == nil || err.Code != CodeInvalid || err.Error() != "The body is not valid JSON: line 1, column 8: '}' is not expected there." {
 		t.Errorf("malformed: %v", err)
 	}
+}
 
-	// Its form alone: what the rules say is not asked.
-	if f, err := ParseSubscription([]byte(`{"url":"x","events":[{"name":"x"}]}`)); err != nil || *f.URL != "x" || (*f.Events)[0] != "x" {
-		t.Errorf("got %+v, %v", f, err)
+// An update ignores what is read-only in a record that is sent back; creating
+// refuses it.
+func TestSubscriptionReadOnlyFields(t *testing.T) {
+	rules := &SubscriptionRules{Catalog: testCatalog(t)}
+	for _, field := range readOnlyFields {
+		raw := fmt.Appendf(nil, `{"url":"https://example.com","events":[{"name":"ping"}],%q:"x"}`, field)
+		if _, err := rules.Parse(raw, true); !only(err, InvalidUnknownField, field) {
+			t.Errorf("%s: create: got %v, want an unknown field", field, err)
+		}
+		f, err := rules.Parse(raw, false)
+		if err != nil || (f.ID != nil) != (field == "id") {
+			t.Errorf("%s: update: got %+v, %v", field, f, err)
+		}
 	}
-	if _, err := ParseSubscription([]byte(`{"url":5,"x":1}`)); err == nil || len(err.Validations) != 2 {
-		t.Errorf("got %v, want two faults", err)
+	secret := NewSigningSecret().Reveal()
+	f, err := rules.Parse([]byte(`{"url":"https://example.com","events":[{"name":"ping"}],"signing_secret":"`+secret+`"}`), true)
+	if err != nil || f.SigningSecret.Reveal() != secret {
+		t.Errorf("create with a secret: %v", err)
+	}
+	if f, err = rules.Parse([]byte(`{"signing_secret":"x"}`), false); err != nil || f.SigningSecret != nil {
+		t.Errorf("update with a secret: %+v, %v", f, err)
 	}
 }
 
@@ -279,10 +293,10 @@ func FuzzParseSubscription(f *testing.F) {
 	f.Add([]byte(`{"url":"https://[::1]:443/\u0061?b#c","events":[{},5],"authorization_header":null}`))
 	f.Add([]byte(`{"url":5,"events":[{"name":1e999999999}],"x":"\ud800"}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		form, formErr := ParseSubscription(raw)
+		form, faults, formErr := parseSubscription(raw, true)
 		fields, err := rules.Parse(raw, true)
 		if err == nil {
-			if formErr != nil || !reflect.DeepEqual(form, fields) {
+			if formErr != nil || len(faults) > 0 || !reflect.DeepEqual(form, fields) {
 				t.Fatalf("it keeps the rules, but has not the form: %v", formErr)
 			}
 			if fields.URL == nil || fields.Events == nil || len(rules.Check(&fields, true)) > 0 {

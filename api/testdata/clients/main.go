@@ -56,7 +56,7 @@ func run(ctx context.Context) error {
 	}
 
 	deliveries, err := c.ListDeliveriesWithResponse(ctx, sub.Id, &client.ListDeliveriesParams{
-		FilterStatus: &[]client.ListDeliveriesParamsFilterStatus{client.ListDeliveriesParamsFilterStatusSuccess},
+		FilterStatus: &client.FilterByStatus{"success"},
 	})
 	if err != nil || deliveries.JSON200 == nil || len(deliveries.JSON200.Data) == 0 {
 		return fmt.Errorf("deliveries: %v %s", err, deliveries.Body)

@@ -39,6 +39,10 @@ func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webh
 	for _, d := range stored {
 		switch d.FailureReason {
 		case webhook.FailureRejected, webhook.FailureAttemptsExhausted, webhook.FailureBlocked:
+			if len(d.Events) == 0 {
+				s.violate(promiseLost, "subscription %d: retention removed the events of a delivery", h.index)
+				return
+			}
 			if d.Events[0].Name != webhook.EventPing {
 				failed--
 			}

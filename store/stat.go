@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"service/webhook"
@@ -20,15 +18,12 @@ const (
 	minutesFor = 48 * time.Hour
 )
 
-// Statistics are written with commits that are made anyway: at most so many rows
-// with one, since a publisher may wait for it, and with so much time in between;
-// longer once all are written. What
-// is not written yet is added from memory when they are read. A crash loses it,
-// and nothing else than a little of a chart.
+// At most statRows rows of statistics are written with a commit, and statRest passes
+// once all are written. What is not written yet is added from memory when statistics
+// are read. A crash loses it, which a chart hardly shows.
 const (
-	statRows  = 16
-	statPause = 12 * time.Millisecond
-	statRest  = 5 * time.Second
+	statRows = 16
+	statRest = 5 * time.Second
 )
 
 // LastHour returns the 60 minutes up to and including the minute of now.
@@ -46,28 +41,24 @@ type statKey struct {
 
 // stats counts what attempts come to until that is written.
 type stats struct {
-	mu      sync.Mutex
-	counted map[statKey]*webhook.Stat
-	writing map[statKey]*webhook.Stat // on its way into the store; not changed any more
-
-	next atomic.Int64 // when more is to be written, in Unix nanoseconds of the process's time
+	writeBehind[statKey, *webhook.Stat]
 }
 
 // count adds an attempt to everything it belongs to.
 func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.counted == nil {
-		s.counted = make(map[statKey]*webhook.Stat)
+	if s.pending == nil {
+		s.pending = make(map[statKey]*webhook.Stat)
 	}
 	for _, span := range [...]time.Duration{StatMinute, StatHour} {
 		at := now.UnixMilli() / span.Milliseconds() * span.Milliseconds()
 		for _, of := range [...][2]string{{c.ProgramID, c.SubscriptionID}, {c.ProgramID, ""}, {"", ""}} {
 			key := statKey{of[0], of[1], span, at}
-			if s.counted[key] == nil {
-				s.counted[key] = new(webhook.Stat)
+			if s.pending[key] == nil {
+				s.pending[key] = new(webhook.Stat)
 			}
-			s.counted[key].Count(a)
+			s.pending[key].Count(a)
 		}
 	}
 }
@@ -75,49 +66,13 @@ func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
 // failedSince returns the subscriptions with a failed attempt since a time that is not
 // written yet.
 func (s *stats) failedSince(from time.Time) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	ids := []string{}
-	for _, counted := range [...]map[statKey]*webhook.Stat{s.counted, s.writing} {
-		for key, stat := range counted {
-			if key.subscriptionID != "" && key.span == StatMinute && key.at >= from.UnixMilli() && stat.FailedAttempts() > 0 {
-				ids = append(ids, key.subscriptionID)
-			}
+	s.each(func(key statKey, stat *webhook.Stat) {
+		if key.subscriptionID != "" && key.span == StatMinute && key.at >= from.UnixMilli() && stat.FailedAttempts() > 0 {
+			ids = append(ids, key.subscriptionID)
 		}
-	}
+	})
 	return ids
-}
-
-// due says whether the next commit should write some.
-func (s *stats) due() bool { return time.Now().UnixNano() >= s.next.Load() }
-
-// some returns up to n rows to write, the same again until they are written.
-func (s *stats) some(n int) map[statKey]*webhook.Stat {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.writing == nil {
-		s.writing = make(map[statKey]*webhook.Stat)
-		for key, stat := range s.counted {
-			if len(s.writing) == n {
-				break
-			}
-			s.writing[key] = stat
-			delete(s.counted, key)
-		}
-	}
-	return s.writing
-}
-
-// written notes that what some returned is on disk.
-func (s *stats) written() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.writing = nil
-	pause := statRest
-	if len(s.counted) > 0 {
-		pause = statPause
-	}
-	s.next.Store(time.Now().Add(pause).UnixNano())
 }
 
 const (
@@ -163,7 +118,7 @@ func (s *core) writeStats(t *tx, n int) error {
 			return err
 		}
 	}
-	t.AfterCommit(s.stats.written)
+	t.AfterCommit(func() { s.stats.written(statRest) })
 	return nil
 }
 
@@ -174,18 +129,14 @@ func (s *core) writeStats(t *tx, n int) error {
 func (s *Store) Stats(ctx context.Context, programID, subscriptionID string, span time.Duration, from, to time.Time) ([]webhook.Stat, error) {
 	// First what is in memory: what is written in between is then there twice
 	// for a moment rather than missing, which a chart does not show.
-	s.stats.mu.Lock()
 	var fresh []webhook.Stat
-	for _, counted := range [...]map[statKey]*webhook.Stat{s.stats.counted, s.stats.writing} {
-		for key, stat := range counted {
-			if at := time.UnixMilli(key.at).UTC(); key.programID == programID && key.subscriptionID == subscriptionID && key.span == span && !at.Before(from) && at.Before(to) {
-				c := webhook.Stat{At: at, Span: span}
-				c.Add(stat)
-				fresh = append(fresh, c)
-			}
+	s.stats.each(func(key statKey, stat *webhook.Stat) {
+		if at := time.UnixMilli(key.at).UTC(); key.programID == programID && key.subscriptionID == subscriptionID && key.span == span && !at.Before(from) && at.Before(to) {
+			c := webhook.Stat{At: at, Span: span}
+			c.Add(stat)
+			fresh = append(fresh, c)
 		}
-	}
-	s.stats.mu.Unlock()
+	})
 	var all []webhook.Stat
 	err := s.db.Each(ctx, selectStats, []any{programID, subscriptionID, span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
 		stat, err := scanStat(scan, span)

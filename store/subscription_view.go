@@ -327,16 +327,12 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 		sum.Success, sum.Failed, sum.Retryable = sum.Success+one.Success, sum.Failed+one.Failed, sum.Retryable+one.Retryable
 	}
 	// First what is in memory, see Stats.
-	s.stats.mu.Lock()
-	for _, counted := range [...]map[statKey]*webhook.Stat{s.stats.counted, s.stats.writing} {
-		for key, stat := range counted {
-			at := time.UnixMilli(key.at).UTC()
-			if key.subscriptionID != "" && asked[key.subscriptionID] && key.span == span && !at.Before(from) && at.Before(to) {
-				add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
-			}
+	s.stats.each(func(key statKey, stat *webhook.Stat) {
+		at := time.UnixMilli(key.at).UTC()
+		if key.subscriptionID != "" && asked[key.subscriptionID] && key.span == span && !at.Before(from) && at.Before(to) {
+			add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
 		}
-	}
-	s.stats.mu.Unlock()
+	})
 	err = s.db.Each(ctx, selectStatCounts, []any{string(list), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
 		var id string
 		var at int64

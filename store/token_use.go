@@ -1,8 +1,6 @@
 package store
 
 import (
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"service/webhook"
@@ -16,50 +14,16 @@ const (
 
 // tokenUses are the times of the last use of tokens that have not been written yet.
 type tokenUses struct {
-	mu      sync.Mutex
-	at      map[string]int64 // by id, in Unix milliseconds
-	writing map[string]int64 // being written; read-only
-
-	next atomic.Int64 // when to write more, in Unix nanoseconds
+	writeBehind[string, int64] // in Unix milliseconds, by id
 }
 
 func (u *tokenUses) note(id string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.at == nil {
-		u.at = make(map[string]int64)
+	if u.pending == nil {
+		u.pending = make(map[string]int64)
 	}
-	u.at[id] = now.UnixMilli()
-}
-
-func (u *tokenUses) due() bool { return time.Now().UnixNano() >= u.next.Load() }
-
-// some returns up to n uses to write, the same ones until written is called.
-func (u *tokenUses) some(n int) map[string]int64 {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.writing == nil {
-		u.writing = make(map[string]int64)
-		for id, at := range u.at {
-			if len(u.writing) == n {
-				break
-			}
-			u.writing[id] = at
-			delete(u.at, id)
-		}
-	}
-	return u.writing
-}
-
-func (u *tokenUses) written() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.writing = nil
-	rest := usesRest
-	if len(u.at) > 0 {
-		rest = statPause
-	}
-	u.next.Store(time.Now().Add(rest).UnixNano())
+	u.pending[id] = now.UnixMilli()
 }
 
 // complete sets UsedAt of tokens from uses that are not written yet.
@@ -68,7 +32,7 @@ func (u *tokenUses) complete(tokens []webhook.Token) {
 	defer u.mu.Unlock()
 	for i := range tokens {
 		t := &tokens[i]
-		for _, at := range []map[string]int64{u.writing, u.at} {
+		for _, at := range []map[string]int64{u.writing, u.pending} {
 			if ms, ok := at[t.ID]; ok {
 				t.UsedAt = time.UnixMilli(ms).UTC()
 			}
@@ -82,6 +46,6 @@ func (s *core) writeTokenUses(t *tx, n int) error {
 			return err
 		}
 	}
-	t.AfterCommit(s.uses.written)
+	t.AfterCommit(func() { s.uses.written(usesRest) })
 	return nil
 }

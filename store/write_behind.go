@@ -1,0 +1,63 @@
+package store
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// writeBehindPause is the least time between two writes of a writeBehind.
+const writeBehindPause = 12 * time.Millisecond
+
+// writeBehind holds values by key until a chore writes them with other commits: a few
+// with each, because a publisher may wait for it. A crash loses what is not written yet.
+type writeBehind[K comparable, V any] struct {
+	mu      sync.Mutex
+	pending map[K]V
+	writing map[K]V // being written; read-only
+
+	next atomic.Int64 // when to write more, in Unix nanoseconds
+}
+
+// due reports whether the next commit should write values.
+func (b *writeBehind[K, V]) due() bool { return time.Now().UnixNano() >= b.next.Load() }
+
+// some returns up to n values to write, the same ones until written is called.
+func (b *writeBehind[K, V]) some(n int) map[K]V {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.writing == nil {
+		b.writing = make(map[K]V)
+		for key, value := range b.pending {
+			if len(b.writing) == n {
+				break
+			}
+			b.writing[key] = value
+			delete(b.pending, key)
+		}
+	}
+	return b.writing
+}
+
+// written records that the values of some are on disk. The next write follows after
+// rest, or after writeBehindPause if more are pending.
+func (b *writeBehind[K, V]) written(rest time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.writing = nil
+	if len(b.pending) > 0 {
+		rest = writeBehindPause
+	}
+	b.next.Store(time.Now().Add(rest).UnixNano())
+}
+
+// each calls f for every value that is not written yet, with mu held.
+func (b *writeBehind[K, V]) each(f func(K, V)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, values := range [...]map[K]V{b.writing, b.pending} {
+		for key, value := range values {
+			f(key, value)
+		}
+	}
+}
